@@ -1,0 +1,1 @@
+"""plm_jax: pre-trained language models in JAX, from raw text to a checkpoint that others can load."""

@@ -1,0 +1,95 @@
+"""The bidirectional encoder: BERT, RoBERTa, SpanBERT, DistilBERT, ALBERT, and what is built on them."""
+from collections.abc import Mapping
+import dataclasses
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.dense import Dense, Dropout
+from plm_jax.layers.embeddings import Embeddings
+from plm_jax.layers.masks import not_padding, visible
+from plm_jax.layers.stack import Stack, StackConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+  """An encoder's sizes; `models` has the published ones."""
+
+  vocab: int = 30522
+  """V, token ids"""
+  block: BlockConfig = BlockConfig()
+  """one layer"""
+  stack: StackConfig = StackConfig()
+  """the layers"""
+  max_length: int = 512
+  """rows of the absolute position table, in tokens; 0: no absolute positions"""
+  types: int = 2
+  """rows of the segment type table; 0: no types"""
+  embed_dim: int = 0
+  """E, width of the token table where it differs from the layers' (ALBERT); 0: the same"""
+  pooler: bool = True
+  """a dense layer with tanh on the first token, for sentence-level heads"""
+
+  def forward_flops(self, length: int, predicted: int) -> int:
+    """Floating point operations of the matrix products for one row of `length` tokens and `predicted` positions.
+
+    Multiplications and additions count one each; a training step is three times this (Kaplan et al. 2020, 2.1).
+    """
+    b, embed = self.block, self.embed_dim or self.block.width
+    attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads) + 2 * length * b.heads * b.head_dim
+    mlp = b.width * b.mlp_dim * (3 if b.gated else 2)
+    project = b.width * embed if embed != b.width else 0
+    head = predicted * embed * (b.width + self.vocab)
+    return 2 * (length * (self.stack.layers * (attention + mlp) + project) + head + self.pooler * b.width ** 2)
+
+
+class Output(flax.struct.PyTreeNode):
+  """What heads read. hidden [B, L, D]; pooled [B, D] or None; embedding [V, E], the token table."""
+
+  hidden: jax.Array
+  pooled: jax.Array | None
+  embedding: jax.Array
+
+
+class Encoder(nn.Module):
+  """batch -> Output.
+
+  batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types [B, L], and
+  place [B, L], the row of the position table (0, 1, 2, ... where it is missing). `packed`: rows may hold several
+  segments. rows [B] key dropout; None: no dropout.
+  """
+
+  cfg: EncoderConfig
+  packed: bool = False
+
+  @nn.compact
+  def __call__(self, batch: Mapping[str, jax.Array], rows=None) -> Output:
+    cfg, tokens, segments = self.cfg, batch['tokens'], batch['segments']
+    if cfg.max_length and tokens.shape[1] > cfg.max_length:
+      raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
+    place = batch.get('place', jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape))
+    types = batch.get('types', jnp.zeros_like(tokens))
+    x, embedding = Embeddings(cfg.block, cfg.vocab, cfg.embed_dim or cfg.block.width, cfg.max_length, cfg.types,
+                              name='embeddings')(tokens, types, place, rows)
+    self.sow('intermediates', 'embedded', x)
+    mask = visible(segments, segments) if self.packed else not_padding(segments)
+    x = Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, None, None, rows)
+    pooled = None
+    if cfg.pooler:
+      dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init, name='pooler')
+      pooled = Dropout(cfg.block.dropout, name='pooler_dropout')(jnp.tanh(dense(x[:, 0])), rows)
+    return Output(x, pooled, embedding)
+
+
+class WithHeads(nn.Module):
+  """A backbone and named heads: batch -> {name: head's output}. Parameters: `backbone`, and `heads_NAME` each."""
+
+  backbone: nn.Module
+  heads: Mapping[str, nn.Module]
+
+  def __call__(self, batch, rows=None):
+    output = self.backbone(batch, rows)
+    return {name: head(output, batch) for name, head in self.heads.items()}

@@ -1,0 +1,1 @@
+def corpus_path(): raise NotImplementedError

@@ -1,0 +1,56 @@
+"""Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family."""
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.dense import Dense, Dropout
+from plm_jax.layers.positions import NoPosition
+from plm_jax.sharding import constrain
+
+
+class Attention(nn.Module):
+  """Vaswani et al. 2017, section 3.2; grouped keys: Ainslie et al. 2023."""
+
+  cfg: 'BlockConfig'  # noqa: F821  (layers.block, which imports this file)
+  position: NoPosition
+
+  @nn.compact
+  def __call__(self, x, kv, mask, context, rows=None):
+    """x [B, Q, D] attends to kv [B, K, D]; mask [B, 1, 1|Q, K], True where visible, or None -> [B, Q, D]."""
+    cfg = self.cfg
+    def heads(name, number):
+      return Dense((number, cfg.head_dim), ('width', 'heads', None), cfg.bias, cfg.compute, cfg.init, name=name)
+    query, key, value = heads('query', cfg.heads), heads('key', cfg.key_heads), heads('value', cfg.key_heads)
+    q, k, v = query(x), key(kv), value(kv)
+    q, k, bias = self.position.interact(self, cfg, q, k, context, query, key)
+    q, k, v = (constrain(y, 'batch', None, 'heads', None) for y in (q, k, v))
+    y = attend(q, k, v, bias, mask, cfg.scale, lambda p: Dropout(cfg.attention_dropout, name='dropout')(p, rows),
+               plain=bias is not None or (rows is not None and cfg.attention_dropout > 0)
+               or self.is_mutable_collection('intermediates'), observe=self.observe)
+    y = constrain(y, 'batch', None, 'heads', None)
+    return Dense((cfg.width,), ('heads', None, 'width'), cfg.bias, cfg.compute, cfg.init, name='out')(y)
+
+  def observe(self, probs):
+    self.sow('intermediates', 'probs', probs)
+
+
+def attend(q, k, v, bias, mask, scale, drop, plain, observe=lambda probs: None):
+  """q [B, Q, H, A], k and v [B, K, G, A] -> [B, Q, H, A].
+
+  `plain` writes the product out, with room for a bias, for dropout and for a look at the probabilities; otherwise
+  jax.nn.dot_product_attention, which is one fused kernel on a GPU.
+  """
+  if not plain:
+    fused = jax.default_backend() == 'gpu' and q.dtype in (jnp.bfloat16, jnp.float16)
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation='cudnn' if fused else 'xla')
+  if k.shape[2] != q.shape[2]:
+    k, v = (jnp.repeat(t, q.shape[2] // k.shape[2], axis=2) for t in (k, v))
+  logits = jnp.einsum('bqha,bkha->bhqk', q, k, preferred_element_type=jnp.float32) * scale
+  if bias is not None:
+    logits += bias
+  if mask is not None:
+    # Finite, so that a row of padding is uniform instead of NaN.
+    logits = jnp.where(mask, logits, -1e9)
+  probs = nn.softmax(logits)
+  observe(probs)
+  return jnp.einsum('bhqk,bkha->bqha', drop(probs.astype(q.dtype)), v)

@@ -1,0 +1,114 @@
+"""The transformer block: one for every family, varied by values."""
+import dataclasses
+from typing import Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers.attention import Attention
+from plm_jax.layers.dense import Dropout, truncated_normal
+from plm_jax.layers.mlp import Activation, Mlp
+from plm_jax.layers.norm import Norm, NormKind
+from plm_jax.layers.positions import NoPosition
+from plm_jax.sharding import constrain
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig:
+  """The hyper-parameters of one layer."""
+
+  width: int = 768
+  """D, the hidden size"""
+  heads: int = 12
+  """H, attention heads; their size is width / heads unless head_size says otherwise"""
+  mlp_dim: int = 3072
+  """F, the hidden size of the position-wise network"""
+  head_size: int = 0
+  """A; 0: width / heads"""
+  kv_heads: int = 0
+  """G, key and value heads, each shared by heads / kv_heads query heads; 0: as many as heads"""
+  activation: Activation = 'gelu'
+  """gelu is exact (erf), gelu_tanh the approximation of the released TensorFlow models"""
+  gated: bool = False
+  """multiply the activated projection by a second one (GLU)"""
+  norm: NormKind = 'layer'
+  """LayerNorm or RMSNorm"""
+  norm_at: Literal['pre', 'post'] = 'post'
+  """before each sublayer, with one more norm after the stack; or after each residual sum"""
+  norm_eps: float = 1e-12
+  """added to the variance"""
+  bias: bool = True
+  """biases in attention and the position-wise network"""
+  logit_scale: float = 0.0
+  """factor on attention logits; 0: 1 / sqrt(head size)"""
+  position: NoPosition = NoPosition()
+  """the scheme that acts inside attention"""
+  cross: bool = False
+  """attend to a memory (an encoder's output) after attending to oneself"""
+  dropout: float = 0.1
+  """share of each sublayer's output that is dropped"""
+  attention_dropout: float = 0.1
+  """share of attention probabilities that are dropped"""
+  init_std: float = 0.02
+  """standard deviation of initial weights, normal cut at twice that"""
+  dtype: Literal['float32', 'bfloat16'] = 'float32'
+  """what matrix products compute in; parameters, softmax, norms and losses stay float32"""
+
+  def __post_init__(self):
+    if not self.head_size and self.width % self.heads:
+      raise ValueError(f'width {self.width} is not a multiple of heads {self.heads}; give head_size')
+    if self.kv_heads and self.heads % self.kv_heads:
+      raise ValueError(f'heads {self.heads} is not a multiple of kv_heads {self.kv_heads}')
+
+  @property
+  def head_dim(self) -> int:
+    return self.head_size or self.width // self.heads
+
+  @property
+  def key_heads(self) -> int:
+    return self.kv_heads or self.heads
+
+  @property
+  def scale(self) -> float:
+    return self.logit_scale or self.head_dim ** -0.5
+
+  @property
+  def compute(self):
+    return jnp.dtype(self.dtype)
+
+  @property
+  def init(self) -> nn.initializers.Initializer:
+    return truncated_normal(self.init_std)
+
+  def make_norm(self, name: str) -> Norm:
+    return Norm(self.norm, self.norm_eps, self.compute, name=name)
+
+
+class Block(nn.Module):
+  """Self attention, cross attention where cfg.cross, MLP; each with dropout, residual and norm."""
+
+  cfg: BlockConfig
+
+  @nn.compact
+  def __call__(self, x, mask, context, kv=None, memory=None, memory_mask=None, rows=None):
+    """x [B, Q, D] attends to kv [B, K, D] (itself if None) under mask, then to memory [B, K', D] -> [B, Q, D].
+
+    A separate kv is what XLNet's query stream and DeBERTa's mask decoder need. rows [B] key dropout; None: no dropout.
+    """
+    cfg = self.cfg
+    pre = cfg.norm_at == 'pre'
+
+    def residual(name, sublayer, x):
+      norm = cfg.make_norm(f'{name}_norm')
+      drop = Dropout(cfg.dropout, name=f'{name}_dropout')
+      y = x + drop(sublayer(norm(x), norm) if pre else sublayer(x, lambda kv: kv), rows)
+      return constrain(y if pre else norm(y), 'batch', None, None)
+
+    x = residual('attention', lambda y, norm: Attention(cfg, cfg.position, name='attention')(
+        y, y if kv is None else norm(kv), mask, context, rows), x)
+    if cfg.cross:
+      x = residual('cross', lambda y, _: Attention(cfg, NoPosition(), name='cross')(
+          y, memory, memory_mask, {}, rows), x)
+    x = residual('mlp', lambda y, _: Mlp(cfg, name='mlp')(y), x)
+    self.sow('intermediates', 'hidden', x)
+    return x

@@ -1,0 +1,43 @@
+"""What is read off a backbone's output. A head is named by its owner: an objective or a task."""
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.dense import Dense
+from plm_jax.layers.mlp import activation
+from plm_jax.sharding import constrain
+
+
+class MaskedTokens(nn.Module):
+  """Vocabulary logits at the predicted positions only: dense, activation, norm, then the token table, transposed.
+
+  Devlin et al. 2019, section 3.1 and the released code; the output bias is the head's own.
+  """
+
+  cfg: BlockConfig
+
+  @nn.compact
+  def __call__(self, output, batch):
+    """batch['positions'] [B, M] (all positions where it is missing) -> logits [B, M, V], float32."""
+    cfg, embedding = self.cfg, output.embedding
+    h = output.hidden
+    if 'positions' in batch:
+      h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
+    h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init, name='dense')(h)
+    h = cfg.make_norm('norm')(activation(cfg.activation)(h))
+    logits = jnp.einsum('bme,ve->bmv', h, embedding.astype(h.dtype), preferred_element_type=jnp.float32)
+    logits = constrain(logits, 'batch', None, 'vocab')
+    return logits + self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])
+
+
+class PooledClasses(nn.Module):
+  """Class logits from the pooled first token: NSP, and sentence classification."""
+
+  cfg: BlockConfig
+  classes: int
+
+  @nn.compact
+  def __call__(self, output, batch):
+    """-> [B, C], float32."""
+    del batch
+    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.pooled)

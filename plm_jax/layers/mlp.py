@@ -1,0 +1,38 @@
+"""The position-wise network of a block."""
+from typing import Literal
+
+import flax.linen as nn
+import jax
+
+from plm_jax.layers.dense import Dense
+from plm_jax.sharding import constrain
+
+Activation = Literal['gelu', 'gelu_tanh', 'relu', 'silu', 'tanh']
+
+
+def activation(name: Activation):
+  """`gelu` is the error-function form (transformers' BERT); `gelu_tanh` the approximation that the released
+  TensorFlow BERT computes under the name gelu."""
+  return {
+      'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+      'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
+      'relu': jax.nn.relu,
+      'silu': jax.nn.silu,
+      'tanh': jax.numpy.tanh,
+  }[name]
+
+
+class Mlp(nn.Module):
+  """x [B, L, D] -> [B, L, D] through F; gated: act(up x) * gate x (Shazeer 2020)."""
+
+  cfg: 'BlockConfig'  # noqa: F821  (layers.block, which imports this file)
+
+  @nn.compact
+  def __call__(self, x):
+    cfg = self.cfg
+    def dense(name, features, *axes):
+      return Dense((features,), axes, cfg.bias, cfg.compute, cfg.init, name=name)
+    h = activation(cfg.activation)(constrain(dense('up', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp'))
+    if cfg.gated:
+      h *= constrain(dense('gate', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp')
+    return dense('down', cfg.width, 'mlp', 'width')(h)

@@ -1,0 +1,94 @@
+"""Masked language modelling, alone or with a question about sentence pairs (BERT: next sentence prediction)."""
+from collections.abc import Mapping
+import dataclasses
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from plm_jax.layers.heads import MaskedTokens, PooledClasses
+from plm_jax.objectives import noise
+from plm_jax.objectives.pairs import NextSentence, Single
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM:
+  """Devlin et al. 2019, section 3.1: 15% of tokens are predicted; 80% of them are masked, 10% random, 10% kept."""
+
+  pair: Single | NextSentence = NextSentence()
+  """how text becomes rows, and what is asked about them"""
+  rate: float = 0.15
+  """share of a row's tokens to predict"""
+  unit: Literal['token', 'word'] = 'token'
+  """what is masked as a whole: tokens, or words (whole-word masking)"""
+  lengths: tuple[float, ...] = (1.0,)
+  """probabilities of masking 1, 2, ... consecutive units together; ALBERT's n-grams: 6/11 3/11 2/11"""
+  mask_share: float = 0.8
+  """share of predicted tokens that become [MASK]"""
+  random_share: float = 0.1
+  """share of predicted tokens that become a random token"""
+  duplicates: int = 0
+  """0: new masks in every epoch (dynamic); k: k fixed sets of masks in turn (static; BERT's dupe_factor was 10)"""
+
+  def __post_init__(self):
+    if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
+      raise ValueError(f'lengths are probabilities and sum to 1, got {self.lengths}')
+    if not 0 < self.rate < 1 or self.mask_share + self.random_share > 1:
+      raise ValueError(f'rate lies between 0 and 1 and the shares sum to at most 1, got {self}')
+
+  @property
+  def terms(self) -> Mapping[str, float]:
+    return {'mlm': 1.0, **({self.pair.question: 1.0} if self.pair.question else {})}
+
+  def window(self, length: int) -> int:
+    return self.pair.window(length)
+
+  def predictions(self, length: int) -> int:
+    """M: the most positions predicted in a row of `length` tokens (20 of 128, 77 of 512)."""
+    return math.ceil(round(self.rate * length, 6))
+
+  def corrupt(self, key, windows, vocab):
+    """-> tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
+    keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, self.duplicates))
+    rows = self.pair.arrange(keys[:, 0], windows, vocab)
+    most = self.predictions(rows['tokens'].shape[1])
+    masked = jax.vmap(lambda k, t, s, w: self.mask(k, t, s, w, most, vocab))(
+        keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'))
+    return {**rows, **masked}
+
+  def mask(self, key, tokens, segments, words, most, vocab):
+    """One row [L] -> its corrupted tokens [L], positions, labels and weights [M]."""
+    choose_key, replace_key = jax.random.split(key)
+    number = jnp.clip(jnp.round((segments > 0).sum() * self.rate).astype(jnp.int32), 1, most)
+    if self.unit == 'token' and self.lengths == (1.0,):
+      chosen = noise.choose_tokens(choose_key, words > 0, number)
+    else:
+      units = words if self.unit == 'word' else jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
+      chosen = noise.choose_spans(choose_key, units, number, self.lengths)
+    positions, weights = noise.positions_of(chosen, most)
+    labels = tokens[positions]
+    tokens = noise.replace_tokens(
+        replace_key, tokens, positions, weights, vocab, self.mask_share, self.random_share)
+    return dict(tokens=tokens, positions=positions, labels=labels, weights=weights)
+
+  def heads(self, model):
+    heads = {'mlm': MaskedTokens(model.block)}
+    if self.pair.question:
+      heads[self.pair.question] = PooledClasses(model.block, 2)
+    return heads
+
+  def loss(self, outputs, batch):
+    losses = classification('mlm', outputs['mlm'], batch['labels'], batch['weights'])
+    if question := self.pair.question:
+      full = batch['segments'].any(-1).astype(jnp.float32)
+      losses |= classification(question, outputs[question], batch[question], full)
+    return losses
+
+
+def classification(name: str, logits, labels, weights):
+  """Cross-entropy and accuracy of logits [..., C] against labels [...], as (sum, weight) pairs."""
+  loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+  correct = (logits.argmax(-1) == labels).astype(jnp.float32)
+  return {name: ((loss * weights).sum(), weights.sum()), f'{name}_accuracy': ((correct * weights).sum(), weights.sum())}

@@ -1,0 +1,73 @@
+"""Corruption that objectives share, one example at a time (vmap them) and keyed by example."""
+import jax
+import jax.numpy as jnp
+
+
+def example_keys(key, windows, duplicates: int = 0):
+  """-> keys [B], a function of (key, corpus, index, epoch) and of nothing else.
+
+  With `duplicates` = k > 0 the epoch counts modulo k: static corruption, as data written out k times would have it.
+  """
+  epoch = windows['epoch'] % duplicates if duplicates else windows['epoch']
+  def fold(corpus, index, epoch):
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, corpus), index), epoch)
+  return jax.vmap(fold)(windows['corpus'], windows['index'], epoch)
+
+
+def choose_tokens(key, candidate, number):
+  """A uniform choice of `number` tokens where candidate [L] is True -> bool [L]."""
+  scores = jnp.where(candidate, jax.random.uniform(key, candidate.shape), 2.0)
+  rank = jnp.argsort(jnp.argsort(scores))
+  return candidate & (rank < number)
+
+
+def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
+  """A choice of spans of whole units, together at most `number` tokens -> bool [L].
+
+  units [L] numbers words 1, 2, ... in the order of the text, 0 where nothing may be chosen. A span is n consecutive
+  units with probability lengths[n - 1]. Starts are visited in random order; a span that would pass the end or the
+  budget is cut by whole units, one that would touch a chosen unit is left out (google-research/albert,
+  create_pretraining_data.py; with lengths (1.0,) google-research/bert's whole-word masking).
+  """
+  size = units.shape[0]
+  first = (units > 0) & (units != jnp.concatenate([jnp.zeros(1, units.dtype), units[:-1]]))
+  ordinal = jnp.where(units > 0, jnp.cumsum(first), 0)  # 1.. without gaps
+  count = ordinal.max()
+  tokens = jnp.zeros(size + 1, jnp.int32).at[ordinal].add(1)[1:]  # [L] tokens of unit 0, 1, ...
+  before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(tokens)])  # [L + 1]
+  order_key, length_key = jax.random.split(key)
+  order = jnp.argsort(jnp.where(jnp.arange(size) < count, jax.random.uniform(order_key, (size,)), 2.0))
+  steps = jnp.arange(1, len(lengths) + 1)
+  # The probabilities of spans that still fit between a start and the end, as log weights.
+  weights = jnp.where(order[:, None] + steps <= count, jnp.log(jnp.array(lengths)), -jnp.inf)
+  wanted = 1 + jax.random.categorical(length_key, weights, axis=-1)  # [L] units
+
+  def visit(carry, start_wanted):
+    chosen, left = carry
+    start, want = start_wanted
+    fits = (steps <= want) & (before[jnp.minimum(start + steps, size)] - before[start] <= left)
+    units_taken = jnp.where(fits, steps, 0).max()
+    span = (jnp.arange(size) >= start) & (jnp.arange(size) < start + units_taken)
+    free = (start < count) & ~(span & chosen).any()
+    taken = jnp.where(free, before[jnp.minimum(start + units_taken, size)] - before[start], 0)
+    return (chosen | (span & free), left - taken), None
+
+  (chosen, _), _ = jax.lax.scan(visit, (jnp.zeros(size, bool), number), (order, wanted))
+  return jnp.where(units > 0, chosen[jnp.maximum(ordinal - 1, 0)], False)
+
+
+def positions_of(chosen, most: int):
+  """bool [L] -> (the first `most` chosen positions in order, 0 where there are fewer; weights float32) [most]."""
+  size = chosen.shape[0]
+  positions = jnp.sort(jnp.where(chosen, jnp.arange(size), size))[:most]
+  return jnp.where(positions < size, positions, 0), (positions < size).astype(jnp.float32)
+
+
+def replace_tokens(key, tokens, positions, weights, vocab, mask_share: float, random_share: float):
+  """tokens [L] with [MASK] at a share of the positions [M], a uniform random id at another, the rest kept."""
+  draw_key, id_key = jax.random.split(key)
+  draw = jax.random.uniform(draw_key, positions.shape)
+  random_id = jax.random.randint(id_key, positions.shape, 0, vocab.size)
+  new = jnp.where(draw < mask_share, vocab.mask,
+                  jnp.where(draw < mask_share + random_share, random_id, tokens[positions]))
+  return tokens.at[jnp.where(weights > 0, positions, tokens.shape[0])].set(new, mode='drop')

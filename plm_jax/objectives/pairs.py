@@ -1,0 +1,134 @@
+"""How raw text becomes the input rows of an encoder, with special tokens. Each way is a value.
+
+`arrange` gives tokens, segments, types and words [B, L]; words are 0 at special tokens and padding, so whatever is not
+0 may be masked. A way with a question about the row (are these two halves neighbours?) names it in `question` and puts
+the answer [B] under that name.
+"""
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Single:
+  """[CLS] text [SEP]: no question asked (RoBERTa, SpanBERT)."""
+
+  question: ClassVar[str | None] = None
+
+  def window(self, length: int) -> int:
+    return length - 2
+
+  def arrange(self, keys, windows, vocab):
+    del keys
+    return jax.vmap(lambda tokens, segments, words: self.row(tokens, segments, words, vocab))(
+        windows['tokens'], windows['segments'], windows['words'])
+
+  def row(self, tokens, segments, words, vocab):
+    size = (segments > 0).sum()
+    at = jnp.arange(tokens.shape[0] + 2)
+    text = jnp.clip(at - 1, 0, tokens.shape[0] - 1)
+    inside = (at >= 1) & (at <= size)
+    row = jnp.where(inside, tokens[text], vocab.pad)
+    row = jnp.where(at == 0, vocab.cls, jnp.where(at == size + 1, vocab.sep, row))
+    # The special tokens belong to the first and to the last document of the row.
+    segment = segments[jnp.clip(at - 1, 0, jnp.maximum(size - 1, 0))]
+    return dict(tokens=row, segments=jnp.where((at <= size + 1) & (size > 0), segment, 0),
+                types=jnp.zeros_like(row), words=jnp.where(inside, words[text], 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class NextSentence:
+  """[CLS] A [SEP] B [SEP], and whether B follows A (Devlin et al. 2019, section 3.1 and appendix A.2).
+
+  A and B are whole sentences of one document, cut between two sentences at random; half of the time B comes from
+  another document. Rows that are too long lose tokens at random ends, the longer half first. Differs from the released
+  create_pretraining_data.py, which reads text once in order, in this: the other document is that of another row of the
+  same batch, and where B is replaced the sentences that would have followed are not put back but met in another epoch.
+  """
+
+  random: float = 0.5
+  """probability that B comes from another document"""
+  short: float = 0.1
+  """probability of aiming at a random shorter length (short_seq_prob)"""
+  slack: int = 16
+  """tokens of text read beyond the row's length, so that rows are filled and cut instead of padded"""
+
+  question: ClassVar[str | None] = 'nsp'
+
+  def window(self, length: int) -> int:
+    return length - 3 + self.slack
+
+  def arrange(self, keys, windows, vocab):
+    full = (windows['segments'] > 0).any(-1)
+    other, found = other_document(keys, windows['document'], full)
+    names = ('tokens', 'sentences', 'words')
+    own = {name: windows[name] for name in names}
+    foreign = {name: windows[name][other] for name in names}
+    return jax.vmap(lambda *args: self.row(*args, vocab=vocab))(keys, own, foreign, found)
+
+  def row(self, key, own, foreign, found, vocab):
+    """One row; own and foreign hold tokens, sentences, words [T]; found: foreign is of another document."""
+    budget = own['tokens'].shape[0] - self.slack
+    keys = jax.random.split(key, 6)
+    target = jnp.where(jax.random.bernoulli(keys[0], self.short), jax.random.randint(keys[1], (), 2, budget + 1), budget)
+    size, sentences = (own['sentences'] > 0).sum(), own['sentences'].max()
+    # The sentence in which the target is reached is the last of the row.
+    sentences = jnp.where(size > target, own['sentences'][target - 1], sentences)
+    size = ends(own['sentences'], sentences)
+    cut = jax.random.randint(keys[2], (), 1, jnp.maximum(sentences, 2))
+    # Without a second sentence B has to be foreign; without a foreign document A is halved.
+    a = jnp.where(sentences > 1, ends(own['sentences'], cut), jnp.where(found, size, (size + 1) // 2))
+    random = found & ((sentences == 1) | jax.random.bernoulli(keys[3], self.random))
+
+    wanted = jnp.maximum(target - a, 1)
+    foreign_size, foreign_sentences = (foreign['sentences'] > 0).sum(), foreign['sentences'].max()
+    start = ends(foreign['sentences'], jax.random.randint(keys[4], (), 0, jnp.maximum(foreign_sentences, 1)))
+    reached = foreign['sentences'][jnp.clip(start + wanted - 1, 0, foreign_size - 1)]
+    b_start = jnp.where(random, start, a)
+    b = jnp.where(random, ends(foreign['sentences'], reached), size) - b_start
+
+    keep_a = jnp.where(a + b > budget, jnp.minimum(a, jnp.maximum(budget - b, (budget + 1) // 2)), a)
+    keep_b = jnp.minimum(b, budget - keep_a)
+    front = jax.random.bernoulli(keys[5], 0.5, (2, own['tokens'].shape[0]))
+    lost_a = jnp.where(jnp.arange(front.shape[1]) < a - keep_a, front[0], False).sum()
+    lost_b = jnp.where(jnp.arange(front.shape[1]) < b - keep_b, front[1], False).sum()
+    b_start += lost_b
+
+    at = jnp.arange(budget + 3)
+    in_a = (at >= 1) & (at <= keep_a)
+    in_b = (at >= keep_a + 2) & (at < keep_a + 2 + keep_b)
+    end = keep_a + 2 + keep_b
+    limit = own['tokens'].shape[0] - 1
+    from_a = jnp.clip(at - 1 + lost_a, 0, limit)
+    from_b = jnp.clip(at - keep_a - 2 + b_start, 0, limit)
+    def pick(name):
+      return jnp.where(in_a, own[name][from_a],
+                       jnp.where(in_b, jnp.where(random, foreign[name][from_b], own[name][from_b]), 0))
+    row = jnp.where(in_a | in_b, pick('tokens'), vocab.pad)
+    row = jnp.where(at == 0, vocab.cls, jnp.where((at == keep_a + 1) | (at == end), vocab.sep, row))
+    full = size > 0
+    return dict(
+        tokens=row, segments=((at <= end) & full).astype(jnp.int32), types=((at > keep_a + 1) & (at <= end)).astype(jnp.int32),
+        # Words of a foreign B count on behind all words of A.
+        words=jnp.where(full, pick('words') + jnp.where(in_b & random, limit + 1, 0), 0),
+        nsp=random.astype(jnp.int32))
+
+
+def ends(sentences, last):
+  """sentences [T] numbered 1.. with 0 at the end -> tokens up to the end of sentence `last`."""
+  return ((sentences > 0) & (sentences <= last)).sum()
+
+
+def other_document(keys, documents, full, tries: int = 4):
+  """keys, documents, full [B] -> (for each row another row [B], whether it is a full one of another document [B]).
+
+  A few random draws, of which the first that will do is taken: B x B comparisons would not do for large batches.
+  """
+  rows = documents.shape[0]
+  def draw(key, row):
+    others = (row + jax.random.randint(jax.random.fold_in(key, 0), (tries,), 1, max(rows, 2))) % rows
+    good = (documents[others] != documents[row]) & full[others]
+    return others[jnp.argmax(good)], good.any()
+  return jax.vmap(draw)(keys, jnp.arange(rows))

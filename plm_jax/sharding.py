@@ -1,0 +1,119 @@
+"""The mesh, and the one table that says which array axis lies along which mesh axis.
+
+    data    copies of the parameters, each with its own rows of the batch
+    fsdp    rows of the batch too, but parameters and optimizer state are split (ZeRO 3)
+    tensor  heads, MLP width and vocabulary are split (Megatron)
+"""
+from collections.abc import Sequence
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+
+AXES = ('data', 'fsdp', 'tensor')
+
+# Logical axis -> mesh axes. A name that is not here, or a size that the mesh axes do not divide, is not split.
+TABLE: dict[str, tuple[str, ...]] = {
+    'batch': ('data', 'fsdp'),
+    'width': ('fsdp',),
+    'heads': ('tensor',),
+    'mlp': ('tensor',),
+    'vocab': ('tensor',),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """How many devices lie along each mesh axis; their product is the number of devices that the run uses."""
+
+  data: int = -1
+  """copies of the model; -1: as many as the devices give"""
+  fsdp: int = 1
+  """devices that share one copy of parameters and optimizer state, each with its own rows"""
+  tensor: int = 1
+  """devices that share the heads, MLP width and vocabulary of one copy"""
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """The mesh of `config` over all devices; over the first ones where it asks for fewer and there is one process.
+
+  Raises ValueError for a mesh that needs more devices than there are or leaves some of a pod idle.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  shape = [config.data, config.fsdp, config.tensor]
+  if min(shape[1:]) < 1 or (shape[0] < 1 and shape[0] != -1):
+    raise ValueError(f'mesh sizes are positive (data may be -1), got {dict(zip(AXES, shape, strict=True))}')
+  if config.data == -1:
+    shape[0] = max(1, len(devices) // (config.fsdp * config.tensor))
+  needed = math.prod(shape)
+  if needed > len(devices):
+    raise ValueError(
+        f'the mesh {dict(zip(AXES, shape, strict=True))} needs {needed} devices, there are {len(devices)} '
+        f'({devices[0].device_kind}). Make --mesh.data, --mesh.fsdp or --mesh.tensor smaller.')
+  if needed < len(devices) and len({d.process_index for d in devices}) > 1:
+    raise ValueError(
+        f'the mesh {dict(zip(AXES, shape, strict=True))} uses {needed} of the {len(devices)} devices; with several '
+        'processes it must use all of them.')
+  if needed == len(jax.devices()) and devices == jax.devices():
+    return jax.make_mesh(tuple(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+  return Mesh(np.array(devices[:needed]).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def spec(names: Sequence[str | None], shape: Sequence[int], mesh) -> PartitionSpec:
+  """Logical names and sizes of an array's axes -> its PartitionSpec on `mesh`."""
+  parts = []
+  for name, size in zip(names, shape, strict=True):
+    axes = TABLE.get(name or '', ())
+    split = math.prod(mesh.shape[axis] for axis in axes)
+    parts.append(axes if axes and split > 1 and size % split == 0 else None)
+  return PartitionSpec(*parts)
+
+
+def constrain(x: jax.Array, *names: str | None) -> jax.Array:
+  """Asks the compiler to lay x out as the table says; the identity where no mesh is set."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return x if mesh.empty or mesh.size == 1 else jax.lax.with_sharding_constraint(x, spec(names, x.shape, mesh))
+
+
+def shardings(boxed, mesh: Mesh):
+  """A tree whose parameters carry logical names (flax boxes) -> the same tree, unboxed, of NamedShardings."""
+  def leaf(x):
+    names = x.names if isinstance(x, nn.Partitioned) else (None,) * len(x.shape)
+    return NamedSharding(mesh, spec(names, nn.unbox(x).shape, mesh))
+  return jax.tree.map(leaf, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+  """Rows over data and fsdp; every other axis whole."""
+  return NamedSharding(mesh, PartitionSpec(TABLE['batch']))
+
+
+def check_batch(rows: int, accumulate: int, mesh: Mesh) -> None:
+  """Raises ValueError unless every micro-step gives every device the same number of rows."""
+  split = math.prod(mesh.shape[axis] for axis in TABLE['batch'])
+  if rows % (split * accumulate):
+    raise ValueError(
+        f'a batch of {rows} rows cannot be dealt evenly to {split} devices (data {mesh.shape["data"]} x fsdp '
+        f'{mesh.shape["fsdp"]}) in {accumulate} micro-steps: make it a multiple of {split * accumulate}.')
+
+
+def host_rows(rows: int, mesh: Mesh) -> slice:
+  """The rows of a global batch that this process's devices need."""
+  indices = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
+  starts, stops, _ = zip(*(index[0].indices(rows) for index in indices if index is not None), strict=True)
+  return slice(min(starts), max(stops))
+
+
+def to_devices(batch, rows: int, mesh: Mesh):
+  """This process's rows of a batch (a tree of numpy arrays) -> global arrays of `rows` rows on the mesh."""
+  own = host_rows(rows, mesh)
+  sharding = batch_sharding(mesh)
+  def place(x):
+    def shard(index):
+      start, stop, _ = index[0].indices(rows)
+      return x[start - own.start:stop - own.start]
+    return jax.make_array_from_callback((rows, *x.shape[1:]), sharding, shard)
+  return jax.tree.map(place, batch)

@@ -1,0 +1,128 @@
+"""Pure functions of the training state: init, train, evaluate. They know no model and no objective by name."""
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from plm_jax import sharding
+from plm_jax.objectives import Objective
+
+
+class State(flax.struct.PyTreeNode):
+  """All that a run carries from step to step."""
+
+  step: jax.Array  # int32, updates asked for so far, skipped ones included
+  params: Any
+  opt_state: Any
+  skipped: jax.Array  # int32, updates left out because loss or gradient was not finite
+  streak: jax.Array  # int32, of these the ones in a row up to now
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learner:
+  """What stays the same from step to step."""
+
+  model: nn.Module  # batch, rows -> {head: output}
+  objective: Objective
+  optimizer: optax.GradientTransformation
+  vocab: Any  # the tokenizer's Vocab
+  seed: int
+  accumulate: int = 1  # micro-steps that share one update
+
+  def key(self, purpose: int):
+    """Keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation."""
+    return jax.random.fold_in(jax.random.key(self.seed), purpose)
+
+
+def init_state(learner: Learner, windows) -> State:
+  """A fresh state; parameters carry their logical axes (flax boxes). windows: a batch, or its shapes, of any size."""
+  batch = jax.eval_shape(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab), windows)
+  batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
+  params = learner.model.init(learner.key(0), batch)['params']
+  zero = jnp.zeros((), jnp.int32)
+  return State(zero, params, learner.optimizer.init(params), zero, zero)
+
+
+def sharded_init(learner: Learner, windows, mesh):
+  """-> (a function that makes the fresh state on the mesh, the state's shapes, its shardings)."""
+  boxed = jax.eval_shape(lambda: init_state(learner, windows))
+  shardings = sharding.shardings(boxed, mesh)
+  make = jax.jit(lambda: nn.unbox(init_state(learner, windows)), out_shardings=shardings)
+  return make, nn.unbox(boxed), shardings
+
+
+def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str, Any]]:
+  """One update from a batch of windows -> (state, metrics).
+
+  Metrics: the objective's (sum, weight) pairs under their names, and scalars `loss`, `grad_norm`, `skipped`, `streak`.
+  A loss or gradient that is not finite leaves parameters and optimizer as they were.
+  """
+  batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
+  dropout_key = jax.random.fold_in(learner.key(2), state.step)
+  grads, metrics = gradient(learner, state.params, batch, dropout_key)
+  loss = total(learner.objective.terms, metrics)
+  norm = optax.global_norm(grads)
+  finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+  updates, opt_state = learner.optimizer.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+  state = State(state.step + 1, keep(params, state.params), keep(opt_state, state.opt_state),
+                state.skipped + ~finite, jnp.where(finite, 0, state.streak + 1))
+  return state, {**metrics, 'loss': loss, 'grad_norm': norm, 'skipped': state.skipped, 'streak': state.streak}
+
+
+def eval_step(learner: Learner, params, windows):
+  """-> the objective's (sum, weight) pairs, and labels with weights where it predicts tokens; no dropout."""
+  batch = learner.objective.corrupt(learner.key(3), windows, learner.vocab)
+  return learner.objective.loss(learner.model.apply({'params': params}, batch), batch)
+
+
+def gradient(learner: Learner, params, batch, dropout_key):
+  """Gradient of the objective's terms, each a mean over the whole batch, and its (sum, weight) pairs.
+
+  Micro-steps take every `accumulate`-th row, which leaves rows on their devices. Each sum is divided by the weight of
+  the whole batch, so the result does not depend on the split.
+  """
+  rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
+  weights = term_weights(learner, params, batch)
+
+  def loss(params, batch, rows):
+    outputs = learner.model.apply({'params': params}, batch, rows, rngs={'dropout': dropout_key})
+    losses = learner.objective.loss(outputs, batch)
+    return sum(factor * losses[name][0] / weights[name] for name, factor in learner.objective.terms.items()), losses
+
+  grad = jax.grad(loss, has_aux=True)
+  if learner.accumulate == 1:
+    return grad(params, batch, rows)
+
+  def micro(x):
+    x = x.reshape(-1, learner.accumulate, *x.shape[1:]).swapaxes(0, 1)
+    return sharding.constrain(x, None, 'batch', *[None] * (x.ndim - 2))
+
+  def add(total, part):
+    return jax.tree.map(jnp.add, total, grad(params, *part)), None
+
+  parts = jax.tree.map(micro, (batch, rows))
+  zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
+                      jax.eval_shape(grad, params, *jax.tree.map(lambda x: x[0], parts)))
+  return jax.lax.scan(add, zero, parts)[0]
+
+
+def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:
+  """The weight of each term over the whole batch, at least 1.
+
+  Weights depend on the batch alone, so outputs of zeros stand in for the model's; the compiler drops the sums.
+  """
+  outputs = jax.eval_shape(lambda: learner.model.apply({'params': params}, batch))
+  losses = learner.objective.loss(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), outputs), batch)
+  return {name: jnp.maximum(losses[name][1], 1) for name in learner.objective.terms}
+
+
+def total(terms: Mapping[str, float], losses):
+  """The number that training minimises, from (sum, weight) pairs."""
+  return sum(factor * losses[name][0] / jnp.maximum(losses[name][1], 1) for name, factor in terms.items())

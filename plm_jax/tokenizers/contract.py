@@ -1,0 +1,79 @@
+"""What the rest of the house may ask of a tokenizer."""
+from collections.abc import Iterable, Sequence
+import dataclasses
+import hashlib
+from typing import Protocol
+
+from etils import epath
+import numpy as np
+
+CONFIG = 'tokenizer_config.json'
+
+
+class TokenizerError(ValueError):
+  """A tokenizer that is missing, damaged, or cannot be trained as asked."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocab:
+  """Size and special ids, -1 where absent. Hashable: objectives take it as a static value."""
+
+  size: int
+  pad: int = -1
+  unk: int = -1
+  cls: int = -1
+  sep: int = -1
+  mask: int = -1
+  bos: int = -1
+  eos: int = -1
+
+  @property
+  def specials(self) -> tuple[int, ...]:
+    """The special ids that exist, ascending."""
+    return tuple(sorted({getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'size'} - {-1}))
+
+
+class Tokenizer(Protocol):
+  """Text to ids and back. Special tokens are never added; the windows and objectives place them."""
+
+  kind: str
+  vocab: Vocab
+  pieces: list[str]  # [V] for display
+
+  def encode(self, text: str, specials: bool = False) -> list[int]:
+    """Ids of `text`. The literal text '[MASK]' is ordinary text, unless `specials`: then it is the special token."""
+    ...
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """`encode` of each, faster."""
+    ...
+
+  def decode(self, ids: Iterable[int]) -> str: ...
+
+  @property
+  def starts_word(self) -> np.ndarray:
+    """bool [V]: True where a piece starts a word."""
+    ...
+
+  @property
+  def hash(self) -> str:
+    """sha256 hex over the saved files."""
+    ...
+
+  def save(self, folder: epath.PathLike) -> None: ...
+
+
+def save_files(files: dict[str, bytes], folder: epath.PathLike) -> None:
+  folder = epath.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, content in files.items():
+    draft = folder / f'{name}.tmp'
+    draft.write_bytes(content)
+    draft.replace(folder / name)
+
+
+def hash_files(files: dict[str, bytes]) -> str:
+  digest = hashlib.sha256()
+  for name, content in sorted(files.items()):
+    digest.update(f'{name} {len(content)}\n'.encode() + content)
+  return digest.hexdigest()

@@ -1,0 +1,138 @@
+"""SentencePiece: unigram or BPE pieces over raw text."""
+from collections.abc import Iterable, Sequence
+import functools
+import io
+import json
+import re
+from typing import Literal
+
+from etils import epath
+import numpy as np
+import sentencepiece
+
+from plm_jax.tokenizers.contract import CONFIG, TokenizerError, Vocab, hash_files, save_files
+
+
+class SentencePiece:
+  kind = 'sentencepiece'
+
+  def __init__(self, model: bytes):
+    """`model` is the serialised SentencePiece model. Raises TokenizerError when it is not one."""
+    self._model = model
+    self._processor = sentencepiece.SentencePieceProcessor()
+    try:
+      self._processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+      raise TokenizerError(f'not a SentencePiece model: {error}') from error
+    size = self._processor.vocab_size()
+    if not size:
+      raise TokenizerError('not a SentencePiece model: it has no pieces.')
+    self.pieces = [self._processor.id_to_piece(i) for i in range(size)]
+    self.vocab = Vocab(
+        size=size, pad=self._processor.pad_id(), unk=self._processor.unk_id(),
+        cls=self._id('[CLS]', '<cls>'), sep=self._id('[SEP]', '<sep>'), mask=self._id('[MASK]', '<mask>'),
+        bos=self._processor.bos_id(), eos=self._processor.eos_id())
+
+  @classmethod
+  def load(cls, file: epath.PathLike) -> 'SentencePiece':
+    file = epath.Path(file)
+    try:
+      return cls(file.read_bytes())
+    except TokenizerError as error:
+      raise TokenizerError(f'{file}: {error}') from error
+
+  def encode(self, text: str, specials: bool = False) -> list[int]:
+    """Ids of `text`; with `specials`, the special pieces in it, such as '[MASK]', are special tokens."""
+    if not specials:
+      return self._processor.encode(text)
+    parts = self._special_pieces.split(text)  # text, special, text, ...
+    ids = []
+    for i, part in enumerate(parts):
+      ids += [self._processor.piece_to_id(part)] if i % 2 else self._processor.encode(part)
+    return ids
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """`encode` of each, on one thread: `prepare` runs a process a core."""
+    return self._processor.encode(list(texts), num_threads=1)
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """Text of `ids`; control pieces decode to nothing."""
+    return self._processor.decode([int(i) for i in ids])
+
+  @functools.cached_property
+  def starts_word(self) -> np.ndarray:
+    """True for '▁' pieces, special pieces, punctuation, and pieces that begin with a Chinese character.
+
+    The last two as in ALBERT's `_is_start_piece`: text without spaces would otherwise be one word.
+    """
+    return np.array([self._starts_word(i) for i in range(self.vocab.size)])
+
+  @functools.cached_property
+  def hash(self) -> str:
+    return hash_files(self._files())
+
+  def save(self, folder: epath.PathLike) -> None:
+    """Writes `spiece.model` and `tokenizer_config.json`."""
+    save_files(self._files(), folder)
+
+  def _files(self) -> dict[str, bytes]:
+    names = {f'{name}_token': self.pieces[i] for name in ('pad', 'unk', 'cls', 'sep', 'mask', 'bos', 'eos')
+             if (i := getattr(self.vocab, name)) >= 0}
+    return {'spiece.model': self._model, CONFIG: (json.dumps({'kind': self.kind, **names}, indent=1) + '\n').encode()}
+
+  def _id(self, *names: str) -> int:
+    """Id of the first of `names` that is a piece, -1 for none."""
+    return next((self._processor.piece_to_id(name) for name in names if name in set(self.pieces)), -1)
+
+  def _starts_word(self, i: int) -> bool:
+    piece = self.pieces[i]
+    if self._processor.is_byte(i):
+      return False
+    special = self._processor.is_control(i) or self._processor.is_unknown(i) or i in self.vocab.specials
+    return special or piece.startswith('▁') or not any(map(str.isalnum, piece)) or bool(CHINESE.match(piece))
+
+  @functools.cached_property
+  def _special_pieces(self) -> re.Pattern:
+    return re.compile('(' + '|'.join(re.escape(self.pieces[i]) for i in self.vocab.specials) + ')')
+
+
+def train_sentencepiece(
+    texts: Iterable[str],
+    size: int,
+    algorithm: Literal['unigram', 'bpe'] = 'unigram',
+    lowercase: bool = False,
+    coverage: float = 0.9995,
+    byte_fallback: bool = False,
+) -> SentencePiece:
+  """A model of exactly `size` pieces: <pad> 0, <unk> 1, <s>, </s>, [CLS], [SEP], [MASK], then those learnt.
+
+  `coverage` is the share of the characters that get pieces; with `byte_fallback` the others become bytes instead of
+  <unk>. The same texts give the same model. Raises TokenizerError when the text is empty or too little for `size`.
+  """
+  lines = (line for line in texts if line.strip())
+  first = next(lines, None)
+  if first is None:
+    raise TokenizerError('cannot train a SentencePiece model: the text is empty.')
+  model = io.BytesIO()
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line for some in ((first,), lines) for line in some),
+        model_writer=model,
+        vocab_size=size,
+        model_type=algorithm,
+        character_coverage=coverage,
+        byte_fallback=byte_fallback,
+        normalization_rule_name='nmt_nfkc_cf' if lowercase else 'nmt_nfkc',
+        pad_id=0, unk_id=1, bos_id=2, eos_id=3, pad_piece='<pad>',
+        control_symbols=['[CLS]', '[SEP]', '[MASK]'],
+        max_sentence_length=1 << 16,  # bytes; longer lines are left out
+        num_threads=THREADS,
+        minloglevel=2)
+  except RuntimeError as error:
+    reason = ' '.join(str(error).split())
+    raise TokenizerError(f'cannot train a SentencePiece model of {size} pieces from this text: {reason}') from error
+  return SentencePiece(model.getvalue())
+
+
+THREADS = 16  # fixed, whatever the machine: the sums of the training, and so the pieces, depend on it
+CHINESE = re.compile('[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]')

@@ -1,0 +1,212 @@
+"""WordPiece with BERT's own text normalisation, by the `tokenizers` library."""
+from collections import Counter
+from collections.abc import Iterable, Sequence
+import dataclasses
+import functools
+import itertools
+import json
+import re
+
+from etils import epath
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from plm_jax.tokenizers.contract import CONFIG, TokenizerError, Vocab, hash_files, save_files
+
+SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+
+
+@dataclasses.dataclass(frozen=True)
+class BertText:
+  """BERT's normalisation: `BasicTokenizer` of google-research/bert."""
+
+  lowercase: bool = True
+  strip_accents: bool | None = None  # None: as `lowercase`, which is what BERT does
+  chinese_chars: bool = True  # each Chinese character is a word of its own
+
+  def normalizer(self) -> normalizers.Normalizer:
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=self.chinese_chars, strip_accents=self.strip_accents,
+        lowercase=self.lowercase)
+
+
+class WordPiece:
+  """Greedy longest match from the left. A word of more than 100 characters is [UNK], as in transformers."""
+
+  kind = 'wordpiece'
+
+  def __init__(self, pieces: Sequence[str], text: BertText = BertText()):
+    """`pieces` [V] in id order. Raises TokenizerError for duplicates or missing special tokens."""
+    self.pieces = list(pieces)
+    self.text = text
+    ids = check(self.pieces)
+    self.vocab = Vocab(len(ids), **{name[1:-1].lower(): ids[name] for name in SPECIALS})
+    self._plain = assemble(ids, text)
+    self._memo: dict[str, tuple[int, ...]] = {}
+
+  @classmethod
+  def load(cls, file: epath.PathLike, text: BertText | None = None) -> 'WordPiece':
+    """A `vocab.txt`: one piece a line, the line number is the id."""
+    file = epath.Path(file)
+    try:
+      lines = file.read_bytes().decode().removesuffix('\n').split('\n')
+    except UnicodeDecodeError as error:
+      raise TokenizerError(f'{file} is not a WordPiece vocabulary: expected UTF-8 text, got {error}.') from error
+    pieces = [line.removesuffix('\r') for line in lines]
+    while pieces and not pieces[-1]:
+      pieces.pop()
+    try:
+      return cls(pieces, text or guess_text(file, pieces))
+    except TokenizerError as error:
+      raise TokenizerError(f'{file}: {error}') from error
+
+  def encode(self, text: str, specials: bool = False) -> list[int]:
+    """Ids of `text`; with `specials`, '[MASK]' and its like in it are the special tokens."""
+    return (self._with_specials if specials else self._plain).encode(text, add_special_tokens=False).ids
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """`encode` of each. No piece crosses a space or touches a Chinese character, so words are encoded once and kept."""
+    words = [self._words(text) for text in texts]
+    distinct = set().union(*words)
+    unknown = list(distinct.difference(self._memo))
+    if len(self._memo) + len(unknown) > MEMO:
+      self._memo.clear()
+      unknown = list(distinct)
+    encodings = self._plain.encode_batch_fast(unknown, add_special_tokens=False)
+    self._memo.update((word, tuple(encoding.ids)) for word, encoding in zip(unknown, encodings, strict=True))
+    ids = [list(itertools.chain.from_iterable(map(self._memo.__getitem__, line))) for line in words]
+    for word in unknown:
+      if len(word) > LONG:
+        del self._memo[word]
+    return ids
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """Text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
+    return re.sub(f'(?<=[{CJK}]) (?=[{CJK}])', '', self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
+
+  @functools.cached_property
+  def starts_word(self) -> np.ndarray:
+    return np.array([not piece.startswith('##') for piece in self.pieces])
+
+  @functools.cached_property
+  def hash(self) -> str:
+    return hash_files(self._files())
+
+  def save(self, folder: epath.PathLike) -> None:
+    """Writes `vocab.txt` and a `tokenizer_config.json` that transformers' BertTokenizer understands too."""
+    save_files(self._files(), folder)
+
+  def _files(self) -> dict[str, bytes]:
+    config = {
+        'kind': self.kind,
+        'tokenizer_class': 'BertTokenizer',
+        'do_lower_case': self.text.lowercase,
+        'strip_accents': self.text.strip_accents,
+        'tokenize_chinese_chars': self.text.chinese_chars,
+        **{f'{name[1:-1].lower()}_token': name for name in SPECIALS},
+    }
+    vocab = ''.join(f'{piece}\n' for piece in self.pieces)
+    return {'vocab.txt': vocab.encode(), CONFIG: (json.dumps(config, indent=1) + '\n').encode()}
+
+  def _words(self, text: str) -> list[str]:
+    if text.isascii() or not self.text.chinese_chars:
+      return text.split(' ')
+    return WORDS.findall(text)
+
+  @functools.cached_property
+  def _with_specials(self) -> tokenizers.Tokenizer:
+    tokenizer = assemble(check(self.pieces), self.text)
+    tokenizer.add_special_tokens(list(SPECIALS))
+    return tokenizer
+
+
+def train_wordpiece(
+    texts: Iterable[str],
+    size: int,
+    text: BertText = BertText(),
+    coverage: float = 0.9999,
+    min_count: int = 2,
+) -> WordPiece:
+  """A vocabulary of at most `size` pieces; fewer when no pair of pieces occurs `min_count` times any more.
+
+  `texts` are held in memory. `coverage` is the share of the characters of the text that get pieces: some 150 for
+  English, some 6,000 for Chinese. They take at most three quarters of `size`. The same texts give the same vocabulary.
+  Raises TokenizerError when there is no text or `size` does not hold the characters.
+  """
+  texts = list(texts)
+  normalize = text.normalizer().normalize_str
+  counts = Counter()
+  for line in texts:
+    counts.update(normalize(line))
+  for space in [character for character in counts if character.isspace()]:
+    del counts[space]
+  if not counts:
+    raise TokenizerError('cannot train a WordPiece vocabulary: the text is empty.')
+  alphabet = frequent(counts, coverage, size * 3 // 4)
+
+  def fit(size: int, first: list[str]) -> list[str]:
+    tokenizer = assemble({'[UNK]': 0}, text)
+    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(
+        vocab_size=size, min_frequency=min_count, special_tokens=[*SPECIALS, *first], initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet), show_progress=False))
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
+  # The library numbers the '##' characters in the order of a hash map, and breaks ties between pairs by these numbers.
+  # A first fit without merges finds them; given as special tokens to the second they have their numbers beforehand.
+  characters = sorted(set(fit(0, [])) - set(SPECIALS))
+  if len(SPECIALS) + len(characters) > size:
+    raise TokenizerError(
+        f'a WordPiece vocabulary of {size} is too small: {len(SPECIALS)} special tokens and the characters of this '
+        f'text take {len(SPECIALS) + len(characters)} already. Ask for more, or for less coverage than {coverage}.')
+  return WordPiece(fit(size, characters), text)
+
+
+CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; characters outside them are still encoded right, only unmemoised
+WORDS = re.compile(f'[{CJK}]|[^ {CJK}]+')
+MEMO = 1 << 18  # words kept, some 60 MB
+LONG = 32  # characters; longer words seldom come back
+
+
+def assemble(ids: dict[str, int], text: BertText) -> tokenizers.Tokenizer:
+  tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token='[UNK]', max_input_chars_per_word=100))
+  tokenizer.normalizer = text.normalizer()
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer.decoder = decoders.WordPiece(prefix='##', cleanup=True)
+  return tokenizer
+
+
+def check(pieces: list[str]) -> dict[str, int]:
+  """Ids of `pieces`, which must be distinct and hold the special tokens."""
+  missing = [name for name in SPECIALS if name not in pieces]
+  if missing:
+    raise TokenizerError(
+        f'expected a WordPiece vocabulary with the special tokens {", ".join(SPECIALS)}; it lacks {", ".join(missing)} '
+        f'among its {len(pieces)} pieces.')
+  if len(set(pieces)) < len(pieces):
+    twice = [piece for piece, count in Counter(pieces).items() if count > 1]
+    raise TokenizerError(
+        f'expected a WordPiece vocabulary of distinct pieces; {len(twice)} occur more than once: {twice[:5]}.')
+  return {piece: i for i, piece in enumerate(pieces)}
+
+
+def guess_text(file: epath.Path, pieces: list[str]) -> BertText:
+  """Normalisation from the config beside the vocabulary, else from the case of its pieces."""
+  lowercase = not any(piece.lower() != piece for piece in pieces if not piece.startswith('['))
+  config = file.parent / CONFIG
+  if not config.exists():
+    return BertText(lowercase)
+  try:
+    said = json.loads(config.read_text())
+    return BertText(
+        said.get('do_lower_case', lowercase), said.get('strip_accents'), said.get('tokenize_chinese_chars', True))
+  except (ValueError, AttributeError) as error:
+    raise TokenizerError(f'{config} is damaged: {error}') from error
+
+
+def frequent(counts: Counter, coverage: float, limit: int) -> list[str]:
+  """The most frequent characters that make up `coverage` of all, at most `limit` of them."""
+  ranked = sorted(counts, key=lambda character: (-counts[character], character))
+  shares = np.cumsum([counts[character] for character in ranked]) / counts.total()
+  return ranked[:min(limit, int(np.searchsorted(shares, coverage)) + 1)]

@@ -1,0 +1,237 @@
+import numpy as np
+import pytest
+
+from plm_jax.data import records, windows
+from plm_jax.data.records import RecordsError
+from plm_jax.data.windows import Windows
+
+# The worked example of windows.py: two documents, three sentences, `purrs` of two tokens.
+EXAMPLE = {'ids': [5, 6, 7, 8, 9, 10, 11, 12], 'continues': [5], 'sentences': [(0, 0), (3, 0), (6, 1)]}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
+
+
+def write(folder, *shards, split='train', tokenizer='hash', vocab=100):
+  """A folder of records with the shards, each a dict like EXAMPLE."""
+  folder.mkdir(exist_ok=True)
+  written = []
+  for number, shard in enumerate(shards):
+    tokens = np.zeros(len(shard['ids']), records.token_dtype(vocab))
+    tokens['token'], tokens['flags'] = shard['ids'], records.WORD
+    tokens['flags'][shard.get('continues', [])] = 0
+    sentences = np.array(shard['sentences'], records.SENTENCE)
+    written.append(records.write_shard(folder, f'{split}-{number:05d}', tokens, sentences))
+  parts = {'train': (), 'heldout': (), split: tuple(written)}
+  records.write_meta(folder, records.Meta(vocab, tokenizer, source='test', **parts))
+  return folder
+
+
+def read(folder, assembly, length=5):
+  all_windows = Windows(folder, 'train', length, assembly)
+  return {name: array.tolist() for name, array in all_windows.read(np.arange(len(all_windows))).items()}
+
+
+def test_document_windows_of_the_worked_example(tmp_path):
+  assert read(write(tmp_path / 'r', EXAMPLE), 'document') == {
+      'tokens': [[5, 6, 7, 0, 0], [8, 9, 10, 0, 0], [11, 12, 0, 0, 0]],
+      'segments': [[1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]],
+      'sentences': [[1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]],
+      'words': [[1, 2, 3, 0, 0], [1, 2, 2, 0, 0], [1, 2, 0, 0, 0]],
+      'document': [0, 0, 1], 'corpus': [0, 0, 0], 'index': [0, 1, 2], 'epoch': [0, 0, 0]}
+
+
+def test_sentences_windows_of_the_worked_example(tmp_path):
+  assert read(write(tmp_path / 'r', EXAMPLE), 'sentences') == {
+      'tokens': [[5, 6, 7, 0, 0], [8, 9, 10, 11, 12]],
+      'segments': [[1, 1, 1, 0, 0], [1, 1, 1, 2, 2]],
+      'sentences': [[1, 1, 1, 0, 0], [1, 1, 1, 2, 2]],
+      'words': [[1, 2, 3, 0, 0], [1, 2, 2, 3, 4]],
+      'document': [0, 0], 'corpus': [0, 0], 'index': [0, 1], 'epoch': [0, 0]}
+
+
+def test_packed_windows_of_the_worked_example(tmp_path):
+  assert read(write(tmp_path / 'r', EXAMPLE), 'packed') == {
+      'tokens': [[5, 6, 7, 8, 9], [10, 11, 12, 0, 0]],
+      'segments': [[1, 1, 1, 1, 1], [1, 2, 2, 0, 0]],
+      'sentences': [[1, 1, 1, 2, 2], [1, 2, 2, 0, 0]],
+      'words': [[1, 2, 3, 4, 5], [1, 2, 3, 0, 0]],
+      'document': [0, 0], 'corpus': [0, 0], 'index': [0, 1], 'epoch': [0, 0]}
+
+
+def test_a_document_that_fits_is_one_window(tmp_path):
+  got = read(write(tmp_path / 'r', EXAMPLE), 'document', 6)
+  assert got['tokens'] == [[5, 6, 7, 8, 9, 10], [11, 12, 0, 0, 0, 0]]
+  assert got['sentences'] == [[1, 1, 1, 2, 2, 2], [1, 1, 0, 0, 0, 0]]
+  assert got['document'] == [0, 1]
+
+
+def test_a_sentence_longer_than_a_window_is_cut(tmp_path):
+  folder = write(tmp_path / 'r', {'ids': range(1, 13), 'sentences': [(0, 0), (2, 0), (9, 0), (10, 1)]})
+  got = read(folder, 'document', 4)
+  assert got['tokens'] == [[1, 2, 0, 0], [3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 0, 0]]
+  assert got['sentences'] == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 2], [1, 1, 0, 0]]
+  assert got['document'] == [0, 0, 0, 1]
+  assert read(folder, 'sentences', 4)['tokens'] == got['tokens']
+  assert read(folder, 'document', 1)['tokens'] == [[token] for token in range(1, 13)]
+
+
+def test_shards_continue_the_numbers_but_share_no_window(tmp_path):
+  empty = {'ids': [], 'sentences': []}
+  folder = write(tmp_path / 'r', EXAMPLE, empty, {'ids': [20, 21], 'sentences': [(0, 0), (1, 1)]}, empty)
+  got = read(folder, 'packed')
+  assert got['tokens'] == [[5, 6, 7, 8, 9], [10, 11, 12, 0, 0], [20, 21, 0, 0, 0]]
+  assert got['segments'] == [[1, 1, 1, 1, 1], [1, 2, 2, 0, 0], [1, 2, 0, 0, 0]]
+  assert got['document'] == [0, 0, 2]
+  assert read(folder, 'document')['document'] == [0, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize('assembly', ['document', 'sentences', 'packed'])
+def test_windows_agree_with_a_slow_reading_of_random_records(tmp_path, assembly):
+  shards = [random_shard(np.random.default_rng(seed)) for seed in range(3)]
+  got = read(write(tmp_path / 'r', *shards, vocab=1000), assembly, 16)
+  expected = [window for shard in shards for window in slow_windows(shard, 16, assembly)]
+  assert len(got['tokens']) == len(expected)
+  for row, (tokens, segments, sentences) in enumerate(expected):
+    pad = [0] * (16 - len(tokens))
+    assert got['tokens'][row] == tokens + pad
+    assert got['segments'][row] == segments + pad
+    assert got['sentences'][row] == sentences + pad
+
+
+def test_read_keeps_the_order_asked_for_and_repeats(tmp_path):
+  w = Windows(write(tmp_path / 'r', EXAMPLE, EXAMPLE), 'train', 5, 'document')
+  got = w.read(np.array([4, 0, 4, 2]), epoch=np.array([1, 2, 3, 4]), corpus=7)
+  assert got['tokens'][:, 0].tolist() == [8, 5, 8, 11]
+  assert got['index'].tolist() == [4, 0, 4, 2] and got['epoch'].tolist() == [1, 2, 3, 4]
+  assert got['corpus'].tolist() == [7] * 4 and got['document'].tolist() == [2, 0, 2, 1]
+  assert all(array.dtype == np.int32 for array in got.values())
+  assert w.read(np.array([], int))['tokens'].shape == (0, 5)
+
+
+@pytest.mark.parametrize('assembly', ['document', 'sentences', 'packed'])
+def test_records_in_a_bucket_read_the_same_by_byte_ranges(tmp_path, monkeypatch, assembly):
+  shards = [random_shard(np.random.default_rng(seed)) for seed in range(3)]
+  local = Windows(write(tmp_path / 'r', *shards, vocab=1000), 'train', 16, assembly)
+  remote = Windows(local.folder, 'train', 16, assembly)
+  remote._remote, ranges = True, []
+  remote._tokens, remote._sentences = [None] * 3, [None] * 3
+
+  class Bucket(records.RemoteArray):
+    def __getitem__(self, item):
+      ranges.append(item)
+      return super().__getitem__(item)
+
+  def open_tokens(folder, shard):
+    array = np.load(folder / f'{shard.name}.npy', mmap_mode='r')
+    return Bucket(folder / f'{shard.name}.npy', array.offset, array.dtype, len(array))
+
+  monkeypatch.setattr(records, 'open_tokens', open_tokens)
+  index = np.random.default_rng(0).integers(0, len(local), 50)
+  for asked in (index, np.arange(10)):
+    expected, got = local.read(asked), remote.read(asked)
+    for name in expected:
+      np.testing.assert_array_equal(got[name], expected[name])
+    ranges, count = [], len(ranges)
+  assert count == 1  # ten neighbours, one request
+  assert list((tmp_path / 'cache').rglob('*.sentences.npy'))
+
+
+def test_cuts_are_stored_with_the_records_and_used_again(tmp_path, monkeypatch):
+  folder = write(tmp_path / 'r', EXAMPLE)
+  first = read(folder, 'document')
+  assert [path.name for path in (folder / 'windows').rglob('*.npy')] == ['train-document-5.npy']
+  monkeypatch.setattr(windows, 'cut', lambda *_: pytest.fail('computed again'))
+  assert read(folder, 'document') == first
+
+
+def test_stored_cuts_of_other_records_are_not_used(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLE)
+  read(folder, 'document')
+  write(folder, {'ids': [1, 2, 3], 'sentences': [(0, 0), (1, 1)]})
+  assert read(folder, 'document')['tokens'] == [[1, 0, 0, 0, 0], [2, 3, 0, 0, 0]]
+
+
+def test_damaged_cuts_are_made_again_and_an_unwritable_folder_has_them_in_the_cache(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLE)
+  first = read(folder, 'document')
+  (stored,) = (folder / 'windows').rglob('*.npy')
+  stored.write_bytes(stored.read_bytes()[:-20])
+  assert read(folder, 'document') == first
+  other = write(tmp_path / 'other', EXAMPLE)
+  (other / 'windows').write_text('a file where the folder would be')
+  assert read(other, 'document') == first
+  assert list((tmp_path / 'cache').rglob('train-document-5.npy'))
+  (tmp_path / 'cache').rename(tmp_path / 'gone')
+  (tmp_path / 'cache').write_text('no place left')
+  assert read(other, 'document') == first
+
+
+def test_a_truncated_shard_is_named(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLE)
+  path = folder / 'train-00000.npy'
+  path.write_bytes(path.read_bytes()[:-3])
+  with pytest.raises(RecordsError, match=r'train-00000.npy is truncated .* 8 items'):
+    Windows(folder)
+
+
+def test_sentences_that_do_not_divide_the_tokens_are_refused(tmp_path):
+  folder = write(tmp_path / 'r', {'ids': [1, 2, 3], 'sentences': [(0, 0), (7, 0)]})
+  with pytest.raises(RecordsError, match=r'train-00000.sentences.npy is damaged: .* the 3 tokens'):
+    Windows(folder)
+
+
+def test_a_shard_of_another_vocabulary_is_refused(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLE)
+  meta = records.read_meta(folder)
+  records.write_meta(folder, records.Meta(100_000, meta.tokenizer, meta.train, meta.heldout, 'test'))
+  with pytest.raises(RecordsError, match='a vocabulary of 100000'):
+    Windows(folder)
+
+
+def test_a_split_without_text_is_refused(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLE)
+  with pytest.raises(RecordsError, match=r"no text in their 'heldout' split"):
+    Windows(folder, 'heldout')
+  with pytest.raises(RecordsError, match='Run prepare'):
+    Windows(tmp_path / 'nothing')
+  with pytest.raises(RecordsError, match=r"no text in their 'train' split"):
+    Windows(write(tmp_path / 'empty', {'ids': [], 'sentences': []}))
+
+
+def test_a_length_or_an_assembly_that_is_none_is_refused(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLE)
+  with pytest.raises(ValueError, match='at least 1 token'):
+    Windows(folder, length=0)
+  with pytest.raises(ValueError, match="not 'sentence'"):
+    Windows(folder, assembly='sentence')
+
+
+def random_shard(rng):
+  starts = np.unique(np.append(0, np.cumsum(rng.integers(1, 30, 60))))
+  documents = np.cumsum(rng.random(len(starts)) < 0.3)
+  size = int(starts[-1]) + 5
+  return {'ids': rng.integers(1, 1000, size), 'sentences': list(zip(starts, documents - documents[0], strict=True))}
+
+
+def slow_windows(shard, length, assembly):
+  """(tokens, segments, sentences) of each window, token by token as the specification says it."""
+  starts = dict(shard['sentences'])
+  units, document, sentence = [], -1, -1  # pieces of sentences, each a list of (token, document, sentence)
+  for position, token in enumerate(shard['ids'].tolist()):
+    if position in starts:
+      document, sentence = starts[position], sentence + 1
+    if position in starts or assembly == 'packed' or len(units[-1]) == length:
+      units.append([])
+    units[-1].append((token, document, sentence))
+  result = []
+  for unit in units:
+    crosses = assembly == 'document' and result and result[-1][-1][1] != unit[0][1]
+    if not result or crosses or len(result[-1]) + len(unit) > length:
+      result.append([])
+    result[-1].extend(unit)
+  for window in result:
+    tokens, documents, sentences = zip(*window, strict=True)
+    yield list(tokens), [d - documents[0] + 1 for d in documents], [s - sentences[0] + 1 for s in sentences]
