@@ -77,9 +77,9 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
 
 
 def eval_step(learner: Learner, params, windows):
-  """-> the objective's (sum, weight) pairs, and labels with weights where it predicts tokens; no dropout."""
+  """-> (the objective's (sum, weight) pairs, the corrupted batch); no dropout."""
   batch = learner.objective.corrupt(learner.key(3), windows, learner.vocab)
-  return learner.objective.loss(learner.model.apply({'params': params}, batch), batch)
+  return learner.objective.loss(learner.model.apply({'params': params}, batch), batch), batch
 
 
 def gradient(learner: Learner, params, batch, dropout_key):

@@ -23,12 +23,15 @@ row b at step s has slot (s + b) % 1024. So a row has the shares exactly in any 
 as whole rows allow, and t above is how many windows of this component the row has had. Shares are rounded to 1/1024,
 and a component of any weight above 0 has at least one slot.
 """
-from collections.abc import Iterator, Sequence
+import atexit
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
+import weakref
 
 from etils import epath
 import numpy as np
@@ -121,8 +124,11 @@ class Pipeline:
     if stop_step is not None and stop_step <= start_step:
       return
     last = None if stop_step is None else -(-stop_step // steps)
-    ahead = threads_ahead if tensorflow() is None else tf_data_ahead
-    for group in ahead(read, start_step // steps, last):
+    tf = tensorflow()
+    ahead = threads_ahead if tf is None else functools.partial(tf_data_ahead, tf)
+    groups = ahead(read, start_step // steps, last)
+    _reading.add(groups)
+    for group in groups:
       for step in range(len(group['index'])):
         yield {name: array[step] for name, array in group.items()}
 
@@ -231,22 +237,21 @@ def mix(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def threads_ahead(read, first: int, last: int | None) -> Iterator[Batch]:
+def threads_ahead(read: Callable[[int], Batch], first: int, last: int | None) -> Iterator[Batch]:
   """read(first), read(first + 1), ... up to `last`, a few of them in progress."""
   numbers = iter(range(first, last) if last is not None else itertools.count(first))
-  with ThreadPoolExecutor(READERS) as pool:
+  pool = ThreadPoolExecutor(READERS)
+  try:
     waiting = [pool.submit(read, number) for number in itertools.islice(numbers, READERS + 1)]
-    try:
-      while waiting:
-        yield waiting.pop(0).result()
-        waiting += [pool.submit(read, number) for number in itertools.islice(numbers, 1)]
-    finally:
-      pool.shutdown(wait=False, cancel_futures=True)
+    while waiting:
+      yield waiting.pop(0).result()
+      waiting += [pool.submit(read, number) for number in itertools.islice(numbers, 1)]
+  finally:
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
-def tf_data_ahead(read, first: int, last: int | None) -> Iterator[Batch]:
-  """The same by tf.data, which has the readers in threads of its own."""
-  tf = tensorflow()
+def tf_data_ahead(tf, read: Callable[[int], Batch], first: int, last: int | None) -> Iterator[Batch]:
+  """The same by tf.data, which has the readers in threads of its own; its arrays are read-only."""
   failures, names = [], []
 
   def load(number):
@@ -266,6 +271,17 @@ def tf_data_ahead(read, first: int, last: int | None) -> Iterator[Batch]:
       yield dict(zip(names, arrays, strict=True))
   except tf.errors.OpError as error:
     raise (failures[0] if failures else error) from None
+
+
+_reading: weakref.WeakSet = weakref.WeakSet()
+
+
+@atexit.register
+def close_streams() -> None:
+  """Ends what is read ahead while the interpreter still runs: its threads would wait for a lock that is gone."""
+  for groups in list(_reading):
+    with contextlib.suppress(ValueError):  # another thread is inside
+      groups.close()
 
 
 def tensorflow():

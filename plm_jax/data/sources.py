@@ -64,7 +64,7 @@ def documents(source: str, on_error: OnError = 'refuse', tally: Tally | None = N
     yield from tfds_documents(source, on_error, tally)
     return
   for file in files(source):
-    read = json_documents if '.jsonl' in file.suffixes else text_documents
+    read = json_documents if re.search(r'\.jsonl(\.gz|\.xz)?$', file.name) else text_documents
     done = tally.bytes
     yield from read(str(file), lines(file, on_error, tally), on_error, tally)
     tally.bytes = done + file.stat().length

@@ -90,7 +90,7 @@ class Windows:
     self.folder = epath.Path(folder)
     self.split = split
     self.length = length
-    self.assembly = assembly
+    self.assembly: Assembly = assembly
     self.meta = records.read_meta(folder)
     self._remote = '://' in str(self.folder)
     self._shards = self.meta.shards(split)
@@ -103,7 +103,8 @@ class Windows:
       raise RecordsError(f'the records in {folder} have no text in their {split!r} split: there is nothing to read.')
     if not self._remote:  # damage is found before the first step; in a bucket it would cost a request a file
       for shard in range(len(self._shards)):
-        self._open_tokens(shard), self._open_sentences(shard)
+        self._open_tokens(shard)
+        self._open_sentences(shard)
     self._cuts = self._open_cuts()
     if len(self) >= 1 << 31:
       raise RecordsError(f'{folder} has {len(self)} windows of {length} tokens; the window number is an int32.')
@@ -134,7 +135,7 @@ class Windows:
     ends = np.minimum(nexts['sentence'] + 1, self._sentence_offsets[shard + 1])
     for rows in groups(shard):
       row, ordinal = ranges(cuts['sentence'][rows], ends[rows])
-      of_shard = shard[rows.start]
+      of_shard = int(shard[rows.start])
       sentences = self._open_sentences(of_shard)[ordinal - self._sentence_offsets[of_shard]]
       column = self._token_offsets[of_shard] + sentences['start'] - start[rows][row]
       starts_document = np.append(True, sentences['document'][1:] != sentences['document'][:-1])
@@ -162,7 +163,7 @@ class Windows:
     """Rows of the sorted windows, an array with their tokens, and the number of its first token."""
     if not self._remote:
       for rows in groups(shard):
-        yield rows, self._open_tokens(shard[rows.start]), self._token_offsets[shard[rows.start]]
+        yield rows, self._open_tokens(shard[rows.start]), int(self._token_offsets[shard[rows.start]])
       return
     # One request for each run of windows that follow each other: that is why the order of reading comes in blocks.
     gap = np.append(False, start[1:] > stop[:-1])
@@ -175,7 +176,7 @@ class Windows:
 
     with ThreadPoolExecutor(REQUESTS) as pool:
       for rows, tokens in zip(runs, pool.map(request, runs), strict=True):
-        yield rows, tokens, start[rows.start]
+        yield rows, tokens, int(start[rows.start])
 
   def _open_tokens(self, shard: int):
     if self._tokens[shard] is None:

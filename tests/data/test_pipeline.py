@@ -1,4 +1,5 @@
 import itertools
+import subprocess
 import sys
 
 import numpy as np
@@ -224,3 +225,17 @@ def test_heldout_batches_have_each_window_once_and_empty_rows_at_the_end(tmp_pat
   for whole, low, high in zip(batches, *halves, strict=True):
     same(whole, {name: np.concatenate([low[name], high[name]]) for name in whole})
   assert len(list(heldout_batches(w, 4, batches=1))) == 1
+
+
+@pytest.mark.parametrize('hide', ['', 'sys.modules["tensorflow"] = None'])
+def test_a_program_ends_quietly_with_a_stream_open(tmp_path, hide):
+  program = f'''
+import sys
+{hide}
+from plm_jax.data.pipeline import open_pipeline
+assert sys.modules.get('tensorflow') is None  # nothing imports it before it is needed
+stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], length=2, batch=16).stream()
+next(stream)
+'''
+  done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=120)
+  assert done.returncode == 0 and 'Traceback' not in done.stderr, done.stderr

@@ -1,0 +1,53 @@
+"""python -m plm_jax: what is done with text before a run, and with a run afterwards."""
+import dataclasses
+import sys
+from typing import Annotated
+
+import tyro
+
+from plm_jax import fill_mask
+from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.run import EXPECTED
+
+
+def prepare_command(
+    source: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
+    settings: Annotated[PrepareConfig, tyro.conf.arg(name='')] = PrepareConfig()) -> None:
+  """Writes the token records of a corpus.
+
+  Args:
+    source: text files, globs, folders, tfds:NAME or embedded
+    out: folder for the records, local or gs://
+    settings: how
+  """
+  prepare(dataclasses.replace(settings, source=source), out)
+  print(f'records in {out}: train on them with --data.path={out}')
+
+
+def fill_mask_command(run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]], top: int = 5) -> None:
+  """Prints the likeliest words for every [MASK].
+
+  Args:
+    run: folder of a run
+    prompts: sentences, each with one or more [MASK]
+    top: candidates to print
+  """
+  config, tokenizer, params = fill_mask.load_run(run)
+  for prompt, blanks in zip(prompts, fill_mask.fill(config, params, tokenizer, prompts, top), strict=True):
+    print(prompt)
+    for number, candidates in enumerate(blanks, 1):
+      if len(blanks) > 1:
+        print(f'  [MASK] {number}')
+      for piece, probability in candidates:
+        print(f'  {probability:7.2%}  {piece}')
+
+
+def main() -> None:
+  try:
+    tyro.extras.subcommand_cli_from_dict({'prepare': prepare_command, 'fill-mask': fill_mask_command})
+  except EXPECTED as error:
+    sys.exit(f'error: {error}')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,186 @@
+"""What a run is: frozen dataclasses, from which the command line and a run's config.json are made."""
+import dataclasses
+import importlib
+import json
+from typing import Any, Literal
+
+from plm_jax.architectures.encoder import EncoderConfig
+from plm_jax.data.prepare import PrepareConfig
+from plm_jax.data.windows import Assembly
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.optim import OptimConfig
+from plm_jax.sharding import MeshConfig
+
+Scale = Literal['paper', 'laptop', 'test']
+Mode = Literal['train', 'evaluate', 'prepare']
+
+
+class ConfigError(ValueError):
+  """A configuration that cannot work, found before anything is computed or written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """From text to windows."""
+
+  path: tuple[str, ...] = ('embedded',)
+  """corpora: text files, globs, folders, tfds:NAME, embedded, or folders of finished records; several make a mixture"""
+  weights: tuple[float, ...] = ()
+  """shares of the corpora in a mixture; none: by their sizes"""
+  prepare: PrepareConfig = PrepareConfig()
+  """how text becomes token records"""
+  assembly: Assembly = 'document'
+  """windows of whole sentences of one document, of whole sentences across documents, or packed full"""
+  block: int = 64
+  """windows read together: 1 is a perfect shuffle, more suits buckets"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+  """A part of the run with rows of one length."""
+
+  steps: int
+  """updates"""
+  length: int
+  """tokens in a row, special tokens included"""
+  batch: int
+  """rows in an update, over all devices and micro-steps"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """The loop."""
+
+  phases: tuple[Phase, ...] = (Phase(900_000, 128, 256), Phase(100_000, 512, 256))
+  """one after another, in one run and under one learning-rate schedule"""
+  accumulate: int = 1
+  """micro-steps that an update is split into, to save memory"""
+  log_every: int = 100
+  """steps between lines of metrics"""
+  eval_every: int = 10_000
+  """steps between evaluations on held-out text"""
+  eval_batches: int = 64
+  """batches of held-out text in an evaluation, at most"""
+  save_every: int = 1000
+  """steps between checkpoints"""
+  keep: int = 3
+  """checkpoints to keep"""
+  patience: int = 10
+  """steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops"""
+
+  @property
+  def steps(self) -> int:
+    return sum(phase.steps for phase in self.phases)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsConfig:
+  """Several processes, each with devices of its own."""
+
+  distributed: bool = False
+  """meet the other processes first; on a TPU pod or under Slurm the rest is found out"""
+  coordinator: str = ''
+  """address:port of process 0, where it cannot be found out"""
+  count: int = 0
+  """number of processes, where it cannot be found out"""
+  index: int = -1
+  """number of this process, from 0, where it cannot be found out"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """One run. Give the same command again and it goes on from its newest checkpoint."""
+
+  name: str
+  """of the run"""
+  scale: Scale = 'paper'
+  """paper: as published; laptop: minutes on two cores; test: seconds. Other options change the values it sets"""
+  mode: Mode = 'train'
+  """train; evaluate the newest checkpoint on held-out text; only prepare the token records"""
+  output: str = ''
+  """folder of the run: checkpoints, metrics, report; local or gs://. Empty: runs/NAME, and -SCALE below paper"""
+  warm_start: str = ''
+  """folder of another run, whose newest parameters this one starts from"""
+  seed: int = 0
+  """of initial parameters, order of text, corruption and dropout"""
+  model: EncoderConfig = EncoderConfig()
+  objective: MaskedLM = MaskedLM()
+  data: DataConfig = DataConfig()
+  optim: OptimConfig = OptimConfig()
+  train: TrainConfig = TrainConfig()
+  mesh: MeshConfig = MeshConfig()
+  hosts: HostsConfig = HostsConfig()
+  prompts: tuple[str, ...] = ()
+  """sentences with a [MASK] for the report, besides those from held-out text"""
+
+  @property
+  def folder(self) -> str:
+    return self.output or f'runs/{self.name}' + (f'-{self.scale}' if self.scale != 'paper' else '')
+
+
+def check(config: Experiment) -> None:
+  """Raises ConfigError for what can be seen to fail from the configuration alone."""
+  longest = max((phase.length for phase in config.train.phases), default=0)
+  if not longest or config.train.steps < 1:
+    raise ConfigError(f'a run needs at least one step, got phases {config.train.phases}')
+  if config.model.max_length and longest > config.model.max_length:
+    raise ConfigError(
+        f'rows of {longest} tokens do not fit the model: --model.max-length is {config.model.max_length}')
+  shortest = min(phase.length for phase in config.train.phases)
+  if config.objective.window(shortest) < 2 or shortest < 8:
+    raise ConfigError(f'rows of {shortest} tokens leave no room for text: use 8 or more')
+  if config.objective.pair.question and config.data.assembly != 'document':
+    raise ConfigError(
+        f'--data.assembly {config.data.assembly} joins documents, but the objective asks about pairs of sentences of '
+        'one document: use --data.assembly document')
+  weights = config.data.weights
+  if weights and (len(weights) != len(config.data.path) or min(weights) < 0 or not sum(weights)):
+    raise ConfigError(f'--data.weights gives {weights} for {len(config.data.path)} corpora: one share each, not negative')
+
+
+# What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
+FREE = {'mode', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
+        'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.accumulate',
+        'data.prepare.workers', 'model.stack.remat'}
+
+
+def differences(old: Any, new: Any, path: str = '') -> list[str]:
+  """Fields outside FREE in which two configurations differ, as 'field: old -> new'."""
+  if path in FREE:
+    return []
+  if dataclasses.is_dataclass(old) and type(old) is type(new):
+    return [line for f in dataclasses.fields(old) for line in differences(
+        getattr(old, f.name), getattr(new, f.name), f'{path}.{f.name}'.lstrip('.'))]
+  return [] if old == new else [f'{path}: {old} -> {new}']
+
+
+def to_json(value: Any) -> Any:
+  """A configuration -> JSON values; each dataclass carries its class under 'is'."""
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    name = f'{type(value).__module__}:{type(value).__qualname__}'
+    return {'is': name, **{f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+  return [to_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+def from_json(value: Any) -> Any:
+  """The inverse of `to_json`. Raises ConfigError for a class or field that this version does not have."""
+  if isinstance(value, list):
+    return tuple(from_json(item) for item in value)
+  if not isinstance(value, dict):
+    return value
+  module, _, name = value['is'].partition(':')
+  if not module.startswith('plm_jax.'):
+    raise ConfigError(f'a configuration names the class {value["is"]}, which is not one of plm_jax')
+  try:
+    cls = getattr(importlib.import_module(module), name)
+  except (ImportError, AttributeError) as error:
+    raise ConfigError(f'this version of plm_jax has no {value["is"]}') from error
+  fields = {key: from_json(item) for key, item in value.items() if key != 'is'}
+  known = {f.name for f in dataclasses.fields(cls)}
+  if set(fields) - known:
+    raise ConfigError(f'{name} has no field {sorted(set(fields) - known)} in this version of plm_jax')
+  return cls(**fields)
+
+
+def dump(config: Experiment) -> str:
+  return json.dumps(to_json(config), indent=1, ensure_ascii=False) + '\n'

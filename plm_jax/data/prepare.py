@@ -1,0 +1,369 @@
+"""prepare: documents -> token records, once, before training.
+
+One process reads documents, in units of about a million characters; workers split them into sentences and encode them;
+the first process takes the results in order and writes shards. Every decision depends on the documents alone, so the
+number of workers and where a run was killed leave no trace in the files. A journal is kept beside the shards: the same
+command continues where the last whole shard ended. Memory holds a shard and a few units, however long the text.
+"""
+import collections
+from collections.abc import Iterable, Iterator
+import concurrent.futures
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from typing import Literal, NamedTuple
+
+from etils import epath
+import numpy as np
+import tqdm
+
+from plm_jax import tokenizers
+from plm_jax.data import records, sentences, sources
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareConfig:
+  """What to read and how to cut it."""
+
+  source: str = 'embedded'
+  """Files, globs, folders (local or gs://, comma-separated; .txt, .jsonl, .gz, .xz), tfds:NAME[:SPLIT], or embedded."""
+  tokenizer: str = ''
+  """A vocab.txt, a SentencePiece .model, or a folder with either. Empty: train one on the source."""
+  kind: Literal['wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe'] = 'wordpiece'
+  """The tokenizer to train."""
+  vocab: int = 30_522
+  """Pieces of the tokenizer to train."""
+  lowercase: bool = True
+  """Whether the tokenizer to train ignores case (and, for WordPiece, accents)."""
+  sample: int = 50_000_000
+  """Characters of text to train the tokenizer on, spread over the source."""
+  sentences: Literal['split', 'line'] = 'split'
+  """Sentences are found by rule, or every line of the source is one."""
+  heldout: float = 0.01
+  """Share of the documents that training never sees, chosen by their text. At least one, unless 0."""
+  on_error: sources.OnError = 'refuse'
+  """What to do with a line that is not UTF-8 or not JSON: stop and name it, or leave it out and count it."""
+  shard_tokens: int = 1 << 22
+  """Tokens a shard."""
+  workers: int = 0
+  """Processes that encode; 0 for one a core. Changes nothing in the records."""
+
+  def __post_init__(self):
+    if not 0 <= self.heldout < 1:
+      raise ValueError(f'heldout is a share of the documents, from 0 to below 1, not {self.heldout}.')
+    for field in ('vocab', 'sample', 'shard_tokens'):
+      if getattr(self, field) < 1:
+        raise ValueError(f'{field} must be positive, not {getattr(self, field)}.')
+    if self.workers < 0:
+      raise ValueError(f'workers must be 0 or more, not {self.workers}.')
+
+
+def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
+  """Writes the records of `config.source` to `folder`, or continues, or finds them finished.
+
+  Raises SourceError for text that is missing, empty or (unless skipped) damaged, TokenizerError for a tokenizer that
+  cannot be had, RecordsError for a folder with other records in it and for a full disk.
+  """
+  folder = epath.Path(folder).expanduser()
+  tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
+  source = fingerprint(config, tokenizer)
+  if (folder / 'records.json').exists():
+    meta = records.read_meta(folder)
+    refuse_other(folder, meta.source, source)
+    return meta
+  journal = read_journal(folder)
+  if journal:
+    refuse_other(folder, journal.source, source)
+    tokenizer = tokenizers.load(folder / 'tokenizer')
+  elif next(sources.documents(config.source, config.on_error), None) is None:
+    raise sources.SourceError(f'{config.source} holds no documents: nothing to prepare.')
+  tokenizer = tokenizer or train_tokenizer(config)
+  with disk_errors(folder):
+    return write(config, folder, tokenizer, journal or Journal(source))
+
+
+@dataclasses.dataclass
+class Journal:
+  """How far a run has come: everything before `documents` is in the shards."""
+
+  source: str  # fingerprint
+  documents: int = 0  # of the source, read
+  lowest: int = -1  # document hash that is held out whatever its value, see `is_heldout`
+  highest: int = -1  # document hash that is trained on whatever its value
+  train: list[records.Shard] = dataclasses.field(default_factory=list)
+  heldout: list[records.Shard] = dataclasses.field(default_factory=list)
+
+
+class Encoded(NamedTuple):
+  """A unit of D documents, S sentences, T tokens."""
+
+  tokens: np.ndarray  # [T] of records.token_dtype
+  lengths: np.ndarray  # [S] tokens of a sentence
+  sentences: np.ndarray  # [D] sentences of a document
+  hashes: list[int]  # [D] of the text, 64 bits
+
+
+def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal) -> records.Meta:
+  """Reads on from the journal to the end of the source."""
+  tally, began = sources.Tally(), time.monotonic()
+  read = itertools.islice(sources.documents(config.source, config.on_error, tally), journal.documents, None)
+  total = sources.size(config.source)
+  shards = {'train': Pending(), 'heldout': Pending()}
+  count = unknown = 0
+  workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
+  encoded = encode_all(units(read), tokenizer, config.sentences, workers)
+  progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)  # None: not in a log file
+  with progress, contextlib.closing(encoded):
+    for unit in encoded:
+      if journal.highest < 0:
+        hashes = [h for h, size in zip(unit.hashes, unit.sentences, strict=True) if size]
+        journal.lowest, journal.highest = (min(hashes), max(hashes)) if hashes else (-1, -1)
+      for text_hash, sentence_lengths, tokens in each_document(unit):
+        journal.documents += 1
+        if len(tokens):
+          shards[choose_split(text_hash, config.heldout, journal)].add(sentence_lengths, tokens)
+        if max(pending.tokens for pending in shards.values()) >= config.shard_tokens:
+          commit(folder, tokenizer, journal, shards)
+      count += len(unit.tokens)
+      unknown += int(np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk))
+      progress.set_postfix_str(f'{count / (time.monotonic() - began):,.0f} tokens/s', refresh=False)
+      progress.update(tally.bytes - progress.n)
+  commit(folder, tokenizer, journal, shards)
+  if not journal.train:
+    raise sources.SourceError(f'{config.source} holds no text: none of its {journal.documents} documents has a token.')
+  meta = records.Meta(
+      tokenizer.vocab.size, tokenizer.hash, tuple(journal.train), tuple(journal.heldout), journal.source, tally.skipped)
+  records.write_meta(folder, meta)
+  (folder / JOURNAL).unlink(missing_ok=True)
+  report(meta, tally, count, unknown, time.monotonic() - began, workers)
+  return meta
+
+
+def choose_split(text_hash: int, share: float, journal: Journal) -> records.Split:
+  """By the text alone, so that copies of a document stay together.
+
+  Of the first unit the lowest hash is always held out and the highest never: neither split is empty when there are
+  two documents to share out.
+  """
+  if not share or text_hash == journal.highest:
+    return 'train'
+  return 'heldout' if text_hash == journal.lowest or text_hash < share * 2**64 else 'train'
+
+
+class Pending:
+  """Documents on their way to a shard."""
+
+  def __init__(self):
+    self.tokens = 0
+    self._tokens: list[np.ndarray] = []
+    self._lengths: list[np.ndarray] = []
+
+  def add(self, lengths: np.ndarray, tokens: np.ndarray) -> None:
+    self.tokens += len(tokens)
+    self._tokens.append(tokens)
+    self._lengths.append(lengths)
+
+  def write(self, folder: epath.Path, name: str) -> records.Shard:
+    lengths = np.concatenate(self._lengths)
+    starts = np.empty(len(lengths), records.SENTENCE)
+    starts['start'] = np.cumsum(lengths) - lengths
+    starts['document'] = np.repeat(np.arange(len(self._lengths)), [len(sizes) for sizes in self._lengths])
+    return records.write_shard(folder, name, np.concatenate(self._tokens), starts)
+
+
+def commit(folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal, shards: dict[str, Pending]) -> None:
+  """Writes what is pending of both splits, then the journal: before it, the shards do not count."""
+  if not any(pending.tokens for pending in shards.values()):
+    return
+  if not journal.train and not journal.heldout:
+    tokenizer.save(folder / 'tokenizer')  # not earlier: a source without text leaves nothing behind
+  for split, pending in shards.items():
+    if pending.tokens:
+      done = getattr(journal, split)
+      done.append(pending.write(folder, f'{split}-{len(done):05d}'))
+      shards[split] = Pending()
+  draft = folder / f'{JOURNAL}.tmp'
+  draft.write_text(json.dumps(dataclasses.asdict(journal), indent=1))
+  draft.replace(folder / JOURNAL)
+
+
+def read_journal(folder: epath.Path) -> Journal | None:
+  if not (folder / JOURNAL).exists():
+    return None
+  fields = json.loads((folder / JOURNAL).read_text())
+  for split in ('train', 'heldout'):
+    fields[split] = [records.Shard(**shard) for shard in fields[split]]
+  return Journal(**fields)
+
+
+def units(documents: Iterable[sources.Document]) -> Iterator[list[list[str]]]:
+  """Paragraphs of documents, about UNIT characters together; the first unit holds two different documents if it can."""
+  unit, length, first = [], 0, True
+  for document in documents:
+    unit.append(document.paragraphs)
+    length += sum(map(len, document.paragraphs))
+    if length >= UNIT and not (first and all(paragraphs == unit[0] for paragraphs in unit)):
+      yield unit
+      unit, length, first = [], 0, False
+  if unit:
+    yield unit
+
+
+def encode_all(
+    units: Iterable[list[list[str]]], tokenizer: tokenizers.Tokenizer, how: str, workers: int) -> Iterator[Encoded]:
+  """Units, encoded, in order; at most two a worker are under way."""
+  if workers == 1:
+    yield from (encode(unit, tokenizer, how) for unit in units)
+    return
+  # Not fork: the parent may run the threads of JAX, TensorFlow or the tokenizers library.
+  pool = concurrent.futures.ProcessPoolExecutor(
+      workers, multiprocessing.get_context('spawn'), initializer=start_worker, initargs=(tokenizer, how))
+  try:
+    pending = collections.deque()
+    for unit in units:
+      pending.append(pool.submit(encode_in_worker, unit))
+      if len(pending) > 2 * workers:
+        yield pending.popleft().result()
+    while pending:
+      yield pending.popleft().result()
+  except concurrent.futures.process.BrokenProcessPool as error:
+    raise RuntimeError('a worker process died, perhaps for want of memory: try fewer workers. The same command '
+                       'continues from the last whole shard.') from error
+  finally:
+    pool.shutdown(cancel_futures=True)
+
+
+def encode(unit: list[list[str]], tokenizer: tokenizers.Tokenizer, how: str) -> Encoded:
+  """Sentences are encoded one by one, so that no piece spans two."""
+  if how == 'line':
+    texts = unit
+  else:
+    texts = [[text for paragraph in document for text in sentences.split(paragraph)] for document in unit]
+  ids = tokenizer.encode_batch([text for document in texts for text in document])
+  lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+  token = np.fromiter(itertools.chain.from_iterable(ids), np.uint32, lengths.sum())
+  tokens = np.empty(len(token), records.token_dtype(tokenizer.vocab.size))
+  tokens['token'] = token
+  tokens['flags'] = tokenizer.starts_word[token] * records.WORD
+  tokens['flags'][(np.cumsum(lengths) - lengths)[lengths > 0]] |= records.WORD
+  document = np.repeat(np.arange(len(texts)), [len(document) for document in texts])
+  hashes = [int.from_bytes(hashlib.blake2b('\n'.join(document).encode(), digest_size=8).digest()) for document in unit]
+  return Encoded(tokens, lengths[lengths > 0], np.bincount(document[lengths > 0], minlength=len(texts)), hashes)
+
+
+def start_worker(tokenizer: tokenizers.Tokenizer, how: str) -> None:
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C
+  WORKER.update(tokenizer=tokenizer, how=how)
+
+
+def encode_in_worker(unit: list[list[str]]) -> Encoded:
+  return encode(unit, **WORKER)
+
+
+def each_document(unit: Encoded) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+  """(hash, sentence lengths, tokens) of each document of the unit."""
+  sentence_ends = np.cumsum(unit.sentences)
+  token_ends = np.concatenate([[0], np.cumsum(unit.lengths)])[sentence_ends]
+  first = token = 0
+  for text_hash, last, end in zip(unit.hashes, sentence_ends.tolist(), token_ends.tolist(), strict=True):
+    yield text_hash, unit.lengths[first:last], unit.tokens[token:end]
+    first, token = last, end
+
+
+def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
+  """On every n-th document, so that the sample is spread over the source and always the same."""
+  compressed = any(file.suffix in ('.gz', '.xz') for file in sources.files(config.source)) if sources.size(
+      config.source) else False
+  every = max(1, (sources.size(config.source) or 0) * (4 if compressed else 1) // config.sample)
+  began = time.monotonic()
+  log.info('training a %s tokenizer of %d pieces', config.kind, config.vocab)
+  texts = first_characters(itertools.islice(sources.documents(config.source, config.on_error), 0, None, every), config.sample)
+  if config.kind == 'wordpiece':
+    tokenizer = tokenizers.train_wordpiece(texts, config.vocab, tokenizers.BertText(config.lowercase))
+  else:
+    algorithm = 'bpe' if config.kind == 'sentencepiece-bpe' else 'unigram'
+    tokenizer = tokenizers.train_sentencepiece(texts, config.vocab, algorithm, config.lowercase)
+  print(f'trained a {config.kind} tokenizer of {tokenizer.vocab.size:,} pieces in {time.monotonic() - began:.0f} s')
+  return tokenizer
+
+
+def first_characters(documents: Iterable[sources.Document], limit: int) -> Iterator[str]:
+  length = 0
+  for document in documents:
+    for paragraph in document.paragraphs:
+      yield paragraph
+      length += len(paragraph)
+      if length >= limit:
+        return
+
+
+def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -> str:
+  """sha256 hex of everything that decides the bytes of the records."""
+  settings = dataclasses.asdict(config)
+  del settings['workers']
+  if tokenizer:
+    for field in ('kind', 'vocab', 'lowercase', 'sample'):
+      del settings[field]
+    settings['tokenizer'] = tokenizer.hash
+  settings['source'] = sources.fingerprint(config.source)
+  return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def refuse_other(folder: epath.Path, found: str, expected: str) -> None:
+  if found != expected:
+    raise records.RecordsError(
+        f'{folder} holds records of another source, or made with other settings (fingerprint {found[:12]}, expected '
+        f'{expected[:12]}). Choose another folder, or delete this one.')
+
+
+@contextlib.contextmanager
+def disk_errors(folder: epath.Path) -> Iterator[None]:
+  """A full disk becomes a clear error; drafts of files do not stay behind, whatever happens."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+      raise
+    raise records.RecordsError(
+        f'no space left for {folder} ({error}). What is there is whole: make room, and the same command continues.'
+    ) from error
+  finally:
+    if folder.exists():
+      for draft in [*folder.glob('*.tmp'), *folder.glob('tokenizer/*.tmp')]:
+        draft.unlink()
+
+
+def report(
+    meta: records.Meta, tally: sources.Tally, count: int, unknown: int, seconds: float, workers: int) -> None:
+  """Says what was made, and what was left out and why."""
+  for split in ('train', 'heldout'):
+    shards = meta.shards(split)
+    print(f'{split}: {sum(s.documents for s in shards):,} documents, {sum(s.sentences for s in shards):,} sentences, '
+          f'{meta.tokens(split):,} tokens in {len(shards)} shards')
+  rate = count / max(seconds, 1e-9)
+  print(f'{seconds:.1f} s, {rate:,.0f} tokens/s, {rate / workers:,.0f} a worker ({workers})')
+  if tally.cut:
+    log.warning('%d documents of over %d characters were cut: do blank lines separate the documents?', tally.cut,
+                sources.MAX_DOCUMENT)
+  if tally.skipped:
+    more = f'\n  and {tally.skipped - len(tally.examples)} more' if tally.skipped > len(tally.examples) else ''
+    log.warning('%d lines were left out:\n  %s%s', tally.skipped, '\n  '.join(tally.examples), more)
+  if unknown > 0.01 * count:
+    log.warning('%.1f%% of the tokens are unknown to the tokenizer: is it made for this text?', 100 * unknown / count)
+
+
+JOURNAL = 'journal.json'
+UNIT = 1 << 20  # characters
+WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves
+WORKER = {}  # in a worker: the arguments of `encode` that are the same for every unit

@@ -1,0 +1,60 @@
+"""Numbers of a run: sums over steps, JSON lines, TensorBoard, and what a chip could do at best."""
+from collections.abc import Iterable, Mapping
+import json
+from typing import Any
+
+from etils import epath
+import jax
+import numpy as np
+
+from plm_jax.data.pipeline import tensorflow
+
+# Peak bfloat16 (fp16 on older GPUs) dense matrix throughput in FLOP/s of one JAX device: a core on TPU v2 and v3, a
+# chip elsewhere. From Google's TPU system architecture pages and NVIDIA's data sheets (SXM variants).
+PEAK_FLOPS = {
+    'TPU v2': 23e12, 'TPU v3': 61.5e12, 'TPU v4': 275e12, 'TPU v5 lite': 197e12, 'TPU v5e': 197e12, 'TPU v5': 459e12,
+    'TPU v5p': 459e12, 'TPU v6 lite': 918e12, 'TPU v6e': 918e12,
+    'Tesla T4': 65e12, 'Tesla V100': 125e12, 'NVIDIA L4': 121e12, 'NVIDIA A100': 312e12, 'NVIDIA H100': 989e12,
+    'NVIDIA H200': 989e12, 'NVIDIA B200': 2250e12,
+}
+
+
+def peak_flops(device: jax.Device) -> float | None:
+  """Peak of the device, None where it is not known (a CPU, say)."""
+  names = [name for name in PEAK_FLOPS if device.device_kind == name or device.device_kind.startswith(f'{name} ')
+           or device.device_kind.startswith(f'{name}-')]
+  return PEAK_FLOPS[max(names, key=len)] if names else None
+
+
+def combine(steps: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+  """Metrics of several steps -> means: (sum, weight) pairs are summed first, other numbers averaged."""
+  pairs, scalars = {}, {}
+  for step in steps:
+    for name, value in jax.device_get(dict(step)).items():
+      if isinstance(value, tuple):
+        pairs[name] = pairs.get(name, np.zeros(2)) + np.array(value, np.float64)
+      else:
+        scalars.setdefault(name, []).append(float(value))
+  return {name: float(total / weight) if weight else 0.0 for name, (total, weight) in pairs.items()} | {
+      name: float(np.mean(values)) for name, values in scalars.items()}
+
+
+class Writer:
+  """metrics.jsonl in a run's folder, and TensorBoard event files where TensorFlow is installed."""
+
+  def __init__(self, folder: epath.PathLike):
+    folder = epath.Path(folder)
+    self.path = folder / 'metrics.jsonl'
+    self.board = None
+    if tf := tensorflow():
+      self.summary = tf.summary
+      self.board = tf.summary.create_file_writer(str(folder / 'tensorboard'))
+
+  def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    with self.path.open('a') as f:
+      f.write(json.dumps({'step': step, 'split': split, **values}) + '\n')
+    if self.board:
+      with self.board.as_default(step):
+        for name, value in values.items():
+          self.summary.scalar(f'{split}/{name}', value)
+      self.board.flush()

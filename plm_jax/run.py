@@ -1,0 +1,158 @@
+"""From a recipe and a command line to a run: what every file of `experiments/` calls."""
+from collections.abc import Callable, Sequence
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+import time
+
+from etils import epath
+import jax
+from jax.experimental import multihost_utils
+import tyro
+
+from plm_jax import config as config_lib
+from plm_jax import fill_mask, report
+from plm_jax.checkpoint import CheckpointError
+from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
+from plm_jax.data import records
+from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
+from plm_jax.data.sources import SourceError
+from plm_jax.data.windows import cache_folder
+from plm_jax.layers.dense import count
+from plm_jax.tokenizers import Tokenizer, TokenizerError, load
+from plm_jax.train import Result, TrainingError, evaluate_run, train
+
+# What a user can mend: shown as one message, without a traceback.
+EXPECTED = (ConfigError, SourceError, records.RecordsError, TokenizerError, CheckpointError, TrainingError)
+
+
+def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:
+  """Runs `recipe` with the command line's changes; exits with 1 and a message on bad input."""
+  args = sys.argv[1:] if args is None else list(args)
+  try:
+    run(parse(recipe, args))
+  except EXPECTED as error:
+    sys.exit(f'error: {error}')
+  except ValueError as error:
+    # Meshes and batches are checked where they are made, with a plain ValueError that says what to change.
+    if type(error) is not ValueError or not str(error).startswith(('the mesh', 'a batch', 'mesh sizes')):
+      raise
+    sys.exit(f'error: {error}')
+
+
+def parse(recipe: Callable[[Scale], Experiment], args: Sequence[str]) -> Experiment:
+  """The recipe at the scale that the arguments name, with the fields that they change."""
+  scale = next((value for value in map(scale_of, args, [*args[1:], '']) if value), 'paper')
+  if scale not in ('paper', 'laptop', 'test'):
+    sys.exit(f'error: --scale is paper, laptop or test, not {scale!r}')
+  return tyro.cli(Experiment, default=recipe(scale), args=args, description=recipe.__doc__ or '',
+                  config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+
+
+def scale_of(arg: str, following: str) -> str:
+  """The scale has to be known before the defaults of everything else are."""
+  return arg.removeprefix('--scale=') if arg.startswith('--scale=') else following if arg == '--scale' else ''
+
+
+def run(config: Experiment) -> Result | None:
+  """One run in this process; in a job of several, every process calls it alike."""
+  config_lib.check(config)
+  join(config.hosts)
+  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
+    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
+  folders, tokenizer = corpora(config)
+  if config.mode == 'prepare':
+    print('\n'.join(map(str, folders)))
+    return None
+  if config.mode == 'evaluate':
+    for name, value in evaluate_run(config, folders, tokenizer).items():
+      print(f'{name}: {value:.4f}')
+    return None
+  say(f'{config.name}: {config.train.steps:,} steps on {jax.device_count()} x {jax.devices()[0].device_kind}, '
+      f'output in {config.folder}')
+  result = train(config, folders, tokenizer)
+  if not result.finished:
+    say(f'stopped by a signal at step {result.step:,} and saved: the same command goes on from there')
+  elif jax.process_index() == 0:
+    conclude(config, folders, tokenizer, result)
+  return result
+
+
+def join(hosts: HostsConfig) -> None:
+  """Meets the other processes of the job."""
+  if not hosts.distributed:
+    return
+  print('waiting for all processes of the job; a pod needs this command on every worker', flush=True)
+  jax.distributed.initialize(hosts.coordinator or None, hosts.count or None, hosts.index if hosts.index >= 0 else None)
+
+
+def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
+  """The token records of every corpus, prepared if need be, and their tokenizer.
+
+  Process 0 goes first; where the others do not see its disk, they prepare the same bytes on their own.
+  """
+  if jax.process_index() > 0:
+    multihost_utils.sync_global_devices('records')
+  settings, folders = config.data.prepare, []
+  for source in config.data.path:
+    if '://' not in source and source.startswith('~'):
+      source = os.path.expanduser(source)
+    folder = epath.Path(source)
+    if not (folder / 'records.json').exists():
+      settings = dataclasses.replace(settings, source=source)
+      folder = records_folder(settings)
+      prepare(settings, folder)
+    folders.append(folder)
+    if not settings.tokenizer:
+      settings = dataclasses.replace(settings, tokenizer=str(folder / 'tokenizer'))
+  if jax.process_index() == 0 and jax.process_count() > 1:
+    multihost_utils.sync_global_devices('records')
+  return folders, load(folders[0] / 'tokenizer')
+
+
+def records_folder(settings: PrepareConfig) -> epath.Path:
+  """Where the records of a source with these settings are kept."""
+  tokenizer = load(settings.tokenizer) if settings.tokenizer else None
+  return epath.Path(cache_folder()) / 'records' / fingerprint(settings, tokenizer)[:16]
+
+
+def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Tokenizer, result: Result) -> None:
+  """The report, and what the terminal shows at the end."""
+  blanks = fill_mask.examples(config, folders, tokenizer, result.params)
+  heldout = result.heldout
+  accuracy, baseline = heldout.get('mlm_accuracy', 0.0), heldout.get('mlm_baseline', 0.0)
+  headline = {'Held-out loss (MLM)': f'{heldout["mlm"]:.3f}', 'Held-out MLM accuracy': f'{accuracy:.1%}'}
+  if baseline:
+    headline |= {'Always the most frequent token': f'{baseline:.1%}', 'Times better': f'{accuracy / baseline:.1f}'}
+  if 'nsp_accuracy' in heldout:
+    headline['Held-out NSP accuracy'] = f'{heldout["nsp_accuracy"]:.1%}'
+  headline |= {
+      'Steps': f'{result.step:,}',
+      'Tokens seen': f'{sum(p.steps * p.length * p.batch for p in config.train.phases):,}',
+      'Parameters': f'{count(result.params):,}',
+      'Duration of this process': f'{result.seconds / 60:.1f} min',
+  }
+  environment = {
+      'Command': shlex.join([platform.python_implementation().lower(), *sys.argv]), 'Finished': time.strftime('%F %T %Z'),
+      'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}', 'Python': platform.python_version(),
+      **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}
+  path = report.write_report(config.folder, report.Summary(
+      title=config.name, headline=headline, blanks=blanks, config=config_lib.to_json(config), environment=environment,
+      notes=[]))
+  print()
+  for name, value in headline.items():
+    print(f'{name + ":":34}{value}')
+  for blank in blanks[:max(3, len(config.prompts))]:
+    print(f'\n{blank.prompt}' + (f'   [{blank.truth}]' if blank.truth else ''))
+    print('   ' + '  '.join(f'{piece} {probability:.0%}' for piece, probability in blank.candidates))
+  print(f'\nreport: {path}')
+  prompt = config.prompts[0] if config.prompts else 'a sentence with a [MASK] in it'
+  print(f'more:   python -m plm_jax fill-mask {shlex.quote(config.folder)} {shlex.quote(prompt)}')
+
+
+def say(text: str) -> None:
+  if jax.process_index() == 0:
+    print(text, flush=True)

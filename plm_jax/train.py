@@ -1,0 +1,257 @@
+"""The training loop. It knows no model and no objective by name."""
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import functools
+import signal
+import time
+from typing import Any
+
+from etils import epath
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from plm_jax import config as config_lib
+from plm_jax import metrics, sharding
+from plm_jax.architectures.encoder import Encoder, WithHeads
+from plm_jax.checkpoint import CheckpointError, Checkpoints, restore_params
+from plm_jax.config import ConfigError, Experiment, Phase
+from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
+from plm_jax.data.windows import Windows
+from plm_jax.evaluate import evaluator
+from plm_jax.optim import make_optimizer, schedule
+from plm_jax.step import Learner, sharded_init, train_step
+from plm_jax.tokenizers import Tokenizer
+
+
+class TrainingError(RuntimeError):
+  """A run that cannot usefully go on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What a run leaves behind, besides the files in its folder."""
+
+  step: int
+  params: Any
+  finished: bool  # False: stopped by a signal, to be continued
+  seconds: float
+  heldout: dict[str, float]  # of the last evaluation
+
+
+def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> Result:
+  """Trains, or goes on with, the run in config.folder.
+
+  records: folders of token records, one a corpus, all made with `tokenizer`. Raises ConfigError, RecordsError or
+  CheckpointError before anything is changed, TrainingError when the loss stays not finite.
+  """
+  started = time.time()
+  mesh = sharding.make_mesh(config.mesh)
+  for phase in config.train.phases:
+    sharding.check_batch(phase.batch, config.train.accumulate, mesh)
+  learner = make_learner(config, tokenizer)
+  pipelines = [open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
+
+  folder = epath.Path(config.folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)) as checkpoints, \
+      interrupts() as interrupted:
+    make_state, shapes, layout = sharded_init(learner, pipelines[0].batch(0, slice(1)), mesh)
+    # 1. Resume this run. 2. Warm start from another. 3. From scratch.
+    if (step := checkpoints.latest()) is not None:
+      same_run(config, checkpoints.meta(step), tokenizer)
+      state = checkpoints.restore(step, shapes, layout)
+    else:
+      state = make_state()
+      if config.warm_start:
+        params = restore_params(epath.Path(config.warm_start) / 'checkpoints', shapes.params, layout.params)
+        state = state.replace(params=params)
+    meta = {'config': config_lib.to_json(config), 'tokenizer': tokenizer.hash}
+    tokenizer.save(folder / 'tokenizer')
+    (folder / 'config.json').write_text(config_lib.dump(config))
+
+    update = jax.jit(functools.partial(train_step, learner), donate_argnums=0, out_shardings=(layout, None))
+    evaluate = evaluator(learner)
+    log = Log(config, folder, int(state.step), mesh)
+    heldout: dict[str, float] = {}
+    stopped = False
+    for step, phase, windows in batches(config, pipelines, int(state.step), mesh):
+      state, numbers = update(state, windows)
+      done = step + 1
+      log.add(done, phase, numbers)
+      last = done == config.train.steps
+      stopped = not last and (interrupted() or checkpoints.preempted(done))
+      if done % config.train.log_every == 0 or last or stopped:
+        streak = log.flush(done)
+        if streak >= config.train.patience:
+          checkpoints.save(done, state, meta)
+          checkpoints.wait()
+          raise not_finite(config, pipelines, done, streak)
+      if (done % config.train.eval_every == 0 or last) and not stopped:
+        heldout = evaluate(state.params, heldout_stream(config, records, phase, mesh))
+        log.evaluated(done, heldout)
+      if done % config.train.save_every == 0 or last or stopped:
+        checkpoints.save(done, state, meta)
+      if stopped:
+        break
+    checkpoints.wait()
+    log.close()
+    return Result(int(state.step), state.params, not stopped, time.time() - started, heldout)
+
+
+def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> dict[str, float]:
+  """Held-out losses of the newest checkpoint of the run in config.folder, with rows of its last phase."""
+  mesh, learner, phase = sharding.make_mesh(config.mesh), make_learner(config, tokenizer), config.train.phases[-1]
+  pipeline = open_phase(config, records, tokenizer, phase, 0)
+  with jax.set_mesh(mesh):
+    _, shapes, layout = sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
+    params = restore_params(epath.Path(config.folder) / 'checkpoints', shapes.params, layout.params)
+    return evaluator(learner)(params, heldout_stream(config, records, phase, mesh))
+
+
+def make_learner(config: Experiment, tokenizer: Tokenizer) -> Learner:
+  if tokenizer.vocab.size > config.model.vocab:
+    raise ConfigError(
+        f'the tokenizer has {tokenizer.vocab.size} pieces, the model has room for {config.model.vocab}: '
+        f'give --model.vocab {tokenizer.vocab.size} or more')
+  model = WithHeads(Encoder(config.model, packed=config.data.assembly != 'document'), config.objective.heads(config.model))
+  return Learner(model, config.objective, make_optimizer(config.optim, config.train.steps), tokenizer.vocab, config.seed,
+                 config.train.accumulate)
+
+
+def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
+  """Each phase has an order of its own."""
+  return open_pipeline(
+      records, config.data.weights or None, 'train', config.objective.window(phase.length), config.data.assembly,
+      phase.batch, config.seed + number, config.data.block, vocab_hash=tokenizer.hash)
+
+
+def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
+  """(step, phase, windows on the devices) from step `start` to the end of the run."""
+  first = 0
+  for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
+    rows = sharding.host_rows(phase.batch, mesh)
+    begin = max(start, first)
+    for step, windows in enumerate(pipeline.stream(begin - first, phase.steps, rows), begin):
+      yield step, phase, sharding.to_devices(windows, phase.batch, mesh)
+    first += phase.steps
+
+
+def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[Any]:
+  """Held-out windows on the devices, in order, of every corpus in turn; at most train.eval_batches in all."""
+  left, rows = config.train.eval_batches, sharding.host_rows(phase.batch, mesh)
+  for folder in records:
+    windows = Windows(folder, 'heldout', config.objective.window(phase.length), config.data.assembly)
+    for batch in heldout_batches(windows, phase.batch, rows, left):
+      left -= 1
+      yield sharding.to_devices(batch, phase.batch, mesh)
+
+
+def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer) -> None:
+  """Raises CheckpointError unless the checkpoint is of a run with this configuration and tokenizer."""
+  changed = config_lib.differences(config_lib.from_json(meta['config']), config)
+  if meta['tokenizer'] != tokenizer.hash:
+    changed.append(f'tokenizer: {meta["tokenizer"][:12]} -> {tokenizer.hash[:12]}')
+  if changed:
+    raise CheckpointError(
+        f'{config.folder} holds checkpoints of a run with another configuration, so this one cannot go on from them. '
+        'Give --output another folder, or the old values. Changed:\n  ' + '\n  '.join(changed))
+
+
+def not_finite(config: Experiment, pipelines: Sequence[Pipeline], done: int, streak: int) -> TrainingError:
+  """Says where it happened, which text was in the batch, and what to try."""
+  step, first = done - streak, 0
+  for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
+    if step < first + phase.steps:
+      break
+    first += phase.steps
+  index = pipeline.batch(step - first)['index']
+  return TrainingError(
+      f'the loss or its gradient was not finite in {streak} steps in a row, from step {step} on; each was skipped, and '
+      f'the last good parameters are in the checkpoint of step {done}. The batch of step {step} holds the windows '
+      f'{np.array2string(index, max_line_width=100, threshold=32)} of the training split. What helps most often: a '
+      'smaller --optim.peak, a longer --optim.warmup, --optim.clip 1, --model.block.dtype float32, or another --seed.')
+
+
+@contextlib.contextmanager
+def interrupts():
+  """SIGTERM and the first Ctrl-C ask the loop to save and stop; -> a function that tells whether one came."""
+  came: list[int] = []
+  def handler(number, frame):
+    if came and number == signal.SIGINT:
+      raise KeyboardInterrupt
+    came.append(number)
+  old = {}
+  # Only the main thread may set handlers; elsewhere (a notebook's worker, a test) signals go where they always went.
+  with contextlib.suppress(ValueError):
+    old = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield lambda: bool(came)
+  finally:
+    for number, previous in old.items():
+      signal.signal(number, previous)
+
+
+class Log:
+  """Progress bar, JSON lines, TensorBoard; only process 0 writes."""
+
+  def __init__(self, config: Experiment, folder: epath.Path, start: int, mesh):
+    self.config, self.mesh = config, mesh
+    self.rate = schedule(config.optim, config.train.steps)
+    self.writer = metrics.Writer(folder) if jax.process_index() == 0 else None
+    self.bar = tqdm(total=config.train.steps, initial=start, unit='step', disable=jax.process_index() > 0,
+                    dynamic_ncols=True, smoothing=0.1, mininterval=0.5)
+    self.pending: list[Any] = []
+    self.tokens, self.flops, self.since = 0, 0.0, time.time()
+    self.length = 0
+    self.warm = False
+
+  def add(self, done: int, phase: Phase, numbers) -> None:
+    del done
+    if jax.default_backend() == 'cpu':
+      # Collectives of several programs in flight can starve each other of the CPU's few threads.
+      jax.block_until_ready(numbers)
+    if phase.length != self.length:
+      # The first step of a phase compiles: not a part of the speed.
+      jax.block_until_ready(numbers)
+      self.since, self.tokens, self.flops, self.length = time.time(), 0, 0.0, phase.length
+    else:
+      predicted = self.config.objective.predictions(phase.length)
+      self.tokens += phase.batch * phase.length
+      self.flops += 3 * phase.batch * self.config.model.forward_flops(phase.length, predicted)
+    self.pending.append(numbers)
+    self.bar.update()
+
+  def flush(self, done: int) -> int:
+    """Writes the means since the last call -> how many steps in a row were skipped up to now."""
+    last = jax.device_get(self.pending[-1])
+    good = [numbers for numbers in self.pending if np.isfinite(numbers['loss'])] or self.pending[-1:]
+    values = metrics.combine(good)
+    seconds = max(time.time() - self.since, 1e-9)
+    values |= {'learning_rate': float(self.rate(done - 1)), 'length': self.length, 'skipped': int(last['skipped']),
+               'streak': int(last['streak'])}
+    if self.tokens:
+      values['tokens_per_second'] = self.tokens / seconds
+      if peak := metrics.peak_flops(self.mesh.devices.flat[0]):
+        values['mfu'] = self.flops / seconds / (peak * self.mesh.size)
+    shown = {'loss': f'{values["loss"]:.3f}', 'tokens/s': f'{values.get("tokens_per_second", 0):,.0f}'}
+    shown |= {'MFU': f'{values["mfu"]:.1%}'} if 'mfu' in values else {}
+    shown |= {'skipped': values['skipped']} if values['skipped'] else {}
+    self.bar.set_postfix(shown)
+    if self.writer:
+      self.writer.write(done, 'train', values)
+    self.pending, self.since, self.tokens, self.flops = [], time.time(), 0, 0.0
+    return values['streak']
+
+  def evaluated(self, done: int, values: dict[str, float]) -> None:
+    if self.writer:
+      self.writer.write(done, 'heldout', values)
+    text = '  '.join(f'{name} {value:.1%}' if name.endswith(('accuracy', 'baseline')) else f'{name} {value:.3f}'
+                     for name, value in values.items())
+    if not self.bar.disable:
+      self.bar.write(f'step {done:,}  held-out: {text}')
+    self.since = time.time()
+
+  def close(self) -> None:
+    self.bar.close()
