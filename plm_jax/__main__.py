@@ -1,11 +1,11 @@
 """python -m plm_jax: what is done with text before a run, and with a run afterwards."""
 import dataclasses
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
-from plm_jax import fill_mask
+from plm_jax import convert, fill_mask
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.run import EXPECTED
 
@@ -24,11 +24,12 @@ def prepare_command(
   print(f'records in {out}: train on them with --data.path={out}')
 
 
-def fill_mask_command(run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]], top: int = 5) -> None:
+def fill_mask_command(
+    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]], top: int = 5) -> None:
   """Prints the likeliest words for every [MASK].
 
   Args:
-    run: folder of a run
+    run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
     prompts: sentences, each with one or more [MASK]
     top: candidates to print
   """
@@ -42,10 +43,31 @@ def fill_mask_command(run: tyro.conf.Positional[str], prompts: tyro.conf.Positio
         print(f'  {probability:7.2%}  {piece}')
 
 
+def export_command(
+    run: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same') -> None:
+  """Writes a checkpoint that transformers loads, with its tokenizer.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
+    out: local folder for the checkpoint, not there yet
+    dtype: of the tensors; same: float32, or what the checkpoint had
+  """
+  chosen = None if dtype == 'same' else dtype
+  if convert.is_checkpoint(run):
+    imported = convert.load(run)
+    convert.save(out, imported.config, imported.params, imported.tokenizer, chosen, like=imported)
+  else:
+    config, tokenizer, params = fill_mask.load_run(run)
+    convert.save(out, config.model, params, tokenizer, chosen)
+  print(f'checkpoint in {out}: transformers loads it with from_pretrained({out!r})')
+
+
 def main() -> None:
   try:
-    tyro.extras.subcommand_cli_from_dict({'prepare': prepare_command, 'fill-mask': fill_mask_command})
-  except EXPECTED as error:
+    tyro.extras.subcommand_cli_from_dict({
+        'prepare': prepare_command, 'fill-mask': fill_mask_command, 'export': export_command})
+  except (*EXPECTED, convert.ConvertError) as error:
     sys.exit(f'error: {error}')
 
 

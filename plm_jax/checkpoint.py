@@ -83,7 +83,7 @@ def restore_args(target, partial: bool = False):
       target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=partial)
 
 
-class explained:  # noqa: N801  (reads as a phrase: with explained(path))
+class explained:
   """Turns whatever Orbax raises on a damaged or foreign checkpoint into a CheckpointError that names it."""
 
   def __init__(self, path: epath.Path):
@@ -95,7 +95,7 @@ class explained:  # noqa: N801  (reads as a phrase: with explained(path))
   def __exit__(self, kind, error, trace):
     del trace
     if kind is not None and issubclass(kind, Exception) and not issubclass(kind, CheckpointError):
+      reason = next(iter(str(error).splitlines()), '')
       raise CheckpointError(
           f'the checkpoint {self.path} cannot be restored: it is damaged, or of another model or version '
-          f'({kind.__name__}: {str(error).splitlines()[0] if str(error) else "no message"}). Remove that folder to go on '
-          'from an earlier checkpoint.') from error
+          f'({kind.__name__}: {reason}). Remove that folder to go on from an earlier checkpoint.') from error

@@ -5,7 +5,7 @@ import json
 from typing import Any, Literal
 
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.data.prepare import PrepareConfig
+from plm_jax.data.prepare import TextConfig
 from plm_jax.data.windows import Assembly
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.optim import OptimConfig
@@ -27,8 +27,8 @@ class DataConfig:
   """corpora: text files, globs, folders, tfds:NAME, embedded, or folders of finished records; several make a mixture"""
   weights: tuple[float, ...] = ()
   """shares of the corpora in a mixture; none: by their sizes"""
-  prepare: PrepareConfig = PrepareConfig()
-  """how text becomes token records"""
+  prepare: TextConfig = TextConfig()
+  """how text becomes token records; a tokenizer that is trained gets --model.vocab pieces"""
   assembly: Assembly = 'document'
   """windows of whole sentences of one document, of whole sentences across documents, or packed full"""
   block: int = 64
@@ -135,7 +135,8 @@ def check(config: Experiment) -> None:
         'one document: use --data.assembly document')
   weights = config.data.weights
   if weights and (len(weights) != len(config.data.path) or min(weights) < 0 or not sum(weights)):
-    raise ConfigError(f'--data.weights gives {weights} for {len(config.data.path)} corpora: one share each, not negative')
+    raise ConfigError(
+        f'--data.weights gives {weights} for {len(config.data.path)} corpora: one share each, not negative')
 
 
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.

@@ -1,6 +1,7 @@
 """Fills blanks: the quickest look at what an encoder has learned."""
 from collections.abc import Sequence
 import json
+from typing import Any
 
 from etils import epath
 import flax.linen as nn
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import config as config_lib
+from plm_jax import convert
 from plm_jax.architectures.encoder import Encoder, WithHeads
 from plm_jax.checkpoint import CheckpointError, restore_params
 from plm_jax.config import ConfigError, Experiment
@@ -17,8 +19,11 @@ from plm_jax.layers.heads import MaskedTokens
 from plm_jax.report import Blank
 from plm_jax.tokenizers import Tokenizer, load
 
+Candidates = list[tuple[str, float]]  # pieces and their probabilities, likeliest first
 
-def fill(config: Experiment, params, tokenizer: Tokenizer, prompts: Sequence[str], top: int = 5) -> list[list[list[tuple[str, float]]]]:
+
+def fill(
+    config: Experiment, params, tokenizer: Tokenizer, prompts: Sequence[str], top: int = 5) -> list[list[Candidates]]:
   """Prompts with [MASK] -> for each prompt, for each [MASK] in it, the `top` pieces with their probabilities.
 
   Raises ConfigError for a prompt without [MASK] or too long for the model.
@@ -33,9 +38,9 @@ def fill(config: Experiment, params, tokenizer: Tokenizer, prompts: Sequence[str
   length = min(length, config.model.max_length or length)
   batch = {'tokens': jnp.array(tokens[:, :length]), 'segments': jnp.array(segments[:, :length])}
   model = WithHeads(Encoder(config.model), {'mlm': MaskedTokens(config.model.block)})
-  logits = jax.jit(lambda params, batch: model.apply({'params': params}, batch)['mlm'])(params, batch)
+  outputs: Any = jax.jit(lambda params, batch: model.apply({'params': params}, batch))(params, batch)
   # Rows of the table beyond the tokenizer's last piece are no answers.
-  probabilities = np.asarray(jax.nn.softmax(logits[..., :tokenizer.vocab.size]))
+  probabilities = np.asarray(jax.nn.softmax(outputs['mlm'][..., :tokenizer.vocab.size]))
   answers = []
   for number, row in enumerate(rows):
     blanks = [position for position, token in enumerate(row) if token == tokenizer.vocab.mask]
@@ -44,7 +49,16 @@ def fill(config: Experiment, params, tokenizer: Tokenizer, prompts: Sequence[str
 
 
 def load_run(folder: epath.PathLike):
-  """The folder of a run -> (its configuration, tokenizer, newest parameters)."""
+  """The folder of a run, or another library's checkpoint -> (configuration, tokenizer, newest parameters).
+
+  Of a checkpoint only the configuration's `model` means anything. Raises CheckpointError, ConvertError.
+  """
+  if convert.is_checkpoint(folder):
+    imported = convert.load(folder, heads=('mlm',))
+    if imported.missing or not imported.tokenizer:
+      lacking = 'the masked language model head' if imported.missing else 'tokenizer'
+      raise CheckpointError(f'{folder} has no {lacking}: blanks cannot be filled without it')
+    return Experiment(epath.Path(folder).name, model=imported.config), imported.tokenizer, imported.params
   folder = epath.Path(folder)
   if not (folder / 'config.json').exists():
     raise CheckpointError(f'{folder} is not the folder of a run: it has no config.json')
@@ -56,12 +70,13 @@ def load_run(folder: epath.PathLike):
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), nn.unbox(shapes['params'])))
 
 
-def examples(config: Experiment, folders: Sequence[epath.Path], tokenizer: Tokenizer, params, number: int = 6) -> list[Blank]:
-  """The run's own prompts, then held-out sentences with a hidden word; for the report."""
-  prompts: list[tuple[str, str | None]] = [(prompt, None) for prompt in config.prompts]
-  prompts += heldout_blanks(folders[0], config, tokenizer, number)
-  answers = fill(config, params, tokenizer, [prompt for prompt, _ in prompts]) if prompts else []
-  return [Blank(prompt, filled[0], truth) for (prompt, truth), filled in zip(prompts, answers, strict=True)]
+def examples(
+    config: Experiment, prompts: Sequence[str], folder: epath.Path, tokenizer: Tokenizer, params,
+    number: int = 6) -> list[Blank]:
+  """The prompts, then held-out sentences of the records in `folder` with a hidden word; for the report."""
+  asked = [(prompt, None) for prompt in prompts] + heldout_blanks(folder, config, tokenizer, number)
+  answers = fill(config, params, tokenizer, [prompt for prompt, _ in asked]) if asked else []
+  return [Blank(prompt, filled[0], truth) for (prompt, truth), filled in zip(asked, answers, strict=True)]
 
 
 def heldout_blanks(folder, config: Experiment, tokenizer: Tokenizer, number: int) -> list[tuple[str, str]]:
@@ -92,6 +107,6 @@ def encode(config: Experiment, tokenizer: Tokenizer, prompt: str) -> list[int]:
   return ids
 
 
-def best(probabilities: np.ndarray, tokenizer: Tokenizer, top: int) -> list[tuple[str, float]]:
+def best(probabilities: np.ndarray, tokenizer: Tokenizer, top: int) -> Candidates:
   order = np.argsort(-probabilities, kind='stable')[:top]
   return [(tokenizer.pieces[i].lstrip('▁'), float(probabilities[i])) for i in order]

@@ -19,7 +19,7 @@ PEAK_FLOPS = {
 }
 
 
-def peak_flops(device: jax.Device) -> float | None:
+def peak_flops(device: Any) -> float | None:
   """Peak of the device, None where it is not known (a CPU, say)."""
   names = [name for name in PEAK_FLOPS if device.device_kind == name or device.device_kind.startswith(f'{name} ')
            or device.device_kind.startswith(f'{name}-')]

@@ -1,6 +1,7 @@
 """Optimizers and schedules from optax, as the papers had them."""
+from collections.abc import Callable
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ class OptimConfig:
   """largest global norm of the gradient; 0: no clipping"""
 
 
-def schedule(config: OptimConfig, steps: int) -> optax.Schedule:
+def schedule(config: OptimConfig, steps: int) -> Callable[[Any], jax.Array]:
   """Learning rate at step 0 .. steps - 1, of which step 0 of a warmup is 0."""
   def rate(step):
     step = jnp.asarray(step, jnp.float32)

@@ -17,7 +17,7 @@ from plm_jax import config as config_lib
 from plm_jax import fill_mask, report
 from plm_jax.checkpoint import CheckpointError
 from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
-from plm_jax.data import records
+from plm_jax.data import embedded, records
 from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
 from plm_jax.data.sources import SourceError
 from plm_jax.data.windows import cache_folder
@@ -96,18 +96,18 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
   """
   if jax.process_index() > 0:
     multihost_utils.sync_global_devices('records')
-  settings, folders = config.data.prepare, []
+  text, folders = dataclasses.asdict(config.data.prepare), []
   for source in config.data.path:
     if '://' not in source and source.startswith('~'):
       source = os.path.expanduser(source)
     folder = epath.Path(source)
     if not (folder / 'records.json').exists():
-      settings = dataclasses.replace(settings, source=source)
+      settings = PrepareConfig(**text, source=source, vocab=config.model.vocab)
       folder = records_folder(settings)
       prepare(settings, folder)
     folders.append(folder)
-    if not settings.tokenizer:
-      settings = dataclasses.replace(settings, tokenizer=str(folder / 'tokenizer'))
+    # Corpora that are mixed share the tokenizer of the first.
+    text['tokenizer'] = text['tokenizer'] or str(folder / 'tokenizer')
   if jax.process_index() == 0 and jax.process_count() > 1:
     multihost_utils.sync_global_devices('records')
   return folders, load(folders[0] / 'tokenizer')
@@ -121,7 +121,8 @@ def records_folder(settings: PrepareConfig) -> epath.Path:
 
 def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Tokenizer, result: Result) -> None:
   """The report, and what the terminal shows at the end."""
-  blanks = fill_mask.examples(config, folders, tokenizer, result.params)
+  prompts = config.prompts or (embedded.PROMPTS if 'embedded' in config.data.path else ())
+  blanks = fill_mask.examples(config, prompts, folders[0], tokenizer, result.params)
   heldout = result.heldout
   accuracy, baseline = heldout.get('mlm_accuracy', 0.0), heldout.get('mlm_baseline', 0.0)
   headline = {'Held-out loss (MLM)': f'{heldout["mlm"]:.3f}', 'Held-out MLM accuracy': f'{accuracy:.1%}'}
@@ -136,7 +137,7 @@ def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Token
       'Duration of this process': f'{result.seconds / 60:.1f} min',
   }
   environment = {
-      'Command': shlex.join([platform.python_implementation().lower(), *sys.argv]), 'Finished': time.strftime('%F %T %Z'),
+      'Command': shlex.join(['python', *sys.argv]), 'Finished': time.strftime('%F %T %Z'),
       'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}', 'Python': platform.python_version(),
       **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}
   path = report.write_report(config.folder, report.Summary(
@@ -145,11 +146,11 @@ def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Token
   print()
   for name, value in headline.items():
     print(f'{name + ":":34}{value}')
-  for blank in blanks[:max(3, len(config.prompts))]:
+  for blank in blanks[:max(3, len(prompts))]:
     print(f'\n{blank.prompt}' + (f'   [{blank.truth}]' if blank.truth else ''))
     print('   ' + '  '.join(f'{piece} {probability:.0%}' for piece, probability in blank.candidates))
   print(f'\nreport: {path}')
-  prompt = config.prompts[0] if config.prompts else 'a sentence with a [MASK] in it'
+  prompt = prompts[0] if prompts else 'a sentence with a [MASK] in it'
   print(f'more:   python -m plm_jax fill-mask {shlex.quote(config.folder)} {shlex.quote(prompt)}')
 
 

@@ -7,6 +7,7 @@
 from collections.abc import Sequence
 import dataclasses
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -37,7 +38,7 @@ class MeshConfig:
   """devices that share the heads, MLP width and vocabulary of one copy"""
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """The mesh of `config` over all devices; over the first ones where it asks for fewer and there is one process.
 
   Raises ValueError for a mesh that needs more devices than there are or leaves some of a pod idle.

@@ -79,7 +79,8 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
 def eval_step(learner: Learner, params, windows):
   """-> (the objective's (sum, weight) pairs, the corrupted batch); no dropout."""
   batch = learner.objective.corrupt(learner.key(3), windows, learner.vocab)
-  return learner.objective.loss(learner.model.apply({'params': params}, batch), batch), batch
+  outputs: Any = learner.model.apply({'params': params}, batch)
+  return learner.objective.loss(outputs, batch), batch
 
 
 def gradient(learner: Learner, params, batch, dropout_key):
@@ -92,7 +93,7 @@ def gradient(learner: Learner, params, batch, dropout_key):
   weights = term_weights(learner, params, batch)
 
   def loss(params, batch, rows):
-    outputs = learner.model.apply({'params': params}, batch, rows, rngs={'dropout': dropout_key})
+    outputs: Any = learner.model.apply({'params': params}, batch, rows, rngs={'dropout': dropout_key})
     losses = learner.objective.loss(outputs, batch)
     return sum(factor * losses[name][0] / weights[name] for name, factor in learner.objective.terms.items()), losses
 

@@ -51,7 +51,8 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
   for phase in config.train.phases:
     sharding.check_batch(phase.batch, config.train.accumulate, mesh)
   learner = make_learner(config, tokenizer)
-  pipelines = [open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
+  pipelines = [
+      open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
 
   folder = epath.Path(config.folder)
   folder.mkdir(parents=True, exist_ok=True)
@@ -115,9 +116,10 @@ def make_learner(config: Experiment, tokenizer: Tokenizer) -> Learner:
     raise ConfigError(
         f'the tokenizer has {tokenizer.vocab.size} pieces, the model has room for {config.model.vocab}: '
         f'give --model.vocab {tokenizer.vocab.size} or more')
-  model = WithHeads(Encoder(config.model, packed=config.data.assembly != 'document'), config.objective.heads(config.model))
-  return Learner(model, config.objective, make_optimizer(config.optim, config.train.steps), tokenizer.vocab, config.seed,
-                 config.train.accumulate)
+  backbone = Encoder(config.model, packed=config.data.assembly != 'document')
+  return Learner(
+      WithHeads(backbone, config.objective.heads(config.model)), config.objective,
+      make_optimizer(config.optim, config.train.steps), tokenizer.vocab, config.seed, config.train.accumulate)
 
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
@@ -161,12 +163,10 @@ def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer) -> 
 
 def not_finite(config: Experiment, pipelines: Sequence[Pipeline], done: int, streak: int) -> TrainingError:
   """Says where it happened, which text was in the batch, and what to try."""
-  step, first = done - streak, 0
-  for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
-    if step < first + phase.steps:
-      break
-    first += phase.steps
-  index = pipeline.batch(step - first)['index']
+  step = done - streak
+  firsts = np.cumsum([0, *(phase.steps for phase in config.train.phases)])
+  number = int(np.searchsorted(firsts, step, 'right')) - 1
+  index = pipelines[number].batch(step - int(firsts[number]))['index']
   return TrainingError(
       f'the loss or its gradient was not finite in {streak} steps in a row, from step {step} on; each was skipped, and '
       f'the last good parameters are in the checkpoint of step {done}. The batch of step {step} holds the windows '
@@ -176,7 +176,10 @@ def not_finite(config: Experiment, pipelines: Sequence[Pipeline], done: int, str
 
 @contextlib.contextmanager
 def interrupts():
-  """SIGTERM and the first Ctrl-C ask the loop to save and stop; -> a function that tells whether one came."""
+  """SIGTERM and the first Ctrl-C ask the loop to save and stop; -> a function that tells whether one came.
+
+  In a job of several processes all must stop at the same step, which Orbax and JAX's preemption service see to.
+  """
   came: list[int] = []
   def handler(number, frame):
     if came and number == signal.SIGINT:
@@ -185,7 +188,8 @@ def interrupts():
   old = {}
   # Only the main thread may set handlers; elsewhere (a notebook's worker, a test) signals go where they always went.
   with contextlib.suppress(ValueError):
-    old = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ():
+      old[number] = signal.signal(number, handler)
   try:
     yield lambda: bool(came)
   finally:
@@ -227,7 +231,7 @@ class Log:
     """Writes the means since the last call -> how many steps in a row were skipped up to now."""
     last = jax.device_get(self.pending[-1])
     good = [numbers for numbers in self.pending if np.isfinite(numbers['loss'])] or self.pending[-1:]
-    values = metrics.combine(good)
+    values: dict[str, Any] = metrics.combine(good)
     seconds = max(time.time() - self.since, 1e-9)
     values |= {'learning_rate': float(self.rate(done - 1)), 'length': self.length, 'skipped': int(last['skipped']),
                'streak': int(last['streak'])}

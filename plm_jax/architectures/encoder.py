@@ -1,6 +1,7 @@
 """The bidirectional encoder: BERT, RoBERTa, SpanBERT, DistilBERT, ALBERT, and what is built on them."""
 from collections.abc import Mapping
 import dataclasses
+from typing import Literal
 
 import flax.linen as nn
 import flax.struct
@@ -26,6 +27,8 @@ class EncoderConfig:
   """the layers"""
   max_length: int = 512
   """rows of the absolute position table, in tokens; 0: no absolute positions"""
+  position_init: Literal['normal', 'sinusoidal'] = 'normal'
+  """initial position table: random as BERT's, or the sines and cosines of Vaswani et al. 2017"""
   types: int = 2
   """rows of the segment type table; 0: no types"""
   embed_dim: int = 0
@@ -59,7 +62,8 @@ class Encoder(nn.Module):
 
   batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types [B, L], and
   place [B, L], the row of the position table (0, 1, 2, ... where it is missing). `packed`: rows may hold several
-  segments. rows [B] key dropout; None: no dropout.
+  segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say.
+  rows [B] key dropout; None: no dropout.
   """
 
   cfg: EncoderConfig
@@ -72,10 +76,14 @@ class Encoder(nn.Module):
       raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
     place = batch.get('place', jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape))
     types = batch.get('types', jnp.zeros_like(tokens))
-    x, embedding = Embeddings(cfg.block, cfg.vocab, cfg.embed_dim or cfg.block.width, cfg.max_length, cfg.types,
-                              name='embeddings')(tokens, types, place, rows)
+    embeddings = Embeddings(cfg.block, cfg.vocab, cfg.embed_dim or cfg.block.width, cfg.max_length, cfg.types,
+                            cfg.position_init, name='embeddings')
+    x, embedding = embeddings(tokens, types, place, rows)
     self.sow('intermediates', 'embedded', x)
-    mask = visible(segments, segments) if self.packed else not_padding(segments)
+    if 'visible' in batch:
+      mask = batch['visible'][:, None]
+    else:
+      mask = visible(segments, segments) if self.packed else not_padding(segments)
     x = Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, None, None, rows)
     pooled = None
     if cfg.pooler:

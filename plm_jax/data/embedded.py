@@ -1,7 +1,7 @@
-"""The embedded corpus: English prose that every machine with this project has, the docstrings of installed packages.
+"""The embedded corpus: English prose that every machine with this project has, the documentation in installed packages.
 
-Docstrings are read from source files, nothing is imported. What is left of them after code, tables, headings and mark-up
-are taken out reads as prose; a paragraph that occurs in many places is kept once. The result is a text file in the format
+Docstrings are read from source files; nothing is imported. What is left of them without code, tables, headings and
+mark-up reads as prose, and a paragraph that occurs in many places is kept once. The result is a text file in the format
 of `sources`, made once in half a minute and kept in the cache folder ($PLM_JAX_CACHE, else ~/.cache/plm_jax).
 """
 import ast
@@ -24,6 +24,8 @@ PACKAGES = {  # import name: distributions that may provide it
     'numpy': ('numpy',), 'scipy': ('scipy',), 'tensorflow': ('tensorflow-cpu', 'tensorflow'), 'keras': ('keras',),
     'tensorflow_datasets': ('tensorflow-datasets',), 'etils': ('etils',),
 }
+PROMPTS = (  # what a model of this text should know
+    'Returns the [MASK] of the array.', 'If True, [MASK] a copy of the array.', 'The [MASK] value is None.')
 RULES = 1  # version of the cleaning below; part of the name of the cached file
 
 
@@ -71,13 +73,10 @@ def map_files(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
 
 def module_documents(path: Path) -> list[list[str]]:
   """The documents of a source file; none when it does not parse, as the templates and examples of some packages."""
-  source = path.read_bytes()
-  if b'"""' not in source and b"'''" not in source:
-    return []
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # invalid escapes in other people's strings
-      tree = ast.parse(source)
+      tree = ast.parse(path.read_bytes())
   except (SyntaxError, ValueError, RecursionError):
     return []
   module, classes = [], []
@@ -134,7 +133,8 @@ def paragraphs(lines: list[str]) -> Iterator[str]:
       if not ADMONITION.match(text):
         code = indent
       continue
-    names_something = deeper and (NUMPY_ENTRY.fullmatch(text) or (len(text.split()) <= 3 and text[-1] not in '.,;' and not ENTRY.match(text)))
+    is_name = len(text.split()) <= 3 and text[-1] not in '.,;' and not ENTRY.match(text)
+    names_something = deeper and (is_name or NUMPY_ENTRY.fullmatch(text))
     if names_something and (not current or indent <= start):
       yield ' '.join(current)
       current = []
@@ -169,8 +169,8 @@ def is_prose(text: str) -> bool:
 
 
 HEADING = re.compile(r'([=\-~^*#"\'+_`])\1{2,}|[=\- ]{6,}')
-ADMONITION = re.compile(r'\.\. *(note|warning|tip|important|caution|hint|attention|danger|admonition|deprecated|versionadded|'
-                        r'versionchanged)::', re.IGNORECASE)
+ADMONITION = re.compile(  # directives whose body is prose
+    r'\.\. *(note|warning|tip|important|caution|hint|attention|danger|deprecated|version(added|changed))::', re.I)
 NUMPY_ENTRY = re.compile(r'[\w*`\'",. ]+ : .*')
 ENTRY = re.compile(r'\A[*`]*(:\w+ [\w.* ]+|[\w./-]+( ?,? [*`\w]+)?)[*`]*( \([^)]*\))?[*`]*: +(?=\S)')
 BULLET = re.compile(r'\A([-*+•] +|\(?\d{1,2}[.)] +|\([a-z]\) +|#\. +)')
@@ -186,7 +186,7 @@ INLINE = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r'\( *\)', ''),
 )]
 BEGINNING = re.compile(r'["(]?([A-Z]|\w+[._]\w)')  # a capital, or a name in code
-ENDING = re.compile(r'(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\.\.)[.!?:\w)"]$')
+ENDING = re.compile(r'(?<!\be\.g)(?<!\bi\.e)(?<!\.\.)[.!?:\w)"]$')
 NOT_PROSE = re.compile(r'>>>|\.\.\. |[\\|$@{}#]|:=|\w\(\w*\)\.|---|::| = |\b(TODO|Copyright|Licen[sc]e)\b|</')
 WORD = re.compile(r'["\'‘“(\[]*[A-Za-zÀ-ž]+(?:[-/\'’][A-Za-zÀ-ž]+)*["\'’”)\]]*[.,;:!?]*["\'’”)]*')
 SKIP = frozenset(('test', 'tests', 'testing', 'site-packages', 'dist-packages', 'idlelib', 'lib2to3', '__pycache__'))

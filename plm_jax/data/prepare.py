@@ -5,9 +5,7 @@ the first process takes the results in order and writes shards. Every decision d
 number of workers and where a run was killed leave no trace in the files. A journal is kept beside the shards: the same
 command continues where the last whole shard ended. Memory holds a shard and a few units, however long the text.
 """
-import collections
 from collections.abc import Iterable, Iterator
-import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -15,39 +13,33 @@ import hashlib
 import itertools
 import json
 import logging
-import multiprocessing
 import os
-import signal
 import time
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from etils import epath
 import numpy as np
 import tqdm
 
 from plm_jax import tokenizers
-from plm_jax.data import records, sentences, sources
+from plm_jax.data import encode, records, sources
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class PrepareConfig:
-  """What to read and how to cut it."""
+class TextConfig:
+  """How text becomes token records, whatever the text."""
 
-  source: str = 'embedded'
-  """Files, globs, folders (local or gs://, comma-separated; .txt, .jsonl, .gz, .xz), tfds:NAME[:SPLIT], or embedded."""
   tokenizer: str = ''
   """A vocab.txt, a SentencePiece .model, or a folder with either. Empty: train one on the source."""
   kind: Literal['wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe'] = 'wordpiece'
   """The tokenizer to train."""
-  vocab: int = 30_522
-  """Pieces of the tokenizer to train."""
   lowercase: bool = True
   """Whether the tokenizer to train ignores case (and, for WordPiece, accents)."""
   sample: int = 50_000_000
   """Characters of text to train the tokenizer on, spread over the source."""
-  sentences: Literal['split', 'line'] = 'split'
+  sentences: encode.Sentences = 'split'
   """Sentences are found by rule, or every line of the source is one."""
   heldout: float = 0.01
   """Share of the documents that training never sees, chosen by their text. At least one, unless 0."""
@@ -61,11 +53,26 @@ class PrepareConfig:
   def __post_init__(self):
     if not 0 <= self.heldout < 1:
       raise ValueError(f'heldout is a share of the documents, from 0 to below 1, not {self.heldout}.')
-    for field in ('vocab', 'sample', 'shard_tokens'):
+    for field in ('sample', 'shard_tokens'):
       if getattr(self, field) < 1:
         raise ValueError(f'{field} must be positive, not {getattr(self, field)}.')
     if self.workers < 0:
       raise ValueError(f'workers must be 0 or more, not {self.workers}.')
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareConfig(TextConfig):
+  """What to read, and how."""
+
+  source: str = 'embedded'
+  """Files, globs, folders (local or gs://, comma-separated; .txt, .jsonl, .gz, .xz), tfds:NAME[:SPLIT], or embedded."""
+  vocab: int = 30_522
+  """Pieces of the tokenizer to train."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.vocab < 1:
+      raise ValueError(f'vocab must be positive, not {self.vocab}.')
 
 
 def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
@@ -98,19 +105,10 @@ class Journal:
 
   source: str  # fingerprint
   documents: int = 0  # of the source, read
-  lowest: int = -1  # document hash that is held out whatever its value, see `is_heldout`
+  lowest: int = -1  # document hash that is held out whatever its value, see `choose_split`
   highest: int = -1  # document hash that is trained on whatever its value
   train: list[records.Shard] = dataclasses.field(default_factory=list)
   heldout: list[records.Shard] = dataclasses.field(default_factory=list)
-
-
-class Encoded(NamedTuple):
-  """A unit of D documents, S sentences, T tokens."""
-
-  tokens: np.ndarray  # [T] of records.token_dtype
-  lengths: np.ndarray  # [S] tokens of a sentence
-  sentences: np.ndarray  # [D] sentences of a document
-  hashes: list[int]  # [D] of the text, 64 bits
 
 
 def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal) -> records.Meta:
@@ -121,14 +119,14 @@ def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Token
   shards = {'train': Pending(), 'heldout': Pending()}
   count = unknown = 0
   workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
-  encoded = encode_all(units(read), tokenizer, config.sentences, workers)
+  encoded = encode.encode_all(encode.units(read), tokenizer, config.sentences, workers)
   progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)  # None: not in a log file
   with progress, contextlib.closing(encoded):
     for unit in encoded:
       if journal.highest < 0:
         hashes = [h for h, size in zip(unit.hashes, unit.sentences, strict=True) if size]
         journal.lowest, journal.highest = (min(hashes), max(hashes)) if hashes else (-1, -1)
-      for text_hash, sentence_lengths, tokens in each_document(unit):
+      for text_hash, sentence_lengths, tokens in encode.each_document(unit):
         journal.documents += 1
         if len(tokens):
           shards[choose_split(text_hash, config.heldout, journal)].add(sentence_lengths, tokens)
@@ -206,89 +204,12 @@ def read_journal(folder: epath.Path) -> Journal | None:
   return Journal(**fields)
 
 
-def units(documents: Iterable[sources.Document]) -> Iterator[list[list[str]]]:
-  """Paragraphs of documents, about UNIT characters together; the first unit holds two different documents if it can."""
-  unit, length, first = [], 0, True
-  for document in documents:
-    unit.append(document.paragraphs)
-    length += sum(map(len, document.paragraphs))
-    if length >= UNIT and not (first and all(paragraphs == unit[0] for paragraphs in unit)):
-      yield unit
-      unit, length, first = [], 0, False
-  if unit:
-    yield unit
-
-
-def encode_all(
-    units: Iterable[list[list[str]]], tokenizer: tokenizers.Tokenizer, how: str, workers: int) -> Iterator[Encoded]:
-  """Units, encoded, in order; at most two a worker are under way."""
-  if workers == 1:
-    yield from (encode(unit, tokenizer, how) for unit in units)
-    return
-  # Not fork: the parent may run the threads of JAX, TensorFlow or the tokenizers library.
-  pool = concurrent.futures.ProcessPoolExecutor(
-      workers, multiprocessing.get_context('spawn'), initializer=start_worker, initargs=(tokenizer, how))
-  try:
-    pending = collections.deque()
-    for unit in units:
-      pending.append(pool.submit(encode_in_worker, unit))
-      if len(pending) > 2 * workers:
-        yield pending.popleft().result()
-    while pending:
-      yield pending.popleft().result()
-  except concurrent.futures.process.BrokenProcessPool as error:
-    raise RuntimeError('a worker process died, perhaps for want of memory: try fewer workers. The same command '
-                       'continues from the last whole shard.') from error
-  finally:
-    pool.shutdown(cancel_futures=True)
-
-
-def encode(unit: list[list[str]], tokenizer: tokenizers.Tokenizer, how: str) -> Encoded:
-  """Sentences are encoded one by one, so that no piece spans two."""
-  if how == 'line':
-    texts = unit
-  else:
-    texts = [[text for paragraph in document for text in sentences.split(paragraph)] for document in unit]
-  ids = tokenizer.encode_batch([text for document in texts for text in document])
-  lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-  token = np.fromiter(itertools.chain.from_iterable(ids), np.uint32, lengths.sum())
-  tokens = np.empty(len(token), records.token_dtype(tokenizer.vocab.size))
-  tokens['token'] = token
-  tokens['flags'] = tokenizer.starts_word[token] * records.WORD
-  tokens['flags'][(np.cumsum(lengths) - lengths)[lengths > 0]] |= records.WORD
-  document = np.repeat(np.arange(len(texts)), [len(document) for document in texts])
-  hashes = [int.from_bytes(hashlib.blake2b('\n'.join(document).encode(), digest_size=8).digest()) for document in unit]
-  return Encoded(tokens, lengths[lengths > 0], np.bincount(document[lengths > 0], minlength=len(texts)), hashes)
-
-
-def start_worker(tokenizer: tokenizers.Tokenizer, how: str) -> None:
-  os.environ['TOKENIZERS_PARALLELISM'] = 'false'
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C
-  WORKER.update(tokenizer=tokenizer, how=how)
-
-
-def encode_in_worker(unit: list[list[str]]) -> Encoded:
-  return encode(unit, **WORKER)
-
-
-def each_document(unit: Encoded) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-  """(hash, sentence lengths, tokens) of each document of the unit."""
-  sentence_ends = np.cumsum(unit.sentences)
-  token_ends = np.concatenate([[0], np.cumsum(unit.lengths)])[sentence_ends]
-  first = token = 0
-  for text_hash, last, end in zip(unit.hashes, sentence_ends.tolist(), token_ends.tolist(), strict=True):
-    yield text_hash, unit.lengths[first:last], unit.tokens[token:end]
-    first, token = last, end
-
-
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   """On every n-th document, so that the sample is spread over the source and always the same."""
-  compressed = any(file.suffix in ('.gz', '.xz') for file in sources.files(config.source)) if sources.size(
-      config.source) else False
-  every = max(1, (sources.size(config.source) or 0) * (4 if compressed else 1) // config.sample)
+  every = max(1, sources.characters(config.source) // config.sample)
   began = time.monotonic()
-  log.info('training a %s tokenizer of %d pieces', config.kind, config.vocab)
-  texts = first_characters(itertools.islice(sources.documents(config.source, config.on_error), 0, None, every), config.sample)
+  documents = itertools.islice(sources.documents(config.source, config.on_error), 0, None, every)
+  texts = first_characters(documents, config.sample)
   if config.kind == 'wordpiece':
     tokenizer = tokenizers.train_wordpiece(texts, config.vocab, tokenizers.BertText(config.lowercase))
   else:
@@ -364,6 +285,4 @@ def report(
 
 
 JOURNAL = 'journal.json'
-UNIT = 1 << 20  # characters
 WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves
-WORKER = {}  # in a worker: the arguments of `encode` that are the same for every unit

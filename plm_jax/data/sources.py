@@ -17,7 +17,7 @@ import hashlib
 import json
 import lzma
 import re
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 import zlib
 
 from etils import epath
@@ -75,17 +75,18 @@ def files(source: str) -> list[epath.Path]:
   if source == 'embedded':
     return [epath.Path(embedded.corpus_path())]
   found = []
-  for part in [source] if epath.Path(source).exists() else source.split(','):
+  for part in source.split(','):
     path = epath.Path(part.strip()).expanduser()
     if path.is_dir():
-      matches = sorted(p for p in path.rglob('*') if not hidden(p, path) and not p.is_dir())
+      matches = sorted(walk(path))
     elif path.exists():
       matches = [path]
     else:
       matches = sorted(expand(str(path)))
     if not matches:
-      raise SourceError(f'no files match {part.strip()!r}: expected a file, a folder or a glob, of text or .jsonl, plain, '
-                        '.gz or .xz; or tfds:NAME; or embedded.')
+      raise SourceError(
+          f'no files match {part.strip()!r}: expected a file, folder or glob, of text or .jsonl, plain, .gz or .xz, '
+          'or tfds:NAME; or embedded.')
     found += matches
   return found
 
@@ -110,6 +111,13 @@ def fingerprint(source: str) -> str:
 def size(source: str) -> int | None:
   """Bytes on disk, None where unknown."""
   return None if source.startswith('tfds:') else sum(file.stat().length for file in files(source))
+
+
+def characters(source: str) -> int:
+  """About how many characters of text there are, to within a small factor; 0 where unknown."""
+  if source.startswith('tfds:'):
+    return 0
+  return sum(file.stat().length * (4 if file.suffix in ('.gz', '.xz') else 1) for file in files(source))
 
 
 def text_documents(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Document]:
@@ -137,16 +145,19 @@ def json_documents(name: str, lines: Iterator[tuple[int, str]], on_error: OnErro
   for number, line in lines:
     if not line or line.isspace():
       continue
+    where = f'{name}:{number}'
     try:
       fields = json.loads(line)
       text = fields.get('text') if isinstance(fields, dict) else None
-      problem = None if isinstance(text, str) else "no field 'text' that is a string"
-    except ValueError as error:
-      problem = f'not JSON: {error}'
-    if problem:
-      report(f'{name}:{number}: {problem}', on_error, tally)
-    else:
-      yield from split_text(text, f'{name}:{number}', tally)
+      if isinstance(text, str):
+        text.encode()  # half a surrogate pair is JSON, but not text
+        yield from split_text(text, where, tally)
+      else:
+        report(f"{where}: no field 'text' that is a string", on_error, tally)
+    except UnicodeEncodeError as error:
+      report(f'{where}: not text: {error}', on_error, tally)
+    except (json.JSONDecodeError, RecursionError) as error:
+      report(f'{where}: not JSON: {error}', on_error, tally)
 
 
 def tfds_documents(source: str, on_error: OnError, tally: Tally) -> Iterator[Document]:
@@ -162,12 +173,12 @@ def tfds_documents(source: str, on_error: OnError, tally: Tally) -> Iterator[Doc
       yield from split_text(text, f'{source}[{number}]', tally)
 
 
-def tfds_builder(source: str):
+def tfds_builder(source: str) -> tuple[Any, str]:
   """`tfds:NAME:SPLIT` or `tfds:FOLDER:SPLIT` -> builder, split."""
   import tensorflow_datasets as tfds
   match = re.fullmatch(r'tfds:(?P<name>.+?)(:(?P<split>[A-Za-z_]\w*(\[[^/]*\])?(\+[^/]*)?))?', source)
   if not match:
-    raise SourceError(f'{source!r} names no TFDS data set: expected tfds:NAME, tfds:FOLDER or either with :SPLIT behind.')
+    raise SourceError(f'{source!r} names no TFDS data set: expected tfds:NAME or tfds:FOLDER, and perhaps :SPLIT.')
   name, split = match['name'], match['split'] or 'train'
   try:
     if epath.Path(name).expanduser().is_dir():
@@ -184,9 +195,10 @@ def tfds_builder(source: str):
 def lines(file: epath.Path, on_error: OnError, tally: Tally) -> Iterator[tuple[int, str]]:
   """(number, text) of every line, counted from 1, without its newline; a line ends at '\\n' and nowhere else."""
   start, offset = tally.bytes, 0
+  unpack = {'.gz': gzip.open, '.xz': lzma.open}
   with contextlib.ExitStack() as stack:
     raw = stack.enter_context(file.open('rb'))
-    f = stack.enter_context(gzip.open(raw) if file.suffix == '.gz' else lzma.open(raw) if file.suffix == '.xz' else raw)
+    f = stack.enter_context(unpack.get(file.suffix, contextlib.nullcontext)(raw))
     for number in range(1, 1 << 62):
       try:
         line = f.readline(MAX_LINE + 1)
@@ -247,5 +259,12 @@ def expand(pattern: str) -> list[epath.Path]:
   return [p for p in epath.Path(fixed).glob(pattern[len(fixed) + 1:]) if not p.is_dir()]
 
 
-def hidden(path: epath.Path, folder: epath.Path) -> bool:
-  return any(part.startswith(('.', '_')) for part in path.relative_to(folder).parts)
+def walk(folder: epath.Path) -> Iterator[epath.Path]:
+  """The files below `folder`, but for hidden ones and those that a job leaves behind, such as _SUCCESS."""
+  for path in folder.iterdir():
+    if path.name.startswith(('.', '_')):
+      continue
+    if path.is_dir():
+      yield from walk(path)
+    else:
+      yield path

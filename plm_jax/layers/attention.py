@@ -1,4 +1,6 @@
 """Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family."""
+from typing import TYPE_CHECKING
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,11 +9,14 @@ from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.positions import NoPosition
 from plm_jax.sharding import constrain
 
+if TYPE_CHECKING:
+  from plm_jax.layers.block import BlockConfig  # which imports this file
+
 
 class Attention(nn.Module):
   """Vaswani et al. 2017, section 3.2; grouped keys: Ainslie et al. 2023."""
 
-  cfg: 'BlockConfig'  # noqa: F821  (layers.block, which imports this file)
+  cfg: 'BlockConfig'
   position: NoPosition
 
   @nn.compact

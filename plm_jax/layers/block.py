@@ -12,6 +12,8 @@ from plm_jax.layers.norm import Norm, NormKind
 from plm_jax.layers.positions import NoPosition
 from plm_jax.sharding import constrain
 
+Dtype = Literal['float32', 'bfloat16']
+
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig:
@@ -51,7 +53,7 @@ class BlockConfig:
   """share of attention probabilities that are dropped"""
   init_std: float = 0.02
   """standard deviation of initial weights, normal cut at twice that"""
-  dtype: Literal['float32', 'bfloat16'] = 'float32'
+  dtype: Dtype = 'float32'
   """what matrix products compute in; parameters, softmax, norms and losses stay float32"""
 
   def __post_init__(self):

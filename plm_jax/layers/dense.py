@@ -61,7 +61,7 @@ def keep_mask(key, shape: tuple[int, ...], rate: float):
   return jnp.concatenate([bits & 0xFFFF, bits >> 16], -1)[..., :shape[-1]] >= threshold
 
 
-def named(init: nn.initializers.Initializer, axes: tuple[str | None, ...]):
+def named(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Any:
   """`init` whose parameter carries the logical names of its axes."""
   return nn.with_logical_partitioning(init, axes)
 

@@ -1,4 +1,6 @@
 """From ids to vectors."""
+from typing import Literal
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -18,17 +20,19 @@ class Embeddings(nn.Module):
   width: int
   positions: int  # rows of the position table, 0: no absolute positions
   types: int  # rows of the type table, 0: no types
+  position_init: Literal['normal', 'sinusoidal'] = 'normal'
 
   @nn.compact
   def __call__(self, tokens, types, positions, rows=None):
     """tokens, types, positions [B, L] -> (x [B, L, D], token table [V, E])."""
     cfg = self.cfg
-    def table(name, size, axes):
-      return self.param(name, named(cfg.init, axes), (size, self.width), jnp.float32)
+    def table(name, size, axes, init=cfg.init):
+      return self.param(name, named(init, axes), (size, self.width), jnp.float32)
     embedding = table('tokens', self.vocab, ('vocab', 'width'))
     x = embedding[tokens]
     if self.positions:
-      x += table('positions', self.positions, (None, 'width'))[positions]
+      init = sinusoids(cfg.init_std) if self.position_init == 'sinusoidal' else cfg.init
+      x += table('positions', self.positions, (None, 'width'), init)[positions]
     if self.types:
       # A product with one-hot rows: the gradient of a gather from so few rows is a serial scatter.
       x += nn.one_hot(types, self.types) @ table('types', self.types, (None, 'width'))
@@ -38,3 +42,15 @@ class Embeddings(nn.Module):
     if self.width != cfg.width:
       x = Dense((cfg.width,), (None, 'width'), True, cfg.compute, cfg.init, name='project')(x)
     return constrain(x, 'batch', None, None), embedding
+
+
+def sinusoids(std: float) -> nn.initializers.Initializer:
+  """Rows of sines and cosines of the row number (Vaswani et al. 2017, section 3.5), of root mean square `std`."""
+  def init(key, shape, dtype=jnp.float32):
+    del key
+    length, width = shape
+    rates = 10_000 ** (-jnp.arange(0, width, 2) / width)
+    angles = jnp.arange(length)[:, None] * rates
+    table = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)[:, :width]
+    return (2 ** 0.5 * std * table).astype(dtype)
+  return init

@@ -3,7 +3,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import Dense
+from plm_jax.layers.dense import Dense, named
 from plm_jax.layers.mlp import activation
 from plm_jax.sharding import constrain
 
@@ -26,8 +26,8 @@ class MaskedTokens(nn.Module):
     h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init, name='dense')(h)
     h = cfg.make_norm('norm')(activation(cfg.activation)(h))
     logits = jnp.einsum('bme,ve->bmv', h, embedding.astype(h.dtype), preferred_element_type=jnp.float32)
-    logits = constrain(logits, 'batch', None, 'vocab')
-    return logits + self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])
+    bias = self.param('bias', named(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])
+    return constrain(logits, 'batch', None, 'vocab') + bias
 
 
 class PooledClasses(nn.Module):
@@ -41,3 +41,43 @@ class PooledClasses(nn.Module):
     """-> [B, C], float32."""
     del batch
     return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.pooled)
+
+
+class TokenClasses(nn.Module):
+  """Class logits of every token (Devlin et al. 2019, section 5.3): tagging, named entities."""
+
+  cfg: BlockConfig
+  classes: int
+
+  @nn.compact
+  def __call__(self, output, batch):
+    """-> [B, L, C], float32."""
+    del batch
+    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.hidden)
+
+
+class SpanEnds(nn.Module):
+  """Where an answer starts and ends (Devlin et al. 2019, section 4.2): a score for every token, twice."""
+
+  cfg: BlockConfig
+
+  @nn.compact
+  def __call__(self, output, batch):
+    """-> [B, L, 2] float32, start and end."""
+    del batch
+    return Dense((2,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.hidden)
+
+
+class RowScore(nn.Module):
+  """One score a row from the pooled first token (Devlin et al. 2019, section 4.4): multiple choice.
+
+  Each choice is a row of its own; the softmax is over the rows of one question.
+  """
+
+  cfg: BlockConfig
+
+  @nn.compact
+  def __call__(self, output, batch):
+    """-> [B], float32."""
+    del batch
+    return Dense((1,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.pooled)[..., 0]

@@ -15,7 +15,7 @@ def visible(q_segments, k_segments, q_ranks=None, k_ranks=None, *, strict=False)
   Same segment, and a rank no larger than the query's own (smaller, if strict). Ranks None: all of a segment.
   """
   mask = (q_segments[:, :, None] == k_segments[:, None, :]) & (k_segments[:, None, :] > 0)
-  if q_ranks is not None:
+  if q_ranks is not None and k_ranks is not None:
     before = jnp.less if strict else jnp.less_equal
     mask &= before(k_ranks[:, None, :], q_ranks[:, :, None])
   return mask[:, None]

@@ -1,11 +1,14 @@
 """The position-wise network of a block."""
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import flax.linen as nn
 import jax
 
 from plm_jax.layers.dense import Dense
 from plm_jax.sharding import constrain
+
+if TYPE_CHECKING:
+  from plm_jax.layers.block import BlockConfig  # which imports this file
 
 Activation = Literal['gelu', 'gelu_tanh', 'relu', 'silu', 'tanh']
 
@@ -25,7 +28,7 @@ def activation(name: Activation):
 class Mlp(nn.Module):
   """x [B, L, D] -> [B, L, D] through F; gated: act(up x) * gate x (Shazeer 2020)."""
 
-  cfg: 'BlockConfig'  # noqa: F821  (layers.block, which imports this file)
+  cfg: 'BlockConfig'
 
   @nn.compact
   def __call__(self, x):

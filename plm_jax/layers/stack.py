@@ -60,12 +60,12 @@ class Layers(nn.Module):
     def layer(module, x, *args):
       return self.step(cls(module.cfg, name='block'), x, *args), None
 
-    rngs = {'params': False, 'dropout': True}
+    broadcast: Any = nn.broadcast
     if repeat > 1:
-      layer = nn.scan(layer, variable_broadcast='params', variable_axes={'intermediates': 0}, in_axes=nn.broadcast,
-                      split_rngs=rngs, length=repeat)
+      layer = nn.scan(layer, variable_broadcast='params', variable_axes={'intermediates': 0}, in_axes=broadcast,
+                      split_rngs={'params': False, 'dropout': True}, length=repeat)
     return nn.scan(lambda m, x, *a: (layer(m, x, *a)[0], None), variable_axes={'params': 0, 'intermediates': 0},
-                   in_axes=nn.broadcast, split_rngs={'params': True, 'dropout': True}, length=unique,
+                   in_axes=broadcast, split_rngs={'params': True, 'dropout': True}, length=unique,
                    metadata_params={nn.PARTITION_NAME: None})(self, x, *args)[0]
 
 

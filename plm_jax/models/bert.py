@@ -4,23 +4,25 @@ Parameters as published: base 110M, large 340M (section 3).
 """
 import dataclasses
 
-from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.layers.block import BlockConfig
+from plm_jax.architectures.encoder import Encoder, EncoderConfig
+from plm_jax.convert.rules import Attribute, Count, Family, Head, Linear, Rule, Same
+from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.heads import MaskedTokens, PooledClasses, RowScore, SpanEnds, TokenClasses
 from plm_jax.layers.stack import StackConfig
 
 
-def sized(layers: int, width: int, **block) -> EncoderConfig:
+def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
   """Heads of 64 and an MLP of four times the width, as in every released size (24 of them, 2/128 to 24/1024)."""
-  return EncoderConfig(
-      block=BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, **block), stack=StackConfig(layers=layers))
+  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, dtype=dtype)
+  return EncoderConfig(block=block, stack=StackConfig(layers=layers))
 
 
-def base() -> EncoderConfig:
-  return sized(12, 768)
+def base(dtype: Dtype = 'float32') -> EncoderConfig:
+  return sized(12, 768, dtype)
 
 
-def large() -> EncoderConfig:
-  return sized(24, 1024)
+def large(dtype: Dtype = 'float32') -> EncoderConfig:
+  return sized(24, 1024, dtype)
 
 
 def tiny() -> EncoderConfig:
@@ -42,3 +44,125 @@ def medium() -> EncoderConfig:
 def tensorflow(config: EncoderConfig) -> EncoderConfig:
   """The same model as the released TensorFlow code computes it: its `gelu` is the tanh approximation."""
   return dataclasses.replace(config, block=dataclasses.replace(config.block, activation='gelu_tanh'))
+
+
+def matrix(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:
+  kernel = Rule(f'{ours}/kernel', f'{theirs}.weight', Linear(inputs))
+  return kernel, Rule(f'{ours}/bias', f'{theirs}.bias', Same(flat=True))
+
+
+def norm(ours: str, theirs: str) -> tuple[Rule, Rule]:
+  return Rule(f'{ours}/scale', f'{theirs}.weight'), Rule(f'{ours}/bias', f'{theirs}.bias')
+
+
+BLOCK, LAYER = 'backbone/stack/layers/block', 'bert.encoder.layer.{n}'
+ACTIVATIONS = (
+    ('gelu', 'gelu'), ('gelu_python', 'gelu'), ('gelu_new', 'gelu_tanh'), ('gelu_pytorch_tanh', 'gelu_tanh'),
+    ('gelu_fast', 'gelu_tanh'), ('gelu_accurate', 'gelu_tanh'), ('relu', 'relu'), ('silu', 'silu'), ('swish', 'silu'),
+    ('tanh', 'tanh'))
+
+# transformers' BERT.
+FAMILY = Family(
+    name='bert',
+    backbone=Encoder,
+    config=EncoderConfig(),
+    attributes=(
+        Attribute('vocab_size', 'vocab', 30522),
+        Attribute('hidden_size', 'block.width', 768),
+        Attribute('num_hidden_layers', 'stack.layers', 12),
+        Attribute('num_attention_heads', 'block.heads', 12),
+        Attribute('intermediate_size', 'block.mlp_dim', 3072),
+        Attribute('hidden_act', 'block.activation', 'gelu', ACTIVATIONS),
+        Attribute('hidden_dropout_prob', 'block.dropout', 0.1),
+        Attribute('attention_probs_dropout_prob', 'block.attention_dropout', 0.1),
+        Attribute('max_position_embeddings', 'max_length', 512),
+        Attribute('type_vocab_size', 'types', 2),
+        Attribute('initializer_range', 'block.init_std', 0.02),
+        Attribute('layer_norm_eps', 'block.norm_eps', 1e-12),
+    ),
+    fixed={'position_embedding_type': 'absolute', 'directionality': 'bidi', 'pooler_type': 'first_token_transform'},
+    # Of a pooler that no released model has, in the configurations of the Chinese and the multilingual one.
+    ignored=frozenset({'pooler_fc_size', 'pooler_num_attention_heads', 'pooler_num_fc_layers', 'pooler_size_per_head'}),
+    rules=(
+        Rule('backbone/embeddings/tokens', 'bert.embeddings.word_embeddings.weight'),
+        Rule('backbone/embeddings/positions', 'bert.embeddings.position_embeddings.weight'),
+        Rule('backbone/embeddings/types', 'bert.embeddings.token_type_embeddings.weight'),
+        *norm('backbone/embeddings/norm', 'bert.embeddings.LayerNorm'),
+        *matrix(f'{BLOCK}/attention/query', f'{LAYER}.attention.self.query'),
+        *matrix(f'{BLOCK}/attention/key', f'{LAYER}.attention.self.key'),
+        *matrix(f'{BLOCK}/attention/value', f'{LAYER}.attention.self.value'),
+        *matrix(f'{BLOCK}/attention/out', f'{LAYER}.attention.output.dense', inputs=2),
+        *norm(f'{BLOCK}/attention_norm', f'{LAYER}.attention.output.LayerNorm'),
+        *matrix(f'{BLOCK}/mlp/up', f'{LAYER}.intermediate.dense'),
+        *matrix(f'{BLOCK}/mlp/down', f'{LAYER}.output.dense'),
+        *norm(f'{BLOCK}/mlp_norm', f'{LAYER}.output.LayerNorm'),
+        *matrix('backbone/pooler', 'bert.pooler.dense'),
+        Rule('backbone/embeddings/positions', 'bert.embeddings.position_ids', Count(), copy=True),
+    ),
+    parts={'pooler': 'bert.pooler.dense.weight'},
+    heads={
+        'mlm': Head(lambda config, classes: MaskedTokens(config.block), (
+            *matrix('heads_mlm/dense', 'cls.predictions.transform.dense'),
+            *norm('heads_mlm/norm', 'cls.predictions.transform.LayerNorm'),
+            Rule('heads_mlm/bias', 'cls.predictions.bias'),
+            Rule('heads_mlm/bias', 'cls.predictions.decoder.bias', copy=True),
+            Rule('backbone/embeddings/tokens', 'cls.predictions.decoder.weight', copy=True),
+        )),
+        'nsp': Head(
+            lambda config, classes: PooledClasses(config.block, 2),
+            matrix('heads_nsp/dense', 'cls.seq_relationship')),
+        'label': Head(
+            lambda config, classes: PooledClasses(config.block, classes),
+            matrix('heads_label/dense', 'classifier')),
+        'tags': Head(
+            lambda config, classes: TokenClasses(config.block, classes),
+            matrix('heads_tags/dense', 'classifier')),
+        'choice': Head(
+            lambda config, classes: RowScore(config.block),
+            matrix('heads_choice/dense', 'classifier')),
+        'span': Head(
+            lambda config, classes: SpanEnds(config.block),
+            matrix('heads_span/dense', 'qa_outputs')),
+    },
+    classes={
+        'BertModel': (), 'BertForPreTraining': ('mlm', 'nsp'), 'BertForMaskedLM': ('mlm',),
+        'BertForNextSentencePrediction': ('nsp',), 'BertForSequenceClassification': ('label',),
+        'BertForTokenClassification': ('tags',), 'BertForMultipleChoice': ('choice',),
+        'BertForQuestionAnswering': ('span',),
+    },
+    prefix='bert.',
+    aliases=((r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias'),
+             (r'^(embeddings|encoder|pooler)\.', r'bert.\1.')),
+)
+
+
+def in_tensorflow(rule: Rule) -> Rule:
+  """The same parameter in google-research/bert: other names, and kernels that are not transposed."""
+  name, layout = rule.theirs, rule.layout
+  for old, new in (('LayerNorm.weight', 'LayerNorm.gamma'), ('LayerNorm.bias', 'LayerNorm.beta'),
+                   ('_embeddings.weight', '_embeddings'), ('layer.{n}', 'layer_{n}'),
+                   ('cls.predictions.bias', 'cls.predictions.output_bias'),
+                   ('cls.seq_relationship.weight', 'cls.seq_relationship.output_weights'),
+                   ('cls.seq_relationship.bias', 'cls.seq_relationship.output_bias'),
+                   ('classifier.weight', 'output_weights'), ('classifier.bias', 'output_bias'),
+                   ('qa_outputs.weight', 'cls.squad.output_weights'), ('qa_outputs.bias', 'cls.squad.output_bias')):
+    name = name.replace(old, new)
+  if name.endswith('.weight'):
+    name, layout = name.removesuffix('weight') + 'kernel', Linear(layout.inputs, transposed=False)
+  return dataclasses.replace(rule, theirs=name.replace('.', '/'), layout=layout)
+
+
+# The released TensorFlow checkpoints and their bert_config.json, whose `gelu` is the tanh approximation.
+ORIGINAL = dataclasses.replace(
+    FAMILY,
+    attributes=tuple(
+        dataclasses.replace(attribute, values=(('gelu', 'gelu_tanh'), ('relu', 'relu'), ('tanh', 'tanh')))
+        if attribute.theirs == 'hidden_act' else attribute for attribute in FAMILY.attributes),
+    rules=tuple(in_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
+    heads={name: dataclasses.replace(head, rules=tuple(in_tensorflow(rule) for rule in head.rules if not rule.copy))
+           for name, head in FAMILY.heads.items()},
+    parts={'pooler': 'bert/pooler/dense/kernel'},
+    prefix='bert/',
+    aliases=(),
+    skipped=(r'/(adam|lamb)_[mv]$', r'^(global_step|beta[12]_power|bad_steps|good_steps|loss_scale)$'),
+)

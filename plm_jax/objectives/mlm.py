@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -73,8 +74,8 @@ class MaskedLM:
         replace_key, tokens, positions, weights, vocab, self.mask_share, self.random_share)
     return dict(tokens=tokens, positions=positions, labels=labels, weights=weights)
 
-  def heads(self, model):
-    heads = {'mlm': MaskedTokens(model.block)}
+  def heads(self, model) -> dict[str, nn.Module]:
+    heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block)}
     if self.pair.question:
       heads[self.pair.question] = PooledClasses(model.block, 2)
     return heads

@@ -62,17 +62,19 @@ class NextSentence:
 
   def arrange(self, keys, windows, vocab):
     full = (windows['segments'] > 0).any(-1)
-    other, found = other_document(keys, windows['document'], full)
+    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
+    other, found = other_document(keys[:, 0], windows['document'], full)
     names = ('tokens', 'sentences', 'words')
     own = {name: windows[name] for name in names}
     foreign = {name: windows[name][other] for name in names}
-    return jax.vmap(lambda *args: self.row(*args, vocab=vocab))(keys, own, foreign, found)
+    return jax.vmap(lambda *args: self.row(*args, vocab=vocab))(keys[:, 1], own, foreign, found)
 
   def row(self, key, own, foreign, found, vocab):
     """One row; own and foreign hold tokens, sentences, words [T]; found: foreign is of another document."""
     budget = own['tokens'].shape[0] - self.slack
     keys = jax.random.split(key, 6)
-    target = jnp.where(jax.random.bernoulli(keys[0], self.short), jax.random.randint(keys[1], (), 2, budget + 1), budget)
+    short = jax.random.randint(keys[1], (), 2, budget + 1)
+    target = jnp.where(jax.random.bernoulli(keys[0], self.short), short, budget)
     size, sentences = (own['sentences'] > 0).sum(), own['sentences'].max()
     # The sentence in which the target is reached is the last of the row.
     sentences = jnp.where(size > target, own['sentences'][target - 1], sentences)
@@ -110,7 +112,8 @@ class NextSentence:
     row = jnp.where(at == 0, vocab.cls, jnp.where((at == keep_a + 1) | (at == end), vocab.sep, row))
     full = size > 0
     return dict(
-        tokens=row, segments=((at <= end) & full).astype(jnp.int32), types=((at > keep_a + 1) & (at <= end)).astype(jnp.int32),
+        tokens=row, segments=((at <= end) & full).astype(jnp.int32),
+        types=((at > keep_a + 1) & (at <= end)).astype(jnp.int32),
         # Words of a foreign B count on behind all words of A.
         words=jnp.where(full, pick('words') + jnp.where(in_b & random, limit + 1, 0), 0),
         nsp=random.astype(jnp.int32))
@@ -128,7 +131,7 @@ def other_document(keys, documents, full, tries: int = 4):
   """
   rows = documents.shape[0]
   def draw(key, row):
-    others = (row + jax.random.randint(jax.random.fold_in(key, 0), (tries,), 1, max(rows, 2))) % rows
+    others = (row + jax.random.randint(key, (tries,), 1, max(rows, 2))) % rows
     good = (documents[others] != documents[row]) & full[others]
     return others[jnp.argmax(good)], good.any()
   return jax.vmap(draw)(keys, jnp.arange(rows))

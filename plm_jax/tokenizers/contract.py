@@ -39,6 +39,7 @@ class Tokenizer(Protocol):
   kind: str
   vocab: Vocab
   pieces: list[str]  # [V] for display
+  starts_word: np.ndarray  # bool [V], True where a piece starts a word
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Ids of `text`. The literal text '[MASK]' is ordinary text, unless `specials`: then it is the special token."""
@@ -48,12 +49,11 @@ class Tokenizer(Protocol):
     """`encode` of each, faster."""
     ...
 
-  def decode(self, ids: Iterable[int]) -> str: ...
-
-  @property
-  def starts_word(self) -> np.ndarray:
-    """bool [V]: True where a piece starts a word."""
+  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """`encode` of N texts as arrays: all ids in a row [T] uint32, and how many each text has [N]. Fastest."""
     ...
+
+  def decode(self, ids: Iterable[int]) -> str: ...
 
   @property
   def hash(self) -> str:

@@ -2,6 +2,7 @@
 from collections.abc import Iterable, Sequence
 import functools
 import io
+import itertools
 import json
 import re
 from typing import Literal
@@ -27,11 +28,14 @@ class SentencePiece:
     size = self._processor.vocab_size()
     if not size:
       raise TokenizerError('not a SentencePiece model: it has no pieces.')
-    self.pieces = [self._processor.id_to_piece(i) for i in range(size)]
+    self.pieces: list[str] = [self._processor.id_to_piece(i) for i in range(size)]
+    ids = {piece: i for i, piece in enumerate(self.pieces)}
+    first = lambda *names: next((ids[name] for name in names if name in ids), -1)
     self.vocab = Vocab(
         size=size, pad=self._processor.pad_id(), unk=self._processor.unk_id(),
-        cls=self._id('[CLS]', '<cls>'), sep=self._id('[SEP]', '<sep>'), mask=self._id('[MASK]', '<mask>'),
+        cls=first('[CLS]', '<cls>'), sep=first('[SEP]', '<sep>'), mask=first('[MASK]', '<mask>'),
         bos=self._processor.bos_id(), eos=self._processor.eos_id())
+    self.starts_word = np.array([self._starts_word(i) for i in range(size)])
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'SentencePiece':
@@ -55,19 +59,16 @@ class SentencePiece:
     """`encode` of each, on one thread: `prepare` runs a process a core."""
     return self._processor.encode(list(texts), num_threads=1)
 
+  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    ids = self.encode_batch(texts)
+    lengths = np.array([len(some) for some in ids], np.int64)
+    return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, lengths.sum()), lengths
+
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`; control pieces decode to nothing."""
     return self._processor.decode([int(i) for i in ids])
 
-  @functools.cached_property
-  def starts_word(self) -> np.ndarray:
-    """True for '▁' pieces, special pieces, punctuation, and pieces that begin with a Chinese character.
-
-    The last two as in ALBERT's `_is_start_piece`: text without spaces would otherwise be one word.
-    """
-    return np.array([self._starts_word(i) for i in range(self.vocab.size)])
-
-  @functools.cached_property
+  @property
   def hash(self) -> str:
     return hash_files(self._files())
 
@@ -80,11 +81,11 @@ class SentencePiece:
              if (i := getattr(self.vocab, name)) >= 0}
     return {'spiece.model': self._model, CONFIG: (json.dumps({'kind': self.kind, **names}, indent=1) + '\n').encode()}
 
-  def _id(self, *names: str) -> int:
-    """Id of the first of `names` that is a piece, -1 for none."""
-    return next((self._processor.piece_to_id(name) for name in names if name in set(self.pieces)), -1)
-
   def _starts_word(self, i: int) -> bool:
+    """True for '▁' pieces, special pieces, punctuation, and pieces that begin with a Chinese character.
+
+    The last two as in ALBERT's `_is_start_piece`: text without spaces would otherwise be one word.
+    """
     piece = self.pieces[i]
     if self._processor.is_byte(i):
       return False

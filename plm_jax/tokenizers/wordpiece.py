@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from plm_jax.tokenizers.contract import CONFIG, TokenizerError, Vocab, hash_files, save_files
+from plm_jax.tokenizers.memo import Memo
 
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
@@ -42,8 +43,9 @@ class WordPiece:
     self.text = text
     ids = check(self.pieces)
     self.vocab = Vocab(len(ids), **{name[1:-1].lower(): ids[name] for name in SPECIALS})
+    self.starts_word = np.array([not piece.startswith('##') for piece in self.pieces])
     self._plain = assemble(ids, text)
-    self._memo: dict[str, tuple[int, ...]] = {}
+    self._memo = Memo(self._encode_words, ASCII_PARTS)
 
   @classmethod
   def load(cls, file: epath.PathLike, text: BertText | None = None) -> 'WordPiece':
@@ -66,30 +68,21 @@ class WordPiece:
     return (self._with_specials if specials else self._plain).encode(text, add_special_tokens=False).ids
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """`encode` of each. No piece crosses a space or touches a Chinese character, so words are encoded once and kept."""
+    ids, lengths = self.encode_flat(texts)
+    return [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] if len(texts) else []
+
+  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """No piece crosses a space or touches a Chinese character, so words are encoded once and remembered."""
     words = [self._words(text) for text in texts]
-    distinct = set().union(*words)
-    unknown = list(distinct.difference(self._memo))
-    if len(self._memo) + len(unknown) > MEMO:
-      self._memo.clear()
-      unknown = list(distinct)
-    encodings = self._plain.encode_batch_fast(unknown, add_special_tokens=False)
-    self._memo.update((word, tuple(encoding.ids)) for word, encoding in zip(unknown, encodings, strict=True))
-    ids = [list(itertools.chain.from_iterable(map(self._memo.__getitem__, line))) for line in words]
-    for word in unknown:
-      if len(word) > LONG:
-        del self._memo[word]
-    return ids
+    ids, sizes = self._memo.gather(list(itertools.chain.from_iterable(words)))
+    ends = np.concatenate([[0], np.cumsum(sizes)])[np.cumsum([len(line) for line in words], dtype=np.int64)]
+    return ids, np.diff(ends, prepend=0)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
     return re.sub(f'(?<=[{CJK}]) (?=[{CJK}])', '', self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
 
-  @functools.cached_property
-  def starts_word(self) -> np.ndarray:
-    return np.array([not piece.startswith('##') for piece in self.pieces])
-
-  @functools.cached_property
+  @property
   def hash(self) -> str:
     return hash_files(self._files())
 
@@ -110,9 +103,12 @@ class WordPiece:
     return {'vocab.txt': vocab.encode(), CONFIG: (json.dumps(config, indent=1) + '\n').encode()}
 
   def _words(self, text: str) -> list[str]:
-    if text.isascii() or not self.text.chinese_chars:
+    if text.isascii() or not self.text.chinese_chars or not CHINESE.search(text):
       return text.split(' ')
     return WORDS.findall(text)
+
+  def _encode_words(self, words: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in self._plain.encode_batch_fast(words, add_special_tokens=False)]
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:
@@ -163,10 +159,10 @@ def train_wordpiece(
   return WordPiece(fit(size, characters), text)
 
 
-CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; characters outside them are still encoded right, only unmemoised
+CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded as parts of longer words
+CHINESE = re.compile(f'[{CJK}]')
 WORDS = re.compile(f'[{CJK}]|[^ {CJK}]+')
-MEMO = 1 << 18  # words kept, some 60 MB
-LONG = 32  # characters; longer words seldom come back
+ASCII_PARTS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')  # BERT sets every ASCII sign apart
 
 
 def assemble(ids: dict[str, int], text: BertText) -> tokenizers.Tokenizer:

@@ -1,0 +1,34 @@
+"""Options of the test suite, and the table of the parity tests at its end."""
+import collections
+import pathlib
+
+GOLDEN = pathlib.Path(__file__).parent / 'tests' / 'golden'
+
+
+def pytest_addoption(parser):
+  parser.addoption('--oracles', metavar='DIR', default=str(GOLDEN),
+                   help='folder of parity cases, FAMILY/CASE/case.json and its files (default: tests/golden)')
+
+
+def pytest_terminal_summary(terminalreporter):
+  """Case, output, error, tolerance, verdict; what is not supported is listed and counted."""
+  found = collections.OrderedDict()
+  for reports in terminalreporter.stats.values():
+    for report in reports:
+      rows = dict(getattr(report, 'user_properties', ())).get('parity')
+      if rows is not None:
+        found[report.nodeid] = rows
+  if not found:
+    return
+  rows = [row for case in sorted(found) for row in found[case]]
+  width = [max(len(row[column]) for row in rows) for column in range(2)]
+  write = terminalreporter.write_line
+  terminalreporter.section('parity')
+  write(f'{"case":{width[0]}}  {"output":{width[1]}}  {"error":>9}  {"tolerance":>9}  verdict')
+  for case, output, error, tolerance, verdict in rows:
+    write(f'{case:{width[0]}}  {output:{width[1]}}  {error:>9}  {tolerance:>9}  {verdict}')
+  counts = collections.Counter(row[4].split(':')[0] for row in rows)
+  cases = collections.Counter('unsupported' if row[4].startswith('unsupported') else 'run' for row in
+                              {row[0]: row for row in rows}.values())
+  write(f'cases: {cases["run"]} run, {cases["unsupported"]} unsupported; '
+        f'outputs: {counts["ok"]} ok, {counts["FAILED"]} failed')

@@ -1,0 +1,264 @@
+"""Checkpoints of other libraries: transformers both ways, the original TensorFlow ones in.
+
+    imported = convert.load('bert-base-uncased/')
+    outputs = imported.model().apply({'params': imported.params}, batch)
+    convert.save('out/', imported.config, imported.params, imported.tokenizer)
+
+What differs between families is data beside their models (`plm_jax.convert.rules.Family`). Whatever a file holds beyond
+that is refused by name. Parameters are float32 here; a float16 or bfloat16 file is widened exactly.
+"""
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import importlib
+import pathlib
+import re
+from typing import Any
+
+from etils import epath
+import flax.linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.architectures.encoder import WithHeads
+from plm_jax.convert import attributes, files, rules, vocabulary
+from plm_jax.convert.rules import ConvertError, Family
+from plm_jax.tokenizers import Tokenizer
+
+__all__ = ['ConvertError', 'Imported', 'family_of', 'is_checkpoint', 'load', 'save', 'tensors']
+
+# model_type of transformers -> the module that holds FAMILY, and ORIGINAL for checkpoints older than transformers.
+FAMILIES = {'bert': 'plm_jax.models.bert'}
+CONFIG, ORIGINAL_CONFIG = 'config.json', 'bert_config.json'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Imported:
+  """A checkpoint in our terms."""
+
+  config: Any
+  """of the backbone"""
+  params: Any
+  """numpy float32, the tree of `model()`"""
+  tokenizer: Tokenizer | None
+  """None where the folder has none"""
+  heads: Mapping[str, nn.Module]
+  """the heads whose parameters there are"""
+  missing: tuple[str, ...]
+  """heads that were asked for and are not in the file"""
+  family: str
+  """model_type of transformers"""
+  extra: Mapping[str, Any]
+  """attributes of their configuration that have no place in ours: labels, ids of special tokens, ..."""
+  form: Mapping[str, tuple[str, str]]
+  """tensor in the file -> (its name in the rules, its type): what an export needs to give back the same"""
+
+  def model(self) -> WithHeads:
+    return WithHeads(family_of(self.family).backbone(self.config), dict(self.heads))
+
+
+def load(path: epath.PathLike, heads: Sequence[str] | None = None) -> Imported:
+  """The checkpoint in folder `path`: config.json with safetensors, or bert_config.json with bert_model.ckpt.*.
+
+  heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. Raises ConvertError for
+  whatever is not understood, naming every tensor and attribute; TokenizerError for a damaged vocabulary.
+  """
+  folder, family, said, source = open_checkpoint(files.local(path))
+  original = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
+  renamed = files.Renamed(source, original.get)
+  try:
+    config = attributes.read(family, said)
+    config = attributes.replace(config, {field: name in renamed.tensors for field, name in family.parts.items()})
+    chosen, missing = choose_heads(family, said, renamed.tensors, heads)
+    modules = {name: family.heads[name].make(config, attributes.number_of_classes(said)) for name in chosen}
+    shapes = parameter_shapes(family, config, modules)
+    used = [*family.rules, *(rule for name in chosen for rule in family.heads[name].rules)]
+    known = {name for head in family.heads.values() for rule in head.rules for name in rule.names(())}
+    params = rules.read(used, shapes, renamed, known)
+  except ConvertError as error:
+    raise ConvertError(f'{path}: {error}') from error
+  extra = {name: value for name, value in said.items() if name in attributes.IGNORED | family.ignored}
+  # Names of another library than the one that is written are of no use to an export.
+  form = {} if family is not family_of(family.name) else {
+      name: (new, source.tensors[name][1]) for name, new in original.items()}
+  tokenizer = vocabulary.load(folder)
+  return Imported(
+      config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra, form)
+
+
+def save(
+    folder: epath.PathLike,
+    config: Any,
+    params: Any,
+    tokenizer: Tokenizer | None = None,
+    dtype: str | None = None,
+    like: Imported | None = None,
+    family: str = 'bert',
+    shard_bytes: int = 5 << 30,
+) -> None:
+  """Writes what transformers reads with AutoModelForPreTraining and its like, and AutoTokenizer: all of it or nothing.
+
+  params: the tree of WithHeads, 'backbone' and 'heads_NAME'. dtype: float32, float16 or bfloat16; None: as in `like`,
+  else float32. like: an import, whose names of tensors, types, labels and special ids are used again, so that the
+  export of an import is the same to the bit. shard_bytes: size above which a file is split. Raises ConvertError for
+  what transformers cannot hold, or a folder that is not empty.
+  """
+  kind = family_of(like.family if like else family)
+  said, arrays = describe(kind, config, params, tokenizer, like), tensors(kind, params, copies=bool(like))
+  types = {name: short for short, found in rules.DTYPES.items() for name in [found.name]}
+  if dtype is not None and dtype not in types:
+    raise ConvertError(f'dtype is one of {", ".join(types)}, got {dtype!r}')
+  targets: dict[str, list[tuple[str, str]]] = {}
+  for name, (new, old_type) in (like.form if like else {}).items():
+    targets.setdefault(new, []).append((name, old_type))
+  bare = not any(name.startswith('heads_') for name in params)
+
+  def pairs():
+    for name, x in arrays:
+      plain = name.removeprefix(kind.prefix) if bare else name
+      places = targets.get(name, [(plain, 'F32')] if name not in optional(kind) else [])
+      for place, old_type in places:
+        short = types[dtype] if dtype and old_type in rules.DTYPES else old_type
+        yield place, files.cast(place, x, short)
+
+  with files.fresh_folder(folder) as draft:
+    files.write_safetensors(draft, pairs(), shard_bytes)
+    if tokenizer:
+      vocabulary.save(draft, tokenizer, config.max_length)
+    said['dtype'] = dtype or (like and like.extra.get('dtype', like.extra.get('torch_dtype'))) or 'float32'
+    files.write_json(draft / CONFIG, said)
+
+
+def tensors(family: Family, tree: Any, copies: bool = False):
+  """Our parameters, or gradients alike, as (their name, numpy array in their layout) pairs."""
+  flat = flatten_dict(nn.unbox(tree), sep='/')
+  if any('/block_0/' in name for name in flat):
+    raise ConvertError('these parameters are of a model with --model.stack.scan=False: the converter takes the form '
+                       'with all layers in one array')
+  heads = [head for name, head in family.heads.items() if f'heads_{name}' in tree]
+  return rules.write([*family.rules, *(rule for head in heads for rule in head.rules)], flat, copies)
+
+
+def is_checkpoint(folder: epath.PathLike) -> bool:
+  """Whether the folder, or TensorFlow's prefix x.ckpt, looks like another library's checkpoint, not like a run."""
+  if '://' in str(folder):
+    return False
+  folder = files.local(folder)
+  if not folder.is_dir():
+    return folder.suffix in files.FOREIGN
+  if not (folder / CONFIG).exists():
+    return (folder / ORIGINAL_CONFIG).exists()
+  return 'is' not in files.read_json(folder / CONFIG)
+
+
+def family_of(name: str, original: bool = False) -> Family:
+  if name not in FAMILIES:
+    raise ConvertError(f'models of type {name!r} are not known; known are {", ".join(FAMILIES)}')
+  module = importlib.import_module(FAMILIES[name])
+  return module.ORIGINAL if original else module.FAMILY
+
+
+def open_checkpoint(path: pathlib.Path):
+  """-> (folder, family, contents of the config, source of tensors)."""
+  prefix = path
+  if path.is_dir() and (path / ORIGINAL_CONFIG).exists() and not (path / CONFIG).exists():
+    found = sorted(path.glob('*.ckpt*.index'))
+    if len(found) != 1:
+      raise ConvertError(f'{path} has {len(found)} TensorFlow checkpoints (*.ckpt.index), expected one: name it')
+    prefix = found[0].with_suffix('')
+  if prefix.with_name(f'{prefix.name}.index').exists() and not prefix.is_dir():
+    said = files.read_json(prefix.parent / ORIGINAL_CONFIG)
+    return prefix.parent, family_of('bert', original=True), said, files.TensorFlow(prefix)
+  if path.is_file():
+    raise ConvertError(files.advice(str(path)) if path.suffix in files.FOREIGN else
+                       f'{path} is a file: give the folder that holds it, with its {CONFIG}')
+  if not (path / CONFIG).exists():
+    raise ConvertError(f'{path} has neither a {CONFIG} nor a {ORIGINAL_CONFIG}' if path.is_dir() else
+                       f'there is no folder {path}')
+  said = files.read_json(path / CONFIG)
+  return path, family_of(model_type(said)), said, files.SafeTensors(path)
+
+
+def model_type(said: Mapping[str, Any]) -> str:
+  """Configurations from before 2020 do not say; their class does."""
+  if 'model_type' in said:
+    return said['model_type']
+  for name in FAMILIES:
+    if set(said.get('architectures') or ()) & set(family_of(name).classes):
+      return name
+  raise ConvertError(f'{CONFIG} says no model_type')
+
+
+def rename(family: Family, name: str) -> str | None:
+  """A tensor's name in the rules; None for what is no parameter."""
+  if any(re.search(pattern, name) for pattern in family.skipped):
+    return None
+  return files.renamer(family.aliases)(name)
+
+
+def choose_heads(family: Family, said: Mapping[str, Any], names: Mapping[str, Any], wanted: Sequence[str] | None):
+  """-> (heads to read, heads that are wanted and not there)."""
+  rules.refuse([f'{name!r}; known are {", ".join(family.heads)}' for name in wanted or () if name not in family.heads],
+               'no such head')
+  own = {name: {rule.theirs for rule in head.rules if not rule.copy} for name, head in family.heads.items()}
+  present = [name for name in family.heads if own[name] & set(names)]
+  # One name, several meanings: `classifier.weight` is of whichever head the caller or the configuration says.
+  declared = wanted if wanted is not None else [
+      name for cls in said.get('architectures') or () for name in family.classes.get(cls, ())]
+  for name in list(present):
+    rivals = [other for other in present if own[other] & own[name]]
+    if len(rivals) > 1:
+      keep = [other for other in rivals if other in declared]
+      if len(keep) != 1 and wanted is None:
+        raise ConvertError(f'{", ".join(sorted(own[name]))} may be of the heads {", ".join(rivals)}, and the '
+                           'configuration names no class that tells: give heads=')
+      present = [other for other in present if other not in rivals or other in keep[:1]]
+  if wanted is None:
+    return present, ()
+  return [name for name in present if name in wanted], tuple(name for name in wanted if name not in present)
+
+
+def parameter_shapes(family: Family, config: Any, heads: Mapping[str, nn.Module]) -> dict[str, tuple[int, ...]]:
+  """'a/b/c' -> shape of every parameter of the model with these heads."""
+  ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+  model = WithHeads(family.backbone(config), dict(heads))
+  shapes = jax.eval_shape(model.init, jax.random.key(0), {'tokens': ids, 'segments': ids})['params']
+  return {name: x.shape for name, x in flatten_dict(nn.unbox(shapes), sep='/').items()}
+
+
+def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | None, like: Imported | None) -> dict:
+  """The contents of their config.json. Raises ConvertError where the parameters are not of this configuration."""
+  heads = [name.removeprefix('heads_') for name in params if name.startswith('heads_')]
+  rules.refuse([f'head {name} has no counterpart there' for name in heads if name not in family.heads])
+  classes = [cls for cls, names in family.classes.items() if set(names) == set(heads)] or (
+      like and like.extra.get('architectures'))
+  if not classes:
+    raise ConvertError(f'transformers has no {family.name} class with the heads {", ".join(heads)}: leave one out')
+  said = {**(like.extra if like else {}), 'model_type': family.name, 'architectures': [*classes][:1],
+          **attributes.write(family, config)}
+  said.pop('torch_dtype', None)
+  said.setdefault('pad_token_id', tokenizer.vocab.pad if tokenizer else 0)
+  biases = [np.shape(params[f'heads_{name}']['dense']['bias'])[0] for name in heads if name in LABELLED]
+  if biases and len(said.get('id2label') or ()) != biases[0]:
+    said['id2label'] = {str(number): f'LABEL_{number}' for number in range(biases[0])}
+    said['label2id'] = {label: int(number) for number, label in said['id2label'].items()}
+  modules = {name: family.heads[name].make(config, biases[0] if biases else 2) for name in heads}
+  shapes = parameter_shapes(family, config, modules)
+  found = {name: np.shape(x) for name, x in flatten_dict(nn.unbox(params), sep='/').items()}
+  rules.refuse([f'{name}: {list(found[name]) if name in found else "missing"}, expected '
+                f'{list(shapes[name]) if name in shapes else "nothing"}'
+                for name in sorted(found.keys() | shapes.keys()) if found.get(name) != shapes.get(name)],
+               'the parameters are not those of the configuration')
+  return said
+
+
+LABELLED = ('label', 'tags')  # heads whose classes have names
+
+
+@functools.cache
+def optional(family: Family) -> frozenset[str]:
+  """Names of tensors that are copies of others: written only where an import had them."""
+  every = [*family.rules, *(rule for head in family.heads.values() for rule in head.rules)]
+  return frozenset(name for rule in every if rule.copy for name in rule.names((0,)))

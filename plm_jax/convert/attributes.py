@@ -1,0 +1,103 @@
+"""Their config.json to our configuration and back."""
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+from plm_jax import config as config_lib
+from plm_jax.convert.rules import Attribute, ConvertError, Family, refuse
+
+# Of every model of transformers: attributes that change nothing about an encoder's outputs. Labels and ids of special
+# tokens among them are kept and written back.
+IGNORED = frozenset({
+    '_attn_implementation', '_attn_implementation_autoset', '_commit_hash', '_name_or_path', 'architectures',
+    'attn_implementation', 'bad_words_ids', 'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward',
+    'classifier_dropout', 'cls_token_id', 'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dtype',
+    'early_stopping', 'encoder_no_repeat_ngram_size', 'eos_token_id', 'exponential_decay_length_penalty',
+    'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id', 'gradient_checkpointing', 'id2label',
+    'initializer_factor', 'label2id', 'language', 'length_penalty', 'mask_token_id', 'max_length', 'min_length',
+    'model_type', 'name', 'no_repeat_ngram_size', 'num_beam_groups', 'num_beams', 'num_labels',
+    'num_return_sequences', 'output_attentions', 'output_hidden_states', 'output_past', 'output_scores',
+    'pad_token_id', 'prefix', 'problem_type', 'remove_invalid_values', 'repetition_penalty', 'return_dict',
+    'return_dict_in_generate', 'sep_token_id', 'suppress_tokens', 'task_specific_params', 'temperature',
+    'tf_legacy_loss', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript', 'transformers_version',
+    'typical_p', 'unk_token_id', 'use_bfloat16', 'use_cache', 'use_return_dict',
+})
+# Of every model of transformers: attributes that we know at their default only.
+FIXED = {
+    'add_cross_attention': False, 'auto_map': {}, 'cross_attention_hidden_size': None, 'is_decoder': False,
+    'is_encoder_decoder': False, 'pruned_heads': {}, 'tie_encoder_decoder': False,
+    'tie_word_embeddings': True,
+}
+# Fields of ours that say how a model is computed or begins, not which one it is.
+FREE = {'block.dtype', 'stack.scan', 'stack.remat', 'position_init'}
+
+
+def read(family: Family, said: Mapping[str, Any]) -> Any:
+  """The contents of their config.json -> our configuration of the backbone.
+
+  Raises ConvertError that names every attribute that is unknown, or not at the value that we know.
+  """
+  fixed = {**FIXED, **family.fixed}
+  handled = {attribute.theirs for attribute in family.attributes}
+  # null is their other way to say no.
+  wrong = [f'attribute {name} is {value!r}, known at {fixed[name]!r} only' for name, value in said.items()
+           if name in fixed and value != fixed[name] and (value is not None or fixed[name])]
+  wrong += [f'unknown attribute {name}: {value!r}'
+            for name, value in said.items() if name not in handled | fixed.keys() | IGNORED | family.ignored]
+  values = {}
+  for attribute in family.attributes:
+    value = said.get(attribute.theirs, attribute.default)
+    known = dict(attribute.values)
+    if known and value not in known:
+      wrong.append(f'attribute {attribute.theirs} is {value!r}, known are {", ".join(map(repr, known))}')
+    values[attribute.ours] = known.get(value) if known else value
+  refuse(wrong, 'cannot convert the configuration')
+  try:
+    return replace(family.config, values)
+  except ValueError as error:
+    raise ConvertError(f'cannot convert the configuration: {error}') from error
+
+
+def write(family: Family, config: Any) -> dict[str, Any]:
+  """Our configuration -> their attributes. Raises ConvertError that names every field they have no attribute for."""
+  values = {attribute.theirs: outward(attribute, get(config, attribute.ours)) for attribute in family.attributes}
+  if config.stack.unique == config.stack.layers:
+    config = replace(config, {'stack.unique': 0})
+  lost = [line.split(' -> ')[0] for line in config_lib.differences(config, read(family, values))]
+  refuse([f'{line} has no counterpart there' for line in lost if line.split(':')[0] not in FREE | family.parts.keys()],
+         f'cannot write this model as a {family.name} of transformers')
+  return values
+
+
+def number_of_classes(said: Mapping[str, Any]) -> int:
+  """Classes of a classification head."""
+  return len(said['id2label']) if said.get('id2label') else said.get('num_labels', 2)
+
+
+def outward(attribute: Attribute, value: Any) -> Any:
+  if not attribute.values:
+    return value
+  for theirs, ours in attribute.values:
+    if ours == value:
+      return theirs
+  raise ConvertError(f'{attribute.ours} is {value!r}, which transformers does not have for {attribute.theirs}')
+
+
+def get(config: Any, path: str) -> Any:
+  for name in path.split('.'):
+    config = getattr(config, name)
+  return config
+
+
+def replace(config: Any, values: Mapping[str, Any]) -> Any:
+  """`config` with new values under paths like 'block.width'; the fields of one dataclass change together."""
+  fields: dict[str, Any] = {}
+  nested: dict[str, dict[str, Any]] = {}
+  for path, value in values.items():
+    name, _, rest = path.partition('.')
+    if rest:
+      nested.setdefault(name, {})[rest] = value
+    else:
+      fields[name] = value
+  return dataclasses.replace(
+      config, **fields, **{name: replace(getattr(config, name), inner) for name, inner in nested.items()})

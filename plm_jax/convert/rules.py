@@ -1,0 +1,210 @@
+"""Rename rules: one mechanism for all families, read in both directions. The rules are data, and lie beside the models.
+
+A rule names a parameter of ours, tensors of theirs, and the layout between them. `{n}` in their name counts layers:
+ours has them all in one array with a leading axis [N].
+"""
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+import dataclasses
+import math
+from typing import Any, Protocol
+
+import flax.linen as nn
+import ml_dtypes
+import numpy as np
+
+DTYPES = {'F32': np.dtype(np.float32), 'F16': np.dtype(np.float16), 'BF16': np.dtype(ml_dtypes.bfloat16)}
+Shape = tuple[int, ...]
+
+
+class ConvertError(ValueError):
+  """A checkpoint of another library that is not understood in full, or a model of ours that it cannot hold."""
+
+
+class Layout(Protocol):
+  """How the axes of one layer's parameter differ; no arithmetic, so that both directions are exact."""
+
+  def shape(self, ours: Shape) -> Shape:
+    """Their shape."""
+    ...
+
+  def theirs(self, x: np.ndarray) -> np.ndarray: ...
+
+  def ours(self, x: np.ndarray, shape: Shape) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Same:
+  """The same axes, but for those of a bias [H, A], which they keep as one."""
+
+  flat: bool = False
+
+  def shape(self, ours):
+    return (math.prod(ours),) if self.flat else ours
+
+  def theirs(self, x):
+    return x.reshape(self.shape(x.shape))
+
+  def ours(self, x, shape):
+    return x.reshape(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+  """A kernel [*inputs, *outputs] that they keep as a matrix: [out, in] in torch, [in, out] in TensorFlow and Conv1D."""
+
+  inputs: int = 1  # axes of ours that are contracted
+  transposed: bool = True
+
+  def shape(self, ours):
+    rows, columns = math.prod(ours[:self.inputs]), math.prod(ours[self.inputs:])
+    return (columns, rows) if self.transposed else (rows, columns)
+
+  def theirs(self, x):
+    x = x.reshape(math.prod(x.shape[:self.inputs]), -1)
+    return x.T if self.transposed else x
+
+  def ours(self, x, shape):
+    return (x.T if self.transposed else x).reshape(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+  """0, 1, 2, ... [1, rows]: the buffer that old checkpoints hold beside a position table."""
+
+  def shape(self, ours):
+    return (1, ours[0])
+
+  def theirs(self, x):
+    return np.arange(x.shape[0])[None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One parameter of ours, 'backbone/pooler/kernel', and where they have it."""
+
+  ours: str
+  theirs: str
+  layout: Any = Same()
+  copy: bool = False  # what another rule gives already: need not be there, has to agree where it is, is not written
+
+  def names(self, shape: Shape) -> list[str]:
+    return [self.theirs.format(n=n) for n in range(shape[0])] if self.stacked else [self.theirs]
+
+  @property
+  def stacked(self) -> bool:
+    return '{n}' in self.theirs
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+  """A head that they know too. make(the backbone's config, number of classes) -> the module."""
+
+  make: Callable[[Any, int], nn.Module]
+  rules: tuple[Rule, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+  """A field of their configuration that is one of ours."""
+
+  theirs: str
+  ours: str  # 'block.width'
+  default: Any  # of theirs, where their file leaves it out
+  values: tuple[tuple[Any, Any], ...] = ()  # (theirs, ours); of several alike the first is written; none: unchanged
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Family:
+  """All that the converter has to know of a family: data beside the model."""
+
+  name: str  # their model_type
+  backbone: Callable[[Any], nn.Module]  # from our config
+  config: Any  # ours, with the defaults of what they have no attribute for
+  attributes: tuple[Attribute, ...]
+  fixed: Mapping[str, Any]  # attributes that we know at this value only
+  ignored: frozenset[str]  # attributes that change nothing we compute
+  rules: tuple[Rule, ...]
+  parts: Mapping[str, str]  # field of our config that is true where this tensor is there
+  heads: Mapping[str, Head]
+  classes: Mapping[str, tuple[str, ...]]  # their class -> its heads; the first with the same heads is written
+  prefix: str  # of the backbone's tensors, which their class without heads leaves out
+  aliases: tuple[tuple[str, str], ...] = ()  # regular expressions of old names, and their replacements
+  skipped: tuple[str, ...] = ()  # regular expressions of what is no parameter: an optimizer's state
+
+
+class Source(Protocol):
+  """Tensors of a file, read one at a time."""
+
+  tensors: Mapping[str, tuple[Shape, str]]  # name -> (shape, safetensors' name of the type)
+
+  def read(self, name: str) -> np.ndarray: ...
+
+
+def read(rules: Iterable[Rule], shapes: Mapping[str, Shape], source: Source, known: Container[str] = ()):
+  """Parameters of `shapes` ('a/b/c' -> shape) from `source` -> float32 arrays under the same keys.
+
+  Raises ConvertError that names every tensor that is missing, unknown (`known` ones are left alone), of another shape
+  or type, or a copy that disagrees.
+  """
+  rules = [rule for rule in rules if rule.ours in shapes]
+  names = {name for rule in rules for name in rule.names(shapes[rule.ours])}
+  wrong = [problem for rule in rules for problem in problems(rule, shapes[rule.ours], source)]
+  wrong += [f'no rule for our parameter {path} {list(shapes[path])}'
+            for path in shapes if path not in {rule.ours for rule in rules if not rule.copy}]
+  wrong += [f'unknown tensor {name} {list(shape)}'
+            for name, (shape, _) in source.tensors.items() if name not in names and name not in known]
+  refuse(wrong)
+  params = {}
+  for rule in rules:
+    if not rule.copy:
+      params[rule.ours] = x = np.empty(shapes[rule.ours], np.float32)
+      for layer, name in zip(x if rule.stacked else [x], rule.names(x.shape), strict=True):
+        layer[...] = rule.layout.ours(source.read(name), layer.shape)
+  for rule in rules:
+    if rule.copy:
+      x = params[rule.ours]
+      for layer, name in zip(x if rule.stacked else [x], rule.names(x.shape), strict=True):
+        if name in source.tensors and not np.array_equal(source.read(name), rule.layout.theirs(layer)):
+          wrong.append(f'{name} differs from what it has to equal, {twin(rule, rules)}')
+  refuse(wrong)
+  return params
+
+
+def write(rules: Iterable[Rule], params: Mapping[str, Any], copies: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+  """(their name, array as it lies in `params`) of every tensor; `copies` too, if asked for.
+
+  Raises ConvertError for parameters that no rule names.
+  """
+  rules = [rule for rule in rules if rule.ours in params]
+  refuse([f'no counterpart for the parameter {path} {list(np.shape(x))}'
+          for path, x in params.items() if path not in {rule.ours for rule in rules}])
+  for rule in rules:
+    if copies or not rule.copy:
+      x = np.asarray(params[rule.ours])
+      for layer, name in zip(x if rule.stacked else [x], rule.names(x.shape), strict=True):
+        yield name, rule.layout.theirs(layer)
+
+
+def refuse(problems: list[str], about: str = 'cannot convert') -> None:
+  if problems:
+    raise ConvertError(f'{about}:\n  ' + '\n  '.join(problems))
+
+
+def problems(rule: Rule, shape: Shape, source: Source) -> Iterator[str]:
+  expected = rule.layout.shape(shape[1:] if rule.stacked else shape)
+  for name in rule.names(shape):
+    if name not in source.tensors:
+      if not rule.copy:
+        yield f'missing tensor {name} {list(expected)}'
+      continue
+    found, dtype = source.tensors[name]
+    if tuple(found) != expected:
+      yield f'tensor {name} is {list(found)}, the configuration makes it {list(expected)}'
+    elif dtype not in DTYPES and not isinstance(rule.layout, Count):
+      yield f'tensor {name} is of type {dtype}, expected one of {", ".join(DTYPES)}'
+
+
+def twin(rule: Rule, rules: list[Rule]) -> str:
+  if isinstance(rule.layout, Count):
+    return '0, 1, 2, ...'
+  return next(other.theirs for other in rules if other.ours == rule.ours and not other.copy)

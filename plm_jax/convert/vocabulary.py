@@ -1,0 +1,79 @@
+"""Tokenizer files that transformers reads and writes."""
+import json
+import pathlib
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+
+from plm_jax.convert.files import read_json, write_json
+from plm_jax.convert.rules import ConvertError
+from plm_jax.tokenizers import BertText, Tokenizer, WordPiece
+from plm_jax.tokenizers import load as load_ours
+from plm_jax.tokenizers.contract import CONFIG
+from plm_jax.tokenizers.wordpiece import SPECIALS, assemble
+
+FAST = 'tokenizer.json'
+
+
+def load(folder: pathlib.Path) -> Tokenizer | None:
+  """The tokenizer of a checkpoint's folder, None where there is none.
+
+  Raises ConvertError or TokenizerError for one that would give other ids here than there.
+  """
+  if (folder / FAST).exists():
+    return from_fast(folder)
+  if (folder / 'vocab.txt').exists() or list(folder.glob('*.model')):
+    return load_ours(folder)
+  return None
+
+
+def save(folder: pathlib.Path, tokenizer: Tokenizer, max_length: int) -> None:
+  """Writes our files, and those that make transformers' AutoTokenizer give the same ids."""
+  if not isinstance(tokenizer, WordPiece):
+    raise ConvertError(f'a {tokenizer.kind} tokenizer cannot be written for this model; expected a WordPiece one')
+  tokenizer.save(folder)
+  write_json(folder / CONFIG, {**read_json(folder / CONFIG), 'model_max_length': max_length})
+  write_fast(folder / FAST, tokenizer)
+
+
+def from_fast(folder: pathlib.Path) -> WordPiece:
+  """A `tokenizer.json` of the kind that BertTokenizer writes; its normalisation may be said in the config beside it."""
+  path = folder / FAST
+  said = read_json(path)
+  model, normalizer, words = (said.get(key) or {} for key in ('model', 'normalizer', 'pre_tokenizer'))
+  expect(path, 'model.type', model.get('type'), 'WordPiece')
+  expect(path, 'model.unk_token', model.get('unk_token'), '[UNK]')
+  expect(path, 'model.continuing_subword_prefix', model.get('continuing_subword_prefix'), '##')
+  expect(path, 'model.max_input_chars_per_word', model.get('max_input_chars_per_word'), 100)
+  expect(path, 'normalizer.type', normalizer.get('type'), 'BertNormalizer')
+  expect(path, 'normalizer.clean_text', normalizer.get('clean_text'), True)
+  expect(path, 'pre_tokenizer.type', words.get('type'), 'BertPreTokenizer')
+  ids = model.get('vocab', {})
+  pieces = sorted(ids, key=ids.__getitem__)
+  expect(path, 'ids of the vocabulary', [ids[piece] for piece in pieces], list(range(len(pieces))))
+  extra = [token['content'] for token in said.get('added_tokens', []) if token['content'] not in SPECIALS]
+  expect(path, 'added_tokens besides the special ones', extra, [])
+  beside = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+  # transformers makes the normaliser anew from the config beside it, where that says how.
+  return WordPiece(pieces, BertText(
+      beside.get('do_lower_case', normalizer.get('lowercase', True)),
+      beside.get('strip_accents', normalizer.get('strip_accents')),
+      beside.get('tokenize_chinese_chars', normalizer.get('handle_chinese_chars', True))))
+
+
+def write_fast(path: pathlib.Path, tokenizer: WordPiece) -> None:
+  """The same tokenizer, with BERT's template for one text and for a pair."""
+  fast = assemble({piece: number for number, piece in enumerate(tokenizer.pieces)}, tokenizer.text)
+  fast.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True) for name in SPECIALS])
+  vocab = tokenizer.vocab
+  fast.post_processor = processors.TemplateProcessing(
+      single='[CLS]:0 $A:0 [SEP]:0', pair='[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1',
+      special_tokens=[('[CLS]', vocab.cls), ('[SEP]', vocab.sep)])
+  path.write_text(json.dumps(json.loads(fast.to_str()), ensure_ascii=False) + '\n')
+
+
+def expect(path: pathlib.Path, what: str, found: Any, known: Any) -> None:
+  if found != known:
+    shown = repr(found)
+    raise ConvertError(f'{path}: {what} is {shown[:200]}{"..." * (len(shown) > 200)}, known at {str(known)[:50]} only')

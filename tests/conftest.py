@@ -1,0 +1,45 @@
+"""Every test runs on the CPU, with eight devices; what asks for no mesh runs on the first of them."""
+import os
+
+os.environ['JAX_PLATFORMS'] = 'cpu'
+# Most of the tests' time is compilation; what is compiled runs for milliseconds.
+os.environ['XLA_FLAGS'] = ' '.join([
+    os.environ.get('XLA_FLAGS', ''), '--xla_force_host_platform_device_count=8', '--xla_backend_optimization_level=0'])
+
+import jax
+import pytest
+import tiny
+
+from plm_jax.step import init_state
+
+
+@pytest.fixture(autouse=True, scope='session')
+def cache_folder(tmp_path_factory):
+  """Nothing is read from or written to the user's own cache."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('PLM_JAX_CACHE', str(tmp_path_factory.mktemp('cache')))
+    yield
+
+
+@pytest.fixture(scope='session')
+def vocab():
+  return tiny.VOCAB
+
+
+@pytest.fixture(scope='session')
+def windows():
+  """16 rows, of which two are padding alone."""
+  batch = tiny.windows(16)
+  for name in ('tokens', 'segments', 'sentences', 'words'):
+    batch[name][[5, 11]] = 0
+  return batch
+
+
+@pytest.fixture(scope='session')
+def learner():
+  return tiny.learner()
+
+
+@pytest.fixture(scope='session')
+def params(learner, windows):
+  return tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))

@@ -1,0 +1,248 @@
+import contextlib
+import errno
+import hashlib
+import json
+import random
+
+import numpy as np
+import pytest
+
+from plm_jax import tokenizers
+from plm_jax.data import encode, prepare, records, sources
+from plm_jax.data.prepare import PrepareConfig
+
+WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house', 'tree', 'sky', 'sea']
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  """60 documents of one to nine sentences; every tenth is a copy of another."""
+  rng = random.Random(0)
+  sentence = lambda: ' '.join(rng.choices(WORDS, k=rng.randint(3, 12))).capitalize() + '.'
+  documents = ['\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(rng.randint(1, 3))) for _ in range(60)]
+  documents[9::10] = documents[4::10]
+  path = tmp_path_factory.mktemp('corpus') / 'corpus.txt'
+  path.write_text('\n\n'.join(documents) + '\n')
+  return path
+
+
+@pytest.fixture(scope='module')
+def vocab(corpus, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('vocab')
+  tokenizers.train_wordpiece(corpus.read_text().split('\n'), 60).save(folder)
+  return folder
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch):
+  monkeypatch.setattr(encode, 'UNIT', 500)
+
+
+@pytest.fixture
+def config(corpus, vocab):
+  return PrepareConfig(str(corpus), str(vocab), heldout=0.2, shard_tokens=300, workers=1)
+
+
+def replace(config, **changes):
+  return prepare.dataclasses.replace(config, **changes)
+
+
+def digests(folder):
+  files = sorted(path for path in folder.rglob('*') if path.is_file())
+  return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def read(folder, split):
+  """Documents of a split as lists of sentences, pieces with a bar before the starts of words."""
+  meta, tokenizer = records.read_meta(folder), tokenizers.load(folder)
+  documents = []
+  for shard in meta.shards(split):
+    tokens, sentences = records.open_tokens(folder, shard), records.read_sentences(folder, shard)
+    ends = np.append(sentences['start'], shard.tokens)
+    documents += [[] for _ in range(shard.documents)]
+    for i, (start, document) in enumerate(sentences):
+      pieces = [('|' if flags & records.WORD else '') + tokenizer.pieces[token].removeprefix('##')
+                for token, flags in tokens[start:ends[i + 1]]]
+      documents[int(document) - shard.documents].append(''.join(pieces))
+  return documents
+
+
+def test_records_are_the_text(config, corpus, tmp_path):
+  meta = prepare.prepare(config, tmp_path)
+  assert meta == records.read_meta(tmp_path)
+  text = {split: [' '.join(document).replace('|', ' ').split() for document in read(tmp_path, split)]
+          for split in ('train', 'heldout')}
+  source = [document.lower().replace('.', ' .').split() for document in corpus.read_text().split('\n\n')]
+  assert sorted(text['train'] + text['heldout']) == sorted(source)
+  in_order = iter(source)
+  assert all(document in in_order for document in text['train'])  # reading order is kept
+  assert all(300 <= shard.tokens < 600 for shard in meta.train[:-1])
+  assert 5 <= len(text['heldout']) <= 20
+  assert not any(document in text['train'] for document in text['heldout'])  # copies stay together
+  assert meta.tokenizer == tokenizers.load(tmp_path).hash
+
+
+def test_words_and_sentences(vocab, tmp_path):
+  (tmp_path / 'a.txt').write_text('The cats sat. Dr. Big ran!\nA dog.\n\nThe sea.\n')
+  config = PrepareConfig(f'{tmp_path}/a.txt', str(vocab), heldout=0, workers=1)
+  prepare.prepare(config, tmp_path / 'out')
+  documents = read(tmp_path / 'out', 'train')
+  assert documents == [['|the|cats|sat|.', '|dr|.|big|ran|[UNK]', '|a|dog|.'], ['|the|sea|.']]
+  prepare.prepare(replace(config, sentences='line'), tmp_path / 'lines')
+  assert [len(document) for document in read(tmp_path / 'lines', 'train')] == [2, 1]
+
+
+def test_sentencepiece_words(corpus, tmp_path):
+  config = PrepareConfig(str(corpus), kind='sentencepiece-bpe', vocab=60, workers=1)
+  prepare.prepare(config, tmp_path)
+  for document in read(tmp_path, 'train'):
+    for sentence in document:
+      assert sentence.startswith('|')
+      assert '▁' not in sentence.replace('|▁', '')  # every '▁' starts a word
+
+
+@pytest.mark.parametrize(('kind', 'vocab'), [('wordpiece', 60), ('sentencepiece-unigram', 40)])
+def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatch, kind, vocab):
+  monkeypatch.setattr(prepare, 'WORTH_A_WORKER', 1)
+  for workers in (1, 3):
+    config = PrepareConfig(str(corpus), kind=kind, vocab=vocab, heldout=0.1, shard_tokens=300, workers=workers)
+    prepare.prepare(config, tmp_path / str(workers))
+  assert digests(tmp_path / '1') == digests(tmp_path / '3')
+  assert len(digests(tmp_path / '1')) > 10
+
+
+@pytest.mark.parametrize('writes', [1, 2, 3, 6])
+def test_killed_and_resumed_gives_the_same_bytes(config, tmp_path, monkeypatch, writes):
+  expected = prepare.prepare(config, tmp_path / 'whole')
+  write_shard, count = records.write_shard, []
+
+  def killed(folder, name, *arrays):
+    count.append(name)
+    if len(count) == writes:
+      (folder / f'{name}.npy.tmp').write_bytes(b'half')
+      raise KeyboardInterrupt
+    return write_shard(folder, name, *arrays)
+
+  monkeypatch.setattr(records, 'write_shard', killed)
+  with pytest.raises(KeyboardInterrupt):
+    prepare.prepare(config, tmp_path / 'killed')
+  assert not (tmp_path / 'killed/records.json').exists()
+  with pytest.raises(records.RecordsError, match='no finished token records'):
+    records.read_meta(tmp_path / 'killed')
+  assert prepare.prepare(config, tmp_path / 'killed') == expected
+  assert digests(tmp_path / 'whole') == digests(tmp_path / 'killed')
+  shards = len(expected.train) + len(expected.heldout)
+  assert len(count) < shards + writes or writes <= 2  # what was committed was not written again
+
+
+def test_finished_records_are_not_made_again(config, tmp_path, monkeypatch):
+  meta = prepare.prepare(config, tmp_path)
+  monkeypatch.setattr(prepare, 'write', None)
+  assert prepare.prepare(replace(config, workers=5), tmp_path) == meta
+
+
+@pytest.mark.parametrize('finished', [True, False])
+@pytest.mark.parametrize('change', [
+    {'heldout': 0.3}, {'shard_tokens': 301}, {'sentences': 'line'}, {'on_error': 'skip'}, {'tokenizer': ''}])
+def test_other_settings_are_refused(config, tmp_path, monkeypatch, change, finished):
+  if not finished:
+    monkeypatch.setattr(records, 'write_meta', lambda *_: 1 / 0)
+  with contextlib.suppress(ZeroDivisionError):
+    prepare.prepare(config, tmp_path)
+  before = digests(tmp_path)
+  with pytest.raises(records.RecordsError, match='holds records of another source, or made with other settings'):
+    prepare.prepare(replace(config, **change), tmp_path)
+  assert digests(tmp_path) == before
+
+
+def test_another_text_is_refused(config, corpus, tmp_path):
+  (tmp_path / 'corpus.txt').write_text(corpus.read_text())
+  config = replace(config, source=f'{tmp_path}/corpus.txt')
+  prepare.prepare(config, tmp_path / 'out')
+  (tmp_path / 'corpus.txt').write_text(corpus.read_text().replace('cat', 'dog', 1))
+  with pytest.raises(records.RecordsError, match='another source'):
+    prepare.prepare(config, tmp_path / 'out')
+
+
+@pytest.mark.parametrize(('text', 'heldout', 'expected'), [
+    ('One.\n', 0.5, (1, 0)), ('One.\n\nTwo.\n', 0.01, (1, 1)), ('One.\n\nTwo.\n', 0.99, (1, 1)),
+    ('One.\n\nOne.\n', 0.5, (2, 0)), ('One.\n\nOne.\n\nTwo.\n', 0.0, (3, 0)),
+])
+def test_tiny_corpora(text, heldout, expected, vocab, tmp_path):
+  (tmp_path / 'a.txt').write_text(text)
+  meta = prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), heldout=heldout, workers=1), tmp_path / 'out')
+  assert tuple(sum(s.documents for s in meta.shards(split)) for split in ('train', 'heldout')) == expected
+
+
+@pytest.mark.parametrize(('content', 'on_error', 'message'), [
+    (b'', 'refuse', 'a.txt holds no documents'),
+    (b'\n \n\n', 'refuse', 'a.txt holds no documents'),
+    (b'\xff\n', 'skip', 'a.txt holds no documents'),
+    (b'\x01\x02\n', 'refuse', 'a.txt holds no text: none of its 1 documents has a token'),
+    (b'The cat.\n\n\xff\n', 'refuse', r'a.txt:3: not UTF-8: .*byte 10 of the file'),
+])
+def test_bad_text_leaves_nothing_behind(content, on_error, message, vocab, tmp_path):
+  (tmp_path / 'a.txt').write_bytes(content)
+  with pytest.raises(sources.SourceError, match=message):
+    prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), on_error=on_error, workers=1), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_skipped_lines_are_reported(vocab, tmp_path, caplog):
+  (tmp_path / 'a.txt').write_bytes(b'The cat.\n\xff\n\nA dog.\n')
+  meta = prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), on_error='skip', workers=1), tmp_path / 'out')
+  assert meta.skipped == 1
+  assert f'1 lines were left out:\n  {tmp_path}/a.txt:2: not UTF-8' in caplog.text
+
+
+def test_unknown_tokens_are_reported(vocab, tmp_path, caplog):
+  (tmp_path / 'a.txt').write_text('The cat. Ж ж ж.\n')
+  prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), workers=1), tmp_path / 'out')
+  assert '42.9% of the tokens are unknown to the tokenizer' in caplog.text
+
+
+@pytest.mark.parametrize('after', [0, 3])
+def test_full_disk(config, tmp_path, monkeypatch, after):
+  expected = prepare.prepare(config, tmp_path / 'whole')
+  save, count = np.save, []
+
+  def full(file, array):
+    count.append(file)
+    if len(count) > after:
+      file.write(b'half of it')
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    save(file, array)
+
+  monkeypatch.setattr(np, 'save', full)
+  with pytest.raises(records.RecordsError, match=r'no space left for .*full.*the same command continues'):
+    prepare.prepare(config, tmp_path / 'full')
+  assert not [name for name in digests(tmp_path / 'full') if name.endswith('.tmp')]
+  assert not (tmp_path / 'full/records.json').exists()
+  monkeypatch.setattr(np, 'save', save)
+  assert prepare.prepare(config, tmp_path / 'full') == expected
+  assert digests(tmp_path / 'full') == digests(tmp_path / 'whole')
+
+
+def test_trained_tokenizer_is_kept(corpus, tmp_path):
+  config = PrepareConfig(str(corpus), vocab=70, sample=2000, workers=1)
+  meta = prepare.prepare(config, tmp_path)
+  assert meta.vocab == 70
+  assert tokenizers.load(tmp_path).hash == meta.tokenizer
+  assert json.loads((tmp_path / 'tokenizer/tokenizer_config.json').read_text())['do_lower_case'] is True
+
+
+def test_sample_is_spread_over_the_source(corpus):
+  config = PrepareConfig(str(corpus), sample=1000)
+  every = sources.characters(str(corpus)) // 1000
+  assert every > 5
+  documents = list(sources.documents(str(corpus)))[::every]
+  assert sum(len(p) for d in documents for p in d.paragraphs) <= 2000
+  assert list(prepare.first_characters(documents, 10)) == documents[0].paragraphs[:1]
+  assert config.sample == 1000
+
+
+@pytest.mark.parametrize(
+    ('field', 'value'), [('heldout', 1.0), ('heldout', -0.1), ('shard_tokens', 0), ('workers', -1)])
+def test_settings_are_checked(field, value):
+  with pytest.raises(ValueError, match=f'{field} .*not {value}'):
+    PrepareConfig(**{field: value})

@@ -1,0 +1,26 @@
+import pytest
+
+from plm_jax.data import sentences
+
+
+@pytest.mark.parametrize(('text', 'expected'), [
+    ('One. Two! Three? Four', ['One.', 'Two!', 'Three?', 'Four']),
+    ('Dr. J. R. Smith met Mrs. Jones. They talked.', ['Dr. J. R. Smith met Mrs. Jones.', 'They talked.']),
+    ('It cost $3.50. See numpy.array and p. 5 of vol. 2.', ['It cost $3.50.', 'See numpy.array and p. 5 of vol. 2.']),
+    ('He said no. She left.', ['He said no.', 'She left.']),
+    ('It ended in 1999. Then came 2000.', ['It ended in 1999.', 'Then came 2000.']),
+    ('"Why?" he asked. "I do (not.)" She left.', ['"Why?" he asked.', '"I do (not.)"', 'She left.']),
+    ('1. Open the lid. 2. Close it.', ['1. Open the lid.', '2. Close it.']),
+    ('Many, e.g. Smith et al. Found in the U.S. Army. So it is.',
+     ['Many, e.g. Smith et al. Found in the U.S. Army.', 'So it is.']),
+    ('Wait... what? Yes… No.', ['Wait... what?', 'Yes…', 'No.']),
+    ('他走了。“好！”她说。真的？！是；不', ['他走了。', '“好！”', '她说。', '真的？！', '是；', '不']),
+    ('彼は「行く。」と言った。終わり', ['彼は「行く。」', 'と言った。', '終わり']),
+    ('यह है। वह था।', ['यह है।', 'वह था।']),
+    ('  spaced.   Out.  ', ['spaced.', 'Out.']),
+    (' \t', []),
+    ('', []),
+])
+def test_split(text, expected):
+  assert sentences.split(text) == expected
+  assert ''.join(''.join(expected).split()) == ''.join(text.split())  # nothing is lost

@@ -1,0 +1,69 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.layers.dense import Dense, Dropout, keep_mask, truncated_normal
+
+
+def drop(x, rows, rate=0.25, key=0):
+  return jax.jit(lambda x, rows: Dropout(rate).apply({}, x, rows, rngs={'dropout': jax.random.key(key)}))(x, rows)
+
+
+def test_keep_mask_literal():
+  mask = keep_mask(jax.random.key(0), (2, 7), 0.5)
+  assert mask.astype(int).tolist() == LITERAL
+
+
+LITERAL = []
+
+
+@pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])
+def test_rate_over_many_draws(rate):
+  keep = np.asarray(jax.jit(lambda: keep_mask(jax.random.key(1), (1000, 301), rate))())
+  sigma = (rate * (1 - rate) / keep.size) ** 0.5
+  assert abs(keep.mean() - (1 - rate)) < 4 * sigma
+  # The two halves of a row come from the same words: neither more alike nor less than by chance.
+  together = (keep[:, :150] & keep[:, 151:]).mean()
+  assert abs(together - (1 - rate) ** 2) < 5 * (together * (1 - together) / (1000 * 150)) ** 0.5
+
+
+def test_survivors_are_scaled_up():
+  y = np.asarray(drop(jnp.full((4, 5, 6), 3.0), jnp.arange(4)))
+  assert set(np.unique(y).tolist()) == {0.0, 4.0}
+
+
+def test_no_rows_no_dropout():
+  x = jnp.ones((2, 3))
+  assert Dropout(0.5).apply({}, x) is x
+  assert Dropout(0.0).apply({}, x, jnp.arange(2)) is x
+
+
+def test_a_row_meets_the_same_noise_wherever_it_stands():
+  x = jax.random.normal(jax.random.key(3), (8, 5, 6))
+  order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
+  whole = np.asarray(drop(x, jnp.arange(8)))
+  np.testing.assert_array_equal(drop(x[order], jnp.array(order)), whole[order])
+  np.testing.assert_array_equal(drop(x[2:4], jnp.arange(2, 4)), whole[2:4])
+  mesh = jax.make_mesh((8,), ('data',))
+  rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
+  np.testing.assert_array_equal(drop(jax.device_put(x, rows), jax.device_put(jnp.arange(8), rows)), whole)
+
+
+def test_rows_and_steps_differ():
+  y = np.asarray(drop(jnp.ones((2, 40)), jnp.arange(2)))
+  assert (y[0] != y[1]).any()
+  assert (np.asarray(drop(jnp.ones((2, 40)), jnp.arange(2), key=1)) != y).any()
+
+
+def test_dense_contracts_trailing_with_leading_axes():
+  x = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+  kernel, bias = np.arange(60.0, dtype=np.float32).reshape(3, 4, 5), np.arange(5.0, dtype=np.float32)
+  y = Dense((5,), ('heads', None, 'width')).apply({'params': {'kernel': kernel, 'bias': bias}}, x)
+  np.testing.assert_allclose(y, np.einsum('bha,had->bd', x, kernel) + bias)
+
+
+def test_initial_weights_are_cut_at_two_deviations():
+  x = np.asarray(truncated_normal(0.02)(jax.random.key(0), (400, 500), jnp.float32))
+  assert np.abs(x).max() <= 0.04 + 1e-6
+  assert abs(x.std() / 0.02 - 0.8796) < 0.01

@@ -1,0 +1,271 @@
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax.layers.attention import attend
+from plm_jax.layers.block import Block, BlockConfig
+from plm_jax.layers.dense import count
+from plm_jax.layers.masks import not_padding
+from plm_jax.layers.mlp import Mlp, activation
+from plm_jax.layers.norm import Norm
+from plm_jax.layers.stack import Stack, StackConfig
+
+SEGMENTS = jnp.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8])
+X = jax.random.normal(jax.random.key(1), (3, 8, 32))
+PLACE = jnp.broadcast_to(jnp.arange(8), (3, 8))
+ROWS = jnp.arange(3)
+
+
+def init(cfg, **stack):
+  module = Stack(cfg, StackConfig(**stack))
+  return tiny.random_params(
+      jax.eval_shape(lambda: module.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE)['params']))
+
+
+def value_and_grad(cfg, params, x=X, rows=None, **stack):
+  """Of a function of the text's outputs, with respect to parameters and input."""
+  module = Stack(cfg, StackConfig(**stack))
+  @jax.jit
+  def run(params, x):
+    def loss(params, x):
+      y = module.apply({'params': params}, x, not_padding(SEGMENTS), PLACE, None, None, rows,
+                       rngs={'dropout': jax.random.key(5)})
+      return (jnp.sin(y).sum(-1) * (SEGMENTS > 0)).sum(), y
+    (_, y), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
+    return y, grads
+  return jax.device_get(run(params, x))
+
+
+def forward(cfg, params, x=X, **stack):
+  module = Stack(cfg, StackConfig(**stack))
+  return jax.device_get(jax.jit(lambda p, x: module.apply({'params': p}, x, not_padding(SEGMENTS), PLACE))(params, x))
+
+
+def as_loop(params):
+  """Parameters with a leading axis of layers -> the names that the unrolled stack has."""
+  layers = params['layers']['block']
+  number = jax.tree.leaves(layers)[0].shape[0]
+  return {**params, 'layers': {f'block_{n}': jax.tree.map(lambda x, n=n: x[n], layers) for n in range(number)}}
+
+
+def agree(a, b, rel=1e-5):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert np.abs(x - y).max() <= rel * max(1, np.abs(y).max())
+
+
+@pytest.mark.parametrize('stack', [dict(layers=3), dict(layers=4, unique=1), dict(layers=4, unique=2)])
+def test_scan_equals_loop(stack):
+  cfg = tiny.block()
+  params = init(cfg, **stack)
+  y, (grads, dx) = value_and_grad(cfg, params, **stack)
+  y_loop, (grads_loop, dx_loop) = value_and_grad(cfg, as_loop(params), **stack, scan=False)
+  agree((y, as_loop(grads), dx), (y_loop, grads_loop, dx_loop))
+  shapes = jax.eval_shape(lambda: Stack(cfg, StackConfig(**stack, scan=False)).init(
+      jax.random.key(0), X, not_padding(SEGMENTS), PLACE)['params'])
+  assert jax.tree.structure(nn.unbox(shapes)) == jax.tree.structure(as_loop(params))
+
+
+@pytest.mark.parametrize('stack', [
+    dict(remat='dots'), dict(remat='full'), dict(scan=False, remat='full'), dict(unique=1, remat='full')], ids=str)
+def test_rematerialisation_changes_nothing_dropout_included(stack):
+  cfg = tiny.block(dropout=0.3, attention_dropout=0.3)
+  params = init(cfg, layers=2, **stack)
+  plain = value_and_grad(cfg, params, rows=ROWS, layers=2, **{**stack, 'remat': 'none'})
+  agree(value_and_grad(cfg, params, rows=ROWS, layers=2, **stack), plain)
+
+
+@pytest.mark.parametrize('scan', [True, False])
+def test_each_layer_draws_its_own_dropout(scan):
+  """With weights of zero a layer passes on its dropped input: what both layers drop alike would stay as after one."""
+  cfg = tiny.block(norm_at='pre', dropout=0.5, attention_dropout=0.0)
+  params = jax.tree.map(np.zeros_like, init(cfg, layers=4, unique=1, scan=scan))
+  blocks = params['layers']['block' if scan else 'block_0']
+  blocks['mlp']['down']['bias'] = blocks['mlp']['down']['bias'] + 1  # every layer adds 2 to half of the entries
+  params['norm'] = {'scale': np.ones(32), 'bias': np.zeros(32)}
+  module = Stack(cfg, StackConfig(layers=4, unique=1, scan=scan))
+  def run(params):
+    _, seen = module.apply({'params': params}, 0 * X, None, PLACE, None, None, ROWS, rngs={'dropout': jax.random.key(5)},
+                           mutable='intermediates')
+    return jax.tree.leaves(nn.unbox(seen['intermediates'])), seen
+  _, seen = jax.jit(run)(params)
+  block = seen['intermediates']['layers']['block' if scan else 'block_0']['hidden']
+  last = np.asarray(block[0]).reshape(4, *X.shape)[-1] if scan else np.asarray(block[-1])
+  share = np.bincount((last / 2).round().astype(int).ravel(), minlength=5) / last.size
+  np.testing.assert_allclose(share, np.array([1, 4, 6, 4, 1]) / 16, atol=0.05)
+
+
+def test_shared_parameters_count_once():
+  cfg = tiny.block()
+  block = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 4 * 32
+  for stack, copies in ((dict(), 12), (dict(unique=1), 1), (dict(unique=3), 3), (dict(unique=1, scan=False), 1)):
+    module = Stack(cfg, StackConfig(layers=12, **stack))
+    shapes = jax.eval_shape(lambda m=module: m.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE))
+    assert count(shapes) == copies * block
+
+
+def test_unique_layers_repeat_in_a_row():
+  """Four layers of two kinds are a a b b, as in ALBERT's groups, not a b a b."""
+  cfg = tiny.block()
+  params = init(cfg, layers=4, unique=2)
+  four = {'layers': {'block': jax.tree.map(lambda x: x[np.array([0, 0, 1, 1])], params['layers']['block'])}}
+  agree(forward(cfg, params, layers=4, unique=2), forward(cfg, four, layers=4))
+
+
+def test_layers_that_unique_does_not_divide():
+  with pytest.raises(ValueError, match='layers 12 is not a multiple of unique 5'):
+    StackConfig(layers=12, unique=5)
+  with pytest.raises(ValueError, match='width 30 is not a multiple of heads 4'):
+    BlockConfig(width=30, heads=4)
+  with pytest.raises(ValueError, match='heads 4 is not a multiple of kv_heads 3'):
+    BlockConfig(width=32, heads=4, kv_heads=3)
+
+
+def numpy_norm(x, kind, eps):
+  x = x - x.mean(-1, keepdims=True) if kind == 'layer' else x
+  return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + eps)
+
+
+@pytest.mark.parametrize('kind', ['layer', 'rms'])
+def test_norm_keeps_digits_far_from_zero(kind):
+  x = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32) * 0.1 + 100
+  y = jax.jit(lambda x: Norm(kind, 1e-12).apply({'params': {'scale': jnp.ones(32), 'bias': jnp.zeros(32)}}, x))(x)
+  np.testing.assert_allclose(y, numpy_norm(x.astype(np.float64), kind, 1e-12), atol=1e-3 if kind == 'layer' else 1e-6)
+
+
+def test_norm_eps_is_added_to_the_variance():
+  x = jnp.array([[1.0, -1.0]])
+  assert Norm('layer', 3.0).apply({'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x).tolist() == [[0.5, -0.5]]
+
+
+def test_pre_norm_is_an_identity_without_weights_and_ends_in_a_norm():
+  cfg = tiny.block(norm_at='pre')
+  params = jax.tree.map(np.zeros_like, init(cfg, layers=2))
+  params['norm'] = {'scale': np.full(32, 2.0), 'bias': np.full(32, 1.0)}
+  y = forward(cfg, params, layers=2)
+  np.testing.assert_allclose(y, 2 * numpy_norm(np.asarray(X), 'layer', 1e-12) + 1, atol=1e-5)
+  assert 'norm' not in init(tiny.block(norm_at='post'), layers=2)
+
+
+def test_pre_norm_block_against_numpy():
+  cfg = tiny.block(norm_at='pre', norm='rms', bias=False, activation='silu', gated=True, kv_heads=2, head_size=16,
+                   norm_eps=1e-5)
+  params = init(cfg, layers=1, scan=False)
+  y = forward(cfg, params, layers=1, scan=False)
+  p, x = jax.tree.map(np.asarray, params['layers']['block_0']), np.asarray(X, np.float64)
+  h = numpy_norm(x, 'rms', 1e-5) * p['attention_norm']['scale']
+  q, k, v = (np.einsum('bld,dha->blha', h, p['attention'][name]['kernel']) for name in ('query', 'key', 'value'))
+  assert q.shape[2:] == (4, 16) and k.shape[2:] == (2, 16)
+  k, v = (np.stack([t[:, :, n // 2] for n in range(4)], 2) for t in (k, v))
+  logits = np.einsum('bqha,bkha->bhqk', q, k) / 4 + np.where(np.asarray(SEGMENTS) > 0, 0, -1e30)[:, None, None]
+  probs = np.exp(logits - logits.max(-1, keepdims=True))
+  probs /= probs.sum(-1, keepdims=True)
+  x = x + np.einsum('bhqk,bkha,had->bqd', probs, v, p['attention']['out']['kernel'])
+  h = numpy_norm(x, 'rms', 1e-5) * p['mlp_norm']['scale']
+  up, gate = (h @ p['mlp'][name]['kernel'] for name in ('up', 'gate'))
+  x = x + (up / (1 + np.exp(-up)) * gate) @ p['mlp']['down']['kernel']
+  np.testing.assert_allclose(y, numpy_norm(x, 'rms', 1e-5) * params['norm']['scale'], atol=2e-5)
+
+
+def test_gated_mlp_multiplies():
+  cfg = tiny.block(gated=True, activation='relu', bias=False)
+  params = tiny.random_params(jax.eval_shape(Mlp(cfg).init, jax.random.key(0), X)['params'])
+  want = (np.maximum(X @ params['up']['kernel'], 0) * (X @ params['gate']['kernel'])) @ params['down']['kernel']
+  np.testing.assert_allclose(jax.jit(Mlp(cfg).apply)({'params': params}, X), want, atol=1e-5)
+
+
+def test_activations_at_one():
+  values = {name: round(float(activation(name)(jnp.float32(1))), 4)
+            for name in ('gelu', 'gelu_tanh', 'relu', 'silu', 'tanh')}
+  assert values == {'gelu': 0.8413, 'gelu_tanh': 0.8412, 'relu': 1.0, 'silu': 0.7311, 'tanh': 0.7616}
+
+
+def test_a_row_of_padding_gives_no_nan():
+  for cfg, rows in (tiny.block(), ROWS), (tiny.block(norm_at='pre'), None):
+    y, grads = value_and_grad(cfg, init(cfg, layers=2), rows=rows, layers=2)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((y, grads)))
+    assert not grads[1][2].any() and not grads[1][1, 5:].any()
+
+
+@pytest.mark.parametrize('keys', [4, 2, 1])
+def test_fused_attention_equals_the_plain_product(keys):
+  q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8)) for n, heads in enumerate((4, keys, keys)))
+  full = (jax.random.uniform(jax.random.key(4), (3, 1, 8, 8)) < 0.5) | jnp.eye(8, dtype=bool)
+  for mask in None, not_padding(SEGMENTS.at[2, 0].set(1)), full:
+    @jax.jit
+    def both(q, k, v, mask=mask):
+      def run(plain):
+        return jax.value_and_grad(lambda qkv: jnp.sin(attend(*qkv, None, mask, 0.7, lambda p: p, plain)).sum())((q, k, v))
+      return run(True), run(False)
+    plain, fused = jax.device_get(both(q, k, v))
+    agree(plain, fused)
+
+
+def test_bias_is_added_to_the_scaled_logits():
+  q, k, v = (jax.random.normal(jax.random.key(n), (1, 3, 1, 4)) for n in range(3))
+  # A bias that only key 2 survives.
+  bias = jnp.where(jnp.arange(3) == 2, 0.0, -1e6)[None, None, None]
+  y = attend(q, k, v, bias, None, 0.5, lambda p: p, plain=True)
+  np.testing.assert_allclose(y, jnp.broadcast_to(v[:, 2:], y.shape), rtol=1e-6)
+
+
+def test_probabilities_can_be_looked_at():
+  cfg = tiny.block()
+  params = init(cfg, layers=2)
+  module = Stack(cfg, StackConfig(layers=2))
+  y, seen = jax.jit(lambda p: module.apply({'params': p}, X, not_padding(SEGMENTS), PLACE, mutable='intermediates'))(params)
+  block = seen['intermediates']['layers']['block']
+  probs = np.asarray(block['attention']['probs'][0])
+  assert probs.shape == (2, 3, 4, 8, 8) and block['hidden'][0].shape == (2, *X.shape)
+  np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
+  assert not probs[:, 1, :, :, 5:].any()
+  agree(y, forward(cfg, params, layers=2))
+
+
+@pytest.mark.parametrize('norm_at', ['pre', 'post'])
+def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
+  cfg = tiny.block(cross=True, norm_at=norm_at, dropout=0.0)
+  memory = jax.random.normal(jax.random.key(2), (3, 5, 32))
+  memory_mask = not_padding(jnp.array([[1, 1, 1, 0, 0]] * 3))
+  module = Stack(cfg, StackConfig(layers=2))
+  params = tiny.random_params(jax.eval_shape(
+      lambda: module.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE, memory, memory_mask)))
+  @jax.jit
+  def run(memory):
+    f = lambda m: (jnp.sin(module.apply(params, X, not_padding(SEGMENTS), PLACE, m, memory_mask))[:2] ** 2).sum()
+    return jax.grad(f)(memory)
+  grad = np.asarray(run(memory))
+  assert grad[:2, :3].any(-1).all()
+  assert not grad[:, 3:].any() and not grad[2].any()
+
+
+@pytest.mark.parametrize('norm_at', ['pre', 'post'])
+def test_queries_of_their_own_read_kv(norm_at):
+  """What XLNet's query stream and DeBERTa's mask decoder are made of: equal to self attention where kv is x."""
+  cfg = tiny.block(norm_at=norm_at)
+  block, mask = Block(cfg), not_padding(SEGMENTS)
+  params = tiny.random_params(jax.eval_shape(lambda: block.init(jax.random.key(0), X, mask, {})))
+  @jax.jit
+  def run(x, kv):
+    own, other = block.apply(params, x, mask, {}), block.apply(params, x, mask, {}, kv=kv)
+    few = lambda kv: block.apply(params, x[:, :3], mask, {}, kv=kv)
+    return own, other, few(kv), jax.grad(lambda kv: jnp.sin(few(kv)[1, 0]).sum())(kv)
+  own, other, few, grad = jax.device_get(run(X, X))
+  agree(own, other)
+  agree(few, own[:, :3])
+  assert grad[1, :5].any(-1).all() and not grad[1, 5:].any() and not grad[0].any()
+
+
+def test_bfloat16_stays_close_and_parameters_stay_float32():
+  cfg = tiny.block(init_std=0.1)
+  params = init(cfg, layers=2)
+  y = forward(cfg, params, layers=2)
+  low, (grads, _) = value_and_grad(
+      dataclasses.replace(cfg, dtype='bfloat16'), params, X.astype(jnp.bfloat16), layers=2)
+  assert low.dtype == jnp.bfloat16 and {g.dtype for g in jax.tree.leaves(grads)} == {np.dtype('float32')}
+  error = np.abs(low.astype(np.float32) - y)
+  assert 0 < error.mean() < 0.01 and error.max() < 0.1

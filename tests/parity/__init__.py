@@ -1,0 +1,117 @@
+"""Golden cases of other code, run through plm_jax: which cases there are, who runs them, and how they are compared.
+
+A case is a folder with case.json (what it is, tolerances), config.json, model.safetensors, inputs.npz and outputs.npz.
+A runner takes a Case and gives outputs under the names of outputs.npz; RUNNERS says which, by family and class. What is
+not there is unsupported: listed as such, never passed over.
+"""
+from collections.abc import Callable, Iterator
+import dataclasses
+import functools
+import json
+import pathlib
+
+import numpy as np
+
+from parity import encoder, trajectory
+
+RUNNERS = {
+    ('bert', 'BertModel'): encoder.run(encoder.backbone),
+    ('bert', 'BertForPreTraining'): encoder.run(encoder.pretraining),
+    ('bert', 'BertForMaskedLM'): encoder.run(encoder.masked_lm),
+    ('bert', 'BertForNextSentencePrediction'): encoder.run(encoder.next_sentence),
+    ('bert', 'BertForSequenceClassification'): encoder.run(encoder.sequence_classes),
+    ('bert', 'BertForTokenClassification'): encoder.run(encoder.token_classes),
+    ('bert', 'BertForMultipleChoice'): encoder.run(encoder.multiple_choice),
+    ('bert', 'BertForQuestionAnswering'): encoder.run(encoder.question_answering),
+    ('trajectories', 'BertForPreTraining'): trajectory.mlm_nsp,
+}
+# Softmax does not feel them, so Adam makes their rounding noise visible: 1e-2 is what the cases' authors allow.
+NOISY = ('.key.bias',)
+FLOOR = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One folder."""
+
+  path: pathlib.Path
+  name: str
+
+  @functools.cached_property
+  def about(self) -> dict:
+    return json.loads((self.path / 'case.json').read_text())
+
+  @functools.cached_property
+  def config(self) -> dict:
+    return json.loads((self.path / 'config.json').read_text())
+
+  @functools.cached_property
+  def inputs(self) -> dict[str, np.ndarray]:
+    return arrays(self.path / 'inputs.npz')
+
+  @functools.cached_property
+  def outputs(self) -> dict[str, np.ndarray]:
+    return arrays(self.path / 'outputs.npz')
+
+  @property
+  def kind(self) -> tuple[str, str]:
+    """Family and class; where the case names none, or one of the AutoModels, the class of its configuration."""
+    cls = self.about.get('hf_class') or ''
+    if (not cls or cls.startswith('AutoModel')) and (self.path / 'config.json').exists():
+      cls = [*(self.config.get('architectures') or ()), cls][0]
+    return self.about.get('family', ''), cls
+
+  @property
+  def runner(self) -> Callable[['Case'], dict[str, np.ndarray]] | None:
+    return RUNNERS.get(self.kind)
+
+  def tolerance(self, output: str) -> float:
+    """What the case suggests for this output; without that, ten times the reference's own error in float32."""
+    if self.outputs[output].dtype.kind in 'iub':
+      return 0.0
+    if self.kind[0] == 'trajectories' and output.endswith(NOISY):
+      return 1e-2
+    own = self.about.get('fp32_vs_fp64', {}).get(output, {}).get('max_abs', 0)
+    return self.about.get('suggested_atol', {}).get(output, max(FLOOR, 10 * own))
+
+
+def find(folder: pathlib.Path) -> list[Case]:
+  """The cases in `folder`, at any depth, or the one that it is."""
+  found = sorted(path.parent for path in folder.rglob('case.json'))
+  return [Case(path, path.relative_to(folder).as_posix() if path != folder else folder.name) for path in found]
+
+
+def compare(case: Case, got: dict[str, np.ndarray]) -> Iterator[tuple[str, str, str, str, str]]:
+  """-> (case, output, error, tolerance, verdict) of every output that the reference gave."""
+  for name, want in case.outputs.items():
+    tolerance = case.tolerance(name)
+    if name not in got:
+      yield case.name, name, '-', f'{tolerance:.1e}', 'FAILED: not computed'
+      continue
+    have = np.asarray(got[name])
+    if have.shape != want.shape:
+      yield case.name, name, '-', f'{tolerance:.1e}', f'FAILED: shape {list(have.shape)}, expected {list(want.shape)}'
+      continue
+    have, want = (where(case, name, x).astype(np.float64) for x in (have, want))
+    same = (have == want) | (np.isnan(have) & np.isnan(want))
+    error = np.where(same, 0, np.abs(have - np.where(same, 0, want))).max(initial=0)
+    yield case.name, name, f'{error:.2e}', f'{tolerance:.1e}', 'ok' if error <= tolerance else 'FAILED'
+
+
+def where(case: Case, name: str, x: np.ndarray) -> np.ndarray:
+  """The entries at positions that are worth comparing, where the case says which."""
+  mask_name = case.about.get('compare_where')
+  if not mask_name:
+    return x
+  mask = case.inputs[mask_name].astype(bool)
+  if 'attentions' in name:
+    x = np.moveaxis(x, 1, -1)  # [B, H, Q, K] -> [B, Q, K, H]
+  for shape in (mask, mask.reshape(-1, mask.shape[-1])):
+    if x.shape[:shape.ndim] == shape.shape:
+      return x[shape]
+  return x
+
+
+def arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+  with np.load(path) as file:
+    return {name: file[name] for name in file.files}

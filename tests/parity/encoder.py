@@ -1,0 +1,206 @@
+"""Runs the cases of transformers' encoders: one table of batch names, one reading of outputs for each class."""
+from collections.abc import Callable
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from plm_jax import convert
+from plm_jax.architectures.encoder import WithHeads
+
+Outputs = dict[str, jax.Array]
+
+
+def run(reading: Callable[[Any, Outputs, Any], Outputs]):
+  """A runner for the class that `reading` knows: (heads' outputs, inputs, config.json) -> what transformers returns."""
+  return functools.partial(forward, reading)
+
+
+def forward(reading, case) -> dict[str, np.ndarray]:
+  """Outputs and gradients by the plain way, hidden states and attention from what the layers let see."""
+  imported = convert.load(case.path)
+  inputs = {name: jnp.asarray(x, jnp.int32 if x.dtype.kind == 'i' else x.dtype) for name, x in case.inputs.items()}
+  unknown = set(inputs) - {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'labels',
+                           'next_sentence_label', 'start_positions', 'end_positions'}
+  if unknown:
+    raise NotImplementedError(f'inputs {sorted(unknown)}')
+  batch = make_batch(inputs)
+  family = convert.family_of(imported.family)
+  model = Seen(family.backbone(imported.config), imported.heads)
+
+  @jax.jit
+  def outputs(params, batch):
+    return reading(model(params, batch), inputs, case.config)
+
+  @jax.jit
+  def inside(params, batch):
+    return model.inside(params, batch)
+
+  with jax.default_matmul_precision('highest'):
+    got = {**outputs(imported.params, batch), **inside(imported.params, batch)}
+    wanted = {name.removeprefix('grad/') for name in case.outputs if name.startswith('grad/')}
+    if wanted:
+      grads = gradient(family, reading, imported, batch, inputs, case.config)
+      given = dict(convert.tensors(family, grads, copies=True))
+      got |= {f'grad/{name}': given[full] for name in wanted for full in (name, family.prefix + name) if full in given}
+  return jax.device_get(got)
+
+
+class Seen:
+  """A model whose backbone's output is among the heads' outputs, as `all`."""
+
+  def __init__(self, backbone, heads):
+    self.model = WithHeads(backbone, {**heads, 'all': Everything()})
+
+  def __call__(self, params, batch):
+    return self.model.apply({'params': params}, batch)
+
+  def inside(self, params, batch) -> Outputs:
+    """hidden_states.k and attentions.k, in the order of transformers: the embeddings first."""
+    _, state = self.model.apply({'params': params}, batch, mutable=['intermediates'])
+    seen = state['intermediates']['backbone']
+    layers = seen['stack']['layers']['block']
+    hidden = [seen['embedded'][0], *layers['hidden'][0]]
+    return {**{f'hidden_states.{k}': x for k, x in enumerate(hidden)},
+            **{f'attentions.{k}': x for k, x in enumerate(layers['attention']['probs'][0])}}
+
+
+class Everything:
+  """A head that is the backbone's output."""
+
+  def __call__(self, output, batch):
+    del batch
+    return output
+
+
+def make_batch(inputs: Outputs) -> Outputs:
+  """transformers' arguments under our names; rows of several choices one under another."""
+  shape = inputs['input_ids'].shape
+  tokens = inputs['input_ids'].reshape(-1, shape[-1])
+  batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
+  mask = inputs.get('attention_mask', batch['segments'])
+  if mask.size == tokens.size:
+    batch['segments'] = (mask.reshape(tokens.shape) > 0).astype(jnp.int32)
+  else:
+    # [B, Q, K], or [B, 1, Q, K]; 1 and 0, or 0 and a large negative number.
+    additive = mask.dtype == jnp.float32 and mask.min() < 0
+    batch['visible'] = (mask == 0 if additive else mask > 0).reshape(-1, *mask.shape[-2:])
+  for ours, theirs in (('types', 'token_type_ids'), ('place', 'position_ids')):
+    if theirs in inputs:
+      batch[ours] = jnp.broadcast_to(inputs[theirs], shape).reshape(tokens.shape)
+  return batch
+
+
+def gradient(family, reading, imported, batch, inputs, config):
+  """d loss / d parameters. torch gives the padding token's row of the table no gradient from look-ups, only from the
+  tied head: here look-ups of it go to a copy of the row behind the table, whose logits and gradient are left out."""
+  pad, vocab, params = config.get('pad_token_id'), imported.config.vocab, imported.params
+  model = Seen(family.backbone(dataclasses.replace(imported.config, vocab=vocab + 1)), imported.heads)
+  if pad is not None:
+    batch = {**batch, 'tokens': jnp.where(batch['tokens'] == pad, vocab, batch['tokens'])}
+  tables = [('backbone', 'embeddings', 'tokens'), ('heads_mlm', 'bias')]
+  tables = [path for path in tables if path[0] in params]
+
+  def widen(params):
+    for path in tables:
+      x = at(params, path)
+      params = put(params, path, jnp.concatenate([x, jax.lax.stop_gradient(x[pad or 0])[None]]))
+    return params
+
+  @jax.jit
+  def loss(params):
+    outputs = model(widen(params), batch)
+    if 'mlm' in outputs:
+      outputs['mlm'] = outputs['mlm'][..., :vocab]
+    return reading(outputs, inputs, config)['loss']
+
+  return jax.jit(jax.grad(loss))(jax.tree.map(jnp.asarray, params))
+
+
+def at(tree, path):
+  return functools.reduce(lambda node, key: node[key], path, tree)
+
+
+def put(tree, path, value):
+  return {**tree, path[0]: put(tree[path[0]], path[1:], value)} if path else value
+
+
+def backbone(outputs, inputs, config):
+  del inputs, config
+  output = outputs['all']
+  pooled = {} if output.pooled is None else {'pooler_output': output.pooled}
+  return {'last_hidden_state': output.hidden, **pooled}
+
+
+def masked_lm(outputs, inputs, config):
+  del config
+  return with_loss({'logits': outputs['mlm']}, inputs, lambda: cross_entropy(outputs['mlm'], inputs['labels']))
+
+
+def next_sentence(outputs, inputs, config):
+  del config
+  return with_loss({'logits': outputs['nsp']}, inputs, lambda: cross_entropy(outputs['nsp'], inputs['labels']))
+
+
+def pretraining(outputs, inputs, config):
+  del config
+  given = {'prediction_logits': outputs['mlm'], 'seq_relationship_logits': outputs['nsp']}
+  if 'next_sentence_label' not in inputs:
+    return given
+  return with_loss(given, inputs, lambda: cross_entropy(outputs['mlm'], inputs['labels']) + cross_entropy(
+      outputs['nsp'], inputs['next_sentence_label']))
+
+
+def sequence_classes(outputs, inputs, config):
+  """Regression with one class, several answers at once with float labels, else one of the classes."""
+  logits = outputs['label']
+  def loss():
+    labels = inputs['labels']
+    kind = config.get('problem_type') or (
+        'regression' if logits.shape[-1] == 1 else
+        'single_label_classification' if labels.dtype == jnp.int32 else 'multi_label_classification')
+    if kind == 'regression':
+      return jnp.square(logits.reshape(labels.shape) - labels).mean()
+    if kind == 'multi_label_classification':
+      return optax.sigmoid_binary_cross_entropy(logits, labels).mean()
+    return cross_entropy(logits, labels)
+  return with_loss({'logits': logits}, inputs, loss)
+
+
+def token_classes(outputs, inputs, config):
+  del config
+  return with_loss({'logits': outputs['tags']}, inputs, lambda: cross_entropy(outputs['tags'], inputs['labels']))
+
+
+def multiple_choice(outputs, inputs, config):
+  del config
+  logits = outputs['choice'].reshape(inputs['input_ids'].shape[:2])
+  return with_loss({'logits': logits}, inputs, lambda: cross_entropy(logits, inputs['labels']))
+
+
+def question_answering(outputs, inputs, config):
+  del config
+  start, end = outputs['span'][..., 0], outputs['span'][..., 1]
+  given = {'start_logits': start, 'end_logits': end}
+  if 'start_positions' in inputs:
+    length = start.shape[1]
+    # Answers beyond the row are ignored.
+    labels = [jnp.where(inputs[f'{name}_positions'].reshape(-1) < length, inputs[f'{name}_positions'].reshape(-1), -100)
+              for name in ('start', 'end')]
+    given['loss'] = (cross_entropy(start, labels[0]) + cross_entropy(end, labels[1])) / 2
+  return given
+
+
+def with_loss(outputs, inputs, loss):
+  return {**outputs, 'loss': loss()} if 'labels' in inputs else outputs
+
+
+def cross_entropy(logits, labels):
+  """Mean over the labels that are not -100."""
+  labels, keep = labels.reshape(logits.shape[:-1]), (labels != -100).reshape(logits.shape[:-1])
+  losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(keep, labels, 0))
+  return (losses * keep).sum() / keep.sum()

@@ -1,0 +1,54 @@
+"""Runs the cases that train a few steps, through the step and the optimizer of real runs."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax import convert
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.optim import OptimConfig, make_optimizer
+from plm_jax.step import Learner, State, train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Given(MaskedLM):
+  """Masked language modelling of rows that are corrupted already."""
+
+  def corrupt(self, key, windows, vocab):
+    del key, vocab
+    return windows
+
+
+def mlm_nsp(case) -> dict[str, np.ndarray]:
+  """losses, pre-clip gradient norms, and the parameters after the last step."""
+  imported, settings = convert.load(case.path), case.about['train']
+  known = {'steps', 'lr', 'betas', 'eps', 'weight_decay', 'clip_norm', 'no_decay_norm_bias'}
+  if set(settings) != known or not settings['no_decay_norm_bias']:
+    raise NotImplementedError(f'training with {settings}')
+  optim = OptimConfig(
+      peak=settings['lr'], warmup=0, schedule='constant', b1=settings['betas'][0], b2=settings['betas'][1],
+      eps=settings['eps'], bias_correction=True, weight_decay=settings['weight_decay'], clip=settings['clip_norm'])
+  learner = Learner(imported.model(), Given(), make_optimizer(optim, settings['steps']), None, 0)
+  params = jax.tree.map(jnp.asarray, imported.params)
+  zero = jnp.zeros((), jnp.int32)
+  state, update = State(zero, params, learner.optimizer.init(params), zero, zero), jax.jit(
+      lambda state, batch: train_step(learner, state, batch))
+  losses, norms = [], []
+  with jax.default_matmul_precision('highest'):
+    for step in range(settings['steps']):
+      state, numbers = update(state, batch(case.inputs, step))
+      losses.append(numbers['loss'])
+      norms.append(numbers['grad_norm'])
+  final = convert.tensors(convert.family_of('bert'), state.params)
+  return {'losses': np.array(losses), 'grad_norms': np.array(norms), **{f'final/{name}': x for name, x in final}}
+
+
+def batch(inputs: dict[str, np.ndarray], step: int) -> dict[str, jax.Array]:
+  """All positions are read; those without a label weigh nothing."""
+  rows = {name: jnp.asarray(x[step], jnp.int32) for name, x in inputs.items()}
+  labels = rows['labels']
+  places = jnp.broadcast_to(jnp.arange(labels.shape[1]), labels.shape)
+  return {'tokens': rows['input_ids'], 'segments': rows['attention_mask'], 'types': rows['token_type_ids'],
+          'positions': places, 'labels': jnp.maximum(labels, 0), 'weights': (labels != -100).astype(jnp.float32),
+          'nsp': rows['next_sentence_label']}

@@ -1,0 +1,90 @@
+"""A vocabulary, windows of text, a model and a learner so small that they compile in a second or two."""
+import dataclasses
+
+from flax.linen import unbox
+import jax
+import numpy as np
+
+from plm_jax.architectures.encoder import Encoder, EncoderConfig, WithHeads
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.stack import StackConfig
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.optim import OptimConfig, make_optimizer
+from plm_jax.step import Learner
+from plm_jax.tokenizers.contract import Vocab
+
+VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4)
+LENGTH = 32
+
+
+def block(**changes) -> BlockConfig:
+  return dataclasses.replace(BlockConfig(width=32, heads=4, mlp_dim=64, init_std=0.2), **changes)
+
+
+def config(layers=2, unique=0, scan=True, remat='none', **changes) -> EncoderConfig:
+  return EncoderConfig(
+      vocab=VOCAB.size, block=block(**changes), stack=StackConfig(layers, unique, scan, remat), max_length=LENGTH)
+
+
+def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimConfig | None = None, seed: int = 3,
+            **changes) -> Learner:
+  model = config(**changes)
+  optim = optim or OptimConfig(peak=1e-2, warmup=1, schedule='constant')
+  return Learner(WithHeads(Encoder(model), objective.heads(model)), objective, make_optimizer(optim, 10), VOCAB, seed,
+                 accumulate)
+
+
+def windows(rows: int, length: int = MaskedLM().window(LENGTH), seed: int = 0, shortest: int = 1) -> dict[str, np.ndarray]:
+  """Each row of another document, with a random number of whole sentences of random words; tokens 5 .. 95."""
+  draw = np.random.default_rng(seed)
+  batch = {name: np.zeros((rows, length), np.int32) for name in ('tokens', 'segments', 'sentences', 'words')}
+  for row in range(rows):
+    size = draw.integers(shortest, length + 1)
+    starts = np.zeros(size, bool)
+    starts[np.minimum(np.cumsum(draw.integers(2, 9, size)), size - 1)] = True
+    starts[0] = True
+    word = starts | (draw.random(size) < 0.7)
+    batch['tokens'][row, :size] = draw.integers(5, VOCAB.size, size)
+    batch['segments'][row, :size] = 1
+    batch['sentences'][row, :size] = np.cumsum(starts)
+    batch['words'][row, :size] = np.cumsum(word)
+  number = np.arange(rows, dtype=np.int32)
+  return batch | dict(document=number, corpus=0 * number, index=number + 7, epoch=0 * number)
+
+
+def random_params(shapes, seed: int = 0, std: float = 0.15):
+  """Every entry random, biases too, so that none can be left out unnoticed; gains around 1. Compiles nothing."""
+  draw = np.random.default_rng(seed)
+  def leaf(path, x):
+    gain = getattr(path[-1], 'key', '') == 'scale'
+    return (gain + std * draw.normal(size=x.shape)).astype(x.dtype)
+  return jax.tree_util.tree_map_with_path(leaf, unbox(shapes))
+
+
+def take(tree, rows):
+  return jax.tree.map(lambda x: x[rows], tree)
+
+
+def flat(tree) -> dict[str, np.ndarray]:
+  return {'/'.join(str(entry.key) for entry in path): np.asarray(x)
+          for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def assert_same(a, b):
+  """Bit for bit."""
+  a, b = jax.device_get((a, b))
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def assert_close(got, want, rel=1e-5):
+  """Every leaf to `rel` of its largest entry, or of a hundredth of the largest entry of all.
+
+  The second half is for gradients that are zero but for rounding: those of key biases, which softmax does not feel.
+  """
+  got, want = flat(got), flat(want)
+  assert got.keys() == want.keys()
+  floor = max(np.abs(x).max() for x in want.values()) / 100
+  errors = {name: np.abs(got[name] - x).max() / max(np.abs(x).max(), floor) for name, x in want.items()}
+  worst = max(errors, key=errors.get)
+  assert errors[worst] <= rel, (worst, errors[worst])

@@ -1,0 +1,102 @@
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from plm_jax import tokenizers
+from plm_jax.tokenizers import TokenizerError
+
+TEXTS = [
+    *(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),
+    *['中文和中国文字。'] * 9,
+]
+
+
+@pytest.fixture(scope='module', params=['unigram', 'bpe'])
+def trained(request):
+  return tokenizers.train_sentencepiece(TEXTS, 70, request.param)
+
+
+def test_special_ids(trained):
+  assert trained.pieces[:7] == ['<pad>', '<unk>', '<s>', '</s>', '[CLS]', '[SEP]', '[MASK]']
+  assert trained.vocab == tokenizers.Vocab(70, pad=0, unk=1, bos=2, eos=3, cls=4, sep=5, mask=6)
+
+
+def test_encode_and_decode(trained):
+  text = 'The cat sat on the mat, and 中国文字。'
+  ids = trained.encode(text)
+  assert ''.join(trained.pieces[i] for i in ids) == '▁' + text.replace(' ', '▁')
+  assert trained.decode(ids) == text
+  assert trained.encode_flat([text, ''])[0].tolist() == ids
+  assert trained.encode_flat([text, ''])[1].tolist() == [len(ids), 0]
+  assert trained.encode_batch([text, '', 'dogs']) == [ids, [], trained.encode('dogs')]
+
+
+def test_special_tokens_in_text_are_text_unless_asked_for(trained):
+  assert not set(trained.encode('the [MASK] sat </s>')) & {0, 2, 3, 4, 5, 6}
+  ids = trained.encode('the [MASK] sat', specials=True)
+  assert ids == trained.encode('the') + [6] + trained.encode('sat')
+
+
+def test_word_starts(trained):
+  starts = dict(zip(trained.pieces, trained.starts_word.tolist(), strict=True))
+  expected = {'[MASK]': True, '<unk>': True, '▁': True, '▁the': True, 'a': False, ',': True, '中': True, '文': True}
+  assert {piece: starts[piece] for piece in expected if piece in starts} == {
+      piece: start for piece, start in expected.items() if piece in starts}
+  assert {'[MASK]', 'a', ',', '中'} <= set(starts)
+
+
+def test_bytes_instead_of_unknown():
+  tokenizer = tokenizers.train_sentencepiece(TEXTS, 330, byte_fallback=True)
+  ids = tokenizer.encode('ж')
+  assert [tokenizer.pieces[i] for i in ids][-2:] == ['<0xD0>', '<0xB6>']
+  assert not tokenizer.starts_word[ids[-2:]].any()
+  assert tokenizer.decode(ids) == 'ж'
+
+
+def test_lowercase():
+  tokenizer = tokenizers.train_sentencepiece(TEXTS, 70, lowercase=True)
+  assert tokenizer.encode('THE CAT') == tokenizer.encode('the cat')
+
+
+def test_save_load_pickle(trained, tmp_path):
+  trained.save(tmp_path)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['spiece.model', 'tokenizer_config.json']
+  assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['mask_token'] == '[MASK]'
+  copy = pickle.loads(pickle.dumps(trained))
+  for again in (tokenizers.load(tmp_path), tokenizers.load(tmp_path / 'spiece.model'), copy):
+    assert again.hash == trained.hash
+    assert again.vocab == trained.vocab
+    assert again.encode(TEXTS[3]) == trained.encode(TEXTS[3])
+
+
+def test_training_is_the_same_in_every_process():
+  code = f'from plm_jax import tokenizers; print(tokenizers.train_sentencepiece({TEXTS!r}, 70).hash)'
+  run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
+                       env={**os.environ, 'PYTHONHASHSEED': '5'})
+  assert run.stdout.strip() == tokenizers.train_sentencepiece(TEXTS, 70).hash
+
+
+@pytest.mark.parametrize('algorithm', ['unigram', 'bpe'])
+def test_training_refuses(algorithm):
+  with pytest.raises(TokenizerError, match='the text is empty'):
+    tokenizers.train_sentencepiece(['', '  '], 100, algorithm)
+  with pytest.raises(TokenizerError, match=r'cannot train a SentencePiece model of 5000 pieces .*too high'):
+    tokenizers.train_sentencepiece(TEXTS, 5000, algorithm)
+
+
+@pytest.mark.parametrize('content', [b'', b'no model at all'])
+def test_damaged_model(tmp_path, content):
+  (tmp_path / 'x.model').write_bytes(content)
+  with pytest.raises(TokenizerError, match=r'x.model: not a SentencePiece model'):
+    tokenizers.load(tmp_path)
+
+
+def test_which_model(tmp_path):
+  for name in ('a.model', 'b.model'):
+    (tmp_path / name).write_bytes(b'')
+  with pytest.raises(TokenizerError, match=r"several SentencePiece models: \['a.model', 'b.model'\]"):
+    tokenizers.load(tmp_path)
