@@ -339,11 +339,11 @@ path { fill: none; stroke-linejoin: round; } .grid { stroke: var(--rule); } .axi
 .value.baseline { fill: var(--amber); } .strip { fill: transparent; } .strip:hover { fill: #8884; }
 table { border-collapse: collapse; width: 100%; margin-top: 8px; } td table { margin: 0; }
 th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--rule); }
-tr:last-child > * { border-bottom: 0; } th { font-weight: 400; font-size: 14px; width: 180px; }
+tr:last-child > * { border-bottom: 0; } th { font-weight: 400; font-size: 14px; width: 180px; } td th { width: 110px; }
 td { font-family: ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace; }
 summary { cursor: pointer; margin-top: 40px; } summary h2 { display: inline; } @page { margin: 14mm; }
 footer { margin-top: 48px; padding-top: 12px; border-top: 1px solid var(--rule); }
-@media print { main { padding: 0; } h2, h3 { break-after: avoid; }
+@media print { main { padding: 0; } body { background: none; } h2, h3 { break-after: avoid; }
   details::details-content { content-visibility: visible; } .cards, .charts { grid-template-columns: 1fr 1fr; }
   * { print-color-adjust: exact; } }
 """

@@ -22,6 +22,7 @@ from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
 from plm_jax.data.sources import SourceError
 from plm_jax.data.windows import cache_folder
 from plm_jax.layers.dense import count
+from plm_jax.sharding import make_mesh
 from plm_jax.tokenizers import Tokenizer, TokenizerError, load
 from plm_jax.train import Result, TrainingError, evaluate_run, train
 
@@ -71,7 +72,8 @@ def run(config: Experiment) -> Result | None:
     for name, value in evaluate_run(config, folders, tokenizer).items():
       print(f'{name}: {value:.4f}')
     return None
-  say(f'{config.name}: {config.train.steps:,} steps on {jax.device_count()} x {jax.devices()[0].device_kind}, '
+  mesh = make_mesh(config.mesh)
+  say(f'{config.name}: {config.train.steps:,} steps on {mesh.size} x {mesh.devices.flat[0].device_kind}, '
       f'output in {config.folder}')
   result = train(config, folders, tokenizer)
   if not result.finished:
@@ -125,9 +127,10 @@ def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Token
   blanks = fill_mask.examples(config, prompts, folders[0], tokenizer, result.params)
   heldout = result.heldout
   accuracy, baseline = heldout.get('mlm_accuracy', 0.0), heldout.get('mlm_baseline', 0.0)
-  headline = {'Held-out loss (MLM)': f'{heldout["mlm"]:.3f}', 'Held-out MLM accuracy': f'{accuracy:.1%}'}
+  headline = {'Held-out MLM accuracy': f'{accuracy:.1%}'}
   if baseline:
     headline |= {'Always the most frequent token': f'{baseline:.1%}', 'Times better': f'{accuracy / baseline:.1f}'}
+  headline['Held-out MLM loss'] = f'{heldout["mlm"]:.3f}'
   if 'nsp_accuracy' in heldout:
     headline['Held-out NSP accuracy'] = f'{heldout["nsp_accuracy"]:.1%}'
   headline |= {

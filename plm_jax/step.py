@@ -66,7 +66,7 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
   dropout_key = jax.random.fold_in(learner.key(2), state.step)
   grads, metrics = gradient(learner, state.params, batch, dropout_key)
   loss = total(learner.objective.terms, metrics)
-  norm = optax.global_norm(grads)
+  norm = optax.tree.norm(grads)
   finite = jnp.isfinite(loss) & jnp.isfinite(norm)
   updates, opt_state = learner.optimizer.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)

@@ -97,6 +97,8 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
       if stopped:
         break
     checkpoints.wait()
+    if not heldout and not stopped:  # the run had finished before
+      heldout = evaluate(state.params, heldout_stream(config, records, config.train.phases[-1], mesh))
     log.close()
     return Result(int(state.step), state.params, not stopped, time.time() - started, heldout)
 

@@ -14,7 +14,7 @@ import pytest
 from experiments import bert_base
 from plm_jax import config as config_lib
 from plm_jax import fill_mask, train
-from plm_jax.run import main, parse, run
+from plm_jax.run import corpora, main, parse, run
 
 RECIPES = sorted(path.stem for path in pathlib.Path(bert_base.__file__).parent.glob('*.py') if path.stem != '__init__')
 
@@ -118,8 +118,8 @@ def test_fill_mask_gives_probabilities_in_order(finished):
 
 
 @pytest.mark.parametrize(('change', 'message'), [
-    (['--train.batch=3'], 'train.phases'),  # a misspelt option is answered with its neighbours
-    (['--optim.peek=1'], 'optim.peak'),
+    (['--data.pth=x'], '--data.path'),
+    (['--optim.peek=1'], '--optim.peak'),
 ])
 def test_a_misspelt_option_says_what_was_meant(change, message, command, capsys):
   with pytest.raises(SystemExit):
@@ -143,7 +143,8 @@ def test_bad_input_is_refused_before_anything_is_written(change, message, comman
 
 
 def test_text_that_cannot_be_used_is_refused(tmp_path):
-  for name, content, message in [('empty.txt', b'\n\n', 'no documents'), ('latin.txt', 'naïve\n'.encode('latin-1'), 'UTF-8')]:
+  for name, content, message in [
+      ('empty.txt', b'\n\n', 'no documents'), ('latin.txt', 'naïve\n'.encode('latin-1'), 'UTF-8')]:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SystemExit) as error:
       main(bert_base.recipe, ['--scale=test', f'--data.path={tmp_path / name}', f'--output={tmp_path / "run"}'])
@@ -152,8 +153,7 @@ def test_text_that_cannot_be_used_is_refused(tmp_path):
 
 def test_damaged_records_and_other_configurations_are_refused(command, finished, tmp_path):
   config = parse(bert_base.recipe, command)
-  from plm_jax.run import corpora
-  [records], _ = corpora(config)
+  records = pathlib.Path(corpora(config)[0][0])
   copy = tmp_path / 'records'
   for path in [p for p in records.rglob('*') if p.is_file() and 'windows' not in p.parts]:
     target = copy / path.relative_to(records)

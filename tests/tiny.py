@@ -3,6 +3,7 @@ import dataclasses
 
 from flax.linen import unbox
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.architectures.encoder import Encoder, EncoderConfig, WithHeads
@@ -57,7 +58,7 @@ def random_params(shapes, seed: int = 0, std: float = 0.15):
   draw = np.random.default_rng(seed)
   def leaf(path, x):
     gain = getattr(path[-1], 'key', '') == 'scale'
-    return (gain + std * draw.normal(size=x.shape)).astype(x.dtype)
+    return jnp.asarray(gain + std * draw.normal(size=x.shape), x.dtype)
   return jax.tree_util.tree_map_with_path(leaf, unbox(shapes))
 
 

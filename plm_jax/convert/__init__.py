@@ -66,7 +66,7 @@ def load(path: epath.PathLike, heads: Sequence[str] | None = None) -> Imported:
   whatever is not understood, naming every tensor and attribute; TokenizerError for a damaged vocabulary.
   """
   folder, family, said, source = open_checkpoint(files.local(path))
-  original = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
+  original: dict[str, str] = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
   renamed = files.Renamed(source, original.get)
   try:
     config = attributes.read(family, said)
@@ -107,7 +107,7 @@ def save(
   """
   kind = family_of(like.family if like else family)
   said, arrays = describe(kind, config, params, tokenizer, like), tensors(kind, params, copies=bool(like))
-  types = {name: short for short, found in rules.DTYPES.items() for name in [found.name]}
+  types = {found.name: short for short, found in rules.DTYPES.items()}
   if dtype is not None and dtype not in types:
     raise ConvertError(f'dtype is one of {", ".join(types)}, got {dtype!r}')
   targets: dict[str, list[tuple[str, str]]] = {}
@@ -133,7 +133,7 @@ def save(
 
 def tensors(family: Family, tree: Any, copies: bool = False):
   """Our parameters, or gradients alike, as (their name, numpy array in their layout) pairs."""
-  flat = flatten_dict(nn.unbox(tree), sep='/')
+  flat = flat_dict(nn.unbox(tree))
   if any('/block_0/' in name for name in flat):
     raise ConvertError('these parameters are of a model with --model.stack.scan=False: the converter takes the form '
                        'with all layers in one array')
@@ -225,7 +225,11 @@ def parameter_shapes(family: Family, config: Any, heads: Mapping[str, nn.Module]
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   model = WithHeads(family.backbone(config), dict(heads))
   shapes = jax.eval_shape(model.init, jax.random.key(0), {'tokens': ids, 'segments': ids})['params']
-  return {name: x.shape for name, x in flatten_dict(nn.unbox(shapes), sep='/').items()}
+  return {name: x.shape for name, x in flat_dict(nn.unbox(shapes)).items()}
+
+
+def flat_dict(tree: Any) -> dict[str, Any]:
+  return dict(flatten_dict(tree, sep='/'))
 
 
 def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | None, like: Imported | None) -> dict:
@@ -246,7 +250,7 @@ def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | No
     said['label2id'] = {label: int(number) for number, label in said['id2label'].items()}
   modules = {name: family.heads[name].make(config, biases[0] if biases else 2) for name in heads}
   shapes = parameter_shapes(family, config, modules)
-  found = {name: np.shape(x) for name, x in flatten_dict(nn.unbox(params), sep='/').items()}
+  found = {name: np.shape(x) for name, x in flat_dict(nn.unbox(params)).items()}
   rules.refuse([f'{name}: {list(found[name]) if name in found else "missing"}, expected '
                 f'{list(shapes[name]) if name in shapes else "nothing"}'
                 for name in sorted(found.keys() | shapes.keys()) if found.get(name) != shapes.get(name)],

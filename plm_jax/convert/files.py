@@ -12,7 +12,7 @@ import numpy as np
 from plm_jax.convert.rules import DTYPES, ConvertError, refuse
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NAMES = {dtype.name: name for name, dtype in DTYPES.items()}
 FOREIGN = ('.bin', '.pt', '.pth', '.ckpt', '.pkl', '.pickle', '.h5', '.msgpack', '.onnx', '.gguf', '.npz')
 
 
@@ -60,8 +60,9 @@ class TensorFlow:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
       raise ConvertError(f'{prefix} cannot be read as a TensorFlow checkpoint: {error}') from error
     types = self.reader.get_variable_to_dtype_map()
-    self.tensors = {name: (tuple(shape), {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}.get(
-        types[name].name, types[name].name)) for name, shape in self.reader.get_variable_to_shape_map().items()}
+    self.tensors: dict[str, tuple[tuple[int, ...], str]] = {
+        name: (tuple(shape), NAMES.get(str(types[name].name), str(types[name].name)))
+        for name, shape in self.reader.get_variable_to_shape_map().items()}
 
   def read(self, name: str) -> np.ndarray:
     return self.reader.get_tensor(name)
@@ -77,7 +78,8 @@ class Renamed:
         if new in self.original:
           raise ConvertError(f'the tensors {self.original[new]} and {name} are both {new}')
         self.original[new] = name
-    self.tensors = {new: source.tensors[name] for new, name in self.original.items()}
+    self.tensors: dict[str, tuple[tuple[int, ...], str]] = {
+        new: source.tensors[name] for new, name in self.original.items()}
 
   def read(self, name: str) -> np.ndarray:
     return self.source.read(self.original[name])
@@ -122,7 +124,7 @@ def write_safetensors(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndar
 class fresh_folder:
   """A folder that appears whole at the end, or not at all. Raises ConvertError where something is already."""
 
-  def __init__(self, folder: str | pathlib.Path):
+  def __init__(self, folder: Any):
     self.folder = local(folder)
     if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
       raise ConvertError(f'{self.folder} is there already and not empty: give another folder, or remove it')

@@ -135,7 +135,10 @@ class Family:
 class Source(Protocol):
   """Tensors of a file, read one at a time."""
 
-  tensors: Mapping[str, tuple[Shape, str]]  # name -> (shape, safetensors' name of the type)
+  @property
+  def tensors(self) -> Mapping[str, tuple[Shape, str]]:
+    """name -> (shape, safetensors' name of the type)."""
+    ...
 
   def read(self, name: str) -> np.ndarray: ...
 

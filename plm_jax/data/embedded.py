@@ -25,7 +25,8 @@ PACKAGES = {  # import name: distributions that may provide it
     'tensorflow_datasets': ('tensorflow-datasets',), 'etils': ('etils',),
 }
 PROMPTS = (  # what a model of this text should know
-    'Returns the [MASK] of the array.', 'If True, [MASK] a copy of the array.', 'The [MASK] value is None.')
+    'The number [MASK] rows in the matrix.', 'Returns the [MASK] of the array.',
+    'This method is used [MASK] compute the gradient.')
 RULES = 1  # version of the cleaning below; part of the name of the cached file
 
 

@@ -64,7 +64,7 @@ ACTIVATIONS = (
 # transformers' BERT.
 FAMILY = Family(
     name='bert',
-    backbone=Encoder,
+    backbone=lambda config: Encoder(config),
     config=EncoderConfig(),
     attributes=(
         Attribute('vocab_size', 'vocab', 30522),

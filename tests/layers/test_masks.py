@@ -79,9 +79,9 @@ def encode(segments, packed):
   params = tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), batch)['params'])
   @jax.jit
   def run(table):
-    tokens = jnp.asarray(params['embeddings']['tokens']).at[:size].set(table)
+    tokens = params['embeddings']['tokens'].at[:size].set(table)
     return model.apply({'params': {**params, 'embeddings': {**params['embeddings'], 'tokens': tokens}}}, batch).hidden[0]
-  return run, jnp.asarray(params['embeddings']['tokens'][:size])
+  return run, params['embeddings']['tokens'][:size]
 
 
 def test_documents_packed_in_a_row_do_not_meet():

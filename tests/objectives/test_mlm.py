@@ -1,0 +1,182 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax.layers.heads import MaskedTokens, PooledClasses
+from plm_jax.objectives.mlm import MaskedLM, classification
+from plm_jax.objectives.pairs import NextSentence, Single
+
+SINGLE = MaskedLM(pair=Single())
+
+
+def corrupt(objective, windows, key=0):
+  return jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(key), w, tiny.VOCAB))(windows))
+
+
+def restored(batch):
+  """The tokens before they were masked."""
+  tokens = batch['tokens'].copy()
+  for row, (positions, labels, weights) in enumerate(zip(batch['positions'], batch['labels'], batch['weights'], strict=True)):
+    for position, label, weight in zip(positions, labels, weights, strict=True):
+      if weight:
+        tokens[row, position] = label
+  return tokens
+
+
+def test_literal():
+  windows = dict(
+      tokens=np.array([[11, 12, 13, 14, 15, 16, 17, 18], [21, 22, 23, 24, 25, 0, 0, 0], [0] * 8]),
+      segments=np.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8]), words=np.array([[1, 2, 2, 3, 4, 5, 6, 6], [1, 2, 3, 4, 5, 0, 0, 0], [0] * 8]),
+      corpus=np.zeros(3, int), index=np.arange(3), epoch=np.zeros(3, int))
+  batch = corrupt(dataclasses.replace(SINGLE, rate=0.3), windows)
+  assert {name: value.tolist() for name, value in batch.items()} == dict()
+
+
+@pytest.mark.parametrize(('length', 'most'), [(128, 20), (512, 77), (8, 2), (64, 10)])
+def test_most_predictions_of_a_row(length, most):
+  assert MaskedLM().predictions(length) == most
+
+
+@pytest.fixture(scope='module')
+def large():
+  """8192 rows of 128 tokens, special ones included."""
+  windows = tiny.windows(64, 126, shortest=100)
+  tile = lambda x: np.tile(x, (128,) + (1,) * (x.ndim - 1))
+  windows = {name: tile(x) for name, x in windows.items()} | dict(index=np.arange(8192, dtype=np.int32))
+  return windows, corrupt(SINGLE, windows)
+
+
+def test_rates(large):
+  windows, batch = large
+  size = (batch['segments'] > 0).sum(1)
+  number = batch['weights'].sum(1)
+  np.testing.assert_array_equal(number, np.clip(np.round(size * 0.15), 1, 20))
+  assert number.sum() > 100_000
+  assert abs(number.sum() / size.sum() - 0.15) < 0.002
+  real = batch['weights'] > 0
+  new = np.take_along_axis(batch['tokens'], batch['positions'], 1)[real]
+  labels = batch['labels'][real]
+  sigma = lambda p: 4 * (p * (1 - p) / new.size) ** 0.5
+  assert abs((new == tiny.VOCAB.mask).mean() - (0.8 + 0.1 / 96)) < sigma(0.8)
+  assert abs((new == labels).mean() - (0.1 + 0.1 / 96)) < sigma(0.1)
+  assert labels.min() >= 5
+
+
+def test_only_text_is_masked_and_all_of_it_alike(large):
+  windows, batch = large
+  np.testing.assert_array_equal(restored(batch)[:, 1:-1][windows['segments'] > 0], windows['tokens'][windows['segments'] > 0])
+  hit = np.zeros(batch['tokens'].shape)
+  np.add.at(hit, (np.arange(len(hit))[:, None], batch['positions']), batch['weights'])
+  assert hit.max() == 1
+  assert not hit[:, 0].any() and not hit[batch['tokens'] == tiny.VOCAB.sep][:0].any()
+  text = np.pad(windows['segments'], ((0, 0), (1, 1))) > 0
+  assert not hit[~text].any()
+  # Rows have at least 102 tokens: the first 100 of the text are in all of them.
+  assert np.abs(hit[:, 1:101].mean(0) - hit[:, 1:101].mean()).max() < 5 * (0.15 / 8192) ** 0.5
+
+
+def test_whole_words_are_masked_whole(large):
+  windows = tiny.take(large[0], slice(300))
+  batch = corrupt(dataclasses.replace(SINGLE, unit='word', mask_share=1.0, random_share=0.0), windows)
+  masked = batch['tokens'][:, 1:-1] == tiny.VOCAB.mask
+  for row, words in zip(masked, windows['words'], strict=True):
+    share = np.bincount(words, row)[1:] / np.bincount(words)[1:]
+    assert set(share) <= {0.0, 1.0}
+  np.testing.assert_array_equal(masked.sum(1), batch['weights'].sum(1))
+  assert (masked.sum(1) <= 20).all() and masked.sum() / (batch['segments'] > 0).sum() > 0.14
+  assert not masked[windows['words'] == 0].any()
+
+
+def test_n_grams_stay_within_the_budget(large):
+  windows = tiny.take(large[0], slice(300))
+  batch = corrupt(dataclasses.replace(SINGLE, unit='word', lengths=(6 / 11, 3 / 11, 2 / 11)), windows)
+  number = batch['weights'].sum(1)
+  assert (number <= np.round((batch['segments'] > 0).sum(1) * 0.15)).all() and (number >= 1).all()
+
+
+def test_masks_follow_the_example_and_not_its_place():
+  windows, order = tiny.windows(8, 30), np.array([5, 2, 7, 0, 1, 6, 4, 3])
+  whole = corrupt(SINGLE, windows)
+  shuffled = corrupt(SINGLE, tiny.take(windows, order))
+  tiny.assert_same(shuffled, tiny.take(whole, order))
+  other = corrupt(SINGLE, windows, key=1)
+  assert (other['positions'] != whole['positions']).any(1).sum() >= 6
+
+
+def test_static_masks_repeat_and_dynamic_ones_do_not():
+  windows = tiny.windows(8, 30, shortest=20)
+  static = dataclasses.replace(SINGLE, duplicates=2)
+  at = lambda objective, epoch: corrupt(objective, windows | dict(epoch=np.full(8, epoch, np.int32)))
+  tiny.assert_same(at(static, 0), at(static, 2))
+  tiny.assert_same(at(static, 1), at(static, 5))
+  assert (at(static, 0)['positions'] != at(static, 1)['positions']).any()
+  assert (at(SINGLE, 0)['positions'] != at(SINGLE, 2)['positions']).any()
+
+
+def test_heads_and_terms():
+  block = tiny.block()
+  assert MaskedLM().heads(tiny.config()) == {'mlm': MaskedTokens(block), 'nsp': PooledClasses(block, 2)}
+  assert MaskedLM().terms == {'mlm': 1.0, 'nsp': 1.0}
+  assert SINGLE.heads(tiny.config()) == {'mlm': MaskedTokens(block)} and SINGLE.terms == {'mlm': 1.0}
+
+
+def test_classification_literal():
+  logits = jnp.log(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [0.2, 0.7, 0.1]]))
+  losses = classification('x', logits, jnp.array([0, 1, 1]), jnp.array([1.0, 1.0, 0.0]))
+  assert list(losses) == ['x', 'x_accuracy']
+  np.testing.assert_allclose(losses['x'], [np.log(2) + np.log(10), 2], rtol=1e-6)
+  assert [float(x) for x in losses['x_accuracy']] == [1, 2]
+
+
+def test_rows_of_padding_weigh_nothing():
+  windows = tiny.windows(4)
+  for name in ('tokens', 'segments', 'sentences', 'words'):
+    windows[name][1] = 0
+  batch = corrupt(MaskedLM(), windows)
+  assert not batch['weights'][1].any() and not batch['segments'][1].any()
+  outputs = dict(mlm=jnp.zeros((*batch['labels'].shape, 96)), nsp=jnp.zeros((4, 2)))
+  losses = MaskedLM().loss(outputs, batch)
+  assert float(losses['nsp'][1]) == 3 and float(losses['mlm'][1]) == batch['weights'].sum()
+
+
+@pytest.mark.parametrize(('changes', 'message'), [
+    (dict(lengths=(0.5, 0.4)), 'sum to 1'), (dict(rate=0.0), 'rate'), (dict(mask_share=0.9, random_share=0.2), 'shares')])
+def test_values_that_cannot_be(changes, message):
+  with pytest.raises(ValueError, match=message):
+    MaskedLM(**changes)
+
+
+def test_statistics_of_the_released_code():
+  """google-research/bert@eedf5716 create_pretraining_data.py on 150 synthetic documents, rows of 64 tokens, 5 times.
+
+  It found 0.586 of pairs random (text of one sentence has no other way), 55.4 tokens in a row, 0.154 of them predicted.
+  """
+  draw = np.random.default_rng(0)
+  objective = MaskedLM(pair=NextSentence())
+  length, rows = objective.window(64), []
+  for number in range(150):
+    sentences = draw.integers(4, 24, draw.integers(3, 17))
+    while len(sentences):
+      fit = max(1, np.searchsorted(np.cumsum(sentences), length, 'right'))
+      rows.append((number, sentences[:fit]))
+      sentences = sentences[fit:]
+  windows = {name: np.zeros((len(rows), length), np.int32) for name in ('tokens', 'segments', 'sentences', 'words')}
+  for row, (_, sentences) in enumerate(rows):
+    size = sentences.sum()
+    windows['tokens'][row, :size] = draw.integers(5, 96, size)
+    windows['segments'][row, :size] = 1
+    windows['sentences'][row, :size] = np.repeat(np.arange(1, len(sentences) + 1), sentences)
+    windows['words'][row, :size] = np.arange(1, size + 1)
+  windows |= dict(document=np.array([number for number, _ in rows]), corpus=np.zeros(len(rows), int),
+                  index=np.arange(len(rows)))
+  windows = {name: np.tile(x, (5,) + (1,) * (x.ndim - 1)) for name, x in windows.items()}
+  batch = corrupt(objective, windows | dict(epoch=np.repeat(np.arange(5), len(rows))))
+  size = (batch['segments'] > 0).sum(1)
+  print(len(rows), batch['nsp'].mean(), size.mean(), batch['weights'].sum() / size.sum(), (size == 64).mean())
+  assert abs(batch['weights'].sum() / size.sum() - 0.1545) < 0.005
+  assert 0.5 < batch['nsp'].mean() < 0.65
+  assert abs(size.mean() - 55.4) < 5

@@ -1,0 +1,127 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.objectives import noise
+from plm_jax.tokenizers.contract import Vocab
+
+
+def keys(number, seed=0):
+  return jax.random.split(jax.random.key(seed), number)
+
+
+def many(function, number, *args, seed=0):
+  return np.asarray(jax.jit(jax.vmap(lambda key: function(key, *args)))(keys(number, seed)))
+
+
+def identity(corpus=0, index=0, epoch=0):
+  return dict(corpus=np.array([corpus]), index=np.array([index]), epoch=np.array([epoch]))
+
+
+def key_data(key=0, duplicates=0, **parts):
+  return tuple(jax.random.key_data(noise.example_keys(jax.random.key(key), identity(**parts), duplicates))[0].tolist())
+
+
+def test_an_example_s_key_depends_on_corpus_index_and_epoch_and_on_nothing_else():
+  parts = [dict(), dict(corpus=1), dict(index=1), dict(epoch=1), dict(key=1), dict(index=1, epoch=1),
+           dict(corpus=1, index=1), dict(corpus=1, epoch=1)]
+  assert len({key_data(**part) for part in parts}) == len(parts)
+  alone = key_data(corpus=2, index=70_000, epoch=5)
+  many = {'corpus': np.array([0, 2, 1]), 'index': np.array([3, 70_000, 9]), 'epoch': np.array([5, 5, 0]),
+          'tokens': np.ones((3, 4))}
+  assert tuple(jax.random.key_data(noise.example_keys(jax.random.key(0), many))[1].tolist()) == alone
+
+
+def test_duplicates_repeat_with_their_period():
+  static = [key_data(epoch=epoch, duplicates=3) for epoch in range(7)]
+  assert static[:3] == static[3:6] and static[0] == static[6] and len(set(static)) == 3
+  assert static[0] == key_data(epoch=0)
+  assert len({key_data(epoch=epoch) for epoch in range(7)}) == 7
+
+
+def test_choose_tokens_literal():
+  candidate = jnp.array([0, 1, 1, 1, 1, 0, 1, 1], bool)
+  assert noise.choose_tokens(jax.random.key(0), candidate, 3).astype(int).tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize('number', [0, 1, 4, 9])
+def test_choose_tokens_is_uniform_and_exact(number):
+  candidate = jnp.array([0, 1, 1, 1, 0, 1, 1, 1, 0], bool)
+  chosen = many(noise.choose_tokens, 4000, candidate, number)
+  assert (chosen.sum(1) == min(number, 6)).all()
+  assert not chosen[:, ~np.asarray(candidate)].any()
+  np.testing.assert_allclose(chosen[:, np.asarray(candidate)].mean(0), min(number, 6) / 6, atol=0.04)
+
+
+UNITS = jnp.array([0, 1, 1, 1, 2, 3, 3, 0, 4, 5, 5, 5, 5, 6, 0, 0])
+
+
+def test_choose_spans_literal():
+  assert noise.choose_spans(jax.random.key(0), UNITS, 4).astype(int).tolist() == LITERAL
+
+
+@pytest.mark.parametrize('lengths', [(1.0,), (0.5, 0.3, 0.2), (0.0, 0.0, 1.0)])
+def test_spans_are_whole_units_within_the_budget(lengths):
+  units = np.asarray(UNITS)
+  for budget in 1, 3, 6, 100:
+    chosen = many(noise.choose_spans, 300, UNITS, budget, lengths)
+    assert not chosen[:, units == 0].any()
+    for unit in range(1, 7):
+      part = chosen[:, units == unit]
+      assert (part.all(1) | ~part.any(1)).all()
+    assert (chosen.sum(1) <= budget).all()
+    # A single word of one token always fits.
+    assert chosen.any(1).all()
+    assert (chosen.sum(1) == 12).all() if budget == 100 else chosen.any(0)[units == 2].all()
+
+
+def test_words_are_chosen_alike_whatever_their_number_or_the_gaps_between_numbers():
+  gaps = jnp.array([0, 11, 11, 11, 12, 40, 40, 0, 41, 50, 50, 50, 50, 90, 0, 0])
+  np.testing.assert_array_equal(many(noise.choose_spans, 50, gaps, 5), many(noise.choose_spans, 50, UNITS, 5))
+
+
+def test_span_lengths_have_their_shares():
+  """A budget of three units is spent as 3, as 2 + 1 or as 1 + 1 + 1, with a last span cut to what is left."""
+  p = np.array([6, 3, 2]) / 11
+  chosen = many(noise.choose_spans, 3000, jnp.arange(1, 129), 3, tuple(p.tolist()))
+  assert (chosen.sum(1) == 3).all()
+  runs = chosen[:, 0] + (chosen[:, 1:] & ~chosen[:, :-1]).sum(1)
+  want = [p[2], p[1] + p[0] * (p[1] + p[2]), p[0] ** 2]
+  # Spans that happen to lie side by side count as one: about 1 in 60.
+  np.testing.assert_allclose(np.bincount(runs, minlength=4)[1:] / 3000, want, atol=0.035)
+
+
+def test_no_unit_at_all():
+  assert not many(noise.choose_spans, 3, jnp.zeros(8, int), 3, (0.5, 0.5)).any()
+
+
+def test_positions_of():
+  chosen = jnp.array([0, 1, 0, 0, 1, 1], bool)
+  positions, weights = noise.positions_of(chosen, 5)
+  assert positions.tolist() == [1, 4, 5, 0, 0] and weights.tolist() == [1, 1, 1, 0, 0]
+  positions, weights = noise.positions_of(chosen, 2)
+  assert positions.tolist() == [1, 4] and weights.tolist() == [1, 1]
+  assert noise.positions_of(~chosen & False, 2)[1].tolist() == [0, 0]
+
+
+def test_replace_tokens_touches_only_positions_of_weight():
+  tokens, vocab = jnp.arange(10, 18), Vocab(size=20, mask=4)
+  positions, weights = jnp.array([2, 5, 0]), jnp.array([1.0, 1.0, 0.0])
+  run = lambda mask, random: noise.replace_tokens(jax.random.key(0), tokens, positions, weights, vocab, mask, random).tolist()
+  assert run(1.0, 0.0) == [10, 11, 4, 13, 14, 4, 16, 17]
+  assert run(0.0, 0.0) == tokens.tolist()
+  assert [a for n, a in enumerate(run(0.0, 1.0)) if n not in (2, 5)] == [10, 11, 13, 14, 16, 17]
+
+
+def test_shares_of_mask_random_and_kept():
+  tokens, vocab = jnp.full(100, 50), Vocab(size=60, mask=4)
+  new = many(lambda key: noise.replace_tokens(key, tokens, jnp.arange(100), jnp.ones(100), vocab, 0.8, 0.1), 1500)
+  share = np.bincount(new.ravel(), minlength=60) / new.size
+  assert new.size == 150_000
+  sigma = lambda p: 4 * (p * (1 - p) / new.size) ** 0.5
+  assert abs(share[4] - (0.8 + 0.1 / 60)) < sigma(0.8)
+  assert abs(share[50] - (0.1 + 0.1 / 60)) < sigma(0.1)
+  # Every id alike, 0 and the last one included.
+  others = np.delete(share, [4, 50])
+  assert np.abs(others - 0.1 / 60).max() < 1.2 * sigma(0.1 / 60) and others.size == 58

@@ -1,0 +1,191 @@
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax.objectives import noise
+from plm_jax.objectives.pairs import NextSentence, Single, other_document
+
+BIG = tiny.Vocab(size=100_000, pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+def numbered(rows, length, seed=0, shortest=1):
+  """Windows in which token 1000 * (row + 1) + place stands at its place, so that every token tells where it is from."""
+  windows = tiny.windows(rows, length, seed, shortest)
+  place = 1000 * (np.arange(rows)[:, None] + 1) + np.arange(length)
+  return windows | dict(tokens=np.where(windows['segments'] > 0, place, 0).astype(np.int32))
+
+
+def arrange(pair, windows, key=0, vocab=BIG):
+  run = jax.jit(lambda w: pair.arrange(noise.example_keys(jax.random.key(key), w), w, vocab))
+  return jax.device_get(run(windows))
+
+
+def lists(batch):
+  return {name: np.asarray(value).tolist() for name, value in batch.items()}
+
+
+def test_single_literal():
+  windows = dict(tokens=np.array([[7, 8, 9], [7, 8, 0], [0, 0, 0]]), segments=np.array([[1, 2, 2], [1, 1, 0], [0, 0, 0]]),
+                 words=np.array([[1, 2, 2], [1, 2, 0], [0, 0, 0]]))
+  assert lists(Single().arrange(None, jax.tree.map(jnp.asarray, windows), BIG)) == dict(
+      tokens=[[2, 7, 8, 9, 3], [2, 7, 8, 3, 0], [2, 3, 0, 0, 0]],
+      segments=[[1, 1, 2, 2, 2], [1, 1, 1, 1, 0], [0, 0, 0, 0, 0]],
+      types=[[0] * 5] * 3,
+      words=[[0, 1, 2, 2, 0], [0, 1, 2, 0, 0], [0] * 5])
+  assert Single().window(128) == 126
+
+
+def test_next_sentence_literal():
+  windows = dict(
+      tokens=np.array([[11, 12, 13, 14, 15, 16, 17, 0], [21, 22, 23, 24, 25, 26, 27, 28]]),
+      segments=np.array([[1] * 7 + [0], [1] * 8]), sentences=np.array([[1, 1, 2, 2, 2, 3, 3, 0], [1, 1, 1, 1, 2, 2, 3, 3]]),
+      words=np.array([[1, 1, 2, 3, 4, 5, 5, 0], [1, 2, 3, 4, 5, 6, 7, 8]]), document=np.array([0, 1]),
+      corpus=np.array([0, 0]), index=np.array([0, 1]), epoch=np.array([0, 0]))
+  for key in range(8):
+    print(key, lists(arrange(NextSentence(short=0.0, slack=0), windows, key=key)))
+  assert 0
+
+
+def pieces(row):
+  """A row of numbered tokens -> (tokens of A, tokens of B); checks where the special tokens stand."""
+  tokens = row['tokens'].tolist()
+  assert tokens[0] == BIG.cls
+  first, last = [n for n, token in enumerate(tokens) if token == BIG.sep]
+  size = int(row['segments'].sum())
+  assert last == size - 1
+  assert row['segments'].tolist() == [1] * size + [0] * (len(tokens) - size)
+  assert row['types'].tolist() == [0] * (first + 1) + [1] * (last - first) + [0] * (len(tokens) - size)
+  assert not any(tokens[size:]) and not row['words'][[0, first]].any() and not row['words'][last:].any()
+  return tokens[1:first], tokens[first + 1:last]
+
+
+def is_run(tokens):
+  return tokens == list(range(tokens[0], tokens[0] + len(tokens)))
+
+
+@pytest.mark.parametrize('slack', [0, 8])
+def test_rows_are_what_the_released_code_would_make_of_the_same_cuts(slack):
+  pair, budget = NextSentence(slack=slack, short=0.3), 21
+  truncated, whole, b_from_start = 0, 0, 0
+  for key in range(3):
+    windows = numbered(200, budget + slack, seed=key)
+    for number, values in enumerate(zip(*arrange(pair, windows, key).values(), strict=True)):
+      row = dict(zip(('nsp', 'segments', 'tokens', 'types', 'words'), values, strict=True))
+      a, b = pieces(row)
+      assert a and len(a) + len(b) <= budget
+      assert is_run(a) and a[0] // 1000 == number + 1
+      own = windows['sentences'][number]
+      size = (own > 0).sum()
+      # The sentence ends that A, and B if it follows, may have.
+      ends = set((np.flatnonzero(np.diff(own, append=0)) + 1).tolist())
+      if not b:
+        assert size == 1 and not row['nsp']
+        continue
+      source = b[0] // 1000 - 1
+      assert is_run(b) and (source != number) == bool(row['nsp'])
+      theirs = windows['sentences'][source]
+      their_ends = set((np.flatnonzero(np.diff(theirs, append=0)) + 1).tolist())
+      a_start, a_end, b_start, b_end = (x % 1000 for x in (a[0], a[-1] + 1, b[0], b[-1] + 1))
+      if len(a) + len(b) < budget:
+        # Nothing was lost: both are whole sentences, A from the first one on.
+        whole += 1
+        assert a_start == 0 and b_end in their_ends
+        assert a_end in ends or own.max() == 1
+        assert b_start in their_ends | {0} if row['nsp'] else b_start == a_end
+      else:
+        truncated += 1
+        # Only the longer half loses tokens, until both are alike: what is shorter than half is whole.
+        if len(a) < (budget + 1) // 2:
+          assert a_start == 0 and (a_end in ends or own.max() == 1)
+        if len(b) < budget // 2:
+          assert b_end in their_ends and (b_start in their_ends | {0} or not row['nsp'])
+      b_from_start += bool(row['nsp']) and b_start == 0
+  assert truncated > 60 and whole > 60 and b_from_start > 20
+
+
+def test_halves_lose_tokens_at_both_ends():
+  pair = NextSentence(slack=12, short=0.0)
+  windows = numbered(200, 20 + 12, shortest=32)
+  lost_front = collections.Counter()
+  for values in zip(*arrange(pair, windows).values(), strict=True):
+    a, _ = pieces(dict(zip(('nsp', 'segments', 'tokens', 'types', 'words'), values, strict=True)))
+    lost_front[a[0] % 1000 > 0] += 1
+  assert min(lost_front.values()) > 20
+
+
+def test_half_of_the_pairs_are_random_and_single_sentences_always():
+  windows = numbered(4000, 24, shortest=24)
+  sentences = windows['sentences'].max(1)
+  nsp = arrange(NextSentence(slack=3, short=0.0), windows)['nsp']
+  several = np.flatnonzero(sentences > 1)
+  assert abs(nsp[several].mean() - 0.5) < 4 * 0.5 / several.size ** 0.5
+  assert arrange(NextSentence(random=0.0, slack=3), windows)['nsp'].sum() == 0
+  windows = windows | dict(sentences=windows['segments'])
+  assert arrange(NextSentence(random=0.0, slack=3), windows)['nsp'].all()
+
+
+def test_short_rows():
+  windows = numbered(3000, 40, shortest=40)
+  # Sentences of one token: a row ends exactly at its target.
+  windows |= dict(sentences=np.broadcast_to(np.arange(1, 41), (3000, 40)))
+  size = lambda short: arrange(NextSentence(short=short, slack=8, random=0.0), windows)['segments'].sum(1) - 3
+  assert (size(0.0) == 32).all()
+  tenth = size(0.1)
+  # Of the drawn targets 2 .. 32 one is the full length.
+  assert abs((tenth < 32).mean() - 0.1 * 30 / 31) < 0.02
+  always = size(1.0)
+  assert always.min() == 2 and always.max() == 32
+  np.testing.assert_allclose(np.bincount(always, minlength=33)[2:] / 3000, 1 / 31, atol=0.016)
+
+
+def test_windows_are_filled_and_cut():
+  assert NextSentence().window(128) == 128 - 3 + 16
+  windows = numbered(50, NextSentence().window(64), shortest=64)
+  batch = arrange(NextSentence(short=0.0), windows)
+  assert batch['tokens'].shape == (50, 64) and (batch['segments'].sum(1) == 64)[batch['nsp'] == 0].all()
+
+
+def test_one_document_alone_makes_no_random_pairs():
+  windows = numbered(8, 20) | dict(document=np.zeros(8, np.int32))
+  batch = arrange(NextSentence(slack=2), windows)
+  assert not batch['nsp'].any()
+  for values in zip(*batch.values(), strict=True):
+    a, b = pieces(dict(zip(batch, values, strict=True)))
+    assert a and all(token // 1000 == a[0] // 1000 for token in a + b)
+
+
+def test_rows_of_padding_neither_weigh_nor_lend():
+  windows = numbered(12, 20)
+  for name in ('tokens', 'segments', 'sentences', 'words'):
+    windows[name][::2] = 0
+  for key in range(5):
+    batch = arrange(NextSentence(slack=2), windows, key)
+    assert not batch['segments'][::2].any() and not batch['words'][::2].any()
+    for number in range(1, 12, 2):
+      a, b = pieces({name: value[number] for name, value in batch.items()})
+      assert a and (not b or b[0] // 1000 % 2 == 0)
+
+
+def test_other_document_is_another_and_any_of_them():
+  documents, full = jnp.array([0, 0, 1, 2, 2, 3]), jnp.array([True, True, True, True, True, False])
+  keys = lambda n: jax.random.split(jax.random.key(n), 6)
+  other, found = jax.device_get(jax.jit(jax.vmap(lambda n: other_document(keys(n), documents, full)))(jnp.arange(500)))
+  for row in range(6):
+    seen = set(other[:, row][found[:, row]].tolist())
+    assert seen == {n for n in range(5) if documents[n] != documents[row]}
+  assert found[:, :5].mean() > 0.9
+  _, found = other_document(keys(0)[:1], documents[:1], full[:1])
+  assert not found.any()
+
+
+def test_words_of_a_foreign_half_are_other_words():
+  windows = numbered(50, 24, shortest=24)
+  batch = arrange(NextSentence(slack=2, random=1.0), windows)
+  for number in range(50):
+    words, types = batch['words'][number], batch['types'][number]
+    a, b = set(words[types == 0].tolist()) - {0}, set(words[types == 1].tolist()) - {0}
+    assert a and b and not a & b and max(a) < min(b)
