@@ -5,6 +5,7 @@ or not at all: Orbax writes to a temporary folder and renames it.
 """
 from collections.abc import Mapping
 import logging
+import shutil
 from typing import Any
 
 from etils import epath
@@ -33,10 +34,24 @@ class Checkpoints:
     return self.manager.latest_step()
 
   def save(self, step: int, state, meta: Mapping[str, Any]) -> None:
-    """Returns once the arrays are copied; the writing goes on. A step that is already there is left alone."""
+    """Returns once the arrays are copied; the writing goes on. A step that is already there is left alone.
+
+    Raises CheckpointError, before anything is written, if the disk has no room for it.
+    """
     if step != self.latest():
+      self.check_space(state)
       self.manager.save(step, args=ocp.args.Composite(
           state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({**meta, 'step': step})))
+
+  def check_space(self, state) -> None:
+    """Raises CheckpointError unless a checkpoint of the state fits: a write that fails half-way is harder to explain."""
+    if '://' in str(self.folder):
+      return
+    needed, free = sum(x.nbytes for x in jax.tree.leaves(state)), shutil.disk_usage(self.folder).free
+    if free < needed:
+      raise CheckpointError(
+          f'no space left for a checkpoint in {self.folder}: it needs {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are '
+          'free. The checkpoints that are there are whole: make room, and the same command goes on.')
 
   def restore(self, step: int, shapes, shardings):
     """-> the state saved at `step`, laid out by `shardings`, whatever mesh it was saved from."""

@@ -12,7 +12,7 @@ from plm_jax.optim import OptimConfig
 from plm_jax.sharding import MeshConfig
 
 Scale = Literal['paper', 'laptop', 'test']
-Mode = Literal['train', 'evaluate', 'prepare']
+Mode = Literal['train', 'evaluate', 'prepare', 'compile']
 
 
 class ConfigError(ValueError):
@@ -96,7 +96,9 @@ class Experiment:
   scale: Scale = 'paper'
   """paper: as published; laptop: minutes on two cores; test: seconds. Other options change the values it sets"""
   mode: Mode = 'train'
-  """train; evaluate the newest checkpoint on held-out text; only prepare the token records"""
+  """train; evaluate the newest checkpoint on held-out text; only prepare the token records; only compile the step"""
+  topology: str = ''
+  """TPU pod to compile for, which need not be there, such as v2:4x4 (with mode compile)"""
   output: str = ''
   """folder of the run: checkpoints, metrics, report; local or gs://. Empty: runs/NAME, and -SCALE below paper"""
   warm_start: str = ''
@@ -120,6 +122,8 @@ class Experiment:
 
 def check(config: Experiment) -> None:
   """Raises ConfigError for what can be seen to fail from the configuration alone."""
+  if (config.mode == 'compile') != bool(config.topology):
+    raise ConfigError('--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
   longest = max((phase.length for phase in config.train.phases), default=0)
   if not longest or config.train.steps < 1:
     raise ConfigError(f'a run needs at least one step, got phases {config.train.phases}')
@@ -140,7 +144,7 @@ def check(config: Experiment) -> None:
 
 
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
-FREE = {'mode', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
+FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
         'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.accumulate',
         'data.prepare.workers', 'model.stack.remat'}
 

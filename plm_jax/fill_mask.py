@@ -81,6 +81,7 @@ def examples(
 
 def heldout_blanks(folder, config: Experiment, tokenizer: Tokenizer, number: int) -> list[tuple[str, str]]:
   """Sentences of 8 to 32 tokens from the held-out split, each with one word of one token hidden."""
+  longest = min(32, (config.model.max_length or 64) - 2)
   windows = Windows(folder, 'heldout', 64, 'document')
   if not len(windows):
     return []
@@ -91,10 +92,12 @@ def heldout_blanks(folder, config: Experiment, tokenizer: Tokenizer, number: int
     ids, word = tokens[inside], words[inside]
     whole = np.flatnonzero(np.bincount(word)[word] == 1)
     whole = [place for place in whole if tokenizer.pieces[ids[place]].strip('▁').isalpha()]
-    if 8 <= len(ids) <= 32 and whole and len(found) < number:
+    if len(ids) >= 8 and whole and len(found) < number:
       place = int(random.choice(whole))
       text = f'{tokenizer.decode(ids[:place])} [MASK] {tokenizer.decode(ids[place + 1:])}'.strip()
-      found.append((text, tokenizer.pieces[ids[place]].strip('▁')))
+      # Counted anew: a decoded text need not come back as the same pieces.
+      if len(tokenizer.encode(text, specials=True)) <= longest:
+        found.append((text, tokenizer.pieces[ids[place]].strip('▁')))
   return found
 
 

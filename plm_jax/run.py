@@ -16,6 +16,7 @@ import tyro
 from plm_jax import config as config_lib
 from plm_jax import fill_mask, report
 from plm_jax.checkpoint import CheckpointError
+from plm_jax.compile import compile_run
 from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
 from plm_jax.data import embedded, records
 from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
@@ -61,6 +62,9 @@ def scale_of(arg: str, following: str) -> str:
 def run(config: Experiment) -> Result | None:
   """One run in this process; in a job of several, every process calls it alike."""
   config_lib.check(config)
+  if config.mode == 'compile':
+    compile_run(config)
+    return None
   join(config.hosts)
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
     jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))

@@ -1,6 +1,7 @@
 """Pure functions of the training state: init, train, evaluate. They know no model and no objective by name."""
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -74,6 +75,11 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
   state = State(state.step + 1, keep(params, state.params), keep(opt_state, state.opt_state),
                 state.skipped + ~finite, jnp.where(finite, 0, state.streak + 1))
   return state, {**metrics, 'loss': loss, 'grad_norm': norm, 'skipped': state.skipped, 'streak': state.streak}
+
+
+def jitted_step(learner: Learner, layout):
+  """`train_step` as it runs on a mesh: the state stays in its shardings and is updated in place."""
+  return jax.jit(functools.partial(train_step, learner), donate_argnums=0, out_shardings=(layout, None))
 
 
 def eval_step(learner: Learner, params, windows):

@@ -2,7 +2,6 @@
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
-import functools
 import signal
 import time
 from typing import Any
@@ -21,8 +20,9 @@ from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.windows import Windows
 from plm_jax.evaluate import evaluator
 from plm_jax.optim import make_optimizer, schedule
-from plm_jax.step import Learner, sharded_init, train_step
+from plm_jax.step import Learner, jitted_step, sharded_init
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.contract import Vocab
 
 
 class TrainingError(RuntimeError):
@@ -50,7 +50,7 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
   mesh = sharding.make_mesh(config.mesh)
   for phase in config.train.phases:
     sharding.check_batch(phase.batch, config.train.accumulate, mesh)
-  learner = make_learner(config, tokenizer)
+  learner = make_learner(config, tokenizer.vocab)
   pipelines = [
       open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
 
@@ -68,11 +68,12 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
       if config.warm_start:
         params = restore_params(epath.Path(config.warm_start) / 'checkpoints', shapes.params, layout.params)
         state = state.replace(params=params)
+    checkpoints.check_space(state)
     meta = {'config': config_lib.to_json(config), 'tokenizer': tokenizer.hash}
     tokenizer.save(folder / 'tokenizer')
     (folder / 'config.json').write_text(config_lib.dump(config))
 
-    update = jax.jit(functools.partial(train_step, learner), donate_argnums=0, out_shardings=(layout, None))
+    update = jitted_step(learner, layout)
     evaluate = evaluator(learner)
     log = Log(config, folder, int(state.step), mesh)
     heldout: dict[str, float] = {}
@@ -105,7 +106,7 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
 
 def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> dict[str, float]:
   """Held-out losses of the newest checkpoint of the run in config.folder, with rows of its last phase."""
-  mesh, learner, phase = sharding.make_mesh(config.mesh), make_learner(config, tokenizer), config.train.phases[-1]
+  mesh, learner, phase = sharding.make_mesh(config.mesh), make_learner(config, tokenizer.vocab), config.train.phases[-1]
   pipeline = open_phase(config, records, tokenizer, phase, 0)
   with jax.set_mesh(mesh):
     _, shapes, layout = sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
@@ -113,15 +114,15 @@ def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: T
     return evaluator(learner)(params, heldout_stream(config, records, phase, mesh))
 
 
-def make_learner(config: Experiment, tokenizer: Tokenizer) -> Learner:
-  if tokenizer.vocab.size > config.model.vocab:
+def make_learner(config: Experiment, vocab: Vocab) -> Learner:
+  if vocab.size > config.model.vocab:
     raise ConfigError(
-        f'the tokenizer has {tokenizer.vocab.size} pieces, the model has room for {config.model.vocab}: '
-        f'give --model.vocab {tokenizer.vocab.size} or more')
+        f'the tokenizer has {vocab.size} pieces, the model has room for {config.model.vocab}: '
+        f'give --model.vocab {vocab.size} or more')
   backbone = Encoder(config.model, packed=config.data.assembly != 'document')
   return Learner(
       WithHeads(backbone, config.objective.heads(config.model)), config.objective,
-      make_optimizer(config.optim, config.train.steps), tokenizer.vocab, config.seed, config.train.accumulate)
+      make_optimizer(config.optim, config.train.steps), vocab, config.seed, config.train.accumulate)
 
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:

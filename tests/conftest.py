@@ -43,3 +43,9 @@ def learner():
 @pytest.fixture(scope='session')
 def params(learner, windows):
   return tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
+
+
+@pytest.fixture(scope='session')
+def batch(learner, windows):
+  """The windows, corrupted as in training."""
+  return jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab))(windows))

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import signal
+import types
 
 import jax
 import numpy as np
@@ -93,6 +94,13 @@ def test_finished_runs_do_nothing_more(command, finished):
   assert again.step == 8 and same(again.params, result.params)
 
 
+def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, monkeypatch):
+  monkeypatch.setattr('shutil.disk_usage', lambda folder: types.SimpleNamespace(free=1000))
+  with pytest.raises(SystemExit, match='no space left for a checkpoint .* 0.0 MB are free'):
+    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}'])
+  assert not any((tmp_path / 'run' / 'checkpoints').iterdir())
+
+
 def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp_path):
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--optim.peak=0']
   assert same(run(parse(bert_base.recipe, args)).params, finished[1].params)
@@ -165,7 +173,7 @@ def test_damaged_records_and_other_configurations_are_refused(command, finished,
   with pytest.raises(SystemExit, match=r'train-00000\.npy is truncated'):
     main(bert_base.recipe, args)
   assert not (tmp_path / 'run').exists()
-  with pytest.raises(SystemExit, match='optim.peak: 0.001 -> 0.5'):
+  with pytest.raises(SystemExit, match=r'optim\.peak: 0\.001 -> 0\.5'):
     main(bert_base.recipe, [*command, f'--output={finished[0]}', '--optim.peak=0.5'])
 
 

@@ -1,5 +1,6 @@
 """A vocabulary, windows of text, a model and a learner so small that they compile in a second or two."""
 import dataclasses
+import functools
 
 from flax.linen import unbox
 import jax
@@ -27,6 +28,7 @@ def config(layers=2, unique=0, scan=True, remat='none', **changes) -> EncoderCon
       vocab=VOCAB.size, block=block(**changes), stack=StackConfig(layers, unique, scan, remat), max_length=LENGTH)
 
 
+@functools.cache
 def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimConfig | None = None, seed: int = 3,
             **changes) -> Learner:
   model = config(**changes)
@@ -66,9 +68,9 @@ def take(tree, rows):
   return jax.tree.map(lambda x: x[rows], tree)
 
 
-def flat(tree) -> dict[str, np.ndarray]:
-  return {'/'.join(str(entry.key) for entry in path): np.asarray(x)
-          for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
+def flat(tree) -> dict:
+  """A tree of dicts -> {'layers/block/query': leaf}."""
+  return {'/'.join(entry.key for entry in path): x for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def assert_same(a, b):
@@ -83,7 +85,7 @@ def assert_close(got, want, rel=1e-5):
 
   The second half is for gradients that are zero but for rounding: those of key biases, which softmax does not feel.
   """
-  got, want = flat(got), flat(want)
+  got, want = flat(jax.device_get(got)), flat(jax.device_get(want))
   assert got.keys() == want.keys()
   floor = max(np.abs(x).max() for x in want.values()) / 100
   errors = {name: np.abs(got[name] - x).max() / max(np.abs(x).max(), floor) for name, x in want.items()}

@@ -135,10 +135,14 @@ class Pipeline:
 
 def heldout_batches(
     windows: Windows, batch: int, rows: slice | None = None, batches: int | None = None) -> Iterator[Batch]:
-  """Every window once, in order; at most `batches`. Empty rows (all 0) fill the last batch, so that shapes are one."""
+  """Every window once, or the first `batches`; row b has the b-th stretch of the text, one window a batch.
+
+  So the rows of a batch are of different documents, which a question about pairs of them needs. Empty rows (all 0) make
+  up what is missing, so that shapes are one.
+  """
   total = -(-len(windows) // batch)
   for number in range(total if batches is None else min(total, batches)):
-    index = (number * batch + np.arange(batch))[rows or slice(None)]
+    index = (np.arange(batch) * total + number)[rows or slice(None)]
     real = index < len(windows)
     part = windows.read(index[real])
     yield {name: np.concatenate([array, np.zeros((len(index) - len(array), *array.shape[1:]), array.dtype)])

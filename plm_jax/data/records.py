@@ -89,7 +89,9 @@ def write_shard(folder: epath.PathLike, name: str, tokens: np.ndarray, sentences
   for file, array in ((f'{name}.npy', tokens), (f'{name}.sentences.npy', sentences)):
     draft = folder / f'{file}.tmp'
     with draft.open('wb') as f:
-      np.save(f, array)
+      # Not np.save, whose error on a full disk does not say what it is.
+      np.lib.format.write_array_header_1_0(f, np.lib.format.header_data_from_array_1_0(array))
+      f.write(np.ascontiguousarray(array).view(np.uint8).data)
     draft.replace(folder / file)
   documents = int(sentences['document'][-1]) + 1 if len(sentences) else 0
   return Shard(name, len(tokens), len(sentences), documents)

@@ -1,4 +1,5 @@
 """Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family."""
+import functools
 from typing import TYPE_CHECKING
 
 import flax.linen as nn
@@ -29,8 +30,10 @@ class Attention(nn.Module):
     q, k, v = query(x), key(kv), value(kv)
     q, k, bias = self.position.interact(self, cfg, q, k, context, query, key)
     q, k, v = (constrain(y, 'batch', None, 'heads', None) for y in (q, k, v))
-    y = attend(q, k, v, bias, mask, cfg.scale, lambda p: Dropout(cfg.attention_dropout, name='dropout')(p, rows),
-               plain=bias is not None or (rows is not None and cfg.attention_dropout > 0)
+    dropout = Dropout(cfg.attention_dropout, name='dropout')
+    keep = dropout.keep((q.shape[0], cfg.heads, q.shape[1], k.shape[1]), rows)
+    y = attend(q, k, v, bias, mask, cfg.scale, lambda probs: dropout.drop(probs, keep),
+               plain=bias is not None or keep is not None
                or self.is_mutable_collection('intermediates'), observe=self.observe)
     y = constrain(y, 'batch', None, 'heads', None)
     return Dense((cfg.width,), ('heads', None, 'width'), cfg.bias, cfg.compute, cfg.init, name='out')(y)
@@ -56,6 +59,28 @@ def attend(q, k, v, bias, mask, scale, drop, plain, observe=lambda probs: None):
   if mask is not None:
     # Finite, so that a row of padding is uniform instead of NaN.
     logits = jnp.where(mask, logits, -1e9)
-  probs = nn.softmax(logits)
+  probs = softmax(logits, q.dtype)
   observe(probs)
-  return jnp.einsum('bhqk,bkha->bqha', drop(probs.astype(q.dtype)), v)
+  # The backward pass keeps the probabilities and drops them again, instead of both.
+  mix = jax.checkpoint(lambda probs, v: jnp.einsum('bhqk,bkha->bqha', drop(probs), v), prevent_cse=False)
+  return mix(probs, v)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def softmax(logits, dtype):
+  """logits [..., K] -> probabilities, computed in float32. The backward pass keeps them in `dtype`, and nothing else."""
+  return nn.softmax(logits.astype(jnp.float32)).astype(dtype)
+
+
+def softmax_forward(logits, dtype):
+  probs = softmax(logits, dtype)
+  return probs, probs
+
+
+def softmax_backward(dtype, probs, gradient):
+  del dtype
+  probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
+  return (probs * (gradient - (probs * gradient).sum(-1, keepdims=True)),)
+
+
+softmax.defvjp(softmax_forward, softmax_backward)

@@ -41,13 +41,18 @@ class Dropout(nn.Module):
 
   rate: float
 
-  @nn.compact
   def __call__(self, x, rows=None):
+    return self.drop(x, self.keep(x.shape, rows))
+
+  def keep(self, shape: tuple[int, ...], rows=None):
+    """-> bool `shape` [B, ...], or None where nothing is dropped."""
     if rows is None or not self.rate:
-      return x
+      return None
     key = self.make_rng('dropout')
-    keep = jax.vmap(lambda row: keep_mask(jax.random.fold_in(key, row), x.shape[1:], self.rate))(rows)
-    return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
+    return jax.vmap(lambda row: keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
+
+  def drop(self, x, keep):
+    return x if keep is None else jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
 
 
 def keep_mask(key, shape: tuple[int, ...], rate: float):
@@ -58,7 +63,7 @@ def keep_mask(key, shape: tuple[int, ...], rate: float):
   threshold = round(rate * (1 << 16))
   half = (*shape[:-1], -(-shape[-1] // 2))
   bits = jax.random.bits(key, half, jnp.uint32)
-  return jnp.concatenate([bits & 0xFFFF, bits >> 16], -1)[..., :shape[-1]] >= threshold
+  return jnp.concatenate([(bits & 0xFFFF) >= threshold, (bits >> 16) >= threshold], -1)[..., :shape[-1]]
 
 
 def named(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Any:

@@ -35,7 +35,9 @@ class Mlp(nn.Module):
     cfg = self.cfg
     def dense(name, features, *axes):
       return Dense((features,), axes, cfg.bias, cfg.compute, cfg.init, name=name)
-    h = activation(cfg.activation)(constrain(dense('up', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp'))
+    # The backward pass keeps what goes in, not the parts of the function: one array [B, L, F] instead of four.
+    act = jax.checkpoint(activation(cfg.activation), prevent_cse=False)
+    h = act(constrain(dense('up', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp'))
     if cfg.gated:
       h *= constrain(dense('gate', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp')
     return dense('down', cfg.width, 'mlp', 'width')(h)

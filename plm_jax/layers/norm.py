@@ -1,7 +1,9 @@
 """Normalisation in float32."""
+import functools
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 NormKind = Literal['layer', 'rms']
@@ -16,12 +18,18 @@ class Norm(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    x = x.astype(jnp.float32)
     scale = self.param('scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
-    if self.kind == 'layer':
-      x -= x.mean(-1, keepdims=True)
-    # The mean of squares of what is already centred: E[x^2] - E[x]^2 loses digits.
-    y = x * jnp.reciprocal(jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + self.eps)) * scale
-    if self.kind == 'layer':
-      y += self.param('bias', nn.initializers.zeros, x.shape[-1:], jnp.float32)
-    return y.astype(self.dtype)
+    bias = self.param('bias', nn.initializers.zeros, x.shape[-1:], jnp.float32) if self.kind == 'layer' else None
+    # The backward pass keeps x, not what it becomes on the way: one array [B, L, D] instead of three in float32.
+    normalise = jax.checkpoint(functools.partial(normalised, eps=self.eps), prevent_cse=False)
+    return normalise(x, scale, bias).astype(self.dtype)
+
+
+def normalised(x, scale, bias, eps: float):
+  """x [..., D], scale and bias [D] (None: RMSNorm) -> float32."""
+  x = x.astype(jnp.float32)
+  if bias is not None:
+    x -= x.mean(-1, keepdims=True)
+  # The mean of squares of what is already centred: E[x^2] - E[x]^2 loses digits.
+  y = x * jnp.reciprocal(jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + eps)) * scale
+  return y if bias is None else y + bias

@@ -71,7 +71,7 @@ def test_scan_equals_loop(stack):
 
 
 @pytest.mark.parametrize('stack', [
-    dict(remat='dots'), dict(remat='full'), dict(scan=False, remat='full'), dict(unique=1, remat='full')], ids=str)
+    dict(remat='dots'), dict(scan=False, remat='full'), dict(unique=1, remat='full')], ids=str)
 def test_rematerialisation_changes_nothing_dropout_included(stack):
   cfg = tiny.block(dropout=0.3, attention_dropout=0.3)
   params = init(cfg, layers=2, **stack)

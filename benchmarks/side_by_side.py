@@ -1,0 +1,65 @@
+"""Two contestants in one run, turn and turn about: A B A B, medians and their ratio.
+
+Each contestant is a process of its own that sets itself up, says so, and then does one round of work whenever it is
+told to; the other one waits meanwhile. What disturbs the machine disturbs both.
+"""
+from collections.abc import Callable
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+
+def compare(module: str, contestants: tuple[str, str], arguments: list[str], rounds: int) -> dict[str, dict[str, float]]:
+  """Runs `python -m module --contestant NAME arguments` for both -> {name: {median, least, each figure it reported}}."""
+  workers = {name: Worker(module, name, arguments) for name in contestants}
+  try:
+    facts = {name: worker.read() for name, worker in workers.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+      for name, worker in workers.items():
+        seconds[name] += worker.go()['seconds']
+    return {name: {**facts[name], 'median': statistics.median(times), 'least': min(times)}
+            for name, times in seconds.items()}
+  finally:
+    for worker in workers.values():
+      worker.close()
+
+
+class Worker:
+  """The parent's end of a contestant."""
+
+  def __init__(self, module: str, name: str, arguments: list[str]):
+    self.process = subprocess.Popen(
+        [sys.executable, '-m', module, '--contestant', name, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True)
+
+  def read(self) -> dict:
+    line = self.process.stdout.readline() if self.process.stdout else ''
+    if not line:
+      raise RuntimeError(f'a contestant died with status {self.process.wait()}')
+    return json.loads(line)
+
+  def go(self) -> dict:
+    assert self.process.stdin
+    self.process.stdin.write('go\n')
+    self.process.stdin.flush()
+    return self.read()
+
+  def close(self) -> None:
+    if self.process.stdin:
+      self.process.stdin.close()
+    self.process.wait()
+
+
+def contest(facts: dict[str, float], work: Callable[[], object], repeats: int) -> None:
+  """The contestant's end: reports its facts, then times `work`, `repeats` times a round."""
+  print(json.dumps(facts), flush=True)
+  for _ in sys.stdin:
+    seconds = []
+    for _ in range(repeats):
+      began = time.perf_counter()
+      work()
+      seconds.append(time.perf_counter() - began)
+    print(json.dumps({'seconds': seconds}), flush=True)

@@ -1,0 +1,57 @@
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import metrics
+from plm_jax.evaluate import evaluator
+from plm_jax.step import eval_step
+
+
+def test_sums_are_divided_once():
+  steps = [dict(mlm=(jnp.float32(6), jnp.float32(2)), loss=jnp.float32(1), skipped=0),
+           dict(mlm=(jnp.float32(2), jnp.float32(6)), loss=jnp.float32(4), skipped=1)]
+  assert metrics.combine(steps) == dict(mlm=1.0, loss=2.5, skipped=0.5)
+  assert metrics.combine([dict(mlm=(jnp.float32(0), jnp.float32(0)))]) == dict(mlm=0.0)
+
+
+def test_long_sums_keep_their_digits():
+  step = dict(mlm=(np.float32(0.1), np.float32(1)))
+  assert abs(metrics.combine([step] * 30_000)['mlm'] - 0.1) < 1e-8
+
+
+@pytest.mark.parametrize(('kind', 'peak'), [
+    ('TPU v2', 23e12), ('TPU v5 lite', 197e12), ('TPU v5p', 459e12), ('TPU v5', 459e12), ('NVIDIA H100 80GB HBM3', 989e12),
+    ('NVIDIA A100-SXM4-40GB', 312e12), ('NVIDIA L40S', None), ('cpu', None), ('TPU v55', None)])
+def test_peak_of_a_device(kind, peak):
+  assert metrics.peak_flops(types.SimpleNamespace(device_kind=kind)) == peak
+
+
+def test_writer(tmp_path):
+  writer = metrics.Writer(tmp_path)
+  writer.write(3, 'train', dict(loss=1.5))
+  metrics.Writer(tmp_path).write(6, 'heldout', dict(mlm=0.25))
+  lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()]
+  assert lines == [dict(step=3, split='train', loss=1.5), dict(step=6, split='heldout', mlm=0.25)]
+
+
+def test_evaluation_is_a_mean_over_all_batches_and_knows_the_baseline(learner, params, windows):
+  evaluate = evaluator(learner)
+  batches = [tiny.take(windows, slice(0, 6)), tiny.take(windows, slice(6, 12))]
+  values = evaluate(params, batches)
+  assert values == evaluate(params, batches)
+  step = jax.jit(lambda w: eval_step(learner, params, w))
+  results = [jax.device_get(step(w)) for w in batches]
+  sums = sum(losses['mlm'][0] for losses, _ in results), sum(losses['mlm'][1] for losses, _ in results)
+  np.testing.assert_allclose(values['mlm'], sums[0] / sums[1], rtol=1e-6)
+  labels = np.concatenate([b['labels'][b['weights'] > 0] for _, b in results])
+  np.testing.assert_allclose(values['mlm_baseline'], np.bincount(labels).max() / labels.size, rtol=1e-6)
+  assert set(values) == {'mlm', 'mlm_accuracy', 'nsp', 'nsp_accuracy', 'mlm_baseline'}
+
+
+def test_evaluation_of_nothing(learner, params):
+  assert evaluator(learner)(params, []) == {}

@@ -1,0 +1,151 @@
+import functools
+
+from flax.linen import unbox
+import jax
+from jax.sharding import PartitionSpec as P
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import sharding, step
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.step import init_state, sharded_init
+
+MESHES = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor': (4, 1, 2), 'mixed': (2, 2, 2)}
+
+
+def mesh_of(name):
+  return make_mesh(MeshConfig(*MESHES[name]))
+
+
+def layout(learner, windows, mesh):
+  return sharding.shardings(jax.eval_shape(lambda: init_state(learner, windows)), mesh)
+
+
+def gradient(learner, params, batch):
+  return step.gradient(learner, params, batch, learner.key(2))
+
+
+@pytest.fixture(scope='module')
+def single(learner, params, batch):
+  return jax.device_get(jax.jit(functools.partial(gradient, learner))(params, batch))
+
+
+@pytest.mark.parametrize(('name', 'accumulate'), [('data', 1), ('fsdp', 1), ('tensor', 1), ('mixed', 2)])
+def test_loss_and_gradient_are_those_of_one_device(windows, params, batch, single, name, accumulate):
+  """Dropout included."""
+  mesh, learner = mesh_of(name), tiny.learner(accumulate=accumulate)
+  with jax.set_mesh(mesh):
+    shardings = layout(learner, windows, mesh).params
+    run = jax.jit(functools.partial(gradient, learner), out_shardings=(shardings, None))
+    grads, losses = jax.device_get(run(jax.device_put(params, shardings), sharding.to_devices(batch, 16, mesh)))
+  tiny.assert_close(grads, single[0])
+  for term, pair in single[1].items():
+    np.testing.assert_allclose(losses[term], pair, rtol=1e-5, err_msg=term)
+
+
+def test_corruption_is_that_of_one_device(learner, windows, batch):
+  mesh = mesh_of('mixed')
+  with jax.set_mesh(mesh):
+    run = jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab))
+    tiny.assert_same(run(sharding.to_devices(windows, 16, mesh)), batch)
+
+
+def specs(learner, windows, name):
+  return {key: x.spec for key, x in tiny.flat(layout(learner, windows, mesh_of(name)).params).items()}
+
+
+FSDP, TENSOR = ('fsdp',), ('tensor',)
+
+
+@pytest.mark.parametrize(('name', 'want'), [
+    ('data', [P(None, None, None, None), P(None, None, None, None), P(None, None, None), P(None, None), P(None), P(None, None)]),
+    ('fsdp', [P(None, FSDP, None, None), P(None, None, None, FSDP), P(None, FSDP, None), P(None, FSDP), P(None),
+              P(None, FSDP)]),
+    ('tensor', [P(None, None, TENSOR, None), P(None, TENSOR, None, None), P(None, None, TENSOR), P(TENSOR, None), P(TENSOR),
+                P(None, None)]),
+    ('mixed', [P(None, FSDP, TENSOR, None), P(None, TENSOR, None, FSDP), P(None, FSDP, TENSOR), P(TENSOR, FSDP), P(TENSOR),
+               P(None, FSDP)])])
+def test_parameters_lie_as_the_table_says(learner, windows, name, want):
+  got = specs(learner, windows, name)
+  layer = 'backbone/stack/layers/block'
+  keys = [f'{layer}/attention/query/kernel', f'{layer}/attention/out/kernel', f'{layer}/mlp/up/kernel',
+          'backbone/embeddings/tokens', 'heads_mlm/bias', 'backbone/embeddings/positions']
+  assert [got[key] for key in keys] == want
+
+
+def test_split_parameters_and_optimizer_state_are_an_eighth_on_each_device(learner, windows):
+  mesh = mesh_of('fsdp')
+  shardings = layout(learner, windows, mesh)
+  shapes = unbox(jax.eval_shape(lambda: init_state(learner, windows)))
+  bytes_of = lambda shape: 4 * int(np.prod(shape))
+  total = sum(bytes_of(x.shape) for x in jax.tree.leaves(shapes))
+  own = sum(bytes_of(s.shard_shape(x.shape)) for x, s in zip(
+      jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True))
+  assert own < total * 0.2
+  assert tiny.flat(shardings.params) == tiny.flat(shardings.opt_state[1].mu) == tiny.flat(shardings.opt_state[1].nu)
+
+
+def test_a_fresh_state_does_not_depend_on_the_mesh(learner, windows):
+  made = []
+  for shape in (1, 1, 1), MESHES['mixed']:
+    mesh = make_mesh(MeshConfig(*shape))
+    with jax.set_mesh(mesh):
+      make, shapes, shardings = sharded_init(learner, windows, mesh)
+      state = make()
+      assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), shapes)
+      assert jax.tree.map(lambda x: x.sharding, state) == shardings
+      made.append(jax.device_get(state))
+  tiny.assert_same(*made)
+
+
+def test_what_does_not_divide_is_not_split():
+  mesh = make_mesh(MeshConfig(1, 2, 4))
+  assert sharding.spec(('width', 'heads', None), (6, 8, 3), mesh) == P(('fsdp',), ('tensor',), None)
+  assert sharding.spec(('width', 'heads', None), (7, 6, 3), mesh) == P(None, None, None)
+  assert sharding.spec(('batch', None, 'elsewhere'), (4, 4, 4), mesh) == P(('data', 'fsdp'), None, None)
+
+
+def test_no_mesh_no_constraint():
+  x = np.ones(3)
+  assert sharding.constrain(x, 'batch') is x
+
+
+def test_data_takes_what_is_left():
+  assert dict(make_mesh(MeshConfig()).shape) == dict(data=8, fsdp=1, tensor=1)
+  assert dict(make_mesh(MeshConfig(fsdp=2, tensor=2)).shape) == dict(data=2, fsdp=2, tensor=2)
+  assert make_mesh(MeshConfig(1, 1, 3)).devices.ravel().tolist() == jax.devices()[:3]
+  assert dict(make_mesh(MeshConfig(), jax.devices()[:2]).shape) == dict(data=2, fsdp=1, tensor=1)
+
+
+def test_a_mesh_larger_than_the_devices():
+  with pytest.raises(ValueError) as error:
+    make_mesh(MeshConfig(data=4, fsdp=2, tensor=2))
+  assert str(error.value) == (
+      "the mesh {'data': 4, 'fsdp': 2, 'tensor': 2} needs 16 devices, there are 8 (cpu). Make --mesh.data, --mesh.fsdp or "
+      '--mesh.tensor smaller.')
+  with pytest.raises(ValueError, match='needs 16 devices, there are 8'):
+    make_mesh(MeshConfig(fsdp=16))
+  for wrong in MeshConfig(data=0), MeshConfig(data=-2), MeshConfig(fsdp=0), MeshConfig(tensor=-1):
+    with pytest.raises(ValueError, match='mesh sizes are positive'):
+      make_mesh(wrong)
+
+
+def test_a_batch_that_the_mesh_does_not_divide():
+  mesh = mesh_of('mixed')
+  sharding.check_batch(16, 4, mesh)
+  with pytest.raises(ValueError) as error:
+    sharding.check_batch(18, 2, mesh)
+  assert str(error.value) == (
+      'a batch of 18 rows cannot be dealt evenly to 4 devices (data 2 x fsdp 2) in 2 micro-steps: make it a multiple of 8.')
+
+
+def test_rows_reach_their_devices():
+  mesh = mesh_of('mixed')
+  x = np.arange(16 * 3).reshape(16, 3)
+  assert sharding.host_rows(16, mesh) == slice(0, 16)
+  y = sharding.to_devices(dict(x=x, row=x[:, 0]), 16, mesh)
+  np.testing.assert_array_equal(y['x'], x)
+  assert y['x'].sharding.spec == P(('data', 'fsdp')) and y['row'].shape == (16,)
+  assert sorted({(s.index[0].start, s.data.shape) for s in y['x'].addressable_shards}) == [
+      (start, (4, 3)) for start in (0, 4, 8, 12)]
