@@ -40,7 +40,7 @@ def small_units(monkeypatch):
 
 @pytest.fixture
 def config(corpus, vocab):
-  return PrepareConfig(str(corpus), str(vocab), heldout=0.2, shard_tokens=300, workers=1)
+  return PrepareConfig(source=str(corpus), tokenizer=str(vocab), heldout=0.2, shard_tokens=300, workers=1)
 
 
 def replace(config, **changes):
@@ -84,7 +84,7 @@ def test_records_are_the_text(config, corpus, tmp_path):
 
 def test_words_and_sentences(vocab, tmp_path):
   (tmp_path / 'a.txt').write_text('The cats sat. Dr. Big ran!\nA dog.\n\nThe sea.\n')
-  config = PrepareConfig(f'{tmp_path}/a.txt', str(vocab), heldout=0, workers=1)
+  config = PrepareConfig(source=f'{tmp_path}/a.txt', tokenizer=str(vocab), heldout=0, workers=1)
   prepare.prepare(config, tmp_path / 'out')
   documents = read(tmp_path / 'out', 'train')
   assert documents == [['|the|cats|sat|.', '|dr|.|big|ran|[UNK]', '|a|dog|.'], ['|the|sea|.']]
@@ -93,7 +93,7 @@ def test_words_and_sentences(vocab, tmp_path):
 
 
 def test_sentencepiece_words(corpus, tmp_path):
-  config = PrepareConfig(str(corpus), kind='sentencepiece-bpe', vocab=60, workers=1)
+  config = PrepareConfig(source=str(corpus), kind='sentencepiece-bpe', vocab=60, workers=1)
   prepare.prepare(config, tmp_path)
   for document in read(tmp_path, 'train'):
     for sentence in document:
@@ -105,7 +105,7 @@ def test_sentencepiece_words(corpus, tmp_path):
 def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatch, kind, vocab):
   monkeypatch.setattr(prepare, 'WORTH_A_WORKER', 1)
   for workers in (1, 3):
-    config = PrepareConfig(str(corpus), kind=kind, vocab=vocab, heldout=0.1, shard_tokens=300, workers=workers)
+    config = PrepareConfig(source=str(corpus), kind=kind, vocab=vocab, heldout=0.1, shard_tokens=300, workers=workers)
     prepare.prepare(config, tmp_path / str(workers))
   assert digests(tmp_path / '1') == digests(tmp_path / '3')
   assert len(digests(tmp_path / '1')) > 10
@@ -164,13 +164,19 @@ def test_another_text_is_refused(config, corpus, tmp_path):
     prepare.prepare(config, tmp_path / 'out')
 
 
+def prepare_text(folder, vocab, heldout=0.01, on_error='refuse'):
+  """Records of folder/a.txt in folder/out."""
+  return prepare.prepare(PrepareConfig(
+      source=f'{folder}/a.txt', tokenizer=str(vocab), heldout=heldout, on_error=on_error, workers=1), folder / 'out')
+
+
 @pytest.mark.parametrize(('text', 'heldout', 'expected'), [
     ('One.\n', 0.5, (1, 0)), ('One.\n\nTwo.\n', 0.01, (1, 1)), ('One.\n\nTwo.\n', 0.99, (1, 1)),
     ('One.\n\nOne.\n', 0.5, (2, 0)), ('One.\n\nOne.\n\nTwo.\n', 0.0, (3, 0)),
 ])
 def test_tiny_corpora(text, heldout, expected, vocab, tmp_path):
   (tmp_path / 'a.txt').write_text(text)
-  meta = prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), heldout=heldout, workers=1), tmp_path / 'out')
+  meta = prepare_text(tmp_path, vocab, heldout=heldout)
   assert tuple(sum(s.documents for s in meta.shards(split)) for split in ('train', 'heldout')) == expected
 
 
@@ -184,47 +190,46 @@ def test_tiny_corpora(text, heldout, expected, vocab, tmp_path):
 def test_bad_text_leaves_nothing_behind(content, on_error, message, vocab, tmp_path):
   (tmp_path / 'a.txt').write_bytes(content)
   with pytest.raises(sources.SourceError, match=message):
-    prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), on_error=on_error, workers=1), tmp_path / 'out')
+    prepare_text(tmp_path, vocab, on_error=on_error)
   assert not (tmp_path / 'out').exists()
 
 
 def test_skipped_lines_are_reported(vocab, tmp_path, caplog):
   (tmp_path / 'a.txt').write_bytes(b'The cat.\n\xff\n\nA dog.\n')
-  meta = prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), on_error='skip', workers=1), tmp_path / 'out')
+  meta = prepare_text(tmp_path, vocab, on_error='skip')
   assert meta.skipped == 1
   assert f'1 lines were left out:\n  {tmp_path}/a.txt:2: not UTF-8' in caplog.text
 
 
 def test_unknown_tokens_are_reported(vocab, tmp_path, caplog):
   (tmp_path / 'a.txt').write_text('The cat. Ж ж ж.\n')
-  prepare.prepare(PrepareConfig(f'{tmp_path}/a.txt', str(vocab), workers=1), tmp_path / 'out')
+  prepare_text(tmp_path, vocab)
   assert '42.9% of the tokens are unknown to the tokenizer' in caplog.text
 
 
 @pytest.mark.parametrize('after', [0, 3])
 def test_full_disk(config, tmp_path, monkeypatch, after):
   expected = prepare.prepare(config, tmp_path / 'whole')
-  save, count = np.save, []
+  write, count = np.lib.format.write_array_header_1_0, []
 
-  def full(file, array):
+  def full(file, header):
     count.append(file)
+    write(file, header)
     if len(count) > after:
-      file.write(b'half of it')
       raise OSError(errno.ENOSPC, 'No space left on device')
-    save(file, array)
 
-  monkeypatch.setattr(np, 'save', full)
+  monkeypatch.setattr(np.lib.format, 'write_array_header_1_0', full)
   with pytest.raises(records.RecordsError, match=r'no space left for .*full.*the same command continues'):
     prepare.prepare(config, tmp_path / 'full')
   assert not [name for name in digests(tmp_path / 'full') if name.endswith('.tmp')]
   assert not (tmp_path / 'full/records.json').exists()
-  monkeypatch.setattr(np, 'save', save)
+  monkeypatch.setattr(np.lib.format, 'write_array_header_1_0', write)
   assert prepare.prepare(config, tmp_path / 'full') == expected
   assert digests(tmp_path / 'full') == digests(tmp_path / 'whole')
 
 
 def test_trained_tokenizer_is_kept(corpus, tmp_path):
-  config = PrepareConfig(str(corpus), vocab=70, sample=2000, workers=1)
+  config = PrepareConfig(source=str(corpus), vocab=70, sample=2000, workers=1)
   meta = prepare.prepare(config, tmp_path)
   assert meta.vocab == 70
   assert tokenizers.load(tmp_path).hash == meta.tokenizer
@@ -232,7 +237,7 @@ def test_trained_tokenizer_is_kept(corpus, tmp_path):
 
 
 def test_sample_is_spread_over_the_source(corpus):
-  config = PrepareConfig(str(corpus), sample=1000)
+  config = PrepareConfig(source=str(corpus), sample=1000)
   every = sources.characters(str(corpus)) // 1000
   assert every > 5
   documents = list(sources.documents(str(corpus)))[::every]
