@@ -77,6 +77,8 @@ class Checkpoints:
 
 def restore_params(folder: epath.PathLike, shapes, shardings=None):
   """Parameters alone of the newest checkpoint in `folder`, without reading the optimizer's state."""
+  if not epath.Path(folder).exists():  # Orbax would make it
+    raise CheckpointError(f'no checkpoint in {folder}')
   checkpoints = Checkpoints(folder)
   try:
     step = checkpoints.latest()
@@ -87,8 +89,14 @@ def restore_params(folder: epath.PathLike, shapes, shardings=None):
       shardings = jax.tree.map(lambda _: device, shapes)
     target = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
     with explained(checkpoints.folder / str(step)):
-      return checkpoints.manager.restore(
+      params = checkpoints.manager.restore(
           step, args=ocp.args.Composite(state=restore_args({'params': target}, partial=True)))['state']['params']
+      # What a partial restore does not find it leaves as it was asked for.
+      missing = [jax.tree_util.keystr(path, simple=True, separator='/')
+                 for path, x in jax.tree_util.tree_flatten_with_path(params)[0] if not isinstance(x, jax.Array)]
+      if missing:
+        raise KeyError(f'no parameters {", ".join(missing[:5])}')
+      return params
   finally:
     checkpoints.close()
 

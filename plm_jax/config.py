@@ -173,6 +173,8 @@ def from_json(value: Any) -> Any:
     return tuple(from_json(item) for item in value)
   if not isinstance(value, dict):
     return value
+  if 'is' not in value:
+    raise ConfigError(f'a configuration without a class: {value}')
   module, _, name = value['is'].partition(':')
   if not module.startswith('plm_jax.'):
     raise ConfigError(f'a configuration names the class {value["is"]}, which is not one of plm_jax')
@@ -180,11 +182,16 @@ def from_json(value: Any) -> Any:
     cls = getattr(importlib.import_module(module), name)
   except (ImportError, AttributeError) as error:
     raise ConfigError(f'this version of plm_jax has no {value["is"]}') from error
+  if not dataclasses.is_dataclass(cls):
+    raise ConfigError(f'{value["is"]} is not a configuration')
   fields = {key: from_json(item) for key, item in value.items() if key != 'is'}
   known = {f.name for f in dataclasses.fields(cls)}
   if set(fields) - known:
     raise ConfigError(f'{name} has no field {sorted(set(fields) - known)} in this version of plm_jax')
-  return cls(**fields)
+  try:
+    return cls(**fields)
+  except TypeError as error:
+    raise ConfigError(f'{value} does not make a {name}: {error}') from error
 
 
 def dump(config: Experiment) -> str:

@@ -183,6 +183,8 @@ class Program:
       # The result holds source and target (and a semaphore).
       target = x.result[0 if x.op == 'copy-start' else 1]
       return target.bytes * (len(far) + (not target.near))
+    if x.op in ('collective-permute-start', 'all-gather-start') and len(x.result) > 1:
+      return self.operand_bytes(step) * bool(far) + x.result[1].bytes * (not x.result[1].near)
     if x.op == 'fusion' and (called := x.called('calls')):
       body = self.computations[called[0]]
       read = sum(self.read(called[0], parameter(body, n)) for n, name in enumerate(x.operands) if name in far)

@@ -1,4 +1,5 @@
 """BERT with its two heads and its loss in plain numpy, float64: what the real one is compared with."""
+import jax
 import numpy as np
 from scipy.special import erf
 
@@ -26,17 +27,17 @@ def hidden(p, batch):
   layers = p['stack']['layers']['block']
   number = layers['mlp_norm']['scale'].shape[0]
   for n in range(number):
-    at = lambda module, name, n=n: {key: value[n] for key, value in layers[module][name].items()}
-    q, k, v = (np.einsum('bld,dha->blha', x, at('attention', name)['kernel']) + at('attention', name)['bias']
+    layer = jax.tree.map(lambda x, n=n: x[n], layers)
+    attention, mlp = layer['attention'], layer['mlp']
+    q, k, v = (np.einsum('bld,dha->blha', x, attention[name]['kernel']) + attention[name]['bias']
                for name in ('query', 'key', 'value'))
     logits = np.einsum('bqha,bkha->bhqk', q, k) / np.sqrt(q.shape[-1])
     probs = np.exp(log_softmax(np.where(seen, logits, -1e9)))
     y = np.einsum('bhqk,bkha->bqha', probs, v)
-    out = at('attention', 'out')
-    x = norm(x + np.einsum('bqha,had->bqd', y, out['kernel']) + out['bias'], {k: v[n] for k, v in layers['attention_norm'].items()})
-    up, down = at('mlp', 'up'), at('mlp', 'down')
-    y = gelu(x @ up['kernel'] + up['bias']) @ down['kernel'] + down['bias']
-    x = norm(x + y, {k: v[n] for k, v in layers['mlp_norm'].items()})
+    y = np.einsum('bqha,had->bqd', y, attention['out']['kernel']) + attention['out']['bias']
+    x = norm(x + y, layer['attention_norm'])
+    y = gelu(x @ mlp['up']['kernel'] + mlp['up']['bias']) @ mlp['down']['kernel'] + mlp['down']['bias']
+    x = norm(x + y, layer['mlp_norm'])
   return x
 
 

@@ -24,7 +24,8 @@ def parameters(config, objective=MaskedLM()):
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), BATCH)['params']))
 
 
-@pytest.mark.parametrize(('config', 'number'), [(bert.base(), 110_106_428), (bert.large(), 336_226_108)], ids=['base', 'large'])
+@pytest.mark.parametrize(('config', 'number'), [
+    (bert.base(), 110_106_428), (bert.large(), 336_226_108)], ids=['base', 'large'])
 def test_parameters_of_bert_for_pre_training(config, number):
   """Those of transformers' BertForPreTraining, its tied decoder counted once; published as 110M and 340M."""
   assert count(parameters(config)) == number

@@ -11,8 +11,9 @@ from plm_jax.optim import OptimConfig, decayed, make_optimizer, schedule
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden/optimizers'
 # Names decide what decays: those of the traces -> ours.
-NAMES = {'layer/kernel': ('layer', 'kernel'), 'layer/bias': ('layer', 'bias'), 'layer/LayerNorm/gamma': ('norm', 'scale'),
-         'layer/LayerNorm/beta': ('norm', 'bias'), 'out/kernel': ('out', 'kernel'), 'zero/kernel': ('zero', 'kernel')}
+NAMES = {'layer/kernel': ('layer', 'kernel'), 'layer/bias': ('layer', 'bias'),
+         'layer/LayerNorm/gamma': ('norm', 'scale'), 'layer/LayerNorm/beta': ('norm', 'bias'),
+         'out/kernel': ('out', 'kernel'), 'zero/kernel': ('zero', 'kernel')}
 BERT = OptimConfig(peak=0.01, warmup=5)
 TORCH = OptimConfig(peak=0.01, warmup=5, schedule='linear', eps=1e-8, bias_correction=True)
 
@@ -66,8 +67,8 @@ def test_no_warmup_starts_at_the_peak():
 
 def test_biases_and_norms_do_not_decay():
   params = {'block': {'query': {'kernel': 1, 'bias': 1}, 'norm': {'scale': 1, 'bias': 1}}, 'tokens': 1}
-  assert decayed(params) == {'block': {'query': {'kernel': True, 'bias': False}, 'norm': {'scale': False, 'bias': False}},
-                             'tokens': True}
+  assert decayed(params) == {
+      'block': {'query': {'kernel': True, 'bias': False}, 'norm': {'scale': False, 'bias': False}}, 'tokens': True}
 
 
 def test_which_parameters_of_bert_decay(params):

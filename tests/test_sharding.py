@@ -59,13 +59,13 @@ FSDP, TENSOR = ('fsdp',), ('tensor',)
 
 
 @pytest.mark.parametrize(('name', 'want'), [
-    ('data', [P(None, None, None, None), P(None, None, None, None), P(None, None, None), P(None, None), P(None), P(None, None)]),
+    ('data', [P(*[None] * axes) for axes in (4, 4, 3, 2, 1, 2)]),
     ('fsdp', [P(None, FSDP, None, None), P(None, None, None, FSDP), P(None, FSDP, None), P(None, FSDP), P(None),
               P(None, FSDP)]),
-    ('tensor', [P(None, None, TENSOR, None), P(None, TENSOR, None, None), P(None, None, TENSOR), P(TENSOR, None), P(TENSOR),
-                P(None, None)]),
-    ('mixed', [P(None, FSDP, TENSOR, None), P(None, TENSOR, None, FSDP), P(None, FSDP, TENSOR), P(TENSOR, FSDP), P(TENSOR),
-               P(None, FSDP)])])
+    ('tensor', [P(None, None, TENSOR, None), P(None, TENSOR, None, None), P(None, None, TENSOR), P(TENSOR, None),
+                P(TENSOR), P(None, None)]),
+    ('mixed', [P(None, FSDP, TENSOR, None), P(None, TENSOR, None, FSDP), P(None, FSDP, TENSOR), P(TENSOR, FSDP),
+               P(TENSOR), P(None, FSDP)])])
 def test_parameters_lie_as_the_table_says(learner, windows, name, want):
   got = specs(learner, windows, name)
   layer = 'backbone/stack/layers/block'
@@ -122,8 +122,8 @@ def test_a_mesh_larger_than_the_devices():
   with pytest.raises(ValueError) as error:
     make_mesh(MeshConfig(data=4, fsdp=2, tensor=2))
   assert str(error.value) == (
-      "the mesh {'data': 4, 'fsdp': 2, 'tensor': 2} needs 16 devices, there are 8 (cpu). Make --mesh.data, --mesh.fsdp or "
-      '--mesh.tensor smaller.')
+      "the mesh {'data': 4, 'fsdp': 2, 'tensor': 2} needs 16 devices, there are 8 (cpu). Make --mesh.data, "
+      '--mesh.fsdp or --mesh.tensor smaller.')
   with pytest.raises(ValueError, match='needs 16 devices, there are 8'):
     make_mesh(MeshConfig(fsdp=16))
   for wrong in MeshConfig(data=0), MeshConfig(data=-2), MeshConfig(fsdp=0), MeshConfig(tensor=-1):
@@ -137,7 +137,8 @@ def test_a_batch_that_the_mesh_does_not_divide():
   with pytest.raises(ValueError) as error:
     sharding.check_batch(18, 2, mesh)
   assert str(error.value) == (
-      'a batch of 18 rows cannot be dealt evenly to 4 devices (data 2 x fsdp 2) in 2 micro-steps: make it a multiple of 8.')
+      'a batch of 18 rows cannot be dealt evenly to 4 devices (data 2 x fsdp 2) in 2 micro-steps: make it a '
+      'multiple of 8.')
 
 
 def test_rows_reach_their_devices():

@@ -37,7 +37,8 @@ def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimC
                  accumulate)
 
 
-def windows(rows: int, length: int = MaskedLM().window(LENGTH), seed: int = 0, shortest: int = 1) -> dict[str, np.ndarray]:
+def windows(
+    rows: int, length: int = MaskedLM().window(LENGTH), seed: int = 0, shortest: int = 1) -> dict[str, np.ndarray]:
   """Each row of another document, with a random number of whole sentences of random words; tokens 5 .. 95."""
   draw = np.random.default_rng(seed)
   batch = {name: np.zeros((rows, length), np.int32) for name in ('tokens', 'segments', 'sentences', 'words')}

@@ -68,7 +68,7 @@ def attend(q, k, v, bias, mask, scale, drop, plain, observe=lambda probs: None):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(logits, dtype):
-  """logits [..., K] -> probabilities, computed in float32. The backward pass keeps them in `dtype`, and nothing else."""
+  """logits [..., K] -> probabilities, computed in float32. The backward pass keeps them in `dtype`, nothing else."""
   return nn.softmax(logits.astype(jnp.float32)).astype(dtype)
 
 

@@ -15,10 +15,19 @@ def example_keys(key, windows, duplicates: int = 0):
 
 
 def choose_tokens(key, candidate, number):
-  """A uniform choice of `number` tokens where candidate [L] is True -> bool [L]."""
-  scores = jnp.where(candidate, jax.random.uniform(key, candidate.shape), 2.0)
-  rank = jnp.argsort(jnp.argsort(scores))
-  return candidate & (rank < number)
+  """A uniform choice of `number` tokens where candidate [L] is True -> bool [L].
+
+  Those of the lowest random scores, ties to the left. The `number`-th lowest score is found bit by bit: many times
+  faster on a CPU than sorting, and other than `top_k` it needs nothing of rows on other devices.
+  """
+  bits = 23
+  scores = jnp.where(candidate, jax.random.bits(key, candidate.shape, jnp.uint32) >> (32 - bits), 1 << bits)
+  def refine(step, limit):
+    higher = limit | (1 << (bits - 1)) >> step
+    return jnp.where((scores < higher).sum() < number, higher, limit)
+  limit = jax.lax.fori_loop(0, bits, refine, jnp.uint32(0))
+  lower, equal = scores < limit, scores == limit
+  return candidate & (lower | (equal & (jnp.cumsum(equal) <= number - lower.sum())))
 
 
 def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
@@ -59,7 +68,8 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
 def positions_of(chosen, most: int):
   """bool [L] -> (the first `most` chosen positions in order, 0 where there are fewer; weights float32) [most]."""
   size = chosen.shape[0]
-  positions = jnp.sort(jnp.where(chosen, jnp.arange(size), size))[:most]
+  place = jnp.where(chosen, jnp.cumsum(chosen) - 1, most)  # among the chosen; past the end: dropped
+  positions = jnp.full(most, size).at[place].set(jnp.arange(size), mode='drop')
   return jnp.where(positions < size, positions, 0), (positions < size).astype(jnp.float32)
 
 

@@ -67,7 +67,7 @@ def test_causality_by_gradient():
 
 def test_packing_by_gradient():
   segments = np.array([[1, 1, 1, 2, 2, 2]])
-  np.testing.assert_array_equal(saliency(visible(segments, segments)), segments.T == segments)
+  np.testing.assert_array_equal(saliency(visible(segments, segments)), np.equal(segments.T, segments))
 
 
 def encode(segments, packed):
@@ -79,8 +79,8 @@ def encode(segments, packed):
   params = tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), batch)['params'])
   @jax.jit
   def run(table):
-    tokens = params['embeddings']['tokens'].at[:size].set(table)
-    return model.apply({'params': {**params, 'embeddings': {**params['embeddings'], 'tokens': tokens}}}, batch).hidden[0]
+    tables = {**params['embeddings'], 'tokens': params['embeddings']['tokens'].at[:size].set(table)}
+    return model.apply({'params': {**params, 'embeddings': tables}}, batch).hidden[0]
   return run, params['embeddings']['tokens'][:size]
 
 

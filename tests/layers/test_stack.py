@@ -89,9 +89,8 @@ def test_each_layer_draws_its_own_dropout(scan):
   params['norm'] = {'scale': np.ones(32), 'bias': np.zeros(32)}
   module = Stack(cfg, StackConfig(layers=4, unique=1, scan=scan))
   def run(params):
-    _, seen = module.apply({'params': params}, 0 * X, None, PLACE, None, None, ROWS, rngs={'dropout': jax.random.key(5)},
-                           mutable='intermediates')
-    return jax.tree.leaves(nn.unbox(seen['intermediates'])), seen
+    return module.apply({'params': params}, 0 * X, None, PLACE, None, None, ROWS, mutable='intermediates',
+                        rngs={'dropout': jax.random.key(5)})
   _, seen = jax.jit(run)(params)
   block = seen['intermediates']['layers']['block' if scan else 'block_0']['hidden']
   last = np.asarray(block[0]).reshape(4, *X.shape)[-1] if scan else np.asarray(block[-1])
@@ -196,12 +195,10 @@ def test_fused_attention_equals_the_plain_product(keys):
   q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8)) for n, heads in enumerate((4, keys, keys)))
   full = (jax.random.uniform(jax.random.key(4), (3, 1, 8, 8)) < 0.5) | jnp.eye(8, dtype=bool)
   for mask in None, not_padding(SEGMENTS.at[2, 0].set(1)), full:
-    @jax.jit
-    def both(q, k, v, mask=mask):
-      def run(plain):
-        return jax.value_and_grad(lambda qkv: jnp.sin(attend(*qkv, None, mask, 0.7, lambda p: p, plain)).sum())((q, k, v))
-      return run(True), run(False)
-    plain, fused = jax.device_get(both(q, k, v))
+    def total(qkv, plain, mask=mask):
+      return jnp.sin(attend(*qkv, None, mask, 0.7, lambda p: p, plain)).sum()
+    run = jax.jit(lambda qkv, f=total: [jax.value_and_grad(f)(qkv, plain) for plain in (True, False)])
+    plain, fused = jax.device_get(run((q, k, v)))
     agree(plain, fused)
 
 
@@ -217,7 +214,8 @@ def test_probabilities_can_be_looked_at():
   cfg = tiny.block()
   params = init(cfg, layers=2)
   module = Stack(cfg, StackConfig(layers=2))
-  y, seen = jax.jit(lambda p: module.apply({'params': p}, X, not_padding(SEGMENTS), PLACE, mutable='intermediates'))(params)
+  y, seen = jax.jit(lambda p: module.apply(
+      {'params': p}, X, not_padding(SEGMENTS), PLACE, mutable='intermediates'))(params)
   block = seen['intermediates']['layers']['block']
   probs = np.asarray(block['attention']['probs'][0])
   assert probs.shape == (2, 3, 4, 8, 8) and block['hidden'][0].shape == (2, *X.shape)

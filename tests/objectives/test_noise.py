@@ -107,7 +107,7 @@ def test_positions_of():
 def test_replace_tokens_touches_only_positions_of_weight():
   tokens, vocab = jnp.arange(10, 18), Vocab(size=20, mask=4)
   positions, weights = jnp.array([2, 5, 0]), jnp.array([1.0, 1.0, 0.0])
-  run = lambda mask, random: noise.replace_tokens(jax.random.key(0), tokens, positions, weights, vocab, mask, random).tolist()
+  run = lambda *shares: noise.replace_tokens(jax.random.key(0), tokens, positions, weights, vocab, *shares).tolist()
   assert run(1.0, 0.0) == [10, 11, 4, 13, 14, 4, 16, 17]
   assert run(0.0, 0.0) == tokens.tolist()
   assert [a for n, a in enumerate(run(0.0, 1.0)) if n not in (2, 5)] == [10, 11, 13, 14, 16, 17]

@@ -34,7 +34,8 @@ def lists(batch):
 
 
 def test_single_literal():
-  windows = dict(tokens=np.array([[7, 8, 9], [7, 8, 0], [0, 0, 0]]), segments=np.array([[1, 2, 2], [1, 1, 0], [0, 0, 0]]),
+  windows = dict(tokens=np.array([[7, 8, 9], [7, 8, 0], [0, 0, 0]]),
+                 segments=np.array([[1, 2, 2], [1, 1, 0], [0, 0, 0]]),
                  words=np.array([[1, 2, 2], [1, 2, 0], [0, 0, 0]]))
   assert lists(Single().arrange(None, jax.tree.map(jnp.asarray, windows), BIG)) == dict(
       tokens=[[2, 7, 8, 9, 3], [2, 7, 8, 3, 0], [2, 3, 0, 0, 0]],
@@ -47,10 +48,12 @@ def test_single_literal():
 def test_next_sentence_literal():
   windows = dict(
       tokens=np.array([[11, 12, 13, 14, 15, 16, 17, 0], [21, 22, 23, 24, 25, 26, 27, 28]]),
-      segments=np.array([[1] * 7 + [0], [1] * 8]), sentences=np.array([[1, 1, 2, 2, 2, 3, 3, 0], [1, 1, 1, 1, 2, 2, 3, 3]]),
+      segments=np.array([[1] * 7 + [0], [1] * 8]),
+      sentences=np.array([[1, 1, 2, 2, 2, 3, 3, 0], [1, 1, 1, 1, 2, 2, 3, 3]]),
       words=np.array([[1, 1, 2, 3, 4, 5, 5, 0], [1, 2, 3, 4, 5, 6, 7, 8]]), document=np.array([0, 1]),
       corpus=np.array([0, 0]), index=np.array([0, 1]), epoch=np.array([0, 0]))
-  # The first row is cut behind its second sentence. The second gets sentence 2 of the first for B; A loses its last token.
+  # The first row is cut behind its second sentence. The second gets sentence 2 of the first for B; its A is a token too
+  # long and loses the last one.
   assert lists(arrange(NextSentence(short=0.0, slack=0), windows, key=7)) == dict(
       nsp=[0, 1],
       tokens=[[2, 11, 12, 13, 14, 15, 3, 16, 17, 3, 0], [2, 21, 22, 23, 24, 25, 3, 13, 14, 15, 3]],

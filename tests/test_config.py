@@ -1,0 +1,103 @@
+import dataclasses
+import json
+
+import pytest
+
+from experiments import bert_base, bert_large
+from plm_jax.config import ConfigError, Experiment, Phase, TrainConfig, check, differences, dump, from_json, to_json
+from plm_jax.data.prepare import PrepareConfig
+from plm_jax.layers.block import BlockConfig
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.pairs import NextSentence, Single
+
+TINY = Experiment('tiny', train=TrainConfig(phases=(Phase(6, 32, 8), Phase(2, 64, 8))))
+
+
+def changed(config, path, value):
+  """The same configuration with another value of the field 'a.b.c'."""
+  head, _, rest = path.partition('.')
+  return dataclasses.replace(config, **{head: changed(getattr(config, head), rest, value) if rest else value})
+
+
+@pytest.mark.parametrize('config', [
+    TINY, changed(TINY, 'objective', MaskedLM(pair=Single(), unit='word', lengths=(0.5, 0.3, 0.2))),
+    changed(TINY, 'data.path', ('a', 'gs://b/ü')), bert_base.recipe('paper'), bert_base.recipe('laptop'),
+    bert_large.recipe('test')],
+    ids=['default', 'single', 'paths', 'paper', 'laptop', 'test'])
+def test_round_trip(config):
+  again = from_json(json.loads(dump(config)))
+  assert again == config and type(again.objective.pair) is type(config.objective.pair)
+  assert differences(again, config) == []
+
+
+def test_json_literal():
+  assert to_json(Phase(6, 32, 8)) == {'is': 'plm_jax.config:Phase', 'steps': 6, 'length': 32, 'batch': 8}
+  assert to_json(MaskedLM(pair=Single()))['pair'] == {'is': 'plm_jax.objectives.pairs:Single'}
+
+
+@pytest.mark.parametrize(('value', 'message'), [
+    ({'is': 'os:system', 'command': 'true'}, "names the class os:system, which is not one of plm_jax"),
+    ({'is': 'plm_jax.nowhere:Phase'}, 'this version of plm_jax has no plm_jax.nowhere:Phase'),
+    ({'is': 'plm_jax.config:Stage', 'steps': 3}, 'this version of plm_jax has no plm_jax.config:Stage'),
+    ({'is': 'plm_jax.config:Phase', 'steps': 3, 'length': 8, 'batch': 8, 'lenght': 9}, r"has no field \['lenght'\]"),
+    ({'is': 'plm_jax.config:check', 'config': 3}, 'is not a configuration'),
+    ({'is': 'plm_jax.config:Phase', 'steps': 3}, 'length'),
+    ({'steps': 3}, 'without a class')])
+def test_what_this_version_does_not_know_is_refused(value, message):
+  with pytest.raises(ConfigError, match=message):
+    from_json([value])
+
+
+@pytest.mark.parametrize(('path', 'value', 'line'), [
+    ('seed', 1, 'seed: 0 -> 1'),
+    ('model.block.dropout', 0.2, 'model.block.dropout: 0.1 -> 0.2'),
+    ('objective.pair', Single(), 'objective.pair: NextSentence(random=0.5, short=0.1, slack=16) -> Single()'),
+    ('objective.pair', NextSentence(random=0.4), 'objective.pair.random: 0.5 -> 0.4'),
+    ('data.path', ('a', 'b'), "data.path: ('embedded',) -> ('a', 'b')")])
+def test_differences_name_the_field(path, value, line):
+  assert differences(TINY, changed(TINY, path, value)) == [line]
+
+
+@pytest.mark.parametrize(('path', 'value'), [
+    ('mode', 'evaluate'), ('output', 'elsewhere'), ('train.log_every', 7), ('train.accumulate', 2), ('mesh.fsdp', 4),
+    ('hosts.count', 2), ('model.stack.remat', 'full'), ('train.patience', 3), ('prompts', ('a',)), ('warm_start', 'x')])
+def test_where_a_run_continues_is_free(path, value):
+  assert differences(TINY, changed(TINY, path, value)) == []
+
+
+def test_phases_are_not_free():
+  assert len(differences(TINY, changed(TINY, 'train.phases', (Phase(6, 32, 8),)))) == 1
+
+
+@pytest.mark.parametrize(('path', 'value', 'message'), [
+    ('train.phases', (), 'at least one step'),
+    ('train.phases', (Phase(0, 32, 8),), 'at least one step'),
+    ('model.max_length', 63, 'rows of 64 tokens do not fit the model: --model.max-length is 63'),
+    ('train.phases', (Phase(1, 7, 8),), 'rows of 7 tokens leave no room for text'),
+    ('data.assembly', 'packed', '--data.assembly packed joins documents'),
+    ('data.weights', (1.0, 2.0), r'--data.weights gives \(1.0, 2.0\) for 1 corpora'),
+    ('data.weights', (-1.0,), 'not negative'), ('data.weights', (0.0,), 'not negative')])
+def test_what_cannot_work_is_refused_before_anything_is_written(path, value, message):
+  check(TINY)
+  with pytest.raises(ConfigError, match=message):
+    check(changed(TINY, path, value))
+
+
+def test_packed_rows_without_a_question():
+  check(changed(changed(TINY, 'objective.pair', Single()), 'data.assembly', 'packed'))
+
+
+def test_the_folder_of_a_run():
+  assert TINY.folder == 'runs/tiny'
+  assert changed(TINY, 'scale', 'laptop').folder == 'runs/tiny-laptop'
+  assert changed(TINY, 'output', 'gs://x').folder == 'gs://x'
+
+
+def test_the_recipes_are_the_paper_s():
+  base, large = bert_base.recipe('paper'), bert_large.recipe('paper')
+  assert base.train.phases == (Phase(900_000, 128, 256), Phase(100_000, 512, 256)) == large.train.phases
+  optim = base.optim
+  assert (optim.peak, optim.warmup, optim.weight_decay, optim.b1, optim.b2, optim.clip) == (
+      1e-4, 10_000, 0.01, 0.9, 0.999, 1.0)
+  assert base.model.block == BlockConfig(dtype='bfloat16') and base.model.vocab == 30522 == PrepareConfig().vocab
+  assert (large.model.stack.layers, large.model.block.width) == (24, 1024)
