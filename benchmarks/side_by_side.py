@@ -1,18 +1,23 @@
-"""Two contestants in one run, turn and turn about: A B A B, medians and their ratio.
+"""Contestants in one run, turn and turn about: A B A B, medians and their ratio.
 
 Each contestant is a process of its own that sets itself up, says so, and then does one round of work whenever it is
-told to; the other one waits meanwhile. What disturbs the machine disturbs both.
+told to; the others wait meanwhile. What disturbs the machine disturbs all.
 """
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import importlib.metadata
 import json
+import os
+import pathlib
+import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
 
 
-def compare(module: str, contestants: tuple[str, str], arguments: list[str], rounds: int) -> dict[str, dict[str, float]]:
-  """Runs `python -m module --contestant NAME arguments` for both -> {name: {median, least, each figure it reported}}."""
+def compare(module: str, contestants: Sequence[str], arguments: list[str], rounds: int) -> dict[str, dict[str, float]]:
+  """Runs `python -m module --contestant NAME arguments` for all -> {name: {median, least, each figure it reported}}."""
   workers = {name: Worker(module, name, arguments) for name in contestants}
   try:
     facts = {name: worker.read() for name, worker in workers.items()}
@@ -63,3 +68,12 @@ def contest(facts: dict[str, float], work: Callable[[], object], repeats: int) -
       work()
       seconds.append(time.perf_counter() - began)
     print(json.dumps({'seconds': seconds}), flush=True)
+
+
+def machine(*packages: str) -> str:
+  """The line above a table: cores, processor, versions."""
+  info = pathlib.Path('/proc/cpuinfo')
+  model = re.search(r'model name\s*: (.*)', info.read_text()) if info.exists() else None
+  versions = [f'{package} {importlib.metadata.version(package)}' for package in packages]
+  return ', '.join([f'{os.cpu_count()} cores', model.group(1) if model else platform.machine(),
+                    f'Python {platform.python_version()}', *versions])

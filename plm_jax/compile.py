@@ -172,7 +172,7 @@ def device_bytes(tree) -> int:
 def out_of_memory(message: str, phase: Phase) -> str:
   """The compiler's complaint, cut to what a user can use."""
   lines = [line.strip() for line in message.splitlines()]
-  needed = re.search(r'Used [\d.]+\w+ of [\d.]+\w+ \w+', message)
+  needed = re.search(r'Used [\d.]+\w+ of [\d.]+\w+ \w+|total memory required .*? exceeds available .*?\)', message)
   largest = [line for line in lines if re.match(r'(\d+\. )?Size: ', line)][:4]
   shapes = [line for line in lines if line.startswith('Shape: ')][:4]
   buffers = ''.join(f'\n  {size}  {shape}' for size, shape in zip(largest, shapes, strict=False))

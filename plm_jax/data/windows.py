@@ -121,10 +121,11 @@ class Windows:
     shard = np.searchsorted(self._token_offsets, start, 'right') - 1
     columns = np.arange(self.length)
 
-    raw = np.empty((len(index), self.length), records.token_dtype(self.meta.vocab))
+    dtype = records.token_dtype(self.meta.vocab)
+    raw = np.empty(len(index), f'V{dtype.itemsize * self.length}')
     for rows, tokens, origin in self._tokens_of(shard, start, stop):
-      # `take` has a fast way for records of a few bytes that indexing lacks.
-      raw[place[rows]] = tokens.take(np.minimum((start[rows] - origin)[:, None] + columns, len(tokens) - 1))
+      raw[place[rows]] = stretches(tokens, start[rows] - origin, self.length)
+    raw = raw.view(dtype).reshape(-1, self.length)
     length = np.empty(len(index), np.int64)
     length[place] = stop - start
     inside = columns < length[:, None]
@@ -278,6 +279,21 @@ def check(folder: epath.Path, shard: Shard, sentences: np.ndarray) -> None:
     raise RecordsError(
         f'record shard {folder / shard.name}.sentences.npy is damaged: its sentences do not divide the {shard.tokens} '
         f'tokens and {shard.documents} documents of records.json. Copy it again, or prepare the records again.')
+
+
+def stretches(tokens: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+  """tokens[s : s + length] for each s of starts [N] -> [N], each as one item; anything may follow the last token.
+
+  Moved as bytes, a window at a time: many times faster than an index for every token.
+  """
+  if len(tokens) < length:
+    tokens = np.concatenate([tokens, np.zeros(length - len(tokens), tokens.dtype)])
+  last = len(tokens) - length
+  size = tokens.itemsize
+  result = np.ndarray(last + 1, f'V{size * length}', tokens, strides=(size,))[np.minimum(starts, last)]
+  for row in np.flatnonzero(starts > last):  # few: windows near the end of a shard
+    result[row:row + 1].view(tokens.dtype)[:len(tokens) - starts[row]] = tokens[starts[row]:]
+  return result
 
 
 def number(starts: np.ndarray, inside: np.ndarray) -> np.ndarray:
