@@ -1,4 +1,4 @@
-"""Kills a run with SIGKILL at random moments, some of them inside a save, and gives the same command again until it ends.
+"""Kills a run with SIGKILL at random moments, some inside a save, and gives the same command again until it ends.
 
     python -m benchmarks.kill_and_resume --kills=20 --inside-saves=5
 

@@ -44,7 +44,7 @@ class Checkpoints:
           state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({**meta, 'step': step})))
 
   def check_space(self, state) -> None:
-    """Raises CheckpointError unless a checkpoint of the state fits: a write that fails half-way is harder to explain."""
+    """Raises CheckpointError unless the disk has room for the state: found out later, it would be half-written."""
     if '://' in str(self.folder):
       return
     needed, free = sum(x.nbytes for x in jax.tree.leaves(state)), shutil.disk_usage(self.folder).free

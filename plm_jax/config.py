@@ -182,7 +182,7 @@ def from_json(value: Any) -> Any:
     cls = getattr(importlib.import_module(module), name)
   except (ImportError, AttributeError) as error:
     raise ConfigError(f'this version of plm_jax has no {value["is"]}') from error
-  if not dataclasses.is_dataclass(cls):
+  if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
     raise ConfigError(f'{value["is"]} is not a configuration')
   fields = {key: from_json(item) for key, item in value.items() if key != 'is'}
   known = {f.name for f in dataclasses.fields(cls)}

@@ -203,7 +203,7 @@ class Program:
   def read_by(self, computation: str, user: Instruction, name: str) -> int:
     """Bytes of `name` that one of its users reads."""
     size = sum(b.bytes for b in self.computations[computation][name].result)
-    if user.op == 'bitcast':
+    if aliases(user):
       return self.read(computation, user)
     if user.op == 'fusion' and (called := user.called('calls')):
       body = self.computations[called[0]]
@@ -220,13 +220,13 @@ class Program:
     names = self.computations[computation]
     if x.op == 'tuple':
       return [size for name in x.operands for size in self.written(computation, names[name])]
-    if x.op == 'bitcast':
+    if aliases(x):
       return self.written(computation, names[x.operands[0]])
     if x.op == 'fusion' and (called := x.called('calls')):
       return self.written(called[0], next(y for y in self.computations[called[0]].values() if y.root))
     if x.op in ('dynamic-update-slice', 'scatter'):
       origin = names[x.operands[0]]
-      while origin.op == 'bitcast':
+      while aliases(origin):
         origin = names[origin.operands[0]]
       if origin.op == 'parameter' or computation == self.entry:
         return [names[x.operands[1 if x.op == 'dynamic-update-slice' else -1]].result[0].bytes]
@@ -255,6 +255,11 @@ def increment(body: Computation, name: str, index: int) -> int:
     raise ValueError(f'{name} is no sum')
   parts = sorted((source(body, operand) for operand in x.operands), key=lambda y: y.op == 'constant')
   return increment(body, parts[0].name, index) + value(parts[1])
+
+
+def aliases(x: Instruction) -> bool:
+  """Whether the result is the first operand, seen otherwise."""
+  return x.op == 'bitcast' or (x.op == 'fusion' and 'output_to_operand_aliasing={{}: (0, {})}' in x.attributes)
 
 
 def parameter(computation: Computation, number: int) -> Instruction | None:
@@ -301,7 +306,7 @@ def buffers(shape: str) -> tuple[Buffer, ...]:
 
 def group_size(attributes: str, devices: int) -> int:
   """Devices in one group of a collective, from any of the three ways to write groups."""
-  if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", attributes):
+  if match := re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^{]*\))? \{([^}]*)\}", attributes):
     sizes = dict(re.findall(r"'([^']+)'=(\d+)", match[1]))
     # Part of an axis is written 'axis':(pre)size.
     axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", match[2])

@@ -38,6 +38,6 @@ def test(paper: Experiment) -> Experiment:
 def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Experiment:
   """The same wiring in another size, in float32, which a CPU multiplies as fast."""
   block = dataclasses.replace(paper.model.block, width=width, heads=heads, mlp_dim=4 * width, dtype='float32')
-  model = dataclasses.replace(
-      paper.model, vocab=vocab, max_length=max_length, block=block, stack=dataclasses.replace(paper.model.stack, layers=layers))
+  stack = dataclasses.replace(paper.model.stack, layers=layers)
+  model = dataclasses.replace(paper.model, vocab=vocab, max_length=max_length, block=block, stack=stack)
   return dataclasses.replace(paper, model=model)

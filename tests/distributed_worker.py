@@ -13,7 +13,7 @@ import tiny
 from plm_jax import sharding
 from plm_jax.optim import OptimConfig
 from plm_jax.sharding import MeshConfig
-from plm_jax.step import sharded_init, train_step
+from plm_jax.step import State, init_state, train_step
 
 ROWS = 16
 
@@ -21,13 +21,16 @@ ROWS = 16
 def train(mesh_shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
   """-> losses and parameters, whole on every process."""
   mesh = sharding.make_mesh(MeshConfig(*mesh_shape))
-  learner = tiny.learner(accumulate=2, optim=OptimConfig(peak=1e-2, warmup=0, schedule='constant'))
+  learner = tiny.learner(optim=OptimConfig(peak=1e-2, warmup=0, schedule='constant'))
   windows = tiny.windows(ROWS)
   rows = sharding.host_rows(ROWS, mesh)
   with jax.set_mesh(mesh):
-    make, _, layout = sharded_init(learner, windows, mesh)
+    shapes = jax.eval_shape(lambda: init_state(learner, windows))
+    layout = sharding.shardings(shapes, mesh)
+    params = tiny.random_params(shapes.params)
+    state = jax.device_put(State(np.int32(0), params, learner.optimizer.init(params), np.int32(0), np.int32(0)), layout)
     update = jax.jit(functools.partial(train_step, learner), donate_argnums=0, out_shardings=(layout, None))
-    state, losses = make(), []
+    losses = []
     for epoch in range(3):
       own = tiny.take(windows | dict(epoch=np.full(ROWS, epoch, np.int32)), rows)
       state, numbers = update(state, sharding.to_devices(own, ROWS, mesh))

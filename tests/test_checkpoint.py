@@ -13,7 +13,8 @@ from plm_jax.checkpoint import CheckpointError, Checkpoints, restore_params
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.step import State, init_state
 
-pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+pytestmark = pytest.mark.filterwarnings(
+    'ignore::pytest.PytestUnraisableExceptionWarning', 'ignore:coroutine .* was never awaited:RuntimeWarning')
 
 
 def layout(learner, windows, *mesh):

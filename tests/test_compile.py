@@ -122,6 +122,7 @@ def test_matrix_products_written_as_convolutions(line, flops):
 def test_groups_and_shapes():
   assert group_size("replica_groups=mesh['axis_0'=4,'axis_1'=8] {'axis_1'}, x", 32) == 8
   assert group_size("replica_groups=mesh['a'=32] {'a':(1)4}", 32) == 4
+  assert group_size("replica_groups=mesh['a'=16,'b'=8], device_ids=([8,16]T(1,0)) {'a'}, dimensions={1}", 128) == 16
   assert group_size('replica_groups=[2,16]<=[32]', 32) == 16
   assert group_size('replica_groups={{0,1,2},{3,4,5}}', 6) == 3
   assert group_size('source_target_pairs={{0,1}}', 6) == 6

@@ -26,8 +26,8 @@ def test_long_sums_keep_their_digits():
 
 @pytest.mark.parametrize(('kind', 'peak'), [
     ('TPU v2', 23e12), ('TPU v5 lite', 197e12), ('TPU v5p', 459e12), ('TPU v5', 459e12),
-   
-    ('NVIDIA H100 80GB HBM3', 989e12), ('NVIDIA A100-SXM4-40GB', 312e12), ('NVIDIA L40S', None), ('cpu', None), ('TPU v55', None)])
+    ('NVIDIA H100 80GB HBM3', 989e12), ('NVIDIA A100-SXM4-40GB', 312e12),
+    ('NVIDIA L40S', None), ('cpu', None), ('TPU v55', None)])
 def test_peak_of_a_device(kind, peak):
   assert metrics.peak_flops(types.SimpleNamespace(device_kind=kind)) == peak
 

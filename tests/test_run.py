@@ -36,7 +36,8 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 @pytest.fixture(scope='module')
 def command(corpus):
   """Arguments of a run of seconds on one device."""
-  return ['--scale=test', f'--data.path={corpus}', '--data.prepare.heldout=0.2', '--mesh.data=1', '--train.save-every=2']
+  return [
+      '--scale=test', f'--data.path={corpus}', '--data.prepare.heldout=0.2', '--mesh.data=1', '--train.save-every=2']
 
 
 @pytest.fixture(scope='module')
@@ -96,7 +97,7 @@ def test_finished_runs_do_nothing_more(command, finished):
 
 def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, monkeypatch):
   monkeypatch.setattr('shutil.disk_usage', lambda folder: types.SimpleNamespace(free=1000))
-  with pytest.raises(SystemExit, match='no space left for a checkpoint .* 0.0 MB are free'):
+  with pytest.raises(SystemExit, match=r'no space left for a checkpoint .* 0\.0 MB are free'):
     main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}'])
   assert not any((tmp_path / 'run' / 'checkpoints').iterdir())
 

@@ -1,0 +1,85 @@
+"""Seconds from the start of the process to the metrics of the first optimizer step, and where they go.
+
+    python -m benchmarks.start_up
+
+The laptop's run of BERT, its records prepared. Cold: the folder of the persistent compilation cache is empty; warm: it
+holds what an earlier start left. The parts are differences between processes that go less and less far.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.side_by_side import machine
+
+RUN = [sys.executable, '-m', 'experiments.bert_base', '--scale=laptop', '--train.log-every=1']
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data', default='embedded', help='text to train on')
+  parser.add_argument('--rounds', type=int, default=4)
+  args = parser.parse_args()
+  with tempfile.TemporaryDirectory() as scratch:
+    measure(pathlib.Path(scratch), args.data, args.rounds)
+
+
+def measure(scratch: pathlib.Path, data: str, rounds: int) -> None:
+  # A cache of its own, so that the user's is left alone and cold means cold.
+  environment = {**os.environ, 'PLM_JAX_CACHE': str(scratch / 'cache')}
+  environment.pop('JAX_COMPILATION_CACHE_DIR', None)
+  data = f'--data.path={data}'
+  parts = {
+      'the interpreter': [sys.executable, '-c', 'pass'],
+      'imports': [sys.executable, '-c', 'import experiments.bert_base'],
+      'options, records, tokenizer': [*RUN, data, '--mode=prepare'],
+  }
+
+  def finish(command: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+  def first_step(cold: bool) -> float:
+    if cold:
+      shutil.rmtree(scratch / 'cache' / 'xla', ignore_errors=True)
+    shutil.rmtree(scratch / 'run', ignore_errors=True)
+    metrics = scratch / 'run' / 'metrics.jsonl'
+    began = time.perf_counter()
+    process = subprocess.Popen([*RUN, data, f'--output={scratch / "run"}'], env=environment,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+      while not (metrics.exists() and metrics.stat().st_size):
+        if process.poll() is not None:
+          raise RuntimeError(f'the run died with status {process.returncode}')
+        time.sleep(0.01)
+      return time.perf_counter() - began
+    finally:
+      process.kill()
+      process.wait()
+
+  finish(parts['options, records, tokenizer'])
+  seconds: dict[str, list[float]] = {}
+  for _ in range(rounds):
+    for name, command in parts.items():
+      seconds.setdefault(name, []).append(finish(command))
+    for name in 'cold', 'warm':
+      seconds.setdefault(name, []).append(first_step(name == 'cold'))
+  median = {name: statistics.median(some) for name, some in seconds.items()}
+  print(machine('jax', 'flax', 'tensorflow-cpu'))
+  print('\n| | cold s | warm s |\n|---|---|---|')
+  before = 0.0
+  for name in parts:
+    print(f'| {name} | {median[name] - before:.1f} | {median[name] - before:.1f} |')
+    before = median[name]
+  print(f'| data, parameters, compilation, the step | {median["cold"] - before:.1f} | {median["warm"] - before:.1f} |')
+  print(f'| **to the first step** | **{median["cold"]:.1f}** | **{median["warm"]:.1f}** |')
+
+
+if __name__ == '__main__':
+  main()
