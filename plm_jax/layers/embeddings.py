@@ -29,10 +29,11 @@ class Embeddings(nn.Module):
     def table(name, size, axes, init=cfg.init):
       return self.param(name, named(init, axes), (size, self.width), jnp.float32)
     embedding = table('tokens', self.vocab, ('vocab', 'width'))
-    x = embedding[tokens]
+    # Rows are looked up in tables of whole rows: of split ones the compiler would gather the result instead.
+    x = constrain(embedding, 'vocab', None)[tokens]
     if self.positions:
       init = sinusoids(cfg.init_std) if self.position_init == 'sinusoidal' else cfg.init
-      x += table('positions', self.positions, (None, 'width'), init)[positions]
+      x += constrain(table('positions', self.positions, (None, 'width'), init), None, None)[positions]
     if self.types:
       # A product with one-hot rows: the gradient of a gather from so few rows is a serial scatter.
       x += nn.one_hot(types, self.types) @ table('types', self.types, (None, 'width'))
