@@ -13,6 +13,7 @@ import argparse
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 from benchmarks.side_by_side import compare, contest, machine
 
@@ -109,9 +110,9 @@ def theirs(text: str, workers: int) -> None:
   with tempfile.TemporaryDirectory() as scratch:
     # On disk, as `map` leaves it. Masks that the collator can do without would make it slower.
     datasets.Dataset.from_dict({'input_ids': list(rows)}).save_to_disk(pathlib.Path(scratch) / 'rows')
+    data: Any = datasets.load_from_disk(str(pathlib.Path(scratch) / 'rows'))
     loader = torch.utils.data.DataLoader(
-        datasets.load_from_disk(str(pathlib.Path(scratch) / 'rows')), ROWS, shuffle=True, num_workers=workers,
-        persistent_workers=workers > 0,
+        data, ROWS, shuffle=True, num_workers=workers, persistent_workers=workers > 0,
         collate_fn=transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15))
     passes = max(1, round(20_000 / count))
 

@@ -36,7 +36,7 @@ class Mlp(nn.Module):
     def dense(name, features, *axes):
       return Dense((features,), axes, cfg.bias, cfg.compute, cfg.init, name=name)
     # The backward pass keeps what goes in, not the parts of the function: one array [B, L, F] instead of four.
-    act = jax.checkpoint(activation(cfg.activation), prevent_cse=False)
+    act = jax.checkpoint(activation(cfg.activation))
     h = act(constrain(dense('up', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp'))
     if cfg.gated:
       h *= constrain(dense('gate', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp')

@@ -20,8 +20,9 @@ class Norm(nn.Module):
   def __call__(self, x):
     scale = self.param('scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
     bias = self.param('bias', nn.initializers.zeros, x.shape[-1:], jnp.float32) if self.kind == 'layer' else None
-    # The backward pass keeps x, not what it becomes on the way: one array [B, L, D] instead of three in float32.
-    normalise = jax.checkpoint(functools.partial(normalised, eps=self.eps), prevent_cse=False)
+    # The backward pass keeps x, not what it becomes on the way: one array [B, L, D] instead of three in float32. The
+    # barriers that come with it also keep the compiler for TPU v6e from kernels so deep that its stack overflows.
+    normalise = jax.checkpoint(functools.partial(normalised, eps=self.eps))
     return normalise(x, scale, bias).astype(self.dtype)
 
 

@@ -28,14 +28,13 @@ class Single:
   def row(self, tokens, segments, words, vocab):
     size = (segments > 0).sum()
     at = jnp.arange(tokens.shape[0] + 2)
-    text = jnp.clip(at - 1, 0, tokens.shape[0] - 1)
     inside = (at >= 1) & (at <= size)
-    row = jnp.where(inside, tokens[text], vocab.pad)
+    row = jnp.where(inside, jnp.pad(tokens, 1), vocab.pad)
     row = jnp.where(at == 0, vocab.cls, jnp.where(at == size + 1, vocab.sep, row))
     # The special tokens belong to the first and to the last document of the row.
-    segment = segments[jnp.clip(at - 1, 0, jnp.maximum(size - 1, 0))]
+    segment = jnp.where(inside, jnp.pad(segments, 1), jnp.where(at == 0, segments[0], segments.max()))
     return dict(tokens=row, segments=jnp.where((at <= size + 1) & (size > 0), segment, 0),
-                types=jnp.zeros_like(row), words=jnp.where(inside, words[text], 0))
+                types=jnp.zeros_like(row), words=jnp.where(inside, jnp.pad(words, 1), 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,21 +100,21 @@ class NextSentence:
     at = jnp.arange(budget + 3)
     in_a = (at >= 1) & (at <= keep_a)
     in_b = (at >= keep_a + 2) & (at < keep_a + 2 + keep_b)
+    inside = in_a | in_b
     end = keep_a + 2 + keep_b
-    limit = own['tokens'].shape[0] - 1
-    from_a = jnp.clip(at - 1 + lost_a, 0, limit)
-    from_b = jnp.clip(at - keep_a - 2 + b_start, 0, limit)
+    length = own['tokens'].shape[0]
+    # Both texts in one array: one look-up instead of three.
+    place = jnp.where(in_a, at - 1 + lost_a, at - keep_a - 2 + b_start + jnp.where(random, length, 0))
     def pick(name):
-      return jnp.where(in_a, own[name][from_a],
-                       jnp.where(in_b, jnp.where(random, foreign[name][from_b], own[name][from_b]), 0))
-    row = jnp.where(in_a | in_b, pick('tokens'), vocab.pad)
+      return jnp.concatenate([own[name], foreign[name]])[place]
+    row = jnp.where(inside, pick('tokens'), vocab.pad)
     row = jnp.where(at == 0, vocab.cls, jnp.where((at == keep_a + 1) | (at == end), vocab.sep, row))
     full = size > 0
     return dict(
         tokens=row, segments=((at <= end) & full).astype(jnp.int32),
         types=((at > keep_a + 1) & (at <= end)).astype(jnp.int32),
         # Words of a foreign B count on behind all words of A.
-        words=jnp.where(full, pick('words') + jnp.where(in_b & random, limit + 1, 0), 0),
+        words=jnp.where(inside & full, pick('words') + jnp.where(in_b & random, length, 0), 0),
         nsp=random.astype(jnp.int32))
 
 
