@@ -23,12 +23,12 @@ from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
 from plm_jax.data.sources import SourceError
 from plm_jax.data.windows import cache_folder
 from plm_jax.layers.dense import count
-from plm_jax.sharding import make_mesh
+from plm_jax.sharding import MeshError, make_mesh
 from plm_jax.tokenizers import Tokenizer, TokenizerError, load
 from plm_jax.train import Result, TrainingError, evaluate_run, train
 
 # What a user can mend: shown as one message, without a traceback.
-EXPECTED = (ConfigError, SourceError, records.RecordsError, TokenizerError, CheckpointError, TrainingError)
+EXPECTED = (ConfigError, SourceError, records.RecordsError, TokenizerError, CheckpointError, MeshError, TrainingError)
 
 
 def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:
@@ -37,11 +37,6 @@ def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = Non
   try:
     run(parse(recipe, args))
   except EXPECTED as error:
-    sys.exit(f'error: {error}')
-  except ValueError as error:
-    # Meshes and batches are checked where they are made, with a plain ValueError that says what to change.
-    if type(error) is not ValueError or not str(error).startswith(('the mesh', 'a batch', 'mesh sizes')):
-      raise
     sys.exit(f'error: {error}')
 
 
@@ -82,8 +77,11 @@ def run(config: Experiment) -> Result | None:
   result = train(config, folders, tokenizer)
   if not result.finished:
     say(f'stopped by a signal at step {result.step:,} and saved: the same command goes on from there')
-  elif jax.process_index() == 0:
-    conclude(config, folders, tokenizer, result)
+    return result
+  # What lies on other hosts has to be fetched by all of them together; only then can one go on alone.
+  params = result.params if jax.process_count() == 1 else multihost_utils.process_allgather(result.params, tiled=True)
+  if jax.process_index() == 0:
+    conclude(config, folders, tokenizer, dataclasses.replace(result, params=params))
   return result
 
 

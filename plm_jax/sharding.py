@@ -26,6 +26,10 @@ TABLE: dict[str, tuple[str, ...]] = {
 }
 
 
+class MeshError(ValueError):
+  """A mesh or a batch that does not fit the devices."""
+
+
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
   """How many devices lie along each mesh axis; their product is the number of devices that the run uses."""
@@ -41,21 +45,21 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """The mesh of `config` over all devices; over the first ones where it asks for fewer and there is one process.
 
-  Raises ValueError for a mesh that needs more devices than there are or leaves some of a pod idle.
+  Raises MeshError for a mesh that needs more devices than there are or leaves some of a pod idle.
   """
   devices = list(jax.devices() if devices is None else devices)
   shape = [config.data, config.fsdp, config.tensor]
   if min(shape[1:]) < 1 or (shape[0] < 1 and shape[0] != -1):
-    raise ValueError(f'mesh sizes are positive (data may be -1), got {dict(zip(AXES, shape, strict=True))}')
+    raise MeshError(f'mesh sizes are positive (data may be -1), got {dict(zip(AXES, shape, strict=True))}')
   if config.data == -1:
     shape[0] = max(1, len(devices) // (config.fsdp * config.tensor))
   needed = math.prod(shape)
   if needed > len(devices):
-    raise ValueError(
+    raise MeshError(
         f'the mesh {dict(zip(AXES, shape, strict=True))} needs {needed} devices, there are {len(devices)} '
         f'({devices[0].device_kind}). Make --mesh.data, --mesh.fsdp or --mesh.tensor smaller.')
   if needed < len(devices) and len({d.process_index for d in devices}) > 1:
-    raise ValueError(
+    raise MeshError(
         f'the mesh {dict(zip(AXES, shape, strict=True))} uses {needed} of the {len(devices)} devices; with several '
         'processes it must use all of them.')
   if needed == len(jax.devices()) and devices == jax.devices():
@@ -93,10 +97,10 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def check_batch(rows: int, accumulate: int, mesh: Mesh) -> None:
-  """Raises ValueError unless every micro-step gives every device the same number of rows."""
+  """Raises MeshError unless every micro-step gives every device the same number of rows."""
   split = math.prod(mesh.shape[axis] for axis in TABLE['batch'])
   if rows % (split * accumulate):
-    raise ValueError(
+    raise MeshError(
         f'a batch of {rows} rows cannot be dealt evenly to {split} devices (data {mesh.shape["data"]} x fsdp '
         f'{mesh.shape["fsdp"]}) in {accumulate} micro-steps: make it a multiple of {split * accumulate}.')
 

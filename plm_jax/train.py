@@ -53,6 +53,8 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
   learner = make_learner(config, tokenizer.vocab)
   pipelines = [
       open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
+  for phase in config.train.phases:
+    open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
 
   folder = epath.Path(config.folder)
   folder.mkdir(parents=True, exist_ok=True)
@@ -70,8 +72,9 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
         state = state.replace(params=params)
     checkpoints.check_space(state)
     meta = {'config': config_lib.to_json(config), 'tokenizer': tokenizer.hash}
-    tokenizer.save(folder / 'tokenizer')
-    (folder / 'config.json').write_text(config_lib.dump(config))
+    if jax.process_index() == 0:
+      tokenizer.save(folder / 'tokenizer')
+      (folder / 'config.json').write_text(config_lib.dump(config))
 
     update = jitted_step(learner, layout)
     evaluate = evaluator(learner)
@@ -81,7 +84,7 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
     for step, phase, windows in batches(config, pipelines, int(state.step), mesh):
       state, numbers = update(state, windows)
       done = step + 1
-      log.add(done, phase, numbers)
+      log.add(phase, numbers)
       last = done == config.train.steps
       stopped = not last and (interrupted() or checkpoints.preempted(done))
       if done % config.train.log_every == 0 or last or stopped:
@@ -144,13 +147,16 @@ def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh)
 
 
 def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[Any]:
-  """Held-out windows on the devices, in order, of every corpus in turn; at most train.eval_batches in all."""
-  left, rows = config.train.eval_batches, sharding.host_rows(phase.batch, mesh)
-  for folder in records:
-    windows = Windows(folder, 'heldout', config.objective.window(phase.length), config.data.assembly)
-    for batch in heldout_batches(windows, phase.batch, rows, left):
-      left -= 1
+  """Held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
+  rows, share = sharding.host_rows(phase.batch, mesh), max(1, config.train.eval_batches // len(records))
+  for windows in open_heldout(config, records, phase):
+    for batch in heldout_batches(windows, phase.batch, rows, share):
       yield sharding.to_devices(batch, phase.batch, mesh)
+
+
+def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
+  length = config.objective.window(phase.length)
+  return [Windows(folder, 'heldout', length, config.data.assembly) for folder in records]
 
 
 def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer) -> None:
@@ -214,8 +220,7 @@ class Log:
     self.length = 0
     self.warm = False
 
-  def add(self, done: int, phase: Phase, numbers) -> None:
-    del done
+  def add(self, phase: Phase, numbers) -> None:
     if jax.default_backend() == 'cpu':
       # Collectives of several programs in flight can starve each other of the CPU's few threads.
       jax.block_until_ready(numbers)
