@@ -41,10 +41,7 @@ class DecoderSteps:
     return self.logits(params, output), extend(cache, output.keys, batch)
 
   def pick(self, cache, rows):
-    numbers = {name: cache[name][rows] for name in ('segments', 'ranks', 'places')}
-    def chosen(kept):
-      return jnp.take(kept, rows, axis=kept.ndim - 4)
-    return cache | numbers | {name: jax.tree.map(chosen, cache[name]) for name in ('key', 'value')}
+    return picked(cache, rows)
 
   @property
   def model(self) -> DecoderConfig:
@@ -65,3 +62,14 @@ def apart_from_layers(cfg: StackConfig, stack) -> tuple[dict[str, Any], dict[str
   """Parameters of a stack -> (what is not of its layers, its layers one by one: the collection `split`)."""
   rest = {name: part for name, part in stack.items() if name != 'layers'}
   return rest, {'layers': split(cfg, stack['layers'])}
+
+
+def picked(cache, rows):
+  """The cache of a decoder's own tokens with these rows in place of its own."""
+  numbers = {name: cache[name][rows] for name in ('segments', 'ranks', 'places')}
+  return cache | numbers | {name: chosen(cache[name], rows) for name in ('key', 'value')}
+
+
+def chosen(kept, rows):
+  """These rows of keys or values [N, B, G, S, A], or of those of each layer apart."""
+  return jax.tree.map(lambda x: jnp.take(x, rows, axis=x.ndim - 4), kept)

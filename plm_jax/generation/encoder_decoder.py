@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, begin, extend
-from plm_jax.generation.decoder import apart_from_layers
+from plm_jax.generation.decoder import apart_from_layers, chosen, picked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +50,11 @@ class EncoderDecoderSteps:
     return self.logits(params, output), extend(cache, output.keys, batch)
 
   def pick(self, cache, rows):
-    def chosen(kept):
-      return jnp.take(kept, rows, axis=kept.ndim - 4)
-    moved = {name: cache[name][rows] for name in ('segments', 'ranks', 'places')}
-    moved |= {name: jax.tree.map(chosen, cache[name]) for name in ('key', 'value')}
+    moved = picked(cache, rows)
     # Rows of one source have the same memory, which is most of the cache: among themselves they need not carry it.
     if len(rows) != len(cache['memory_segments']):
-      moved |= {'memory': jax.tree.map(chosen, cache['memory']), 'memory_segments': cache['memory_segments'][rows]}
-    return cache | moved
+      moved |= {'memory': chosen(cache['memory'], rows), 'memory_segments': cache['memory_segments'][rows]}
+    return moved
 
   @property
   def model(self) -> EncoderDecoderConfig:

@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from plm_jax.tokenizers.contract import BLANKS, CONFIG, TokenizerError, Vocab, hash_files, save_files
-from plm_jax.tokenizers.memo import Memo
+from plm_jax.tokenizers.memo import Memo, flat, lists, places
 
 # What a special token may be called, likeliest first: RoBERTa's and BART's names, DeBERTa's, GPT-2's only one, those of
 # LLaMA 3.
@@ -89,28 +89,21 @@ class ByteBPE:
     return (self._with_specials if specials else self._plain).encode(text).ids
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    ids, lengths = self.encode_flat(texts)
-    return [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] if len(texts) else []
+    return lists(*self.encode_flat(texts))
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """No piece reaches over the beginning of a space and a word, so words are encoded once and remembered; where words
     are what another expression says, texts are encoded as they are."""
     if self.split:
-      encodings = self._plain.encode_batch_fast(list(texts))
-      lengths = np.array([len(encoding.ids) for encoding in encodings], np.int64)
-      return np.fromiter((i for encoding in encodings for i in encoding.ids), np.uint32, lengths.sum()), lengths
+      return flat(self._plain.encode_batch_fast(list(texts)))
     if self.prefix:
       texts = [f' {text}' if text and not text.startswith(' ') else text for text in texts]
     words = [WORDS.findall(text) for text in texts]
-    ids, sizes = self._memo.gather(list(itertools.chain.from_iterable(words)))
-    ends = np.concatenate([[0], np.cumsum(sizes)])[np.cumsum([len(line) for line in words], dtype=np.int64)]
-    return ids, np.diff(ends, prepend=0)
+    return self._memo.gather_lines(words)
 
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     encodings = self._plain.encode_batch(list(texts))
-    lengths = np.array([len(encoding.ids) for encoding in encodings], np.int64)
-    ids = np.fromiter((i for encoding in encodings for i in encoding.ids), np.uint32, lengths.sum())
-    return ids, lengths, np.fromiter((at for e in encodings for at, _ in e.offsets), np.int64, lengths.sum())
+    return *flat(encodings), places(encodings)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`; a character of which bytes are missing becomes '\ufffd'."""

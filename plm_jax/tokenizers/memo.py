@@ -8,6 +8,7 @@ import itertools
 import re
 
 import numpy as np
+import tokenizers
 
 
 class Memo:
@@ -38,6 +39,12 @@ class Memo:
     where = np.arange(sizes.sum()) + np.repeat(starts[rows] - (ends - sizes), sizes)
     return np.frombuffer(self._ids, np.uint32)[where], sizes
 
+  def gather_lines(self, lines: Sequence[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Texts [N] as their words -> ids in a row [T] uint32, and how many each text has [N]."""
+    ids, sizes = self.gather(list(itertools.chain.from_iterable(lines)))
+    ends = np.concatenate([[0], np.cumsum(sizes)])[np.cumsum([len(line) for line in lines], dtype=np.int64)]
+    return ids, np.diff(ends, prepend=0)
+
   def _find(self, words: list[str]) -> np.ndarray:
     rows = np.fromiter(map(self._rows.get, words, itertools.repeat(-1)), np.int64, len(words))
     misses = np.flatnonzero(rows < 0).tolist()
@@ -60,6 +67,22 @@ class Memo:
       self._rows[word] = len(self._rows)
       self._starts.append(len(self._ids))
     self.bytes += sum(map(len, words)) + sum(map(len, unknown)) + 160 * (len(words) + len(unknown))
+
+
+def lists(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
+  """Ids in a row [T] and how many each text has [N] -> those of each text."""
+  return [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
+
+
+def flat(encodings: Sequence[tokenizers.Encoding]) -> tuple[np.ndarray, np.ndarray]:
+  """What the library gives for N texts -> ids in a row [T] uint32, and how many each text has [N]."""
+  lengths = np.array([len(encoding.ids) for encoding in encodings], np.int64)
+  return np.fromiter((i for encoding in encodings for i in encoding.ids), np.uint32, lengths.sum()), lengths
+
+
+def places(encodings: Sequence[tokenizers.Encoding]) -> np.ndarray:
+  """-> the character of its text at which each id begins [T]."""
+  return np.array([at for encoding in encodings for at, _ in encoding.offsets], np.int64)
 
 
 LIMIT = 1 << 27  # bytes, about; beyond, everything is forgotten and learnt anew

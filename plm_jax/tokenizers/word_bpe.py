@@ -4,7 +4,6 @@ Text is made lower-case, without accents, and words and signs are set apart, as 
 GPT's own code had ftfy and spaCy for. The last piece of a word ends in `</w>`.
 """
 from collections.abc import Iterable, Sequence
-import itertools
 import json
 import re
 from typing import Any
@@ -16,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from plm_jax.tokenizers.byte_bpe import read_json, read_merges, whole
 from plm_jax.tokenizers.contract import CONFIG, TokenizerError, Vocab, hash_files, save_files
-from plm_jax.tokenizers.memo import Memo
+from plm_jax.tokenizers.memo import Memo, flat, lists, places
 from plm_jax.tokenizers.wordpiece import ASCII_PARTS, CHINESE, WORDS, BertText
 
 UNKNOWN, SUFFIX = '<unk>', '</w>'
@@ -65,21 +64,16 @@ class WordBPE:
     return (with_specials(assemble(self.ids, self.merges), self) if specials else self._plain).encode(text).ids
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    ids, lengths = self.encode_flat(texts)
-    return [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] if len(texts) else []
+    return lists(*self.encode_flat(texts))
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """No piece crosses a space or touches a Chinese character, so words are encoded once and remembered."""
     words = [WORDS.findall(text) if CHINESE.search(text) else text.split() for text in texts]
-    ids, sizes = self._memo.gather(list(itertools.chain.from_iterable(words)))
-    ends = np.concatenate([[0], np.cumsum(sizes)])[np.cumsum([len(line) for line in words], dtype=np.int64)]
-    return ids, np.diff(ends, prepend=0)
+    return self._memo.gather_lines(words)
 
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     encodings = self._plain.encode_batch(list(texts))
-    lengths = np.array([len(encoding.ids) for encoding in encodings], np.int64)
-    ids = np.fromiter((i for encoding in encodings for i in encoding.ids), np.uint32, lengths.sum())
-    return ids, lengths, np.fromiter((at for e in encodings for at, _ in e.offsets), np.int64, lengths.sum())
+    return *flat(encodings), places(encodings)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`, words and signs apart by spaces."""

@@ -3,7 +3,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
-import itertools
 import json
 import re
 
@@ -13,7 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from plm_jax.tokenizers.contract import BLANKS, CONFIG, TokenizerError, Vocab, hash_files, save_files
-from plm_jax.tokenizers.memo import Memo
+from plm_jax.tokenizers.memo import Memo, flat, lists, places
 
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
@@ -70,21 +69,16 @@ class WordPiece:
     return (self._with_specials if specials else self._plain).encode(text, add_special_tokens=False).ids
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    ids, lengths = self.encode_flat(texts)
-    return [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] if len(texts) else []
+    return lists(*self.encode_flat(texts))
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """No piece crosses a space or touches a Chinese character, so words are encoded once and remembered."""
     words = [self._words(text) for text in texts]
-    ids, sizes = self._memo.gather(list(itertools.chain.from_iterable(words)))
-    ends = np.concatenate([[0], np.cumsum(sizes)])[np.cumsum([len(line) for line in words], dtype=np.int64)]
-    return ids, np.diff(ends, prepend=0)
+    return self._memo.gather_lines(words)
 
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     encodings = self._plain.encode_batch(list(texts), add_special_tokens=False)
-    lengths = np.array([len(encoding.ids) for encoding in encodings], np.int64)
-    ids = np.fromiter((i for encoding in encodings for i in encoding.ids), np.uint32, lengths.sum())
-    return ids, lengths, np.fromiter((at for e in encodings for at, _ in e.offsets), np.int64, lengths.sum())
+    return *flat(encodings), places(encodings)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
