@@ -141,6 +141,7 @@ RUNNERS = {
     ('generation', 'MBartForConditionalGeneration'): generation.encoder_decoder,
     ('trajectories', 'BertForPreTraining'): trajectory.run(trajectory.GivenMasks()),
     ('trajectories', 'GPT2LMHeadModel'): trajectory.run(trajectory.GivenText()),
+    ('trajectories', 'T5ForConditionalGeneration'): trajectory.run(trajectory.GivenPairs()),
 }
 # Softmax does not feel them, so Adam makes their rounding noise visible: 1e-2 is what the cases' authors allow.
 NOISY = ('.key.bias',)

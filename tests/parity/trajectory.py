@@ -5,12 +5,14 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from parity.shared import Unsupported
 from plm_jax import convert
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim import OptimConfig, make_optimizer
+from plm_jax.objectives.spans import MixtureOfDenoisers
+from plm_jax.optim import OptimConfig, decayed, make_optimizer
 from plm_jax.step import Learner, State, train_step
 
 
@@ -47,8 +49,20 @@ class GivenText(Given, CausalLM):
             'weights': (labels != -100).astype(jnp.float32)}
 
 
+@dataclasses.dataclass(frozen=True)
+class GivenPairs(Given, MixtureOfDenoisers):
+  """One text from another, as an objective has made them."""
+
+  def batch(self, rows):
+    """The decoder reads its own labels but the last, behind the token that begins, which is padding (T5)."""
+    labels = jnp.maximum(rows['labels'], 0)
+    return {'tokens': rows['input_ids'], 'segments': rows.get('attention_mask', jnp.ones_like(rows['input_ids'])),
+            'decoder_tokens': jnp.pad(labels[:, :-1], ((0, 0), (1, 0))), 'decoder_segments': jnp.ones_like(labels),
+            'labels': labels, 'weights': (rows['labels'] != -100).astype(jnp.float32)}
+
+
 def run(objective):
-  """A runner that trains with `objective`, GivenMasks or GivenText."""
+  """A runner that trains with `objective`, GivenMasks, GivenText or GivenPairs."""
   return functools.partial(train, objective)
 
 
@@ -56,12 +70,17 @@ def train(objective, case) -> dict[str, np.ndarray]:
   """losses, pre-clip gradient norms, and the parameters after the last step."""
   imported, settings = convert.load(case.path), case.about['train']
   known = {'steps', 'lr', 'betas', 'eps', 'weight_decay', 'clip_norm', 'no_decay_norm_bias'}
-  if set(settings) != known or not settings['no_decay_norm_bias']:
+  if set(settings) != known:
     raise Unsupported(f'training with {settings}')
   optim = OptimConfig(
       peak=settings['lr'], warmup=0, schedule='constant', b1=settings['betas'][0], b2=settings['betas'][1],
       eps=settings['eps'], bias_correction=True, weight_decay=settings['weight_decay'], clip=settings['clip_norm'])
-  learner = Learner(imported.model(), objective, make_optimizer(optim, settings['steps']), None, 0)
+  optimizer = make_optimizer(optim, settings['steps'])
+  if not settings['no_decay_norm_bias']:
+    # What a real run never decays does here, like the rest; behind the learning rate, which is a constant.
+    late = optax.add_decayed_weights(-optim.peak * optim.weight_decay, exempt)
+    optimizer = optax.chain(optimizer, late)
+  learner = Learner(imported.model(), objective, optimizer, None, 0)
   params = jax.tree.map(jnp.asarray, imported.params)
   zero = jnp.zeros((), jnp.int32)
   state, update = State(zero, params, learner.optimizer.init(params), zero, zero), jax.jit(
@@ -75,3 +94,8 @@ def train(objective, case) -> dict[str, np.ndarray]:
       norms.append(numbers['grad_norm'])
   final = convert.tensors(convert.family_of(imported.family).of(imported.config), state.params)
   return {'losses': np.array(losses), 'grad_norms': np.array(norms), **{f'final/{name}': x for name, x in final}}
+
+
+def exempt(params):
+  """True for what does not decay."""
+  return jax.tree.map(lambda yes: not yes, decayed(params))
