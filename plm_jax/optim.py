@@ -1,6 +1,7 @@
 """Optimizers and schedules from optax, as the papers had them."""
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
+import fnmatch
 from typing import Any, Literal
 
 import jax
@@ -10,6 +11,10 @@ import optax
 
 Schedule = Literal['bert', 'linear', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
 Pace = Sequence[tuple[int, int]]  # one phase after another: updates, and tokens that each of them sees
+
+
+class ParameterError(ValueError):
+  """A pattern of names that no parameter has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,8 @@ class OptimConfig:
   """sides of the smallest matrix whose mean squares Adafactor keeps as those of rows and columns; 0: of none"""
   momentum: float = 0.0
   """decay of the mean of Adafactor's updates; 0: none is kept"""
+  only: tuple[str, ...] = ()
+  """parameters that are trained, by patterns (see `matching`), while the others stay as they are; none: all are"""
 
 
 def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any], jax.Array]:
@@ -78,10 +85,12 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
 
 
 def make_optimizer(
-    config: OptimConfig, steps: int, frozen: Collection[str] = (), pace: Pace = ()) -> optax.GradientTransformation:
+    config: OptimConfig, steps: int, frozen: Sequence[str] = (), pace: Pace = ()) -> optax.GradientTransformation:
   """Clip, the optimizer's direction, decoupled decay, LAMB's ratio, schedule: the order of the released code.
 
-  frozen: top-level names of parameters that stay as they are, and have no state here. pace: that of `schedule`.
+  frozen: patterns of parameters that stay as they are, bit for bit, and have no state here, as those do that are not
+  in config.only. What stays does not count in the norm that is clipped. pace: that of `schedule`. The transformation
+  raises ParameterError for a pattern that matches nothing.
   """
   optimizer = optax.chain(
       optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
@@ -89,11 +98,49 @@ def make_optimizer(
       decay(config, steps, pace),
       optax.masked(each_layer(optax.scale_by_trust_ratio()), decayed) if config.kind == 'lamb' else optax.identity(),
       optax.scale_by_learning_rate(schedule(config, steps, pace)))
-  if not frozen:
+  if not frozen and not config.only:
     return optimizer
-  def labels(params):
-    return jax.tree_util.tree_map_with_path(lambda path, _: 'frozen' if path[0].key in frozen else 'trained', params)
-  return optax.partition({'trained': optimizer, 'frozen': optax.set_to_zero()}, labels)
+  def learning(tree):
+    free, stay = matching(config.only or ('*',), tree), matching(frozen, tree)
+    return jax.tree.map(lambda free, stay: free & ~stay, free, stay)
+  # Of zeros, only this one leaves every number as it is that it is added to.
+  nothing = optax.stateless(lambda updates, _: jax.tree.map(lambda x: jnp.full_like(x, -0.0), updates))
+  whole = optax.partition({'trained': optimizer, 'frozen': nothing}, lambda tree: jax.tree.map(
+      lambda rows: 'trained' if rows.any() else 'frozen', learning(tree)))
+  def rows_of(tree, zero):
+    def of_leaf(rows, x):
+      return x if rows.all() or not rows.any() else jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, zero)
+    return jax.tree.map(of_leaf, learning(tree), tree)
+  def update(updates, state, params=None):
+    updates, state = whole.update(rows_of(updates, 0.0), state, params)
+    return rows_of(updates, -0.0), state
+  return optax.GradientTransformation(whole.init, update)
+
+
+def matching(patterns: Sequence[str], tree) -> Any:
+  """-> the same tree of numpy bools, of the whole parameter [] or of each of its layers [N].
+
+  A pattern is the name of a parameter or the beginning of one, `backbone/encoder/embeddings`, a `*` in which stands for
+  any part of a name between slashes; `...attention/query[0]` is the first layer of those that hold one layer a row.
+  Raises ParameterError for a pattern that matches nothing.
+  """
+  leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+  names = [[entry.key for entry in path if hasattr(entry, 'key')] for path, _ in leaves]
+  found = [np.zeros((), bool) for _ in leaves]
+  for pattern in patterns:
+    path, _, layer = pattern.removesuffix(']').partition('[')
+    parts, matches = path.split('/'), 0
+    for number, (name, (_, x)) in enumerate(zip(names, leaves, strict=True)):
+      if len(parts) > len(name) or not all(map(fnmatch.fnmatchcase, name, parts)):
+        continue
+      rows = np.array([str(n) == layer for n in range(x.shape[0])] if layer and is_stacked(name) else not layer)
+      matches += rows.any()
+      found[number] = found[number] | rows
+    if not matches:
+      there = '\n  '.join('/'.join(name) + (f'[0..{x.shape[0] - 1}]' if is_stacked(name) else '')
+                         for name, (_, x) in zip(names, leaves, strict=True))
+      raise ParameterError(f'no parameter is called {pattern!r}. There are:\n  {there}')
+  return structure.unflatten(found)
 
 
 def direction(config: OptimConfig) -> optax.GradientTransformation:
@@ -135,8 +182,7 @@ def scale_by_plain_adam(b1: float, b2: float, eps: float) -> optax.GradientTrans
 def each_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
   """`transform`, which looks at whole tensors, for each layer of those that hold one layer a row."""
   def label(path, x):
-    stacked = {'layers', 'block'} <= {getattr(entry, 'key', None) for entry in path}
-    return str(x.shape[0]) if stacked else 'single'
+    return str(x.shape[0]) if is_stacked([getattr(entry, 'key', None) for entry in path]) else 'single'
   def labels(tree):
     return jax.tree_util.tree_map_with_path(label, tree)
   def parts(tree):
@@ -146,6 +192,11 @@ def each_layer(transform: optax.GradientTransformation) -> optax.GradientTransfo
   return optax.GradientTransformation(
       lambda params: parts(params).init(params),
       lambda updates, state, params=None: parts(updates).update(updates, state, params))
+
+
+def is_stacked(name: Sequence[Any]) -> bool:
+  """Whether the parameter with this path holds one layer a row."""
+  return {'layers', 'block'} <= set(name)
 
 
 def decayed(params):

@@ -24,12 +24,14 @@ from plm_jax.data.sources import SourceError
 from plm_jax.data.windows import cache_folder
 from plm_jax.layers.dense import count
 from plm_jax.learner import Trained, meet
+from plm_jax.optim import ParameterError
 from plm_jax.sharding import MeshError, make_mesh
 from plm_jax.tokenizers import Tokenizer, TokenizerError, load
 from plm_jax.train import Result, TrainingError, evaluate_run, train
 
 # What a user can mend: shown as one message, without a traceback.
-EXPECTED = (ConfigError, SourceError, records.RecordsError, TokenizerError, CheckpointError, MeshError, TrainingError)
+EXPECTED = (ConfigError, SourceError, records.RecordsError, TokenizerError, CheckpointError, MeshError, ParameterError,
+            TrainingError)
 
 
 def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:

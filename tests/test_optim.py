@@ -5,7 +5,7 @@ import optax
 import pytest
 import tiny
 
-from plm_jax.optim import OptimConfig, decayed, make_optimizer, schedule
+from plm_jax.optim import OptimConfig, ParameterError, decayed, make_optimizer, matching, schedule
 
 
 def run(config, params, grads, steps=20):
@@ -71,6 +71,75 @@ def test_what_is_frozen_stays_and_has_no_state():
   assert not any(x.shape == (7,) for x in jax.tree.leaves(state))
   updates, _ = optimizer.update(params, state, params)
   assert not updates['teacher']['kernel'].any() and updates['student']['kernel'].all()
+
+
+def net():
+  """Two stacks of three layers and a table, with negative zeros, which most sums would lose."""
+  draw = np.random.default_rng(0)
+  def stack():
+    block = {'attention': {name: {'kernel': draw.normal(size=(3, 4, 4)), 'bias': draw.normal(size=(3, 4))}
+                           for name in ('query', 'out')}, 'norm': {'scale': draw.normal(size=(3, 4))}}
+    return {'stack': {'layers': {'block': block}}}
+  tree = {'backbone': {'tokens': draw.normal(size=(6, 4)), 'encoder': stack(), 'decoder': stack()}}
+  return jax.tree.map(lambda x: jnp.asarray(np.where(x < -1, -0.0, x), jnp.float32), tree)
+
+
+def moved(config, frozen=()):
+  """-> which numbers of `net` have other bits after three updates."""
+  params = net()
+  grads = jax.tree.map(lambda x: jnp.ones_like(x) * 0.3, params)
+  optimizer = make_optimizer(config, 10, frozen)
+  @jax.jit
+  def after(params):
+    state = optimizer.init(params)
+    for _ in range(3):
+      updates, state = optimizer.update(grads, state, params)
+      params = optax.apply_updates(params, updates)
+    return params
+  bits = lambda x: np.asarray(x).view(np.int32)
+  return tiny.flat(jax.tree.map(lambda old, new: bits(old) != bits(new), params, after(params)))
+
+
+@pytest.mark.parametrize('kind', ['adamw', 'lamb', 'adafactor'])
+def test_only_some_parameters_move(kind):
+  only = ('backbone/tokens', 'backbone/encoder/stack/layers/block/attention/query[1]', 'backbone/*/*/*/*/norm[2]')
+  optim = OptimConfig(kind=kind, peak=0.1, warmup=0, schedule='constant', factored=2, only=only)
+  changed = moved(optim)
+  first = {name: x.any(tuple(range(1, x.ndim))).tolist() for name, x in changed.items()}
+  layers = 'stack/layers/block'
+  want = {name: [False] * len(x) for name, x in changed.items()} | {
+      'backbone/tokens': [True] * 6,
+      f'backbone/encoder/{layers}/attention/query/kernel': [False, True, False],
+      f'backbone/encoder/{layers}/attention/query/bias': [False, True, False],
+      f'backbone/encoder/{layers}/norm/scale': [False, False, True],
+      f'backbone/decoder/{layers}/norm/scale': [False, False, True]}
+  assert first == want
+  # All of a row that moves at all.
+  assert all(x[yes].all() for name, x in changed.items() for yes in [np.array(want[name])])
+  held = moved(optim, frozen=('backbone/encoder',))
+  assert not any(x.any() for name, x in held.items() if '/encoder/' in name) and held['backbone/tokens'].all()
+
+
+def test_what_stays_does_not_count_in_the_clipped_norm():
+  params = {'a': {'layers': {'block': jnp.zeros((2, 1))}}, 'b': jnp.zeros(1)}
+  grads = {'a': {'layers': {'block': jnp.array([[3.0], [100.0]])}}, 'b': jnp.array([1000.0])}
+  config = OptimConfig(kind='adafactor', clip=1.0, only=('a[0]',))
+  optimizer = make_optimizer(config, 10)
+  _, state = optimizer.update(grads, optimizer.init(params), params)
+  sizes = [x for x in jax.tree.leaves(state) if getattr(x, 'shape', None) == (2, 1)]
+  # The mean of squares at the first step is that of the gradient, which has been clipped to length 1.
+  seen = [np.asarray(x).ravel().tolist() for x in sizes]
+  assert [1.0, 0.0] in np.round(seen, 5).tolist()
+
+
+def test_a_pattern_of_nothing_says_what_there_is():
+  for pattern in ('backbone/encode', 'encoder', 'backbone/tokens[0]', 'backbone/encoder/stack/layers/block/norm[3]'):
+    with pytest.raises(ParameterError) as error:
+      make_optimizer(OptimConfig(only=(pattern,)), 10).init(net())
+    assert repr(pattern) in str(error.value)
+    assert '  backbone/tokens' in str(error.value) and 'block/norm/scale[0..2]' in str(error.value)
+  found = tiny.flat(matching(('backbone/encoder[0]',), net()))
+  assert found['backbone/encoder/stack/layers/block/norm/scale'].tolist() == [True, False, False]
 
 
 def test_the_paper_s_schedule():
