@@ -3,12 +3,23 @@ import json
 import pathlib
 from typing import Any
 
+from etils import epath
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from plm_jax.convert.files import read_json, write_json
 from plm_jax.convert.rules import ConvertError
-from plm_jax.tokenizers import BertText, ByteBPE, SentencePiece, Tokenizer, WordBPE, WordPiece
+from plm_jax.tokenizers import (
+    BertText,
+    ByteBPE,
+    LanguagePieces,
+    SentencePiece,
+    Tokenizer,
+    WordBPE,
+    WordPiece,
+    languages,
+    raw_bytes,
+)
 from plm_jax.tokenizers import load as load_ours
 from plm_jax.tokenizers.byte_bpe import with_specials
 from plm_jax.tokenizers.contract import BLANKS, CONFIG
@@ -22,9 +33,11 @@ def load(folder: pathlib.Path) -> Tokenizer | None:
 
   Raises ConvertError or TokenizerError for one that would give other ids here than there.
   """
-  if (folder / 'sentencepiece.bpe.model').exists():
-    return None  # ids are fairseq's there, not those of the pieces (mBART)
-  if list(folder.glob('*.model')):  # what a tokenizer.json beside it was made from
+  pieces = epath.Path(folder) / languages.FILE
+  if pieces.exists() and not languages.known(pieces):
+    return None  # other languages (mBART-50)
+  # A model is what a tokenizer.json beside it was made from.
+  if list(folder.glob('*.model')) or raw_bytes.says(epath.Path(folder) / CONFIG):
     return load_ours(folder)
   if (folder / FAST).exists():
     return from_fast(folder)
@@ -36,19 +49,18 @@ def load(folder: pathlib.Path) -> Tokenizer | None:
 def save(folder: pathlib.Path, tokenizer: Tokenizer, max_length: int) -> None:
   """Writes our files, and those that make transformers' AutoTokenizer give the same ids."""
   longest = {'model_max_length': max_length} if max_length else {}
-  if isinstance(tokenizer, SentencePiece) and tokenizer.layout == 'xlnet':
-    tokenizer.save(folder)
-    write_json(folder / CONFIG, {**read_json(folder / CONFIG), 'tokenizer_class': 'XLNetTokenizer', **longest})
-    return
-  if not isinstance(tokenizer, (WordPiece, ByteBPE, WordBPE, SentencePiece)):
-    raise ConvertError(f'a {tokenizer.kind} tokenizer cannot be written for this model')
   tokenizer.save(folder)
-  # The class that takes a tokenizer.json as it is.
-  said = {'tokenizer_class': 'PreTrainedTokenizerFast'} if isinstance(tokenizer, SentencePiece) else {}
+  said = {}
+  if isinstance(tokenizer, (SentencePiece, LanguagePieces)):
+    # The class that takes a tokenizer.json as it is; mBART's own leaves characters as they are (transformers 5).
+    said = {'tokenizer_class': 'PreTrainedTokenizerFast'}
+  if isinstance(tokenizer, SentencePiece) and tokenizer.layout == 'xlnet':
+    said = {'tokenizer_class': 'XLNetTokenizer'}
   write_json(folder / CONFIG, {**read_json(folder / CONFIG), **said, **longest})
-  write = {WordPiece: write_fast, ByteBPE: write_bytes, WordBPE: write_words,
-           SentencePiece: write_pieces}[type(tokenizer)]
-  write(folder / FAST, tokenizer)
+  write = {WordPiece: write_fast, ByteBPE: write_bytes, WordBPE: write_words, SentencePiece: write_pieces,
+           LanguagePieces: write_unigram}.get(type(tokenizer))
+  if write and said.get('tokenizer_class') != 'XLNetTokenizer':
+    write(folder / FAST, tokenizer)
 
 
 def from_fast(folder: pathlib.Path) -> Tokenizer:
@@ -116,19 +128,24 @@ def write_pieces(path: pathlib.Path, tokenizer: SentencePiece) -> None:
   (write_llama if tokenizer.layout == 'llama' else write_unigram)(path, tokenizer)
 
 
-def write_unigram(path: pathlib.Path, tokenizer: SentencePiece) -> None:
-  """The same tokenizer, with BERT's template for one text and for a pair, or T5's; of unigram models only."""
+def write_unigram(path: pathlib.Path, tokenizer: SentencePiece | LanguagePieces) -> None:
+  """The same tokenizer, with BERT's template for one text and for a pair, T5's or mBART's; of unigram models only."""
   pieces, scores, charsmap = tokenizer.unigram()
   fast = tokenizers.Tokenizer(models.Unigram(list(zip(pieces, scores, strict=True)), tokenizer.vocab.unk, False))
   # The special pieces are no text here, as they are none there.
   steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
   steps += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(' {2,}'), ' ')]
-  before = [tokenizer.text.normalizer()] if tokenizer.text else []
+  if isinstance(tokenizer, LanguagePieces):
+    before, special, template = [], tokenizer.specials, naming(tokenizer)
+  else:
+    before = [tokenizer.text.normalizer()] if tokenizer.text else []
+    special = sorted({*tokenizer.vocab.specials, *tokenizer.sentinels})
+    template = ending(tokenizer) if tokenizer.layout == 't5' else bracketing(tokenizer)
   fast.normalizer = normalizers.Sequence([*before, *steps])
   fast.pre_tokenizer, fast.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-  special = [tokenizer.pieces[i] for i in sorted({*tokenizer.vocab.specials, *tokenizer.sentinels})]
-  fast.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True) for name in special])
-  fast.post_processor = ending(tokenizer) if tokenizer.layout == 't5' else bracketing(tokenizer)
+  fast.add_special_tokens([
+      tokenizers.AddedToken(tokenizer.pieces[i], normalized=False, special=True) for i in special])
+  fast.post_processor = template
   path.write_text(json.dumps(json.loads(fast.to_str()), ensure_ascii=False) + '\n')
 
 
@@ -137,6 +154,14 @@ def ending(tokenizer: SentencePiece) -> processors.TemplateProcessing:
   end = tokenizer.pieces[tokenizer.vocab.eos]
   return processors.TemplateProcessing(
       single=f'$A:0 {end}:0', pair=f'$A:0 {end}:0 $B:0 {end}:0', special_tokens=[(end, tokenizer.vocab.eos)])
+
+
+def naming(tokenizer: LanguagePieces) -> processors.TemplateProcessing:
+  """The end and the language behind all."""
+  end, language = (tokenizer.pieces[i] for i in (tokenizer.vocab.eos, tokenizer.vocab.source))
+  return processors.TemplateProcessing(
+      single=f'$A:0 {end}:0 {language}:0', pair=f'$A:0 $B:0 {end}:0 {language}:0',
+      special_tokens=[(end, tokenizer.vocab.eos), (language, tokenizer.vocab.source)])
 
 
 def bracketing(tokenizer: SentencePiece) -> processors.TemplateProcessing:

@@ -1,21 +1,26 @@
-"""Tokenizers: one contract; WordPiece, SentencePiece and two kinds of BPE behind it; `load`, which tells them apart."""
+"""Tokenizers: one contract; WordPiece, SentencePiece, two kinds of BPE and plain bytes behind it; `load`, which tells
+them apart."""
 from etils import epath
 
 from plm_jax.tokenizers.byte_bpe import ByteBPE, read_json, train_byte_bpe, whole
-from plm_jax.tokenizers.contract import Tokenizer, TokenizerError, Vocab
+from plm_jax.tokenizers.contract import CONFIG, Tokenizer, TokenizerError, Vocab
+from plm_jax.tokenizers.languages import FILE, LanguagePieces, train_languages
+from plm_jax.tokenizers.raw_bytes import Bytes, says
 from plm_jax.tokenizers.sentence_piece import Layout, PlainText, SentencePiece, train_sentencepiece
 from plm_jax.tokenizers.word_bpe import ENDS_WORD, WordBPE, train_word_bpe
 from plm_jax.tokenizers.wordpiece import BertText, WordPiece, train_wordpiece
 
 __all__ = [
-    'BertText', 'ByteBPE', 'Layout', 'PlainText', 'SentencePiece', 'Tokenizer', 'TokenizerError', 'Vocab', 'WordBPE',
-    'WordPiece', 'load', 'train_byte_bpe', 'train_sentencepiece', 'train_word_bpe', 'train_wordpiece'
+    'BertText', 'ByteBPE', 'Bytes', 'LanguagePieces', 'Layout', 'PlainText', 'SentencePiece', 'Tokenizer',
+    'TokenizerError', 'Vocab', 'WordBPE', 'WordPiece', 'load', 'train_byte_bpe', 'train_languages', 'train_sentencepiece', 'train_word_bpe',
+    'train_wordpiece'
 ]
 
 
 def load(path: epath.PathLike, text: BertText | None = None) -> Tokenizer:
   """The tokenizer at `path`: a `vocab.txt`, a `vocab.json` with its `merges.txt`, a `*.model`, the
-  `tokenizer.json` of a BPE, a folder that holds one of them, or one with a folder `tokenizer`.
+  `tokenizer.json` of a BPE, the `tokenizer_config.json` of bytes, which is all they have, a folder that holds one of
+  them, or one with a folder `tokenizer`.
 
   `text` overrides the normalisation of a WordPiece vocabulary. Without it, the `tokenizer_config.json` beside the
   vocabulary decides, and failing that the vocabulary itself: no upper-case letter in any piece means lower-case.
@@ -29,7 +34,11 @@ def load(path: epath.PathLike, text: BertText | None = None) -> Tokenizer:
   else:
     raise TokenizerError(f'no tokenizer at {path}: expected {KINDS}, or a folder with one.')
   if file.suffix == '.model':
+    if file.name == FILE:
+      return LanguagePieces.load(file)
     return SentencePiece.load(file)
+  if file.name == CONFIG:
+    return Bytes.load(file)
   if file.suffix == '.json':
     said = read_json(file)
     ids = said['model'].get('vocab', {}) if whole(said) else said
@@ -53,6 +62,8 @@ def find(folder: epath.Path) -> epath.Path:
       return models[0]
     if (place / 'tokenizer.json').exists():
       return place / 'tokenizer.json'
+    if says(place / CONFIG):
+      return place / CONFIG
   raise TokenizerError(f'no tokenizer in {folder}: expected {KINDS}.')
 
 

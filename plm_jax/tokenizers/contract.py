@@ -32,6 +32,8 @@ class Vocab:
   eop: int = -1  # ends it
   gmask: int = -1  # a blank for the rest of a text
   smask: int = -1  # a blank for a sentence
+  source: int = -1  # stands behind a text that is read, the name of its language (mBART)
+  target: int = -1  # begins what is written, the name of its language
   sentinel: int = -1  # stands for the first of several blanks; those of the others have the ids below it (T5)
 
   @property

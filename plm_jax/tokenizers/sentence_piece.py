@@ -15,7 +15,7 @@ from tokenizers import normalizers
 
 from plm_jax.tokenizers.contract import BLANKS, CONFIG, TokenizerError, Vocab, hash_files, save_files
 
-Layout = Literal['bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5']
+Layout = Literal['bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5', 'mbart']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SentencePiece:
   def __init__(self, model: bytes, text: PlainText | None = None):
     """`model` is the serialised SentencePiece model; text: what is done before it. Raises TokenizerError for another
     kind of model."""
-    self._model = model
+    self.model = model
     self.text = text
     self._normalizer = text and text.normalizer()
     self._processor = sentencepiece.SentencePieceProcessor()
@@ -77,7 +77,7 @@ class SentencePiece:
       if 'keep_accents' in said or tokenizer.layout in ('albert', 'xlnet'):
         # Released ALBERTs are lower-cased and leave it to their class to know.
         text = PlainText(said.get('do_lower_case', tokenizer.layout == 'albert'), not said.get('keep_accents', False))
-        tokenizer = cls(tokenizer._model, text)
+        tokenizer = cls(tokenizer.model, text)
       return tokenizer
     except TokenizerError as error:
       raise TokenizerError(f'{file}: {error}') from error
@@ -178,7 +178,7 @@ class SentencePiece:
   def _proto(self) -> Any:
     from sentencepiece import sentencepiece_model_pb2  # here: it registers itself with protobuf
     messages: Any = sentencepiece_model_pb2  # made when it is imported
-    return messages.ModelProto.FromString(self._model)
+    return messages.ModelProto.FromString(self.model)
 
   def _files(self) -> dict[str, bytes]:
     names = {f'{name}_token': self.pieces[i] for name in ('pad', 'unk', 'cls', 'sep', 'mask', 'bos', 'eos')
@@ -191,7 +191,7 @@ class SentencePiece:
       # The names that transformers has for it.
       names |= {'do_lower_case': self.text.lowercase, 'keep_accents': not self.text.strip_accents}
     name = {'deberta': 'spm.model', 'llama': 'tokenizer.model'}.get(self.layout, 'spiece.model')
-    return {name: self._model, CONFIG: (json.dumps({'kind': self.kind, **names}, indent=1) + '\n').encode()}
+    return {name: self.model, CONFIG: (json.dumps({'kind': self.kind, **names}, indent=1) + '\n').encode()}
 
   def _plain(self, text: str) -> str:
     return self._normalizer.normalize_str(text) if self._normalizer else text
@@ -240,9 +240,9 @@ def train_sentencepiece(
   <eod>, <eop>, and text made plain; deberta: [PAD] 0, [CLS], [SEP], [UNK], and [MASK] behind all; glm, not as released:
   <pad> 0, <unk> 1, <|endoftext|>, [CLS], [SEP], [MASK] and those of its blanks; llama: <unk> 0, <s>, </s>, the 256
   bytes, every digit alone, and text left as it is; t5: <pad> 0, </s>, <unk>, and 100 sentinels behind all, from the
-  last to the first. `coverage` is the share of the characters that get pieces; with
-  `byte_fallback` the others become bytes instead of <unk>. The same texts give the same model. Raises TokenizerError
-  when the text is empty or too little for `size`.
+  last to the first; mbart: <unk> 0, <s>, </s>, for `LanguagePieces`, which has more. `coverage` is the share of the
+  characters that get pieces; with `byte_fallback` the others become bytes instead of <unk>. The same texts give the
+  same model. Raises TokenizerError when the text is empty or too little for `size`.
   """
   lines = (line for line in texts if line.strip())
   plain = PlainText(lowercase) if layout in ('albert', 'xlnet') else None
@@ -284,6 +284,7 @@ LAYOUTS: dict[Layout, dict[str, Any]] = {
     'llama': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, byte_fallback=True, normalization_rule_name='identity',
                   remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True),
     't5': dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, pad_piece='<pad>'),
+    'mbart': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2),
 }
 # Pieces that are not the model's.
 SENTINELS = 100

@@ -22,7 +22,7 @@ def tokenizer(request):
     return tokenizers.train_byte_bpe(many, 330)
   found = tokenizers.train_sentencepiece(many, 65, coverage=1.0)
   return found if request.param == 'sentencepiece' else tokenizers.SentencePiece(
-      found._model, tokenizers.PlainText())
+      found.model, tokenizers.PlainText())
 
 
 def words(tokenizer, tokens):
