@@ -12,8 +12,8 @@ from plm_jax.tokenizers.wordpiece import BertText, WordPiece, train_wordpiece
 
 __all__ = [
     'BertText', 'ByteBPE', 'Bytes', 'LanguagePieces', 'Layout', 'PlainText', 'SentencePiece', 'Tokenizer',
-    'TokenizerError', 'Vocab', 'WordBPE', 'WordPiece', 'load', 'train_byte_bpe', 'train_languages', 'train_sentencepiece', 'train_word_bpe',
-    'train_wordpiece'
+    'TokenizerError', 'Vocab', 'WordBPE', 'WordPiece', 'load', 'train_byte_bpe', 'train_languages',
+    'train_sentencepiece', 'train_word_bpe', 'train_wordpiece'
 ]
 
 
