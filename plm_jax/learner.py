@@ -97,7 +97,7 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
   other shapes.
   """
   if config.warm_start:
-    params = {**params, **warm(config.warm_start, params, layout)}
+    params = {**params, **warm(config, params, layout)}
   def found(folder):
     other = load(folder)
     if other.tokenizer and other.tokenizer.pieces != tokenizer.pieces:
@@ -111,36 +111,43 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
   return params if begun is params else jax.tree.map(place, begun, layout)
 
 
-def warm(folder: str, params, layout):
-  """The part of `params` that the run or checkpoint in `folder` has."""
-  imported = shapes = None
+def warm(config: Experiment, params, layout):
+  """The part of `params` that the run or checkpoint in config.warm_start has."""
+  folder, imported, shapes = config.warm_start, None, None
   if convert.is_checkpoint(folder):
     imported = shapes = convert.load(folder, lazy=True).params
   else:
-    config, _, boxed = read_run(folder)
+    other, _, boxed = read_run(folder)
     shapes: Any = nn.unbox(boxed)
     # Some objectives keep tables elsewhere while they train; what does not is read as it lies, each host its part.
-    if differing(shapes['backbone'], jax.eval_shape(config.objective.finished, shapes)['backbone']):
+    if differing(shapes['backbone'], jax.eval_shape(other.objective.finished, shapes)['backbone']):
       shapes = None
   if shapes is None:
     imported = shapes = load(folder).params
   names = [name for name in params if name in shapes]
   if 'backbone' not in names:
     raise CheckpointError(f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
-  own = {name: params[name] for name in names}
+  new = [part for part in getattr(config.model, 'added', ()) if part not in shapes['backbone']]
+  def shared(tree):
+    return {name: {part: x for part, x in tree[name].items() if name != 'backbone' or part not in new}
+            for name in names}
+  own = shared(params)
   # What they have and this run has not, such as a pooler, stays behind.
   theirs = within(shapes, own)
   wrong = [f'{path}: {theirs}, here {ours}' for path, ours, theirs in differing(own, theirs)]
   if wrong:
     raise CheckpointError(f'{folder} is of another model than this run:\n  ' + '\n  '.join(wrong))
-  if jax.process_index() == 0 and len(names) < len(params):
-    print(f'{", ".join(name for name in params if name not in names)}: not in {folder}, begun afresh', flush=True)
-  chosen = {name: layout[name] for name in names}
+  afresh = [name for name in params if name not in names] + [f'backbone/{part}' for part in new]
+  if jax.process_index() == 0 and afresh:
+    print(f'{", ".join(afresh)}: not in {folder}, begun afresh', flush=True)
+  chosen = shared(layout)
   # What is there to be replaced makes room first.
   jax.tree.map(lambda x: x.delete(), own)
   if imported is not None:
-    return jax.tree.map(place, theirs, chosen)
-  return restore_params(epath.Path(folder) / 'checkpoints', theirs, chosen)
+    found = jax.tree.map(place, theirs, chosen)
+  else:
+    found = restore_params(epath.Path(folder) / 'checkpoints', theirs, chosen)
+  return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
 
 
 def within(tree, other):

@@ -34,6 +34,9 @@ class EncoderDecoderConfig:
   """the encoder's layers"""
   decoder: StackConfig = StackConfig(6)
   """the decoder's layers; with none of them the encoder is all there is, and its output what heads read"""
+  source: StackConfig = StackConfig(0)
+  """layers of a source encoder, with a token table, positions and norms of its own, whose output takes the place of the
+  encoder's token vectors (translation by BART; Lewis et al. 2020, section 3.4); none: there is no such encoder"""
   max_length: int = 0
   """the longest row of either side, in tokens; 0: any"""
   absolute: Literal['learned', 'sinusoidal', 'none'] = 'none'
@@ -61,6 +64,11 @@ class EncoderDecoderConfig:
   def decoder_block(self) -> BlockConfig:
     return dataclasses.replace(self.block, cross=True, position=self.block.position.of_decoder())
 
+  @property
+  def added(self) -> tuple[str, ...]:
+    """Parts of the backbone that begin afresh where a run starts from a model that has none."""
+    return ('source',) if self.source.layers else ()
+
   def backbone(self, packed: bool = False) -> 'EncoderDecoder':
     """The module; packed: rows hold several segments that do not see each other."""
     return EncoderDecoder(self, packed)
@@ -73,7 +81,7 @@ class EncoderDecoderConfig:
     def attention(queries, keys):
       linear = b.width * b.head_dim * (2 * b.heads * queries + 2 * b.key_heads * keys)
       return linear + 2 * queries * keys * b.heads * b.head_dim
-    encoder = self.stack.blocks * (attention(length, length) + length * mlp)
+    encoder = (self.source.blocks + self.stack.blocks) * (attention(length, length) + length * mlp)
     decoder = self.decoder.blocks * (
         attention(predicted, predicted) + attention(predicted, length) + predicted * mlp)
     return 2 * (encoder + decoder + predicted * b.width * self.vocab)
@@ -117,9 +125,12 @@ class EncoderDecoder(nn.Module):
 
     encoded = batch.get('encoded')
     if encoded is None and cache is None:
-      x = batch['embedded'] if 'embedded' in batch else batch['tokens']
-      encoded, _ = Side(cfg, name='encoder')(
-          table, x, positions_of(batch, 'place', x), of_batch(batch, self.packed), rows=rows)
+      x, mask = batch['tokens'], of_batch(batch, self.packed)
+      where = positions_of(batch, 'place', x)
+      if cfg.source.layers:
+        foreign = dataclasses.replace(cfg, stack=cfg.source)
+        x, _ = Side(foreign, name='source')(None, x, where, mask, rows=rows)
+      encoded, _ = Side(cfg, name='encoder')(table, x, where, mask, rows=rows)
     if not cfg.decoder.layers:
       return alone(table, encoded, segments)
     tokens, own = batch['decoder_tokens'], batch['decoder_segments']
@@ -145,13 +156,15 @@ class Side(nn.Module):
   @nn.compact
   def __call__(
       self, table, tokens, where, mask, memory=None, memory_mask=None, rows=None, cache=None, remember=False):
-    """tokens [B, L], or vectors in their place [B, L, D]; where [B|1, L] -> ([B, L, D], what is remembered or None)."""
+    """tokens [B, L], or vectors in their place [B, L, D]; where [B|1, L] -> ([B, L, D], what is remembered or None).
+
+    table [V, D], of tokens; None: this side has one of its own."""
     cfg = self.cfg
     if cfg.max_length and tokens.shape[1] > cfg.max_length:
       raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
     block, stack = (cfg.decoder_block, cfg.decoder) if self.cross else (cfg.block, cfg.stack)
     positions = 0 if cfg.absolute == 'none' else cfg.max_length + cfg.first_position
-    tables = {'tokens': table}
+    tables = {} if table is None else {'tokens': table}
     if cfg.absolute == 'sinusoidal':
       tables['positions'] = sinusoids(positions, block.width)
     embeddings = Embeddings(

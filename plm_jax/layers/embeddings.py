@@ -28,7 +28,8 @@ class Embeddings(nn.Module):
   @nn.compact
   def __call__(
       self, tokens, types, positions, rows=None, tables: Mapping[str, jax.Array] | None = None, perturbation=None):
-    """tokens, types, positions [B, L] -> (x [B, L, D], token table [V, E]). tokens may be vectors [B, L, E] instead.
+    """tokens, types, positions [B, L] -> (x [B, L, D], token table [V, E]). tokens may be vectors instead,
+    [B, L, E], on which there is no factor.
 
     tables: another model's, or fixed, `tokens`, `positions` or `types`, which this one uses and has none of its own.
     perturbation [B, L, E]: added to the sum, which is normalised for it, so that all sums are of one size.
@@ -41,7 +42,7 @@ class Embeddings(nn.Module):
     embedding = table('tokens', self.vocab, ('vocab', 'width'))
     # Rows are looked up in tables of whole rows: of split ones the compiler would gather the result instead.
     x = tokens if tokens.ndim == 3 else constrain(embedding, 'vocab', None)[tokens]
-    if self.factor != 1:
+    if self.factor != 1 and tokens.ndim < 3:
       x *= self.factor
     if self.positions:
       x += constrain(table('positions', self.positions, (None, 'width')), None, None)[positions]

@@ -3,6 +3,7 @@
 Parameters of the released checkpoints: base 139,420,416, large 406,291,456, tables of positions included.
 """
 from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -28,6 +29,19 @@ def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   return sized(12, 1024, dtype)
+
+
+def translator(model: EncoderDecoderConfig, layers: int = 6) -> EncoderDecoderConfig:
+  """With a source encoder of so many layers in place of the encoder's token table (sections 3.4 and 5.4)."""
+  return dataclasses.replace(model, source=StackConfig(layers))
+
+
+# What the first of two stages of translation trains (section 3.4): the source encoder, BART's positions, and the input
+# projections of self-attention in the first layer of BART's encoder. No code of it was released: here the positions are
+# those of both sides, and the projections have their biases.
+SOURCE_STAGE = (
+    'backbone/source', 'backbone/encoder/embeddings/positions', 'backbone/decoder/embeddings/positions',
+    *(f'backbone/encoder/stack/layers/block/attention/{name}[0]' for name in ('query', 'key', 'value')))
 
 
 def normal(said: Mapping[str, Any]) -> dict[str, Any]:
