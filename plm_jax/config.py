@@ -12,12 +12,15 @@ from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.data.windows import Assembly
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
+from plm_jax.objectives.spans import MixtureOfDenoisers
+from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.optim import OptimConfig
 from plm_jax.sharding import MeshConfig
 
@@ -25,7 +28,8 @@ Scale = Literal['paper', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
 # The configurations in `architectures`, and the objectives: the command line has to know them.
 Model = EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDecoderConfig
-Task = MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling
+Task = (MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling |
+        MixtureOfDenoisers | DenoisingAutoencoder | TextToText)
 
 
 class ConfigError(ValueError):
@@ -37,13 +41,19 @@ class DataConfig:
   """From text to windows."""
 
   path: tuple[str, ...] = ('embedded',)
-  """corpora: text files, globs, folders, tfds:NAME, embedded, or folders of finished records; several make a mixture"""
+  """corpora: text files, globs, folders, tfds:NAME, embedded, task:NAME:FILES (data/examples.py has names), or folders
+  of finished records; several make a mixture"""
   weights: tuple[float, ...] = ()
   """shares of the corpora in a mixture; none: by their sizes"""
+  cap: int = 0
+  """windows, or examples of a task, that a corpus counts for at most where shares go by sizes; 0: all"""
+  temperature: float = 1.0
+  """there, shares are of sizes to the power of 1 / temperature; inf: all alike (mT5: 3.3)"""
   prepare: TextConfig = TextConfig()
   """how text becomes token records; a tokenizer that is trained gets --model.vocab pieces"""
   assembly: Assembly = 'document'
-  """windows of whole sentences of one document, of whole sentences across documents, or packed full"""
+  """windows of whole sentences of one document, of whole sentences across documents, packed full, or of whole examples
+  of tasks"""
   block: int = 64
   """windows read together: 1 is a perfect shuffle, more suits buckets"""
 
@@ -168,7 +178,15 @@ def check(config: Experiment) -> None:
     raise ConfigError(
         f'--data.assembly {config.data.assembly} joins documents, but the objective makes rows of sentences of '
         'one document: use --data.assembly document')
+  if bool(config.objective.room) != (config.data.assembly == 'examples'):
+    raise ConfigError(f'--data.assembly is {config.data.assembly}, but examples is for objectives of tasks as text to '
+                      'text, and for no others')
+  if not config.data.temperature > 0 or config.data.cap < 0:
+    raise ConfigError(f'--data.temperature is above 0 and --data.cap not below, got {config.data.temperature} and '
+                      f'{config.data.cap}')
   weights = config.data.weights
+  if weights and (config.data.cap or config.data.temperature != 1):
+    raise ConfigError('--data.weights are shares as they are: leave out --data.cap and --data.temperature')
   if weights and (len(weights) != len(config.data.path) or min(weights) < 0 or not sum(weights)):
     raise ConfigError(
         f'--data.weights gives {weights} for {len(config.data.path)} corpora: one share each, not negative')

@@ -19,6 +19,7 @@ from plm_jax.generation.search import GenerationConfig, Ids
 from plm_jax.learner import Trained
 from plm_jax.objectives.clm import boundaries
 from plm_jax.objectives.glm import end_of_text
+from plm_jax.objectives.seq2seq import around
 from plm_jax.report import Sample
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
@@ -165,7 +166,10 @@ def prepare(trained: Trained, prompts: Sequence[str], config: GenerationConfig):
 def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[str], config: GenerationConfig):
   """`prepare` of an encoder-decoder: the encoder reads the prompts, and the decoder has said nothing yet."""
   model = trained.model
-  before, behind, start = around(tokenizer.vocab)
+  try:
+    before, behind, start = around(tokenizer.vocab)
+  except ValueError as error:
+    raise ConfigError(str(error)) from error
   sources = [[*before, *tokenizer.encode(prompt, specials=True), *behind] for prompt in prompts]
   longest = max(map(len, sources))
   if model.max_length and max(longest, 1 + config.max_new) > model.max_length:
@@ -177,19 +181,6 @@ def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[st
   steps = EncoderDecoderSteps(model, trained.heads['lm'])
   return (steps, answers(tokenizer.vocab, model.vocab), steps.load(trained.params), batch,
           [[] for _ in prompts])
-
-
-def around(vocab: Vocab) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-  """-> ids before and behind what an encoder reads, and the one with which the decoder begins.
-
-  T5, whose vocabulary has sentinels: the end behind, and padding begins. Else as BART: start and end, and the end
-  begins. ConfigError where the tokenizer has no such tokens.
-  """
-  try:
-    first, end = boundaries(vocab)
-  except ValueError as error:
-    raise ConfigError(str(error)) from error
-  return ((), (end,), vocab.pad) if vocab.sentinel >= 0 else ((first,), (end,), end)
 
 
 def padded(rows: Sequence[Sequence[int]], length: int, vocab: Vocab, front: bool = False):

@@ -2,6 +2,7 @@
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
+import logging
 import signal
 import time
 from typing import Any
@@ -22,6 +23,8 @@ from plm_jax.learner import make_learner, start
 from plm_jax.optim import schedule
 from plm_jax.step import jitted_step, sharded_init
 from plm_jax.tokenizers import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingError(RuntimeError):
@@ -116,9 +119,16 @@ def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: T
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
   """Each phase has an order of its own."""
-  return open_pipeline(
-      records, config.data.weights or None, 'train', config.objective.window(phase.length), config.data.assembly,
-      phase.batch, config.seed + number, config.data.block, vocab_hash=tokenizer.hash)
+  data, objective = config.data, config.objective
+  pipeline = open_pipeline(
+      records, data.weights or None, 'train', objective.window(phase.length), data.assembly, phase.batch,
+      config.seed + number, data.block, vocab_hash=tokenizer.hash, room=objective.room, cap=data.cap,
+      temperature=data.temperature)
+  for corpus in pipeline.corpora:
+    if corpus.clipped and jax.process_index() == 0:
+      logger.warning('%s: %d of %d examples are too long for rows of %d tokens and targets of %d, and lose their ends',
+                  corpus.folder, corpus.clipped, corpus.documents, phase.length, corpus.length - phase.length)
+  return pipeline
 
 
 def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
@@ -142,7 +152,8 @@ def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[
 
 def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
   length = config.objective.window(phase.length)
-  return [Windows(folder, 'heldout', length, config.data.assembly) for folder in records]
+  room = config.objective.room
+  return [Windows(folder, 'heldout', length, config.data.assembly, room) for folder in records]
 
 
 def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer) -> None:

@@ -22,6 +22,10 @@ Mixtures. The weights of the components become shares of a cycle of 1024 slots, 
 row b at step s has slot (s + b) % 1024. So a row has the shares exactly in any 1024 steps, a batch has them as nearly
 as whole rows allow, and t above is how many windows of this component the row has had. Shares are rounded to 1/1024,
 and a component of any weight above 0 has at least one slot.
+
+Without weights a component of n windows, or of n examples of a task, is read at the rate min(n, cap) ** (1 / T): in
+proportion to its size at the temperature T = 1, up to the cap; all alike at T = inf (Raffel et al. 2020, section
+3.5.2). The rate is one of examples: where more of them fill a window, fewer windows are needed.
 """
 import atexit
 from collections.abc import Callable, Iterator, Sequence
@@ -48,22 +52,30 @@ ROUNDS = 6  # of the permutation: pairs of an addition to the left and to the ri
 def open_pipeline(
     folders: Sequence[epath.PathLike], weights: Sequence[float] | None = None, split: Split = 'train',
     length: int = 128, assembly: Assembly = 'document', batch: int = 256, seed: int = 0, block: int = 64,
-    ordered: bool = False, vocab_hash: str | None = None) -> 'Pipeline':
-  """The mixture of the corpora in `folders`; `weights` are their shares of the windows, by default their sizes.
+    ordered: bool = False, vocab_hash: str | None = None, room: tuple[int, int] | None = None, cap: int = 0,
+    temperature: float = 1.0) -> 'Pipeline':
+  """The mixture of the corpora in `folders`; `weights` are their shares of the windows, by default by their sizes.
 
-  `batch` in rows, `length` in tokens. Raises RecordsError for records that cannot be read or whose tokenizer is not the
-  one with the hash `vocab_hash` (where given) or not the same in all folders.
+  `batch` in rows, `length` in tokens, `room` as `Windows` takes it. Raises RecordsError for records that cannot be read
+  or whose tokenizer is not the one with the hash `vocab_hash` (where given) or not the same in all folders.
   """
   if not folders:
     raise ValueError('a pipeline needs at least one folder of records')
-  corpora = [Windows(folder, split, length, assembly) for folder in folders]
+  corpora = [Windows(folder, split, length, assembly, room) for folder in folders]
   expected, who = (vocab_hash, 'this run') if vocab_hash is not None else (corpora[0].meta.tokenizer, folders[0])
   for corpus in corpora:
     if corpus.meta.tokenizer != expected:
       raise RecordsError(
           f'the records in {corpus.folder} were made with the tokenizer {corpus.meta.tokenizer}, but that of {who} is '
           f'{expected}. Use the tokenizer in {corpus.folder / "tokenizer"}, or prepare the records again.')
+  weights = weights if weights is not None else [rate(corpus, cap, temperature) for corpus in corpora]
   return Pipeline(corpora, weights, batch, seed, block, ordered)
+
+
+def rate(corpus: Windows, cap: int = 0, temperature: float = 1.0) -> float:
+  """What of a mixture's windows a corpus gets, see the head of this file, times a factor common to all."""
+  size = corpus.documents if corpus.room else len(corpus)
+  return min(size, cap or size) ** (1 / temperature) * len(corpus) / size
 
 
 class Pipeline:

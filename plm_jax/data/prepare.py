@@ -33,13 +33,14 @@ class TextConfig:
 
   tokenizer: str = ''
   """A vocab.txt, a vocab.json, a SentencePiece .model, or a folder with one. Empty: train one on the source."""
-  kind: Literal['wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe', 'word-bpe'] = 'wordpiece'
-  """The tokenizer to train; word-bpe is GPT's."""
+  kind: Literal[
+      'wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe', 'word-bpe', 'bytes'] = 'wordpiece'
+  """The tokenizer to train; word-bpe is GPT's; bytes, ByT5's, learn nothing, and are 384 whatever `vocab` says."""
   lowercase: bool = True
   """Whether the tokenizer to train ignores case (and, for WordPiece, accents); byte-level BPE never does."""
   layout: tokenizers.Layout | Literal['gpt2'] = 'bert'
-  """Special pieces of the SentencePiece model to train: as BERT has them, or ALBERT, DeBERTa, XLNet or GLM; of a
-  WordPiece vocabulary, BERT's or GLM's; of byte-level BPE, RoBERTa's (bert) or GPT-2's."""
+  """Special pieces of the SentencePiece model to train: as BERT has them, or ALBERT, DeBERTa, XLNet, GLM, T5 or
+  mBART; of a WordPiece vocabulary, BERT's or GLM's; of byte-level BPE, RoBERTa's (bert) or GPT-2's."""
   sample: int = 50_000_000
   """Characters of text to train the tokenizer on, spread over the source."""
   sentences: encode.Sentences = 'split'
@@ -131,8 +132,10 @@ def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Token
   shards = {'train': Pending(), 'heldout': Pending()}
   count = unknown = 0
   workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
-  encoded = encode.encode_all(
-      encode.units(read), tokenizer, config.sentences, workers, config.segmenter, config.newlines)
+  how, newlines = config.sentences, config.newlines
+  if config.source.startswith(sources.TASK):  # a document is a target and its inputs, each whole
+    how, newlines = 'line', False
+  encoded = encode.encode_all(encode.units(read), tokenizer, how, workers, config.segmenter, newlines)
   progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)  # None: not in a log file
   with progress, contextlib.closing(encoded):
     for unit in encoded:
@@ -219,6 +222,8 @@ def read_journal(folder: epath.Path) -> Journal | None:
 
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   """On every n-th document, so that the sample is spread over the source and always the same."""
+  if config.kind == 'bytes':
+    return tokenizers.Bytes()
   every = max(1, sources.characters(config.source) // config.sample)
   began = time.monotonic()
   documents = itertools.islice(sources.documents(config.source, config.on_error), 0, None, every)
@@ -233,6 +238,8 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.train_byte_bpe(texts, config.vocab, layout=layout)
   elif config.kind == 'word-bpe':
     tokenizer = tokenizers.train_word_bpe(texts, config.vocab)
+  elif config.layout == 'mbart':
+    tokenizer = tokenizers.train_languages(texts, config.vocab)
   elif config.layout == 'gpt2':
     raise tokenizers.TokenizerError(f'the layout gpt2 is one of byte-bpe, not of {config.kind}.')
   else:

@@ -3,6 +3,7 @@
     embedded                             the English documentation of the installed packages
     a.txt,b.txt.gz,more/*.jsonl.xz       files, globs and folders, local or gs://, separated by commas
     tfds:wiki40b/en  tfds:NAME:train     a TFDS data set by name, or by the folder that holds it
+    task:NAME:SOURCE                     a task's rows as text to text: `examples` has the names
 
 Text files hold one paragraph a line and a blank line between documents. A line of `.jsonl` is a document: its field
 'text', in which newlines separate paragraphs. `.gz` and `.xz` are read through. Files are read in the order of their
@@ -26,6 +27,7 @@ from plm_jax.data import embedded
 
 OnError = Literal['refuse', 'skip']
 MAX_LINE = 1 << 24  # bytes; a longer one is no line of text, and would not fit the promise of bounded memory
+TASK = 'task:'
 MAX_DOCUMENT = 1 << 22  # characters; a longer document goes on in the next one
 
 
@@ -60,6 +62,10 @@ def documents(source: str, on_error: OnError = 'refuse', tally: Tally | None = N
   it is left out and counted in `tally`. Raises SourceError for no files and for archives that are cut off, always.
   """
   tally = Tally() if tally is None else tally
+  if source.startswith(TASK):
+    from plm_jax.data import examples  # late: it reads files by way of this module
+    yield from examples.documents(source, on_error, tally)
+    return
   if source.startswith('tfds:'):
     yield from tfds_documents(source, on_error, tally)
     return
@@ -72,6 +78,7 @@ def documents(source: str, on_error: OnError = 'refuse', tally: Tally | None = N
 
 def files(source: str) -> list[epath.Path]:
   """The files of a source that is not TFDS, in reading order."""
+  source = untasked(source)
   if source == 'embedded':
     return [epath.Path(embedded.corpus_path())]
   found = []
@@ -94,6 +101,10 @@ def files(source: str) -> list[epath.Path]:
 def fingerprint(source: str) -> str:
   """sha256 hex that changes when the source does: names, sizes, and the first and last 64 KiB of its files."""
   digest = hashlib.sha256()
+  if source.startswith(TASK):
+    from plm_jax.data import examples
+    digest.update(repr(examples.task_of(source)).encode())
+  source = untasked(source)
   if source.startswith('tfds:'):
     builder, split = tfds_builder(source)
     digest.update(f'{builder.info.full_name} {split} {builder.info.splits[split].num_examples}'.encode())
@@ -110,14 +121,21 @@ def fingerprint(source: str) -> str:
 
 def size(source: str) -> int | None:
   """Bytes on disk, None where unknown."""
+  source = untasked(source)
   return None if source.startswith('tfds:') else sum(file.stat().length for file in files(source))
 
 
 def characters(source: str) -> int:
   """About how many characters of text there are, to within a small factor; 0 where unknown."""
+  source = untasked(source)
   if source.startswith('tfds:'):
     return 0
   return sum(file.stat().length * (4 if file.suffix in ('.gz', '.xz') else 1) for file in files(source))
+
+
+def untasked(source: str) -> str:
+  """task:NAME:SOURCE -> SOURCE."""
+  return source.split(':', 2)[-1] if source.startswith(TASK) else source
 
 
 def text_documents(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Document]:

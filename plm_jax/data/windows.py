@@ -39,8 +39,12 @@ and windows of 5 tokens under each assembly:
         words      [[1, 2, 3, 4, 5], [1, 2, 3, 0, 0]]
         document   [0, 0]
 
-Under every assembly each token of the records is in exactly one window, and a window never crosses a shard. A sentence
+Under each of these every token of the records is in exactly one window, and a window never crosses a shard. A sentence
 longer than a window is cut into pieces of L tokens; what is left of it counts as a sentence of its own.
+
+    'examples'   records of a task as text to text (`examples`), where a document is a target and its inputs: whole
+        documents, as many as fit with their special tokens: targets in the R tokens that are kept for them, inputs in
+        the other L - R. One that is too long is alone in its window, which ends after L tokens
 
 'document' is the DOC-SENTENCES and 'sentences' the FULL-SENTENCES input of RoBERTa (Liu et al. 2019, section 4.2),
 except that no separator token is put between documents here: special tokens are the objective's.
@@ -52,7 +56,7 @@ import hashlib
 import itertools
 import os
 import pathlib
-from typing import Literal
+from typing import Literal, get_args
 import uuid
 
 from etils import epath
@@ -61,7 +65,8 @@ import numpy as np
 from plm_jax.data import records
 from plm_jax.data.records import RecordsError, Shard, Split
 
-Assembly = Literal['document', 'sentences', 'packed']
+Assembly = Literal['document', 'sentences', 'packed', 'examples']
+ASSEMBLIES = get_args(Assembly)
 Batch = dict[str, np.ndarray]
 
 # Where a window begins: its first token, and the sentence that this token is of; both counted over all shards. A window
@@ -82,14 +87,19 @@ class Windows:
   """
 
   def __init__(
-      self, folder: epath.PathLike, split: Split = 'train', length: int = 128, assembly: Assembly = 'document'):
+      self, folder: epath.PathLike, split: Split = 'train', length: int = 128, assembly: Assembly = 'document',
+      room: tuple[int, int] | None = None):
+    """room: R, tokens of a window of 'examples' that are kept for targets, and the special tokens that a text gets."""
     if length < 1:
       raise ValueError(f'a window has at least 1 token, not {length}')
-    if assembly not in ('document', 'sentences', 'packed'):
-      raise ValueError(f"assembly is 'document', 'sentences' or 'packed', not {assembly!r}")
+    if assembly not in ASSEMBLIES:
+      raise ValueError(f'assembly is one of {", ".join(ASSEMBLIES)}, not {assembly!r}')
+    if (assembly == 'examples') != bool(room and 0 < room[0] < length):
+      raise ValueError(f'windows of examples, and no others, keep room for targets: got {room} of {length} tokens')
     self.folder = epath.Path(folder)
     self.split = split
     self.length = length
+    self.room = room
     self.assembly: Assembly = assembly
     self.meta = records.read_meta(folder)
     self._remote = '://' in str(self.folder)
@@ -141,7 +151,7 @@ class Windows:
       sentences = self._open_sentences(of_shard)[ordinal - self._sentence_offsets[of_shard]]
       column = self._token_offsets[of_shard] + sentences['start'] - start[rows][row]
       starts_document = np.append(True, sentences['document'][1:] != sentences['document'][:-1])
-      begun = column < (stop - start)[rows][row]
+      begun = column < np.minimum(stop - start, self.length)[rows][row]
       target = place[rows][row[begun]], np.maximum(column[begun], 0)
       sentence_starts[target] = True
       segment_starts[target] = starts_document[begun]
@@ -160,6 +170,28 @@ class Windows:
         'index': index.astype(np.int32),
         'epoch': np.broadcast_to(np.asarray(epoch, np.int32), index.shape).copy(),
     }
+
+  @property
+  def documents(self) -> int:
+    return int(self._document_offsets[-1])
+
+  @property
+  def clipped(self) -> int:
+    """How many examples are too long for a window, and lose the end of their inputs or of their target."""
+    if not self.room:
+      return 0
+    targets, specials = self.room
+    limits = targets - specials, self.length - targets - specials
+    sides = (self._sides(place) for place, shard in enumerate(self._shards) if shard.tokens)
+    return sum(int((some > limits).any(1).sum()) for some in sides)
+
+  def _sides(self, shard: int) -> np.ndarray:
+    """Tokens of the target and of the inputs of every example of a shard [D, 2]."""
+    sentences, entry = self._open_sentences(shard), self._shards[shard]
+    if not np.array_equal(sentences['document'], np.repeat(np.arange(entry.documents), 2)):
+      raise RecordsError(f'the records in {self.folder} are not of examples, each a target and its inputs: prepare '
+                         'them from task:NAME:SOURCE')
+    return np.diff(sentences['start'].astype(np.int64), append=entry.tokens).reshape(-1, 2)
 
   def _tokens_of(self, shard, start, stop) -> Iterator[tuple[slice, np.ndarray, int]]:
     """Rows of the sorted windows, an array with their tokens, and the number of its first token."""
@@ -205,7 +237,8 @@ class Windows:
 
   def _open_cuts(self) -> np.ndarray:
     """[windows + 1] of `CUT`, stored ones where there are any for exactly these records."""
-    name = f'{self.split}-{self.assembly}-{self.length}.npy'
+    room = ''.join(f'-{number}' for number in self.room or ())
+    name = f'{self.split}-{self.assembly}-{self.length}{room}.npy'
     homes = [self._cache()]
     if not self._remote:
       homes.insert(0, pathlib.Path(self.folder) / 'windows' / self._key())
@@ -227,7 +260,10 @@ class Windows:
       if shard.tokens:
         sentences = self._open_sentences(place)
         check(self.folder, shard, sentences)
-        cuts = cut(sentences, shard.tokens, self.length, self.assembly)
+        if self.room:
+          cuts = cut_examples(self._sides(place), self.length, *self.room)
+        else:
+          cuts = cut(sentences, shard.tokens, self.length, self.assembly)
         cuts['start'] += self._token_offsets[place]
         cuts['sentence'] += self._sentence_offsets[place]
         yield cuts
@@ -269,6 +305,18 @@ def follow(after: np.ndarray) -> list[int]:
     places.append(place)
     place = after[place]
   return places
+
+
+def cut_examples(sides: np.ndarray, length: int, room: int, specials: int) -> np.ndarray:
+  """`cut` for 'examples': tokens of a target and of its inputs [D, 2] -> [W] of `CUT`."""
+  after = []
+  for side, limit in zip((sides + specials).T, (room, length - room), strict=True):
+    ends = offsets(side)
+    after.append(np.searchsorted(ends, ends[:-1] + limit, 'right') - 1)
+  begins = np.array(follow(np.maximum(np.minimum(*after), np.arange(len(sides)) + 1)), np.int64)
+  cuts = np.empty(len(begins), CUT)
+  cuts['start'], cuts['sentence'] = offsets(sides.sum(1))[begins], 2 * begins
+  return cuts
 
 
 def check(folder: epath.Path, shard: Shard, sentences: np.ndarray) -> None:

@@ -47,6 +47,12 @@ class Objective(abc.ABC):
     """M: the most positions predicted in a row of `length` tokens."""
 
   @property
+  def room(self) -> tuple[int, int] | None:
+    """(tokens of a window that are kept for targets, special tokens of each text) where windows are of examples, each a
+    target and its inputs; None: they are not."""
+    return None
+
+  @property
   def one_document(self) -> bool:
     """Whether rows are made of sentences of one document, so that windows must not cross from one to the next."""
     return False
@@ -58,7 +64,7 @@ class Objective(abc.ABC):
 
   @property
   def frozen(self) -> tuple[str, ...]:
-    """Top-level names of parameters that are not trained: a teacher's."""
+    """Parameters that are not trained, a teacher's, by the patterns of `optim.matching`."""
     return ()
 
   def wire(self, model: Any, packed: bool) -> nn.Module:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.objectives import Objective
-from plm_jax.objectives.clm import partition
+from plm_jax.objectives.clm import boundaries, partition
 from plm_jax.objectives.mlm import classification
 
 
@@ -37,9 +37,7 @@ class SequenceToSequence(Objective):
     return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor, model.logit_bias)}
 
   def wire(self, model, packed: bool) -> nn.Module:
-    """A row is one text, whatever documents it is made of."""
-    del packed
-    return WithHeads(model.backbone(), self.heads(model))
+    return WithHeads(model.backbone(packed and bool(self.room)), self.heads(model))
 
   def loss(self, outputs, batch):
     """seq2seq: cross-entropy against the labels; even: against the uniform distribution."""
@@ -51,6 +49,16 @@ class SequenceToSequence(Objective):
     if self.z_loss:
       losses['z'] = partition(logits, weights)
     return losses
+
+
+def around(vocab) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+  """-> ids before and behind a text, and the one with which the decoder begins.
+
+  T5, whose vocabulary has sentinels: the end behind, and padding begins. Else as BART: start and end, and the end
+  begins. ValueError where the tokenizer has no such tokens.
+  """
+  first, end = boundaries(vocab)
+  return ((), (end,), vocab.pad) if vocab.sentinel >= 0 else ((first,), (end,), end)
 
 
 def pair(inputs, targets, length: int, predicted: int, start: int, pad: int):

@@ -18,9 +18,9 @@ import zlib
 import numpy as np
 
 from plm_jax.config import ConfigError
+from plm_jax.data import rows as rows_lib
+from plm_jax.data.rows import Row
 from plm_jax.data.sources import SourceError
-from plm_jax.tasks import rows as rows_lib
-from plm_jax.tasks.rows import Row
 from plm_jax.tasks.scoring import Score, Scorer
 
 Normalise = Literal['sum', 'token', 'byte', 'calibrated']

@@ -1,4 +1,5 @@
 import itertools
+import math
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from plm_jax.data import pipeline, records
-from plm_jax.data.pipeline import Order, Pipeline, Schedule, heldout_batches, open_pipeline, permute
+from plm_jax.data.pipeline import Order, Pipeline, Schedule, heldout_batches, open_pipeline, permute, rate
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 
@@ -162,6 +163,25 @@ def test_every_component_of_a_mixture_is_read_whole(mixture):
 def test_sizes_are_the_default_weights(tmp_path):
   p = open_pipeline([write(tmp_path / 'a', 30), write(tmp_path / 'b', 10)], length=2, batch=8)
   assert np.bincount(p.batch(0)['corpus']).tolist() == [6, 2]
+
+
+class Task(list):
+  """Windows of a task, and how many examples they hold."""
+
+  room = (5, 1)
+
+  def __init__(self, windows, documents):
+    super().__init__([0] * windows)
+    self.documents = documents
+
+
+@pytest.mark.parametrize(('cap', 'temperature', 'shares'), [
+    (0, 1, [3, 1]), (100, 1, [1, 1]), (200, 1, [2, 1]), (0, 2, [3 ** 0.5, 1]), (0, math.inf, [1, 1])])
+def test_rates_of_examples(cap, temperature, shares):
+  """Of two tasks of 300 and 100 examples, 10 of the first in a window, and 5 of the second."""
+  tasks = [Task(30, 300), Task(20, 100)]
+  read = np.array([rate(task, cap, temperature) * task.documents / len(task) for task in tasks])
+  np.testing.assert_allclose(read / read.sum(), np.array(shares) / sum(shares), rtol=1e-6)
 
 
 def test_weights_that_are_none_are_refused(tmp_path):

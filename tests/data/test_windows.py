@@ -235,3 +235,30 @@ def slow_windows(shard, length, assembly):
   for window in result:
     tokens, documents, sentences = zip(*window, strict=True)
     yield list(tokens), [d - documents[0] + 1 for d in documents], [s - sentences[0] + 1 for s in sentences]
+
+
+# Three examples: a target of 2 tokens and inputs of 3, of 1 and 2, and one that is too long of 3 and 9.
+EXAMPLES = {'ids': list(range(10, 30)), 'sentences': [(0, 0), (2, 0), (5, 1), (6, 1), (8, 2), (11, 2)]}
+
+
+def test_windows_of_whole_examples(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLES)
+  some = Windows(folder, 'train', 12, 'examples', (5, 1))
+  found = some.read(np.arange(len(some)))
+  assert found['tokens'].tolist() == [[*range(10, 18), 0, 0, 0, 0], [*range(18, 30)]]
+  assert found['segments'].tolist() == [[1] * 5 + [2] * 3 + [0] * 4, [1] * 12]
+  assert found['sentences'].tolist() == [[1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0], [1] * 3 + [2] * 9]
+  assert found['document'].tolist() == [0, 2]
+  assert (some.clipped, some.documents) == (1, 3)
+  # Two special tokens a text, and the first two do not fit together any more: neither side has room.
+  assert len(Windows(folder, 'train', 12, 'examples', (5, 2))) == 3
+  # A target that fills the window leaves nothing to read.
+  cut = Windows(folder, 'train', 3, 'examples', (2, 1))
+  assert cut.read(np.array([2]))['sentences'].tolist() == [[1, 1, 1]]
+
+
+def test_records_of_running_text_are_no_examples(tmp_path):
+  with pytest.raises(RecordsError, match='not of examples'):
+    Windows(write(tmp_path / 'r', EXAMPLE), 'train', 12, 'examples', (5, 1))
+  with pytest.raises(ValueError, match='keep room for targets'):
+    Windows(tmp_path / 'r', 'train', 12, 'examples')

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from plm_jax.config import ConfigError
+from plm_jax.data.rows import Row, plain
 from plm_jax.data.sources import SourceError
 from plm_jax.tasks import few_shot
 from plm_jax.tasks.few_shot import TASKS, Example
-from plm_jax.tasks.rows import Row, plain
 from plm_jax.tasks.scoring import Score, Scorer
 from plm_jax.tokenizers.contract import Vocab
 
@@ -196,7 +196,7 @@ def test_bad_rows(name, row, message, tmp_path):
 def test_bad_files(tmp_path):
   for name, content, message in (
       ('a.jsonl', '\n', 'has no rows'), ('b.jsonl', '{"text"\n', 'b.jsonl:1: not JSON'),
-      ('c.txt', 'x\n', 'a task is read from .jsonl')):
+      ('c.txt', 'x\n', 'rows are read from .jsonl')):
     (tmp_path / name).write_text(content)
     with pytest.raises(SourceError, match=message):
       TASKS['lambada'].examples(str(tmp_path / name))

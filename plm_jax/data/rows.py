@@ -1,19 +1,24 @@
 """Rows of a task's data, as its makers, TFDS or others have laid them out.
 
-    rows('piqa/valid.jsonl.gz')  rows('tfds:piqa:validation')
+    rows('piqa/valid.jsonl.gz')  rows('multi30k/train.tsv.gz')  rows('dev-v1.1.json')  rows('tfds:piqa:validation')
 
 A row is a dictionary of JSON values. Where sources of one data set call a column by different names, a task names all:
 the first that a row has is read. A dot goes inside: 'question.stem'.
 """
 from collections.abc import Iterator, Sequence
+import gzip
 import json
+import lzma
 import re
 from typing import Any, NamedTuple
 
+from etils import epath
 import numpy as np
 
 from plm_jax.data import sources
-from plm_jax.data.sources import SourceError
+from plm_jax.data.sources import OnError, SourceError, Tally
+
+FORMATS = '.jsonl, .tsv or SQuAD\'s .json, plain, .gz or .xz, or tfds:NAME:SPLIT'
 
 
 class Row(NamedTuple):
@@ -22,30 +27,77 @@ class Row(NamedTuple):
 
 
 def rows(source: str) -> list[Row]:
-  """The rows of .jsonl files (plain, .gz, .xz; several by commas or a glob) or of tfds:NAME:SPLIT.
-
-  Raises SourceError for what is missing, unreadable or empty.
-  """
-  found = list(tfds_rows(source) if source.startswith('tfds:') else json_rows(source))
+  """`each` of them. Raises SourceError where there are none."""
+  found = list(each(source))
   if not found:
     raise SourceError(f'{source} has no rows')
   return found
 
 
-def json_rows(source: str) -> Iterator[Row]:
+def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) -> Iterator[Row]:
+  """The rows of .jsonl files, of .tsv files, whose first line names the columns and where quotes are as any other
+  character, of SQuAD's .json (a row is a question), each plain, .gz or .xz, several by commas or a glob; or of
+  tfds:NAME:SPLIT.
+
+  Raises SourceError for what is missing or unreadable; with `skip`, lines that are no rows are counted in `tally`.
+  """
+  tally = Tally() if tally is None else tally
+  if source.startswith('tfds:'):
+    yield from tfds_rows(source)
+    return
   for file in sources.files(source):
-    if not re.search(r'\.jsonl(\.gz|\.xz)?$', file.name):
-      raise SourceError(f'{file}: a task is read from .jsonl, plain, .gz or .xz, or from tfds:NAME:SPLIT')
-    for number, line in sources.lines(file, 'refuse', sources.Tally()):
-      if not line.strip():
-        continue
-      try:
-        row = json.loads(line)
-      except json.JSONDecodeError as error:
-        raise SourceError(f'{file}:{number}: not JSON: {error}') from error
-      if not isinstance(row, dict):
-        raise SourceError(f'{file}:{number}: a row is an object, got {line[:40]}')
-      yield Row(row, f'{file}:{number}')
+    kind = re.search(r'\.(jsonl|tsv|json)(\.gz|\.xz)?$', file.name)
+    if not kind:
+      raise SourceError(f'{file}: rows are read from {FORMATS}')
+    done = tally.bytes
+    if kind[1] == 'json':
+      yield from squad_rows(file)
+    else:
+      read = tsv_rows if kind[1] == 'tsv' else json_rows
+      yield from read(str(file), sources.lines(file, on_error, tally), on_error, tally)
+    tally.bytes = done + file.stat().length
+
+
+def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
+  for number, line in lines:
+    if not line.strip():
+      continue
+    try:
+      row = json.loads(line)
+      problem = '' if isinstance(row, dict) else f'a row is an object, got {line[:40]}'
+    except json.JSONDecodeError as error:
+      row, problem = {}, f'not JSON: {error}'
+    if not problem:
+      yield Row(row, f'{name}:{number}')
+    else:
+      sources.report(f'{name}:{number}: {problem}', on_error, tally)
+
+
+def tsv_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
+  header: list[str] = []
+  for number, line in lines:
+    fields = line.rstrip('\r\n').split('\t')
+    if not header:
+      header = fields
+    elif len(fields) == len(header):
+      yield Row(dict(zip(header, fields, strict=True)), f'{name}:{number}')
+    elif line.strip():
+      problem = f'{len(fields)} fields, but the first line names {len(header)} columns'
+      sources.report(f'{name}:{number}: {problem}', on_error, tally)
+
+
+def squad_rows(file: epath.Path) -> Iterator[Row]:
+  """SQuAD's articles, a row for each question: what its entry has, with its `context` and the article's `title`."""
+  unpack = {'.gz': gzip.decompress, '.xz': lzma.decompress}.get(file.suffix, bytes)
+  try:
+    articles = json.loads(unpack(file.read_bytes()))['data']
+    found = [Row({**question, 'title': article.get('title', ''), 'context': paragraph['context']},
+                 f'{file}:{question.get("id", "")}')
+             for article in articles for paragraph in article['paragraphs'] for question in paragraph['qas']]
+  except (ValueError, TypeError, KeyError, AttributeError, EOFError, OSError, lzma.LZMAError) as error:
+    raise SourceError(f'{file}: a .json file is laid out as SQuAD, data[].paragraphs[].qas[]; got '
+                      f'{type(error).__name__}: {error}') from error
+  yield from found
 
 
 def tfds_rows(source: str) -> Iterator[Row]:

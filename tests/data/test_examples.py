@@ -1,0 +1,77 @@
+import gzip
+import json
+
+import pytest
+
+from plm_jax.data import examples
+from plm_jax.data.rows import Row, rows
+from plm_jax.data.sources import SourceError, Tally, documents
+
+
+def read(name, **columns):
+  return examples.task_of(f'task:{name}:x').read(Row(columns, 'here'))[:2]
+
+
+def test_tasks_in_the_words_of_t5():
+  """Raffel et al. 2020, appendix D."""
+  assert read('cola', label='1', sentence='John made Bill master of himself.') == (
+      'cola sentence: John made Bill master of himself.', ('acceptable',))
+  assert read('stsb', score='3.25', sentence1='A.', sentence2='B.') == ('stsb sentence1: A. sentence2: B.', ('3.2',))
+  assert read('rte', label=1, sentence1='A.', sentence2='B.')[1] == ('not_entailment',)
+  assert read('mnli', label='contradiction', premise='P.', hypothesis='H.') == (
+      'mnli hypothesis: H. premise: P.', ('contradiction',))
+  assert read('boolq', answer=True, question='q', passage='p')[1] == ('True',)
+  assert read('translate-en-de', en='Luigi often said.', de='Luigi sagte oft.') == (
+      'translate English to German: Luigi often said.', ('Luigi sagte oft.',))
+  assert read('columns-de-en', en='Yes.', de='Ja.') == ('Ja.', ('Yes.',))
+  answers = [{'text': 'Rome', 'answer_start': 1}, {'text': 'Rome', 'answer_start': 1}, {'text': 'in Rome'}]
+  assert read('squad', question='Where?', context='In Rome.', answers=answers) == (
+      'question: Where? context: In Rome.', ('Rome', 'in Rome'))
+  assert read('summarize', source='Long.', summaries=['A.', 'B.']) == ('summarize: Long.', ('A.', 'B.'))
+
+
+@pytest.mark.parametrize(('name', 'columns', 'message'), [
+    ('cola', {'label': 2, 'sentence': 'x'}, 'label is a number below 2'),
+    ('cola', {'label': 1}, "no column 'sentence'"),
+    ('stsb', {'score': 'high', 'sentence1': 'x', 'sentence2': 'y'}, 'a number'),
+    ('summarize', {'source': 'x', 'summary': ' '}, 'must not be empty'),
+])
+def test_what_a_row_lacks_is_said(name, columns, message):
+  with pytest.raises(SourceError, match=message):
+    read(name, **columns)
+
+
+def test_an_unknown_task_is_refused_with_those_there_are():
+  for source in ('task:gleu:x', 'task:translate-de-xx:x', 'task:cola'):
+    with pytest.raises(SourceError, match='expected task:NAME:SOURCE'):
+      list(documents(source))
+
+
+def test_files_of_every_form_become_documents_of_target_and_inputs(tmp_path):
+  (tmp_path / 'a.tsv').write_text('de\ten\n"Ja\tYes"\nNein\tNo\n')
+  assert [d.paragraphs for d in documents(f'task:translate-de-en:{tmp_path}/a.tsv')] == [
+      ['Yes"', 'translate German to English: "Ja'], ['No', 'translate German to English: Nein']]
+  with gzip.open(tmp_path / 'b.jsonl.gz', 'wt') as f:
+    f.write(json.dumps({'sentence': 'fine', 'label': 1}) + '\n{}\n')
+  with pytest.raises(SourceError, match=r'b\.jsonl\.gz:2: no column'):
+    list(documents(f'task:sst2:{tmp_path}/b.jsonl.gz'))
+  tally = Tally()
+  found = list(documents(f'task:sst2:{tmp_path}/b.jsonl.gz', 'skip', tally))
+  assert [d.paragraphs for d in found] == [['positive', 'sst2 sentence: fine']]
+  assert tally.skipped == 1 and tally.bytes == (tmp_path / 'b.jsonl.gz').stat().st_size
+  question = {'id': '7', 'question': 'Who?', 'answers': [{'text': 'I', 'answer_start': 0}]}
+  (tmp_path / 'c.json').write_text(json.dumps({'data': [{'paragraphs': [{'context': 'I did.', 'qas': [question]}]}]}))
+  assert [d.paragraphs for d in documents(f'task:squad:{tmp_path}/c.json')] == [
+      ['I', 'question: Who? context: I did.']]
+
+
+def test_damaged_files_are_named(tmp_path):
+  (tmp_path / 'a.tsv').write_text('de\ten\nJa\n')
+  with pytest.raises(SourceError, match=r'a\.tsv:2: 1 fields, but the first line names 2'):
+    rows(f'{tmp_path}/a.tsv')
+  (tmp_path / 'b.json').write_text('[]')
+  with pytest.raises(SourceError, match='laid out as SQuAD'):
+    rows(f'{tmp_path}/b.json')
+  (tmp_path / 'c.txt').write_text('x')
+  with pytest.raises(SourceError, match=r'rows are read from \.jsonl, \.tsv'):
+    rows(f'{tmp_path}/c.txt')

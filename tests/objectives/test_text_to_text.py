@@ -1,0 +1,75 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tiny
+
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
+from plm_jax.layers.stack import StackConfig
+from plm_jax.objectives.text_to_text import TextToText
+from plm_jax.tokenizers.contract import Vocab
+
+T5 = Vocab(size=50, pad=0, eos=1, unk=2, sentinel=49)
+BART = Vocab(size=50, pad=1, cls=0, sep=2, mask=4)
+# Two examples: target 5 6, inputs 7 8 9; target 10, inputs 11 12. Rows of 7 tokens to read and 5 to write.
+WINDOWS = dict(
+    tokens=jnp.array([[5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0]]), segments=jnp.array([[1] * 5 + [2] * 3 + [0] * 4]),
+    sentences=jnp.array([[1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0]]))
+
+
+def rows(windows, vocab=T5, **fields):
+  objective = TextToText(decoder_length=5, **fields)
+  batch = jax.jit(lambda w: objective.corrupt(jax.random.key(0), w, vocab))(windows)
+  return {name: np.asarray(x)[0].tolist() for name, x in batch.items()}
+
+
+def window(target, inputs):
+  """One example that may be too long for its window of 12."""
+  both = (target + inputs)[:12]
+  sentences = ([1] * len(target) + [2] * len(inputs))[:12]
+  fill = [0] * (12 - len(both))
+  return dict(tokens=jnp.array([both + fill]), segments=jnp.array([[1] * len(both) + fill]),
+              sentences=jnp.array([sentences + fill]))
+
+
+def test_examples_of_a_row_as_t5_has_them():
+  assert rows(WINDOWS) == {
+      'tokens': [7, 8, 9, 1, 11, 12, 1], 'segments': [1, 1, 1, 1, 2, 2, 2], 'place': [0, 1, 2, 3, 0, 1, 2],
+      'decoder_tokens': [0, 5, 6, 0, 10], 'decoder_segments': [1, 1, 1, 2, 2], 'decoder_place': [0, 1, 2, 0, 1],
+      'labels': [5, 6, 1, 10, 1], 'weights': [1.0] * 5}
+
+
+def test_an_example_as_bart_has_it():
+  assert rows(window([5, 6], [7, 8, 9]), BART, begin=True) == {
+      'tokens': [0, 7, 8, 9, 2, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
+      'decoder_tokens': [2, 0, 5, 6, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
+      'labels': [0, 5, 6, 2, 0], 'weights': [1.0] * 4 + [0.0]}
+
+
+def test_texts_that_are_too_long_lose_what_is_before_their_end_token():
+  batch = rows(window([5, 6], list(range(10, 20))))
+  assert batch['tokens'] == [10, 11, 12, 13, 14, 15, 1]
+  assert batch['labels'] == [5, 6, 1, 0, 0]
+  batch = rows(window([5] * 7, [10, 11, 12]))
+  assert batch['tokens'] == [10, 11, 12, 1, 0, 0, 0]
+  assert batch['labels'] == [5, 5, 5, 5, 1]
+  batch = rows(window([5] * 3, list(range(10, 19))), BART, begin=True)
+  assert (batch['tokens'], batch['labels']) == ([0, 10, 11, 12, 13, 14, 2], [0, 5, 5, 5, 2])
+
+
+def test_nothing_is_learned_of_an_example_without_inputs_or_of_an_empty_row():
+  assert rows(window([5] * 12, [7]))['weights'] == [0.0] * 5
+  assert rows(window([], []))['weights'] == [0.0] * 5
+
+
+def test_examples_of_a_row_do_not_see_each_other():
+  """An example's logits are the same, to rounding, beside another and alone."""
+  objective = TextToText(decoder_length=5)
+  cfg = EncoderDecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(2),
+                             decoder=StackConfig(2), max_length=12, absolute='learned')
+  model = objective.wire(cfg, packed=True)
+  def batch_of(windows):
+    return objective.corrupt(jax.random.key(0), windows, T5)
+  together, alone = batch_of(WINDOWS), batch_of(window([10], [11, 12]))
+  params = tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), together)['params'])
+  logits = jax.jit(lambda batch: model.apply({'params': params}, batch)['lm'])
+  np.testing.assert_allclose(logits(together)[0, 3:], logits(alone)[0, :2], atol=1e-5)
