@@ -1,18 +1,24 @@
-"""What is masked, over 100,000 rows or draws, beside the figures of the papers.
+"""What is masked, over 100,000 rows or draws, beside the figures of the papers, or what follows from them.
 
-    python -m benchmarks.masks [--rows=100000]
+    python -m benchmarks.masks [--rows=100000] [--only T5 BART]
 
 BERT: 15% of the tokens; 80% of them masked, 10% random, 10% kept (Devlin et al. 2019, section 3.1). ALBERT: n-grams of
 1 to 3 words with probabilities proportional to 1/n (Lan et al. 2020, section 3.1). SpanBERT: spans of 1 to 10 words,
 geometric with p = 0.2, 3.8 words on average, each masked, random or kept as a whole (Joshi et al. 2020, section 3.1).
 XLNet: one of K = 6 tokens (Yang et al. 2019, section 2.3). GLM: spans of a Poisson distribution with mean 3, without
 empty ones, that reach 15% of the tokens (by how much they exceed it: 480 rows of 128 tokens of the released code), or
-one of half of the document or more, of uniform length (Du et al. 2022, section 2.1). Rows of 512 tokens, of which every
-fourth continues a word.
+one of half of the document or more, of uniform length (Du et al. 2022, section 2.1). T5: 15% of the tokens in spans of
+3 on average, a uniform choice of so many pieces of so many tokens; or each token for itself, whose neighbours are one
+span (Raffel et al. 2020, section 3.1.4 and the released code). UL2: seven denoisers, as often each: two of short spans,
+one of the end of the text, a quarter of it on average, four of long or many (Tay et al. 2023, table 1). BART: spans of
+a Poisson distribution with mean 3, empty ones among them, that begin at random and overlap (what is left, with masks:
+400 texts of 198 tokens of the released code); 15% of the tokens masked or deleted; every order of sentences and every
+first token as likely (Lewis et al. 2020, section 2.2). Rows of 512 tokens, of which every fourth continues a word.
 Exits with 1 where a figure is off by more than two hundredths of itself.
 """
 import argparse
 from collections.abc import Callable
+from math import comb
 import sys
 from typing import Any
 
@@ -21,26 +27,41 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.objectives import noise
+from plm_jax.objectives.denoising import (
+    DenoisingAutoencoder,
+    DocumentRotation,
+    SentencePermutation,
+    Text,
+    TextInfilling,
+    TokenDeletion,
+    TokenMasking,
+)
 from plm_jax.objectives.glm import BlankInfilling, short_spans
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.objectives.sbo import SpanBoundary
+from plm_jax.objectives.spans import UL2, MixtureOfDenoisers, SpanCorruption, TokenCorruption
 from plm_jax.tokenizers.contract import Vocab
 
 LENGTH, CHUNK = 512, 1000
 VOCAB = Vocab(30_000, pad=0, cls=1, sep=2, mask=3, sop=29_996, eop=29_997, gmask=29_998, smask=29_999)
+MARKS = 150  # sentinels, from VOCAB.sop on
+SENTINELS = Vocab(VOCAB.sop + MARKS, pad=0, eos=1, unk=2, sentinel=VOCAB.sop + MARKS - 1)
 Figures = dict[str, tuple[float, float]]  # here, in the paper
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--rows', type=int, default=100_000)
-  rows = parser.parse_args().rows
-  off = 0.0
+  figures_of = {'BERT': bert, 'ALBERT': albert, 'SpanBERT': spanbert, 'XLNet': xlnet, 'GLM': glm, 'T5': t5, 'UL2': ul2,
+                'BART': bart}
+  parser.add_argument('--only', nargs='*', choices=figures_of, default=list(figures_of))
+  args = parser.parse_args()
+  rows, off = args.rows, 0.0
   print(f'{rows:,} rows{"":26}{"here":>9}{"paper":>9}')
-  for name, figures in {'BERT': bert, 'ALBERT': albert, 'SpanBERT': spanbert, 'XLNet': xlnet, 'GLM': glm}.items():
-    for about, (here, paper) in figures(rows).items():
+  for name in args.only:
+    for about, (here, paper) in figures_of[name](rows).items():
       print(f'{name:10}{about:27}{here:9.4f}{paper:9.4f}', flush=True)
       off = max(off, abs(here / paper - 1))
   sys.exit(int(off > 0.02))
@@ -141,7 +162,90 @@ def glm(rows: int) -> Figures:
       'it reaches the end': (total['ended'] / total['long'], 0.5)}
 
 
-def corrupted(objective, key):
+def t5(rows: int) -> Figures:
+  whole, apart = SpanCorruption(), TokenCorruption()
+  spans, tokens = MixtureOfDenoisers((whole,)), MixtureOfDenoisers((apart,))
+  size, alone = spans.window(LENGTH), tokens.window(LENGTH)
+  (number, count), single = (int(x) for x in whole.counts(size, np)), int(apart.count(alone, np))
+  def counts(key):
+    _, batch = corrupted(spans, key, SENTINELS)
+    _, other = corrupted(tokens, key, SENTINELS)
+    return dict(drawn=lengths_of(batch), single=lengths_of(other), rows=CHUNK)
+  total = summed(counts, rows)
+  at = np.arange(len(total['drawn']))
+  drawn, iid = (total[name] / total[name].sum() for name in ('drawn', 'single'))
+  def pieces(n):  # of `number` tokens in `count` pieces, the share of n tokens
+    return comb(number - n - 1, count - 2) / comb(number - 1, count - 1)
+  def runs(n):  # of neighbours among `single` of `alone`, those of n
+    ways = comb(alone, single), comb(alone - 1, single), comb(alone - n - 1, single - n)
+    return ways[2] / (ways[0] - ways[1])
+  return {
+      'tokens left out': (total['drawn'] @ at / total['rows'] / size, 0.15), 'tokens a span': (drawn @ at, 3.0),
+      'spans a row': (total['drawn'].sum() / total['rows'], count),
+      **{f'spans of {n} tokens': (drawn[n], pieces(n)) for n in range(1, 8)},
+      'i.i.d.: tokens left out': (total['single'] @ at / total['rows'] / alone, 0.15),
+      **{f'i.i.d.: runs of {n}': (iid[n], runs(n)) for n in range(1, 4)}}
+
+
+def lengths_of(batch):
+  """-> [L]: how many spans of 0, 1, 2, ... tokens the targets of a batch have, 0 for none."""
+  labels, most = batch['labels'], batch['labels'].shape[1]
+  mark = (labels >= VOCAB.sop) | (labels == SENTINELS.eos)
+  following = jax.lax.cummin(jnp.where(mark, jnp.arange(most), most), axis=1, reverse=True)
+  size = jnp.roll(following, -1, 1).at[:, -1].set(0) - jnp.arange(most) - 1
+  found = (labels >= VOCAB.sop) & (size > 0)  # the last sentinel has nothing behind it
+  return jnp.bincount(jnp.where(found, size, 0).ravel(), length=LENGTH).at[0].set(0)
+
+
+def ul2(rows: int) -> Figures:
+  objective = MixtureOfDenoisers(UL2, sentinels=MARKS)
+  end = objective.denoisers[2].window(LENGTH)
+  def counts(key):
+    _, batch = corrupted(objective, key, SENTINELS)
+    mode = batch['tokens'][:, 0] - VOCAB.sop + 1
+    target = (batch['weights'] * (batch['labels'] < VOCAB.sop)).sum(1) - 1
+    return dict(rows=CHUNK, mode=jnp.bincount(mode, length=4), target=jnp.where(mode == 2, target, 0).sum())
+  total = summed(counts, rows)
+  share = total['mode'] / total['rows']
+  return {'R, short spans': (share[1], 2 / 7), 'S, the end': (share[2], 1 / 7), 'X, long or many': (share[3], 4 / 7),
+          'S: share of the text': (total['target'] / total['mode'][2] / end, 0.25)}
+
+
+def bart(rows: int) -> Figures:
+  infilling, size = TextInfilling(), DenoisingAutoencoder().window(LENGTH)
+  three, longer = (Text(jnp.arange(n) + 10, jnp.arange(n) // 25, jnp.int32(n)) for n in (60, 198))
+  def applied(some, key, text):
+    return jax.vmap(lambda key: some.apply(key, text, VOCAB))(jax.random.split(key, CHUNK))
+  def counts(key):
+    keys = jax.random.split(key, 6)
+    lengths = noise.draw_lengths(keys[0], infilling.lengths, (CHUNK * 16,)) - 1
+    gone = {}
+    for name, some, at in (('masked', TokenMasking(), 1), ('deleted', TokenDeletion(), 2)):
+      _, batch = corrupted(DenoisingAutoencoder((some,)), keys[at])
+      left = (batch['segments'] > 0) & (batch['tokens'] != VOCAB.mask)
+      gone[name] = size + 2 - left.sum(1)
+    filled = applied(infilling, keys[3], longer).size.sum()
+    mixed = applied(SentencePermutation(), keys[4], three)
+    first = [jnp.argmax(mixed.tokens == token, 1) for token in (10, 35, 60)]  # of the three sentences
+    order = (first[0] < first[1]) * 4 + (first[0] < first[2]) * 2 + (first[1] < first[2])
+    rolled = applied(DocumentRotation(), keys[5], three)
+    return dict(gone, filled=filled, lengths=jnp.bincount(lengths, length=len(infilling.lengths)), text=CHUNK * size,
+                rows=CHUNK, order=jnp.bincount(order, length=8),
+                begin=jnp.bincount((rolled.tokens[:, 0] - 10) // 15, length=4))
+  total = summed(counts, rows)
+  drawn = total['lengths'] / total['lengths'].sum()
+  orders = {'abc': 7, 'acb': 6, 'bac': 3, 'bca': 1, 'cab': 4, 'cba': 0}
+  return {
+      **{f'spans of {n} tokens': (drawn[n], infilling.lengths[n]) for n in range(8)},
+      'tokens a span': (drawn @ np.arange(len(drawn)), 3.0),
+      'infilling: left of 198': (total['filled'] / total['rows'], 161.5675),
+      'tokens masked': (total['masked'].sum() / total['text'], 0.15),
+      'tokens deleted': (total['deleted'].sum() / total['text'], 0.15),
+      **{f'sentences in order {name}': (total['order'][n] / total['rows'], 1 / 6) for name, n in orders.items()},
+      **{f'beginning in quarter {n + 1}': (total['begin'][n] / total['rows'], 1 / 4) for n in range(4)}}
+
+
+def corrupted(objective, key, vocab=VOCAB):
   """-> (text [CHUNK, L] with a place for special tokens at its ends, the batch that objective makes of it)."""
   text_key, mask_key = jax.random.split(key)
   shape = CHUNK, objective.window(LENGTH)
@@ -150,7 +254,7 @@ def corrupted(objective, key):
   windows = dict(tokens=tokens, segments=jnp.ones(shape, jnp.int32), words=jnp.cumsum(tokens % 4 > 0, 1) + 1,
                  sentences=jnp.broadcast_to(jnp.arange(shape[1]) // 20 + 1, shape), document=number,
                  corpus=0 * number, index=number, epoch=0 * number)
-  return jnp.pad(tokens, ((0, 0), (1, 1))), objective.corrupt(mask_key, windows, VOCAB)
+  return jnp.pad(tokens, ((0, 0), (1, 1))), objective.corrupt(mask_key, windows, vocab)
 
 
 def summed(counts: Callable, rows: int) -> dict[str, Any]:
