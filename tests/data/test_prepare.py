@@ -113,6 +113,14 @@ def test_newlines_make_records_the_text_byte_for_byte(tmp_path):
     PrepareConfig(newlines=True, segmenter='jieba')
 
 
+def test_bytes_need_no_training(tmp_path):
+  (tmp_path / 'a.txt').write_text('Thé cats sat. Dr. Big ran!\n\nThe sky.\n')
+  config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0, workers=1)
+  meta = prepare.prepare(config, tmp_path / 'out')
+  tokens = records.open_tokens(tmp_path / 'out', meta.shards('train')[0])['token']
+  assert meta.vocab == 384 and tokenizers.load(tmp_path / 'out').decode(tokens) == 'Thé cats sat. Dr. Big ran!The sky.'
+
+
 @pytest.mark.parametrize(('kind', 'vocab'), [('wordpiece', 60), ('sentencepiece-unigram', 40)])
 def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatch, kind, vocab):
   monkeypatch.setattr(prepare, 'WORTH_A_WORKER', 1)
