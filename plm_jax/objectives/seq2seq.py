@@ -51,13 +51,16 @@ class SequenceToSequence(Objective):
     return losses
 
 
-def around(vocab) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-  """-> ids before and behind a text, and the one with which the decoder begins.
+def around(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+  """-> ids before and behind a text that is read, or `written`, and the one with which the decoder begins.
 
-  T5, whose vocabulary has sentinels: the end behind, and padding begins. Else as BART: start and end, and the end
+  T5, whose vocabulary has sentinels: the end behind, and padding begins. mBART, whose vocabulary has languages: the end
+  and the text's language behind, and the language of what is written begins. Else as BART: start and end, and the end
   begins. ValueError where the tokenizer has no such tokens.
   """
   first, end = boundaries(vocab)
+  if vocab.source >= 0:
+    return (), (end, vocab.target if written else vocab.source), vocab.target
   return ((), (end,), vocab.pad) if vocab.sentinel >= 0 else ((first,), (end,), end)
 
 

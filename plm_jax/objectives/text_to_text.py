@@ -18,7 +18,8 @@ class TextToText(SequenceToSequence):
   decoder_length: int = 128
   """tokens of the decoder's rows, special tokens of targets included"""
   begin: bool = False
-  """texts begin with the start token, as BART has it; else they are T5's, whose vocabulary has sentinels"""
+  """texts begin with the start token, as BART has it, or end with their language behind the end (mBART); else they are
+  T5's, whose vocabulary has sentinels"""
 
   def __post_init__(self):
     super().__post_init__()
@@ -46,12 +47,13 @@ class TextToText(SequenceToSequence):
         windows['tokens'], windows['segments'], windows['sentences'])
 
   def row(self, tokens, segments, sentences, vocab):
-    before, behind, start = around(vocab)
+    _, _, start = around(vocab)
     # Of each document the first sentence is the target, the second are the inputs.
     written = (segments > 0) & (sentences % 2 == 1)
     read = (segments > 0) & ~written
     length = tokens.shape[0] - self.decoder_length
     def side(chosen, size):
+      before, behind, _ = around(vocab, chosen is written)
       return texts(tokens, segments, chosen, size, before, behind, max(vocab.pad, 0))
     inputs, examples, place = side(read, length)
     labels, of, where = side(written, self.decoder_length)

@@ -45,6 +45,15 @@ def test_an_example_as_bart_has_it():
       'labels': [0, 5, 6, 2, 0], 'weights': [1.0] * 4 + [0.0]}
 
 
+def test_an_example_as_mbart_has_it():
+  """Its own code: the source ends with its language, the decoder begins with that of the target and ends with it."""
+  mbart = Vocab(size=50, bos=0, pad=1, eos=2, mask=49, source=40, target=41)
+  assert rows(window([5, 6], [7, 8, 9]), mbart, begin=True) == {
+      'tokens': [7, 8, 9, 2, 40, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
+      'decoder_tokens': [41, 5, 6, 2, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
+      'labels': [5, 6, 2, 41, 0], 'weights': [1.0] * 4 + [0.0]}
+
+
 def test_texts_that_are_too_long_lose_what_is_before_their_end_token():
   batch = rows(window([5, 6], list(range(10, 20))))
   assert batch['tokens'] == [10, 11, 12, 13, 14, 15, 1]
