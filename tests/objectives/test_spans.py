@@ -88,6 +88,32 @@ def test_inputs_and_targets_are_the_text(some):
     assert (batch['segments'][full].sum(1) >= 30).all()
 
 
+ANY = (
+    *(SpanCorruption(rate, mean) for rate, mean in (
+        (0.01, 3.0), (0.15, 3.0), (0.15, 64.0), (0.5, 1.0), (0.5, 2.5), (0.85, 8.0), (0.99, 1.0))),
+    *map(TokenCorruption, (0.01, 0.15, 0.5, 0.99)), PrefixLM(0.25, 'unique'), PrefixLM(0.5, 'unique'))
+
+
+def test_any_rate_mean_and_length_give_the_text_back():
+  """Texts of 0 to 48 tokens in rows of 48, five of each: where the sentinels stand, the target has what is missing."""
+  sizes = jnp.tile(jnp.arange(49), 5)
+  tokens = jax.random.randint(jax.random.key(1), (len(sizes), 48), 3, 95) * (jnp.arange(48) < sizes[:, None])
+  keys = jax.random.split(jax.random.key(2), len(sizes))
+  @jax.jit
+  def split(keys, tokens, sizes):
+    return [jax.vmap(lambda *row, some=some: some.split(*row, VOCAB.sentinel))(keys, tokens, sizes) for some in ANY]
+  for some, (inputs, targets) in zip(ANY, jax.device_get(split(keys, tokens, sizes)), strict=True):
+    for row, size in enumerate(np.asarray(sizes)):
+      text = np.asarray(tokens)[row][:size].tolist()
+      seen, said = (side[0][row][:side[1][row]].tolist() for side in (inputs, targets))
+      assert whole(seen, said) == text, (some, size)
+      left_out = [token for token in said if token not in SENTINELS]
+      marks = [token for token in seen if token in SENTINELS]
+      assert len(left_out) + len(seen) - len(marks) == size
+      if isinstance(some, SpanCorruption) and size > 1:
+        assert (len(left_out), len(marks)) == tuple(int(x) for x in some.counts(size, np))
+
+
 def test_fixed_keys_give_fixed_rows():
   _, batch = corrupted(MixtureOfDenoisers())
   row = int(batch['segments'].sum(1).argmax())
