@@ -60,7 +60,7 @@ class Metric:
 OTHER = 8  # the rank of what has no place of its own; losses have 0 and 1, accuracies 2
 NAMES = {'heldout': 'held-out', 'baseline': 'most frequent'}  # of curves
 QUESTIONS = {'mlm': 'Masked-token', 'nsp': 'Next-sentence', 'sop': 'Sentence-order', 'rtd': 'Replaced-token',
-             'plm': 'Permuted-token', 'blank': 'Blank-filling'}
+             'plm': 'Permuted-token', 'blank': 'Blank-filling', 'seq2seq': 'Next-token'}
 METRICS = {
     'loss': Metric(0, 'Loss', 'nats, all objectives together'),
     'learning_rate': Metric(3, 'Learning rate'),

@@ -1,8 +1,10 @@
 """The same recipe, smaller: what --scale=laptop and --scale=test make of a paper's run."""
 import dataclasses
 
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import Experiment, Phase, Scale, TrainConfig
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.seq2seq import SequenceToSequence
 
 
 def scaled(paper: Experiment, scale: Scale) -> Experiment:
@@ -18,7 +20,11 @@ def laptop(paper: Experiment) -> Experiment:
   if isinstance(paper.objective, CausalLM):
     # Large enough to say more of a text than a compressor that has all of the training text at hand.
     small = resized(paper, layers=4, width=256, heads=4, vocab=4096, max_length=256)
-    optim, phase = dict(peak=2e-3, warmup=100, b2=0.98), Phase(3000, 256, 8)
+    optim, phase = dict(peak=2e-3, warmup=200, b2=0.98), Phase(6000, 256, 8)
+    init_std = 0.04
+  elif isinstance(paper.objective, SequenceToSequence):
+    small = resized(paper, layers=3, width=256, heads=4, vocab=4096, max_length=128)
+    optim, phase = dict(peak=1e-3, warmup=200, b2=0.98), Phase(3000, 128, 16)
     init_std = 0.04
   else:
     # A paper's run spends its first thousands of steps on a plateau, where it knows the frequencies of words and
@@ -27,7 +33,11 @@ def laptop(paper: Experiment) -> Experiment:
     small = resized(paper, layers=2, width=128, heads=2, vocab=4096, max_length=32)
     optim, phase = dict(peak=2e-3, warmup=60, b2=0.98), Phase(2000, 32, 64)
     init_std = 0.08
-  block = dataclasses.replace(small.model.block, init_std=init_std, dropout=0.0, attention_dropout=0.0)
+  if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
+    optim = dict(peak=0.02, warmup=500)
+  block = dataclasses.replace(small.model.block, dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
+  if not block.fan_in:
+    block = dataclasses.replace(block, init_std=init_std)
   if block.out_std:
     block = dataclasses.replace(block, out_std=init_std * (2 * small.model.stack.layers) ** -0.5)
   return dataclasses.replace(
@@ -53,12 +63,20 @@ def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, 
   block = dataclasses.replace(block, width=width, heads=heads, head_size=0, kv_heads=min(block.kv_heads, heads),
                               mlp_dim=4 * width, dtype='float32')
   stack = dataclasses.replace(paper.model.stack, layers=layers, remat='none')
-  model = dataclasses.replace(paper.model, vocab=vocab, max_length=max_length, block=block, stack=stack)
+  model = dataclasses.replace(paper.model, vocab=vocab, block=block, stack=stack,
+                              max_length=max_length if paper.model.max_length else 0)
+  if isinstance(model, EncoderDecoderConfig):
+    model = dataclasses.replace(model, decoder=dataclasses.replace(model.decoder, layers=layers, remat='none'))
   if getattr(model, 'types', 0) > max_length:  # places in a blank
     model = dataclasses.replace(model, types=max_length)
   if (factor := getattr(model, 'logit_factor', 1.0)) != 1:  # one over the root of the width
     model = dataclasses.replace(model, logit_factor=factor * (paper.model.block.width / width) ** 0.5)
+  if (factor := getattr(model, 'embed_factor', 1.0)) != 1:  # the root itself
+    model = dataclasses.replace(model, embed_factor=factor * (width / paper.model.block.width) ** 0.5)
   if windows := getattr(model, 'windows', ()):
     windows = tuple(-(-size * max_length // paper.model.max_length) for size in windows)
     model = dataclasses.replace(model, windows=windows)
-  return dataclasses.replace(paper, model=model)
+  objective = paper.objective
+  if getattr(objective, 'decoder_length', 0) > max_length:
+    objective = dataclasses.replace(objective, decoder_length=max_length)
+  return dataclasses.replace(paper, model=model, objective=objective)
