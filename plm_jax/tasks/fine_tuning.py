@@ -1,15 +1,17 @@
-"""Fine-tuning a language model on labelled rows of text, as GPT does (Radford et al. 2018, section 3.3).
+"""Fine-tuning on labelled rows of text, of a decoder as GPT does (Radford et al. 2018, section 3.3), of an
+encoder-decoder as BART does (Lewis et al. 2020, section 3).
 
     task = RowTask('entailment', classes=3)
     trained = fine_tune(learner.load('runs/gpt_base'), task, examples)
     accuracy = (predict(trained, task, others).argmax(-1) == labels).mean()
 
-Every task is rows of [start] text [delimiter] text [extract], of which the last token is read:
+Every task is rows of texts, what stands around which is the model's form (`forms`); the last token of a row is read:
 
-    classification  start text extract
-    entailment      start premise delimiter hypothesis extract
+    classification  start text end
+    entailment      start premise delimiter hypothesis end
     similarity      both orders of the two texts, a row each; what is read is added up
-    choice          start context delimiter answer extract, a row for each answer; softmax over the rows
+    choice          start context delimiter answer end, a row for each answer; softmax over the rows
+    tagging         start words end; the first token of every word is read
 """
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -21,18 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.config import ConfigError
-from plm_jax.layers.heads import ExtractClasses, NextTokens, WithHeads
+from plm_jax.layers.heads import NextTokens, TokenClasses, WithHeads
 from plm_jax.learner import Trained
 from plm_jax.objectives import Objective
 from plm_jax.objectives.mlm import classification
 from plm_jax.optim import OptimConfig, make_optimizer
 from plm_jax.step import Learner, init_state, train_step
+from plm_jax.tasks.forms import Around, BothSides, Decoded, form_of, row
 from plm_jax.tokenizers import Tokenizer
 
-Kind = Literal['classification', 'entailment', 'similarity', 'choice']
-SPECIALS = ('bos', 'sep', 'cls')  # what start, delimiter and extract are, where a tokenizer has them
-# Section 4.1; Adam is that of pre-training, and the first 0.2% of the updates rise.
-OPTIM = OptimConfig(peak=6.25e-5, warmup=0, schedule='linear', eps=1e-8, bias_correction=True)
+Kind = Literal['classification', 'entailment', 'similarity', 'choice', 'tagging']
+LONGEST = 512  # tokens in a row, of a model that takes any number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,25 +41,26 @@ class Example:
   """One question."""
 
   texts: tuple[str, ...]
-  """of classification one, of entailment and similarity two, of choice the context and each answer"""
-  label: int = 0
-  """number of the class, or of the answer"""
+  """of classification one, of entailment and similarity two, of choice the context and each answer, of tagging words"""
+  label: int | tuple[int, ...] = 0
+  """number of the class, or of the answer; of tagging, of the class of each word"""
 
 
 @dataclasses.dataclass(frozen=True)
 class RowTask(Objective):
-  """What is asked of rows, and what is learned from them: the label, and beside it the text (L3 of the paper)."""
+  """What is asked of rows, and what is learned from them: the label, and of a decoder the text (L3 of GPT's paper)."""
 
   kind: Kind = 'classification'
   """how texts become rows"""
   classes: int = 2
   """labels, or answers of each question"""
   language: float = 0.5
-  """lambda, factor of the language-modelling loss; 0: none"""
+  """lambda, factor of the language-modelling loss; 0: none, as an encoder-decoder needs it, which reads what it would
+  predict"""
 
   @property
   def head(self) -> str:
-    return 'choice' if self.kind == 'choice' else 'label'
+    return {'choice': 'choice', 'tagging': 'tag'}.get(self.kind, 'label')
 
   @property
   def rows(self) -> int:
@@ -75,29 +77,50 @@ class RowTask(Objective):
   def predictions(self, length: int) -> int:
     return length if self.language else 0
 
-  def arrays(self, examples: Sequence[Example], tokenizer: Tokenizer, specials: Sequence[int], length: int):
-    """-> tokens, segments, labels, weights [B R, length], extract [B R], truth [B], of numpy.
+  def arrays(self, examples: Sequence[Example], tokenizer: Tokenizer, around: Around, length: int):
+    """-> tokens, segments, labels, weights [B R, length], extract [B R], truth and marks [B], of tagging [B, length]:
+    1.0 where the truth counts; of numpy.
 
-    specials: ids of start, delimiter and extract. Texts that are too long lose their ends, the longer one first. Raises
-    ConfigError for an example with another number of texts, or a label that is none.
+    around: what stands around texts. Texts that are too long lose their ends, the longer one first. Raises ConfigError
+    for an example with another number of texts, a label that is none, and words to tag that do not fit.
     """
-    texts = {'classification': 1, 'choice': 1 + self.classes}.get(self.kind, 2)
-    for number, example in enumerate(examples):
-      if len(example.texts) != texts or not 0 <= example.label < self.classes:
-        raise ConfigError(f'example {number} has {len(example.texts)} texts and the label {example.label}: '
-                          f'{self.kind} takes {texts} texts and labels below {self.classes}')
-    ids = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
-    rows = [row(parts, specials, length) for example in examples
-            for parts in self.arrange([next(ids) for _ in example.texts])]
+    self.check(examples)
+    if self.kind == 'tagging':
+      made = [of_words(tokenizer, example.texts, len(around[0])) for example in examples]
+      rows, places = [row([ids], around, len(ids) + length) for ids, _ in made], [places for _, places in made]
+      if (longest := max(map(len, rows))) > length:
+        raise ConfigError(f'the longest example has {longest} tokens, the model takes {length}: split it')
+    else:
+      ids = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
+      rows = [row(parts, around, length) for example in examples
+              for parts in self.arrange([next(ids) for _ in example.texts])]
     tokens = np.zeros((len(rows), length), np.int32)
     segments = np.zeros_like(tokens)
     for number, some in enumerate(rows):
       tokens[number, :len(some)], segments[number, :len(some)] = some, 1
+    if self.kind == 'tagging':
+      truth, marks = np.zeros_like(tokens), np.zeros(tokens.shape, np.float32)
+      for number, (example, where) in enumerate(zip(examples, places, strict=True)):
+        truth[number, where], marks[number, where] = example.label, 1
+    else:
+      truth = np.array([example.label for example in examples], np.int32)
+      marks = np.ones(truth.shape, np.float32)
     following = np.pad(segments[:, 1:], ((0, 0), (0, 1)))
     return dict(
         tokens=tokens, segments=segments, extract=segments.sum(1, dtype=np.int32) - 1,
-        labels=np.pad(tokens[:, 1:], ((0, 0), (0, 1))), weights=following.astype(np.float32),
-        truth=np.array([example.label for example in examples], np.int32))
+        labels=np.pad(tokens[:, 1:], ((0, 0), (0, 1))), weights=following.astype(np.float32), truth=truth, marks=marks)
+
+  def check(self, examples: Sequence[Example]) -> None:
+    tagging = self.kind == 'tagging'
+    texts = {'classification': 1, 'choice': 1 + self.classes}.get(self.kind, 2)
+    for number, example in enumerate(examples):
+      labels = example.label if isinstance(example.label, tuple) else (example.label,)
+      wanted = len(labels) if tagging else texts
+      if not wanted or len(example.texts) != wanted or not all(0 <= label < self.classes for label in labels) or (
+          isinstance(example.label, tuple) != tagging):
+        takes = 'words and a label for each' if tagging else f'{texts} texts and labels'
+        raise ConfigError(f'example {number} has {len(example.texts)} texts and the label {example.label}: '
+                          f'{self.kind} takes {takes} below {self.classes}')
 
   def arrange(self, parts: list[list[int]]) -> list[list[list[int]]]:
     """The texts of an example -> those of each of its rows."""
@@ -111,36 +134,44 @@ class RowTask(Objective):
     return windows
 
   def heads(self, model) -> dict[str, nn.Module]:
-    classes = 1 if self.kind == 'choice' else self.classes
-    heads: dict[str, nn.Module] = {self.head: ExtractClasses(model.block, classes, bias=self.kind == 'choice')}
+    classes, choice = (1, True) if self.kind == 'choice' else (self.classes, False)
+    heads: dict[str, nn.Module] = {self.head: TokenClasses(model.block, classes) if self.kind == 'tagging' else
+                                   form_of(model).head(model, classes, bias=choice)}
     if self.language:
       heads['lm'] = NextTokens(model.block, model.vocab, model.tied, model.logit_factor)
     return heads
 
   def logits(self, outputs):
-    """-> [B, C]. The layer has no bias, so that sums of logits are logits of the sum."""
+    """-> [B, C], of tagging [B, L, C]. A decoder's layer has no bias, so that sums of logits are logits of the sum."""
+    if self.kind == 'tagging':
+      return outputs[self.head]
     return outputs[self.head].reshape(-1, self.rows, *outputs[self.head].shape[1:]).sum(
         -1 if self.kind == 'choice' else 1)
 
   def loss(self, outputs, batch):
-    losses = classification('label', self.logits(outputs), batch['truth'], jnp.ones(batch['truth'].shape))
+    losses = classification('label', self.logits(outputs), batch['truth'], batch['marks'])
     return losses | (classification('lm', outputs['lm'], batch['labels'], batch['weights']) if self.language else {})
 
 
 def fine_tune(
     trained: Trained, task: RowTask, examples: Sequence[Example], epochs: int = 3, batch: int = 32,
-    optim: OptimConfig = OPTIM, seed: int = 0) -> Trained:
-  """-> the model with the head of the task, and three tokens more where its tokenizer has none to build rows with.
+    optim: OptimConfig | None = None, seed: int = 0) -> Trained:
+  """-> the model with the head of the task, and of a decoder three tokens more where its tokenizer has none to build
+  rows with. optim: the form's, as its paper or its code has it, where none is given.
 
   Rows are as long as the longest one needs. Raises ConfigError for a model without a tokenizer, fewer examples than a
-  batch, and examples that are not of the task.
+  batch, examples that are not of the task, and a language-modelling loss of a model that reads what it would predict.
   """
   if len(examples) < batch:
     raise ConfigError(f'there are {len(examples)} examples, fewer than the {batch} of a batch')
+  form = form_of(trained.model)
+  if task.language and not form.language:
+    raise ConfigError('an encoder-decoder reads the rows that it would have to predict: give the task language=0')
   trained = prepared(trained, seed)
   data = encode(trained, task, examples)
   steps = epochs * (len(examples) // batch)
-  optim = dataclasses.replace(optim, warmup=optim.warmup or round(0.002 * steps))
+  optim = optim or form.optim
+  optim = dataclasses.replace(optim, warmup=optim.warmup or round(form.warmup * steps))
   learner = Learner(task.wire(trained.model, False), task, make_optimizer(optim, steps), None, seed)
   state = jax.jit(lambda: nn.unbox(init_state(learner, take(task, data, np.arange(1)))))()
   params = {**state.params, **{name: x for name, x in trained.params.items() if name in state.params}}
@@ -155,8 +186,8 @@ def fine_tune(
   return dataclasses.replace(trained, heads=task.heads(trained.model), params=state.params)
 
 
-def predict(trained: Trained, task: RowTask, examples: Sequence[Example], batch: int = 32) -> np.ndarray:
-  """-> probabilities [N, C] of labels or answers."""
+def predict(trained: Trained, task: RowTask, examples: Sequence[Example], batch: int = 32) -> Any:
+  """-> probabilities [N, C] of labels or answers; of tagging a list of those of each example's words [W, C]."""
   data = encode(trained, task, examples)
   model = WithHeads(trained.model.backbone(), {task.head: task.heads(trained.model)[task.head]})
 
@@ -170,54 +201,41 @@ def predict(trained: Trained, task: RowTask, examples: Sequence[Example], batch:
   places[len(examples):] = 0
   params = {name: trained.params[name] for name in ('backbone', f'heads_{task.head}')}
   parts = [probabilities(params, take(task, data, some)) for some in np.split(places, len(places) // batch)]
-  return np.concatenate(parts)[:len(examples)]
+  found = np.concatenate(parts)[:len(examples)]
+  return [of[marks > 0] for of, marks in zip(found, data['marks'], strict=True)] if task.kind == 'tagging' else found
 
 
 def prepared(trained: Trained, seed: int = 0) -> Trained:
-  """With three ids behind the vocabulary for start, delimiter and extract, where the tokenizer has no such tokens."""
+  """The model with what rows of its form need. ConfigError where there is no tokenizer."""
   if trained.tokenizer is None:
     raise ConfigError('the checkpoint has no tokenizer, which makes rows of texts')
-  config, size = trained.model, trained.tokenizer.vocab.size
-  if found(trained.tokenizer) or config.vocab >= size + len(SPECIALS):
-    return trained
-  backbone, draw = trained.params['backbone'], np.random.default_rng(seed)
-  table = np.asarray(backbone['embeddings']['tokens'])
-  more = config.block.init_std * draw.standard_normal((size + len(SPECIALS) - len(table), table.shape[1]))
-  table = np.concatenate([table, more.astype(table.dtype)])
-  params = {**trained.params, 'backbone': {**backbone, 'embeddings': {**backbone['embeddings'], 'tokens': table}}}
-  if 'heads_lm' in params:
-    kernel = np.asarray(params['heads_lm']['kernel'])
-    params['heads_lm'] = {'kernel': np.concatenate([kernel, more.T.astype(kernel.dtype)], 1)}
-  return dataclasses.replace(trained, model=dataclasses.replace(config, vocab=len(table)), params=params)
-
-
-def found(tokenizer: Tokenizer) -> tuple[int, ...]:
-  """Ids of start, delimiter and extract, or none: they have to differ."""
-  ids = tuple(getattr(tokenizer.vocab, role) for role in SPECIALS)
-  return ids if min(ids) >= 0 and len(set(ids)) == len(ids) else ()
+  return form_of(trained.model).ready(trained, trained.tokenizer, seed)
 
 
 def encode(trained: Trained, task: RowTask, examples: Sequence[Example]) -> dict[str, np.ndarray]:
   tokenizer: Any = trained.tokenizer
-  size = tokenizer.vocab.size
-  specials = found(tokenizer) or tuple(range(size, size + len(SPECIALS)))
-  data = task.arrays(examples, tokenizer, specials, trained.model.max_length)
+  form: Decoded | BothSides = form_of(trained.model)
+  data = task.arrays(examples, tokenizer, form.around(tokenizer), trained.model.max_length or LONGEST)
   # Columns that no row fills cost as much as others.
   longest = -(-int(data['segments'].sum(1).max()) // 8) * 8
-  return {name: x[:, :longest] if x.ndim == 2 else x for name, x in data.items()}
+  data = {name: x[:, :longest] if x.ndim == 2 else x for name, x in data.items()}
+  return data | form.batch(data['tokens'], data['segments'], tokenizer)
 
 
 def take(task: RowTask, data: Mapping[str, np.ndarray], examples: np.ndarray) -> dict[str, np.ndarray]:
   """The rows of these examples."""
   rows = (examples[:, None] * task.rows + np.arange(task.rows)).ravel()
-  return {name: x[examples if name == 'truth' else rows] for name, x in data.items()}
+  return {name: x[examples if name in ('truth', 'marks') else rows] for name, x in data.items()}
 
 
-def row(parts: Sequence[list[int]], specials: Sequence[int], length: int) -> list[int]:
-  """start, the texts with delimiters between, extract: of at most `length` ids."""
-  start, delimiter, extract = specials
-  parts, room = [list(part) for part in parts], length - 1 - len(parts)
-  while sum(map(len, parts)) > room:
-    max(parts, key=len).pop()
-  joined = parts[0] + [i for part in parts[1:] for i in (delimiter, *part)]
-  return [start, *joined, extract]
+def of_words(tokenizer: Tokenizer, words: Sequence[str], before: int) -> tuple[list[int], np.ndarray]:
+  """-> ids of the words with spaces between, and in a row with `before` ids before them the place of each one's first.
+
+  Raises ConfigError for a word of which the tokenizer makes nothing.
+  """
+  ids, _, characters = tokenizer.encode_places([' '.join(words)])
+  ends = np.cumsum([len(word) + 1 for word in words]) - 1
+  numbers, places = np.unique(np.searchsorted(ends, characters, 'right'), return_index=True)
+  if lacking := set(range(len(words))) - set(numbers.tolist()):
+    raise ConfigError(f'the tokenizer makes nothing of the word {words[min(lacking)]!r}')
+  return ids.tolist(), places + before

@@ -7,11 +7,14 @@ import pytest
 import tiny
 
 from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
+from plm_jax.layers.heads import SummaryClasses
 from plm_jax.layers.stack import StackConfig
 from plm_jax.learner import Trained
 from plm_jax.optim import OptimConfig
-from plm_jax.tasks.fine_tuning import Example, RowTask, fine_tune, predict, prepared, row
+from plm_jax.tasks.fine_tuning import Example, RowTask, encode, fine_tune, predict, prepared
+from plm_jax.tasks.forms import row
 from plm_jax.tokenizers import WordBPE, train_byte_bpe
 
 LETTERS = 'abcdefgh'
@@ -20,10 +23,11 @@ IDS = {piece: i for i, piece in enumerate(
     ['<unk>', '_start_', '_delimiter_', '_classify_', '!', *(f'{letter}</w>' for letter in LETTERS)])}
 TOKENIZER = WordBPE(IDS, [])
 START, DELIMITER, EXTRACT = 1, 2, 3
+AROUND = (START,), (DELIMITER,), (EXTRACT,)
 
 
 def task_arrays(task, *examples, length=8):
-  return task.arrays(examples, TOKENIZER, (START, DELIMITER, EXTRACT), length)
+  return task.arrays(examples, TOKENIZER, AROUND, length)
 
 
 def test_rows_of_one_text_and_of_two():
@@ -54,8 +58,9 @@ def test_a_choice_has_a_row_for_each_answer():
 
 
 def test_the_longer_text_loses_its_end_first():
-  assert row([[5, 6, 7, 8, 9], [10]], (1, 2, 3), 7) == [1, 5, 6, 7, 2, 10, 3]
-  assert row([[5] * 9, [6] * 9], (1, 2, 3), 9) == [1, 5, 5, 5, 2, 6, 6, 6, 3]
+  assert row([[5, 6, 7, 8, 9], [10]], AROUND, 7) == [1, 5, 6, 7, 2, 10, 3]
+  assert row([[5] * 9, [6] * 9], AROUND, 9) == [1, 5, 5, 5, 2, 6, 6, 6, 3]
+  assert row([[5] * 9, [6] * 9], ((0,), (2, 2), (2,)), 9) == [0, 5, 5, 2, 2, 6, 6, 6, 2]
 
 
 def test_examples_of_another_task():
@@ -63,6 +68,74 @@ def test_examples_of_another_task():
     task_arrays(RowTask(), Example(('a',)), Example(('a', 'b')))
   with pytest.raises(ConfigError, match='labels below 2'):
     task_arrays(RowTask(), Example(('a',), 2))
+  with pytest.raises(ConfigError, match='tagging takes words and a label for each below 2'):
+    task_arrays(RowTask('tagging'), Example(('a', 'b'), (1,)))
+  with pytest.raises(ConfigError, match='the longest example has 9 tokens, the model takes 8'):
+    task_arrays(RowTask('tagging'), Example(tuple('abcdefg'), (1,) * 7))
+
+
+def test_tags_stand_at_the_first_token_of_each_word():
+  tokenizer = train_byte_bpe(['ab cd'] * 3, 264)
+  words = ('ab', 'cdef', 'c', 'é')
+  ids = tokenizer.encode('ab cdef c é')
+  rows = RowTask('tagging', 9).arrays([Example(words, (5, 6, 7, 8))], tokenizer, ((0,), (2, 2), (2,)), 24)
+  assert rows['tokens'][0, :len(ids) + 3].tolist() == [0, *ids, 2, 0]
+  read = [[ids[n - 1] for n in range(1, len(ids) + 1) if rows['marks'][0, :n + 1].sum() == w + 1] for w in range(4)]
+  assert [tokenizer.decode(some).strip() for some in read] == list(words)
+  assert rows['truth'][rows['marks'] > 0].tolist() == [5, 6, 7, 8]
+
+
+@pytest.fixture(scope='module')
+def both() -> Trained:
+  """An encoder-decoder, and a tokenizer with BART's special tokens."""
+  tokenizer = train_byte_bpe(['a b c d e f g h'], 275)
+  block = tiny.block(norm_eps=1e-5, dropout=0.0, attention_dropout=0.0, init_std=0.1)
+  config = EncoderDecoderConfig(tokenizer.vocab.size, block, StackConfig(1), StackConfig(1), max_length=16,
+                                absolute='learned', first_position=2, embed_norm=True)
+  batch = {name: jnp.ones((1, 4), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
+  shapes = jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), batch)['params'])
+  return Trained('bart', config, {}, {'backbone': tiny.random_params(shapes)}, tokenizer)
+
+
+def test_an_encoder_decoder_reads_the_row_on_both_sides(both):
+  """The decoder's is shifted, and what is read stands where the last </s> would be predicted."""
+  vocab, ids = both.tokenizer.vocab, both.tokenizer.encode_batch(['a b', 'c'])
+  assert (vocab.bos, vocab.eos) == (0, 2)
+  task = RowTask('entailment', language=0)
+  rows = encode(both, task, [Example(('a b', 'c')), Example(('c', 'c'))])
+  whole = [0, *ids[0], 2, 2, *ids[1], 2]
+  size = len(whole)
+  assert rows['tokens'][0, :size].tolist() == whole and rows['extract'][0] == size - 1
+  assert rows['decoder_tokens'][0, :size].tolist() == [2, *whole[:-1]]
+  assert rows['decoder_tokens'][1, :size].tolist() == [2, 0, *ids[1], 2, 2, *ids[1], 0, 0][:size]
+  assert rows['decoder_segments'].tolist() == rows['segments'].tolist()
+  assert isinstance(task.heads(both.model)['label'], SummaryClasses)
+
+
+def test_an_encoder_decoder_learns_labels_alone(both):
+  with pytest.raises(ConfigError, match='language=0'):
+    fine_tune(both, RowTask(), questions('classification', 32, 0))
+
+
+@pytest.mark.parametrize('kind', ['entailment', 'tagging'])
+def test_an_encoder_decoder_learns_what_others_are_asked(both, kind):
+  task = RowTask(kind, language=0)
+  asked, others = ([tags(example) for example in some] if kind == 'tagging' else some
+                   for some in (questions('entailment', 160, 0), questions('entailment', 50, 1)))
+  # The decoder's state at a word has not read it: where to look it up in the encoder takes longer to learn.
+  epochs = 16 if kind == 'tagging' else 4
+  done = fine_tune(both, task, asked, epochs, 16, OptimConfig(peak=5e-3, schedule='linear', warmup=2))
+  found = predict(done, task, others)
+  right = np.concatenate([np.atleast_2d(of).argmax(-1) == example.label
+                          for of, example in zip(found, others, strict=True)])
+  assert right.size == 50 * (4 if kind == 'tagging' else 1) and right.mean() > 0.9
+  assert set(done.heads) == {task.head}
+
+
+def tags(example: Example) -> Example:
+  """Which words of the first text are one of the letters c, d and e."""
+  words = tuple(example.texts[0].split())
+  return Example(words, tuple(int(word in 'cde') for word in words))
 
 
 @pytest.fixture(scope='module')

@@ -1,0 +1,120 @@
+"""How models take labelled text: which tokens stand around it in a row, and what is read off their outputs."""
+from collections.abc import Sequence
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import numpy as np
+
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
+from plm_jax.config import ConfigError
+from plm_jax.layers.heads import ExtractClasses, SummaryClasses
+from plm_jax.learner import Trained
+from plm_jax.objectives.seq2seq import around
+from plm_jax.optim import OptimConfig
+from plm_jax.tokenizers import Tokenizer
+
+Ids = tuple[int, ...]
+Around = tuple[Ids, Ids, Ids]  # before a row's texts, between them, behind
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+  """A decoder's (Radford et al. 2018, section 3.3): [start] text [delimiter] text [extract], three tokens that are new
+  where the tokenizer has none of the kind; the last one is read."""
+
+  language: ClassVar[bool] = True
+  """a row is predicted token by token besides"""
+  # Section 4.1; Adam is that of pre-training.
+  optim: ClassVar[OptimConfig] = OptimConfig(
+      peak=6.25e-5, warmup=0, schedule='linear', eps=1e-8, bias_correction=True)
+  warmup: ClassVar[float] = 0.002
+  """share of the updates, where none are given"""
+
+  def ready(self, trained: Trained, tokenizer: Tokenizer, seed: int) -> Trained:
+    """With three ids behind the vocabulary for start, delimiter and extract, where the tokenizer has no such tokens."""
+    config, size = trained.model, tokenizer.vocab.size
+    if found(tokenizer) or config.vocab >= size + len(SPECIALS):
+      return trained
+    backbone, draw = trained.params['backbone'], np.random.default_rng(seed)
+    table = np.asarray(backbone['embeddings']['tokens'])
+    more = config.block.init_std * draw.standard_normal((size + len(SPECIALS) - len(table), table.shape[1]))
+    table = np.concatenate([table, more.astype(table.dtype)])
+    params = {**trained.params, 'backbone': {**backbone, 'embeddings': {**backbone['embeddings'], 'tokens': table}}}
+    if 'heads_lm' in params:
+      kernel = np.asarray(params['heads_lm']['kernel'])
+      params['heads_lm'] = {'kernel': np.concatenate([kernel, more.T.astype(kernel.dtype)], 1)}
+    return dataclasses.replace(trained, model=dataclasses.replace(config, vocab=len(table)), params=params)
+
+  def around(self, tokenizer: Tokenizer) -> Around:
+    size = tokenizer.vocab.size
+    start, delimiter, extract = found(tokenizer) or range(size, size + len(SPECIALS))
+    return (start,), (delimiter,), (extract,)
+
+  def batch(self, tokens, segments, tokenizer: Tokenizer) -> dict[str, Any]:
+    """tokens, segments [B, L] -> what the model reads besides."""
+    del tokens, segments, tokenizer
+    return {}
+
+  def head(self, model, classes: int, bias: bool) -> nn.Module:
+    return ExtractClasses(model.block, classes, bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class BothSides:
+  """An encoder-decoder's (Lewis et al. 2020, sections 3.1 and 3.2): encoder and decoder read the same row, <s> text
+  </s></s> text </s>; the decoder's state at the last token is read, by a hidden layer, or that at every token.
+
+  As released, the decoder's row is the encoder's shifted right: its state at a token has read those before it, and all
+  of them through the encoder. Figure 3 of the paper shows no shift.
+  """
+
+  language: ClassVar[bool] = False
+  # fairseq's examples/bart/README.glue.md.
+  optim: ClassVar[OptimConfig] = OptimConfig(
+      peak=1e-5, warmup=0, schedule='linear', b2=0.98, eps=1e-8, bias_correction=True, clip=0.0)
+  warmup: ClassVar[float] = 0.06
+
+  def ready(self, trained: Trained, tokenizer: Tokenizer, seed: int) -> Trained:
+    del tokenizer, seed
+    return trained
+
+  def around(self, tokenizer: Tokenizer) -> Around:
+    try:
+      before, behind, _ = around(tokenizer.vocab)
+    except ValueError as error:
+      raise ConfigError(str(error)) from error
+    return before, behind * 2, behind
+
+  def batch(self, tokens, segments, tokenizer: Tokenizer) -> dict[str, Any]:
+    shifted = np.roll(tokens, 1, 1)
+    shifted[:, 0] = around(tokenizer.vocab)[2]
+    return {'decoder_tokens': shifted * segments, 'decoder_segments': segments}
+
+  def head(self, model, classes: int, bias: bool) -> nn.Module:
+    del bias
+    return SummaryClasses(model.block, classes)
+
+
+SPECIALS = ('bos', 'sep', 'cls')  # what start, delimiter and extract are, where a tokenizer has them
+
+
+def form_of(model: Any) -> Decoded | BothSides:
+  """The form for a model with this configuration."""
+  return BothSides() if isinstance(model, EncoderDecoderConfig) else Decoded()
+
+
+def found(tokenizer: Tokenizer) -> Ids:
+  """Ids of start, delimiter and extract, or none: they have to differ."""
+  ids = tuple(getattr(tokenizer.vocab, role) for role in SPECIALS)
+  return ids if min(ids) >= 0 and len(set(ids)) == len(ids) else ()
+
+
+def row(parts: Sequence[list[int]], around: Around, length: int) -> list[int]:
+  """The texts with what stands around them: at most `length` ids. The longer text loses its end first."""
+  before, between, behind = around
+  parts = [list(part) for part in parts]
+  room = length - len(before) - len(behind) - len(between) * (len(parts) - 1)
+  while sum(map(len, parts)) > room:
+    max(parts, key=len).pop()
+  return [*before, *parts[0], *(i for part in parts[1:] for i in (*between, *part)), *behind]
