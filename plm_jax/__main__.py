@@ -15,7 +15,7 @@ from plm_jax.data.windows import Assembly, Windows
 from plm_jax.generation.search import GenerationConfig, GenerationError
 from plm_jax.run import EXPECTED
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.tasks import few_shot, perplexity, scoring
+from plm_jax.tasks import few_shot, perplexity, scoring, text_to_text
 
 
 def prepare_command(
@@ -212,11 +212,41 @@ def few_shot_command(
     print(f'predictions in {output}')
 
 
+def text_to_text_command(
+    checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], length: int = 512, batch: int = 64,
+    limit: int = 0, output: str = '',
+    settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
+  """Prints how well an encoder-decoder does a task that it answers in words.
+
+  Args:
+    checkpoint: folder of a run, or of a checkpoint of transformers
+    task: task:NAME:SOURCE, NAME as in plm_jax/data/examples.py, SOURCE .jsonl or .tsv (plain, .gz, .xz) or
+      tfds:NAME:SPLIT
+    length: tokens that are read of each example, at most
+    batch: examples that go through the model together
+    limit: ask so many examples, the first; 0: all
+    output: .jsonl file for the predictions
+    settings: how the answers are written
+  """
+  result = text_to_text.evaluate(learner.load(checkpoint), task, settings, length, batch, limit)
+  print(f'{task}, {len(result.predictions):,} examples')
+  for name, value in result.metrics.items():
+    print(f'{name:18}{value:8.2f}')
+  if result.cut:
+    print(f'{result.cut:,} inputs were longer than {length} tokens and lost their ends')
+  if output:
+    lines = (json.dumps({'where': example.where, 'inputs': example.inputs, 'targets': example.targets, 'text': text},
+                        ensure_ascii=False) for example, text in result.predictions)
+    epath.Path(output).write_text('\n'.join(lines) + '\n')
+    print(f'predictions in {output}')
+
+
 def main() -> None:
   try:
     tyro.extras.subcommand_cli_from_dict({
         'prepare': prepare_command, 'rows': rows_command, 'fill-mask': fill_mask_command, 'export': export_command,
-        'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command})
+        'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
+        'text-to-text': text_to_text_command})
   except (*EXPECTED, convert.ConvertError, GenerationError) as error:
     sys.exit(f'error: {error}')
 

@@ -143,7 +143,8 @@ class Experiment:
   output: str = ''
   """folder of the run: checkpoints, metrics, report; local or gs://. Empty: runs/NAME, and -SCALE below paper"""
   warm_start: str = ''
-  """what a fresh run starts from: the folder of another run, or a checkpoint of transformers or the original code"""
+  """what a fresh run starts from: the folder of another run, or a checkpoint of transformers or the original code; its
+  tokenizer is used too, unless another is given"""
   seed: int = 0
   """of initial parameters, order of text, corruption and dropout"""
   model: Model = EncoderConfig()

@@ -27,6 +27,7 @@ from plm_jax.tokenizers.contract import Vocab
 UNKNOWN = '\ufffd'  # what a tokenizer makes of bytes that are no character, or not yet
 
 
+Prompt = str | Sequence[int]  # text, or its ids without special tokens
 Ended = Literal['end', 'stop', 'length', '']  # by the token that ends a text, a stop sequence, at max_new; or not yet
 
 
@@ -52,7 +53,7 @@ class Continuation:
 
 
 def generate(
-    trained: Trained, prompts: Sequence[str], config: GenerationConfig = GenerationConfig(), seed: int = 0,
+    trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(), seed: int = 0,
 ) -> list[list[Continuation]]:
   """-> for each prompt, config.number continuations, or of an encoder-decoder what it writes having read the prompt.
   Prompts of any lengths go through the model together.
@@ -68,7 +69,7 @@ def generate(
 
 
 def stream(
-    trained: Trained, prompts: Sequence[str], config: GenerationConfig = GenerationConfig(), seed: int = 0,
+    trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(), seed: int = 0,
 ) -> Iterator[list[Piece]]:
   """Token by token what is new in each row (config.number of a prompt, prompts in order): together the texts of
   `generate`. Nothing is given that may yet change: neither half a character nor the beginning of a stop sequence.
@@ -109,7 +110,7 @@ def continues(trained: Trained) -> bool:
 
 
 def continuations(
-    trained: Trained, prompts: Sequence[str], config: GenerationConfig, seed: int, chunk: int,
+    trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig, seed: int, chunk: int,
 ) -> Iterator[list[Continuation]]:
   """All rows, after the first token and then after every `chunk` tokens."""
   steps, ids, params, batch, given = prepare(trained, prompts, config)
@@ -131,7 +132,7 @@ def continuations(
     state = engine.advance(steps, of_ids(config), ids, params, state, until)
 
 
-def by_beams(trained: Trained, prompts: Sequence[str], config: GenerationConfig) -> list[list[Continuation]]:
+def by_beams(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig) -> list[list[Continuation]]:
   steps, ids, params, batch, given = prepare(trained, prompts, config)
   found = {name: np.asarray(x) for name, x in engine.run(steps, params, batch, of_ids(config), ids).items()}
   def row(prompt, tokens, length, score):
@@ -141,14 +142,15 @@ def by_beams(trained: Trained, prompts: Sequence[str], config: GenerationConfig)
       given, found['tokens'], found['lengths'], found['scores'], strict=True)]
 
 
-def prepare(trained: Trained, prompts: Sequence[str], config: GenerationConfig):
+def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig):
   """-> (steps, ids, parameters, batch, the ids of each prompt). Raises as `generate`."""
   model, tokenizer = trained.model, trained.tokenizer
   if 'lm' not in trained.heads or not tokenizer:
     lacking = 'tokenizer' if 'lm' in trained.heads else 'language-modelling head'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
   if getattr(model, 'types', 0):  # a GLM goes on in a blank at the end
-    texts = [blanks.continuation(trained, prompt) for prompt in prompts]
+    texts = [blanks.continuation(trained, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
+             for prompt in prompts]
     return *blanks.prepare(trained, texts, config), [text.ids for text in texts]
   if not continues(trained):
     return prepare_sources(trained, tokenizer, prompts, config)
@@ -163,14 +165,14 @@ def prepare(trained: Trained, prompts: Sequence[str], config: GenerationConfig):
   return steps, answers(tokenizer.vocab, model.vocab), steps.load(trained.params), batch, given
 
 
-def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[str], config: GenerationConfig):
+def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[Prompt], config: GenerationConfig):
   """`prepare` of an encoder-decoder: the encoder reads the prompts, and the decoder has said nothing yet."""
   model = trained.model
   try:
     before, behind, start = around(tokenizer.vocab)
   except ValueError as error:
     raise ConfigError(str(error)) from error
-  sources = [[*before, *tokenizer.encode(prompt, specials=True), *behind] for prompt in prompts]
+  sources = [[*before, *ids_of(tokenizer, prompt, specials=True), *behind] for prompt in prompts]
   longest = max(map(len, sources))
   if model.max_length and max(longest, 1 + config.max_new) > model.max_length:
     raise ConfigError(f'the longest prompt has {longest} tokens, and {config.max_new} are to be written: the model '
@@ -204,12 +206,16 @@ def of_ids(config: GenerationConfig) -> GenerationConfig:
   return dataclasses.replace(config, stop=(), start=True)
 
 
-def encode(tokenizer: Tokenizer, prompt: str, start: bool) -> list[int]:
+def ids_of(tokenizer: Tokenizer, prompt: Prompt, specials: bool = False) -> list[int]:
+  return tokenizer.encode(prompt, specials) if isinstance(prompt, str) else list(prompt)
+
+
+def encode(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int]:
   try:
     first = [boundaries(tokenizer.vocab)[0]]
   except ValueError:
     first = []
-  ids = tokenizer.encode(prompt)
+  ids = ids_of(tokenizer, prompt)
   if not ids and not first:
     raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: give a prompt')
   return first + ids if start or not ids else ids

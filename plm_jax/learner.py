@@ -16,7 +16,7 @@ from plm_jax.config import ConfigError, Experiment
 from plm_jax.optim import make_optimizer
 from plm_jax.sharding import from_host, shardings
 from plm_jax.step import Learner, init_state, window_shapes
-from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers import Tokenizer, TokenizerError
 from plm_jax.tokenizers import load as load_tokenizer
 from plm_jax.tokenizers.contract import Vocab
 
@@ -94,21 +94,34 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
   """Fresh parameters -> those that a run begins with, in the shardings of `layout`.
 
   A warm start gives all that this run has too; then the objective has its say. Raises CheckpointError for parameters of
-  other shapes.
+  other shapes, or for other pieces of text.
   """
   if config.warm_start:
+    same_tokenizer(config.warm_start, tokenizer_of(config.warm_start), tokenizer)
     params = {**params, **warm(config, params, layout)}
   def found(folder):
     other = load(folder)
-    if other.tokenizer and other.tokenizer.pieces != tokenizer.pieces:
-      raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it with '
-                            f'--data.prepare.tokenizer={folder}')
+    same_tokenizer(folder, other.tokenizer, tokenizer)
     return other.model, other.params
   try:
     begun = learner.objective.begin(params, found)
   except ValueError as error:
     raise CheckpointError(str(error)) from error
   return params if begun is params else jax.tree.map(place, begun, layout)
+
+
+def tokenizer_of(folder: epath.PathLike) -> Tokenizer | None:
+  """That of a run or checkpoint, None where it has none."""
+  try:
+    return load_tokenizer(folder)
+  except TokenizerError:
+    return None
+
+
+def same_tokenizer(folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
+  if other and other.pieces != tokenizer.pieces:
+    raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it with '
+                          f'--data.prepare.tokenizer={folder}')
 
 
 def warm(config: Experiment, params, layout):

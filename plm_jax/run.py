@@ -23,7 +23,7 @@ from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
 from plm_jax.data.sources import SourceError
 from plm_jax.data.windows import cache_folder
 from plm_jax.layers.dense import count
-from plm_jax.learner import Trained, meet
+from plm_jax.learner import Trained, meet, tokenizer_of
 from plm_jax.optim import ParameterError
 from plm_jax.sharding import MeshError, make_mesh
 from plm_jax.tokenizers import Tokenizer, TokenizerError, load
@@ -106,6 +106,8 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
   if jax.process_index() > 0:
     multihost_utils.sync_global_devices('records')
   text, folders = dataclasses.asdict(config.data.prepare), []
+  if config.warm_start and not text['tokenizer'] and tokenizer_of(config.warm_start):
+    text['tokenizer'] = config.warm_start
   for source in config.data.path:
     if '://' not in source and source.startswith('~'):
       source = os.path.expanduser(source)

@@ -10,8 +10,9 @@ import pytest
 
 from experiments import bert_base
 from plm_jax import __main__ as cli
-from plm_jax import convert, fill_mask, learner, train
+from plm_jax import convert, fill_mask, generate, learner, train
 from plm_jax.config import Experiment, Phase
+from plm_jax.generation.search import GenerationConfig
 from plm_jax.run import run
 
 RECIPES = sorted(path.stem for path in pathlib.Path(bert_base.__file__).parent.glob('*.py') if path.stem != '__init__')
@@ -49,8 +50,14 @@ def different() -> list:
 
 
 def on(corpus: pathlib.Path, config: Experiment, folder: pathlib.Path) -> Experiment:
+  source = str(corpus)
+  if config.data.assembly == 'examples':  # a sentence is read, and its first word is written
+    lines = [line.split('. ')[0] for line in corpus.read_text().splitlines() if line]
+    examples = corpus.with_suffix('.tsv')
+    examples.write_text('\n'.join(['a\tb', *(f'{line}\t{line.split()[0]}' for line in lines)]))
+    source = f'task:columns-a-b:{examples}'
   return dataclasses.replace(
-      config, output=str(folder), data=dataclasses.replace(config.data, path=(str(corpus),)))
+      config, output=str(folder), data=dataclasses.replace(config.data, path=(source,)))
 
 
 @pytest.fixture(scope='module')
@@ -100,5 +107,7 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
   assert theirs.model and theirs.family == config.family
   kept = {part: ours.params[part] for part in theirs.params}
   jax.tree.map(np.testing.assert_array_equal, kept, dict(theirs.params))
+  if 'lm' in ours.heads and not getattr(ours.model, 'types', 0):
+    assert len(generate.generate(ours, ['Bada kofu.'], GenerationConfig(4))[0]) == 1
   if 'mlm' in ours.heads:
     assert len(fill_mask.fill(ours, ['Bada [MASK] kofu.'], top=3)[0][0]) == 3

@@ -1,5 +1,6 @@
 """Tasks as text to text: the inputs of an example are read, and its target is written."""
 import dataclasses
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +18,8 @@ class TextToText(SequenceToSequence):
 
   decoder_length: int = 128
   """tokens of the decoder's rows, special tokens of targets included"""
-  begin: bool = False
-  """texts begin with the start token, as BART has it, or end with their language behind the end (mBART); else they are
-  T5's, whose vocabulary has sentinels"""
+  specials: Literal[1, 2] = 1
+  """special tokens of each text: an end (T5, whose vocabulary has sentinels), or two (BART, mBART)"""
 
   def __post_init__(self):
     super().__post_init__()
@@ -28,11 +28,11 @@ class TextToText(SequenceToSequence):
 
   @property
   def needs(self) -> tuple[str, ...]:
-    return ('pad', 'mask') if self.begin else ('pad', 'eos', 'sentinel')
+    return ('pad', 'eos', 'sentinel') if self.specials == 1 else ('pad', 'mask')
 
   @property
   def room(self) -> tuple[int, int]:
-    return self.decoder_length, 1 + self.begin
+    return self.decoder_length, self.specials
 
   def window(self, length: int) -> int:
     return length + self.decoder_length

@@ -39,7 +39,7 @@ def test_examples_of_a_row_as_t5_has_them():
 
 
 def test_an_example_as_bart_has_it():
-  assert rows(window([5, 6], [7, 8, 9]), BART, begin=True) == {
+  assert rows(window([5, 6], [7, 8, 9]), BART, specials=2) == {
       'tokens': [0, 7, 8, 9, 2, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
       'decoder_tokens': [2, 0, 5, 6, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
       'labels': [0, 5, 6, 2, 0], 'weights': [1.0] * 4 + [0.0]}
@@ -48,7 +48,7 @@ def test_an_example_as_bart_has_it():
 def test_an_example_as_mbart_has_it():
   """Its own code: the source ends with its language, the decoder begins with that of the target and ends with it."""
   mbart = Vocab(size=50, bos=0, pad=1, eos=2, mask=49, source=40, target=41)
-  assert rows(window([5, 6], [7, 8, 9]), mbart, begin=True) == {
+  assert rows(window([5, 6], [7, 8, 9]), mbart, specials=2) == {
       'tokens': [7, 8, 9, 2, 40, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
       'decoder_tokens': [41, 5, 6, 2, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
       'labels': [5, 6, 2, 41, 0], 'weights': [1.0] * 4 + [0.0]}
@@ -61,7 +61,7 @@ def test_texts_that_are_too_long_lose_what_is_before_their_end_token():
   batch = rows(window([5] * 7, [10, 11, 12]))
   assert batch['tokens'] == [10, 11, 12, 1, 0, 0, 0]
   assert batch['labels'] == [5, 5, 5, 5, 1]
-  batch = rows(window([5] * 3, list(range(10, 19))), BART, begin=True)
+  batch = rows(window([5] * 3, list(range(10, 19))), BART, specials=2)
   assert (batch['tokens'], batch['labels']) == ([0, 10, 11, 12, 13, 14, 2], [0, 5, 5, 5, 2])
 
 
