@@ -3,8 +3,8 @@
     result = evaluate(learner.load('runs/t5_tasks'), 'task:sst2:glue/sst2_dev.tsv.gz')
     result.metrics    {'accuracy': 91.3}
 
-A task's metrics are those that its papers report, in percent. What is written has to be the answer, to the letter: other
-words are wrong, and count as no number.
+A task's metrics are those that its papers report, in percent. What is written has to be the answer, to the letter:
+other words are wrong, and count as no number.
 """
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -46,8 +46,8 @@ def evaluate(
     limit: int = 0) -> Result:
   """Has every example of task:NAME:SOURCE answered, the first `limit` of them unless 0, `batch` at a time.
 
-  length: tokens that are read of an example's inputs, special ones included. Raises SourceError, ConfigError for a model
-  that is no encoder-decoder, and what `generate` raises.
+  length: tokens that are read of an example's inputs, special ones included. Raises SourceError, ConfigError for a
+  model that is no encoder-decoder, and what `generate` raises.
   """
   if generate.continues(trained) or not trained.tokenizer:
     raise ConfigError('tasks as text to text are for an encoder-decoder with its tokenizer')
