@@ -35,6 +35,11 @@ PODS = {
     'llama_33b': 'v4:4x8x8 --mesh.fsdp=64 --mesh.tensor=4', 'llama_65b': 'v4:8x8x8 --mesh.fsdp=128 --mesh.tensor=4',
     'palm_8b': 'v4:4x4x8 --mesh.fsdp=32 --mesh.tensor=4', 'palm_62b': 'v4:8x8x8 --mesh.fsdp=128 --mesh.tensor=4',
     'palm_540b': 'v4:8x16x16 --mesh.fsdp=128 --mesh.tensor=16',
+    't5_small': 'v3:8x8', 't5_base': 'v3:16x16', 't5_large': 'v3:16x32', 't5_3b': 'v4:8x8x8 --mesh.fsdp=8',
+    't5_11b': 'v4:8x8x16 --mesh.fsdp=128', 't5_v1_1_small': 'v3:8x8', 't5_v1_1_base': 'v3:16x16',
+    't5_v1_1_large': 'v3:16x32', 't5_v1_1_xl': 'v4:8x8x8 --mesh.fsdp=16', 't5_v1_1_xxl': 'v4:8x8x16 --mesh.fsdp=128',
+    'mt5_small': 'v3:16x16', 'byt5_small': 'v3:16x16', 't5_small_tasks': 'v3:2x2', 'bart_base': 'v3:4x4',
+    'bart_large': 'v3:16x16',
 }
 
 

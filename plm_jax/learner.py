@@ -36,7 +36,7 @@ def make_learner(config: Experiment, vocab: Vocab) -> Learner:
   if lacking := [name for name in objective.needs if getattr(vocab, name) < 0]:
     raise ConfigError(
         f'the objective needs special tokens that the tokenizer does not have: {", ".join(lacking)}. One that is '
-        'trained for GLM has them: --data.prepare.layout glm')
+        'trained for GLM or T5 has theirs: --data.prepare.layout glm or t5')
   try:
     model = objective.wire(config.model, packed=config.data.assembly != 'document')
   except ValueError as error:

@@ -34,7 +34,7 @@ def laptop(paper: Experiment) -> Experiment:
     optim, phase = dict(peak=2e-3, warmup=60, b2=0.98), Phase(2000, 32, 64)
     init_std = 0.08
   if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
-    optim = dict(peak=0.02, warmup=500)
+    optim = dict(peak=0.01, warmup=100) if paper.optim.schedule == 'constant' else dict(peak=0.02, warmup=500)
   block = dataclasses.replace(small.model.block, dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
   if not block.fan_in:
     block = dataclasses.replace(block, init_std=init_std)
@@ -77,6 +77,6 @@ def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, 
     windows = tuple(-(-size * max_length // paper.model.max_length) for size in windows)
     model = dataclasses.replace(model, windows=windows)
   objective = paper.objective
-  if getattr(objective, 'decoder_length', 0) > max_length:
-    objective = dataclasses.replace(objective, decoder_length=max_length)
+  if getattr(objective, 'decoder_length', 0) > max_length // 2:
+    objective = dataclasses.replace(objective, decoder_length=max_length // 2)
   return dataclasses.replace(paper, model=model, objective=objective)

@@ -9,6 +9,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from plm_jax.convert.files import read_json, write_json
 from plm_jax.convert.rules import ConvertError
+from plm_jax.convert.unigram import from_unigram
 from plm_jax.tokenizers import (
     BertText,
     ByteBPE,
@@ -65,11 +66,13 @@ def save(folder: pathlib.Path, tokenizer: Tokenizer, max_length: int) -> None:
 
 def from_fast(folder: pathlib.Path) -> Tokenizer:
   """A `tokenizer.json` of the kind that BertTokenizer writes, whose normalisation may be said in the config beside it,
-  or of byte-level BPE."""
+  of byte-level BPE, or of a unigram model."""
   path = folder / FAST
   said = read_json(path)
   if (said.get('model') or {}).get('type') == 'BPE':
     return load_ours(path)
+  if (said.get('model') or {}).get('type') == 'Unigram':
+    return from_unigram(path, said)
   model, normalizer, words = (said.get(key) or {} for key in ('model', 'normalizer', 'pre_tokenizer'))
   expect(path, 'model.type', model.get('type'), 'WordPiece')
   expect(path, 'model.unk_token', model.get('unk_token'), '[UNK]')
