@@ -1,0 +1,70 @@
+"""What pre-training is good for: T5 of laptop size on a mixture of tasks, from a pre-trained run and from nothing.
+
+    python -m experiments.t5_small --scale=laptop
+    python -m benchmarks.transfer --pretrained=runs/t5_small-laptop \\
+        --task sst2 sst2_train.tsv sst2_dev.tsv 0.4 --task sick sick_train.tsv sick_test.tsv 0.3 \\
+        --task summarize dialogsum_train.jsonl dialogsum_dev.jsonl 0.3
+
+Both runs are experiments.t5_small_tasks at --scale=laptop: the same tokenizer, examples, order and steps. Of a task:
+its name (plm_jax/data/examples.py), text to train on and to be asked, and its share of the rows.
+"""
+import argparse
+import collections
+import dataclasses
+
+from benchmarks.side_by_side import machine
+from experiments import t5_small_tasks
+from plm_jax import learner
+from plm_jax.config import Phase
+from plm_jax.data import examples
+from plm_jax.generation.search import GenerationConfig
+from plm_jax.run import run
+from plm_jax.tasks import text_to_text
+from plm_jax.tasks.text_to_text import Prediction
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--pretrained', required=True, help='folder of the run that one of the two starts from')
+  parser.add_argument('--task', nargs=4, action='append', required=True, metavar=('NAME', 'TRAIN', 'ASKED', 'SHARE'))
+  parser.add_argument('--steps', type=int, default=1500)
+  parser.add_argument('--peak', type=float, default=0.01, help='learning rate of both')
+  parser.add_argument('--limit', type=int, default=1000, help='examples that are asked of each task')
+  parser.add_argument('--output', default='runs/transfer', help='folder for both runs')
+  args = parser.parse_args()
+  recipe = t5_small_tasks.recipe('laptop')
+  recipe = dataclasses.replace(
+      recipe,
+      data=dataclasses.replace(
+          recipe.data, path=tuple(f'task:{name}:{train}' for name, train, *_ in args.task),
+          weights=tuple(float(share) for *_, share in args.task),
+          prepare=dataclasses.replace(recipe.data.prepare, tokenizer=args.pretrained)),
+      optim=dataclasses.replace(recipe.optim, peak=args.peak),
+      train=dataclasses.replace(
+          recipe.train, phases=tuple(Phase(args.steps, phase.length, phase.batch) for phase in recipe.train.phases),
+          eval_every=args.steps // 3, save_every=args.steps))
+  arms = {'from nothing': '', 'pre-trained': args.pretrained}
+  found: dict[tuple[str, str, str], float] = {}
+  for arm, start in arms.items():
+    folder = f'{args.output}/{arm.replace(" ", "-")}'
+    run(dataclasses.replace(recipe, warm_start=start, output=folder))
+    trained = learner.load(folder)
+    for name, _, asked, _ in args.task:
+      result = text_to_text.evaluate(
+          trained, f'task:{name}:{asked}', GenerationConfig(max_new=48), length=recipe.train.phases[-1].length,
+          limit=args.limit)
+      found |= {(name, metric, arm): value for metric, value in result.metrics.items()}
+      # What is right most often, whatever is asked.
+      most = collections.Counter(some.example.targets[0] for some in result.predictions).most_common(1)[0][0]
+      same = [Prediction(some.example, most) for some in result.predictions]
+      always = text_to_text.judged(examples.task_of(f'task:{name}:{asked}'), same)
+      found |= {(name, metric, 'one answer to all'): value for metric, value in always.items()}
+  print(machine('jax'))
+  columns = ['one answer to all', *arms]
+  print('\n'.join(['', f'| task | metric | {" | ".join(columns)} |', '|---' * (2 + len(columns)) + '|']))
+  for name, metric in dict.fromkeys((name, metric) for name, metric, _ in found):
+    print(f'| {name} | {metric} | {" | ".join(f"{found[name, metric, column]:.1f}" for column in columns)} |')
+
+
+if __name__ == '__main__':
+  main()
