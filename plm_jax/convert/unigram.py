@@ -1,0 +1,86 @@
+"""A `tokenizer.json` of a unigram model -> SentencePiece's own, which transformers 5 no longer writes beside it."""
+import base64
+from collections.abc import Iterator, Mapping
+import pathlib
+from typing import Any
+
+from plm_jax.convert.files import read_json
+from plm_jax.convert.rules import ConvertError
+from plm_jax.tokenizers import LanguagePieces, SentencePiece
+from plm_jax.tokenizers.contract import CONFIG
+from plm_jax.tokenizers.languages import FIRST, LANGUAGES, MASK
+from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, Layout
+
+# What SentencePiece does beside its map of characters, or what comes to the same; its first step joins spaces.
+KNOWN = ('Strip', 'WhitespaceSplit', 'Metaspace', 'Replace')
+
+
+def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece | LanguagePieces:
+  """said: the file's contents. Raises ConvertError for one that does with text what SentencePiece would not."""
+  normalizers, words = (list(steps(said.get(name))) for name in ('normalizer', 'pre_tokenizer'))
+  maps = [step['precompiled_charsmap'] for step in normalizers if step['type'] == 'Precompiled']
+  others = [step for step in (*normalizers, *words) if step['type'] != 'Precompiled']
+  wrong = [str(step) for step in others if step['type'] not in KNOWN or not plain(step)]
+  wrong += [f'{len(maps)} maps of characters'] * (len(maps) != 1)
+  wrong += ['no space in front of a text'] * ('Metaspace' not in {step['type'] for step in words})
+  if wrong:
+    raise ConvertError(f'{path}: text is not prepared as SentencePiece would, with one map of characters: '
+                       f'{"; ".join(wrong)}')
+  vocab, charsmap = [tuple(some) for some in said['model']['vocab']], base64.b64decode(maps[0])
+  pieces = [piece for piece, _ in vocab]
+  special = {token['content'] for token in said.get('added_tokens', [])} | {*filter(SENTINEL.match, pieces)}
+  if pieces[:4] == [*FIRST] and pieces[-len(LANGUAGES) - 1:] == [*LANGUAGES, MASK]:
+    config = path.parent / CONFIG
+    beside = read_json(config) if config.exists() else {}
+    front = [(FIRST[n], 0.0) for n in (3, 0, 2)]
+    found = LanguagePieces(model([*front, *vocab[4:-len(LANGUAGES) - 1]], 0, special, charsmap),
+                           beside.get('src_lang') or 'en_XX', beside.get('tgt_lang') or '')
+  else:
+    # T5's sentinels are behind the model's own pieces, whether the file counts them among these or not.
+    own = vocab[:next((n for n, piece in enumerate(pieces) if piece.startswith('<extra_id_')), len(vocab))]
+    unnamed = model(own, said['model']['unk_id'], special, charsmap)
+    found = SentencePiece(model(own, said['model']['unk_id'], special, charsmap, SentencePiece(unnamed).layout))
+  ids = dict(enumerate(found.pieces))
+  given = {**dict(enumerate(pieces)), **{token['id']: token['content'] for token in said.get('added_tokens', [])}}
+  if ids != given:
+    other = sorted(n for n in ids.keys() | given.keys() if ids.get(n) != given.get(n))
+    raise ConvertError(f'{path}: the pieces {[given.get(n) for n in other[:3]]} have ids that they would not have here')
+  return found
+
+
+def steps(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+  """Those of a sequence, one by one."""
+  if part and part['type'] == 'Sequence':
+    for one in part.get('normalizers', part.get('pretokenizers')) or ():
+      yield from steps(one)
+  elif part:
+    yield part
+
+
+def plain(step: Mapping[str, Any]) -> bool:
+  """Whether a step of a known type is what SentencePiece does."""
+  if step['type'] == 'Replace':
+    return step['pattern'] == {'Regex': ' {2,}'} and step['content'] in (' ', '▁')
+  if step['type'] == 'Metaspace':
+    always = step.get('prepend_scheme', 'always' if step.get('add_prefix_space', True) else 'never')
+    return step['replacement'] == '▁' and always == 'always'
+  return step['type'] != 'Strip' or step.get('strip_left', True)
+
+
+def model(vocab: list[tuple[str, float]], unk: int, special: set[str], charsmap: bytes, layout: Layout = 'bert'
+          ) -> bytes:
+  """SentencePiece's file of these pieces and their scores; layout: which names those have that begin and end."""
+  from sentencepiece import sentencepiece_model_pb2  # here: it registers itself with protobuf
+  messages: Any = sentencepiece_model_pb2
+  proto = messages.ModelProto()
+  kinds = messages.ModelProto.SentencePiece
+  for number, (piece, score) in enumerate(vocab):
+    kind = kinds.UNKNOWN if number == unk else kinds.CONTROL if piece in special else kinds.NORMAL
+    proto.pieces.add(piece=piece, score=score, type=kind)
+  proto.trainer_spec.model_type = messages.TrainerSpec.UNIGRAM
+  proto.trainer_spec.vocab_size, proto.trainer_spec.unk_piece = len(vocab), vocab[unk][0]
+  for role in ('bos_piece', 'eos_piece'):
+    if role in LAYOUTS[layout]:
+      setattr(proto.trainer_spec, role, LAYOUTS[layout][role])
+  proto.normalizer_spec.precompiled_charsmap = charsmap
+  return proto.SerializeToString()
