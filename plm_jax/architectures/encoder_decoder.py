@@ -205,9 +205,9 @@ def positions_of(batch, name, tokens):
 
 
 def sinusoids(rows: int, width: int):
-  """-> [rows, width]: sines, then cosines, of wavelengths from 2 pi to 20,000 pi (Vaswani et al. 2017, section 3.5,
-  in the order of the released tensor2tensor)."""
-  angles = np.arange(rows)[:, None] * 10_000 ** -(np.arange(width // 2) / max(width // 2 - 1, 1))
+  """-> [rows, width]: sines, then cosines, of wavelengths that grow from 2 pi towards 20,000 pi (Vaswani et al. 2017,
+  section 3.5, which has the two in turn)."""
+  angles = np.arange(rows)[:, None] * 10_000 ** -(np.arange(width // 2) / (width // 2))
   return jnp.array(np.concatenate([np.sin(angles), np.cos(angles)], 1), jnp.float32)
 
 

@@ -52,6 +52,7 @@ FAMILIES = {
     'mt5': 'plm_jax.models.mt5',
     'bart': 'plm_jax.models.bart',
     'mbart': 'plm_jax.models.mbart',
+    'marian': 'plm_jax.models.transformer',
 }
 # Of a batch, by one model or head or another.
 READ = ('tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'left', 'right', 'offset')

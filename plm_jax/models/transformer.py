@@ -2,9 +2,13 @@
 
 Parameters, table 3: base 65M, big 213M, with the 37,000 pieces of English and German together (section 5.1).
 """
+import dataclasses
+
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
+from plm_jax.convert.rules import Attribute
 from plm_jax.layers.block import BlockConfig, Dtype
 from plm_jax.layers.stack import StackConfig
+from plm_jax.models import bart
 
 
 def sized(
@@ -15,7 +19,7 @@ def sized(
   As released, matrices begin by the number of their inputs, and the table by D.
   """
   block = BlockConfig(
-      width=width, heads=heads, mlp_dim=mlp_dim, activation='relu', norm_eps=1e-6, dropout=dropout,
+      width=width, heads=heads, mlp_dim=mlp_dim, activation='relu', norm_eps=1e-5, dropout=dropout,
       attention_dropout=0.0, init_std=width ** -0.5, fan_in=True, dtype=dtype)
   return EncoderDecoderConfig(
       vocab=37_000, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
@@ -28,3 +32,22 @@ def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
 def big(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   return sized(6, 1024, 16, 4096, dropout=0.3, dtype=dtype)
+
+
+# transformers' Marian, which is this model. It writes no sines and cosines, but older files hold them.
+FAMILY = dataclasses.replace(
+    bart.FAMILY,
+    name='marian',
+    config=base(),
+    attributes=tuple(
+        Attribute('vocab_size', 'vocab', 58_101) if attribute.theirs == 'vocab_size' else attribute
+        for attribute in bart.FAMILY.attributes),
+    fixed={**bart.FAMILY.fixed, 'extra_pos_embeddings': 0, 'normalize_embedding': False,
+           'static_position_embeddings': True, 'share_encoder_decoder_embeddings': True},
+    ignored=bart.FAMILY.ignored | {'decoder_vocab_size'},
+    rules=tuple(rule for rule in bart.FAMILY.rules if '/embeddings/' not in rule.ours),
+    heads={'lm': bart.FAMILY.heads['lm']},
+    classes={'MarianMTModel': ('lm',), 'MarianModel': ()},
+    says={'pad_token_id': 0, 'decoder_start_token_id': 0, 'eos_token_id': 1, 'forced_eos_token_id': 1},
+    skipped=(r'embed_positions\.weight$', r'(encoder|decoder)\.version$'),
+)

@@ -111,6 +111,7 @@ RUNNERS = {
     ('bart', 'BartForConditionalGeneration'): encoder_decoder.run(encoder_decoder.seq2seq),
     ('bart', 'BartForSequenceClassification'): encoder_decoder.run(encoder.sequence_classes),
     ('bart', 'BartForQuestionAnswering'): encoder_decoder.run(encoder.question_answering),
+    ('bart', 'MarianMTModel'): encoder_decoder.run(encoder_decoder.seq2seq),
     ('bart', 'MBartModel'): encoder_decoder.run(encoder_decoder.backbone),
     ('bart', 'MBartForConditionalGeneration'): encoder_decoder.run(encoder_decoder.seq2seq),
     ('bart', 'MBartForSequenceClassification'): encoder_decoder.run(encoder.sequence_classes),
