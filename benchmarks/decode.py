@@ -1,12 +1,14 @@
-"""GPT-2 reading a prompt and going on, greedily, beside transformers' generate, on the CPU.
+"""GPT-2 reading a prompt and going on, greedily, or T5 or BART reading a text and writing another with four beams,
+beside transformers' generate, on the CPU.
 
     python -m benchmarks.decode
     python -m benchmarks.decode --size 4x512 --rows 1 --rounds 3
+    python -m benchmarks.decode --size t5-4x512 bart-4x512 t5-small --rows 1 4
 
 Needs the extra `bench`. Random weights, float32, 128 tokens of prompt and 64 behind them, all cores. Prefill is the
-time to the first token; decoding is what the other 63 take, over their number. Below the table, of plm_jax alone: the
-memory of the cache beside its formula, and the time of a token at position 100 and at position 900 of one text. The
-cache has its full size from the beginning, so these are alike, and both are those of the longest text.
+time to the first token; decoding is what the other 63 take, over their number. Below the table, of GPT-2 by plm_jax
+alone: the memory of the cache beside its formula, and the time of a token at position 100 and at position 900 of one
+text. The cache has its full size from the beginning, so these are alike, and both are those of the longest text.
 """
 import argparse
 import dataclasses
@@ -19,12 +21,13 @@ from benchmarks.side_by_side import compare, contest, machine
 from benchmarks.training_step import torch_ready
 
 SIZES = {'4x512': (4, 512), 'small': (12, 768)}
-VOCAB, PROMPT, NEW = 50257, 128, 64
+PAIRS = {'t5-4x512': (4, 512), 'bart-4x512': (4, 512), 't5-small': (6, 512)}  # layers of each side, and width
+VOCAB, PROMPT, NEW, BEAMS = 50257, 128, 64, 4
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--size', choices=SIZES, nargs='*', default=list(SIZES))
+  parser.add_argument('--size', choices=[*SIZES, *PAIRS], nargs='*', default=list(SIZES))
   parser.add_argument('--rows', type=int, nargs='*', default=[1, 16])
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--new', type=int, default=NEW, help=argparse.SUPPRESS)
@@ -46,7 +49,8 @@ def main() -> None:
       print(f'| {size} | {rows} | {1000 * first[0]:.0f} | {1000 * first[1]:.0f} | {first[1] / first[0]:.2f} | '
             f'{speed[0]:,.0f} | {speed[1]:,.0f} | {speed[0] / speed[1]:.2f} |', flush=True)
   for size in args.size:
-    cache(size)
+    if size in SIZES:
+      cache(size)
 
 
 def plm_jax(size: str, rows: int, new: int):
@@ -65,13 +69,23 @@ def transformers(size: str, rows: int, new: int):
   torch = torch_ready()
   import transformers as hf
 
-  layers, width = SIZES[size]
-  model: Any = hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=layers, n_embd=width, n_head=width // 64)).eval()
+  layers, width = (SIZES | PAIRS)[size]
+  if size.startswith('t5'):
+    model: Any = hf.T5ForConditionalGeneration(hf.T5Config(
+        vocab_size=VOCAB, d_model=width, num_layers=layers, d_ff=4 * width, num_heads=width // 64))
+  elif size.startswith('bart'):
+    model = hf.BartForConditionalGeneration(hf.BartConfig(
+        vocab_size=VOCAB, d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width, encoder_attention_heads=width // 64, decoder_attention_heads=width // 64))
+  else:
+    model = hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=layers, n_embd=width, n_head=width // 64))
+  model, beams = model.eval(), BEAMS if size in PAIRS else 1
   tokens = torch.randint(0, VOCAB - 1, (rows, PROMPT))
   def work():
     with torch.inference_mode():
       return model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, min_new_tokens=new,
-                            max_new_tokens=new, pad_token_id=VOCAB - 1)
+                            max_new_tokens=new, pad_token_id=VOCAB - 1, num_beams=beams, decoder_start_token_id=0,
+                            forced_eos_token_id=None)
   work()
   return work
 
@@ -106,15 +120,28 @@ def ready(size: str, rows: int, prompt: int, new: int):
   import numpy as np
 
   from plm_jax.generation.decoder import DecoderSteps
+  from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
   from plm_jax.generation.search import GenerationConfig, Ids
   from plm_jax.layers.heads import NextTokens
-  from plm_jax.models import gpt2
+  from plm_jax.models import bart, gpt2, t5
 
-  model = dataclasses.replace(gpt2.sized(*SIZES[size]), vocab=VOCAB)
+  layers, width = (SIZES | PAIRS)[size]
+  model = gpt2.sized(layers, width) if size in SIZES else bart.sized(layers, width) if size.startswith('bart') else (
+      t5.sized(layers, width, width // 64, 4 * width))
+  model = dataclasses.replace(model, vocab=VOCAB)
   tokens = np.random.default_rng(0).integers(0, VOCAB, (rows, prompt)).astype(np.int32)
   batch = {'tokens': tokens, 'segments': np.ones_like(tokens)}
+  head = NextTokens(model.block, model.vocab)
+  if size in PAIRS:
+    first = np.zeros((rows, 1), np.int32)
+    own = {'decoder_tokens': first, 'decoder_segments': first + 1}
+    params = jax.jit(model.backbone().init)(jax.random.key(0), {**batch, **own})['params']
+    steps = EncoderDecoderSteps(model, head)
+    source = {'source': tokens, 'source_segments': batch['segments'], 'tokens': first, 'segments': first + 1}
+    return (steps, steps.load({'backbone': nn.unbox(params)}), source, GenerationConfig(new, min_new=new, beams=BEAMS),
+            Ids(VOCAB, (1,), 0))
   params = jax.jit(model.backbone().init)(jax.random.key(0), batch)['params']
-  steps = DecoderSteps(model, NextTokens(model.block, model.vocab))
+  steps = DecoderSteps(model, head)
   return steps, steps.load({'backbone': nn.unbox(params)}), batch, GenerationConfig(new), Ids(VOCAB, (), 0)
 
 

@@ -8,7 +8,8 @@ all. Each family has the objective that it was published with; where transformer
 modelling (SpanBERT without its boundary objective, DeBERTa without its mask decoder) its step is of that, and plm_jax
 does more. Losses that transformers leaves to scripts, distillation and replaced tokens, are written here in torch.
 transformers computes logits at every position, plm_jax at the predicted ones. Decoders predict at every position, and
-LLaMA has no dropout; gpt2-small is GPT-2 small, on 4 rows.
+LLaMA has no dropout; gpt2-small is GPT-2 small, on 4 rows. Encoder-decoders have 4 layers on each side: T5 reads 128
+tokens and writes the 29 of its targets, BART writes all of its text; t5-small is T5's small.
 """
 import argparse
 from typing import Any
@@ -18,7 +19,7 @@ from benchmarks.training_step import LENGTH, VOCAB, masked_batch, plm_jax, share
 
 LAYERS, WIDTH = 4, 512
 FAMILIES = ('bert', 'roberta', 'albert', 'spanbert', 'distilbert', 'deberta', 'deberta-v2', 'electra', 'xlnet', 'gpt',
-            'gpt2', 'gpt2-small', 'llama')
+            'gpt2', 'gpt2-small', 'llama', 't5', 't5-small', 'bart')
 # What transformers calls the common sizes; its other names are given one by one.
 SIZES: Any = dict(vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=WIDTH // 64,
                   intermediate_size=4 * WIDTH)
@@ -53,14 +54,30 @@ def ours(family: str) -> tuple[Any, Any]:
   """-> (configuration, objective)."""
   import dataclasses
 
-  from plm_jax.models import albert, bert, deberta, deberta_v2, distilbert, electra, gpt, gpt2, llama, roberta, xlnet
+  from plm_jax.models import (
+      albert,
+      bart,
+      bert,
+      deberta,
+      deberta_v2,
+      distilbert,
+      electra,
+      gpt,
+      gpt2,
+      llama,
+      roberta,
+      t5,
+      xlnet,
+  )
   from plm_jax.objectives.clm import CausalLM
+  from plm_jax.objectives.denoising import DenoisingAutoencoder
   from plm_jax.objectives.distillation import Distillation
   from plm_jax.objectives.mlm import MaskedLM
   from plm_jax.objectives.pairs import SentenceOrder, Single
   from plm_jax.objectives.plm import PermutationLM
   from plm_jax.objectives.rtd import ReplacedTokenDetection
   from plm_jax.objectives.sbo import SpanBoundary
+  from plm_jax.objectives.spans import MixtureOfDenoisers
 
   single, teacher = MaskedLM(Single()), bert.sized(2 * LAYERS, WIDTH)
   config, objective = {
@@ -77,6 +94,9 @@ def ours(family: str) -> tuple[Any, Any]:
       'gpt2': lambda: (gpt2.sized(LAYERS, WIDTH), CausalLM(reserve=0)),
       'gpt2-small': lambda: (gpt2.small(), CausalLM(reserve=0)),
       'llama': lambda: (llama.sized(LAYERS, WIDTH, WIDTH // 64, 4 * WIDTH), CausalLM(reserve=0)),
+      't5': lambda: (t5.sized(LAYERS, WIDTH, WIDTH // 64, 4 * WIDTH), MixtureOfDenoisers()),
+      't5-small': lambda: (t5.small(), MixtureOfDenoisers()),
+      'bart': lambda: (bart.sized(LAYERS, WIDTH), DenoisingAutoencoder()),
   }[family]()
   return dataclasses.replace(config, vocab=VOCAB), objective
 
@@ -133,10 +153,25 @@ def theirs(family: str) -> None:
       plain(hf.OpenAIGPTLMHeadModel(hf.OpenAIGPTConfig(**shape)), text)
     else:
       plain(hf.GPT2LMHeadModel(hf.GPT2Config(**shape)), text)
+  elif family in ('t5', 't5-small', 'bart'):
+    labels = torch.randint(1000, VOCAB, (number, objective.predictions(LENGTH)))
+    pair = {'input_ids': batch['input_ids'], 'attention_mask': batch['attention_mask'], 'labels': labels}
+    plain(encoder_decoder(hf, family, config), pair)
   elif family == 'electra':
     replaced(torch, hf, batch, flops)
   else:
     distilled(torch, hf, untyped, flops)
+
+
+def encoder_decoder(hf: Any, family: str, config: Any) -> Any:
+  b, layers = config.block, config.stack.layers
+  if family == 'bart':
+    return hf.BartForConditionalGeneration(hf.BartConfig(
+        vocab_size=VOCAB, d_model=b.width, encoder_layers=layers, decoder_layers=layers, encoder_ffn_dim=b.mlp_dim,
+        decoder_ffn_dim=b.mlp_dim, encoder_attention_heads=b.heads, decoder_attention_heads=b.heads))
+  return hf.T5ForConditionalGeneration(hf.T5Config(
+      vocab_size=VOCAB, d_model=b.width, num_layers=layers, d_ff=b.mlp_dim, num_heads=b.heads,
+      decoder_start_token_id=0))
 
 
 def permuted(torch: Any, hf: Any, number: int, flops: float) -> None:
