@@ -23,9 +23,12 @@ def laptop(paper: Experiment) -> Experiment:
     optim, phase = dict(peak=2e-3, warmup=200, b2=0.98), Phase(6000, 256, 8)
     init_std = 0.04
   elif isinstance(paper.objective, SequenceToSequence):
-    small = resized(paper, layers=3, width=256, heads=4, vocab=4096, max_length=128)
-    optim, phase = dict(peak=1e-3, warmup=200, b2=0.98), Phase(3000, 128, 16)
-    init_std = 0.04
+    # Of a row little is predicted: many rows, of a small model.
+    text_to_text = paper.objective.room is not None
+    small = resized(paper, layers=2, width=128, heads=4, vocab=4096, max_length=128 if text_to_text else 64)
+    optim = dict(peak=2e-3, warmup=100, b2=0.98)
+    phase = Phase(2000, 128, 32) if text_to_text else Phase(4000, 64, 64)
+    init_std = 0.08
   else:
     # A paper's run spends its first thousands of steps on a plateau, where it knows the frequencies of words and
     # nothing of their order. Short rows, weights whose products keep their size at this width, a high peak and no
@@ -34,7 +37,7 @@ def laptop(paper: Experiment) -> Experiment:
     optim, phase = dict(peak=2e-3, warmup=60, b2=0.98), Phase(2000, 32, 64)
     init_std = 0.08
   if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
-    optim = dict(peak=0.01, warmup=100) if paper.optim.schedule == 'constant' else dict(peak=0.02, warmup=500)
+    optim = dict(peak=0.01 if paper.optim.schedule == 'constant' else 0.03, warmup=100)
   block = dataclasses.replace(small.model.block, dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
   if not block.fan_in:
     block = dataclasses.replace(block, init_std=init_std)
@@ -67,6 +70,8 @@ def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, 
                               max_length=max_length if paper.model.max_length else 0)
   if isinstance(model, EncoderDecoderConfig):
     model = dataclasses.replace(model, decoder=dataclasses.replace(model.decoder, layers=layers, remat='none'))
+    if model.source.layers:
+      model = dataclasses.replace(model, source=stack)
   if getattr(model, 'types', 0) > max_length:  # places in a blank
     model = dataclasses.replace(model, types=max_length)
   if (factor := getattr(model, 'logit_factor', 1.0)) != 1:  # one over the root of the width
