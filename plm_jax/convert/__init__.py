@@ -1,4 +1,4 @@
-"""Checkpoints of other libraries: transformers both ways, the original TensorFlow ones in.
+"""Checkpoints of other libraries: transformers both ways, the original TensorFlow ones and T5X's in.
 
     imported = convert.load('bert-base-uncased/')
     outputs = imported.model().apply({'params': imported.params}, batch)
@@ -24,6 +24,7 @@ import numpy as np
 from plm_jax.convert import attributes, files, rules, vocabulary
 from plm_jax.convert.lazy import Lazy
 from plm_jax.convert.rules import ConvertError, Family
+from plm_jax.convert.t5x import T5X, is_t5x
 from plm_jax.convert.torch_pickle import PICKLED, TorchPickle
 from plm_jax.layers.heads import WithHeads
 from plm_jax.tokenizers import Tokenizer
@@ -91,7 +92,8 @@ class Imported:
 
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
-  """The checkpoint in folder `path`: config.json with safetensors, or bert_config.json with bert_model.ckpt.*.
+  """The checkpoint in folder `path`: config.json with safetensors, bert_config.json with bert_model.ckpt.*, or T5X's
+  checkpoint_STEP.
 
   heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. lazy: parameters are
   `Lazy`, which read a part of a file when it is asked for. Raises ConvertError for whatever is not understood, naming
@@ -198,7 +200,7 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
   if not folder.is_dir():
     return folder.suffix in files.FOREIGN
   if not (folder / CONFIG).exists():
-    return (folder / ORIGINAL_CONFIG).exists() or states(folder) is not None
+    return (folder / ORIGINAL_CONFIG).exists() or states(folder) is not None or is_t5x(folder)
   return 'is' not in files.read_json(folder / CONFIG)
 
 
@@ -222,6 +224,10 @@ def open_checkpoint(path: pathlib.Path):
   if prefix.with_name(f'{prefix.name}.index').exists() and not prefix.is_dir():
     said = files.read_json(prefix.parent / ORIGINAL_CONFIG)
     return prefix.parent, family_of('bert', original=True), said, files.TensorFlow(prefix)
+  if is_t5x(path):
+    source = T5X(path)
+    said = files.read_json(path / CONFIG) if (path / CONFIG).exists() else source.described()
+    return path, family_of(model_type(said)), said, source
   if path.is_file():
     raise ConvertError(files.advice(str(path)) if path.suffix in files.FOREIGN else
                        f'{path} is a file: give the folder that holds it, with its {CONFIG}')

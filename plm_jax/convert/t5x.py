@@ -1,0 +1,150 @@
+"""Checkpoints of T5X: a msgpack file `checkpoint`, whose large arrays are zarr folders beside it."""
+from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+import pathlib
+import re
+from typing import Any
+
+from flax import serialization
+from flax.traverse_util import flatten_dict
+import numpy as np
+
+from plm_jax.convert.files import NAMES
+from plm_jax.convert.rules import ConvertError, refuse
+from plm_jax.convert.slices import Index
+
+FILE = 'checkpoint'
+SPEC = {'driver', 'kvstore'}  # what says where an array is, and not the array
+# Parts of a layer there -> in transformers, with {m} for the place of the network.
+PARTS = {
+    'pre_attention_layer_norm': 'layer.0.layer_norm', 'attention': 'layer.0.SelfAttention',
+    'pre_self_attention_layer_norm': 'layer.0.layer_norm', 'self_attention': 'layer.0.SelfAttention',
+    'pre_cross_attention_layer_norm': 'layer.1.layer_norm', 'encoder_decoder_attention': 'layer.1.EncDecAttention',
+    'pre_mlp_layer_norm': 'layer.{m}.layer_norm', 'mlp': 'layer.{m}.DenseReluDense'}
+TABLE = 'token_embedder/embedding'
+WHOLE = {
+    TABLE: 'shared.weight', 'decoder/logits_dense/kernel': 'lm_head.weight',
+    **{f'{side}/relpos_bias/rel_embedding': f'{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
+       for side in ('encoder', 'decoder')},
+    **{f'{side}/{side}_norm/scale': f'{side}.final_layer_norm.weight' for side in ('encoder', 'decoder')}}
+# One layer, or all of them along axis 1.
+LAYER = re.compile(r'(encoder|decoder)/(?:layers_(\d+)|layers|encoder|decoder)/(\w+)/(?:(\w+)/)?(kernel|scale)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """Where a tensor comes from."""
+
+  name: str
+  layer: int | None = None
+  """its place on axis 1, where layers are scanned"""
+
+
+class T5X:
+  """The parameters of a checkpoint, under transformers' names and in its layout."""
+
+  def __init__(self, folder: pathlib.Path):
+    self.folder = folder
+    self.leaves = dict(target(folder))
+    self.stores: dict[str, Any] = {}
+    self.places: dict[str, Place] = {}
+    unknown = []
+    for name in self.leaves:
+      found = dict(self.named(name))
+      unknown += [name] * (not found)
+      self.places |= found
+    refuse(unknown, f'{folder}: not parameters of a T5 whose layers share their positions')
+    self.tensors: dict[str, tuple[tuple[int, ...], str]] = {}
+    for name, place in self.places.items():
+      leaf = self.leaf(place.name)
+      dtype = np.dtype(leaf.dtype if isinstance(leaf, np.ndarray) else leaf.dtype.numpy_dtype).name
+      self.tensors[name] = self.shape(place), NAMES.get(dtype, dtype)
+
+  def read(self, name: str, index: Index | None = None) -> np.ndarray:
+    place = self.places[name]
+    leaf = self.leaf(place.name)
+    if place.layer is not None:
+      leaf = leaf[:, place.layer]
+    x = leaf if isinstance(leaf, np.ndarray) else leaf.read().result()
+    x = x.reshape(matrix(place.name, x.shape))
+    return (x if place.name == TABLE else x.T)[... if index is None else index]
+
+  def shape(self, place: Place) -> tuple[int, ...]:
+    """As transformers has it: the transpose, but of the table of tokens."""
+    shape = tuple(self.leaf(place.name).shape)
+    shape = matrix(place.name, shape if place.layer is None else (shape[0], *shape[2:]))
+    return shape if place.name == TABLE else shape[::-1]
+
+  def leaf(self, name: str) -> Any:
+    """An array, or one that is open and not read."""
+    spec = self.leaves[name]
+    if not isinstance(spec, Mapping):
+      return spec
+    if name not in self.stores:
+      import tensorstore  # of orbax; here, as nothing else needs it
+      # Paths in the file are those of the bucket or the folder that it was written to.
+      path = self.folder / pathlib.PurePosixPath(spec['kvstore']['path'].rstrip('/')).name
+      try:
+        self.stores[name] = tensorstore.open(
+            {'driver': spec['driver'], 'kvstore': {'driver': 'file', 'path': f'{path}/'}}, read=True).result()
+      except ValueError as error:
+        raise ConvertError(f'{self.folder}: {name} cannot be read from {path.name}: {error}') from error
+    return self.stores[name]
+
+  def named(self, name: str) -> Iterator[tuple[str, Place]]:
+    """(transformers' name, where it comes from) of each tensor in one of T5X's; none where it is not known."""
+    if name in WHOLE:
+      yield WHOLE[name], Place(name)
+    found = LAYER.fullmatch(name)
+    if found and found[3] in PARTS:
+      side, number, part, sub, leaf = found.groups()
+      one = sub[0] if part.endswith('attention') and sub else sub
+      end = PARTS[part].format(m=2 if side == 'decoder' else 1) + (f'.{one}' if leaf == 'kernel' else '')
+      layers = range(self.leaf(name).shape[1]) if number is None else [None]
+      for layer in layers:
+        yield f'{side}.block.{number if layer is None else layer}.{end}.weight', Place(name, layer)
+
+  def described(self) -> dict[str, Any]:
+    """The configuration, which a checkpoint does not hold, by its shapes."""
+    shapes = {name: shape for name, (shape, _) in self.tensors.items()}
+    first = 'encoder.block.0.layer'
+    needed = ('shared.weight', f'{first}.0.SelfAttention.q.weight',
+              f'{first}.0.SelfAttention.relative_attention_bias.weight')
+    refuse([name for name in needed if name not in shapes], f'{self.folder} is no checkpoint of a T5: it has no tensor')
+    (vocab, width), (joined, _), (buckets, heads) = (shapes[name] for name in needed)
+    layers = {side: len({name.split('.')[2] for name in shapes if name.startswith(f'{side}.block.')})
+              for side in ('encoder', 'decoder')}
+    gated = f'{first}.1.DenseReluDense.wi_0.weight' in shapes
+    return {
+        'model_type': 't5', 'architectures': ['T5ForConditionalGeneration'], 'vocab_size': vocab, 'd_model': width,
+        'd_kv': joined // heads, 'num_heads': heads, 'relative_attention_num_buckets': buckets,
+        'd_ff': shapes[f'{first}.1.DenseReluDense.wo.weight'][1], 'num_layers': layers['encoder'],
+        'num_decoder_layers': layers['decoder'], 'feed_forward_proj': 'gated-gelu' if gated else 'relu',
+        'tie_word_embeddings': 'lm_head.weight' not in shapes}
+
+
+def is_t5x(folder: pathlib.Path) -> bool:
+  """Whether a folder has the file, and it is not the text that TensorFlow keeps under the same name."""
+  if not (folder / FILE).is_file():
+    return False
+  with (folder / FILE).open('rb') as file:
+    return not file.read(32).startswith((b'model_checkpoint_path', b'all_model_checkpoint'))
+
+
+def target(folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
+  """(name, array or where it is) of each parameter."""
+  try:
+    tree: Any = serialization.msgpack_restore((folder / FILE).read_bytes())
+    tree = tree.get('optimizer', tree)['target']
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ConvertError(f'{folder / FILE} is no checkpoint of T5X: {error!r}') from error
+  flat: Mapping[Any, Any] = flatten_dict(tree, is_leaf=lambda _, x: set(x) >= SPEC)
+  yield from (('/'.join(path), leaf) for path, leaf in flat.items())
+
+
+def matrix(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+  """The shape of a kernel of attention where heads and their sizes are one axis, as in most files."""
+  if len(shape) == 3:
+    return (math.prod(shape[:2]), shape[2]) if name.endswith('out/kernel') else (shape[0], math.prod(shape[1:]))
+  return shape
