@@ -42,11 +42,17 @@ def smallest(name: str) -> Experiment:
 
 
 def different() -> list:
-  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often."""
+  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often. What
+  learns the same kind of model by the same kind of objective as another one is slow."""
   groups: dict[Experiment, list[str]] = {}
   for name in RECIPES:
     groups.setdefault(dataclasses.replace(smallest(name), name=''), []).append(name)
-  return [pytest.param(names[0], id='='.join(names)) for names in groups.values()]
+  kinds, parameters = set(), []
+  for config, names in groups.items():
+    kind = config.family, type(config.objective)
+    parameters.append(pytest.param(names[0], id='='.join(names), marks=[pytest.mark.slow] * (kind in kinds)))
+    kinds.add(kind)
+  return parameters
 
 
 def on(corpus: pathlib.Path, config: Experiment, folder: pathlib.Path) -> Experiment:

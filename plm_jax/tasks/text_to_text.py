@@ -12,7 +12,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.stats
 
 from plm_jax import generate
 from plm_jax.config import ConfigError
@@ -94,7 +93,7 @@ def accuracy(task: TextTask, texts, targets) -> float:
 def matthews(task: TextTask, texts, targets) -> float:
   """Of two answers; other words count as the first."""
   ours, theirs = ([text == task.answers[1] for text in some] for some in (texts, firsts(targets)))
-  return correlation(scipy.stats.pearsonr, ours, theirs)
+  return correlation('pearsonr', ours, theirs)
 
 
 def f1(task: TextTask, texts, targets) -> float:
@@ -105,19 +104,20 @@ def f1(task: TextTask, texts, targets) -> float:
 
 def pearson(task: TextTask, texts, targets) -> float:
   del task
-  return correlation(scipy.stats.pearsonr, numbers(texts), numbers(firsts(targets)))
+  return correlation('pearsonr', numbers(texts), numbers(firsts(targets)))
 
 
 def spearman(task: TextTask, texts, targets) -> float:
   del task
-  return correlation(scipy.stats.spearmanr, numbers(texts), numbers(firsts(targets)))
+  return correlation('spearmanr', numbers(texts), numbers(firsts(targets)))
 
 
-def correlation(of: Callable, ours, theirs) -> float:
+def correlation(kind: str, ours, theirs) -> float:
   """In percent; 0 where one side is the same throughout."""
+  from scipy import stats  # late: it takes a second to load
   if len(set(ours)) < 2 or len(set(theirs)) < 2:
     return 0.0
-  return 100 * float(of(np.asarray(ours, float), np.asarray(theirs, float)).statistic)
+  return 100 * float(getattr(stats, kind)(np.asarray(ours, float), np.asarray(theirs, float)).statistic)
 
 
 def numbers(texts: Sequence[str]) -> list[float]:
