@@ -1,9 +1,11 @@
 """Continues texts, or answers them: what a model of language has learned, in its own words."""
 from collections.abc import Iterator, Sequence
 import dataclasses
+import itertools
 from typing import Any, Literal, NamedTuple
 
 from etils import epath
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,7 +21,7 @@ from plm_jax.generation.search import GenerationConfig, Ids
 from plm_jax.learner import Trained
 from plm_jax.objectives.clm import boundaries
 from plm_jax.objectives.glm import end_of_text
-from plm_jax.objectives.seq2seq import around
+from plm_jax.objectives.seq2seq import SequenceToSequence, around
 from plm_jax.report import Sample
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
@@ -102,6 +104,31 @@ def examples(trained: Trained, prompts: Sequence[str], folder: epath.Path, seed:
   found = generate(trained, [prompt for prompt, _ in asked], config, seed) if asked else []
   return [Sample(prompt, continuation.text, truth)
           for (prompt, truth), (continuation,) in zip(asked, found, strict=True)]
+
+
+def answered(trained: Trained, objective: SequenceToSequence, windows: Windows, number: int = 4) -> list[Sample]:
+  """What an encoder-decoder writes for held-out text as its objective gives it to read; for the report."""
+  tokenizer: Any = trained.tokenizer
+  places = np.unique(np.linspace(0, len(windows) - 1, number).astype(np.int64))
+  batch = jax.jit(lambda rows: objective.corrupt(jax.random.key(0), rows, tokenizer.vocab))(windows.read(places))
+  between = {*around(tokenizer.vocab)[0], *around(tokenizer.vocab)[1]}
+  def texts(tokens, segments):  # the first of each row
+    rows = zip(np.asarray(batch[tokens]), np.asarray(batch[segments]), strict=True)
+    return [[i for i in row[of == 1].tolist() if i not in between] for row, of in rows]
+  asked, truths = texts('tokens', 'segments'), texts('labels', 'decoder_segments')
+  room = objective.predictions(batch['tokens'].shape[1])
+  found = generate(trained, asked, GenerationConfig(min(64, room - 1)))
+  return [Sample(*(with_blanks(tokenizer, ids) for ids in (read, some[0].tokens, truth)))
+          for read, some, truth in zip(asked, found, truths, strict=True)]
+
+
+def with_blanks(tokenizer: Any, ids: Sequence[int]) -> str:
+  """Text in which masks and sentinels can be seen, which `decode` leaves out."""
+  def blank(i):
+    return i == tokenizer.vocab.mask or '<extra_id_' in tokenizer.pieces[i]
+  parts = (map(tokenizer.pieces.__getitem__, some) if seen else [tokenizer.decode(list(some))]
+           for seen, some in itertools.groupby(plain(tokenizer.vocab, ids), blank))
+  return ' '.join(part.strip('▁ ') for some in parts for part in some)
 
 
 def continues(trained: Trained) -> bool:

@@ -21,9 +21,10 @@ from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
 from plm_jax.data import embedded, records
 from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
 from plm_jax.data.sources import SourceError
-from plm_jax.data.windows import cache_folder
+from plm_jax.data.windows import Windows, cache_folder
 from plm_jax.layers.dense import count
 from plm_jax.learner import Trained, meet, tokenizer_of
+from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.optim import ParameterError
 from plm_jax.sharding import MeshError, make_mesh
 from plm_jax.tokenizers import Tokenizer, TokenizerError, load
@@ -142,6 +143,10 @@ def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Token
   # What several hosts have trained may be too large for the devices of this one.
   samples = generate.examples(trained, prompts, folders[0], config.seed) if (
       'lm' in trained.heads and jax.process_count() == 1) else []
+  if isinstance(objective, SequenceToSequence) and jax.process_count() == 1:
+    phase = config.train.phases[-1]
+    windows = Windows(folders[0], 'heldout', objective.window(phase.length), config.data.assembly, objective.room)
+    samples += generate.answered(trained, objective, windows)
   heldout = result.heldout
   headline = {}
   for name in config.objective.terms:
@@ -175,7 +180,8 @@ def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Token
     print(f'\n{sample.prompt} ⟶ {sample.text}')
   print(f'\nreport: {path}')
   for command, of, usual in (('fill-mask', cards, 'a sentence with a [MASK] in it'),
-                             ('generate', samples, 'the beginning of a text')):
+                             ('generate', samples, 'the beginning of a text' if generate.continues(trained) else
+                              'a text')):
     if of:
       prompt = shlex.quote(prompts[0] if prompts else usual)
       print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {prompt}')

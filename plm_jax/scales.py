@@ -74,13 +74,13 @@ def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, 
       model = dataclasses.replace(model, source=stack)
   if getattr(model, 'types', 0) > max_length:  # places in a blank
     model = dataclasses.replace(model, types=max_length)
-  if block.out_std:  # over the root of the layers
-    block = dataclasses.replace(block, out_std=alike(block.out_std * (paper.model.stack.layers / layers) ** 0.5))
+  if block.out_std:  # init_std over the root of twice the layers
+    block = dataclasses.replace(block, out_std=block.init_std * (2 * layers) ** -0.5)
     model = dataclasses.replace(model, block=block)
-  if (factor := getattr(model, 'logit_factor', 1.0)) != 1:  # one over the root of the width
-    model = dataclasses.replace(model, logit_factor=alike(factor * (paper.model.block.width / width) ** 0.5))
-  if (factor := getattr(model, 'embed_factor', 1.0)) != 1:  # the root itself
-    model = dataclasses.replace(model, embed_factor=alike(factor * (width / paper.model.block.width) ** 0.5))
+  if getattr(model, 'logit_factor', 1.0) != 1:  # one over the root of the width
+    model = dataclasses.replace(model, logit_factor=width ** -0.5)
+  if getattr(model, 'embed_factor', 1.0) != 1:  # the root itself
+    model = dataclasses.replace(model, embed_factor=width ** 0.5)
   if windows := getattr(model, 'windows', ()):
     windows = tuple(-(-size * max_length // paper.model.max_length) for size in windows)
     model = dataclasses.replace(model, windows=windows)
@@ -88,8 +88,3 @@ def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, 
   if getattr(objective, 'decoder_length', 0) > max_length // 2:
     objective = dataclasses.replace(objective, decoder_length=max_length // 2)
   return dataclasses.replace(paper, model=model, objective=objective)
-
-
-def alike(number: float) -> float:
-  """Without the rounding noise by which the small runs of large and small models would differ."""
-  return float(f'{number:.12g}')
