@@ -12,6 +12,8 @@ learning rate counts tokens too: it rises over 375 million and falls along a cos
 (section 2.3, table 2.1 and appendix B). Rows run on from document to document, which see each other. On a pod every
 worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+import dataclasses
+
 from plm_jax.config import DataConfig, Experiment, Scale, TrainConfig, ramp
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import gpt3
@@ -23,11 +25,13 @@ from plm_jax.scales import scaled
 
 def recipe(scale: Scale) -> Experiment:
   """GPT-3 xl: 24 layers of 2,048, dense and banded. python -m experiments.gpt3_xl [--scale=laptop]"""
+  model = gpt3.xl('bfloat16')
+  model = dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full'))
   optim = OptimConfig(
       peak=2e-4, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine', floor=0.1, b2=0.95,
       eps=1e-8, bias_correction=True, weight_decay=0.1)
   paper = Experiment(
-      'gpt3_xl', family='gpt3', model=gpt3.xl('bfloat16'), objective=CausalLM(isolated=False),
+      'gpt3_xl', family='gpt3', model=model, objective=CausalLM(isolated=False),
       data=DataConfig(prepare=TextConfig(kind='byte-bpe', layout='gpt2', newlines=True), assembly='packed'),
       optim=optim,
       train=TrainConfig(phases=ramp(300_000_000_000, 2048, 512, first=64, over=4_000_000_000)))
