@@ -7,7 +7,6 @@ import tiny
 
 from plm_jax import generate, tokenizers
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, begin
-from plm_jax.config import ConfigError
 from plm_jax.generation import engine
 from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
 from plm_jax.generation.search import GenerationConfig, Ids
@@ -15,6 +14,7 @@ from plm_jax.layers.buckets import Buckets
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.learner import Trained
+from plm_jax.objectives.seq2seq import around
 from plm_jax.tokenizers import Vocab
 
 VOCAB, LENGTH, NEW = 40, 9, 8
@@ -144,10 +144,10 @@ def test_a_bias_of_logits_is_not_trained():
 
 
 def test_what_stands_around_a_text():
-  assert generate.around(Vocab(40, pad=0, eos=1, unk=2, sentinel=39)) == ((), (1,), 0)  # T5
-  assert generate.around(Vocab(40, cls=0, bos=0, pad=1, sep=2, eos=2)) == ((0,), (2,), 2)  # BART
-  with pytest.raises(ConfigError, match='needs a token that ends a text'):
-    generate.around(Vocab(40, pad=0))
+  assert around(Vocab(40, pad=0, eos=1, unk=2, sentinel=39)) == ((), (1,), 0)  # T5
+  assert around(Vocab(40, cls=0, bos=0, pad=1, sep=2, eos=2)) == ((0,), (2,), 2)  # BART
+  with pytest.raises(ValueError, match='needs a token that ends a text'):
+    around(Vocab(40, pad=0))
 
 
 def test_prompts_go_to_the_encoder():
