@@ -1,7 +1,7 @@
 """mT5 small (Xue et al. 2021): 300 million parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=sentencepiece-unigram \\
-        --layout=t5 --lowercase=False --vocab=250100
+        --layout=t5 --no-lowercase --vocab=250100
     python -m experiments.mt5_small --data.path=gs://BUCKET/records    # a TPU pod
     python -m experiments.mt5_small --scale=laptop                     # 2 CPU cores: 15 minutes
     python -m experiments.mt5_small --scale=test                       # seconds

@@ -1,6 +1,6 @@
 """SpanBERT-base, as released (Joshi et al. 2020, section 4.2; the base model is of the released code).
 
-    python -m plm_jax prepare TEXT gs://BUCKET/records --vocab=28996 --lowercase=False
+    python -m plm_jax prepare TEXT gs://BUCKET/records --vocab=28996 --no-lowercase
     python -m experiments.spanbert_base --data.path=gs://BUCKET/records    # 16 TPU v3 chips (v3-32)
     python -m experiments.spanbert_base --scale=laptop                     # 2 CPU cores: minutes
     python -m experiments.spanbert_base --scale=test                       # seconds

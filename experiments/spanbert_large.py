@@ -1,6 +1,6 @@
 """SpanBERT-large, as published (Joshi et al. 2020, section 4.2).
 
-    python -m plm_jax prepare TEXT gs://BUCKET/records --vocab=28996 --lowercase=False
+    python -m plm_jax prepare TEXT gs://BUCKET/records --vocab=28996 --no-lowercase
     python -m experiments.spanbert_large --data.path=gs://BUCKET/records    # 64 TPU v3 chips (v3-128)
     python -m experiments.spanbert_large --scale=laptop                     # 2 CPU cores: minutes
     python -m experiments.spanbert_large --scale=test                       # seconds

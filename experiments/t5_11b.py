@@ -1,7 +1,7 @@
 """T5 11B (Raffel et al. 2020): 11.3 billion parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=sentencepiece-unigram \\
-        --layout=t5 --lowercase=False --vocab=32100
+        --layout=t5 --no-lowercase --vocab=32100
     python -m experiments.t5_11b --data.path=gs://BUCKET/records    # a TPU pod
     python -m experiments.t5_11b --scale=laptop                     # 2 CPU cores: 15 minutes
     python -m experiments.t5_11b --scale=test                       # seconds

@@ -1,7 +1,7 @@
 """T5 base (Raffel et al. 2020): 223 million parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=sentencepiece-unigram \\
-        --layout=t5 --lowercase=False --vocab=32100
+        --layout=t5 --no-lowercase --vocab=32100
     python -m experiments.t5_base --data.path=gs://BUCKET/records    # a TPU pod
     python -m experiments.t5_base --scale=laptop                     # 2 CPU cores: 15 minutes
     python -m experiments.t5_base --scale=test                       # seconds

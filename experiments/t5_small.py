@@ -1,7 +1,7 @@
 """T5 small (Raffel et al. 2020): 60 million parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=sentencepiece-unigram \\
-        --layout=t5 --lowercase=False --vocab=32100
+        --layout=t5 --no-lowercase --vocab=32100
     python -m experiments.t5_small --data.path=gs://BUCKET/records    # a TPU pod
     python -m experiments.t5_small --scale=laptop                     # 2 CPU cores: 15 minutes
     python -m experiments.t5_small --scale=test                       # seconds

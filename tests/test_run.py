@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import signal
 import types
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from experiments import bert_base
+from plm_jax import __main__ as cli
 from plm_jax import config as config_lib
 from plm_jax import fill_mask, learner, train
 from plm_jax.run import corpora, main, parse, run
@@ -194,3 +196,25 @@ def test_bert_base_is_the_papers():
   assert (optim.peak, optim.warmup, optim.b1, optim.b2, optim.weight_decay) == (1e-4, 10_000, 0.9, 0.999, 0.01)
   assert (config.objective.rate, config.objective.mask_share, config.objective.random_share) == (0.15, 0.8, 0.1)
   assert config.objective.predictions(128) == 20 and config.objective.predictions(512) == 77
+
+
+def documented(name):
+  """The commands in the docstring of a recipe, as lists of arguments behind `python -m`."""
+  text = importlib.import_module(f'experiments.{name}').__doc__ or ''
+  lines = text.replace('\\\n', ' ').splitlines()
+  return [shlex.split(line, comments=True)[2:] for line in lines if line.strip().startswith('python -m ')]
+
+
+@pytest.mark.parametrize('name', RECIPES)
+def test_the_commands_that_a_recipe_tells_are_understood(name, monkeypatch):
+  asked = []
+  monkeypatch.setattr(cli, 'prepare', lambda config, out: asked.append(config))
+  commands = documented(name)
+  for module, *args in commands:
+    if module.startswith('experiments.'):
+      parse(importlib.import_module(module).recipe, args)
+    elif args[0] == 'prepare':
+      monkeypatch.setattr('sys.argv', ['plm_jax', *args])
+      cli.main()
+  assert any(command[0] == f'experiments.{name}' for command in commands)
+  assert len(asked) == sum(command[1] == 'prepare' for command in commands)
