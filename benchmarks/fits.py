@@ -27,7 +27,7 @@ PODS = {
     'gpt_base': 'v3:4x4', 'gpt2_small': 'v3:8x8', 'gpt2_medium': 'v3:16x16', 'gpt2_large': 'v3:16x16 --mesh.fsdp=8',
     'gpt2_xl': 'v3:16x16 --mesh.fsdp=16', 'gpt2_chinese': 'v3:8x8',
     'gpt3_small': 'v4:4x4x4', 'gpt3_medium': 'v4:4x4x4', 'gpt3_large': 'v4:4x4x4', 'gpt3_xl': 'v4:4x4x4 --mesh.fsdp=8',
-    'gpt3_2b7': 'v4:4x4x4 --mesh.fsdp=64', 'gpt3_6b7': 'v4:4x4x4 --mesh.fsdp=64',
+    'gpt3_2b7': 'v4:4x4x4 --mesh.fsdp=64', 'gpt3_6b7': 'v4:4x4x8 --mesh.fsdp=128',
     'gpt3_13b': 'v4:4x4x8 --mesh.fsdp=128', 'gpt3_175b': 'v4:8x12x16 --mesh.fsdp=192 --mesh.tensor=8',
     'glm_base': 'v3:8x8', 'glm_large': 'v3:8x8', 'glm_large_doc': 'v3:8x8', 'glm_large_sentence': 'v3:8x8',
     'glm_410m': 'v3:8x8', 'glm_515m': 'v3:8x8', 'glm_chinese': 'v3:8x8',

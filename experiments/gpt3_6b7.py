@@ -2,12 +2,12 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_6b7 --data.path=gs://BUCKET/records \
-        --mesh.fsdp=64    # a TPU pod
+        --mesh.fsdp=128    # a TPU pod
     python -m experiments.gpt3_6b7 --scale=laptop    # 2 CPU cores: minutes
     python -m experiments.gpt3_6b7 --scale=test      # seconds
 
 32 layers of 4,096, every second of which sees a band of 256 tokens, on 300 billion tokens. Batches of 2.1 million
-tokens are reached over the first 8 billion, from 131 thousand on (32 thousand in the paper: too few rows for such
+tokens are reached over the first 8 billion, from 262 thousand on (32 thousand in the paper: too few rows for such
 meshes); the paper has between 4 and 12 billion, depending on the size, and does not say which for this one. The
 learning rate counts tokens too: it rises over 375 million and falls along a cosine to a tenth over 260 billion (section
 2.3, table 2.1 and appendix B). Rows run on from document to document, which see each other. On a pod every worker has
@@ -35,7 +35,7 @@ def recipe(scale: Scale) -> Experiment:
       'gpt3_6b7', family='gpt3', model=model, objective=CausalLM(isolated=False),
       data=DataConfig(prepare=TextConfig(kind='byte-bpe', layout='gpt2', newlines=True), assembly='packed'),
       optim=optim,
-      train=TrainConfig(phases=ramp(300_000_000_000, 2048, 1024, first=64, over=8_000_000_000)))
+      train=TrainConfig(phases=ramp(300_000_000_000, 2048, 1024, first=128, over=8_000_000_000)))
   return scaled(paper, scale)
 
 
