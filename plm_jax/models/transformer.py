@@ -16,7 +16,7 @@ def sized(
 ) -> EncoderDecoderConfig:
   """One table for both languages and the output, which grows by sqrt(D) on the way in (section 3.4); sines and cosines.
 
-  As released, matrices begin by the number of their inputs, and the table by D.
+  Matrices begin by the number of their inputs (as released: of inputs and outputs together), the table by D.
   """
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim, activation='relu', norm_eps=1e-5, dropout=dropout,
