@@ -33,7 +33,7 @@ class Attention(nn.Module):
       bias = cfg.bias and name in cfg.attention_bias
       return Dense(features, axes, bias, cfg.compute, init, name=name)
     def heads(name, number, gain=1.0):
-      return dense(name, (number, cfg.head_dim), 'width', 'heads', None, init=cfg.weights(cfg.width, gain=gain))
+      return dense(name, (number, cfg.head_dim), 'width', 'heads', None, init=cfg.weights(cfg.width, number * cfg.head_dim, gain=gain))
     query = heads('query', cfg.heads, cfg.head_dim ** -0.5 / cfg.scale)
     key, value = heads('key', cfg.key_heads), heads('value', cfg.key_heads)
     q = query(x)
@@ -55,7 +55,7 @@ class Attention(nn.Module):
                plain=logits is not None or keep is not None or past is not None
                or self.is_mutable_collection('intermediates'), observe=self.observe, past=past)
     y = constrain(y, 'batch', None, 'heads', None)
-    init = cfg.weights(cfg.heads * cfg.head_dim, out=True)
+    init = cfg.weights(cfg.heads * cfg.head_dim, cfg.width, out=True)
     return dense('out', (cfg.width,), 'heads', None, 'width', init=init)(y)
 
   def observe(self, probs):

@@ -85,7 +85,7 @@ class NextTokens(nn.Module):
     if self.tied:
       matrix = output.embedding.T
     else:
-      init = self.cfg.weights(self.cfg.width)
+      init = self.cfg.weights(self.cfg.width, self.cfg.width)
       matrix = self.param('kernel', named(init, ('width', 'vocab')), (h.shape[-1], self.vocab))
     logits = jnp.einsum('bld,dv->blv', h, matrix.astype(h.dtype), preferred_element_type=jnp.float32)
     logits = constrain(logits * self.factor, 'batch', None, 'vocab')

@@ -33,7 +33,7 @@ class Mlp(nn.Module):
   @nn.compact
   def __call__(self, x, rows=None):
     cfg = self.cfg
-    def dense(name, features, *axes, init=cfg.weights(cfg.width)):
+    def dense(name, features, *axes, init=cfg.weights(cfg.width, cfg.mlp_dim)):
       return Dense((features,), axes, cfg.bias and cfg.mlp_bias, cfg.compute, init, name=name)
     # The backward pass keeps what goes in, not the parts of the function: one array [B, L, F] instead of four.
     act = jax.checkpoint(activation(cfg.activation))
@@ -41,4 +41,4 @@ class Mlp(nn.Module):
     if cfg.gated:
       h *= constrain(dense('gate', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp')
     h = Dropout(cfg.mlp_dropout, name='dropout')(h, rows)
-    return dense('down', cfg.width, 'mlp', 'width', init=cfg.weights(cfg.mlp_dim, out=True))(h)
+    return dense('down', cfg.width, 'mlp', 'width', init=cfg.weights(cfg.mlp_dim, cfg.width, out=True))(h)

@@ -16,11 +16,11 @@ def sized(
 ) -> EncoderDecoderConfig:
   """One table for both languages and the output, which grows by sqrt(D) on the way in (section 3.4); sines and cosines.
 
-  Matrices begin by the number of their inputs (as released: of inputs and outputs together), the table by D.
+  As released, matrices begin by the mean of their inputs and outputs, and the table by D.
   """
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim, activation='relu', norm_eps=1e-5, dropout=dropout,
-      attention_dropout=0.0, init_std=width ** -0.5, fan_in=True, dtype=dtype)
+      attention_dropout=0.0, init_std=width ** -0.5, fan='both', dtype=dtype)
   return EncoderDecoderConfig(
       vocab=37_000, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
       absolute='sinusoidal', embed_factor=width ** 0.5)
