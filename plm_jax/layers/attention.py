@@ -33,7 +33,8 @@ class Attention(nn.Module):
       bias = cfg.bias and name in cfg.attention_bias
       return Dense(features, axes, bias, cfg.compute, init, name=name)
     def heads(name, number, gain=1.0):
-      return dense(name, (number, cfg.head_dim), 'width', 'heads', None, init=cfg.weights(cfg.width, number * cfg.head_dim, gain=gain))
+      init = cfg.weights(cfg.width, number * cfg.head_dim, gain=gain)
+      return dense(name, (number, cfg.head_dim), 'width', 'heads', None, init=init)
     query = heads('query', cfg.heads, cfg.head_dim ** -0.5 / cfg.scale)
     key, value = heads('key', cfg.key_heads), heads('value', cfg.key_heads)
     q = query(x)
