@@ -1,7 +1,7 @@
 """BART-large (Lewis et al. 2020): 406 million parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --vocab=50265
-    python -m experiments.bart_large --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.bart_large --data.path=gs://BUCKET/records    # 1,024 TPU v3 chips
     python -m experiments.bart_large --scale=laptop                     # 2 CPU cores: 15 minutes
     python -m experiments.bart_large --scale=test                       # seconds
 

@@ -1,7 +1,7 @@
 """GPT-2 small (Radford et al. 2019): 124 million parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
-    python -m experiments.gpt2_small --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.gpt2_small --data.path=gs://BUCKET/records    # 64 TPU v3 chips, or more
     python -m experiments.gpt2_small --scale=laptop                     # 2 CPU cores: 5 minutes
     python -m experiments.gpt2_small --scale=test                       # seconds
 

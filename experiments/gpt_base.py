@@ -1,7 +1,7 @@
 """GPT, as published (Radford et al. 2018, section 4.1).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=word-bpe --vocab=40478
-    python -m experiments.gpt_base --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.gpt_base --data.path=gs://BUCKET/records    # 16 TPU v3 chips, or more
     python -m experiments.gpt_base --scale=laptop                     # 2 CPU cores: minutes
     python -m experiments.gpt_base --scale=test                       # seconds
 

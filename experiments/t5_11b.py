@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=sentencepiece-unigram \\
         --layout=t5 --no-lowercase --vocab=32100
-    python -m experiments.t5_11b --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.t5_11b --data.path=gs://BUCKET/records --mesh.fsdp=128    # 1,024 TPU v4 chips
     python -m experiments.t5_11b --scale=laptop                     # 2 CPU cores: 15 minutes
     python -m experiments.t5_11b --scale=test                       # seconds
 

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=sentencepiece-unigram \\
         --layout=t5 --no-lowercase --vocab=32100
-    python -m experiments.t5_base --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.t5_base --data.path=gs://BUCKET/records    # 256 TPU v3 chips, or more
     python -m experiments.t5_base --scale=laptop                     # 2 CPU cores: 15 minutes
     python -m experiments.t5_base --scale=test                       # seconds
 
