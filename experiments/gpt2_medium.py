@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt2_medium --data.path=gs://BUCKET/records    # a TPU pod
-    python -m experiments.gpt2_medium --scale=laptop                     # 2 CPU cores: minutes
+    python -m experiments.gpt2_medium --scale=laptop                     # 2 CPU cores: 40 minutes
     python -m experiments.gpt2_medium --scale=test                       # seconds
 
 24 layers of 1,024 on WebText, 8 million documents or 40 GB, in batches of 512 rows of 1,024 tokens that see what

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt2_small --data.path=gs://BUCKET/records    # 64 TPU v3 chips, or more
-    python -m experiments.gpt2_small --scale=laptop                     # 2 CPU cores: 5 minutes
+    python -m experiments.gpt2_small --scale=laptop                     # 2 CPU cores: 40 minutes
     python -m experiments.gpt2_small --scale=test                       # seconds
 
 12 layers of 768 on WebText, 8 million documents or 40 GB, in batches of 512 rows of 1,024 tokens that see what precedes

@@ -3,7 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_13b --data.path=gs://BUCKET/records \
         --mesh.fsdp=128    # a TPU pod
-    python -m experiments.gpt3_13b --scale=laptop    # 2 CPU cores: minutes
+    python -m experiments.gpt3_13b --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_13b --scale=test      # seconds
 
 40 layers of 5,120, every second of which sees a band of 256 tokens, on 300 billion tokens. Batches of 2.1 million

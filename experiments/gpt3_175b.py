@@ -3,7 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_175b --data.path=gs://BUCKET/records \
         --mesh.fsdp=192 --mesh.tensor=8    # a TPU pod
-    python -m experiments.gpt3_175b --scale=laptop    # 2 CPU cores: minutes
+    python -m experiments.gpt3_175b --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_175b --scale=test      # seconds
 
 96 layers of 12,288, every second of which sees a band of 256 tokens, on 300 billion tokens. Batches of 3.1 million

@@ -3,7 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_2b7 --data.path=gs://BUCKET/records \
         --mesh.fsdp=64    # a TPU pod
-    python -m experiments.gpt3_2b7 --scale=laptop    # 2 CPU cores: minutes
+    python -m experiments.gpt3_2b7 --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_2b7 --scale=test      # seconds
 
 32 layers of 2,560, every second of which sees a band of 256 tokens, on 300 billion tokens. Batches of 1.0 million

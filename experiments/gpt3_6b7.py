@@ -3,7 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_6b7 --data.path=gs://BUCKET/records \
         --mesh.fsdp=128    # a TPU pod
-    python -m experiments.gpt3_6b7 --scale=laptop    # 2 CPU cores: minutes
+    python -m experiments.gpt3_6b7 --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_6b7 --scale=test      # seconds
 
 32 layers of 4,096, every second of which sees a band of 256 tokens, on 300 billion tokens. Batches of 2.1 million

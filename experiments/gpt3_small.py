@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_small --data.path=gs://BUCKET/records    # 64 TPU v4 chips
-    python -m experiments.gpt3_small --scale=laptop    # 2 CPU cores: minutes
+    python -m experiments.gpt3_small --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_small --scale=test      # seconds
 
 12 layers of 768, every second of which sees a band of 256 tokens, on 300 billion tokens. Batches of 0.5 million tokens

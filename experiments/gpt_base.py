@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=word-bpe --vocab=40478
     python -m experiments.gpt_base --data.path=gs://BUCKET/records    # 16 TPU v3 chips, or more
-    python -m experiments.gpt_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m experiments.gpt_base --scale=laptop                     # 2 CPU cores: 40 minutes
     python -m experiments.gpt_base --scale=test                       # seconds
 
 12 layers of 768 on BooksCorpus: 100 epochs in batches of 64 rows of 512 tokens, which for its billion tokens are three

@@ -2,7 +2,7 @@
 
     python -m experiments.llama_13b --data.path=gs://BUCKET/records --hosts.distributed=True \\
         --mesh.fsdp=128    # 128 TPU v4 chips, or more
-    python -m experiments.llama_13b --scale=laptop                     # 2 CPU cores: minutes
+    python -m experiments.llama_13b --scale=laptop                     # 2 CPU cores: 40 minutes
     python -m experiments.llama_13b --scale=test                       # seconds
 
 40 layers of 5120, 1.0 trillion tokens in batches of 2048 rows of 2048, here in 8 micro-steps. The paper used A100s. Its

@@ -2,7 +2,7 @@
 
     python -m experiments.llama_33b --data.path=gs://BUCKET/records --hosts.distributed=True \\
         --mesh.fsdp=64 --mesh.tensor=4    # 256 TPU v4 chips, or more
-    python -m experiments.llama_33b --scale=laptop                     # 2 CPU cores: minutes
+    python -m experiments.llama_33b --scale=laptop                     # 2 CPU cores: 40 minutes
     python -m experiments.llama_33b --scale=test                       # seconds
 
 60 layers of 6656, 1.4 trillion tokens in batches of 2048 rows of 2048, here in 8 micro-steps. The paper used A100s. Its

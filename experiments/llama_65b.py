@@ -2,7 +2,7 @@
 
     python -m experiments.llama_65b --data.path=gs://BUCKET/records --hosts.distributed=True \\
         --mesh.fsdp=128 --mesh.tensor=4    # 512 TPU v4 chips, or more
-    python -m experiments.llama_65b --scale=laptop                     # 2 CPU cores: minutes
+    python -m experiments.llama_65b --scale=laptop                     # 2 CPU cores: 40 minutes
     python -m experiments.llama_65b --scale=test                       # seconds
 
 80 layers of 8192, 1.4 trillion tokens in batches of 2048 rows of 2048, here in 4 micro-steps. The paper used A100s. Its

@@ -2,7 +2,7 @@
 
     python -m experiments.llama_7b --data.path=gs://BUCKET/records --hosts.distributed=True \\
         --mesh.fsdp=64    # 64 TPU v4 chips, or more
-    python -m experiments.llama_7b --scale=laptop                     # 2 CPU cores: minutes
+    python -m experiments.llama_7b --scale=laptop                     # 2 CPU cores: 40 minutes
     python -m experiments.llama_7b --scale=test                       # seconds
 
 32 layers of 4096, 1.0 trillion tokens in batches of 2048 rows of 2048, here in 16 micro-steps. The paper used A100s.

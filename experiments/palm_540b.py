@@ -2,7 +2,7 @@
 
     python -m experiments.palm_540b --data.path=gs://BUCKET/records --hosts.distributed=True \\
         --mesh.fsdp=128 --mesh.tensor=16    # 2048 TPU v4 chips, or more
-    python -m experiments.palm_540b --scale=laptop                      # 2 CPU cores: minutes
+    python -m experiments.palm_540b --scale=laptop                      # 2 CPU cores: 40 minutes
     python -m experiments.palm_540b --scale=test                        # seconds
 
 118 layers of 18,432, 780 billion tokens in rows of 2048, of which a batch has 512, then 1024, then 2048, here in 4
