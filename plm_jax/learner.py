@@ -112,6 +112,8 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
 
 def tokenizer_of(folder: epath.PathLike) -> Tokenizer | None:
   """That of a run or checkpoint, None where it has none."""
+  if convert.is_checkpoint(folder):
+    return convert.load(folder, heads=(), lazy=True).tokenizer
   try:
     return load_tokenizer(folder)
   except TokenizerError:

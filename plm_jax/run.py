@@ -107,8 +107,11 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
   if jax.process_index() > 0:
     multihost_utils.sync_global_devices('records')
   text, folders = dataclasses.asdict(config.data.prepare), []
-  if config.warm_start and not text['tokenizer'] and tokenizer_of(config.warm_start):
-    text['tokenizer'] = config.warm_start
+  if config.warm_start and not text['tokenizer'] and (found := tokenizer_of(config.warm_start)):
+    # In our own form, whatever form a checkpoint has it in.
+    place = epath.Path(cache_folder()) / 'tokenizers' / found.hash[:16]
+    found.save(place)
+    text['tokenizer'] = str(place)
   for source in config.data.path:
     if '://' not in source and source.startswith('~'):
       source = os.path.expanduser(source)
