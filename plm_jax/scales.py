@@ -39,7 +39,7 @@ def laptop(paper: Experiment) -> Experiment:
   if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
     optim = dict(peak=0.01 if paper.optim.schedule == 'constant' else 0.03, warmup=100)
   block = dataclasses.replace(small.model.block, dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
-  if block.fan == 'none':
+  if not block.fan_in:
     block = dataclasses.replace(block, init_std=init_std)
   if block.out_std:
     block = dataclasses.replace(block, out_std=init_std * (2 * small.model.stack.layers) ** -0.5)

@@ -64,9 +64,10 @@ class BlockConfig:
   """standard deviation of initial weights, normal cut at twice that"""
   out_std: float = 0.0
   """that of the projections back into the residual stream; 0: init_std (GPT-2: init_std / sqrt(2N))"""
-  fan: Literal['none', 'in', 'both'] = 'none'
-  """matrices inside a layer have instead 1 / sqrt(their inputs), queries less by what logits are not scaled by (T5); or
-  the same of the mean of inputs and outputs (the original Transformer)"""
+  fan_in: bool = False
+  """matrices inside a layer have 1 / sqrt(their inputs) instead, queries less by what logits are not scaled by (T5)"""
+  fan_out: bool = False
+  """that of the mean of inputs and outputs (the original Transformer)"""
   dtype: Dtype = 'float32'
   """what matrix products compute in; parameters, softmax, norms and losses stay float32"""
 
@@ -100,9 +101,9 @@ class BlockConfig:
 
   def weights(self, inputs: int, outputs: int, out: bool = False, gain: float = 1.0) -> nn.initializers.Initializer:
     """Of a matrix inside a layer; out: one that leads back into the residual stream."""
-    if self.fan == 'none':
+    if not self.fan_in:
       return self.out_init if out else self.init
-    return truncated_normal(gain * (inputs if self.fan == 'in' else (inputs + outputs) / 2) ** -0.5)
+    return truncated_normal(gain * ((inputs + outputs) / 2 if self.fan_out else inputs) ** -0.5)
 
   @property
   def out_init(self) -> nn.initializers.Initializer:

@@ -24,7 +24,7 @@ def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> Deco
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=4 * width, head_size=256, kv_heads=1, activation='silu', gated=True,
       norm='layer_scale', norm_at='pre', parallel=True, norm_eps=1e-6, bias=False, position=Rope(), dropout=0.0,
-      attention_dropout=0.0, init_std=1.0, fan='in', dtype=dtype)
+      attention_dropout=0.0, init_std=1.0, fan_in=True, dtype=dtype)
   return DecoderConfig(
       vocab=256_000, block=block, stack=StackConfig(layers), max_length=2048, absolute='none', tied=True,
       logit_factor=width ** -0.5)

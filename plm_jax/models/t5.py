@@ -29,7 +29,7 @@ def sized(
   """v1.0: 32,100 pieces, in a table of 32,128 rows; as many layers on both sides, which see rows of any length."""
   block = BlockConfig(
       width=width, heads=heads, head_size=head_size, mlp_dim=mlp_dim, activation='relu', norm='rms', norm_at='pre',
-      norm_eps=1e-6, bias=False, logit_scale=1.0, position=Buckets(), mlp_dropout=0.1, init_std=1.0, fan='in',
+      norm_eps=1e-6, bias=False, logit_scale=1.0, position=Buckets(), mlp_dropout=0.1, init_std=1.0, fan_in=True,
       dtype=dtype)
   return EncoderDecoderConfig(
       block=block, stack=StackConfig(layers), decoder=StackConfig(layers), last_dropout=True,

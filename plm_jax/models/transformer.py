@@ -20,7 +20,7 @@ def sized(
   """
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim, activation='relu', norm_eps=1e-5, dropout=dropout,
-      attention_dropout=0.0, init_std=width ** -0.5, fan='both', dtype=dtype)
+      attention_dropout=0.0, init_std=width ** -0.5, fan_in=True, fan_out=True, dtype=dtype)
   return EncoderDecoderConfig(
       vocab=37_000, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
       absolute='sinusoidal', embed_factor=width ** 0.5)
