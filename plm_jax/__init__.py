@@ -7,8 +7,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 
 # jaxlib 0.10 computes wrongly, now and then, what it has fused for the CPU, unless that is a product: a vmapped
-# pullback of attention was off by more than its size. 0.12 is right. The fused products are what is fast.
+# pullback of attention was off by more than its size. 0.12 is right. Products on their own are what is fast.
 FUSIONS = '--xla_cpu_experimental_ynn_fusion_type'
 if importlib.metadata.version('jaxlib').startswith('0.10.') and FUSIONS not in os.environ.get('XLA_FLAGS', ''):
-  os.environ['XLA_FLAGS'] = (f'{os.environ.get("XLA_FLAGS", "")} {FUSIONS}=LIBRARY_FUSION_TYPE_DOT,'
-                             'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT').strip()
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {FUSIONS}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT'.strip()

@@ -60,6 +60,26 @@ def test_dense_contracts_trailing_with_leading_axes():
   np.testing.assert_allclose(y, np.einsum('bha,had->bd', x, kernel) + bias)
 
 
+@pytest.mark.parametrize('features', [(2, 2), (3, 4)], ids=['fewer features than inputs', 'more'])
+def test_dense_gradients(features):
+  """Beside those of the definition, in float64, and twice: the one of the gradient too."""
+  with jax.enable_x64(True):
+    draw = np.random.default_rng(0).normal
+    x, kernel, bias, pull = (draw(size=size) for size in ((3, 2, 5), (5, *features), features, (3, 2, *features)))
+    axes = (None,) * (1 + len(features))
+    def ours(x, kernel, bias):
+      return Dense(features, axes, dtype=jnp.float64).apply({'params': {'kernel': kernel, 'bias': bias}}, x)
+    def theirs(x, kernel, bias):
+      return jnp.einsum('abi,ixy->abxy', x, kernel) + bias
+    def gradients(f, *args):
+      return jax.grad(lambda *args: (f(*args) ** 2 * pull).sum(), (0, 1, 2))(*args)
+    def again(f, *args):
+      return jax.grad(lambda *args: sum((y ** 2).sum() for y in gradients(f, *args)), (0, 1, 2))(*args)
+    for derive in (gradients, again):
+      jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), *(
+          jax.jit(lambda *args, f=f, derive=derive: derive(f, *args))(x, kernel, bias) for f in (ours, theirs)))
+
+
 def test_initial_weights_are_cut_at_two_deviations():
   x = np.asarray(truncated_normal(0.02)(jax.random.key(0), (400, 500), jnp.float32))
   assert np.abs(x).max() <= 0.04 + 1e-6
