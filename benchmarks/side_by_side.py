@@ -62,9 +62,14 @@ class Worker:
 
 
 def contest(facts: dict[str, float], work: Callable[[], object], repeats: int) -> None:
-  """The contestant's end: reports its facts, then times `work`, `repeats` times a round."""
+  """The contestant's end: reports its facts, then times `work`, `repeats` times a round.
+
+  Each round begins with work that is not timed: it takes back the memory that went to another meanwhile, for which a
+  virtual machine asked its host for seconds.
+  """
   print(json.dumps(facts), flush=True)
   for _ in sys.stdin:
+    work()
     seconds = []
     for _ in range(repeats):
       began = time.perf_counter()
