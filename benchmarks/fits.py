@@ -40,6 +40,7 @@ PODS = {
     't5_v1_1_large': 'v3:16x32', 't5_v1_1_xl': 'v4:8x8x8 --mesh.fsdp=16', 't5_v1_1_xxl': 'v4:8x8x16 --mesh.fsdp=128',
     'mt5_small': 'v3:16x16', 'byt5_small': 'v3:16x16', 't5_small_tasks': 'v3:2x2', 'bart_base': 'v3:4x4',
     'bart_large': 'v3:32x32', 'bart_translation_source': 'v3:4x4', 'bart_translation': 'v3:4x4',
+    'mbart_large': 'v4:8x8x8 --mesh.fsdp=8 --train.accumulate=4', 'ul2_20b': 'v4:8x8x8 --mesh.fsdp=128',
     'transformer_base': 'v3:2x2', 'transformer_big': 'v3:4x4',
 }
 

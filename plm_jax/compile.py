@@ -89,7 +89,7 @@ def compile_run(config: Experiment) -> list[Report]:
   pad = max(config.model.padding, 0)
   vocab = config.model.vocab
   learner = make_learner(config, Vocab(vocab, pad, unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,
-                                       smask=10, sentinel=vocab - 1))
+                                       smask=10, sentinel=vocab - 1, sentinels=1000, language=11))
   print(f'{config.name} on {config.topology}: {len(devices)} x {kind}, mesh '
         f'{" x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())}, compiled by '
         f'{", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "libtpu"))}')

@@ -185,6 +185,9 @@ def check(config: Experiment) -> None:
   if not config.data.temperature > 0 or config.data.cap < 0:
     raise ConfigError(f'--data.temperature is above 0 and --data.cap not below, got {config.data.temperature} and '
                       f'{config.data.cap}')
+  languages = getattr(config.objective, 'languages', ())
+  if languages and len(languages) != len(config.data.path):
+    raise ConfigError(f'--objective.languages gives {languages} for {len(config.data.path)} corpora: one each')
   weights = config.data.weights
   if weights and (config.data.cap or config.data.temperature != 1):
     raise ConfigError('--data.weights are shares as they are: leave out --data.cap and --data.temperature')

@@ -18,6 +18,7 @@ from plm_jax.config import (
 )
 from plm_jax.data.prepare import PrepareConfig
 from plm_jax.layers.block import BlockConfig
+from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, Single
 
@@ -87,6 +88,7 @@ def test_phases_are_not_free():
     ('model.max_length', 63, 'rows of 64 tokens do not fit the model: --model.max-length is 63'),
     ('train.phases', (Phase(1, 7, 8),), 'rows of 7 tokens leave no room for text'),
     ('data.assembly', 'packed', '--data.assembly packed joins documents'),
+    ('objective', DenoisingAutoencoder(languages=('de_DE', 'ro_RO')), r"'ro_RO'\) for 1 corpora: one each"),
     ('data.weights', (1.0, 2.0), r'--data.weights gives \(1.0, 2.0\) for 1 corpora'),
     ('data.weights', (-1.0,), 'not negative'), ('data.weights', (0.0,), 'not negative')])
 def test_what_cannot_work_is_refused_before_anything_is_written(path, value, message):

@@ -122,3 +122,22 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
     assert len(generate.generate(ours, ['Bada kofu.'], GenerationConfig(4))[0]) == 1
   if 'mlm' in ours.heads:
     assert len(fill_mask.fill(ours, ['Bada [MASK] kofu.'], top=3)[0][0]) == 3
+
+
+def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path):
+  """Of a T5 it writes a tokenizer.json alone: no model of SentencePiece."""
+  first = dataclasses.replace(smallest('t5_small'), output=str(tmp_path / 'first'))
+  first = dataclasses.replace(
+      first, data=dataclasses.replace(first.data, path=(str(corpus),)),
+      train=dataclasses.replace(first.train, phases=(Phase(1, 32, 8),), eval_every=1))
+  run(first)
+  trained = learner.load(first.folder)
+  convert.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, family='t5')
+  (tmp_path / 'out' / 'spiece.model').unlink()
+  folder = str(tmp_path / 'out')
+  again = run(dataclasses.replace(
+      first, output=str(tmp_path / 'again'), warm_start=folder, optim=dataclasses.replace(first.optim, peak=0.0)))
+  assert again
+  warm = learner.load(str(tmp_path / 'again'))
+  assert warm.tokenizer.pieces == trained.tokenizer.pieces
+  jax.tree.map(np.testing.assert_array_equal, warm.params, trained.params)

@@ -9,7 +9,7 @@ from plm_jax.convert.rules import ConvertError
 from plm_jax.tokenizers import LanguagePieces, SentencePiece
 from plm_jax.tokenizers.contract import CONFIG
 from plm_jax.tokenizers.languages import FIRST, LANGUAGES, MASK
-from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, Layout
+from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, SENTINELS, Layout
 
 # What SentencePiece does beside its map of characters, or what comes to the same; its first step joins spaces.
 KNOWN = ('Strip', 'WhitespaceSplit', 'Metaspace', 'Replace')
@@ -39,7 +39,9 @@ def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece |
     # T5's sentinels are behind the model's own pieces, whether the file counts them among these or not.
     own = vocab[:next((n for n, piece in enumerate(pieces) if piece.startswith('<extra_id_')), len(vocab))]
     unnamed = model(own, said['model']['unk_id'], special, charsmap)
-    found = SentencePiece(model(own, said['model']['unk_id'], special, charsmap, SentencePiece(unnamed).layout))
+    found = SentencePiece(
+        model(own, said['model']['unk_id'], special, charsmap, SentencePiece(unnamed).layout),
+        sentinels=sum(piece.startswith('<extra_id_') for piece in special) or SENTINELS)
   ids = dict(enumerate(found.pieces))
   given = {**dict(enumerate(pieces)), **{token['id']: token['content'] for token in said.get('added_tokens', [])}}
   if ids != given:

@@ -41,6 +41,8 @@ class TextConfig:
   layout: tokenizers.Layout | Literal['gpt2'] = 'bert'
   """Special pieces of the SentencePiece model to train: as BERT has them, or ALBERT, DeBERTa, XLNet, GLM, T5 or
   mBART; of a WordPiece vocabulary, BERT's or GLM's; of byte-level BPE, RoBERTa's (bert) or GPT-2's."""
+  sentinels: int = 100
+  """Of the layout t5: ids that stand for spans which are left out, as many as a row may have of them."""
   sample: int = 50_000_000
   """Characters of text to train the tokenizer on, spread over the source."""
   sentences: encode.Sentences = 'split'
@@ -63,7 +65,7 @@ class TextConfig:
   def __post_init__(self):
     if not 0 <= self.heldout < 1:
       raise ValueError(f'heldout is a share of the documents, from 0 to below 1, not {self.heldout}.')
-    for field in ('sample', 'shard_tokens'):
+    for field in ('sample', 'shard_tokens', 'sentinels'):
       if getattr(self, field) < 1:
         raise ValueError(f'{field} must be positive, not {getattr(self, field)}.')
     if self.newlines and self.segmenter != 'none':
@@ -244,7 +246,8 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     raise tokenizers.TokenizerError(f'the layout gpt2 is one of byte-bpe, not of {config.kind}.')
   else:
     algorithm = 'bpe' if config.kind == 'sentencepiece-bpe' else 'unigram'
-    tokenizer = tokenizers.train_sentencepiece(texts, config.vocab, algorithm, config.lowercase, layout=config.layout)
+    tokenizer = tokenizers.train_sentencepiece(
+        texts, config.vocab, algorithm, config.lowercase, layout=config.layout, sentinels=config.sentinels)
   print(f'trained a {config.kind} tokenizer of {tokenizer.vocab.size:,} pieces in {time.monotonic() - began:.0f} s')
   return tokenizer
 
@@ -267,9 +270,11 @@ def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -
     del settings['segmenter']  # records from before there were segmenters are the same
   if not config.newlines:
     del settings['newlines']
+  if config.sentinels == 100:
+    del settings['sentinels']
   if tokenizer:
-    for field in ('kind', 'vocab', 'lowercase', 'layout', 'sample'):
-      del settings[field]
+    for field in ('kind', 'vocab', 'lowercase', 'layout', 'sample', 'sentinels'):
+      settings.pop(field, None)
     settings['tokenizer'] = tokenizer.hash
   settings['source'] = sources.fingerprint(config.source)
   return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

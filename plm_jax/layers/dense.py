@@ -22,7 +22,7 @@ class Dense(nn.Module):
   init: nn.initializers.Initializer = nn.initializers.truncated_normal(0.02)
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x) -> Any:
     inputs = x.shape[x.ndim - (len(self.axes) - len(self.features)):]
     kernel = self.param('kernel', named(self.init, self.axes), (*inputs, *self.features), jnp.float32)
     y = product(len(inputs), x.astype(self.dtype), kernel.astype(self.dtype))

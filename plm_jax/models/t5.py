@@ -3,7 +3,8 @@ arXiv:2105.13626); `mt5` has the multilingual one.
 
 Parameters of the released checkpoints: small 60,506,624, base 222,903,552, large 737,668,096, 3B 2,851,598,336, 11B
 11,307,321,344 (the paper: 60M, 220M, 770M, 3B, 11B); v1.1 small 76,961,152, base 247,577,856, large 783,150,080, xl
-2,849,757,184, xxl 11,135,332,352; ByT5 300M, 582M, 1.23B, 3.74B and 12.9B (its table 1).
+2,849,757,184, xxl 11,135,332,352; UL2 (Tay et al. 2023, arXiv:2205.05131) 19,459,613,696 (20B); ByT5 300M, 582M, 1.23B,
+3.74B and 12.9B (its table 1).
 
 Attention logits are not scaled; queries begin smaller instead, as released. The tied output matrix is the token table,
 and logits are divided by sqrt(D); from v1.1 on there are two matrices, no such factor, a gated network, and no dropout
@@ -81,6 +82,13 @@ def v1_1_xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
 def v1_1_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   return second(sized(24, 4096, 64, 10_240, dtype=dtype))
+
+
+def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Tay et al. 2023, section 5.1: as v1.1, with SwiGLU and one table for tokens."""
+  config = second(sized(32, 4096, 16, 16_384, 256, dtype))
+  return dataclasses.replace(
+      config, block=dataclasses.replace(config.block, activation='silu'), tied=True, logit_factor=4096 ** -0.5)
 
 
 def of_bytes(config: EncoderDecoderConfig, encoder: int, decoder: int) -> EncoderDecoderConfig:

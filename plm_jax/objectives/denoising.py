@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from plm_jax.objectives import noise
 from plm_jax.objectives.clm import boundaries
 from plm_jax.objectives.seq2seq import SequenceToSequence, pair
+from plm_jax.tokenizers.languages import LANGUAGES
 
 
 class Text(NamedTuple):
@@ -168,15 +169,24 @@ Noise = TokenMasking | TokenDeletion | TextInfilling | TokenInsertion | Sentence
 class DenoisingAutoencoder(SequenceToSequence):
   """Lewis et al. 2020, section 2.2: <s> text with noise </s> is read, <s> text </s> is written behind a </s>.
 
-  Noises are applied one after another, sentences first as released; documents of a row are one text.
+  Noises are applied one after another, sentences first as released; documents of a row are one text. Of a tokenizer
+  that names languages, text </s> LANGUAGE is read, and text </s> LANGUAGE is written behind a LANGUAGE (Liu et al.
+  2020, section 2.2).
   """
 
   noises: tuple[Noise, ...] = (SentencePermutation(), TextInfilling())
   """what is done to the text, in this order; those of section 5.1"""
+  languages: tuple[str, ...] = ()
+  """of each corpus, such as de_DE; none: of all of them that of the tokenizer, where it names one (mBART)"""
+
+  def __post_init__(self):
+    super().__post_init__()
+    if unknown := {*self.languages} - {*LANGUAGES}:
+      raise ValueError(f'{", ".join(sorted(unknown))} is no language of mBART, which has {", ".join(LANGUAGES)}')
 
   @property
   def needs(self) -> tuple[str, ...]:
-    return 'pad', 'mask'
+    return 'pad', 'mask', *['language'] * bool(self.languages)
 
   def grown(self, size: int) -> int:
     for some in self.noises:
@@ -192,10 +202,12 @@ class DenoisingAutoencoder(SequenceToSequence):
   def corrupt(self, key, windows, vocab):
     """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights [B, M]."""
     keys = noise.example_keys(key, windows)
+    names = [vocab.language + LANGUAGES.index(name) for name in self.languages] or [vocab.source]
+    language = jnp.array(names)[windows['corpus'] if self.languages else jnp.zeros_like(windows['corpus'])]
     return jax.vmap(lambda *row: self.row(*row, vocab=vocab))(
-        keys, windows['tokens'], windows['segments'], windows['sentences'])
+        keys, windows['tokens'], windows['segments'], windows['sentences'], language)
 
-  def row(self, key, tokens, segments, sentences, vocab):
+  def row(self, key, tokens, segments, sentences, language, vocab):
     begin, end = boundaries(vocab)
     size, window = (segments > 0).sum(), tokens.shape[0]
     room = self.grown(window)
@@ -203,13 +215,21 @@ class DenoisingAutoencoder(SequenceToSequence):
     text = Text(jnp.pad(tokens, (0, more)), jnp.pad(sentences, (0, more)), size)
     for number, some in enumerate(self.noises):
       text = some.apply(jax.random.fold_in(key, number), text, vocab)
-    return pair(between(begin, text.tokens, text.size, end, size), between(begin, tokens, size, end, size),
-                room + 2, window + 2, end, vocab.pad)
+    if vocab.source < 0:
+      around, start = (begin, (end,)), end
+    else:
+      around, start = (None, (end, language)), language
+    return pair(framed(text.tokens, text.size, *around, size), framed(tokens, size, *around, size),
+                room + 2, window + 2, start, vocab.pad)
 
 
-def between(begin, tokens, count, end, size):
-  """`count` of tokens [N] between two special ones -> (tokens [N + 2], how many count); of a text of size 0: none."""
-  row = jnp.pad(tokens, 1).at[0].set(begin).at[count + 1].set(end)
+def framed(tokens, count, before, behind, size):
+  """`count` of tokens [N] with two special ones, one `before` them or None -> (tokens [N + 2], how many count); of a
+  text of size 0: none."""
+  row = jnp.pad(tokens, (0, 2)) if before is None else jnp.pad(tokens, 1).at[0].set(before)
+  first = count + 2 - len(behind)
+  for number, some in enumerate(behind):
+    row = row.at[first + number].set(some)
   return row, jnp.where(size > 0, count + 2, 0)
 
 

@@ -232,6 +232,8 @@ class MixtureOfDenoisers(SequenceToSequence):
     most = max(some.mode for some in self.denoisers)
     if spans + 1 + most > self.sentinels:
       raise ValueError(f'rows of {length} tokens need {spans + 1 + most} sentinels, and there are {self.sentinels}')
+    if vocab.sentinels < self.sentinels:
+      raise ValueError(f'the tokenizer has {vocab.sentinels} sentinels, and the objective expects {self.sentinels}')
     return jax.vmap(lambda key, tokens, segments: self.row(key, tokens, (segments > 0).sum(), length, vocab))(
         keys, windows['tokens'], windows['segments'])
 

@@ -35,11 +35,14 @@ class Vocab:
   source: int = -1  # stands behind a text that is read, the name of its language (mBART)
   target: int = -1  # begins what is written, the name of its language
   sentinel: int = -1  # stands for the first of several blanks; those of the others have the ids below it (T5)
+  sentinels: int = 100  # how many of them there are, where there is one
+  language: int = -1  # the first of `languages.LANGUAGES`; the others follow (mBART)
 
   @property
   def specials(self) -> tuple[int, ...]:
     """The special ids that exist, ascending."""
-    return tuple(sorted({getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'size'} - {-1}))
+    roles = {f.name for f in dataclasses.fields(self)} - {'size', 'sentinels'}
+    return tuple(sorted({getattr(self, role) for role in roles} - {-1}))
 
 
 class Tokenizer(Protocol):

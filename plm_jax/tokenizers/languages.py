@@ -47,7 +47,7 @@ class LanguagePieces:
     self._ids = {piece: self.pieces.index(piece, size * (piece not in FIRST)) for piece in (*FIRST, *LANGUAGES, MASK)}
     self.vocab = Vocab(
         len(self.pieces), bos=0, pad=1, eos=2, unk=3, mask=self._ids[MASK], source=self._ids[self.source],
-        target=self._ids[self.target])
+        target=self._ids[self.target], language=self._ids[LANGUAGES[0]])
     self.starts_word = np.concatenate([
         np.ones(4, bool), self._plain.starts_word[3:], np.ones(len(LANGUAGES) + 1, bool)])
 

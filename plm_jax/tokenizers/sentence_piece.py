@@ -38,9 +38,9 @@ class SentencePiece:
   kind = 'sentencepiece'
   spaced = False
 
-  def __init__(self, model: bytes, text: PlainText | None = None):
-    """`model` is the serialised SentencePiece model; text: what is done before it. Raises TokenizerError for another
-    kind of model."""
+  def __init__(self, model: bytes, text: PlainText | None = None, sentinels: int = 100):
+    """`model` is the serialised SentencePiece model; text: what is done before it; sentinels: T5's, which come behind a
+    model that has none. Raises TokenizerError for another kind of model."""
     self.model = model
     self.text = text
     self._normalizer = text and text.normalizer()
@@ -56,7 +56,7 @@ class SentencePiece:
     if self.layout == 'deberta' and '[MASK]' not in self.pieces:
       self.pieces.append('[MASK]')  # behind the model's, as released
     if self.layout == 't5' and not any(map(SENTINEL.search, self.pieces)):
-      self.pieces += [f'<extra_id_{number}>' for number in reversed(range(SENTINELS))]  # behind the model's too
+      self.pieces += [f'<extra_id_{number}>' for number in reversed(range(sentinels))]  # behind the model's too
     ids = {piece: i for i, piece in enumerate(self.pieces)}
     first = lambda *names: next((ids[name] for name in names if name in ids), -1)
     self.vocab = Vocab(
@@ -65,6 +65,7 @@ class SentencePiece:
         bos=self._processor.bos_id(), eos=self._processor.eos_id(),
         # mT5 has them in the model, with a space in front.
         sentinel=first('<extra_id_0>', '▁<extra_id_0>'),
+        sentinels=len([piece for piece in self.pieces if SENTINEL.match(piece)]) or SENTINELS,
         **{role: first(name) for name, role in BLANKS.items()})
     self.starts_word = np.array([i >= size or self._starts_word(i) for i in range(len(ids))])
 
@@ -72,8 +73,8 @@ class SentencePiece:
   def load(cls, file: epath.PathLike) -> 'SentencePiece':
     file = epath.Path(file)
     try:
-      tokenizer = cls(file.read_bytes())
       said = json.loads((file.parent / CONFIG).read_text()) if (file.parent / CONFIG).exists() else {}
+      tokenizer = cls(file.read_bytes(), sentinels=said.get('extra_ids', SENTINELS))
       if 'keep_accents' in said or tokenizer.layout in ('albert', 'xlnet'):
         # Released ALBERTs are lower-cased and leave it to their class to know.
         text = PlainText(said.get('do_lower_case', tokenizer.layout == 'albert'), not said.get('keep_accents', False))
@@ -187,6 +188,8 @@ class SentencePiece:
       names['additional_special_tokens'] = [*BLANKS]
     if self.sentinels:
       names['additional_special_tokens'] = [self.pieces[i] for i in self.sentinels]
+    if len(self.sentinels) not in (0, SENTINELS):
+      names['extra_ids'] = len(self.sentinels)
     if self.text:
       # The names that transformers has for it.
       names |= {'do_lower_case': self.text.lowercase, 'keep_accents': not self.text.strip_accents}
@@ -232,6 +235,7 @@ def train_sentencepiece(
     coverage: float = 0.9995,
     byte_fallback: bool = False,
     layout: Layout = 'bert',
+    sentinels: int = 100,
 ) -> SentencePiece:
   """A model of exactly `size` pieces: special ones, then those learnt.
 
@@ -239,7 +243,7 @@ def train_sentencepiece(
   <pad> 0, <unk> 1, [CLS], [SEP], [MASK], and text made plain; xlnet: <unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>,
   <eod>, <eop>, and text made plain; deberta: [PAD] 0, [CLS], [SEP], [UNK], and [MASK] behind all; glm, not as released:
   <pad> 0, <unk> 1, <|endoftext|>, [CLS], [SEP], [MASK] and those of its blanks; llama: <unk> 0, <s>, </s>, the 256
-  bytes, every digit alone, and text left as it is; t5: <pad> 0, </s>, <unk>, and 100 sentinels behind all, from the
+  bytes, every digit alone, and text left as it is; t5: <pad> 0, </s>, <unk>, and `sentinels` behind all, from the
   last to the first; mbart: <unk> 0, <s>, </s>, for `LanguagePieces`, which has more. `coverage` is the share of the
   characters that get pieces; with `byte_fallback` the others become bytes instead of <unk>. The same texts give the
   same model. Raises TokenizerError when the text is empty or too little for `size`.
@@ -256,7 +260,7 @@ def train_sentencepiece(
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(line for some in ((first,), lines) for line in some),
         model_writer=model,
-        vocab_size=size - BEHIND.get(layout, 0),
+        vocab_size=size - {'deberta': 1, 't5': sentinels}.get(layout, 0),
         model_type=algorithm,
         character_coverage=coverage,
         **{'byte_fallback': byte_fallback,
@@ -267,7 +271,7 @@ def train_sentencepiece(
   except RuntimeError as error:
     reason = ' '.join(str(error).split())
     raise TokenizerError(f'cannot train a SentencePiece model of {size} pieces from this text: {reason}') from error
-  return SentencePiece(model.getvalue(), plain)
+  return SentencePiece(model.getvalue(), plain, sentinels)
 
 
 LAYOUTS: dict[Layout, dict[str, Any]] = {
@@ -286,9 +290,7 @@ LAYOUTS: dict[Layout, dict[str, Any]] = {
     't5': dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, pad_piece='<pad>'),
     'mbart': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2),
 }
-# Pieces that are not the model's.
-SENTINELS = 100
-BEHIND: dict[Layout, int] = {'deberta': 1, 't5': SENTINELS}
+SENTINELS = 100  # of a T5 whose files do not say
 THREADS = 16  # fixed, whatever the machine: the sums of the training, and so the pieces, depend on it
 UNITS = re.compile("``|''|.", re.DOTALL)
 BYTE = re.compile('<0x[0-9A-F]{2}>')

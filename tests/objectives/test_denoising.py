@@ -17,6 +17,7 @@ from plm_jax.objectives.denoising import (
     TokenInsertion,
     TokenMasking,
 )
+from plm_jax.tokenizers import Vocab
 
 VOCAB = tiny.VOCAB
 TOKENS = [11, 12, 13, 21, 22, 31, 32, 33, 34, 41, 0, 0]
@@ -105,3 +106,21 @@ def test_rows_have_room_for_what_is_inserted():
   objective = DenoisingAutoencoder((TokenInsertion(0.2),))
   size = objective.window(512)
   assert size + np.ceil(0.2 * (size + 2)) + 2 <= 512 < size + 1 + np.ceil(0.2 * (size + 3)) + 2
+
+
+def test_languages_of_corpora():
+  """A text and the name of its corpus's language, or of the tokenizer's."""
+  vocab = Vocab(140, bos=0, pad=1, eos=2, mask=99, source=101, target=102, language=100)
+  tokens = np.array([[11, 12, 13, 21, 22], [31, 32, 33, 0, 0], [0] * 5], np.int32)
+  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=tokens // 10,
+                 **dict.fromkeys(('document', 'index', 'epoch'), np.arange(3)), corpus=np.array([1, 0, 1]))
+  for names, (first, second) in ((('cs_CZ', 'en_XX'), (103, 101)), ((), (101, 101))):
+    objective = DenoisingAutoencoder((TokenMasking(0.0),), languages=names)
+    batch = jax.device_get(jax.jit(lambda w, of=objective: of.corrupt(jax.random.key(0), w, vocab))(windows))
+    assert batch['tokens'].tolist() == [
+        [11, 12, 13, 21, 22, 2, first], [31, 32, 33, 2, second, 1, 1], [1] * 7]
+    assert batch['labels'].tolist() == [[11, 12, 13, 21, 22, 2, first], [31, 32, 33, 2, second, 0, 0], [0] * 7]
+    assert batch['decoder_tokens'].tolist() == [
+        [first, 11, 12, 13, 21, 22, 2], [second, 31, 32, 33, 2, 1, 1], [1] * 7]
+  with pytest.raises(ValueError, match='xx_XX is no language of mBART, which has ar_AR, cs_CZ'):
+    DenoisingAutoencoder(languages=('en_XX', 'xx_XX'))

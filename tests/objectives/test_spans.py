@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -147,3 +148,20 @@ def test_sentinels_are_enough():
   windows = jax.tree.map(jnp.asarray, tiny.windows(1, MixtureOfDenoisers().window(64)))
   with pytest.raises(ValueError, match='rows of 64 tokens need 4 sentinels, and there are 3'):
     MixtureOfDenoisers(sentinels=3).corrupt(jax.random.key(0), windows, VOCAB)
+  with pytest.raises(ValueError, match='the tokenizer has 100 sentinels, and the objective expects 101'):
+    MixtureOfDenoisers(sentinels=101).corrupt(jax.random.key(0), windows, VOCAB)
+
+
+def test_rows_of_the_paper_s_length():
+  """UL2's 512 tokens: half of a text in spans of three is 127 sentinels, and one more, and three modes."""
+  objective = MixtureOfDenoisers(UL2, sentinels=160)
+  vocab = dataclasses.replace(VOCAB, size=2000, sentinel=1999, sentinels=160)
+  tokens = np.random.default_rng(0).integers(5, 1800, (16, objective.window(512)), np.int32)
+  ones, number = np.ones_like(tokens), np.arange(16)
+  windows = dict(tokens=tokens, segments=ones, sentences=ones, document=number, index=number, corpus=0 * number,
+                 epoch=0 * number)
+  batch = jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(7), w, vocab))(windows))
+  modes = batch['tokens'][:, 0] - 1839
+  assert set(modes) == {1, 2, 3} and (batch['segments'].sum(1) <= 512).all()
+  used = [1999 - row[row > 1842].min() + 1 for row in batch['tokens']]
+  assert max(used) == 127 and batch['tokens'].shape == (16, 512)

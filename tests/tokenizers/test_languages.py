@@ -20,7 +20,7 @@ def trained():
 def test_ids_of_fairseq(trained):
   assert trained.pieces[:4] == ['<s>', '<pad>', '</s>', '<unk>']
   assert trained.pieces[-26:-23] == ['ar_AR', 'cs_CZ', 'de_DE'] and trained.pieces[-2:] == ['zh_CN', '<mask>']
-  assert trained.vocab == tokenizers.Vocab(97, bos=0, pad=1, eos=2, unk=3, mask=96, source=74, target=90)
+  assert trained.vocab == tokenizers.Vocab(97, bos=0, pad=1, eos=2, unk=3, mask=96, source=74, target=90, language=71)
   text = 'The cat sat on 中'
   assert ''.join(trained.pieces[i] for i in trained.encode(text)) == '▁' + text.replace(' ', '▁')
   assert trained.decode([*trained.encode(text), 2, 74, 96]) == text

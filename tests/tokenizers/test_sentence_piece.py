@@ -224,6 +224,19 @@ def test_sentinels(with_sentinels):
   assert with_sentinels.starts_word[70:].all()
 
 
+def test_another_number_of_sentinels(tmp_path):
+  """Is kept in the files: in ours, and in those for other libraries."""
+  tokenizer = tokenizers.train_sentencepiece(TEXTS, 74, layout='t5', sentinels=4)
+  assert tokenizer.vocab == tokenizers.Vocab(74, pad=0, eos=1, unk=2, sentinel=73, sentinels=4)
+  assert tokenizer.pieces[69:] == [tokenizer.pieces[69], *(f'<extra_id_{n}>' for n in (3, 2, 1, 0))]
+  vocabulary.save(tmp_path, tokenizer, 0)
+  assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['extra_ids'] == 4
+  again = tokenizers.load(tmp_path)
+  assert (again.pieces, again.vocab, again.hash) == (tokenizer.pieces, tokenizer.vocab, tokenizer.hash)
+  (tmp_path / 'spiece.model').unlink()
+  assert vocabulary.load(tmp_path).pieces == tokenizer.pieces
+
+
 def test_sentinels_in_text(with_sentinels):
   the, sat = (with_sentinels.encode(word) for word in ('the', 'sat'))
   assert not set(with_sentinels.encode('the <extra_id_1> sat')) & {168}
