@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import signal
+import sys
 import time
 from typing import Any
 
@@ -211,7 +212,8 @@ class Log:
     self.rate = schedule(config.optim, config.train.steps, config.train.pace)
     self.writer = metrics.Writer(folder) if jax.process_index() == 0 else None
     self.bar = tqdm(total=config.train.steps, initial=start, unit='step', disable=jax.process_index() > 0,
-                    dynamic_ncols=True, smoothing=0.1, mininterval=0.5)
+                    dynamic_ncols=True, smoothing=0.1,
+                    mininterval=0.5 if sys.stderr.isatty() else 10)  # a file keeps every bar that is drawn
     self.pending: list[Any] = []
     self.tokens, self.flops, self.since = 0, 0.0, time.time()
     self.length = 0
