@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_2b7 --data.path=gs://BUCKET/records \
-        --mesh.fsdp=64    # a TPU pod
+        --mesh.fsdp=64    # 64 TPU v4 chips
     python -m experiments.gpt3_2b7 --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_2b7 --scale=test      # seconds
 

@@ -1,7 +1,7 @@
 """GPT-3 large (Brown et al. 2020): 760 million parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
-    python -m experiments.gpt3_large --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.gpt3_large --data.path=gs://BUCKET/records    # 64 TPU v4 chips
     python -m experiments.gpt3_large --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_large --scale=test      # seconds
 

@@ -1,7 +1,7 @@
 """GPT-3 medium (Brown et al. 2020): 350 million parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
-    python -m experiments.gpt3_medium --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.gpt3_medium --data.path=gs://BUCKET/records    # 64 TPU v5p chips
     python -m experiments.gpt3_medium --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_medium --scale=test      # seconds
 

@@ -1,7 +1,8 @@
 """GPT-3 xl (Brown et al. 2020): 1.3 billion parameters.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
-    python -m experiments.gpt3_xl --data.path=gs://BUCKET/records    # a TPU pod
+    python -m experiments.gpt3_xl --data.path=gs://BUCKET/records \
+        --mesh.fsdp=8    # 64 TPU v4 chips
     python -m experiments.gpt3_xl --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_xl --scale=test      # seconds
 
