@@ -215,22 +215,20 @@ class DenoisingAutoencoder(SequenceToSequence):
     text = Text(jnp.pad(tokens, (0, more)), jnp.pad(sentences, (0, more)), size)
     for number, some in enumerate(self.noises):
       text = some.apply(jax.random.fold_in(key, number), text, vocab)
-    if vocab.source < 0:
-      around, start = (begin, (end,)), end
-    else:
-      around, start = (None, (end, language)), language
+    around, start = (((begin,), (end,)), end) if vocab.source < 0 else (((), (end, language)), language)
     return pair(framed(text.tokens, text.size, *around, size), framed(tokens, size, *around, size),
                 room + 2, window + 2, start, vocab.pad)
 
 
 def framed(tokens, count, before, behind, size):
-  """`count` of tokens [N] with two special ones, one `before` them or None -> (tokens [N + 2], how many count); of a
-  text of size 0: none."""
-  row = jnp.pad(tokens, (0, 2)) if before is None else jnp.pad(tokens, 1).at[0].set(before)
-  first = count + 2 - len(behind)
+  """`count` of tokens [N] with special ones around them -> (tokens [N and these], how many count); of a text of size 0:
+  none."""
+  row = jnp.pad(tokens, (len(before), len(behind)))
+  for number, some in enumerate(before):
+    row = row.at[number].set(some)
   for number, some in enumerate(behind):
-    row = row.at[first + number].set(some)
-  return row, jnp.where(size > 0, count + 2, 0)
+    row = row.at[len(before) + count + number].set(some)
+  return row, jnp.where(size > 0, len(before) + count + len(behind), 0)
 
 
 def places(text: Text):
