@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_6b7 --data.path=gs://BUCKET/records \
-        --mesh.fsdp=128    # a TPU pod
+        --mesh.fsdp=64    # 64 TPU v5p chips
     python -m experiments.gpt3_6b7 --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_6b7 --scale=test      # seconds
 
