@@ -5,7 +5,7 @@
     python -m plm_jax prepare GERMAN gs://BUCKET/de --tokenizer=gs://BUCKET/all/tokenizer
     python -m plm_jax prepare ROMANIAN gs://BUCKET/ro --tokenizer=gs://BUCKET/all/tokenizer
     python -m experiments.mbart_large --data.path gs://BUCKET/de gs://BUCKET/ro \\
-        --objective.languages de_DE ro_RO --mesh.fsdp=8 --train.accumulate=4    # 512 TPU v4 chips
+        --objective.languages de_DE ro_RO --mesh.fsdp=8 --train.accumulate=4    # a TPU pod
     python -m experiments.mbart_large --scale=laptop    # 2 CPU cores: 15 minutes
     python -m experiments.mbart_large --scale=test      # seconds
 

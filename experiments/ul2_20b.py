@@ -2,9 +2,9 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=sentencepiece-unigram \\
         --layout=t5 --sentinels=160 --no-lowercase --vocab=32128
-    python -m experiments.ul2_20b --data.path=gs://BUCKET/records --mesh.fsdp=128    # 512 TPU v4 chips
-    python -m experiments.ul2_20b --scale=laptop                                     # 2 CPU cores: 15 minutes
-    python -m experiments.ul2_20b --scale=test                                       # seconds
+    python -m experiments.ul2_20b --data.path=gs://BUCKET/records --mesh.fsdp=128    # a TPU pod
+    python -m experiments.ul2_20b --scale=laptop                              # 2 CPU cores: 15 minutes
+    python -m experiments.ul2_20b --scale=test                                # seconds
 
 32 + 32 layers of 4,096 with SwiGLU, on C4: two million steps of 1,024 rows of 512 tokens. Of a row one of seven
 denoisers is asked: spans of 3 or 8 tokens on average, 15% of the text; the end of the text; spans as many as half of
