@@ -93,7 +93,10 @@ class MaskedLM(Objective):
 
 
 def classification(name: str, logits, labels, weights):
-  """Cross-entropy and accuracy of logits [..., C] against labels [...], as (sum, weight) pairs."""
+  """Cross-entropy and accuracy of logits [..., C] against labels [...], as (sum, weight) pairs.
+
+  A label is right where no logit is above its own: one that shares the first place counts.
+  """
   loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   # The greatest is known from the loss; argmax would be a pass of its own, and a slow one on a CPU.
   correct = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
