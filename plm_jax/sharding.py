@@ -85,6 +85,16 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
   return x if mesh.empty or mesh.size == 1 else jax.lax.with_sharding_constraint(x, spec(names, x.shape, mesh))
 
 
+def gathered(x: jax.Array, *names: str | None) -> jax.Array:
+  """A parameter, whole along the axes that devices with rows of their own have split: what a product reads (ZeRO 3).
+
+  Left to itself the compiler sends the other operand around where that is smaller. With three mesh axes in use XLA then
+  gives rows to devices in another order than it takes them back (jax 0.10 to 0.12): silently, each gets another's.
+  """
+  rows = TABLE['batch']
+  return constrain(x, *(None if set(TABLE.get(name or '', ())) & set(rows) else name for name in names))
+
+
 def shardings(boxed, mesh: Mesh):
   """A tree whose parameters carry logical names (flax boxes) -> the same tree, unboxed, of NamedShardings.
 

@@ -1,4 +1,6 @@
+import dataclasses
 import functools
+import importlib
 
 from flax.linen import unbox
 import jax
@@ -8,8 +10,10 @@ import pytest
 import tiny
 
 from plm_jax import sharding, step
+from plm_jax.learner import make_learner
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.step import init_state, sharded_init
+from plm_jax.tokenizers.contract import Vocab
 
 MESHES = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor': (4, 1, 2), 'mixed': (2, 2, 2)}
 
@@ -42,6 +46,33 @@ def test_loss_and_gradient_are_those_of_one_device(windows, params, batch, singl
   tiny.assert_close(grads, single[0])
   for term, pair in single[1].items():
     np.testing.assert_allclose(losses[term], pair, rtol=1e-5, err_msg=term)
+
+
+SLOW = (
+    'deberta_v2_xlarge', 'xlnet_base', 'albert_base', 'llama_7b', 'palm_8b', 'glm_base', 't5_v1_1_small', 'bart_base')
+
+
+@pytest.mark.parametrize(
+    'recipe', ['bert_base', 'gpt2_small', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_a_row_each_on_a_mesh_of_three_axes(recipe):
+  """Where rows are small beside kernels, XLA would send rows around instead, and mix them up."""
+  config = importlib.import_module(f'experiments.{recipe}').recipe('test')
+  vocab = Vocab(512, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9, smask=10, sentinel=511,
+                sentinels=100)
+  learner = make_learner(dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=1)), vocab)
+  windows = tiny.windows(4, config.objective.window(32), shortest=16)
+  params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
+  batch = jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, vocab))(windows))
+  run = functools.partial(gradient, learner)
+  want = jax.device_get(jax.jit(run)(params, batch))
+  mesh = mesh_of('mixed')
+  with jax.set_mesh(mesh):
+    lie = layout(learner, windows, mesh).params
+    got = jax.device_get(jax.jit(run, out_shardings=(lie, None))(
+        jax.device_put(params, lie), sharding.to_devices(batch, 4, mesh)))
+  tiny.assert_close(got[0], want[0], 1e-4)
+  for term, pair in want[1].items():
+    np.testing.assert_allclose(got[1][term], pair, rtol=1e-5, err_msg=term)
 
 
 def test_corruption_is_that_of_one_device(learner, windows, batch):

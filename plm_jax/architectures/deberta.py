@@ -16,6 +16,7 @@ from plm_jax.layers.masks import of_batch
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.layers.norm import Norm
 from plm_jax.layers.stack import Layers, StackConfig
+from plm_jax.sharding import gathered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,10 +182,11 @@ class Convolution(nn.Module):
     cfg, block = self.cfg, self.cfg.block
     kernel = self.param('kernel', named(block.init, (None, None, 'width')), (cfg.conv, block.width, block.width))
     bias = self.param('bias', named(nn.initializers.zeros, ('width',)), (block.width,))
+    kernel = gathered(kernel.astype(x.dtype), None, None, 'width')
     def neighbours(shift):
       same = (shifted(segments, shift) == segments) & (segments > 0)
       return jnp.where(same[..., None], shifted(x, shift), 0)
-    found = sum(jnp.einsum('bld,de->ble', neighbours(place - cfg.conv // 2), kernel[place].astype(x.dtype))
+    found = sum(jnp.einsum('bld,de->ble', neighbours(place - cfg.conv // 2), kernel[place])
                 for place in range(cfg.conv)) + bias.astype(x.dtype)
     found = activation(cfg.conv_activation)(Dropout(block.dropout, name='dropout')(found, rows))
     norm = Norm(block.norm, block.norm_eps, block.compute, parent=None)

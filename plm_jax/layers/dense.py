@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.sharding import constrain, gathered
+
 
 class Dense(nn.Module):
   """x [..., *inputs] -> [..., *features]: contracts the trailing axes of x with the leading ones of the kernel.
@@ -25,10 +27,11 @@ class Dense(nn.Module):
   def __call__(self, x) -> Any:
     inputs = x.shape[x.ndim - (len(self.axes) - len(self.features)):]
     kernel = self.param('kernel', named(self.init, self.axes), (*inputs, *self.features), jnp.float32)
-    y = product(len(inputs), x.astype(self.dtype), kernel.astype(self.dtype))
+    y = product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype))
     if self.bias:
       axes = self.axes[len(inputs):]
-      y = plus(y, self.param('bias', named(nn.initializers.zeros, axes), self.features, jnp.float32).astype(self.dtype))
+      bias = self.param('bias', named(nn.initializers.zeros, axes), self.features, jnp.float32)
+      y = plus(y, gathered(bias.astype(self.dtype), *axes))
     return y
 
 
@@ -38,17 +41,18 @@ def contracted(inputs: int, x, kernel):
   return jax.lax.dot_general(x, kernel, (axes, ((), ())))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def product(inputs: int, x, kernel):
-  """`contracted`, whose gradients suit the device.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def product(inputs: int, axes: tuple[str | None, ...], x, kernel):
+  """`contracted`, with a kernel whose axes have these names.
 
-  In that of the kernel a CPU transposes the operand on the left before it multiplies: here the smaller one, where
-  transposing the larger took a quarter of the product's time.
+  The devices that share the kernel gather it, and again in the backward pass: what waits for that is each one's part.
+  In the gradient of the kernel a CPU transposes the operand on the left before it multiplies: here the smaller one,
+  where transposing the larger took a quarter of the product's time.
   """
-  return contracted(inputs, x, kernel)
+  return contracted(inputs, x, gathered(kernel, *axes))
 
 
-def product_pulled(inputs, kept, grads):
+def product_pulled(inputs, axes, kept, grads):
   x, kernel = kept
   rows = tuple(range(x.ndim - inputs))
   features = tuple(range(inputs, kernel.ndim))
@@ -60,10 +64,16 @@ def product_pulled(inputs, kept, grads):
     return by_x, turned.transpose(*range(len(features), kernel.ndim), *range(len(features)))
   def as_they_are(x, kernel, grads):
     return jax.vjp(lambda x, kernel: contracted(inputs, x, kernel), x, kernel)[1](grads)
-  return jax.lax.platform_dependent(x, kernel, grads, cpu=smaller_first, default=as_they_are)
+  by_x, by_kernel = jax.lax.platform_dependent(
+      x, gathered(kernel, *axes), grads, cpu=smaller_first, default=as_they_are)
+  return by_x, constrain(by_kernel, *axes)
 
 
-product.defvjp(lambda inputs, x, kernel: (contracted(inputs, x, kernel), (x, kernel)), product_pulled)
+def product_kept(inputs, axes, x, kernel):
+  return product(inputs, axes, x, kernel), (x, kernel)
+
+
+product.defvjp(product_kept, product_pulled)
 
 
 @jax.custom_vjp

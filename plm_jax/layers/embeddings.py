@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.norm import normalised
-from plm_jax.sharding import constrain
+from plm_jax.sharding import constrain, gathered
 
 
 class Embeddings(nn.Module):
@@ -47,7 +47,7 @@ class Embeddings(nn.Module):
     if self.positions:
       x += constrain(table('positions', self.positions, (None, 'width')), None, None)[positions]
     if self.types:
-      rows_of_types = table('types', self.types, (None, 'width'))
+      rows_of_types = gathered(table('types', self.types, (None, 'width')), None, 'width')
       # From few rows a product with one-hot rows: the gradient of a gather from these is a serial scatter.
       x += nn.one_hot(types, self.types) @ rows_of_types if self.types <= 16 else rows_of_types[types]
     if perturbation is not None:

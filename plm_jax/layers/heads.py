@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, named
 from plm_jax.layers.mlp import Activation, activation
-from plm_jax.sharding import constrain
+from plm_jax.sharding import constrain, gathered
 
 
 class WithHeads(nn.Module):
@@ -87,7 +87,8 @@ class NextTokens(nn.Module):
     else:
       init = self.cfg.weights(self.cfg.width, self.cfg.width)
       matrix = self.param('kernel', named(init, ('width', 'vocab')), (h.shape[-1], self.vocab))
-    logits = jnp.einsum('bld,dv->blv', h, matrix.astype(h.dtype), preferred_element_type=jnp.float32)
+    matrix = gathered(matrix.astype(h.dtype), 'width', 'vocab')
+    logits = jnp.einsum('bld,dv->blv', h, matrix, preferred_element_type=jnp.float32)
     logits = constrain(logits * self.factor, 'batch', None, 'vocab')
     if not self.bias:
       return logits
@@ -240,6 +241,7 @@ def standing(output, batch):
 
 def tied(head: nn.Module, h, embedding):
   """h [B, M, E] by the token table [V, E], transposed, and a bias of the head's own -> logits [B, M, V], float32."""
-  logits = jnp.einsum('bme,ve->bmv', h, embedding.astype(h.dtype), preferred_element_type=jnp.float32)
+  table = gathered(embedding.astype(h.dtype), 'vocab', 'width')
+  logits = jnp.einsum('bme,ve->bmv', h, table, preferred_element_type=jnp.float32)
   bias = head.param('bias', named(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])
   return constrain(logits, 'batch', None, 'vocab') + bias
