@@ -7,10 +7,12 @@ import platform
 import shlex
 import sys
 import time
+from typing import NamedTuple
 
 from etils import epath
 import jax
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 import tyro
 
 from plm_jax import blanks, fill_mask, generate, report
@@ -26,13 +28,27 @@ from plm_jax.layers.dense import count
 from plm_jax.learner import Trained, meet, tokenizer_of
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.optim import ParameterError
+from plm_jax.report import Blank, Sample
 from plm_jax.sharding import MeshError, make_mesh
 from plm_jax.tokenizers import Tokenizer, TokenizerError, load
 from plm_jax.train import Result, TrainingError, evaluate_run, train
 
+# Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
+FETCHED = 8 << 30  # bytes
+DAYS = 7  # that a process waits for another one's records, at most: one that dies is noticed sooner
+
 # What a user can mend: shown as one message, without a traceback.
 EXPECTED = (ConfigError, SourceError, records.RecordsError, TokenizerError, CheckpointError, MeshError, ParameterError,
             TrainingError)
+
+
+class Shown(NamedTuple):
+  """What a model says, for people to see. Empty: it was not asked."""
+
+  prompts: Sequence[str] = ()
+  cards: Sequence[Blank] = ()
+  samples: Sequence[Sample] = ()
+  usual: str = ''  # what one gives it to write on
 
 
 def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:
@@ -71,11 +87,11 @@ def run(config: Experiment) -> Result | None:
     config = meet(config)
   folders, tokenizer = corpora(config)
   if config.mode == 'prepare':
-    print('\n'.join(map(str, folders)))
+    say('\n'.join(map(str, folders)))
     return None
   if config.mode == 'evaluate':
     for name, value in evaluate_run(config, folders, tokenizer).items():
-      print(f'{name}: {value:.4f}')
+      say(f'{name}: {value:.4f}')
     return None
   mesh = make_mesh(config.mesh)
   say(f'{config.name}: {config.train.steps:,} steps on {mesh.size} x {mesh.devices.flat[0].device_kind}, '
@@ -84,10 +100,17 @@ def run(config: Experiment) -> Result | None:
   if not result.finished:
     say(f'stopped by a signal at step {result.step:,} and saved: the same command goes on from there')
     return result
-  # What lies on other hosts has to be fetched by all of them together; only then can one go on alone.
-  params = result.params if jax.process_count() == 1 else multihost_utils.process_allgather(result.params, tiled=True)
+  objective, params = config.objective, result.params
+  parameters = count(jax.eval_shape(objective.finished, params))
+  if jax.process_count() > 1:
+    # What lies on other hosts has to be fetched by all of them together; only then can one go on alone.
+    small = sum(x.nbytes for x in jax.tree.leaves(params)) <= FETCHED
+    params = multihost_utils.process_allgather(params, tiled=True) if small else None
   if jax.process_index() == 0:
-    conclude(config, folders, tokenizer, dataclasses.replace(result, params=params))
+    shown = Shown() if params is None else ask(config, folders, Trained(
+        config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer))
+    conclude(config, result, parameters, shown)
+  wait_for_all('report')  # whoever is done first would end the job
   return result
 
 
@@ -99,13 +122,18 @@ def join(hosts: HostsConfig) -> None:
   jax.distributed.initialize(hosts.coordinator or None, hosts.count or None, hosts.index if hosts.index >= 0 else None)
 
 
+def wait_for_all(what: str) -> None:
+  """Until every process of the job is here. Not a collective of the devices, which would give up after seconds."""
+  multihost.get_barrier_sync_fn()(key=what, timeout_ms=DAYS * 24 * 3600 * 1000)
+
+
 def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
   """The token records of every corpus, prepared if need be, and their tokenizer.
 
   Process 0 goes first; where the others do not see its disk, they prepare the same bytes on their own.
   """
   if jax.process_index() > 0:
-    multihost_utils.sync_global_devices('records')
+    wait_for_all('records of process 0')
   text, folders = dataclasses.asdict(config.data.prepare), []
   if config.warm_start and not text['tokenizer'] and (found := tokenizer_of(config.warm_start)):
     # In our own form, whatever form a checkpoint has it in.
@@ -123,8 +151,9 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
     folders.append(folder)
     # Corpora that are mixed share the tokenizer of the first.
     text['tokenizer'] = text['tokenizer'] or str(folder / 'tokenizer')
-  if jax.process_index() == 0 and jax.process_count() > 1:
-    multihost_utils.sync_global_devices('records')
+  if jax.process_index() == 0:
+    wait_for_all('records of process 0')
+  wait_for_all('records')
   return folders, load(folders[0] / 'tokenizer')
 
 
@@ -134,22 +163,25 @@ def records_folder(settings: PrepareConfig) -> epath.Path:
   return epath.Path(cache_folder()) / 'records' / fingerprint(settings, tokenizer)[:16]
 
 
-def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Tokenizer, result: Result) -> None:
-  """The report, and what the terminal shows at the end."""
+def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:
+  """What the model makes of the run's prompts, and of held-out text."""
   objective = config.objective
-  trained = Trained(
-      config.family, config.model, objective.heads(config.model), objective.finished(result.params), tokenizer)
   writes_blanks = 'lm' in trained.heads and getattr(trained.model, 'types', 0)
   filled = fill_mask if 'mlm' in trained.heads else blanks if writes_blanks else None
   prompts = config.prompts or (embedded.PROMPTS if 'embedded' in config.data.path and filled else ())
   cards = filled.examples(trained, prompts, folders[0], config.seed) if filled else []
-  # What several hosts have trained may be too large for the devices of this one.
-  samples = generate.examples(trained, prompts, folders[0], config.seed) if (
-      'lm' in trained.heads and jax.process_count() == 1) else []
-  if isinstance(objective, SequenceToSequence) and jax.process_count() == 1:
+  samples = generate.examples(trained, prompts, folders[0], config.seed) if 'lm' in trained.heads else []
+  if isinstance(objective, SequenceToSequence):
     phase = config.train.phases[-1]
     windows = Windows(folders[0], 'heldout', objective.window(phase.length), config.data.assembly, objective.room)
     samples += generate.answered(trained, objective, windows)
+  usual = 'the beginning of a text' if generate.continues(trained) else 'a text'
+  return Shown(prompts, cards, samples, usual)
+
+
+def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) -> None:
+  """The report, and what the terminal shows at the end. parameters: how many there are."""
+  prompts, cards, samples, usual = shown
   heldout = result.heldout
   headline = {}
   for name in config.objective.terms:
@@ -163,7 +195,7 @@ def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Token
   headline |= {
       'Steps': f'{result.step:,}',
       'Tokens seen': f'{sum(p.steps * p.length * p.batch for p in config.train.phases):,}',
-      'Parameters': f'{count(trained.params):,}',
+      'Parameters': f'{parameters:,}',
       'Duration of this process': f'{result.seconds / 60:.1f} min',
   }
   environment = {
@@ -182,11 +214,9 @@ def conclude(config: Experiment, folders: Sequence[epath.Path], tokenizer: Token
   for sample in samples[:max(2, len(prompts))]:
     print(f'\n{sample.prompt} ⟶ {sample.text}')
   print(f'\nreport: {path}')
-  for command, of, usual in (('fill-mask', cards, 'a sentence with a [MASK] in it'),
-                             ('generate', samples, 'the beginning of a text' if generate.continues(trained) else
-                              'a text')):
+  for command, of, kind in (('fill-mask', cards, 'a sentence with a [MASK] in it'), ('generate', samples, usual)):
     if of:
-      prompt = shlex.quote(prompts[0] if prompts else usual)
+      prompt = shlex.quote(prompts[0] if prompts else kind)
       print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {prompt}')
 
 

@@ -1,34 +1,55 @@
+import contextlib
+import json
 import os
 import pathlib
+import random
 import re
 import socket
 import subprocess
 import sys
 
 import distributed_worker
+import jax
 import numpy as np
+import pytest
+
+from experiments import bert_base
+from plm_jax import learner
+from plm_jax.run import parse, run
 
 FOLDER = pathlib.Path(__file__).parent
 
 
-def test_two_processes_train_as_one_does(tmp_path):
-  """Of 4 devices each, every one feeding its own rows: bit for bit alike, and to 1e-5 like one process of 8 devices."""
+@contextlib.contextmanager
+def two_processes(program: str, devices: int, arguments):
+  """PROGRAM COORDINATOR 2 INDEX *arguments(INDEX), twice; -> function that waits for both, -> what each printed."""
   with socket.socket() as s:
     s.bind(('127.0.0.1', 0))
     coordinator = f'127.0.0.1:{s.getsockname()[1]}'
-  flags = re.sub(r'device_count=\d+', 'device_count=4', os.environ['XLA_FLAGS'])
+  flags = re.sub(r'device_count=\d+', f'device_count={devices}', os.environ['XLA_FLAGS'])
   path = os.pathsep.join([str(FOLDER.parent), os.environ.get('PYTHONPATH', '')])
   workers = [subprocess.Popen(
-      [sys.executable, FOLDER / 'distributed_worker.py', coordinator, '2', str(index), tmp_path / f'{index}.npz'],
+      [sys.executable, FOLDER / program, coordinator, '2', str(index), *arguments(index)],
       env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': path}, text=True,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for index in range(2)]
-  try:
-    want = distributed_worker.train((2, 2, 2))
+
+  def outputs() -> list[str]:
     printed = [worker.communicate(timeout=240)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], printed
+    return printed
+
+  try:
+    yield outputs
   finally:
     for worker in workers:
       worker.kill()
-  assert [worker.returncode for worker in workers] == [0, 0], printed
+
+
+def test_two_processes_train_as_one_does(tmp_path):
+  """Of 4 devices each, every one feeding its own rows: bit for bit alike, and to 1e-5 like one process of 8 devices."""
+  with two_processes('distributed_worker.py', 4, lambda index: [tmp_path / f'{index}.npz']) as outputs:
+    want = distributed_worker.train((2, 2, 2))
+    outputs()
   got = [dict(np.load(tmp_path / f'{index}.npz')) for index in range(2)]
   assert [x.pop('rows').tolist() for x in got] == [[0, 8], [8, 16]]
   assert want.pop('rows').tolist() == [0, 16]
@@ -38,3 +59,36 @@ def test_two_processes_train_as_one_does(tmp_path):
     # rounding, which Adam enlarges: there only the size of the steps is compared.
     relative = 1e-2 / np.abs(value).max() if name.endswith('key/bias') else 1e-5
     np.testing.assert_allclose(got[0][name], value, rtol=0, atol=relative * np.abs(value).max(), err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
+  """The command of a pod's workers. One of them loses its machine: both stop at one step, the same commands go on from
+  there, and the model is that of a single process."""
+  draw = random.Random(0)
+  words = ['array', 'matrix', 'value', 'order', 'memory', 'place', 'copy', 'list']
+  text = tmp_path / 'corpus.txt'
+  def sentence():
+    return f'The {" ".join(draw.choices(words, k=8))}.'
+  text.write_text('\n\n'.join('\n'.join(sentence() for _ in range(8)) for _ in range(80)))
+  args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2', '--train.save-every=100']
+  def command(folder, terminated):
+    return [str(terminated), *args, '--mesh.fsdp=2', f'--output={tmp_path / folder}']
+  with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1)) as outputs:
+    want = run(parse(bert_base.recipe, [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}']))
+    first, second = outputs()
+  stopped = re.search(r'stopped by a signal at step (\d) and saved', first)
+  assert stopped and 5 <= int(stopped[1]) < 8 and 'stopped' not in second
+  assert not (tmp_path / 'run' / 'report.html').exists()
+  assert (tmp_path / 'run' / 'checkpoints' / stopped[1]).is_dir()
+
+  with two_processes('run_worker.py', 2, lambda index: command('run', terminated=-1)) as outputs:
+    first, second = outputs()
+  assert 'report: ' in first and 'Held-out' not in second and (tmp_path / 'run' / 'report.html').exists()
+  heldout = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+             if json.loads(line)['split'] == 'heldout']
+  assert [line['step'] for line in heldout] == [4, 8]
+  assert heldout[-1]['mlm'] == pytest.approx(want.heldout['mlm'], rel=1e-4)
+  found = jax.tree.leaves(learner.load(tmp_path / 'run').params)
+  for ours, theirs in zip(jax.tree.leaves(want.params), found, strict=True):
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=2e-3)
