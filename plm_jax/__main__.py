@@ -148,9 +148,14 @@ def export_command(
   print(f'checkpoint in {out}: {convert.family_of(source.family).read.format(folder=out)}')
 
 
+def scorer_of(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
+  devices = make_mesh(mesh)
+  return scoring.of(learner.load(checkpoint, devices), start, devices)
+
+
 def perplexity_command(
     checkpoint: tyro.conf.Positional[str], text: tyro.conf.Positional[str], length: int = 0, stride: int = 0,
-    start: bool = True) -> None:
+    start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
   """Prints how well a language model predicts a text, by a window that slides over it.
 
   Args:
@@ -159,9 +164,9 @@ def perplexity_command(
     length: tokens in a window; 0: as many as the model reads
     stride: tokens between the beginnings of windows; 0: half of the length
     start: a text begins with the token that begins texts in training; without it its first token is given
+    mesh: devices that share the rows, and a large model
   """
-  found = perplexity.perplexity(
-      scoring.of(learner.load(checkpoint), start), perplexity.texts_of(text), length, stride)
+  found = perplexity.perplexity(scorer_of(checkpoint, start, mesh), perplexity.texts_of(text), length, stride)
   print(f'{found.tokens:,} tokens, {found.words:,} words, {found.bytes:,} bytes')
   for name, value in (('perplexity a token', found.per_token), ('perplexity a word', found.per_word),
                       ('perplexity a byte', found.per_byte), ('bits a byte', found.bits_per_byte)):
@@ -172,7 +177,7 @@ def few_shot_command(
     checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[Literal[tuple(few_shot.TASKS)]],  # pyright: ignore
     data: str = '', pool: str = '', shots: int = 0, seed: int = 0,
     normalise: Literal['sum', 'token', 'byte', 'calibrated', 'task'] = 'task', template: str = '', limit: int = 0,
-    output: str = '', start: bool = True) -> None:
+    output: str = '', start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
   """Prints how well a language model does a task that it is asked in words.
 
   Args:
@@ -187,6 +192,7 @@ def few_shot_command(
     limit: ask so many questions, drawn; 0: all
     output: .jsonl file for the predictions
     start: a text begins with the token that begins texts in training
+    mesh: devices that share the rows, and a large model
   """
   asked = few_shot.TASKS[task]
   asked = dataclasses.replace(asked, template=template) if template else asked
@@ -196,7 +202,7 @@ def few_shot_command(
   examples = asked.examples(source)
   others = asked.examples(drawn) if shots and drawn else examples
   result = few_shot.evaluate(
-      asked, scoring.of(learner.load(checkpoint), start),
+      asked, scorer_of(checkpoint, start, mesh),
       few_shot.subset(examples, limit, seed) if limit else examples, shots, others, seed,
       None if normalise == 'task' else normalise)
   print(f'{task}, {shots} shots, {len(result.predictions):,} questions')

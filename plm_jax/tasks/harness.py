@@ -6,10 +6,12 @@
     lm_eval.simple_evaluate(Harness('runs/gpt2_small'), tasks=['lambada_openai', 'piqa'], num_fewshot=0)
 """
 from collections.abc import Callable, Mapping
+import contextlib
 import dataclasses
 import itertools
 from typing import Any
 
+import jax
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
 
@@ -18,6 +20,7 @@ from plm_jax.config import ConfigError
 from plm_jax.generate import generate
 from plm_jax.generation.search import GenerationConfig
 from plm_jax.learner import Trained
+from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks import scoring
 from plm_jax.tasks.scoring import Span, strided
 
@@ -28,15 +31,18 @@ LENGTHS = ('max_gen_toks', 'max_new_tokens', 'max_tokens')  # the same by other 
 class Harness(LM):
   """A trained model as the harness sees it. Requests are its Instances, of which `args` alone are read."""
 
-  def __init__(self, checkpoint: str | Trained, start: bool = True, batch_size: int = 16):
-    """checkpoint: folder of a run, or of a checkpoint of transformers; or what `learner.load` gave.
+  def __init__(
+      self, checkpoint: str | Trained, start: bool = True, batch_size: int = 16, fsdp: int = 1, tensor: int = 1):
+    """checkpoint: folder of a run, or of a checkpoint of transformers; or what `learner.load` gave, on one device.
 
+    fsdp, tensor: devices that share one copy of the model in the folder, as in a mesh.
     start: a text begins with the token that begins texts in training; the harness's own figures for GPT-2 are without.
     batch_size: texts that are generated together. Raises CheckpointError for a model that is no language model.
     """
     super().__init__()
-    self.trained = checkpoint if isinstance(checkpoint, Trained) else learner.load(checkpoint)
-    self.scorer = scoring.of(self.trained, start)
+    self.mesh = make_mesh(MeshConfig(fsdp=fsdp, tensor=tensor)) if fsdp * tensor > 1 else None
+    self.trained = checkpoint if isinstance(checkpoint, Trained) else learner.load(checkpoint, self.mesh)
+    self.scorer = scoring.of(self.trained, start, self.mesh)
     self.batch_size = batch_size
 
   def loglikelihood(self, requests) -> list[tuple[float, bool]]:
@@ -61,7 +67,8 @@ class Harness(LM):
     if length:
       config = dataclasses.replace(config, max_new=min(config.max_new, max(1, length // 2)))
       prompts = [shorten(prompt, length - config.max_new - config.start, self.scorer.tokenizer) for prompt in prompts]
-    return [some[0].text for some in generate(self.trained, prompts, config)]
+    with jax.set_mesh(self.mesh) if self.mesh else contextlib.nullcontext():
+      return [some[0].text for some in generate(self.trained, prompts, config)]
 
 
 def rolling(ids: list[int], length: int) -> list[Span]:

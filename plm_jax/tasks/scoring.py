@@ -1,6 +1,6 @@
 """How likely a language model finds a text behind another.
 
-    scorer = scoring.of(learner.load('runs/gpt2_small'))
+    scorer = scoring.of(learner.load('runs/gpt2_small'))  # or with a mesh for both, where a model is large
     scorer.score([('The capital of France is', ' Paris'), ('The capital of France is', ' Rome')])
 
 Context and continuation are tokenised together, as the model would have read them, and divided where the context's own
@@ -8,14 +8,16 @@ tokens end; a token that reaches over the boundary belongs to the continuation. 
 counts as the continuation's, because a piece holds the space before its word.
 """
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 from tqdm import tqdm
 
@@ -25,7 +27,7 @@ from plm_jax.config import ConfigError
 from plm_jax.layers.heads import WithHeads
 from plm_jax.learner import Trained
 from plm_jax.objectives.clm import boundaries
-from plm_jax.sharding import MeshConfig, batch_sharding, make_mesh
+from plm_jax.sharding import TABLE, MeshConfig, batch_sharding, make_mesh
 from plm_jax.tokenizers import Tokenizer
 
 
@@ -61,16 +63,17 @@ class Scorer:
   start: bool = True
   """a text begins with the token that begins texts in training; without it, as lm-evaluation-harness and transformers
   have it for GPT-2, only what follows an empty context does"""
-  rows_lie: Sharding | None = None
-  """on which devices the rows of a call are; None: on one"""
+  mesh: Mesh | None = None
+  """the devices that share the rows of a call, and where the parameters are; None: one"""
   tokens: int = 4096
-  """read by a device in one call, padding included, at most"""
+  """read by a device in one call, padding included, at most; by those that share rows (tensor) together"""
   numbers: int = 1 << 26
   """logits of a device in one call, at most: what takes the memory"""
 
   @property
   def devices(self) -> int:
-    return len(self.rows_lie.device_set) if self.rows_lie else 1
+    """How many have rows of their own."""
+    return math.prod(self.mesh.shape[axis] for axis in TABLE['batch']) if self.mesh else 1
 
   def score(self, pairs: Sequence[tuple[str, str]], barred: Sequence[str] = ()) -> list[Score]:
     """Contexts and continuations -> a score each. A context may be empty; one that is too long loses its beginning.
@@ -137,8 +140,11 @@ class Scorer:
         positions[row, :len(ids) - first] = range(first - 1, read)
         for column, number in enumerate(numbers):
           targets[row, :len(ids) - first, column] = spans[number].ids[first:]
-      batched = jax.device_put((dict(tokens=tokens, segments=segments, positions=positions), targets), self.rows_lie)
-      yield some, *jax.device_get(self._call(self.params, *batched, barred))
+      rows_of_call = dict(tokens=tokens, segments=segments, positions=positions), targets
+      batched = jax.device_put(rows_of_call, batch_sharding(self.mesh) if self.mesh else None)
+      with jax.set_mesh(self.mesh) if self.mesh else contextlib.nullcontext():
+        answers = self._call(self.params, *batched, barred)
+      yield some, *jax.device_get(answers)
 
   def encode(self, pairs: Sequence[tuple[str, str]]) -> list[Span]:
     """Texts -> ids of both."""
@@ -189,10 +195,11 @@ class Scorer:
     return jax.jit(call)
 
 
-def of(trained: Trained, start: bool = True) -> Scorer:
-  """The scorer of a trained model, of which each device of this process has a copy.
+def of(trained: Trained, start: bool = True, mesh: Mesh | None = None) -> Scorer:
+  """The scorer of a trained model.
 
-  Raises CheckpointError for a model without a language model head or a tokenizer.
+  mesh: on whose devices its parameters are, as `learner.load(folder, mesh)` gives them; None: each device of this
+  process gets a copy. Raises CheckpointError for a model without a language model head or a tokenizer.
   """
   if 'lm' not in trained.heads or not trained.tokenizer:
     lacking = 'tokenizer' if 'lm' in trained.heads else 'language model head'
@@ -208,9 +215,10 @@ def of(trained: Trained, start: bool = True) -> Scorer:
     return outputs['lm']
 
   params = {name: trained.params[name] for name in ('backbone', 'heads_lm') if name in trained.params}
-  mesh = make_mesh(MeshConfig(), jax.local_devices())
-  params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-  return Scorer(logits, params, trained.tokenizer, trained.model.max_length, start, batch_sharding(mesh))
+  if mesh is None:
+    mesh = make_mesh(MeshConfig(), jax.local_devices())
+    params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+  return Scorer(logits, params, trained.tokenizer, trained.model.max_length, start, mesh)
 
 
 def strided(ids: Sequence[int], first: int, length: int, stride: int) -> list[Span]:

@@ -13,6 +13,7 @@ from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.learner import Trained
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.sharding import MeshConfig, shardings
 from plm_jax.tokenizers import train_byte_bpe
 from tests import tiny
 
@@ -27,8 +28,10 @@ def trained(monkeypatch):
   heads = CausalLM().heads(cfg)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(WithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
-  found = Trained('gpt2', cfg, heads, tiny.random_params(shapes['params']), tokenizer)
-  monkeypatch.setattr(learner, 'load', lambda folder: found)
+  params = tiny.random_params(shapes['params'])
+  def load(folder, mesh):
+    return Trained('gpt2', cfg, heads, jax.device_put(params, shardings(shapes['params'], mesh)), tokenizer)
+  monkeypatch.setattr(learner, 'load', load)
 
 
 @pytest.fixture
@@ -41,6 +44,9 @@ def test_perplexity(tmp_path, capsys):
   (tmp_path / 'a.txt').write_text('the cat sat on the mat, and the dog too ' * 3)
   commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4)
   out = capsys.readouterr().out.splitlines()
+  commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4, mesh=MeshConfig(2, 2, 2))
+  again = capsys.readouterr().out.splitlines()
+  assert [again[0], again[-1]] == [out[0], out[-1]]
   assert out[0].endswith('tokens, 30 words, 120 bytes')
   assert [line[:20].strip() for line in out[1:]] == [
       'perplexity a token', 'perplexity a word', 'perplexity a byte', 'bits a byte']

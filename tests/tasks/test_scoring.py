@@ -13,6 +13,7 @@ from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.learner import Trained
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.sharding import MeshConfig, make_mesh, shardings
 from plm_jax.tasks import scoring
 from plm_jax.tasks.scoring import Score, Span
 from plm_jax.tokenizers.contract import Vocab
@@ -186,16 +187,22 @@ def test_rows_of_several_lengths_and_padding(scorer, table):
   np.testing.assert_allclose([logprob for logprob, _ in scorer.predict(spans)], want, rtol=1e-5)
 
 
-@pytest.mark.parametrize('tied', [True, False])
-def test_a_decoder_against_its_full_forward(tied):
-  """Of a row at a time, on one device, without padding, all logits."""
+@pytest.mark.parametrize(('tied', 'shape'), [(True, None), (False, None), (True, (2, 2, 2)), (False, (1, 4, 2))])
+def test_a_decoder_against_its_full_forward(tied, shape):
+  """Of a row at a time, on one device, without padding, all logits; with copies of the model, and with parts of it."""
   cfg = DecoderConfig(14, tiny.block(norm_at='pre'), StackConfig(2), max_length=20, tied=tied)
   heads = CausalLM().heads(cfg)
   model = WithHeads(cfg.backbone(), heads)
   batch = lambda ids: {'tokens': jnp.array([ids]), 'segments': jnp.ones((1, len(ids)), jnp.int32)}
-  params = tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), batch([1, 2]))['params'])
-  scorer = scoring.of(Trained('gpt2', cfg, heads, params, Letters()))  # pyright: ignore
-  assert len(scorer.rows_lie.device_set) == 8  # pyright: ignore
+  shapes = jax.eval_shape(model.init, jax.random.key(0), batch([1, 2]))['params']
+  params, mesh, lie = tiny.random_params(shapes), None, None
+  if shape:
+    mesh = make_mesh(MeshConfig(*shape))
+    lie = jax.device_put(params, shardings(shapes, mesh))
+  scorer = scoring.of(Trained('gpt2', cfg, heads, lie or params, Letters()), mesh=mesh)  # pyright: ignore
+  assert scorer.mesh.size == 8 and scorer.devices == (8 // shape[2] if shape else 8)  # pyright: ignore
+  query = scorer.params['backbone']['stack']['layers']['block']['attention']['query']['kernel']
+  assert query.addressable_data(0).nbytes == query.nbytes // (shape[1] * shape[2] if shape else 1)
   spans = [Span([13, 3, 4, 5], 3), Span([13, 3, 4, 6], 3), Span([2, 7, 1, 9, 9, 8, 11], 2), Span([*range(1, 14)], 6)]
   for (ids, first), (logprob, greedy) in zip(spans, scorer.predict(spans), strict=True):
     odds = jax.nn.log_softmax(model.apply({'params': params}, batch(ids))['lm'][0])[first - 1:-1]  # pyright: ignore
