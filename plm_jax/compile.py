@@ -175,11 +175,15 @@ def out_of_memory(message: str, phase: Phase) -> str:
   largest = [line for line in lines if re.match(r'(\d+\. )?Size: ', line)][:4]
   shapes = [line for line in lines if line.startswith('Shape: ')][:4]
   buffers = ''.join(f'\n  {size}  {shape}' for size, shape in zip(largest, shapes, strict=False))
-  return (f'{phase.batch} rows of {phase.length} tokens do not fit the memory of a device: '
-          f'{needed[0] if needed else first_line(message)}.'
-          + (f' The largest buffers:{buffers}' if buffers else '')
-          + '\nTry --train.accumulate 2 (or more), --model.stack.remat dots (or full), --mesh.fsdp 8 (or more; splits '
-          'parameters and optimizer state), a smaller batch, or a larger pod.')
+  # Of a core's scratch memory fewer rows take no less: the compiler has chosen tiles that are too large for it.
+  core = 'vmem' in message
+  advice = (
+      'another --mesh.fsdp (half of it, say) or --mesh.tensor, or chips with more of this memory (v5p).' if core else
+      '--train.accumulate 2 (or more), --model.stack.remat dots (or full), --mesh.fsdp 8 (or more; splits parameters '
+      'and optimizer state), a smaller batch, or a larger pod.')
+  return (f'{phase.batch} rows of {phase.length} tokens do not fit the memory of a '
+          f'{"core (VMEM)" if core else "device"}: {needed[0] if needed else first_line(message)}.'
+          + (f' The largest buffers:{buffers}' if buffers else '') + f'\nTry {advice}')
 
 
 def first_line(error: Any) -> str:

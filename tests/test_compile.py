@@ -209,3 +209,14 @@ def test_a_step_that_does_not_fit_is_refused(compiler):
   config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
   with pytest.raises(ConfigError, match=r'do not fit the memory of a device: Used .*G of .*--train.accumulate'):
     run(config)
+
+
+def test_what_to_do_depends_on_which_memory_is_too_small():
+  hbm = ('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.00G of 15.48G hbm. Exceeded by 4G.\n'
+         '  1. Size: 8.00G\n     Shape: bf16[8,2048]{1,0}\n')
+  text = compile_lib.out_of_memory(hbm, Phase(1, 512, 256))
+  assert text.startswith('256 rows of 512 tokens do not fit the memory of a device: Used 20.00G of 15.48G hbm.')
+  assert '1. Size: 8.00G  Shape: bf16[8,2048]{1,0}' in text and '--train.accumulate' in text
+  text = compile_lib.out_of_memory(hbm.replace('20.00G of 15.48G hbm', '94.23M of 63.94M vmem'), Phase(1, 512, 256))
+  assert 'a core (VMEM): Used 94.23M of 63.94M vmem.' in text
+  assert '--mesh.fsdp (half of it, say)' in text and 'accumulate' not in text
