@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_13b --data.path=gs://BUCKET/records \
-        --mesh.fsdp=128    # no pod compiles it yet: benchmarks/RESULTS.md
+        --mesh.fsdp=64    # a TPU pod: v5p-256, 128 chips
     python -m experiments.gpt3_13b --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_13b --scale=test      # seconds
 
