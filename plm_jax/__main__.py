@@ -1,4 +1,6 @@
 """python -m plm_jax: what is done with text before a run, and with a run afterwards."""
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import json
 import sys
@@ -76,6 +78,17 @@ def fill_mask_command(
         print(f'  {probability:7.2%}  {piece}')
 
 
+@contextlib.contextmanager
+def loaded(folder: str, mesh: MeshConfig) -> Iterator[learner.Trained]:
+  """The model, on the devices of the mesh, for what is done inside."""
+  devices = make_mesh(mesh)
+  if devices.size == 1:
+    yield learner.load(folder)
+    return
+  with jax.set_mesh(devices):
+    yield learner.load(folder, devices)
+
+
 def generate_command(
     run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]] = (), file: str = '',
     stream: bool = False, seed: int = 0, mesh: MeshConfig = MeshConfig(1),
@@ -95,12 +108,8 @@ def generate_command(
     prompts += tuple((sys.stdin.read() if file == '-' else epath.Path(file).read_text()).splitlines())
   if not prompts:
     raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
-  devices = make_mesh(mesh)
-  if devices.size == 1:
-    print_continuations(learner.load(run), prompts, stream, seed, settings)
-    return
-  with jax.set_mesh(devices):
-    print_continuations(learner.load(run, devices), prompts, stream, seed, settings)
+  with loaded(run, mesh) as trained:
+    print_continuations(trained, prompts, stream, seed, settings)
 
 
 def print_continuations(
@@ -220,7 +229,7 @@ def few_shot_command(
 
 def text_to_text_command(
     checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], length: int = 512, batch: int = 64,
-    limit: int = 0, output: str = '',
+    limit: int = 0, output: str = '', mesh: MeshConfig = MeshConfig(1),
     settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
   """Prints how well an encoder-decoder does a task that it answers in words.
 
@@ -232,9 +241,11 @@ def text_to_text_command(
     batch: examples that go through the model together
     limit: ask so many examples, the first; 0: all
     output: .jsonl file for the predictions
+    mesh: devices that share the model
     settings: how the answers are written
   """
-  result = text_to_text.evaluate(learner.load(checkpoint), task, settings, length, batch, limit)
+  with loaded(checkpoint, mesh) as trained:
+    result = text_to_text.evaluate(trained, task, settings, length, batch, limit)
   print(f'{task}, {len(result.predictions):,} examples')
   for name, value in result.metrics.items():
     print(f'{name:18}{value:8.2f}')
