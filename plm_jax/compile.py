@@ -3,7 +3,7 @@
 Memory, FLOPs, traffic and collectives are read from the compiled program. Times are bounds from data sheets, of a
 program that has never run: no measurement, and no prediction either.
 """
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -77,7 +77,6 @@ class Report:
 def compile_run(config: Experiment) -> list[Report]:
   """Compiles the step of every phase for config.topology and prints what it needs.
 
-  Of phases of one length only that with the largest batch: the others need no more.
   Raises ConfigError for a topology that the compiler does not know and for a step that does not fit its memory.
   """
   devices = topology(config.topology)
@@ -97,14 +96,23 @@ def compile_run(config: Experiment) -> list[Report]:
     print('if this ends without a word: libtpu 0.0.42 overflows its stack on some programs for v6e, 0.0.50 does not '
           '(Python 3.12 has it)', flush=True)
   reports = []
-  largest = {phase.length: phase for phase in sorted(config.train.phases, key=lambda phase: phase.batch)}
-  for phase in sorted(largest.values(), key=config.train.phases.index):
+  for phase in extremes(config.train.phases):
     rows = phase.batch // math.prod(mesh.shape[axis] for axis in sharding.TABLE['batch'])
     print(f'\n{phase.batch} rows of {phase.length} tokens, {rows} a device'
           + (f' in {config.train.accumulate} micro-steps' if config.train.accumulate > 1 else ''), flush=True)
     reports.append(analyse(config, learner, phase, mesh))
     print(table(reports[-1], kind, phase, mesh.size), flush=True)
   return reports
+
+
+def extremes(phases: Sequence[Phase]) -> list[Phase]:
+  """Of each length the phases with the largest and the smallest batch: of few rows the compiler may make another
+  program, which can need more."""
+  batches: dict[int, list[int]] = {}
+  for phase in phases:
+    batches.setdefault(phase.length, []).append(phase.batch)
+  return list({(phase.length, phase.batch): phase for phase in phases
+               if phase.batch in (min(batches[phase.length]), max(batches[phase.length]))}.values())
 
 
 def topology(name: str) -> list[Any]:

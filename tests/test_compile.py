@@ -176,6 +176,12 @@ def test_bad_topologies_and_what_is_missing(monkeypatch, capsys):
   assert not capsys.readouterr().out
 
 
+def test_one_phase_of_a_kind_is_compiled():
+  phases = [Phase(1, 128, 4), Phase(2, 128, 8), Phase(3, 128, 16), Phase(4, 512, 8), Phase(5, 512, 8), Phase(6, 128, 4)]
+  found = compile_lib.extremes(phases)
+  assert [(phase.length, phase.batch) for phase in found] == [(128, 4), (128, 16), (512, 8)]
+
+
 def test_every_chip_has_a_peak():
   from plm_jax.metrics import PEAK_FLOPS
   assert set(compile_lib.CHIPS) <= set(PEAK_FLOPS)
