@@ -3,7 +3,7 @@
     python -m benchmarks.fits
     python -m benchmarks.fits --recipe albert_xxlarge deberta_large
 
-Needs the extra `tpu`. A minute or more each; one row of a table a recipe, its longest rows in the last column.
+Needs the extra `tpu`. A minute or more each; one row of a table a recipe, one figure a compiled phase.
 """
 import argparse
 import os
