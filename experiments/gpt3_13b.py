@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --kind=byte-bpe --layout=gpt2 --newlines --vocab=50257
     python -m experiments.gpt3_13b --data.path=gs://BUCKET/records \
-        --mesh.fsdp=64    # a TPU pod: v5p-256, 128 chips
+        --mesh.fsdp=64    # 128 TPU v5p chips
     python -m experiments.gpt3_13b --scale=laptop    # 2 CPU cores: 40 minutes
     python -m experiments.gpt3_13b --scale=test      # seconds
 
