@@ -106,8 +106,10 @@ def compile_run(config: Experiment) -> list[Report]:
 
 
 def extremes(phases: Sequence[Phase]) -> list[Phase]:
-  """Of each length the phases with the largest and the smallest batch: of few rows the compiler may make another
-  program, which can need more."""
+  """-> of each length the phases with the largest and the smallest batch, in order; equal ones once.
+
+  From few rows the compiler may make another program, which can need more.
+  """
   batches: dict[int, list[int]] = {}
   for phase in phases:
     batches.setdefault(phase.length, []).append(phase.batch)

@@ -88,11 +88,11 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
 def gathered(x: jax.Array, *names: str | None) -> jax.Array:
   """A parameter, whole along the axes that devices with rows of their own have split: what a product reads (ZeRO 3).
 
-  Left to itself the compiler sends the other operand around where that is smaller. With three mesh axes in use XLA then
-  gives rows to devices in another order than it takes them back (jax 0.10 to 0.12): silently, each gets another's.
+  names: of its axes. Left to itself the compiler sends the other operand around where that is smaller. With three mesh
+  axes in use XLA then gives rows to devices in another order than it takes them back (seen with jax 0.10.2 and 0.12.0,
+  benchmarks/RESULTS.md): silently, each goes on with another's.
   """
-  rows = TABLE['batch']
-  return constrain(x, *(None if set(TABLE.get(name or '', ())) & set(rows) else name for name in names))
+  return constrain(x, *(None if set(TABLE.get(name or '', ())) & set(TABLE['batch']) else name for name in names))
 
 
 def shardings(boxed, mesh: Mesh):

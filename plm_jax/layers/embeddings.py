@@ -41,11 +41,11 @@ class Embeddings(nn.Module):
       return self.param(name, named(cfg.init, axes), (size, self.width or cfg.width), jnp.float32)
     embedding = table('tokens', self.vocab, ('vocab', 'width'))
     # Rows are looked up in tables of whole rows: of split ones the compiler would gather the result instead.
-    x = tokens if tokens.ndim == 3 else constrain(embedding, 'vocab', None)[tokens]
+    x = tokens if tokens.ndim == 3 else gathered(embedding, 'vocab', 'width')[tokens]
     if self.factor != 1 and tokens.ndim < 3:
       x *= self.factor
     if self.positions:
-      x += constrain(table('positions', self.positions, (None, 'width')), None, None)[positions]
+      x += gathered(table('positions', self.positions, (None, 'width')), None, 'width')[positions]
     if self.types:
       rows_of_types = gathered(table('types', self.types, (None, 'width')), None, 'width')
       # From few rows a product with one-hot rows: the gradient of a gather from these is a serial scatter.

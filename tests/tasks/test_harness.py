@@ -1,4 +1,5 @@
 """The adapter against what it adapts; skipped where the harness is not installed."""
+import dataclasses
 import types
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 pytest.importorskip('lm_eval')
 
+from plm_jax import learner
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.generation.search import GenerationConfig
@@ -15,6 +17,7 @@ from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.learner import Trained
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.sharding import shardings
 from plm_jax.tasks import harness
 from plm_jax.tokenizers import train_byte_bpe
 from tests import tiny
@@ -113,3 +116,20 @@ def test_the_harness_itself(model):
   chosen = np.reshape([score.logprob for score in scores], (-1, 2)).argmax(1)
   right = chosen == np.array([row['label'] for row in rows])
   assert found and found['results']['tiny']['acc,none'] == pytest.approx(right.mean())
+
+
+def test_on_a_mesh(model, monkeypatch):
+  """A model in a folder, split over four devices, twice: scores and texts are those of one device."""
+  alone = model.trained
+  heads = WithHeads(alone.model.backbone(), alone.heads)
+  batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
+  boxed = jax.eval_shape(heads.init, jax.random.key(0), batch)['params']
+  def load(folder, mesh):
+    return dataclasses.replace(alone, params=jax.device_put(alone.params, shardings(boxed, mesh)))
+  monkeypatch.setattr(learner, 'load', load)
+  split = harness.Harness('folder', batch_size=2, fsdp=2, tensor=2)
+  assert dict(split.scorer.mesh.shape) == dict(data=2, fsdp=2, tensor=2)
+  pairs = asked(('the cat', ' sat'), ('the dog', ' on the mat'))
+  np.testing.assert_allclose(*([logprob for logprob, _ in x.loglikelihood(pairs)] for x in (split, model)), rtol=1e-5)
+  prompts = asked(('the cat', {'max_gen_toks': 8}), ('a dog', {'max_gen_toks': 6}))
+  assert split.generate_until(prompts) == model.generate_until(prompts)
