@@ -10,12 +10,11 @@ from etils import epath
 import jax
 import tyro
 
-from plm_jax import blanks, convert, fill_mask, generate, learner
+from plm_jax import blanks, convert, errors, fill_mask, generate, learner
 from plm_jax.config import ConfigError
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.windows import Assembly, Windows
-from plm_jax.generation.search import GenerationConfig, GenerationError
-from plm_jax.run import EXPECTED
+from plm_jax.generation.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks import few_shot, perplexity, scoring, text_to_text
 
@@ -259,13 +258,11 @@ def text_to_text_command(
 
 
 def main() -> None:
-  try:
+  with errors.shown():
     tyro.extras.subcommand_cli_from_dict({
         'prepare': prepare_command, 'rows': rows_command, 'fill-mask': fill_mask_command, 'export': export_command,
         'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
         'text-to-text': text_to_text_command})
-  except (*EXPECTED, convert.ConvertError, GenerationError) as error:
-    sys.exit(f'error: {error}')
 
 
 if __name__ == '__main__':

@@ -12,8 +12,10 @@ from etils import epath
 import jax
 import orbax.checkpoint as ocp
 
+from plm_jax.errors import Expected
 
-class CheckpointError(ValueError):
+
+class CheckpointError(Expected):
   """A checkpoint that is missing, damaged or of another run."""
 
 

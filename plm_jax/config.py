@@ -11,6 +11,7 @@ from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.data.windows import Assembly
+from plm_jax.errors import Expected
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
@@ -32,7 +33,7 @@ Task = (MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanB
         MixtureOfDenoisers | DenoisingAutoencoder | TextToText)
 
 
-class ConfigError(ValueError):
+class ConfigError(Expected):
   """A configuration that cannot work, found before anything is computed or written."""
 
 

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from plm_jax.errors import Expected
+
 Schedule = Literal['bert', 'linear', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
 Pace = Sequence[tuple[int, int]]  # one phase after another: updates, and tokens that each of them sees
 
 
-class ParameterError(ValueError):
+class ParameterError(Expected):
   """A pattern of names that no parameter has."""
 
 

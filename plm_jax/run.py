@@ -15,31 +15,24 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 import tyro
 
-from plm_jax import blanks, fill_mask, generate, report
+from plm_jax import blanks, errors, fill_mask, generate, report, storage
 from plm_jax import config as config_lib
-from plm_jax.checkpoint import CheckpointError
 from plm_jax.compile import compile_run
-from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
-from plm_jax.data import embedded, records
+from plm_jax.config import Experiment, HostsConfig, Scale
+from plm_jax.data import embedded
 from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
-from plm_jax.data.sources import SourceError
-from plm_jax.data.windows import Windows, cache_folder
+from plm_jax.data.windows import Windows
 from plm_jax.layers.dense import count
 from plm_jax.learner import Trained, meet, tokenizer_of
 from plm_jax.objectives.seq2seq import SequenceToSequence
-from plm_jax.optim import ParameterError
 from plm_jax.report import Blank, Sample
-from plm_jax.sharding import MeshError, make_mesh
-from plm_jax.tokenizers import Tokenizer, TokenizerError, load
-from plm_jax.train import Result, TrainingError, evaluate_run, train
+from plm_jax.sharding import make_mesh
+from plm_jax.tokenizers import Tokenizer, load
+from plm_jax.train import Result, evaluate_run, train
 
 # Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
 FETCHED = 8 << 30  # bytes
 DAYS = 7  # that a process waits for another one's records, at most: one that dies is noticed sooner
-
-# What a user can mend: shown as one message, without a traceback.
-EXPECTED = (ConfigError, SourceError, records.RecordsError, TokenizerError, CheckpointError, MeshError, ParameterError,
-            TrainingError)
 
 
 class Shown(NamedTuple):
@@ -54,10 +47,8 @@ class Shown(NamedTuple):
 def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:
   """Runs `recipe` with the command line's changes; exits with 1 and a message on bad input."""
   args = sys.argv[1:] if args is None else list(args)
-  try:
+  with errors.shown():
     run(parse(recipe, args))
-  except EXPECTED as error:
-    sys.exit(f'error: {error}')
 
 
 def parse(recipe: Callable[[Scale], Experiment], args: Sequence[str]) -> Experiment:
@@ -82,7 +73,7 @@ def run(config: Experiment) -> Result | None:
     return None
   join(config.hosts)
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
-    jax.config.update('jax_compilation_cache_dir', str(cache_folder() / 'xla'))
+    jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
   if config.mode != 'prepare':
     config = meet(config)
   folders, tokenizer = corpora(config)
@@ -137,7 +128,7 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
   text, folders = dataclasses.asdict(config.data.prepare), []
   if config.warm_start and not text['tokenizer'] and (found := tokenizer_of(config.warm_start)):
     # In our own form, whatever form a checkpoint has it in.
-    place = epath.Path(cache_folder()) / 'tokenizers' / found.hash[:16]
+    place = epath.Path(storage.cache_folder()) / 'tokenizers' / found.hash[:16]
     found.save(place)
     text['tokenizer'] = str(place)
   for source in config.data.path:
@@ -160,7 +151,7 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
 def records_folder(settings: PrepareConfig) -> epath.Path:
   """Where the records of a source with these settings are kept."""
   tokenizer = load(settings.tokenizer) if settings.tokenizer else None
-  return epath.Path(cache_folder()) / 'records' / fingerprint(settings, tokenizer)[:16]
+  return epath.Path(storage.cache_folder()) / 'records' / fingerprint(settings, tokenizer)[:16]
 
 
 def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:

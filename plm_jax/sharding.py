@@ -15,6 +15,8 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
+from plm_jax.errors import Expected
+
 AXES = ('data', 'fsdp', 'tensor')
 
 # Logical axis -> mesh axes. A name that is not here, or a size that the mesh axes do not divide, is not split.
@@ -28,7 +30,7 @@ TABLE: dict[str, tuple[str, ...]] = {
 }
 
 
-class MeshError(ValueError):
+class MeshError(Expected):
   """A mesh or a batch that does not fit the devices."""
 
 

@@ -19,6 +19,7 @@ from plm_jax.checkpoint import CheckpointError, Checkpoints, restore_params
 from plm_jax.config import Experiment, Phase
 from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.windows import Windows
+from plm_jax.errors import Expected
 from plm_jax.evaluate import evaluator
 from plm_jax.learner import make_learner, start
 from plm_jax.optim import schedule
@@ -28,7 +29,7 @@ from plm_jax.tokenizers import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-class TrainingError(RuntimeError):
+class TrainingError(Expected):
   """A run that cannot usefully go on."""
 
 

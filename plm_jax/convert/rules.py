@@ -13,11 +13,12 @@ import ml_dtypes
 import numpy as np
 
 from plm_jax.convert.slices import Index, Shape, joined
+from plm_jax.errors import Expected
 
 DTYPES = {'F32': np.dtype(np.float32), 'F16': np.dtype(np.float16), 'BF16': np.dtype(ml_dtypes.bfloat16)}
 
 
-class ConvertError(ValueError):
+class ConvertError(Expected):
   """A checkpoint of another library that is not understood in full, or a model of ours that it cannot hold."""
 
 

@@ -19,6 +19,8 @@ import re
 import sysconfig
 import warnings
 
+from plm_jax import storage
+
 PACKAGES = {  # import name: distributions that may provide it
     'jax': ('jax',), 'jaxlib': ('jaxlib',), 'flax': ('flax',), 'optax': ('optax',), 'orbax': ('orbax-checkpoint',),
     'numpy': ('numpy',), 'scipy': ('scipy',), 'tensorflow': ('tensorflow-cpu', 'tensorflow'), 'keras': ('keras',),
@@ -34,19 +36,11 @@ def corpus_path() -> Path:
   """The corpus of this machine as a text file, made now if the cache lacks it."""
   found = versions()
   key = hashlib.sha256(repr((RULES, found)).encode()).hexdigest()[:12]
-  cache = Path(os.environ.get('PLM_JAX_CACHE') or '~/.cache/plm_jax').expanduser()
-  path = cache / f'embedded-{key}.txt'
-  if path.exists():
-    return path
-  cache.mkdir(parents=True, exist_ok=True)
-  draft = cache / f'{path.name}.{os.getpid()}.tmp'  # two processes may be at it
-  try:
-    with draft.open('w', encoding='utf-8', newline='\n') as f:
+  path = storage.cache_folder() / f'embedded-{key}.txt'
+  if not path.exists():
+    with storage.drafted(path) as f:  # two processes may be at it
       for document in extract(source_files()):
-        f.write('\n'.join(document) + '\n\n')
-    draft.replace(path)
-  finally:
-    draft.unlink(missing_ok=True)
+        f.write(('\n'.join(document) + '\n\n').encode())
   return path
 
 

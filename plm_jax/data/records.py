@@ -18,6 +18,8 @@ from typing import Literal
 from etils import epath
 import numpy as np
 
+from plm_jax.errors import Expected
+
 Split = Literal['train', 'heldout']
 WORD = 1  # bit of `flags`: the token starts a word
 SENTENCE = np.dtype([('start', '<u4'), ('document', '<u4')])  # first token in the shard, document number in the shard
@@ -28,7 +30,7 @@ def token_dtype(vocab: int) -> np.dtype:
   return np.dtype([('token', '<u2' if vocab <= 1 << 16 else '<u4'), ('flags', 'u1')])
 
 
-class RecordsError(ValueError):
+class RecordsError(Expected):
   """Records that are missing, unfinished, damaged or made with another tokenizer."""
 
 

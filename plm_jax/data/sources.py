@@ -24,6 +24,7 @@ import zlib
 from etils import epath
 
 from plm_jax.data import embedded
+from plm_jax.errors import Expected
 
 OnError = Literal['refuse', 'skip']
 MAX_LINE = 1 << 24  # bytes; a longer one is no line of text, and would not fit the promise of bounded memory
@@ -31,7 +32,7 @@ TASK = 'task:'
 MAX_DOCUMENT = 1 << 22  # characters; a longer document goes on in the next one
 
 
-class SourceError(ValueError):
+class SourceError(Expected):
   """Text that is missing or cannot be read."""
 
 

@@ -54,7 +54,6 @@ from concurrent.futures import ThreadPoolExecutor
 import contextlib
 import hashlib
 import itertools
-import os
 import pathlib
 from typing import Literal, get_args
 import uuid
@@ -62,6 +61,7 @@ import uuid
 from etils import epath
 import numpy as np
 
+from plm_jax import storage
 from plm_jax.data import records
 from plm_jax.data.records import RecordsError, Shard, Split
 
@@ -269,7 +269,7 @@ class Windows:
         yield cuts
 
   def _cache(self) -> pathlib.Path:
-    return cache_folder() / 'windows' / self._key(str(self.folder))
+    return storage.cache_folder() / 'windows' / self._key(str(self.folder))
 
   def _key(self, *place: str) -> str:
     """Names these records: what is prepared anew, even in the same folder, has another key."""
@@ -367,10 +367,6 @@ def groups(key: np.ndarray, also: np.ndarray | None = None) -> Iterator[slice]:
 
 def offsets(counts: Sequence[int]) -> np.ndarray:
   return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-
-
-def cache_folder() -> pathlib.Path:
-  return pathlib.Path(os.environ.get('PLM_JAX_CACHE') or '~/.cache/plm_jax').expanduser()
 
 
 def save(path: pathlib.Path, array: np.ndarray) -> None:

@@ -8,12 +8,13 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import Expected
 from plm_jax.generation import logits as of
 
 NEVER = -1e9  # the score of what is not there
 
 
-class GenerationError(ValueError):
+class GenerationError(Expected):
   """Settings that contradict one another, or that nothing could follow."""
 
 

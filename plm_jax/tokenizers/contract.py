@@ -7,12 +7,14 @@ from typing import Protocol
 from etils import epath
 import numpy as np
 
+from plm_jax.errors import Expected
+
 CONFIG = 'tokenizer_config.json'
 # GLM's special tokens beside [MASK], in the order in which released vocabularies have them behind all others.
 BLANKS = {'<|startofpiece|>': 'sop', '<|endofpiece|>': 'eop', '[gMASK]': 'gmask', '[sMASK]': 'smask'}
 
 
-class TokenizerError(ValueError):
+class TokenizerError(Expected):
   """A tokenizer that is missing, damaged, or cannot be trained as asked."""
 
 

@@ -1,0 +1,29 @@
+"""Settings that other libraries read from the environment when they are first imported or used."""
+import importlib.metadata
+import os
+import sys
+import warnings
+
+DEFAULTS = {
+    # TensorFlow only reads data here; what it prints about its own build when imported would bury a run's first lines.
+    'TF_CPP_MIN_LOG_LEVEL': '2',
+    'TF_ENABLE_ONEDNN_OPTS': '0',
+    # Its client for buckets: what is added to a file is joined to it there; otherwise all of the file goes up again.
+    'GCS_APPEND_MODE': 'compose',
+}
+
+# jaxlib 0.10 computes wrongly, now and then, what it has fused for the CPU, unless that is a product: a vmapped
+# pullback of attention was off by more than its size. 0.12 is right. Products on their own are what is fast.
+FUSIONS = '--xla_cpu_experimental_ynn_fusion_type'
+
+
+def settle() -> None:
+  """Sets what is not set. Warns where JAX has been used before, and has taken its flags already."""
+  for name, value in DEFAULTS.items():
+    os.environ.setdefault(name, value)
+  if importlib.metadata.version('jaxlib').startswith('0.10.') and FUSIONS not in os.environ.get('XLA_FLAGS', ''):
+    os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {FUSIONS}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT'.strip()
+    bridge = sys.modules.get('jax._src.xla_bridge')
+    if bridge is not None and bridge.backends_are_initialized():
+      warnings.warn('JAX was used before plm_jax was imported, which on a CPU with jaxlib 0.10 may compute wrongly: '
+                    'import plm_jax first', stacklevel=3)

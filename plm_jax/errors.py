@@ -1,0 +1,35 @@
+"""What a user can mend is said in one line, without a traceback."""
+from collections.abc import Iterator
+import contextlib
+import os
+import sys
+
+
+class Expected(ValueError):
+  """The cause lies outside this code: an option, a file, a machine. The message names it, what was expected and what
+  came. Every error of this project that a user can mend is one."""
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+  """Around a command: what a user can mend ends it with exit status 1 and one message; what a pipe's reader no longer
+  wants, with nothing."""
+  try:
+    yield
+  except Expected as error:
+    sys.exit(f'error: {error}')
+  except BrokenPipeError:  # `... | head`: Python would complain again when it closes the stream
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+  except KeyboardInterrupt:
+    sys.exit('interrupted')
+  except OSError as error:
+    sys.exit(f'error: {outside(error)}')
+
+
+def outside(error: BaseException) -> str:
+  """What the operating system, TensorFlow or a bucket's client says, on one line."""
+  if isinstance(error, OSError) and error.strerror:
+    return f'{error.filename}: {error.strerror}' if error.filename else error.strerror
+  said = getattr(error, 'message', None) or str(error) or type(error).__name__
+  return ' '.join(str(said).split())[:500]

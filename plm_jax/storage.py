@@ -1,0 +1,290 @@
+"""Files, on a disk or in a bucket (gs://): what reads or writes one goes through here.
+
+A file appears whole or not at all, under a draft's name of its own until then, so that nobody meets half of it and two
+writers cannot meet. What a disk or a bucket refuses is one line that names the path (`StorageError`). Of a bucket,
+whole files go by epath (TensorFlow's client where it is installed), parts of files by tensorstore, which Orbax brings:
+TensorFlow's reads half a MiB at least.
+"""
+from collections.abc import Iterator
+import contextlib
+import errno
+import functools
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+from typing import Any
+import uuid
+
+from etils import epath
+
+from plm_jax.errors import Expected, outside
+
+LIMIT = 1 << 28  # bytes of a file that is read whole: configurations, vocabularies, indices
+DEPTH = 100  # of what is inside one another in JSON
+DIGITS = 100  # of a number in JSON
+DRAFT = '.tmp'
+
+
+class StorageError(Expected):
+  """A file, folder or bucket that cannot be read or written."""
+
+
+class SpaceError(StorageError):
+  """A full disk. What is there is whole, and the same command goes on when there is room."""
+
+
+def remote(path: epath.PathLike) -> bool:
+  """Whether the path is in a bucket."""
+  return '://' in os.fspath(path)
+
+
+def path_of(path: epath.PathLike) -> epath.Path:
+  """The path as everything here takes it: with ~ resolved, gs:// as it is. Raises StorageError for one that is none."""
+  text = os.fspath(path)
+  if '\0' in text:
+    raise StorageError(f'{text!r} is no path: it holds a zero byte')
+  if text.startswith('/gs/'):  # epath's other spelling
+    text = f'gs://{text[4:]}'
+  if match := re.match(r'([A-Za-z][\w+.-]*)://', text):
+    if match[1] != 'gs' or not re.match(r'gs://[a-z0-9][\w.-]+(/|$)', text):
+      raise StorageError(f'{text} is neither a path nor gs://BUCKET/FOLDER')
+    return epath.Path(text)
+  try:
+    return epath.Path(text).expanduser()
+  except (RuntimeError, ValueError) as error:  # ~nobody
+    raise StorageError(f'{text}: {error}') from error
+
+
+def cache_folder() -> pathlib.Path:
+  """$PLM_JAX_CACHE, else ~/.cache/plm_jax. Raises StorageError for a bucket: what is kept there is mapped to memory."""
+  found = os.environ.get('PLM_JAX_CACHE') or '~/.cache/plm_jax'
+  if remote(found):
+    raise StorageError(f'PLM_JAX_CACHE={found} is a bucket: the cache has to be a local folder')
+  return pathlib.Path(path_of(found))
+
+
+@contextlib.contextmanager
+def explained(path: epath.PathLike, doing: str, error: type[Expected] = StorageError) -> Iterator[None]:
+  """What a disk or a client of a bucket raises inside becomes an `error` that says what could not be done with path.
+
+  doing: 'read', 'written', 'listed'. A full disk is a SpaceError, whatever `error` is.
+  """
+  try:
+    yield
+  except Expected:
+    raise
+  except Exception as raised:
+    if not of_storage(raised):
+      raise
+    if isinstance(raised, OSError) and raised.errno in (errno.ENOSPC, errno.EDQUOT):
+      raise SpaceError(f'no space left for {path} ({raised.strerror}). What is there is whole: make room, and the same '
+                       'command goes on') from raised
+    if isinstance(raised, FileNotFoundError) or type(raised).__name__ == 'NotFoundError':
+      raise error(f'{path} is not there') from raised
+    raise error(f'{path} cannot be {doing}: {outside(raised)}') from raised
+
+
+def of_storage(error: BaseException) -> bool:
+  """Whether a disk, or a client of a bucket, raised it."""
+  home = type(error).__module__.partition('.')[0]
+  return isinstance(error, OSError) or home in ('tensorflow', 'google', 'gcsfs', 'aiohttp', 'requests', 'urllib3') or (
+      type(error) is ValueError and GCS_ERROR.search(str(error)) is not None)  # tensorstore's
+
+
+def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> bytes:
+  """The whole file. Raises `error` for what cannot be read, and for one of more than `limit` bytes."""
+  path = path_of(path)
+  with explained(path, 'read', error):
+    if path.is_dir():
+      raise error(f'{path} is a folder, expected a file')
+    if not remote(path) and path.exists() and not path.is_file():  # a pipe would wait for ever
+      raise error(f'{path} is no ordinary file')
+    size = path.stat().length
+    if size > limit:
+      raise error(f'{path} has {size:,} bytes, expected {limit:,} at most: is this the right file?')
+    return path.read_bytes()
+
+
+def read_text(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> str:
+  """The whole file, UTF-8."""
+  try:
+    return read_bytes(path, limit, error).decode()
+  except UnicodeDecodeError as wrong:
+    raise error(f'{path} is not UTF-8 text: {wrong.reason} at byte {wrong.start}') from wrong
+
+
+def read_json(path: epath.PathLike, kind: type | tuple[type, ...] = dict, limit: int = LIMIT,
+              error: type[Expected] = StorageError) -> Any:
+  """The JSON value in a file, which has to be a `kind`; see `parse_json`."""
+  return parse_json(read_text(path, limit, error), path, kind, error)
+
+
+def parse_json(text: str, where: epath.PathLike, kind: type | tuple[type, ...] = dict,
+               error: type[Expected] = StorageError) -> Any:
+  """A JSON text -> its value, a `kind`.
+
+  Raises `error`, naming `where`, for what is not JSON, for numbers of over a hundred digits, and for values more than
+  a hundred deep inside others.
+  """
+  def whole(digits: str) -> int:
+    if len(digits) > DIGITS:
+      raise ValueError(f'a number of {len(digits):,} digits')
+    return int(digits)
+  try:
+    value = json.loads(text, parse_int=whole)
+    check_depth(value, DEPTH)
+  except (ValueError, RecursionError) as wrong:
+    reason = 'values too deep inside one another' if isinstance(wrong, RecursionError) else str(wrong)
+    raise error(f'{where} cannot be read as JSON: {reason}') from wrong
+  if not isinstance(value, kind):
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    wanted = ' or '.join(JSON_NAMES.get(one, one.__name__) for one in kinds)
+    raise error(f'{where} holds {JSON_NAMES.get(type(value), type(value).__name__)}, expected {wanted}')
+  return value
+
+
+def check_depth(value: Any, left: int) -> None:
+  """Raises RecursionError for lists and objects more than `left` deep inside one another."""
+  if not left:
+    raise RecursionError
+  for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    if isinstance(inner, dict | list):
+      check_depth(inner, left - 1)
+
+
+@contextlib.contextmanager
+def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Iterator[Any]:
+  """A file to write bytes to, which becomes `path` at the end, or nothing if there was an error. Makes the folder."""
+  path = path_of(path)
+  if remote(path):
+    # An object of a bucket appears when it is whole; one that was begun and is left alone is nowhere.
+    buffer = io.BytesIO()
+    yield buffer
+    with explained(path, 'written', error), path.open('wb') as file:
+      file.write(buffer.getvalue())  # GFile takes bytes, and no other buffers
+    return
+  draft = path.with_name(f'.{path.name}.{uuid.uuid4().hex}{DRAFT}')
+  try:
+    with explained(path, 'written', error):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      with draft.open('wb') as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+      draft.replace(path)
+  finally:
+    with contextlib.suppress(OSError):
+      draft.unlink(missing_ok=True)
+
+
+def write(path: epath.PathLike, content: bytes | str, error: type[Expected] = StorageError) -> None:
+  """Puts the content into `path`, which is whole at any moment, whoever else writes it."""
+  with drafted(path, error) as file:
+    file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: epath.PathLike, value: Any, error: type[Expected] = StorageError) -> None:
+  write(path, json.dumps(value, indent=1, ensure_ascii=False) + '\n', error)
+
+
+def append(path: epath.PathLike, text: str, error: type[Expected] = StorageError) -> None:
+  """Adds to a file. Of one in a bucket, what is there already does not travel again (environment.py says how)."""
+  path = path_of(path)
+  with explained(path, 'written', error):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open('a') as file:
+      file.write(text)
+
+
+def remove_drafts(folder: epath.PathLike) -> None:
+  """Drafts that a killed process has left directly in a folder. For who has locked it: they may be anybody's."""
+  folder = path_of(folder)
+  if not remote(folder) and folder.is_dir():
+    for draft in pathlib.Path(folder).glob(f'.*{DRAFT}'):
+      with contextlib.suppress(OSError):
+        draft.unlink()
+
+
+def open_text(path: epath.PathLike) -> io.BufferedReader:
+  """The bytes of a file from its beginning, as a stream whose `readline` takes a limit; `tell` counts bytes."""
+  path = path_of(path)
+  if not remote(path):
+    return open(path, 'rb')
+  return io.BufferedReader(Stream(path), READ)
+
+
+class Stream(io.RawIOBase):
+  """A file of a bucket, forward."""
+
+  def __init__(self, path: epath.Path):
+    self.file = path.open('rb')
+    self.place = 0
+
+  def readable(self) -> bool:
+    return True
+
+  def readinto(self, buffer) -> int:
+    content = self.file.read(len(buffer))
+    buffer[:len(content)] = content
+    self.place += len(content)
+    return len(content)
+
+  def tell(self) -> int:
+    return self.place
+
+  def close(self) -> None:
+    if not self.closed:
+      self.file.close()
+    super().close()
+
+
+def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected] = StorageError) -> bytes:
+  """Bytes start .. stop of a file, and no others. Raises `error` where the file ends before `stop`."""
+  path = path_of(path)
+  with explained(path, 'read', error):
+    if not remote(path):
+      with open(path, 'rb') as file:
+        file.seek(start)
+        content = file.read(stop - start)
+    elif stop > start:
+      bucket, _, name = os.fspath(path).removeprefix('gs://').partition('/')
+      found = bucket_store(bucket).read(name, byte_range=slice(start, stop)).result()
+      if found.state == 'missing':
+        raise error(f'{path} is not there')
+      content = found.value
+    else:
+      content = b''
+  if len(content) < stop - start:
+    raise error(f'{path} ends at byte {start + len(content)}, expected {stop} at least')
+  return content
+
+
+@functools.cache
+def bucket_store(bucket: str, retries: int = 10):
+  """tensorstore's view of a bucket: reads of parts, many at a time. retries: of a request, the last after a minute."""
+  import tensorstore
+  return tensorstore.KvStore.open(
+      {'driver': 'gcs', 'bucket': bucket, 'path': ''},
+      context=tensorstore.Context({
+          'gcs_request_retries': {'max_retries': retries, 'initial_delay': '200ms', 'max_delay': '20s'},
+          'gcs_request_concurrency': {'limit': 32}})).result()
+
+
+def free_bytes(folder: epath.PathLike) -> int | None:
+  """Room on the disk of a folder, which may not be there yet; None in a bucket."""
+  folder = path_of(folder)
+  if remote(folder):
+    return None
+  place = pathlib.Path(folder).absolute()
+  while not place.exists():
+    place = place.parent
+  return shutil.disk_usage(place).free
+
+
+READ = 8 << 20  # bytes of a stream that are asked for at once
+JSON_NAMES = {dict: 'an object', list: 'a list', str: 'a text', int: 'a number', float: 'a number',
+              bool: 'true or false', type(None): 'null'}
+GCS_ERROR = re.compile(r'^[A-Z_]+: |\[source locations=|gcs|CURL')
