@@ -8,8 +8,10 @@ DEFAULTS = {
     # TensorFlow only reads data here; what it prints about its own build when imported would bury a run's first lines.
     'TF_CPP_MIN_LOG_LEVEL': '2',
     'TF_ENABLE_ONEDNN_OPTS': '0',
-    # Its client for buckets: what is added to a file is joined to it there; otherwise all of the file goes up again.
+    # Its client for buckets: what a log of TensorBoard gets is joined to it there; otherwise all of it goes up again.
     'GCS_APPEND_MODE': 'compose',
+    # And what another process, or another client, has written is seen at once; otherwise after five seconds.
+    'GCS_STAT_CACHE_MAX_AGE': '0',
 }
 
 # jaxlib 0.10 computes wrongly, now and then, what it has fused for the CPU, unless that is a product: a vmapped

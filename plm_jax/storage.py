@@ -3,23 +3,24 @@
 A file appears whole or not at all, under a draft's name of its own until then, so that nobody meets half of it and two
 writers cannot meet. What a disk or a bucket refuses is one line that names the path (`StorageError`). Of a bucket,
 whole files go by epath (TensorFlow's client where it is installed), parts of files by tensorstore, which Orbax brings:
-TensorFlow's reads half a MiB at least.
+TensorFlow's reads 64 MiB from where it is asked for a byte.
 """
 from collections.abc import Iterator
 import contextlib
 import errno
-import functools
 import io
 import json
 import os
 import pathlib
 import re
 import shutil
+import tempfile
 from typing import Any
 import uuid
 
 from etils import epath
 
+from plm_jax import gcs
 from plm_jax.errors import Expected, outside
 
 LIMIT = 1 << 28  # bytes of a file that is read whole: configurations, vocabularies, indices
@@ -82,9 +83,14 @@ def explained(path: epath.PathLike, doing: str, error: type[Expected] = StorageE
     if isinstance(raised, OSError) and raised.errno in (errno.ENOSPC, errno.EDQUOT):
       raise SpaceError(f'no space left for {path} ({raised.strerror}). What is there is whole: make room, and the same '
                        'command goes on') from raised
-    if isinstance(raised, FileNotFoundError) or type(raised).__name__ == 'NotFoundError':
+    if missing(raised):
       raise error(f'{path} is not there') from raised
     raise error(f'{path} cannot be {doing}: {outside(raised)}') from raised
+
+
+def missing(error: BaseException) -> bool:
+  """Whether a disk or a client of a bucket says with it that there is no such file."""
+  return isinstance(error, FileNotFoundError) or type(error).__name__ in ('NotFoundError', 'NotFound')
 
 
 def of_storage(error: BaseException) -> bool:
@@ -98,14 +104,32 @@ def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] =
   """The whole file. Raises `error` for what cannot be read, and for one of more than `limit` bytes."""
   path = path_of(path)
   with explained(path, 'read', error):
+    if remote(path):
+      return read_object(path, limit, error)
     if path.is_dir():
       raise error(f'{path} is a folder, expected a file')
-    if not remote(path) and path.exists() and not path.is_file():  # a pipe would wait for ever
+    if path.exists() and not path.is_file():  # a pipe would wait for ever
       raise error(f'{path} is no ordinary file')
     size = path.stat().length
     if size > limit:
       raise error(f'{path} has {size:,} bytes, expected {limit:,} at most: is this the right file?')
     return path.read_bytes()
+
+
+def read_object(path: epath.Path, limit: int, error: type[Expected]) -> bytes:
+  """`read_bytes` of a bucket: one request for a small file, and nothing that was known of it before."""
+  try:
+    content = b''
+    with open_text(path) as file:
+      while len(content) <= limit and (piece := file.read(READ)):
+        content += piece
+  except Exception as raised:
+    if missing(raised) and path.is_dir():
+      raise error(f'{path} is a folder, expected a file') from raised
+    raise
+  if len(content) > limit:
+    raise error(f'{path} has more than {limit:,} bytes, the most that is expected: is this the right file?')
+  return content
 
 
 def read_text(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> str:
@@ -160,11 +184,13 @@ def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Itera
   """A file to write bytes to, which becomes `path` at the end, or nothing if there was an error. Makes the folder."""
   path = path_of(path)
   if remote(path):
-    # An object of a bucket appears when it is whole; one that was begun and is left alone is nowhere.
-    buffer = io.BytesIO()
-    yield buffer
-    with explained(path, 'written', error), path.open('wb') as file:
-      file.write(buffer.getvalue())  # GFile takes bytes, and no other buffers
+    # An object of a bucket appears when it is whole. What was given to GFile goes there even after an error.
+    with explained(path, 'written', error), tempfile.SpooledTemporaryFile(SPOOLED) as draft:
+      yield draft
+      draft.seek(0)
+      with path.open('wb') as file:
+        while piece := draft.read(READ):
+          file.write(piece)  # bytes: GFile takes no other buffers
     return
   draft = path.with_name(f'.{path.name}.{uuid.uuid4().hex}{DRAFT}')
   try:
@@ -191,11 +217,14 @@ def write_json(path: epath.PathLike, value: Any, error: type[Expected] = Storage
 
 
 def append(path: epath.PathLike, text: str, error: type[Expected] = StorageError) -> None:
-  """Adds to a file. Of one in a bucket, what is there already does not travel again (environment.py says how)."""
+  """Adds to a file. Of one in a bucket, what is there already does not travel again."""
   path = path_of(path)
   with explained(path, 'written', error):
+    if remote(path):
+      gcs.append(path, text.encode())
+      return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open('a') as file:
+    with open(path, 'a', encoding='utf-8', newline='') as file:
       file.write(text)
 
 
@@ -220,7 +249,8 @@ class Stream(io.RawIOBase):
   """A file of a bucket, forward."""
 
   def __init__(self, path: epath.Path):
-    self.file = path.open('rb')
+    self.opened = contextlib.ExitStack()
+    self.file = self.opened.enter_context(path.open('rb'))
     self.place = 0
 
   def readable(self) -> bool:
@@ -236,8 +266,7 @@ class Stream(io.RawIOBase):
     return self.place
 
   def close(self) -> None:
-    if not self.closed:
-      self.file.close()
+    self.opened.close()
     super().close()
 
 
@@ -250,8 +279,8 @@ def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected
         file.seek(start)
         content = file.read(stop - start)
     elif stop > start:
-      bucket, _, name = os.fspath(path).removeprefix('gs://').partition('/')
-      found = bucket_store(bucket).read(name, byte_range=slice(start, stop)).result()
+      bucket, name = gcs.split(os.fspath(path))
+      found = gcs.bucket_store(bucket).read(name, byte_range=slice(start, stop)).result()
       if found.state == 'missing':
         raise error(f'{path} is not there')
       content = found.value
@@ -260,17 +289,6 @@ def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected
   if len(content) < stop - start:
     raise error(f'{path} ends at byte {start + len(content)}, expected {stop} at least')
   return content
-
-
-@functools.cache
-def bucket_store(bucket: str, retries: int = 10):
-  """tensorstore's view of a bucket: reads of parts, many at a time. retries: of a request, the last after a minute."""
-  import tensorstore
-  return tensorstore.KvStore.open(
-      {'driver': 'gcs', 'bucket': bucket, 'path': ''},
-      context=tensorstore.Context({
-          'gcs_request_retries': {'max_retries': retries, 'initial_delay': '200ms', 'max_delay': '20s'},
-          'gcs_request_concurrency': {'limit': 32}})).result()
 
 
 def free_bytes(folder: epath.PathLike) -> int | None:
@@ -285,6 +303,7 @@ def free_bytes(folder: epath.PathLike) -> int | None:
 
 
 READ = 8 << 20  # bytes of a stream that are asked for at once
+SPOOLED = 64 << 20  # bytes on their way to a bucket that are held in memory; more wait on the disk
 JSON_NAMES = {dict: 'an object', list: 'a list', str: 'a text', int: 'a number', float: 'a number',
               bool: 'true or false', type(None): 'null'}
 GCS_ERROR = re.compile(r'^[A-Z_]+: |\[source locations=|gcs|CURL')

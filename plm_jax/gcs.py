@@ -1,0 +1,68 @@
+"""Google Cloud Storage where it is no disk: parts of objects, and objects that grow."""
+import errno
+import functools
+import os
+import uuid
+
+from etils import epath
+
+PART = '.part'  # what is to be joined to an object
+
+
+def append(path: epath.PathLike, content: bytes) -> None:
+  """Adds to an object: the new bytes go up alone, and the bucket joins them to those that it has.
+
+  For one writer at a time. Raises what google-cloud-storage raises.
+  """
+  from google.api_core import exceptions
+  name, of = split(os.fspath(path))
+  bucket, retry = google_client().bucket(name), google_retry(120)
+  whole, expected = bucket.blob(of), 0
+  for _ in range(5):
+    found = bucket.get_blob(of, retry=retry)
+    if found and found.size == expected:  # it had been done, and only the answer was lost
+      return
+    try:
+      if not found:
+        whole.upload_from_string(content, if_generation_match=0, retry=retry)
+        return
+      expected = (found.size or 0) + len(content)
+      part = bucket.blob(f'{of}.{uuid.uuid4().hex}{PART}')
+      part.upload_from_string(content, retry=retry)
+      try:
+        whole.compose([found, part], if_generation_match=found.generation, retry=retry)
+      finally:
+        part.delete(retry=retry)
+      return
+    except exceptions.PreconditionFailed:
+      expected = expected or len(content)
+  raise OSError(errno.EBUSY, 'somebody else writes it too', os.fspath(path))
+
+
+@functools.cache
+def google_client():
+  from google.cloud import storage as google
+  return google.Client()
+
+
+def google_retry(seconds: float):
+  """What cannot be answered now is asked again, for so long."""
+  from google.cloud.storage.retry import DEFAULT_RETRY
+  return DEFAULT_RETRY.with_delay(initial=0.2, maximum=10).with_timeout(seconds)
+
+
+@functools.cache
+def bucket_store(bucket: str, retries: int = 10):
+  """tensorstore's view of a bucket: reads of parts, many at a time. retries: of a request, the last after a minute."""
+  import tensorstore
+  return tensorstore.KvStore.open(
+      {'driver': 'gcs', 'bucket': bucket, 'path': ''},
+      context=tensorstore.Context({
+          'gcs_request_retries': {'max_retries': retries, 'initial_delay': '200ms', 'max_delay': '20s'},
+          'gcs_request_concurrency': {'limit': 32}})).result()
+
+
+def split(path: str) -> tuple[str, str]:
+  """gs://BUCKET/NAME -> BUCKET, NAME."""
+  bucket, _, name = path.removeprefix('gs://').partition('/')
+  return bucket, name
