@@ -6,11 +6,10 @@ import json
 import sys
 from typing import Annotated, Literal
 
-from etils import epath
 import jax
 import tyro
 
-from plm_jax import blanks, convert, errors, fill_mask, generate, learner
+from plm_jax import blanks, convert, errors, fill_mask, generate, learner, reachable, storage
 from plm_jax.config import ConfigError
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.windows import Assembly, Windows
@@ -29,6 +28,7 @@ def prepare_command(
     out: folder for the records, local or gs://
     settings: how
   """
+  reachable.check_reachable({out: 'write'})
   prepare(dataclasses.replace(settings, source=source), out)
   print(f'records in {out}: train on them with --data.path={out}')
 
@@ -104,7 +104,7 @@ def generate_command(
     settings: how
   """
   if file:
-    prompts += tuple((sys.stdin.read() if file == '-' else epath.Path(file).read_text()).splitlines())
+    prompts += tuple((sys.stdin.read() if file == '-' else storage.read_text(file)).splitlines())
   if not prompts:
     raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
   with loaded(run, mesh) as trained:
@@ -202,6 +202,7 @@ def few_shot_command(
     start: a text begins with the token that begins texts in training
     mesh: devices that share the rows, and a large model
   """
+  reachable.check_reachable({output: 'write'})
   asked = few_shot.TASKS[task]
   asked = dataclasses.replace(asked, template=template) if template else asked
   source, drawn = data or asked.data, pool or ('' if data else asked.pool)
@@ -222,7 +223,7 @@ def few_shot_command(
     print(f'{result.cut:,} prompts were too long and lost their beginning')
   if output:
     lines = (json.dumps(few_shot.record(prediction), ensure_ascii=False) for prediction in result.predictions)
-    epath.Path(output).write_text('\n'.join(lines) + '\n')
+    storage.write(output, '\n'.join(lines) + '\n')
     print(f'predictions in {output}')
 
 
@@ -243,6 +244,7 @@ def text_to_text_command(
     mesh: devices that share the model
     settings: how the answers are written
   """
+  reachable.check_reachable({output: 'write'})
   with loaded(checkpoint, mesh) as trained:
     result = text_to_text.evaluate(trained, task, settings, length, batch, limit)
   print(f'{task}, {len(result.predictions):,} examples')
@@ -253,12 +255,13 @@ def text_to_text_command(
   if output:
     lines = (json.dumps({'where': example.where, 'inputs': example.inputs, 'targets': example.targets, 'text': text},
                         ensure_ascii=False) for example, text in result.predictions)
-    epath.Path(output).write_text('\n'.join(lines) + '\n')
+    storage.write(output, '\n'.join(lines) + '\n')
     print(f'predictions in {output}')
 
 
 def main() -> None:
   with errors.shown():
+    reachable.check_reachable(dict.fromkeys(reachable.paths_in(sys.argv[1:]), 'read'))
     tyro.extras.subcommand_cli_from_dict({
         'prepare': prepare_command, 'rows': rows_command, 'fill-mask': fill_mask_command, 'export': export_command,
         'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,

@@ -10,6 +10,7 @@ import http.client
 import importlib
 import os
 import pathlib
+import re
 import threading
 from typing import Any, Literal, NamedTuple
 import urllib.request
@@ -49,6 +50,14 @@ def check_reachable(uses: Mapping[str, Use]) -> None:
     verb = 'read' if use == 'read' else 'written'
     for client, work in (("Google's client", ask_google), ('TensorFlow', ask_files), ('tensorstore', ask_arrays)):
       asked(folder, verb, client, functools.partial(work, folder, use))
+
+
+def paths_in(value: Any) -> list[str]:
+  """What an option names in buckets, or all of a dictionary or list of options: of a glob the folder."""
+  if isinstance(value, str):
+    return [re.split(r'[*?\[]', path)[0] for path in re.findall(r'(?:^|[,:=])\s*(gs://[^,]+)', value)]
+  inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+  return [path for one in inner for path in paths_in(one)]
 
 
 def asked(folder: str, verb: str, client: str, work: Callable[[], None]) -> None:

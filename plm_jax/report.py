@@ -4,11 +4,12 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 from typing import Any
 from xml.etree import ElementTree
 
 from etils import epath
+
+from plm_jax import storage
 
 Point = tuple[int, float]  # step, value
 Curves = dict[str, dict[str, list[Point]]]  # metric -> split -> points by step; a value may be NaN or infinite
@@ -73,21 +74,16 @@ METRICS = {
 
 def write_report(folder: epath.PathLike, summary: Summary) -> epath.Path:
   """Writes folder/report.html from the summary and folder/metrics.jsonl; whoever opens it sees the old or the new."""
-  folder = epath.Path(folder)
-  text = render(summary, *read_curves(folder / 'metrics.jsonl'))
-  path, draft = folder / 'report.html', folder / f'.report.html.{os.getpid()}'
-  try:
-    draft.write_bytes(text.encode('utf-8', 'replace'))  # a prompt may hold half of a surrogate pair
-    draft.replace(path)
-  finally:
-    draft.unlink(missing_ok=True)
+  path = storage.path_of(folder) / 'report.html'
+  text = render(summary, *read_curves(path.parent / 'metrics.jsonl'))
+  storage.write(path, text.encode('utf-8', 'replace'))  # a prompt may hold half of a surrogate pair
   return path
 
 
 def read_curves(path: epath.PathLike) -> tuple[Curves, list[Phase]]:
   """Of lines with the same step and split the last counts; lines that are not whole (the process died) do not."""
-  path, records = epath.Path(path), {}
-  for line in path.read_bytes().decode('utf-8', 'replace').split('\n') if path.exists() else ():
+  path, records = storage.path_of(path), {}
+  for line in storage.read_bytes(path).decode('utf-8', 'replace').split('\n') if path.exists() else ():
     try:
       record = json.loads(line)
       records[int(record['step']), str(record['split'])] = record

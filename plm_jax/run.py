@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 import tyro
 
-from plm_jax import blanks, errors, fill_mask, generate, report, storage
+from plm_jax import blanks, errors, fill_mask, generate, reachable, report, storage
 from plm_jax import config as config_lib
 from plm_jax.compile import compile_run
 from plm_jax.config import Experiment, HostsConfig, Scale
@@ -71,6 +71,8 @@ def run(config: Experiment) -> Result | None:
   if config.mode == 'compile':
     compile_run(config)
     return None
+  written: dict[str, reachable.Use] = {config.folder: 'run'} if config.mode == 'train' else {}
+  reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_lib.to_json(config)), 'read'), **written})
   join(config.hosts)
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
     jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
