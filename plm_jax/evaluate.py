@@ -1,4 +1,5 @@
 """How good a model is on held-out text, and how good it would be to know nothing."""
+import collections
 from collections.abc import Iterable
 import math
 
@@ -12,26 +13,23 @@ from plm_jax.step import Learner, eval_step
 def evaluator(learner: Learner, sizes: np.ndarray | None = None):
   """-> function(params, batches of windows on the devices) -> means of the objective's losses over all of them.
 
-  The corruption depends on the windows alone, so every evaluation of the same text asks the same questions. Where the
-  objective predicts tokens, `NAME_baseline` is the accuracy of always guessing the most frequent of the true ones. With
-  the tokenizer's `sizes` [V], language modelling has `bits_per_byte`: what the text takes, which no tokenizer changes.
+  The corruption depends on the windows alone, so every evaluation of the same text asks the same questions. Beside each
+  NAME_accuracy stands NAME_baseline, that of always giving the answer that is right most often. With the tokenizer's
+  `sizes` [V], language modelling has `bits_per_byte`: what the text takes, which no tokenizer changes.
   """
   step = jax.jit(lambda params, windows: eval_step(learner, params, windows))
 
   def evaluate(params, batches: Iterable) -> dict[str, float]:
-    results, counts = [], np.zeros(learner.vocab.size)
+    results, counts = [], collections.defaultdict(lambda: np.zeros(learner.vocab.size))
     for windows in batches:
-      losses, batch = step(params, windows)
+      losses, answers = step(params, windows)
       results.append(jax.device_get(losses))
-      if 'labels' in batch:
-        labels, weights = (own_rows(batch[name]) for name in ('labels', 'weights'))
-        counts += np.bincount(labels, weights, learner.vocab.size)
+      for name, pair in answers.items():
+        counts[name] += np.bincount(*map(own_rows, pair), learner.vocab.size)
     values = metrics.combine(results)
-    if counts.any():
-      name = next(name for name in values if f'{name}_accuracy' in values)
-      values[f'{name}_baseline'] = float(counts.max() / counts.sum())
-      if sizes is not None and 'clm' in values:
-        values['bits_per_byte'] = values['clm'] / math.log(2) * float(counts.sum() / (counts[:len(sizes)] @ sizes))
+    values |= {f'{name}_baseline': float(some.max() / some.sum()) for name, some in counts.items() if some.any()}
+    if sizes is not None and (some := counts['clm']).any():
+      values['bits_per_byte'] = values['clm'] / math.log(2) * float(some.sum() / (some[:len(sizes)] @ sizes))
     return values
 
   return evaluate

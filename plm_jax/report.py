@@ -1,5 +1,5 @@
 """report.html: what a run came to, in one file that needs no network, no script and no server."""
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 import dataclasses
 import itertools
 import json
@@ -61,7 +61,9 @@ class Metric:
 OTHER = 8  # the rank of what has no place of its own; losses have 0 and 1, accuracies 2
 NAMES = {'heldout': 'held-out', 'baseline': 'most frequent'}  # of curves
 QUESTIONS = {'mlm': 'Masked-token', 'nsp': 'Next-sentence', 'sop': 'Sentence-order', 'rtd': 'Replaced-token',
-             'plm': 'Permuted-token', 'blank': 'Blank-filling', 'seq2seq': 'Next-token'}
+             'sbo': 'Span-boundary', 'plm': 'Permuted-token', 'clm': 'Next-token', 'blank': 'Blank-filling',
+             'seq2seq': 'Target-token', 'soft': 'Soft-target', 'cosine': 'Hidden-state', 'even': 'Smoothing',
+             'z': 'Softmax-denominator'}
 METRICS = {
     'loss': Metric(0, 'Loss', 'nats, all objectives together'),
     'learning_rate': Metric(3, 'Learning rate'),
@@ -166,10 +168,30 @@ def charts(curves: Curves, phases: Sequence[Phase]) -> ElementTree.Element:
             None if shown else el('p', 'There is nothing to draw: metrics.jsonl has no values yet.', class_='lead'))
 
 
+def figures(names: Iterable[str], heldout: Mapping[str, float]) -> dict[str, str]:
+  """Held-out losses of the questions `names`, and their accuracies beside that of always the most frequent answer."""
+  told = {}
+  for name in names:
+    asked = question(name)
+    told[f'Held-out {asked[0].lower()}{asked[1:]} loss'] = f'{heldout[name]:.3f}'
+    if f'{name}_accuracy' not in heldout:
+      continue
+    accuracy, baseline = heldout[f'{name}_accuracy'], heldout.get(f'{name}_baseline', 0.0)
+    told[f'Held-out {asked[0].lower()}{asked[1:]} accuracy'] = f'{accuracy:.1%}'
+    if baseline:
+      told[f'{asked} majority baseline'] = f'{baseline:.1%}'
+    if 0 < baseline < 0.5:  # of two answers, one has more
+      told[f'{asked}, times the baseline'] = f'{accuracy / baseline:.1f}'
+  return told
+
+
+def question(name: str) -> str:
+  return QUESTIONS.get(name, name.replace('_', ' ').capitalize())
+
+
 def describe(key: str, keys: Container[str]) -> Metric:
   """How `key` is shown; X and X_accuracy are the loss and accuracy of the question X."""
-  question = key.removesuffix('_accuracy')
-  name = QUESTIONS.get(question, question.replace('_', ' ').capitalize())
+  name = question(key.removesuffix('_accuracy'))
   if key in METRICS:
     return METRICS[key]
   if key.endswith('_accuracy'):

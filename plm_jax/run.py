@@ -176,13 +176,7 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
   """The report, and what the terminal shows at the end. parameters: how many there are."""
   prompts, cards, samples, usual = shown
   heldout = result.heldout
-  headline = {}
-  for name in config.objective.terms:
-    headline[f'Held-out {name.upper()} loss'] = f'{heldout[name]:.3f}'
-    if accuracy := heldout.get(f'{name}_accuracy'):
-      headline[f'Held-out {name.upper()} accuracy'] = f'{accuracy:.1%}'
-      if baseline := heldout.get(f'{name}_baseline'):
-        headline |= {'Always the most frequent token': f'{baseline:.1%}', 'Times better': f'{accuracy / baseline:.1f}'}
+  headline = report.figures(config.objective.terms, heldout)
   if 'bits_per_byte' in heldout:
     headline['Held-out bits per byte'] = f'{heldout["bits_per_byte"]:.3f}'
   headline |= {

@@ -91,10 +91,10 @@ def jitted_step(learner: Learner, layout):
 
 
 def eval_step(learner: Learner, params, windows):
-  """-> (the objective's (sum, weight) pairs, the corrupted batch); no dropout."""
+  """-> (the objective's (sum, weight) pairs, its answers); no dropout."""
   batch = learner.objective.corrupt(learner.key(3), windows, learner.vocab)
   outputs: Any = learner.model.apply({'params': params}, batch)
-  return learner.objective.loss(outputs, batch), batch
+  return learner.objective.loss(outputs, batch), learner.objective.answers(outputs, batch)
 
 
 def gradient(learner: Learner, params, batch, dropout_key):

@@ -53,9 +53,10 @@ def test_evaluation_is_a_mean_over_all_batches_and_knows_the_baseline(learner, p
   results = [jax.device_get(step(w)) for w in batches]
   sums = sum(losses['mlm'][0] for losses, _ in results), sum(losses['mlm'][1] for losses, _ in results)
   np.testing.assert_allclose(values['mlm'], sums[0] / sums[1], rtol=1e-6)
-  labels = np.concatenate([b['labels'][b['weights'] > 0] for _, b in results])
-  np.testing.assert_allclose(values['mlm_baseline'], np.bincount(labels).max() / labels.size, rtol=1e-6)
-  assert set(values) == {'mlm', 'mlm_accuracy', 'nsp', 'nsp_accuracy', 'mlm_baseline'}
+  for name in ('mlm', 'nsp'):
+    labels = np.concatenate([labels[weights > 0] for labels, weights in (answers[name] for _, answers in results)])
+    np.testing.assert_allclose(values[f'{name}_baseline'], np.bincount(labels).max() / labels.size, rtol=1e-6)
+  assert set(values) == {f'{name}{kind}' for name in ('mlm', 'nsp') for kind in ('', '_accuracy', '_baseline')}
 
 
 def test_evaluation_of_nothing(learner, params):

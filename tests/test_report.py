@@ -142,6 +142,17 @@ def test_charts_in_order_with_last_values(tmp_path):
   assert titles[-1] == 'step 100\ntrain: 5.7\nheld-out: 5.5' and len(titles) == 10
 
 
+def test_figures_have_words_and_a_baseline_beside_every_accuracy():
+  assert report.figures(('mlm', 'nsp', 'z', 'new_one'), dict(
+      mlm=2.0, mlm_accuracy=0.3, mlm_baseline=0.05, nsp=0.2, nsp_accuracy=0.93, nsp_baseline=0.91, z=4.0, new_one=1.5,
+      new_one_accuracy=0.0)) == {
+          'Held-out masked-token loss': '2.000', 'Held-out masked-token accuracy': '30.0%',
+          'Masked-token majority baseline': '5.0%', 'Masked-token, times the baseline': '6.0',
+          'Held-out next-sentence loss': '0.200', 'Held-out next-sentence accuracy': '93.0%',
+          'Next-sentence majority baseline': '91.0%', 'Held-out softmax-denominator loss': '4.000',
+          'Held-out new one loss': '1.500', 'Held-out new one accuracy': '0.0%'}
+
+
 def test_skipped_steps_are_drawn_once_there_are_any(tmp_path):
   assert 'Skipped steps' in page(tmp_path, train(1, skipped=0), train(2, skipped=1)).charts()
 

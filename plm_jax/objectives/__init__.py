@@ -42,6 +42,14 @@ class Objective(abc.ABC):
   def loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
     """A weight depends on the batch alone; a row with nothing to predict weighs 0."""
 
+  def answers(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """What NAME_accuracy is held against: NAME -> (the true classes [...], what each weighs in the accuracy [...]).
+
+    From these, evaluation counts how often it would be right to give the most frequent answer to everything.
+    """
+    del outputs, batch
+    return {}
+
   @abc.abstractmethod
   def predictions(self, length: int) -> int:
     """M: the most positions predicted in a row of `length` tokens."""

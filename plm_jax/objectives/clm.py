@@ -74,6 +74,10 @@ class CausalLM(Objective):
       losses['z'] = partition(logits, weights)
     return losses
 
+  def answers(self, outputs, batch):
+    del outputs
+    return {'clm': (batch['labels'], batch['weights'])}
+
 
 def partition(logits, weights):
   """The square of the logarithm of softmax's denominator, of logits [..., V], as a (sum, weight) pair."""

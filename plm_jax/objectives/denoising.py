@@ -200,7 +200,7 @@ class DenoisingAutoencoder(SequenceToSequence):
     return self.window(length) + 2
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights [B, M]."""
+    """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
     keys = noise.example_keys(key, windows)
     names = [vocab.language + LANGUAGES.index(name) for name in self.languages] or [vocab.source]
     language = jnp.array(names)[windows['corpus'] if self.languages else jnp.zeros_like(windows['corpus'])]
@@ -217,7 +217,7 @@ class DenoisingAutoencoder(SequenceToSequence):
       text = some.apply(jax.random.fold_in(key, number), text, vocab)
     around, start = (((begin,), (end,)), end) if vocab.source < 0 else (((), (end, language)), language)
     return pair(framed(text.tokens, text.size, *around, size), framed(tokens, size, *around, size),
-                room + 2, window + 2, start, vocab.pad)
+                room + 2, window + 2, start, (*around[0], *around[1]), vocab.pad)
 
 
 def framed(tokens, count, before, behind, size):

@@ -117,6 +117,9 @@ class Distillation(Objective):
         'cosine': (((1 - cosine(outputs['hidden'], outputs['taught_hidden'])) * text).sum(), text.sum()),
         **self.mlm.loss({'mlm': outputs['mlm']}, batch)}
 
+  def answers(self, outputs, batch):
+    return self.mlm.answers(outputs, batch)
+
 
 class StudentTeacher(nn.Module):
   """batch -> mlm [B, M, V]; logits and taught_logits [B, L or M, V]; hidden and taught_hidden [B, L, D].

@@ -148,6 +148,10 @@ class BlankInfilling(Objective):
   def loss(self, outputs, batch):
     return classification('blank', outputs['lm'], batch['labels'], batch['weights'])
 
+  def answers(self, outputs, batch):
+    del outputs
+    return {'blank': (batch['labels'], batch['weights'])}
+
 
 def infill(tokens, segments, starts, sizes, mask, length, most, vocab):
   """Text [T] with blanks (starts, sizes) [S], in the order in which they are written, size 0: none -> the row [L] and

@@ -85,19 +85,27 @@ class MaskedLM(Objective):
     return heads
 
   def loss(self, outputs, batch):
-    losses = classification('mlm', outputs['mlm'], batch['labels'], batch['weights'])
-    if question := self.pair.question:
-      full = batch['segments'].any(-1).astype(jnp.float32)
-      losses |= classification(question, outputs[question], batch[question], full)
+    losses = {}
+    for name, (labels, weights) in self.answers(outputs, batch).items():
+      losses |= classification(name, outputs[name], labels, weights)
     return losses
 
+  def answers(self, outputs, batch):
+    del outputs
+    answers = {'mlm': (batch['labels'], batch['weights'])}
+    if question := self.pair.question:
+      answers[question] = batch[question], batch['segments'].any(-1).astype(jnp.float32)
+    return answers
 
-def classification(name: str, logits, labels, weights):
+
+def classification(name: str, logits, labels, weights, counted=None):
   """Cross-entropy and accuracy of logits [..., C] against labels [...], as (sum, weight) pairs.
 
-  A label is right where no logit is above its own: one that shares the first place counts.
+  A label is right where no logit is above its own: one that shares the first place counts. counted: weights of the
+  accuracy, where they are others than those of the loss.
   """
   loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   # The greatest is known from the loss; argmax would be a pass of its own, and a slow one on a CPU.
   correct = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
-  return {name: ((loss * weights).sum(), weights.sum()), f'{name}_accuracy': ((correct * weights).sum(), weights.sum())}
+  counted = weights if counted is None else counted
+  return {name: ((loss * weights).sum(), weights.sum()), f'{name}_accuracy': ((correct * counted).sum(), counted.sum())}

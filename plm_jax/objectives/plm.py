@@ -197,6 +197,10 @@ class PermutationLM(Objective):
   def loss(self, outputs, batch):
     return classification('plm', outputs['mlm'], batch['labels'], batch['weights'])
 
+  def answers(self, outputs, batch):
+    del outputs
+    return {'plm': (batch['labels'], batch['weights'])}
+
   def step_flops(self, model, length: int) -> int:
     """Forward and twice that for the row, and the forward pass that makes its memory, for which the last layer is not
     needed."""

@@ -79,13 +79,17 @@ class ReplacedTokenDetection(Objective):
     return 3 * (model.forward_flops(length, 0) + head + generated)
 
   def loss(self, outputs, batch):
-    """rtd_accuracy is to be held against 1 - replaced, which is what calling every token original gives."""
+    """replaced: the share of the tokens that are not the original ones."""
     real, replaced = (batch['segments'] > 0).astype(jnp.float32), outputs['replaced']
     loss = optax.sigmoid_binary_cross_entropy(outputs['rtd'], replaced)
     right = ((outputs['rtd'] > 0) == (replaced > 0)).astype(jnp.float32)
     return classification('mlm', outputs['mlm'], batch['labels'], batch['weights']) | {
         name: ((x * real).sum(), real.sum())
         for name, x in (('rtd', loss), ('rtd_accuracy', right), ('replaced', replaced))}
+
+  def answers(self, outputs, batch):
+    return {'mlm': (batch['labels'], batch['weights']),
+            'rtd': (outputs['replaced'].astype(jnp.int32), (batch['segments'] > 0).astype(jnp.float32))}
 
   def finished(self, params):
     """The discriminator, with tables of its own."""

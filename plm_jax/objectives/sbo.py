@@ -112,3 +112,7 @@ class SpanBoundary(Objective):
   def loss(self, outputs, batch):
     return {**classification('mlm', outputs['mlm'], batch['labels'], batch['weights']),
             **classification('sbo', outputs['sbo'], batch['labels'], batch['boundary'])}
+
+  def answers(self, outputs, batch):
+    del outputs
+    return {'mlm': (batch['labels'], batch['weights']), 'sbo': (batch['labels'], batch['boundary'])}

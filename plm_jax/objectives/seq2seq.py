@@ -1,6 +1,7 @@
 """What objectives of encoder-decoders share: a row is read, and another is predicted from it token by token."""
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -40,15 +41,22 @@ class SequenceToSequence(Objective):
     return WithHeads(model.backbone(packed and bool(self.room)), self.heads(model))
 
   def loss(self, outputs, batch):
-    """seq2seq: cross-entropy against the labels; even: against the uniform distribution."""
+    """seq2seq: cross-entropy against the labels; even: against the uniform distribution.
+
+    The accuracy is of the text alone: where targets are short, ends are most of what is written, and easily guessed.
+    """
     logits, weights = outputs['lm'], batch['weights']
-    losses = classification('seq2seq', logits, batch['labels'], weights)
+    losses = classification('seq2seq', logits, batch['labels'], weights, batch['content'])
     if self.smoothing:
       even = jax.nn.logsumexp(logits, -1) - logits.mean(-1)
       losses['even'] = (even * weights).sum(), weights.sum()
     if self.z_loss:
       losses['z'] = partition(logits, weights)
     return losses
+
+  def answers(self, outputs, batch):
+    del outputs
+    return {'seq2seq': (batch['labels'], batch['content'])}
 
 
 def around(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ...], int]:
@@ -64,18 +72,26 @@ def around(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ..
   return ((), (end,), vocab.pad) if vocab.sentinel >= 0 else ((first,), (end,), end)
 
 
-def pair(inputs, targets, length: int, predicted: int, start: int, pad: int):
+def pair(inputs, targets, length: int, predicted: int, start: int, marks: Sequence[Any], pad: int):
   """A row of the batch: inputs and targets are tokens and how many of them count ->
 
-  tokens, segments [L]; decoder_tokens, decoder_segments, labels, weights [M]. The decoder reads `start`, then its own
-  targets but the last. Without inputs there is nothing to predict.
+  tokens, segments [L]; decoder_tokens, decoder_segments, labels, weights, content [M]. The decoder reads `start`, then
+  its own targets but the last. Content is the weights without the ids of `marks`, which stand around a text. Without
+  inputs there is nothing to predict.
   """
   tokens, segments = padded(inputs, length, pad)
   labels, real = padded(targets, predicted, pad)
   real *= segments[0]
+  weights = real.astype(jnp.float32)
   return dict(
       tokens=tokens, segments=segments, decoder_tokens=jnp.where(real > 0, jnp.roll(labels, 1).at[0].set(start), pad),
-      decoder_segments=real, labels=jnp.where(real > 0, labels, 0), weights=real.astype(jnp.float32))
+      decoder_segments=real, labels=jnp.where(real > 0, labels, 0), weights=weights,
+      content=content(labels, weights, marks))
+
+
+def content(labels, weights, marks: Sequence[Any]):
+  """labels, weights [M] -> the weights, 0 where the label is one of the ids that stand around a text."""
+  return jnp.where(jnp.isin(labels, jnp.stack([jnp.asarray(mark) for mark in marks])), 0.0, weights)
 
 
 def padded(side, length: int, pad: int):

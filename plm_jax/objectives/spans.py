@@ -225,7 +225,7 @@ class MixtureOfDenoisers(SequenceToSequence):
     return next(length for length in range(window + 4) if self.window(length) >= window)
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights [B, M]."""
+    """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
     keys = noise.example_keys(key, windows)
     length = self.length(windows['tokens'].shape[1])
     spans = max(some.spans(some.window(length)) for some in self.denoisers)
@@ -257,7 +257,8 @@ class MixtureOfDenoisers(SequenceToSequence):
       mode = vocab.sentinel - self.sentinels + denoiser.mode
       inputs, count = jnp.concatenate([jnp.full(1, mode), inputs]), count + 1
     full = size > 0
-    return pair((inputs, jnp.where(full, count, 0)), targets, length, self.predictions(length), vocab.pad, vocab.pad)
+    return pair((inputs, jnp.where(full, count, 0)), targets, length, self.predictions(length), vocab.pad, (vocab.eos,),
+                vocab.pad)
 
 
 def span_mask(breaks, text_breaks, number, text):

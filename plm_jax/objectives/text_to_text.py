@@ -5,7 +5,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from plm_jax.objectives.seq2seq import SequenceToSequence, around
+from plm_jax.objectives.seq2seq import SequenceToSequence, around, content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,8 @@ class TextToText(SequenceToSequence):
     return self.decoder_length
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments, place [B, L]; decoder_tokens, decoder_segments, decoder_place, labels, weights [B, M]."""
+    """-> tokens, segments, place [B, L]; decoder_tokens, decoder_segments, decoder_place, labels, weights, content
+    [B, M]."""
     del key
     return jax.vmap(lambda *row: self.row(*row, vocab=vocab))(
         windows['tokens'], windows['segments'], windows['sentences'])
@@ -60,11 +61,13 @@ class TextToText(SequenceToSequence):
     first = (where == 0) & (of > 0)
     # An example of which nothing is read has nothing to teach.
     known = (of[:, None] == examples).any(1) & (of > 0)
+    weights = known.astype(jnp.float32)
+    before, behind, _ = around(vocab, written=True)
     return dict(
         tokens=inputs, segments=examples, place=place,
         decoder_tokens=jnp.where(first, start, jnp.roll(labels, 1) * (of > 0) + vocab.pad * (of == 0)),
         decoder_segments=of, decoder_place=where, labels=jnp.where(known, labels, 0),
-        weights=known.astype(jnp.float32))
+        weights=weights, content=content(labels, weights, (*before, *behind)))
 
 
 def texts(tokens, segments, chosen, length, before, behind, pad):

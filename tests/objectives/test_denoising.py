@@ -67,6 +67,7 @@ def test_the_decoder_writes_the_text(noises):
     count = len(want)
     assert batch['labels'][row].tolist() == want + [0] * (len(batch['labels'][row]) - count)
     assert batch['weights'][row].sum() == batch['decoder_segments'][row].sum() == count
+    assert batch['labels'][row][batch['content'][row] > 0].tolist() == want[1:-1]
     assert batch['decoder_tokens'][row][:count].tolist() == [VOCAB.sep, *want[:-1]][:count]
     seen = batch['tokens'][row][batch['segments'][row] > 0].tolist()
     assert (seen[:1], seen[-1:]) == (([VOCAB.cls], [VOCAB.sep]) if size else ([], []))

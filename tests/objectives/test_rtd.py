@@ -115,6 +115,10 @@ def test_labels_say_which_tokens_differ_from_the_original():
   p = 1 / (1 + np.exp(-outputs['rtd'].astype(np.float64)))
   want = -np.where(outputs['replaced'] > 0, np.log(p), np.log(1 - p))[batch['segments'] > 0].sum()
   np.testing.assert_allclose(losses['rtd'][0], want, rtol=1e-5)
+  answers = learner.objective.answers(outputs, batch)
+  labels, weights = map(np.asarray, answers['rtd'])
+  np.testing.assert_array_equal(np.bincount(labels.ravel(), weights.ravel())[1], losses['replaced'][0])
+  assert weights.sum() == losses['rtd_accuracy'][1] and set(answers) == {'mlm', 'rtd'}
 
 
 def test_filling_by_hand():

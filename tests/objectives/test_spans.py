@@ -135,7 +135,7 @@ def test_deshuffling_keeps_all_tokens():
 
 def test_smoothing_and_the_softmax_denominator():
   logits = jnp.log(jnp.array([[[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]])) + 2
-  batch = {'labels': jnp.array([[0, 1]]), 'weights': jnp.array([[1.0, 0.0]])}
+  batch = {'labels': jnp.array([[0, 1]]), 'weights': jnp.array([[1.0, 0.0]]), 'content': jnp.array([[1.0, 0.0]])}
   objective = MixtureOfDenoisers(smoothing=0.1, z_loss=1e-4)
   assert objective.terms == {'seq2seq': 0.9, 'even': 0.1, 'z': 1e-4}
   losses = {name: float(total) for name, (total, _) in objective.loss({'lm': logits}, batch).items()}

@@ -35,14 +35,14 @@ def test_examples_of_a_row_as_t5_has_them():
   assert rows(WINDOWS) == {
       'tokens': [7, 8, 9, 1, 11, 12, 1], 'segments': [1, 1, 1, 1, 2, 2, 2], 'place': [0, 1, 2, 3, 0, 1, 2],
       'decoder_tokens': [0, 5, 6, 0, 10], 'decoder_segments': [1, 1, 1, 2, 2], 'decoder_place': [0, 1, 2, 0, 1],
-      'labels': [5, 6, 1, 10, 1], 'weights': [1.0] * 5}
+      'labels': [5, 6, 1, 10, 1], 'weights': [1.0] * 5, 'content': [1.0, 1.0, 0.0, 1.0, 0.0]}
 
 
 def test_an_example_as_bart_has_it():
   assert rows(window([5, 6], [7, 8, 9]), BART, specials=2) == {
       'tokens': [0, 7, 8, 9, 2, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
       'decoder_tokens': [2, 0, 5, 6, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
-      'labels': [0, 5, 6, 2, 0], 'weights': [1.0] * 4 + [0.0]}
+      'labels': [0, 5, 6, 2, 0], 'weights': [1.0] * 4 + [0.0], 'content': [0.0, 1.0, 1.0, 0.0, 0.0]}
 
 
 def test_an_example_as_mbart_has_it():
@@ -51,7 +51,17 @@ def test_an_example_as_mbart_has_it():
   assert rows(window([5, 6], [7, 8, 9]), mbart, specials=2) == {
       'tokens': [7, 8, 9, 2, 40, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
       'decoder_tokens': [41, 5, 6, 2, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
-      'labels': [5, 6, 2, 41, 0], 'weights': [1.0] * 4 + [0.0]}
+      'labels': [5, 6, 2, 41, 0], 'weights': [1.0] * 4 + [0.0], 'content': [1.0, 1.0, 0.0, 0.0, 0.0]}
+
+
+def test_ends_of_targets_count_in_the_loss_and_not_in_the_accuracy():
+  """A model that knows that the target ends, and nothing else, would be right in two of five; so would 5, 5, 5, ..."""
+  objective, batch = TextToText(decoder_length=5), {name: np.array([x]) for name, x in rows(WINDOWS).items()}
+  ends = jnp.zeros((1, 5, 50)).at[..., 1].set(9.0)
+  losses = objective.loss({'lm': ends}, batch)
+  assert [x.tolist() for x in losses['seq2seq_accuracy']] == [0, 3] and losses['seq2seq'][1] == 5
+  labels, weights = objective.answers({'lm': ends}, batch)['seq2seq']
+  assert labels[weights > 0].tolist() == [5, 6, 10]
 
 
 def test_texts_that_are_too_long_lose_what_is_before_their_end_token():
