@@ -202,7 +202,11 @@ def is_stacked(name: Sequence[Any]) -> bool:
 
 
 def decayed(params):
-  """-> the same tree of bools: False for biases and the gains of norms."""
+  """-> the same tree of bools: False for biases and the gains of norms.
+
+  XLNet's content_bias, position_bias and type_bias, which are added to queries, do decay: the released code names
+  r_w_bias, r_r_bias and r_s_bias as exceptions to its exclusion of biases (model_utils.py, include_in_weight_decay).
+  """
   def leaf(path, _):
     return not any(getattr(entry, 'key', None) in ('bias', 'scale') for entry in path)
   return jax.tree_util.tree_map_with_path(leaf, params)

@@ -1,3 +1,4 @@
+from flax.linen import unbox
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +6,7 @@ import optax
 import pytest
 import tiny
 
+from plm_jax.models import bart, deberta_v2, gpt2, llama, t5, xlnet
 from plm_jax.optim import OptimConfig, ParameterError, decayed, make_optimizer, matching, schedule
 
 
@@ -163,6 +165,22 @@ def test_which_parameters_of_bert_decay(params):
   plain = {name for name, value in decay.items() if value}
   assert {name.rsplit('/', 1)[1] for name in plain} == {'kernel', 'tokens', 'positions', 'types'}
   assert all(name.endswith(('bias', 'scale')) for name in set(decay) - plain)
+
+
+@pytest.mark.parametrize(('config', 'kinds'), [
+    (deberta_v2.xlarge(), {'kernel', 'tokens', 'positions', 'relative'}),
+    (xlnet.base(), {'kernel', 'tokens', 'mask', 'types', 'content_bias', 'position_bias', 'type_bias'}),
+    (gpt2.small(), {'kernel', 'tokens', 'positions'}), (llama.llama_7b(), {'kernel', 'tokens'}),
+    (t5.base(), {'kernel', 'tokens', 'buckets'}), (bart.base(), {'kernel', 'tokens', 'positions'})],
+    ids=['deberta', 'xlnet', 'gpt2', 'llama', 't5', 'bart'])
+def test_which_parameters_decay_in_each_architecture(config, kinds):
+  """No bias and no gain of a norm; but XLNet's three that are added to queries, as released."""
+  batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments', 'types', 'ranks')}
+  batch |= {'decoder_tokens': batch['tokens'], 'decoder_segments': batch['segments'], 'positions': batch['tokens']}
+  params = unbox(jax.eval_shape(lambda: config.backbone(False).init(jax.random.key(0), batch)['params']))
+  decay = tiny.flat(decayed(params))
+  assert {name.rsplit('/', 1)[-1] for name, value in decay.items() if value} == kinds
+  assert {name.rsplit('/', 1)[-1] for name, value in decay.items() if not value} <= {'bias', 'scale'}
 
 
 def test_decay_and_nothing_else_where_the_gradient_is_zero():

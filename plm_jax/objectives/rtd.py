@@ -62,7 +62,8 @@ class ReplacedTokenDetection(Objective):
 
   def corrupt(self, key, windows, vocab):
     """-> the generator's batch, and `draw` [B, 2] uint32, the key that each row's samples are drawn with."""
-    keys = jax.vmap(lambda k: jax.random.key_data(jax.random.fold_in(k, 1)))(noise.example_keys(key, windows))
+    # Of the example's key, the generator's batch takes what `split` makes of it, which is fold_in of 0 and 1.
+    keys = jax.vmap(lambda k: jax.random.key_data(jax.random.fold_in(k, 2)))(noise.example_keys(key, windows))
     return {**self.mlm.corrupt(key, windows, vocab), 'draw': keys}
 
   def heads(self, model) -> dict[str, nn.Module]:

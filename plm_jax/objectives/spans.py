@@ -1,5 +1,7 @@
 """Text with parts left out, which are the target: T5's span corruption and what it was compared with, UL2's mixture."""
+import bisect
 import dataclasses
+import math
 from typing import Any, Literal
 
 import jax
@@ -46,15 +48,12 @@ class SpanCorruption:
 
   def window(self, length: int) -> int:
     """The longest text whose inputs fit `length` tokens, their end among them: `random_spans_helper`, as released."""
-    room, halves = length - (self.mode > 0), self.rate == 0.5
-    size = room
-    while self.sizes(size + 1)[0] <= room:
-      size += 1
+    room = length - (self.mode > 0)
+    # A text of room - 1 tokens always fits, and inputs never get shorter with the text.
+    sizes = range(room - 1, math.ceil((room + 2) / (1 - self.rate)) + 2)
+    size = sizes[bisect.bisect_right(sizes, room, key=lambda size: self.sizes(size)[0]) - 1]
     # Where both sides are as good as equal the released code makes the target the shorter one.
-    size -= halves and self.sizes(size)[1] > room
-    while self.sizes(size)[0] > room:
-      size -= 1
-    return size
+    return size - (self.rate == 0.5 and self.sizes(size)[1] > room)
 
   def targets(self, length: int) -> int:
     """Tokens of the target of a text of `window(length)` tokens, its end among them."""
@@ -215,14 +214,17 @@ class MixtureOfDenoisers(SequenceToSequence):
     return 'pad', 'eos', 'sentinel'
 
   def window(self, length: int) -> int:
-    return max(some.window(length) for some in self.denoisers)
+    """One token more than fills a row, where rows of `length` - 1 are filled by as much text: rows are made of windows
+    alone, which have to tell their length."""
+    longest, before = (max(some.window(size) for some in self.denoisers) for size in (length, length - 1))
+    return longest + (longest == before)
 
   def predictions(self, length: int) -> int:
     return max(some.targets(length) for some in self.denoisers)
 
   def length(self, window: int) -> int:
     """The inverse of `window`."""
-    return next(length for length in range(window + 4) if self.window(length) >= window)
+    return bisect.bisect_left(range(window + 4), window, key=self.window)
 
   def corrupt(self, key, windows, vocab):
     """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""

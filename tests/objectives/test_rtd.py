@@ -13,6 +13,7 @@ from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import deberta_v2, electra
+from plm_jax.objectives import noise
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection, draw, fill
 from plm_jax.optim import OptimConfig, make_optimizer
@@ -160,6 +161,15 @@ def test_samples_depend_on_the_example_alone():
     np.testing.assert_array_equal(np.asarray(plain)[order], moved)
   later = run({**windows, 'epoch': windows['epoch'] + 1})[0]
   assert (np.asarray(later) != np.asarray(run(windows)[0])).any(-1).all()
+
+
+def test_samples_and_masks_are_drawn_with_keys_of_their_own():
+  key, windows = jax.random.key(7), tiny.windows(4, 30)
+  draws = ReplacedTokenDetection().corrupt(key, windows, tiny.VOCAB)['draw']
+  keys = noise.example_keys(key, windows)
+  others = [keys, *(jax.vmap(lambda k, n=n: jax.random.split(k, 2)[n])(keys) for n in (0, 1))]
+  every = np.concatenate([np.asarray(draws), *(np.asarray(jax.random.key_data(some)) for some in others)])
+  assert len(np.unique(every, axis=0)) == 16
 
 
 def test_micro_steps_change_nothing():

@@ -144,6 +144,26 @@ def test_smoothing_and_the_softmax_denominator():
   assert MixtureOfDenoisers().terms == {'seq2seq': 1.0}
 
 
+@pytest.mark.parametrize('some', [
+    (SpanCorruption(),), (TokenCorruption(),), (PrefixLM(),), (Deshuffling(),), UL2, (SpanCorruption(0.5),),
+    (SpanCorruption(0.7, 1.0), TokenCorruption())],
+    ids=['t5', 'tokens', 'prefix', 'deshuffling', 'ul2', 'half', 'most'])
+def test_the_length_of_rows_is_known_from_their_windows(some):
+  """Also at lengths whose rows are filled by no more text than those a token shorter: of UL2 99 and 229."""
+  objective = MixtureOfDenoisers(some)
+  lengths = [*range(16, 44), *range(96, 101), 228, 229, 489, 1009, 2048]
+  assert [objective.length(objective.window(length)) for length in lengths] == lengths
+
+
+def test_rows_are_of_the_length_that_was_asked_for():
+  for length in (8, 11, 99):
+    objective = MixtureOfDenoisers((SpanCorruption(0.5), SpanCorruption(0.5, 8.0)))
+    windows = {name: np.ones((1, objective.window(length)), np.int32) for name in ('tokens', 'segments')}
+    windows |= {name: np.zeros(1, np.int32) for name in ('corpus', 'index', 'epoch')}
+    shapes = jax.eval_shape(lambda w: objective.corrupt(jax.random.key(0), w, VOCAB), windows)  # noqa: B023
+    assert shapes['tokens'].shape == (1, length) and shapes['labels'].shape == (1, objective.predictions(length))
+
+
 def test_sentinels_are_enough():
   windows = jax.tree.map(jnp.asarray, tiny.windows(1, MixtureOfDenoisers().window(64)))
   with pytest.raises(ValueError, match='rows of 64 tokens need 4 sentinels, and there are 3'):
