@@ -50,8 +50,7 @@ def main() -> None:
 
 def prepared(text: str):
   """The records of the text, in the cache -> (their folder, their tokenizer)."""
-  from plm_jax.data.prepare import PrepareConfig, prepare
-  from plm_jax.run import records_folder
+  from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
   from plm_jax.tokenizers import load
 
   config = PrepareConfig(source=text, sample=10_000_000)

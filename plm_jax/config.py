@@ -183,6 +183,10 @@ def check(config: Experiment) -> None:
   if bool(config.objective.room) != (config.data.assembly == 'examples'):
     raise ConfigError(f'--data.assembly is {config.data.assembly}, but examples is for objectives of tasks as text to '
                       'text, and for no others')
+  for path in config.data.path:
+    if path.startswith('task:') and not config.objective.room:
+      raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
+                        'objective TextToText (experiments/t5_small_tasks.py): give text, or another recipe')
   if not config.data.temperature > 0 or config.data.cap < 0:
     raise ConfigError(f'--data.temperature is above 0 and --data.cap not below, got {config.data.temperature} and '
                       f'{config.data.cap}')

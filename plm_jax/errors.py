@@ -1,6 +1,7 @@
 """What a user can mend is said in one line, without a traceback."""
 from collections.abc import Iterator
 import contextlib
+import contextvars
 import os
 import sys
 
@@ -8,6 +9,25 @@ import sys
 class Expected(ValueError):
   """The cause lies outside this code: an option, a file, a machine. The message names it, what was expected and what
   came. Every error of this project that a user can mend is one."""
+
+
+OPTIONS: contextvars.ContextVar[str] = contextvars.ContextVar('options', default='--')
+
+
+def option(name: str) -> str:
+  """An option of `prepare` as who reads the message would type it: --on-error=skip, or in a run
+  --data.prepare.on-error=skip."""
+  return OPTIONS.get() + name
+
+
+@contextlib.contextmanager
+def options_under(prefix: str) -> Iterator[None]:
+  """Inside, messages name the options of `prepare` with this prefix, such as '--data.prepare.'."""
+  before = OPTIONS.set(prefix)
+  try:
+    yield
+  finally:
+    OPTIONS.reset(before)
 
 
 @contextlib.contextmanager

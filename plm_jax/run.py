@@ -20,7 +20,7 @@ from plm_jax import config as config_lib
 from plm_jax.compile import compile_run
 from plm_jax.config import Experiment, HostsConfig, Scale
 from plm_jax.data import embedded
-from plm_jax.data.prepare import PrepareConfig, fingerprint, prepare
+from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.windows import Windows
 from plm_jax.layers.dense import count
 from plm_jax.learner import Trained, meet, tokenizer_of
@@ -47,7 +47,7 @@ class Shown(NamedTuple):
 def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:
   """Runs `recipe` with the command line's changes; exits with 1 and a message on bad input."""
   args = sys.argv[1:] if args is None else list(args)
-  with errors.shown():
+  with errors.shown(), errors.options_under('--data.prepare.'):
     run(parse(recipe, args))
 
 
@@ -148,12 +148,6 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
     wait_for_all('records of process 0')
   wait_for_all('records')
   return folders, load(folders[0] / 'tokenizer')
-
-
-def records_folder(settings: PrepareConfig) -> epath.Path:
-  """Where the records of a source with these settings are kept."""
-  tokenizer = load(settings.tokenizer) if settings.tokenizer else None
-  return epath.Path(storage.cache_folder()) / 'records' / fingerprint(settings, tokenizer)[:16]
 
 
 def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:

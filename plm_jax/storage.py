@@ -50,7 +50,7 @@ def path_of(path: epath.PathLike) -> epath.Path:
   if text.startswith('/gs/'):  # epath's other spelling
     text = f'gs://{text[4:]}'
   if match := re.match(r'([A-Za-z][\w+.-]*)://', text):
-    if match[1] != 'gs' or not re.match(r'gs://[a-z0-9][\w.-]+(/|$)', text):
+    if match[1] != 'gs' or not re.match(r'gs://[a-z0-9][\w.-]*(/|$)', text):
       raise StorageError(f'{text} is neither a path nor gs://BUCKET/FOLDER')
     return epath.Path(text)
   try:

@@ -89,6 +89,7 @@ def test_phases_are_not_free():
     ('train.phases', (Phase(1, 7, 8),), 'rows of 7 tokens leave no room for text'),
     ('data.assembly', 'packed', '--data.assembly packed joins documents'),
     ('objective', DenoisingAutoencoder(languages=('de_DE', 'ro_RO')), r"'ro_RO'\) for 1 corpora: one each"),
+    ('data.path', ('a.txt', 'task:sst2:a.tsv'), r'--data.path=task:sst2:a.tsv is a task .* or another recipe'),
     ('data.weights', (1.0, 2.0), r'--data.weights gives \(1.0, 2.0\) for 1 corpora'),
     ('data.weights', (-1.0,), 'not negative'), ('data.weights', (0.0,), 'not negative')])
 def test_what_cannot_work_is_refused_before_anything_is_written(path, value, message):

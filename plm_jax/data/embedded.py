@@ -6,12 +6,10 @@ of `sources`, made once in half a minute and kept in the cache folder ($PLM_JAX_
 """
 import ast
 from collections.abc import Iterable, Iterator
-import concurrent.futures
 import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
-import multiprocessing
 import os
 from pathlib import Path
 import platform
@@ -20,6 +18,8 @@ import sysconfig
 import warnings
 
 from plm_jax import storage
+from plm_jax.data import workers as workers_lib
+from plm_jax.lock import Lock
 
 PACKAGES = {  # import name: distributions that may provide it
     'jax': ('jax',), 'jaxlib': ('jaxlib',), 'flax': ('flax',), 'optax': ('optax',), 'orbax': ('orbax-checkpoint',),
@@ -37,10 +37,14 @@ def corpus_path() -> Path:
   found = versions()
   key = hashlib.sha256(repr((RULES, found)).encode()).hexdigest()[:12]
   path = storage.cache_folder() / f'embedded-{key}.txt'
-  if not path.exists():
-    with storage.drafted(path) as f:  # two processes may be at it
-      for document in extract(source_files()):
-        f.write(('\n'.join(document) + '\n\n').encode())
+  if path.exists():
+    return path
+  with Lock(path.parent, 'the making of the embedded corpus', wait=True):
+    if not path.exists():
+      storage.remove_drafts(path.parent)
+      with storage.drafted(path) as f:
+        for document in extract(source_files()):
+          f.write(('\n'.join(document) + '\n\n').encode(errors='replace'))
   return path
 
 
@@ -62,17 +66,20 @@ def map_files(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
   if workers == 1 or len(paths) < 200:
     yield from map(module_documents, paths)
     return
-  with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context('spawn')) as pool:
+  with workers_lib.pool(workers) as pool:
     yield from pool.map(module_documents, paths, chunksize=32)
 
 
 def module_documents(path: Path) -> list[list[str]]:
-  """The documents of a source file; none when it does not parse, as the templates and examples of some packages."""
+  """The documents of a source file; none when it cannot be read or does not parse, as the templates and
+  examples of some packages."""
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # invalid escapes in other people's strings
       tree = ast.parse(path.read_bytes())
-  except (SyntaxError, ValueError, RecursionError):
+  except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: too deep for the parser
+    return []
+  except (FileNotFoundError, PermissionError):
     return []
   module, classes = [], []
   for node in tree.body:

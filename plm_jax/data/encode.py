@@ -3,20 +3,18 @@
 A unit is some documents of about UNIT characters together: what one worker handles at a time.
 """
 import collections
-from collections.abc import Generator, Iterable, Iterator
-import concurrent.futures
+from collections.abc import Generator, Iterable, Iterator, Sequence
 import gc
 import hashlib
 import itertools
-import multiprocessing
-import os
-import signal
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from plm_jax import tokenizers
-from plm_jax.data import records, segment, sentences, sources
+from plm_jax.data import records, segment, sentences
+from plm_jax.data import workers as workers_lib
+from plm_jax.data.formats import Document
 
 Sentences = Literal['split', 'line']
 
@@ -30,49 +28,50 @@ class Encoded(NamedTuple):
   hashes: list[int]  # [D] of the text, 64 bits
 
 
-def units(documents: Iterable[sources.Document]) -> Iterator[list[list[str]]]:
-  """Paragraphs of documents, about UNIT characters together; the first unit holds two different documents if it can."""
-  unit, length, first = [], 0, True
+def units(documents: Iterable[Document]) -> Iterator[list[Document]]:
+  """Documents, about UNIT characters together."""
+  unit, length = [], 0
   for document in documents:
-    unit.append(document.paragraphs)
+    unit.append(document)
     length += sum(map(len, document.paragraphs))
-    if length >= UNIT and not (first and all(paragraphs == unit[0] for paragraphs in unit)):
+    if length >= UNIT:
       yield unit
-      unit, length, first = [], 0, False
+      unit, length = [], 0
   if unit:
     yield unit
 
 
 def encode_all(
-    work: Iterable[list[list[str]]],
+    work: Iterable[Sequence[Document]],
     tokenizer: tokenizers.Tokenizer,
     how: Sentences,
     workers: int,
     segmenter: segment.Segmenter = 'none',
     newlines: bool = False,
-) -> Generator[Encoded, None, None]:
-  """Units, encoded, in order; about two a worker are under way at a time."""
+) -> Generator[tuple[list[str], Encoded], None, None]:
+  """Units -> (where each document is from, the unit encoded), in order; about two a worker are under way at a time."""
   if workers == 1:
-    yield from (encode(unit, tokenizer, how, segmenter, newlines) for unit in work)
+    for unit in work:
+      yield places(unit), encode(texts(unit), tokenizer, how, segmenter, newlines)
     return
-  # Not fork: the parent may run the threads of JAX, TensorFlow or the tokenizers library.
-  pool = concurrent.futures.ProcessPoolExecutor(
-      workers, multiprocessing.get_context('spawn'), initializer=start_worker,
-      initargs=(tokenizer, how, segmenter, newlines))
-  try:
+  with workers_lib.pool(workers, start_worker, tokenizer, how, segmenter, newlines) as pool:
     pending = collections.deque()
     for unit in work:
-      pending.append(pool.submit(encode_in_worker, unit))
+      pending.append((places(unit), pool.submit(encode_in_worker, texts(unit))))
       if len(pending) > 2 * workers:
-        yield pending.popleft().result()
+        where, encoded = pending.popleft()
+        yield where, encoded.result()
     while pending:
-      yield pending.popleft().result()
-  except concurrent.futures.BrokenExecutor as error:
-    raise RuntimeError(
-        'a worker process died. If memory was short, try fewer workers: the same command continues from the last whole '
-        "shard. If this is a script, its main part must stand under if __name__ == '__main__'.") from error
-  finally:
-    pool.shutdown(cancel_futures=True)
+      where, encoded = pending.popleft()
+      yield where, encoded.result()
+
+
+def places(unit: Sequence[Document]) -> list[str]:
+  return [document.where for document in unit]
+
+
+def texts(unit: Sequence[Document]) -> list[list[str]]:
+  return [document.paragraphs for document in unit]
 
 
 def encode(
@@ -100,8 +99,8 @@ def encode_unit(
       found[0] = '\n' + found[0]
     return found
   paragraphs = [[sentences_of(paragraph, n) for n, paragraph in enumerate(document)] for document in plain]
-  texts = [[text for paragraph in document for text in paragraph] for document in paragraphs]
-  flat = [text for document in texts for text in document]
+  found = [[text for paragraph in document for text in paragraph] for document in paragraphs]
+  flat = [text for document in found for text in document]
   if read:
     token, lengths, places = tokenizer.encode_places(flat)
     starts = segmented(read, paragraphs, lengths, places)
@@ -112,9 +111,9 @@ def encode_unit(
   tokens['token'] = token
   tokens['flags'] = starts * records.WORD
   tokens['flags'][(np.cumsum(lengths) - lengths)[lengths > 0]] |= records.WORD
-  document = np.repeat(np.arange(len(texts)), [len(document) for document in texts])
+  document = np.repeat(np.arange(len(found)), [len(document) for document in found])
   hashes = [int.from_bytes(hashlib.blake2b('\n'.join(document).encode(), digest_size=8).digest()) for document in unit]
-  return Encoded(tokens, lengths[lengths > 0], np.bincount(document[lengths > 0], minlength=len(texts)), hashes)
+  return Encoded(tokens, lengths[lengths > 0], np.bincount(document[lengths > 0], minlength=len(found)), hashes)
 
 
 def segmented(read, paragraphs, lengths: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -142,8 +141,6 @@ def each_document(unit: Encoded) -> Iterator[tuple[int, np.ndarray, np.ndarray]]
 
 def start_worker(
     tokenizer: tokenizers.Tokenizer, how: Sentences, segmenter: segment.Segmenter, newlines: bool) -> None:
-  os.environ['TOKENIZERS_PARALLELISM'] = 'false'
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C
   WORKER.update(tokenizer=tokenizer, how=how, segmenter=segmenter, newlines=newlines)
 
 

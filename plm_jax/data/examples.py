@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from plm_jax.data import rows as rows_lib
 from plm_jax.data import sources
+from plm_jax.data.formats import Document
+from plm_jax.data.lines import OnError, SourceError, Tally
 from plm_jax.data.rows import Row
-from plm_jax.data.sources import Document, OnError, SourceError, Tally
 
 
 class Example(NamedTuple):
@@ -62,7 +63,7 @@ class TextTask:
     if self.step:
       return [number(value, self.step, row.where)]
     texts = texts_of(value)
-    if not texts or not all(isinstance(text, str) for text in texts):
+    if not texts or not all(map(rows_lib.is_text, texts)):
       raise SourceError(f'{row.where}: the column {self.targets[0]!r} is to be a text or several, got {value!r:.80}')
     return texts
 

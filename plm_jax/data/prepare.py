@@ -5,10 +5,9 @@ the first process takes the results in order and writes shards. Every decision d
 number of workers and where a run was killed leave no trace in the files. A journal is kept beside the shards: the same
 command continues where the last whole shard ended. Memory holds a shard and a few units, however long the text.
 """
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import itertools
 import json
@@ -21,8 +20,11 @@ from etils import epath
 import numpy as np
 import tqdm
 
-from plm_jax import tokenizers
-from plm_jax.data import encode, records, segment, sources
+from plm_jax import lock, storage, tokenizers
+from plm_jax.data import encode, formats, lines, records, segment, sources
+from plm_jax.data import journal as journal_lib
+from plm_jax.data.journal import Journal
+from plm_jax.errors import Expected, option
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +57,13 @@ class TextConfig:
   SentencePiece as LLaMA has it keep one."""
   heldout: float = 0.01
   """Share of the documents that training never sees, chosen by their text. At least one, unless 0."""
-  on_error: sources.OnError = 'refuse'
+  on_error: lines.OnError = 'refuse'
   """What to do with a line that is not UTF-8 or not JSON: stop and name it, or leave it out and count it."""
+  text_field: str = 'text'
+  """Field with the text, of JSON lines, of tables and of TFDS."""
+  documents: formats.Division = 'auto'
+  """What divides plain text into documents: blank lines; every line is one, or every file. auto: blank lines, and where
+  a file has none in its first MiB its lines do, unless it is shorter than that and not alone: then it is a document."""
   shard_tokens: int = 1 << 22
   """Tokens a shard."""
   workers: int = 0
@@ -64,14 +71,19 @@ class TextConfig:
 
   def __post_init__(self):
     if not 0 <= self.heldout < 1:
-      raise ValueError(f'heldout is a share of the documents, from 0 to below 1, not {self.heldout}.')
+      raise Expected(f'{option("heldout")} is a share of the documents, from 0 to below 1, not {self.heldout}.')
     for field in ('sample', 'shard_tokens', 'sentinels'):
       if getattr(self, field) < 1:
-        raise ValueError(f'{field} must be positive, not {getattr(self, field)}.')
+        raise Expected(f'{option(field.replace("_", "-"))} must be positive, not {getattr(self, field)}.')
     if self.newlines and self.segmenter != 'none':
-      raise ValueError('newlines are for language models, segmenters for masks of whole words: give one of them.')
+      raise Expected(f'{option("newlines")} are for language models, {option("segmenter")} for masks of whole words: '
+                     'give one of them.')
     if self.workers < 0:
-      raise ValueError(f'workers must be 0 or more, not {self.workers}.')
+      raise Expected(f'{option("workers")} must be 0 or more, not {self.workers}.')
+
+  @property
+  def reading(self) -> formats.Reading:
+    return formats.Reading(self.on_error, self.text_field, self.documents)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,140 +98,175 @@ class PrepareConfig(TextConfig):
   def __post_init__(self):
     super().__post_init__()
     if self.vocab < 1:
-      raise ValueError(f'vocab must be positive, not {self.vocab}.')
+      raise Expected(f'--vocab must be positive, not {self.vocab}.')
 
 
 def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
   """Writes the records of `config.source` to `folder`, or continues, or finds them finished.
 
-  Raises SourceError for text that is missing, empty or (unless skipped) damaged, TokenizerError for a tokenizer that
-  cannot be had, RecordsError for a folder with other records in it and for a full disk.
+  Of several that are asked for the same folder at once, one works and the others wait for it. Raises SourceError for
+  text that is missing, empty or (unless skipped) damaged, TokenizerError for a tokenizer that cannot be had,
+  RecordsError for a folder with other records in it, StorageError for one that cannot be written, SpaceError for a full
+  disk.
   """
-  folder = epath.Path(folder).expanduser()
+  folder = place_of(folder, config.source)
   segment.cached(config.segmenter)  # here, not in a worker: it may not be installed
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   source = fingerprint(config, tokenizer)
-  if (folder / 'records.json').exists():
-    meta = records.read_meta(folder)
-    refuse_other(folder, meta.source, source)
+  if meta := finished(config, folder, tokenizer, source):
     return meta
-  journal = read_journal(folder)
-  if journal:
-    refuse_other(folder, journal.source, source)
-    tokenizer = tokenizers.load(folder / 'tokenizer')
-  elif next(sources.documents(config.source, config.on_error), None) is None:
+  tally = lines.Tally()
+  if next(sources.documents(config.source, config.reading, tally), None) is None:
     raise sources.SourceError(f'{config.source} holds no documents: nothing to prepare.')
+  if tally.lined:
+    print(f'{tally.lined[0]} has no blank line: every line of it is a document. '
+          f'{option("documents=files")} makes one of each file instead', flush=True)
+  with storage.explained(folder, 'written', records.RecordsError), lock.Lock(folder, 'prepare', wait=True) as held:
+    journal_lib.clear_drafts(folder)
+    if meta := finished(config, folder, tokenizer, source):
+      return meta
+    try:
+      return write(config, folder, *begin(config, folder, tokenizer, source), held)
+    finally:
+      journal_lib.clear_drafts(folder)
+      held.release()
+      if not storage.remote(folder):
+        with contextlib.suppress(OSError):
+          os.rmdir(folder)  # a source without text leaves nothing behind
+
+
+def place_of(folder: epath.PathLike, source: str) -> epath.Path:
+  """The folder of the records. Raises RecordsError for one that cannot be it, SourceError for no text."""
+  if not source.strip():
+    raise sources.SourceError(f'no text is given: {sources.EXPECTED}')
+  if not os.fspath(folder).strip():
+    raise records.RecordsError('no folder for the records is given: expected one, local or gs://')
+  folder = storage.path_of(folder)
+  with storage.explained(folder, 'read', records.RecordsError):
+    if folder.exists() and not folder.is_dir():
+      raise records.RecordsError(f'{folder} is a file, expected a folder for the records')
+  for text in sources.folders(source):
+    if text in (folder, *folder.parents):
+      raise records.RecordsError(f'{folder} lies in {text}: records among the text would be read as text')
+  return folder
+
+
+def finished(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
+             ) -> records.Meta | None:
+  """The records of this source, if they are there. Raises RecordsError for others."""
+  with storage.explained(folder, 'read', records.RecordsError):
+    if not (folder / 'records.json').exists():
+      return None
+  meta = records.read_meta(folder)
+  if meta.source != source and not former(config, tokenizer, folder, meta.source):
+    refuse_other(folder, meta.source, source)
+  return meta
+
+
+def former(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str) -> bool:
+  """Whether finished records in `folder`, of the fingerprint `found`, are of this source as sources were known before,
+  when an edit of equal size in the middle of a text was not noticed; and the text is older than they."""
+  if found != fingerprint(config, tokenizer, sources.former_fingerprint):
+    return False
+  with storage.explained(folder, 'read', records.RecordsError):
+    return sources.written(config.source) < (folder / 'records.json').stat().mtime
+
+
+def records_folder(config: PrepareConfig) -> epath.Path:
+  """Where the records of a source with these settings are kept: below the cache folder."""
+  tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
+  home = epath.Path(storage.cache_folder()) / 'records'
+  folder = home / fingerprint(config, tokenizer)[:16]
+  if not (folder / 'records.json').exists():
+    found = fingerprint(config, tokenizer, sources.former_fingerprint)
+    before = home / found[:16]
+    if (before / 'records.json').exists():
+      if former(config, tokenizer, before, found):
+        return before
+      print(f'{config.source} was written after its records in {before}: it is prepared again', flush=True)
+  return folder
+
+
+def begin(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
+          ) -> tuple[tokenizers.Tokenizer, Journal]:
+  """Where an earlier run of the same has come to, or the beginning. Raises RecordsError for a run of another."""
+  found = journal_lib.read(folder)
+  if isinstance(found, Journal):
+    if found.source != source:
+      refuse_other(folder, found.source, source)
+    known = journal_lib.tokenizer_of(folder, found)
+    if not isinstance(known, str):
+      return known, found
+    found = known
+  if found:
+    print(f'{found}: the work begins again', flush=True)
+  journal_lib.clear(folder)
   tokenizer = tokenizer or train_tokenizer(config)
-  with disk_errors(folder):
-    return write(config, folder, tokenizer, journal or Journal(source))
+  return tokenizer, Journal(source, tokenizer.hash)
 
 
-@dataclasses.dataclass
-class Journal:
-  """How far a run has come: everything before `documents` is in the shards."""
-
-  source: str  # fingerprint
-  documents: int = 0  # of the source, read
-  lowest: int = -1  # document hash that is held out whatever its value, see `choose_split`
-  highest: int = -1  # document hash that is trained on whatever its value
-  train: list[records.Shard] = dataclasses.field(default_factory=list)
-  heldout: list[records.Shard] = dataclasses.field(default_factory=list)
-
-
-def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal) -> records.Meta:
+def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal,
+          held: lock.Lock) -> records.Meta:
   """Reads on from the journal to the end of the source."""
-  tally, began = sources.Tally(), time.monotonic()
-  read = itertools.islice(sources.documents(config.source, config.on_error, tally), journal.documents, None)
+  tally, began = lines.Tally(), time.monotonic()
+  read = itertools.islice(sources.documents(config.source, config.reading, tally), journal.documents, None)
   total = sources.size(config.source)
-  shards = {'train': Pending(), 'heldout': Pending()}
+  shards = {'train': journal_lib.Pending(), 'heldout': journal_lib.Pending()}
   count = unknown = 0
   workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
-  how, newlines = config.sentences, config.newlines
-  if config.source.startswith(sources.TASK):  # a document is a target and its inputs, each whole
-    how, newlines = 'line', False
+  pairs = config.source.startswith(sources.TASK)  # a document is a target and its inputs, each whole
+  how, newlines = ('line', False) if pairs else (config.sentences, config.newlines)
   encoded = encode.encode_all(encode.units(read), tokenizer, how, workers, config.segmenter, newlines)
   progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)  # None: not in a log file
   with progress, contextlib.closing(encoded):
-    for unit in encoded:
-      if journal.highest < 0:
-        hashes = [h for h, size in zip(unit.hashes, unit.sentences, strict=True) if size]
-        journal.lowest, journal.highest = (min(hashes), max(hashes)) if hashes else (-1, -1)
-      for text_hash, sentence_lengths, tokens in encode.each_document(unit):
+    for places, unit in encoded:
+      settle_bounds(journal, unit, 2 if pairs else 1)
+      for where, (text_hash, sentence_lengths, tokens) in zip(places, encode.each_document(unit), strict=True):
         journal.documents += 1
-        if len(tokens):
+        if pairs and len(sentence_lengths) < 2:
+          journal.empty += 1
+          tally.example(f'{where}: its target or its inputs have no tokens')
+        elif len(tokens):
           shards[choose_split(text_hash, config.heldout, journal)].add(sentence_lengths, tokens)
         if max(pending.tokens for pending in shards.values()) >= config.shard_tokens:
-          commit(folder, tokenizer, journal, shards)
+          held.check()
+          journal_lib.commit(folder, tokenizer, journal, shards)
       count += len(unit.tokens)
       unknown += int(np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk))
       progress.set_postfix_str(f'{count / (time.monotonic() - began):,.0f} tokens/s', refresh=False)
       progress.update(tally.bytes - progress.n)
-  commit(folder, tokenizer, journal, shards)
+  held.check()
+  journal_lib.commit(folder, tokenizer, journal, shards)
   if not journal.train:
     raise sources.SourceError(f'{config.source} holds no text: none of its {journal.documents} documents has a token.')
   meta = records.Meta(
-      tokenizer.vocab.size, tokenizer.hash, tuple(journal.train), tuple(journal.heldout), journal.source, tally.skipped)
+      tokenizer.vocab.size, tokenizer.hash, tuple(journal.train), tuple(journal.heldout), journal.source,
+      tally.skipped + journal.empty)
   records.write_meta(folder, meta)
-  (folder / JOURNAL).unlink(missing_ok=True)
-  report(meta, tally, count, unknown, time.monotonic() - began, workers)
+  (folder / journal_lib.NAME).unlink(missing_ok=True)
+  report(config, meta, tally, count, unknown, time.monotonic() - began, workers)
   return meta
+
+
+def settle_bounds(journal: Journal, unit: encode.Encoded, least: int) -> None:
+  """Which document is trained on and which is held out whatever their hashes are: the highest and the lowest of the
+  first unit that has documents, of at least `least` sentences, to choose from."""
+  if journal.lowest >= 0:
+    return
+  hashes = {text_hash for text_hash, size in zip(unit.hashes, unit.sentences, strict=True) if size >= least}
+  if journal.highest < 0:
+    journal.highest = max(hashes, default=-1)
+  journal.lowest = min(hashes - {journal.highest}, default=-1)
 
 
 def choose_split(text_hash: int, share: float, journal: Journal) -> records.Split:
   """By the text alone, so that copies of a document stay together.
 
-  Of the first unit the lowest hash is always held out and the highest never: neither split is empty when there are
-  two documents to share out.
+  See `settle_bounds`: neither split is empty when there are two documents to share out.
   """
   if not share or text_hash == journal.highest:
     return 'train'
   return 'heldout' if text_hash == journal.lowest or text_hash < share * 2**64 else 'train'
-
-
-class Pending:
-  """Documents on their way to a shard."""
-
-  def __init__(self):
-    self.tokens = 0
-    self._tokens: list[np.ndarray] = []
-    self._lengths: list[np.ndarray] = []
-
-  def add(self, lengths: np.ndarray, tokens: np.ndarray) -> None:
-    self.tokens += len(tokens)
-    self._tokens.append(tokens)
-    self._lengths.append(lengths)
-
-  def write(self, folder: epath.Path, name: str) -> records.Shard:
-    lengths = np.concatenate(self._lengths)
-    starts = np.empty(len(lengths), records.SENTENCE)
-    starts['start'] = np.cumsum(lengths) - lengths
-    starts['document'] = np.repeat(np.arange(len(self._lengths)), [len(sizes) for sizes in self._lengths])
-    return records.write_shard(folder, name, np.concatenate(self._tokens), starts)
-
-
-def commit(folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal, shards: dict[str, Pending]) -> None:
-  """Writes what is pending of both splits, then the journal: before it, the shards do not count."""
-  if not any(pending.tokens for pending in shards.values()):
-    return
-  if not journal.train and not journal.heldout:
-    tokenizer.save(folder / 'tokenizer')  # not earlier: a source without text leaves nothing behind
-  for split, pending in shards.items():
-    if pending.tokens:
-      done = getattr(journal, split)
-      done.append(pending.write(folder, f'{split}-{len(done):05d}'))
-      shards[split] = Pending()
-  draft = folder / f'{JOURNAL}.tmp'
-  draft.write_text(json.dumps(dataclasses.asdict(journal), indent=1))
-  draft.replace(folder / JOURNAL)
-
-
-def read_journal(folder: epath.Path) -> Journal | None:
-  if not (folder / JOURNAL).exists():
-    return None
-  fields = json.loads((folder / JOURNAL).read_text())
-  for split in ('train', 'heldout'):
-    fields[split] = [records.Shard(**shard) for shard in fields[split]]
-  return Journal(**fields)
 
 
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
@@ -228,7 +275,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     return tokenizers.Bytes()
   every = max(1, sources.characters(config.source) // config.sample)
   began = time.monotonic()
-  documents = itertools.islice(sources.documents(config.source, config.on_error), 0, None, every)
+  documents = itertools.islice(sources.documents(config.source, config.reading), 0, None, every)
   # What jieba finds changes no text, so it is not asked here.
   cut = segment.segmenter('spaces') if config.segmenter == 'spaces' else None
   texts = (segment.text_of(cut, text) for text in first_characters(documents, config.sample))
@@ -252,7 +299,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   return tokenizer
 
 
-def first_characters(documents: Iterable[sources.Document], limit: int) -> Iterator[str]:
+def first_characters(documents: Iterable[formats.Document], limit: int) -> Iterator[str]:
   length = 0
   for document in documents:
     for paragraph in document.paragraphs:
@@ -262,7 +309,8 @@ def first_characters(documents: Iterable[sources.Document], limit: int) -> Itera
         return
 
 
-def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -> str:
+def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
+                of_text: Callable[[str], str] = sources.fingerprint) -> str:
   """sha256 hex of everything that decides the bytes of the records."""
   settings = dataclasses.asdict(config)
   del settings['workers']
@@ -270,13 +318,14 @@ def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -
     del settings['segmenter']  # records from before there were segmenters are the same
   if not config.newlines:
     del settings['newlines']
-  if config.sentinels == 100:
-    del settings['sentinels']
+  for field, usual in (('sentinels', 100), ('text_field', 'text'), ('documents', 'auto')):
+    if settings[field] == usual:
+      del settings[field]
   if tokenizer:
     for field in ('kind', 'vocab', 'lowercase', 'layout', 'sample', 'sentinels'):
       settings.pop(field, None)
     settings['tokenizer'] = tokenizer.hash
-  settings['source'] = sources.fingerprint(config.source)
+  settings['source'] = of_text(config.source)
   return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
@@ -287,25 +336,8 @@ def refuse_other(folder: epath.Path, found: str, expected: str) -> None:
         f'{expected[:12]}). Choose another folder, or delete this one.')
 
 
-@contextlib.contextmanager
-def disk_errors(folder: epath.Path) -> Iterator[None]:
-  """A full disk becomes a clear error; drafts of files do not stay behind, whatever happens."""
-  try:
-    yield
-  except OSError as error:
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-      raise
-    raise records.RecordsError(
-        f'no space left for {folder} ({error}). What is there is whole: make room, and the same command continues.'
-    ) from error
-  finally:
-    if folder.exists():
-      for draft in [*folder.glob('*.tmp'), *folder.glob('tokenizer/*.tmp')]:
-        draft.unlink()
-
-
-def report(
-    meta: records.Meta, tally: sources.Tally, count: int, unknown: int, seconds: float, workers: int) -> None:
+def report(config: PrepareConfig, meta: records.Meta, tally: lines.Tally, count: int, unknown: int, seconds: float,
+           workers: int) -> None:
   """Says what was made, and what was left out and why."""
   for split in ('train', 'heldout'):
     shards = meta.shards(split)
@@ -315,13 +347,18 @@ def report(
   print(f'{seconds:.1f} s, {rate:,.0f} tokens/s, {rate / workers:,.0f} a worker ({workers})')
   if tally.cut:
     log.warning('%d documents of over %d characters were cut: do blank lines separate the documents?', tally.cut,
-                sources.MAX_DOCUMENT)
-  if tally.skipped:
-    more = f'\n  and {tally.skipped - len(tally.examples)} more' if tally.skipped > len(tally.examples) else ''
-    log.warning('%d lines were left out:\n  %s%s', tally.skipped, '\n  '.join(tally.examples), more)
+                formats.MAX_DOCUMENT)
+  if meta.skipped:
+    more = f'\n  and {meta.skipped - len(tally.examples)} more' if meta.skipped > len(tally.examples) else ''
+    log.warning('%d lines were left out:\n  %s%s', meta.skipped, '\n  '.join(tally.examples), more)
+  if len(tally.lined) > 1:
+    log.warning('%d files have no blank line, and every line of theirs is a document: %s and so on', len(tally.lined),
+                tally.lined[0])
+  if config.heldout and not meta.heldout:
+    log.warning('nothing is held out, as there is but one document, or copies of one: a run needs another to be '
+                'evaluated on. Put blank lines between documents, or give %s', option('documents=lines'))
   if unknown > 0.01 * count:
     log.warning('%.1f%% of the tokens are unknown to the tokenizer: is it made for this text?', 100 * unknown / count)
 
 
-JOURNAL = 'journal.json'
 WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves

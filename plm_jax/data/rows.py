@@ -6,19 +6,17 @@ A row is a dictionary of JSON values. Where sources of one data set call a colum
 the first that a row has is read. A dot goes inside: 'question.stem'.
 """
 from collections.abc import Iterator, Sequence
-import gzip
-import json
-import lzma
 import re
 from typing import Any, NamedTuple
 
 from etils import epath
 import numpy as np
 
+from plm_jax import storage
 from plm_jax.data import sources
-from plm_jax.data.sources import OnError, SourceError, Tally
+from plm_jax.data.lines import OnError, SourceError, Tally, cells, parsed, whole
 
-FORMATS = '.jsonl, .tsv or SQuAD\'s .json, plain, .gz or .xz, or tfds:NAME:SPLIT'
+FORMATS = '.jsonl, .tsv, .csv or SQuAD\'s .json, plain, .gz or .xz, or tfds:NAME:SPLIT'
 
 
 class Row(NamedTuple):
@@ -35,78 +33,63 @@ def rows(source: str) -> list[Row]:
 
 
 def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) -> Iterator[Row]:
-  """The rows of .jsonl files, of .tsv files, whose first line names the columns and where quotes are as any other
-  character, of SQuAD's .json (a row is a question), each plain, .gz or .xz, several by commas or a glob; or of
+  """The rows of .jsonl files, of .tsv and .csv files, whose first line names the columns (in a .tsv quotes are as any
+  other character), of SQuAD's .json (a row is a question), each plain, .gz or .xz, several by commas or a glob; or of
   tfds:NAME:SPLIT.
 
   Raises SourceError for what is missing or unreadable; with `skip`, lines that are no rows are counted in `tally`.
   """
   tally = Tally() if tally is None else tally
   if source.startswith('tfds:'):
-    yield from tfds_rows(source)
+    for number, row in enumerate(sources.tfds_rows(source)):
+      yield Row(plain(row), f'{source}[{number}]')
     return
   for file in sources.files(source):
-    kind = re.search(r'\.(jsonl|tsv|json)(\.gz|\.xz)?$', file.name)
+    kind = re.search(r'\.(jsonl|tsv|csv|json)(\.gz|\.xz)?$', file.name.lower())
     if not kind:
       raise SourceError(f'{file}: rows are read from {FORMATS}')
     done = tally.bytes
+    lines = sources.lines(file, on_error, tally)
     if kind[1] == 'json':
-      yield from squad_rows(file)
+      yield from squad_rows(file, lines)
+    elif kind[1] == 'jsonl':
+      yield from json_rows(str(file), lines, on_error, tally)
     else:
-      read = tsv_rows if kind[1] == 'tsv' else json_rows
-      yield from read(str(file), sources.lines(file, on_error, tally), on_error, tally)
-    tally.bytes = done + file.stat().length
+      yield from table_rows(str(file), cells(lines, '\t' if kind[1] == 'tsv' else ',', str(file)), on_error, tally)
+    tally.bytes = done + sources.length_of(file)
 
 
 def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
   for number, line in lines:
-    if not line.strip():
-      continue
-    try:
-      row = json.loads(line)
-      problem = '' if isinstance(row, dict) else f'a row is an object, got {line[:40]}'
-    except json.JSONDecodeError as error:
-      row, problem = {}, f'not JSON: {error}'
-    if not problem:
-      yield Row(row, f'{name}:{number}')
-    else:
-      sources.report(f'{name}:{number}: {problem}', on_error, tally)
+    if line.strip():
+      row = parsed(line, f'{name}:{number}', on_error, tally)
+      if row is not None:
+        yield Row(row, f'{name}:{number}')
 
 
-def tsv_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
+def table_rows(name: str, found: Iterator[tuple[int, list[str]]], on_error: OnError, tally: Tally) -> Iterator[Row]:
   header: list[str] = []
-  for number, line in lines:
-    fields = line.rstrip('\r\n').split('\t')
+  for number, fields in found:
     if not header:
       header = fields
     elif len(fields) == len(header):
       yield Row(dict(zip(header, fields, strict=True)), f'{name}:{number}')
-    elif line.strip():
+    elif any(map(str.strip, fields)):
       problem = f'{len(fields)} fields, but the first line names {len(header)} columns'
       sources.report(f'{name}:{number}: {problem}', on_error, tally)
 
 
-def squad_rows(file: epath.Path) -> Iterator[Row]:
+def squad_rows(file: epath.Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
   """SQuAD's articles, a row for each question: what its entry has, with its `context` and the article's `title`."""
-  unpack = {'.gz': gzip.decompress, '.xz': lzma.decompress}.get(file.suffix, bytes)
   try:
-    articles = json.loads(unpack(file.read_bytes()))['data']
+    articles = storage.parse_json(whole(file, lines), file, dict, SourceError)['data']
     found = [Row({**question, 'title': article.get('title', ''), 'context': paragraph['context']},
                  f'{file}:{question.get("id", "")}')
              for article in articles for paragraph in article['paragraphs'] for question in paragraph['qas']]
-  except (ValueError, TypeError, KeyError, AttributeError, EOFError, OSError, lzma.LZMAError) as error:
+  except (TypeError, KeyError, AttributeError, SourceError) as error:
     raise SourceError(f'{file}: a .json file is laid out as SQuAD, data[].paragraphs[].qas[]; got '
                       f'{type(error).__name__}: {error}') from error
   yield from found
-
-
-def tfds_rows(source: str) -> Iterator[Row]:
-  import tensorflow_datasets as tfds  # late: TensorFlow takes seconds to load, and files do not need it
-  builder, split = sources.tfds_builder(source)
-  data = builder.as_dataset(
-      split=split, read_config=tfds.ReadConfig(interleave_cycle_length=1), shuffle_files=False)
-  for number, row in enumerate(tfds.as_numpy(data)):
-    yield Row(plain(row), f'{source}[{number}]')
 
 
 def plain(value: Any) -> Any:
@@ -134,9 +117,14 @@ def column(row: Row, *names: str) -> Any:
 
 def text(row: Row, *names: str) -> str:
   value = column(row, *names)
-  if not isinstance(value, str):
+  if not is_text(value):
     raise SourceError(f'{row.where}: the column {names[0]!r} is to be a text, got {value!r:.80}')
   return value
+
+
+def is_text(value: Any) -> bool:
+  """Whether it is a string without half a surrogate pair, which JSON can hold and UTF-8 cannot."""
+  return isinstance(value, str) and not any('\ud800' <= letter <= '\udfff' for letter in value)
 
 
 def choices(row: Row, *names: str) -> tuple[list[str], list[str]]:

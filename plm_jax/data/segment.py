@@ -11,7 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from plm_jax.data.sources import SourceError
+from plm_jax.data.lines import SourceError
+from plm_jax.errors import option
 
 Segmenter = Literal['none', 'jieba', 'spaces']
 Segment = Callable[[str], tuple[str, list[str]]]  # a paragraph as read -> (its text, its words in order)
@@ -32,7 +33,7 @@ def with_jieba() -> Segment:
   try:
     import jieba  # pyright: ignore[reportMissingImports]
   except ImportError as error:
-    raise SourceError('--segmenter jieba needs the extra: pip install "plm_jax[zh]"') from error
+    raise SourceError(f'{option("segmenter=jieba")} needs the extra: pip install "plm_jax[zh]"') from error
   jieba.setLogLevel(logging.WARNING)
   jieba.initialize()
   return lambda text: (text, [word for word in jieba.cut(text) if not word.isspace()])

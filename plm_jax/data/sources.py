@@ -5,102 +5,161 @@
     tfds:wiki40b/en  tfds:NAME:train     a TFDS data set by name, or by the folder that holds it
     task:NAME:SOURCE                     a task's rows as text to text: `examples` has the names
 
-Text files hold one paragraph a line and a blank line between documents. A line of `.jsonl` is a document: its field
-'text', in which newlines separate paragraphs. `.gz` and `.xz` are read through. Files are read in the order of their
-names, so a source is always the same sequence of documents.
+Text files hold one paragraph a line and a blank line between documents; `Reading.division` has other ways. A line of
+JSON is a document: its field 'text', or another that is named, in which newlines separate paragraphs. Read right too
+are what WikiExtractor writes, tables (.tsv, .csv) with a column of text, and a .json that is one list. `.gz` and `.xz`
+are read through. Files are read in the order of their names, so a source is always the same sequence of documents.
 """
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 import contextlib
-import dataclasses
 import glob
-import gzip
 import hashlib
-import json
-import lzma
+import os
 import re
-from typing import Any, Literal, NamedTuple
-import zlib
+import stat
+from typing import Any, TypeVar
 
 from etils import epath
 
-from plm_jax.data import embedded
-from plm_jax.errors import Expected
+from plm_jax import storage
+from plm_jax.data import embedded, formats
+from plm_jax.data.formats import Document, Reading, split_text
+from plm_jax.data.lines import OnError, SourceError, Tally, decode, lines, opened, report
+from plm_jax.errors import outside
 
-OnError = Literal['refuse', 'skip']
-MAX_LINE = 1 << 24  # bytes; a longer one is no line of text, and would not fit the promise of bounded memory
+__all__ = ['Document', 'OnError', 'Reading', 'SourceError', 'Tally', 'characters', 'documents', 'files', 'fingerprint',
+           'lines', 'report', 'size']
+
+X = TypeVar('X')
+Y = TypeVar('Y')
 TASK = 'task:'
-MAX_DOCUMENT = 1 << 22  # characters; a longer document goes on in the next one
+END = 1 << 16  # bytes at the beginning and at the end of a large file in a bucket by which it is known
+WORTH_NOTING = 64 << 20  # bytes; what is known of smaller texts is found out anew, in a blink
+REQUESTS = 32  # of a bucket, at once
 
 
-class SourceError(Expected):
-  """Text that is missing or cannot be read."""
-
-
-class Document(NamedTuple):
-  paragraphs: list[str]
-  where: str  # 'file:line' of its first paragraph
-
-
-@dataclasses.dataclass
-class Tally:
-  """What happened while documents were read; filled in by `documents`."""
-
-  bytes: int = 0  # read so far, as they lie on disk
-  skipped: int = 0  # lines left out
-  examples: list[str] = dataclasses.field(default_factory=list)  # the first of them, 'file:line: reason'
-  cut: int = 0  # how often a document over MAX_DOCUMENT was cut
-
-  def skip(self, problem: str) -> None:
-    self.skipped += 1
-    if len(self.examples) < 10:
-      self.examples.append(problem)
-
-
-def documents(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) -> Iterator[Document]:
+def documents(source: str, reading: Reading = Reading(), tally: Tally | None = None) -> Iterator[Document]:
   """The documents of `source`, in order; empty ones are left out.
 
-  A line that is not UTF-8, or not JSON with a text, raises SourceError that names file and line; with `on_error='skip'`
-  it is left out and counted in `tally`. Raises SourceError for no files and for archives that are cut off, always.
+  A line that is not UTF-8, or not JSON with a text, raises SourceError that names file and line; with `skip` it is left
+  out and counted in `tally`. Raises SourceError for no files, for binaries and for archives that are cut off, always.
   """
   tally = Tally() if tally is None else tally
   if source.startswith(TASK):
     from plm_jax.data import examples  # late: it reads files by way of this module
-    yield from examples.documents(source, on_error, tally)
+    yield from examples.documents(source, reading.on_error, tally)
     return
   if source.startswith('tfds:'):
-    yield from tfds_documents(source, on_error, tally)
+    yield from tfds_documents(source, reading, tally)
     return
-  for file in files(source):
-    read = json_documents if re.search(r'\.jsonl(\.gz|\.xz)?$', file.name) else text_documents
+  found = files(source)
+  for file, length in zip(found, each(length_of, found), strict=True):
     done = tally.bytes
-    yield from read(str(file), lines(file, on_error, tally), on_error, tally)
-    tally.bytes = done + file.stat().length
+    with opened(file) as text:
+      yield from formats.documents(text, reading, tally, len(found) == 1)
+    tally.bytes = done + length
 
 
 def files(source: str) -> list[epath.Path]:
-  """The files of a source that is not TFDS, in reading order."""
+  """The files of a source that is not TFDS, in reading order. Raises SourceError where there are none."""
   source = untasked(source)
   if source == 'embedded':
     return [epath.Path(embedded.corpus_path())]
   found = []
-  for part in source.split(','):
-    path = epath.Path(part.strip()).expanduser()
-    if path.is_dir():
-      matches = sorted(walk(path))
-    elif path.exists():
-      matches = [path]
-    else:
-      matches = sorted(expand(str(path)))
+  for part in map(str.strip, source.split(',')):
+    if not part:
+      raise SourceError(f'{source!r} names no text: {EXPECTED}')
+    with storage.explained(part, 'read', SourceError):
+      path = storage.path_of(part)
+      if path.is_dir():
+        matches = sorted(walk(path))
+      elif path.exists():
+        matches = [path]
+      else:
+        matches = sorted(expand(str(path)))
     if not matches:
-      raise SourceError(
-          f'no files match {part.strip()!r}: expected a file, folder or glob, of text or .jsonl, plain, .gz or .xz, '
-          'or tfds:NAME; or embedded.')
+      raise SourceError(f'no files match {part!r}: {EXPECTED}')
     found += matches
+  for file in found:
+    if not storage.remote(file):
+      with storage.explained(file, 'read', SourceError):
+        if not stat.S_ISREG(os.stat(file).st_mode):  # a pipe could be read once only
+          raise SourceError(f'{file} is no ordinary file')
   return found
 
 
+def folders(source: str) -> list[epath.Path]:
+  """Those that are part of a source."""
+  source = untasked(source)
+  if source == 'embedded' or source.startswith('tfds:'):
+    return []
+  paths = [storage.path_of(part.strip()) for part in source.split(',')]
+  with storage.explained(source, 'read', SourceError):
+    return [path for path in paths if path.is_dir()]
+
+
+def size(source: str) -> int | None:
+  """Bytes on disk, None where unknown."""
+  source = untasked(source)
+  return None if source.startswith('tfds:') else sum(each(length_of, files(source)))
+
+
+def characters(source: str) -> int:
+  """About how many characters of text there are, to within a small factor; 0 where unknown."""
+  source = untasked(source)
+  if source.startswith('tfds:'):
+    return 0
+  found = files(source)
+  return sum(length * (4 if file.suffix.lower() in ('.gz', '.xz') else 1)
+             for file, length in zip(found, each(length_of, found), strict=True))
+
+
 def fingerprint(source: str) -> str:
-  """sha256 hex that changes when the source does: names, sizes, and the first and last 64 KiB of its files."""
+  """sha256 hex that changes when the source does.
+
+  Of local files all bytes count, and their names; of a file in a bucket that is over 128 KiB, its ends and when it
+  was written. What was found out about large texts is noted in the cache folder until they are written again.
+  """
+  found = of_task(source)
+  if isinstance(found, str):
+    return found
+  digest, paths = found
+  versions = list(each(version_of, paths))
+  note = storage.cache_folder() / 'texts' / hashlib.sha256(repr((source, versions)).encode(*ANY)).hexdigest()
+  large = sum(each(length_of, paths)) >= WORTH_NOTING
+  if large:
+    with contextlib.suppress(storage.StorageError):
+      noted = storage.read_text(note, 64)
+      if re.fullmatch('[0-9a-f]{64}', noted):
+        return noted
+  for file, content in zip(paths, each(content_of, paths), strict=True):
+    digest.update(f'{file.name} {content}\n'.encode(*ANY))
+  if large:
+    with contextlib.suppress(storage.StorageError):  # a cache that cannot be written
+      storage.write(note, digest.hexdigest())
+  return digest.hexdigest()
+
+
+def former_fingerprint(source: str) -> str:
+  """By which records of before know their source: names, sizes, and the first and last 64 KiB of files."""
+  found = of_task(source)
+  if isinstance(found, str):
+    return found
+  digest, paths = found
+  for file, (length, first, last) in zip(paths, each(ends_of, paths), strict=True):
+    digest.update(f'{file.name} {length}\n'.encode(*ANY) + first + last)
+  return digest.hexdigest()
+
+
+def written(source: str) -> float:
+  """When the newest file was, in seconds since 1970; of TFDS's data sets, which do not change, 0."""
+  source = untasked(source)
+  return 0 if source.startswith('tfds:') else max(each(lambda file: float(file.stat().mtime or 0), files(source)))
+
+
+def of_task(source: str):
+  """What two fingerprints have in common: all of it for TFDS, else (digest of the task, files)."""
   digest = hashlib.sha256()
   if source.startswith(TASK):
     from plm_jax.data import examples
@@ -110,28 +169,52 @@ def fingerprint(source: str) -> str:
     builder, split = tfds_builder(source)
     digest.update(f'{builder.info.full_name} {split} {builder.info.splits[split].num_examples}'.encode())
     return digest.hexdigest()
-  for file in files(source):
-    size = file.stat().length
-    digest.update(f'{file.name} {size}\n'.encode())
-    with file.open('rb') as f:
-      digest.update(f.read(1 << 16))
-      f.seek(max(0, size - (1 << 16)))
-      digest.update(f.read())
-  return digest.hexdigest()
+  return digest, files(source)
 
 
-def size(source: str) -> int | None:
-  """Bytes on disk, None where unknown."""
-  source = untasked(source)
-  return None if source.startswith('tfds:') else sum(file.stat().length for file in files(source))
+def content_of(file: epath.Path) -> str:
+  """Hex digest of a file."""
+  with storage.explained(file, 'read', SourceError):
+    if not storage.remote(file):
+      with open(file, 'rb') as f:
+        return hashlib.file_digest(f, 'sha256').hexdigest()
+    length, first, last = ends_of(file)
+    known = '' if length <= 2 * END else version_of(file)
+    return hashlib.sha256(b'%d %s %s' % (length, known.encode(), first + last)).hexdigest()
 
 
-def characters(source: str) -> int:
-  """About how many characters of text there are, to within a small factor; 0 where unknown."""
-  source = untasked(source)
-  if source.startswith('tfds:'):
-    return 0
-  return sum(file.stat().length * (4 if file.suffix in ('.gz', '.xz') else 1) for file in files(source))
+def ends_of(file: epath.Path) -> tuple[int, bytes, bytes]:
+  """Bytes of a file, the first of them and the last."""
+  length = length_of(file)
+  if storage.remote(file) and length <= 2 * END:
+    content = storage.read_bytes(file, error=SourceError)
+    return length, content[:END], content[max(0, length - END):]
+  return length, storage.read_range(file, 0, min(length, END), SourceError), storage.read_range(
+      file, max(0, length - END), length, SourceError)
+
+
+def length_of(file: epath.Path) -> int:
+  with storage.explained(file, 'read', SourceError):
+    return file.stat().length
+
+
+def version_of(file: epath.Path) -> str:
+  """What is another when the file is written again, or is another file."""
+  with storage.explained(file, 'read', SourceError):
+    if not storage.remote(file):
+      status = os.stat(file)
+      return f'{file.absolute()} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}'
+    status = file.stat()
+    return f'{status.length} {status.mtime}'
+
+
+def each(function: Callable[[X], Y], items: Iterable[X]) -> list[Y]:
+  """Many requests at once."""
+  items = list(items)
+  if len(items) == 1:
+    return [function(items[0])]
+  with ThreadPoolExecutor(REQUESTS) as pool:
+    return list(pool.map(function, items))
 
 
 def untasked(source: str) -> str:
@@ -139,138 +222,62 @@ def untasked(source: str) -> str:
   return source.split(':', 2)[-1] if source.startswith(TASK) else source
 
 
-def text_documents(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Document]:
-  """Groups (line number, line) into documents at blank lines."""
-  del on_error
-  paragraphs, where, length = [], '', 0
-  for number, line in lines:
-    if line and not line.isspace():
-      if not paragraphs:
-        where = f'{name}:{number}'
-      paragraphs.append(line)
-      length += len(line)
-      if length < MAX_DOCUMENT:
-        continue
-      tally.cut += 1
-    if paragraphs:
-      yield Document(paragraphs, where)
-    paragraphs, length = [], 0
-  if paragraphs:
-    yield Document(paragraphs, where)
+def tfds_documents(source: str, reading: Reading, tally: Tally) -> Iterator[Document]:
+  builder, _ = tfds_builder(source)
+  if reading.field not in builder.info.features:
+    raise SourceError(f'{source} has no feature {reading.field!r}, only {sorted(builder.info.features)}.')
+  for number, example in enumerate(tfds_rows(source)):
+    where = f'{source}[{number}]'
+    if not isinstance(example[reading.field], bytes):
+      raise SourceError(f'{source}: the feature {reading.field!r} is no text')
+    text = decode(example[reading.field], where, reading.on_error, tally)
+    if text is not None:
+      yield from split_text(text, where, tally)
 
 
-def json_documents(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Document]:
-  """The field 'text' of every line."""
-  for number, line in lines:
-    if not line or line.isspace():
-      continue
-    where = f'{name}:{number}'
-    try:
-      fields = json.loads(line)
-      text = fields.get('text') if isinstance(fields, dict) else None
-      if isinstance(text, str):
-        text.encode()  # half a surrogate pair is JSON, but not text
-        yield from split_text(text, where, tally)
-      else:
-        report(f"{where}: no field 'text' that is a string", on_error, tally)
-    except UnicodeEncodeError as error:
-      report(f'{where}: not text: {error}', on_error, tally)
-    except (json.JSONDecodeError, RecursionError) as error:
-      report(f'{where}: not JSON: {error}', on_error, tally)
-
-
-def tfds_documents(source: str, on_error: OnError, tally: Tally) -> Iterator[Document]:
+def tfds_rows(source: str) -> Iterator[dict[str, Any]]:
   import tensorflow_datasets as tfds  # late: TensorFlow takes seconds to load, and files do not need it
   builder, split = tfds_builder(source)
-  if 'text' not in builder.info.features:
-    raise SourceError(f"{source} has no feature 'text', only {sorted(builder.info.features)}.")
   # One file after the other: interleaved reading would make the order depend on the shards of the copy.
   data = builder.as_dataset(split=split, read_config=tfds.ReadConfig(interleave_cycle_length=1), shuffle_files=False)
-  for number, example in enumerate(tfds.as_numpy(data)):
-    text = decode(example['text'], f'{source}[{number}]', on_error, tally)
-    if text is not None:
-      yield from split_text(text, f'{source}[{number}]', tally)
+  rows = iter(tfds.as_numpy(data))
+  while True:
+    with of_tfds(source):
+      row = next(rows, None)
+    if row is None:
+      return
+    yield row
 
 
 def tfds_builder(source: str) -> tuple[Any, str]:
   """`tfds:NAME:SPLIT` or `tfds:FOLDER:SPLIT` -> builder, split."""
-  import tensorflow_datasets as tfds
   match = re.fullmatch(r'tfds:(?P<name>.+?)(:(?P<split>[A-Za-z_]\w*(\[[^/]*\])?(\+[^/]*)?))?', source)
   if not match:
     raise SourceError(f'{source!r} names no TFDS data set: expected tfds:NAME or tfds:FOLDER, and perhaps :SPLIT.')
   name, split = match['name'], match['split'] or 'train'
-  try:
+  with of_tfds(source):
+    import tensorflow_datasets as tfds
     if epath.Path(name).expanduser().is_dir():
       builder = tfds.builder_from_directory(epath.Path(name).expanduser())
     else:
       builder = tfds.builder(name)
       builder.download_and_prepare()
     builder.info.splits[split]  # raises when there is no such split
-  except (tfds.core.DatasetNotFoundError, FileNotFoundError, KeyError, ValueError) as error:
-    raise SourceError(f'{source}: {str(error).splitlines()[0]}') from error
   return builder, split
 
 
-def lines(file: epath.Path, on_error: OnError, tally: Tally) -> Iterator[tuple[int, str]]:
-  """(number, text) of every line, counted from 1, without its newline; a line ends at '\\n' and nowhere else."""
-  start, offset = tally.bytes, 0
-  unpack = {'.gz': gzip.open, '.xz': lzma.open}
-  with contextlib.ExitStack() as stack:
-    raw = stack.enter_context(file.open('rb'))
-    f = stack.enter_context(unpack.get(file.suffix, contextlib.nullcontext)(raw))
-    for number in range(1, 1 << 62):
-      try:
-        line = f.readline(MAX_LINE + 1)
-      except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        raise SourceError(f'{file}: damaged or cut off after line {number - 1}: {error}') from error
-      if not line:
-        return
-      if number % 256 == 0:
-        tally.bytes = start + raw.tell()
-      if len(line) > MAX_LINE:
-        raise SourceError(f'{file}:{number}: a line of more than {MAX_LINE >> 20} MiB (byte {offset}); is this text?')
-      if number == 1:
-        line = line.removeprefix(b'\xef\xbb\xbf')  # the byte order mark that some editors write
-      text = decode(line, f'{file}:{number}', on_error, tally, f' (byte {offset} of the file)')
-      offset += len(line)
-      if text is not None:
-        yield number, text.removesuffix('\n').removesuffix('\r')
-
-
-def decode(line: bytes, where: str, on_error: OnError, tally: Tally, place: str = '') -> str | None:
-  """UTF-8 text, or None when it was not and is to be skipped."""
+@contextlib.contextmanager
+def of_tfds(source: str) -> Iterator[None]:
+  """What TFDS raises, of its own and of what it downloads with and is not installed, in one line."""
   try:
-    return line.decode()
-  except UnicodeDecodeError as error:
-    report(f'{where}: not UTF-8: {error.reason} at byte {error.start} of the line{place}', on_error, tally)
-    return None
-
-
-def split_text(text: str, where: str, tally: Tally) -> Iterator[Document]:
-  """A text whose newlines separate paragraphs -> its document, in pieces if it is over MAX_DOCUMENT."""
-  paragraphs, length = [], 0
-  for paragraph in text.split('\n'):
-    if not paragraph or paragraph.isspace():
-      continue
-    if length + len(paragraph) > MAX_DOCUMENT and paragraphs:
-      tally.cut += 1
-      yield Document(paragraphs, where)
-      paragraphs, length = [], 0
-    paragraphs.append(paragraph.removesuffix('\r'))
-    length += len(paragraph)
-  if paragraphs:
-    yield Document(paragraphs, where)
-
-
-def report(problem: str, on_error: OnError, tally: Tally) -> None:
-  if on_error == 'refuse':
-    raise SourceError(f"{problem}. Mend it, or leave such lines out with on_error='skip'.")
-  tally.skip(problem)
+    yield
+  except Exception as error:
+    raise SourceError(f'{source}: {outside(error)}') from error
 
 
 def expand(pattern: str) -> list[epath.Path]:
   """Files that match a glob, local or in a bucket."""
-  if '://' not in pattern:
+  if not storage.remote(pattern):
     return [epath.Path(p) for p in glob.glob(pattern, recursive=True) if not epath.Path(p).is_dir()]
   fixed = re.split(r'[*?\[]', pattern)[0].rpartition('/')[0]
   if fixed == pattern or not epath.Path(fixed).exists():
@@ -287,3 +294,8 @@ def walk(folder: epath.Path) -> Iterator[epath.Path]:
       yield from walk(path)
     else:
       yield path
+
+
+ANY = 'utf-8', 'surrogateescape'  # names of files may be any bytes
+EXPECTED = ('expected a file, folder or glob, of text or .jsonl, plain, .gz or .xz, or tfds:NAME; or embedded, or '
+            'task:NAME:SOURCE')

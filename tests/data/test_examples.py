@@ -5,7 +5,7 @@ import pytest
 
 from plm_jax.data import examples
 from plm_jax.data.rows import Row, rows
-from plm_jax.data.sources import SourceError, Tally, documents
+from plm_jax.data.sources import Reading, SourceError, Tally, documents
 
 
 def read(name, **columns):
@@ -56,7 +56,7 @@ def test_files_of_every_form_become_documents_of_target_and_inputs(tmp_path):
   with pytest.raises(SourceError, match=r'b\.jsonl\.gz:2: no column'):
     list(documents(f'task:sst2:{tmp_path}/b.jsonl.gz'))
   tally = Tally()
-  found = list(documents(f'task:sst2:{tmp_path}/b.jsonl.gz', 'skip', tally))
+  found = list(documents(f'task:sst2:{tmp_path}/b.jsonl.gz', Reading(on_error='skip'), tally))
   assert [d.paragraphs for d in found] == [['positive', 'sst2 sentence: fine']]
   assert tally.skipped == 1 and tally.bytes == (tmp_path / 'b.jsonl.gz').stat().st_size
   question = {'id': '7', 'question': 'Who?', 'answers': [{'text': 'I', 'answer_start': 0}]}

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from plm_jax import tokenizers
+from plm_jax import errors, storage, tokenizers
 from plm_jax.data import encode, prepare, records, sources
 from plm_jax.data.prepare import PrepareConfig
 
@@ -239,7 +239,7 @@ def test_full_disk(config, tmp_path, monkeypatch, after):
       raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(np.lib.format, 'write_array_header_1_0', full)
-  with pytest.raises(records.RecordsError, match=r'no space left for .*full.*the same command continues'):
+  with pytest.raises(storage.SpaceError, match=r'no space left for .*full.*the same command goes on'):
     prepare.prepare(config, tmp_path / 'full')
   assert not [name for name in digests(tmp_path / 'full') if name.endswith('.tmp')]
   assert not (tmp_path / 'full/records.json').exists()
@@ -269,5 +269,5 @@ def test_sample_is_spread_over_the_source(corpus):
 @pytest.mark.parametrize(
     ('field', 'value'), [('heldout', 1.0), ('heldout', -0.1), ('shard_tokens', 0), ('workers', -1)])
 def test_settings_are_checked(field, value):
-  with pytest.raises(ValueError, match=f'{field} .*not {value}'):
+  with pytest.raises(errors.Expected, match=f'--{field.replace("_", "-")} .*not {value}'):
     PrepareConfig(**{field: value})

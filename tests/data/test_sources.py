@@ -5,15 +5,16 @@ import os
 
 import pytest
 
-from plm_jax.data import embedded, sources
-from plm_jax.data.sources import SourceError, Tally
+from plm_jax import errors
+from plm_jax.data import embedded, formats, lines, sources
+from plm_jax.data.sources import Reading, SourceError, Tally
 
 TEXT = 'One.\nTwo\x0b\x85 end.\r\n\n \n\nThree.\u2028Four.\n'  # a newline ends a line, and nothing else does
 DOCUMENTS = [['One.', 'Two\x0b\x85 end.'], ['Three.\u2028Four.']]
 
 
-def read(source, **options):
-  return [document.paragraphs for document in sources.documents(str(source), **options)]
+def read(source, tally=None, **reading):
+  return [document.paragraphs for document in sources.documents(str(source), Reading(**reading), tally)]
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
@@ -59,7 +60,7 @@ def test_not_utf8_is_refused_by_name(tmp_path):
     read(path)
   assert str(error.value) == (
       f"{path}:2: not UTF-8: invalid start byte at byte 4 of the line (byte 5 of the file). "
-      "Mend it, or leave such lines out with on_error='skip'.")
+      "Mend it, or leave such lines out with --on-error=skip.")
 
 
 def test_skipped_lines_are_counted_and_named(tmp_path):
@@ -70,7 +71,7 @@ def test_skipped_lines_are_counted_and_named(tmp_path):
   assert tally.skipped == 7
   assert [example.removeprefix(str(tmp_path))[:24] for example in tally.examples] == [
       '/a.txt:2: not UTF-8: inv', '/a.txt:5: not UTF-8: inv', '/b.jsonl:2: not JSON: Ex', "/b.jsonl:3: no field 'te",
-      "/b.jsonl:4: no field 'te", "/b.jsonl:5: no field 'te", "/b.jsonl:6: not text: 'u"]
+      "/b.jsonl:4: an object is", "/b.jsonl:5: an object is", "/b.jsonl:6: not text: 'u"]
   with pytest.raises(SourceError, match=r'b.jsonl:2: not JSON: Expecting value'):
     read(tmp_path / 'b.jsonl')
 
@@ -106,13 +107,16 @@ def test_nothing_there(tmp_path):
 def test_no_line_or_document_outgrows_memory(tmp_path, monkeypatch):
   path = tmp_path / 'a.txt'
   path.write_text('one\ntwo\nthree\nfour\n\nfive\n')
-  monkeypatch.setattr(sources, 'MAX_DOCUMENT', 6)
+  monkeypatch.setattr(formats, 'MAX_DOCUMENT', 6)
   tally = Tally()
   assert read(path, tally=tally) == [['one', 'two'], ['three', 'four'], ['five']]
   assert tally.cut == 2
-  monkeypatch.setattr(sources, 'MAX_LINE', 4)
+  monkeypatch.setattr(lines, 'MAX_LINE', 5)
   with pytest.raises(SourceError, match=r'a.txt:3: a line of more than'):
     read(path)
+  tally = Tally()
+  assert read(path, tally=tally, on_error='skip') == [['one', 'two'], ['four'], ['five']]
+  assert tally.skipped == 1
 
 
 def test_bytes_read_reach_the_size(tmp_path):
@@ -158,3 +162,149 @@ def test_tfds(tmp_path):
     read(f'tfds:{folder}:nosuch')
   with pytest.raises(SourceError, match='tfds:no_such_data_set'):
     read('tfds:no_such_data_set')
+
+
+def test_messages_name_the_option_as_it_is_typed_at_that_door(tmp_path):
+  (tmp_path / 'a.jsonl').write_text('{"body": "x"}\n')
+  with pytest.raises(SourceError, match=r'--text-field=NAME reads another.*with --on-error=skip'):
+    read(tmp_path)
+  with errors.options_under('--data.prepare.'), pytest.raises(SourceError, match=r'--data\.prepare\.on-error=skip'):
+    read(tmp_path)
+  assert errors.option('workers') == '--workers'
+
+
+WIKI = ('<doc id="12" url="https://x" title="Anarchism">\nAnarchism\n\nIt is a <b>movement</b>.\nMore.\n\n</doc>\n'
+        '<doc id="39" url="https://x" title="Albedo">\nAlbedo\n\nA fraction.\n</doc>\n')
+ARTICLES = [['Anarchism', 'It is a <b>movement</b>.', 'More.'], ['Albedo', 'A fraction.']]
+JSON = '{"id": "1", "text": "One.\\nTwo."}\n{"id": "2", "text": "Three."}\n'
+
+
+@pytest.mark.parametrize(('name', 'content', 'expected'), [
+    ('AA/wiki_00', WIKI, ARTICLES),
+    ('wiki.txt', WIKI, ARTICLES),
+    ('wiki_01', JSON, [['One.', 'Two.'], ['Three.']]),
+    ('a.JSONL', JSON, [['One.', 'Two.'], ['Three.']]),
+    ('a.ndjson', JSON, [['One.', 'Two.'], ['Three.']]),
+    ('a.json', JSON, [['One.', 'Two.'], ['Three.']]),
+    ('b.json', '[{"text": "One."}, "Two.\\nThree."]', [['One.'], ['Two.', 'Three.']]),
+    ('c.json', '\n[\n "One.",\n "Two."\n]\n', [['One.'], ['Two.']]),
+    ('A.TXT', 'One.\n\nTwo.\n', [['One.'], ['Two.']]),
+    ('mac.txt', 'One.\r\rTwo.\rThree.', [['One.'], ['Two.', 'Three.']]),
+    ('zero.txt', 'On\0e.\n\nTwo.\n', [['On\0e.'], ['Two.']]),
+    ('a.tsv', 'id\ttext\n1\t"One.\n2\tTwo.\n', [['"One.'], ['Two.']]),
+    ('a.csv', 'id,text\n1,"One,\nor two."\n2,Three.\n', [['One,', 'or two.'], ['Three.']]),
+    ('code.txt', '{ is a brace\n\n[so is this]\n', [['{ is a brace'], ['[so is this]']]),
+])
+def test_what_a_file_holds_is_seen(tmp_path, name, content, expected):
+  (tmp_path / name).parent.mkdir(exist_ok=True)
+  (tmp_path / name).write_bytes(content.encode())
+  assert read(tmp_path) == expected
+  (tmp_path / name).rename(tmp_path / 'moved')
+  (tmp_path / f'{name}.XZ').write_bytes(lzma.compress(content.encode()))
+  (tmp_path / 'moved').unlink()
+  assert read(tmp_path) == expected
+
+
+@pytest.mark.parametrize(('name', 'content', 'message'), [
+    ('a.parquet', b'PAR1\x15', 'is a Parquet file. Expected text in UTF-8'),
+    ('a.docx', b'PK\x03\x04\x14', 'is a zip archive'),
+    ('a.pdf', b'%PDF-1.5', 'is a PDF'),
+    ('a.txt', gzip.compress(b'x'), r'is packed by gzip, and its name does not end in \.gz'),
+    ('a.txt.gz', gzip.compress(b'PK\x03\x04'), 'is a zip archive'),
+    ('a.tar.gz', gzip.compress(bytes(257) + b'ustar\x0000' + bytes(300)), 'is a tar archive'),
+    ('a.bz2', b'BZh91AY', 'is packed by bzip2'),
+    ('a.txt', 'text'.encode('utf-16'), 'is in UTF-16'),
+    ('a.txt', 'more text'.encode('utf-16-be'), 'full of zero bytes'),
+    ('dump.xml', b'<mediawiki xmlns="x">', 'WikiExtractor takes out'),
+    ('a.json', b'{\n "text": "One."\n}\n', 'neither a line for each document nor a list'),
+    ('a.json', b'[1, 2]', r'a\.json\[0\]: neither a text nor an object with one'),
+    ('a.json', b'["One.", ', 'cannot be read as JSON'),
+    ('a.json', b'{"version": "1", "data": []}', r"no field 'text' that is a string, only version, data; --text-field"),
+    ('a.tsv', b'sentence\tlabel\nx\t1\n', r"without a column 'text', its first line is: sentence, label.*task:"),
+    ('a.csv', b'text\n"no end\n', r'a\.csv:2: not a row of a table'),
+    ('a.jsonl', b'{"n": ' + b'7' * 5000 + b'}', r'a\.jsonl:1: not JSON: Exceeds the limit.*--on-error=skip'),
+    ('a.jsonl', b'[' * 200_000, r'a\.jsonl:1: .*not JSON'),
+    ('a.jsonl', b'{"a": ' * 200_000, r'a\.jsonl:1: not JSON that can be read: values too deep'),
+])
+def test_what_is_no_text_is_named(tmp_path, name, content, message):
+  (tmp_path / name).write_bytes(content)
+  with pytest.raises(SourceError, match=message):
+    read(tmp_path)
+
+
+def test_lines_of_too_much_json_are_left_out(tmp_path):
+  (tmp_path / 'a.jsonl').write_text(f'{{"n": {"7" * 5000}}}\n{"[" * 100_000}\n{{"text": "good"}}\n')
+  tally = Tally()
+  assert read(tmp_path, tally, on_error='skip') == [['good']]
+  assert tally.skipped == 2
+
+
+def test_another_field(tmp_path):
+  (tmp_path / 'a.jsonl').write_text('{"body": "One."}\n')
+  (tmp_path / 'b.tsv').write_text('body\nTwo.\n')
+  assert read(tmp_path, field='body') == [['One.'], ['Two.']]
+
+
+@pytest.mark.parametrize(('files', 'division', 'expected'), [
+    (['one\ntwo\n\nthree\n'], 'auto', [['one', 'two'], ['three']]),
+    (['one\ntwo\n'], 'auto', [['one'], ['two']]),  # alone
+    (['one\ntwo\n', 'three\n'], 'auto', [['one', 'two'], ['three']]),
+    (['one\ntwo\n'], 'blank-lines', [['one', 'two']]),
+    (['one\n\ntwo\nthree\n'], 'lines', [['one'], ['two'], ['three']]),
+    (['one\n\ntwo\n', 'three\n'], 'files', [['one', 'two'], ['three']]),
+])
+def test_what_divides_documents(tmp_path, files, division, expected):
+  for number, text in enumerate(files):
+    (tmp_path / f'{number}.txt').write_text(text)
+  assert read(tmp_path, division=division) == expected
+
+
+def test_long_files_without_a_blank_line_are_documents_a_line(tmp_path, monkeypatch):
+  (tmp_path / 'a.txt').write_text('one\n' * 10)
+  (tmp_path / 'b.txt').write_text('one\n' * 9 + '\n')
+  tally = Tally()
+  assert len(read(tmp_path, tally)) == 2 and not tally.lined
+  monkeypatch.setattr(lines, 'BEGINNING', 20)
+  assert len(read(tmp_path, tally)) == 19 and tally.lined == [f'{tmp_path}/a.txt', f'{tmp_path}/b.txt']
+
+
+def test_pipes_and_commas_are_refused(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  with pytest.raises(SourceError, match='is no ordinary file'):
+    read(tmp_path / 'pipe')
+  with pytest.raises(SourceError, match='names no text'):
+    read(f'{tmp_path},')
+
+
+def test_an_edit_of_equal_size_in_the_middle_is_noticed(tmp_path, monkeypatch):
+  path = tmp_path / 'a.txt'
+  path.write_text('x' * 300_000)
+  before = sources.fingerprint(str(path)), sources.former_fingerprint(str(path))
+  path.write_text('x' * 150_000 + 'y' + 'x' * 149_999)
+  assert sources.fingerprint(str(path)) != before[0]
+  assert sources.former_fingerprint(str(path)) == before[1]
+
+
+def test_what_is_known_of_a_large_text_is_noted(tmp_path, monkeypatch):
+  path = tmp_path / 'a.txt'
+  path.write_text('x' * 1000)
+  expected = sources.fingerprint(str(path))
+  monkeypatch.setattr(sources, 'WORTH_NOTING', 0)
+  monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
+  assert sources.fingerprint(str(path)) == expected
+  with monkeypatch.context() as patch:
+    patch.setattr(sources, 'content_of', lambda file: 1 / 0)
+    assert sources.fingerprint(str(path)) == expected
+  path.write_text('y' * 1000)
+  assert sources.fingerprint(str(path)) != expected
+
+
+def test_what_tfds_raises_is_one_line(tmp_path, monkeypatch):
+  tfds = pytest.importorskip('tensorflow_datasets')
+
+  def offline(name):
+    raise ConnectionError('no way to\nstorage.googleapis.com')
+
+  monkeypatch.setattr(tfds, 'builder', offline)
+  with pytest.raises(SourceError, match=r'^tfds:wiki40b/en: no way to storage\.googleapis\.com$'):
+    read('tfds:wiki40b/en')
