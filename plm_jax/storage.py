@@ -187,10 +187,13 @@ def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Itera
     # An object of a bucket appears when it is whole. What was given to GFile goes there even after an error.
     with explained(path, 'written', error), tempfile.SpooledTemporaryFile(SPOOLED) as draft:
       yield draft
-      draft.seek(0)
-      with path.open('wb') as file:
-        while piece := draft.read(READ):
-          file.write(piece)  # bytes: GFile takes no other buffers
+      try:
+        upload(draft, path)
+      except Exception as raised:
+        if not missing(raised):
+          raise
+        path.parent.mkdir(parents=True, exist_ok=True)  # which buckets do without, and what stands in for one may not
+        upload(draft, path)
     return
   draft = path.with_name(f'.{path.name}.{uuid.uuid4().hex}{DRAFT}')
   try:
@@ -204,6 +207,13 @@ def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Itera
   finally:
     with contextlib.suppress(OSError):
       draft.unlink(missing_ok=True)
+
+
+def upload(draft: Any, path: epath.Path) -> None:
+  draft.seek(0)
+  with path.open('wb') as file:
+    while piece := draft.read(READ):
+      file.write(piece)  # bytes: GFile takes no other buffers
 
 
 def write(path: epath.PathLike, content: bytes | str, error: type[Expected] = StorageError) -> None:
