@@ -204,7 +204,9 @@ def check(config: Experiment) -> None:
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
 FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
         'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.accumulate',
-        'data.prepare.workers', 'model.stack.remat'}
+        'data.prepare.workers'}
+FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')
+         for how in ('remat', 'scan')}
 
 
 def differences(old: Any, new: Any, path: str = '') -> list[str]:

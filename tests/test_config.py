@@ -18,7 +18,9 @@ from plm_jax.config import (
 )
 from plm_jax.data.prepare import PrepareConfig
 from plm_jax.layers.block import BlockConfig
+from plm_jax.models import bert, t5
 from plm_jax.objectives.denoising import DenoisingAutoencoder
+from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, Single
 
@@ -76,6 +78,15 @@ def test_differences_name_the_field(path, value, line):
     ('hosts.count', 2), ('model.stack.remat', 'full'), ('train.patience', 3), ('prompts', ('a',)), ('warm_start', 'x')])
 def test_where_a_run_continues_is_free(path, value):
   assert differences(TINY, changed(TINY, path, value)) == []
+
+
+@pytest.mark.parametrize(('path', 'value'), [
+    ('model.stack.scan', False), ('model.decoder.remat', 'full'), ('model.decoder.scan', False),
+    ('model.source.remat', 'dots'), ('objective.model.stack.remat', 'full'), ('objective.model.stack.scan', False)])
+def test_how_layers_are_compiled_is_free_in_every_stack(path, value):
+  config = changed(changed(TINY, 'model', t5.small()), 'objective', Distillation(model=bert.base()))
+  assert differences(config, changed(config, path, value)) == []
+  assert len(differences(config, changed(config, path.rpartition('.')[0] + '.layers', 3))) == 1
 
 
 def test_phases_are_not_free():

@@ -1,4 +1,18 @@
-"""Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family."""
+"""Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family.
+
+Three forms of one thing:
+
+    fused      one kernel of cuDNN, which keeps nothing of [Q, K]: on an NVIDIA GPU in bfloat16, for what `cudnn.takes`.
+               ALBERT, LLaMA, PaLM (heads of 256: Hopper alone) and the Transformer train so, and T5 v1.1 reads its
+               encoder so; BERT's kin, GPT and BART are evaluated so, and without dropout of attention trained so
+    plain      `probabilities` and `mixture`, products written out: on a CPU and a TPU; in float32; on older GPUs (T4,
+               V100); with dropout or a bias (T5's, DeBERTa's, XLNet's positions); with odd lengths. For the backward
+               pass it keeps the probabilities, in the type of the queries, and nothing else of [Q, K]
+    decoding   plain, with keys and values of before where they lie in the cache: one query at a time has no use for
+               the kernel. What is read before the first token takes either of the others
+
+Parameters are initialised in the plain form: initialisation is vmapped over layers, which cuDNN's kernel cannot be.
+"""
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -6,12 +20,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers import cudnn
 from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.positions import NoPosition
-from plm_jax.sharding import constrain
+from plm_jax.sharding import constrain, spec
 
 if TYPE_CHECKING:
   from plm_jax.layers.block import BlockConfig  # which imports this file
+
+
+SPLIT = 'batch', None, 'heads', None  # the axes of queries, keys and values
 
 
 class Attention(nn.Module):
@@ -45,33 +63,52 @@ class Attention(nn.Module):
       if self.is_initializing():  # the parameters are the same, in use or not
         _ = key(x), value(x)
     q, k, logits = self.position.interact(self, cfg, q, k, context, query, key)
-    q, k, v = (constrain(y, 'batch', None, 'heads', None) for y in (q, k, v))
+    q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
     if known is None:
       self.sow('keys', 'heads', {'key': k, 'value': v})
     if factor is not None:
       q *= factor.astype(q.dtype)
     dropout = Dropout(cfg.attention_dropout, name='dropout')
     keep = dropout.keep((q.shape[0], cfg.heads, q.shape[1], k.shape[1]), rows)
-    y = attend(q, k, v, logits, mask, cfg.scale, lambda probs: dropout.drop(probs, keep),
-               plain=logits is not None or keep is not None or past is not None
-               or self.is_mutable_collection('intermediates'), observe=self.observe, past=past)
-    y = constrain(y, 'batch', None, 'heads', None)
+    observed = self.is_mutable_collection('intermediates')
+    if past is None and not observed and not self.is_initializing() and fits(
+        q, k, bias=logits is not None, dropout=keep is not None):
+      y = fused(q, k, v, mask, cfg.scale)
+    else:
+      probs = probabilities(q, k, mask, cfg.scale, logits, past)
+      self.sow('intermediates', 'probs', probs)
+      y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
+    y = constrain(y, *SPLIT)
     init = cfg.weights(cfg.heads * cfg.head_dim, cfg.width, out=True)
     return dense('out', (cfg.width,), 'heads', None, 'width', init=init)(y)
 
-  def observe(self, probs):
-    self.sow('intermediates', 'probs', probs)
 
+def fits(q, k, bias: bool, dropout: bool) -> bool:
+  """Tells whether the fused kernel takes queries q [B, Q, H, A] and keys k [B, K, G, A] where this is traced for.
 
-def attend(q, k, v, bias, mask, scale, drop, plain, observe=lambda probs: None, past=None):
-  """q [B, Q, H, A], k and v [B, K, G, A] -> [B, Q, H, A].
-
-  `plain` writes the product out, with room for a bias, for dropout, for a look at the probabilities and for a past;
-  otherwise jax.nn.dot_product_attention, which is one fused kernel on a GPU.
+  On a mesh it wants both split alike, which grouped keys are not where devices do not divide their heads.
   """
-  if not plain:
-    fused = jax.default_backend() == 'gpu' and q.dtype in (jnp.bfloat16, jnp.float16)
-    return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation='cudnn' if fused else 'xla')
+  mesh = jax.sharding.get_abstract_mesh()
+  if not mesh.empty and spec(SPLIT, q.shape, mesh) != spec(SPLIT, k.shape, mesh):
+    return False
+  return cudnn.takes(
+      cudnn.capability(), q.dtype, q.shape[3], q.shape[1], k.shape[1], bias=bias, dropout=dropout)
+
+
+def fused(q, k, v, mask, scale: float):
+  """q [B, Q, H, A], k and v [B, K, G, A], mask bool [B|1, 1, 1|Q, K] or None -> [B, Q, H, A], by cuDNN."""
+  if mask is not None:
+    mask = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
+    mask = constrain(mask, 'batch', None, None, None)
+  return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation='cudnn')
+
+
+def probabilities(q, k, mask, scale: float, bias=None, past=None) -> Any:
+  """q [B, Q, H, A], k [B, K, G, A] -> [B, H, Q, S + K] in the type of q.
+
+  mask, and bias, which is added to the scaled logits, broadcast to that, or are None. past: `key` [B, G, S, A], which
+  stand in front of k.
+  """
   # What there was before is read where it lies: put together with the rest it would be copied for every token.
   before = [] if past is None else [products(q, past['key'], 'bgka')]
   logits = jnp.concatenate([*before, products(q, k)], -1) * scale
@@ -80,12 +117,14 @@ def attend(q, k, v, bias, mask, scale, drop, plain, observe=lambda probs: None, 
   if mask is not None:
     # Finite, so that a row of padding is uniform instead of NaN.
     logits = jnp.where(mask, logits, -1e9)
-  probs: Any = softmax(logits, q.dtype)
-  observe(probs)
-  # The backward pass keeps the probabilities and drops them again, instead of both.
-  mix = jax.checkpoint(lambda probs, v: mixed(drop(probs), v), prevent_cse=False)
+  return softmax(logits, q.dtype)
+
+
+def mixture(probs, v, drop=lambda probs: probs, past=None):
+  """probs [B, H, Q, S + K], v [B, K, G, A] -> [B, Q, H, A]. past: `value` [B, G, S, A], which stand in front of v."""
   if past is None:
-    return mix(probs, v)
+    # The backward pass keeps the probabilities and drops them again, instead of both.
+    return jax.checkpoint(lambda probs, v: mixed(drop(probs), v), prevent_cse=False)(probs, v)
   size = past['value'].shape[2]
   return mixed(probs[..., :size], past['value'], 'bgka') + mixed(probs[..., size:], v)
 

@@ -5,9 +5,13 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 
 from plm_jax.sharding import constrain, gathered
+
+PRODUCT = 'product'
+"""what products with kernels are called where the backward pass chooses what to keep (`stack.StackConfig.remat`)"""
 
 
 class Dense(nn.Module):
@@ -27,7 +31,8 @@ class Dense(nn.Module):
   def __call__(self, x) -> Any:
     inputs = x.shape[x.ndim - (len(self.axes) - len(self.features)):]
     kernel = self.param('kernel', named(self.init, self.axes), (*inputs, *self.features), jnp.float32)
-    y = product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype))
+    # By its name: inside a rule of its own jax.checkpoint does not see the product.
+    y = checkpoint_name(product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype)), PRODUCT)
     if self.bias:
       axes = self.axes[len(inputs):]
       bias = self.param('bias', named(nn.initializers.zeros, axes), self.features, jnp.float32)

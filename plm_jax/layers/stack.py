@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.block import Block, BlockConfig
+from plm_jax.layers.dense import PRODUCT
 
 Remat = Literal['none', 'dots', 'full']
 Remembered = Literal['', 'inputs', 'keys']
@@ -28,7 +29,7 @@ class StackConfig:
   scan: bool = True
   """compile one layer and loop over it: compile time does not grow with depth"""
   remat: Remat = 'none'
-  """what the backward pass computes again to save memory: nothing, all but matrix products, or everything"""
+  """what the backward pass computes again to save memory: nothing, all but products with parameters, or everything"""
 
   def __post_init__(self):
     if not 0 <= self.groups <= self.layers:
@@ -110,7 +111,7 @@ class Layers(nn.Module):
       return y, (seen.get('intermediates'), x if remember == 'inputs' else keys)
 
     if stack.remat != 'none':
-      policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if stack.remat == 'dots' else None
+      policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if stack.remat == 'dots' else None
       # Under scan the loop already keeps the compiler from undoing the recomputation.
       layer = jax.checkpoint(layer, prevent_cse=not stack.scan, policy=policy)
     if parts:

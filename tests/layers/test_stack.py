@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention, attend
+from plm_jax.layers.attention import Attention, mixture, probabilities
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import count
 from plm_jax.layers.masks import not_padding
@@ -217,23 +217,11 @@ def test_a_row_of_padding_gives_no_nan():
     assert not grads[1][2].any() and not grads[1][1, 5:].any()
 
 
-@pytest.mark.parametrize('keys', [4, 2, 1])
-def test_fused_attention_equals_the_plain_product(keys):
-  q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8)) for n, heads in enumerate((4, keys, keys)))
-  full = (jax.random.uniform(jax.random.key(4), (3, 1, 8, 8)) < 0.5) | jnp.eye(8, dtype=bool)
-  for mask in None, not_padding(SEGMENTS.at[2, 0].set(1)), full:
-    def total(qkv, plain, mask=mask):
-      return jnp.sin(attend(*qkv, None, mask, 0.7, lambda p: p, plain)).sum()
-    run = jax.jit(lambda qkv, f=total: [jax.value_and_grad(f)(qkv, plain) for plain in (True, False)])
-    plain, fused = jax.device_get(run((q, k, v)))
-    agree(plain, fused)
-
-
 def test_bias_is_added_to_the_scaled_logits():
   q, k, v = (jax.random.normal(jax.random.key(n), (1, 3, 1, 4)) for n in range(3))
   # A bias that only key 2 survives.
   bias = jnp.where(jnp.arange(3) == 2, 0.0, -1e6)[None, None, None]
-  y = attend(q, k, v, bias, None, 0.5, lambda p: p, plain=True)
+  y = mixture(probabilities(q, k, None, 0.5, bias), v)
   np.testing.assert_allclose(y, jnp.broadcast_to(v[:, 2:], y.shape), rtol=1e-6)
 
 
