@@ -89,7 +89,9 @@ def explained(path: epath.PathLike, doing: str, error: type[Expected] = StorageE
 
 
 def missing(error: BaseException) -> bool:
-  """Whether a disk or a client of a bucket says with it that there is no such file."""
+  """Whether a disk or a client of a bucket says with it, or with what was made of it here, that a file is not there."""
+  if isinstance(error, Expected) and error.__cause__ is not None:
+    return missing(error.__cause__)
   return isinstance(error, FileNotFoundError) or type(error).__name__ in ('NotFoundError', 'NotFound')
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from plm_jax import report
+from plm_jax import report, storage
 from plm_jax.report import Blank, Sample, Summary, write_report
 
 VOID = {'meta'}
@@ -268,7 +268,7 @@ def test_a_failed_write_leaves_no_trace(tmp_path, monkeypatch):
   def fail(self, target):
     raise OSError('disk full')
   monkeypatch.setattr(type(report.epath.Path(tmp_path)), 'replace', fail)
-  with pytest.raises(OSError, match='disk full'):
+  with pytest.raises(storage.StorageError, match=r'report\.html cannot be written: disk full'):
     write_report(tmp_path, Summary('second', {}))
   assert [file.name for file in tmp_path.iterdir()] == ['report.html']
   assert 'first' in (tmp_path / 'report.html').read_text()
