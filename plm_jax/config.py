@@ -1,17 +1,22 @@
 """What a run is: frozen dataclasses, from which the command line and a run's config.json are made."""
+from collections.abc import Sequence
 import dataclasses
 import importlib
 import json
 from typing import Any, Literal
 
+import numpy as np
+
+from plm_jax import checked
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
+from plm_jax.checked import Checked, within
 from plm_jax.data.prepare import TextConfig
 from plm_jax.data.windows import Assembly
-from plm_jax.errors import Expected
+from plm_jax.errors import ConfigError
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
@@ -22,7 +27,7 @@ from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.objectives.spans import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim import OptimConfig
+from plm_jax.optim import OptimConfig, schedule
 from plm_jax.sharding import MeshConfig
 
 Scale = Literal['paper', 'laptop', 'test']
@@ -33,13 +38,11 @@ Task = (MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanB
         MixtureOfDenoisers | DenoisingAutoencoder | TextToText)
 
 
-class ConfigError(Expected):
-  """A configuration that cannot work, found before anything is computed or written."""
-
-
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Checked):
   """From text to windows."""
+
+  limits = within(temperature='(0, inf]', cap='[0, 1e18]', block='[1, inf)')
 
   path: tuple[str, ...] = ('embedded',)
   """corpora: text files, globs, folders, tfds:NAME, embedded, task:NAME:FILES (data/examples.py has names), or folders
@@ -60,8 +63,10 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Phase:
+class Phase(Checked):
   """A part of the run with rows of one length."""
+
+  limits = within(steps='[1, inf)', length='[1, 16777216]', batch='[1, 16777216]')
 
   steps: int
   """updates"""
@@ -83,8 +88,12 @@ def ramp(tokens: int, length: int, batch: int, first: int, over: int, pieces: in
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Checked):
   """The loop."""
+
+  limits = within(
+      accumulate='[1, inf)', log_every='[1, inf)', eval_every='[1, inf)', eval_batches='[1, inf)',
+      save_every='[1, inf)', keep='[1, inf)', patience='[1, inf)')
 
   phases: tuple[Phase, ...] = (Phase(900_000, 128, 256), Phase(100_000, 512, 256))
   """one after another, in one run and under one learning-rate schedule"""
@@ -114,8 +123,10 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class HostsConfig:
+class HostsConfig(Checked):
   """Several processes, each with devices of its own."""
+
+  limits = within(index='[-1, inf)')
 
   distributed: bool = False
   """meet the other processes first; on a TPU pod or under Slurm the rest is found out"""
@@ -128,8 +139,10 @@ class HostsConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
+class Experiment(Checked):
   """One run. Give the same command again and it goes on from its newest checkpoint."""
+
+  limits = within(seed='[0, 4294967295]')
 
   name: str
   """of the run"""
@@ -165,17 +178,34 @@ class Experiment:
 
 def check(config: Experiment) -> None:
   """Raises ConfigError for what can be seen to fail from the configuration alone."""
+  checked.check(config)
   if (config.mode == 'compile') != bool(config.topology):
     raise ConfigError('--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
-  longest = max((phase.length for phase in config.train.phases), default=0)
-  if not longest or config.train.steps < 1:
-    raise ConfigError(f'a run needs at least one step, got phases {config.train.phases}')
-  if config.model.max_length and longest > config.model.max_length:
+  check_rows(config)
+  check_corpora(config.data, getattr(config.objective, 'languages', ()))
+  warmup, length = config.optim.warmup, config.train.steps
+  if config.optim.clock == 'tokens':
+    length = sum(steps * tokens for steps, tokens in config.train.pace)
+  if warmup > length and config.optim.schedule != 't5':
+    raise ConfigError(f'--optim.warmup is {warmup:,} {config.optim.clock}, and the run has {length:,}: its learning '
+                      'rate would never reach --optim.peak')
+  if marks := config.objective.blanks(config.model):
+    for prompt in config.prompts:
+      if not any(mark in prompt for mark in (*marks, '<mask>')):
+        raise ConfigError(f'there is no {" or ".join(marks)} in --prompts {prompt!r}: put one where a word is to be '
+                          'guessed')
+
+
+def check_rows(config: Experiment) -> None:
+  """Of the lengths of rows, and what they are made of."""
+  if not config.train.phases:
+    raise ConfigError('--train.phases: a run needs at least one, of one step or more')
+  lengths = [phase.length for phase in config.train.phases]
+  if config.model.max_length and max(lengths) > config.model.max_length:
     raise ConfigError(
-        f'rows of {longest} tokens do not fit the model: --model.max-length is {config.model.max_length}')
-  shortest = min(phase.length for phase in config.train.phases)
-  if config.objective.window(shortest) < 2 or shortest < 8:
-    raise ConfigError(f'rows of {shortest} tokens leave no room for text: use 8 or more')
+        f'rows of {max(lengths)} tokens do not fit the model: --model.max-length is {config.model.max_length}')
+  if config.objective.window(min(lengths)) < 2 or min(lengths) < 8:
+    raise ConfigError(f'rows of {min(lengths)} tokens leave no room for text: use 8 or more')
   if config.objective.one_document and config.data.assembly != 'document':
     raise ConfigError(
         f'--data.assembly {config.data.assembly} joins documents, but the objective makes rows of sentences of '
@@ -187,18 +217,18 @@ def check(config: Experiment) -> None:
     if path.startswith('task:') and not config.objective.room:
       raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
                         'objective TextToText (experiments/t5_small_tasks.py): give text, or another recipe')
-  if not config.data.temperature > 0 or config.data.cap < 0:
-    raise ConfigError(f'--data.temperature is above 0 and --data.cap not below, got {config.data.temperature} and '
-                      f'{config.data.cap}')
-  languages = getattr(config.objective, 'languages', ())
-  if languages and len(languages) != len(config.data.path):
-    raise ConfigError(f'--objective.languages gives {languages} for {len(config.data.path)} corpora: one each')
-  weights = config.data.weights
-  if weights and (config.data.cap or config.data.temperature != 1):
+
+
+def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
+  """Of the corpora and their shares. languages: one for each corpus, or none."""
+  if not data.path or '' in data.path:
+    raise ConfigError(f'--data.path is a text or a folder, or several, got {data.path}')
+  if languages and len(languages) != len(data.path):
+    raise ConfigError(f'--objective.languages gives {languages} for {len(data.path)} corpora: one each')
+  if data.weights and (data.cap or data.temperature != 1):
     raise ConfigError('--data.weights are shares as they are: leave out --data.cap and --data.temperature')
-  if weights and (len(weights) != len(config.data.path) or min(weights) < 0 or not sum(weights)):
-    raise ConfigError(
-        f'--data.weights gives {weights} for {len(config.data.path)} corpora: one share each, not negative')
+  if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
+    raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one share each, not all 0')
 
 
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
@@ -207,6 +237,9 @@ FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 
         'data.prepare.workers'}
 FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')
          for how in ('remat', 'scan')}
+# What says how long the run is, and how fast it learns when: what is to come may differ.
+COURSE = ('train.phases', *(f'optim.{name}' for name in ('peak', 'warmup', 'horizon', 'clock', 'schedule', 'power',
+                                                         'floor')))
 
 
 def differences(old: Any, new: Any, path: str = '') -> list[str]:
@@ -219,6 +252,40 @@ def differences(old: Any, new: Any, path: str = '') -> list[str]:
   return [] if old == new else [f'{path}: {old} -> {new}']
 
 
+def obstacles(old: Experiment, new: Experiment, done: int) -> list[str]:
+  """Why `new` cannot go on from step `done` of `old`: differences, as 'field: old -> new', and steps not to be undone.
+
+  A run may be made longer or shorter, and what is left of it may learn at another rate: its phases and its learning
+  rate up to this step have to be those that it had.
+  """
+  found = differences(old, new)
+  course = [line for line in found if line.partition(':')[0] in COURSE]
+  others = [line for line in found if line not in course]
+  if not course:
+    return others
+  if past(old.train.phases, done) != past(new.train.phases, done):
+    return [*others, *course, f'{done:,} steps are done, whose rows these phases would change']
+  if not np.array_equal(*(rates(config, done) for config in (old, new))):
+    return [*others, *course, f'{done:,} steps are done, whose learning rate this would change']
+  return others
+
+
+def past(phases: Sequence[Phase], done: int) -> list[tuple[int, int, int]] | None:
+  """(steps, length, batch) of the phases up to step `done`, the last one cut there; None where they end before."""
+  found = []
+  for phase in phases:
+    if done > 0:
+      found.append((min(phase.steps, done), phase.length, phase.batch))
+      done -= phase.steps
+  return found if done <= 0 else None
+
+
+def rates(config: Experiment, done: int) -> np.ndarray:
+  """Learning rates of steps before `done`: all, or thousands of them."""
+  steps = np.unique(np.linspace(0, max(done - 1, 0), min(done, 10_000)).astype(np.int64))
+  return np.asarray(schedule(config.optim, config.train.steps, config.train.pace)(steps))
+
+
 def to_json(value: Any) -> Any:
   """A configuration -> JSON values; each dataclass carries its class under 'is'."""
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -227,31 +294,51 @@ def to_json(value: Any) -> Any:
   return [to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def from_json(value: Any) -> Any:
-  """The inverse of `to_json`. Raises ConfigError for a class or field that this version does not have."""
+def from_json(value: Any, where: str = 'config.json') -> Any:
+  """The inverse of `to_json`.
+
+  where: the file, for messages. Raises ConfigError for a class or field that this version does not have, and for values
+  that a field does not take.
+  """
+  with checked.later():
+    config = built(value, where, '')
+  named = lambda path: f'{where}: {path}'
+  for number, item in enumerate(config) if isinstance(config, tuple) else [('', config)]:
+    if dataclasses.is_dataclass(item):
+      checked.check(item, named, str(number))
+  return config
+
+
+def built(value: Any, where: str, path: str) -> Any:
+  """A JSON value -> configurations, of whatever their fields hold."""
   if isinstance(value, list):
-    return tuple(from_json(item) for item in value)
+    return tuple(built(item, where, f'{path}.{number}') for number, item in enumerate(value))
   if not isinstance(value, dict):
     return value
-  if 'is' not in value:
-    raise ConfigError(f'a configuration without a class: {value}')
+  place = f'{where}: {path.lstrip(".") or "the configuration"}'
+  if not isinstance(value.get('is'), str):
+    raise ConfigError(f'{place} is without a class: {checked.shortened(value)}')
   module, _, name = value['is'].partition(':')
   if not module.startswith('plm_jax.'):
-    raise ConfigError(f'a configuration names the class {value["is"]}, which is not one of plm_jax')
+    raise ConfigError(f'{place} names the class {value["is"]}, which is not one of plm_jax')
   try:
     cls = getattr(importlib.import_module(module), name)
-  except (ImportError, AttributeError) as error:
-    raise ConfigError(f'this version of plm_jax has no {value["is"]}') from error
-  if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
-    raise ConfigError(f'{value["is"]} is not a configuration')
-  fields = {key: from_json(item) for key, item in value.items() if key != 'is'}
-  known = {f.name for f in dataclasses.fields(cls)}
-  if set(fields) - known:
-    raise ConfigError(f'{name} has no field {sorted(set(fields) - known)} in this version of plm_jax')
+  except (ImportError, AttributeError, ValueError) as error:
+    raise ConfigError(f'{place}: this version of plm_jax has no {value["is"][:100]}') from error
+  if not isinstance(cls, type) or not issubclass(cls, Checked) or not dataclasses.is_dataclass(cls):
+    raise ConfigError(f'{place}: {value["is"]} is not a configuration')
+  fields = {key: built(item, where, f'{path}.{key}') for key, item in value.items() if key != 'is'}
+  known = {f.name: f for f in dataclasses.fields(cls)}
+  if unknown := set(fields) - set(known):
+    raise ConfigError(f'{place}: {name} has no field {sorted(unknown)} in this version of plm_jax')
+  missing = [key for key, field in known.items() if field.default is dataclasses.MISSING
+             and field.default_factory is dataclasses.MISSING and key not in fields]
+  if missing:
+    raise ConfigError(f'{place}: {name} lacks {missing}')
   try:
     return cls(**fields)
-  except TypeError as error:
-    raise ConfigError(f'{value} does not make a {name}: {error}') from error
+  except TypeError as error:  # no class of objects, but one that others are derived from
+    raise ConfigError(f'{place}: {error}') from error
 
 
 def dump(config: Experiment) -> str:

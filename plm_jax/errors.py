@@ -30,6 +30,10 @@ def options_under(prefix: str) -> Iterator[None]:
     OPTIONS.reset(before)
 
 
+class ConfigError(Expected):
+  """A configuration that cannot work, found before anything is computed or written."""
+
+
 @contextlib.contextmanager
 def shown() -> Iterator[None]:
   """Around a command: what a user can mend ends it with exit status 1 and one message; what a pipe's reader no longer

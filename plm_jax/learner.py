@@ -1,6 +1,5 @@
 """From a run's configuration to what learns; and what has learned before, here or elsewhere, under one form."""
 import dataclasses
-import json
 from typing import Any
 
 from etils import epath
@@ -10,9 +9,10 @@ from jax.sharding import Mesh
 import numpy as np
 
 from plm_jax import config as config_lib
-from plm_jax import convert
+from plm_jax import convert, storage
 from plm_jax.checkpoint import CheckpointError, restore_params
 from plm_jax.config import ConfigError, Experiment
+from plm_jax.errors import Expected, outside
 from plm_jax.optim import make_optimizer
 from plm_jax.sharding import from_host, shardings
 from plm_jax.step import Learner, init_state, window_shapes
@@ -191,12 +191,28 @@ def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
   folder, config = epath.Path(folder), read_config(folder)
   tokenizer = load_tokenizer(folder / 'tokenizer')
   learner = make_learner(config, tokenizer.vocab)
-  windows = window_shapes(2, config.objective.window(config.train.phases[0].length))
-  return config, tokenizer, jax.eval_shape(lambda w: init_state(learner, w), windows).params
+  return config, tokenizer, shapes(config, learner).params
+
+
+def shapes(config: Experiment, learner: Learner, rows: int = 2):
+  """The shapes of a run's state, with their logical axes. Raises ConfigError where the options make no model."""
+  try:
+    windows = window_shapes(rows, config.objective.window(config.train.phases[0].length))
+    return jax.eval_shape(lambda w: init_state(learner, w), windows)
+  except Expected:
+    raise
+  except Exception as error:  # whatever modules and JAX say to sizes that do not go together
+    raise ConfigError(
+        f'the options of {config.name} do not make a model that can be built: {outside(error)}') from error
 
 
 def read_config(folder: epath.PathLike) -> Experiment:
-  folder = epath.Path(folder)
-  if not (folder / 'config.json').exists():
-    raise CheckpointError(f'{folder} is not the folder of a run: it has no config.json')
-  return config_lib.from_json(json.loads((folder / 'config.json').read_text()))
+  """What a run is. Raises CheckpointError for a folder of none, ConfigError for a configuration that cannot be read."""
+  path = storage.path_of(folder) / 'config.json'
+  with storage.explained(path, 'read', CheckpointError):
+    if not path.exists():
+      raise CheckpointError(f'{folder} is not the folder of a run: it has no config.json')
+  config = config_lib.from_json(storage.read_json(path, error=ConfigError), str(path))
+  if not isinstance(config, Experiment):
+    raise ConfigError(f'{path} describes a {type(config).__name__}, expected an Experiment')
+  return config

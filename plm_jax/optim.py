@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from plm_jax.checked import Checked, within
 from plm_jax.errors import Expected
 
 Schedule = Literal['bert', 'linear', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
@@ -20,8 +21,12 @@ class ParameterError(Expected):
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimConfig:
+class OptimConfig(Checked):
   """Optimizer and learning rate; the defaults are BERT's (Devlin et al. 2019, A.2, and its optimization.py)."""
+
+  limits = within(
+      warmup='[0, 1e18]', horizon='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)', eps='[1e-30, 1]',
+      decay_power='[0, 10]', momentum='[0, 1)')
 
   kind: Literal['adamw', 'lamb', 'adafactor'] = 'adamw'
   """Adam with decoupled decay, LAMB (You et al. 2020), or Adafactor (Shazeer and Stern 2018, as T5 has it)"""

@@ -15,6 +15,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
+from plm_jax.checked import Checked, within
 from plm_jax.errors import Expected
 
 AXES = ('data', 'fsdp', 'tensor')
@@ -35,8 +36,10 @@ class MeshError(Expected):
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig:
+class MeshConfig(Checked):
   """How many devices lie along each mesh axis; their product is the number of devices that the run uses."""
+
+  limits = within(data='[-1, inf)', fsdp='[1, inf)', tensor='[1, inf)')
 
   data: int = -1
   """copies of the model; -1: as many as the devices give"""
@@ -44,6 +47,9 @@ class MeshConfig:
   """devices that share one copy of parameters and optimizer state, each with its own rows"""
   tensor: int = 1
   """devices that share the heads, MLP width and vocabulary of one copy"""
+
+  def conflict(self, option):
+    return None if self.data else f'{option("data")} is 1 or more, or -1 for as many as the devices give, got 0'
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -53,8 +59,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """
   devices = list(jax.devices() if devices is None else devices)
   shape = [config.data, config.fsdp, config.tensor]
-  if min(shape[1:]) < 1 or (shape[0] < 1 and shape[0] != -1):
-    raise MeshError(f'mesh sizes are positive (data may be -1), got {dict(zip(AXES, shape, strict=True))}')
   if config.data == -1:
     shape[0] = max(1, len(devices) // (config.fsdp * config.tensor))
   needed = math.prod(shape)

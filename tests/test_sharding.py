@@ -157,9 +157,9 @@ def test_a_mesh_larger_than_the_devices():
       '--mesh.fsdp or --mesh.tensor smaller.')
   with pytest.raises(ValueError, match='needs 16 devices, there are 8'):
     make_mesh(MeshConfig(fsdp=16))
-  for wrong in MeshConfig(data=0), MeshConfig(data=-2), MeshConfig(fsdp=0), MeshConfig(tensor=-1):
-    with pytest.raises(ValueError, match='mesh sizes are positive'):
-      make_mesh(wrong)
+  for wrong in dict(data=0), dict(data=-2), dict(fsdp=0), dict(tensor=-1):
+    with pytest.raises(ValueError, match=fr'MeshConfig\.{next(iter(wrong))} is .* or more'):
+      MeshConfig(**wrong)
 
 
 def test_a_batch_that_the_mesh_does_not_divide():

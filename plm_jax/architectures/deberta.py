@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.architectures.encoder import Output
+from plm_jax.checked import Checked, within
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.disentangled import Disentangled
@@ -20,8 +21,10 @@ from plm_jax.sharding import gathered
 
 
 @dataclasses.dataclass(frozen=True)
-class DebertaConfig:
+class DebertaConfig(Checked):
   """A DeBERTa's sizes; `models` has the published ones."""
+
+  limits = within(vocab='[1, inf)', max_length='[1, inf)')
 
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
@@ -49,9 +52,10 @@ class DebertaConfig:
   pooler_activation: Activation = 'gelu'
   """of the pooler"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if self.biased_input and not self.absolute:
-      raise ValueError('biased_input needs the table of absolute positions')
+      return f'{option("biased_input")} needs the table of {option("absolute")} positions'
+    return None
 
   @property
   def decoder(self) -> bool:

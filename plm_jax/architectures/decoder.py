@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.masks import visible
@@ -19,8 +20,10 @@ Cache = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoderConfig:
+class DecoderConfig(Checked):
   """A decoder's sizes; `models` has the published ones."""
+
+  limits = within(vocab='[1, inf)')
 
   cls_last: ClassVar[bool] = True  # what stands for a row is its last token
   padding: ClassVar[int] = -1  # the model does not know its id
@@ -46,9 +49,10 @@ class DecoderConfig:
   depth_scale: bool = False
   """divide the attention logits of layer 1, 2, ... by its number (GPT-2's scale_attn_by_inverse_layer_idx)"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if self.absolute == 'learned' and not self.max_length:
-      raise ValueError('a learned table of positions needs max_length, its number of rows')
+      return f'a learned table of positions needs {option("max_length")}, its number of rows'
+    return None
 
   def backbone(self, packed: bool = False) -> 'Decoder':
     """The module. Rows may always hold several segments, so `packed` changes nothing."""

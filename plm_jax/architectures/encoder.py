@@ -8,6 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.embeddings import Embeddings
@@ -16,8 +17,10 @@ from plm_jax.layers.stack import Stack, StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(Checked):
   """An encoder's sizes; `models` has the published ones."""
+
+  limits = within(vocab='[1, inf)', padding='[-1, inf)')
 
   cls_last: ClassVar[bool] = False
 

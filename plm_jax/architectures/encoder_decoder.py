@@ -12,6 +12,7 @@ import numpy as np
 
 from plm_jax.architectures import decoder
 from plm_jax.architectures.decoder import Cache
+from plm_jax.checked import Checked, within
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dropout, named
 from plm_jax.layers.embeddings import Embeddings
@@ -20,8 +21,10 @@ from plm_jax.layers.stack import Stack, StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoderConfig:
+class EncoderDecoderConfig(Checked):
   """An encoder-decoder's sizes; `models` has the published ones."""
+
+  limits = within(vocab='[1, inf)')
 
   cls_last: ClassVar[bool] = True  # what stands for a row is its last token
   padding: ClassVar[int] = -1  # the model does not know its id
@@ -56,9 +59,10 @@ class EncoderDecoderConfig:
   logit_bias: bool = False
   """a bias of output logits, which is not trained (what BART's released checkpoints hold)"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if self.absolute != 'none' and not self.max_length:
-      raise ValueError('a table of positions needs max_length, its number of rows')
+      return f'a table of positions needs {option("max_length")}, its number of rows'
+    return None
 
   @property
   def decoder_block(self) -> BlockConfig:

@@ -8,6 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dropout, named
 from plm_jax.layers.embeddings import Embeddings
@@ -17,8 +18,10 @@ from plm_jax.layers.stack import Layers, StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class XLNetConfig:
+class XLNetConfig(Checked):
   """An XLNet's sizes; `models.xlnet` has the published ones."""
+
+  limits = within(vocab='[1, inf)')
 
   cls_last: ClassVar[bool] = True  # rows end with [CLS], where others begin with it
   padding: ClassVar[int] = -1  # the model does not know its id

@@ -21,17 +21,21 @@ import numpy as np
 import tqdm
 
 from plm_jax import lock, storage, tokenizers
+from plm_jax.checked import Checked, within
 from plm_jax.data import encode, formats, lines, records, segment, sources
 from plm_jax.data import journal as journal_lib
 from plm_jax.data.journal import Journal
-from plm_jax.errors import Expected, option
+from plm_jax.errors import option
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig:
+class TextConfig(Checked):
   """How text becomes token records, whatever the text."""
+
+  limits = within(
+      sentinels='[1, 100000]', sample='[1, 1e15]', heldout='[0, 1)', shard_tokens='[1, inf)', workers='[0, 4096]')
 
   tokenizer: str = ''
   """A vocab.txt, a vocab.json, a SentencePiece .model, or a folder with one. Empty: train one on the source."""
@@ -69,17 +73,11 @@ class TextConfig:
   workers: int = 0
   """Processes that encode; 0 for one a core. Changes nothing in the records."""
 
-  def __post_init__(self):
-    if not 0 <= self.heldout < 1:
-      raise Expected(f'{option("heldout")} is a share of the documents, from 0 to below 1, not {self.heldout}.')
-    for field in ('sample', 'shard_tokens', 'sentinels'):
-      if getattr(self, field) < 1:
-        raise Expected(f'{option(field.replace("_", "-"))} must be positive, not {getattr(self, field)}.')
+  def conflict(self, option):
     if self.newlines and self.segmenter != 'none':
-      raise Expected(f'{option("newlines")} are for language models, {option("segmenter")} for masks of whole words: '
-                     'give one of them.')
-    if self.workers < 0:
-      raise Expected(f'{option("workers")} must be 0 or more, not {self.workers}.')
+      return (f'{option("newlines")} is for language models, {option("segmenter")} for masks of whole words: give one '
+              'of them')
+    return None
 
   @property
   def reading(self) -> formats.Reading:
@@ -90,15 +88,12 @@ class TextConfig:
 class PrepareConfig(TextConfig):
   """What to read, and how."""
 
+  limits = within(vocab='[1, 16777216]')
+
   source: str = 'embedded'
   """Files, globs, folders (local or gs://, comma-separated; .txt, .jsonl, .gz, .xz), tfds:NAME[:SPLIT], or embedded."""
   vocab: int = 30_522
   """Pieces of the tokenizer to train."""
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.vocab < 1:
-      raise Expected(f'--vocab must be positive, not {self.vocab}.')
 
 
 def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:

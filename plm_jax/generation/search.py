@@ -8,19 +8,19 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import Expected
+from plm_jax.checked import Checked, within
 from plm_jax.generation import logits as of
 
 NEVER = -1e9  # the score of what is not there
 
 
-class GenerationError(Expected):
-  """Settings that contradict one another, or that nothing could follow."""
-
-
 @dataclasses.dataclass(frozen=True)
-class GenerationConfig:
+class GenerationConfig(Checked):
   """How a text is continued."""
+
+  limits = within(
+      max_new='[1, 1048576]', top_p='(0, 1]', min_p='[0, 1]', beams='[1, 4096]', length_penalty='[-100, 100]',
+      number='[1, 65536]', repetition_penalty='(0, inf)', forced_first='[-1, inf)', forced_last='[-1, inf)')
 
   max_new: int = 64
   """tokens that are added, at most"""
@@ -57,27 +57,23 @@ class GenerationConfig:
   """a prompt begins with the token that begins a text, as rows in training do; transformers puts none before prompts of
   GPT-2 and GPT-Neo, whose rows began anywhere in a text"""
 
-  def __post_init__(self):
-    wrong = [said for bad, said in (
-        (self.max_new < 1, f'max_new is at least 1, got {self.max_new}'),
-        (not 0 <= self.min_new <= self.max_new, f'min_new is from 0 to max_new, got {self.min_new}'),
-        (self.temperature < 0, f'temperature is not negative, got {self.temperature}'),
-        (self.top_k < 0, f'top_k is not negative, got {self.top_k}'),
-        (not 0 < self.top_p <= 1, f'top_p is above 0 and at most 1, got {self.top_p}'),
-        (not 0 <= self.min_p <= 1, f'min_p is from 0 to 1, got {self.min_p}'),
-        (self.beams < 1 or self.number < 1, f'beams and number are at least 1, got {self.beams} and {self.number}'),
-        (self.repetition_penalty <= 0, f'repetition_penalty is above 0, got {self.repetition_penalty}'),
-        (self.no_repeat_ngram < 0, f'no_repeat_ngram is not negative, got {self.no_repeat_ngram}'),
-        ('' in self.stop, 'a stop sequence is empty'),
-        (self.beams > 1 and self.temperature > 0, 'beams are not drawn by lot: leave temperature or beams out'),
-        (self.beams > 1 and self.number > self.beams, f'{self.beams} beams do not give {self.number} sequences'),
+  def conflict(self, option):
+    of_draws = [name for name, off in (('top_k', 0), ('top_p', 1), ('min_p', 0)) if getattr(self, name) != off]
+    return next((said for bad, said in (
+        (self.min_new > self.max_new,
+         f'{option("min_new")} is {option("max_new")} at most, got {self.min_new} and {self.max_new}'),
+        (0 < self.temperature < 1e-3, f'{option("temperature")} is 0, or 0.001 or more, got {self.temperature}'),
+        ('' in self.stop, f'{option("stop")}: a stop sequence is empty'),
+        (self.beams > 1 and self.temperature > 0,
+         f'beams are not drawn by lot: leave {option("temperature")} or {option("beams")} out'),
+        (self.beams > 1 and self.number > self.beams,
+         f'{option("number")}: {self.beams} beams do not give {self.number} sequences'),
         (self.beams == 1 and not self.temperature and self.number > 1,
-         f'the likeliest tokens give one sequence, not {self.number}: give temperature or beams'),
-        (not self.temperature and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0),
-         'top_k, top_p and min_p are for drawing by lot: give temperature too'),
-    ) if bad]
-    if wrong:
-      raise GenerationError('; '.join(wrong))
+         f'{option("number")}: the likeliest tokens give one sequence, not {self.number}: give {option("temperature")} '
+         f'or {option("beams")}'),
+        (not self.temperature and of_draws,
+         f'{" and ".join(map(option, of_draws))} is for drawing by lot: give {option("temperature")} too'),
+    ) if bad), None)
 
   @property
   def rows(self) -> int:

@@ -5,6 +5,7 @@ from typing import Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Attention
 from plm_jax.layers.dense import Dropout, truncated_normal
 from plm_jax.layers.mlp import Activation, Mlp
@@ -17,8 +18,12 @@ Projection = Literal['query', 'key', 'value', 'out']
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockConfig:
+class BlockConfig(Checked):
   """The hyper-parameters of one layer."""
+
+  limits = within(
+      width='[1, inf)', heads='[1, inf)', mlp_dim='[1, inf)', norm_eps='[0, 1)', dropout='[0, 1)',
+      attention_dropout='[0, 1)', mlp_dropout='[0, 1)')
 
   width: int = 768
   """D, the hidden size"""
@@ -71,13 +76,15 @@ class BlockConfig:
   dtype: Dtype = 'float32'
   """what matrix products compute in; parameters, softmax, norms and losses stay float32"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if not self.head_size and self.width % self.heads:
-      raise ValueError(f'width {self.width} is not a multiple of heads {self.heads}; give head_size')
+      return (f'{option("width")} {self.width} is not a multiple of {option("heads")} {self.heads}; give '
+              f'{option("head_size")}')
     if self.kv_heads and self.heads % self.kv_heads:
-      raise ValueError(f'heads {self.heads} is not a multiple of kv_heads {self.kv_heads}')
+      return f'{option("heads")} {self.heads} is not a multiple of {option("kv_heads")} {self.kv_heads}'
     if self.parallel and (self.norm_at != 'pre' or self.cross):
-      raise ValueError('a parallel block has its norm before it (norm_at pre) and no cross attention')
+      return f'{option("parallel")}: such a block has its norm before it (norm_at pre) and no cross attention'
+    return None
 
   @property
   def head_dim(self) -> int:

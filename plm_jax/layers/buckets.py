@@ -4,6 +4,7 @@ import math
 
 import jax.numpy as jnp
 
+from plm_jax.checked import within
 from plm_jax.layers.dense import named
 from plm_jax.layers.positions import NoPosition
 
@@ -15,6 +16,8 @@ class Buckets(NoPosition):
   The layers of a stack share them. Half of the buckets are for single distances, half for ranges that grow
   logarithmically up to `furthest`; all beyond share the last one.
   """
+
+  limits = within(buckets='[2, inf)', furthest='[1, inf)')
 
   buckets: int = 32
   """R, for both directions together"""

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.checked import within
 from plm_jax.layers.dense import Dense, keep_mask, named
 from plm_jax.layers.positions import NoPosition, by_key
 
@@ -21,6 +22,8 @@ class Disentangled(NoPosition):
   Both terms multiply by the embedding of every distance in order, which a shift then lines up with keys: no entry is
   looked up, and nothing of [Q, K, D] is made. Where the context has `places` [B, M], the queries stand at these keys.
   """
+
+  limits = within(span='[1, inf)')
 
   terms: tuple[Literal['c2p', 'p2c'], ...] = ('c2p', 'p2c')
   """products with positions: content to position, position to content"""

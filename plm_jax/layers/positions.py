@@ -4,11 +4,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers.dense import Dense, named
 
 
 @dataclasses.dataclass(frozen=True)
-class NoPosition:
+class NoPosition(Checked):
   """Nothing inside attention; the base of all schemes. Absolute positions live in the embedding."""
 
   def context(self, scope, cfg, q_positions, k_positions):
@@ -45,6 +46,8 @@ class TransformerXL(NoPosition):
   text runs backwards, so that distances have the other sign. Released code drops entries of the table of distances,
   other ones for every row; here it is one table for all rows, and whole.
   """
+
+  limits = within(clamp='[-1, inf)')
 
   clamp: int = -1
   """tokens: longer distances count as this one; -1: as they are"""

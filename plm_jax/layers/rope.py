@@ -5,11 +5,12 @@ import math
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers.positions import NoPosition
 
 
 @dataclasses.dataclass(frozen=True)
-class Unscaled:
+class Unscaled(Checked):
   """Frequencies as they are; the base of all scalings. Lengths and wavelengths are in tokens."""
 
   @property
@@ -31,6 +32,8 @@ class Unscaled:
 class LinearScaling(Unscaled):
   """Positions are divided by a factor (Chen et al. 2023, section 2.3)."""
 
+  limits = within(factor='(0, inf)')
+
   factor: float = 1.0
   """how many times longer rows are"""
 
@@ -45,6 +48,8 @@ class DynamicScaling(Unscaled):
   A row goes by its own last position, so that it does not depend on its neighbours; transformers goes by the batch's.
   Keys that were cached while the row was shorter stay turned as they were, as there.
   """
+
+  limits = within(factor='(0, inf)', original='[1, inf)')
 
   factor: float = 1.0
   """how many times longer rows are"""
@@ -61,6 +66,8 @@ class DynamicScaling(Unscaled):
 @dataclasses.dataclass(frozen=True)
 class Llama3Scaling(Unscaled):
   """Long waves are stretched, short ones not, those between in part (LLaMA 3.1's released code)."""
+
+  limits = within(factor='(0, inf)', low='(0, inf)', high='(0, inf)', original='[1, inf)')
 
   factor: float = 8.0
   """how many times longer the longest waves are"""
@@ -80,6 +87,8 @@ class Llama3Scaling(Unscaled):
 @dataclasses.dataclass(frozen=True)
 class YarnScaling(Unscaled):
   """Pairs that turn often in a row are kept, those that turn less than once stretched (Peng et al. 2024, section 3)."""
+
+  limits = within(factor='(0, inf)', original='[1, inf)', fast='(0, inf)', slow='(0, inf)')
 
   factor: float = 1.0
   """how many times longer rows are"""
@@ -117,6 +126,8 @@ class Rope(NoPosition):
   A feature's other is half the turned part away, as transformers and GPT-NeoX have it; the paper and LLaMA's original
   checkpoints pair neighbours, which is the same model with the columns of query and key in another order.
   """
+
+  limits = within(theta='(0, inf)', share='(0, 1]')
 
   theta: float = 10_000.0
   """base of the wavelengths, 2 pi to 2 pi theta tokens"""

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import PRODUCT
 
@@ -15,8 +16,10 @@ Remembered = Literal['', 'inputs', 'keys']
 
 
 @dataclasses.dataclass(frozen=True)
-class StackConfig:
+class StackConfig(Checked):
   """How many layers there are, what they share, and how they are compiled."""
+
+  limits = within(layers='[0, 100000]', inner='[1, 1000]')
 
   layers: int = 12
   """N"""
@@ -31,9 +34,10 @@ class StackConfig:
   remat: Remat = 'none'
   """what the backward pass computes again to save memory: nothing, all but products with parameters, or everything"""
 
-  def __post_init__(self):
-    if not 0 <= self.groups <= self.layers:
-      raise ValueError(f'groups is at most the number of layers, got {self.groups} groups of {self.layers} layers')
+  def conflict(self, option):
+    if self.groups > self.layers:
+      return f'{option("groups")} is at most {option("layers")}, got {self.groups} groups of {self.layers} layers'
+    return None
 
   @property
   def blocks(self) -> int:

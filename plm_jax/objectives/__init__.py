@@ -11,6 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from plm_jax.checked import Checked
 from plm_jax.layers.heads import WithHeads
 
 Arrays = dict[str, jax.Array]
@@ -18,7 +19,7 @@ Losses = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), to be 
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective(abc.ABC):
+class Objective(Checked, abc.ABC):
   """The contract; `plm_jax/data/windows.py` specifies the windows. `model` is the configuration of the backbone."""
 
   @property
@@ -74,6 +75,10 @@ class Objective(abc.ABC):
   def frozen(self) -> tuple[str, ...]:
     """Parameters that are not trained, a teacher's, by the patterns of `optim.matching`."""
     return ()
+
+  def blanks(self, model: Any) -> tuple[str, ...]:
+    """What stands in a text for words that the model fills in; none: it fills in nothing."""
+    return ('[MASK]',) if 'mlm' in self.heads(model) else ()
 
   def wire(self, model: Any, packed: bool) -> nn.Module:
     """batch, rows -> outputs by name; overridden where one backbone is not enough."""

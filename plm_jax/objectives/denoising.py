@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
 from plm_jax.objectives import noise
 from plm_jax.objectives.clm import boundaries
 from plm_jax.objectives.seq2seq import SequenceToSequence, pair
@@ -21,8 +22,10 @@ class Text(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenMasking:
+class TokenMasking(Checked):
   """Lewis et al. 2020, section 2.2, after BERT: random tokens become masks. A share of ceil(rate n) of n."""
+
+  limits = within(rate='[0, 1]', random='[0, 1]')
 
   rate: float = 0.15
   """share of the tokens"""
@@ -39,8 +42,10 @@ class TokenMasking:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenDeletion:
+class TokenDeletion(Checked):
   """Lewis et al. 2020, section 2.2: random tokens are gone, and nothing says where. ceil(rate n) of n."""
+
+  limits = within(rate='[0, 1]')
 
   rate: float = 0.15
   """share of the tokens"""
@@ -55,13 +60,15 @@ class TokenDeletion:
 
 
 @dataclasses.dataclass(frozen=True)
-class TextInfilling:
+class TextInfilling(Checked):
   """Lewis et al. 2020, section 2.2: spans of random length become one mask each; one without tokens is a mask more.
 
   As released: lengths are drawn until they reach ceil(rate n) of n tokens, where the last one is cut; spans begin at
   random tokens and may overlap, so that somewhat fewer are gone; a share of the masks of empty spans, one at least, is
   random tokens where `random` is above 0. A span that would pass the end of the text ends with it.
   """
+
+  limits = within(rate='[0, 1]', mean='(0, 100]', random='[0, 1]')
 
   rate: float = 0.3
   """share of the tokens that the lengths of spans reach (section 5.1)"""
@@ -105,8 +112,10 @@ class TextInfilling:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenInsertion:
+class TokenInsertion(Checked):
   """fairseq's denoising_dataset.py, not in the paper: masks between the tokens, ceil(rate (n + 2)) for n of them."""
+
+  limits = within(rate='[0, 10]', random='[0, 1]')
 
   rate: float = 0.15
   """masks for each token"""
@@ -122,8 +131,10 @@ class TokenInsertion:
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePermutation:
+class SentencePermutation(Checked):
   """Lewis et al. 2020, section 2.2: whole sentences in random order."""
+
+  limits = within(rate='[0, 1]')
 
   rate: float = 1.0
   """share of the sentences that change places with each other, rounded up"""
@@ -146,8 +157,10 @@ class SentencePermutation:
 
 
 @dataclasses.dataclass(frozen=True)
-class DocumentRotation:
+class DocumentRotation(Checked):
   """Lewis et al. 2020, section 2.2: the text begins with a random token, and goes on with its beginning at its end."""
+
+  limits = within(share='[0, 1]')
 
   share: float = 1.0
   """of the texts"""
@@ -179,10 +192,11 @@ class DenoisingAutoencoder(SequenceToSequence):
   languages: tuple[str, ...] = ()
   """of each corpus, such as de_DE; none: of all of them that of the tokenizer, where it names one (mBART)"""
 
-  def __post_init__(self):
-    super().__post_init__()
+  def conflict(self, option):
     if unknown := {*self.languages} - {*LANGUAGES}:
-      raise ValueError(f'{", ".join(sorted(unknown))} is no language of mBART, which has {", ".join(LANGUAGES)}')
+      return (f'{option("languages")}: {", ".join(sorted(unknown))} is no language of mBART, which has '
+              f'{", ".join(LANGUAGES)}')
+    return None
 
   @property
   def needs(self) -> tuple[str, ...]:

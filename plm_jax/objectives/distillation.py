@@ -10,6 +10,7 @@ import numpy as np
 
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.encoder import EncoderConfig
+from plm_jax.checked import within
 from plm_jax.layers.heads import WithHeads
 from plm_jax.objectives import Objective
 from plm_jax.objectives.mlm import MaskedLM
@@ -23,6 +24,8 @@ class Distillation(Objective):
   Factors and temperature are those of the released training command, which the paper does not give. Differs from that
   code in this: it prefers rare tokens when it masks, here all are alike, as in the paper.
   """
+
+  limits = within(temperature='(0, inf)')
 
   teacher: str = ''
   """what is learned from: the folder of a run, or a checkpoint of transformers, with the same tokenizer"""
@@ -43,9 +46,12 @@ class Distillation(Objective):
   copied: bool = True
   """begin with the teacher's embeddings, head and layers, of which as many as the student has, evenly spaced"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if self.mlm.pair.question:
-      raise ValueError(f'a student is asked nothing about pairs: objective.mlm.pair is {self.mlm.pair}')
+      return f'a student is asked nothing about pairs: {option("mlm.pair")} is {self.mlm.pair}'
+    if not self.terms:
+      return f'{option("soft")}, {option("hard")} and {option("cosine")} are all 0: there is nothing to learn'
+    return None
 
   @property
   def terms(self) -> Mapping[str, float]:

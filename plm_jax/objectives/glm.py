@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import within
 from plm_jax.layers.heads import NextTokens
 from plm_jax.objectives import Objective, noise
 from plm_jax.objectives.mlm import classification
@@ -30,6 +31,10 @@ class BlankInfilling(Objective):
   share of `rate` takes: rows are of one length. It has no [dBLOCK] noise (block_mask_prob), which the paper does not.
   """
 
+  limits = within(
+      rate='(0, 1)', mean='(0, 100]', longest='[1, 170]', sentences='[0, 1]', documents='[0, 1]', shortest='[0, 1]',
+      inside='[0, 1]')
+
   pair: Single | FullSentences = Single()
   """how text becomes rows, with [CLS] in front and an end token behind each document"""
   rate: float = 0.15
@@ -47,13 +52,11 @@ class BlankInfilling(Objective):
   inside: float = 0.5
   """share of long blanks that lie anywhere in the text; the others reach its end (gpt_infill_prob)"""
 
-  def __post_init__(self):
-    if not 0 < self.rate < 1 or not 0 <= self.shortest <= 1 or not 0 <= self.inside <= 1:
-      raise ValueError(f'rate, shortest and inside are shares, got {self}')
-    if min(self.sentences, self.documents) < 0 or self.sentences + self.documents > 1:
-      raise ValueError(f'sentences and documents are shares of the rows, got {self.sentences} and {self.documents}')
-    if self.mean <= 0 or self.longest < 1:
-      raise ValueError(f'mean is above 0 and longest at least 1, got {self.mean} and {self.longest}')
+  def conflict(self, option):
+    if self.sentences + self.documents > 1:
+      return (f'{option("sentences")} and {option("documents")} are shares of the rows, together 1 at most, got '
+              f'{self.sentences} and {self.documents}')
+    return None
 
   @property
   def lengths(self) -> tuple[float, ...]:
@@ -141,6 +144,10 @@ class BlankInfilling(Objective):
     starts, sizes = (jnp.stack(some)[kind] for some in zip(*spans, strict=True))
     order = jax.random.permutation(keys[3], most)
     return starts[order], sizes[order], jnp.array(masks)[kind]
+
+  def blanks(self, model):
+    del model
+    return '[MASK]', '[sMASK]', '[gMASK]'
 
   def heads(self, model) -> dict[str, nn.Module]:
     return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor)}

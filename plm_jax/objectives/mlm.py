@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plm_jax.checked import within
 from plm_jax.layers.heads import MaskedTokens, PooledClasses
 from plm_jax.objectives import Objective, noise
 from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
@@ -17,6 +18,8 @@ from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, S
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
   """Devlin et al. 2019, section 3.1: 15% of tokens are predicted; 80% of them are masked, 10% random, 10% kept."""
+
+  limits = within(rate='(0, 1)', lengths='[0, 1]', mask_share='[0, 1]', random_share='[0, 1]')
 
   pair: Single | FullSentences | NextSentence | SentenceOrder | Consecutive = NextSentence()
   """how text becomes rows, and what is asked about them"""
@@ -33,11 +36,13 @@ class MaskedLM(Objective):
   duplicates: int = 0
   """0: new masks in every epoch (dynamic); k: k fixed sets of masks in turn (static; BERT's dupe_factor was 10)"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
-      raise ValueError(f'lengths are probabilities and sum to 1, got {self.lengths}')
-    if not 0 < self.rate < 1 or self.mask_share + self.random_share > 1:
-      raise ValueError(f'rate lies between 0 and 1 and the shares sum to at most 1, got {self}')
+      return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
+    if self.mask_share + self.random_share > 1 + 1e-9:
+      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
+              f'{self.mask_share} and {self.random_share}')
+    return None
 
   @property
   def terms(self) -> Mapping[str, float]:

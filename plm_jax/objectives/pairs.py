@@ -10,9 +10,11 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
+
 
 @dataclasses.dataclass(frozen=True)
-class Single:
+class Single(Checked):
   """[CLS] text [SEP]: no question asked (RoBERTa, SpanBERT)."""
 
   question: ClassVar[str | None] = None
@@ -39,7 +41,7 @@ class Single:
 
 
 @dataclasses.dataclass(frozen=True)
-class FullSentences:
+class FullSentences(Checked):
   """[CLS] text [SEP] of whatever documents fill a row, with one more [SEP] between two: no question asked.
 
   RoBERTa's FULL-SENTENCES on windows of `sentences` (Liu et al. 2019, section 4.2). Its documents see each other, and
@@ -79,7 +81,7 @@ class FullSentences:
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence:
+class NextSentence(Checked):
   """[CLS] A [SEP] B [SEP], and whether B follows A (Devlin et al. 2019, section 3.1 and appendix A.2).
 
   RoBERTa's SEGMENT-PAIR and, with unit 'sentence', SENTENCE-PAIR (Liu et al. 2019, section 4.2), where two separators
@@ -89,6 +91,8 @@ class NextSentence:
   another row of the same batch, and where B is replaced the sentences that would have followed are not put back but met
   in another epoch.
   """
+
+  limits = within(random='[0, 1]', short='[0, 1]', separators='[1, 16]')
 
   random: float = 0.5
   """probability that B comes from another document"""
@@ -147,13 +151,15 @@ class NextSentence:
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceOrder:
+class SentenceOrder(Checked):
   """[CLS] A [SEP] B [SEP], and whether B comes before A in the text (Lan et al. 2020, section 3.1).
 
   A and B are whole sentences that follow each other, cut as for NextSentence, swapped half of the time. Differs from
   the released create_pretraining_data.py in this: of text without a second sentence it takes B from another document
   and says that they are swapped; here the sentence is halved, so that order stays all that is asked.
   """
+
+  limits = within(swapped='[0, 1]', short='[0, 1]')
 
   swapped: float = 0.5
   """probability that B comes before A"""

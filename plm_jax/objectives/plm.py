@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import within
 from plm_jax.layers.heads import TiedTokens
 from plm_jax.objectives import Objective, noise
 from plm_jax.objectives.mlm import classification
@@ -34,6 +35,10 @@ class PermutationLM(Objective):
   in text that runs forwards and last in text that runs backwards: so every token is predicted in some epoch.
   """
 
+  limits = within(
+      group='[2, inf)', lengths='[0, 1]', reuse='(0, 1)', order='[1, inf)', memory='[0, 100]', random='[0, 1]',
+      backward='[0, 1]')
+
   group: int = 6
   """K, one of so many tokens is predicted; and how many times as long the text is that a span is drawn from"""
   lengths: tuple[float, ...] = (60 / 137, 30 / 137, 20 / 137, 15 / 137, 12 / 137)
@@ -49,11 +54,10 @@ class PermutationLM(Objective):
   backward: float = 0.5
   """probability that the text runs backwards (bi_data)"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
-      raise ValueError(f'lengths are probabilities and sum to 1, got {self.lengths}')
-    if self.group < 2 or self.order < 1 or not 0 < self.reuse < 1 or self.memory < 0:
-      raise ValueError(f'group is 2 or more, order 1 or more, reuse between 0 and 1, memory 0 or more, got {self}')
+      return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
+    return None
 
   @property
   def terms(self) -> Mapping[str, float]:

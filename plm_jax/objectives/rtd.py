@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plm_jax.checked import within
 from plm_jax.layers.dense import named
 from plm_jax.layers.heads import MaskedTokens, ReplacedTokens, WithHeads
 from plm_jax.objectives import Objective, noise
@@ -28,6 +29,8 @@ class ReplacedTokenDetection(Objective):
   norm of the embeddings too.
   """
 
+  limits = within(width='(0, 1]', depth='(0, 1]')
+
   mlm: MaskedLM = MaskedLM(pair=Single(), mask_share=1.0, random_share=0.0)
   """how the generator's text is corrupted, and how text becomes rows"""
   weight: float = 50.0
@@ -42,9 +45,10 @@ class ReplacedTokenDetection(Objective):
   first: bool = False
   """the head adds the first token to every one, and normalises (released DeBERTa v3)"""
 
-  def __post_init__(self):
+  def conflict(self, option):
     if self.mlm.pair.question:
-      raise ValueError(f'replaced-token detection asks nothing about pairs: objective.mlm.pair is {self.mlm.pair}')
+      return f'replaced-token detection asks nothing about pairs: {option("mlm.pair")} is {self.mlm.pair}'
+    return None
 
   @property
   def terms(self) -> Mapping[str, float]:

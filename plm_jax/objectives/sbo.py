@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import within
 from plm_jax.layers.heads import BoundaryTokens, MaskedTokens
 from plm_jax.objectives import Objective, noise
 from plm_jax.objectives.mlm import classification
@@ -21,6 +22,10 @@ class SpanBoundary(Objective):
   is divided by the number of its tokens, where that adds one. As released, a span at an end of the text is not
   predicted from its boundary: [CLS] and [SEP] are none.
   """
+
+  limits = within(
+      rate='(0, 1)', p='(0, 1)', longest='[1, 1000]', mask_share='[0, 1]', random_share='[0, 1]', targets='[1, inf)',
+      size='[1, inf)')
 
   rate: float = 0.15
   """share of a row's text to predict"""
@@ -39,11 +44,11 @@ class SpanBoundary(Objective):
   weight: float = 1.0
   """factor of the boundary loss (pair_loss_weight)"""
 
-  def __post_init__(self):
-    if not 0 < self.rate < 1 or not 0 < self.p < 1 or self.mask_share + self.random_share > 1:
-      raise ValueError(f'rate and p lie between 0 and 1 and the shares sum to at most 1, got {self}')
-    if self.longest < 1 or self.targets < 1:
-      raise ValueError(f'longest and targets are at least 1, got {self.longest} and {self.targets}')
+  def conflict(self, option):
+    if self.mask_share + self.random_share > 1 + 1e-9:
+      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
+              f'{self.mask_share} and {self.random_share}')
+    return None
 
   @property
   def lengths(self) -> tuple[float, ...]:

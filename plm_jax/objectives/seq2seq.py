@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import within
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.objectives import Objective
 from plm_jax.objectives.clm import boundaries, partition
@@ -20,14 +21,12 @@ class SequenceToSequence(Objective):
   Rows of `length` tokens are the encoder's; the decoder's have `predictions(length)`.
   """
 
+  limits = within(smoothing='[0, 1)')
+
   smoothing: float = 0.0
   """share of the targets that is spread evenly over the vocabulary (Szegedy et al. 2016; Vaswani et al. 2017: 0.1)"""
   z_loss: float = 0.0
   """factor on the square of the logarithm of softmax's denominator (T5 as released: 1e-4)"""
-
-  def __post_init__(self):
-    if not 0 <= self.smoothing < 1 or self.z_loss < 0:
-      raise ValueError(f'smoothing is a share and z_loss not negative, got {self.smoothing} and {self.z_loss}')
 
   @property
   def terms(self) -> Mapping[str, float]:

@@ -5,9 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked
+
 
 @dataclasses.dataclass(frozen=True)
-class Sift:
+class Sift(Checked):
   """Virtual adversarial training (Miyato et al. 2018) on normalised embeddings (He et al. 2021, section 4; its code).
 
       def logits(perturbation):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.checked import Checked, within
 from plm_jax.objectives import noise
 from plm_jax.objectives.seq2seq import SequenceToSequence, ended, pair
 
@@ -15,13 +16,15 @@ Marks = Literal['unique', 'single', 'none']
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanCorruption:
+class SpanCorruption(Checked):
   """Raffel et al. 2020, section 3.1.4 and 3.3.4: random spans become sentinels, which part them in the target.
 
   A text of n tokens loses round(rate n) of them in round(of these / mean) spans, one at least, as released: both the
   spans and the text between them are a uniform choice of so many pieces of so many tokens, text first and span last.
   Numbers are rounded in float32, half to even.
   """
+
+  limits = within(rate='(0, 1)', mean='[1, inf)')
 
   rate: float = 0.15
   """share of the tokens that are left out"""
@@ -31,10 +34,6 @@ class SpanCorruption:
   """what stands for a span on both sides: a sentinel of its own, the first one for all, or nothing"""
   mode: int = 0
   """the last sentinel but so many, from 1, stands in front of the text and says what is asked (UL2); 0: none does"""
-
-  def __post_init__(self):
-    if not 0 < self.rate < 1 or self.mean < 1:
-      raise ValueError(f'rate lies between 0 and 1 and mean is 1 or more, got {self}')
 
   def counts(self, size, xp: Any = jnp):
     """-> (tokens left out, spans) of a text of `size` tokens."""
@@ -78,12 +77,14 @@ class SpanCorruption:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenCorruption:
+class TokenCorruption(Checked):
   """Raffel et al. 2020, section 3.1.4: i.i.d. denoising. Random tokens are left out, neighbours as one span.
 
   Differs from the released code in that exactly round(rate n) of n tokens are chosen, and in that a span at the
   beginning of the text has its sentinel in front of it in the target too.
   """
+
+  limits = within(rate='(0, 1)')
 
   rate: float = 0.15
   """share of the tokens that are left out"""
@@ -91,10 +92,6 @@ class TokenCorruption:
   """what stands for a span on both sides: a sentinel of its own, the first one for all, or nothing"""
   mode: int = 0
   """the last sentinel but so many, from 1, stands in front of the text and says what is asked; 0: none does"""
-
-  def __post_init__(self):
-    if not 0 < self.rate < 1:
-      raise ValueError(f'rate lies between 0 and 1, got {self}')
 
   def count(self, size, xp: Any = jnp):
     return xp.clip(xp.round(xp.asarray(size, np.float32) * np.float32(self.rate)), 1, size).astype(np.int32)
@@ -117,11 +114,13 @@ class TokenCorruption:
 
 
 @dataclasses.dataclass(frozen=True)
-class PrefixLM:
+class PrefixLM(Checked):
   """Raffel et al. 2020, section 3.3.1: the end of the text is predicted from its beginning.
 
   The target is uniformly long, from one token to twice its mean or to all but one (Tay et al. 2023, section 3.1).
   """
+
+  limits = within(share='(0, 0.5]')
 
   share: float = 0.5
   """of the text in the target, on average"""
@@ -129,10 +128,6 @@ class PrefixLM:
   """what stands for the target at the end of the text, and in front of itself: a sentinel, or nothing"""
   mode: int = 0
   """the last sentinel but so many, from 1, stands in front of the text and says what is asked (UL2); 0: none does"""
-
-  def __post_init__(self):
-    if not 0 < self.share <= 0.5:
-      raise ValueError(f'share is above 0 and at most 0.5, got {self}')
 
   def spans(self, size: int) -> int:
     return 1
@@ -155,7 +150,7 @@ class PrefixLM:
 
 
 @dataclasses.dataclass(frozen=True)
-class Deshuffling:
+class Deshuffling(Checked):
   """Raffel et al. 2020, section 3.3.1, after Liu et al. 2019: the tokens in random order; the target is the text."""
 
   mode: int = 0
@@ -195,6 +190,8 @@ class MixtureOfDenoisers(SequenceToSequence):
   much of the window as fills its row, from a random token on.
   """
 
+  limits = within(sentinels='[1, inf)')
+
   denoisers: tuple[Denoiser, ...] = (SpanCorruption(),)
   """what is left out of a row, and is its target"""
   shares: tuple[float, ...] = ()
@@ -202,12 +199,13 @@ class MixtureOfDenoisers(SequenceToSequence):
   sentinels: int = 100
   """ids that are kept for sentinels"""
 
-  def __post_init__(self):
-    super().__post_init__()
+  def conflict(self, option):
     if not self.denoisers or (self.shares and len(self.shares) != len(self.denoisers)):
-      raise ValueError(f'one denoiser at least, and a share for each or none, got {self}')
-    if self.shares and (min(self.shares) < 0 or not sum(self.shares)):
-      raise ValueError(f'shares are not negative, and not all 0, got {self.shares}')
+      return (f'{option("denoisers")} are one at least, and {option("shares")} are one for each or none, got '
+              f'{len(self.denoisers)} and {len(self.shares)}')
+    if self.shares and not sum(self.shares):
+      return f'{option("shares")} are not all 0, got {self.shares}'
+    return None
 
   @property
   def needs(self) -> tuple[str, ...]:

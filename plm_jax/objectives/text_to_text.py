@@ -5,6 +5,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import within
 from plm_jax.objectives.seq2seq import SequenceToSequence, around, content
 
 
@@ -16,15 +17,12 @@ class TextToText(SequenceToSequence):
   begins each target with padding (T5); or all begin with the start token, and the decoder with the end (BART).
   """
 
+  limits = within(decoder_length='[4, inf)')
+
   decoder_length: int = 128
   """tokens of the decoder's rows, special tokens of targets included"""
   specials: Literal[1, 2] = 1
   """special tokens of each text: an end (T5, whose vocabulary has sentinels), or two (BART, mBART)"""
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.decoder_length < 4:
-      raise ValueError(f'rows of {self.decoder_length} tokens leave no room for targets: use 4 or more')
 
   @property
   def needs(self) -> tuple[str, ...]:

@@ -269,5 +269,5 @@ def test_sample_is_spread_over_the_source(corpus):
 @pytest.mark.parametrize(
     ('field', 'value'), [('heldout', 1.0), ('heldout', -0.1), ('shard_tokens', 0), ('workers', -1)])
 def test_settings_are_checked(field, value):
-  with pytest.raises(errors.Expected, match=f'--{field.replace("_", "-")} .*not {value}'):
+  with pytest.raises(errors.Expected, match=f'{field} is .*, got {value}'):
     PrepareConfig(**{field: value})

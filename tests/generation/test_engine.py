@@ -178,9 +178,9 @@ def test_buckets(length, longest, expected):
 
 @pytest.mark.parametrize(('settings', 'said'), [
     (dict(max_new=0), 'max_new'), (dict(min_new=9, max_new=8), 'min_new'), (dict(temperature=-1.0), 'temperature'),
-    (dict(temperature=1.0, top_p=0.0), 'top_p'), (dict(top_k=3), 'give temperature'), (dict(beams=0), 'beams'),
+    (dict(temperature=1.0, top_p=0.0), 'top_p'), (dict(top_k=3), r'give .*temperature'), (dict(beams=0), 'beams'),
     (dict(beams=3, temperature=1.0), 'by lot'), (dict(beams=2, number=3), '2 beams'),
-    (dict(number=2), 'give temperature'),
+    (dict(number=2), r'give .*temperature'),
     (dict(stop=('',)), 'stop'), (dict(repetition_penalty=0.0), 'repetition_penalty')])
 def test_settings_that_cannot_be(settings, said):
   with pytest.raises(ValueError, match=said):

@@ -178,5 +178,5 @@ def test_what_memory_costs():
 def test_settings_that_cannot_be():
   with pytest.raises(ValueError, match='sum to 1'):
     PermutationLM(lengths=(0.5, 0.2))
-  with pytest.raises(ValueError, match='reuse between 0 and 1'):
+  with pytest.raises(ValueError, match=r'reuse is a number between 0 and 1, got 1\.0'):
     PermutationLM(reuse=1.0)
