@@ -3,11 +3,12 @@ from collections.abc import Sequence
 import dataclasses
 import importlib
 import json
+import os
 from typing import Any, Literal
 
 import numpy as np
 
-from plm_jax import checked
+from plm_jax import checked, storage
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
@@ -110,7 +111,9 @@ class TrainConfig(Checked):
   keep: int = 3
   """checkpoints to keep"""
   patience: int = 10
-  """steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops"""
+  """steps in a row with a loss, gradient or update that is not finite (each is skipped) before the run stops"""
+  resume: Literal['newest', 'whole'] = 'newest'
+  """checkpoint to go on from: the newest, or the newest that is not damaged; those behind it are put aside"""
 
   @property
   def steps(self) -> int:
@@ -126,7 +129,7 @@ class TrainConfig(Checked):
 class HostsConfig(Checked):
   """Several processes, each with devices of its own."""
 
-  limits = within(index='[-1, inf)')
+  limits = within(index='[-1, inf)', timeout='(0, 1e6]')
 
   distributed: bool = False
   """meet the other processes first; on a TPU pod or under Slurm the rest is found out"""
@@ -136,6 +139,8 @@ class HostsConfig(Checked):
   """number of processes, where it cannot be found out"""
   index: int = -1
   """number of this process, from 0, where it cannot be found out"""
+  timeout: float = 60.0
+  """seconds that all processes have to come"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +178,9 @@ class Experiment(Checked):
 
   @property
   def folder(self) -> str:
-    return self.output or f'runs/{self.name}' + (f'-{self.scale}' if self.scale != 'paper' else '')
+    if self.output:
+      return os.fspath(storage.path_of(self.output))
+    return f'runs/{self.name}' + (f'-{self.scale}' if self.scale != 'paper' else '')
 
 
 def check(config: Experiment) -> None:
@@ -233,7 +240,7 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
 
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
 FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
-        'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.accumulate',
+        'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.accumulate', 'train.resume',
         'data.prepare.workers'}
 FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')
          for how in ('remat', 'scan')}

@@ -1,12 +1,14 @@
 """Numbers of a run: sums over steps, JSON lines, TensorBoard, and what a chip could do at best."""
 from collections.abc import Iterable, Mapping
 import json
+import math
 from typing import Any
 
 from etils import epath
 import jax
 import numpy as np
 
+from plm_jax import storage
 from plm_jax.data.pipeline import tensorflow
 
 # Peak bfloat16 (fp16 on older GPUs) dense matrix throughput in FLOP/s of one JAX device: a core on TPU v2 and v3, a
@@ -29,8 +31,8 @@ def peak_flops(device: Any) -> float | None:
 def combine(steps: Iterable[Mapping[str, Any]]) -> dict[str, float]:
   """Metrics of several steps -> means: (sum, weight) pairs are summed first, other numbers averaged."""
   pairs, scalars = {}, {}
-  for step in steps:
-    for name, value in jax.device_get(dict(step)).items():
+  for step in jax.device_get([dict(step) for step in steps]):
+    for name, value in step.items():
       if isinstance(value, tuple):
         pairs[name] = pairs.get(name, np.zeros(2)) + np.array(value, np.float64)
       else:
@@ -42,19 +44,36 @@ def combine(steps: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 class Writer:
   """metrics.jsonl in a run's folder, and TensorBoard event files where TensorFlow is installed."""
 
-  def __init__(self, folder: epath.PathLike):
-    folder = epath.Path(folder)
+  def __init__(self, folder: epath.PathLike, step: int = 0):
+    """step: that the run goes on from. Lines of later ones, which will be written again, are taken out first."""
+    folder = storage.path_of(folder)
     self.path = folder / 'metrics.jsonl'
-    self.board = None
+    with storage.explained(self.path, 'read'):
+      before = self.path.read_bytes().decode('utf-8', 'replace') if self.path.exists() else ''
+    if (kept := lines_until(before, step)) != before:
+      storage.write(self.path, kept)
+    self.board, self.events = None, folder / 'tensorboard'
     if tf := tensorflow():
       self.summary = tf.summary
-      self.board = tf.summary.create_file_writer(str(folder / 'tensorboard'))
+      with storage.explained(self.events, 'written'):
+        self.board = tf.summary.create_file_writer(str(self.events))
 
   def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-    with self.path.open('a') as f:
-      f.write(json.dumps({'step': step, 'split': split, **values}) + '\n')
+    """A number that is not finite is null in metrics.jsonl: JSON has none."""
+    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    storage.append(self.path, json.dumps({'step': step, 'split': split, **finite}, allow_nan=False) + '\n')
     if self.board:
-      with self.board.as_default(step):
+      with storage.explained(self.events, 'written'), self.board.as_default(step):
         for name, value in values.items():
           self.summary.scalar(f'{split}/{name}', value)
-      self.board.flush()
+        self.board.flush()
+
+
+def lines_until(text: str, step: int) -> str:
+  """The lines of metrics.jsonl up to a step; without those that are not whole, as a killed run leaves its last."""
+  def belongs(line: str) -> bool:
+    try:
+      return int(json.loads(line)['step']) <= step
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+      return False
+  return ''.join(f'{line}\n' for line in text.split('\n') if belongs(line))

@@ -12,18 +12,18 @@ from typing import NamedTuple
 from etils import epath
 import jax
 from jax.experimental import multihost_utils
-from orbax.checkpoint import multihost
 import tyro
 
-from plm_jax import blanks, errors, fill_mask, generate, reachable, report, storage
+from plm_jax import blanks, errors, fill_mask, generate, hosts, reachable, report, storage
 from plm_jax import config as config_lib
 from plm_jax.compile import compile_run
-from plm_jax.config import Experiment, HostsConfig, Scale
+from plm_jax.config import Experiment, Scale
 from plm_jax.data import embedded
 from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.windows import Windows
 from plm_jax.layers.dense import count
 from plm_jax.learner import Trained, meet, tokenizer_of
+from plm_jax.lock import Lock
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.report import Blank, Sample
 from plm_jax.sharding import make_mesh
@@ -32,7 +32,6 @@ from plm_jax.train import Result, evaluate_run, train
 
 # Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
 FETCHED = 8 << 30  # bytes
-DAYS = 7  # that a process waits for another one's records, at most: one that dies is noticed sooner
 
 
 class Shown(NamedTuple):
@@ -73,23 +72,31 @@ def run(config: Experiment) -> Result | None:
     return None
   written: dict[str, reachable.Use] = {config.folder: 'run'} if config.mode == 'train' else {}
   reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_lib.to_json(config)), 'read'), **written})
-  join(config.hosts)
+  hosts.join(config.hosts)
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
     jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
   if config.mode != 'prepare':
     config = meet(config)
+  if config.mode == 'train':
+    hosts.check_shared(config.folder)
+    with hosts.owned(config.folder) as lock:
+      return trained(config, lock)
   folders, tokenizer = corpora(config)
   if config.mode == 'prepare':
     say('\n'.join(map(str, folders)))
     return None
-  if config.mode == 'evaluate':
-    for name, value in evaluate_run(config, folders, tokenizer).items():
-      say(f'{name}: {value:.4f}')
-    return None
+  for name, value in evaluate_run(config, folders, tokenizer).items():
+    say(f'{name}: {value:.4f}')
+  return None
+
+
+def trained(config: Experiment, lock: Lock) -> Result:
+  """The run, from its text to its report. lock: of its folder."""
+  folders, tokenizer = corpora(config)
   mesh = make_mesh(config.mesh)
   say(f'{config.name}: {config.train.steps:,} steps on {mesh.size} x {mesh.devices.flat[0].device_kind}, '
       f'output in {config.folder}')
-  result = train(config, folders, tokenizer)
+  result = train(config, folders, tokenizer, lock)
   if not result.finished:
     say(f'stopped by a signal at step {result.step:,} and saved: the same command goes on from there')
     return result
@@ -99,25 +106,12 @@ def run(config: Experiment) -> Result | None:
     # What lies on other hosts has to be fetched by all of them together; only then can one go on alone.
     small = sum(x.nbytes for x in jax.tree.leaves(params)) <= FETCHED
     params = multihost_utils.process_allgather(params, tiled=True) if small else None
-  if jax.process_index() == 0:
-    shown = Shown() if params is None else ask(config, folders, Trained(
-        config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer))
-    conclude(config, result, parameters, shown)
-  wait_for_all('report')  # whoever is done first would end the job
+  with hosts.together('report'):  # whoever is done first would end the job
+    if jax.process_index() == 0:
+      shown = Shown() if params is None else ask(config, folders, Trained(
+          config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer))
+      conclude(config, result, parameters, shown)
   return result
-
-
-def join(hosts: HostsConfig) -> None:
-  """Meets the other processes of the job."""
-  if not hosts.distributed:
-    return
-  print('waiting for all processes of the job; a pod needs this command on every worker', flush=True)
-  jax.distributed.initialize(hosts.coordinator or None, hosts.count or None, hosts.index if hosts.index >= 0 else None)
-
-
-def wait_for_all(what: str) -> None:
-  """Until every process of the job is here. Not a collective of the devices, which would give up after seconds."""
-  multihost.get_barrier_sync_fn()(key=what, timeout_ms=DAYS * 24 * 3600 * 1000)
 
 
 def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
@@ -125,8 +119,11 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
 
   Process 0 goes first; where the others do not see its disk, they prepare the same bytes on their own.
   """
-  if jax.process_index() > 0:
-    wait_for_all('records of process 0')
+  folders = hosts.in_turn('records', lambda: prepared(config))
+  return folders, load(folders[0] / 'tokenizer')
+
+
+def prepared(config: Experiment) -> list[epath.Path]:
   text, folders = dataclasses.asdict(config.data.prepare), []
   if config.warm_start and not text['tokenizer'] and (found := tokenizer_of(config.warm_start)):
     # In our own form, whatever form a checkpoint has it in.
@@ -144,10 +141,7 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
     folders.append(folder)
     # Corpora that are mixed share the tokenizer of the first.
     text['tokenizer'] = text['tokenizer'] or str(folder / 'tokenizer')
-  if jax.process_index() == 0:
-    wait_for_all('records of process 0')
-  wait_for_all('records')
-  return folders, load(folders[0] / 'tokenizer')
+  return folders
 
 
 def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:

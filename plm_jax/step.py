@@ -20,7 +20,7 @@ class State(flax.struct.PyTreeNode):
   step: jax.Array  # int32, updates asked for so far, skipped ones included
   params: Any
   opt_state: Any
-  skipped: jax.Array  # int32, updates left out because loss or gradient was not finite
+  skipped: jax.Array  # int32, updates left out because loss, gradient or what came of them was not finite
   streak: jax.Array  # int32, of these the ones in a row up to now
 
 
@@ -69,20 +69,26 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
   """One update from a batch of windows -> (state, metrics).
 
   Metrics: the objective's (sum, weight) pairs under their names, and scalars `loss`, `grad_norm`, `skipped`, `streak`.
-  A loss or gradient that is not finite leaves parameters and optimizer as they were.
+  A loss, a gradient, or a new parameter or number of the optimizer that is not finite leaves both as they were.
   """
   batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
   dropout_key = jax.random.fold_in(learner.key(2), state.step)
   grads, metrics = gradient(learner, state.params, batch, dropout_key)
   loss = total(learner.objective.terms, metrics)
   norm = optax.tree.norm(grads)
-  finite = jnp.isfinite(loss) & jnp.isfinite(norm)
   updates, opt_state = learner.optimizer.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
+  finite = jnp.isfinite(loss) & jnp.isfinite(norm) & all_finite((params, opt_state))
   keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
   state = State(state.step + 1, keep(params, state.params), keep(opt_state, state.opt_state),
                 state.skipped + ~finite, jnp.where(finite, 0, state.streak + 1))
   return state, {**metrics, 'loss': loss, 'grad_norm': norm, 'skipped': state.skipped, 'streak': state.streak}
+
+
+def all_finite(tree) -> jax.Array:
+  """Whether every number of the floating arrays in `tree` is finite."""
+  floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+  return jnp.array([jnp.isfinite(x).all() for x in floats]).all()
 
 
 def jitted_step(learner: Learner, layout):

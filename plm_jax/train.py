@@ -3,6 +3,7 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import logging
+import shlex
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from plm_jax import config as config_lib
-from plm_jax import metrics, sharding
+from plm_jax import hosts, metrics, sharding, storage
 from plm_jax.checkpoint import CheckpointError, Checkpoints, restore_params
 from plm_jax.config import Experiment, Phase
 from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
@@ -22,6 +23,7 @@ from plm_jax.data.windows import Windows
 from plm_jax.errors import Expected
 from plm_jax.evaluate import evaluator
 from plm_jax.learner import make_learner, start
+from plm_jax.lock import Lock
 from plm_jax.optim import schedule
 from plm_jax.step import jitted_step, sharded_init
 from plm_jax.tokenizers import Tokenizer
@@ -44,12 +46,16 @@ class Result:
   heldout: dict[str, float]  # of the last evaluation
 
 
-def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> Result:
+def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer, lock: Lock | None = None) -> Result:
   """Trains, or goes on with, the run in config.folder.
 
-  records: folders of token records, one a corpus, all made with `tokenizer`. Raises ConfigError, RecordsError or
-  CheckpointError before anything is changed, TrainingError when the loss stays not finite.
+  records: folders of token records, one a corpus, all made with `tokenizer`. lock: of the folder, which nobody else may
+  train in; None: it is taken here. Raises ConfigError, RecordsError, LockError or CheckpointError before anything is
+  changed, TrainingError when the loss stays not finite, and CheckpointError for a save that failed.
   """
+  if lock is None:
+    with hosts.owned(config.folder) as lock:
+      return train(config, records, tokenizer, lock)
   started = time.time()
   mesh = sharding.make_mesh(config.mesh)
   for phase in config.train.phases:
@@ -60,13 +66,12 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
   for phase in config.train.phases:
     open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
 
-  folder = epath.Path(config.folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = storage.path_of(config.folder)
   with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)) as checkpoints, \
       interrupts() as interrupted:
     make_state, shapes, layout = sharded_init(learner, pipelines[0].batch(0, slice(1)), mesh)
     # 1. Resume this run. 2. Start: warm, or from scratch.
-    if (step := checkpoints.latest()) is not None:
+    if (step := resumed_step(config, checkpoints)) is not None:
       same_run(config, checkpoints.meta(step), tokenizer)
       state = checkpoints.restore(step, shapes, layout)
     else:
@@ -74,9 +79,10 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
       state = state.replace(params=start(config, learner, tokenizer, state.params, layout.params))
     checkpoints.check_space(state)
     meta = {'config': config_lib.to_json(config), 'tokenizer': tokenizer.hash}
-    if jax.process_index() == 0:
-      tokenizer.save(folder / 'tokenizer')
-      (folder / 'config.json').write_text(config_lib.dump(config))
+    with hosts.together('files of the run'):
+      if jax.process_index() == 0:
+        tokenizer.save(folder / 'tokenizer')
+        storage.write(folder / 'config.json', config_lib.dump(config))
 
     update = jitted_step(learner, layout)
     evaluate = evaluator(learner, tokenizer.sizes)
@@ -91,6 +97,8 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
       stopped = not last and (interrupted() or checkpoints.preempted(done))
       if done % config.train.log_every == 0 or last or stopped:
         streak = log.flush(done)
+        lock.check()
+        checkpoints.check_saved()
         if streak >= config.train.patience:
           checkpoints.save(done, state, meta)
           checkpoints.wait()
@@ -115,7 +123,7 @@ def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: T
   pipeline = open_phase(config, records, tokenizer, phase, 0)
   with jax.set_mesh(mesh):
     _, shapes, layout = sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
-    params = restore_params(epath.Path(config.folder) / 'checkpoints', shapes.params, layout.params)
+    params = restore_params(storage.path_of(config.folder) / 'checkpoints', shapes.params, layout.params)
     return evaluator(learner, tokenizer.sizes)(params, heldout_stream(config, records, phase, mesh))
 
 
@@ -131,6 +139,15 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipelin
       logger.warning('%s: %d of %d examples are too long for rows of %d tokens and targets of %d, and lose their ends',
                   corpus.folder, corpus.clipped, corpus.documents, phase.length, corpus.length - phase.length)
   return pipeline
+
+
+def resumed_step(config: Experiment, checkpoints: Checkpoints) -> int | None:
+  """The step of the checkpoint to go on from, whose files are as they were written; None: there is none."""
+  if config.train.resume == 'whole':
+    checkpoints.put_damaged_aside(logger.warning)
+  if (step := checkpoints.latest()) is not None:
+    checkpoints.check(step)
+  return step
 
 
 def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
@@ -176,10 +193,12 @@ def not_finite(config: Experiment, pipelines: Sequence[Pipeline], done: int, str
   number = int(np.searchsorted(firsts, step, 'right')) - 1
   index = pipelines[number].batch(step - int(firsts[number]))['index']
   return TrainingError(
-      f'the loss or its gradient was not finite in {streak} steps in a row, from step {step} on; each was skipped, and '
-      f'the last good parameters are in the checkpoint of step {done}. The batch of step {step} holds the windows '
-      f'{np.array2string(index, max_line_width=100, threshold=32)} of the training split. What helps most often: a '
-      'smaller --optim.peak, a longer --optim.warmup, --optim.clip 1, --model.block.dtype float32, or another --seed.')
+      f'the loss, its gradient or what the optimizer made of it was not finite in {streak} steps in a row, from step '
+      f'{step} on; each was skipped, and the last good parameters are in the checkpoint of step {done}. The batch of '
+      f'step {step} holds the windows {np.array2string(index, max_line_width=100, threshold=32)} of the training '
+      'split. What helps most often: a smaller --optim.peak, a longer --optim.warmup, --optim.clip 1, '
+      '--model.block.dtype float32, or another --seed. Each makes another run, which needs another --output; with '
+      f'--warm-start={shlex.quote(config.folder)} it begins with those parameters.')
 
 
 @contextlib.contextmanager
@@ -211,7 +230,7 @@ class Log:
   def __init__(self, config: Experiment, folder: epath.Path, start: int, mesh):
     self.config, self.mesh = config, mesh
     self.rate = schedule(config.optim, config.train.steps, config.train.pace)
-    self.writer = metrics.Writer(folder) if jax.process_index() == 0 else None
+    self.writer = metrics.Writer(folder, start) if jax.process_index() == 0 else None
     self.bar = tqdm(total=config.train.steps, initial=start, unit='step', disable=jax.process_index() > 0,
                     dynamic_ncols=True, smoothing=0.1,
                     mininterval=0.5 if sys.stderr.isatty() else 10)  # a file keeps every bar that is drawn
@@ -236,8 +255,8 @@ class Log:
 
   def flush(self, done: int) -> int:
     """Writes the means since the last call -> how many steps in a row were skipped up to now."""
-    last = jax.device_get(self.pending[-1])
-    good = [numbers for numbers in self.pending if np.isfinite(numbers['loss'])] or self.pending[-1:]
+    steps = jax.device_get(self.pending)  # all at once: each read waits for the devices
+    last, good = steps[-1], [numbers for numbers in steps if np.isfinite(numbers['loss'])] or steps[-1:]
     values: dict[str, Any] = metrics.combine(good)
     seconds = max(time.time() - self.since, 1e-9)
     values |= {'learning_rate': float(self.rate(done - 1)), 'length': self.length, 'skipped': int(last['skipped']),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import metrics
+from plm_jax import metrics, report
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.evaluate import evaluator
 from plm_jax.layers.stack import StackConfig
@@ -39,9 +39,21 @@ def test_peak_of_a_device(kind, peak):
 def test_writer(tmp_path):
   writer = metrics.Writer(tmp_path)
   writer.write(3, 'train', dict(loss=1.5))
-  metrics.Writer(tmp_path).write(6, 'heldout', dict(mlm=0.25))
-  lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()]
-  assert lines == [dict(step=3, split='train', loss=1.5), dict(step=6, split='heldout', mlm=0.25)]
+  metrics.Writer(tmp_path, 3).write(6, 'heldout', dict(mlm=0.25, nsp=float('nan'), bits_per_byte=float('inf')))
+  text = (tmp_path / 'metrics.jsonl').read_text()
+  assert [json.loads(line) for line in text.splitlines()] == [
+      dict(step=3, split='train', loss=1.5), dict(step=6, split='heldout', mlm=0.25, nsp=None, bits_per_byte=None)]
+  curves, _ = report.read_curves(tmp_path / 'metrics.jsonl')
+  assert curves == dict(loss=dict(train=[(3, 1.5)]), mlm=dict(heldout=[(6, 0.25)]))
+
+
+def test_a_run_that_goes_on_takes_out_what_it_will_write_again():
+  first, second = '{"step": 2, "split": "train", "loss": Infinity}\n', '{"step": 4, "split": "heldout", "mlm": 0.5}\n'
+  third, torn = '{"step": 6, "split": "train"}\n', '{"step": 4, "spl'
+  assert metrics.lines_until(first + second + third + torn, 4) == first + second
+  assert metrics.lines_until(first + second.rstrip(), 4) == first + second
+  assert metrics.lines_until(first + torn + third + second, 8) == first + second
+  assert metrics.lines_until('', 8) == metrics.lines_until('[]\n\n3\n', 8) == ''
 
 
 def test_evaluation_is_a_mean_over_all_batches_and_knows_the_baseline(learner, params, windows):

@@ -7,6 +7,7 @@ import pytest
 import tiny
 
 from plm_jax import step
+from plm_jax.optim import OptimConfig
 from plm_jax.step import State, init_state, train_step
 
 
@@ -126,6 +127,17 @@ def test_a_step_that_is_not_finite_is_left_out_to_the_bit(learner, params, windo
   assert np.isfinite(numbers['loss'])
   assert (int(state.skipped), int(state.streak), int(state.step)) == (2, 0, 4)
   assert any((a != b).any() for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(good.params), strict=True))
+
+
+def test_an_update_that_is_not_finite_is_left_out_as_a_gradient_is(windows):
+  """Without eps Adam divides 0 by 0 where there is no gradient; loss and gradient look as ever."""
+  learner = tiny.learner(optim=OptimConfig(warmup=0, schedule='constant', eps=0.0), layers=1)
+  params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
+  state, numbers = update(learner)(fresh(learner, params), windows)
+  assert np.isfinite(numbers['loss']) and np.isfinite(numbers['grad_norm'])
+  assert (int(state.skipped), int(state.streak), int(state.step)) == (1, 1, 1)
+  want = fresh(learner, params)
+  tiny.assert_same((state.params, state.opt_state), (want.params, want.opt_state))
 
 
 def test_the_old_state_is_given_away(learner, params, windows):
