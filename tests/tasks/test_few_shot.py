@@ -185,7 +185,7 @@ def test_shots_come_before_every_question():
     ('boolq', {'question': 'x', 'passage': 3, 'label': 0}, "the column 'passage' is to be a text, got 3"),
     ('boolq', {'question': 'x', 'passage': 'y', 'label': 'maybe'}, "one of 0, 1, got 'maybe'"),
     ('lambada', {'text': 'word'}, 'a passage of one word'),
-    ('lambada', ['text'], 'a row is an object, got ["text"]'),
+    ('lambada', ['text'], 'an object is expected, got ["text"]'),
 ])
 def test_bad_rows(name, row, message, tmp_path):
   with pytest.raises(SourceError) as error:
