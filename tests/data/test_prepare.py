@@ -1,12 +1,15 @@
+import concurrent.futures
 import contextlib
 import errno
 import hashlib
 import json
+import os
 import random
 
 import numpy as np
 import pytest
 
+from benchmarks import kill_prepare
 from plm_jax import errors, storage, tokenizers
 from plm_jax.data import encode, prepare, records, sources
 from plm_jax.data.prepare import PrepareConfig
@@ -271,3 +274,185 @@ def test_sample_is_spread_over_the_source(corpus):
 def test_settings_are_checked(field, value):
   with pytest.raises(errors.Expected, match=f'{field} is .*, got {value}'):
     PrepareConfig(**{field: value})
+
+
+@pytest.mark.parametrize(('content', 'expected'), [
+    ('{"source": "x"', 'is damaged'), ('\0\xff', 'is damaged'),
+    ('{"format": 2, "source": "x", "documents": 3, "check": "0"}', 'is damaged or of another version'),
+    (None, 'is damaged or of another version')])
+def test_a_damaged_journal_begins_again(config, tmp_path, monkeypatch, capsys, content, expected):
+  prepare.prepare(config, tmp_path / 'whole')
+  interrupt(config, tmp_path / 'torn', monkeypatch)
+  path = tmp_path / 'torn/journal.json'
+  path.write_text(content or path.read_text().replace('"documents": ', '"documents": 1', 1))
+  prepare.prepare(config, tmp_path / 'torn')
+  assert f'{path} {expected}: the work begins again' in capsys.readouterr().out
+  assert digests(tmp_path / 'whole') == digests(tmp_path / 'torn')
+
+
+def interrupt(config, folder, monkeypatch, shards=3):
+  """Prepares, and stops when some shards are written."""
+  write_shard, count = records.write_shard, []
+
+  def killed(*args):
+    count.append(args)
+    if len(count) > shards:
+      raise KeyboardInterrupt
+    return write_shard(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(records, 'write_shard', killed)
+    with pytest.raises(KeyboardInterrupt):
+      prepare.prepare(config, folder)
+  assert (folder / 'journal.json').exists()
+
+
+@pytest.mark.parametrize('damage', ['shard', 'sentences', 'tokenizer', 'no tokenizer'])
+def test_damaged_beginnings_are_made_again(corpus, tmp_path, monkeypatch, capsys, damage):
+  config = PrepareConfig(source=str(corpus), vocab=60, heldout=0.2, shard_tokens=300, workers=1)
+  prepare.prepare(config, tmp_path / 'whole')
+  interrupt(config, tmp_path / 'torn', monkeypatch)
+  vocabulary = tmp_path / 'torn/tokenizer/vocab.txt'
+  if damage == 'shard':
+    (tmp_path / 'torn/train-00000.npy').write_bytes(b'')
+  elif damage == 'sentences':
+    (tmp_path / 'torn/train-00000.sentences.npy').unlink()
+  elif damage == 'tokenizer':
+    vocabulary.write_text(vocabulary.read_text().replace('t', 'q'))
+  else:
+    vocabulary.unlink()
+  prepare.prepare(config, tmp_path / 'torn')
+  assert ': the work begins again' in capsys.readouterr().out
+  assert digests(tmp_path / 'whole') == digests(tmp_path / 'torn')
+
+
+def test_what_a_killed_one_of_before_has_left_is_taken_away(config, tmp_path, monkeypatch, capsys):
+  """A journal without a checksum, and drafts under fixed names."""
+  prepare.prepare(config, tmp_path / 'whole')
+  interrupt(config, tmp_path / 'torn', monkeypatch)
+  fields = json.loads((tmp_path / 'torn/journal.json').read_text())
+  for name in ('check', 'format', 'tokenizer', 'empty'):
+    del fields[name]
+  (tmp_path / 'torn/journal.json').write_text(json.dumps(fields))
+  for name in ('journal.json.tmp', 'train-00003.npy.tmp', 'tokenizer/vocab.txt.tmp', '.train-00000.npy.0a.tmp'):
+    (tmp_path / 'torn' / name).write_text('half')
+  (tmp_path / 'torn/mine.tmp').write_text('mine')
+  prepare.prepare(config, tmp_path / 'torn')
+  assert 'is of an earlier version: the work begins again' in capsys.readouterr().out
+  assert (tmp_path / 'torn/mine.tmp').read_text() == 'mine'
+  (tmp_path / 'torn/mine.tmp').unlink()
+  assert digests(tmp_path / 'whole') == digests(tmp_path / 'torn')
+
+
+def test_finished_records_of_before_are_found_while_their_text_is_older(config, corpus, tmp_path, monkeypatch, capsys):
+  """They are known by names, sizes and ends of files."""
+  monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
+  text = tmp_path / 'text.txt'
+  text.write_bytes(corpus.read_bytes())
+  os.utime(text, (1e9, 1e9))
+  config = replace(config, source=str(text))
+  tokenizer = tokenizers.load(config.tokenizer)
+  before = prepare.fingerprint(config, tokenizer, sources.former_fingerprint)
+  folder = tmp_path / 'cache/records' / before[:16]
+  meta = prepare.dataclasses.replace(prepare.prepare(config, folder), source=before)
+  records.write_meta(folder, meta)
+  assert prepare.records_folder(config) == folder
+  assert prepare.prepare(config, folder) == meta
+  text.write_bytes(corpus.read_bytes())
+  os.utime(text, (4e9, 4e9))
+  assert prepare.records_folder(config) == tmp_path / 'cache/records' / prepare.fingerprint(config, tokenizer)[:16]
+  assert f'{text} was written after its records in {folder}: it is prepared again' in capsys.readouterr().out
+  with pytest.raises(records.RecordsError, match='another source'):
+    prepare.prepare(config, folder)
+
+
+def test_two_at_once_both_end_well(config, tmp_path, capsys):
+  expected = prepare.prepare(config, tmp_path / 'alone')
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    found = [pool.submit(prepare.prepare, config, tmp_path / 'shared') for _ in range(2)]
+    assert [future.result() for future in found] == [expected, expected]
+  assert digests(tmp_path / 'alone') == digests(tmp_path / 'shared')
+
+
+@pytest.mark.parametrize('workers', [1, 3])
+def test_killed_processes_leave_nothing_behind(tmp_path, workers):
+  kill_prepare.write_text(tmp_path / 'text.txt', 1500, random.Random(0))
+  (tmp_path / 'command.py').write_text(kill_prepare.COMMAND)
+  kill_prepare.run(tmp_path, 'whole', 1)
+  assert kill_prepare.kill(tmp_path, 'torn', workers, shards=2)
+  kill_prepare.run(tmp_path, 'torn', 1)
+  assert digests(tmp_path / 'whole') == digests(tmp_path / 'torn')
+
+
+def test_a_file_in_place_of_the_folder(config, tmp_path):
+  (tmp_path / 'out').write_text('x')
+  with pytest.raises(records.RecordsError, match='is a file, expected a folder'):
+    prepare.prepare(config, tmp_path / 'out')
+  with pytest.raises(errors.Expected, match=r'out.* cannot be .*: .*Not a directory'):
+    prepare.prepare(config, tmp_path / 'out/deeper')
+
+
+def test_folders_and_texts_that_cannot_be(config, corpus, tmp_path):
+  for folder in ('', ' '):
+    with pytest.raises(records.RecordsError, match='no folder for the records is given'):
+      prepare.prepare(config, folder)
+  with pytest.raises(sources.SourceError, match='no text is given'):
+    prepare.prepare(replace(config, source=' '), tmp_path)
+  (tmp_path / 'text').mkdir()
+  (tmp_path / 'text/a.txt').write_bytes(corpus.read_bytes())
+  with pytest.raises(records.RecordsError, match='records among the text would be read as text'):
+    prepare.prepare(replace(config, source=str(tmp_path / 'text')), tmp_path / 'text/records')
+
+
+def test_what_may_not_be_written_is_one_line(config, tmp_path, monkeypatch):
+  def denied(*_):
+    raise PermissionError(errno.EACCES, 'Permission denied', str(tmp_path))
+
+  monkeypatch.setattr(storage.os, 'fsync', denied)
+  with pytest.raises(errors.Expected, match=r'out.* cannot be written: .*: Permission denied'):
+    prepare.prepare(config, tmp_path / 'out')
+  monkeypatch.undo()
+  prepare.prepare(config, tmp_path / 'out')
+
+
+def test_examples_without_tokens_on_a_side_are_left_out_and_named(tmp_path, caplog):
+  rows = [('one', 'two'), ('\u200b', 'three'), ('four', '\u200b'), ('five', 'six')]
+  (tmp_path / 'a.jsonl').write_text('\n'.join(json.dumps({'a': a, 'b': b}) for a, b in rows))
+  config = PrepareConfig(source=f'task:columns-a-b:{tmp_path}/a.jsonl', vocab=60, heldout=0, workers=1)
+  meta = prepare.prepare(config, tmp_path / 'out')
+  assert read(tmp_path / 'out', 'train') == [['|two', '|one'], ['|six', '|five']]
+  assert meta.skipped == 2
+  assert [f'a.jsonl:{line}: its target or its inputs have no tokens' in caplog.text for line in (1, 2, 3, 4)] == [
+      False, True, True, False]
+
+
+def test_identical_documents_come_in_units_and_still_two_are_told_apart(tmp_path, vocab):
+  unit = ['The cat sat on the mat.'] * 10
+  found = list(encode.units(sources.Document(unit, 'x') for _ in range(100)))
+  assert max(map(len, found)) == 3  # of UNIT characters, and no more
+  (tmp_path / 'a.txt').write_text('The cat sat on the mat.\n\n' * 100 + 'A dog.\n')
+  meta = prepare_text(tmp_path, vocab)
+  assert [sum(s.documents for s in shards) for shards in (meta.train, meta.heldout)] == [100, 1]
+
+
+def test_one_document_is_prepared_with_what_to_do(vocab, tmp_path, caplog):
+  (tmp_path / 'a.txt').write_text('The cat sat.\nThe dog ran.\n')
+  prepare.prepare(PrepareConfig(source=f'{tmp_path}/a.txt', tokenizer=str(vocab), documents='files', workers=1),
+                  tmp_path / 'one')
+  assert 'nothing is held out, as there is but one document' in caplog.text and '--documents=lines' in caplog.text
+
+
+def test_text_without_a_blank_line_is_a_document_a_line(vocab, tmp_path, capsys):
+  (tmp_path / 'a.txt').write_text('The cat sat.\nThe dog ran.\n')
+  meta = prepare_text(tmp_path, vocab)
+  assert [sum(s.documents for s in shards) for shards in (meta.train, meta.heldout)] == [1, 1]
+  assert f'{tmp_path}/a.txt has no blank line: every line of it is a document. --documents=files' in (
+      capsys.readouterr().out)
+
+
+def test_options_of_before_have_the_fingerprint_of_before(config):
+  """So that records are found: what an option newly names was done before without it."""
+  assert replace(config, text_field='text', documents='auto') == config
+  found = {prepare.fingerprint(replace(config, **changes), None) for changes in (
+      {}, {'workers': 3}, {'text_field': 'body'}, {'documents': 'lines'})}
+  assert len(found) == 3
