@@ -6,23 +6,39 @@ A folder of records holds
     tokenizer/                     the tokenizer that made the ids
     train-00000.npy ...            [T] tokens of a shard, in reading order, dtype `token_dtype(vocab)`
     train-00000.sentences.npy ...  [S] sentences of the same shard, dtype `SENTENCE`
+    train-00000.crc.npy ...        checksums of both, a block of `checksums.BLOCK` bytes each, uint32
     heldout-00000.npy ...          the documents that training never sees, in the same form
+    windows/                       where windows begin: made, and made again, by who reads (`cuts`)
 
 Shards are plain `.npy` files: `np.load('train-00000.npy')['token']` reads one without this project. A document never
 spans two shards, and a sentence lies in one document.
+
+Every byte has a checksum: records.json has its own and those of the tokenizer's files, of sentences and of checksums.
+So what is read of a shard can be verified without reading all of it. Records of format 1, from before, have none.
 """
+from collections.abc import Iterator
+import contextlib
 import dataclasses
-import json
-from typing import Literal
+import functools
+import hashlib
+import io
+import mmap
+import os
+import pathlib
+import re
+from typing import Any, Literal
 
 from etils import epath
 import numpy as np
 
-from plm_jax.errors import Expected
+from plm_jax import storage
+from plm_jax.data import checksums
+from plm_jax.errors import Expected, outside
 
 Split = Literal['train', 'heldout']
 WORD = 1  # bit of `flags`: the token starts a word
 SENTENCE = np.dtype([('start', '<u4'), ('document', '<u4')])  # first token in the shard, document number in the shard
+FORMAT = 2
 
 
 def token_dtype(vocab: int) -> np.dtype:
@@ -40,6 +56,8 @@ class Shard:
   tokens: int
   sentences: int
   documents: int
+  sentences_crc: int | None = None  # of the file of sentences
+  blocks_crc: int | None = None  # of the file of checksums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +70,8 @@ class Meta:
   heldout: tuple[Shard, ...]
   source: str  # fingerprint of what was read and of the settings
   skipped: int = 0  # input lines left out because they could not be decoded or parsed
-  format: int = 1
+  format: int = dataclasses.field(default=FORMAT, compare=False)
+  digest: str = dataclasses.field(default='', compare=False)  # sha256 hex of records.json, as it was read
 
   def shards(self, split: Split) -> tuple[Shard, ...]:
     return self.train if split == 'train' else self.heldout
@@ -63,92 +82,198 @@ class Meta:
 
 def write_meta(folder: epath.PathLike, meta: Meta) -> None:
   """Last of all, and whole: the folder counts as finished from here on."""
-  path = epath.Path(folder) / 'records.json'
-  draft = path.with_name('records.json.tmp')
-  draft.write_text(json.dumps(dataclasses.asdict(meta), indent=1))
-  draft.replace(path)
+  folder = storage.path_of(folder)
+  fields = dataclasses.asdict(meta) | {'format': FORMAT, 'tokenizer_crcs': tokenizer_crcs(folder)}
+  del fields['digest']
+  storage.write(folder / 'records.json', checksums.seal(fields), RecordsError)
+
+
+def tokenizer_crcs(folder: epath.Path) -> dict[str, int]:
+  """Checksums of the files in the folder of the tokenizer, by name."""
+  home = folder / 'tokenizer'
+  with storage.explained(home, 'read', RecordsError):
+    if not home.is_dir():
+      return {}
+    names = sorted(path.name for path in home.iterdir() if not path.name.startswith('.') and path.suffix != '.tmp')
+  return {name: checksums.crc(storage.read_bytes(home / name, error=RecordsError)) for name in names}
 
 
 def read_meta(folder: epath.PathLike) -> Meta:
-  path = epath.Path(folder) / 'records.json'
-  if not path.exists():
-    raise RecordsError(
-        f'{folder} holds no finished token records: expected {path}. Run prepare (again) to write it.')
+  """Raises RecordsError for records that are unfinished, of a later format or damaged, their tokenizer included."""
+  folder = storage.path_of(folder)
+  path = folder / 'records.json'
+  with storage.explained(path, 'read', RecordsError):
+    if not path.exists():
+      raise RecordsError(
+          f'{folder} holds no finished token records: expected {path}. Run prepare (again) to write it.')
+  text = storage.read_text(path, error=RecordsError)
+  fields = checksums.unseal(text, path, RecordsError, sealed=False)
+  number = fields.get('format')
+  if number not in (1, FORMAT):
+    raise RecordsError(f'{path} is of format {number!r}; this version reads formats 1 and 2. Prepare again.')
+  if number == FORMAT:
+    checksums.unseal(text, path, RecordsError)
   try:
-    fields = json.loads(path.read_text())
-    if fields.get('format') != 1:
-      raise RecordsError(f'{path} is of format {fields.get("format")!r}; this version reads format 1. Prepare again.')
-    for split in ('train', 'heldout'):
-      fields[split] = tuple(Shard(**shard) for shard in fields[split])
-    return Meta(**fields)
-  except (json.JSONDecodeError, KeyError, TypeError) as error:
+    crcs = checked(fields.pop('tokenizer_crcs', {}), dict, 'tokenizer_crcs')
+    meta = meta_of(fields, hashlib.sha256(text.encode()).hexdigest())
+  except (KeyError, TypeError, ValueError) as error:
     raise RecordsError(f'{path} is damaged: {error}. Prepare the records again.') from error
+  for name, crc in crcs.items():
+    if not FILE_NAME.fullmatch(name):
+      raise RecordsError(f'{path} is damaged: {name!r:.100} is no name of a tokenizer\'s file')
+    if checksums.crc(storage.read_bytes(folder / 'tokenizer' / name, error=RecordsError)) != crc:
+      raise RecordsError(f'{folder / "tokenizer" / name} is damaged: its checksum is not that of records.json. {MEND}')
+  return meta
+
+
+def meta_of(fields: dict[str, Any], digest: str) -> Meta:
+  """Raises ValueError or TypeError, which say what is wrong."""
+  for name in ('vocab', 'tokenizer', 'source'):
+    checked(fields.get(name), int if name == 'vocab' else str, name)
+  if not 0 < fields['vocab'] <= 1 << 31:
+    raise ValueError(f'a vocabulary of {fields["vocab"]}')
+  checked(fields.get('skipped', 0), int, 'skipped')
+  for split in ('train', 'heldout'):
+    fields[split] = tuple(map(shard_of, checked(fields.get(split), list, split)))
+  return Meta(**fields, digest=digest)
+
+
+def shard_of(fields: Any) -> Shard:
+  """An entry of records.json or of a journal, with its types and sizes checked. Raises ValueError or TypeError."""
+  shard = Shard(**checked(fields, dict, 'a shard'))
+  if not FILE_NAME.fullmatch(checked(shard.name, str, 'the name of a shard')):
+    raise ValueError(f'{shard.name!r:.100} is no name of a shard')
+  for name in ('documents', 'sentences', 'tokens'):
+    checked(getattr(shard, name), int, f'{name} of {shard.name}')
+  for crc in (shard.sentences_crc, shard.blocks_crc):
+    checked(0 if crc is None else crc, int, f'a checksum of {shard.name}')
+  if not 0 <= shard.documents <= shard.sentences <= shard.tokens < 1 << 32:
+    raise ValueError(f'{shard.name} cannot have {shard.tokens} tokens, {shard.sentences} sentences and '
+                     f'{shard.documents} documents')
+  return shard
+
+
+def checked(value: Any, kind: type, name: str) -> Any:
+  if not isinstance(value, kind) or isinstance(value, bool):
+    raise TypeError(f'{name} is {value!r:.100}, expected {storage.JSON_NAMES[kind]}')
+  return value
 
 
 def write_shard(folder: epath.PathLike, name: str, tokens: np.ndarray, sentences: np.ndarray) -> Shard:
   """tokens [T] of `token_dtype`, sentences [S] of `SENTENCE`; each file appears whole or not at all."""
-  folder = epath.Path(folder)
-  for file, array in ((f'{name}.npy', tokens), (f'{name}.sentences.npy', sentences)):
-    draft = folder / f'{file}.tmp'
-    with draft.open('wb') as f:
-      # Not np.save, whose error on a full disk does not say what it is.
-      np.lib.format.write_array_header_1_0(f, np.lib.format.header_data_from_array_1_0(array))
-      f.write(np.ascontiguousarray(array).view(np.uint8).data)
-    draft.replace(folder / file)
+  folder = storage.path_of(folder)
+  contents = [content_of(array) for array in (tokens, sentences)]
+  crcs = content_of(np.concatenate([checksums.of_blocks(content) for content in contents]))
+  for file, content in zip((f'{name}.npy', f'{name}.sentences.npy', f'{name}.crc.npy'), (*contents, crcs), strict=True):
+    storage.write(folder / file, content, RecordsError)
   documents = int(sentences['document'][-1]) + 1 if len(sentences) else 0
-  return Shard(name, len(tokens), len(sentences), documents)
+  return Shard(name, len(tokens), len(sentences), documents, checksums.crc(contents[1]), checksums.crc(crcs))
+
+
+def content_of(array: np.ndarray) -> bytes:
+  """The bytes of a `.npy` file. Not np.save, whose error on a full disk does not say what it is."""
+  return b''.join((header(array.dtype, len(array)), np.ascontiguousarray(array).view(np.uint8).data))
 
 
 def read_sentences(folder: epath.PathLike, shard: Shard) -> np.ndarray:
-  """-> [S] of `SENTENCE`."""
-  return open_array(epath.Path(folder) / f'{shard.name}.sentences.npy', shard.sentences)[:]
+  """-> [S] of `SENTENCE`, verified."""
+  path = f'{storage.path_of(folder)}/{shard.name}.sentences.npy'
+  content = read_file(path, SENTENCE, shard.sentences)
+  if shard.sentences_crc not in (None, checksums.crc(content)):
+    raise damaged(path)
+  return array_of(path, content, SENTENCE, shard.sentences)
 
 
-def open_tokens(folder: epath.PathLike, shard: Shard):
-  """-> an array-like [T] whose slices are read from disk, or by byte range from a bucket, when asked for."""
-  return open_array(epath.Path(folder) / f'{shard.name}.npy', shard.tokens)
+def open_tokens(folder: epath.PathLike, shard: Shard) -> np.ndarray:
+  """-> [T], not verified; of a shard on a disk mapped, so that a part can be read."""
+  path = f'{storage.path_of(folder)}/{shard.name}.npy'
+  content = storage.read_bytes(path, 1 << 36, RecordsError) if storage.remote(path) else mapped(path)
+  size = (len(content) - 128) // max(1, shard.tokens)
+  return array_of(path, content, token_dtype(1 if size == 3 else 1 << 31), shard.tokens)
 
 
-def open_array(path: epath.Path, length: int):
-  """The one-dimensional `.npy` file at `path`, which must hold `length` items, unread."""
+def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
+  """A file of `length` items, whole."""
+  if storage.remote(path):
+    return storage.read_bytes(path, max(file_size(dtype, length), storage.LIMIT), RecordsError)
+  with missing(path), open(path, 'rb') as file:
+    return file.read()
+
+
+def mapped(path: str) -> mmap.mmap | bytes:
+  """The content of a file on a disk. A descriptor stays open as long as the map."""
+  with missing(path), open(path, 'rb') as file:
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b''
+
+
+@contextlib.contextmanager
+def missing(path: str) -> Iterator[None]:
   try:
-    size = path.stat().length
-    with path.open('rb') as f:
-      version = np.lib.format.read_magic(f)
-      read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-      shape, _, dtype = read_header(f)
-      offset = f.tell()
+    yield
   except FileNotFoundError as error:
-    raise RecordsError(f'record shard {path} is missing. Copy it again, or prepare the records again.') from error
-  except (ValueError, EOFError) as error:
+    raise RecordsError(f'record shard {path} is missing. {MEND}') from error
+  except OSError as error:
+    raise RecordsError(f'record shard {path} cannot be read: {outside(error)}') from error
+
+
+def array_of(path: str, content: Any, dtype: np.dtype, length: int) -> np.ndarray:
+  """The array of a `.npy` file of one dimension, which must hold `length` items of `dtype`."""
+  offset = len(content) - length * dtype.itemsize
+  expected = header(dtype, length)
+  if offset != len(expected) or content[:offset] != expected:  # otherwise nothing has to be parsed
+    file = io.BytesIO(content[:HEADER])
+    try:
+      version = np.lib.format.read_magic(file)
+      read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+      shape, _, found = read(file)
+    except Exception as error:  # numpy's parser raises whatever Python's does
+      raise RecordsError(f'record shard {path} is not a shard of token records: {outside(error)}. {MEND}') from error
+    if found != dtype:
+      raise RecordsError(f'record shard {path} holds {found}, expected {dtype}: it belongs to records of another '
+                         'vocabulary. Prepare the records again.')
+    if shape != (length,) or file.tell() != offset:
+      raise truncated(path, dtype, length, len(content))
+  return np.frombuffer(content, dtype, length, offset)
+
+
+@functools.lru_cache(1 << 10)
+def header(dtype: np.dtype, length: int) -> bytes:
+  """What a `.npy` file of `length` items begins with: 128 bytes, whatever version of numpy writes."""
+  fields = {'descr': np.lib.format.dtype_to_descr(dtype), 'fortran_order': False, 'shape': (length,)}
+  text = '{' + ''.join(f'{name!r}: {value!r}, ' for name, value in fields.items()) + '}'
+  return b'\x93NUMPY\x01\x00\x76\x00' + text.ljust(117).encode() + b'\n'
+
+
+def file_size(dtype: np.dtype, length: int) -> int:
+  return len(header(dtype, length)) + length * dtype.itemsize
+
+
+def truncated(path: str, dtype: np.dtype, length: int, size: int) -> RecordsError:
+  return RecordsError(f'record shard {path} is truncated or foreign: records.json counts {length} items of '
+                      f'{dtype.itemsize} bytes ({file_size(dtype, length):,} bytes in all), the file has {size:,} '
+                      f'bytes. {MEND}')
+
+
+def damaged(path: str) -> RecordsError:
+  mend, file = MEND, pathlib.Path(path)
+  if file.is_relative_to(storage.cache_folder() / 'windows'):  # of records in a bucket
+    file.unlink(missing_ok=True)
+    mend = 'It was a copy: the same command makes another. If that is damaged too, the records are.'
+  return RecordsError(f'record shard {path} is damaged: its checksum is not that of what was written. {mend}')
+
+
+def check(path: str, entry: Shard, sentences: np.ndarray) -> None:
+  """Raises RecordsError if the sentences cannot be those of the shard."""
+  starts, documents = sentences['start'].astype(np.int64), sentences['document'].astype(np.int64)
+  if not entry.tokens and not len(starts):
+    return
+  sound = len(starts) and starts[0] == 0 and starts[-1] < entry.tokens and documents[-1] + 1 == entry.documents
+  if not sound or (np.diff(starts) <= 0).any() or (np.diff(documents) < 0).any():
     raise RecordsError(
-        f'record shard {path} is not a shard of token records: {error}. Prepare the records again.') from error
-  expected = offset + length * dtype.itemsize
-  if shape != (length,) or size != expected:
-    raise RecordsError(
-        f'record shard {path} is truncated or foreign: records.json counts {length} items ({expected} bytes), '
-        f'the file has {shape[0]} in its header and {size} bytes. Copy it again, or prepare the records again.')
-  if '://' in str(path):
-    return RemoteArray(path, offset, dtype, length)
-  if not length:
-    return np.zeros(0, dtype)
-  return np.memmap(path, dtype, 'r', offset, shape)
+        f'record shard {path} is damaged: its sentences do not divide the {entry.tokens} tokens and {entry.documents} '
+        f'documents of records.json. {MEND}')
 
 
-@dataclasses.dataclass(frozen=True)
-class RemoteArray:
-  """Slices of a `.npy` file in a bucket, each read as one byte range."""
-
-  path: epath.Path
-  offset: int
-  dtype: np.dtype
-  length: int
-
-  def __len__(self) -> int:
-    return self.length
-
-  def __getitem__(self, item: slice) -> np.ndarray:
-    start, stop, _ = item.indices(self.length)
-    with self.path.open('rb') as f:
-      f.seek(self.offset + start * self.dtype.itemsize)
-      return np.frombuffer(f.read((stop - start) * self.dtype.itemsize), self.dtype)
+FILE_NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}')  # no path leaves the folder
+MEND = 'Copy it again, or prepare the records again.'
+HEADER = 1 << 12  # bytes in front of an array, at most

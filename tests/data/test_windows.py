@@ -1,7 +1,10 @@
+import pathlib
+
 import numpy as np
 import pytest
 
-from plm_jax.data import records, windows
+from plm_jax import storage
+from plm_jax.data import cuts, records, shards
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 
@@ -111,39 +114,72 @@ def test_read_keeps_the_order_asked_for_and_repeats(tmp_path):
   assert w.read(np.array([], int))['tokens'].shape == (0, 5)
 
 
+@pytest.fixture
+def requests(monkeypatch):
+  """Folders below one that is called bucket are in a bucket -> the byte ranges that are asked of it, by file name."""
+  asked = []
+
+  def read_range(path, start, stop, error):
+    asked.append((path.rpartition('/')[2], start, stop))
+    with open(path, 'rb') as file:
+      return file.read()[start:stop]
+
+  write_file = storage.write
+
+  def write(path, content, error=storage.StorageError):
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content, error)
+
+  monkeypatch.setattr(storage, 'remote', lambda path: '/bucket' in str(path))
+  monkeypatch.setattr(storage, 'read_range', read_range)
+  monkeypatch.setattr(storage, 'write', write)
+  return asked
+
+
 @pytest.mark.parametrize('assembly', ['document', 'sentences', 'packed'])
-def test_records_in_a_bucket_read_the_same_by_byte_ranges(tmp_path, monkeypatch, assembly):
-  shards = [random_shard(np.random.default_rng(seed)) for seed in range(3)]
-  local = Windows(write(tmp_path / 'r', *shards, vocab=1000), 'train', 16, assembly)
-  remote = Windows(local.folder, 'train', 16, assembly)
-  remote._remote, ranges = True, []
-  remote._tokens, remote._sentences = [None] * 3, [None] * 3
-
-  class Bucket(records.RemoteArray):
-    def __getitem__(self, item):
-      ranges.append(item)
-      return super().__getitem__(item)
-
-  def open_tokens(folder, shard):
-    array = np.load(folder / f'{shard.name}.npy', mmap_mode='r')
-    return Bucket(folder / f'{shard.name}.npy', array.offset, array.dtype, len(array))
-
-  monkeypatch.setattr(records, 'open_tokens', open_tokens)
+def test_records_in_a_bucket_read_the_same_by_byte_ranges(tmp_path, monkeypatch, requests, assembly):
+  parts = [random_shard(np.random.default_rng(seed), 2000) for seed in range(3)]
+  local = Windows(write(tmp_path / 'r', *parts, vocab=1000), 'train', 16, assembly)
+  monkeypatch.setattr(shards, 'SMALL', 0)
+  remote = Windows(write(tmp_path / 'bucket', *parts, vocab=1000), 'train', 16, assembly)
+  assert assembly != 'packed' or not requests  # that is arithmetic
   index = np.random.default_rng(0).integers(0, len(local), 50)
   for asked in (index, np.arange(10)):
+    requests.clear()
     expected, got = local.read(asked), remote.read(asked)
     for name in expected:
       np.testing.assert_array_equal(got[name], expected[name])
-    ranges, count = [], len(ranges)
-  assert count == 1  # ten neighbours, one request
-  assert list((tmp_path / 'cache').rglob('*.sentences.npy'))
+  (name, start, stop), = requests  # ten neighbours, one request
+  assert name == 'train-00000.npy' and start % 4096 == 0 and stop - start == 4096
+  assert list((tmp_path / 'cache').rglob('*.sentences.npy')) and not list((tmp_path / 'cache').rglob('train-00000.npy'))
 
 
-def test_cuts_are_stored_with_the_records_and_used_again(tmp_path, monkeypatch):
+def test_little_text_in_a_bucket_is_copied_whole(tmp_path, requests):
+  folder = write(tmp_path / 'bucket', EXAMPLE)
+  first = read(folder, 'sentences')
+  assert first['tokens'] == [[5, 6, 7, 0, 0], [8, 9, 10, 11, 12]] and not requests
+  assert list((folder / 'windows').rglob('train-sentences-5.json'))  # for other hosts
+  for path in folder.glob('train-*'):
+    path.unlink()
+  assert read(folder, 'sentences') == first
+
+
+def test_a_damaged_copy_is_made_again(tmp_path, requests):
+  folder = write(tmp_path / 'bucket', EXAMPLE)
+  first = read(folder, 'sentences')
+  copy, = (tmp_path / 'cache').rglob('train-00000.npy')
+  flip(copy, 140)
+  with pytest.raises(RecordsError, match='It was a copy: the same command makes another'):
+    Windows(folder)
+  assert read(folder, 'sentences') == first
+
+
+def test_windows_are_counted_once_and_the_numbers_kept_with_the_records(tmp_path, monkeypatch):
   folder = write(tmp_path / 'r', EXAMPLE)
   first = read(folder, 'document')
-  assert [path.name for path in (folder / 'windows').rglob('*.npy')] == ['train-document-5.npy']
-  monkeypatch.setattr(windows, 'cut', lambda *_: pytest.fail('computed again'))
+  assert sorted(path.name for path in (folder / 'windows').rglob('*.*')) == [
+      'train-document-5.cuts', 'train-document-5.json']
+  monkeypatch.setattr(cuts, 'chain', lambda *_: pytest.fail('computed again'))
   assert read(folder, 'document') == first
 
 
@@ -154,19 +190,44 @@ def test_stored_cuts_of_other_records_are_not_used(tmp_path):
   assert read(folder, 'document')['tokens'] == [[1, 0, 0, 0, 0], [2, 3, 0, 0, 0]]
 
 
-def test_damaged_cuts_are_made_again_and_an_unwritable_folder_has_them_in_the_cache(tmp_path):
+@pytest.mark.parametrize('suffix', ['json', 'cuts'])
+def test_damaged_cuts_are_made_again(tmp_path, caplog, suffix):
+  folder = write(tmp_path / 'r', EXAMPLE, EXAMPLE)
+  first = read(folder, 'document')
+  (stored,) = (folder / 'windows').rglob(f'*.{suffix}')
+  content = stored.read_bytes()
+  for place in range(0, len(content), 7):
+    caplog.clear()
+    flip(stored, place)
+    assert read(folder, 'document') == first
+    assert 'train-document-5' in caplog.text and 'again' in caplog.text
+    assert stored.read_bytes() == content
+  stored.write_bytes(content[:-5])
+  assert read(folder, 'document') == first
+
+
+def test_an_unwritable_folder_has_its_cuts_in_the_cache(tmp_path):
   folder = write(tmp_path / 'r', EXAMPLE)
   first = read(folder, 'document')
-  (stored,) = (folder / 'windows').rglob('*.npy')
-  stored.write_bytes(stored.read_bytes()[:-20])
-  assert read(folder, 'document') == first
   other = write(tmp_path / 'other', EXAMPLE)
   (other / 'windows').write_text('a file where the folder would be')
   assert read(other, 'document') == first
-  assert list((tmp_path / 'cache').rglob('train-document-5.npy'))
+  assert {path.name for path in (tmp_path / 'cache').rglob('train-document-5.*')} == {
+      'train-document-5.cuts', 'train-document-5.json'}
   (tmp_path / 'cache').rename(tmp_path / 'gone')
   (tmp_path / 'cache').write_text('no place left')
   assert read(other, 'document') == first
+
+
+def test_cuts_that_find_no_room_on_the_disk_stay_in_memory(tmp_path):
+  folder = write(tmp_path / 'r', EXAMPLE, EXAMPLE, EXAMPLE)
+  first = read(folder, 'document')
+  (stored,) = (folder / 'windows').rglob('*.cuts')
+  stored.unlink()
+  some = Windows(folder, 'train', 5, 'document')
+  some.read(np.arange(3))
+  stored.unlink()  # so that it cannot be written to any more
+  assert some.read(np.arange(9))['tokens'].tolist() == first['tokens']
 
 
 def test_a_truncated_shard_is_named(tmp_path):
@@ -187,7 +248,7 @@ def test_a_shard_of_another_vocabulary_is_refused(tmp_path):
   folder = write(tmp_path / 'r', EXAMPLE)
   meta = records.read_meta(folder)
   records.write_meta(folder, records.Meta(100_000, meta.tokenizer, meta.train, meta.heldout, 'test'))
-  with pytest.raises(RecordsError, match='a vocabulary of 100000'):
+  with pytest.raises(RecordsError, match=r'train-00000.npy holds .* another vocabulary'):
     Windows(folder)
 
 
@@ -209,8 +270,14 @@ def test_a_length_or_an_assembly_that_is_none_is_refused(tmp_path):
     Windows(folder, assembly='sentence')
 
 
-def random_shard(rng):
-  starts = np.unique(np.append(0, np.cumsum(rng.integers(1, 30, 60))))
+def flip(path, place, bit=0):
+  content = bytearray(path.read_bytes())
+  content[place] ^= 1 << bit
+  path.write_bytes(content)
+
+
+def random_shard(rng, sentences=60):
+  starts = np.unique(np.append(0, np.cumsum(rng.integers(1, 30, sentences))))
   documents = np.cumsum(rng.random(len(starts)) < 0.3)
   size = int(starts[-1]) + 5
   return {'ids': rng.integers(1, 1000, size), 'sentences': list(zip(starts, documents - documents[0], strict=True))}

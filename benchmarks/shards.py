@@ -1,0 +1,98 @@
+"""How long records of many shards take to open, and what they hold open: three phases, before the first batch and after.
+
+    python -m benchmarks.shards --shards=10000 --tokens=4194304 --sentences=1000
+
+The files of tokens are holes, one pattern of zeros; what is asked of them, sizes, checksums and bytes, is asked of any.
+"""
+import argparse
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from benchmarks.side_by_side import machine
+
+PHASES = 128, 512, 1024
+VOCAB = 50_000
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--shards', type=int, default=10_000)
+  parser.add_argument('--tokens', type=int, default=1 << 22, help='of a shard')
+  parser.add_argument('--sentences', type=int, default=1000, help='of a shard')
+  parser.add_argument('--open', default='', help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.open:
+    measure(*args.open.split(','))
+    return
+  print(machine('numpy'))
+  print('\n| shards | assembly | opening | seconds | open files | memory MiB | first batch of 256, s |\n'
+        '|---|---|---|---|---|---|---|')
+  for shards in (args.shards // 100, args.shards):
+    with tempfile.TemporaryDirectory() as scratch:
+      make(pathlib.Path(scratch), shards, args.tokens, args.sentences)
+      environment = {**os.environ, 'PLM_JAX_CACHE': f'{scratch}/cache'}
+      for assembly in ('packed', 'document'):
+        for which in ('first', 'second'):
+          command = [sys.executable, '-m', 'benchmarks.shards', f'--open={scratch},{assembly},{which}']
+          subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL)
+
+
+def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
+  """Records of `number` shards that are alike."""
+  from plm_jax.data import checksums, records
+  starts = np.zeros(sentences, records.SENTENCE)
+  starts['start'] = np.arange(sentences) * (tokens // sentences)
+  starts['document'] = np.arange(sentences) // 10
+  entry = records.write_shard(folder, 'train-00000', np.zeros(tokens, records.token_dtype(VOCAB)), starts)
+  contents = {kind: (folder / f'train-00000{kind}.npy').read_bytes() for kind in ('.sentences', '.crc')}
+  head, size = records.header(records.token_dtype(VOCAB), tokens), (folder / 'train-00000.npy').stat().st_size
+  entries = []
+  for shard in range(number):
+    name = f'train-{shard:05d}'
+    with open(folder / f'{name}.npy', 'wb') as file:
+      file.write(head)
+      file.truncate(size)
+    for kind, content in contents.items():
+      (folder / f'{name}{kind}.npy').write_bytes(content)
+    entries.append(records.Shard(name, tokens, sentences, entry.documents, entry.sentences_crc, entry.blocks_crc))
+  assert checksums.crc(contents['.crc']) == entry.blocks_crc
+  records.write_meta(folder, records.Meta(VOCAB, 'hash', tuple(entries), (), 'holes'))
+
+
+def measure(folder: str, assembly: str, which: str) -> None:
+  from plm_jax.data.pipeline import Pipeline
+  from plm_jax.data.windows import Windows
+  resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+  before = files(), memory()
+  began = time.perf_counter()
+  phases = [Windows(folder, 'train', length, assembly) for length in PHASES]
+  opened = time.perf_counter() - began
+  began = time.perf_counter()
+  Pipeline(phases[:1], batch=256).read(0, 64)
+  first = time.perf_counter() - began
+  for phase in phases[1:]:
+    Pipeline([phase], batch=256).read(0, 4)
+  meta = phases[0].meta
+  print(f'| {len(meta.train):,} ({meta.tokens("train") / 1e9:.1f} G tokens) | {assembly} | {which} | {opened:.1f} | '
+        f'{files() - before[0]} | {memory() - before[1]:.0f} | {first:.1f} |', flush=True)
+
+
+def files() -> int:
+  return len(os.listdir('/proc/self/fd'))
+
+
+def memory() -> float:
+  """Of the process alone: what is mapped of files is the system's, and goes when it is needed elsewhere."""
+  lines = pathlib.Path('/proc/self/status').read_text().splitlines()
+  return int(next(line for line in lines if line.startswith('RssAnon')).split()[1]) / 1024
+
+
+if __name__ == '__main__':
+  main()

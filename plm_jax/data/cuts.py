@@ -1,0 +1,275 @@
+"""Where the windows of token records begin.
+
+How many windows each shard has is known before the first is read: the order of reading depends on it. Under 'packed'
+that is arithmetic; under the other assemblies all sentences are read once, by whoever comes first, and the numbers are
+kept beside the records, for every later run and every host; where they cannot be written, in the cache.
+
+Where the windows of a shard begin is found when the shard is first read from, and kept in a file as large as all of it
+will be, most of it a hole: a run of one epoch fills it up, a look at a few windows does not. The file holds, for S
+shards, their checksums [S], 0 of those that are not there yet, then `CUT`s of all windows, and is never trusted: what
+does not fit its checksum, or the shard, is made again.
+"""
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import pathlib
+from typing import Literal, get_args
+
+from etils import epath
+import numpy as np
+from tqdm import tqdm
+
+from plm_jax import storage
+from plm_jax.data import checksums
+from plm_jax.data.records import RecordsError, Shard, Split
+from plm_jax.data.shards import REQUESTS, Shards, ranges
+from plm_jax.errors import Expected
+from plm_jax.lock import Lock
+
+Assembly = Literal['document', 'sentences', 'packed', 'examples']
+ASSEMBLIES = get_args(Assembly)
+
+# Where a window begins: its first token, and the sentence that this token is of; both counted in the shard. A window
+# ends where the next one begins.
+CUT = np.dtype([('start', '<u4'), ('sentence', '<u4')])
+VERSION = 2  # raise it when `cut` changes, so that nothing stored of the old rule is used
+SHARED = 1 << 24  # sentences: where there are more, one process counts windows and others wait for it
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """How text is cut into windows."""
+
+  assembly: Assembly
+  length: int
+  room: tuple[int, int] | None = None  # of 'examples': tokens that are kept for targets, special tokens of a text
+
+  def __str__(self) -> str:
+    return '-'.join(map(str, (self.assembly, self.length, *(self.room or ()))))
+
+  def count(self, sentences: Callable[[], np.ndarray], shard: Shard) -> tuple[int, int]:
+    """(windows of a shard, examples in it that are too long for one)."""
+    if not shard.tokens:
+      return 0, 0
+    if self.assembly == 'packed':
+      return -(-shard.tokens // self.length), 0
+    if self.room:
+      targets, specials = self.room
+      some = sides(sentences(), shard)
+      clipped = (some > (targets - specials, self.length - targets - specials)).any(1).sum()
+      return len(cut_examples(some, self.length, *self.room)), int(clipped)
+    _, pieces, heads = chain(sentences(), shard.tokens, self.length, self.assembly)
+    return int(pieces[heads].sum()), 0
+
+  def cut(self, sentences: np.ndarray, shard: Shard) -> np.ndarray:
+    """sentences [S] of `records.SENTENCE` -> where windows of a shard begin [W] of `CUT`."""
+    if self.room:
+      return cut_examples(sides(sentences, shard), self.length, *self.room)
+    return cut(sentences, shard.tokens, self.length, self.assembly)
+
+
+class Cuts:
+  """Where the windows of a split begin: `offsets` [S + 1] counts windows by shard, `of` has those of one.
+
+  Raises RecordsError for records that are not of what the rule cuts.
+  """
+
+  def __init__(self, shards: Shards, split: Split, rule: Rule, digest: str):
+    """digest: of records.json: what is stored for other records is not used."""
+    self.shards, self.rule = shards, rule
+    self.name = f'{split}-{rule}'
+    self.homes = [shards.folder / 'windows' / key(digest), epath.Path(shards.cache)]
+    counts = self.stored_counts() if rule.assembly != 'packed' else None
+    windows, clipped = counts or self.count()
+    self.offsets, self.clipped = offsets(windows), clipped
+    self._known = np.zeros(len(windows), bool)
+    self._path: pathlib.Path | None = None
+    self._open()
+
+  def of(self, number: int) -> np.ndarray:
+    """Where the windows of a shard begin [W] of `CUT`."""
+    start, stop = self.offsets[number:number + 2]
+    if not self._known[number]:
+      found = self._cuts[start:stop]
+      if not self._crcs[number] or not self._sound(number, found):
+        if self._crcs[number]:
+          logger.warning('%s is damaged: the windows of %s are cut again', self._path, self.shards.entries[number].name)
+        self._make(number)
+      self._known[number] = True
+    return self._cuts[start:stop]
+
+  def _sound(self, number: int, cuts: np.ndarray) -> bool:
+    entry = self.shards.entries[number]
+    if checksums.crc(memoryview(cuts).cast('B')) != self._crcs[number]:
+      return False
+    starts, sentences = cuts['start'].astype(np.int64), cuts['sentence'].astype(np.int64)
+    return (starts[0] == sentences[0] == 0 and starts[-1] < entry.tokens and sentences[-1] < entry.sentences
+            and (np.diff(starts) > 0).all() and (np.diff(sentences) >= 0).all())
+
+  def _make(self, number: int) -> None:
+    cuts = self.rule.cut(self.shards.sentences(number), self.shards.entries[number])
+    start, stop = self.offsets[number:number + 2]
+    if len(cuts) != stop - start:
+      raise RecordsError(f'{self.name}.json in {self.homes[0]} or {self.homes[1]} counts {stop - start} windows in '
+                         f'{self.shards.entries[number].name}, which has {len(cuts)}: delete it, and it is made again.')
+    content = cuts.tobytes()
+    if self._path:
+      try:
+        with self._path.open('r+b') as file:
+          file.seek(self._crcs.nbytes + start * CUT.itemsize)
+          file.write(content)
+          file.seek(number * self._crcs.itemsize)
+          file.write(np.array(checksums.crc(content), self._crcs.dtype))  # behind what it is of
+        return
+      except OSError:  # a full disk, say: memory has to do
+        known, before = np.flatnonzero(self._known), self._cuts
+        self._open(memory=True)
+        for other in known:
+          self._cuts[self.offsets[other]:self.offsets[other + 1]] = before[self.offsets[other]:self.offsets[other + 1]]
+    self._cuts[start:stop] = cuts
+
+  def _open(self, memory: bool = False) -> None:
+    """The file of cuts, on a disk that takes it, or else a stretch of memory, which is there once it is used."""
+    shards, windows = len(self._known), int(self.offsets[-1])
+    size = shards * CRC.itemsize + windows * CUT.itemsize
+    self._path = None
+    for home in [] if memory else self.homes[self.shards.remote:]:
+      path = pathlib.Path(home) / f'{self.name}.cuts'
+      with contextlib.suppress(OSError, Expected):
+        if not path.exists() or path.stat().st_size != size:
+          with storage.drafted(path) as file:
+            file.truncate(size)
+        content = np.memmap(path, np.uint8, 'r').view(np.ndarray)
+        self._path = path
+        break
+    else:
+      content = np.zeros(size, np.uint8)
+    self._crcs = content[:shards * CRC.itemsize].view(CRC)
+    self._cuts = content[shards * CRC.itemsize:].view(CUT)
+
+  def stored_counts(self) -> tuple[list[int], int] | None:
+    """Windows of every shard, and examples that are too long, as somebody has counted them for these records."""
+    for home in self.homes:
+      path = home / f'{self.name}.json'
+      with contextlib.suppress(Expected, OSError):
+        if not path.exists():
+          continue
+        try:
+          return self.read_counts(path)
+        except Expected as error:
+          logger.warning('%s; it is made again', error)
+    return None
+
+  def read_counts(self, path: epath.Path) -> tuple[list[int], int]:
+    stored = checksums.unseal(storage.read_text(path), path, RecordsError)
+    windows, clipped = stored.get('windows'), stored.get('clipped')
+    right = isinstance(windows, list) and len(windows) == len(self.shards) and type(clipped) is int and all(
+        type(count) is int and bool(entry.tokens) <= count <= entry.tokens
+        for count, entry in zip(windows, self.shards.entries, strict=True))
+    if not right:
+      raise RecordsError(f'{path} does not count the windows of these records')
+    return windows, clipped
+
+  def count(self) -> tuple[list[int], int]:
+    """`stored_counts`, made, and stored where that is possible. Of much text by one process at a time."""
+    with contextlib.ExitStack() as stack:
+      if self.rule.assembly != 'packed' and sum(entry.sentences for entry in self.shards.entries) > SHARED:
+        with contextlib.suppress(Expected):  # where nothing can be written, everybody counts on his own
+          stack.enter_context(Lock(self.homes[0], 'a process that counts windows', wait=True))
+          if counts := self.stored_counts():
+            return counts
+      counts = list(tqdm(self.each_count(), f'where the {self.rule.length}-token windows of {self.shards.folder} begin',
+                         len(self.shards), delay=2, unit=' shards'))
+      windows, clipped = [count for count, _ in counts], sum(too_long for _, too_long in counts)
+      for home in self.homes if self.rule.assembly != 'packed' else []:
+        with contextlib.suppress(Expected):  # read-only or full: the next place
+          storage.write(home / f'{self.name}.json', checksums.seal({'windows': windows, 'clipped': clipped}))
+          break
+      return windows, clipped
+
+  def each_count(self) -> Iterator[tuple[int, int]]:
+    def one(number: int) -> tuple[int, int]:
+      return self.rule.count(lambda: self.shards.sentences(number), self.shards.entries[number])
+    numbers = range(len(self.shards))
+    if self.rule.assembly == 'packed' or not self.shards.remote:
+      yield from map(one, numbers)
+      return
+    with ThreadPoolExecutor(REQUESTS) as pool:
+      yield from pool.map(one, numbers)
+
+
+def key(*content: str) -> str:
+  """Names the records and the version of the rule in the folders where cuts are stored."""
+  return hashlib.sha256('\n'.join([str(VERSION), *content]).encode()).hexdigest()[:16]
+
+
+def chain(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly) -> tuple[np.ndarray, ...]:
+  """Sentences of a shard -> where they begin [S], into how many pieces of `length` tokens, the last one shorter, each
+  is cut [S], and the numbers of those whose last piece begins a window.
+
+  A whole piece is a window of its own. The last one has room behind it for the sentences that fit.
+  """
+  starts = sentences['start'].astype(np.int64)
+  ends = np.append(starts[1:], tokens)
+  pieces = (ends - starts - 1) // length + 1
+  after = np.searchsorted(ends, starts + (pieces - 1) * length + length, 'right')
+  if assembly == 'document':
+    begins = np.flatnonzero(np.diff(sentences['document'], prepend=sentences['document'][:1]))
+    after = np.minimum(after, np.append(begins, len(starts))[np.searchsorted(begins, np.arange(len(starts)), 'right')])
+  return starts, pieces, np.array(follow(after), np.int64)
+
+
+def cut(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly) -> np.ndarray:
+  """Where the windows of one shard of `tokens` tokens begin: sentences [S] of `records.SENTENCE` -> [W] of `CUT`."""
+  if assembly == 'packed':
+    begins = np.arange(0, tokens, length)
+    of_sentence = np.searchsorted(sentences['start'].astype(np.int64), begins, 'right') - 1
+  else:
+    starts, pieces, heads = chain(sentences, tokens, length, assembly)
+    of_head, piece = ranges(np.zeros_like(heads), pieces[heads])
+    of_sentence = heads[of_head]
+    begins = starts[of_sentence] + piece * length
+  cuts = np.empty(len(begins), CUT)
+  cuts['start'], cuts['sentence'] = begins, of_sentence
+  return cuts
+
+
+def follow(after: np.ndarray) -> list[int]:
+  """0, after[0], after[after[0]], ... up to the end; every pointer points ahead."""
+  after, place, places = after.tolist(), 0, []
+  while place < len(after):
+    places.append(place)
+    place = after[place]
+  return places
+
+
+def sides(sentences: np.ndarray, shard: Shard) -> np.ndarray:
+  """Tokens of the target and of the inputs of every example of a shard [D, 2]."""
+  if not np.array_equal(sentences['document'], np.repeat(np.arange(shard.documents), 2)):
+    raise RecordsError(f'the records of {shard.name} are not of examples, each a target and its inputs: prepare them '
+                       'from task:NAME:SOURCE')
+  return np.diff(sentences['start'].astype(np.int64), append=shard.tokens).reshape(-1, 2)
+
+
+def cut_examples(sides: np.ndarray, length: int, room: int, specials: int) -> np.ndarray:
+  """`cut` for 'examples': tokens of a target and of its inputs [D, 2] -> [W] of `CUT`."""
+  after = []
+  for side, limit in zip((sides + specials).T, (room, length - room), strict=True):
+    ends = offsets(side)
+    after.append(np.searchsorted(ends, ends[:-1] + limit, 'right') - 1)
+  begins = np.array(follow(np.maximum(np.minimum(*after), np.arange(len(sides)) + 1)), np.int64)
+  cuts = np.empty(len(begins), CUT)
+  cuts['start'], cuts['sentence'] = offsets(sides.sum(1))[begins], 2 * begins
+  return cuts
+
+
+def offsets(counts) -> np.ndarray:
+  return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+
+CRC = np.dtype('<u4')

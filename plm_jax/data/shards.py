@@ -1,0 +1,262 @@
+"""The shards of records, opened when they are asked for and verified as they are read.
+
+However many shards there are, a few are open at once (`OPEN`, in all of a process), each mapped to memory. Of records
+in a bucket, sentences and checksums are copied to the cache when a shard is first asked for, and tokens are read by
+byte range; where there is little text (`SMALL`), all is copied.
+
+What is read is verified: by the checksums of the blocks that it lies in, once while its shard is open. Where there is
+little text, all of it is verified at opening. Records of format 1, which have no checksums, have sizes and sentences
+that fit together.
+"""
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+import functools
+import os
+import pathlib
+from typing import Any
+
+from etils import epath
+import numpy as np
+
+from plm_jax import storage
+from plm_jax.data import checksums, records
+from plm_jax.data.records import HEADER, Meta, RecordsError, Shard, Split, damaged, file_size, truncated
+
+OPEN = 20  # shards that are open at once, of two descriptors each
+SMALL = 1 << 25  # bytes of a split that is verified, or copied from a bucket, as a whole
+REQUESTS = 32  # that are asked of a bucket at once
+
+
+class Shards:
+  """One split of a folder of records. Raises RecordsError for shards that are missing, truncated or damaged."""
+
+  def __init__(self, folder: epath.Path, meta: Meta, split: Split, cache: pathlib.Path):
+    """cache: folder for copies of what lies in a bucket."""
+    self.folder, self.root = folder, os.fspath(folder)
+    self.vocab, self.dtype = meta.vocab, records.token_dtype(meta.vocab)
+    self.entries = meta.shards(split)
+    self.remote = storage.remote(folder)
+    self.small = sum(self.token_bytes(entry) + 8 * entry.sentences for entry in self.entries) <= SMALL
+    self.cache = cache
+    self._sound = [False] * len(self.entries)
+    # Damage is found before the first step. A bucket would have to be asked for every file, so there it is found later.
+    if not self.remote:
+      for entry in self.entries:
+        check_size(self.path(entry, ''), self.dtype, entry.tokens)
+        check_size(self.path(entry, '.sentences'), records.SENTENCE, entry.sentences)
+    if self.small:
+      self.fetch(range(len(self.entries)))
+      for number, entry in enumerate(self.entries):
+        verify_whole(self, number, entry)
+
+  def __len__(self) -> int:
+    return len(self.entries)
+
+  def token_bytes(self, entry: Shard) -> int:
+    return entry.tokens * self.dtype.itemsize
+
+  def path(self, entry: Shard, kind: str) -> str:
+    """kind: '' tokens, '.sentences', '.crc'."""
+    return f'{self.root}/{entry.name}{kind}.npy'
+
+  def copy(self, entry: Shard, kind: str) -> str:
+    """The same in the cache."""
+    return f'{self.cache}/{entry.name}{kind}.npy'
+
+  def fetch(self, numbers: Iterable[int]) -> None:
+    """Copies what these shards have in a bucket to the cache, all at once."""
+    if not self.remote:
+      return
+    wanted = []
+    for number in numbers:
+      entry = self.entries[number]
+      kinds = [('.sentences', records.SENTENCE, entry.sentences)]
+      if entry.blocks_crc is not None:
+        kinds.append(('.crc', CRC, blocks(self.dtype, entry.tokens) + blocks(records.SENTENCE, entry.sentences)))
+      if self.small:
+        kinds.append(('', self.dtype, entry.tokens))
+      wanted += [(self.path(entry, kind), self.copy(entry, kind), dtype, length) for kind, dtype, length in kinds
+                 if not has_size(self.copy(entry, kind), file_size(dtype, length))]
+    def fetch(path, copy, dtype, length):
+      storage.write(copy, self.download(path, dtype, length), RecordsError)
+    if wanted:
+      with ThreadPoolExecutor(REQUESTS) as pool:
+        list(pool.map(lambda one: fetch(*one), wanted))
+
+  def download(self, path: str, dtype: np.dtype, length: int) -> bytes:
+    """A file of a shard in a bucket, whole; in one request where there are many."""
+    size = file_size(dtype, length)
+    if self.small:
+      content = storage.read_bytes(path, max(size, storage.LIMIT), RecordsError)
+    else:
+      content = storage.read_range(path, 0, size, RecordsError)
+    if len(content) != size:
+      raise truncated(path, dtype, length, len(content))
+    return content
+
+  def open(self, number: int) -> 'Opened':
+    entry = self.entries[number]
+    self.fetch([number])
+    place = self.copy if self.remote else self.path
+    files = [place(entry, '.sentences')]
+    if entry.blocks_crc is not None:
+      files.append(place(entry, '.crc'))
+    if not self.remote or self.small:
+      files.append(place(entry, ''))
+    stamps = tuple(map(stamp, files))
+    remote = self.path(entry, '') if self.remote and not self.small else ''
+    opened = open_shard(place(entry, ''), entry, self.dtype, stamps, remote)
+    if entry.blocks_crc is None and not self._sound[number]:
+      records.check(self.path(entry, '.sentences'), entry, opened.sentences.data)
+      self._sound[number] = True
+    return opened
+
+  def sentences(self, number: int) -> np.ndarray:
+    """All sentences of a shard, verified [S]. A copy in the cache is used, but none is made."""
+    entry = self.entries[number]
+    path = self.path(entry, '.sentences')
+    copy = self.copy(entry, '.sentences')
+    if self.remote and not has_size(copy, file_size(records.SENTENCE, entry.sentences)):
+      content = self.download(path, records.SENTENCE, entry.sentences)
+    else:
+      path = copy if self.remote else path
+      content = records.read_file(path, records.SENTENCE, entry.sentences)
+    if entry.sentences_crc not in (None, checksums.crc(content)):
+      raise damaged(path)
+    sentences = records.array_of(path, content, records.SENTENCE, entry.sentences)
+    records.check(path, entry, sentences)
+    return sentences
+
+
+class Opened:
+  """A shard: two files, and their checksums."""
+
+  def __init__(self, tokens: 'File | RemoteFile', sentences: 'File'):
+    self.tokens, self.sentences = tokens, sentences
+
+
+class File:
+  """A `.npy` file in memory or mapped to it: `data`, the array; of which `verify` says what is to be used."""
+
+  def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray | None):
+    self.path, self.crcs = path, crcs
+    self.content = content = records.mapped(path)
+    self.data = records.array_of(path, content, dtype, length)
+    if crcs is not None and len(content) != file_size(dtype, length):
+      raise truncated(path, dtype, length, len(content))
+    self.offset = len(content) - length * dtype.itemsize
+    self.done = np.full(-(-len(content) // checksums.BLOCK), crcs is None)
+    self.verify_blocks(np.array([0]))
+
+  def verify(self, start: np.ndarray, stop: np.ndarray) -> None:
+    """Items start[n] .. stop[n]. Raises RecordsError where the file is not what was written."""
+    size = self.data.itemsize
+    first, last = (self.offset + start * size) // checksums.BLOCK, (self.offset + stop * size - 1) // checksums.BLOCK
+    self.verify_blocks(ranges(first, last + 1)[1])
+
+  def verify_blocks(self, numbers: np.ndarray) -> None:
+    todo = np.unique(numbers[~self.done[numbers]])
+    if len(todo):
+      assert self.crcs is not None
+      if not np.array_equal(checksums.of_blocks(memoryview(self.content), todo.tolist()), self.crcs[todo]):
+        raise damaged(self.path)
+      self.done[todo] = True
+
+  def verify_all(self) -> None:
+    self.verify_blocks(np.arange(len(self.done)))
+
+
+class RemoteFile:
+  """Tokens of a shard in a bucket, read and verified by blocks."""
+
+  def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray | None):
+    self.path, self.dtype, self.crcs = path, dtype, crcs
+    self.offset = len(records.header(dtype, length))
+    self.size = self.offset + length * dtype.itemsize
+
+  def read(self, start: int, stop: int) -> np.ndarray:
+    """Items start .. stop: one request. Raises RecordsError where they are not what was written."""
+    begin, end = (self.offset + place * self.dtype.itemsize for place in (start, stop))
+    block = checksums.BLOCK
+    if self.crcs is None:
+      return np.frombuffer(storage.read_range(self.path, begin, end, RecordsError), self.dtype)
+    first, last = begin // block, -(-end // block)
+    content = storage.read_range(self.path, first * block, min(last * block, self.size), RecordsError)
+    if not np.array_equal(checksums.of_blocks(content), self.crcs[first:last]):
+      raise damaged(self.path)
+    return np.frombuffer(content, self.dtype, stop - start, begin - first * block)
+
+
+@functools.lru_cache(OPEN)
+def open_shard(path: str, entry: Shard, dtype: np.dtype, stamps: Any, remote: str) -> Opened:
+  """path: of the file of tokens, on a disk; remote: in a bucket, if they are there alone. stamps: which files they are,
+  so that others under their names are not taken for them."""
+  stem = path.removesuffix('.npy')
+  crcs_of_tokens = crcs_of_sentences = None
+  if entry.blocks_crc is not None:
+    content = records.read_file(f'{stem}.crc.npy', CRC, 0)
+    if checksums.crc(content) != entry.blocks_crc:
+      raise damaged(f'{stem}.crc.npy')
+    split = blocks(dtype, entry.tokens)
+    crcs = records.array_of(f'{stem}.crc.npy', content, CRC, split + blocks(records.SENTENCE, entry.sentences))
+    crcs_of_tokens, crcs_of_sentences = crcs[:split], crcs[split:]
+  sentences = File(f'{stem}.sentences.npy', records.SENTENCE, entry.sentences, crcs_of_sentences)
+  if remote:
+    return Opened(RemoteFile(remote, dtype, entry.tokens, crcs_of_tokens), sentences)
+  return Opened(File(path, dtype, entry.tokens, crcs_of_tokens), sentences)
+
+
+def check_size(path: str, dtype: np.dtype, length: int) -> None:
+  with records.missing(path):
+    size = os.stat(path).st_size
+  # Other versions of numpy may fill up what stands in front, always to a multiple of 16.
+  offset = size - length * dtype.itemsize
+  if not 64 <= offset <= HEADER or offset % 16:
+    raise truncated(path, dtype, length, size)
+
+
+def verify_whole(shards: Shards, number: int, entry: Shard) -> None:
+  """Everything that can be said of a shard. Raises RecordsError."""
+  opened = shards.open(number)
+  opened.sentences.verify_all()
+  if isinstance(opened.tokens, File):
+    opened.tokens.verify_all()
+    tokens = opened.tokens.data
+  else:
+    tokens = opened.tokens.read(0, entry.tokens)
+  records.check(opened.sentences.path, entry, opened.sentences.data)
+  if entry.tokens and (largest := int(tokens['token'].max())) >= shards.vocab:
+    raise foreign_id(shards.path(entry, ''), largest, shards.vocab)
+
+
+def foreign_id(path: str, largest: int, vocab: int) -> RecordsError:
+  return RecordsError(f'record shard {path} holds the id {largest}, but the vocabulary of its records has {vocab} ids: '
+                      'it belongs to others. Prepare the records again.')
+
+
+def stamp(path: str) -> tuple[int, int, int]:
+  with records.missing(path):
+    found = os.stat(path)
+  return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def blocks(dtype: np.dtype, length: int) -> int:
+  """Of a file of `length` items, in how many it is verified."""
+  return -(-file_size(dtype, length) // checksums.BLOCK)
+
+
+def has_size(path: str, size: int) -> bool:
+  try:
+    return os.stat(path).st_size == size
+  except OSError:
+    return False
+
+
+def ranges(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The ranges start[i] .. stop[i] one after another -> (which range [sum], its members [sum])."""
+  count = stop - start
+  which = np.repeat(np.arange(len(count)), count)
+  return which, np.arange(len(which)) + (start - np.cumsum(count) + count)[which]
+
+
+CRC = np.dtype('<u4')
