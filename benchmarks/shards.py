@@ -1,4 +1,4 @@
-"""How long records of many shards take to open, and what they hold open: three phases, before the first batch and after.
+"""How long records of many shards take to open in three phases, and which memory and files they hold open.
 
     python -m benchmarks.shards --shards=10000 --tokens=4194304 --sentences=1000
 

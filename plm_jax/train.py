@@ -164,8 +164,8 @@ def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh)
 def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[Any]:
   """Held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
   rows, share = sharding.host_rows(phase.batch, mesh), max(1, config.train.eval_batches // len(records))
-  for windows in open_heldout(config, records, phase):
-    for batch in heldout_batches(windows, phase.batch, rows, share):
+  for corpus, windows in enumerate(open_heldout(config, records, phase)):
+    for batch in heldout_batches(windows, phase.batch, rows, share, corpus):
       yield sharding.to_devices(batch, phase.batch, mesh)
 
 

@@ -145,20 +145,22 @@ class Pipeline:
         yield {name: array[step] for name, array in group.items()}
 
 
-def heldout_batches(
-    windows: Windows, batch: int, rows: slice | None = None, batches: int | None = None) -> Iterator[Batch]:
-  """Every window once, or the first `batches`; row b has the b-th stretch of the text, one window a batch.
+def heldout_batches(windows: Windows, batch: int, rows: slice | None = None, batches: int | None = None,
+                    corpus: int = 0) -> Iterator[Batch]:
+  """Every window once, or the first `batches`, labelled with `corpus`; row b has the b-th stretch of the text, one
+  window a batch.
 
-  So the rows of a batch are of different documents, which a question about pairs of them needs. Empty rows (all 0) make
-  up what is missing, so that shapes are one.
+  So the rows of a batch are of different documents, which a question about pairs of them needs. Empty rows (0 but for
+  the corpus) make up what is missing, so that shapes are one.
   """
   total = -(-len(windows) // batch)
   for number in range(total if batches is None else min(total, batches)):
     index = (np.arange(batch) * total + number)[rows or slice(None)]
     real = index < len(windows)
     part = windows.read(index[real])
-    yield {name: np.concatenate([array, np.zeros((len(index) - len(array), *array.shape[1:]), array.dtype)])
-           for name, array in part.items()}
+    padded = {name: np.concatenate([array, np.zeros((len(index) - len(array), *array.shape[1:]), array.dtype)])
+              for name, array in part.items()}
+    yield padded | {'corpus': np.full(len(index), corpus, np.int32)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -245,6 +245,7 @@ def test_heldout_batches_have_each_window_once_and_empty_rows_at_the_end(tmp_pat
   for whole, low, high in zip(batches, *halves, strict=True):
     same(whole, {name: np.concatenate([low[name], high[name]]) for name in whole})
   assert len(list(heldout_batches(w, 4, batches=1))) == 1
+  assert [batch['corpus'].tolist() for batch in heldout_batches(w, 4, corpus=3)] == [[3] * 4] * 2
 
 
 @pytest.mark.parametrize('hide', ['', 'sys.modules["tensorflow"] = None'])
