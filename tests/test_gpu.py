@@ -1,0 +1,100 @@
+"""Every recipe, traced as on a GPU in bfloat16: JAX's own checks of cuDNN's attention answer, and no GPU is needed.
+
+Nothing is compiled. What cuDNN itself says of a kernel that JAX lets through only a GPU can tell: benchmarks/gpu.py.
+"""
+import functools
+import importlib
+import pathlib
+
+from flax.linen import unbox
+import jax
+from jax._src.cudnn import fused_attention_stablehlo as checks
+import jax.numpy as jnp
+import pytest
+
+from experiments import bert_base
+from plm_jax.generation.decoder import DecoderSteps
+from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
+from plm_jax.learner import make_learner
+from plm_jax.step import window_shapes
+from plm_jax.tokenizers.contract import Vocab
+
+RECIPES = sorted(path.stem for path in pathlib.Path(bert_base.__file__).parent.glob('*.py') if path.stem != '__init__')
+# Where the kernel is used on a Hopper: in the training step, in evaluation, in reading a prompt.
+FAMILIES = {
+    'bert_base': 'eval', 'albert_base': 'train eval', 'distilbert_base': 'train eval', 'deberta_base': '',
+    'electra_base': 'eval', 'xlnet_base': '', 'gpt2_small': 'eval prompt', 'llama_7b': 'train eval prompt',
+    'palm_8b': 'train eval prompt', 'glm_base': 'eval prompt', 't5_v1_1_base': 'train eval prompt',
+    'bart_base': 'eval prompt', 'transformer_base': 'train eval prompt'}
+OLDER = [('palm_8b', (8, 0), ''), ('albert_base', (7, 5), '')]
+
+
+@pytest.fixture
+def on(monkeypatch):
+  """on(capability) pretends to be on a GPU of it -> the calls of its fused attention, filled in as they are traced."""
+  def pretend(capability):
+    calls, attention = [], jax.nn.dot_product_attention
+    def recorded(*args, **kwargs):
+      calls.append(kwargs)
+      return attention(*args, **kwargs)
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    monkeypatch.setattr(jax.nn, 'dot_product_attention', recorded)
+    monkeypatch.setattr(checks, 'check_cudnn_version', lambda: 91400)
+    monkeypatch.setattr(checks, 'is_cuda_compute_capability_equal', lambda _: False)
+    monkeypatch.setattr(
+        checks, 'check_compute_capability', lambda need: capability >= tuple(map(int, need.split('.'))))
+    return calls
+  return pretend
+
+
+def traced(name: str, calls: list) -> str:
+  """Traces all that a recipe's model is used for -> where fused attention was, but for initialisation."""
+  recipe = importlib.import_module(f'experiments.{name}').recipe('paper')
+  assert recipe.model.block.dtype == 'bfloat16'
+  vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7,
+                eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000, language=11)
+  learner, key = make_learner(recipe, vocab), jax.eval_shape(jax.random.key, 0)
+  windows = window_shapes(2, recipe.objective.window(recipe.train.phases[0].length))
+  used = []
+  def trace(place, function, *args):
+    calls.clear()
+    shapes = jax.eval_shape(function, *args)
+    used.extend([place] * bool(calls))
+    return shapes
+  batch = jax.eval_shape(lambda key, windows: learner.objective.corrupt(key, windows, vocab), key, windows)
+  params = unbox(jax.eval_shape(learner.model.init, key, batch))['params']
+  def loss(params, batch, key):
+    outputs = learner.model.apply({'params': params}, batch, jnp.arange(2), rngs={'dropout': key})
+    losses = learner.objective.loss(outputs, batch)
+    return sum(losses[name][0] for name in learner.objective.terms)
+  trace('train', jax.value_and_grad(loss), params, batch, key)
+  trace('eval', learner.model.apply, {'params': params}, batch)
+  if steps := steps_of(recipe):
+    row = jax.ShapeDtypeStruct((2, 16), jnp.int32)
+    prompt = {name: row for name in ('tokens', 'segments', 'source', 'source_segments')}
+    params = jax.eval_shape(steps.load, params)
+    _, cache = trace('prompt', functools.partial(steps.start, slots=24), params, prompt)
+    trace('next', steps.next, params, jax.ShapeDtypeStruct((2,), jnp.int32), cache)
+  return ' '.join(used)
+
+
+def steps_of(recipe):
+  """How the recipe's model writes text; None: it does not."""
+  head = recipe.objective.heads(recipe.model).get('lm')
+  if head is None:
+    return None
+  return (EncoderDecoderSteps if hasattr(recipe.model, 'decoder_block') else DecoderSteps)(recipe.model, head)
+
+
+@pytest.mark.parametrize(('name', 'capability', 'used'), [
+    *((name, (9, 0), used) for name, used in FAMILIES.items()), *OLDER])
+def test_a_recipe_of_each_family(name, capability, used, on):
+  assert traced(name, on(capability)) == used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('capability', [(7, 5), (8, 0), (9, 0)])
+@pytest.mark.parametrize('name', RECIPES)
+def test_every_recipe(name, capability, on):
+  used = traced(name, on(capability))
+  assert not used if capability < (8, 0) else 'next' not in used
