@@ -214,6 +214,7 @@ def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Itera
 def upload(draft: Any, path: epath.Path) -> None:
   draft.seek(0)
   with path.open('wb') as file:
+    file.write(b'')  # of an empty file too: nothing is there before the first writing
     while piece := draft.read(READ):
       file.write(piece)  # bytes: GFile takes no other buffers
 

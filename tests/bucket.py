@@ -44,7 +44,7 @@ class Object:
 class Fault:
   """What goes wrong with requests of an operation ('' for any) on objects whose names begin with a prefix."""
 
-  what: int | str  # a status, 'reset', 'truncated' or 'slow'
+  what: int | str  # a status, 'reset' (and nothing was done), 'lost' (it was, and then reset), 'truncated' or 'slow'
   operation: str = ''
   prefix: str = ''
   every: int = 1  # of those that it is about, the n-th, the 2n-th, ...
@@ -221,7 +221,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     with bucket.guard:
       count.received += len(self.answer)
       count.failed += (self.status >= 400 and self.status not in (404, 412, 416)) or what == 'truncated'
-    self.reply(truncated=what == 'truncated')
+    if what == 'lost':
+      self.reset()
+    else:
+      self.reply(truncated=what == 'truncated')
 
   do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
 

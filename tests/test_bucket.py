@@ -1,0 +1,232 @@
+"""Storage in a bucket, with the clients that real buckets have: what they ask, what it costs, and what goes wrong."""
+import time
+
+from bucket import Bucket, Fault
+from bucket_client import Client, Failed
+import pytest
+
+
+@pytest.fixture(scope='module')
+def opened(tmp_path_factory):
+  with Bucket(tmp_path_factory.mktemp('bucket')) as bucket, Client(bucket) as client:
+    client.ask('import tensorflow as tf')
+    yield bucket, client
+
+
+@pytest.fixture
+def bucket(opened):
+  opened[0].objects.clear()
+  opened[0].forget()
+  return opened[0]
+
+
+@pytest.fixture
+def client(opened):
+  opened[1].ask('reachable.PATIENCE = 20.0')
+  return opened[1]
+
+
+def fails(client, code: str) -> str:
+  with pytest.raises(Failed) as error:
+    client.ask(code)
+  assert '\n' not in str(error.value)
+  return str(error.value)
+
+
+def test_files_come_back_as_they_were_written(bucket, client):
+  content = 'ä\n' * 100_000
+  client.ask(f'storage.write("gs://bucket/a/b.txt", {content!r})')
+  assert bucket.read('a/b.txt').decode() == content
+  assert client.ask('storage.read_text("gs://bucket/a/b.txt")') == content
+  client.ask('storage.write("gs://bucket/empty", b"")')
+  assert client.ask('storage.read_text("gs://bucket/empty")') == ''
+
+
+def test_a_small_file_costs_a_request_to_read_and_two_to_write(bucket, client):
+  client.ask('storage.write("gs://bucket/a.json", "{}")')
+  assert client.ask('storage.read_json("gs://bucket/a.json")') == {}
+  assert bucket.requests == [('begin', 'a.json'), ('upload', 'a.json'), ('read', 'a.json')]
+
+
+def test_what_cannot_be_read_is_named(bucket, client):
+  bucket.put('folder/a', b'12345')
+  assert fails(client, 'storage.read_bytes("gs://bucket/nix")') == 'StorageError: gs://bucket/nix is not there'
+  assert fails(client, 'storage.read_bytes("gs://bucket/folder")').endswith('is a folder, expected a file')
+  assert fails(client, 'storage.read_bytes("gs://bucket/folder/a", limit=4)').endswith(
+      'has more than 4 bytes, the most that is expected: is this the right file?')
+  assert 'gs://bucket/nix is not there' in fails(client, 'storage.read_range("gs://bucket/nix", 0, 1)')
+  assert 'gs://bucket/folder/a cannot be read' in fails(client, 'storage.read_range("gs://bucket/folder/a", 3, 9)')
+
+
+def test_nothing_is_there_after_an_error_inside(bucket, client):
+  assert 'KeyError' in fails(client, (
+      'with storage.drafted("gs://bucket/a") as file:\n  file.write(b"half")\n  raise KeyError("inside")'))
+  assert bucket.names() == []
+
+
+def test_large_files_go_up_in_pieces_from_the_disk(bucket, client):
+  client.ask('storage.SPOOLED = 1000; storage.READ = 10_000')
+  client.ask('with storage.drafted("gs://bucket/a") as file:\n'
+             '  for n in range(100): file.write(memoryview(bytes([n]) * 1000))')
+  client.ask('storage.SPOOLED = 64 << 20; storage.READ = 8 << 20')
+  assert bucket.read('a') == b''.join(bytes([n]) * 1000 for n in range(100))
+
+
+def test_a_stream_has_lines_with_a_limit(bucket, client):
+  bucket.put('a', b'first\nsecond\n')
+  client.ask('file = storage.open_text("gs://bucket/a")')
+  assert [client.ask(f'file.readline({limit})') for limit in (3, 100, 100, 100)] == ['fir', 'st\n', 'second\n', '']
+  client.ask('file.close()')
+
+
+def test_ranges_read_what_is_wanted(bucket, client):
+  bucket.put('large', bytes(range(256)) * 4096)
+  code = '[storage.read_range("gs://bucket/large", n * 5000 + 1, n * 5000 + 3) for n in range(100)]'
+  assert client.ask(f'b"".join({code}) == b"".join(bytes([(n * 5000 + 1) % 256, (n * 5000 + 2) % 256]) '
+                    'for n in range(100))')
+  assert bucket.total.requests == 100 and bucket.total.received == 200
+
+
+def test_appending_sends_what_is_new_and_nothing_else(bucket, client):
+  client.ask('for n in range(20): storage.append("gs://bucket/run/metrics.jsonl", f"{n:099}\\n")')
+  assert bucket.read('run/metrics.jsonl') == b''.join(b'%099d\n' % n for n in range(20))
+  assert bucket.names() == ['run/metrics.jsonl']
+  assert bucket.counts['write'].sent < 20 * 600  # 100, and an upload's form
+  assert bucket.counts['read'].received == 0
+  assert bucket.total.requests < 20 * 4 + 4
+
+
+def test_tensorboard_sends_what_is_new_and_nothing_else(bucket, client):
+  def sent(times: int) -> int:
+    bucket.forget()
+    client.ask(f'for n in range({times}): tf.summary.text("text", "x" * 1000, step=n); writer.flush()')
+    return bucket.total.sent
+  client.ask('writer = tf.summary.create_file_writer("gs://bucket/run/tensorboard"); writer.set_as_default()')
+  once = sent(10)
+  assert sent(10) < 1.1 * once < 20_000
+  client.ask('writer.close()')
+  assert [name for name in bucket.names('run/tensorboard/') if 'compose' in name] == []
+
+
+@pytest.mark.parametrize('what', [503, 429, 'reset', 'truncated', 'slow'])
+def test_what_goes_wrong_for_a_moment_is_tried_again(bucket, client, what):
+  bucket.put('large', b'0123456789' * 1000)
+  bucket.faults = [Fault(what, every=3, seconds=0.05)]
+  client.ask('storage.write("gs://bucket/a", "content")')
+  assert client.ask('storage.read_text("gs://bucket/a")') == 'content'
+  assert client.ask('storage.read_range("gs://bucket/large", 1005, 1015)') == '5678901234'
+  for n in range(3):
+    client.ask(f'storage.append("gs://bucket/lines", "{n}\\n")')
+  assert bucket.read('lines') == b'0\n1\n2\n' and bucket.faults[0].done > 3
+  client.ask('with lock.Lock("gs://bucket/run", "a run"): pass')
+  client.ask('reachable.check_reachable({"gs://bucket/run": "run"})')
+  bucket.faults.clear()
+  assert bucket.names() == ['a', 'large', 'lines']
+
+
+def test_an_answer_that_got_lost_adds_nothing_twice(bucket, client):
+  """The bucket did it, and the client cannot know."""
+  client.ask('storage.append("gs://bucket/lines", "0\\n")')
+  for operation in ('compose', 'write'):
+    bucket.faults = [Fault('lost', operation, times=1)]
+    client.ask(f'storage.append("gs://bucket/lines", "{operation}\\n")')
+  bucket.faults = [Fault('lost', 'write', times=1)]
+  client.ask('storage.append("gs://bucket/new", "1\\n")')
+  assert bucket.read('lines') == b'0\ncompose\nwrite\n' and bucket.read('new') == b'1\n'
+
+
+CHECK = 'reachable.check_reachable({"gs://bucket/run": "run", "/a/disk": "read", "gs://bucket/text.txt": "read"})'
+
+
+def test_a_good_bucket_costs_a_dozen_requests_and_keeps_nothing(bucket, client):
+  client.ask(CHECK)
+  assert bucket.names() == [] and bucket.total.requests <= 16
+
+
+@pytest.mark.parametrize(('operation', 'use', 'message'), [
+    ('list', 'read', 'gs://bucket/run cannot be read: the account of this machine has no permission'),
+    ('read', 'read', 'gs://bucket/run cannot be read: the account of this machine has no permission'),
+    ('begin', 'write', 'gs://bucket/run cannot be written: the account of this machine has no permission'),
+    ('delete', 'write', 'gs://bucket/run cannot be written: the account of this machine has no permission'),
+    ('bucket', 'run', 'gs://bucket/run cannot be written: the account of this machine has no permission')])
+def test_a_missing_permission_is_one_line(bucket, client, operation, use, message):
+  bucket.faults = [Fault(403, operation)]
+  assert message in fails(client, f'reachable.check_reachable({{"gs://bucket/run": "{use}"}})')
+  if use != 'read':
+    client.ask('reachable.check_reachable({"gs://bucket/run": "read"})')
+
+
+def test_a_bucket_that_is_not_there_is_one_line(bucket, client):
+  assert fails(client, 'reachable.check_reachable({"gs://nowhere/run": "run"})') == (
+      "StorageError: gs://nowhere/run cannot be written: there is no bucket gs://nowhere (Google's client)")
+
+
+@pytest.mark.parametrize('operation', ['list', 'begin', 'read'])
+def test_no_answer_is_one_line_within_seconds(bucket, client, operation):
+  client.ask('reachable.PATIENCE = 1.5')
+  bucket.faults = [Fault('slow', operation, seconds=5)]
+  began = time.monotonic()
+  assert 'gs://bucket/run cannot be written: ' in fails(client, 'reachable.check_reachable({"gs://bucket/run": "run"})')
+  assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(('location', 'zone', 'refused'), [
+    ({'location': 'US-CENTRAL1'}, 'us-central1-a', False), ({'location': 'US-EAST1'}, 'us-central1-a', True),
+    ({'location': 'US'}, 'us-central1-a', False), ({'location': 'EU'}, 'us-central1-a', True),
+    ({'location': 'EU'}, 'europe-west4-a', False), ({'location': 'EU'}, 'europe-west2-b', True),
+    ({'location': 'NAM4'}, 'us-east1-c', False), ({'location': 'NAM4'}, 'us-west1-c', True),
+    ({'location': 'ASIA'}, 'asia-northeast1-c', False), ({'location': 'ASIA'}, 'australia-southeast1-b', True),
+    ({'location': 'US', 'locationType': 'dual-region', 'customPlacementConfig':
+        {'dataLocations': ['US-CENTRAL1', 'US-WEST1']}}, 'us-east1-c', True)])
+def test_a_bucket_of_another_region_is_refused(bucket, client, location, zone, refused):
+  bucket.zone, before, bucket.layout = zone, bucket.layout, location
+  client.ask(f'reachable.machine_region.cache_clear(); import os; os.environ["GCE_METADATA_HOST"] = "{bucket.address}"')
+  try:
+    if refused:
+      message = fails(client, CHECK)
+      assert f'this machine in {zone[:-2]}: what is read or written there is charged for, as egress' in message
+      assert 'gs://bucket/run lies in ' in message and 'PLM_JAX_ANY_REGION=1' in message
+      client.ask('os.environ["PLM_JAX_ANY_REGION"] = "1"')
+    client.ask(CHECK)
+    if not refused:  # a region that may not be seen is no reason to refuse
+      bucket.faults = [Fault(403, 'bucket')]
+      client.ask('reachable.check_reachable({"gs://bucket/run": "write"})')
+  finally:
+    bucket.layout = before
+    client.ask('os.environ.pop("PLM_JAX_ANY_REGION", ""); os.environ["GCE_METADATA_HOST"] = ""')
+    client.ask('reachable.machine_region.cache_clear()')
+
+
+def test_off_googles_machines_no_zone_is_asked_for(bucket, client):
+  client.ask('reachable.machine_region.cache_clear()')
+  assert client.ask('reachable.machine_region()') == ''
+
+
+def test_options_that_name_buckets_are_found(client):
+  assert client.ask('reachable.paths_in({"data": {"path": ["gs://a/x/*.txt,b.txt,gs://b/y", "task:sst2:gs://c/z"]}, '
+                    '"output": "gs://d/run", "seed": 3, "prompts": ["see gs://e/f"]})') == [
+                        'gs://a/x/', 'gs://b/y', 'gs://c/z', 'gs://d/run']
+  assert client.ask('reachable.paths_in(["--output=gs://d/run"])') == ['gs://d/run']
+
+
+def test_a_lock_in_a_bucket(bucket, client):
+  client.ask('lock.EXPIRES = 1.0; lock.RENEWED = 0.2; one = lock.Lock("gs://bucket/run", "a run"); one.acquire()')
+  assert len(bucket.names('run/.lock/')) == 1
+  assert 'gs://bucket/run is in use by a run (process' in fails(
+      client, 'lock.Lock("gs://bucket/run", "a run").acquire()')
+  client.ask('one.release()')
+  assert bucket.names() == []
+  # A claim of another machine, which this one has seen before with other bytes.
+  claim = ('{"what": "a run", "host": "elsewhere", "machine": "", "process": 7, "started": "1", "since": "noon", '
+           '"renewed": %s, "holds": true}')
+  bucket.put('run/.lock/0.json', (claim % f'{time.time():.1f}').encode())
+  client.ask('import threading; two = lock.Lock("gs://bucket/run", "a run", wait=True); '
+             'thread = threading.Thread(target=two.acquire); thread.start()')
+  for _ in range(8):
+    time.sleep(0.25)
+    bucket.put('run/.lock/0.json', (claim % time.time()).encode())
+  assert client.ask('thread.is_alive()')
+  client.ask('thread.join(30)')
+  assert not client.ask('thread.is_alive()')
+  client.ask('two.check(); two.release()')
+  assert bucket.names() == []
