@@ -51,6 +51,30 @@ def shown() -> Iterator[None]:
     sys.exit(f'error: {outside(error)}')
 
 
+@contextlib.contextmanager
+def understood(where: object, expected: str, error: type[Expected]) -> Iterator[None]:
+  """Around what takes apart the contents of a file from elsewhere, of which nothing can be relied on: whatever goes
+  wrong inside becomes an `error` that names `where` and what was `expected` there.
+
+  Libraries written in Rust panic with what is no Exception.
+  """
+  try:
+    yield
+  except Expected as raised:
+    if str(where) in str(raised):
+      raise
+    raise type(raised)(f'{where}: {raised}') from raised
+  except OSError as raised:
+    raise error(f'{where} cannot be read: {outside(raised)}') from raised
+  except MemoryError as raised:
+    raise error(f'{where} takes more memory than there is') from raised
+  except BaseException as raised:
+    if not isinstance(raised, Exception) and type(raised).__name__ != 'PanicException':
+      raise
+    reason = f'{type(raised).__name__}: {raised}' if isinstance(raised, LookupError | TypeError) else outside(raised)
+    raise error(f'{where} is damaged, or not {expected}: {" ".join(reason.split())[:300]}') from raised
+
+
 def outside(error: BaseException) -> str:
   """What the operating system, TensorFlow or a bucket's client says, on one line."""
   if isinstance(error, OSError) and error.strerror:

@@ -1,18 +1,18 @@
 """Damage, drawn from a seed, for files that tests let others read; and the limits under which they are read.
 
-    for number, text in enumerate(mutate.jsons(value, count=100)):
-      path.write_bytes(text)
-      with mutate.limits():
-        try: read(path)
-        except Expected as error: assert str(path) in str(error)
+    for damage in mutate.jsons(json.loads(path.read_text()), count=100):
+      mutate.attempt(path, damage, lambda: read(folder))
 """
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import json
+import pathlib
 import random
 import resource
 import signal
 from typing import Any
+
+from plm_jax.errors import Expected
 
 # Written as they are into JSON: what json.dumps would refuse, or could not finish.
 RAW = {'\ue000digits': '9' * 5000, '\ue000minus': '-' + '9' * 5000, '\ue000nan': 'NaN', '\ue000infinity': '-Infinity',
@@ -118,19 +118,45 @@ def bytes_of(content: bytes, draw: random.Random) -> bytes:
   return content
 
 
+def attempt(path: pathlib.Path, damage: bytes, read: Callable[[], Any], seconds: float = 10) -> str:
+  """Reads with the damage in the place of what the file `path` holds; puts the file back -> '' or the one message.
+
+  The message may name another file of the folder, which does not go with the damaged one. Any other error than an
+  Expected passes through, and its note has what it was.
+  """
+  good, said = path.read_bytes(), ''
+  path.write_bytes(damage)
+  try:
+    with limits(seconds):
+      read()
+  except Expected as error:
+    said = str(error)
+  except BaseException as error:
+    error.add_note(f'{path.name}: {damage[:2000]!r}')
+    raise
+  finally:
+    path.write_bytes(good)
+  assert not said or (str(path.parent) in said and 'more memory' not in said and len(said) < 20_000), said
+  return said
+
+
+class Late(BaseException):
+  """No Exception, so that nobody takes it for the fault of a file."""
+
+
 @contextlib.contextmanager
 def limits(seconds: float = 10, memory: int = 2 << 30) -> Iterator[None]:
-  """What takes longer, or asks for more memory on top of what there is, ends in TimeoutError or MemoryError, neither of
-  which is an error that a user should see. For the main thread; code in C is interrupted when it returns."""
+  """What takes longer ends in Late, what asks for more memory on top of what there is in MemoryError, or a message of
+  it. For the main thread; code in C is interrupted when it returns."""
   def late(number, frame):
-    raise TimeoutError(f'over {seconds} s')
+    raise Late(f'over {seconds} s')
   before = resource.getrlimit(resource.RLIMIT_AS)
   with open('/proc/self/statm') as file:
     mapped = int(file.read().split()[0]) * resource.getpagesize()
   handler = signal.signal(signal.SIGALRM, late)
-  signal.setitimer(signal.ITIMER_REAL, seconds)
-  resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, before[1]))
   try:
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, before[1]))
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again, as an error in a destructor is lost
     yield
   finally:
     signal.setitimer(signal.ITIMER_REAL, 0)

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping
 import pathlib
 from typing import Any
 
-from plm_jax.convert.files import read_json
+from etils import epath
+
 from plm_jax.convert.rules import ConvertError
 from plm_jax.tokenizers import LanguagePieces, SentencePiece
-from plm_jax.tokenizers.contract import CONFIG
+from plm_jax.tokenizers.byte_bpe import read_added
+from plm_jax.tokenizers.contract import brief, option, read_config
 from plm_jax.tokenizers.languages import FIRST, LANGUAGES, MASK
 from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, SENTINELS, Layout
 
@@ -20,7 +22,7 @@ def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece |
   normalizers, words = (list(steps(said.get(name))) for name in ('normalizer', 'pre_tokenizer'))
   maps = [step['precompiled_charsmap'] for step in normalizers if step['type'] == 'Precompiled']
   others = [step for step in (*normalizers, *words) if step['type'] != 'Precompiled']
-  wrong = [str(step) for step in others if step['type'] not in KNOWN or not plain(step)]
+  wrong = [brief(step) for step in others if step['type'] not in KNOWN or not plain(step)]
   wrong += [f'{len(maps)} maps of characters'] * (len(maps) != 1)
   wrong += ['no space in front of a text'] * ('Metaspace' not in {step['type'] for step in words})
   if wrong:
@@ -28,13 +30,13 @@ def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece |
                        f'{"; ".join(wrong)}')
   vocab, charsmap = [tuple(some) for some in said['model']['vocab']], base64.b64decode(maps[0])
   pieces = [piece for piece, _ in vocab]
-  special = {token['content'] for token in said.get('added_tokens', [])} | {*filter(SENTINEL.match, pieces)}
+  added = read_added(said)
+  special = {*added} | {*filter(SENTINEL.match, pieces)}
   if pieces[:4] == [*FIRST] and pieces[-len(LANGUAGES) - 1:] == [*LANGUAGES, MASK]:
-    config = path.parent / CONFIG
-    beside = read_json(config) if config.exists() else {}
+    beside = read_config(epath.Path(path.parent))
     front = [(FIRST[n], 0.0) for n in (3, 0, 2)]
     found = LanguagePieces(model([*front, *vocab[4:-len(LANGUAGES) - 1]], 0, special, charsmap),
-                           beside.get('src_lang') or 'en_XX', beside.get('tgt_lang') or '')
+                           option(beside, 'src_lang', '') or 'en_XX', option(beside, 'tgt_lang', ''))
   else:
     # T5's sentinels are behind the model's own pieces, whether the file counts them among these or not.
     own = vocab[:next((n for n, piece in enumerate(pieces) if piece.startswith('<extra_id_')), len(vocab))]
@@ -43,10 +45,11 @@ def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece |
         model(own, said['model']['unk_id'], special, charsmap, SentencePiece(unnamed).layout),
         sentinels=sum(piece.startswith('<extra_id_') for piece in special) or SENTINELS)
   ids = dict(enumerate(found.pieces))
-  given = {**dict(enumerate(pieces)), **{token['id']: token['content'] for token in said.get('added_tokens', [])}}
+  given = {**dict(enumerate(pieces)), **{number: name for name, number in added.items()}}
   if ids != given:
     other = sorted(n for n in ids.keys() | given.keys() if ids.get(n) != given.get(n))
-    raise ConvertError(f'{path}: the pieces {[given.get(n) for n in other[:3]]} have ids that they would not have here')
+    raise ConvertError(f'{path}: the pieces {brief([given.get(n) for n in other[:3]])} have ids that they would not '
+                       'have here')
   return found
 
 

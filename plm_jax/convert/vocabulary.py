@@ -10,6 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from plm_jax.convert.files import read_json, write_json
 from plm_jax.convert.rules import ConvertError
 from plm_jax.convert.unigram import from_unigram
+from plm_jax.errors import understood
 from plm_jax.tokenizers import (
     BertText,
     ByteBPE,
@@ -22,8 +23,8 @@ from plm_jax.tokenizers import (
     raw_bytes,
 )
 from plm_jax.tokenizers import load as load_ours
-from plm_jax.tokenizers.byte_bpe import with_specials
-from plm_jax.tokenizers.contract import BLANKS, CONFIG
+from plm_jax.tokenizers.byte_bpe import read_added, with_specials
+from plm_jax.tokenizers.contract import BLANKS, CONFIG, brief, check_ids, option, read_config
 from plm_jax.tokenizers.wordpiece import SPECIALS, assemble
 
 FAST = 'tokenizer.json'
@@ -34,6 +35,11 @@ def load(folder: pathlib.Path) -> Tokenizer | None:
 
   Raises ConvertError or TokenizerError for one that would give other ids here than there.
   """
+  with understood(folder, "the folder of a checkpoint with its tokenizer's files", ConvertError):
+    return found(folder)
+
+
+def found(folder: pathlib.Path) -> Tokenizer | None:
   pieces = epath.Path(folder) / languages.FILE
   if pieces.exists() and not languages.known(pieces):
     return None  # other languages (mBART-50)
@@ -68,11 +74,16 @@ def from_fast(folder: pathlib.Path) -> Tokenizer:
   """A `tokenizer.json` of the kind that BertTokenizer writes, whose normalisation may be said in the config beside it,
   of byte-level BPE, or of a unigram model."""
   path = folder / FAST
-  said = read_json(path)
-  if (said.get('model') or {}).get('type') == 'BPE':
-    return load_ours(path)
-  if (said.get('model') or {}).get('type') == 'Unigram':
-    return from_unigram(path, said)
+  with understood(path, 'the tokenizer.json of a WordPiece, BPE or unigram model', ConvertError):
+    said = read_json(path)
+    kind = (said.get('model') or {}).get('type')
+    if kind == 'BPE':
+      return load_ours(path)
+    return from_unigram(path, said) if kind == 'Unigram' else from_wordpiece(path, said)
+
+
+def from_wordpiece(path: pathlib.Path, said: dict[str, Any]) -> WordPiece:
+  """said: the file's contents. Raises ConvertError for one that BertTokenizer would not write."""
   model, normalizer, words = (said.get(key) or {} for key in ('model', 'normalizer', 'pre_tokenizer'))
   expect(path, 'model.type', model.get('type'), 'WordPiece')
   expect(path, 'model.unk_token', model.get('unk_token'), '[UNK]')
@@ -81,17 +92,18 @@ def from_fast(folder: pathlib.Path) -> Tokenizer:
   expect(path, 'normalizer.type', normalizer.get('type'), 'BertNormalizer')
   expect(path, 'normalizer.clean_text', normalizer.get('clean_text'), True)
   expect(path, 'pre_tokenizer.type', words.get('type'), 'BertPreTokenizer')
-  ids = model.get('vocab', {})
+  ids = model.get('vocab') or {}
+  check_ids(ids)
   pieces = sorted(ids, key=ids.__getitem__)
-  expect(path, 'ids of the vocabulary', [ids[piece] for piece in pieces], list(range(len(pieces))))
-  extra = [token['content'] for token in said.get('added_tokens', []) if token['content'] not in (*SPECIALS, *BLANKS)]
+  extra = [name for name in read_added(said) if name not in (*SPECIALS, *BLANKS)]
   expect(path, 'added_tokens besides the special ones', extra, [])
-  beside = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
   # transformers makes the normaliser anew from the config beside it, where that says how.
+  beside, strip = read_config(epath.Path(path.parent)), normalizer.get('strip_accents')
+  strip = beside.get('strip_accents', strip)
   return WordPiece(pieces, BertText(
-      beside.get('do_lower_case', normalizer.get('lowercase', True)),
-      beside.get('strip_accents', normalizer.get('strip_accents')),
-      beside.get('tokenize_chinese_chars', normalizer.get('handle_chinese_chars', True))))
+      option(beside, 'do_lower_case', option(normalizer, 'lowercase', True)),
+      None if strip is None else option({'strip_accents': strip}, 'strip_accents', False),
+      option(beside, 'tokenize_chinese_chars', option(normalizer, 'handle_chinese_chars', True))))
 
 
 def write_fast(path: pathlib.Path, tokenizer: WordPiece) -> None:
@@ -194,5 +206,4 @@ def write_llama(path: pathlib.Path, tokenizer: SentencePiece) -> None:
 
 def expect(path: pathlib.Path, what: str, found: Any, known: Any) -> None:
   if found != known:
-    shown = repr(found)
-    raise ConvertError(f'{path}: {what} is {shown[:200]}{"..." * (len(shown) > 200)}, known at {str(known)[:50]} only')
+    raise ConvertError(f'{path}: {what} is {brief(found)}, known at {str(known)[:50]} only')

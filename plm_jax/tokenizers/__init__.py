@@ -2,8 +2,10 @@
 them apart."""
 from etils import epath
 
-from plm_jax.tokenizers.byte_bpe import ByteBPE, read_json, train_byte_bpe, whole
-from plm_jax.tokenizers.contract import CONFIG, Tokenizer, TokenizerError, Vocab
+from plm_jax import storage
+from plm_jax.errors import understood
+from plm_jax.tokenizers.byte_bpe import ByteBPE, train_byte_bpe, whole
+from plm_jax.tokenizers.contract import CONFIG, Tokenizer, TokenizerError, Vocab, read_json
 from plm_jax.tokenizers.languages import FILE, LanguagePieces, train_languages
 from plm_jax.tokenizers.raw_bytes import Bytes, says
 from plm_jax.tokenizers.sentence_piece import Layout, PlainText, SentencePiece, train_sentencepiece
@@ -26,13 +28,19 @@ def load(path: epath.PathLike, text: BertText | None = None) -> Tokenizer:
   vocabulary decides, and failing that the vocabulary itself: no upper-case letter in any piece means lower-case.
   Raises TokenizerError when nothing is there or what is there is damaged.
   """
-  path = epath.Path(path)
-  if path.is_dir():
-    file = find(path)
-  elif path.exists():
-    file = path
-  else:
-    raise TokenizerError(f'no tokenizer at {path}: expected {KINDS}, or a folder with one.')
+  path = storage.path_of(path)
+  with storage.explained(path, 'read', TokenizerError):
+    if path.is_dir():
+      file = find(path)
+    elif path.exists():
+      file = path
+    else:
+      raise TokenizerError(f'no tokenizer at {path}: expected {KINDS}, or a folder with one.')
+  with understood(file, KINDS, TokenizerError):
+    return load_file(file, text)
+
+
+def load_file(file: epath.Path, text: BertText | None) -> Tokenizer:
   if file.suffix == '.model':
     if file.name == FILE:
       return LanguagePieces.load(file)

@@ -18,8 +18,24 @@ import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from plm_jax.tokenizers.contract import BLANKS, CONFIG, TokenizerError, Vocab, hash_files, save_files
-from plm_jax.tokenizers.memo import Memo, flat, lists, places
+from plm_jax import storage
+from plm_jax.errors import understood
+from plm_jax.tokenizers import parts
+from plm_jax.tokenizers.contract import (
+    BLANKS,
+    CONFIG,
+    TokenizerError,
+    Vocab,
+    brief,
+    check_ids,
+    hash_files,
+    option,
+    read_config,
+    read_json,
+    save_files,
+    text_can_be_encoded,
+)
+from plm_jax.tokenizers.memo import Memo, lists
 
 # What a special token may be called, likeliest first: RoBERTa's and BART's names, DeBERTa's, GPT-2's only one, those of
 # LLaMA 3.
@@ -47,8 +63,12 @@ class ByteBPE:
     split: the expression that finds words in text, in the syntax of Oniguruma; none: GPT-2's. ignore_merges: a word
     that is a piece is this piece, whatever the merges make of it (both of LLaMA 3).
 
-    Raises TokenizerError where ids leave gaps, or bytes or parts of a merge are missing.
+    Raises TokenizerError where ids leave gaps, or bytes or parts of a merge are missing, and for an expression that is
+    not known: one can be written that takes longer than anybody waits.
     """
+    if split not in ('', *SPLITS):
+      raise TokenizerError(f'words are split in a way that is not known here: {brief(split)}; known are the '
+                           'expressions of GPT-2, GPT-4, LLaMA 3 and Qwen')
     self.ids, self.merges, self.prefix = ids, [tuple(merge) for merge in merges], prefix
     self.split, self.ignore_merges = split, ignore_merges
     check(ids, self.merges)
@@ -67,43 +87,41 @@ class ByteBPE:
   def load(cls, file: epath.PathLike) -> 'ByteBPE':
     """A `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`."""
     file = epath.Path(file)
-    config = read_json(file.parent / CONFIG) if (file.parent / CONFIG).exists() else {}
-    said = read_json(file)
-    try:
+    with understood(file, 'the vocabulary of a byte-level BPE', TokenizerError):
+      config, said = read_config(file.parent), read_json(file)
       if whole(said):
         return cls(*read_fast(said, config))
-      lines = (file.parent / 'merges.txt').read_text().split('\n')
-      # The first line of released files is a version; a merge may begin with '#' too.
-      merges = [tuple(line.split(' ')) for line in lines[lines[0].startswith('#version'):] if line]
-      return cls(said, merges, config.get('add_prefix_space', False), *(config.get(name, other) for name, other in OWN))
-    except FileNotFoundError as error:
-      raise TokenizerError(f'{file} is a byte-level BPE vocabulary without the merges.txt beside it.') from error
-    except (TokenizerError, TypeError, AttributeError) as error:
-      raise TokenizerError(f'{file}: {error}') from error
+      return cls(said, read_lines(file), option(config, 'add_prefix_space', False),
+                 *(option(config, name, other) for name, other in OWN))
 
+  @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Ids of `text`; with `specials`, '<mask>' and its like in it are the special tokens.
 
     A mask takes the space before it along, as released: ' word' is one piece, so it is one that is hidden.
     """
-    return (self._with_specials if specials else self._plain).encode(text).ids
+    library = self._with_specials if specials else self._plain
+    return [i for part in parts.parts(text, self._border) for i in library.encode(part).ids]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     return lists(*self.encode_flat(texts))
 
+  @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """No piece reaches over the beginning of a space and a word, so words are encoded once and remembered; where words
     are what another expression says, texts are encoded as they are."""
     if self.split:
-      return flat(self._plain.encode_batch_fast(list(texts)))
+      return parts.encode(self._plain.encode_batch_fast, texts, self._border)[:2]
     if self.prefix:
       texts = [f' {text}' if text and not text.startswith(' ') else text for text in texts]
     words = [WORDS.findall(text) for text in texts]
+    words = [[part for word in some for part in parts.parts(word, self._border)] if len(text) > parts.LONGEST else some
+             for text, some in zip(texts, words, strict=True)]
     return self._memo.gather_lines(words)
 
+  @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    encodings = self._plain.encode_batch(list(texts))
-    return *flat(encodings), places(encodings)
+    return parts.encode(self._plain.encode_batch, texts, self._border, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`; a character of which bytes are missing becomes '\ufffd'."""
@@ -136,6 +154,11 @@ class ByteBPE:
             'merges.txt': f'#version: 0.2\n{merges}'.encode(),
             CONFIG: (json.dumps(config, indent=1, ensure_ascii=False) + '\n').encode()}
 
+  @property
+  def _border(self) -> re.Pattern:
+    """Where a text can be cut; where each gets a space in front, only where it has one."""
+    return parts.SPACES if self.prefix else parts.BYTES
+
   @functools.cached_property
   def _words(self) -> tokenizers.Tokenizer:
     """Without the space before a text: words have theirs."""
@@ -161,7 +184,7 @@ def train_byte_bpe(
   Fewer when no pair of pieces occurs `min_count` times any more. The same texts give the same vocabulary. Raises
   TokenizerError when there is no text or `size` does not hold the bytes.
   """
-  lines = (line for line in texts if line.strip())
+  lines = (line for line in parts.learnable(texts) if line.strip())
   first = next(lines, None)
   if first is None:
     raise TokenizerError('cannot train a byte-level BPE vocabulary: the text is empty.')
@@ -216,23 +239,41 @@ def read_fast(
   if words.get('type') == 'Sequence' and len(steps) == 2 and steps[0].get('type') == 'Split':
     finds, words = steps
     split = finds['pattern'].get('Regex', '')
-    if finds.get('behavior') != 'Isolated' or finds.get('invert') or not split or words.get('use_regex', True):
-      raise TokenizerError(f'words are split in a way that is not known here: {finds}')
+    isolated = finds.get('behavior') == 'Isolated' and not finds.get('invert')
+    if split not in SPLITS or not isolated or words.get('use_regex', True):
+      raise TokenizerError(f'words are split in a way that is not known here: {brief(finds)}; known are the '
+                           'expressions of GPT-2, GPT-4, LLaMA 3 and Qwen')
   known = {'type': 'BPE', 'dropout': None, 'continuing_subword_prefix': '', 'end_of_word_suffix': '',
            'byte_fallback': False}
-  wrong = [f'model.{name} is {model[name]!r}' for name, value in known.items() if model.get(name) not in (value, None)]
-  wrong += [f'pre_tokenizer.type is {words.get("type")!r}'] * (words.get('type') != 'ByteLevel')
+  wrong = [f'model.{name} is {brief(model[name])}' for name, value in known.items()
+           if model.get(name) not in (value, None)]
+  wrong += [f'pre_tokenizer.type is {brief(words.get("type"))}'] * (words.get('type') != 'ByteLevel')
   wrong += ['pre_tokenizer.use_regex is False'] * (not words.get('use_regex', True) and not split)
   wrong += ['there is a normalizer'] * bool(said.get('normalizer'))
   if wrong:
     raise TokenizerError(f'this is no byte-level BPE as known here: {"; ".join(wrong)}.')
-  added = {token['content']: token['id'] for token in said.get('added_tokens', [])}
+  added = read_added(said)
   names = {name for names in NAMES.values() for name in names}
   if extra := [name for name in added if not (name in names or name in model['vocab'] or RESERVED.fullmatch(name))]:
     raise TokenizerError(f'added tokens besides the special ones are not known here: {extra[:5]}.')
-  prefix = config.get('add_prefix_space', words.get('add_prefix_space', False))
+  prefix = option(config, 'add_prefix_space', option(words, 'add_prefix_space', False))
   return ({**model['vocab'], **added}, read_merges(model['merges']), prefix, split,
-          bool(model.get('ignore_merges')))
+          option(model, 'ignore_merges', False))
+
+
+def read_added(said: dict[str, Any]) -> dict[str, int]:
+  """The added tokens of a tokenizer.json, and their ids."""
+  return {token['content']: token['id'] for token in said.get('added_tokens') or []}
+
+
+def read_lines(file: epath.Path) -> list[tuple[str, ...]]:
+  """The merges beside a vocab.json."""
+  merges = file.parent / 'merges.txt'
+  if not merges.exists():
+    raise TokenizerError(f'{file} is a BPE vocabulary without the merges.txt beside it.')
+  lines = storage.read_text(merges, error=TokenizerError).split('\n')
+  # The first line of released files is a version; a merge may begin with '#' too.
+  return [tuple(line.split(' ')) for line in lines[lines[0].startswith('#version'):] if line]
 
 
 def read_merges(merges: Sequence[Any]) -> list[tuple[str, ...]]:
@@ -241,23 +282,12 @@ def read_merges(merges: Sequence[Any]) -> list[tuple[str, ...]]:
 
 
 def check(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
-  if sorted(ids.values()) != list(range(len(ids))):
-    raise TokenizerError(f'expected ids from 0 to {len(ids) - 1}, one a piece.')
+  check_ids(ids)
   if missing := [character for character in ALPHABET if character not in ids]:
     raise TokenizerError(f'expected a piece for each of the 256 bytes; {len(missing)} are missing: {missing[:5]}.')
   wrong = [merge for merge in merges if len(merge) != 2 or not {*merge, ''.join(merge)} <= ids.keys()]
   if wrong:
-    raise TokenizerError(f'{len(wrong)} merges are not of two pieces to a third: {wrong[:3]}.')
-
-
-def read_json(file: epath.Path) -> dict[str, Any]:
-  try:
-    said = json.loads(file.read_text())
-  except (OSError, ValueError) as error:
-    raise TokenizerError(f'{file} cannot be read as JSON: {error}') from error
-  if not isinstance(said, dict):
-    raise TokenizerError(f'{file} holds a {type(said).__name__}, expected an object.')
-  return said
+    raise TokenizerError(f'{len(wrong)} merges are not of two pieces to a third: {brief(wrong[:3])}.')
 
 
 def to_bytes(piece: str) -> bytes:
@@ -292,6 +322,20 @@ def alphabet() -> dict[str, int]:
 ALPHABET = alphabet()
 # LLaMA 3's, of which most have no meaning: no text has their ids.
 RESERVED = re.compile(r'<\|[a-z0-9_]+\|>')
+# What a word is, in the syntax of Oniguruma: linear in time, and nothing in them reaches over a border of `parts`.
+SPLITS = (
+    # GPT-2
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    # LLaMA 3
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+",
+    # Qwen
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+",
+    # GPT-4
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|"
+    r"\s+(?!\S)|\s+")
 # Of our tokenizer_config.json: arguments of ByteBPE with their defaults.
 OWN = (('split', ''), ('ignore_merges', False))
 CHINESE = re.compile('[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]')

@@ -1,17 +1,24 @@
 """What the rest of the house may ask of a tokenizer."""
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
-from typing import Protocol
+import re
+from typing import Any, Protocol
 
 from etils import epath
 import numpy as np
 
+from plm_jax import storage
 from plm_jax.errors import Expected
 
 CONFIG = 'tokenizer_config.json'
 # GLM's special tokens beside [MASK], in the order in which released vocabularies have them behind all others.
 BLANKS = {'<|startofpiece|>': 'sop', '<|endofpiece|>': 'eop', '[gMASK]': 'gmask', '[sMASK]': 'smask'}
+
+
+HALF = re.compile('[\ud800-\udfff]')
+MOST = 10_000  # tokens beside a vocabulary that a configuration can ask for; T5 has 100, ByT5 125
 
 
 class TokenizerError(Expected):
@@ -89,12 +96,60 @@ class Tokenizer(Protocol):
 
 
 def save_files(files: dict[str, bytes], folder: epath.PathLike) -> None:
-  folder = epath.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  """Each file is whole at any moment, whoever else saves the same tokenizer there. Raises TokenizerError."""
   for name, content in files.items():
-    draft = folder / f'{name}.tmp'
-    draft.write_bytes(content)
-    draft.replace(folder / name)
+    storage.write(storage.path_of(folder) / name, content, TokenizerError)
+
+
+def read_json(file: epath.PathLike) -> dict[str, Any]:
+  """The object in a JSON file. Raises TokenizerError."""
+  return storage.read_json(file, error=TokenizerError)
+
+
+def read_config(folder: epath.Path) -> dict[str, Any]:
+  """The `tokenizer_config.json` of a folder; nothing where there is none."""
+  file = folder / CONFIG
+  return read_json(file) if file.exists() else {}
+
+
+def option(said: Mapping[str, Any], name: str, default: Any, most: int = 0) -> Any:
+  """said[name], which has to be of the type of `default`, and, of a number, at least 0 and at most `most`; `default`
+  where it is absent or null. Raises TokenizerError."""
+  value = said.get(name)
+  if value is None:
+    return default
+  if type(value) is not type(default) or (most and not 0 <= value <= most):
+    wanted = f'a number from 0 to {most:,}' if most else 'true or false' if default in (True, False) else 'a text'
+    raise TokenizerError(f'{name} is {brief(value)}, expected {wanted}')
+  return value
+
+
+def check_ids(ids: Mapping[str, Any]) -> None:
+  """Raises TokenizerError unless the values are 0, 1, 2, ... in some order."""
+  if not all(type(i) is int for i in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
+    raise TokenizerError(f'expected ids from 0 to {len(ids) - 1}, one a piece.')
+
+
+def text_can_be_encoded(method: Callable) -> Callable:
+  """A method whose libraries fail at text that is no Unicode: half of a pair of UTF-16, which Python's strings can
+  hold. It raises TokenizerError then."""
+  @functools.wraps(method)
+  def checked(self, texts, *args, **kwargs):
+    try:
+      return method(self, texts, *args, **kwargs)
+    except (UnicodeEncodeError, TypeError):  # the libraries raise one or the other
+      for text in [texts] if isinstance(texts, str) else texts:
+        if half := HALF.search(text):
+          raise TokenizerError(f'the text holds {half[0]!a} at character {half.start() + 1:,}, which is no character '
+                               'but a part of one: it was cut or decoded wrongly') from None
+      raise
+  return checked
+
+
+def brief(value: Any) -> str:
+  """For a message: on one line, and not too long."""
+  text = repr(value)
+  return text if len(text) <= 100 else f'{text[:100]}...'
 
 
 def hash_files(files: dict[str, bytes]) -> str:

@@ -2,13 +2,22 @@
 from collections.abc import Iterable, Sequence
 import json
 import re
-from typing import Any
 
 from etils import epath
 import numpy as np
 
-from plm_jax.tokenizers.byte_bpe import read_json
-from plm_jax.tokenizers.contract import CONFIG, TokenizerError, Vocab, hash_files, save_files
+from plm_jax import storage
+from plm_jax.errors import understood
+from plm_jax.tokenizers.contract import (
+    CONFIG,
+    TokenizerError,
+    Vocab,
+    brief,
+    hash_files,
+    option,
+    read_config,
+    save_files,
+)
 from plm_jax.tokenizers.memo import lists
 from plm_jax.tokenizers.sentence_piece import SentencePiece, train_sentencepiece
 
@@ -37,9 +46,9 @@ class LanguagePieces:
     self._plain = SentencePiece(model)
     front, size = self._plain.pieces[:3], len(self._plain.pieces)
     if front != ['<unk>', '<s>', '</s>']:
-      raise TokenizerError(f'expected a SentencePiece model that begins with <unk>, <s> and </s>, got {front}')
+      raise TokenizerError(f'expected a SentencePiece model that begins with <unk>, <s> and </s>, got {brief(front)}')
     if unknown := {self.source, self.target} - {*LANGUAGES}:
-      raise TokenizerError(f'{", ".join(sorted(unknown))} is no language of mBART, which has {", ".join(LANGUAGES)}')
+      raise TokenizerError(f'{brief(sorted(unknown))[1:-1]} is no language of mBART, which has {", ".join(LANGUAGES)}')
     # fairseq has its own four in front, and those of the model but for these three behind them.
     self._ours = np.array([3, 0, 2, *range(4, size + 1)], np.uint32)
     self._theirs = {int(ours): theirs for theirs, ours in enumerate(self._ours)}
@@ -54,13 +63,13 @@ class LanguagePieces:
   @classmethod
   def load(cls, file: epath.PathLike) -> 'LanguagePieces':
     file = epath.Path(file)
-    said = beside(file)
-    if not known(file):
-      raise TokenizerError(f'{file} is of the class {said["tokenizer_class"]}, whose ids are others; known is {CLASS}')
-    try:
-      return cls(file.read_bytes(), said.get('src_lang') or 'en_XX', said.get('tgt_lang') or '')
-    except TokenizerError as error:
-      raise TokenizerError(f'{file}: {error}') from error
+    with understood(file, "mBART's SentencePiece model", TokenizerError):
+      said = read_config(file.parent)
+      if not known(file):
+        raise TokenizerError(f'{file} is of the class {brief(said["tokenizer_class"])}, whose ids are others; known is '
+                             f'{CLASS}')
+      return cls(storage.read_bytes(file, error=TokenizerError), option(said, 'src_lang', '') or 'en_XX',
+                 option(said, 'tgt_lang', ''))
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Ids of `text`; with `specials`, '<mask>', 'en_XX' and their like in it are the special tokens."""
@@ -118,13 +127,8 @@ class LanguagePieces:
 def known(file: epath.Path) -> bool:
   """Whether a model is mBART's and not of another family with fairseq's ids, as the file beside it says, or leaves to
   be known."""
-  said = beside(file)
-  return said.get('kind') == LanguagePieces.kind or said.get('tokenizer_class', CLASS).removesuffix('Fast') == CLASS
-
-
-def beside(file: epath.Path) -> dict[str, Any]:
-  config = file.parent / CONFIG
-  return read_json(config) if config.exists() else {}
+  said = read_config(file.parent)
+  return said.get('kind') == LanguagePieces.kind or said.get('tokenizer_class', CLASS) in (CLASS, f'{CLASS}Fast')
 
 
 def train_languages(texts: Iterable[str], size: int, source: str = 'en_XX', target: str = '') -> LanguagePieces:

@@ -3,12 +3,13 @@
 Good for tokenizers that encode the words of a text independently of each other.
 """
 import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import itertools
 import re
 
 import numpy as np
-import tokenizers
+
+from plm_jax.tokenizers.parts import TOGETHER
 
 
 class Memo:
@@ -60,7 +61,8 @@ class Memo:
   def _learn(self, words: list[str]) -> None:
     parts = [self._split.findall(word) if word.isascii() and word.isprintable() else [word] for word in words]
     unknown = list(dict.fromkeys(part for some in parts for part in some if part not in self._parts))
-    self._parts.update(zip(unknown, map(tuple, self._encode(unknown)), strict=True))
+    for some in together(unknown):
+      self._parts.update(zip(some, map(compact, self._encode(some)), strict=True))
     for word, some in zip(words, parts, strict=True):
       for part in some:
         self._ids.extend(self._parts[part])
@@ -69,20 +71,25 @@ class Memo:
     self.bytes += sum(map(len, words)) + sum(map(len, unknown)) + 160 * (len(words) + len(unknown))
 
 
+def together(words: list[str]) -> Iterator[list[str]]:
+  """Words in lists of so many that to encode one takes little memory."""
+  start, size = 0, 0
+  for end, word in enumerate(words):
+    if size + len(word) > TOGETHER and end > start:
+      yield words[start:end]
+      start, size = end, 0
+    size += len(word)
+  yield words[start:]
+
+
+def compact(ids: list[int]) -> Sequence[int]:
+  """For keeping: four bytes an id where there are many."""
+  return tuple(ids) if len(ids) < 100 else array.array('I', ids)
+
+
 def lists(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
   """Ids in a row [T] and how many each text has [N] -> those of each text."""
   return [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
-
-
-def flat(encodings: Sequence[tokenizers.Encoding]) -> tuple[np.ndarray, np.ndarray]:
-  """What the library gives for N texts -> ids in a row [T] uint32, and how many each text has [N]."""
-  lengths = np.array([len(encoding.ids) for encoding in encodings], np.int64)
-  return np.fromiter((i for encoding in encodings for i in encoding.ids), np.uint32, lengths.sum()), lengths
-
-
-def places(encodings: Sequence[tokenizers.Encoding]) -> np.ndarray:
-  """-> the character of its text at which each id begins [T]."""
-  return np.array([at for encoding in encodings for at, _ in encoding.offsets], np.int64)
 
 
 LIMIT = 1 << 27  # bytes, about; beyond, everything is forgotten and learnt anew

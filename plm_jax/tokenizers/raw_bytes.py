@@ -6,8 +6,19 @@ import re
 from etils import epath
 import numpy as np
 
-from plm_jax.tokenizers.byte_bpe import read_json
-from plm_jax.tokenizers.contract import CONFIG, TokenizerError, Vocab, hash_files, save_files
+from plm_jax.errors import understood
+from plm_jax.tokenizers.contract import (
+    CONFIG,
+    MOST,
+    TokenizerError,
+    Vocab,
+    brief,
+    hash_files,
+    option,
+    read_json,
+    save_files,
+    text_can_be_encoded,
+)
 from plm_jax.tokenizers.memo import lists
 
 SPECIALS = {'pad': '<pad>', 'eos': '</s>', 'unk': '<unk>'}  # ids 0, 1 and 2, the last one never used
@@ -46,17 +57,20 @@ class Bytes:
   def load(cls, file: epath.PathLike) -> 'Bytes':
     """A `tokenizer_config.json` that names transformers' class, as all there is."""
     file = epath.Path(file)
-    said = read_json(file)
-    if not says(file):
-      raise TokenizerError(f'{file} is of the class {said.get("tokenizer_class")}, which has a vocabulary: name that.')
-    names = [token['content'] for token in said.get('added_tokens_decoder', {}).values()]
-    names += map(str, said.get('additional_special_tokens') or ())
-    listed = set(filter(EXTRA.fullmatch, names))
-    # transformers writes 0 beside the tokens themselves.
-    extra = len(listed) or said.get('extra_ids', 125)
-    if listed - {f'<extra_id_{number}>' for number in range(extra)}:
-      raise TokenizerError(f'{file}: expected <extra_id_0> to <extra_id_{extra - 1}>, got {sorted(listed)[:3]}, ...')
-    return cls(extra)
+    with understood(file, f"the configuration of transformers' {CLASS}", TokenizerError):
+      said = read_json(file)
+      if not says(file):
+        raise TokenizerError(f'{file} is of the class {brief(said.get("tokenizer_class"))}, which has a vocabulary: '
+                             'name that.')
+      names = [token['content'] for token in (said.get('added_tokens_decoder') or {}).values()]
+      names += map(str, said.get('additional_special_tokens') or ())
+      listed = set(filter(EXTRA.fullmatch, names))
+      # transformers writes 0 beside the tokens themselves.
+      extra = len(listed) or option(said, 'extra_ids', 125, most=MOST)
+      if listed - {f'<extra_id_{number}>' for number in range(extra)}:
+        raise TokenizerError(f'{file}: expected <extra_id_0> to <extra_id_{extra - 1}>, got '
+                             f'{brief(sorted(listed)[:3])}, ...')
+      return cls(extra)
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Ids of `text`; with `specials`, '</s>' and its like in it are the special tokens, '<extra_id_0>' among them."""
@@ -71,6 +85,7 @@ class Bytes:
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     return lists(*self.encode_flat(texts))
 
+  @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     encoded = [text.encode() for text in texts]
     ids = np.frombuffer(b''.join(encoded), np.uint8).astype(np.uint32) + len(SPECIALS)

@@ -9,11 +9,26 @@ import re
 from typing import Any, Literal
 
 from etils import epath
+from google.protobuf.message import DecodeError
 import numpy as np
 import sentencepiece
 from tokenizers import normalizers
 
-from plm_jax.tokenizers.contract import BLANKS, CONFIG, TokenizerError, Vocab, hash_files, save_files
+from plm_jax import storage
+from plm_jax.errors import understood
+from plm_jax.tokenizers.charsmap import check_maps
+from plm_jax.tokenizers.contract import (
+    BLANKS,
+    CONFIG,
+    MOST,
+    TokenizerError,
+    Vocab,
+    hash_files,
+    option,
+    read_config,
+    save_files,
+    text_can_be_encoded,
+)
 
 Layout = Literal['bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5', 'mbart']
 
@@ -46,9 +61,10 @@ class SentencePiece:
     self._normalizer = text and text.normalizer()
     self._processor = sentencepiece.SentencePieceProcessor()
     try:
+      check_maps(self._proto())
       self._processor.LoadFromSerializedProto(model)
-    except RuntimeError as error:
-      raise TokenizerError(f'not a SentencePiece model: {error}') from error
+    except (RuntimeError, DecodeError) as error:
+      raise TokenizerError(f'not a SentencePiece model: {" ".join(str(error).split())}') from error
     size = self._processor.vocab_size()
     if not size:
       raise TokenizerError('not a SentencePiece model: it has no pieces.')
@@ -72,16 +88,16 @@ class SentencePiece:
   @classmethod
   def load(cls, file: epath.PathLike) -> 'SentencePiece':
     file = epath.Path(file)
-    try:
-      said = json.loads((file.parent / CONFIG).read_text()) if (file.parent / CONFIG).exists() else {}
-      tokenizer = cls(file.read_bytes(), sentinels=said.get('extra_ids', SENTINELS))
+    with understood(file, 'a SentencePiece model', TokenizerError):
+      said = read_config(file.parent)
+      model = storage.read_bytes(file, error=TokenizerError)
+      tokenizer = cls(model, sentinels=option(said, 'extra_ids', SENTINELS, most=MOST))
       if 'keep_accents' in said or tokenizer.layout in ('albert', 'xlnet'):
         # Released ALBERTs are lower-cased and leave it to their class to know.
-        text = PlainText(said.get('do_lower_case', tokenizer.layout == 'albert'), not said.get('keep_accents', False))
+        text = PlainText(option(said, 'do_lower_case', tokenizer.layout == 'albert'),
+                         not option(said, 'keep_accents', False))
         tokenizer = cls(tokenizer.model, text)
       return tokenizer
-    except TokenizerError as error:
-      raise TokenizerError(f'{file}: {error}') from error
 
   @property
   def layout(self) -> Layout:
@@ -98,6 +114,7 @@ class SentencePiece:
       return 'xlnet'
     return 'glm' if '[gMASK]' in self.pieces[:16] else 'bert'
 
+  @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Ids of `text`; with `specials`, the special pieces in it, such as '[MASK]', are special tokens."""
     if not specials:
@@ -108,6 +125,7 @@ class SentencePiece:
       ids += [self._ids[part]] if i % 2 else self._processor.encode(self._plain(part))
     return ids
 
+  @text_can_be_encoded
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """`encode` of each, on one thread: `prepare` runs a process a core."""
     return self._processor.encode([self._plain(text) for text in texts], num_threads=1)
@@ -117,6 +135,7 @@ class SentencePiece:
     lengths = np.array([len(some) for some in ids], np.int64)
     return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, lengths.sum()), lengths
 
+  @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     protos = [self._processor.encode(self._plain(text), return_type='proto').pieces for text in texts]
     lengths = np.array([len(pieces) for pieces in protos], np.int64)

@@ -13,9 +13,21 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from plm_jax.tokenizers.byte_bpe import read_json, read_merges, whole
-from plm_jax.tokenizers.contract import CONFIG, TokenizerError, Vocab, hash_files, save_files
-from plm_jax.tokenizers.memo import Memo, flat, lists, places
+from plm_jax.errors import understood
+from plm_jax.tokenizers import parts
+from plm_jax.tokenizers.byte_bpe import read_added, read_lines, read_merges, whole
+from plm_jax.tokenizers.contract import (
+    CONFIG,
+    TokenizerError,
+    Vocab,
+    brief,
+    check_ids,
+    hash_files,
+    read_json,
+    save_files,
+    text_can_be_encoded,
+)
+from plm_jax.tokenizers.memo import Memo, lists
 from plm_jax.tokenizers.wordpiece import ASCII_PARTS, CHINESE, WORDS, BertText
 
 UNKNOWN, SUFFIX = '<unk>', '</w>'
@@ -47,33 +59,32 @@ class WordBPE:
   def load(cls, file: epath.PathLike) -> 'WordBPE':
     """A `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`."""
     file = epath.Path(file)
-    said = read_json(file)
-    try:
+    with understood(file, 'the vocabulary of a BPE', TokenizerError):
+      said = read_json(file)
       if whole(said):
-        added = {token['content']: token['id'] for token in said.get('added_tokens', [])}
-        return cls({**said['model']['vocab'], **added}, read_merges(said['model']['merges']))
-      lines = (file.parent / 'merges.txt').read_text().split('\n')
-      return cls(said, [tuple(line.split(' ')) for line in lines[lines[0].startswith('#version'):] if line])
-    except FileNotFoundError as error:
-      raise TokenizerError(f'{file} is a BPE vocabulary without the merges.txt beside it.') from error
-    except (TokenizerError, KeyError, TypeError, AttributeError) as error:
-      raise TokenizerError(f'{file}: {error}') from error
+        return cls({**said['model']['vocab'], **read_added(said)}, read_merges(said['model']['merges']))
+      return cls(said, read_lines(file))
 
+  @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Ids of `text`; with `specials`, '_start_' and its like in it are the special tokens."""
-    return (with_specials(assemble(self.ids, self.merges), self) if specials else self._plain).encode(text).ids
+    library = with_specials(assemble(self.ids, self.merges), self) if specials else self._plain
+    return [i for part in parts.parts(text, parts.SIGNS) for i in library.encode(part).ids]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     return lists(*self.encode_flat(texts))
 
+  @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """No piece crosses a space or touches a Chinese character, so words are encoded once and remembered."""
     words = [WORDS.findall(text) if CHINESE.search(text) else text.split() for text in texts]
+    words = [[part for word in some for part in parts.parts(word, parts.SIGNS)] if len(text) > parts.LONGEST else some
+             for text, some in zip(texts, words, strict=True)]
     return self._memo.gather_lines(words)
 
+  @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    encodings = self._plain.encode_batch(list(texts))
-    return *flat(encodings), places(encodings)
+    return parts.encode(self._plain.encode_batch, texts, parts.SIGNS, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`, words and signs apart by spaces."""
@@ -118,7 +129,7 @@ def train_word_bpe(texts: Iterable[str], size: int, min_count: int = 2) -> WordB
   Fewer when no pair of pieces occurs `min_count` times any more. The same texts give the same vocabulary. Raises
   TokenizerError when there is no text or `size` does not hold its characters.
   """
-  lines = (line for line in texts if line.strip())
+  lines = (line for line in parts.learnable(texts, parts.NOT_CHINESE) if line.strip())
   first = next(lines, None)
   if first is None:
     raise TokenizerError('cannot train a BPE vocabulary: the text is empty.')
@@ -159,8 +170,7 @@ def with_specials(tokenizer: tokenizers.Tokenizer, of: WordBPE) -> tokenizers.To
 def check(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
   if UNKNOWN not in ids:
     raise TokenizerError(f'expected a piece {UNKNOWN}.')
-  if sorted(ids.values()) != list(range(len(ids))):
-    raise TokenizerError(f'expected ids from 0 to {len(ids) - 1}, one a piece.')
+  check_ids(ids)
   wrong = [merge for merge in merges if len(merge) != 2 or not {*merge, ''.join(merge)} <= ids.keys()]
   if wrong:
-    raise TokenizerError(f'{len(wrong)} merges are not of two pieces to a third: {wrong[:3]}.')
+    raise TokenizerError(f'{len(wrong)} merges are not of two pieces to a third: {brief(wrong[:3])}.')

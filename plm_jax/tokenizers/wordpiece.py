@@ -11,8 +11,22 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from plm_jax.tokenizers.contract import BLANKS, CONFIG, TokenizerError, Vocab, hash_files, save_files
-from plm_jax.tokenizers.memo import Memo, flat, lists, places
+from plm_jax import storage
+from plm_jax.errors import understood
+from plm_jax.tokenizers import parts
+from plm_jax.tokenizers.contract import (
+    BLANKS,
+    CONFIG,
+    TokenizerError,
+    Vocab,
+    brief,
+    hash_files,
+    option,
+    read_config,
+    save_files,
+    text_can_be_encoded,
+)
+from plm_jax.tokenizers.memo import Memo, lists
 
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
@@ -52,33 +66,33 @@ class WordPiece:
   def load(cls, file: epath.PathLike, text: BertText | None = None) -> 'WordPiece':
     """A `vocab.txt`: one piece a line, the line number is the id."""
     file = epath.Path(file)
-    try:
-      lines = file.read_bytes().decode().removesuffix('\n').split('\n')
-    except UnicodeDecodeError as error:
-      raise TokenizerError(f'{file} is not a WordPiece vocabulary: expected UTF-8 text, got {error}.') from error
-    pieces = [line.removesuffix('\r') for line in lines]
-    while pieces and not pieces[-1]:
-      pieces.pop()
-    try:
+    with understood(file, 'a WordPiece vocabulary', TokenizerError):
+      lines = storage.read_text(file, error=TokenizerError).removesuffix('\n').split('\n')
+      pieces = [line.removesuffix('\r') for line in lines]
+      while pieces and not pieces[-1]:
+        pieces.pop()
       return cls(pieces, text or guess_text(file, pieces))
-    except TokenizerError as error:
-      raise TokenizerError(f'{file}: {error}') from error
 
+  @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Ids of `text`; with `specials`, '[MASK]' and its like in it are the special tokens."""
-    return (self._with_specials if specials else self._plain).encode(text, add_special_tokens=False).ids
+    library = self._with_specials if specials else self._plain
+    return [i for part in parts.parts(shorter(text), parts.SIGNS, whole=True)
+            for i in library.encode(part, add_special_tokens=False).ids]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     return lists(*self.encode_flat(texts))
 
+  @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """No piece crosses a space or touches a Chinese character, so words are encoded once and remembered."""
-    words = [self._words(text) for text in texts]
+    words = [self._words(shorter(text)) for text in texts]
     return self._memo.gather_lines(words)
 
+  @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    encodings = self._plain.encode_batch(list(texts), add_special_tokens=False)
-    return *flat(encodings), places(encodings)
+    run = functools.partial(self._plain.encode_batch, add_special_tokens=False)
+    return parts.encode(run, texts, parts.SIGNS, whole=True, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
@@ -145,7 +159,7 @@ def train_wordpiece(
   behind all others. The same texts give the same vocabulary.
   Raises TokenizerError when there is no text or `size` does not hold the characters.
   """
-  texts = list(texts)
+  texts = list(parts.learnable(texts, parts.NOT_CHINESE))
   more = [*BLANKS] if blanks else []
   size -= len(more)
   normalize = text.normalizer().normalize_str
@@ -179,6 +193,7 @@ def train_wordpiece(
 CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded as parts of longer words
 CHINESE = re.compile(f'[{CJK}]')
 WORDS = re.compile(f'[{CJK}]|[^ {CJK}]+')
+ENDLESS = re.compile('[A-Za-z0-9]{102,}')
 ASCII_PARTS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')  # BERT sets every ASCII sign apart
 
 
@@ -188,6 +203,11 @@ def assemble(ids: dict[str, int], text: BertText) -> tokenizers.Tokenizer:
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.decoder = decoders.WordPiece(prefix='##', cleanup=True)
   return tokenizer
+
+
+def shorter(text: str) -> str:
+  """A text with the same ids: a word of more than 100 letters is unknown, whatever the others are."""
+  return ENDLESS.sub(lambda match: match[0][:101], text) if len(text) > parts.LONGEST else text
 
 
 def check(pieces: list[str]) -> dict[str, int]:
@@ -200,22 +220,17 @@ def check(pieces: list[str]) -> dict[str, int]:
   if len(set(pieces)) < len(pieces):
     twice = [piece for piece, count in Counter(pieces).items() if count > 1]
     raise TokenizerError(
-        f'expected a WordPiece vocabulary of distinct pieces; {len(twice)} occur more than once: {twice[:5]}.')
+        f'expected a WordPiece vocabulary of distinct pieces; {len(twice)} occur more than once: {brief(twice[:5])}.')
   return {piece: i for i, piece in enumerate(pieces)}
 
 
 def guess_text(file: epath.Path, pieces: list[str]) -> BertText:
   """Normalisation from the config beside the vocabulary, else from the case of its pieces."""
   lowercase = not any(piece.lower() != piece for piece in pieces if not piece.startswith('['))
-  config = file.parent / CONFIG
-  if not config.exists():
-    return BertText(lowercase)
-  try:
-    said = json.loads(config.read_text())
-    return BertText(
-        said.get('do_lower_case', lowercase), said.get('strip_accents'), said.get('tokenize_chinese_chars', True))
-  except (ValueError, AttributeError) as error:
-    raise TokenizerError(f'{config} is damaged: {error}') from error
+  with understood(file.parent / CONFIG, 'the configuration of a tokenizer', TokenizerError):
+    said = read_config(file.parent)
+    strip = None if said.get('strip_accents') is None else option(said, 'strip_accents', False)
+    return BertText(option(said, 'do_lower_case', lowercase), strip, option(said, 'tokenize_chinese_chars', True))
 
 
 def frequent(counts: Counter, coverage: float, limit: int) -> list[str]:

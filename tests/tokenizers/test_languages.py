@@ -62,12 +62,12 @@ def test_other_libraries_get_the_same_ids(trained, tmp_path):
 
 
 def test_others_are_refused(trained, tmp_path):
-  with pytest.raises(TokenizerError, match='xx_XX is no language of mBART, which has ar_AR'):
+  with pytest.raises(TokenizerError, match="'xx_XX' is no language of mBART, which has ar_AR"):
     LanguagePieces(trained.model, 'xx_XX')
   with pytest.raises(TokenizerError, match='begins with <unk>, <s> and </s>'):
     LanguagePieces(tokenizers.train_sentencepiece(TEXTS, 70).model)
   trained.save(tmp_path)
   (tmp_path / 'tokenizer_config.json').write_text(json.dumps({'tokenizer_class': 'MBart50Tokenizer'}))
   assert vocabulary.load(tmp_path) is None
-  with pytest.raises(TokenizerError, match='class MBart50Tokenizer, whose ids are others'):
+  with pytest.raises(TokenizerError, match="class 'MBart50Tokenizer', whose ids are others"):
     tokenizers.load(tmp_path)

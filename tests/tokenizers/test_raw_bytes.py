@@ -73,5 +73,5 @@ def test_what_transformers_writes(tmp_path):
   file.write_text('{"tokenizer_class": "T5Tokenizer"}')
   with pytest.raises(TokenizerError, match='no tokenizer in'):
     tokenizers.load(tmp_path)
-  with pytest.raises(TokenizerError, match='class T5Tokenizer, which has a vocabulary'):
+  with pytest.raises(TokenizerError, match="class 'T5Tokenizer', which has a vocabulary"):
     tokenizers.load(file)

@@ -158,7 +158,7 @@ def test_a_bare_vocabulary_tells_its_case(tmp_path):
     (b'[PAD]\n[UNK]\n[CLS]\nthe\n', r'lacks \[SEP\], \[MASK\] among its 4 pieces'),
     ('\n'.join([*SPECIALS, 'the', 'a', 'the']).encode(), r"1 occur more than once: \['the'\]"),
     (b'', 'lacks'),
-    (b'\xff\xfe\x00', 'expected UTF-8'),
+    (b'\xff\xfe\x00', 'is not UTF-8 text'),
 ])
 def test_bad_vocabulary(tmp_path, content, message):
   (tmp_path / 'vocab.txt').write_bytes(content)
