@@ -68,6 +68,8 @@ def opened(file: epath.Path) -> Iterator[Opened]:
     with storage.explained(file, 'read', SourceError):
       packed = stack.enter_context(storage.open_text(file))
     unpack = {'.gz': gzip.open, '.xz': lzma.open}.get(file.suffix.lower())
+    if unpack and not packed.peek(1):
+      raise SourceError(f'{file}: damaged or cut off: it is empty')
     unpacked: Any = stack.enter_context(unpack(packed)) if unpack else packed
     beginning, failure = look(unpacked)
     if not unpack or not failure:
