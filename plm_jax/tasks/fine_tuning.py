@@ -15,6 +15,7 @@ Every task is rows of texts, what stands around which is the model's form (`form
 """
 from collections.abc import Mapping, Sequence
 import dataclasses
+import math
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -57,6 +58,10 @@ class RowTask(Objective):
   language: float = 0.5
   """lambda, factor of the language-modelling loss; 0: none, as an encoder-decoder needs it, which reads what it would
   predict"""
+
+  def __post_init__(self):
+    if self.classes < 2 or not 0 <= self.language < math.inf:
+      raise ConfigError(f'classes are 2 or more and language is a factor, got {self.classes} and {self.language}')
 
   @property
   def head(self) -> str:
@@ -159,12 +164,15 @@ def fine_tune(
   """-> the model with the head of the task, and of a decoder three tokens more where its tokenizer has none to build
   rows with. optim: the form's, as its paper or its code has it, where none is given.
 
-  Rows are as long as the longest one needs. Raises ConfigError for a model without a tokenizer, fewer examples than a
-  batch, examples that are not of the task, and a language-modelling loss of a model that reads what it would predict.
+  Rows are as long as the longest one needs. Raises ConfigError for a model without a form (`form_of`) or a tokenizer,
+  fewer examples than a batch, examples that are not of the task, and a language-modelling loss of a model that reads
+  what it would predict.
   """
+  form = form_of(trained.model)
+  if epochs < 1 or batch < 1:
+    raise ConfigError(f'epochs and batch are at least 1, got {epochs} and {batch}')
   if len(examples) < batch:
     raise ConfigError(f'there are {len(examples)} examples, fewer than the {batch} of a batch')
-  form = form_of(trained.model)
   if task.language and not form.language:
     raise ConfigError('an encoder-decoder reads the rows that it would have to predict: give the task language=0')
   trained = prepared(trained, seed)
@@ -187,7 +195,13 @@ def fine_tune(
 
 
 def predict(trained: Trained, task: RowTask, examples: Sequence[Example], batch: int = 32) -> Any:
-  """-> probabilities [N, C] of labels or answers; of tagging a list of those of each example's words [W, C]."""
+  """-> probabilities [N, C] of labels or answers; of tagging a list of those of each example's words [W, C].
+
+  Raises ConfigError for a model that has not learned the task, for no examples, and for some that are not of the task.
+  """
+  if f'heads_{task.head}' not in trained.params or batch < 1 or not examples:
+    raise ConfigError("a prediction takes a model with the task's head, which fine_tune gives it, and examples: got "
+                      f'heads {sorted(trained.heads)}, {len(examples)} examples, batches of {batch}')
   data = encode(trained, task, examples)
   model = WithHeads(trained.model.backbone(), {task.head: task.heads(trained.model)[task.head]})
 
@@ -213,8 +227,10 @@ def prepared(trained: Trained, seed: int = 0) -> Trained:
 
 
 def encode(trained: Trained, task: RowTask, examples: Sequence[Example]) -> dict[str, np.ndarray]:
-  tokenizer: Any = trained.tokenizer
   form: Decoded | BothSides = form_of(trained.model)
+  if trained.tokenizer is None:
+    raise ConfigError('the checkpoint has no tokenizer, which makes rows of texts')
+  tokenizer = trained.tokenizer
   data = task.arrays(examples, tokenizer, form.around(tokenizer), trained.model.max_length or LONGEST)
   # Columns that no row fills cost as much as others.
   longest = -(-int(data['segments'].sum(1).max()) // 8) * 8

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import numpy as np
 
+from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.layers.heads import ExtractClasses, SummaryClasses
@@ -100,8 +101,15 @@ SPECIALS = ('bos', 'sep', 'cls')  # what start, delimiter and extract are, where
 
 
 def form_of(model: Any) -> Decoded | BothSides:
-  """The form for a model with this configuration."""
-  return BothSides() if isinstance(model, EncoderDecoderConfig) else Decoded()
+  """The form for a model with this configuration. Raises ConfigError for one that takes labelled text in neither."""
+  if isinstance(model, EncoderDecoderConfig):
+    return BothSides()
+  if isinstance(model, DecoderConfig) and not model.types:
+    return Decoded()
+  kind = 'a GLM, which is asked by a blank (plm_jax.tasks.cloze)' if isinstance(model, DecoderConfig) else (
+      f'an encoder ({type(model).__name__})')
+  raise ConfigError(f"rows of labelled text are made as GPT has them, for a decoder, or as BART has them, for an "
+                    f'encoder-decoder; the model is {kind}')
 
 
 def found(tokenizer: Tokenizer) -> Ids:

@@ -14,6 +14,7 @@ import math
 from plm_jax.config import ConfigError
 from plm_jax.data import sources
 from plm_jax.tasks.scoring import Scorer, strided
+from plm_jax.tokenizers import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +26,9 @@ class Perplexity:
   tokens: int
   """predicted: all but the first of each text, which is its start or else given"""
   words: int
-  """between white space"""
+  """between white space, of which a part is predicted"""
   bytes: int
-  """of UTF-8"""
+  """of UTF-8, of the characters of which a part is predicted"""
 
   @property
   def per_token(self) -> float:
@@ -51,7 +52,7 @@ def perplexity(scorer: Scorer, texts: Iterable[str], length: int = 0, stride: in
 
   length: tokens in a window, the last predicted one included; 0: as many as the model reads. stride: tokens between the
   beginnings of windows; 0: half of the length. Raises ConfigError for a window that is too long, a stride that leaves
-  tokens out, and texts without a token.
+  tokens out, and texts without a token to predict.
   """
   texts = [text for text in texts if text.strip()]
   if not texts:
@@ -59,6 +60,9 @@ def perplexity(scorer: Scorer, texts: Iterable[str], length: int = 0, stride: in
   # Without a start the first token is given, not predicted, as transformers has it.
   begin = scorer.begin(1)
   ids = [[*begin, *some] for some in scorer.tokenizer.encode_batch(texts)]
+  predicted = texts if begin else [behind_first(scorer.tokenizer, text) for text in texts]
+  if max(map(len, ids)) < 2:
+    raise ConfigError('there is no token to predict: without a start, the first token of each text is given')
   length = length or scorer.length or max(map(len, ids))
   stride = stride or max(1, length // 2)
   if scorer.length and length > scorer.length + 1:
@@ -69,7 +73,13 @@ def perplexity(scorer: Scorer, texts: Iterable[str], length: int = 0, stride: in
   spans = list(itertools.chain.from_iterable(strided(some, 1, length, stride) for some in ids))
   return Perplexity(
       -sum(logprob for logprob, _ in scorer.predict(spans)), sum(len(span.ids) - span.first for span in spans),
-      sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts))
+      sum(len(text.split()) for text in predicted), sum(len(text.encode()) for text in predicted))
+
+
+def behind_first(tokenizer: Tokenizer, text: str) -> str:
+  """The text from the character on at which its second token begins."""
+  _, _, places = tokenizer.encode_places([text])
+  return text[int(places[1]):] if len(places) > 1 else ''
 
 
 def texts_of(source: str) -> list[str]:

@@ -12,6 +12,7 @@ from plm_jax.config import ConfigError
 from plm_jax.layers.heads import SummaryClasses
 from plm_jax.layers.stack import StackConfig
 from plm_jax.learner import Trained
+from plm_jax.models import deberta_v2, xlnet
 from plm_jax.optim import OptimConfig
 from plm_jax.tasks.fine_tuning import Example, RowTask, encode, fine_tune, predict, prepared
 from plm_jax.tasks.forms import row
@@ -72,6 +73,32 @@ def test_examples_of_another_task():
     task_arrays(RowTask('tagging'), Example(('a', 'b'), (1,)))
   with pytest.raises(ConfigError, match='the longest example has 9 tokens, the model takes 8'):
     task_arrays(RowTask('tagging'), Example(tuple('abcdefg'), (1,) * 7))
+
+
+@pytest.mark.parametrize(('config', 'kind'), [
+    (tiny.config(), r'an encoder \(EncoderConfig\)'), (deberta_v2.v3_small(), r'an encoder \(DebertaConfig\)'),
+    (xlnet.base(), r'an encoder \(XLNetConfig\)'),
+    (DecoderConfig(vocab=96, block=tiny.block(), types=8), r'a GLM, which is asked by a blank')],
+    ids=['bert', 'deberta', 'xlnet', 'glm'])
+@pytest.mark.parametrize('language', [0, 0.5])
+def test_models_without_a_form_are_refused(config, kind, language):
+  """With language=0 a BERT was trained in GPT's form without a word."""
+  model = Trained('a', config, {}, {}, TOKENIZER)
+  task, refused = RowTask(language=language), f'^rows of labelled text .* the model is {kind}'
+  with pytest.raises(ConfigError, match=refused):
+    fine_tune(model, task, [Example(('a',))] * 2, batch=2)
+  with pytest.raises(ConfigError, match=refused):
+    encode(model, task, [])
+
+
+def test_settings_that_cannot_be(trained):
+  for change in (dict(classes=1), dict(language=-1), dict(language=float('nan'))):
+    with pytest.raises(ConfigError, match='classes are 2 or more and language is a factor'):
+      RowTask(**change)
+  with pytest.raises(ConfigError, match='epochs and batch are at least 1, got 0 and 32'):
+    fine_tune(trained, RowTask(), [], 0)
+  with pytest.raises(ConfigError, match=r'got heads \[\], 1 examples'):
+    predict(trained, RowTask(), [Example(('a',))])
 
 
 def test_tags_stand_at_the_first_token_of_each_word():

@@ -15,6 +15,7 @@ from plm_jax.learner import Trained
 from plm_jax.tasks import scoring
 from plm_jax.tasks.perplexity import perplexity, texts_of
 from plm_jax.tasks.scoring import Scorer
+from plm_jax.tokenizers import train_byte_bpe
 from plm_jax.tokenizers.contract import Vocab
 from tests.tasks.test_scoring import Letters
 
@@ -48,6 +49,22 @@ def test_windows_do_not_matter_to_a_model_of_pairs():
   assert whole.nats == pytest.approx(-sum(odds[a, b] for a, b in itertools.pairwise(ids)), rel=1e-6)
   for length, stride in ((40, 20), (7, 2), (150, 149)):
     assert perplexity(scorer(table=table), [text], length, stride).nats == pytest.approx(whole.nats, rel=1e-6)
+
+
+def test_what_is_given_is_not_counted():
+  """Without a start, the first token of each text is not predicted: neither are its bytes, nor a word that ends there.
+  One of a single token has nothing to predict."""
+  tokenizer = train_byte_bpe(['The cat', 'The é'] * 9, 290, layout='gpt2')
+  pieces = [[tokenizer.pieces[i] for i in tokenizer.encode(text)] for text in ('The cat', 'The', 'cThe', '日')]
+  assert pieces[0][:2] == ['The', '▁cat'] and pieces[1] == ['The'] and pieces[2] == ['c', 'The'] and len(pieces[3]) == 3
+  size = tokenizer.vocab.size
+  uniform = lambda params, batch: jnp.zeros((*batch['positions'].shape, size))
+  found = perplexity(Scorer(uniform, None, tokenizer, 8, start=False), ['The cat', 'The', 'cThe', '日'])
+  # ' cat'; nothing; 'The', a part of a word; a character that is predicted in part.
+  assert (found.tokens, found.bytes, found.words) == (1 + 0 + 1 + 2, 4 + 0 + 3 + 3, 1 + 0 + 1 + 1)
+  assert found.per_byte == pytest.approx(size ** (4 / 10)) and found.per_word == pytest.approx(size ** (4 / 3))
+  with pytest.raises(ConfigError, match='there is no token to predict'):
+    perplexity(Scorer(uniform, None, tokenizer, 8, start=False), ['The'])
 
 
 def test_bytes_are_of_utf8():
@@ -88,6 +105,9 @@ class Squares:
 
   def encode_batch(self, texts):
     return [[(7 * i * i + 3 * i) % 52 for i in range(int(text))] for text in texts]
+
+  def encode_places(self, texts):
+    return None, None, np.arange(int(texts[0]))
 
 
 @pytest.mark.parametrize(('length', 'stride', 'nats'), [
