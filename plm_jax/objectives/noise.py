@@ -2,6 +2,8 @@
 import jax
 import jax.numpy as jnp
 
+# Choices that follow each other in one turn of a loop: each is so little work that the turns themselves cost more.
+UNROLL = 4
 
 def example_keys(key, windows, duplicates: int = 0):
   """-> keys [B], a function of (key, corpus, index, epoch) and of nothing else.
@@ -61,7 +63,7 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
     taken = jnp.where(free, before[jnp.minimum(start + units_taken, size)] - before[start], 0)
     return (chosen | (span & free), left - taken), None
 
-  (chosen, _), _ = jax.lax.scan(visit, (jnp.zeros(size, bool), number), (order, wanted))
+  (chosen, _), _ = jax.lax.scan(visit, (jnp.zeros(size, bool), number), (order, wanted), unroll=UNROLL)
   return jnp.where(units > 0, chosen[jnp.maximum(ordinal - 1, 0)], False)
 
 
@@ -89,7 +91,7 @@ def draw_spans(key, words, number, lengths: tuple[float, ...], tries: int, whole
     spent = chosen.sum() + jnp.cumsum(span & ~chosen)
     return chosen | (span & ((spent[last] if whole else spent) <= number)), None
 
-  return jax.lax.scan(add, jnp.zeros(size, bool), (anchors, wanted))[0]
+  return jax.lax.scan(add, jnp.zeros(size, bool), (anchors, wanted), unroll=UNROLL)[0]
 
 
 def draw_lengths(key, lengths: tuple[float, ...], shape: tuple[int, ...]):

@@ -152,12 +152,14 @@ class PermutationLM(Objective):
     starts = words[place] != jnp.where(at > 0, words[jnp.roll(place, 1)], 0)
     bounds = jnp.stack([jnp.stack([jnp.zeros_like(first), first]), jnp.stack([first, size])])
     bounds = jnp.where(backward, size - bounds[:, ::-1], bounds)
-    chosen = jnp.zeros(tokens.shape, bool)
-    for part, inside, wanted, (begin, end) in zip(
-        keys[:2], (text & ~second, text & second), (number, others), bounds, strict=True):
-      span_key, fill_key = jax.random.split(part)
-      spans = self.spans(span_key, starts, begin, end, wanted, most)[place] & inside
-      chosen |= spans | noise.choose_tokens(fill_key, inside & ~spans, wanted - spans.sum())
+
+    def choose(key, inside, wanted, bounds):
+      span_key, fill_key = jax.random.split(key)
+      spans = self.spans(span_key, starts, *bounds, wanted, most)[place] & inside
+      return spans | noise.choose_tokens(fill_key, inside & ~spans, wanted - spans.sum())
+
+    parts = jnp.stack([text & ~second, text & second])
+    chosen = jax.vmap(choose)(keys[:2], parts, jnp.stack([number, others]), bounds).any(0)
 
     orders = jax.vmap(lambda k: jax.random.permutation(k, min(self.order, tokens.shape[0])))(
         jax.random.split(keys[2], 2))
