@@ -61,6 +61,7 @@ from plm_jax.data import cuts, records
 from plm_jax.data.cuts import ASSEMBLIES, Assembly, Cuts, Rule, offsets
 from plm_jax.data.records import RecordsError, Split
 from plm_jax.data.shards import REQUESTS, File, Shards, foreign_id, ranges
+from plm_jax.errors import option
 
 Batch = dict[str, np.ndarray]
 
@@ -92,7 +93,9 @@ class Windows:
     self.assembly: Assembly = assembly
     self.meta = records.read_meta(folder)
     if not self.meta.tokens(split):
-      raise RecordsError(f'the records in {folder} have no text in their {split!r} split: there is nothing to read.')
+      raise RecordsError(
+          f'the records in {folder} have no text in their {split!r} split: there is nothing to read. Were they one '
+          f'document? Put blank lines between documents, or give {option("documents=lines")}, and prepare them again')
     cache = storage.cache_folder() / 'windows' / cuts.key(self.meta.digest, str(self.folder))
     self._shards = Shards(self.folder, self.meta, split, cache)
     self._document_offsets = offsets([shard.documents for shard in self._shards.entries])

@@ -75,3 +75,36 @@ def test_damaged_files_are_named(tmp_path):
   (tmp_path / 'c.txt').write_text('x')
   with pytest.raises(SourceError, match=r'rows are read from \.jsonl, \.tsv'):
     rows(f'{tmp_path}/c.txt')
+
+
+def test_tables_with_commas_and_endings_in_capitals(tmp_path):
+  (tmp_path / 'a.CSV').write_text('sentence,label\n"One, or\ntwo",1\n\nThree,0\n')
+  assert [d.paragraphs for d in documents(f'task:sst2:{tmp_path}/a.CSV')] == [
+      ['positive', 'sst2 sentence: One, or\ntwo'], ['negative', 'sst2 sentence: Three']]
+  (tmp_path / 'b.JSONL').write_text('{"sentence": "x", "label": 0}\n')
+  assert len(rows(f'{tmp_path}/b.JSONL')) == 1
+
+
+@pytest.mark.parametrize(('content', 'message'), [
+    ('{"sentence": "x", "label": ' + '7' * 5000 + '}', r'a\.jsonl:1: not JSON: Exceeds the limit'),
+    ('[' * 200_000, r'a\.jsonl:1: .*not JSON'),
+    ('{"sentence": "\\ud800", "label": 1}', r"a\.jsonl:1: the column 'sentence' is to be a text"),
+])
+def test_rows_that_cannot_be_are_named_or_left_out(tmp_path, content, message):
+  (tmp_path / 'a.jsonl').write_text(f'{content}\n{{"sentence": "x", "label": 1}}\n')
+  with pytest.raises(SourceError, match=message):
+    list(documents(f'task:sst2:{tmp_path}/a.jsonl'))
+  tally = Tally()
+  assert len(list(documents(f'task:sst2:{tmp_path}/a.jsonl', Reading(on_error='skip'), tally))) == 1
+  assert tally.skipped == 1
+
+
+def test_squad_that_cannot_be_is_one_line(tmp_path, monkeypatch):
+  for content in (b'{"data": 7}', b'{"data": ' + b'[' * 5000 + b']' * 5000 + b'}', gzip.compress(b'x')):
+    (tmp_path / 'a.json').write_bytes(content)
+    with pytest.raises(SourceError, match=r'a\.json'):
+      rows(f'{tmp_path}/a.json')
+  monkeypatch.setattr('plm_jax.storage.LIMIT', 5)
+  (tmp_path / 'a.json').write_text('{"data": []}')
+  with pytest.raises(SourceError, match='which is read as a whole'):
+    rows(f'{tmp_path}/a.json')

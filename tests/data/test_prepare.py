@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import kill_prepare
 from plm_jax import errors, storage, tokenizers
-from plm_jax.data import encode, prepare, records, sources
+from plm_jax.data import encode, prepare, records, sources, workers
 from plm_jax.data.prepare import PrepareConfig
 
 WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house', 'tree', 'sky', 'sea']
@@ -456,3 +456,13 @@ def test_options_of_before_have_the_fingerprint_of_before(config):
   found = {prepare.fingerprint(replace(config, **changes), None) for changes in (
       {}, {'workers': 3}, {'text_field': 'body'}, {'documents': 'lines'})}
   assert len(found) == 3
+
+
+def test_a_worker_that_dies_is_one_line():
+  with pytest.raises(workers.WorkerError, match=r'a worker process died\. If memory was short'):
+    die()
+
+
+def die():
+  with workers.pool(1) as pool:
+    pool.submit(os._exit, 3).result()
