@@ -116,7 +116,11 @@ def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
   if tally.lined:
     print(f'{tally.lined[0]} has no blank line: every line of it is a document. '
           f'{option("documents=files")} makes one of each file instead', flush=True)
-  with storage.explained(folder, 'written', records.RecordsError), lock.Lock(folder, 'prepare', wait=True) as held:
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(storage.explained(folder, 'written', records.RecordsError))
+    if not storage.remote(folder):
+      folder.mkdir(parents=True, exist_ok=True)
+    held = stack.enter_context(lock.Lock(folder, 'prepare', wait=True))
     journal_lib.clear_drafts(folder)
     if meta := finished(config, folder, tokenizer, source):
       return meta
