@@ -50,15 +50,15 @@ def prove(scratch: pathlib.Path, kills: int, documents: int, full_disk: bool, dr
   print(f'undisturbed: {seconds:.1f} s, {len(expected)} files', flush=True)
   wrong = 0
   for workers in (1, 4):
-    done = 0
+    done = rounds = 0
     while done < kills:
-      folder = f'torn-{workers}-{done}'
+      folder, rounds = f'torn-{workers}-{rounds}', rounds + 1
       while done < kills and kill(scratch, folder, workers, draw.uniform(0.2, 1) * seconds):
         done += 1
         print(f'kill {done} with {workers} workers: {len(digests(scratch / folder))} files', flush=True)
       run(scratch, folder, workers)
       wrong += compare(scratch / folder, expected)
-      seconds *= 1 if done >= kills else 0.9  # it ended before it was killed
+      seconds *= 1 if done >= kills else 0.8  # it ended before it was killed
   if full_disk:
     wrong += fill(scratch, expected)
   print(f'{2 * kills} kills, {wrong} folders differ or are not clean')

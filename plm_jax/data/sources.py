@@ -25,11 +25,11 @@ from etils import epath
 from plm_jax import storage
 from plm_jax.data import embedded, formats
 from plm_jax.data.formats import Document, Reading, split_text
-from plm_jax.data.lines import OnError, SourceError, Tally, decode, lines, opened, report
+from plm_jax.data.lines import OnError, SourceError, Tally, decode, lines, numbered, opened, report
 from plm_jax.errors import outside
 
 __all__ = ['Document', 'OnError', 'Reading', 'SourceError', 'Tally', 'characters', 'documents', 'files', 'fingerprint',
-           'lines', 'report', 'size']
+           'lines', 'report', 'size', 'texts']
 
 X = TypeVar('X')
 Y = TypeVar('Y')
@@ -59,6 +59,20 @@ def documents(source: str, reading: Reading = Reading(), tally: Tally | None = N
     with opened(file) as text:
       yield from formats.documents(text, reading, tally, len(found) == 1)
     tally.bytes = done + length
+
+
+def texts(source: str) -> Iterator[str]:
+  """Every file of plain text, whole as it stands; of what is not, every document, its paragraphs joined by newlines."""
+  if source == 'embedded' or source.startswith(('tfds:', TASK)):
+    yield from ('\n'.join(document.paragraphs) for document in documents(source))
+    return
+  for file in files(source):
+    with opened(file) as found:
+      if formats.format_of(found) is formats.text_documents:
+        yield '\n'.join(line for _, line in numbered(found, 'refuse', Tally()))
+      else:
+        for document in formats.documents(found, Reading(), Tally(), alone=True):
+          yield '\n'.join(document.paragraphs)
 
 
 def files(source: str) -> list[epath.Path]:

@@ -83,11 +83,5 @@ def behind_first(tokenizer: Tokenizer, text: str) -> str:
 
 
 def texts_of(source: str) -> list[str]:
-  """The texts of files: each whole as it stands, .gz and .xz read through; of .jsonl every line's field 'text'.
-
-  `embedded` and `tfds:NAME` give their documents, paragraphs joined by newlines. Raises SourceError.
-  """
-  if source == 'embedded' or source.startswith('tfds:') or '.jsonl' in source:
-    return ['\n'.join(document.paragraphs) for document in sources.documents(source)]
-  return ['\n'.join(line for _, line in sources.lines(file, 'refuse', sources.Tally()))
-          for file in sources.files(source)]
+  """The texts of files, see `sources.texts`. Raises SourceError."""
+  return list(sources.texts(source))

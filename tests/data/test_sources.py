@@ -160,6 +160,12 @@ def test_tfds(tmp_path):
   assert sources.fingerprint(f'tfds:{folder}') != sources.fingerprint(f'tfds:{folder}:test')
   with pytest.raises(SourceError, match=r'tfds:.*nosuch'):
     read(f'tfds:{folder}:nosuch')
+  with pytest.raises(SourceError, match=r"has no feature 'body', only \['text'\]"):
+    read(f'tfds:{folder}', field='body')
+  with open(f'{folder}/prose-test.tfrecord-00000-of-00001', 'r+b') as file:
+    file.write(b'damage')
+  with pytest.raises(SourceError, match=r'^tfds:.*:test: .*corrupted record'):
+    read(f'tfds:{folder}:test')
   with pytest.raises(SourceError, match='tfds:no_such_data_set'):
     read('tfds:no_such_data_set')
 
@@ -308,3 +314,22 @@ def test_what_tfds_raises_is_one_line(tmp_path, monkeypatch):
   monkeypatch.setattr(tfds, 'builder', offline)
   with pytest.raises(SourceError, match=r'^tfds:wiki40b/en: no way to storage\.googleapis\.com$'):
     read('tfds:wiki40b/en')
+
+
+def test_whole_texts(tmp_path):
+  for name, content in (('a.txt', 'One.\n\n Two.\n'), ('b.JSONL', '{"text": "Three.\\nFour."}\n'), ('c_00', WIKI)):
+    (tmp_path / name).write_text(content)
+  assert list(sources.texts(str(tmp_path))) == [
+      'One.\n\n Two.', 'Three.\nFour.', *('\n'.join(article) for article in ARTICLES)]
+
+
+def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):
+  path = tmp_path / 'a.txt'
+  path.write_text('x')
+
+  def denied(path):
+    raise PermissionError(13, 'Permission denied', str(path))
+
+  monkeypatch.setattr(sources.storage, 'open_text', denied)
+  with pytest.raises(SourceError, match=r'a\.txt cannot be read: .*: Permission denied'):
+    read(path)
