@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import jax
 import tyro
 
-from plm_jax import blanks, convert, errors, fill_mask, generate, learner, reachable, storage
+from plm_jax import blanks, convert, errors, fill_mask, generate, learner, reachable, storage, verify
 from plm_jax.config import ConfigError
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.windows import Assembly, Windows
@@ -259,13 +259,23 @@ def text_to_text_command(
     print(f'predictions in {output}')
 
 
+def verify_command(folder: tyro.conf.Positional[str]) -> None:
+  """Reads all of a folder of token records and says what is not as it was written; exit status 1 if anything is not.
+
+  Args:
+    folder: of token records, local or gs://
+  """
+  if not verify.verify(folder):
+    sys.exit(1)
+
+
 def main() -> None:
   with errors.shown():
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(sys.argv[1:]), 'read'))
     tyro.extras.subcommand_cli_from_dict({
         'prepare': prepare_command, 'rows': rows_command, 'fill-mask': fill_mask_command, 'export': export_command,
         'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
-        'text-to-text': text_to_text_command})
+        'text-to-text': text_to_text_command, 'verify': verify_command})
 
 
 if __name__ == '__main__':

@@ -9,14 +9,14 @@ will be, most of it a hole: a run of one epoch fills it up, a look at a few wind
 shards, their checksums [S], 0 of those that are not there yet, then `CUT`s of all windows, and is never trusted: what
 does not fit its checksum, or the shard, is made again.
 """
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
 import dataclasses
 import hashlib
 import logging
 import pathlib
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from etils import epath
 import numpy as np
@@ -52,12 +52,21 @@ class Rule:
   def __str__(self) -> str:
     return '-'.join(map(str, (self.assembly, self.length, *(self.room or ()))))
 
+  @classmethod
+  def parse(cls, text: str) -> 'Rule':
+    """The inverse of str. Raises ValueError."""
+    name, length, *room = text.split('-')
+    assembly: Assembly = ASSEMBLIES[ASSEMBLIES.index(name)]
+    if len(room) != 2 * (assembly == 'examples'):
+      raise ValueError(text)
+    return cls(assembly, int(length), (int(room[0]), int(room[1])) if room else None)
+
   def count(self, sentences: Callable[[], np.ndarray], shard: Shard) -> tuple[int, int]:
     """(windows of a shard, examples in it that are too long for one)."""
     if not shard.tokens:
       return 0, 0
     if self.assembly == 'packed':
-      return -(-shard.tokens // self.length), 0
+      return self.packed(shard), 0
     if self.room:
       targets, specials = self.room
       some = sides(sentences(), shard)
@@ -65,6 +74,10 @@ class Rule:
       return len(cut_examples(some, self.length, *self.room)), int(clipped)
     _, pieces, heads = chain(sentences(), shard.tokens, self.length, self.assembly)
     return int(pieces[heads].sum()), 0
+
+  def packed(self, shard: Shard) -> int:
+    """Windows of a shard under 'packed', where sentences do not matter."""
+    return -(-shard.tokens // self.length)
 
   def cut(self, sentences: np.ndarray, shard: Shard) -> np.ndarray:
     """sentences [S] of `records.SENTENCE` -> where windows of a shard begin [W] of `CUT`."""
@@ -96,20 +109,12 @@ class Cuts:
     start, stop = self.offsets[number:number + 2]
     if not self._known[number]:
       found = self._cuts[start:stop]
-      if not self._crcs[number] or not self._sound(number, found):
+      if not self._crcs[number] or not sound(found, self._crcs[number], self.shards.entries[number]):
         if self._crcs[number]:
           logger.warning('%s is damaged: the windows of %s are cut again', self._path, self.shards.entries[number].name)
         self._make(number)
       self._known[number] = True
     return self._cuts[start:stop]
-
-  def _sound(self, number: int, cuts: np.ndarray) -> bool:
-    entry = self.shards.entries[number]
-    if checksums.crc(memoryview(cuts).cast('B')) != self._crcs[number]:
-      return False
-    starts, sentences = cuts['start'].astype(np.int64), cuts['sentence'].astype(np.int64)
-    return (starts[0] == sentences[0] == 0 and starts[-1] < entry.tokens and sentences[-1] < entry.sentences
-            and (np.diff(starts) > 0).all() and (np.diff(sentences) >= 0).all())
 
   def _make(self, number: int) -> None:
     cuts = self.rule.cut(self.shards.sentences(number), self.shards.entries[number])
@@ -118,13 +123,13 @@ class Cuts:
       raise RecordsError(f'{self.name}.json in {self.homes[0]} or {self.homes[1]} counts {stop - start} windows in '
                          f'{self.shards.entries[number].name}, which has {len(cuts)}: delete it, and it is made again.')
     content = cuts.tobytes()
-    if self._path:
+    if path := self._path:
       try:
-        with self._path.open('r+b') as file:
-          file.seek(self._crcs.nbytes + start * CUT.itemsize)
+        with path.open('r+b') as file:
+          file.seek(len(self._known) * CRC.itemsize + start * CUT.itemsize)
           file.write(content)
-          file.seek(number * self._crcs.itemsize)
-          file.write(np.array(checksums.crc(content), self._crcs.dtype))  # behind what it is of
+          file.seek(number * CRC.itemsize)
+          file.write(np.array(checksums.crc(content), CRC).tobytes())  # once there is what it is of
         return
       except OSError:  # a full disk, say: memory has to do
         known, before = np.flatnonzero(self._known), self._cuts
@@ -135,8 +140,7 @@ class Cuts:
 
   def _open(self, memory: bool = False) -> None:
     """The file of cuts, on a disk that takes it, or else a stretch of memory, which is there once it is used."""
-    shards, windows = len(self._known), int(self.offsets[-1])
-    size = shards * CRC.itemsize + windows * CUT.itemsize
+    size = file_size(self.offsets)
     self._path = None
     for home in [] if memory else self.homes[self.shards.remote:]:
       path = pathlib.Path(home) / f'{self.name}.cuts'
@@ -149,8 +153,7 @@ class Cuts:
         break
     else:
       content = np.zeros(size, np.uint8)
-    self._crcs = content[:shards * CRC.itemsize].view(CRC)
-    self._cuts = content[shards * CRC.itemsize:].view(CUT)
+    self._crcs, self._cuts = parts(content, self.offsets)
 
   def stored_counts(self) -> tuple[list[int], int] | None:
     """Windows of every shard, and examples that are too long, as somebody has counted them for these records."""
@@ -160,20 +163,10 @@ class Cuts:
         if not path.exists():
           continue
         try:
-          return self.read_counts(path)
+          return read_counts(path, self.shards.entries)
         except Expected as error:
           logger.warning('%s; it is made again', error)
     return None
-
-  def read_counts(self, path: epath.Path) -> tuple[list[int], int]:
-    stored = checksums.unseal(storage.read_text(path), path, RecordsError)
-    windows, clipped = stored.get('windows'), stored.get('clipped')
-    right = isinstance(windows, list) and len(windows) == len(self.shards) and type(clipped) is int and all(
-        type(count) is int and bool(entry.tokens) <= count <= entry.tokens
-        for count, entry in zip(windows, self.shards.entries, strict=True))
-    if not right:
-      raise RecordsError(f'{path} does not count the windows of these records')
-    return windows, clipped
 
   def count(self) -> tuple[list[int], int]:
     """`stored_counts`, made, and stored where that is possible. Of much text by one process at a time."""
@@ -201,6 +194,39 @@ class Cuts:
       return
     with ThreadPoolExecutor(REQUESTS) as pool:
       yield from pool.map(one, numbers)
+
+
+def read_counts(path: epath.Path, entries: Sequence[Shard]) -> tuple[list[int], int]:
+  """Windows of every shard, and examples that are too long. Raises RecordsError for what cannot be that."""
+  stored = checksums.unseal(storage.read_text(path, error=RecordsError), path, RecordsError)
+  windows: Any = stored.get('windows')
+  clipped: Any = stored.get('clipped')
+  right = isinstance(windows, list) and len(windows) == len(entries) and type(clipped) is int and all(
+      type(count) is int and bool(entry.tokens) <= count <= entry.tokens
+      for count, entry in zip(windows, entries, strict=True))
+  if not right:
+    raise RecordsError(f'{path} does not count the windows of these records')
+  return windows, clipped
+
+
+def file_size(offsets: np.ndarray) -> int:
+  """Bytes of a file of cuts. offsets [S + 1]: windows before each shard."""
+  return (len(offsets) - 1) * CRC.itemsize + int(offsets[-1]) * CUT.itemsize
+
+
+def parts(content: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The bytes of a file of cuts -> its checksums [S], its cuts [W]."""
+  split = (len(offsets) - 1) * CRC.itemsize
+  return content[:split].view(CRC), content[split:].view(CUT)
+
+
+def sound(cuts: np.ndarray, crc: int, entry: Shard) -> bool:
+  """Whether these may be the cuts of a shard."""
+  if checksums.crc(cuts.tobytes()) != crc:
+    return False
+  starts, sentences = cuts['start'].astype(np.int64), cuts['sentence'].astype(np.int64)
+  return bool(starts[0] == sentences[0] == 0 and starts[-1] < entry.tokens and sentences[-1] < entry.sentences
+              and (np.diff(starts) > 0).all() and (np.diff(sentences) >= 0).all())
 
 
 def key(*content: str) -> str:

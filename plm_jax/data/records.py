@@ -109,7 +109,7 @@ def read_meta(folder: epath.PathLike) -> Meta:
   text = storage.read_text(path, error=RecordsError)
   fields = checksums.unseal(text, path, RecordsError, sealed=False)
   number = fields.get('format')
-  if number not in (1, FORMAT):
+  if type(number) is not int or number not in (1, FORMAT):
     raise RecordsError(f'{path} is of format {number!r}; this version reads formats 1 and 2. Prepare again.')
   if number == FORMAT:
     checksums.unseal(text, path, RecordsError)
@@ -197,6 +197,8 @@ def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
   if storage.remote(path):
     return storage.read_bytes(path, max(file_size(dtype, length), storage.LIMIT), RecordsError)
   with missing(path), open(path, 'rb') as file:
+    if (size := os.fstat(file.fileno()).st_size) > file_size(dtype, length) + HEADER:
+      raise truncated(path, dtype, length, size)
     return file.read()
 
 
@@ -272,6 +274,16 @@ def check(path: str, entry: Shard, sentences: np.ndarray) -> None:
     raise RecordsError(
         f'record shard {path} is damaged: its sentences do not divide the {entry.tokens} tokens and {entry.documents} '
         f'documents of records.json. {MEND}')
+
+
+def foreign_id(path: str, largest: int, vocab: int) -> RecordsError:
+  return RecordsError(f'record shard {path} holds the id {largest}, but the vocabulary of its records has {vocab} ids: '
+                      'it belongs to others. Prepare the records again.')
+
+
+def blocks(dtype: np.dtype, length: int) -> int:
+  """Of a file of `length` items, in how many it is verified."""
+  return -(-file_size(dtype, length) // checksums.BLOCK)
 
 
 FILE_NAME = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}')  # no path leaves the folder

@@ -11,16 +11,16 @@ that fit together.
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 import functools
+import itertools
 import os
 import pathlib
-from typing import Any
 
 from etils import epath
 import numpy as np
 
 from plm_jax import storage
 from plm_jax.data import checksums, records
-from plm_jax.data.records import HEADER, Meta, RecordsError, Shard, Split, damaged, file_size, truncated
+from plm_jax.data.records import HEADER, Meta, RecordsError, Shard, Split, blocks, damaged, file_size, truncated
 
 OPEN = 20  # shards that are open at once, of two descriptors each
 SMALL = 1 << 25  # bytes of a split that is verified, or copied from a bucket, as a whole
@@ -38,7 +38,11 @@ class Shards:
     self.remote = storage.remote(folder)
     self.small = sum(self.token_bytes(entry) + 8 * entry.sentences for entry in self.entries) <= SMALL
     self.cache = cache
+    self._opening = next(OPENINGS)
     self._sound = [False] * len(self.entries)
+
+  def check(self) -> None:
+    """What can be said of all shards before the first is used: that their files are there, and, of little text, all."""
     # Damage is found before the first step. A bucket would have to be asked for every file, so there it is found later.
     if not self.remote:
       for entry in self.entries:
@@ -70,7 +74,7 @@ class Shards:
     wanted = []
     for number in numbers:
       entry = self.entries[number]
-      kinds = [('.sentences', records.SENTENCE, entry.sentences)]
+      kinds: list[tuple[str, np.dtype, int]] = [('.sentences', records.SENTENCE, entry.sentences)]
       if entry.blocks_crc is not None:
         kinds.append(('.crc', CRC, blocks(self.dtype, entry.tokens) + blocks(records.SENTENCE, entry.sentences)))
       if self.small:
@@ -97,15 +101,9 @@ class Shards:
   def open(self, number: int) -> 'Opened':
     entry = self.entries[number]
     self.fetch([number])
-    place = self.copy if self.remote else self.path
-    files = [place(entry, '.sentences')]
-    if entry.blocks_crc is not None:
-      files.append(place(entry, '.crc'))
-    if not self.remote or self.small:
-      files.append(place(entry, ''))
-    stamps = tuple(map(stamp, files))
+    path = self.copy(entry, '') if self.remote else self.path(entry, '')
     remote = self.path(entry, '') if self.remote and not self.small else ''
-    opened = open_shard(place(entry, ''), entry, self.dtype, stamps, remote)
+    opened = open_shard(self._opening, path, entry, self.dtype, remote)
     if entry.blocks_crc is None and not self._sound[number]:
       records.check(self.path(entry, '.sentences'), entry, opened.sentences.data)
       self._sound[number] = True
@@ -188,17 +186,18 @@ class RemoteFile:
 
 
 @functools.lru_cache(OPEN)
-def open_shard(path: str, entry: Shard, dtype: np.dtype, stamps: Any, remote: str) -> Opened:
-  """path: of the file of tokens, on a disk; remote: in a bucket, if they are there alone. stamps: which files they are,
-  so that others under their names are not taken for them."""
+def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: str) -> Opened:
+  """opening: of records, a number of its own: what another has seen may be other files. path: of the file of tokens, on
+  a disk; remote: in a bucket, if they are there alone."""
   stem = path.removesuffix('.npy')
   crcs_of_tokens = crcs_of_sentences = None
   if entry.blocks_crc is not None:
-    content = records.read_file(f'{stem}.crc.npy', CRC, 0)
+    split = blocks(dtype, entry.tokens)
+    length = split + blocks(records.SENTENCE, entry.sentences)
+    content = records.read_file(f'{stem}.crc.npy', CRC, length)
     if checksums.crc(content) != entry.blocks_crc:
       raise damaged(f'{stem}.crc.npy')
-    split = blocks(dtype, entry.tokens)
-    crcs = records.array_of(f'{stem}.crc.npy', content, CRC, split + blocks(records.SENTENCE, entry.sentences))
+    crcs = records.array_of(f'{stem}.crc.npy', content, CRC, length)
     crcs_of_tokens, crcs_of_sentences = crcs[:split], crcs[split:]
   sentences = File(f'{stem}.sentences.npy', records.SENTENCE, entry.sentences, crcs_of_sentences)
   if remote:
@@ -226,23 +225,7 @@ def verify_whole(shards: Shards, number: int, entry: Shard) -> None:
     tokens = opened.tokens.read(0, entry.tokens)
   records.check(opened.sentences.path, entry, opened.sentences.data)
   if entry.tokens and (largest := int(tokens['token'].max())) >= shards.vocab:
-    raise foreign_id(shards.path(entry, ''), largest, shards.vocab)
-
-
-def foreign_id(path: str, largest: int, vocab: int) -> RecordsError:
-  return RecordsError(f'record shard {path} holds the id {largest}, but the vocabulary of its records has {vocab} ids: '
-                      'it belongs to others. Prepare the records again.')
-
-
-def stamp(path: str) -> tuple[int, int, int]:
-  with records.missing(path):
-    found = os.stat(path)
-  return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def blocks(dtype: np.dtype, length: int) -> int:
-  """Of a file of `length` items, in how many it is verified."""
-  return -(-file_size(dtype, length) // checksums.BLOCK)
+    raise records.foreign_id(shards.path(entry, ''), largest, shards.vocab)
 
 
 def has_size(path: str, size: int) -> bool:
@@ -260,3 +243,4 @@ def ranges(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 CRC = np.dtype('<u4')
+OPENINGS = itertools.count()

@@ -52,6 +52,7 @@ except that no separator token is put between documents here: special tokens are
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 import itertools
+from typing import Any
 
 from etils import epath
 import numpy as np
@@ -60,7 +61,7 @@ from plm_jax import storage
 from plm_jax.data import cuts, records
 from plm_jax.data.cuts import ASSEMBLIES, Assembly, Cuts, Rule, offsets
 from plm_jax.data.records import RecordsError, Split
-from plm_jax.data.shards import REQUESTS, File, Shards, foreign_id, ranges
+from plm_jax.data.shards import REQUESTS, File, Shards, ranges
 from plm_jax.errors import option
 
 Batch = dict[str, np.ndarray]
@@ -98,6 +99,7 @@ class Windows:
           f'document? Put blank lines between documents, or give {option("documents=lines")}, and prepare them again')
     cache = storage.cache_folder() / 'windows' / cuts.key(self.meta.digest, str(self.folder))
     self._shards = Shards(self.folder, self.meta, split, cache)
+    self._shards.check()
     self._document_offsets = offsets([shard.documents for shard in self._shards.entries])
     self._cuts = Cuts(self._shards, split, Rule(assembly, length, room), self.meta.digest)
     if len(self) >= 1 << 31:
@@ -159,7 +161,7 @@ class Windows:
     if tokens.max(initial=0) >= self.meta.vocab:
       row = np.flatnonzero((tokens >= self.meta.vocab).any(1))[0]
       entry = self._shards.entries[np.searchsorted(self._cuts.offsets, index[row], 'right') - 1]
-      raise foreign_id(self._shards.path(entry, ''), int(tokens[row].max()), self.meta.vocab)
+      raise records.foreign_id(self._shards.path(entry, ''), int(tokens[row].max()), self.meta.vocab)
     word_starts = (raw['flags'] & records.WORD).astype(bool)
     for starts in (sentence_starts, segment_starts, word_starts):
       starts[:, 0] = True
@@ -193,10 +195,10 @@ class Windows:
     # One request for each run of windows that follow each other: that is why the order of reading comes in blocks.
     gap = np.append(False, start[1:] > stop[:-1])
     runs = list(groups(shard, gap))
-    files = {number: self._shards.open(number).tokens for number in np.unique(shard).tolist()}
+    files: dict[int, Any] = {number: self._shards.open(number).tokens for number in np.unique(shard).tolist()}
 
     def request(rows: slice) -> np.ndarray:
-      return files[shard[rows.start]].read(start[rows.start], stop[rows.stop - 1])
+      return files[int(shard[rows.start])].read(int(start[rows.start]), int(stop[rows.stop - 1]))
 
     with ThreadPoolExecutor(REQUESTS) as pool:
       for rows, tokens in zip(runs, pool.map(request, runs), strict=True):
