@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.architectures.decoder import empty_cache, extend
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.checkpoint import CheckpointError
 from plm_jax.config import ConfigError
 from plm_jax.fill_mask import heldout_blanks
@@ -19,6 +20,7 @@ from plm_jax.generation.decoder import DecoderSteps
 from plm_jax.generation.search import GenerationConfig, Ids
 from plm_jax.learner import Trained
 from plm_jax.objectives.glm import end_of_text
+from plm_jax.prompts import check
 from plm_jax.report import Blank
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import BLANKS, Vocab
@@ -43,6 +45,7 @@ def fill(
   and for options that one text a blank has no use for.
   """
   vocab = checked(trained).vocab
+  check(prompts, 'give a text with a [MASK] where something is to be written')
   config = config or GenerationConfig(max_new=min(64, trained.model.types - 1))
   if config.number > 1 or config.stop:
     raise ConfigError('a blank is filled once, up to its end: leave number and stop out')
@@ -55,7 +58,7 @@ def fill(
     open_ = [row for row, some in enumerate(blanks) if len(some) > number]
     asked = [texts[row]._replace(filled=(*texts[row].filled, (blanks[row][number], ()))) for row in open_]
     steps, ids, params, batch = prepare(trained, asked, config)
-    found = jax.device_get(engine.run(steps, params, batch, config, ids, seed + number))
+    found = jax.device_get(engine.run(steps, params, batch, config, ids, (seed + number) % (1 << 32)))
     for row, tokens, length in zip(open_, found['tokens'][:, 0], found['lengths'][:, 0], strict=True):
       written = [token for token in tokens[:length].tolist() if token not in ids.ends]
       texts[row] = texts[row]._replace(filled=(*texts[row].filled, (blanks[row][number], written)))
@@ -69,6 +72,9 @@ def score(trained: Trained, asked: Sequence[tuple[str, str]], rows: int = 64) ->
   rows: as many are read together. Raises as `fill`, and ConfigError for a prompt with another number of blanks.
   """
   tokenizer = checked(trained)
+  check([text for pair in asked for text in pair], 'give pairs of a prompt and what may stand in its blank')
+  if rows < 1:
+    raise ConfigError(f'rows are read at least one at a time, got {rows}')
   vocab, space = tokenizer.vocab, ' ' if tokenizer.spaced else ''
   laid = []
   for prompt, words in asked:
@@ -153,6 +159,7 @@ def prepare(trained: Trained, texts: Sequence[Text], config: GenerationConfig):
 def continuation(trained: Trained, prompt: str) -> Text:
   """A text whose rest is the blank, which it may end with."""
   vocab = checked(trained).vocab
+  check([prompt])
   ids = encode(trained, prompt, ended=False)
   if ids[-1] not in masks(vocab):
     ids.append(vocab.mask if vocab.gmask < 0 else vocab.gmask)
@@ -202,10 +209,13 @@ def fitting(trained: Trained, length: int, blank: int) -> int:
 
 def checked(trained: Trained) -> Tokenizer:
   if 'lm' not in trained.heads or not getattr(trained.model, 'types', 0):
-    raise CheckpointError('the model is no GLM: it has no places in blanks, or no language-modelling head')
+    does = 'answers' if isinstance(trained.model, EncoderDecoderConfig) else 'continues'
+    raise CheckpointError('the model is no GLM: ' + (
+        f'it {does} texts, by `python -m plm_jax generate`, and fills no blanks' if 'lm' in trained.heads else
+        'it has no language-modelling head'))
   if not trained.tokenizer:
     raise CheckpointError('the model has no tokenizer: blanks cannot be filled without it')
-  if lacking := [name for name, role in BLANKS.items() if role in ('sop', 'eop')
-                 and getattr(trained.tokenizer.vocab, role) < 0]:
+  needed = {'[CLS]': 'cls', '[MASK]': 'mask', **{name: role for name, role in BLANKS.items() if role in ('sop', 'eop')}}
+  if lacking := [name for name, role in needed.items() if getattr(trained.tokenizer.vocab, role) < 0]:
     raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: it is not that of a GLM')
   return trained.tokenizer

@@ -12,6 +12,7 @@ from plm_jax.config import ConfigError
 from plm_jax.data.windows import Windows
 from plm_jax.layers.heads import WithHeads
 from plm_jax.learner import Trained
+from plm_jax.prompts import check
 from plm_jax.report import Blank
 from plm_jax.tokenizers import Tokenizer
 
@@ -21,17 +22,23 @@ Candidates = list[tuple[str, float]]  # pieces and their probabilities, likelies
 def fill(trained: Trained, prompts: Sequence[str], top: int = 5) -> list[list[Candidates]]:
   """Prompts with [MASK] -> for each prompt, for each [MASK] in it, the `top` pieces with their probabilities.
 
-  Raises CheckpointError for a model without the masked language model head or a tokenizer, ConfigError for a prompt
-  without [MASK] or too long for the model.
+  Raises CheckpointError for a model without the masked language model head or a tokenizer with [MASK] and what stands
+  around texts, ConfigError for no prompt, and for one without [MASK] or too long for the model.
   """
   config, tokenizer = trained.model, trained.tokenizer
   if 'mlm' not in trained.heads or not tokenizer:
     lacking = 'tokenizer' if 'mlm' in trained.heads else 'masked language model head'
-    raise CheckpointError(f'the model has no {lacking}: blanks cannot be filled without it')
+    instead = '; `python -m plm_jax generate` has it write texts' if 'lm' in trained.heads else ''
+    raise CheckpointError(f'the model has no {lacking}: blanks cannot be filled without it{instead}')
+  if lacking := [f'[{role.upper()}]' for role in ('mask', 'cls', 'sep') if getattr(tokenizer.vocab, role) < 0]:
+    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: blanks cannot be filled without it')
+  check(prompts, 'give a sentence with a [MASK] where a word is to be guessed')
+  if top < 1:
+    raise ConfigError(f'top is 1 or more, got {top}')
   rows = [encode(config, tokenizer, prompt) for prompt in prompts]
   # One compiled shape for all prompts of a call: a power of two that holds the longest.
   length = max(16, 1 << (max(map(len, rows)) - 1).bit_length())
-  tokens = np.full((len(rows), length), tokenizer.vocab.pad, np.int32)
+  tokens = np.full((len(rows), length), max(tokenizer.vocab.pad, 0), np.int32)
   segments = np.zeros_like(tokens)
   for number, row in enumerate(rows):
     tokens[number, :len(row)], segments[number, :len(row)] = row, 1

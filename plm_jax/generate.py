@@ -22,6 +22,7 @@ from plm_jax.learner import Trained
 from plm_jax.objectives.clm import boundaries
 from plm_jax.objectives.glm import end_of_text
 from plm_jax.objectives.seq2seq import SequenceToSequence, around
+from plm_jax.prompts import check
 from plm_jax.report import Sample
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
@@ -144,7 +145,7 @@ def continuations(
   given = [prompt for prompt in given for _ in range(config.number)]
   rows: list[Continuation] = [Continuation('', (), '')] * len(given)
   until = 1
-  state = engine.begin(steps, of_ids(config), ids, params, batch, seed)
+  state = engine.begin(steps, of_ids(config), ids, params, batch, engine.seed_of(seed))
   while True:
     found = search.result(config, state.search)
     tokens, lengths, going = (np.asarray(x) for x in (found['tokens'], found['lengths'], state.search['going']))
@@ -175,6 +176,10 @@ def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfi
   if 'lm' not in trained.heads or not tokenizer:
     lacking = 'tokenizer' if 'lm' in trained.heads else 'language-modelling head'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
+  check([prompt if isinstance(prompt, str) else '' for prompt in prompts])
+  if max(config.forced_first, config.forced_last) >= model.vocab:
+    raise ConfigError(f'forced_first and forced_last are ids below {model.vocab:,}, got {config.forced_first} and '
+                      f'{config.forced_last}')
   if getattr(model, 'types', 0):  # a GLM goes on in a blank at the end
     texts = [blanks.continuation(trained, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
              for prompt in prompts]

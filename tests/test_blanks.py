@@ -171,8 +171,15 @@ def test_what_cannot_be_filled():
     Cloze('{text} [MASK]', ('a', 'b')).ask({'words': 'a'})
   with pytest.raises(CheckpointError, match=r'no <\|startofpiece\|> and no <\|endofpiece\|>'):
     blanks.fill(dataclasses.replace(trained(), tokenizer=WordPiece(PIECES[:-4])), PROMPTS)
-  with pytest.raises(CheckpointError, match='no GLM'):
+  with pytest.raises(CheckpointError, match='no GLM: it continues texts, by `python -m plm_jax generate`'):
     blanks.fill(dataclasses.replace(trained(), model=dataclasses.replace(CONFIG, types=0)), PROMPTS)
+  with pytest.raises(CheckpointError, match='no GLM: it has no language-modelling head'):
+    blanks.fill(dataclasses.replace(trained(), heads={}), PROMPTS)
+  with pytest.raises(ConfigError, match=r'there is no prompt: give a text with a \[MASK\] where something is to be'):
+    blanks.fill(trained(), [])
+  for ask in (blanks.fill, lambda model, texts: blanks.score(model, [(text, 'a') for text in texts])):
+    with pytest.raises(ConfigError, match='is not UTF-8 text, at character 7'):
+      ask(trained(), ['a [MASK] b', '[MASK] \udc80'])
 
 
 def test_examples_of_a_report(monkeypatch):

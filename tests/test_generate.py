@@ -163,5 +163,5 @@ def test_command(shell, trained, tmp_path):
 def test_command_says_what_is_wrong(shell):
   assert 'there is no prompt' in shell()[1]
   assert 'prints one text' in shell('An', 'x', '--stream')[1]
-  assert 'give temperature too' in shell('An', '--top-k=3')[1]
+  assert 'is for drawing by lot: give' in shell('An', '--top-k=3')[1]
   assert 'the model takes 64' in shell('An', '--max-new=64')[1]

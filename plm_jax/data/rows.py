@@ -139,8 +139,10 @@ def choices(row: Row, *names: str) -> tuple[list[str], list[str]]:
     found, labels = [x['text'] for x in value], [x.get('label', number) for number, x in enumerate(value)]
   else:
     found, labels = value, range(len(value)) if isinstance(value, list) else ()
-  if not isinstance(found, list) or len(found) < 2 or not all(isinstance(x, str) for x in found):
+  if not isinstance(found, list) or len(found) < 2 or not all(map(is_text, found)):
     raise SourceError(f'{row.where}: expected two or more choices, got {value!r:.80}')
+  if not isinstance(labels, list | range) or len(labels) != len(found):
+    raise SourceError(f'{row.where}: expected a label for each of {len(found)} choices, got {labels!r:.80}')
   return found, [str(label) for label in labels]
 
 

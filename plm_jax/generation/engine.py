@@ -9,7 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from plm_jax.checked import shortened
+from plm_jax.errors import ConfigError
 from plm_jax.generation import search as searching
 from plm_jax.generation.search import GenerationConfig, Ids, Search
 
@@ -41,8 +44,15 @@ class State(NamedTuple):
 
 def run(steps: Steps, params, batch, config: GenerationConfig, ids: Ids, seed: int = 0) -> dict[str, jax.Array]:
   """Prompts -> `search.result`, all in one go. See `Steps.start` for the batch."""
-  state = begin(steps, config, ids, params, batch, seed)
+  state = begin(steps, config, ids, params, batch, seed_of(seed))
   return searching.result(config, advance(steps, config, ids, params, state, config.max_new).search)
+
+
+def seed_of(seed: int) -> np.uint32:
+  """A seed as `begin` takes it. Raises ConfigError for one that keys are not made of."""
+  if not 0 <= seed < 1 << 32:
+    raise ConfigError(f'a seed is from 0 to {(1 << 32) - 1}, got {shortened(seed)}')
+  return np.uint32(seed)
 
 
 def bucket(length: int, longest: int = 0) -> int:

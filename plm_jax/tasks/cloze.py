@@ -11,6 +11,7 @@ import numpy as np
 from plm_jax import blanks
 from plm_jax.config import ConfigError
 from plm_jax.learner import Trained
+from plm_jax.prompts import filled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +28,15 @@ class Cloze:
       raise ValueError(f'a verbaliser has a word for each of two or more classes, got {self.words}')
 
   def ask(self, example: Mapping[str, str]) -> str:
-    """Raises ConfigError for an example without a field that the pattern names."""
+    """Raises ConfigError for an example without a field that the pattern names, and for what is no pattern."""
     try:
-      return self.pattern.format_map(example)
+      return filled(self.pattern, example)
     except KeyError as error:
       raise ConfigError(f'the pattern {self.pattern!r} asks for {error}; the example has {sorted(example)}') from error
 
 
 def classify(trained: Trained, cloze: Cloze, examples: Sequence[Mapping[str, str]]) -> np.ndarray:
-  """-> probabilities [N, C]: those of the words in the blank, among each other."""
+  """-> probabilities [N, C]: those of the words in the blank, among each other. Raises as `blanks.score`."""
   asked = [(cloze.ask(example), word) for example in examples for word in cloze.words]
   scores = blanks.score(trained, asked).reshape(len(examples), -1)
   scores = np.exp(scores - scores.max(1, keepdims=True))

@@ -21,6 +21,7 @@ from plm_jax.config import ConfigError
 from plm_jax.data import rows as rows_lib
 from plm_jax.data.rows import Row
 from plm_jax.data.sources import SourceError
+from plm_jax.prompts import filled
 from plm_jax.tasks.scoring import Score, Scorer
 
 Normalise = Literal['sum', 'token', 'byte', 'calibrated']
@@ -68,14 +69,13 @@ class Task(abc.ABC):
     return self.header + self.gap.join([*solved, example.context])
 
   def fill(self, row: Row, **columns: str) -> str:
-    """The template with a row's columns, or those given. Raises SourceError for one that is not there."""
+    """The template with a row's columns, or those given. Raises SourceError for one that is not there, ConfigError for
+    what is no template."""
     try:
-      return self.template.format_map({**row.columns, **columns})
+      return filled(self.template, {**row.columns, **columns})
     except KeyError as error:
       raise SourceError(f'{row.where}: the template wants a column {error}, there are '
                         f'{sorted({*row.columns, *columns})}') from error
-    except (ValueError, IndexError, AttributeError) as error:
-      raise ConfigError(f'the template {self.template!r} cannot be filled: {error}') from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +98,10 @@ class MultipleChoice(Task):
       called = [str(number) for number in range(len(found))]
     else:
       found, called = rows_lib.choices(row, *self.choices)
-    question = rows_lib.text(row, *self.question).strip()
-    return Example(self.fill(row, question=question), tuple(x.strip() for x in found),
+    question, found = rows_lib.text(row, *self.question).strip(), [x.strip() for x in found]
+    if not all(found):
+      raise SourceError(f'{row.where}: a choice is empty, got {found!r:.80}')
+    return Example(self.fill(row, question=question), tuple(found),
                    rows_lib.label(row, called, *self.label), row.where)
 
 
@@ -224,7 +226,11 @@ def evaluate(
     seed: int = 0,
     normalise: Normalise | None = None,
 ) -> Result:
-  """Asks all `examples`, each behind `shots` others drawn from `pool`. Raises ConfigError for a pool too small."""
+  """Asks all `examples`, each behind `shots` others drawn from `pool`. Raises ConfigError for a pool too small, for no
+  examples, and for numbers below 0."""
+  if not examples or shots < 0 or seed < 0:
+    raise ConfigError(f'there are questions, and shots and seed are not negative, got {len(examples):,} questions, '
+                      f'{shots} and {seed}')
   prompts = [task.prompt(example, draw(pool, example, shots, seed)) for example in examples]
   pairs = [(prompt, answer(choice)) for example, prompt in zip(examples, prompts, strict=True)
            for choice in example.choices]
@@ -274,7 +280,10 @@ def draw(pool: Sequence[Example], example: Example, shots: int, seed: int) -> li
 
 
 def subset(examples: Sequence[Example], number: int, seed: int) -> list[Example]:
-  """So many of them, drawn and in their order: files are often sorted by the answer."""
+  """So many of them, drawn and in their order: files are often sorted by the answer. Raises ConfigError for a number
+  below 1 or a seed below 0."""
+  if number < 1 or seed < 0:
+    raise ConfigError(f'a limit is 1 or more and a seed not negative, got {number} and {seed}')
   chosen = np.random.default_rng(seed).permutation(len(examples))[:number]
   return [examples[place] for place in sorted(chosen)]
 

@@ -15,7 +15,6 @@ Every task is rows of texts, what stands around which is the model's form (`form
 """
 from collections.abc import Mapping, Sequence
 import dataclasses
-import math
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -23,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.checked import within
 from plm_jax.config import ConfigError
 from plm_jax.layers.heads import NextTokens, TokenClasses, WithHeads
 from plm_jax.learner import Trained
@@ -51,6 +51,8 @@ class Example:
 class RowTask(Objective):
   """What is asked of rows, and what is learned from them: the label, and of a decoder the text (L3 of GPT's paper)."""
 
+  limits = within(classes='[2, inf)')
+
   kind: Kind = 'classification'
   """how texts become rows"""
   classes: int = 2
@@ -58,10 +60,6 @@ class RowTask(Objective):
   language: float = 0.5
   """lambda, factor of the language-modelling loss; 0: none, as an encoder-decoder needs it, which reads what it would
   predict"""
-
-  def __post_init__(self):
-    if self.classes < 2 or not 0 <= self.language < math.inf:
-      raise ConfigError(f'classes are 2 or more and language is a factor, got {self.classes} and {self.language}')
 
   @property
   def head(self) -> str:

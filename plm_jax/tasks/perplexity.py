@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import math
 
+from plm_jax.checked import shortened
 from plm_jax.config import ConfigError
 from plm_jax.data import sources
 from plm_jax.tasks.scoring import Scorer, strided
@@ -57,6 +58,11 @@ def perplexity(scorer: Scorer, texts: Iterable[str], length: int = 0, stride: in
   texts = [text for text in texts if text.strip()]
   if not texts:
     raise ConfigError('there is no text to measure')
+  for text in texts:
+    try:
+      text.encode()
+    except UnicodeEncodeError as error:
+      raise ConfigError(f'the text {shortened(text, 40)} is not UTF-8, at character {error.start}') from error
   # Without a start the first token is given, not predicted, as transformers has it.
   begin = scorer.begin(1)
   ids = [[*begin, *some] for some in scorer.tokenizer.encode_batch(texts)]

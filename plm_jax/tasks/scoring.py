@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 from tqdm import tqdm
 
+from plm_jax import prompts
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.checkpoint import CheckpointError
 from plm_jax.config import ConfigError
@@ -151,6 +152,7 @@ class Scorer:
     contexts = [context.rstrip() for context, _ in pairs]
     wholes = [context + continuation for context, continuation in pairs]
     distinct = list(dict.fromkeys([*contexts, *wholes]))
+    prompts.check(distinct, 'give pairs of a context and a continuation')
     known = dict(zip(distinct, self.tokenizer.encode_batch(distinct), strict=True))
     spans = []
     for context, whole in zip(contexts, wholes, strict=True):

@@ -8,6 +8,7 @@ other words are wrong, and count as no number.
 """
 from collections.abc import Callable, Sequence
 import dataclasses
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -46,17 +47,24 @@ def evaluate(
   """Has every example of task:NAME:SOURCE answered, the first `limit` of them unless 0, `batch` at a time.
 
   length: tokens that are read of an example's inputs, special ones included. Raises SourceError, ConfigError for a
-  model that is no encoder-decoder, and what `generate` raises.
+  model that is no encoder-decoder and for numbers that cannot be, and what `generate` raises.
   """
+  if batch < 1 or limit < 0:
+    raise ConfigError(f'a batch is at least 1 and a limit not negative, got {batch} and {limit}')
   if generate.continues(trained) or not trained.tokenizer:
     raise ConfigError('tasks as text to text are for an encoder-decoder with its tokenizer')
   task = examples_lib.task_of(source)
-  asked = [example for number, example in enumerate(examples_lib.examples(source)) if not limit or number < limit]
+  asked = list(itertools.islice(examples_lib.examples(source), limit or None))
   if not asked:
     raise SourceError(f'{source} has no examples')
   length = min(length, trained.model.max_length or length)
-  before, behind, _ = around(trained.tokenizer.vocab)
+  try:
+    before, behind, _ = around(trained.tokenizer.vocab)
+  except ValueError as error:
+    raise ConfigError(str(error)) from error
   room = length - len(before) - len(behind)
+  if room < 1:
+    raise ConfigError(f'{length} tokens leave no room for text beside the {len(before) + len(behind)} around it')
   ids = trained.tokenizer.encode_batch([example.inputs for example in asked])
   texts = written(trained, [some[:room] for some in ids], config, batch)
   predictions = tuple(map(Prediction, asked, texts))
