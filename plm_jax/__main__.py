@@ -3,36 +3,54 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import json
+import shlex
 import sys
 from typing import Annotated, Literal
 
 import jax
 import tyro
 
-from plm_jax import blanks, convert, errors, fill_mask, generate, learner, reachable, storage, verify
+from plm_jax import blanks, checked, convert, errors, fill_mask, generate, learner, options, reachable, storage, verify
+from plm_jax import run as runs
 from plm_jax.config import ConfigError
-from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.data.prepare import PrepareConfig, TextConfig, prepare
 from plm_jax.data.windows import Assembly, Windows
 from plm_jax.generation.search import GenerationConfig
+from plm_jax.options import command
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks import few_shot, perplexity, scoring, text_to_text
 
 
+@command(vocab=PrepareConfig.limits['vocab'])
 def prepare_command(
     source: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
-    settings: Annotated[PrepareConfig, tyro.conf.arg(name='')] = PrepareConfig()) -> None:
+    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', vocab: int = PrepareConfig.vocab,
+    settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
   """Writes the token records of a corpus.
 
   Args:
-    source: text files, globs, folders, tfds:NAME or embedded
+    source: text files, globs, folders (local or gs://), by commas; .txt, .jsonl, .gz, .xz; tfds:NAME[:SPLIT]; embedded
     out: folder for the records, local or gs://
+    recipe: take the tokenizer and the settings of this recipe, such as gpt2_small; other options change them
+    vocab: pieces of the tokenizer to train
     settings: how
   """
+  del recipe  # its settings stand in front of the other options: see `settings_of`
   reachable.check_reachable({out: 'write'})
-  prepare(dataclasses.replace(settings, source=source), out)
+  prepare(PrepareConfig(**vars(settings), source=source, vocab=vocab), out)
   print(f'records in {out}: train on them with --data.path={out}')
 
 
+def settings_of(recipe: str) -> list[str]:
+  """Options of `prepare` for text as a recipe takes it."""
+  config = options.find_recipe(recipe).recipe('paper')
+  text = config.data.prepare
+  given = {field.name: getattr(text, field.name) for field in dataclasses.fields(text)}
+  changed = {name: value for name, value in given.items() if value != getattr(TextConfig, name)}
+  return [f'{checked.flag(name)}={value}' for name, value in {'vocab': config.model.vocab, **changed}.items()]
+
+
+@command(length='[3, 16777216]', batch='[1, 16777216]')
 def rows_command(records: tyro.conf.Positional[str], length: int = 512, batch: int = 256) -> None:
   """Prints how full rows are under each assembly, and how many rows have as many tokens as a batch of 'sentences'.
 
@@ -54,6 +72,7 @@ def rows_of(records: str, length: int, assembly: Assembly) -> tuple[int, float]:
   return len(windows), windows.meta.tokens('train') / len(windows)
 
 
+@command(top='[1, 16777216]')
 def fill_mask_command(
     run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]], top: int = 5) -> None:
   """Prints the likeliest words for every [MASK], or what a GLM writes there, [sMASK] and [gMASK] too.
@@ -63,7 +82,13 @@ def fill_mask_command(
     prompts: sentences, each with one or more [MASK]
     top: candidates to print
   """
+  if not prompts:
+    raise ConfigError('there is no prompt: give a sentence with a [MASK] where a word is to be guessed')
   trained = learner.load(run)
+  if 'lm' in trained.heads and not getattr(trained.model, 'types', 0):
+    does = 'goes on with texts' if generate.continues(trained) else 'answers texts'
+    raise ConfigError(f'{run} is a {trained.family}: it has no [MASK] and {does}, '
+                      f'`python -m plm_jax generate {shlex.quote(run)} TEXT`')
   if 'lm' in trained.heads:
     for prompt, written in zip(prompts, blanks.fill(trained, prompts), strict=True):
       print('\n  '.join([prompt, *written]))
@@ -88,6 +113,7 @@ def loaded(folder: str, mesh: MeshConfig) -> Iterator[learner.Trained]:
     yield learner.load(folder, devices)
 
 
+@command(seed=options.SEED)
 def generate_command(
     run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]] = (), file: str = '',
     stream: bool = False, seed: int = 0, mesh: MeshConfig = MeshConfig(1),
@@ -133,6 +159,7 @@ def print_continuations(
           file=sys.stderr)
 
 
+@command()
 def export_command(
     run: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
     dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same') -> None:
@@ -156,11 +183,29 @@ def export_command(
   print(f'checkpoint in {out}: {convert.family_of(source.family).read.format(folder=out)}')
 
 
+@command()
+def evaluate_command(
+    run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]] = (),
+    path: Annotated[tuple[str, ...], tyro.conf.arg(name='data.path')] = (), batches: int = 0,
+    mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints how well a run does what it has learned, on its own held-out text or on any other.
+
+  Args:
+    run: folder of a run
+    texts: corpora, as --data.path of a run takes them; of folders of records the held-out part; none: those of the run
+    path: more of them
+    batches: batches that are read of each; 0: of the run's own text as many as in its evaluations, of others all
+    mesh: devices that share the rows, and a large model
+  """
+  runs.evaluate(run, (*texts, *path), batches, mesh)
+
+
 def scorer_of(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
   devices = make_mesh(mesh)
   return scoring.of(learner.load(checkpoint, devices), start, devices)
 
 
+@command()
 def perplexity_command(
     checkpoint: tyro.conf.Positional[str], text: tyro.conf.Positional[str], length: int = 0, stride: int = 0,
     start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
@@ -181,6 +226,7 @@ def perplexity_command(
     print(f'{name:20}{value:>14,.4f}')
 
 
+@command(seed=options.SEED)
 def few_shot_command(
     checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[Literal[tuple(few_shot.TASKS)]],  # pyright: ignore
     data: str = '', pool: str = '', shots: int = 0, seed: int = 0,
@@ -227,6 +273,7 @@ def few_shot_command(
     print(f'predictions in {output}')
 
 
+@command(length='[1, 16777216]', batch='[1, 65536]')
 def text_to_text_command(
     checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], length: int = 512, batch: int = 64,
     limit: int = 0, output: str = '', mesh: MeshConfig = MeshConfig(1),
@@ -259,6 +306,7 @@ def text_to_text_command(
     print(f'predictions in {output}')
 
 
+@command()
 def verify_command(folder: tyro.conf.Positional[str]) -> None:
   """Reads all of a folder of token records and says what is not as it was written; exit status 1 if anything is not.
 
@@ -269,13 +317,22 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
     sys.exit(1)
 
 
+COMMANDS = {
+    'prepare': prepare_command, 'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command,
+    'export': export_command, 'generate': generate_command, 'perplexity': perplexity_command,
+    'few-shot': few_shot_command, 'text-to-text': text_to_text_command, 'verify': verify_command}
+
+
 def main() -> None:
+  args = sys.argv[1:]
   with errors.shown():
-    reachable.check_reachable(dict.fromkeys(reachable.paths_in(sys.argv[1:]), 'read'))
-    tyro.extras.subcommand_cli_from_dict({
-        'prepare': prepare_command, 'rows': rows_command, 'fill-mask': fill_mask_command, 'export': export_command,
-        'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
-        'text-to-text': text_to_text_command, 'verify': verify_command})
+    reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
+    if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):
+      args = ['prepare', *settings_of(recipe), *args[1:]]
+    booleans = {'start', 'stream', *options.booleans_of(TextConfig()), *options.booleans_of(GenerationConfig())}
+    with checked.later():
+      tyro.extras.subcommand_cli_from_dict(
+          COMMANDS, prog='python -m plm_jax', args=options.spelt(args, booleans), config=(tyro.conf.FlagConversionOff,))
 
 
 if __name__ == '__main__':

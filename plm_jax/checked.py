@@ -207,7 +207,7 @@ def unreadable(text: str) -> str:
 
 def shortened(value: Any, most: int = 100) -> str:
   """A value as a message can show it."""
-  if isinstance(value, numbers.Integral) and abs(value) >= 10 ** 30:
+  if isinstance(value, numbers.Integral) and abs(int(value)) >= 10 ** 30:
     return 'a number of over 30 digits'
   said = repr(value[:most] if isinstance(value, str | tuple) else value)
   said = said.encode('utf-8', 'backslashreplace').decode()

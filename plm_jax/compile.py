@@ -20,9 +20,8 @@ from jax.experimental import topologies
 from plm_jax import metrics, sharding
 from plm_jax.config import ConfigError, Experiment, Phase
 from plm_jax.hlo import Program
-from plm_jax.learner import make_learner
+from plm_jax.learner import make_learner, stand_in
 from plm_jax.step import Learner, jitted_step, sharded_init, window_shapes
-from plm_jax.tokenizers.contract import Vocab
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +83,7 @@ def compile_run(config: Experiment) -> list[Report]:
   mesh = sharding.make_mesh(config.mesh, devices)
   for phase in config.train.phases:
     sharding.check_batch(phase.batch, config.train.accumulate, mesh)
-  # Ids of special tokens change no shape.
-  pad = max(config.model.padding, 0)
-  vocab = config.model.vocab
-  learner = make_learner(config, Vocab(vocab, pad, unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,
-                                       smask=10, sentinel=vocab - 1, sentinels=1000, language=11))
+  learner = make_learner(config, stand_in(config))
   print(f'{config.name} on {config.topology}: {len(devices)} x {kind}, mesh '
         f'{" x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())}, compiled by '
         f'{", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "libtpu"))}')

@@ -193,7 +193,7 @@ def check(config: Experiment) -> None:
   warmup, length = config.optim.warmup, config.train.steps
   if config.optim.clock == 'tokens':
     length = sum(steps * tokens for steps, tokens in config.train.pace)
-  if warmup > length and config.optim.schedule != 't5':
+  if warmup > length and config.mode == 'train' and config.optim.schedule != 't5':
     raise ConfigError(f'--optim.warmup is {warmup:,} {config.optim.clock}, and the run has {length:,}: its learning '
                       'rate would never reach --optim.peak')
   if marks := config.objective.blanks(config.model):
@@ -272,7 +272,7 @@ def obstacles(old: Experiment, new: Experiment, done: int) -> list[str]:
     return others
   if past(old.train.phases, done) != past(new.train.phases, done):
     return [*others, *course, f'{done:,} steps are done, whose rows these phases would change']
-  if not np.array_equal(*(rates(config, done) for config in (old, new))):
+  if not np.array_equal(rates(old, done), rates(new, done)):
     return [*others, *course, f'{done:,} steps are done, whose learning rate this would change']
   return others
 
@@ -326,18 +326,19 @@ def built(value: Any, where: str, path: str) -> Any:
   if not isinstance(value.get('is'), str):
     raise ConfigError(f'{place} is without a class: {checked.shortened(value)}')
   module, _, name = value['is'].partition(':')
+  called = checked.shortened(value['is'])[1:-1]
   if not module.startswith('plm_jax.'):
-    raise ConfigError(f'{place} names the class {value["is"]}, which is not one of plm_jax')
+    raise ConfigError(f'{place} names the class {called}, which is not one of plm_jax')
   try:
     cls = getattr(importlib.import_module(module), name)
   except (ImportError, AttributeError, ValueError) as error:
-    raise ConfigError(f'{place}: this version of plm_jax has no {value["is"][:100]}') from error
+    raise ConfigError(f'{place}: this version of plm_jax has no {called}') from error
   if not isinstance(cls, type) or not issubclass(cls, Checked) or not dataclasses.is_dataclass(cls):
-    raise ConfigError(f'{place}: {value["is"]} is not a configuration')
+    raise ConfigError(f'{place}: {called} is not a configuration')
   fields = {key: built(item, where, f'{path}.{key}') for key, item in value.items() if key != 'is'}
   known = {f.name: f for f in dataclasses.fields(cls)}
   if unknown := set(fields) - set(known):
-    raise ConfigError(f'{place}: {name} has no field {sorted(unknown)} in this version of plm_jax')
+    raise ConfigError(f'{place}: {name} has no field {checked.shortened(sorted(unknown))} in this version of plm_jax')
   missing = [key for key, field in known.items() if field.default is dataclasses.MISSING
              and field.default_factory is dataclasses.MISSING and key not in fields]
   if missing:

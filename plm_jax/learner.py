@@ -194,6 +194,13 @@ def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
   return config, tokenizer, shapes(config, learner).params
 
 
+def stand_in(config: Experiment) -> Vocab:
+  """A vocabulary for shapes alone: ids of special tokens change none."""
+  size = config.model.vocab
+  return Vocab(size, max(config.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,
+               smask=10, sentinel=size - 1, sentinels=getattr(config.objective, 'sentinels', 1000), language=11)
+
+
 def shapes(config: Experiment, learner: Learner, rows: int = 2):
   """The shapes of a run's state, with their logical axes. Raises ConfigError where the options make no model."""
   try:

@@ -1,37 +1,42 @@
 """From a recipe and a command line to a run: what every file of `experiments/` calls."""
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
+import pathlib
 import platform
 import shlex
+import subprocess
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from etils import epath
 import jax
 from jax.experimental import multihost_utils
 import tyro
 
-from plm_jax import blanks, errors, fill_mask, generate, hosts, reachable, report, storage
+from plm_jax import blanks, checked, errors, fill_mask, generate, hosts, options, preflight, reachable, report, storage
 from plm_jax import config as config_lib
 from plm_jax.compile import compile_run
-from plm_jax.config import Experiment, Scale
+from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
 from plm_jax.data import embedded
 from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
+from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 from plm_jax.layers.dense import count
-from plm_jax.learner import Trained, meet, tokenizer_of
+from plm_jax.learner import Trained, meet, read_config, tokenizer_of
 from plm_jax.lock import Lock
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.report import Blank, Sample
-from plm_jax.sharding import make_mesh
+from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tokenizers import Tokenizer, load
 from plm_jax.train import Result, evaluate_run, train
 
 # Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
 FETCHED = 8 << 30  # bytes
+EVERY = 1 << 20  # batches: more than any text for evaluation has
 
 
 class Shown(NamedTuple):
@@ -52,16 +57,16 @@ def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = Non
 
 def parse(recipe: Callable[[Scale], Experiment], args: Sequence[str]) -> Experiment:
   """The recipe at the scale that the arguments name, with the fields that they change."""
-  scale = next((value for value in map(scale_of, args, [*args[1:], '']) if value), 'paper')
-  if scale not in ('paper', 'laptop', 'test'):
-    sys.exit(f'error: --scale is paper, laptop or test, not {scale!r}')
-  return tyro.cli(Experiment, default=recipe(scale), args=args, description=recipe.__doc__ or '',
-                  config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
-
-
-def scale_of(arg: str, following: str) -> str:
-  """The scale has to be known before the defaults of everything else are."""
-  return arg.removeprefix('--scale=') if arg.startswith('--scale=') else following if arg == '--scale' else ''
+  # The scale has to be known before the defaults of everything else are.
+  scale: Any = options.value_of('--scale', list(args)) or 'paper'
+  if scale not in get_args(Scale):
+    raise ConfigError(f'--scale is paper, laptop or test, got {checked.shortened(scale)}')
+  default, module = recipe(scale), recipe.__module__
+  with checked.later():  # by `check`, which knows the names of options
+    return tyro.cli(
+        Experiment, default=default, args=options.spelt(args, options.booleans_of(default)),
+        prog=options.program(module), description=sys.modules[module].__doc__ or recipe.__doc__ or '',
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
 
 
 def run(config: Experiment) -> Result | None:
@@ -78,6 +83,7 @@ def run(config: Experiment) -> Result | None:
   if config.mode != 'prepare':
     config = meet(config)
   if config.mode == 'train':
+    preflight.check_size(config)
     hosts.check_shared(config.folder)
     with hosts.owned(config.folder) as lock:
       return trained(config, lock)
@@ -85,14 +91,14 @@ def run(config: Experiment) -> Result | None:
   if config.mode == 'prepare':
     say('\n'.join(map(str, folders)))
     return None
-  for name, value in evaluate_run(config, folders, tokenizer).items():
-    say(f'{name}: {value:.4f}')
+  tell(evaluate_run(config, folders, tokenizer))
   return None
 
 
 def trained(config: Experiment, lock: Lock) -> Result:
   """The run, from its text to its report. lock: of its folder."""
   folders, tokenizer = corpora(config)
+  preflight.check_prompts(config, tokenizer)
   mesh = make_mesh(config.mesh)
   say(f'{config.name}: {config.train.steps:,} steps on {mesh.size} x {mesh.devices.flat[0].device_kind}, '
       f'output in {config.folder}')
@@ -119,11 +125,16 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
 
   Process 0 goes first; where the others do not see its disk, they prepare the same bytes on their own.
   """
-  folders = hosts.in_turn('records', lambda: prepared(config))
-  return folders, load(folders[0] / 'tokenizer')
+  own = preflight.run_tokenizer(config) if config.mode == 'evaluate' else None
+  folders = hosts.in_turn('records', lambda: prepared(config, own))
+  tokenizer = own or load(folders[0] / 'tokenizer')
+  if not own:
+    preflight.check_kind(config, folders[0], tokenizer)
+  return folders, tokenizer
 
 
-def prepared(config: Experiment) -> list[epath.Path]:
+def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
+  """own: the tokenizer of the run that is evaluated, with which all records have to be made."""
   text, folders = dataclasses.asdict(config.data.prepare), []
   if config.warm_start and not text['tokenizer'] and (found := tokenizer_of(config.warm_start)):
     # In our own form, whatever form a checkpoint has it in.
@@ -137,11 +148,36 @@ def prepared(config: Experiment) -> list[epath.Path]:
     if not (folder / 'records.json').exists():
       settings = PrepareConfig(**text, source=source, vocab=config.model.vocab)
       folder = records_folder(settings)
+      if own and not preflight.made_with(own, folder):  # as the run itself would have
+        settings = dataclasses.replace(settings, tokenizer=str(storage.path_of(config.folder) / 'tokenizer'))
+        folder = records_folder(settings)
       prepare(settings, folder)
+    elif own and not preflight.made_with(own, folder):
+      raise RecordsError(f'the records in {folder} were made with another tokenizer than that of the run in '
+                         f'{config.folder}, whose losses would mean nothing: give the text itself')
     folders.append(folder)
     # Corpora that are mixed share the tokenizer of the first.
     text['tokenizer'] = text['tokenizer'] or str(folder / 'tokenizer')
   return folders
+
+
+def tell(values: Mapping[str, float]) -> None:
+  for name, value in values.items():
+    say(f'{name}: {value:.4f}')
+
+
+def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints the held-out losses of the run in `folder`, on its own text or, all of them, on `texts`."""
+  config = read_config(folder)
+  data, train_config = config.data, config.train
+  if texts:
+    data = dataclasses.replace(data, path=tuple(texts), weights=(),
+                               prepare=dataclasses.replace(data.prepare, heldout=0.0))
+  if texts or batches:
+    train_config = dataclasses.replace(train_config, eval_batches=(batches or EVERY) * len(data.path))
+  run(dataclasses.replace(
+      config, mode='evaluate', topology='', output=folder, data=data, train=train_config, mesh=mesh,
+      hosts=HostsConfig(), prompts=()))
 
 
 def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:
@@ -170,12 +206,14 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
   headline |= {
       'Steps': f'{result.step:,}',
       'Tokens seen': f'{sum(p.steps * p.length * p.batch for p in config.train.phases):,}',
+      'Times the text was read': f'{result.epochs:.{1 if result.epochs >= 1 else 3}f}',
       'Parameters': f'{parameters:,}',
       'Duration of this process': f'{result.seconds / 60:.1f} min',
   }
   environment = {
       'Command': shlex.join(['python', *sys.argv]), 'Finished': time.strftime('%F %T %Z'),
       'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}', 'Python': platform.python_version(),
+      'plm_jax': own_version(),
       **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}
   path = report.write_report(config.folder, report.Summary(
       title=config.name, headline=headline, blanks=cards, samples=samples, config=config_lib.to_json(config),
@@ -193,6 +231,20 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
     if of:
       prompt = shlex.quote(prompts[0] if prompts else kind)
       print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {prompt}')
+
+
+def own_version() -> str:
+  """The version that is installed, and the commit where the code lies in a git checkout."""
+  said = []
+  with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    said.append(importlib.metadata.version('plm_jax'))
+  home = pathlib.Path(__file__).parents[1]
+  with contextlib.suppress(OSError, subprocess.SubprocessError):
+    if (home / '.git').exists():
+      asked = ['git', '-C', str(home), 'describe', '--always', '--dirty', '--abbrev=12']
+      commit = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+      said.append(f'commit {commit}')
+  return ', '.join(said) or 'unknown'
 
 
 def say(text: str) -> None:

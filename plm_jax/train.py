@@ -19,6 +19,7 @@ from plm_jax import hosts, metrics, sharding, storage
 from plm_jax.checkpoint import CheckpointError, Checkpoints, restore_params
 from plm_jax.config import Experiment, Phase
 from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
+from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.errors import Expected
 from plm_jax.evaluate import evaluator
@@ -44,6 +45,7 @@ class Result:
   finished: bool  # False: stopped by a signal, to be continued
   seconds: float
   heldout: dict[str, float]  # of the last evaluation
+  epochs: float = 0.0  # how often the text was read, on average
 
 
 def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer, lock: Lock | None = None) -> Result:
@@ -72,7 +74,7 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
     make_state, shapes, layout = sharded_init(learner, pipelines[0].batch(0, slice(1)), mesh)
     # 1. Resume this run. 2. Start: warm, or from scratch.
     if (step := resumed_step(config, checkpoints)) is not None:
-      same_run(config, checkpoints.meta(step), tokenizer)
+      same_run(config, checkpoints.meta(step), tokenizer, step)
       state = checkpoints.restore(step, shapes, layout)
     else:
       state = make_state()
@@ -114,7 +116,9 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
     if not heldout and not stopped:  # the run had finished before
       heldout = evaluate(state.params, heldout_stream(config, records, config.train.phases[-1], mesh))
     log.close()
-    return Result(int(state.step), state.params, not stopped, time.time() - started, heldout)
+    epochs = sum(phase.steps * phase.batch / sum(map(len, pipeline.corpora))
+                 for phase, pipeline in zip(config.train.phases, pipelines, strict=True))
+    return Result(int(state.step), state.params, not stopped, time.time() - started, heldout, epochs)
 
 
 def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> dict[str, float]:
@@ -172,18 +176,23 @@ def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[
 def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
   length = config.objective.window(phase.length)
   room = config.objective.room
-  return [Windows(folder, 'heldout', length, config.data.assembly, room) for folder in records]
+  # Text that somebody wants a run evaluated on is not held out from anything.
+  whole = [config.mode == 'evaluate' and not read_meta(folder).heldout for folder in records]
+  return [Windows(folder, 'train' if all_of_it else 'heldout', length, config.data.assembly, room)
+          for folder, all_of_it in zip(records, whole, strict=True)]
 
 
-def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer) -> None:
-  """Raises CheckpointError unless the checkpoint is of a run with this configuration and tokenizer."""
-  changed = config_lib.differences(config_lib.from_json(meta['config']), config)
+def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer, step: int) -> None:
+  """Raises CheckpointError unless this configuration and tokenizer can go on from the checkpoint of `step`."""
+  old = config_lib.from_json(meta['config'], f'the checkpoint of step {step} in {config.folder}')
+  changed = config_lib.obstacles(old, config, step)
   if meta['tokenizer'] != tokenizer.hash:
     changed.append(f'tokenizer: {meta["tokenizer"][:12]} -> {tokenizer.hash[:12]}')
   if changed:
     raise CheckpointError(
         f'{config.folder} holds checkpoints of a run with another configuration, so this one cannot go on from them. '
-        'Give --output another folder, or the old values. Changed:\n  ' + '\n  '.join(changed))
+        'Give the old values, or --output another folder, with --warm-start='
+        f'{config.folder} to begin with its parameters. Changed:\n  ' + '\n  '.join(changed))
 
 
 def not_finite(config: Experiment, pipelines: Sequence[Pipeline], done: int, streak: int) -> TrainingError:

@@ -8,14 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import bert_base
 from plm_jax import __main__ as cli
-from plm_jax import convert, fill_mask, generate, learner, train
+from plm_jax import convert, fill_mask, generate, learner, options, train
 from plm_jax.config import Experiment, Phase
 from plm_jax.generation.search import GenerationConfig
 from plm_jax.run import run
 
-RECIPES = sorted(path.stem for path in pathlib.Path(bert_base.__file__).parent.glob('*.py') if path.stem != '__init__')
+RECIPES = [*options.recipes()]
 
 
 @pytest.fixture(scope='module')

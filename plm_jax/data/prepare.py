@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from typing import Literal
+from typing import Literal, get_args
 
 from etils import epath
 import numpy as np
@@ -77,11 +77,21 @@ class TextConfig(Checked):
     if self.newlines and self.segmenter != 'none':
       return (f'{option("newlines")} is for language models, {option("segmenter")} for masks of whole words: give one '
               'of them')
+    if not self.tokenizer and self.layout not in (known := layouts(self.kind)):
+      return (f'{option("layout")} is {" or ".join(known)} with {option("kind")}={self.kind}, got {self.layout}: it is '
+              'the layout of other tokenizers')
     return None
 
   @property
   def reading(self) -> formats.Reading:
     return formats.Reading(self.on_error, self.text_field, self.documents)
+
+
+def layouts(kind: str) -> tuple[str, ...]:
+  """Those that a kind of tokenizer can have."""
+  if kind.startswith('sentencepiece'):
+    return get_args(tokenizers.Layout)
+  return {'wordpiece': ('bert', 'glm'), 'byte-bpe': ('bert', 'gpt2')}.get(kind, ('bert',))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,116 @@
+"""What a command line says, on its way to a configuration: recipes by name, booleans, values that a command takes."""
+import ast
+from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import pathlib
+import sys
+import typing
+from typing import Any
+
+from plm_jax import checked
+from plm_jax.checked import flag
+from plm_jax.errors import ConfigError
+
+SEED = '[0, 4294967295]'  # what jax.random.key and numpy take alike
+
+
+def command(**limits: str) -> Callable[[Callable], Callable]:
+  """A subcommand, whose arguments are checked before it runs: numbers by `limits`, as those of `checked.Checked`."""
+  def of(function):
+    signature, kinds = inspect.signature(function), typing.get_type_hints(function)
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+      given = signature.bind(*args, **kwargs)
+      given.apply_defaults()
+      with checked.later(False):
+        for name, value in given.arguments.items():
+          if dataclasses.is_dataclass(value):  # `settings` have no prefix
+            checked.check(value, path='' if name == 'settings' else name)
+          else:
+            positional = signature.parameters[name].default is inspect.Parameter.empty
+            check_argument(name.upper() if positional else flag(name), value, kinds[name], limits.get(name))
+        return function(*args, **kwargs)
+    return run
+  return of
+
+
+def check_argument(called: str, value: Any, kind: Any, limits: str | None) -> None:
+  if called.isupper() and value == '':
+    raise ConfigError(f'{called} is empty, expected a path or a name')
+  checked.check_value(value, kind, limits, lambda path: path, called)
+
+
+def spelt(args: Iterable[str], booleans: set[str]) -> list[str]:
+  """Arguments with booleans as --name=True or --name=False, however given: --name, --no-name, --name true, --name=."""
+  found, rest = [], list(args)
+  while rest:
+    arg = rest.pop(0)
+    name, equals, value = arg.partition('=')
+    name = name.removeprefix('--').replace('_', '-')
+    groups, dot, last = name.rpartition('.')
+    positive = f'{groups}{dot}{last.removeprefix("no-")}'
+    if arg.startswith('--') and name in booleans:
+      if not equals:
+        value = rest.pop(0) if rest and rest[0].lower() in ('true', 'false') else 'True'
+      arg = f'--{name}={value.capitalize()}'
+    elif arg.startswith('--') and positive in booleans and not equals:
+      arg = f'--{positive}=False'
+    found.append(arg)
+  return found
+
+
+def booleans_of(config: Any, path: str = '') -> set[str]:
+  """Options of a configuration that are True or False, by the names of the command line."""
+  if not dataclasses.is_dataclass(config):
+    inner = enumerate(config) if isinstance(config, tuple) else ()
+    return {name for number, item in inner if dataclasses.is_dataclass(item)
+            for name in booleans_of(item, f'{path}{number}.')}
+  found = set()
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    name = path + field.name.replace('_', '-')
+    found |= {name} if isinstance(value, bool) else booleans_of(value, f'{name}.')
+  return found
+
+
+def value_of(name: str, args: list[str]) -> str:
+  """What an option is given, '' where it is not there."""
+  pairs = zip(args, [*args, ''][1:], strict=True)
+  return next((arg.partition('=')[2] or following for arg, following in pairs
+               if arg.startswith(f'{name}=') or arg == name), '')
+
+
+def program(module: str) -> str:
+  """What was typed to start the module of a recipe."""
+  main = sys.modules.get('__main__')
+  spec = getattr(main, '__spec__', None)
+  return f'python -m {spec.name if module == "__main__" and spec else module}'
+
+
+def recipes() -> Mapping[str, str]:
+  """Names of the recipes -> the first line of what each says about itself."""
+  spec = importlib.util.find_spec('experiments')
+  if spec is None or not spec.submodule_search_locations:
+    raise ConfigError('there is no folder experiments here: recipes are found from the folder of plm_jax that has it')
+  files = sorted(pathlib.Path(spec.submodule_search_locations[0]).glob('[a-z]*.py'))
+  return {file.stem: (ast.get_docstring(ast.parse(file.read_text())) or '').partition('\n')[0] for file in files}
+
+
+def find_recipe(name: str) -> Any:
+  """The module of a recipe. Raises ConfigError that names those that are called alike."""
+  known = recipes()
+  if name not in known:
+    raise ConfigError(f'there is no recipe {checked.shortened(name)}: {alike(name, known)}')
+  return importlib.import_module(f'experiments.{name}')
+
+
+def alike(name: str, known: Iterable[str]) -> str:
+  """What may have been meant."""
+  bare = name.removeprefix('experiments.').removesuffix('.py').replace('-', '_')
+  near = difflib.get_close_matches(bare, known, 3, 0.6)
+  return (f'did you mean {" or ".join(near)}? ' if near else '') + '`python -m experiments` lists them'
