@@ -10,6 +10,8 @@ DEFAULTS = {
     'TF_ENABLE_ONEDNN_OPTS': '0',
     # Its client for buckets: what a log of TensorBoard gets is joined to it there; otherwise all of it goes up again.
     'GCS_APPEND_MODE': 'compose',
+    # What is read comes in blocks, and memory for a block is filled for the smallest file: they have 64 MB by default.
+    'GCS_READ_CACHE_BLOCK_SIZE_MB': '8',
     # And what another process, or another client, has written is seen at once; otherwise after five seconds.
     'GCS_STAT_CACHE_MAX_AGE': '0',
 }

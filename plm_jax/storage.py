@@ -3,7 +3,7 @@
 A file appears whole or not at all, under a draft's name of its own until then, so that nobody meets half of it and two
 writers cannot meet. What a disk or a bucket refuses is one line that names the path (`StorageError`). Of a bucket,
 whole files go by epath (TensorFlow's client where it is installed), parts of files by tensorstore, which Orbax brings:
-TensorFlow's reads 64 MiB from where it is asked for a byte.
+TensorFlow's reads a block of megabytes where it is asked for a byte.
 """
 from collections.abc import Iterator
 import contextlib

@@ -230,3 +230,29 @@ def test_a_lock_in_a_bucket(bucket, client):
   assert not client.ask('thread.is_alive()')
   client.ask('two.check(); two.release()')
   assert bucket.names() == []
+
+
+@pytest.mark.parametrize(('fault', 'options', 'message'), [
+    (Fault(403, 'begin', 'run'), ['--output=gs://bucket/run'],
+     'error: gs://bucket/run cannot be written: the account of this machine has no permission'),
+    (Fault(403, 'read', 'text'), ['--output=/tmp/none'],
+     'error: gs://bucket/text.txt cannot be read: the account of this machine has no permission'),
+    (None, ['--output=gs://elsewhere/run'],
+     'error: gs://elsewhere/run cannot be written: there is no bucket gs://elsewhere'),
+    (None, ['--output=gs://x'], 'gs://x'),
+    (None, ['--data.path=gs://bucket/nothing/*.txt', '--output=gs://bucket/run'], 'gs://bucket/nothing/*.txt')])
+def test_a_run_that_cannot_be_ends_before_anything_is_written(bucket, client, fault, options, message):
+  bucket.put('text.txt', b'One. Two.\n\nThree. Four.\n')
+  bucket.faults = [fault] if fault else []
+  status, output = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt', *options)
+  assert message in status and '\n' not in status and output == ''
+  client.ask('import gc; gc.collect()')  # a GFile that could not be written tries again when it is thrown away
+  assert not [name for name in bucket.names() if name != 'text.txt']
+
+
+def test_a_cache_in_a_bucket_is_refused(bucket, client):
+  bucket.put('text.txt', b'One. Two.\n\nThree. Four.\n')
+  client.ask('import os; cache = os.environ["PLM_JAX_CACHE"]; os.environ["PLM_JAX_CACHE"] = "gs://bucket/cache"')
+  status, _ = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt')
+  client.ask('os.environ["PLM_JAX_CACHE"] = cache')
+  assert status == 'error: PLM_JAX_CACHE=gs://bucket/cache is a bucket: the cache has to be a local folder'
