@@ -53,10 +53,10 @@ def path_of(path: epath.PathLike) -> epath.Path:
     if match[1] != 'gs' or not re.match(r'gs://[a-z0-9][\w.-]*(/|$)', text):
       raise StorageError(f'{text} is neither a path nor gs://BUCKET/FOLDER')
     return epath.Path(text)
-  try:
-    return epath.Path(text).expanduser()
-  except (RuntimeError, ValueError) as error:  # ~nobody
-    raise StorageError(f'{text}: {error}') from error
+  path = os.path.expanduser(text)
+  if path.startswith('~'):
+    raise StorageError(f'{text}: there is no such user; a folder of that name is ./{text}')
+  return epath.Path(path)
 
 
 def cache_folder() -> pathlib.Path:
@@ -110,7 +110,7 @@ def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] =
       return read_object(path, limit, error)
     if path.is_dir():
       raise error(f'{path} is a folder, expected a file')
-    if path.exists() and not path.is_file():  # a pipe would wait for ever
+    if path.exists() and not os.path.isfile(path):  # a pipe would wait for ever; epath's is_file takes one for a file
       raise error(f'{path} is no ordinary file')
     size = path.stat().length
     if size > limit:
@@ -121,17 +121,17 @@ def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] =
 def read_object(path: epath.Path, limit: int, error: type[Expected]) -> bytes:
   """`read_bytes` of a bucket: one request for a small file, and nothing that was known of it before."""
   try:
-    content = b''
+    content = io.BytesIO()
     with open_text(path) as file:
-      while len(content) <= limit and (piece := file.read(READ)):
-        content += piece
+      while content.tell() <= limit and (piece := file.read(READ)):
+        content.write(piece)
   except Exception as raised:
     if missing(raised) and path.is_dir():
       raise error(f'{path} is a folder, expected a file') from raised
     raise
-  if len(content) > limit:
+  if content.tell() > limit:
     raise error(f'{path} has more than {limit:,} bytes, the most that is expected: is this the right file?')
-  return content
+  return content.getvalue()
 
 
 def read_text(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> str:

@@ -87,6 +87,12 @@ def test_ranges_read_what_is_wanted(bucket, client):
   assert bucket.total.requests == 100 and bucket.total.received == 200
 
 
+def test_a_file_that_is_read_to_its_end_travels_once(bucket, client):
+  bucket.put('large', bytes(20 << 20))
+  assert client.ask('len(storage.read_bytes("gs://bucket/large"))') == 20 << 20
+  assert bucket.total.received == 20 << 20 and bucket.total.requests <= 4
+
+
 def test_appending_sends_what_is_new_and_nothing_else(bucket, client):
   client.ask('for n in range(20): storage.append("gs://bucket/run/metrics.jsonl", f"{n:099}\\n")')
   assert bucket.read('run/metrics.jsonl') == b''.join(b'%099d\n' % n for n in range(20))

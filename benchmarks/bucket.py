@@ -1,0 +1,124 @@
+"""What the way from text to a report asks of a bucket: requests and bytes by step, clean and while requests fail.
+
+    python -m benchmarks.bucket
+
+Needs the tests beside it, whose server on loopback stands for Google's; the clients are TensorFlow's, tensorstore's and
+Google's own, as in a run. Ends with 0 if both ways ended with the same bits.
+"""
+import argparse
+import contextlib
+import gzip
+import json
+import pathlib
+import random
+import sys
+import tempfile
+import time
+
+from tests.bucket import Bucket, Fault
+from tests.bucket_client import Client, Failed
+
+RUN = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--train.save-every=2')
+KILLED = """
+import os
+from plm_jax import train
+batches = train.batches
+def killed(*arguments):
+  for step, phase, windows in batches(*arguments):
+    if step == 5:
+      os.kill(os.getpid(), 9)
+    yield step, phase, windows
+train.batches = killed
+"""
+BITS = """
+import hashlib
+import jax
+import numpy as np
+from plm_jax import learner
+def bits(folder):
+  params = jax.tree.leaves(learner.load(folder).params)
+  return hashlib.sha256(b''.join(np.asarray(x).tobytes() for x in params)).hexdigest()
+"""
+KINDS = ('list', 'stat', 'read', 'write', 'delete', 'other')
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--megabytes', type=float, default=3, help='of text, in three files')
+  parser.add_argument('--faults', nargs='*', default=['503:23', '429:29', 'reset:31', 'slow:37'],
+                      help='a status, reset or slow, and of how many requests one')
+  args = parser.parse_args()
+  faults = [(int(what) if what.isdecimal() else what, int(every))
+            for what, every in (fault.split(':') for fault in args.faults)]
+  ends = [journey(args.megabytes, faults) for faults in ([], faults)]
+  same = ends[0] == ends[1]
+  print(f'\nBoth ended with {"the same" if same else "OTHER"} bits.')
+  sys.exit(not same)
+
+
+def journey(megabytes: float, faults: list[tuple[int | str, int]]) -> str:
+  """Goes the way once -> a hash of what the run has learned."""
+  print(f'\n{"Faults: " + ", ".join(f"{what} in one of {every}" for what, every in faults) if faults else "Clean"}\n')
+  print(f'| step | requests | failed | {" | ".join(KINDS)} | MB up | MB down | s |\n|{"---|" * (len(KINDS) + 6)}')
+  with contextlib.ExitStack() as opened:
+    scratch = opened.enter_context(tempfile.TemporaryDirectory())
+    bucket = opened.enter_context(Bucket(pathlib.Path(scratch)))
+    for name, content in texts(megabytes).items():
+      bucket.put(f'text/{name}', content)
+    bucket.faults = [Fault(what, every=every) for what, every in faults]
+    def client() -> Client:
+      return opened.enter_context(Client(bucket, PLM_JAX_CACHE=f'{scratch}/cache', JAX_PLATFORMS='cpu'))
+    asked, output = client(), '--output=gs://bucket/run'
+    step(bucket, asked, 'prepare', 'plm_jax', 'prepare', 'gs://bucket/text', 'gs://bucket/records', '--vocab=512')
+    asked.ask(KILLED)
+    step(bucket, asked, 'train, killed at step 5', 'bert_base', *RUN, output)
+    asked = client()
+    for name, *command in (
+        ('resume, to step 8 and the report', 'bert_base', *RUN, output),
+        ('evaluate', 'bert_base', *RUN, output, '--mode=evaluate'),
+        ('fill-mask', 'plm_jax', 'fill-mask', 'gs://bucket/run', 'The [MASK] is old.'),
+        ('export', 'plm_jax', 'export', 'gs://bucket/run', f'{scratch}/exported'),
+        ('train a decoder from its text', 'gpt2_small', *RUN, '--data.path=gs://bucket/text/c.jsonl',
+         '--output=gs://bucket/gpt2'),
+        ('perplexity', 'plm_jax', 'perplexity', 'gs://bucket/gpt2', 'gs://bucket/text/b.txt.gz')):
+      step(bucket, asked, name, *command)
+    bucket.faults.clear()
+    asked.ask(BITS)
+    return asked.ask('bits("gs://bucket/run")')
+
+
+def step(bucket: Bucket, client: Client, name: str, *command: str) -> None:
+  """Runs a command and prints the line of the table."""
+  bucket.counts.clear()
+  began = time.monotonic()
+  try:
+    status, _ = client.command(*command)
+  except Failed:
+    status = 'killed'
+  if status not in (0, 'killed'):
+    sys.exit(f'{name}: {status}')
+  kinds = {kind: bucket.counts[kind].requests for kind in KINDS[:-1]}
+  kinds['write'] += sum(bucket.counts[kind].requests for kind in ('begin', 'upload', 'compose'))
+  total = bucket.total
+  kinds['other'] = total.requests - sum(kinds.values())
+  print(f'| {name} | {total.requests} | {total.failed} | {" | ".join(str(kinds[kind]) for kind in KINDS)} | '
+        f'{total.sent / 1e6:.2f} | {total.received / 1e6:.2f} | {time.monotonic() - began:.0f} |', flush=True)
+
+
+def texts(megabytes: float) -> dict[str, bytes]:
+  """Documents of sentences that a model could learn: plain, compressed, and as JSON lines."""
+  draw, documents, size = random.Random(0), [], 0
+  while size < megabytes * 1e6:
+    sentences = [f'The {draw.choice(["old", "new", "small"])} {draw.choice(["array", "matrix", "value"])} {number} is '
+                 f'{draw.choice(["copied", "sorted", "stored"])} in {draw.choice(["memory", "place", "order"])}.'
+                 for number in draw.sample(range(1000), 8)]
+    documents.append('\n'.join([' '.join(sentences[:4]), ' '.join(sentences[4:])]))
+    size += len(documents[-1])
+  third = len(documents) // 3
+  return {'a.txt': '\n\n'.join(documents[:third]).encode(),
+          'b.txt.gz': gzip.compress('\n\n'.join(documents[third:third + 40]).encode()),
+          'c.jsonl': '\n'.join(json.dumps({'text': text}) for text in documents[2 * third:]).encode()}
+
+
+if __name__ == '__main__':
+  main()
