@@ -1,5 +1,6 @@
 """Fills blanks: the quickest look at what an encoder has learned."""
 from collections.abc import Sequence
+import re
 from typing import Any
 
 from etils import epath
@@ -15,7 +16,9 @@ from plm_jax.learner import Trained
 from plm_jax.prompts import check
 from plm_jax.report import Blank
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.wordpiece import CJK, MARKS
 
+BESIDE_CHINESE = re.compile(f'(?<=[{CJK}{MARKS}]) (?=\\[MASK\\])|(?<=\\[MASK\\]) (?=[{CJK}{MARKS}])')
 Candidates = list[tuple[str, float]]  # pieces and their probabilities, likeliest first
 
 
@@ -75,6 +78,8 @@ def heldout_blanks(trained: Trained, folder: epath.PathLike, seed: int, number: 
   found, random = [], np.random.default_rng(seed)
   for tokens, sentences, words in zip(read['tokens'], read['sentences'], read['words'], strict=True):
     inside = sentences == 1
+    # A window may begin inside a word.
+    inside &= np.cumsum(inside & tokenizer.starts_word[tokens]) > 0
     ids, word = tokens[inside], words[inside]
     whole = np.flatnonzero(np.bincount(word)[word] == 1)
     whole = [place for place in whole if tokenizer.pieces[ids[place]].strip('▁').isalpha()]
@@ -82,6 +87,7 @@ def heldout_blanks(trained: Trained, folder: epath.PathLike, seed: int, number: 
       place = int(random.choice(whole))
       space = '' if tokenizer.spaced else ' '
       text = f'{tokenizer.decode(ids[:place])} [MASK]{space}{tokenizer.decode(ids[place + 1:])}'.strip()
+      text = BESIDE_CHINESE.sub('', text)
       # Counted anew: a decoded text need not come back as the same pieces.
       if len(tokenizer.encode(text, specials=True)) <= longest:
         found.append((text, tokenizer.pieces[ids[place]].strip('▁')))

@@ -296,5 +296,15 @@ def heldout_beginnings(trained: Trained, folder: epath.PathLike, beginning: int,
     return []
   read = windows.read(np.unique(np.linspace(0, len(windows) - 1, number).astype(np.int64)))
   rows = [tokens[segments > 0] for tokens, segments in zip(read['tokens'], read['segments'], strict=True)]
-  rows = [row for row in rows if len(row) > beginning]
-  return [(tokenizer.decode(row[:beginning]), tokenizer.decode(row[beginning:])) for row in rows]
+  letters = [piece == '▁' or piece.strip('▁')[:1].isalnum() for piece in tokenizer.pieces]
+  cut = [divided((tokenizer.starts_word & letters)[row], beginning) for row in rows]
+  return [(tokenizer.decode(row[begin:end]), tokenizer.decode(row[end:]))
+          for row, (begin, end) in zip(rows, cut, strict=True) if begin < end < len(row)]
+
+
+def divided(starts: np.ndarray, beginning: int) -> tuple[int, int]:
+  """bool [L], True where a word starts -> where the first one does, and the last behind it within `beginning` tokens,
+  so that neither a prompt nor what follows it begins inside a word; twice the same where there is none."""
+  places = np.flatnonzero(starts)
+  places = places[places <= places[:1].sum() + beginning]
+  return (int(places[0]), int(places[-1])) if len(places) else (0, 0)

@@ -10,11 +10,9 @@ from xml.etree import ElementTree
 from etils import epath
 
 from plm_jax import storage
+from plm_jax.curves import Curves, Phase, Point, read_curves
 
-Point = tuple[int, float]  # step, value
-Curves = dict[str, dict[str, list[Point]]]  # metric -> split -> points by step; a value may be NaN or infinite
-Phase = tuple[int, int, int]  # the last step of a length, that length and the next one in tokens
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 250, 58, 70, 24, 40  # of a chart, in CSS pixels; the last four: margins
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 250, 76, 86, 24, 40  # of a chart, in CSS pixels; the last four: margins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +68,13 @@ METRICS = {
     'grad_norm': Metric(4, 'Gradient norm', 'over all parameters'),
     'tokens_per_second': Metric(5, 'Tokens a second', 'all devices together'),
     'mfu': Metric(6, 'Model FLOP utilization', 'of the devices’ peak', percent=True),
+    'bits_per_byte': Metric(3, 'Bits per byte', 'of text, whatever the tokenizer'),
+    'replaced': Metric(3, 'Replaced tokens', 'share of all', percent=True),
+    'even': Metric(1, 'Smoothing', 'nats a prediction, against all tokens alike'),
+    'z': Metric(1, 'Softmax denominator', 'square of its logarithm'),
+    'cosine': Metric(1, 'Hidden states', '1 - cosine with the teacher’s'),
+    'length': Metric(9, 'Length', 'tokens in a row'),
+    'streak': Metric(7, 'Skipped steps in a row'),
     'skipped': Metric(7, 'Skipped steps', 'since the start: loss or gradient not finite'),
 }
 
@@ -77,31 +82,13 @@ METRICS = {
 def write_report(folder: epath.PathLike, summary: Summary) -> epath.Path:
   """Writes folder/report.html from the summary and folder/metrics.jsonl; whoever opens it sees the old or the new."""
   path = storage.path_of(folder) / 'report.html'
-  text = render(summary, *read_curves(path.parent / 'metrics.jsonl'))
+  curves, phases, foreign = read_curves(path.parent / 'metrics.jsonl')
+  if foreign:
+    said = f'{foreign} line{"s" * (foreign > 1)} of metrics.jsonl, torn or of something else, left out of the curves'
+    summary = dataclasses.replace(summary, notes=[*summary.notes, said])
+  text = render(summary, curves, phases)
   storage.write(path, text.encode('utf-8', 'replace'))  # a prompt may hold half of a surrogate pair
   return path
-
-
-def read_curves(path: epath.PathLike) -> tuple[Curves, list[Phase]]:
-  """Of lines with the same step and split the last counts; lines that are not whole (the process died) do not."""
-  path, records = storage.path_of(path), {}
-  for line in storage.read_bytes(path).decode('utf-8', 'replace').split('\n') if path.exists() else ():
-    try:
-      record = json.loads(line)
-      records[int(record['step']), str(record['split'])] = record
-    except (ValueError, TypeError, KeyError, OverflowError):
-      continue
-  curves, phases, before = {}, [], None
-  for step, split in sorted(records):
-    for key, value in records[step, split].items():
-      if key not in ('step', 'split', 'length') and isinstance(value, int | float) and not isinstance(value, bool):
-        curves.setdefault(key, {}).setdefault(split, []).append((step, float(value)))
-    length = records[step, split].get('length') if split == 'train' else None
-    if length is not None:
-      if before and before[1] != length:
-        phases.append((*before, length))
-      before = step, length
-  return curves, phases
 
 
 def render(summary: Summary, curves: Curves, phases: Sequence[Phase]) -> str:
@@ -137,7 +124,7 @@ def card(blank: Blank) -> ElementTree.Element:
   before, *after = blank.prompt.split('[MASK]')
   sentence = (part for text in after for part in (
       el('mark', '\N{NO-BREAK SPACE}' * 9, title='[MASK]', aria_label='blank'), text))
-  rows = [el('li', el('span', piece or '␣', class_='piece'),
+  rows = [el('li', el('span', piece or '␣', class_='piece', title=piece),
              el('span', el('span', style=f'width:{100 * probability:.2f}%'), class_='bar'),
              el('span', f'{probability:.1%}', class_='share'),
              el('span', '✓' if piece == blank.truth else '', class_='check'),
@@ -198,7 +185,7 @@ def describe(key: str, keys: Container[str]) -> Metric:
     return Metric(2, f'{name} accuracy', percent=True)
   if key in QUESTIONS or f'{key}_accuracy' in keys:
     return Metric(1, f'{name} loss', 'nats a prediction')
-  return Metric(OTHER, key, percent=key.endswith('_baseline'))
+  return Metric(OTHER, name, percent=key.endswith('_baseline'))
 
 
 def figure(curves: Curves, phases: Sequence[Phase], key: str, metric: Metric) -> ElementTree.Element:
@@ -361,7 +348,7 @@ mark { background: var(--mark); border-bottom: 2px solid var(--amber); border-ra
 .missed { white-space: pre-wrap; }
 ol { list-style: none; margin: 0; padding: 0; line-height: 1.75; font-variant-numeric: tabular-nums; }
 ol li { display: grid; grid-template-columns: 8.5em 1fr 3.6em 1em; gap: 10px; align-items: center; }
-.piece { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } .share { text-align: right; }
+.piece { overflow-wrap: anywhere; } .share { text-align: right; }
 .bar { display: flex; height: 8px; background: var(--paper); border-radius: 4px; overflow: hidden; }
 .bar span { min-width: 2px; background: var(--bar); } .truth .bar span { background: var(--green); }
 .truth .piece, .check { color: var(--green); font-weight: 600; } .legend { margin-left: auto; }
@@ -379,6 +366,7 @@ path { fill: none; stroke-linejoin: round; } .grid { stroke: var(--rule); } .axi
 table { border-collapse: collapse; width: 100%; margin-top: 8px; } td table { margin: 0; }
 th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--rule); }
 tr:last-child > * { border-bottom: 0; } th { font-weight: 400; font-size: 14px; width: 180px; } td th { width: 110px; }
+td, .prompt, .missed, dd, li { overflow-wrap: anywhere; }
 td { font-family: ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace; }
 summary { cursor: pointer; margin-top: 40px; } summary h2 { display: inline; } @page { margin: 14mm; }
 footer { margin-top: 48px; padding-top: 12px; border-top: 1px solid var(--rule); }

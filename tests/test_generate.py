@@ -124,6 +124,25 @@ def test_what_cannot_be(trained, tokenizer):
     generate.encode(Bare(), '', start=True)
 
 
+def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, monkeypatch):
+  """Windows begin anywhere: here behind 'An', and in 'numbers,'."""
+  text = tokenizer.encode('An array of numbers, né à 北京. Another array of arrays.')
+  class Windows:
+    def __init__(self, *args): ...
+    def __len__(self):
+      return 2
+    def read(self, places):
+      tokens = np.array([text[begin:begin + 21] for begin in (1, 5)])
+      return {'tokens': tokens, 'segments': np.ones_like(tokens)}
+  monkeypatch.setattr(generate, 'Windows', Windows)
+  found = generate.heldout_beginnings(trained, 'records', 10, 11, 2)
+  assert [(prompt.strip(), truth) for prompt, truth in found] == [
+      ('array of numbers, né à', ' 北京. Another array'), ('né à 北京.', ' Another array of arrays.')]
+  # No word starts; the only one that does is the first; the last within three tokens of the first.
+  assert [generate.divided(np.array(starts, bool), 3) for starts in ([0, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1])] == [
+      (0, 0), (0, 0), (1, 4)]
+
+
 def test_all_of_a_text_fits(trained):
   (row,), = generate.generate(trained, ['x' * 59], GenerationConfig(4, min_new=4))
   assert len(row.tokens) == 4 and np.isfinite(row.tokens).all()

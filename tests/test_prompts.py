@@ -131,6 +131,10 @@ def test_prompts_by_hand():
     fill_mask.fill(dataclasses.replace(encoder(), tokenizer=train_byte_bpe(['a'], 270, layout='gpt2')), ['a'])
 
 
+def test_no_spaces_between_a_blank_and_chinese():
+  assert fill_mask.BESIDE_CHINESE.sub('', '喜 [MASK] 这。 [MASK] a [MASK] 书') == '喜[MASK]这。[MASK] a [MASK]书'
+
+
 def test_seeds():
   np.testing.assert_array_equal(jax.random.key_data(jax.jit(jax.random.key)(engine.seed_of(7))),
                                 jax.random.key_data(jax.random.key(7)))

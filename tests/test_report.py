@@ -99,7 +99,7 @@ def test_last_line_of_a_step_and_split_wins(tmp_path):
            train(20, loss=2.1), train(30, loss=1.5)]
   path.write_text('\n'.join(map(json.dumps, lines)))
   assert report.read_curves(path) == (
-      {'loss': {'train': [(10, 3.0), (20, 2.1), (30, 1.5)], 'heldout': [(20, 2.5)]}}, [])
+      {'loss': {'train': [(10, 3.0), (20, 2.1), (30, 1.5)], 'heldout': [(20, 2.5)]}}, [], 0)
 
 
 def test_ignores_lines_that_are_not_whole(tmp_path):
@@ -107,7 +107,9 @@ def test_ignores_lines_that_are_not_whole(tmp_path):
   whole = json.dumps(train(1, loss=3.0, name='x', flag=True))
   path.write_bytes(f'{whole}\n[1]\n7\n\n{{"step": 2}}\n{{"step": "a", "split": "train"}}\n'.encode()
                    + b'{"step": 2, "split": "train", "loss": 2.\n\xff\xfe\n{"step": 3, "split": "train", "lo')
-  assert report.read_curves(path) == ({'loss': {'train': [(1, 3.0)]}}, [])
+  assert report.read_curves(path) == ({'loss': {'train': [(1, 3.0)]}}, [], 7)
+  said = '7 lines of metrics.jsonl, torn or of something else, left out of the curves'
+  assert said in Page(write_report(tmp_path, Summary('a run', {}))).words
 
 
 def test_phases_start_where_the_length_changes(tmp_path):
@@ -131,8 +133,8 @@ def test_charts_in_order_with_last_values(tmp_path):
   charts = found.charts()
   assert list(charts) == [
       'Loss', 'Masked-token loss', 'Next-sentence loss', 'Masked-token accuracy', 'Next-sentence accuracy',
-      'Learning rate', 'Gradient norm', 'Tokens a second', 'Model FLOP utilization', 'zeta']
-  assert found.words.index('Other') < found.words.index('zeta')
+      'Learning rate', 'Gradient norm', 'Tokens a second', 'Model FLOP utilization', 'Zeta']
+  assert found.words.index('Other') < found.words.index('Zeta')
   assert sorted(values(charts['Loss'])) == ['5.5', '5.7']
   assert sorted(values(charts['Masked-token accuracy'])) == ['20%', '21.4%', '5%']
   assert values(charts['Learning rate']) == ['2×10⁻⁵'] and values(charts['Tokens a second']) == ['1.2M']
@@ -176,6 +178,30 @@ def test_says_what_it_does_not_draw(tmp_path):
   found = page(tmp_path, train(1, loss=nan), train(2, loss=inf), train(3, loss=1.0), train(4, mlm=nan))
   assert '2 not finite, not drawn' in found.words and '1 not finite, not drawn' in found.words
   assert list(found.charts()) == ['Loss']
+
+
+def test_numbers_of_any_kind_are_drawn_or_counted(tmp_path):
+  """As JSON has them: null for what was not finite, too large ones, none; and steps that are none."""
+  odd = [None, float('nan'), 10 ** 400, -1e308, 1e308, True, 'x', [1], {'a': 1}, 1e29, -1e29, 0]
+  lines = [train(step, loss=value) for step, value in enumerate(odd)]
+  foreign = [train(step, loss=1.0) for step in (-1, 10 ** 30, True, '7', 1.5, None)] + [{'step': 1, 'split': 3}]
+  deep = '[' * 100_000
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join([*map(json.dumps, lines + foreign), deep, '9' * 5000, '']))
+  found = Page(write_report(tmp_path, Summary('a run', {})))
+  assert '5 not finite, not drawn' in found.words and list(found.charts()) == ['Loss']
+  assert '9 lines of metrics.jsonl, torn or of something else, left out of the curves' in found.words
+
+
+def test_no_label_is_clipped(tmp_path):
+  """A digit is some 6 of the chart's units wide, a bold one 7, a raised one 5."""
+  def width(text):
+    plain = 7 if text.get('class').startswith('value') else 6
+    return sum(5 if letter in '⁻⁰¹²³⁴⁵⁶⁷⁸⁹' else plain for letter in text.text)
+  for value in (-1.23456e-12, 9.8765e-5, 123456.0, 6.0e6, -0.00123456):
+    charts = page(tmp_path, train(10, learning_rate=value), train(20, learning_rate=1.01 * value)).charts()
+    for text in charts['Learning rate'].iter('text'):
+      left = float(text.get('x')) - width(text) * {'tick left': 1, 'tick': 0.5}.get(text.get('class'), 0)
+      assert left >= -1 and left + width(text) <= report.WIDTH, (text.text, text.get('class'))
 
 
 def test_labels_do_not_overlap(tmp_path):

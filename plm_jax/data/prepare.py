@@ -366,8 +366,9 @@ def report(config: PrepareConfig, meta: records.Meta, tally: lines.Tally, count:
   if config.heldout and not meta.heldout:
     log.warning('nothing is held out, as there is but one document, or copies of one: a run needs another to be '
                 'evaluated on. Put blank lines between documents, or give %s', option('documents=lines'))
-  if unknown > 0.01 * count:
-    log.warning('%.1f%% of the tokens are unknown to the tokenizer: is it made for this text?', 100 * unknown / count)
+  if unknown > 0.001 * count:
+    log.warning('%.1f%% of the tokens are unknown to the tokenizer: is it made for this text? One that is trained on '
+                'it knows all but the rarest characters, with a larger vocabulary more of them', 100 * unknown / count)
 
 
 WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves

@@ -96,7 +96,7 @@ class WordPiece:
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
-    return re.sub(f'(?<=[{CJK}]) (?=[{CJK}])', '', self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
+    return CHINESE_SPACE.sub('', self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
 
   @property
   def sizes(self) -> np.ndarray:
@@ -191,6 +191,8 @@ def train_wordpiece(
 
 
 CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded as parts of longer words
+MARKS = '\u3001-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65'  # Chinese punctuation, of full width
+CHINESE_SPACE = re.compile(f'(?<=[{CJK}]) (?=[{CJK}])|(?<=[{MARKS}]) | (?=[{MARKS}])')
 CHINESE = re.compile(f'[{CJK}]')
 WORDS = re.compile(f'[{CJK}]|[^ {CJK}]+')
 ENDLESS = re.compile('[A-Za-z0-9]{102,}')

@@ -90,6 +90,8 @@ def test_decode():
   tokenizer = WordPiece(PIECES)
   assert tokenizer.decode(tokenizer.encode('Hello, unaffable 中文 the')) == 'hello, unaffable 中文 the'
   assert tokenizer.decode(np.array([6, 4])) == 'hello [MASK]'
+  chinese = WordPiece([*SPECIALS, '你', '好', '，', '。', 'a'])
+  assert chinese.decode(chinese.encode('你好，a。好')) == '你好，a。好'
 
 
 def test_training(trained):

@@ -1,0 +1,51 @@
+"""metrics.jsonl as it is drawn: what a run has written there, and whatever else may have got into it."""
+from collections.abc import Mapping
+import json
+import math
+from typing import Any
+
+from etils import epath
+
+from plm_jax import storage
+
+Point = tuple[int, float]  # step, value
+Curves = dict[str, dict[str, list[Point]]]  # metric -> split -> points by step; a value is NaN where it was not finite
+Phase = tuple[int, int, int]  # the last step of a length, that length and the next one in tokens
+LONGEST = 1 << 31  # bytes of metrics.jsonl
+LARGEST = 1e30  # of values: what could not be drawn beside others is as good as infinite
+
+
+def read_curves(path: epath.PathLike) -> tuple[Curves, list[Phase], int]:
+  """-> the curves, the phases, and how many lines are no metrics: of a process that died, or of something else.
+
+  Of lines with the same step and split the last counts. null is a number that was not finite.
+  """
+  path, records, foreign = storage.path_of(path), {}, 0
+  for line in storage.read_bytes(path, LONGEST).decode('utf-8', 'replace').split('\n') if path.exists() else ():
+    try:
+      record = json.loads(line) if line.strip() else None
+      if record is not None:
+        records[place(record)] = record
+    except (ValueError, TypeError, KeyError, RecursionError):
+      foreign += 1
+  curves, phases, before = {}, [], None
+  for step, split in sorted(records):
+    for key, value in records[step, split].items():
+      value = math.nan if value is None else value
+      if key not in ('step', 'split', 'length') and isinstance(value, int | float) and not isinstance(value, bool):
+        value = float(value) if abs(value) < LARGEST else math.nan
+        curves.setdefault(key, {}).setdefault(split, []).append((step, value))
+    length = records[step, split].get('length') if split == 'train' else None
+    if isinstance(length, int):
+      if before and before[1] != length:
+        phases.append((*before, length))
+      before = step, length
+  return curves, phases, foreign
+
+
+def place(record: Mapping[str, Any]) -> tuple[int, str]:
+  """-> step and split of a line. Raises ValueError, TypeError or KeyError where it has none."""
+  step, split = record['step'], record['split']
+  if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 1 << 53 or not isinstance(split, str):
+    raise ValueError
+  return step, split
