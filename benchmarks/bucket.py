@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 
-from tests.bucket import Bucket, Fault
-from tests.bucket_client import Client, Failed
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
+from bucket import Bucket, Fault
+from bucket_client import Client, Failed
 
 RUN = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--train.save-every=2')
 KILLED = """

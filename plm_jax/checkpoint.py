@@ -66,6 +66,8 @@ class Checkpoints:
 
   def sum_up(self) -> None:
     """Writes the checksums of what has just been written, before it gets its name."""
+    # A thread of Orbax's own writes what it says of the step, which it waits for only after us.
+    self.manager._non_blocking_metadata_store.wait_until_finished()
     drafts = [] if storage.remote(self.folder) else [
         path for path in self.folder.iterdir() if path.name.startswith(f'{self.saving}.') and path.is_dir()]
     sums.write(max(drafts, key=lambda path: path.stat().mtime) if drafts else self.folder / str(self.saving))
