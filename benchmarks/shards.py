@@ -5,6 +5,8 @@
 The files of tokens are holes, one pattern of zeros; what is asked of them, sizes, checksums and bytes, is asked of any.
 """
 import argparse
+import contextlib
+import dataclasses
 import os
 import pathlib
 import resource
@@ -16,6 +18,7 @@ import time
 import numpy as np
 
 from benchmarks.side_by_side import machine
+from tests.bucket import Bucket
 
 PHASES = 128, 512, 1024
 VOCAB = 50_000
@@ -26,6 +29,7 @@ def main() -> None:
   parser.add_argument('--shards', type=int, default=10_000)
   parser.add_argument('--tokens', type=int, default=1 << 22, help='of a shard')
   parser.add_argument('--sentences', type=int, default=1000, help='of a shard')
+  parser.add_argument('--bucket', action='store_true', help='records in a bucket on loopback, which holds one shard')
   parser.add_argument('--open', default='', help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.open:
@@ -35,12 +39,17 @@ def main() -> None:
   print('\n| shards | assembly | opening | seconds | open files | memory MiB | first batch of 256, s |\n'
         '|---|---|---|---|---|---|---|')
   for shards in (args.shards // 100, args.shards):
-    with tempfile.TemporaryDirectory() as scratch:
-      make(pathlib.Path(scratch), shards, args.tokens, args.sentences)
-      environment = {**os.environ, 'PLM_JAX_CACHE': f'{scratch}/cache'}
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+      folder, environment = scratch, {**os.environ, 'PLM_JAX_CACHE': f'{scratch}/cache'}
+      if args.bucket:
+        bucket = stack.enter_context(Bucket(pathlib.Path(scratch)))
+        folder, environment = 'gs://bucket/records', environment | bucket.environment
+        fill(bucket, pathlib.Path(scratch), shards, args.tokens, args.sentences)
+      else:
+        make(pathlib.Path(scratch), shards, args.tokens, args.sentences)
       for assembly in ('packed', 'document'):
         for which in ('first', 'second'):
-          command = [sys.executable, '-m', 'benchmarks.shards', f'--open={scratch},{assembly},{which}']
+          command = [sys.executable, '-m', 'benchmarks.shards', f'--open={folder},{assembly},{which}']
           subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL)
 
 
@@ -66,10 +75,28 @@ def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None
   records.write_meta(folder, records.Meta(VOCAB, 'hash', tuple(entries), (), 'holes'))
 
 
+def fill(bucket: Bucket, scratch: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
+  """The same in a bucket, whose objects are one shard under many names."""
+  from plm_jax.data import records
+  make(scratch, 1, tokens, sentences)
+  meta = records.read_meta(scratch)
+  entries = tuple(dataclasses.replace(meta.train[0], name=f'train-{shard:05d}') for shard in range(number))
+  records.write_meta(scratch, dataclasses.replace(meta, train=entries))
+  bucket.put('records/records.json', (scratch / 'records.json').read_bytes())
+  for kind in ('', '.sentences', '.crc'):
+    content = (scratch / f'train-00000{kind}.npy').read_bytes()
+    for entry in entries:
+      bucket.put(f'records/{entry.name}{kind}.npy', content)
+
+
 def measure(folder: str, assembly: str, which: str) -> None:
+  from plm_jax import storage
   from plm_jax.data.pipeline import Pipeline
   from plm_jax.data.windows import Windows
   resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+  if storage.remote(folder):  # the clients, which cost seconds however many shards there are
+    storage.read_text(f'{folder}/records.json')
+    storage.read_range(f'{folder}/records.json', 0, 1)
   before = files(), memory()
   began = time.perf_counter()
   phases = [Windows(folder, 'train', length, assembly) for length in PHASES]

@@ -35,12 +35,15 @@ def of_records(folder: epath.Path) -> Iterator[str]:
   """What is wrong with records: with records.json and the tokenizer, with every shard, and with stored cuts."""
   try:
     meta = records.read_meta(folder)
-    tokenizer = tokenizers.load(folder / 'tokenizer')
   except Expected as error:
     yield str(error)
     return
-  if (tokenizer.hash, tokenizer.vocab.size) != (meta.tokenizer, meta.vocab):
-    yield f'{folder / "tokenizer"} is not the tokenizer that made the records'
+  try:
+    tokenizer = tokenizers.load(folder / 'tokenizer')
+    if (tokenizer.hash, tokenizer.vocab.size) != (meta.tokenizer, meta.vocab):
+      yield f'{folder / "tokenizer"} is not the tokenizer that made the records'
+  except Expected as error:
+    yield str(error)
   if meta.format == 1:
     print(f'{folder} is of format 1, without checksums: sizes, sentences and ids are what can be verified')
   stored = []

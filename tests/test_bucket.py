@@ -3,7 +3,11 @@ import time
 
 from bucket import Bucket, Fault
 from bucket_client import Client, Failed
+import numpy as np
 import pytest
+
+from plm_jax.data import records
+from plm_jax.data.windows import Windows
 
 
 @pytest.fixture(scope='module')
@@ -262,3 +266,61 @@ def test_a_cache_in_a_bucket_is_refused(bucket, client):
   status, _ = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt')
   client.ask('os.environ["PLM_JAX_CACHE"] = cache')
   assert status == 'error: PLM_JAX_CACHE=gs://bucket/cache is a bucket: the cache has to be a local folder'
+
+
+@pytest.fixture
+def much_text(bucket, client, tmp_path):
+  """Records of two shards in the bucket that count as large -> the folder that they come from."""
+  folder = tmp_path / 'records'
+  draw, made = np.random.default_rng(0), []
+  for number in range(2):
+    tokens, sentences = np.zeros(200_000, records.token_dtype(1000)), np.zeros(10_000, records.SENTENCE)
+    tokens['token'], tokens['flags'] = draw.integers(0, 1000, 200_000), records.WORD
+    sentences['start'], sentences['document'] = np.arange(10_000) * 20, np.arange(10_000) // 8
+    made.append(records.write_shard(folder, f'train-{number:05d}', tokens, sentences))
+  records.write_meta(folder, records.Meta(1000, 'hash', tuple(made), (), 'test'))
+  bucket.put_folder(folder, 'records')
+  client.ask('import os; import numpy as np; from plm_jax.data import shards, windows')
+  client.ask('before = shards.SMALL, os.environ["PLM_JAX_CACHE"]; shards.SMALL = 0')
+  client.ask(f'os.environ["PLM_JAX_CACHE"] = {str(tmp_path / "cache")!r}')
+  yield folder
+  client.ask('shards.SMALL, os.environ["PLM_JAX_CACHE"] = before')
+
+
+def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, much_text, tmp_path):
+  client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "document")')
+  index = [n for block in (0, 7, 30, 41) for n in range(block * 64, block * 64 + 64)]
+  expected = Windows(much_text, 'train', 128, 'document').read(np.array(index))
+  client.ask('some.read(np.arange(1))')  # sentences of the first shard are in the cache from here on
+  client.ask('some.read(np.array([len(some) - 1]))')
+  bucket.forget()
+  got = client.ask(f'{{name: array.tolist() for name, array in some.read(np.array({index})).items()}}')
+  for name, array in expected.items():
+    np.testing.assert_array_equal(got[name], array, name)
+  assert bucket.total.requests == 4  # one a block
+  assert bucket.total.received < 1.4 * 3 * np.count_nonzero(expected['segments'])
+  # Another host finds the numbers of windows beside the records, and asks of a shard what it needs of it.
+  counted, = (name for name in bucket.names() if name.endswith('train-document-128.json'))
+  bucket.forget()
+  client.ask(f'os.environ["PLM_JAX_CACHE"] = {str(tmp_path / "other")!r}')
+  client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "document")')
+  assert {name for _, name in bucket.requests} == {'records/records.json', counted}
+  client.ask('some.read(np.arange(64))')
+  assert {name for _, name in bucket.requests if '-0000' in name} == {
+      'records/train-00000.sentences.npy', 'records/train-00000.crc.npy', 'records/train-00000.npy'}
+
+
+def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, much_text):
+  client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "packed"); some.read(np.arange(9))')
+  content = bytearray(bucket.read('records/train-00000.npy'))
+  content[9000] ^= 1
+  bucket.put('records/train-00000.npy', bytes(content))
+  assert fails(client, 'some.read(np.arange(64))').startswith(
+      'RecordsError: record shard gs://bucket/records/train-00000.npy is damaged')
+  bucket.faults = [Fault(403, 'read', prefix='records/train-00001.npy')]
+  assert 'gs://bucket/records/train-00001.npy cannot be read' in fails(client, 'some.read(np.arange(1600, 1610))')
+  bucket.faults = [Fault(503, 'read', prefix='records/train-00001.npy', times=3)]
+  client.ask('some.read(np.arange(1600, 1610))')
+  bucket.faults = []
+  status, said = client.command('plm_jax', 'verify', 'gs://bucket/records')
+  assert status == 1 and 'train-00000.npy is damaged: 1 of 147 blocks' in said

@@ -1,0 +1,185 @@
+"""Flips single bits in random places of what a run reads, and says what came of each; and what it costs to notice.
+
+    python -m benchmarks.damage --flips=200 --what=records
+
+Of records: tokens, sentences, checksums, records.json, the tokenizer and stored cuts; each flip in a copy, which
+`verify` reads, and then everything that a run reads of records. Noticed is what ends with one line that names the file;
+mended is what is made again, with a line, and gives the same windows. Ends with 0 if nothing was silent and nothing a
+traceback.
+"""
+import argparse
+import collections
+import contextlib
+import dataclasses
+import io
+import logging
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from benchmarks.side_by_side import machine
+from plm_jax import tokenizers, verify
+from plm_jax.data import records, shards
+from plm_jax.data.pipeline import Pipeline
+from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.data.windows import Windows
+from plm_jax.errors import Expected
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--flips', type=int, default=200)
+  parser.add_argument('--what', choices=['records'], default='records')
+  parser.add_argument('--data', default='embedded', help='text')
+  parser.add_argument('--seed', type=int, default=0)
+  args = parser.parse_args()
+  with tempfile.TemporaryDirectory() as scratch:
+    os.environ['PLM_JAX_CACHE'] = f'{scratch}/cache'
+    sys.exit(of_records(pathlib.Path(scratch), args.data, args.flips, random.Random(args.seed)))
+
+
+def of_records(scratch: pathlib.Path, data: str, flips: int, draw: random.Random) -> int:
+  folder, copy = scratch / 'records', scratch / 'copy'
+  with contextlib.redirect_stdout(sys.stderr):
+    prepare(PrepareConfig(source=data, vocab=8192), folder)
+  print(machine('numpy'))
+  price(folder, scratch)
+  # Few of many shards, so that a copy is quick; all kinds of file alike, however large they are.
+  few = scratch / 'few'
+  with contextlib.redirect_stdout(sys.stderr):
+    prepare(PrepareConfig(source=first_lines(data, scratch), vocab=1000, shard_tokens=20_000), few)
+  expected = contents(few)
+  kinds = collections.defaultdict(list)
+  for path in sorted(path for path in few.rglob('*') if path.is_file()):
+    kinds[kind_of(path.relative_to(few))].append(path.relative_to(few))
+  came = collections.defaultdict(collections.Counter)
+  warned = io.StringIO()
+  logging.getLogger('plm_jax').addHandler(logging.StreamHandler(warned))
+  for number in range(flips):
+    kind = sorted(kinds)[number % len(kinds)]
+    name = draw.choice(kinds[kind])
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(few, copy)
+    content = bytearray((copy / name).read_bytes())
+    place = draw.randrange(len(content))
+    content[place] ^= 1 << draw.randrange(8)
+    (copy / name).write_bytes(content)
+    warned.truncate(0)
+    seen = found(copy, name)
+    what = outcome(copy, name, expected, warned) if seen else 'silent to verify'
+    came[kind][what] += 1
+    if what not in ('noticed', 'mended'):
+      print(f'{name}, byte {place}: {what}', flush=True)
+  return table(came)
+
+
+def outcome(folder: pathlib.Path, name: pathlib.Path, expected: np.ndarray, warned: io.StringIO) -> str:
+  """What comes of reading everything: noticed, mended, silent, without effect or the name of another error."""
+  try:
+    got = contents(folder)
+  except Expected as error:
+    return 'noticed' if name.name in str(error) and '\n' not in str(error) else f'unclear: {error}'
+  except Exception as error:
+    return f'{type(error).__name__}: {error}'
+  if not np.array_equal(got, expected):
+    return 'silent'
+  return 'mended' if name.name in warned.getvalue() else 'without effect'
+
+
+def found(folder: pathlib.Path, name: pathlib.Path) -> bool:
+  said = io.StringIO()
+  with contextlib.redirect_stdout(said):
+    return not verify.verify(folder) and name.stem.partition('.')[0] in said.getvalue()
+
+
+def table(came) -> int:
+  """Prints what came -> the exit status."""
+  kinds = 'noticed', 'mended', 'without effect', 'silent'
+  bad = 0
+  print(f'\n| flipped in | {" | ".join(kinds)} | other errors |\n|---|---|---|---|---|---|')
+  for kind, counts in sorted(came.items()):
+    others = sum(counts.values()) - sum(counts[one] for one in kinds)
+    print(f'| {kind} | {" | ".join(str(counts[one]) for one in kinds)} | {others} |')
+    bad += counts['silent'] + others
+  return int(bad > 0)
+
+
+def contents(folder: pathlib.Path) -> np.ndarray:
+  """Everything that a run reads of records: the tokenizer, and all windows of both splits under two assemblies."""
+  meta = records.read_meta(folder)
+  tokenizer = tokenizers.load(folder / 'tokenizer')
+  if tokenizer.hash != meta.tokenizer:
+    raise records.RecordsError(f'{folder / "tokenizer"} is another')
+  every = []
+  for split in ('train', 'heldout'):
+    for assembly in ('document', 'packed'):
+      some = Windows(folder, split, 64, assembly)
+      every += [array.ravel() for array in some.read(np.arange(len(some))).values()]
+  return np.concatenate(every)
+
+
+def kind_of(name: pathlib.Path) -> str:
+  if len(name.parts) > 1:
+    return name.parts[0]
+  return {'sentences': 'sentences', 'crc': 'checksums'}.get(name.stem.rpartition('.')[2],
+                                                           'records.json' if name.suffix == '.json' else 'tokens')
+
+
+def first_lines(data: str, scratch: pathlib.Path) -> str:
+  """A text of some hundred thousand characters."""
+  from plm_jax.data import sources
+  text, size = [], 0
+  for document in sources.documents(data):
+    text.append('\n'.join(document.paragraphs))
+    size += len(text[-1])
+    if size > 400_000:
+      break
+  path = scratch / 'few.txt'
+  path.write_text('\n\n'.join(text))
+  return str(path)
+
+
+def price(folder: pathlib.Path, scratch: pathlib.Path) -> None:
+  """Seconds with and without checksums: to open, to read an epoch the first time and again."""
+  bare = scratch / 'bare'
+  shutil.copytree(folder, bare)
+  meta = records.read_meta(folder)
+  train, heldout = (tuple(dataclasses.replace(shard, sentences_crc=None, blocks_crc=None) for shard in some)
+                    for some in (meta.train, meta.heldout))
+  shutil.rmtree(bare / 'tokenizer')
+  records.write_meta(bare, dataclasses.replace(meta, train=train, heldout=heldout))
+  print(f'\n{sum(shard.tokens for shard in meta.train):,} tokens in {len(meta.train)} shards of training\n\n'
+        '| | with checksums | without | price |\n|---|---|---|---|')
+  small = shards.SMALL
+  for what, limit in (('little text, verified at opening', small), ('as much text, verified as it is read', 0)):
+    shards.SMALL = limit
+    for part in ('opening', 'first epoch', 'second epoch'):
+      times = {place: [] for place in (folder, bare)}
+      for _ in range(7):
+        for place in times:
+          times[place].append(seconds(place)[part])
+      mean, other = (statistics.median(some) for some in times.values())
+      print(f'| {what}: {part} | {mean * 1e3:.1f} ms | {other * 1e3:.1f} ms | {(mean - other) * 1e3:+.1f} ms |')
+  shards.SMALL = small
+
+
+def seconds(folder: pathlib.Path) -> dict[str, float]:
+  began = time.perf_counter()
+  pipeline = Pipeline([Windows(folder, 'train', 128, 'document')], batch=64)
+  opened = time.perf_counter()
+  steps = len(pipeline.corpora[0]) // 64
+  pipeline.read(0, steps)
+  first = time.perf_counter()
+  pipeline.read(steps, 2 * steps)
+  return {'opening': opened - began, 'first epoch': first - opened, 'second epoch': time.perf_counter() - first}
+
+
+if __name__ == '__main__':
+  main()
