@@ -5,22 +5,25 @@ import pytest
 
 from experiments import bert_base, bert_large
 from plm_jax.config import (
-    ConfigError,
-    Experiment,
-    Phase,
-    TrainConfig,
-    check,
-    differences,
-    dump,
-    from_json,
-    ramp,
-    to_json,
+  ConfigError,
+  DataConfig,
+  Experiment,
+  Phase,
+  TrainConfig,
+  check,
+  differences,
+  dump,
+  from_json,
+  obstacles,
+  ramp,
+  to_json,
 )
 from plm_jax.data.prepare import PrepareConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.models import bert, t5
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
+from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, Single
 from plm_jax.optim import OptimConfig
@@ -90,8 +93,32 @@ def test_how_layers_are_compiled_is_free_in_every_stack(path, value):
   assert len(differences(config, changed(config, path.rpartition('.')[0] + '.layers', 3))) == 1
 
 
-def test_phases_are_not_free():
-  assert len(differences(TINY, changed(TINY, 'train.phases', (Phase(6, 32, 8),)))) == 1
+LONG = Phase(6, 32, 8), Phase(9, 64, 8)
+
+
+@pytest.mark.parametrize(('schedule', 'phases', 'done', 'goes'), [
+    ('constant', LONG, 8, True), ('inverse_sqrt', LONG, 7, True), ('t5', LONG, 8, True),
+    ('constant', (Phase(6, 32, 8), Phase(1, 64, 8)), 7, True),  # shorter, and done
+    ('constant', (Phase(6, 32, 8), Phase(1, 64, 8)), 8, False),  # steps are not taken back
+    ('constant', (*TINY.train.phases, Phase(5, 128, 4)), 8, True),  # one more phase
+    ('constant', (Phase(7, 32, 8), Phase(2, 64, 8)), 7, False),  # step 7 had longer rows
+    ('constant', (Phase(7, 32, 8), Phase(2, 64, 8)), 6, True), ('constant', (Phase(6, 32, 16),), 3, False),
+    ('linear', LONG, 2, True), ('linear', LONG, 4, False), ('cosine', LONG, 8, False), ('bert', LONG, 3, False)])
+def test_a_run_is_made_longer_or_shorter_where_what_is_done_stays_as_it_was(schedule, phases, done, goes):
+  old = changed(TINY, 'optim.schedule', schedule)
+  found = obstacles(old, changed(old, 'train.phases', phases), done)
+  assert found == [] if goes else found[0].startswith('train.phases: (Phase(steps=6, length=32, batch=8), ')
+  if not goes:
+    what = 'learning rate this' if schedule in ('linear', 'cosine', 'bert') else 'rows these phases'
+    assert found[1] == f'{done} steps are done, whose {what} would change'
+
+
+def test_what_is_left_of_a_run_may_learn_at_another_rate():
+  old = changed(TINY, 'optim.schedule', 'constant')
+  assert obstacles(old, changed(changed(old, 'optim.schedule', 'linear'), 'optim.warmup', 2), 3) == []
+  assert len(obstacles(old, changed(old, 'optim.peak', 2e-4), 3)) == 2
+  assert obstacles(old, changed(old, 'optim.b1', 0.8), 3) == ['optim.b1: 0.9 -> 0.8']
+  assert obstacles(old, changed(old, 'train.keep', 1), 3) == []
 
 
 @pytest.mark.parametrize(('path', 'value', 'message'), [
@@ -134,3 +161,20 @@ def test_a_ramp_grows_linearly_with_the_tokens_seen():
   # The middles of three pieces are 25, 55 and 85 rows, which are rounded, to the even where they lie between.
   assert [(phase.batch, phase.steps) for phase in phases] == [(20, 67), (60, 22), (80, 17), (100, 59)]
   assert sum(phase.batch * phase.steps for phase in phases) * 10 == pytest.approx(100_000, rel=0.01)
+
+
+def test_a_warmup_that_never_ends_is_refused():
+  with pytest.raises(ConfigError, match=r'--optim\.warmup is 9 steps, and the run has 8: its learning rate would'):
+    check(changed(TINY, 'optim.warmup', 9))
+  check(changed(changed(TINY, 'optim.warmup', 9), 'optim.schedule', 't5'))
+  check(changed(changed(TINY, 'optim.warmup', 9), 'mode', 'evaluate'))
+
+
+@pytest.mark.parametrize(('objective', 'prompt', 'blank'), [
+    (MaskedLM(), 'a word', '[MASK]'), (BlankInfilling(), 'a word', '[MASK] or [sMASK] or [gMASK]')])
+def test_prompts_have_blanks(objective, prompt, blank):
+  config = dataclasses.replace(TINY, objective=objective, data=DataConfig())
+  with pytest.raises(ConfigError) as wrong:
+    check(dataclasses.replace(config, prompts=(prompt,)))
+  assert str(wrong.value) == f"there is no {blank} in --prompts 'a word': put one where a word is to be guessed"
+  check(dataclasses.replace(config, prompts=('a [MASK] word', 'an <mask>')))
