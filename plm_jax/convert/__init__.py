@@ -7,12 +7,12 @@
 What differs between families is data beside their models (`plm_jax.convert.rules.Family`). Whatever a file holds beyond
 that is refused by name. Parameters are float32 here; a float16 or bfloat16 file is widened exactly.
 """
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 import dataclasses
 import importlib
 import pathlib
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from etils import epath
 import flax.linen as nn
@@ -21,13 +21,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.convert import attributes, files, rules, vocabulary
+from plm_jax import storage
+from plm_jax.convert import attributes, files, folders, rules, vocabulary
+from plm_jax.convert.folders import inside, ordinary
 from plm_jax.convert.lazy import Lazy
 from plm_jax.convert.rules import ConvertError, Family
 from plm_jax.convert.t5x import T5X, is_t5x
 from plm_jax.convert.torch_pickle import PICKLED, TorchPickle
+from plm_jax.errors import understood
 from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.contract import brief
 
 __all__ = ['ConvertError', 'Imported', 'Lazy', 'counterpart', 'family_of', 'is_checkpoint', 'load', 'save', 'tensors']
 
@@ -57,6 +62,7 @@ FAMILIES = {
 }
 # Of a batch, by one model or head or another.
 READ = ('tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'left', 'right', 'offset')
+Place = TypeVar('Place', bound=pathlib.PurePath)  # on a disk or, before it is brought there, in a bucket
 CONFIG, ORIGINAL_CONFIG = 'config.json', 'bert_config.json'
 # Of GLM's own code: a file for each process that had a part of the model, and files that name a step.
 STATES, LATEST = 'mp_rank_{:02}_model_states.pt', ('latest_checkpointed_iteration.txt', 'latest')
@@ -92,21 +98,24 @@ class Imported:
 
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
-  """The checkpoint in folder `path`: config.json with safetensors, bert_config.json with bert_model.ckpt.*, or T5X's
-  checkpoint_STEP.
+  """The checkpoint in folder `path`, local or in a bucket: config.json with safetensors, bert_config.json with
+  bert_model.ckpt.*, or T5X's checkpoint_STEP.
 
   heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. lazy: parameters are
   `Lazy`, which read a part of a file when it is asked for. Raises ConvertError for whatever is not understood, naming
   every tensor and attribute; TokenizerError for a damaged vocabulary.
   """
-  folder, family, said, source = open_checkpoint(files.local(path))
-  said = family.normal(said)
-  original: dict[str, str] = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
-  renamed = files.Renamed(source, original.get)
-  try:
+  place = folders.local(path)
+  with understood(path, 'a checkpoint', ConvertError):
+    folder, family, said, source = open_checkpoint(place)
+    attributes.check(family, said)
+    said = family.normal(said)
+    original: dict[str, str] = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
+    renamed = files.Renamed(source, original.get, folder)
     config = attributes.read(family, said)
     config = attributes.replace(config, {field: name in renamed.tensors for field, name in family.parts.items()})
     config = family.settled(config, renamed.tensors)
+    check_layers(config, source.tensors)
     named = family.of(config)
     chosen, missing = choose_heads(named, said, renamed.tensors, heads)
     modules = {name: attributes.make_head(family.heads[name], config, said) for name in chosen}
@@ -118,8 +127,6 @@ def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = 
         for name, (rule, copies) in rules.match(used, shapes, renamed, known).items()}
     if not lazy:
       params = {name: np.asarray(x) for name, x in params.items()}
-  except ValueError as error:
-    raise ConvertError(f'{path}: {error}') from error
   extra = {name: value for name, value in said.items() if name in attributes.IGNORED | family.ignored}
   # Names of another library than the one that is written are of no use to an export.
   form = {} if family is not family_of(family.name) else {
@@ -168,7 +175,7 @@ def save(
         short = types[dtype] if dtype and old_type in rules.DTYPES else old_type
         yield place, files.cast(place, x, short)
 
-  with files.fresh_folder(folder) as draft:
+  with folders.fresh_folder(folder) as draft:
     files.write_safetensors(draft, pairs(), shard_bytes)
     if tokenizer:
       vocabulary.save(draft, tokenizer, config.max_length)
@@ -194,19 +201,18 @@ def tensors(family: Family, tree: Any, copies: bool = False):
 
 def is_checkpoint(folder: epath.PathLike) -> bool:
   """Whether the folder, or TensorFlow's prefix x.ckpt, looks like another library's checkpoint, not like a run."""
-  if '://' in str(folder):
-    return False
-  folder = files.local(folder)
-  if not folder.is_dir():
-    return folder.suffix in files.FOREIGN
-  if not (folder / CONFIG).exists():
-    return (folder / ORIGINAL_CONFIG).exists() or states(folder) is not None or is_t5x(folder)
-  return 'is' not in files.read_json(folder / CONFIG)
+  path = storage.path_of(folder)
+  with understood(path, 'the folder of a run or of a checkpoint', ConvertError):
+    if not path.is_dir():
+      return path.suffix in files.FOREIGN
+    if not (path / CONFIG).exists():
+      return (path / ORIGINAL_CONFIG).exists() or states(path) is not None or is_t5x(path)
+    return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
 
 
 def family_of(name: str, original: bool = False) -> Family:
-  if name not in FAMILIES:
-    raise ConvertError(f'models of type {name!r} are not known; known are {", ".join(FAMILIES)}')
+  if not isinstance(name, str) or name not in FAMILIES:
+    raise ConvertError(f'models of type {brief(name)} are not known; known are {", ".join(FAMILIES)}')
   module = importlib.import_module(FAMILIES[name])
   return module.ORIGINAL if original else module.FAMILY
 
@@ -241,10 +247,14 @@ def open_checkpoint(path: pathlib.Path):
   return path, family, said, files.SafeTensors(path)
 
 
-def states(path: pathlib.Path) -> pathlib.Path | None:
+def states(path: Place) -> Place | None:
   """The folder of GLM's own code in which the parameters are: this one, or of the step that it names as its newest."""
-  named = [(path / name).read_text().strip() for name in LATEST if (path / name).is_file()]
-  return next((path / step for step in ('.', *named) if (path / step / STATES.format(0)).is_file()), None)
+  if (path / STATES.format(0)).exists():
+    return path
+  named = [storage.read_text(path / name, 1 << 10, ConvertError).strip()
+           for name in LATEST if ordinary(path / name)]
+  return next((path / step for step in named
+               if (inside(path, step) / STATES.format(0)).exists()), None)
 
 
 def open_states(folder: pathlib.Path):
@@ -273,6 +283,15 @@ def rename(family: Family, name: str) -> str | None:
   if any(re.search(pattern, name) for pattern in family.skipped):
     return None
   return files.renamer(family.aliases)(name)
+
+
+def check_layers(config: Any, names: Sized) -> None:
+  """Raises ConvertError for more layers than there are tensors, each of which a layer would have of its own: some
+  models are laid out layer by layer before anything is compared."""
+  stacks = [getattr(config, name, None) for name in ('stack', 'decoder')]
+  layers = sum(stack.layers for stack in stacks if isinstance(stack, StackConfig) and not stack.groups)
+  if layers > len(names):
+    raise ConvertError(f'the configuration makes {layers:,} layers, the file has {len(names):,} tensors')
 
 
 def choose_heads(family: Family, said: Mapping[str, Any], names: Mapping[str, Any], wanted: Sequence[str] | None):

@@ -1,12 +1,14 @@
 """Their config.json to our configuration and back."""
 from collections.abc import Mapping
 import dataclasses
+import math
 from typing import Any
 
 import flax.linen as nn
 
 from plm_jax import config as config_lib
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, refuse
+from plm_jax.tokenizers.contract import brief
 
 # Of every model of transformers: attributes that change nothing about an encoder's outputs. Labels and ids of special
 # tokens among them are kept and written back.
@@ -35,25 +37,50 @@ FIXED = {
 FREE = {'block.dtype', 'block.out_std', 'stack.scan', 'stack.remat', 'decoder.scan', 'decoder.remat', 'max_length'}
 
 
+LAYERS = 1000  # at most; released models have up to 126
+SIZE = 1 << 24  # of anything else, a vocabulary or the longest row: none has come near
+
+
+def check(family: Family, said: Mapping[str, Any]) -> None:
+  """Raises ConvertError for what a config.json says in another form than all of transformers, or beyond all sizes."""
+  wrong = []
+  def expect(name, kind, wanted):
+    if not (said.get(name) is None or kind(said[name])):
+      wrong.append(f'attribute {name} is {brief(said[name])}, expected {wanted}')
+  expect('architectures', lambda x: isinstance(x, list) and all(type(name) is str for name in x), 'a list of names')
+  expect('id2label', lambda x: isinstance(x, dict | list), 'an object')
+  counts = {'num_labels', *(name for head in family.heads.values() for name in head.sizes)}
+  for name in sorted(counts):
+    expect(name, lambda x: type(x) is int and 0 < x <= SIZE, f'a number from 1 to {SIZE:,}')
+  for attribute in family.attributes:
+    most = LAYERS if attribute.ours.endswith('layers') else SIZE
+    expect(attribute.theirs, lambda x, most=most: not isinstance(x, int) or abs(x) <= most, f'at most {most:,}')
+  refuse(wrong, 'cannot convert the configuration')
+
+
 def read(family: Family, said: Mapping[str, Any]) -> Any:
   """The contents of their config.json -> our configuration of the backbone.
 
-  Raises ConvertError that names every attribute that is unknown, or not at the value that we know.
+  Raises ConvertError that names every attribute that is unknown, not at the value that we know, or of another type.
   """
   handled = {attribute.theirs for attribute in family.attributes}
   fixed = {name: value for name, value in {**FIXED, **family.fixed}.items() if name not in handled}
   # null is their other way to say no.
-  wrong = [f'attribute {name} is {value!r}, known at {fixed[name]!r} only' for name, value in said.items()
+  wrong = [f'attribute {name} is {brief(value)}, known at {fixed[name]!r} only' for name, value in said.items()
            if name in fixed and value != fixed[name] and (value is not None or fixed[name])]
-  wrong += [f'unknown attribute {name}: {value!r}'
+  wrong += [f'unknown attribute {brief(name)[1:-1]}: {brief(value)}'
             for name, value in said.items() if name not in handled | fixed.keys() | IGNORED | family.ignored]
   values = {}
   for attribute in family.attributes:
     value = said.get(attribute.theirs, attribute.default)
-    known = dict(attribute.values)
-    if known and value not in known:
-      wrong.append(f'attribute {attribute.theirs} is {value!r}, known are {", ".join(map(repr, known))}')
-    values[attribute.ours] = known.get(value) if known else value
+    # Some that are compared are lists, which no dictionary takes.
+    known = [ours for theirs, ours in attribute.values if theirs == value and isinstance(value, type(theirs))]
+    if attribute.values and not known:
+      wrong.append(f'attribute {attribute.theirs} is {brief(value)}, known are '
+                   f'{", ".join(repr(theirs) for theirs, _ in attribute.values)}')
+    if not attribute.values and (wanted := mistyped(get(family.config, attribute.ours), value)):
+      wrong.append(f'attribute {attribute.theirs} is {brief(value)}, expected {wanted}')
+    values[attribute.ours] = known[0] if known else value
   refuse(wrong, 'cannot convert the configuration')
   try:
     config = replace(family.config, values)
@@ -61,6 +88,20 @@ def read(family: Family, said: Mapping[str, Any]) -> Any:
                             for attribute in family.attributes if attribute.besides})
   except ValueError as error:
     raise ConvertError(f'cannot convert the configuration: {error}') from error
+
+
+def mistyped(ours: Any, value: Any) -> str:
+  """What is expected in the place of `ours`, a field of our configuration; '' where value is that."""
+  if isinstance(ours, bool):
+    return '' if isinstance(value, bool) else 'true or false'
+  if isinstance(ours, int):
+    return '' if type(value) is int and abs(value) <= SIZE else f'a number up to {SIZE:,}'
+  if isinstance(ours, float):
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return '' if number else 'a number'
+  if isinstance(ours, str):
+    return '' if isinstance(value, str) else 'a text'
+  return ''  # what `normal` has made
 
 
 def write(family: Family, config: Any) -> dict[str, Any]:
@@ -78,8 +119,8 @@ def write(family: Family, config: Any) -> dict[str, Any]:
 
 def make_head(head: Head, config: Any, said: Mapping[str, Any]) -> nn.Module:
   """`head` for our configuration of the backbone and the contents of their config.json."""
-  classes = len(said['id2label']) if said.get('id2label') else said.get('num_labels', 2)
-  return head.make(config, classes, **{name: said.get(name, default) for name, default in head.sizes.items()})
+  classes = len(said['id2label']) if said.get('id2label') else said.get('num_labels') or 2
+  return head.make(config, classes, **{name: said.get(name) or default for name, default in head.sizes.items()})
 
 
 def outward(attribute: Attribute, config: Any) -> Any:

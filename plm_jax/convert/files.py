@@ -1,16 +1,21 @@
 """Tensors in files: safetensors in one piece or sharded, and checkpoints of TensorFlow 1."""
 from collections.abc import Callable, Iterable, Mapping
+import glob
 import json
+import math
+import os
 import pathlib
 import re
-import shutil
-import tempfile
 from typing import Any
 
 import numpy as np
 
+from plm_jax import storage
+from plm_jax.convert.folders import inside
 from plm_jax.convert.rules import DTYPES, ConvertError, refuse
 from plm_jax.convert.slices import Index
+from plm_jax.errors import outside, understood
+from plm_jax.tokenizers.contract import brief
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 NAMES = {dtype.name: name for name, dtype in DTYPES.items()}
@@ -21,6 +26,7 @@ class SafeTensors:
   """The tensors of a folder, whichever shards they are in. Nothing is read before it is asked for."""
 
   def __init__(self, folder: pathlib.Path):
+    """Raises ConvertError for files that are missing, damaged, or outside the folder."""
     self.folder = folder
     self.shards = dict.fromkeys([SINGLE]) if (folder / SINGLE).exists() else self.index()
     self.tensors: dict[str, tuple[tuple[int, ...], str]] = {}
@@ -40,10 +46,14 @@ class SafeTensors:
     if not (self.folder / INDEX).exists():
       raise ConvertError(no_tensors(self.folder))
     shards: dict[str, list[str]] = {}
-    for name, shard in read_json(self.folder / INDEX).get('weight_map', {}).items():
+    where = self.folder / INDEX
+    said = read_json(where).get('weight_map')
+    if not isinstance(said, dict) or not all(isinstance(shard, str) for shard in said.values()):
+      raise ConvertError(f'{where}: weight_map is {brief(said)}, expected an object of tensors and their files')
+    for name, shard in said.items():
       shards.setdefault(shard, []).append(name)
-    refuse([shard for shard in shards if pathlib.PurePath(shard).name != shard or not (self.folder / shard).exists()],
-           f'{self.folder / INDEX} names files that are not there')
+    refuse([brief(shard)[1:-1] for shard in shards if not inside(self.folder, shard).is_file()],
+           f'{where} names files that are not there')
     return shards
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
@@ -57,24 +67,27 @@ class TensorFlow:
 
   def __init__(self, prefix: pathlib.Path):
     import tensorflow as tf  # seconds, and only needed here
-    try:
+    with understood(prefix, 'a TensorFlow checkpoint', ConvertError):
       self.reader = tf.train.load_checkpoint(str(prefix))
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-      raise ConvertError(f'{prefix} cannot be read as a TensorFlow checkpoint: {error}') from error
-    types = self.reader.get_variable_to_dtype_map()
+      types = self.reader.get_variable_to_dtype_map()
+      shapes = {name: tuple(shape) for name, shape in self.reader.get_variable_to_shape_map().items()}
+      there = sum(path.stat().st_size for path in prefix.parent.glob(f'{glob.escape(prefix.name)}.data-*'))
+      said = sum(math.prod(shape) * max(types[name].size or 1, 1) for name, shape in shapes.items())
+    if said > there:
+      raise ConvertError(f'{prefix}.index describes {said:,} bytes of variables, {prefix}.data-* have {there:,}')
     self.tensors: dict[str, tuple[tuple[int, ...], str]] = {
-        name: (tuple(shape), NAMES.get(str(types[name].name), str(types[name].name)))
-        for name, shape in self.reader.get_variable_to_shape_map().items()}
+        name: (shape, NAMES.get(str(types[name].name), str(types[name].name))) for name, shape in shapes.items()}
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
     return self.reader.get_tensor(name)[... if index is None else index]
 
 
 class Renamed:
-  """A source under other names; rename gives None for what is no parameter."""
+  """A source under other names; rename gives None for what is no parameter. where: what to call it when it cannot be
+  read."""
 
-  def __init__(self, source: Any, rename: Callable[[str], str | None]):
-    self.source, self.original = source, {}
+  def __init__(self, source: Any, rename: Callable[[str], str | None], where: pathlib.Path):
+    self.source, self.original, self.where = source, {}, where
     for name in source.tensors:
       if (new := rename(name)) is not None:
         if new in self.original:
@@ -84,7 +97,8 @@ class Renamed:
         new: source.tensors[name] for new, name in self.original.items()}
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    return self.source.read(self.original[name], index)
+    with understood(self.where, 'a checkpoint', ConvertError):
+      return self.source.read(self.original[name], index)
 
 
 def renamer(aliases: Iterable[tuple[str, str]]) -> Callable[[str], str]:
@@ -98,12 +112,11 @@ def renamer(aliases: Iterable[tuple[str, str]]) -> Callable[[str], str]:
 
 def write_safetensors(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int) -> None:
   """Writes (name, array) pairs, in files of at most `shard_bytes` unless one tensor is larger."""
-  save_file = safetensors().numpy.save_file
   shards: list[dict[str, np.ndarray]] = [{}]
   held, total, where = 0, 0, []
   def flush():
     name = f'shard-{len(where)}'
-    save_file(shards[-1], folder / name, metadata={'format': 'pt'})
+    save_shard(shards[-1], folder / name)
     where.append((name, list(shards[-1])))
   for name, x in tensors:
     if held and held + x.nbytes > shard_bytes:
@@ -123,41 +136,33 @@ def write_safetensors(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndar
   write_json(folder / INDEX, {'metadata': {'total_size': total}, 'weight_map': weight_map})
 
 
-class fresh_folder:
-  """A folder that appears whole at the end, or not at all. Raises ConvertError where something is already."""
-
-  def __init__(self, folder: Any):
-    self.folder = local(folder)
-    if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-      raise ConvertError(f'{self.folder} is there already and not empty: give another folder, or remove it')
-
-  def __enter__(self) -> pathlib.Path:
-    self.folder.parent.mkdir(parents=True, exist_ok=True)
-    self.draft = pathlib.Path(tempfile.mkdtemp(prefix=f'.{self.folder.name}-', dir=self.folder.parent))
-    self.draft.chmod(0o755)
-    return self.draft
-
-  def __exit__(self, kind, error, trace):
-    if kind is None:
-      self.draft.replace(self.folder)
-    else:
-      shutil.rmtree(self.draft, ignore_errors=True)
-
-
-def local(path: Any) -> pathlib.Path:
-  if '://' in str(path):
-    raise ConvertError(f'{path}: the converter reads and writes local folders only; copy it there')
-  return pathlib.Path(str(path)).expanduser().absolute()
+def save_shard(tensors: dict[str, np.ndarray], path: pathlib.Path) -> None:
+  """With the mode of any new file: the library leaves it to its owner alone. Raises OSError."""
+  library = safetensors()
+  path.touch()
+  mode = path.stat().st_mode & 0o777
+  try:
+    library.numpy.save_file(tensors, path, metadata={'format': 'pt'})
+  except library.SafetensorError as error:
+    found = re.search(r'os error (\d+)', str(error))
+    raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else OSError(str(error)) from error
+  path.chmod(mode)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    said = json.loads(path.read_text())
-  except (OSError, ValueError) as error:
-    raise ConvertError(f'{path} cannot be read as JSON: {error}') from error
-  if not isinstance(said, dict):
-    raise ConvertError(f'{path} holds a {type(said).__name__}, expected an object')
+  """The object in a JSON file. Raises ConvertError, also for numbers that are none or infinite."""
+  said = storage.read_json(path, error=ConvertError)
+  if name := endless(said):
+    raise ConvertError(f'{path}: {name:.100} is not a finite number')
   return said
+
+
+def endless(value: Any, name: str = '') -> str:
+  """The name of the first number in a JSON value that is none, or infinite; '' where there is no such."""
+  if isinstance(value, float):
+    return '' if math.isfinite(value) else name
+  inner = value.items() if isinstance(value, dict) else ((name, x) for x in value) if isinstance(value, list) else ()
+  return next((found for key, x in inner if (found := endless(x, str(key) or 'a number'))), '')
 
 
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
@@ -193,14 +198,18 @@ class open_shard:
 
   def __enter__(self) -> Any:
     library = safetensors()
+    if not self.path.is_file():
+      raise ConvertError(f'{self.path} is not there, or no ordinary file')
     try:
       self.file = library.safe_open(self.path, framework='numpy')
       return self.file.__enter__()
     except (OSError, library.SafetensorError) as error:
-      raise ConvertError(f'{self.path} cannot be read as safetensors: {error}') from error
+      raise ConvertError(f'{self.path} cannot be read as safetensors: {outside(error)}') from error
 
-  def __exit__(self, *error):
-    self.file.__exit__(*error)
+  def __exit__(self, kind, error, trace):
+    self.file.__exit__(kind, error, trace)
+    if kind is not None and issubclass(kind, safetensors().SafetensorError):
+      raise ConvertError(f'{self.path} cannot be read as safetensors: {outside(error)}') from error
 
 
 def cast(name: str, x: np.ndarray, dtype: str) -> np.ndarray:

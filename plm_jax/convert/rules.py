@@ -18,6 +18,9 @@ from plm_jax.errors import Expected
 DTYPES = {'F32': np.dtype(np.float32), 'F16': np.dtype(np.float16), 'BF16': np.dtype(ml_dtypes.bfloat16)}
 
 
+SHOWN = 30  # problems that are named
+
+
 class ConvertError(Expected):
   """A checkpoint of another library that is not understood in full, or a model of ours that it cannot hold."""
 
@@ -347,8 +350,10 @@ def write(rules: Iterable[Rule], params: Mapping[str, Any], copies: bool = False
 
 
 def refuse(problems: list[str], about: str = 'cannot convert') -> None:
+  """Raises ConvertError for what is wrong, one line each, and no more than a screen of them."""
   if problems:
-    raise ConvertError(f'{about}:\n  ' + '\n  '.join(problems))
+    more = [f'and {len(problems) - SHOWN:,} more'] * (len(problems) > SHOWN)
+    raise ConvertError(f'{about}:\n  ' + '\n  '.join([*(problem[:500] for problem in problems[:SHOWN]), *more]))
 
 
 def problems(rule: Rule, shape: Shape, source: Source) -> Iterator[str]:

@@ -6,15 +6,27 @@ import pathlib
 import re
 from typing import Any
 
+from etils import epath
 from flax import serialization
 from flax.traverse_util import flatten_dict
 import numpy as np
 
+from plm_jax import storage
 from plm_jax.convert.files import NAMES
+from plm_jax.convert.folders import inside, ordinary
 from plm_jax.convert.rules import ConvertError, refuse
 from plm_jax.convert.slices import Index
+from plm_jax.errors import outside, understood
+from plm_jax.tokenizers.contract import brief
 
 FILE = 'checkpoint'
+LAYERS = 1000
+DRIVERS = ('zarr', 'zarr3')
+DESCRIBED = ('.zarray', '.zattrs', 'zarr.json')  # files that have no numbers
+# Bytes of an array for each byte of its files, at most: numbers that were learnt do not become smaller than some half.
+# ALWAYS: of an array that may be anything, one number again and again, as norms are at first.
+PACKED, ALWAYS = 100, 64 << 20
+WHOLE_FILE = 2 << 30  # bytes of the msgpack file: arrays up to some MiB are in it
 SPEC = {'driver', 'kvstore'}  # what says where an array is, and not the array
 # Parts of a layer there -> in transformers, with {m} for the place of the network.
 PARTS = {
@@ -64,6 +76,8 @@ class T5X:
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
     place = self.places[name]
     leaf = self.leaf(place.name)
+    if not isinstance(leaf, np.ndarray):
+      self.check_size(place.name, leaf)
     if place.layer is not None:
       leaf = leaf[:, place.layer]
     x = leaf if isinstance(leaf, np.ndarray) else leaf.read().result()
@@ -83,14 +97,28 @@ class T5X:
       return spec
     if name not in self.stores:
       import tensorstore  # of orbax; here, as nothing else needs it
-      # Paths in the file are those of the bucket or the folder that it was written to.
-      path = self.folder / pathlib.PurePosixPath(spec['kvstore']['path'].rstrip('/')).name
+      path = self.path(spec)
+      if spec['driver'] not in DRIVERS:
+        raise ConvertError(f'{self.folder}: {name:.100} is read by {brief(spec["driver"])}, expected one of '
+                           f'{", ".join(DRIVERS)}')
       try:
         self.stores[name] = tensorstore.open(
             {'driver': spec['driver'], 'kvstore': {'driver': 'file', 'path': f'{path}/'}}, read=True).result()
       except ValueError as error:
-        raise ConvertError(f'{self.folder}: {name} cannot be read from {path.name}: {error}') from error
+        raise ConvertError(f'{self.folder}: {name:.100} cannot be read from {path.name}: {outside(error)}') from error
     return self.stores[name]
+
+  def path(self, spec: Mapping[str, Any]) -> pathlib.Path:
+    """Of an array. Paths in the file are those of the bucket or the folder that it was written to."""
+    return inside(self.folder, pathlib.PurePosixPath(spec['kvstore']['path'].rstrip('/')).name)
+
+  def check_size(self, name: str, leaf: Any) -> None:
+    """Raises ConvertError where an array is far larger than its files: what is not there would be read as zeros."""
+    path = self.path(self.leaves[name])
+    there = sum(file.stat().st_size for file in path.rglob('*') if file.is_file() and file.name not in DESCRIBED)
+    said = math.prod(leaf.shape) * leaf.dtype.numpy_dtype.itemsize
+    if said > max(PACKED * there, ALWAYS * (there > 0)):
+      raise ConvertError(f'{path} describes {said:,} bytes of numbers, in files of {there:,} bytes')
 
   def named(self, name: str) -> Iterator[tuple[str, Place]]:
     """(transformers' name, where it comes from) of each tensor in one of T5X's; none where it is not known."""
@@ -101,7 +129,11 @@ class T5X:
       side, number, part, sub, leaf = found.groups()
       one = sub[0] if part.endswith('attention') and sub else sub
       end = PARTS[part].format(m=2 if side == 'decoder' else 1) + (f'.{one}' if leaf == 'kernel' else '')
-      layers = range(self.leaf(name).shape[1]) if number is None else [None]
+      shape = self.leaf(name).shape if number is None else ()
+      if number is None and (len(shape) < 2 or shape[1] > LAYERS):
+        raise ConvertError(f'{self.folder}: {name} has the shape {list(shape)}, expected at most {LAYERS} layers along '
+                           'its second axis')
+      layers = range(shape[1]) if number is None else [None]
       for layer in layers:
         yield f'{side}.block.{number if layer is None else layer}.{end}.weight', Place(name, layer)
 
@@ -124,23 +156,26 @@ class T5X:
         'tie_word_embeddings': 'lm_head.weight' not in shapes}
 
 
-def is_t5x(folder: pathlib.Path) -> bool:
+def is_t5x(folder: epath.Path | pathlib.Path) -> bool:
   """Whether a folder has the file, and it is not the text that TensorFlow keeps under the same name."""
-  if not (folder / FILE).is_file():
+  path = folder / FILE
+  if not ordinary(path):
     return False
-  with (folder / FILE).open('rb') as file:
+  with path.open('rb') as file:
     return not file.read(32).startswith((b'model_checkpoint_path', b'all_model_checkpoint'))
 
 
 def target(folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
   """(name, array or where it is) of each parameter."""
-  try:
-    tree: Any = serialization.msgpack_restore((folder / FILE).read_bytes())
+  content = storage.read_bytes(folder / FILE, limit=WHOLE_FILE, error=ConvertError)
+  with understood(folder / FILE, 'a checkpoint of T5X', ConvertError):
+    tree: Any = serialization.msgpack_restore(content)
     tree = tree.get('optimizer', tree)['target']
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ConvertError(f'{folder / FILE} is no checkpoint of T5X: {error!r}') from error
-  flat: Mapping[Any, Any] = flatten_dict(tree, is_leaf=lambda _, x: set(x) >= SPEC)
-  yield from (('/'.join(path), leaf) for path, leaf in flat.items())
+    flat: Mapping[Any, Any] = flatten_dict(tree, is_leaf=lambda _, x: set(x) >= SPEC)
+    for path, leaf in flat.items():
+      if not isinstance(leaf, Mapping | np.ndarray) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind not in 'fV'):
+        raise ConvertError(f'{folder / FILE}: {"/".join(path)!r:.100} is {brief(leaf)}, expected an array of numbers')
+      yield '/'.join(path), leaf
 
 
 def matrix(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

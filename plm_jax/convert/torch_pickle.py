@@ -2,15 +2,17 @@
 
 A pickle names functions and calls them. Here the few names that describe a tensor mean functions of this file, and any
 other name is an error, whatever it is; or, in a file that is known to hold more, nothing at all. Both forms are read:
-the zip file of torch 1.6 and later, and the one before it.
+the zip file of torch 1.6 and later, and the one before it. What a file says of sizes is compared with the file before
+memory is asked for, and what it says of tensors with the numbers that are there.
 """
 import collections
 from collections.abc import Sequence
 import dataclasses
+import io
 import math
 import pathlib
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 import zipfile
 
 import ml_dtypes
@@ -18,6 +20,7 @@ import numpy as np
 
 from plm_jax.convert.rules import ConvertError
 from plm_jax.convert.slices import Index, Shape
+from plm_jax.errors import understood
 
 PICKLED = 'pytorch_model.bin'
 TYPES = {
@@ -25,6 +28,8 @@ TYPES = {
     'BFloat16Storage': ('BF16', ml_dtypes.bfloat16), 'LongStorage': ('I64', np.int64), 'IntStorage': ('I32', np.int32),
     'ShortStorage': ('I16', np.int16), 'CharStorage': ('I8', np.int8), 'ByteStorage': ('U8', np.uint8),
     'BoolStorage': ('BOOL', np.bool_)}
+DEEPEST = 20  # tuples
+PACKED = 100  # times that a file may be larger than what it is packed into
 MAGIC = 0x1950a86a20f9469cfc6c  # what the older form begins with
 
 
@@ -56,26 +61,32 @@ class TorchPickle:
   def __init__(self, path: pathlib.Path, inside: str = ''):
     self.path, self.inside = path, inside
     self.places: dict[str, int] = {}  # older form: key -> where its numbers begin
-    try:
+    if not path.is_file():
+      raise ConvertError(f'{path} is no ordinary file')
+    with understood(path, 'a torch checkpoint', ConvertError):
+      self.size = path.stat().st_size
       self.root = self.zipped() if zipfile.is_zipfile(path) else ''
       state = self.from_zip() if self.root else self.from_stream()
-    except (OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
-      if isinstance(error, ConvertError):
-        raise
-      raise ConvertError(f'{path} cannot be read as a torch checkpoint: {error}') from error
     state = state.get(inside) if inside and isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(isinstance(view, View) for view in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(view, View) for name, view in state.items()):
       raise ConvertError(f'{path} holds more than named tensors: save its state_dict alone')
+    for name, view in state.items():
+      if problem := wrong(view):
+        raise ConvertError(f'{path}: the tensor {name:.100} {problem}')
     self.views: dict[str, View] = state
     self.tensors = {name: (view.shape, TYPES[view.storage.kind][0]) for name, view in state.items()}
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
     view = self.views[name]
     dtype = np.dtype(TYPES[view.storage.kind][1])
-    numbers = self.numbers(view.storage, dtype)
-    last = view.offset + sum((size - 1) * step for size, step in zip(view.shape, view.strides, strict=True))
-    if math.prod(view.shape) and not 0 <= view.offset <= last < len(numbers):
-      raise ConvertError(f'{self.path}: the tensor {name} reaches beyond its numbers')
+    with understood(self.path, 'a torch checkpoint', ConvertError):
+      numbers = self.numbers(view.storage, dtype)
+    if len(numbers) != view.storage.size:
+      raise ConvertError(f'{self.path}: the tensor {name} is of {view.storage.size:,} numbers, of which the file has '
+                         f'{len(numbers):,}')
+    if not math.prod(view.shape):
+      return np.zeros(view.shape, dtype)[... if index is None else index]
     steps = [step * dtype.itemsize for step in view.strides]
     return np.lib.stride_tricks.as_strided(numbers[view.offset:], view.shape, steps, writeable=False)[
         ... if index is None else index].copy()
@@ -91,39 +102,82 @@ class TorchPickle:
   def from_zip(self) -> Any:
     with zipfile.ZipFile(self.path) as file:
       order = f'{self.root}byteorder'
-      if order in file.namelist() and file.read(order) != b'little':
+      if order in file.namelist() and self.member(file, order) != b'little':
         raise ConvertError(f'{self.path} is of a machine with the other order of bytes')
-      with file.open(f'{self.root}data.pkl') as data:
-        return Data(data, self.path, bool(self.inside)).load()
+      content = self.member(file, f'{self.root}data.pkl')
+      return Data(io.BytesIO(content), self.path, bool(self.inside)).load()
+
+  def member(self, file: zipfile.ZipFile, name: str) -> bytes:
+    """What a zip file holds under a name. torch does not compress; what is far larger unpacked than packed is refused
+    before it is unpacked."""
+    found = file.getinfo(name)
+    if found.file_size > PACKED * found.compress_size + (1 << 20) or found.compress_size > self.size:
+      raise ConvertError(f'{self.path}: {name} is {found.file_size:,} bytes, packed into {found.compress_size:,}, '
+                         'which no checkpoint is')
+    return file.read(found)
 
   def from_stream(self) -> Any:
     """The older form: pickles one behind another, the last of which names the storages that follow it."""
-    with self.path.open('rb') as file:
+    with self.path.open('rb') as opened:
+      file: Any = Bounded(opened, self.size)
       magic, _, machine = (Data(file, self.path).load() for _ in range(3))
       data = Data(file, self.path, bool(self.inside))
       state = data.load()
       if magic != MAGIC or not machine.get('little_endian', True):
         raise ConvertError(f'{self.path} is no torch checkpoint, or of a machine with the other order of bytes')
       for key in Data(file, self.path).load():
-        size = int.from_bytes(file.read(8), 'little')
-        self.places[key] = file.tell()
-        file.seek(size * np.dtype(TYPES[data.kinds[key]][1]).itemsize, 1)
+        size = int.from_bytes(opened.read(8), 'little')
+        self.places[key] = opened.tell()
+        end = self.places[key] + size * np.dtype(TYPES[data.kinds[key]][1]).itemsize
+        if end > self.size:
+          raise ConvertError(f'{self.path} ends at byte {self.size:,}, expected {end:,} at least: it was cut')
+        opened.seek(end)
       return state
 
   def numbers(self, storage: Storage, dtype: np.dtype) -> np.ndarray:
     if not self.root:
-      return np.fromfile(self.path, dtype, storage.size, offset=self.places[storage.key])
+      start = self.places[storage.key]
+      if start + storage.size * dtype.itemsize > self.size:
+        raise ConvertError(f'{self.path} ends before the numbers of its tensors do: it was cut')
+      return np.fromfile(self.path, dtype, storage.size, offset=start)
     with zipfile.ZipFile(self.path) as file:
-      return np.frombuffer(file.read(f'{self.root}data/{storage.key}'), dtype)
+      return np.frombuffer(self.member(file, f'{self.root}data/{storage.key}'), dtype)
 
 
-class Data(pickle.Unpickler):
+class Bounded:
+  """A file of which nothing behind its end is asked for: memory is asked for before the bytes are there."""
+
+  def __init__(self, file: Any, size: int):
+    self.file, self.size, self.readline = file, size, file.readline
+
+  def read(self, count: int) -> bytes:
+    return self.file.read(max(0, min(count, self.size - self.file.tell())))
+
+
+def wrong(view: View) -> str:
+  """What no tensor is: sizes, strides and places that are no numbers, or lead out of the storage at one end."""
+  storage, every = view.storage, (view.offset, *view.shape, *view.strides)
+  if not isinstance(storage, Storage) or not all(type(number) is int for number in (*every, storage.size)):
+    return 'is described in another way than torch does'
+  if len(view.shape) != len(view.strides) or len(view.shape) > 32 or min(every, default=0) < 0 or storage.size < 0:
+    return f'has the shape {list(view.shape)!r:.100} and strides {list(view.strides)!r:.100}'
+  last = view.offset + sum((size - 1) * step for size, step in zip(view.shape, view.strides, strict=True))
+  if math.prod(view.shape) and (last >= storage.size or math.prod(view.shape) > storage.size):
+    return f'reaches beyond its numbers: {list(view.shape)!r:.100} of {storage.size:,}, up to {last:,}'
+  return '' if max(view.shape, default=0) < 1 << 40 else f'has the shape {list(view.shape)!r:.100}'
+
+
+IN_PYTHON: Any = getattr(pickle, '_Unpickler')  # noqa: B009  that in C makes room for what a pickle says that it has
+
+
+class Data(IN_PYTHON):
   """A pickle in which names mean what is below, and nothing else. more: other names are Nothing instead of an error."""
 
   def __init__(self, file: Any, path: pathlib.Path, more: bool = False):
     super().__init__(file)
     self.path, self.more = path, more
     self.kinds: dict[str, str] = {}  # of storages, by their keys
+    self.depths: dict[int, tuple[int, Any]] = {}  # of tuples
 
   def find_class(self, module: str, name: str) -> Any:
     if module == 'torch' and name in TYPES:
@@ -138,10 +192,29 @@ class Data(pickle.Unpickler):
 
   def persistent_load(self, pid: Any) -> Storage:
     kind, name, key, _, size = pid[:5]
-    if kind != 'storage' or name not in TYPES or (len(pid) > 5 and pid[5] is not None):
-      raise ConvertError(f'{self.path} has a storage of a kind that is not known: {pid[:2]}')
+    if kind != 'storage' or type(name) is not str or name not in TYPES or (len(pid) > 5 and pid[5] is not None):
+      raise ConvertError(f'{self.path} has a storage of a kind that is not known: {pid[:2]!r:.100}')
     self.kinds[str(key)] = name
     return Storage(name, str(key), int(size))
+
+  def build(self) -> None:
+    """The state of an object: of none that matters here."""
+    self.stack.pop()
+
+  def nest(self, items: list[Any]) -> None:
+    """A tuple. Shapes and strides lie in what describes a tensor, and that in nothing; of some that lie a hundred
+    thousand deep in one another Python would die when it compared them."""
+    made = tuple(items)
+    depth = 1 + max((self.depths.get(id(item), (0,))[0] for item in made), default=0)
+    self.depths[id(made)] = depth, made  # which stays, so that no other object gets its number
+    if depth > DEEPEST:
+      raise ConvertError(f'{self.path} has tuples too deep inside one another')
+    self.append(made)
+
+  dispatch: ClassVar = {
+      **IN_PYTHON.dispatch, pickle.BUILD[0]: build, pickle.TUPLE[0]: lambda self: self.nest(self.pop_mark()),
+      **{opcode[0]: lambda self, count=count: self.nest([self.stack.pop() for _ in range(count)][::-1])
+         for count, opcode in enumerate((pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3), 1)}}
 
 
 class Nothing:

@@ -72,9 +72,11 @@ def bands(said: Mapping[str, Any], layers: int) -> dict[str, Any]:
   """attention_layers, or the runs of attention_types, and window_size -> `windows`, as short as it repeats."""
   said = dict(said)
   types, size = said.pop('attention_types', None), said.pop('window_size', 256)
+  if types and not all(type(times) is int and 0 < times <= layers for _, times in types):
+    raise ConvertError(f'attention_types is {types!r:.100}, expected at most {layers} times of each')
   named = said.pop('attention_layers', None) or [kind for run, times in types for kind in run * times]
   if len(named) != layers or not set(named) <= {'global', 'dense', 'local'}:
-    raise ConvertError(f'expected global, dense or local for each of {layers} layers, got {named}')
+    raise ConvertError(f'expected global, dense or local for each of {layers} layers, got {named!r:.100}')
   every = [size * (kind == 'local') for kind in named]
   period = next(p for p in range(1, layers + 1) if every == (every[:p] * layers)[:layers])
   return {**said, 'windows': tuple(every[:period]) if any(every) else ()}

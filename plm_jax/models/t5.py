@@ -146,6 +146,7 @@ def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
     name = {'gelu_new': 'gated-gelu', 'gelu': 'gated-gelu_python'}.get(name, f'gated-{name}')
   alone = {} if said['num_decoder_layers'] else {
       'architectures': ['T5EncoderModel'], 'is_encoder_decoder': False, 'num_decoder_layers': said['num_layers']}
+  said['d_kv'] = said['d_kv'] or said['d_model'] // said['num_heads']
   return {**said, 'feed_forward_proj': name, 'tie_word_embeddings': factor == scaled,
           'is_encoder_decoder': True, **alone}
 

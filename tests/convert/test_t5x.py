@@ -24,14 +24,19 @@ def small(config):
 
 @pytest.fixture(scope='module', params=['v1.0', 'v1.1'])
 def model(request):
-  """(configuration, our parameters, numbers at random)."""
+  """(configuration, our parameters)."""
   config = small(t5.small() if request.param == 'v1.0' else t5.v1_1_small())
+  return config, model_of(config)
+
+
+def model_of(config):
+  """Parameters, numbers at random."""
   ids = np.ones((1, 4), np.int32)
   batch = {name: ids for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
   whole = WithHeads(config.backbone(), {'lm': NextTokens(config.block, config.vocab, config.tied)})
   shapes = nn.unbox(jax.eval_shape(whole.init, jax.random.key(0), batch))['params']
   draw = np.random.default_rng(0)
-  return config, jax.tree.map(lambda x: draw.standard_normal(x.shape).astype(np.float32), shapes)
+  return jax.tree.map(lambda x: draw.standard_normal(x.shape).astype(np.float32), shapes)
 
 
 def theirs(params):
@@ -123,7 +128,7 @@ def test_what_is_not_a_t5_of_ours_is_refused(model, tmp_path):
   with pytest.raises(convert.ConvertError, match=r'share their positions:\s+encoder/layers_0/relpos_bias'):
     convert.load(tmp_path)
   (tmp_path / 'checkpoint').write_bytes(b'\x93\x01\x02\x03')
-  with pytest.raises(convert.ConvertError, match='is no checkpoint of T5X'):
+  with pytest.raises(convert.ConvertError, match='not a checkpoint of T5X'):
     convert.load(tmp_path)
   (tmp_path / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-5"\n')
   assert not convert.is_checkpoint(tmp_path)

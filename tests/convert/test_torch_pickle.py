@@ -114,7 +114,7 @@ def test_what_is_no_state_dict(torch, tmp_path):
   with pytest.raises(convert.ConvertError, match='more than named tensors'):
     TorchPickle(tmp_path / 'x.bin')
   (tmp_path / 'x.bin').write_bytes(b'no torch at all')
-  with pytest.raises(convert.ConvertError, match='cannot be read as a torch checkpoint'):
+  with pytest.raises(convert.ConvertError, match='damaged, or not a torch checkpoint'):
     TorchPickle(tmp_path / 'x.bin')
 
 
