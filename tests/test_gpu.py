@@ -12,6 +12,7 @@ from jax._src.cudnn import fused_attention_stablehlo as checks
 import jax.numpy as jnp
 import pytest
 
+from benchmarks import gpu
 from experiments import bert_base
 from plm_jax.generation.decoder import DecoderSteps
 from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
@@ -90,6 +91,12 @@ def steps_of(recipe):
     *((name, (9, 0), used) for name, used in FAMILIES.items()), *OLDER])
 def test_a_recipe_of_each_family(name, capability, used, on):
   assert traced(name, on(capability)) == used
+
+
+def test_the_benchmark_says_that_there_is_no_gpu(monkeypatch, capsys):
+  monkeypatch.setattr('sys.argv', ['gpu'])
+  gpu.main()
+  assert capsys.readouterr().out == f'There is no GPU here: JAX {jax.__version__} runs on cpu (cpu).\n'
 
 
 @pytest.mark.slow

@@ -1,0 +1,183 @@
+"""Every family on an NVIDIA GPU: does it train in bfloat16, is it the CPU's model, and what is the fused kernel worth?
+
+    python -m benchmarks.gpu
+    python -m benchmarks.gpu --recipe albert_base llama_7b --layers 8 --rows 32
+
+One row of a table a recipe, a minute or two each; random text, so that nothing has to be prepared or downloaded.
+
+- run: the steps of `--scale=test` in bfloat16, the first loss and the last
+- loss, gradient: of that model in float32 and full precision, beside the CPU's; the gradient's largest difference as a
+  share of the largest entry of its array (of a hundredth of the largest of all, where that is more: biases of keys have
+  none). Dropout and corruption are the same on both
+- step: of the paper's sizes, cut to a few layers, in bfloat16 without dropout of attention, and the memory beside the
+  state that it needs; attention written out, and by cuDNN where it is taken (`plm_jax/layers/cudnn.py`)
+
+Exit status 1 where a loss is not finite or the gradient differs by more than 1e-3. Without a GPU it says so.
+"""
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import sys
+import time
+from typing import Any
+
+from flax.linen import unbox
+import jax
+import numpy as np
+
+from plm_jax.layers import cudnn
+from plm_jax.learner import make_learner
+from plm_jax.step import Learner, gradient, init_state, jitted_step, total
+from plm_jax.tokenizers.contract import Vocab
+
+RECIPES = ('bert_base', 'roberta_base', 'albert_base', 'spanbert_base', 'distilbert_base', 'deberta_base',
+           'deberta_v3_small', 'electra_base', 'xlnet_base', 'gpt_base', 'gpt2_small', 'gpt3_small', 'llama_7b',
+           'palm_8b', 'glm_base', 't5_base', 't5_v1_1_base', 'mt5_small', 'bart_base', 'mbart_large',
+           'transformer_base')
+HEAD = ('recipe', 'run, loss', 'loss beside the CPU', 'gradient beside the CPU', 'step written out', 'fused', 'ratio')
+TOLERANCE = 1e-3
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--recipe', nargs='*', default=list(RECIPES))
+  parser.add_argument('--layers', type=int, default=4, help='of the model whose steps are timed')
+  parser.add_argument('--rows', type=int, default=8, help='in a batch of it')
+  args = parser.parse_args()
+  gpu = jax.devices()[0]
+  if gpu.platform != 'gpu':
+    print(f'There is no GPU here: JAX {jax.__version__} runs on {gpu.device_kind} ({gpu.platform}).')
+    return
+  print(f'{gpu.device_kind}, compute capability {getattr(gpu, "compute_capability", "?")}, JAX {jax.__version__}\n')
+  print('| ' + ' | '.join(HEAD) + ' |\n' + '|---' * len(HEAD) + '|')
+  good = [row(name, gpu, args.layers, args.rows) for name in args.recipe]
+  sys.exit(not all(good))
+
+
+def row(name: str, device: Any, layers: int, rows: int) -> bool:
+  """Prints a recipe's row -> whether it is as it should be."""
+  losses = trained(name, device)
+  loss, difference = beside_the_cpu(name, device)
+  cells = [name, f'{losses[0]:.3f} to {losses[-1]:.3f}', f'{loss:.1e}', f'{difference:.1e}']
+  try:
+    plain = timed(name, device, layers, rows, fused=False)
+    cells.append(f'{plain[0]:.1f} ms, {plain[1]:.2f} GiB')
+    if cudnn_called(name, layers, rows):
+      kernel = timed(name, device, layers, rows, fused=True)
+      cells += [f'{kernel[0]:.1f} ms, {kernel[1]:.2f} GiB', f'{plain[0] / kernel[0]:.2f}']
+  except jax.errors.JaxRuntimeError as error:  # out of memory, most often
+    cells.append(f'failed: {str(error).splitlines()[0][:80]}')
+  print('| ' + ' | '.join([*cells, *[''] * (len(HEAD) - len(cells))]) + ' |', flush=True)
+  return bool(np.isfinite(losses).all() and difference <= TOLERANCE)
+
+
+def trained(name: str, device: Any) -> list[float]:
+  """-> the losses of the steps of `--scale=test`, in bfloat16."""
+  recipe = importlib.import_module(f'experiments.{name}').recipe('test')
+  learner = learner_of(in_bfloat16(recipe))
+  with jax.default_device(device):
+    state, losses = jax.jit(lambda w: unbox(init_state(learner, w)))(text(recipe, recipe.train.phases[0])), []
+    step = jitted_step(learner, None)
+    for phase in recipe.train.phases:
+      for _ in range(phase.steps):
+        state, metrics = step(state, text(recipe, phase, seed=len(losses)))
+        losses.append(float(metrics['loss']))
+  return losses
+
+
+def beside_the_cpu(name: str, device: Any) -> tuple[float, float]:
+  """-> how far loss and gradient are from the CPU's, in float32: relative, see above."""
+  recipe = importlib.import_module(f'experiments.{name}').recipe('test')
+  learner, windows = learner_of(recipe), text(recipe, recipe.train.phases[0])
+
+  def loss_and_gradient(params, windows):
+    batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
+    grads, metrics = gradient(learner, params, batch, learner.key(2))
+    return total(learner.objective.terms, metrics), grads
+
+  cpu, found = jax.devices('cpu')[0], []
+  with jax.default_matmul_precision('highest'):
+    with jax.default_device(cpu):
+      params = jax.jit(lambda w: unbox(init_state(learner, w)).params)(windows)
+    for where in (cpu, device):
+      with jax.default_device(where):
+        found.append(jax.device_get(jax.jit(loss_and_gradient)(*jax.device_put((params, windows), where))))
+  (loss, grads), (other, others) = found
+  floor = max(np.abs(x).max() for x in jax.tree.leaves(grads)) / 100
+  differences = jax.tree.map(lambda x, y: np.abs(x - y).max() / max(np.abs(x).max(), floor), grads, others)
+  return float(abs(loss - other) / abs(loss)), float(max(jax.tree.leaves(differences)))
+
+
+def timed(name: str, device: Any, layers: int, rows: int, fused: bool, steps: int = 10) -> tuple[float, float]:
+  """-> (ms a step, GiB beside the state)."""
+  learner, windows = full_size(name, layers, rows)
+  with jax.default_device(device), contextlib.nullcontext() if fused else written_out():
+    state = jax.jit(lambda w: unbox(init_state(learner, w)))(windows)
+    step = jitted_step(learner, None).lower(state, windows).compile()
+  memory: Any = step.memory_analysis()
+  windows = jax.device_put(windows, device)
+  for _ in range(2):
+    state, metrics = step(state, windows)
+  jax.block_until_ready(metrics)
+  start = time.perf_counter()
+  for _ in range(steps):
+    state, metrics = step(state, windows)
+  jax.block_until_ready(metrics)
+  return 1000 * (time.perf_counter() - start) / steps, memory.temp_size_in_bytes / 2**30
+
+
+def cudnn_called(name: str, layers: int, rows: int) -> bool:
+  """Tells whether the step has a call of cuDNN's kernel."""
+  learner, windows = full_size(name, layers, rows)
+  state = unbox(jax.eval_shape(lambda w: init_state(learner, w), windows))
+  return '__cudnn$fmha' in jitted_step(learner, None).lower(state, windows).as_text()
+
+
+def full_size(name: str, layers: int, rows: int) -> tuple[Learner, dict[str, np.ndarray]]:
+  recipe = importlib.import_module(f'experiments.{name}').recipe('paper')
+  model = recipe.model
+  shallow = {stack: dataclasses.replace(getattr(model, stack), layers=min(layers, getattr(model, stack).layers))
+             for stack in ('stack', 'decoder', 'source') if dataclasses.is_dataclass(getattr(model, stack, None))}
+  model = dataclasses.replace(
+      model, **shallow, block=dataclasses.replace(model.block, attention_dropout=0.0))
+  recipe = dataclasses.replace(recipe, model=model)
+  phase = dataclasses.replace(recipe.train.phases[-1], batch=rows)
+  return dataclasses.replace(learner_of(recipe), accumulate=1), text(recipe, phase)
+
+
+@contextlib.contextmanager
+def written_out():
+  """Attention by products alone, whatever the GPU."""
+  takes, cudnn.takes = cudnn.takes, lambda *args, **kwargs: False
+  try:
+    yield
+  finally:
+    cudnn.takes = takes
+
+
+def in_bfloat16(recipe: Any) -> Any:
+  block = dataclasses.replace(recipe.model.block, dtype='bfloat16')
+  return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, block=block))
+
+
+def learner_of(recipe: Any) -> Learner:
+  """With a vocabulary that has every special token that an objective asks for."""
+  size = recipe.model.vocab
+  return make_learner(recipe, Vocab(
+      size, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9, smask=10,
+      sentinel=size - 1, sentinels=min(1000, size // 4), language=11))
+
+
+def text(recipe: Any, phase: Any, seed: int = 0) -> dict[str, np.ndarray]:
+  """Windows of random words, two pieces each, sixteen words a sentence."""
+  rows, length = phase.batch, recipe.objective.window(phase.length)
+  place = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+  tokens = np.random.default_rng(seed).integers(12, recipe.model.vocab // 2, (rows, length), np.int32)
+  number = np.arange(rows, dtype=np.int32)
+  return {'tokens': tokens, 'segments': np.ones_like(tokens), 'sentences': place // 32 + 1, 'words': place // 2 + 1,
+          'document': number, 'corpus': 0 * number, 'index': number + rows * seed, 'epoch': 0 * number}
+
+
+if __name__ == '__main__':
+  main()
