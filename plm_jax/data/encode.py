@@ -102,10 +102,10 @@ def encode_unit(
   found = [[text for paragraph in document for text in paragraph] for document in paragraphs]
   flat = [text for document in found for text in document]
   if read:
-    token, lengths, places = tokenizer.encode_places(flat)
+    token, lengths, places = joined(map(tokenizer.encode_places, batches(flat)))
     starts = segmented(read, paragraphs, lengths, places)
   else:
-    token, lengths = tokenizer.encode_flat(flat)
+    token, lengths = joined(map(tokenizer.encode_flat, batches(flat)))
     starts = tokenizer.starts_word[token]
   tokens = np.empty(len(token), records.token_dtype(tokenizer.vocab.size))
   tokens['token'] = token
@@ -114,6 +114,22 @@ def encode_unit(
   document = np.repeat(np.arange(len(found)), [len(document) for document in found])
   hashes = [int.from_bytes(hashlib.blake2b('\n'.join(document).encode(), digest_size=8).digest()) for document in unit]
   return Encoded(tokens, lengths[lengths > 0], np.bincount(document[lengths > 0], minlength=len(found)), hashes)
+
+
+def batches(texts: list[str]) -> Iterator[list[str]]:
+  """Texts of about BATCH characters together: what a tokenizer needs in between is many times their size."""
+  batch, length = [], 0
+  for text in texts:
+    batch.append(text)
+    length += len(text)
+    if length >= BATCH:
+      yield batch
+      batch, length = [], 0
+  yield batch
+
+
+def joined(parts: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+  return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def segmented(read, paragraphs, lengths: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -149,4 +165,5 @@ def encode_in_worker(unit: list[list[str]]) -> Encoded:
 
 
 UNIT = 1 << 20  # characters
+BATCH = 1 << 18  # characters
 WORKER = {}  # in a worker: the arguments of `encode` that are the same for every unit

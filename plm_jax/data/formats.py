@@ -10,6 +10,7 @@ from plm_jax.errors import option
 
 Division = Literal['auto', 'blank-lines', 'lines', 'files']
 MAX_DOCUMENT = 1 << 22  # characters; a longer document goes on in the next one
+MAX_PARAGRAPH = 1 << 20  # characters; a longer paragraph goes on in the next one
 Lines = Iterator[tuple[int, str]]  # number, text
 
 
@@ -110,7 +111,7 @@ class Pieces:
   def add(self, number: int, paragraph: str) -> Iterator[Document]:
     if not self.paragraphs:
       self.where = f'{self.name}:{number}'
-    self.paragraphs.append(paragraph)
+    self.paragraphs += bounded(paragraph)
     self.length += len(paragraph)
     if self.length >= MAX_DOCUMENT:
       self.tally.cut += 1
@@ -192,10 +193,20 @@ def split_text(text: str, where: str, tally: Tally) -> Iterator[Document]:
       tally.cut += 1
       yield Document(paragraphs, where)
       paragraphs, length = [], 0
-    paragraphs.append(paragraph.removesuffix('\r'))
+    paragraphs += bounded(paragraph.removesuffix('\r'))
     length += len(paragraph)
   if paragraphs:
     yield Document(paragraphs, where)
+
+
+def bounded(paragraph: str) -> Iterator[str]:
+  """A paragraph, in pieces if it is over MAX_PARAGRAPH, which end behind a space where there is one."""
+  start = 0
+  while len(paragraph) - start > MAX_PARAGRAPH:
+    end = paragraph.rfind(' ', start, start + MAX_PARAGRAPH) + 1 or start + MAX_PARAGRAPH
+    yield paragraph[start:end]
+    start = end
+  yield paragraph[start:]
 
 
 FORMATS = {

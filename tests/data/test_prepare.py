@@ -467,3 +467,14 @@ def test_a_worker_that_dies_is_one_line():
 def die():
   with workers_lib.pool(1) as pool:
     pool.submit(os._exit, 3).result()
+
+
+@pytest.mark.parametrize('segmenter', ['none', 'spaces'])
+def test_sentences_encoded_a_few_at_a_time_are_those_encoded_at_once(corpus, vocab, monkeypatch, segmenter):
+  tokenizer = tokenizers.load(vocab)
+  unit = [document.paragraphs for document in sources.documents(str(corpus))] + [[]]
+  at_once = encode.encode(unit, tokenizer, 'split', segmenter)
+  monkeypatch.setattr(encode, 'BATCH', 50)
+  for one, other in zip(at_once, encode.encode(unit, tokenizer, 'split', segmenter), strict=True):
+    np.testing.assert_array_equal(one, other)
+  assert len(encode.encode([[]], tokenizer, 'split', segmenter).tokens) == 0

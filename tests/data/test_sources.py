@@ -333,3 +333,10 @@ def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):
   monkeypatch.setattr(sources.storage, 'open_text', denied)
   with pytest.raises(SourceError, match=r'a\.txt cannot be read: .*: Permission denied'):
     read(path)
+
+
+def test_no_paragraph_outgrows_memory(tmp_path, monkeypatch):
+  monkeypatch.setattr(formats, 'MAX_PARAGRAPH', 6)
+  (tmp_path / 'a.txt').write_text('One two three.\n漢漢漢漢漢漢漢漢\n\nabcdef\n')
+  (tmp_path / 'b.jsonl').write_text('{"text": "One two."}\n')
+  assert read(tmp_path) == [['One ', 'two ', 'three.', '漢漢漢漢漢漢', '漢漢'], ['abcdef'], ['One ', 'two.']]
