@@ -1,0 +1,240 @@
+"""Damages what commands are given, and says how they end: with one clear line, or as if nothing had been, or badly.
+
+    python -m benchmarks.fuzz --cases=1500                      # hours of one core: a command a case
+    python -m benchmarks.fuzz --only tokenizer pickle --cases=100 --seed=7
+    python -m benchmarks.fuzz --case=records:17 --show          # one of them again, with what it printed
+
+Bad is a traceback, a process that died, more than 10 seconds of CPU or 60 on the clock, more than 2 GiB of memory, or a
+status of 1 without a line that says why. Whatever else ended with 0 is listed with what was changed, to be read: what
+has no effect is fine, nonsense is not. Every case is a function of the seed and its number. Commands run in children
+that are forked when everything has been imported, so that a case takes a second.
+"""
+import argparse
+import collections
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import importlib
+import os
+import pathlib
+import random
+import resource
+import runpy
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+# Its mutators, and its writers of other libraries' files, are used here.
+TESTS = pathlib.Path(__file__).parents[1] / 'tests'
+sys.path[:0] = [str(TESTS), str(TESTS / 'convert')]
+
+from benchmarks import fuzz_cases  # noqa: E402
+
+CPU, CLOCK, MEMORY = 10, 60, 2 << 30  # seconds, seconds, bytes
+SHARES = {  # cases of a kind, of a hundred
+    'option': 20, 'run': 12, 'config': 14, 'tokenizer': 14, 'records': 12, 'journal': 5, 'safetensors': 8, 'pickle': 5,
+    't5x': 3, 'text': 7}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One command on damaged ground."""
+
+  name: str
+  what: str  # was changed
+  command: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+  """How a command ended."""
+
+  verdict: str
+  status: int
+  said: str
+  seconds: float
+  memory: int  # bytes
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--cases', type=int, default=1500)
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--only', nargs='*', default=list(SHARES), choices=list(SHARES))
+  parser.add_argument('--case', default='', help='KIND:NUMBER, that one alone')
+  parser.add_argument('--show', action='store_true', help='what each printed')
+  parser.add_argument('--ground', type=pathlib.Path, help='folder to keep what is damaged, made if it is not there')
+  parser.add_argument('--workers', type=int, default=os.cpu_count() or 1)
+  parser.add_argument('--lay', type=pathlib.Path, help='make there what is damaged, and no more')
+  args = parser.parse_args()
+  if args.lay:
+    lay(args.lay)
+    return
+  total = sum(SHARES[kind] for kind in args.only)
+  cases = [
+      (kind, number) for kind in args.only for number in range(max(1, args.cases * SHARES[kind] // total))]
+  if args.case:
+    kind, _, number = args.case.partition(':')
+    cases = [(kind, int(number))]
+  random.Random(args.seed).shuffle(cases)
+  with contextlib.ExitStack() as stack:
+    ground = args.ground or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    os.environ |= {'PLM_JAX_CACHE': str(ground / 'cache'), 'JAX_PLATFORMS': 'cpu'}
+    load()
+    if not (ground / 'done').exists():
+      maker = os.fork()  # what it computes starts threads, beside which nothing can be forked
+      if not maker:
+        os._exit(as_main(('benchmarks.fuzz', '--lay', str(ground)), 1))
+      if os.waitpid(maker, 0)[1]:
+        sys.exit('what is to be damaged could not be made')
+    found = collections.Counter()
+    for case, end in attempts(ground, args.seed, cases, args.workers):
+      found[end.verdict] += 1
+      if end.verdict != 'clear' or args.show:
+        last = '' if end.verdict == 'goes on' else ' '.join(end.said.split())[-300:]
+        print(f'{end.verdict:10} {case.name:18} {end.seconds:5.1f} s {end.memory >> 20:5} MiB  {case.what}: '
+              f'{shlex.join(case.command)}\n    {end.said if args.show else last}', flush=True)
+  print(f'{len(cases)} cases: ' + ', '.join(f'{count} {verdict}' for verdict, count in sorted(found.items())))
+  sys.exit(bool(set(found) - {'clear', 'goes on'}))
+
+
+def load() -> None:
+  """Imports what commands import; JAX starts no threads before its first use."""
+  for name in ('plm_jax.run', 'plm_jax.convert', 'plm_jax.tasks.few_shot', 'plm_jax.tasks.text_to_text',
+               'experiments.bert_base', 'experiments.gpt2_small', 'experiments.t5_small', 'safetensors.numpy',
+               'orbax.checkpoint', 'tensorstore', 'sentencepiece', 'tokenizers'):
+    importlib.import_module(name)
+
+
+def lay(ground: pathlib.Path) -> None:
+  """Makes whole what will be damaged: text, records, runs, and checkpoints in other libraries' formats."""
+  from plm_jax.data import embedded
+  shutil.rmtree(ground, ignore_errors=True)
+  ground.mkdir(parents=True)
+  text = pathlib.Path(embedded.corpus_path()).read_text()[:400_000].rpartition('\n\n')[0]
+  (ground / 'text').mkdir(exist_ok=True)
+  (ground / 'text' / 'corpus.txt').write_text(text)
+  tiny = ['--train.phases.0.steps=2', '--train.phases.1.steps=1', '--train.save-every=1']
+  prepare = ('plm_jax', 'prepare', str(ground / 'text'))
+  runs = {'bert_base': (), 'gpt2_small': ('--kind=byte-bpe', '--layout=gpt2'),
+          't5_small': ('--kind=sentencepiece-unigram', '--layout=t5')}
+  for recipe, how in runs.items():
+    records = str(ground / f'{recipe}-records')
+    need((*prepare, records, '--vocab=1500', '--workers=1', '--shard-tokens=30000', *how))
+    need((f'experiments.{recipe}', '--scale=test', f'--data.path={records}', f'--output={ground / recipe}', *tiny))
+    need(('plm_jax', 'export', str(ground / recipe), str(ground / f'{recipe}-hf')))
+  fuzz_cases.lay_foreign(ground)
+  # A process killed in the middle leaves shards and a journal behind.
+  command = (*prepare, str(ground / 'torn'), '--vocab=1500', '--workers=1', '--shard-tokens=30000')
+  child = Child(command)
+  while not (ground / 'torn' / 'journal.json').exists() and not child.ended(600, 600):
+    time.sleep(0.001)
+  os.kill(child.process, signal.SIGKILL)
+  (ground / 'done').touch()
+
+
+def need(command: tuple[str, ...]) -> None:
+  child = Child(command)
+  while not (end := child.ended(clock=600, cpu=600)):
+    time.sleep(0.05)
+  if end.status:
+    sys.exit(f'{shlex.join(command)}\n{end.said}')
+  print(f'{end.seconds:5.1f} s  {shlex.join(command)}', flush=True)
+
+
+def attempts(
+    ground: pathlib.Path, seed: int, cases: Sequence[tuple[str, int]], workers: int) -> Iterator[tuple[Case, End]]:
+  """Every case and how it ended, some at a time."""
+  waiting, running = list(reversed(cases)), []
+  while waiting or running:
+    while waiting and len(running) < workers:
+      kind, number = waiting.pop()
+      scratch = tempfile.TemporaryDirectory()
+      draw = random.Random(f'{seed} {kind} {number}')
+      what, command = fuzz_cases.KINDS[kind](draw, ground, pathlib.Path(scratch.name))
+      place = pathlib.Path(scratch.name, 'a', 'b')  # .. and ~ are not to be written elsewhere
+      place.mkdir(parents=True)
+      running.append((Case(f'{kind}:{number}', what, command), scratch, Child(command, place)))
+    for entry in list(running):
+      case, scratch, child = entry
+      if end := child.ended():
+        running.remove(entry)
+        scratch.cleanup()
+        yield case, end
+    time.sleep(0.02)
+
+
+class Child:
+  """`python -m COMMAND` in a process of its own."""
+
+  def __init__(self, command: tuple[str, ...], folder: pathlib.Path | None = None):
+    self.out = tempfile.TemporaryFile('w+b')  # noqa: SIM115  (closed when the child has ended)
+    self.began = time.monotonic()
+    self.process = os.fork()
+    if not self.process:
+      if folder:
+        os.chdir(folder)
+        os.environ['HOME'] = str(folder)
+      os._exit(as_main(command, self.out.fileno()))
+
+  def ended(self, clock: float = CLOCK, cpu: float = CPU) -> End | None:
+    """How it ended, once it has."""
+    seconds = time.monotonic() - self.began
+    if seconds > clock:
+      os.killpg(self.process, signal.SIGKILL)
+    ended, state, used = os.wait4(self.process, 0 if seconds > clock else os.WNOHANG)
+    if not ended:
+      return None
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(self.process, signal.SIGKILL)  # what it has left behind
+    self.out.seek(0)
+    said, status = self.out.read().decode(errors='replace'), os.waitstatus_to_exitcode(state)
+    self.out.close()
+    share = max(seconds / clock, (used.ru_utime + used.ru_stime) / cpu)
+    memory = used.ru_maxrss << 10
+    return End(verdict_of(status, said, share, memory), status, said, seconds, memory)
+
+
+def verdict_of(status: int, said: str, share: float, memory: int) -> str:
+  """share: of the time that there was."""
+  if share > 1:
+    return 'hangs'
+  if status < 0:
+    return 'dies'
+  if memory > MEMORY:
+    return 'memory'
+  if 'Traceback (most recent call last)' in said or status not in (0, 1, 2):
+    return 'traceback'
+  if status and not said.strip():
+    return 'mute'
+  return 'clear' if status else 'goes on'
+
+
+def as_main(command: tuple[str, ...], out: int) -> int:
+  """What Python does with `-m`, and its exit status."""
+  os.setsid()
+  os.dup2(out, 1)
+  os.dup2(out, 2)
+  os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  sys.argv = list(command)
+  status = 0
+  try:
+    runpy.run_module(command[0], run_name='__main__', alter_sys=True)
+  except SystemExit as end:
+    status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if isinstance(end.code, str):
+      print(end.code, file=sys.stderr)
+  except BaseException:  # what the interpreter would print
+    sys.excepthook(*sys.exc_info())
+    status = 1
+  sys.stdout.flush()
+  sys.stderr.flush()
+  return status
+
+
+if __name__ == '__main__':
+  main()
