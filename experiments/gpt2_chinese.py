@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --vocab=50000 --kind=sentencepiece-unigram
     python -m experiments.gpt2_chinese --data.path=gs://BUCKET/records         # a TPU pod
-    python -m experiments.gpt2_chinese --scale=laptop --data.path=zhwiki.txt   # 2 CPU cores: minutes
+    python -m experiments.gpt2_chinese --scale=laptop --data.path=zhwiki.txt   # 2 CPU cores: 40 minutes
     python -m experiments.gpt2_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
 
 GPT-2 small, 12 layers of 768, and rows of 1024 tokens, 512 of them a step, as the paper has it; its schedule it does

@@ -154,7 +154,8 @@ class Experiment(Checked):
   family: str = 'bert'
   """model_type of transformers under which `export` writes the model"""
   scale: Scale = 'paper'
-  """paper: as published; laptop: minutes on two cores; test: seconds. Other options change the values it sets"""
+  """paper: as published; laptop: minutes on two cores, 40 for language models; test: seconds. Other options change the
+  values it sets"""
   mode: Mode = 'train'
   """train; evaluate the newest checkpoint on held-out text; only prepare the token records; only compile the step"""
   topology: str = ''

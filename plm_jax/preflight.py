@@ -13,7 +13,7 @@ from plm_jax.config import ConfigError, Experiment
 from plm_jax.data.records import read_meta
 from plm_jax.learner import make_learner, shapes, stand_in
 from plm_jax.objectives.glm import BlankInfilling
-from plm_jax.sharding import make_mesh
+from plm_jax.sharding import check_batch, make_mesh
 from plm_jax.tokenizers import Tokenizer, load
 
 
@@ -58,8 +58,11 @@ def check_prompts(config: Experiment, tokenizer: Tokenizer) -> None:
 
 
 def check_size(config: Experiment) -> None:
-  """Raises ConfigError for options that make no model, and for a run that fits the memory of no device here."""
+  """Raises ConfigError for options that make no model, and for a run that fits the memory of no device here; MeshError
+  for a mesh that there is not, or that a batch cannot be dealt to."""
   mesh = make_mesh(config.mesh)
+  for phase in config.train.phases:
+    check_batch(phase.batch, config.train.accumulate, mesh)
   state = shapes(config, make_learner(config, stand_in(config)))
   held = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
   rows, length = max(((phase.batch, phase.length) for phase in config.train.phases), key=math.prod)
