@@ -1,4 +1,6 @@
+from concurrent.futures import ThreadPoolExecutor
 import pathlib
+import time
 
 import numpy as np
 import pytest
@@ -329,3 +331,19 @@ def test_records_of_running_text_are_no_examples(tmp_path):
     Windows(write(tmp_path / 'r', EXAMPLE), 'train', 12, 'examples', (5, 1))
   with pytest.raises(ValueError, match='keep room for targets'):
     Windows(tmp_path / 'r', 'train', 12, 'examples')
+
+
+def test_of_many_who_want_to_know_one_counts(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(cuts, 'SHARED', 0)
+  folder, chain, counted = write(tmp_path / 'r', EXAMPLE, EXAMPLE), cuts.chain, []
+
+  def slow(*args):
+    counted.append(args)
+    time.sleep(0.3)
+    return chain(*args)
+
+  monkeypatch.setattr(cuts, 'chain', slow)
+  with ThreadPoolExecutor(2) as pool:
+    first, second = pool.map(lambda _: len(Windows(folder, 'train', 5, 'document')), range(2))
+  assert first == second == 6 and len(counted) == 2
+  assert not list((folder / 'windows').rglob('.lock/*'))
