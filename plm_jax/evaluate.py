@@ -24,8 +24,8 @@ def evaluator(learner: Learner, sizes: np.ndarray | None = None):
     for windows in batches:
       losses, answers = step(params, windows)
       results.append(jax.device_get(losses))
-      for name, pair in answers.items():
-        counts[name] += np.bincount(*map(own_rows, pair), learner.vocab.size)
+      for name, (labels, weights) in answers.items():
+        counts[name] += np.bincount(own_rows(labels), own_rows(weights), learner.vocab.size)
     values = metrics.combine(results)
     values |= {f'{name}_baseline': float(some.max() / some.sum()) for name, some in counts.items() if some.any()}
     if sizes is not None and (some := counts['clm']).any():

@@ -153,13 +153,13 @@ class PermutationLM(Objective):
     bounds = jnp.stack([jnp.stack([jnp.zeros_like(first), first]), jnp.stack([first, size])])
     bounds = jnp.where(backward, size - bounds[:, ::-1], bounds)
 
-    def choose(key, inside, wanted, bounds):
+    def choose(key, inside, wanted, begin, end):
       span_key, fill_key = jax.random.split(key)
-      spans = self.spans(span_key, starts, *bounds, wanted, most)[place] & inside
+      spans = self.spans(span_key, starts, begin, end, wanted, most)[place] & inside
       return spans | noise.choose_tokens(fill_key, inside & ~spans, wanted - spans.sum())
 
     parts = jnp.stack([text & ~second, text & second])
-    chosen = jax.vmap(choose)(keys[:2], parts, jnp.stack([number, others]), bounds).any(0)
+    chosen = jax.vmap(choose)(keys[:2], parts, jnp.stack([number, others]), bounds[:, 0], bounds[:, 1]).any(0)
 
     orders = jax.vmap(lambda k: jax.random.permutation(k, min(self.order, tokens.shape[0])))(
         jax.random.split(keys[2], 2))
