@@ -1,4 +1,5 @@
 """Google Cloud Storage where it is no disk: parts of objects, and objects that grow."""
+import contextlib
 import errno
 import functools
 import os
@@ -17,25 +18,26 @@ def append(path: epath.PathLike, content: bytes) -> None:
   from google.api_core import exceptions
   name, of = split(os.fspath(path))
   bucket, retry = google_client().bucket(name), google_retry(120)
-  whole, expected = bucket.blob(of), 0
+  whole, expected = bucket.blob(of), None
   for _ in range(5):
     found = bucket.get_blob(of, retry=retry)
     if found and found.size == expected:  # it had been done, and only the answer was lost
       return
+    expected = (found.size or 0 if found else 0) + len(content)
     try:
       if not found:
         whole.upload_from_string(content, if_generation_match=0, retry=retry)
         return
-      expected = (found.size or 0) + len(content)
       part = bucket.blob(f'{of}.{uuid.uuid4().hex}{PART}')
       part.upload_from_string(content, retry=retry)
       try:
         whole.compose([found, part], if_generation_match=found.generation, retry=retry)
       finally:
-        part.delete(retry=retry)
+        with contextlib.suppress(exceptions.NotFound):  # deleted already, and only the answer was lost
+          part.delete(retry=retry)
       return
-    except exceptions.PreconditionFailed:
-      expected = expected or len(content)
+    except exceptions.PreconditionFailed:  # we did it ourselves, or somebody else was faster: look again
+      continue
   raise OSError(errno.EBUSY, 'somebody else writes it too', os.fspath(path))
 
 

@@ -66,7 +66,12 @@ class Writer:
       with storage.explained(self.events, 'written'), self.board.as_default(step):
         for name, value in values.items():
           self.summary.scalar(f'{split}/{name}', value)
-        self.board.flush()
+        try:
+          self.board.flush()
+        except Exception:
+          if not storage.remote(self.events):
+            raise
+          self.board.flush()  # in a bucket the first is refused where its answer was lost and TensorFlow asked again
 
 
 def lines_until(text: str, step: int) -> str:

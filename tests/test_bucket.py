@@ -1,4 +1,5 @@
 """Storage in a bucket, with the clients that real buckets have: what they ask, what it costs, and what goes wrong."""
+import json
 import time
 
 from bucket import Bucket, Fault
@@ -106,6 +107,12 @@ def test_appending_sends_what_is_new_and_nothing_else(bucket, client):
   assert bucket.total.requests < 20 * 4 + 4
 
 
+def test_appending_to_an_empty_file_begins_it(bucket, client):
+  bucket.put('lines', b'')
+  client.ask('storage.append("gs://bucket/lines", "1\\n")')
+  assert bucket.read('lines') == b'1\n'
+
+
 def test_tensorboard_sends_what_is_new_and_nothing_else(bucket, client):
   def sent(times: int) -> int:
     bucket.forget()
@@ -143,6 +150,18 @@ def test_an_answer_that_got_lost_adds_nothing_twice(bucket, client):
   bucket.faults = [Fault('lost', 'write', times=1)]
   client.ask('storage.append("gs://bucket/new", "1\\n")')
   assert bucket.read('lines') == b'0\ncompose\nwrite\n' and bucket.read('new') == b'1\n'
+
+
+def test_a_run_s_figures_outlive_answers_that_got_lost(bucket, client):
+  client.ask('from plm_jax import metrics; writer = metrics.Writer("gs://bucket/run")')
+  for step, operation in enumerate(['', 'compose', 'compose', 'upload', 'begin', 'write', 'stat', 'delete', '']):
+    bucket.faults = [Fault('lost', operation, times=1)] if operation else []
+    client.ask(f'writer.write({step}, "train", {{"loss": 0.5}})')
+  assert [json.loads(line)['step'] for line in bucket.read('run/metrics.jsonl').splitlines()] == list(range(9))
+  events = next(name for name in bucket.names('run/tensorboard/events'))
+  found = client.ask(f'[event.step for event in tf.compat.v1.train.summary_iterator("gs://bucket/{events}") '
+                     'if event.summary.value]')
+  assert sorted(set(found)) == list(range(9))
 
 
 CHECK = 'reachable.check_reachable({"gs://bucket/run": "run", "/a/disk": "read", "gs://bucket/text.txt": "read"})'
