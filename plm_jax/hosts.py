@@ -216,6 +216,7 @@ def check_shared(folder: epath.PathLike) -> None:
   client, key = multihost.get_jax_distributed_client(), f'plm_jax {next(NUMBERS)} mark'
   if jax.process_index() == 0:
     client.key_value_set(key, uuid.uuid4().hex)
+  place = folder if storage.remote(folder) else folder.absolute()
   mark = folder / f'.hosts.{client.blocking_key_value_get(key, 60_000)}'
   try:
     with together('mark in the output'):
@@ -224,13 +225,14 @@ def check_shared(folder: epath.PathLike) -> None:
     with together('look at the output'):
       if not seen(mark):
         raise HostsError(
-            f'{folder} of process {jax.process_index()} (on {socket.gethostname()}) is not that of process 0, but all '
-            f'hosts of a job write its checkpoints into one folder: give --output=gs://BUCKET/{folder.name}, or a '
-            'folder on a disk that they share')
+            f'process {jax.process_index()} does not see the output of process 0 in {place} of {socket.gethostname()}, '
+            'but all processes of a job write its checkpoints into one folder: give '
+            f'--output=gs://BUCKET/{folder.name}, or a folder on a disk that they share')
   finally:
     if jax.process_index() == 0:
       with contextlib.suppress(Exception):
         mark.unlink(missing_ok=True)
+      remove_empty(folder)
 
 
 @contextlib.contextmanager
@@ -245,9 +247,14 @@ def owned(folder: epath.PathLike) -> Iterator[Lock]:
   finally:
     if jax.process_index() == 0:
       lock.release()
-      if not storage.remote(folder):
-        with contextlib.suppress(OSError):  # bad input leaves nothing behind
-          os.rmdir(folder)
+      remove_empty(folder)
+
+
+def remove_empty(folder: epath.Path) -> None:
+  """Bad input leaves no folder behind."""
+  if not storage.remote(folder):
+    with contextlib.suppress(OSError):
+      os.rmdir(folder)
 
 
 def seen(path: epath.Path) -> bool:

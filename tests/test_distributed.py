@@ -1,3 +1,4 @@
+from concurrent import futures
 import contextlib
 import json
 import os
@@ -14,28 +15,36 @@ import numpy as np
 import pytest
 
 from experiments import bert_base
-from plm_jax import learner
+from plm_jax import hosts, learner
+from plm_jax.config import ConfigError, HostsConfig
 from plm_jax.run import parse, run
 
 FOLDER = pathlib.Path(__file__).parent
 
 
-@contextlib.contextmanager
-def two_processes(program: str, devices: int, arguments):
-  """PROGRAM COORDINATOR 2 INDEX *arguments(INDEX), twice; -> function that waits for both, -> what each printed."""
+def free_address() -> str:
   with socket.socket() as s:
     s.bind(('127.0.0.1', 0))
-    coordinator = f'127.0.0.1:{s.getsockname()[1]}'
+    return f'127.0.0.1:{s.getsockname()[1]}'
+
+
+@contextlib.contextmanager
+def two_processes(program: str, devices: int, arguments, folders=(None, None), status=0):
+  """PROGRAM COORDINATOR 2 INDEX *arguments(INDEX), twice; -> function that waits for both, -> what each printed.
+
+  folders: in which they run. status: with which they are to end.
+  """
+  coordinator = free_address()
   flags = re.sub(r'device_count=\d+', f'device_count={devices}', os.environ['XLA_FLAGS'])
   path = os.pathsep.join([str(FOLDER.parent), os.environ.get('PYTHONPATH', '')])
   workers = [subprocess.Popen(
       [sys.executable, FOLDER / program, coordinator, '2', str(index), *arguments(index)],
-      env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': path}, text=True,
+      env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': path}, text=True, cwd=folders[index],
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for index in range(2)]
 
   def outputs() -> list[str]:
     printed = [worker.communicate(timeout=240)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], printed
+    assert [worker.returncode for worker in workers] == [status, status], printed
     return printed
 
   try:
@@ -59,6 +68,74 @@ def test_two_processes_train_as_one_does(tmp_path):
     # rounding, which Adam enlarges: there only the size of the steps is compared.
     relative = 1e-2 / np.abs(value).max() if name.endswith('key/bias') else 1e-5
     np.testing.assert_allclose(got[0][name], value, rtol=0, atol=relative * np.abs(value).max(), err_msg=name)
+
+
+def called(*processes: hosts.Place, seconds=0.5) -> list[str]:
+  """The roll of a job, called by those of its processes that are there -> what each says in the end."""
+  def call(place):
+    try:
+      hosts.call_roll(place, seconds)
+    except hosts.HostsError as error:
+      return str(error)
+    return ''
+  with futures.ThreadPoolExecutor(len(processes)) as pool:
+    return list(pool.map(call, processes))
+
+
+def test_the_roll_names_who_is_missing():
+  address = free_address()
+  zero, one, two = (hosts.Place(address, 3, index) for index in range(3))
+  assert called(zero, two, one, seconds=20) == ['', '', '']
+  said = called(zero, two)
+  assert said[0] == said[1] and said[0].startswith('of 3 processes, number 1 did not come within 0.5 s: every worker')
+  assert 'number 1, 2 did not come' in called(zero)[0]
+  assert f'process 0 did not answer at {address} within 0.5 s (Connection refused): every worker' in called(two)[0]
+  assert 'two processes, at' in called(zero, two, two, seconds=20)[0]
+  assert 'came to a job of 3: the options differ' in called(zero, hosts.Place(address, 2, 1), seconds=20)[1]
+  port = address.rpartition(':')[2]
+  with socket.create_server(('', int(port))):
+    assert f'port {port} of --hosts.coordinator={address} cannot be had' in called(zero)[0]
+
+
+def test_a_stranger_does_not_disturb_the_roll():
+  address = free_address()
+  def knock():
+    hosts.report(hosts.Place(address, 2, 1), 20)
+  with futures.ThreadPoolExecutor(2) as pool:
+    roll = pool.submit(hosts.call_roll, hosts.Place(address, 2, 0), 20)
+    host, _, port = address.rpartition(':')
+    for _ in range(200):
+      with contextlib.suppress(OSError), socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b'GET / HTTP/1.1\r\n\r\n')
+        break
+    pool.submit(knock).result()
+    roll.result()
+
+
+@pytest.mark.parametrize(('options', 'message'), [
+    (dict(distributed=True), 'no worker of a TPU pod, of Slurm or of MPI: give --hosts.coordinator and'),
+    (dict(distributed=True, coordinator='a:1', count=2), 'give --hosts.index too'),
+    (dict(distributed=True, coordinator='machine', count=2, index=0), 'machine is not address:port'),
+    (dict(distributed=True, coordinator='a:1', count=2, index=2), '--hosts.index=2 of --hosts.count=2'),
+    (dict(coordinator='a:1', count=2, index=1), 'give --hosts.distributed=True too'),
+])
+def test_options_that_make_no_job(options, message):
+  with pytest.raises(ConfigError, match=message):
+    hosts.join(HostsConfig(**options))
+
+
+def test_hosts_that_do_not_share_the_output_end_before_text_is_prepared(tmp_path):
+  """Disks of their own are folders of their own here, with an output that is relative to them."""
+  folders = [tmp_path / '0', tmp_path / '1']
+  for folder in folders:
+    folder.mkdir()
+  with two_processes('run_worker.py', 1, lambda index: ['-1', '--scale=test', '--output=out', '--data.path=embedded'],
+                     folders, status=1) as outputs:
+    first, second = outputs()
+  said = f'process 1 does not see the output of process 0 in {folders[1]}/out of '
+  assert f'error: process 1 of the job cannot go on: {said}' in first and f'error: {said}' in second
+  assert '--output=gs://BUCKET/out' in first and 'Traceback' not in first + second
+  assert not list(folders[0].iterdir()) and not list(folders[1].iterdir())
 
 
 @pytest.mark.slow
