@@ -308,10 +308,11 @@ def text_to_text_command(
 
 @command()
 def verify_command(folder: tyro.conf.Positional[str]) -> None:
-  """Reads all of a folder of token records and says what is not as it was written; exit status 1 if anything is not.
+  """Reads all of a folder of token records, or of a run, and says what is not as it was written; exit status 1 if
+  anything is not.
 
   Args:
-    folder: of token records, local or gs://
+    folder: of token records or of a run, local or gs://
   """
   if not verify.verify(folder):
     sys.exit(1)

@@ -116,10 +116,7 @@ class Checkpoints:
           return
         except DamagedError as error:
           aside = self.folder.parent / f'damaged-{step}'
-          with storage.explained(aside, 'written', CheckpointError):
-            if aside.exists():
-              aside.rmtree()
-            (self.folder / str(step)).rename(aside)
+          storage.move(self.folder / str(step), aside)
           say(f'{error.what}. The checkpoint of step {step:,} is put aside as {aside}')
     with hosts.together('damaged checkpoints'):
       if jax.process_index() == 0:
@@ -181,13 +178,13 @@ def restore_params(folder: epath.PathLike, shapes, shardings=None):
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = jax.tree.map(lambda _: device, shapes)
   target = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
-  for last in (False, False, True):
+  while True:
     with reading(folder) as (checkpoints, step):
       try:
         return params_of(checkpoints, step, target)
       except CheckpointError:
-        # A run that goes on removes its old checkpoints: there is a newer one.
-        if last or (checkpoints.folder / str(step)).exists():
+        # A run that goes on removes its old checkpoints: then there is a newer one.
+        if (checkpoints.folder / str(step)).exists():
           raise
 
 
@@ -241,8 +238,8 @@ def check_finite(tree, where: epath.PathLike) -> None:
   good = jax.device_get(jax.jit(lambda floats: [jnp.isfinite(x).all() for x in floats])(list(floats.values())))
   for name, fine in zip(floats, good, strict=True):
     if not fine:
-      raise CheckpointError(f'{where} is of no use: {name} has numbers in it that are not finite. Remove it to use an '
-                            'earlier checkpoint, where there is one')
+      raise CheckpointError(f'{where} is of no use: there are numbers in {name} that are not finite. An earlier '
+                            'checkpoint may be good')
 
 
 @contextlib.contextmanager

@@ -41,6 +41,16 @@ def append(path: epath.PathLike, content: bytes) -> None:
   raise OSError(errno.EBUSY, 'somebody else writes it too', os.fspath(path))
 
 
+def move(folder: str, target: str) -> None:
+  """Gives all objects below a folder names below another of the same bucket."""
+  bucket, prefix = split(f'{folder.rstrip("/")}/')
+  _, wanted = split(f'{target.rstrip("/")}/')
+  within, retry = google_client().bucket(bucket), google_retry(120)
+  for blob in list(google_client().list_blobs(bucket, prefix=prefix, retry=retry)):
+    within.copy_blob(blob, within, wanted + blob.name.removeprefix(prefix), retry=retry)  # pyright: ignore
+    blob.delete(retry=retry)
+
+
 @functools.cache
 def google_client():
   from google.cloud import storage as google

@@ -75,13 +75,13 @@ def find(hosts: HostsConfig) -> Place:
     reason = ''
   except Exception as error:  # whatever asking a pod's metadata or Slurm raises
     found, reason = (*given, None), f' ({" ".join(str(error).split())[:200]})'
-  place = Place(*found)
-  lacking = [f'--hosts.{name}' for name, value in (('coordinator', place.coordinator), ('count', place.count or None),
-                                                   ('index', place.index)) if value in (None, '', -1)]
-  if lacking:
+  coordinator, count, index, devices = found
+  lacking = [f'--hosts.{name}' for name, lacks in (
+      ('coordinator', not coordinator), ('count', not count), ('index', index in (None, -1))) if lacks]
+  if not coordinator or not count or index is None or lacking:
     raise ConfigError('--hosts.distributed=True, but this machine is no worker of a TPU pod, of Slurm or of MPI'
                       f'{reason}: give {" and ".join(lacking)} too, or leave it out for a run of one process')
-  return place
+  return Place(coordinator, count, index, devices)
 
 
 def call_roll(place: Place, seconds: float) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax import config as config_lib
 from plm_jax import convert, storage
-from plm_jax.checkpoint import CheckpointError, restore_params
+from plm_jax.checkpoint import CheckpointError, check_finite, newest_meta, restore_params
 from plm_jax.config import ConfigError, Experiment
 from plm_jax.errors import Expected, outside
 from plm_jax.optim import make_optimizer
@@ -162,6 +162,7 @@ def warm(config: Experiment, params, layout):
   jax.tree.map(lambda x: x.delete(), own)
   if imported is not None:
     found = jax.tree.map(place, theirs, chosen)
+    check_finite(found, folder)
   else:
     found = restore_params(epath.Path(folder) / 'checkpoints', theirs, chosen)
   return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
@@ -189,9 +190,14 @@ def place(x, sharding):
 
 
 def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
-  """-> (its configuration, its tokenizer, the shapes of its parameters, with their logical axes)."""
-  folder, config = epath.Path(folder), read_config(folder)
+  """-> (its configuration, its tokenizer, the shapes of its parameters, with their logical axes).
+
+  Raises CheckpointError where the first two are not those that the newest checkpoint tells of.
+  """
+  folder, config = storage.path_of(folder), read_config(folder)
   tokenizer = load_tokenizer(folder / 'tokenizer')
+  if strange := unlike(folder, config, tokenizer, newest_meta(folder / 'checkpoints')):
+    raise CheckpointError('; '.join(strange))
   learner = make_learner(config, tokenizer.vocab)
   return config, tokenizer, shapes(config, learner).params
 
@@ -201,6 +207,19 @@ def stand_in(config: Experiment) -> Vocab:
   size = config.model.vocab
   return Vocab(size, max(config.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,
                smask=10, sentinel=size - 1, sentinels=getattr(config.objective, 'sentinels', 1000), language=11)
+
+
+def unlike(folder: epath.Path, config: Experiment, tokenizer: Tokenizer, told: dict[str, Any]) -> list[str]:
+  """What is wrong with config.json and the tokenizer of a run, by what a checkpoint tells of them."""
+  problems = []
+  if told.get('tokenizer') != tokenizer.hash:
+    problems.append(f'{folder / "tokenizer"} is damaged: it is not the tokenizer that the run was trained with')
+  # How long a run is may change after its newest checkpoint.
+  changed = [line for line in config_lib.differences(config_lib.from_json(told.get('config')), config)
+             if line.partition(':')[0] not in config_lib.COURSE]
+  if changed:
+    problems.append(f'{folder / "config.json"} is damaged: it is not what the run was trained with ({changed[0]})')
+  return problems
 
 
 def shapes(config: Experiment, learner: Learner, rows: int = 2):

@@ -241,6 +241,19 @@ def append(path: epath.PathLike, text: str, error: type[Expected] = StorageError
       file.write(text)
 
 
+def move(folder: epath.PathLike, target: epath.PathLike) -> None:
+  """Gives a folder another name on the same disk or in the same bucket, where there may be one that is left from
+  before. In a bucket, objects go one by one."""
+  folder, target = path_of(folder), path_of(target)
+  with explained(target, 'written'):
+    if target.exists():
+      target.rmtree()
+    if remote(folder):
+      gcs.move(os.fspath(folder), os.fspath(target))
+    else:
+      folder.rename(target)
+
+
 def remove_drafts(folder: epath.PathLike) -> None:
   """Drafts that a killed process has left directly in a folder. For who has locked it: they may be anybody's."""
   folder = path_of(folder)

@@ -5,7 +5,6 @@ CRC32C, which Google's buckets keep of every object: there a listing tells it, a
 import base64
 from collections.abc import Iterator, Mapping
 import concurrent.futures
-import functools
 import json
 import os
 import pathlib
@@ -14,7 +13,7 @@ from typing import Any
 from etils import epath
 import google_crc32c
 
-from plm_jax import storage
+from plm_jax import gcs, storage
 from plm_jax.errors import Expected
 
 NAME = 'sums.json'
@@ -110,17 +109,8 @@ def names(folder: epath.Path) -> Iterator[str]:
 
 def listing(folder: epath.Path) -> Listing:
   """Name -> (bytes, sum) of every object below a folder of a bucket; None where the bucket does not tell."""
-  bucket, _, prefix = os.fspath(folder).removeprefix('gs://').partition('/')
-  prefix = f'{prefix.rstrip("/")}/'
-  found = {}
-  for blob in client().list_blobs(bucket, prefix=prefix, fields='items(name,size,crc32c),nextPageToken'):
-    if not blob.name.endswith('/'):
-      told = blob.crc32c and (int(blob.size), base64.b64decode(blob.crc32c).hex())
-      found[blob.name.removeprefix(prefix)] = told or None
-  return found
-
-
-@functools.cache
-def client():
-  from google.cloud import storage as cloud
-  return cloud.Client()
+  bucket, prefix = gcs.split(f'{os.fspath(folder).rstrip("/")}/')
+  objects = gcs.google_client().list_blobs(
+      bucket, prefix=prefix, fields='items(name,size,crc32c),nextPageToken', retry=gcs.google_retry(120))
+  return {blob.name.removeprefix(prefix): (int(blob.size), base64.b64decode(blob.crc32c).hex()) if blob.crc32c else None
+          for blob in objects if not blob.name.endswith('/')}

@@ -8,7 +8,7 @@ from etils import epath
 import numpy as np
 from tqdm import tqdm
 
-from plm_jax import storage, tokenizers
+from plm_jax import checkpoint, learner, storage, tokenizers
 from plm_jax.data import checksums, cuts, records
 from plm_jax.data.records import Meta, RecordsError, Shard, Split
 from plm_jax.errors import Expected
@@ -18,17 +18,36 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def verify(folder: epath.PathLike) -> bool:
-  """Prints every problem of a folder of token records, a line each, and a summary -> whether there was none."""
+  """Prints every problem of a folder of token records, or of a run, a line each, and a summary -> whether there was
+  none."""
   folder = storage.path_of(folder)
   with storage.explained(folder, 'read'):
-    if not (folder / 'records.json').exists():
-      raise RecordsError(f'{folder} holds nothing that can be verified: expected token records (records.json)')
+    kinds = [of for name, of in (('records.json', of_records), ('config.json', of_run)) if (folder / name).exists()]
+  if not kinds:
+    raise RecordsError(f'{folder} holds nothing that can be verified: expected token records (records.json) or a run '
+                       '(config.json)')
   problems = 0
-  for problem in of_records(folder):
+  for problem in kinds[0](folder):
     print(problem, flush=True)
     problems += 1
   print(f'{folder}: {f"damaged ({problems} lines above)" if problems else "everything is as it was written"}')
   return not problems
+
+
+def of_run(folder: epath.Path) -> Iterator[str]:
+  """What is wrong with a run: with every checkpoint, and with its configuration and tokenizer beside the newest."""
+  try:
+    with checkpoint.reading(folder / 'checkpoints') as (checkpoints, newest):
+      for step in checkpoints.steps():
+        try:
+          if not checkpoints.compare(step):
+            print(f'checkpoint {step} has no checksums, as those of earlier versions have none', flush=True)
+        except Expected as error:
+          yield getattr(error, 'what', str(error))
+      told = checkpoints.meta(newest)
+    yield from learner.unlike(folder, learner.read_config(folder), tokenizers.load(folder / 'tokenizer'), told)
+  except Expected as error:
+    yield str(error)
 
 
 def of_records(folder: epath.Path) -> Iterator[str]:

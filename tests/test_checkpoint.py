@@ -170,7 +170,7 @@ def test_numbers_that_are_not_finite_are_refused(state, learner, windows, tmp_pa
   checkpoints.save(1, bad, {})
   checkpoints.wait()
   for work in (lambda: checkpoints.restore(1, shapes, shardings), lambda: restore_params(tmp_path, shapes.params)):
-    with pytest.raises(CheckpointError, match='heads_mlm/dense/kernel has numbers in it that are not finite'):
+    with pytest.raises(CheckpointError, match=r'numbers in .*heads_mlm/dense/kernel that are not finite'):
       work()
   checkpoints.close()
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import shlex
+import shutil
 import signal
 import types
 
@@ -17,6 +18,8 @@ from experiments import bert_base
 from plm_jax import __main__ as cli
 from plm_jax import config as config_lib
 from plm_jax import fill_mask, learner, options, train
+from plm_jax.checkpoint import CheckpointError
+from plm_jax.lock import Lock
 from plm_jax.run import corpora, main, parse, run
 
 RECIPES = [*options.recipes()]
@@ -87,8 +90,46 @@ def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_
       result = run(parse(bert_base.recipe, args))
       assert not result.finished and result.step == 6
       assert not (tmp_path / 'run' / 'report.html').exists()
+  if how == 'crash':
+    damaged = next((tmp_path / 'run/checkpoints/4/state').rglob('_METADATA'))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b'?')
+    with pytest.raises(SystemExit, match=r'_METADATA is damaged: .* The one before is that of step 2: .*resume=whole'):
+      main(bert_base.recipe, args)
+    args.append('--train.resume=whole')
   result = run(parse(bert_base.recipe, args))
   assert result.finished and same(result.params, finished[1].params)
+  lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
+  assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
+
+
+def test_a_folder_is_one_runs(command, tmp_path):
+  with Lock(tmp_path / 'run', 'a run'), pytest.raises(SystemExit) as error:
+    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}'])
+  assert f'{tmp_path / "run"} is in use by a run (process {os.getpid()} on ' in str(error.value)
+  assert not (tmp_path / 'run/config.json').exists()
+
+
+def test_where_a_run_lies(monkeypatch, tmp_path):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert parse(bert_base.recipe, ['--output=~/x']).folder == str(tmp_path / 'x')
+  assert parse(bert_base.recipe, ['--scale=test']).folder == 'runs/bert_base-test'
+
+
+def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished, tmp_path, monkeypatch, capsys):
+  for name, old, new in (('config.json', '"eps": 1e-06', '"eps": 1e-05'), ('tokenizer/vocab.txt', 'array', 'arraz')):
+    copy = shutil.copytree(finished[0], tmp_path / name[:5])
+    text = (copy / name).read_text()
+    assert old in text
+    (copy / name).write_text(text.replace(old, new, 1))
+    with pytest.raises(CheckpointError, match=f'{name.partition("/")[0]} is damaged: it is not'):
+      learner.load(copy)
+    monkeypatch.setattr('sys.argv', ['plm_jax', 'verify', str(copy)])
+    with pytest.raises(SystemExit) as error:
+      cli.main()
+    assert error.value.code == 1 and f'{name.partition("/")[0]} is damaged: it is not' in capsys.readouterr().out
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'verify', str(finished[0])])
+  cli.main()
+  assert capsys.readouterr().out == f'{finished[0]}: everything is as it was written\n'
 
 
 def test_finished_runs_do_nothing_more(command, finished):
