@@ -197,6 +197,9 @@ def check(config: Experiment) -> None:
   if warmup > length and config.mode == 'train' and config.optim.schedule != 't5':
     raise ConfigError(f'--optim.warmup is {warmup:,} {config.optim.clock}, and the run has {length:,}: its learning '
                       'rate would never reach --optim.peak')
+  if config.optim.eps < 1e-30 and config.optim.kind != 'adafactor':
+    raise ConfigError(f'--optim.eps is 1e-30 or more, got {config.optim.eps}: where a gradient is 0, as that of tokens '
+                      'that do not come, 0 would be divided by 0')
   if marks := config.objective.blanks(config.model):
     for prompt in config.prompts:
       if not any(mark in prompt for mark in (*marks, '<mask>')):

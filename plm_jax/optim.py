@@ -25,7 +25,7 @@ class OptimConfig(Checked):
   """Optimizer and learning rate; the defaults are BERT's (Devlin et al. 2019, A.2, and its optimization.py)."""
 
   limits = within(
-      warmup='[0, 1e18]', horizon='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)', eps='[1e-30, 1]',
+      warmup='[0, 1e18]', horizon='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)', eps='[0, 1]',
       decay_power='[0, 10]', momentum='[0, 1)')
 
   kind: Literal['adamw', 'lamb', 'adafactor'] = 'adamw'
