@@ -167,7 +167,7 @@ def export_command(
 
   Args:
     run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
-    out: local folder for the checkpoint, not there yet
+    out: folder for the checkpoint, local or in a bucket, not there yet
     dtype: of the tensors; same: float32, or what the checkpoint had
   """
   chosen = None if dtype == 'same' else dtype

@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import pathlib
 import re
-from typing import Any, TypeVar
+from typing import Any
 
 from etils import epath
 import flax.linen as nn
@@ -23,7 +23,7 @@ import numpy as np
 
 from plm_jax import storage
 from plm_jax.convert import attributes, files, folders, rules, vocabulary
-from plm_jax.convert.folders import inside, ordinary
+from plm_jax.convert.folders import Place, inside, ordinary
 from plm_jax.convert.lazy import Lazy
 from plm_jax.convert.rules import ConvertError, Family
 from plm_jax.convert.t5x import T5X, is_t5x
@@ -62,7 +62,6 @@ FAMILIES = {
 }
 # Of a batch, by one model or head or another.
 READ = ('tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'left', 'right', 'offset')
-Place = TypeVar('Place', bound=pathlib.PurePath)  # on a disk or, before it is brought there, in a bucket
 CONFIG, ORIGINAL_CONFIG = 'config.json', 'bert_config.json'
 # Of GLM's own code: a file for each process that had a part of the model, and files that name a step.
 STATES, LATEST = 'mp_rank_{:02}_model_states.pt', ('latest_checkpointed_iteration.txt', 'latest')
@@ -253,8 +252,7 @@ def states(path: Place) -> Place | None:
     return path
   named = [storage.read_text(path / name, 1 << 10, ConvertError).strip()
            for name in LATEST if ordinary(path / name)]
-  return next((path / step for step in named
-               if (inside(path, step) / STATES.format(0)).exists()), None)
+  return next((place for step in named if ((place := inside(path, step)) / STATES.format(0)).exists()), None)
 
 
 def open_states(folder: pathlib.Path):

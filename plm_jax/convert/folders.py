@@ -5,6 +5,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+from typing import TypeVar
 import uuid
 
 from etils import epath
@@ -13,6 +14,7 @@ from plm_jax import storage
 from plm_jax.convert.rules import ConvertError
 from plm_jax.tokenizers.contract import brief
 
+Place = TypeVar('Place', pathlib.Path, epath.Path)  # on a disk or, before it is brought there, in a bucket
 LAST = 'config.json'  # what makes a folder a checkpoint is the last to go to a bucket
 
 
@@ -126,7 +128,7 @@ def ordinary(path: epath.Path | pathlib.Path) -> bool:
   return path.exists() and not path.is_dir() if storage.remote(path) else os.path.isfile(path)
 
 
-def inside(folder: pathlib.Path, name: str) -> pathlib.Path:
+def inside(folder: Place, name: str) -> Place:
   """A file or folder directly in `folder`. Raises ConvertError for a name that leads elsewhere."""
   if name in ('', '.', '..') or pathlib.PurePath(name).name != name or '\0' in name:
     raise ConvertError(f'{folder} names {brief(name)}, expected something in this folder')

@@ -129,9 +129,9 @@ class T5X:
       side, number, part, sub, leaf = found.groups()
       one = sub[0] if part.endswith('attention') and sub else sub
       end = PARTS[part].format(m=2 if side == 'decoder' else 1) + (f'.{one}' if leaf == 'kernel' else '')
-      shape = self.leaf(name).shape if number is None else ()
+      shape = list(self.leaf(name).shape) if number is None else []
       if number is None and (len(shape) < 2 or shape[1] > LAYERS):
-        raise ConvertError(f'{self.folder}: {name} has the shape {list(shape)}, expected at most {LAYERS} layers along '
+        raise ConvertError(f'{self.folder}: {name} has the shape {shape}, expected at most {LAYERS} layers along '
                            'its second axis')
       layers = range(shape[1]) if number is None else [None]
       for layer in layers:

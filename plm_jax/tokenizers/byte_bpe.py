@@ -6,7 +6,7 @@ it, so the ids of a word depend on whether one stands before: a text is encoded 
 the beginning of a line, that of ' A b' as in the middle of one. `prepare` gives a sentence the space that stood before
 it in its paragraph, so records hold the ids that the whole paragraph has, and those of released models for a line.
 """
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import functools
 import itertools
 import json
@@ -261,7 +261,7 @@ def read_fast(
           option(model, 'ignore_merges', False))
 
 
-def read_added(said: dict[str, Any]) -> dict[str, int]:
+def read_added(said: Mapping[str, Any]) -> dict[str, int]:
   """The added tokens of a tokenizer.json, and their ids."""
   return {token['content']: token['id'] for token in said.get('added_tokens') or []}
 
