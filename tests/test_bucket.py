@@ -1,4 +1,5 @@
 """Storage in a bucket, with the clients that real buckets have: what they ask, what it costs, and what goes wrong."""
+import gzip
 import json
 import time
 
@@ -343,3 +344,21 @@ def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, mu
   bucket.faults = []
   status, said = client.command('plm_jax', 'verify', 'gs://bucket/records')
   assert status == 1 and 'train-00000.npy is damaged: 1 of 147 blocks' in said
+
+
+def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, client):
+  client.ask('from plm_jax.data import sources')
+  text = b'A line of text.\nAnd one more.\n\n' * 10_000
+  bucket.put('text/a.txt', text)
+  bucket.put('text/b.txt.gz', gzip.compress(text[:62_000]))
+  bucket.put('text/c.JSONL', b'{"text": "One."}\n')
+  count = 'sum(1 for _ in sources.documents("gs://bucket/text"))'
+  assert client.ask(count) == 10_000 + 2_000 + 1
+  bucket.forget()
+  before = client.ask('sources.fingerprint("gs://bucket/text")')
+  assert bucket.total.received < 4 << 16 and before == client.ask('sources.fingerprint("gs://bucket/text/")')
+  time.sleep(1.1)
+  bucket.put('text/a.txt', text[:150_000] + b'x' + text[150_001:])
+  assert before != client.ask('sources.fingerprint("gs://bucket/text")')
+  bucket.put('text/b.txt.gz', b'PAR1')
+  assert fails(client, count).startswith('SourceError: gs://bucket/text/b.txt.gz')
