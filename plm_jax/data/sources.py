@@ -8,7 +8,8 @@
 Text files hold one paragraph a line and a blank line between documents; `Reading.division` has other ways. A line of
 JSON is a document: its field 'text', or another that is named, in which newlines separate paragraphs. Read right too
 are what WikiExtractor writes, tables (.tsv, .csv) with a column of text, and a .json that is one list. `.gz` and `.xz`
-are read through. Files are read in the order of their names, so a source is always the same sequence of documents.
+are read through. Files are read in the order of their names, so a source is always the same sequence of documents. A
+line has 16 MiB at most; a paragraph over a million characters, and a document over four, go on in the next one.
 """
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
