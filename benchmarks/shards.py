@@ -18,7 +18,6 @@ import time
 import numpy as np
 
 from benchmarks.side_by_side import machine
-from tests.bucket import Bucket
 
 PHASES = 128, 512, 1024
 VOCAB = 50_000
@@ -42,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
       folder, environment = scratch, {**os.environ, 'PLM_JAX_CACHE': f'{scratch}/cache'}
       if args.bucket:
-        bucket = stack.enter_context(Bucket(pathlib.Path(scratch)))
+        bucket = stack.enter_context(on_loopback(pathlib.Path(scratch)))
         folder, environment = 'gs://bucket/records', environment | bucket.environment
         fill(bucket, pathlib.Path(scratch), shards, args.tokens, args.sentences)
       else:
@@ -75,7 +74,14 @@ def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None
   records.write_meta(folder, records.Meta(VOCAB, 'hash', tuple(entries), (), 'holes'))
 
 
-def fill(bucket: Bucket, scratch: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
+def on_loopback(scratch: pathlib.Path):
+  """The bucket of the tests."""
+  sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
+  from bucket import Bucket
+  return Bucket(scratch)
+
+
+def fill(bucket, scratch: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
   """The same in a bucket, whose objects are one shard under many names."""
   from plm_jax.data import records
   make(scratch, 1, tokens, sentences)
