@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import logging
 import pathlib
+import sys
 from typing import Any, Literal, get_args
 
 from etils import epath
@@ -177,7 +178,8 @@ class Cuts:
           if counts := self.stored_counts():
             return counts
       counts = list(tqdm(self.each_count(), f'where the {self.rule.length}-token windows of {self.shards.folder} begin',
-                         len(self.shards), delay=2, unit=' shards'))
+                         len(self.shards), delay=2, unit=' shards',
+                         mininterval=0.5 if sys.stderr.isatty() else 10))  # a file keeps every bar that is drawn
       windows, clipped = [count for count, _ in counts], sum(too_long for _, too_long in counts)
       for home in self.homes if self.rule.assembly != 'packed' else []:
         with contextlib.suppress(Expected):  # read-only or full: the next place

@@ -23,7 +23,7 @@ from plm_jax.data import checksums, records
 from plm_jax.data.records import HEADER, Meta, RecordsError, Shard, Split, blocks, damaged, file_size, truncated
 
 OPEN = 20  # shards that are open at once, of two descriptors each
-SMALL = 1 << 25  # bytes of a split that is verified, or copied from a bucket, as a whole
+SMALL, FEW = 1 << 25, 256  # bytes and shards of a split that is verified, or copied from a bucket, as a whole
 REQUESTS = 32  # that are asked of a bucket at once
 
 
@@ -36,7 +36,8 @@ class Shards:
     self.vocab, self.dtype = meta.vocab, records.token_dtype(meta.vocab)
     self.entries = meta.shards(split)
     self.remote = storage.remote(folder)
-    self.small = sum(self.token_bytes(entry) + 8 * entry.sentences for entry in self.entries) <= SMALL
+    size = sum(self.dtype.itemsize * entry.tokens + 8 * entry.sentences for entry in self.entries)
+    self.small = size <= SMALL and len(self.entries) <= FEW
     self.cache = cache
     self._opening = next(OPENINGS)
     self._sound = [False] * len(self.entries)
@@ -55,9 +56,6 @@ class Shards:
 
   def __len__(self) -> int:
     return len(self.entries)
-
-  def token_bytes(self, entry: Shard) -> int:
-    return entry.tokens * self.dtype.itemsize
 
   def path(self, entry: Shard, kind: str) -> str:
     """kind: '' tokens, '.sentences', '.crc'."""

@@ -250,3 +250,14 @@ def one_line(folder):
     except Expected as error:
       said = str(error)
   assert not said or (str(folder) in said and '\n' not in said)
+
+
+def test_many_small_shards_are_not_all_read_at_opening(tmp_path, monkeypatch):
+  monkeypatch.setattr(shards, 'FEW', 1)
+  entries = tuple(write(tmp_path, f'train-{number:05d}', np.arange(40) + 10) for number in range(2))
+  records.write_meta(tmp_path, Meta(100, 'h', entries, (), 'x'))
+  flip(tmp_path / 'train-00001.npy', 130, 0)
+  some = Windows(tmp_path, 'train', 8, 'packed')
+  assert some.read(np.arange(5))['tokens'][4].tolist() == [*range(42, 50)]
+  with pytest.raises(RecordsError, match=r'train-00001\.npy is damaged'):
+    some.read(np.arange(6))
