@@ -116,9 +116,13 @@ class T5X:
     """Raises ConvertError where an array is far larger than its files: what is not there would be read as zeros."""
     path = self.path(self.leaves[name])
     there = sum(file.stat().st_size for file in path.rglob('*') if file.is_file() and file.name not in DESCRIBED)
-    said = math.prod(leaf.shape) * leaf.dtype.numpy_dtype.itemsize
+    size = leaf.dtype.numpy_dtype.itemsize
+    said, chunk = math.prod(leaf.shape) * size, math.prod(leaf.chunk_layout.read_chunk.shape) * size
     if said > max(PACKED * there, ALWAYS * (there > 0)):
       raise ConvertError(f'{path} describes {said:,} bytes of numbers, in files of {there:,} bytes')
+    # The library makes room for a whole one, and ends the process where there is none.
+    if chunk > max(2 * said, ALWAYS):
+      raise ConvertError(f'{path} describes {said:,} bytes of numbers, in chunks of {chunk:,} bytes')
 
   def named(self, name: str) -> Iterator[tuple[str, Place]]:
     """(transformers' name, where it comes from) of each tensor in one of T5X's; none where it is not known."""

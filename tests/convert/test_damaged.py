@@ -169,6 +169,9 @@ def test_an_array_that_is_not_there(t5x, tmp_path):
   path.write_text(json.dumps({**said, 'shape': [1 << 19, 1 << 19]}))
   with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match=r'the configuration makes it|describes'):
     convert.load(tmp_path / 'in')
+  path.write_text(json.dumps({**said, 'chunks': [1 << 19, 1 << 19]}))
+  with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match='in chunks of 1,099,511,627,776 bytes'):
+    convert.load(tmp_path / 'in')
   path.write_text(json.dumps(said))
   for chunk in path.parent.iterdir():
     if chunk != path:
