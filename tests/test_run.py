@@ -19,6 +19,7 @@ from plm_jax import __main__ as cli
 from plm_jax import config as config_lib
 from plm_jax import fill_mask, learner, options, train
 from plm_jax.checkpoint import CheckpointError
+from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.lock import Lock
 from plm_jax.run import corpora, main, parse, run
 
@@ -153,6 +154,19 @@ def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp
 def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
   run(parse(bert_base.recipe, [*command, f'--output={finished[0]}', '--mode=evaluate']))
   assert f'mlm: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out
+
+
+def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path, capsys, monkeypatch):
+  (tmp_path / 'other.txt').write_text('The old array is copied in memory. Quite other words.\n\n' * 40)
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), str(tmp_path / 'other.txt')])
+  cli.main()
+  found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines() if line.count(': ') == 1)
+  assert 0 < float(found['mlm']) < 9 and {'mlm_accuracy', 'mlm_baseline', 'nsp_baseline'} <= {*found}
+  foreign = PrepareConfig(source=str(tmp_path / 'other.txt'), vocab=60, heldout=0.0, workers=1)
+  prepare(foreign, tmp_path / 'records')
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), f'--data.path={tmp_path / "records"}'])
+  with pytest.raises(SystemExit, match=r'were made with another tokenizer than that of the run in .*: give the text'):
+    cli.main()
 
 
 def test_fill_mask_gives_probabilities_in_order(finished):
