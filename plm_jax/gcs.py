@@ -3,6 +3,7 @@ import contextlib
 import errno
 import functools
 import os
+from typing import Any
 import uuid
 
 from etils import epath
@@ -57,7 +58,7 @@ def google_client():
   return google.Client()
 
 
-def google_retry(seconds: float):
+def google_retry(seconds: float) -> Any:
   """What cannot be answered now is asked again, for so long."""
   from google.cloud.storage.retry import DEFAULT_RETRY
   return DEFAULT_RETRY.with_delay(initial=0.2, maximum=10).with_timeout(seconds)
