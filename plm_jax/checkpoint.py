@@ -91,8 +91,10 @@ class Checkpoints:
       if not storage.of_storage(root_of(error)):
         raise
       step = f'step {self.saving:,}' if self.saving else 'a step'
+      full = not storage.remote(self.folder) and re.search('RESOURCE_EXHAUSTED|No space left', str(error))
+      reason = 'No space left on device' if full else reason_of(error)
       raise CheckpointError(
-          f'the checkpoint of {step} could not be written to {self.folder}: {reason_of(error)}. Those of before are '
+          f'the checkpoint of {step} could not be written to {self.folder}: {reason}. Those of before are '
           'whole: the same command goes on from the newest when the cause is mended') from error
 
   def check(self, step: int) -> None:
