@@ -1,8 +1,18 @@
-"""Options of the test suite, and the table of the parity tests at its end."""
+"""Options of the test suite, what its processes share, and the table of the parity tests at its end."""
+import atexit
 import collections
+import os
 import pathlib
+import shutil
+import tempfile
 
 GOLDEN = pathlib.Path(__file__).parent / 'tests' / 'golden'
+
+# What one process of the suite has compiled, its workers and the commands that they start need not compile again.
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = tempfile.mkdtemp(prefix='plm_jax-compiled-')
+  os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.2')
+  atexit.register(shutil.rmtree, os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
 
 
 def pytest_addoption(parser):

@@ -54,6 +54,7 @@ def two_processes(program: str, devices: int, arguments, folders=(None, None), s
       worker.kill()
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_does(tmp_path):
   """Of 4 devices each, every one feeding its own rows: bit for bit alike, and to 1e-5 like one process of 8 devices."""
   with two_processes('distributed_worker.py', 4, lambda index: [tmp_path / f'{index}.npz']) as outputs:

@@ -4,7 +4,6 @@ Nothing is compiled. What cuDNN itself says of a kernel that JAX lets through on
 """
 import functools
 import importlib
-import pathlib
 
 from flax.linen import unbox
 import jax
@@ -13,14 +12,14 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import gpu
-from experiments import bert_base
+from plm_jax import options
 from plm_jax.generation.decoder import DecoderSteps
 from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
 from plm_jax.learner import make_learner
 from plm_jax.step import window_shapes
 from plm_jax.tokenizers.contract import Vocab
 
-RECIPES = sorted(path.stem for path in pathlib.Path(bert_base.__file__).parent.glob('*.py') if path.stem != '__init__')
+RECIPES = [*options.recipes()]
 # Where the kernel is used on a Hopper: in the training step, in evaluation, in reading a prompt.
 FAMILIES = {
     'bert_base': 'eval', 'albert_base': 'train eval', 'distilbert_base': 'train eval', 'deberta_base': '',

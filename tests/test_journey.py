@@ -92,6 +92,7 @@ def check_run(bucket: Bucket, client: Client, disk: pathlib.Path) -> None:
   assert client.ask(f'same("gs://bucket/run", {str(disk)!r})')
 
 
+@pytest.mark.slow
 def test_a_killed_run_in_a_bucket_ends_with_the_bits_of_one_on_a_disk(bucket, disk):
   with client(bucket) as first:
     prepare(first)

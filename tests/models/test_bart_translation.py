@@ -41,8 +41,9 @@ def batch(seed=0):
   source, target = draw.integers(4, 40, (2, 4, 8)).astype(np.int32)
   real = (np.arange(8) < [[8], [5], [3], [8]]).astype(np.int32)
   target = target * real
+  weights = real.astype(np.float32)
   return dict(tokens=source * real, segments=real, decoder_tokens=np.roll(target, 1, 1), decoder_segments=real,
-              labels=target, weights=real.astype(np.float32))
+              labels=target, weights=weights, content=weights)
 
 
 @pytest.fixture(scope='module')

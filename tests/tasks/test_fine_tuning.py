@@ -144,7 +144,7 @@ def test_an_encoder_decoder_learns_labels_alone(both):
     fine_tune(both, RowTask(), questions('classification', 32, 0))
 
 
-@pytest.mark.parametrize('kind', ['entailment', 'tagging'])
+@pytest.mark.parametrize('kind', ['entailment', pytest.param('tagging', marks=pytest.mark.slow)])
 def test_an_encoder_decoder_learns_what_others_are_asked(both, kind):
   task = RowTask(kind, language=0)
   asked, others = ([tags(example) for example in some] if kind == 'tagging' else some
