@@ -43,7 +43,7 @@ Task = (MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanB
 class DataConfig(Checked):
   """From text to windows."""
 
-  limits = within(temperature='(0, inf]', cap='[0, 1e18]', block='[1, inf)')
+  limits = within(temperature='[0.05, inf]', cap='[0, 1e18]', block='[1, inf)')
 
   path: tuple[str, ...] = ('embedded',)
   """corpora: text files, globs, folders, tfds:NAME, embedded, task:NAME:FILES (data/examples.py has names), or folders

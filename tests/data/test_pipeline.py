@@ -6,10 +6,12 @@ import sys
 import numpy as np
 import pytest
 
+from plm_jax.config import DataConfig
 from plm_jax.data import pipeline, records
 from plm_jax.data.pipeline import Order, Pipeline, Schedule, heldout_batches, open_pipeline, permute, rate
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
+from plm_jax.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +184,13 @@ def test_rates_of_examples(cap, temperature, shares):
   tasks = [Task(30, 300), Task(20, 100)]
   read = np.array([rate(task, cap, temperature) * task.documents / len(task) for task in tasks])
   np.testing.assert_allclose(read / read.sum(), np.array(shares) / sum(shares), rtol=1e-6)
+
+
+def test_the_lowest_temperature_gives_numbers():
+  """Of a corpus as large as there may be."""
+  assert math.isfinite(rate(Task(1 << 31, 1 << 31), temperature=0.05))
+  with pytest.raises(ConfigError, match=r'DataConfig\.temperature is a number of 0\.05 or more, got 0\.01'):
+    DataConfig(temperature=0.01)
 
 
 def test_weights_that_are_none_are_refused(tmp_path):
