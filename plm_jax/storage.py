@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import stat
 import tempfile
 from typing import Any
 import uuid
@@ -263,11 +264,18 @@ def remove_drafts(folder: epath.PathLike) -> None:
         draft.unlink()
 
 
+def open_file(path: epath.PathLike) -> io.BufferedReader:
+  """A file on a disk, for reading. Raises OSError where there is none: a pipe would never end, nor begin."""
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise OSError(errno.EINVAL, 'no ordinary file', os.fspath(path))
+  return open(path, 'rb')
+
+
 def open_text(path: epath.PathLike) -> io.BufferedReader:
   """The bytes of a file from its beginning, as a stream whose `readline` takes a limit; `tell` counts bytes."""
   path = path_of(path)
   if not remote(path):
-    return open(path, 'rb')
+    return open_file(path)
   return io.BufferedReader(Stream(path), READ)
 
 
@@ -301,7 +309,7 @@ def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected
   path = path_of(path)
   with explained(path, 'read', error):
     if not remote(path):
-      with open(path, 'rb') as file:
+      with open_file(path) as file:
         file.seek(start)
         content = file.read(stop - start)
     elif stop > start:

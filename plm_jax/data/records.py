@@ -196,7 +196,7 @@ def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
   """A file of `length` items, whole."""
   if storage.remote(path):
     return storage.read_bytes(path, max(file_size(dtype, length), storage.LIMIT), RecordsError)
-  with missing(path), open(path, 'rb') as file:
+  with missing(path), storage.open_file(path) as file:
     if (size := os.fstat(file.fileno()).st_size) > file_size(dtype, length) + HEADER:
       raise truncated(path, dtype, length, size)
     return file.read()
@@ -204,7 +204,7 @@ def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
 
 def mapped(path: str) -> mmap.mmap | bytes:
   """The content of a file on a disk. A descriptor stays open as long as the map."""
-  with missing(path), open(path, 'rb') as file:
+  with missing(path), storage.open_file(path) as file:
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b''
 
 

@@ -131,6 +131,15 @@ def test_files_that_are_cut_off_or_gone_are_named(sound, tmp_path, capsys, monke
   assert verified(folder, capsys, monkeypatch)[0] == 1
 
 
+@pytest.mark.parametrize('name', ['train-00000.npy', 'train-00000.crc.npy', 'heldout-00000.sentences.npy'])
+def test_a_pipe_in_place_of_a_file_does_not_hang(sound, tmp_path, name):
+  folder = copy_of(sound, tmp_path / 'r')
+  (folder / name).unlink()
+  os.mkfifo(folder / name)
+  with pytest.raises(Expected, match=rf'{name}.*(no ordinary file|0 bytes)'):
+    read(folder)
+
+
 def test_ids_beyond_the_vocabulary_are_refused_though_the_checksums_are_right(tmp_path, monkeypatch):
   shard = write(tmp_path, 'train-00000', np.arange(90) + 11, vocab=100)
   records.write_meta(tmp_path, Meta(100, 'h', (shard,), (), 'x'))
