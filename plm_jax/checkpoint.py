@@ -18,6 +18,8 @@ import orbax.checkpoint as ocp
 from plm_jax import hosts, storage, sums
 from plm_jax.errors import Expected, outside
 
+logger = logging.getLogger(__name__)
+
 
 class CheckpointError(Expected):
   """A checkpoint that is missing, damaged or of another run."""
@@ -40,6 +42,8 @@ class Checkpoints:
     else:
       options = ocp.CheckpointManagerOptions(
           max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=True,
+          # A removal whose answer was lost finds nothing when it is repeated: no reason for a save to fail.
+          enable_background_delete=storage.remote(self.folder),
           async_options=ocp.options.AsyncOptions(post_finalization_callback=self.sum_up))
     with storage.explained(self.folder, 'used for checkpoints', CheckpointError):
       self.manager = ocp.CheckpointManager(self.folder, item_names=('state', 'meta'), options=options)
@@ -158,8 +162,13 @@ class Checkpoints:
       self.manager.wait_until_finished()
 
   def close(self) -> None:
-    with self.writing():
+    self.wait()
+    try:
       self.manager.close()
+    except Exception as error:  # all is saved: what remained are removals
+      if not storage.of_storage(root_of(error)):
+        raise
+      logger.warning('not all old checkpoints in %s could be removed: %s', self.folder, reason_of(error))
 
 
 class DamagedError(CheckpointError):
