@@ -12,7 +12,7 @@ import optax
 from plm_jax.checked import Checked, within
 from plm_jax.errors import Expected
 
-Schedule = Literal['bert', 'linear', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
+Schedule = Literal['bert', 'electra', 'linear', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
 Pace = Sequence[tuple[int, int]]  # one phase after another: updates, and tokens that each of them sees
 
 
@@ -35,12 +35,13 @@ class OptimConfig(Checked):
   warmup: int = 10_000
   """steps of linear warmup; with t5 of a flat start"""
   horizon: int = 0
-  """where a line or a cosine ends, in steps; 0: with the run"""
+  """where a line or a cosine ends, in steps, and goes on flat (GLM-large: 160,000 of 200,000); 0: with the run"""
   clock: Literal['steps', 'tokens'] = 'steps'
   """what warmup and horizon count; tokens: those of rows, of which phases with larger batches see more in a step"""
   schedule: Schedule = 'bert'
   """after the warmup: a line (linear) or half a cosine to the end, the same from peak at step 0 on (bert, gpt1),
-  1 / sqrt(step) with and without the linear warmup (inverse_sqrt, t5), or flat"""
+  1 / sqrt(step) with and without the linear warmup (inverse_sqrt, t5), or flat; electra: bert's line, by which its
+  warmup is multiplied too"""
   power: float = 1.0
   """exponent of a line's remaining part"""
   floor: float = 0.0
@@ -54,13 +55,19 @@ class OptimConfig(Checked):
   bias_correction: bool = False
   """divide the means by 1 - b^t; the released BERT and ALBERT did not"""
   weight_decay: float = 0.01
-  """times learning rate and parameter, subtracted; never from biases and norms"""
+  """times learning rate and parameter, subtracted"""
+  exempt: tuple[str, ...] = ('bias', 'scale')
+  """last names of parameters that do not decay and have no ratio of LAMB's: biases and gains of norms; none: all decay,
+  as in fairseq (trainer.py, _build_optimizer, has one group of parameters): RoBERTa, SpanBERT, BART, mBART"""
   decay_power: float = 1.0
   """power of the learning rate that decay is multiplied by (PaLM: 2)"""
   clip: float = 1.0
   """largest global norm of the gradient; 0: no clipping"""
   factored: int = 128
   """sides of the smallest matrix whose mean squares Adafactor keeps as those of rows and columns; 0: of none"""
+  heads: Literal['apart', 'joined'] = 'apart'
+  """attention's kernels [D, H, A] for Adafactor: by their two largest axes, or as matrices of D by H A, as T5 has them
+  (combine_dims of its operative_config.gin; t5x/adafactor.py, standard_logical_factor_rules)"""
   momentum: float = 0.0
   """decay of the mean of Adafactor's updates; 0: none is kept"""
   only: tuple[str, ...] = ()
@@ -76,34 +83,37 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
   end = config.horizon or steps
   def rate(step):
     step = jnp.asarray(step, jnp.float32)
-    start = 0 if config.schedule in ('bert', 'gpt1') else config.warmup
+    start = 0 if config.schedule in ('bert', 'electra', 'gpt1') else config.warmup
     done = (step - start) / float(max(1, end - start))  # numbers of tokens do not fit an int32
     if config.horizon:  # which a run may go on behind
       done = jnp.minimum(done, 1)
     line = config.floor + (1 - config.floor) * jnp.maximum(1 - done, 0) ** config.power
     cosine = config.floor + (1 - config.floor) * (1 + jnp.cos(jnp.pi * done)) / 2
     root = jnp.sqrt(max(1, config.warmup) / jnp.maximum(step, max(1, config.warmup)))
-    after = {'bert': line, 'linear': line, 'gpt1': cosine, 'cosine': cosine, 'inverse_sqrt': root, 't5': root,
-             'constant': 1.0}[config.schedule]
+    after = {'bert': line, 'electra': line, 'linear': line, 'gpt1': cosine, 'cosine': cosine, 'inverse_sqrt': root,
+             't5': root, 'constant': 1.0}[config.schedule]
     # GPT's code reaches the peak before it joins the cosine from step 0.
     rise = {'t5': 0, 'gpt1': config.warmup + 1}.get(config.schedule, config.warmup)
-    return config.peak * jnp.where(step < rise, step / max(1, config.warmup), after)
+    begin = step / max(1, config.warmup) * (after if config.schedule == 'electra' else 1)
+    return config.peak * jnp.where(step < rise, begin, after)
   return rate
 
 
 def make_optimizer(
-    config: OptimConfig, steps: int, frozen: Sequence[str] = (), pace: Pace = ()) -> optax.GradientTransformation:
+    config: OptimConfig, steps: int, frozen: Sequence[str] = (), pace: Pace = (),
+    parts: Sequence[Sequence[str]] = ()) -> optax.GradientTransformation:
   """Clip, the optimizer's direction, decoupled decay, LAMB's ratio, schedule: the order of the released code.
 
   frozen: patterns of parameters that stay as they are, bit for bit, and have no state here, as those do that are not
-  in config.only. What stays does not count in the norm that is clipped. pace: that of `schedule`. The transformation
-  raises ParameterError for a pattern that matches nothing.
+  in config.only. What stays does not count in the norm that is clipped. pace: that of `schedule`. parts: those of
+  `clipping`. The transformation raises ParameterError for a pattern that matches nothing.
   """
+  ratio = optax.masked(each_layer(optax.scale_by_trust_ratio()), lambda params: decayed(params, config.exempt))
   optimizer = optax.chain(
-      optax.clip_by_global_norm(config.clip) if config.clip else optax.identity(),
+      clipping(config.clip, parts) if config.clip else optax.identity(),
       direction(config),
       decay(config, steps, pace),
-      optax.masked(each_layer(optax.scale_by_trust_ratio()), decayed) if config.kind == 'lamb' else optax.identity(),
+      ratio if config.kind == 'lamb' else optax.identity(),
       optax.scale_by_learning_rate(schedule(config, steps, pace)))
   if not frozen and not config.only:
     return optimizer
@@ -150,13 +160,29 @@ def matching(patterns: Sequence[str], tree) -> Any:
   return structure.unflatten(found)
 
 
+def clipping(limit: float, parts: Sequence[Sequence[str]] = ()) -> optax.GradientTransformation:
+  """Scales a gradient that is longer than `limit` down to it.
+
+  parts: names of parameters, at the top of their tree, that have an optimizer of their own: a length of their own. In
+  nothing else do several optimizers of one configuration differ from one, which works on each parameter alone.
+  """
+  clip = optax.clip_by_global_norm(limit)
+  if not parts:
+    return clip
+  def label(path, _):
+    return next((number for number, names in enumerate(parts) if path[0].key in names), len(parts))
+  return optax.partition(
+      dict.fromkeys(range(len(parts) + 1), clip), lambda tree: jax.tree_util.tree_map_with_path(label, tree))
+
+
 def direction(config: OptimConfig) -> optax.GradientTransformation:
   """What a gradient becomes before decay and learning rate."""
   if config.kind == 'adafactor':
     # The constants of section 8, and updates relative to the size of the parameter.
+    squares = optax.scale_by_factored_rms(
+        factored=config.factored > 0, min_dim_size_to_factor=config.factored, decay_rate=0.8, epsilon=1e-30)
     updates = each_layer(optax.chain(
-        optax.scale_by_factored_rms(
-            factored=config.factored > 0, min_dim_size_to_factor=config.factored, decay_rate=0.8, epsilon=1e-30),
+        by_matrices(squares) if config.heads == 'joined' else squares,
         optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms(1e-3)))
     return optax.chain(updates, optax.ema(config.momentum, debias=False)) if config.momentum else updates
   plain = optax.scale_by_adam if config.bias_correction else scale_by_plain_adam
@@ -166,11 +192,12 @@ def direction(config: OptimConfig) -> optax.GradientTransformation:
 def decay(config: OptimConfig, steps: int, pace: Pace = ()) -> optax.GradientTransformation:
   """Adds what the learning rate is yet to be multiplied with."""
   if config.decay_power == 1:
-    return optax.add_decayed_weights(config.weight_decay, decayed)
+    return optax.add_decayed_weights(config.weight_decay, lambda params: decayed(params, config.exempt))
   rate = schedule(config, steps, pace)
   def update(updates, state, params=None):
     factor = config.weight_decay * rate(state.count) ** (config.decay_power - 1)
-    updates = jax.tree.map(lambda u, p, yes: u + factor * p if yes else u, updates, params, decayed(params))
+    updates = jax.tree.map(
+        lambda u, p, yes: u + factor * p if yes else u, updates, params, decayed(params, config.exempt))
     return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
   return optax.GradientTransformation(lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update)
 
@@ -201,17 +228,30 @@ def each_layer(transform: optax.GradientTransformation) -> optax.GradientTransfo
       lambda updates, state, params=None: parts(updates).update(updates, state, params))
 
 
+def by_matrices(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+  """`transform`, which looks at matrices, for attention's kernels [D, H, A], on the way out [H, A, D], as matrices."""
+  def matrix(path, x):
+    out = 'out' in [getattr(entry, 'key', None) for entry in path]
+    return x if x.ndim < 3 else x.reshape((-1, x.shape[-1]) if out else (x.shape[0], -1))
+  def matrices(tree):
+    return jax.tree_util.tree_map_with_path(matrix, tree)
+  def update(updates, state, params=None):
+    new, state = transform.update(matrices(updates), state, matrices(params))
+    return jax.tree.map(lambda new, old: new.reshape(old.shape), new, updates), state
+  return optax.GradientTransformation(lambda params: transform.init(matrices(params)), update)
+
+
 def is_stacked(name: Sequence[Any]) -> bool:
   """Whether the parameter with this path holds one layer a row."""
   return {'layers', 'block'} <= set(name)
 
 
-def decayed(params):
-  """-> the same tree of bools: False for biases and the gains of norms.
+def decayed(params, exempt: Sequence[str] = OptimConfig.exempt):
+  """-> the same tree of bools: False where the last name is one of `exempt`.
 
   XLNet's content_bias, position_bias and type_bias, which are added to queries, do decay: the released code names
   r_w_bias, r_r_bias and r_s_bias as exceptions to its exclusion of biases (model_utils.py, include_in_weight_decay).
   """
   def leaf(path, _):
-    return not any(getattr(entry, 'key', None) in ('bias', 'scale') for entry in path)
+    return not any(getattr(entry, 'key', None) in exempt for entry in path)
   return jax.tree_util.tree_map_with_path(leaf, params)

@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from plm_jax.models import bart, deberta_v2, gpt2, llama, t5, xlnet
-from plm_jax.optim import OptimConfig, ParameterError, decayed, make_optimizer, matching, schedule
+from plm_jax.optim import OptimConfig, ParameterError, clipping, decayed, make_optimizer, matching, schedule
 
 
 def run(config, params, grads, steps=20):
@@ -237,3 +237,87 @@ def test_a_clock_of_tokens():
   seen = np.array([*range(10, 20, 2), *range(20, 60, 4), *[60] * 10])
   want += list(0.55 + 0.45 * np.cos(np.pi * (seen - 10) / 50))
   np.testing.assert_allclose(rate, want, atol=1e-6)
+
+
+def test_in_fairseq_all_parameters_decay():
+  params = {'a': {'kernel': jnp.full(3, 2.0), 'bias': jnp.full(3, 2.0), 'scale': jnp.full(3, 2.0)}}
+  grads = jax.tree.map(lambda x: jnp.zeros((1, *x.shape)), params)
+  for power in (1.0, 2.0):
+    config = OptimConfig(
+        peak=0.5, warmup=0, weight_decay=0.1, decay_power=power, schedule='constant', exempt=())
+    after = run(config, params, grads)['a']
+    assert {name: x[0].tolist() for name, x in after.items()} == dict.fromkeys(
+        params['a'], [pytest.approx(2 - 0.5 ** power * 0.1 * 2)] * 3)
+  assert decayed(params, ('bias',)) == {'a': {'kernel': True, 'bias': False, 'scale': True}}
+
+
+@pytest.mark.parametrize(('config', 'steps', 'points'), [
+    # THUDM/GLM, config/ds_block_large.sh: --lr-decay-iters 160000 --lr-decay-ratio 0.05 --warmup .05 (of these), and
+    # ds_block_large_chinese.sh; learning_rates.py subtracts the warmup from where the cosine ends.
+    (OptimConfig(peak=2e-4, warmup=8000, schedule='cosine', horizon=160_000, floor=0.05), 200_000,
+     {4000: 1e-4, 8000: 2e-4, 84_000: 1.05e-4, 160_000: 1e-5, 199_999: 1e-5}),
+    (OptimConfig(peak=4e-4, warmup=8000, schedule='cosine', horizon=200_000, floor=0.1), 250_000,
+     {8000: 4e-4, 104_000: 2.2e-4, 200_000: 4e-5, 249_999: 4e-5}),
+    # google-research/electra, model/optimization.py: the warmup is a factor of the line from step 0 on.
+    (OptimConfig(peak=2e-4, warmup=10_000, schedule='electra'), 766_000,
+     {0: 0, 5000: 1e-4 * 761 / 766, 10_000: 2e-4 * 756 / 766, 383_000: 1e-4})], ids=['glm', 'glm_chinese', 'electra'])
+def test_schedules_of_released_code(config, steps, points):
+  rate = schedule(config, steps)
+  np.testing.assert_allclose([rate(step) for step in points], list(points.values()), rtol=1e-5)
+
+
+def squares(grads, decay):
+  """Mean squares of gradients [T, R, C] as Adafactor keeps them: of rows and columns, by numpy."""
+  rows, columns = np.zeros(grads.shape[1]), np.zeros(grads.shape[2])
+  for t, grad in enumerate(grads):
+    keep = 1 - (t + 1.0) ** -decay
+    rows = keep * rows + (1 - keep) * np.square(grad).mean(1)
+    columns = keep * columns + (1 - keep) * np.square(grad).mean(0)
+  return np.outer(rows, columns) / rows.mean()
+
+
+@pytest.mark.parametrize('layers', [0, 2])
+def test_adafactor_sees_the_heads_of_attention_as_one_matrix(layers):
+  """[D, H, A] and, on the way out, [H, A, D]; at rate 1 and size 1 an update is the gradient by the root of its mean
+  square, as long as its own root mean square stays below 1."""
+  draw = np.random.default_rng(0)
+  shapes = {'query': (12, 3, 4), 'out': (3, 4, 12)}
+  grads = {name: np.stack([[draw.normal(size=shape) for _ in range(max(layers, 1))] for _ in range(3)])
+           for name, shape in shapes.items()}
+  if not layers:
+    grads = {name: x[:, 0] for name, x in grads.items()}
+  def tree(arrays):
+    kernels = {'attention': {name: {'kernel': jnp.asarray(x, jnp.float32)} for name, x in arrays.items()}}
+    return {'layers': {'block': kernels}} if layers else {'block': kernels}
+  params = tree({name: np.ones(x.shape[1:]) for name, x in grads.items()})
+  config = OptimConfig(
+      kind='adafactor', peak=1.0, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, factored=12,
+      heads='joined')
+  optimizer = make_optimizer(config, 10)
+  state = optimizer.init(params)
+  sizes = sorted(x.size for x in jax.tree.leaves(state) if x.size >= 12)
+  assert sizes == [12 * max(layers, 1)] * 4  # rows and columns of two kernels
+  assert max(x.size for x in jax.tree.leaves(make_optimizer(
+      OptimConfig(kind='adafactor', factored=12), 10).init(params))) == 144 * max(layers, 1)
+  for t in range(3):
+    updates, state = optimizer.update(tree({name: x[t] for name, x in grads.items()}), state, params)
+  got = updates['layers' if layers else 'block']
+  got = (got['block'] if layers else got)['attention']
+  for name, shape in shapes.items():
+    for n in range(max(layers, 1)):
+      all_of_it = grads[name][:, n] if layers else grads[name]
+      matrices = all_of_it.reshape(3, 12, 12)
+      update = matrices[-1] / np.sqrt(squares(matrices, 0.8))
+      update /= max(1, np.sqrt(np.square(update).mean()))
+      mine = got[name]['kernel'][n] if layers else got[name]['kernel']
+      np.testing.assert_allclose(mine, -update.reshape(shape), rtol=1e-4)
+
+
+def test_parts_are_clipped_each_by_itself():
+  grads = {'generator': {'a': jnp.array([3.0, 4.0])}, 'backbone': jnp.array([0.6]), 'heads_rtd': jnp.array([0.8])}
+  clip = clipping(1.0, (('generator',), ('backbone', 'heads_rtd')))
+  got, _ = clip.update(grads, clip.init(grads))
+  np.testing.assert_allclose(got['generator']['a'], [0.6, 0.8], rtol=1e-6)
+  np.testing.assert_allclose([got['backbone'][0], got['heads_rtd'][0]], [0.6, 0.8], rtol=1e-6)
+  together, _ = clipping(1.0).update(grads, clipping(1.0).init(grads))
+  np.testing.assert_allclose(together['generator']['a'], np.array([3, 4]) / 26 ** 0.5, rtol=1e-6)
