@@ -1,7 +1,8 @@
 """A denoising autoencoder: the encoder reads text with noise, the decoder writes the text. BART, and its noises."""
+from collections.abc import Callable
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,12 @@ class Text(NamedTuple):
 
   tokens: jax.Array  # [N]
   sentences: jax.Array  # [N], the same number for neighbours of one sentence
+  words: jax.Array  # [N], the same number for neighbours of one word
   size: jax.Array  # how many tokens count
+
+  def moved(self, move: Callable[[jax.Array], jax.Array]) -> 'Text':
+    """Applies `move` to all that is told of each token."""
+    return Text(move(self.tokens), move(self.sentences), move(self.words), self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,19 +69,23 @@ class TokenDeletion(Checked):
 class TextInfilling(Checked):
   """Lewis et al. 2020, section 2.2: spans of random length become one mask each; one without tokens is a mask more.
 
-  As released: lengths are drawn until they reach ceil(rate n) of n tokens, where the last one is cut; spans begin at
-  random tokens and may overlap, so that somewhat fewer are gone; a share of the masks of empty spans, one at least, is
-  random tokens where `random` is above 0. A span that would pass the end of the text ends with it.
+  As released (facebookresearch/fairseq, data/denoising_dataset.py, add_whole_word_mask): lengths are drawn until they
+  reach ceil(rate n) of n units, where the last one is cut; spans begin at random units and may overlap, so that
+  somewhat fewer are gone; a share of the masks of empty spans, one at least, is random tokens where `random` is above
+  0. A span that would pass the end of the text ends with it. Units there are words where lengths are Poisson's
+  (tasks/denoising.py, load_dataset).
   """
 
   limits = within(rate='[0, 1]', mean='(0, 100]', random='[0, 1]')
 
   rate: float = 0.3
-  """share of the tokens that the lengths of spans reach (section 5.1)"""
+  """share of the units that the lengths of spans reach (section 5.1)"""
   mean: float = 3.0
-  """of the Poisson distribution of the length of spans, in tokens"""
+  """of the Poisson distribution of the length of spans, in units"""
   random: float = 0.0
   """probability that a span becomes a random token instead of a mask"""
+  unit: Literal['token', 'word'] = 'token'
+  """what is counted, and gone as a whole: tokens, or words (BART and mBART as released)"""
 
   @property
   def lengths(self) -> tuple[float, ...]:
@@ -92,7 +102,8 @@ class TextInfilling(Checked):
   def apply(self, key, text: Text, vocab) -> Text:
     keys = jax.random.split(key, 5)
     room = text.tokens.shape[0]
-    number = share(self.rate, text.size)
+    begins, count = units(text, self.unit == 'word')
+    number = share(self.rate, count)
     most = math.ceil(self.rate * room) + 8  # so many empty ones do not happen
     lengths = noise.draw_lengths(keys[0], self.lengths, (most,)) - 1
     before = jnp.cumsum(lengths) - lengths
@@ -100,14 +111,15 @@ class TextInfilling(Checked):
     lengths = jnp.where(used, jnp.minimum(lengths, number - before), 0)
     empty = (used & (lengths == 0)).sum()
 
-    order = jnp.argsort(jnp.where(places(text), jax.random.uniform(keys[1], (room,)), 2.0))
-    starts = jnp.where(lengths > 0, order[jnp.cumsum(lengths > 0) - 1], room)
-    ends = jnp.minimum(starts + lengths, text.size)
+    order = jnp.argsort(jnp.where(jnp.arange(room) < count, jax.random.uniform(keys[1], (room,)), 2.0))
+    first = order[jnp.cumsum(lengths > 0) - 1]
+    starts = jnp.where(lengths > 0, begins[first], room)
+    ends = begins[jnp.minimum(first + lengths, room)]
     edges = jnp.zeros(room + 1, jnp.int32).at[starts + 1].add(1, mode='drop').at[
         jnp.where(lengths > 0, ends, room + 1)].add(-1, mode='drop')
     gone = jnp.cumsum(edges)[:room] > 0  # all of a span but its first token
-    first = jnp.zeros(room, bool).at[starts].set(True, mode='drop')
-    shown = text._replace(tokens=jnp.where(first, masks(keys[2], self.random, (room,), vocab), text.tokens))
+    masked = jnp.zeros(room, bool).at[starts].set(True, mode='drop')
+    shown = text._replace(tokens=jnp.where(masked, masks(keys[2], self.random, (room,), vocab), text.tokens))
     return inserted(keys[3], kept(shown, places(text) & ~gone), empty, self.random, vocab)
 
 
@@ -182,15 +194,19 @@ Noise = TokenMasking | TokenDeletion | TextInfilling | TokenInsertion | Sentence
 class DenoisingAutoencoder(SequenceToSequence):
   """Lewis et al. 2020, section 2.2: <s> text with noise </s> is read, <s> text </s> is written behind a </s>.
 
-  Noises are applied one after another, sentences first as released; documents of a row are one text. Of a tokenizer
-  that names languages, text </s> LANGUAGE is read, and text </s> LANGUAGE is written behind a LANGUAGE (Liu et al.
-  2020, section 2.2).
+  Noises are applied one after another, sentences first as released; documents of a row are one text, which released
+  rows do not have: their windows are of one document (sample_break_mode complete_doc in fairseq's tasks/denoising.py;
+  for mBART section 2.2). Of a tokenizer that names languages, text </s> LANGUAGE is read, and text </s> LANGUAGE is
+  written behind a LANGUAGE (Liu et al. 2020, section 2.2).
   """
 
   noises: tuple[Noise, ...] = (SentencePermutation(), TextInfilling())
   """what is done to the text, in this order; those of section 5.1"""
   languages: tuple[str, ...] = ()
   """of each corpus, such as de_DE; none: of all of them that of the tokenizer, where it names one (mBART)"""
+  reserve: int = 0
+  """tokens of a row kept free for the </s> that then stands behind each of its sentences, a word of its own (mBART,
+  section 2.2), beside that behind the last; a row that needs more loses its end. 0: one </s> behind all of them"""
 
   def conflict(self, option):
     if unknown := {*self.languages} - {*LANGUAGES}:
@@ -207,31 +223,71 @@ class DenoisingAutoencoder(SequenceToSequence):
       size = some.grown(size)
     return size
 
+  def text(self, window: int) -> int:
+    """Tokens of a text of `window` tokens with what stands between them."""
+    return window + (self.reserve + 1 if self.reserve else 0)
+
+  @property
+  def specials(self) -> int:
+    """Tokens around a text."""
+    return 1 if self.reserve else 2
+
   def window(self, length: int) -> int:
-    return max((size for size in range(length - 1) if self.grown(size) <= length - 2), default=0)
+    most = length - self.specials
+    return max((size for size in range(length - 1) if self.grown(self.text(size)) <= most), default=0)
 
   def predictions(self, length: int) -> int:
-    return self.window(length) + 2
+    return self.text(self.window(length)) + self.specials
 
   def corrupt(self, key, windows, vocab):
     """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
     keys = noise.example_keys(key, windows)
     names = [vocab.language + LANGUAGES.index(name) for name in self.languages] or [vocab.source]
     language = jnp.array(names)[windows['corpus'] if self.languages else jnp.zeros_like(windows['corpus'])]
-    return jax.vmap(lambda *row: self.row(*row, vocab=vocab))(
-        keys, windows['tokens'], windows['segments'], windows['sentences'], language)
+    size = (windows['segments'] > 0).sum(-1)
+    texts = Text(windows['tokens'], windows['sentences'], windows['words'], size)
+    return jax.vmap(lambda *row: self.row(*row, vocab=vocab))(keys, texts, language)
 
-  def row(self, key, tokens, segments, sentences, language, vocab):
+  def row(self, key, text: Text, language, vocab):
     begin, end = boundaries(vocab)
-    size, window = (segments > 0).sum(), tokens.shape[0]
-    room = self.grown(window)
-    more = room - window
-    text = Text(jnp.pad(tokens, (0, more)), jnp.pad(sentences, (0, more)), size)
+    before, behind, start = ((begin,), (), end) if vocab.source < 0 else ((), (language,), language)
+    if self.reserve:
+      text = separated(text, end, self.text(text.tokens.shape[0]))
+    else:
+      behind = (end, *behind)
+    length, size = text.tokens.shape[0], text.size
+    room = self.grown(length)
+    noised = text.moved(lambda x: jnp.pad(x, (0, room - length)))
     for number, some in enumerate(self.noises):
-      text = some.apply(jax.random.fold_in(key, number), text, vocab)
-    around, start = (((begin,), (end,)), end) if vocab.source < 0 else (((), (end, language)), language)
-    return pair(framed(text.tokens, text.size, *around, size), framed(tokens, size, *around, size),
-                room + 2, window + 2, start, (*around[0], *around[1]), vocab.pad)
+      noised = some.apply(jax.random.fold_in(key, number), noised, vocab)
+    return pair(framed(noised.tokens, noised.size, before, behind, size),
+                framed(text.tokens, size, before, behind, size),
+                room + self.specials, length + self.specials, start, (*before, end, *behind), vocab.pad)
+
+
+def separated(text: Text, end: int, room: int) -> Text:
+  """The text with the token `end` behind each sentence, a word of its own, cut to `room` tokens of which the last is
+  one too. Sentences of `text` are numbered 1, 2, ..."""
+  real = places(text)
+  at = jnp.arange(room)
+  total = jnp.minimum(text.size + jnp.max(jnp.where(real, text.sentences, 0)), room)
+  place = jnp.where(real, jnp.arange(real.shape[0]) + text.sentences - 1, room)
+  def put(x, elsewhere):
+    return jnp.broadcast_to(elsewhere, room).at[place].set(x, mode='drop')
+  ends = (at < total) & (~put(real, False) | (at == total - 1))
+  # The one behind a token is of its sentence, and a word between its own and the next.
+  before = jax.lax.cummax(put(jnp.arange(real.shape[0]), 0))
+  return Text(jnp.where(ends, end, put(text.tokens, 0)), text.sentences[before], 2 * text.words[before] + ends, total)
+
+
+def units(text: Text, words: bool):
+  """-> (where tokens, or words, begin in a text of N tokens [N + 1], its end behind the last; how many there are)."""
+  size = text.tokens.shape[0]
+  first = places(text)
+  if words:
+    first &= (text.words != jnp.roll(text.words, 1)).at[0].set(True)
+  number = jnp.where(first, jnp.cumsum(first) - 1, size + 1)
+  return jnp.full(size + 1, text.size).at[number].set(jnp.arange(size), mode='drop'), first.sum()
 
 
 def framed(tokens, count, before, behind, size):
@@ -264,13 +320,12 @@ def masks(key, random: float, shape, vocab):
 
 def kept(text: Text, keep) -> Text:
   """What is kept, close together; keep: bool [N], False behind the text."""
-  tokens, size = noise.keep_tokens(text.tokens, keep, keep.shape[0])
-  return Text(tokens, noise.keep_tokens(text.sentences, keep, keep.shape[0])[0], size)
+  return text.moved(lambda x: noise.keep_tokens(x, keep, keep.shape[0])[0])._replace(size=keep.sum())
 
 
 def inserted(key, text: Text, number, random: float, vocab) -> Text:
   """The text with `number` masks at random places, as many as there is room for; of these a share, rounded up, is
-  random tokens. A mask is of the sentence before it."""
+  random tokens. A mask is of the sentence and the word before it."""
   keys = jax.random.split(key, 3)
   at = jnp.arange(text.tokens.shape[0])
   number = jnp.minimum(number, at.shape[0] - text.size)
@@ -278,7 +333,8 @@ def inserted(key, text: Text, number, random: float, vocab) -> Text:
   other = noise.choose_tokens(keys[1], new, share(random, number))
   old = jnp.cumsum(~new) - 1
   tokens = jnp.where(other, jax.random.randint(keys[2], at.shape, 0, vocab.size), vocab.mask)
-  return Text(jnp.where(new, tokens, text.tokens[old]), text.sentences[jnp.maximum(old, 0)], text.size + number)
+  text = text.moved(lambda x: x[jnp.maximum(old, 0)])
+  return text._replace(tokens=jnp.where(new, tokens, text.tokens), size=text.size + number)
 
 
 def permuted(text: Text, first, ordering) -> Text:
@@ -290,12 +346,11 @@ def permuted(text: Text, first, ordering) -> Text:
   starts = jnp.zeros(at.shape, jnp.int32).at[ordering].set(jnp.cumsum(sizes[ordering]) - sizes[ordering])
   offset = at - jax.lax.cummax(jnp.where(first, at, 0))
   place = jnp.where(real, starts[which] + offset, at)
-  return text._replace(tokens=text.tokens.at[place].set(text.tokens), sentences=text.sentences.at[place].set(
-      text.sentences))
+  return text.moved(lambda x: x.at[place].set(x))
 
 
 def rotated(text: Text, begin) -> Text:
   """The text from its token `begin` on, then what was before."""
   at = jnp.arange(text.tokens.shape[0])
   place = jnp.where(places(text), (at + begin) % jnp.maximum(text.size, 1), at)
-  return text._replace(tokens=text.tokens[place], sentences=text.sentences[place])
+  return text.moved(lambda x: x[place])

@@ -22,12 +22,13 @@ from plm_jax.tokenizers import Vocab
 VOCAB = tiny.VOCAB
 TOKENS = [11, 12, 13, 21, 22, 31, 32, 33, 34, 41, 0, 0]
 SENTENCES = [1, 1, 1, 2, 2, 3, 3, 3, 3, 4, 0, 0]
+WORDS = [1, 2, 2, 3, 4, 5, 6, 6, 6, 7, 0, 0]
 ALL = (SentencePermutation(0.5), TokenMasking(0.1, 0.5), TextInfilling(random=0.3), TokenDeletion(0.1),
        TokenInsertion(0.1, 0.5), DocumentRotation(0.5))
 
 
 def text():
-  return Text(jnp.array(TOKENS), jnp.array(SENTENCES), jnp.int32(10))
+  return Text(jnp.array(TOKENS), jnp.array(SENTENCES), jnp.array(WORDS), jnp.int32(10))
 
 
 @pytest.fixture(scope='module')
@@ -113,7 +114,7 @@ def test_languages_of_corpora():
   """A text and the name of its corpus's language, or of the tokenizer's."""
   vocab = Vocab(140, bos=0, pad=1, eos=2, mask=99, source=101, target=102, language=100)
   tokens = np.array([[11, 12, 13, 21, 22], [31, 32, 33, 0, 0], [0] * 5], np.int32)
-  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=tokens // 10,
+  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=tokens // 10, words=tokens,
                  **dict.fromkeys(('document', 'index', 'epoch'), np.arange(3)), corpus=np.array([1, 0, 1]))
   for names, (first, second) in ((('cs_CZ', 'en_XX'), (103, 101)), ((), (101, 101))):
     objective = DenoisingAutoencoder((TokenMasking(0.0),), languages=names)
@@ -125,3 +126,64 @@ def test_languages_of_corpora():
         [first, 11, 12, 13, 21, 22, 2], [second, 31, 32, 33, 2, 1, 1], [1] * 7]
   with pytest.raises(ValueError, match='xx_XX is no language of mBART, which has ar_AR, cs_CZ'):
     DenoisingAutoencoder(languages=('en_XX', 'xx_XX'))
+
+
+def test_infilling_counts_words_and_leaves_none_in_part():
+  """What is done to 40 words of three tokens is what is done to 40 tokens, word by word: fairseq's add_whole_word_mask
+  goes from the start of a word to that of another. 0.35 of 40 are 14 in spans of 3.5: the numbers of mBART, section
+  2.2. Only masks of empty spans go somewhere else."""
+  at = np.arange(120)
+  words = np.repeat(np.arange(1, 41), 3)
+  @jax.jit
+  @jax.vmap
+  def draw(key):
+    def after(unit, tokens, words, size):
+      text = Text(jnp.array(tokens), jnp.zeros(120, int), jnp.array(words), jnp.int32(size))
+      return TextInfilling(0.35, 3.5, unit=unit).apply(key, text, VOCAB)
+    few = np.where(at < 40, 1000 + at, 0)
+    return after('word', 1000 + at, words, 120), after('token', few, few, 40)
+  by_words, by_tokens = jax.device_get(draw(jax.random.split(jax.random.key(0), 200)))
+  compared, gone = 0, []
+  for n in range(200):
+    few, many = (some.tokens[n][:some.size[n]].tolist() for some in (by_tokens, by_words))
+    want = [x for token in few for x in ([token] if token < 1000 else range(3 * token - 2000, 3 * token - 1997))]
+    gone.append(40 - sum(token >= 1000 for token in few))
+    assert sum(token >= 1000 for token in many) == 3 * (40 - gone[-1])
+    kept = [token for token in many if token != VOCAB.mask]
+    assert kept == [token for token in want if token != VOCAB.mask]
+    compared += many == want
+  assert max(gone) == 14 and np.mean(gone) > 11 and compared > 150
+
+
+def test_of_whole_words_as_many_are_chosen_as_of_tokens():
+  begins, count = jax.jit(lambda text: denoising.units(text, True))(text())
+  assert count == 7 and begins.tolist() == [0, 1, 3, 4, 5, 6, 9, 10, 10, 10, 10, 10, 10]
+  begins, count = jax.jit(lambda text: denoising.units(text, False))(text())
+  assert count == 10 and begins.tolist() == [*range(10), 10, 10, 10]
+
+
+def test_an_end_behind_each_sentence():
+  """Liu et al. 2020, section 2.2: sentences are separated by </s>, and the language ends the row."""
+  after = jax.jit(lambda text: denoising.separated(text, 2, 15))(text())
+  assert after.size == 14
+  assert after.tokens.tolist() == [11, 12, 13, 2, 21, 22, 2, 31, 32, 33, 34, 2, 41, 2, 0]
+  assert after.sentences.tolist()[:14] == [1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 4, 4]
+  assert after.words.tolist()[:14] == [2, 4, 4, 5, 6, 8, 9, 10, 12, 12, 12, 13, 14, 15]
+  cut = jax.jit(lambda text: denoising.separated(text, 2, 9))(text())
+  assert cut.size == 9 and cut.tokens.tolist() == [11, 12, 13, 2, 21, 22, 2, 31, 2]
+
+  vocab = Vocab(140, bos=0, pad=1, eos=2, mask=99, source=101, target=102, language=100)
+  tokens = np.array([[11, 12, 13, 21, 22], [31, 32, 33, 0, 0], [0] * 5], np.int32)
+  sentences = np.array([[1, 1, 1, 2, 2], [1, 1, 1, 0, 0], [0] * 5], np.int32)
+  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=sentences, words=tokens,
+                 **dict.fromkeys(('document', 'index', 'epoch'), np.arange(3)), corpus=np.array([1, 0, 1]))
+  objective = DenoisingAutoencoder((SentencePermutation(),), languages=('cs_CZ', 'en_XX'), reserve=2)
+  assert objective.window(9) == 5 and objective.predictions(9) == 9
+  batch = jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(0), w, vocab))(windows))
+  assert batch['labels'].tolist() == [[11, 12, 13, 2, 21, 22, 2, 103, 0], [31, 32, 33, 2, 101, 0, 0, 0, 0], [0] * 9]
+  assert batch['decoder_tokens'].tolist() == [
+      [103, 11, 12, 13, 2, 21, 22, 2, 1], [101, 31, 32, 33, 2, 1, 1, 1, 1], [1] * 9]
+  assert batch['content'].tolist() == [[1, 1, 1, 0, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0, 0], [0] * 9]
+  # Sentences keep the </s> behind them when they change places.
+  assert batch['tokens'][0].tolist() in ([11, 12, 13, 2, 21, 22, 2, 103, 1], [21, 22, 2, 11, 12, 13, 2, 103, 1])
+  assert batch['tokens'][1:].tolist() == [[31, 32, 33, 2, 101, 1, 1, 1, 1], [1] * 9]

@@ -88,7 +88,7 @@ def drawn(some, size, draws, room=0):
   sentence, and a span's random one has that of the token whose place it takes, an inserted one that of another."""
   vocab = Vocab(1000, mask=1000)
   tokens = filled(np.arange(2000, 2000 + size), room or size)
-  text = Text(tokens, tokens, jnp.int32(size))
+  text = Text(tokens, tokens, tokens, jnp.int32(size))
   @jax.jit
   @jax.vmap
   def draw(key):
@@ -118,7 +118,8 @@ def given_order(outputs) -> dict[str, np.ndarray]:
   first = np.isin(np.arange(len(inner)), np.append(ends, 0))
   ordering = np.arange(len(inner))
   ordering[:len(order)] = order
-  text = Text(jnp.asarray(inner, jnp.int32), jnp.asarray(np.cumsum(first), jnp.int32), jnp.int32(len(inner)))
+  tokens, sentences = (jnp.asarray(x, jnp.int32) for x in (inner, np.cumsum(first)))
+  text = Text(tokens, sentences, sentences, jnp.int32(len(inner)))
   rolled = outputs['rolling_example_out'][1:-1]
   begin = next(n for n in range(len(inner)) if (np.roll(inner, -n) == rolled).all())
   def ended(text):
