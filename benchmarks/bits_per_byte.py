@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.side_by_side import machine
 from experiments import gpt2_small
-from plm_jax import learner
+from plm_jax.cli.run import corpora, run
 from plm_jax.data import records
-from plm_jax.run import corpora, run
-from plm_jax.tasks import perplexity, scoring
+from plm_jax.evaluation import perplexity, scoring
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.train import evaluate_run
+from plm_jax.training import learner
+from plm_jax.training.train import evaluate_run
 
 
 def main() -> None:

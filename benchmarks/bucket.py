@@ -22,7 +22,7 @@ from bucket_client import Client, Failed
 RUN = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--train.save-every=2')
 KILLED = """
 import os
-from plm_jax import train
+from plm_jax.training import train
 batches = train.batches
 def killed(*arguments):
   for step, phase, windows in batches(*arguments):
@@ -35,7 +35,7 @@ BITS = """
 import hashlib
 import jax
 import numpy as np
-from plm_jax import learner
+from plm_jax.training import learner
 def bits(folder):
   params = jax.tree.leaves(learner.load(folder).params)
   return hashlib.sha256(b''.join(np.asarray(x).tobytes() for x in params)).hexdigest()

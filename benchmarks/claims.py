@@ -22,18 +22,19 @@ from typing import Any
 import jax
 
 from benchmarks.side_by_side import machine
-from plm_jax import scales, sharding
+from plm_jax import sharding
+from plm_jax.cli.run import corpora
 from plm_jax.config import Experiment, Phase, TrainConfig
-from plm_jax.evaluate import evaluator
 from plm_jax.layers.dense import count
-from plm_jax.learner import make_learner
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, SentenceOrder, Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
-from plm_jax.run import corpora
-from plm_jax.train import heldout_stream, train
+from plm_jax.training import scales
+from plm_jax.training.evaluate import evaluator
+from plm_jax.training.learner import make_learner
+from plm_jax.training.train import heldout_stream, train
 
 LENGTH, ROWS = 32, 64
 TOKENS, ORDER = MaskedLM(Single()), MaskedLM(SentenceOrder())

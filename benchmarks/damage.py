@@ -25,7 +25,8 @@ import time
 import numpy as np
 
 from benchmarks.side_by_side import machine
-from plm_jax import tokenizers, verify
+from plm_jax import tokenizers
+from plm_jax.cli import verify
 from plm_jax.data import records, shards
 from plm_jax.data.pipeline import Pipeline
 from plm_jax.data.prepare import PrepareConfig, prepare

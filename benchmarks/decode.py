@@ -57,7 +57,7 @@ def plm_jax(size: str, rows: int, new: int):
   """-> a function that reads the prompt and adds `new` tokens."""
   import jax
 
-  from plm_jax.generation import engine
+  from plm_jax.inference import engine
 
   steps, params, batch, config, ids = ready(size, rows, PROMPT, new)
   work = functools.partial(engine.run, steps, params, batch, config, ids)
@@ -93,7 +93,7 @@ def transformers(size: str, rows: int, new: int):
 def cache(size: str) -> None:
   import jax
 
-  from plm_jax.generation import engine
+  from plm_jax.inference import engine
 
   steps, params, batch, config, ids = ready(size, 1, 64, 960)
   state = jax.block_until_ready(engine.begin(steps, config, ids, params, batch, 0))
@@ -119,9 +119,9 @@ def ready(size: str, rows: int, prompt: int, new: int):
   import jax
   import numpy as np
 
-  from plm_jax.generation.decoder import DecoderSteps
-  from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
-  from plm_jax.generation.search import GenerationConfig, Ids
+  from plm_jax.inference.decoder import DecoderSteps
+  from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
+  from plm_jax.inference.search import GenerationConfig, Ids
   from plm_jax.layers.heads import NextTokens
   from plm_jax.models import bart, gpt2, t5
 

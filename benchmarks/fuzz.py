@@ -103,7 +103,7 @@ def main() -> None:
 
 def load() -> None:
   """Imports what commands import; JAX starts no threads before its first use."""
-  for name in ('plm_jax.run', 'plm_jax.convert', 'plm_jax.tasks.few_shot', 'plm_jax.tasks.text_to_text',
+  for name in ('plm_jax.cli.run', 'plm_jax.convert', 'plm_jax.evaluation.few_shot', 'plm_jax.evaluation.text_to_text',
                'experiments.bert_base', 'experiments.gpt2_small', 'experiments.t5_small', 'safetensors.numpy',
                'orbax.checkpoint', 'tensorstore', 'sentencepiece', 'tokenizers'):
     importlib.import_module(name)

@@ -27,9 +27,9 @@ import jax
 import numpy as np
 
 from plm_jax.layers import cudnn
-from plm_jax.learner import make_learner
-from plm_jax.step import Learner, gradient, init_state, jitted_step, total
 from plm_jax.tokenizers.contract import Vocab
+from plm_jax.training.learner import make_learner
+from plm_jax.training.step import Learner, gradient, init_state, jitted_step, total
 
 RECIPES = ('bert_base', 'roberta_base', 'albert_base', 'spanbert_base', 'distilbert_base', 'deberta_base',
            'deberta_v3_small', 'electra_base', 'xlnet_base', 'gpt_base', 'gpt2_small', 'gpt3_small', 'llama_7b',

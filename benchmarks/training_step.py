@@ -16,9 +16,9 @@ def plm_jax(config: Any, objective: Any, rows: int) -> None:
   import numpy as np
 
   from plm_jax import sharding
-  from plm_jax.optim import OptimConfig, make_optimizer
-  from plm_jax.step import Learner, sharded_init, train_step
   from plm_jax.tokenizers import Vocab
+  from plm_jax.training.optim import OptimConfig, make_optimizer
+  from plm_jax.training.step import Learner, sharded_init, train_step
 
   optimizer = make_optimizer(OptimConfig(bias_correction=True, eps=1e-8, warmup=10), 1000, objective.frozen)
   vocab = Vocab(VOCAB, 0, 100, 101, 102, 103, eos=102, sentinel=VOCAB - 1)

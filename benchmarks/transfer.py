@@ -14,13 +14,13 @@ import dataclasses
 
 from benchmarks.side_by_side import machine
 from experiments import t5_small_tasks
-from plm_jax import learner
+from plm_jax.cli.run import run
 from plm_jax.config import Phase
 from plm_jax.data import examples
-from plm_jax.generation.search import GenerationConfig
-from plm_jax.run import run
-from plm_jax.tasks import text_to_text
-from plm_jax.tasks.text_to_text import Prediction
+from plm_jax.evaluation import text_to_text
+from plm_jax.evaluation.text_to_text import Prediction
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.training import learner
 
 
 def main() -> None:

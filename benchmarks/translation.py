@@ -115,7 +115,7 @@ def take_part(args) -> None:
 
 def judged(contestant, texts: Sequence[tuple[str, str]], beams: int) -> tuple[list[str], float, float]:
   """-> translations, BLEU of mixed case, BLEU of lower case."""
-  from plm_jax.tasks import metrics
+  from plm_jax.evaluation import metrics
 
   found = contestant.translate([source for source, _ in texts], beams)
   targets = [target for _, target in texts]
@@ -129,12 +129,12 @@ def pairs(folder: str, name: str, limit: int) -> list[tuple[str, str]]:
 
 def prepared(args):
   """-> the run, its token records, its tokenizer."""
+  from plm_jax.cli.run import corpora
   from plm_jax.config import DataConfig, Experiment, Phase, TrainConfig
   from plm_jax.data.prepare import TextConfig
   from plm_jax.models import transformer
   from plm_jax.objectives.text_to_text import TextToText
-  from plm_jax.optim import OptimConfig
-  from plm_jax.run import corpora
+  from plm_jax.training.optim import OptimConfig
 
   model = transformer.sized(args.layers, args.width, args.heads, 4 * args.width, args.dropout)
   text = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False, heldout=0.0)
@@ -156,10 +156,10 @@ class PlmJax:
     import jax
 
     from plm_jax.layers.dense import count
-    from plm_jax.learner import make_learner
     from plm_jax.sharding import make_mesh
-    from plm_jax.step import jitted_step, sharded_init
-    from plm_jax.train import batches, open_phase
+    from plm_jax.training.learner import make_learner
+    from plm_jax.training.step import jitted_step, sharded_init
+    from plm_jax.training.train import batches, open_phase
 
     self.config, self.tokenizer, self.beams = config, tokenizer, (1, args.beams)
     mesh = make_mesh(config.mesh)
@@ -188,9 +188,9 @@ class PlmJax:
     return time.perf_counter() - began, total / weight
 
   def translate(self, texts: Sequence[str], beams: int) -> list[str]:
-    from plm_jax.generation.search import GenerationConfig
-    from plm_jax.learner import Trained
-    from plm_jax.tasks.text_to_text import written
+    from plm_jax.evaluation.text_to_text import written
+    from plm_jax.inference.search import GenerationConfig
+    from plm_jax.training.learner import Trained
 
     heads = self.config.objective.heads(self.config.model)
     trained = Trained('t5', self.config.model, heads, self.state.params, self.tokenizer)
@@ -205,8 +205,8 @@ class Torch:
     import jax
     import torch
 
-    from plm_jax.optim import schedule
-    from plm_jax.train import open_phase
+    from plm_jax.training.optim import schedule
+    from plm_jax.training.train import open_phase
 
     torch.set_num_threads(os.cpu_count() or 1)
     torch.manual_seed(0)

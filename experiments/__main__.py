@@ -1,8 +1,9 @@
 """python -m experiments: the recipes, a line each. python -m experiments NAME [OPTIONS] runs one."""
 import sys
 
-from plm_jax import errors, options
-from plm_jax.run import main
+from plm_jax import errors
+from plm_jax.cli import options
+from plm_jax.cli.run import main
 
 
 def listed() -> str:

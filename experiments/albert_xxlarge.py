@@ -11,14 +11,14 @@ is BERT's, 16 GB, in 30,000 lower-cased pieces; version 2 had more text. Records
 plm_jax prepare TEXT RECORDS`. On a pod every worker has to run the command, with --hosts.distributed=True (see
 scripts/pod.sh). Without --data.path the run learns the English documentation in the installed Python packages.
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import albert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import SentenceOrder
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -10,13 +10,13 @@ which text infilling alone was the best. Rows are BERT's, 256 of 512 tokens. Lea
 not tell, are those of RoBERTa-base (Liu et al. 2019, table 9). On a pod every worker has to run the command, with
 --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, TextInfilling
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -11,13 +11,13 @@ the decoder writes the text as it was. The paper tells neither learning rate nor
 RoBERTa-large (Liu et al. 2019, table 9). It stopped dropout for the last tenth of the steps, which is left out here.
 On a pod every worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -17,13 +17,13 @@ pieces as BART's; the paper allows pieces of its own too. It tells neither rates
 of the original Transformer here, and label smoothing that of its other texts (section 5.3). On a pod every worker has
 to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

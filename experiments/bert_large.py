@@ -9,11 +9,11 @@ Wikipedia, 3.3 billion words; records of your own come from `python -m plm_jax p
 worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh). Without --data.path the run learns
 the English documentation in the installed Python packages.
 """
+from plm_jax.cli.run import main
 from plm_jax.config import Experiment, Scale
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -9,13 +9,13 @@
 on average, 15% of the text, are left out and are the target (section 3.1). Shares of languages as in mT5. On a pod
 every worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.spans import MixtureOfDenoisers, SpanCorruption
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -9,14 +9,14 @@ Masks cover up to three words, as in the released code; rows are packed full the
 do not see each other. On a pod every worker has to run the command, with --hosts.distributed=True (see
 scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import deberta_v2
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -8,13 +8,13 @@
 two share embeddings with the generator's gradient alone, and a difference of the discriminator's own. On a pod every
 worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import deberta_v2
 from plm_jax.objectives.rtd import ReplacedTokenDetection
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

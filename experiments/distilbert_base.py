@@ -14,12 +14,12 @@ of steps is what three epochs of BERT's corpus come to in rows of 512.
 """
 import dataclasses
 
+from plm_jax.cli.run import main
 from plm_jax.config import Experiment, Phase, Scale, TrainConfig
 from plm_jax.models import bert, distilbert
 from plm_jax.objectives.distillation import Distillation
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

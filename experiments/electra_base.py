@@ -8,14 +8,14 @@
 BooksCorpus. Of the tokens to predict 85% are masked and the rest kept, as in the released code. On a pod every worker
 has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import Experiment, Phase, Scale, TrainConfig
 from plm_jax.models import electra
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Consecutive
 from plm_jax.objectives.rtd import ReplacedTokenDetection
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -9,14 +9,14 @@
 behind another. A row of 512 holds 448 tokens of text; the released code's rows hold 512 and grow with their blanks. On
 a pod every worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import glm
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.pairs import FullSentences
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

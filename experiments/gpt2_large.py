@@ -11,13 +11,13 @@ which was tuned for each size: peak, warmup, cosine and the other settings of Ad
 (Brown et al. 2020, table 2.1 and appendix B), for 262 billion tokens. On a pod every worker has to run the command,
 with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

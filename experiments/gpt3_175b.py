@@ -15,13 +15,13 @@ to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
 import dataclasses
 
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Scale, TrainConfig, ramp
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -12,13 +12,13 @@ counts tokens too: it rises over 375 million and falls along a cosine to a tenth
 2.1 and appendix B). Rows run on from document to document, which see each other. On a pod every worker has to run the
 command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Scale, TrainConfig, ramp
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

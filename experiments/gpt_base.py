@@ -10,13 +10,13 @@ million steps. The paper's text runs on from row to row without a sign; here a r
 ends a document. Its decay of 0.01 was one of Adam's gradient; it is decoupled here. On a pod every worker has to run
 the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import gpt
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -13,13 +13,13 @@ vocabulary has 256,000 pieces. On a pod every worker has to run the command (see
 """
 import dataclasses
 
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import palm
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -8,14 +8,14 @@
 Whole sentences, as many as fit in 512 tokens, on into the next document. 1,000,000 steps of 256 rows on BooksCorpus and
 Wikipedia. On a pod every worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import FullSentences
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -10,13 +10,13 @@ text: BooksCorpus and English Wikipedia, cased. It starts fresh; --warm-start=FO
 taken over but for the new one. On a pod every worker has to run the command, with --hosts.distributed=True (see
 scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import spanbert
 from plm_jax.objectives.sbo import SpanBoundary
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

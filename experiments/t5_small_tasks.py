@@ -11,13 +11,13 @@ fine-tuned its released models on each task alone: give one --data.path. T5 is t
 of transformers, such as google-t5/t5-small has; its tokenizer comes with it. For other sizes give --model too, as in
 experiments.t5_base.
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -11,13 +11,13 @@ million steps of 2,048 rows of 512 tokens, of which spans of three tokens on ave
 are the target. Adafactor, at a rate of 1/sqrt(max(step, 10^4)); a z loss of 1e-4, as in the released code. On a pod
 every worker has to run the command, with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.spans import MixtureOfDenoisers
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

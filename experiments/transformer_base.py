@@ -11,13 +11,13 @@ sentences as fit; labels are smoothed by 0.1. Pieces are a unigram model's, not 
 no tokenizer without bytes; and the last checkpoints are not averaged. On a pod every worker has to run the command,
 with --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import transformer
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

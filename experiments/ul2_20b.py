@@ -13,13 +13,13 @@ three is more of them than T5's tokenizer has sentinels. Adafactor, at a rate of
 of 1e-4, as in T5's released code; no dropout. On a pod every worker has to run the command, with
 --hosts.distributed=True (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.spans import UL2, MixtureOfDenoisers
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

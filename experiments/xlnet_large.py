@@ -9,13 +9,13 @@ eight rows a core, here in four micro-steps. The command of the released code ha
 BooksCorpus, English Wikipedia, Giga5, ClueWeb 2012-B and Common Crawl, 33 billion tokens. On a pod every worker has to
 run the command (see scripts/pod.sh).
 """
+from plm_jax.cli.run import main
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import xlnet
 from plm_jax.objectives.plm import PermutationLM
-from plm_jax.optim import OptimConfig
-from plm_jax.run import main
-from plm_jax.scales import scaled
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
 
 
 def recipe(scale: Scale) -> Experiment:

@@ -28,8 +28,8 @@ from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.objectives.spans import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim import OptimConfig, schedule
 from plm_jax.sharding import MeshConfig
+from plm_jax.training.optim import OptimConfig, schedule
 
 Scale = Literal['paper', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
@@ -320,6 +320,10 @@ def from_json(value: Any, where: str = 'config.json') -> Any:
   return config
 
 
+# Modules of configurations, as runs of before name them -> where they are now.
+MOVED: dict[str, str] = {'plm_jax.optim': 'plm_jax.training.optim'}
+
+
 def built(value: Any, where: str, path: str) -> Any:
   """A JSON value -> configurations, of whatever their fields hold."""
   if isinstance(value, list):
@@ -329,7 +333,8 @@ def built(value: Any, where: str, path: str) -> Any:
   place = f'{where}: {path.lstrip(".") or "the configuration"}'
   if not isinstance(value.get('is'), str):
     raise ConfigError(f'{place} is without a class: {checked.shortened(value)}')
-  module, _, name = value['is'].partition(':')
+  saved, _, name = value['is'].partition(':')
+  module = MOVED[saved] if saved in MOVED else saved
   called = checked.shortened(value['is'])[1:-1]
   if not module.startswith('plm_jax.'):
     raise ConfigError(f'{place} names the class {called}, which is not one of plm_jax')

@@ -58,9 +58,9 @@ def command(module: str, arguments: list[str]) -> tuple[Any, str]:
     try:
       if module == 'plm_jax':
         sys.argv = ['plm_jax', *arguments]
-        importlib.import_module('plm_jax.__main__').main()
+        importlib.import_module('plm_jax.cli.commands').main()
       else:
-        importlib.import_module('plm_jax.run').main(
+        importlib.import_module('plm_jax.cli.run').main(
             importlib.import_module(f'experiments.{module}').recipe, arguments)
     except SystemExit as ended:
       status = ended.code

@@ -7,7 +7,7 @@ import jax
 import pytest
 import tiny
 
-from plm_jax.step import init_state
+from plm_jax.training.step import init_state
 
 # Most of the tests' time is compilation; what is compiled runs for milliseconds.
 FLAGS = ['--xla_force_host_platform_device_count=8', '--xla_backend_optimization_level=0']

@@ -11,9 +11,9 @@ import numpy as np
 import tiny
 
 from plm_jax import sharding
-from plm_jax.optim import OptimConfig
 from plm_jax.sharding import MeshConfig
-from plm_jax.step import State, init_state, train_step
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.step import State, init_state, train_step
 
 ROWS = 16
 

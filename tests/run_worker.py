@@ -8,8 +8,8 @@ import sys
 import time
 
 from experiments import bert_base
-from plm_jax import train
-from plm_jax.run import main
+from plm_jax.cli.run import main
+from plm_jax.training import train
 
 if __name__ == '__main__':
   coordinator, count, index, terminated, *args = sys.argv[1:]

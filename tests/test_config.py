@@ -26,7 +26,7 @@ from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, Single
-from plm_jax.optim import OptimConfig
+from plm_jax.training.optim import OptimConfig
 
 TINY = Experiment('tiny', optim=OptimConfig(warmup=2), train=TrainConfig(phases=(Phase(6, 32, 8), Phase(2, 64, 8))))
 

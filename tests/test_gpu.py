@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import gpu
-from plm_jax import options
-from plm_jax.generation.decoder import DecoderSteps
-from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
-from plm_jax.learner import make_learner
-from plm_jax.step import window_shapes
+from plm_jax.cli import options
+from plm_jax.inference.decoder import DecoderSteps
+from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
 from plm_jax.tokenizers.contract import Vocab
+from plm_jax.training.learner import make_learner
+from plm_jax.training.step import window_shapes
 
 RECIPES = [*options.recipes()]
 # Where the kernel is used on a Hopper: in the training step, in evaluation, in reading a prompt.

@@ -14,7 +14,7 @@ SMALL = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--
 # Dies as by kill -9 before its sixth step, while the checkpoint of the fourth may be on its way.
 KILLED = """
 import os
-from plm_jax import train
+from plm_jax.training import train
 batches = train.batches
 def killed(*arguments):
   for step, phase, windows in batches(*arguments):
@@ -26,7 +26,7 @@ train.batches = killed
 SAME = """
 import jax
 import numpy as np
-from plm_jax import learner
+from plm_jax.training import learner
 def same(a, b):
   a, b = (learner.load(folder).params for folder in (a, b))
   return jax.tree.all(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b))

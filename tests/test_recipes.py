@@ -8,11 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import __main__ as cli
-from plm_jax import convert, fill_mask, generate, learner, options, train
+from plm_jax import convert
+from plm_jax.cli import commands as cli
+from plm_jax.cli import options
+from plm_jax.cli.run import run
 from plm_jax.config import Experiment, Phase
-from plm_jax.generation.search import GenerationConfig
-from plm_jax.run import run
+from plm_jax.inference import fill_mask, generate
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.training import learner, train
 
 RECIPES = [*options.recipes()]
 QUICK = {'bert_base', 'gpt2_small', 't5_small'}

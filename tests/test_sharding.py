@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import sharding, step
-from plm_jax.learner import make_learner
+from plm_jax import sharding
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.step import init_state, sharded_init
 from plm_jax.tokenizers.contract import Vocab
+from plm_jax.training import step
+from plm_jax.training.learner import make_learner
+from plm_jax.training.step import init_state, sharded_init
 
 MESHES = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor': (4, 1, 2), 'mixed': (2, 2, 2)}
 

@@ -11,9 +11,9 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim import OptimConfig, make_optimizer
-from plm_jax.step import Learner
 from plm_jax.tokenizers.contract import Vocab
+from plm_jax.training.optim import OptimConfig, make_optimizer
+from plm_jax.training.step import Learner
 
 VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4)
 LENGTH = 32

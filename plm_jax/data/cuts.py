@@ -28,7 +28,7 @@ from plm_jax.data import checksums
 from plm_jax.data.records import RecordsError, Shard, Split
 from plm_jax.data.shards import REQUESTS, Shards, ranges
 from plm_jax.errors import Expected
-from plm_jax.lock import Lock
+from plm_jax.storage.lock import Lock
 
 Assembly = Literal['document', 'sentences', 'packed', 'examples']
 ASSEMBLIES = get_args(Assembly)

@@ -19,7 +19,7 @@ import warnings
 
 from plm_jax import storage
 from plm_jax.data import workers as workers_lib
-from plm_jax.lock import Lock
+from plm_jax.storage.lock import Lock
 
 PACKAGES = {  # import name: distributions that may provide it
     'jax': ('jax',), 'jaxlib': ('jaxlib',), 'flax': ('flax',), 'optax': ('optax',), 'orbax': ('orbax-checkpoint',),

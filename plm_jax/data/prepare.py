@@ -20,12 +20,13 @@ from etils import epath
 import numpy as np
 import tqdm
 
-from plm_jax import lock, storage, tokenizers
+from plm_jax import storage, tokenizers
 from plm_jax.checked import Checked, within
 from plm_jax.data import encode, formats, lines, records, segment, sources
 from plm_jax.data import journal as journal_lib
 from plm_jax.data.journal import Journal
 from plm_jax.errors import option
+from plm_jax.storage import lock
 
 log = logging.getLogger(__name__)
 

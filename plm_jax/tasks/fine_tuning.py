@@ -25,13 +25,13 @@ import numpy as np
 from plm_jax.checked import within
 from plm_jax.config import ConfigError
 from plm_jax.layers.heads import NextTokens, TokenClasses, WithHeads
-from plm_jax.learner import Trained
 from plm_jax.objectives import Objective
 from plm_jax.objectives.mlm import classification
-from plm_jax.optim import OptimConfig, make_optimizer
-from plm_jax.step import Learner, init_state, train_step
 from plm_jax.tasks.forms import Around, BothSides, Decoded, form_of, row
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.training.learner import Trained
+from plm_jax.training.optim import OptimConfig, make_optimizer
+from plm_jax.training.step import Learner, init_state, train_step
 
 Kind = Literal['classification', 'entailment', 'similarity', 'choice', 'tagging']
 LONGEST = 512  # tokens in a row, of a model that takes any number

@@ -10,10 +10,10 @@ from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.layers.heads import ExtractClasses, SummaryClasses
-from plm_jax.learner import Trained
 from plm_jax.objectives.seq2seq import around
-from plm_jax.optim import OptimConfig
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.training.learner import Trained
+from plm_jax.training.optim import OptimConfig
 
 Ids = tuple[int, ...]
 Around = tuple[Ids, Ids, Ids]  # before a row's texts, between them, behind
@@ -106,7 +106,7 @@ def form_of(model: Any) -> Decoded | BothSides:
     return BothSides()
   if isinstance(model, DecoderConfig) and not model.types:
     return Decoded()
-  kind = 'a GLM, which is asked by a blank (plm_jax.tasks.cloze)' if isinstance(model, DecoderConfig) else (
+  kind = 'a GLM, which is asked by a blank (plm_jax.evaluation.cloze)' if isinstance(model, DecoderConfig) else (
       f'an encoder ({type(model).__name__})')
   raise ConfigError(f"rows of labelled text are made as GPT has them, for a decoder, or as BART has them, for an "
                     f'encoder-decoder; the model is {kind}')

@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from plm_jax import __main__ as cli
-from plm_jax import convert, learner
+from plm_jax import convert
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
+from plm_jax.cli import commands as cli
 from plm_jax.convert import ConvertError
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.heads import WithHeads
@@ -21,6 +21,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.tokenizers import WordPiece
 from plm_jax.tokenizers.wordpiece import SPECIALS
+from plm_jax.training import learner
 
 files = pytest.importorskip('safetensors.numpy')
 

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert, generate, learner, sharding, tokenizers
+from plm_jax import convert, sharding, tokenizers
 from plm_jax.convert import files
 from plm_jax.convert.rules import Axes, Linear, Packed, Pairs, Same
 from plm_jax.convert.slices import sizes
-from plm_jax.generation.search import GenerationConfig
+from plm_jax.inference import generate
+from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import gpt2, llama
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.training import learner
 
 
 @pytest.mark.parametrize(('layout', 'shape'), [

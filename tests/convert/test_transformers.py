@@ -118,5 +118,6 @@ def test_tokenizer_in(tmp_path, tokenizer):
 
 def test_without_torch():
   """The converter never imports it."""
-  code = 'import sys, plm_jax.convert, plm_jax.fill_mask; sys.exit(bool({"torch", "transformers"} & set(sys.modules)))'
+  code = ('import sys, plm_jax.convert, plm_jax.inference.fill_mask; '
+          'sys.exit(bool({"torch", "transformers"} & set(sys.modules)))')
   subprocess.run([sys.executable, '-c', code], check=True, cwd=pathlib.Path(__file__).parents[2])

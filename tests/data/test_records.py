@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.__main__ import main
+from plm_jax.cli.commands import main
 from plm_jax.data import checksums, records, shards
 from plm_jax.data.records import Meta, RecordsError, Shard
 from plm_jax.data.windows import Windows

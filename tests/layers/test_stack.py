@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.hlo import Program
 from plm_jax.layers.attention import Attention, mixture, probabilities
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import count
@@ -15,6 +14,7 @@ from plm_jax.layers.masks import not_padding
 from plm_jax.layers.mlp import Mlp, activation
 from plm_jax.layers.norm import Norm
 from plm_jax.layers.stack import Stack, StackConfig
+from plm_jax.pods.hlo import Program
 
 SEGMENTS = jnp.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8])
 X = jax.random.normal(jax.random.key(1), (3, 8, 32))

@@ -8,14 +8,14 @@ import pytest
 import tiny
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
-from plm_jax.generation import engine
-from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
-from plm_jax.generation.search import GenerationConfig, Ids
+from plm_jax.inference import engine
+from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
+from plm_jax.inference.search import GenerationConfig, Ids
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bart
 from plm_jax.objectives.seq2seq import SequenceToSequence
-from plm_jax.optim import OptimConfig, make_optimizer
-from plm_jax.step import Learner, init_state, train_step
+from plm_jax.training.optim import OptimConfig, make_optimizer
+from plm_jax.training.step import Learner, init_state, train_step
 
 PLAIN = EncoderDecoderConfig(
     40, tiny.block(), StackConfig(2), StackConfig(1), max_length=16, absolute='learned', first_position=2,

@@ -14,10 +14,10 @@ from plm_jax.convert import attributes
 from plm_jax.convert.rules import ConvertError
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
-from plm_jax.learner import make_learner
 from plm_jax.models import roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import FullSentences, Single
+from plm_jax.training.learner import make_learner
 
 
 def parameters(config, heads):

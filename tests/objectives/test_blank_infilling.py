@@ -7,11 +7,11 @@ import pytest
 import tiny
 
 from plm_jax.config import ConfigError, Experiment
-from plm_jax.learner import make_learner
 from plm_jax.objectives import glm, noise
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.pairs import FullSentences
 from plm_jax.tokenizers.contract import Vocab
+from plm_jax.training.learner import make_learner
 
 VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4, sop=90, eop=91, gmask=92, smask=93)
 MASKS = VOCAB.mask, VOCAB.smask, VOCAB.gmask

@@ -10,8 +10,8 @@ from plm_jax.models.distilbert import student
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, Single
-from plm_jax.optim import OptimConfig, make_optimizer
-from plm_jax.step import Learner, init_state, train_step
+from plm_jax.training.optim import OptimConfig, make_optimizer
+from plm_jax.training.step import Learner, init_state, train_step
 
 TEACHER = tiny.config(layers=4)
 OBJECTIVE = Distillation(teacher='somewhere', model=TEACHER)

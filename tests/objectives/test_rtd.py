@@ -16,8 +16,8 @@ from plm_jax.models import deberta_v2, electra
 from plm_jax.objectives import noise
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection, draw, fill
-from plm_jax.optim import OptimConfig, make_optimizer
-from plm_jax.step import Learner, gradient, init_state
+from plm_jax.training.optim import OptimConfig, make_optimizer
+from plm_jax.training.step import Learner, gradient, init_state
 
 LENGTH = tiny.LENGTH
 BERT = dataclasses.replace(tiny.config(), pooler=False)

@@ -6,10 +6,10 @@ import numpy as np
 
 from parity.shared import Unsupported
 from plm_jax import convert
-from plm_jax.generation import engine
-from plm_jax.generation.decoder import DecoderSteps
-from plm_jax.generation.encoder_decoder import EncoderDecoderSteps
-from plm_jax.generation.search import GenerationConfig, Ids
+from plm_jax.inference import engine
+from plm_jax.inference.decoder import DecoderSteps
+from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
+from plm_jax.inference.search import GenerationConfig, Ids
 
 # Their names of what we have under ours.
 SAME = {'max_new_tokens': 'max_new', 'min_new_tokens': 'min_new', 'num_beams': 'beams',

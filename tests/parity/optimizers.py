@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from parity.shared import Unsupported
-from plm_jax.optim import OptimConfig, make_optimizer, schedule
+from plm_jax.training.optim import OptimConfig, make_optimizer, schedule
 
 
 def bert_adamw(case) -> dict[str, np.ndarray]:

@@ -12,8 +12,8 @@ from plm_jax import convert
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.spans import MixtureOfDenoisers
-from plm_jax.optim import OptimConfig, decayed, make_optimizer
-from plm_jax.step import Learner, State, train_step
+from plm_jax.training.optim import OptimConfig, decayed, make_optimizer
+from plm_jax.training.step import Learner, State, train_step
 
 
 class Given:

@@ -1,0 +1,340 @@
+"""python -m plm_jax: what is done with text before a run, and with a run afterwards."""
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import json
+import shlex
+import sys
+from typing import Annotated, Literal
+
+import jax
+import tyro
+
+from plm_jax import checked, convert, errors, storage
+from plm_jax.cli import options, verify
+from plm_jax.cli import run as runs
+from plm_jax.cli.options import command
+from plm_jax.config import ConfigError
+from plm_jax.data.prepare import PrepareConfig, TextConfig, prepare
+from plm_jax.data.windows import Assembly, Windows
+from plm_jax.evaluation import few_shot, perplexity, scoring, text_to_text
+from plm_jax.inference import blanks, fill_mask, generate
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.storage import reachable
+from plm_jax.training import learner
+
+
+@command(vocab=PrepareConfig.limits['vocab'])
+def prepare_command(
+    source: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
+    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', vocab: int = PrepareConfig.vocab,
+    settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
+  """Writes the token records of a corpus.
+
+  Args:
+    source: text files, globs, folders (local or gs://), by commas; .txt, .jsonl, .gz, .xz; tfds:NAME[:SPLIT]; embedded
+    out: folder for the records, local or gs://
+    recipe: take the tokenizer and the settings of this recipe, such as gpt2_small; other options change them
+    vocab: pieces of the tokenizer to train
+    settings: how
+  """
+  del recipe  # its settings stand in front of the other options: see `settings_of`
+  reachable.check_reachable({out: 'write'})
+  prepare(PrepareConfig(**vars(settings), source=source, vocab=vocab), out)
+  print(f'records in {out}: train on them with --data.path={out}')
+
+
+def settings_of(recipe: str) -> list[str]:
+  """Options of `prepare` for text as a recipe takes it."""
+  config = options.find_recipe(recipe).recipe('paper')
+  text = config.data.prepare
+  given = {field.name: getattr(text, field.name) for field in dataclasses.fields(text)}
+  changed = {name: value for name, value in given.items() if value != getattr(TextConfig, name)}
+  return [f'{checked.flag(name)}={value}' for name, value in {'vocab': config.model.vocab, **changed}.items()]
+
+
+@command(length='[3, 16777216]', batch='[1, 16777216]')
+def rows_command(records: tyro.conf.Positional[str], length: int = 512, batch: int = 256) -> None:
+  """Prints how full rows are under each assembly, and how many rows have as many tokens as a batch of 'sentences'.
+
+  Args:
+    records: folder of token records
+    length: tokens in a row, two special ones included
+    batch: rows of 'sentences' in an update
+  """
+  print(f'{"assembly":12}{"rows":>14}{"tokens a row":>14}{"full":>8}{"batch":>8}')
+  fill = {assembly: rows_of(records, length - 2, assembly) for assembly in ('packed', 'sentences', 'document')}
+  for assembly, (rows, tokens) in fill.items():
+    print(f'{assembly:12}{rows:>14,}{tokens:>14.1f}{tokens / (length - 2):>8.1%}'
+          f'{round(batch * fill["sentences"][1] / tokens):>8,}')
+
+
+def rows_of(records: str, length: int, assembly: Assembly) -> tuple[int, float]:
+  """-> (windows of the training split, their tokens on average)."""
+  windows = Windows(records, 'train', length, assembly)
+  return len(windows), windows.meta.tokens('train') / len(windows)
+
+
+@command(top='[1, 16777216]')
+def fill_mask_command(
+    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]], top: int = 5) -> None:
+  """Prints the likeliest words for every [MASK], or what a GLM writes there, [sMASK] and [gMASK] too.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
+    prompts: sentences, each with one or more [MASK]
+    top: candidates to print
+  """
+  if not prompts:
+    raise ConfigError('there is no prompt: give a sentence with a [MASK] where a word is to be guessed')
+  trained = learner.load(run)
+  if 'lm' in trained.heads and not getattr(trained.model, 'types', 0):
+    does = 'goes on with texts' if generate.continues(trained) else 'answers texts'
+    raise ConfigError(f'{run} is a {trained.family}: it has no [MASK] and {does}, '
+                      f'`python -m plm_jax generate {shlex.quote(run)} TEXT`')
+  if 'lm' in trained.heads:
+    for prompt, written in zip(prompts, blanks.fill(trained, prompts), strict=True):
+      print('\n  '.join([prompt, *written]))
+    return
+  for prompt, found in zip(prompts, fill_mask.fill(trained, prompts, top), strict=True):
+    print(prompt)
+    for number, candidates in enumerate(found, 1):
+      if len(found) > 1:
+        print(f'  [MASK] {number}')
+      for piece, probability in candidates:
+        print(f'  {probability:7.2%}  {piece}')
+
+
+@contextlib.contextmanager
+def loaded(folder: str, mesh: MeshConfig) -> Iterator[learner.Trained]:
+  """The model, on the devices of the mesh, for what is done inside."""
+  devices = make_mesh(mesh)
+  if devices.size == 1:
+    yield learner.load(folder)
+    return
+  with jax.set_mesh(devices):
+    yield learner.load(folder, devices)
+
+
+@command(seed=options.SEED)
+def generate_command(
+    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]] = (), file: str = '',
+    stream: bool = False, seed: int = 0, mesh: MeshConfig = MeshConfig(1),
+    settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
+  """Continues texts; an encoder-decoder reads them and writes others.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers
+    prompts: beginnings of texts, '' for a text from its first word; or what an encoder reads
+    file: more prompts, one a line; - for standard input
+    stream: print the text as it comes, for one prompt
+    seed: of draws, with --temperature
+    mesh: devices that share the model
+    settings: how
+  """
+  if file:
+    prompts += tuple((sys.stdin.read() if file == '-' else storage.read_text(file)).splitlines())
+  if not prompts:
+    raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
+  with loaded(run, mesh) as trained:
+    print_continuations(trained, prompts, stream, seed, settings)
+
+
+def print_continuations(
+    trained: learner.Trained, prompts: tuple[str, ...], stream: bool, seed: int, settings: GenerationConfig) -> None:
+  ended = []
+  if stream:
+    if len(prompts) * settings.number > 1:
+      raise ConfigError('--stream prints one text: give one prompt, and no --number')
+    print(prompts[0] if generate.continues(trained) else '', end='', flush=True)
+    for piece, in generate.stream(trained, prompts, settings, seed):
+      print(piece.text, end='', flush=True)
+      ended = [piece.ended]
+    print()
+  else:
+    every = generate.generate(trained, prompts, settings, seed)
+    for prompt, found in zip(prompts, every, strict=True):
+      for continuation in found:
+        print(f'{prompt if generate.continues(trained) else ""}{continuation.text}\n')
+    ended = [continuation.ended for found in every for continuation in found]
+  if settings.stop and (without := len(ended) - ended.count('stop')):
+    print(f'no stop sequence came in {without} of {len(ended)}: ended by the model, or at {settings.max_new} tokens',
+          file=sys.stderr)
+
+
+@command()
+def export_command(
+    run: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same') -> None:
+  """Writes a checkpoint that transformers loads, with its tokenizer.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
+    out: folder for the checkpoint, local or in a bucket, not there yet
+    dtype: of the tensors; same: float32, or what the checkpoint had
+  """
+  chosen = None if dtype == 'same' else dtype
+  if convert.is_checkpoint(run):
+    source = convert.load(run)
+    convert.save(out, source.config, source.params, source.tokenizer, chosen, like=source)
+  else:
+    source = learner.load(run)
+    params, lost = convert.counterpart(source.family, source.params)
+    convert.save(out, source.model, params, source.tokenizer, chosen, family=source.family)
+    if lost:
+      print(f'left out, as transformers has no such head for a {source.family}: {", ".join(lost)}')
+  print(f'checkpoint in {out}: {convert.family_of(source.family).read.format(folder=out)}')
+
+
+@command()
+def evaluate_command(
+    run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]] = (),
+    path: Annotated[tuple[str, ...], tyro.conf.arg(name='data.path')] = (), batches: int = 0,
+    mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints how well a run does what it has learned, on its own held-out text or on any other.
+
+  Args:
+    run: folder of a run
+    texts: corpora, as --data.path of a run takes them; of folders of records the held-out part; none: those of the run
+    path: more of them
+    batches: batches that are read of each; 0: of the run's own text as many as in its evaluations, of others all
+    mesh: devices that share the rows, and a large model
+  """
+  runs.evaluate(run, (*texts, *path), batches, mesh)
+
+
+def scorer_of(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
+  devices = make_mesh(mesh)
+  return scoring.of(learner.load(checkpoint, devices), start, devices)
+
+
+@command()
+def perplexity_command(
+    checkpoint: tyro.conf.Positional[str], text: tyro.conf.Positional[str], length: int = 0, stride: int = 0,
+    start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints how well a language model predicts a text, by a window that slides over it.
+
+  Args:
+    checkpoint: folder of a run, or of a checkpoint of transformers
+    text: files and globs, by commas, each a text of its own; of .jsonl each line; embedded; or tfds:NAME:SPLIT
+    length: tokens in a window; 0: as many as the model reads
+    stride: tokens between the beginnings of windows; 0: half of the length
+    start: a text begins with the token that begins texts in training; without it its first token is given
+    mesh: devices that share the rows, and a large model
+  """
+  found = perplexity.perplexity(scorer_of(checkpoint, start, mesh), perplexity.texts_of(text), length, stride)
+  print(f'{found.tokens:,} tokens, {found.words:,} words, {found.bytes:,} bytes')
+  for name, value in (('perplexity a token', found.per_token), ('perplexity a word', found.per_word),
+                      ('perplexity a byte', found.per_byte), ('bits a byte', found.bits_per_byte)):
+    print(f'{name:20}{value:>14,.4f}')
+
+
+@command(seed=options.SEED)
+def few_shot_command(
+    checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[Literal[tuple(few_shot.TASKS)]],  # pyright: ignore
+    data: str = '', pool: str = '', shots: int = 0, seed: int = 0,
+    normalise: Literal['sum', 'token', 'byte', 'calibrated', 'task'] = 'task', template: str = '', limit: int = 0,
+    output: str = '', start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints how well a language model does a task that it is asked in words.
+
+  Args:
+    checkpoint: folder of a run, or of a checkpoint of transformers
+    task: what is asked
+    data: the questions, .jsonl (plain, .gz, .xz) or tfds:NAME:SPLIT; empty: the task's own in TFDS
+    pool: where examples are drawn from, likewise; empty: the task's own in TFDS, or the other questions of data
+    shots: examples before each question
+    seed: of what is drawn
+    normalise: how answers are compared: by probability, that a token, that a byte, calibrated; task: as its paper does
+    template: of a question up to its answer, columns in braces; empty: the task's own
+    limit: ask so many questions, drawn; 0: all
+    output: .jsonl file for the predictions
+    start: a text begins with the token that begins texts in training
+    mesh: devices that share the rows, and a large model
+  """
+  reachable.check_reachable({output: 'write'})
+  asked = few_shot.TASKS[task]
+  asked = dataclasses.replace(asked, template=template) if template else asked
+  source, drawn = data or asked.data, pool or ('' if data else asked.pool)
+  if not source:
+    raise ConfigError(f'{task} has no data set in TFDS: give --data')
+  examples = asked.examples(source)
+  others = asked.examples(drawn) if shots and drawn else examples
+  result = few_shot.evaluate(
+      asked, scorer_of(checkpoint, start, mesh),
+      few_shot.subset(examples, limit, seed) if limit else examples, shots, others, seed,
+      None if normalise == 'task' else normalise)
+  print(f'{task}, {shots} shots, {len(result.predictions):,} questions')
+  print(f'accuracy          {result.accuracy:8.2%}  +- {result.error:.2%}')
+  print(f'guessing          {result.chance:8.2%}' if result.chance else
+        f'perplexity        {result.perplexity:8.2f}  of the word')
+  print(f'most frequent     {result.majority:8.2%}')
+  if result.cut:
+    print(f'{result.cut:,} prompts were too long and lost their beginning')
+  if output:
+    lines = (json.dumps(few_shot.record(prediction), ensure_ascii=False) for prediction in result.predictions)
+    storage.write(output, '\n'.join(lines) + '\n')
+    print(f'predictions in {output}')
+
+
+@command(length='[1, 16777216]', batch='[1, 65536]')
+def text_to_text_command(
+    checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], length: int = 512, batch: int = 64,
+    limit: int = 0, output: str = '', mesh: MeshConfig = MeshConfig(1),
+    settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
+  """Prints how well an encoder-decoder does a task that it answers in words.
+
+  Args:
+    checkpoint: folder of a run, or of a checkpoint of transformers
+    task: task:NAME:SOURCE, NAME as in plm_jax/data/examples.py, SOURCE .jsonl or .tsv (plain, .gz, .xz) or
+      tfds:NAME:SPLIT
+    length: tokens that are read of each example, at most
+    batch: examples that go through the model together
+    limit: ask so many examples, the first; 0: all
+    output: .jsonl file for the predictions
+    mesh: devices that share the model
+    settings: how the answers are written
+  """
+  reachable.check_reachable({output: 'write'})
+  with loaded(checkpoint, mesh) as trained:
+    result = text_to_text.evaluate(trained, task, settings, length, batch, limit)
+  print(f'{task}, {len(result.predictions):,} examples')
+  for name, value in result.metrics.items():
+    print(f'{name:18}{value:8.2f}')
+  if result.cut:
+    print(f'{result.cut:,} inputs were longer than {length} tokens and lost their ends')
+  if output:
+    lines = (json.dumps({'where': example.where, 'inputs': example.inputs, 'targets': example.targets, 'text': text},
+                        ensure_ascii=False) for example, text in result.predictions)
+    storage.write(output, '\n'.join(lines) + '\n')
+    print(f'predictions in {output}')
+
+
+@command()
+def verify_command(folder: tyro.conf.Positional[str]) -> None:
+  """Reads all of a folder of token records, or of a run, and says what is not as it was written; exit status 1 if
+  anything is not.
+
+  Args:
+    folder: of token records or of a run, local or gs://
+  """
+  if not verify.verify(folder):
+    sys.exit(1)
+
+
+COMMANDS = {
+    'prepare': prepare_command, 'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command,
+    'export': export_command, 'generate': generate_command, 'perplexity': perplexity_command,
+    'few-shot': few_shot_command, 'text-to-text': text_to_text_command, 'verify': verify_command}
+
+
+def main() -> None:
+  args = sys.argv[1:]
+  with errors.shown():
+    reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
+    if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):
+      args = ['prepare', *settings_of(recipe), *args[1:]]
+    booleans = {'start', 'stream', *options.booleans_of(TextConfig()), *options.booleans_of(GenerationConfig())}
+    with checked.later():
+      tyro.extras.subcommand_cli_from_dict(
+          COMMANDS, prog='python -m plm_jax', args=options.spelt(args, booleans), config=(tyro.conf.FlagConversionOff,))

@@ -1,0 +1,256 @@
+"""From a recipe and a command line to a run: what every file of `experiments/` calls."""
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple, get_args
+
+from etils import epath
+import jax
+from jax.experimental import multihost_utils
+import tyro
+
+from plm_jax import checked, errors, storage
+from plm_jax import config as config_lib
+from plm_jax.cli import options, preflight, report
+from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
+from plm_jax.data import embedded
+from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
+from plm_jax.data.records import RecordsError
+from plm_jax.data.windows import Windows
+from plm_jax.inference import blanks, fill_mask, generate
+from plm_jax.inference.samples import Blank, Sample
+from plm_jax.layers.dense import count
+from plm_jax.objectives.seq2seq import SequenceToSequence
+from plm_jax.pods import hosts
+from plm_jax.pods.compile import compile_run
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.storage import reachable
+from plm_jax.storage.lock import Lock
+from plm_jax.tokenizers import Tokenizer, load
+from plm_jax.training.learner import Trained, meet, read_config, tokenizer_of
+from plm_jax.training.train import Result, evaluate_run, train
+
+# Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
+FETCHED = 8 << 30  # bytes
+EVERY = 1 << 20  # batches: more than any text for evaluation has
+
+
+class Shown(NamedTuple):
+  """What a model says, for people to see. Empty: it was not asked."""
+
+  prompts: Sequence[str] = ()
+  cards: Sequence[Blank] = ()
+  samples: Sequence[Sample] = ()
+  usual: str = ''  # what one gives it to write on
+
+
+def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:
+  """Runs `recipe` with the command line's changes; exits with 1 and a message on bad input."""
+  args = sys.argv[1:] if args is None else list(args)
+  with errors.shown(), errors.options_under('--data.prepare.'):
+    run(parse(recipe, args))
+
+
+def parse(recipe: Callable[[Scale], Experiment], args: Sequence[str]) -> Experiment:
+  """The recipe at the scale that the arguments name, with the fields that they change."""
+  # The scale has to be known before the defaults of everything else are.
+  scale: Any = options.value_of('--scale', list(args)) or 'paper'
+  if scale not in get_args(Scale):
+    raise ConfigError(f'--scale is paper, laptop or test, got {checked.shortened(scale)}')
+  default, module = recipe(scale), recipe.__module__
+  with checked.later():  # by `check`, which knows the names of options
+    return tyro.cli(
+        Experiment, default=default, args=options.spelt(args, options.booleans_of(default)),
+        prog=options.program(module), description=sys.modules[module].__doc__ or recipe.__doc__ or '',
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+
+
+def run(config: Experiment) -> Result | None:
+  """One run in this process; in a job of several, every process calls it alike."""
+  config_lib.check(config)
+  if config.mode == 'compile':
+    compile_run(config)
+    return None
+  written: dict[str, reachable.Use] = {config.folder: 'run'} if config.mode == 'train' else {}
+  reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_lib.to_json(config)), 'read'), **written})
+  hosts.join(config.hosts)
+  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
+    jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
+  if config.mode != 'prepare':
+    config = meet(config)
+  if config.mode == 'train':
+    preflight.check_size(config)
+    hosts.check_shared(config.folder)
+    with hosts.owned(config.folder) as lock:
+      return trained(config, lock)
+  folders, tokenizer = corpora(config)
+  if config.mode == 'prepare':
+    say('\n'.join(map(str, folders)))
+    return None
+  tell(evaluate_run(config, folders, tokenizer))
+  return None
+
+
+def trained(config: Experiment, lock: Lock) -> Result:
+  """The run, from its text to its report. lock: of its folder."""
+  folders, tokenizer = corpora(config)
+  preflight.check_prompts(config, tokenizer)
+  mesh = make_mesh(config.mesh)
+  say(f'{config.name}: {config.train.steps:,} steps on {mesh.size} x {mesh.devices.flat[0].device_kind}, '
+      f'output in {config.folder}')
+  result = train(config, folders, tokenizer, lock)
+  if not result.finished:
+    say(f'stopped by a signal at step {result.step:,} and saved: the same command goes on from there')
+    return result
+  objective, params = config.objective, result.params
+  parameters = count(jax.eval_shape(objective.finished, params))
+  if jax.process_count() > 1:
+    # What lies on other hosts has to be fetched by all of them together; only then can one go on alone.
+    small = sum(x.nbytes for x in jax.tree.leaves(params)) <= FETCHED
+    params = multihost_utils.process_allgather(params, tiled=True) if small else None
+  with hosts.together('report'):  # whoever is done first would end the job
+    if jax.process_index() == 0:
+      shown = Shown() if params is None else ask(config, folders, Trained(
+          config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer))
+      conclude(config, result, parameters, shown)
+  return result
+
+
+def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
+  """The token records of every corpus, prepared if need be, and their tokenizer.
+
+  Process 0 goes first; where the others do not see its disk, they prepare the same bytes on their own.
+  """
+  own = preflight.run_tokenizer(config) if config.mode == 'evaluate' else None
+  folders = hosts.in_turn('records', lambda: prepared(config, own))
+  tokenizer = own or load(folders[0] / 'tokenizer')
+  if not own:
+    preflight.check_kind(config, folders[0], tokenizer)
+  return folders, tokenizer
+
+
+def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
+  """own: the tokenizer of the run that is evaluated, with which all records have to be made."""
+  text, folders = dataclasses.asdict(config.data.prepare), []
+  if config.warm_start and not text['tokenizer'] and (found := tokenizer_of(config.warm_start)):
+    # In our own form, whatever form a checkpoint has it in.
+    place = epath.Path(storage.cache_folder()) / 'tokenizers' / found.hash[:16]
+    found.save(place)
+    text['tokenizer'] = str(place)
+  for source in config.data.path:
+    if '://' not in source and source.startswith('~'):
+      source = os.path.expanduser(source)
+    folder = epath.Path(source)
+    if not (folder / 'records.json').exists():
+      settings = PrepareConfig(**text, source=source, vocab=config.model.vocab)
+      folder = records_folder(settings)
+      if own and not preflight.made_with(own, folder):  # as the run itself would have
+        settings = dataclasses.replace(settings, tokenizer=str(storage.path_of(config.folder) / 'tokenizer'))
+        folder = records_folder(settings)
+      prepare(settings, folder)
+    elif own and not preflight.made_with(own, folder):
+      raise RecordsError(f'the records in {folder} were made with another tokenizer than that of the run in '
+                         f'{config.folder}, whose losses would mean nothing: give the text itself')
+    folders.append(folder)
+    # Corpora that are mixed share the tokenizer of the first.
+    text['tokenizer'] = text['tokenizer'] or str(folder / 'tokenizer')
+  return folders
+
+
+def tell(values: Mapping[str, float]) -> None:
+  for name, value in values.items():
+    say(f'{name}: {value:.4f}')
+
+
+def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints the held-out losses of the run in `folder`, on its own text or, all of them, on `texts`."""
+  config = read_config(folder)
+  data, train_config = config.data, config.train
+  if texts:
+    data = dataclasses.replace(data, path=tuple(texts), weights=(),
+                               prepare=dataclasses.replace(data.prepare, heldout=0.0))
+  if texts or batches:
+    train_config = dataclasses.replace(train_config, eval_batches=(batches or EVERY) * len(data.path))
+  run(dataclasses.replace(
+      config, mode='evaluate', topology='', output=folder, data=data, train=train_config, mesh=mesh,
+      hosts=HostsConfig(), prompts=()))
+
+
+def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:
+  """What the model makes of the run's prompts, and of held-out text."""
+  objective = config.objective
+  writes_blanks = 'lm' in trained.heads and getattr(trained.model, 'types', 0)
+  filled = fill_mask if 'mlm' in trained.heads else blanks if writes_blanks else None
+  prompts = config.prompts or (embedded.PROMPTS if 'embedded' in config.data.path and filled else ())
+  cards = filled.examples(trained, prompts, folders[0], config.seed) if filled else []
+  samples = generate.examples(trained, prompts, folders[0], config.seed) if 'lm' in trained.heads else []
+  if isinstance(objective, SequenceToSequence):
+    phase = config.train.phases[-1]
+    windows = Windows(folders[0], 'heldout', objective.window(phase.length), config.data.assembly, objective.room)
+    samples += generate.answered(trained, objective, windows)
+  usual = 'the beginning of a text' if generate.continues(trained) else 'a text'
+  return Shown(prompts, cards, samples, usual)
+
+
+def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) -> None:
+  """The report, and what the terminal shows at the end. parameters: how many there are."""
+  prompts, cards, samples, usual = shown
+  heldout = result.heldout
+  headline = report.figures(config.objective.terms, heldout)
+  if 'bits_per_byte' in heldout:
+    headline['Held-out bits per byte'] = f'{heldout["bits_per_byte"]:.3f}'
+  headline |= {
+      'Steps': f'{result.step:,}',
+      'Tokens seen': f'{sum(p.steps * p.length * p.batch for p in config.train.phases):,}',
+      'Times the text was read': f'{result.epochs:.{1 if result.epochs >= 1 else 3}f}',
+      'Parameters': f'{parameters:,}',
+      'Duration of this process': f'{result.seconds / 60:.1f} min',
+  }
+  environment = {
+      'Command': shlex.join(['python', *sys.argv]), 'Finished': time.strftime('%F %T %Z'),
+      'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}', 'Python': platform.python_version(),
+      'plm_jax': own_version(),
+      **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}
+  path = report.write_report(config.folder, report.Summary(
+      title=config.name, headline=headline, blanks=cards, samples=samples, config=config_lib.to_json(config),
+      environment=environment, notes=[]))
+  print()
+  for name, value in headline.items():
+    print(f'{name + ":":34}{value}')
+  for blank in cards[:max(3, len(prompts))]:
+    print(f'\n{blank.prompt}' + (f'   [{blank.truth}]' if blank.truth else ''))
+    print('   ' + '  '.join(f'{piece} {probability:.0%}' for piece, probability in blank.candidates))
+  for sample in samples[:max(2, len(prompts))]:
+    print(f'\n{sample.prompt} ⟶ {sample.text}')
+  print(f'\nreport: {path}')
+  for command, of, kind in (('fill-mask', cards, 'a sentence with a [MASK] in it'), ('generate', samples, usual)):
+    if of:
+      prompt = shlex.quote(prompts[0] if prompts else kind)
+      print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {prompt}')
+
+
+def own_version() -> str:
+  """The version that is installed, and the commit where the code lies in a git checkout."""
+  said = []
+  with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    said.append(importlib.metadata.version('plm_jax'))
+  home = pathlib.Path(__file__).parents[2]
+  with contextlib.suppress(OSError, subprocess.SubprocessError):
+    if (home / '.git').exists():
+      asked = ['git', '-C', str(home), 'describe', '--always', '--dirty', '--abbrev=12']
+      commit = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+      said.append(f'commit {commit}')
+  return ', '.join(said) or 'unknown'
+
+
+def say(text: str) -> None:
+  if jax.process_index() == 0:
+    print(text, flush=True)

@@ -1,0 +1,153 @@
+"""How well an encoder-decoder does a task that it answers in words (Raffel et al. 2020).
+
+    result = evaluate(learner.load('runs/t5_tasks'), 'task:sst2:glue/sst2_dev.tsv.gz')
+    result.metrics    {'accuracy': 91.3}
+
+A task's metrics are those that its papers report, in percent. What is written has to be the answer, to the letter:
+other words are wrong, and count as no number.
+"""
+from collections.abc import Callable, Sequence
+import dataclasses
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plm_jax.config import ConfigError
+from plm_jax.data import examples as examples_lib
+from plm_jax.data.examples import Example, TextTask
+from plm_jax.data.sources import SourceError
+from plm_jax.evaluation import metrics
+from plm_jax.inference import generate
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.objectives.seq2seq import around
+from plm_jax.training.learner import Trained
+
+
+class Prediction(NamedTuple):
+  example: Example
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """Figures of an evaluation."""
+
+  predictions: tuple[Prediction, ...]
+  metrics: dict[str, float]
+  """in percent"""
+  cut: int
+  """inputs that were too long and lost their ends"""
+
+
+def evaluate(
+    trained: Trained, source: str, config: GenerationConfig = GenerationConfig(), length: int = 512, batch: int = 64,
+    limit: int = 0) -> Result:
+  """Has every example of task:NAME:SOURCE answered, the first `limit` of them unless 0, `batch` at a time.
+
+  length: tokens that are read of an example's inputs, special ones included. Raises SourceError, ConfigError for a
+  model that is no encoder-decoder and for numbers that cannot be, and what `generate` raises.
+  """
+  if batch < 1 or limit < 0:
+    raise ConfigError(f'a batch is at least 1 and a limit not negative, got {batch} and {limit}')
+  if generate.continues(trained) or not trained.tokenizer:
+    raise ConfigError('tasks as text to text are for an encoder-decoder with its tokenizer')
+  task = examples_lib.task_of(source)
+  asked = list(itertools.islice(examples_lib.examples(source), limit or None))
+  if not asked:
+    raise SourceError(f'{source} has no examples')
+  length = min(length, trained.model.max_length or length)
+  try:
+    before, behind, _ = around(trained.tokenizer.vocab)
+  except ValueError as error:
+    raise ConfigError(str(error)) from error
+  room = length - len(before) - len(behind)
+  if room < 1:
+    raise ConfigError(f'{length} tokens leave no room for text beside the {len(before) + len(behind)} around it')
+  ids = trained.tokenizer.encode_batch([example.inputs for example in asked])
+  texts = written(trained, [some[:room] for some in ids], config, batch)
+  predictions = tuple(map(Prediction, asked, texts))
+  return Result(predictions, judged(task, predictions), sum(len(some) > room for some in ids))
+
+
+def written(trained: Trained, prompts: Sequence[list[int]], config: GenerationConfig, batch: int) -> list[str]:
+  """What the model answers to each prompt of ids: prompts of like lengths together, batches of one size."""
+  order = np.argsort([len(prompt) for prompt in prompts], kind='stable')
+  texts: dict[int, str] = {}
+  for begin in range(0, len(order), batch):
+    places = order[begin:begin + batch].tolist()
+    rows = places + places[:1] * (min(batch, len(order)) - len(places))
+    found = generate.generate(trained, [prompts[place] for place in rows], config)
+    texts |= {place: some[0].text.strip() for place, some in zip(rows, found, strict=True)}
+  return [texts[place] for place in range(len(prompts))]
+
+
+def judged(task: TextTask, predictions: Sequence[Prediction]) -> dict[str, float]:
+  """The task's metrics, by name."""
+  found: dict[str, float] = {}
+  texts, targets = [some.text for some in predictions], [some.example.targets for some in predictions]
+  for name in task.metrics:
+    value = METRICS[name](task, texts, targets)
+    found |= value if isinstance(value, dict) else {name: value}
+  return found
+
+
+def accuracy(task: TextTask, texts, targets) -> float:
+  del task
+  return 100 * float(np.mean([text in some for text, some in zip(texts, targets, strict=True)]))
+
+
+def matthews(task: TextTask, texts, targets) -> float:
+  """Of two answers; other words count as the first."""
+  ours, theirs = ([text == task.answers[1] for text in some] for some in (texts, firsts(targets)))
+  return correlation('pearsonr', ours, theirs)
+
+
+def f1(task: TextTask, texts, targets) -> float:
+  """Of the second of two answers."""
+  ours, theirs = (np.array([text == task.answers[1] for text in some]) for some in (texts, firsts(targets)))
+  return 100 * 2 * float((ours & theirs).sum()) / max(int(ours.sum() + theirs.sum()), 1)
+
+
+def pearson(task: TextTask, texts, targets) -> float:
+  del task
+  return correlation('pearsonr', numbers(texts), numbers(firsts(targets)))
+
+
+def spearman(task: TextTask, texts, targets) -> float:
+  del task
+  return correlation('spearmanr', numbers(texts), numbers(firsts(targets)))
+
+
+def correlation(kind: str, ours, theirs) -> float:
+  """In percent; 0 where one side is the same throughout."""
+  from scipy import stats  # late: it takes a second to load
+  if len(set(ours)) < 2 or len(set(theirs)) < 2:
+    return 0.0
+  return 100 * float(getattr(stats, kind)(np.asarray(ours, float), np.asarray(theirs, float)).statistic)
+
+
+def numbers(texts: Sequence[str]) -> list[float]:
+  """-1 for what is no number, as in the released code."""
+  def read(text):
+    try:
+      value = float(text)
+    except ValueError:
+      return -1.0
+    return value if math.isfinite(value) else -1.0
+  return [read(text) for text in texts]
+
+
+def firsts(targets) -> list[str]:
+  return [some[0] for some in targets]
+
+
+METRICS: dict[str, Callable[..., Any]] = {
+    'accuracy': accuracy, 'matthews': matthews, 'f1': f1, 'pearson': pearson, 'spearman': spearman,
+    'exact_match': lambda task, texts, targets: metrics.exact_match(texts, targets),
+    'token_f1': lambda task, texts, targets: metrics.token_f1(texts, targets),
+    'bleu': lambda task, texts, targets: metrics.bleu(texts, targets),
+    'chrf': lambda task, texts, targets: metrics.chrf(texts, targets),
+    'rouge': lambda task, texts, targets: metrics.rouge(texts, targets),
+}

@@ -1,0 +1,225 @@
+"""What a run would ask of a pod that is not there: its step, compiled by the TPU compiler itself, and taken apart.
+
+Memory, FLOPs, traffic and collectives are read from the compiled program. Times are bounds from data sheets, of a
+program that has never run: no measurement, and no prediction either.
+"""
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import math
+import os
+import re
+import time
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from plm_jax import sharding
+from plm_jax.config import ConfigError, Experiment, Phase
+from plm_jax.pods.hlo import Program
+from plm_jax.training import metrics
+from plm_jax.training.learner import make_learner, stand_in
+from plm_jax.training.step import Learner, jitted_step, sharded_init, window_shapes
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """One JAX device (a core on v2 and v3, a chip from v4 on), except for `links`."""
+
+  name: str  # in names of topologies
+  hbm: float  # capacity, GiB
+  bandwidth: float  # of HBM, bytes/s
+  links: float  # bytes/s that a whole chip sends over all its links together
+  cores: int = 1  # devices on a chip, which share its links
+  shapes: str = ''  # topologies to try
+
+
+# By device kind. HBM and its bandwidth: cloud.google.com/tpu/docs, the page of each version. Links: v2 4 x 496 and
+# v3 4 x 656 Gbit/s (Jouppi et al. 2020, "A domain-specific supercomputer for training deep neural networks"), v4
+# 6 x 50 GB/s (Jouppi et al. 2023, "TPU v4"), later ones half the bidirectional bandwidth on those pages.
+CHIPS = {
+    'TPU v2': Chip('v2', 8, 350e9, 248e9, cores=2, shapes='v2:2x2 v2:4x4 v2:16x16'),
+    'TPU v3': Chip('v3', 16, 450e9, 328e9, cores=2, shapes='v3:2x2 v3:4x4 v3:8x8 v3:32x32'),
+    'TPU v4': Chip('v4', 32, 1228e9, 300e9, shapes='v4:2x2x1 v4:2x2x2 v4:4x4x4 v4:4x4x8'),
+    'TPU v5 lite': Chip('v5e', 16, 819e9, 200e9, shapes='v5e:2x2 v5e:4x4 v5e:8x8 v5e:16x16'),
+    'TPU v5': Chip('v5p', 95, 2765e9, 600e9, shapes='v5p:2x2x1 v5p:2x2x2 v5p:4x4x4'),
+    'TPU v6 lite': Chip('v6e', 32, 1640e9, 400e9, shapes='v6e:2x2 v6e:4x4 v6e:8x8 v6e:16x16'),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """What the compiled step of one phase asks of one device; bytes, FLOPs and counts are a step's."""
+
+  memory: Mapping[str, int]  # by kind
+  model_flops: float  # analytic, of the model as written
+  flops: float  # of matrix products in the compiled program
+  traffic: int  # between chip and HBM
+  collectives: Mapping[tuple[str, bool], tuple[int, int, float]]  # kind, overlapped -> count, bytes, bytes sent
+  uncounted: int  # loops of unknown length, whose bodies count once
+  seconds: float  # to compile
+
+  @property
+  def total(self) -> int:
+    return sum(self.memory.values())
+
+  def bounds(self, kind: str) -> dict[str, float]:
+    """Seconds a step, at least, by what a device of this kind would have to do at its peak."""
+    chip, peak = CHIPS[kind], metrics.PEAK_FLOPS[kind]
+    # Cores that share links can add up their messages on the chip, so that it sends one for both.
+    sent = sum(sent for _, _, sent in self.collectives.values())
+    return {'compute': self.flops / peak, 'memory': self.traffic / chip.bandwidth, 'network': sent / chip.links}
+
+
+def compile_run(config: Experiment) -> list[Report]:
+  """Compiles the step of every phase for config.topology and prints what it needs.
+
+  Raises ConfigError for a topology that the compiler does not know and for a step that does not fit its memory.
+  """
+  devices = topology(config.topology)
+  kind = devices[0].device_kind
+  mesh = sharding.make_mesh(config.mesh, devices)
+  for phase in config.train.phases:
+    sharding.check_batch(phase.batch, config.train.accumulate, mesh)
+  learner = make_learner(config, stand_in(config))
+  print(f'{config.name} on {config.topology}: {len(devices)} x {kind}, mesh '
+        f'{" x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())}, compiled by '
+        f'{", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "libtpu"))}')
+  if kind == 'TPU v6 lite' and importlib.metadata.version('libtpu') < '0.0.5':
+    print('if this ends without a word: libtpu 0.0.42 overflows its stack on some programs for v6e, 0.0.50 does not '
+          '(Python 3.12 has it)', flush=True)
+  reports = []
+  for phase in extremes(config.train.phases):
+    rows = phase.batch // math.prod(mesh.shape[axis] for axis in sharding.TABLE['batch'])
+    print(f'\n{phase.batch} rows of {phase.length} tokens, {rows} a device'
+          + (f' in {config.train.accumulate} micro-steps' if config.train.accumulate > 1 else ''), flush=True)
+    reports.append(analyse(config, learner, phase, mesh))
+    print(table(reports[-1], kind, phase, mesh.size), flush=True)
+  return reports
+
+
+def extremes(phases: Sequence[Phase]) -> list[Phase]:
+  """-> of each length the phases with the largest and the smallest batch, in order; equal ones once.
+
+  From few rows the compiler may make another program, which can need more.
+  """
+  batches: dict[int, list[int]] = {}
+  for phase in phases:
+    batches.setdefault(phase.length, []).append(phase.batch)
+  return list({(phase.length, phase.batch): phase for phase in phases
+               if phase.batch in (min(batches[phase.length]), max(batches[phase.length]))}.values())
+
+
+def topology(name: str) -> list[Any]:
+  """The devices of a pod that is not there. Raises ConfigError for a name that the compiler does not know."""
+  if importlib.util.find_spec('libtpu') is None:
+    raise ConfigError("--mode=compile needs the TPU compiler: pip install 'plm_jax[tpu]'")
+  # Nothing of a TPU in this machine is asked for, so none is looked for or locked: its kind and hosts do not matter.
+  for variable, setting in {'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+                            'TPU_ACCELERATOR_TYPE': 'v2-8', 'TPU_WORKER_HOSTNAMES': 'localhost'}.items():
+    os.environ.setdefault(variable, setting)
+  with contextlib.suppress(RuntimeError):  # backends are up already
+    jax.config.update('jax_platforms', 'cpu')
+  # A v4 chip is one device only when asked for; v2 and v3 never are.
+  options = {'chip_config_name': 'megacore'} if name.startswith('v4') else {}
+  try:
+    return list(topologies.get_topology_desc(name, platform='tpu', **options).devices)
+  except (RuntimeError, ValueError, NotImplementedError) as error:
+    known = '\n  '.join(chip.shapes for chip in CHIPS.values())
+    raise ConfigError(f'--topology {name!r} is none that the compiler knows ({first_line(error)}). Names that work, '
+                      f'among others:\n  {known}') from error
+
+
+def analyse(config: Experiment, learner: Learner, phase: Phase, mesh) -> Report:
+  """Compiles the step of one phase. Raises ConfigError where it does not fit."""
+  windows = window_shapes(phase.batch, config.objective.window(phase.length), sharding.batch_sharding(mesh))
+  started = time.time()
+  with jax.set_mesh(mesh):
+    _, shapes, layout = sharded_init(learner, windows, mesh)
+    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, layout)
+    lowered = jitted_step(learner, layout).lower(placed, windows)
+    try:
+      compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+      if 'RESOURCE_EXHAUSTED' not in str(error):
+        raise
+      raise ConfigError(out_of_memory(str(error), phase)) from error
+  seconds = time.time() - started
+
+  stats: Any = compiled.memory_analysis()
+  params, opt_state = (device_bytes(tree) for tree in (placed.params, placed.opt_state))
+  memory = {
+      'parameters': params,
+      'optimizer state': opt_state,
+      'other arguments (the batch)': max(0, stats.argument_size_in_bytes - params - opt_state),
+      'results that reuse no argument': stats.output_size_in_bytes - stats.alias_size_in_bytes,
+      'temporaries (activations, gradients)': stats.temp_size_in_bytes,
+      'program': stats.generated_code_size_in_bytes,
+  }
+  program = Program(compiled.as_text() or '', mesh.size)
+  collectives: dict[tuple[str, bool], tuple[int, int, float]] = {}
+  for x in program.collectives:
+    count, size, sent = collectives.get((x.kind, x.overlapped), (0, 0, 0.0))
+    collectives[x.kind, x.overlapped] = count + x.times, size + x.times * x.bytes, sent + x.times * x.sent
+  flops = phase.batch * config.objective.step_flops(config.model, phase.length)
+  return Report(memory, flops / mesh.size, program.flops, program.bytes,
+                collectives, len(program.endless), seconds)
+
+
+def device_bytes(tree) -> int:
+  """Of a tree of shapes with shardings, on one device."""
+  return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def out_of_memory(message: str, phase: Phase) -> str:
+  """The compiler's complaint, cut to what a user can use."""
+  lines = [line.strip() for line in message.splitlines()]
+  needed = re.search(r'Used [\d.]+\w+ of [\d.]+\w+ \w+|total memory required .*? exceeds available .*?\)', message)
+  largest = [line for line in lines if re.match(r'(\d+\. )?Size: ', line)][:4]
+  shapes = [line for line in lines if line.startswith('Shape: ')][:4]
+  buffers = ''.join(f'\n  {size}  {shape}' for size, shape in zip(largest, shapes, strict=False))
+  # Of a core's scratch memory fewer rows take no less: the compiler has chosen tiles that are too large for it.
+  core = 'vmem' in message
+  advice = (
+      'another --mesh.fsdp (half of it, say) or --mesh.tensor, or chips with more of this memory (v5p).' if core else
+      '--train.accumulate 2 (or more), --model.stack.remat dots (or full), --mesh.fsdp 8 (or more; splits parameters '
+      'and optimizer state), a smaller batch, or a larger pod.')
+  return (f'{phase.batch} rows of {phase.length} tokens do not fit the memory of a '
+          f'{"core (VMEM)" if core else "device"}: {needed[0] if needed else first_line(message)}.'
+          + (f' The largest buffers:{buffers}' if buffers else '') + f'\nTry {advice}')
+
+
+def first_line(error: Any) -> str:
+  return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
+def table(report: Report, kind: str, phase: Phase, devices: int) -> str:
+  """For people."""
+  chip = CHIPS.get(kind)
+  lines = ['HBM a device']
+  lines += [f'  {name:38}{size / 2 ** 30:8.3f} GiB' for name, size in report.memory.items()]
+  share = f' of {chip.hbm:g} ({report.total / 2 ** 30 / chip.hbm:.0%})' if chip else ''
+  lines += [f'  {"total":38}{report.total / 2 ** 30:8.3f} GiB{share}', 'work a device and step']
+  lines += [
+      f'  {"model FLOPs (analytic)":38}{report.model_flops / 1e9:8,.0f} G',
+      f'  {"compiled FLOPs":38}{report.flops / 1e9:8,.0f} G    matrix products; bodies of loops as often as they run',
+      f'  {"HBM traffic":38}{report.traffic / 1e9:8.2f} GB   each kernel reads its operands, writes its results, once']
+  lines += ['collectives a step'] if report.collectives else []
+  lines += [
+      f'  {kind + (", overlapped" if overlapped else ""):38}{size / 1e6:8,.1f} MB   in {count:,}; a device sends '
+      f'{sent / 1e6:,.1f} MB' for (kind, overlapped), (count, size, sent) in report.collectives.items()]
+  if report.uncounted:
+    lines += [f'  {report.uncounted} loops are of unknown length: what is in them is counted once']
+  if chip:
+    bounds = report.bounds(kind)
+    slowest = max(bounds, key=lambda name: bounds[name])
+    step = bounds[slowest]
+    lines += ['roofline: bounds from data sheets, not measurements']
+    lines += [f'  {name:38}{seconds * 1e3:8.2f} ms' for name, seconds in bounds.items()]
+    lines += [f'  bound by {slowest}: a step of this program takes {step * 1e3:.2f} ms or longer, so at most '
+              f'{phase.batch * phase.length / step:,.0f} tokens/s on {devices} devices and MFU '
+              f'{report.model_flops / metrics.PEAK_FLOPS[kind] / step:.0%}']
+  return '\n'.join([*lines, f'compiled in {report.seconds:.0f} s'])

@@ -1,0 +1,278 @@
+"""From the command line to a finished run: the recipes at their smallest, resumed, interrupted and given bad input."""
+import gzip
+import importlib
+import json
+import os
+import pathlib
+import random
+import shlex
+import shutil
+import signal
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import bert_base
+from plm_jax import config as config_lib
+from plm_jax.cli import commands as cli
+from plm_jax.cli import options
+from plm_jax.cli.run import corpora, main, parse, run
+from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.inference import fill_mask
+from plm_jax.storage.lock import Lock
+from plm_jax.training import learner, train
+from plm_jax.training.checkpoint import CheckpointError
+
+RECIPES = [*options.recipes()]
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory) -> pathlib.Path:
+  """Sixty documents of a few sentences that a model could learn."""
+  draw = random.Random(0)
+  def sentence():
+    return f'The {draw.choice(["old", "new", "small", "great"])} {draw.choice(["array", "matrix", "value"])} is ' \
+           f'{draw.choice(["returned", "copied", "sorted", "stored"])} in {draw.choice(["memory", "place", "order"])}.'
+  documents = ['\n'.join(' '.join(sentence() for _ in range(4)) for _ in range(3)) for _ in range(60)]
+  path = tmp_path_factory.mktemp('text') / 'corpus.txt.gz'
+  path.write_bytes(gzip.compress('\n\n'.join(documents).encode()))
+  return path
+
+
+@pytest.fixture(scope='module')
+def command(corpus):
+  """Arguments of a run of seconds on one device."""
+  return [
+      '--scale=test', f'--data.path={corpus}', '--data.prepare.heldout=0.2', '--mesh.data=1', '--train.save-every=2']
+
+
+@pytest.fixture(scope='module')
+def finished(command, tmp_path_factory):
+  """A run that nothing disturbed: (folder, result)."""
+  folder = tmp_path_factory.mktemp('runs') / 'undisturbed'
+  return folder, run(parse(bert_base.recipe, [*command, f'--output={folder}']))
+
+
+def same(a, b) -> bool:
+  return all(jax.tree.leaves(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b)))
+
+
+def test_a_run_leaves_metrics_checkpoints_and_a_report(finished):
+  folder, result = finished
+  lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+  assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
+  assert [line['length'] for line in lines if line['split'] == 'train'] == [32, 32, 32, 64]
+  heldout = [line for line in lines if line['split'] == 'heldout']
+  assert [line['step'] for line in heldout] == [4, 8]
+  assert 0 < heldout[-1]['mlm_baseline'] < 1 and heldout[-1]['mlm'] == result.heldout['mlm']
+  assert {'6', '8'} <= {path.name for path in (folder / 'checkpoints').iterdir()}
+  assert (folder / 'report.html').read_text().startswith('<!DOCTYPE html>')
+  assert list((folder / 'tensorboard').iterdir())
+  assert result.finished and result.step == 8
+
+
+@pytest.mark.parametrize('how', ['crash', 'signal'])
+def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_path, monkeypatch):
+  args = [*command, f'--output={tmp_path / "run"}']
+  def disturbed(*arguments):
+    for step, phase, windows in batches(*arguments):
+      if step == 5:
+        if how == 'crash':
+          raise KeyError('power cut')
+        os.kill(os.getpid(), signal.SIGTERM)
+      yield step, phase, windows
+  batches = train.batches
+  with monkeypatch.context() as patch:
+    patch.setattr(train, 'batches', disturbed)
+    if how == 'crash':
+      with pytest.raises(KeyError):
+        run(parse(bert_base.recipe, args))
+    else:
+      result = run(parse(bert_base.recipe, args))
+      assert not result.finished and result.step == 6
+      assert not (tmp_path / 'run' / 'report.html').exists()
+  if how == 'crash':
+    damaged = next((tmp_path / 'run/checkpoints/4/state').rglob('_METADATA'))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b'?')
+    with pytest.raises(SystemExit, match=r'_METADATA is damaged: .* The one before is that of step 2: .*resume=whole'):
+      main(bert_base.recipe, args)
+    args.append('--train.resume=whole')
+  result = run(parse(bert_base.recipe, args))
+  assert result.finished and same(result.params, finished[1].params)
+  lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
+  assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
+
+
+def test_a_folder_is_one_runs(command, tmp_path):
+  with Lock(tmp_path / 'run', 'a run'), pytest.raises(SystemExit) as error:
+    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}'])
+  assert f'{tmp_path / "run"} is in use by a run (process {os.getpid()} on ' in str(error.value)
+  assert not (tmp_path / 'run/config.json').exists()
+
+
+def test_where_a_run_lies(monkeypatch, tmp_path):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert parse(bert_base.recipe, ['--output=~/x']).folder == str(tmp_path / 'x')
+  assert parse(bert_base.recipe, ['--scale=test']).folder == 'runs/bert_base-test'
+
+
+def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished, tmp_path, monkeypatch, capsys):
+  for name, old, new in (('config.json', '"eps": 1e-06', '"eps": 1e-05'), ('tokenizer/vocab.txt', 'array', 'arraz')):
+    copy = shutil.copytree(finished[0], tmp_path / name[:5])
+    text = (copy / name).read_text()
+    assert old in text
+    (copy / name).write_text(text.replace(old, new, 1))
+    with pytest.raises(CheckpointError, match=f'{name.partition("/")[0]} is damaged: it is not'):
+      learner.load(copy)
+    monkeypatch.setattr('sys.argv', ['plm_jax', 'verify', str(copy)])
+    with pytest.raises(SystemExit) as error:
+      cli.main()
+    assert error.value.code == 1 and f'{name.partition("/")[0]} is damaged: it is not' in capsys.readouterr().out
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'verify', str(finished[0])])
+  cli.main()
+  assert capsys.readouterr().out == f'{finished[0]}: everything is as it was written\n'
+
+
+def test_finished_runs_do_nothing_more(command, finished):
+  folder, result = finished
+  again = run(parse(bert_base.recipe, [*command, f'--output={folder}']))
+  assert again.step == 8 and same(again.params, result.params)
+
+
+def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, monkeypatch):
+  monkeypatch.setattr('shutil.disk_usage', lambda folder: types.SimpleNamespace(free=1000))
+  with pytest.raises(SystemExit, match=r'no space left for a checkpoint .* 0\.0 MB are free'):
+    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}'])
+  assert not any((tmp_path / 'run' / 'checkpoints').iterdir())
+
+
+def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp_path):
+  args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--optim.peak=0']
+  assert same(run(parse(bert_base.recipe, args)).params, finished[1].params)
+
+
+def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
+  run(parse(bert_base.recipe, [*command, f'--output={finished[0]}', '--mode=evaluate']))
+  assert f'mlm: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out
+
+
+def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path, capsys, monkeypatch):
+  (tmp_path / 'other.txt').write_text('The old array is copied in memory. Quite other words.\n\n' * 40)
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), str(tmp_path / 'other.txt')])
+  cli.main()
+  found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines() if line.count(': ') == 1)
+  assert 0 < float(found['mlm']) < 9 and {'mlm_accuracy', 'mlm_baseline', 'nsp_baseline'} <= {*found}
+  foreign = PrepareConfig(source=str(tmp_path / 'other.txt'), vocab=60, heldout=0.0, workers=1)
+  prepare(foreign, tmp_path / 'records')
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), f'--data.path={tmp_path / "records"}'])
+  with pytest.raises(SystemExit, match=r'were made with another tokenizer than that of the run in .*: give the text'):
+    cli.main()
+
+
+def test_fill_mask_gives_probabilities_in_order(finished):
+  trained = learner.load(finished[0])
+  assert same(trained.params, finished[1].params)
+  one, two = fill_mask.fill(trained, ['The [MASK] is old.', 'A [MASK] in [MASK].'], top=4)
+  assert [len(one), len(two)] == [1, 2]
+  probabilities = [probability for _, probability in one[0]]
+  assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) < 1
+  # Another length of batch changes nothing but rounding.
+  alone = fill_mask.fill(trained, ['The [MASK] is old.'], top=4)[0][0]
+  np.testing.assert_allclose([p for _, p in alone], probabilities, rtol=1e-4)
+  with pytest.raises(config_lib.ConfigError, match='no \\[MASK\\]'):
+    fill_mask.fill(trained, ['The array.'])
+
+
+@pytest.mark.parametrize(('change', 'message'), [
+    (['--data.pth=x'], '--data.path'),
+    (['--optim.peek=1'], '--optim.peak'),
+])
+def test_a_misspelt_option_says_what_was_meant(change, message, command, capsys):
+  with pytest.raises(SystemExit):
+    main(bert_base.recipe, [*command, *change])
+  assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('change', 'message'), [
+    (['--mesh.data=512'], 'needs 512 devices, there are'),
+    (['--mesh.data=1', '--train.accumulate=3'], 'a batch of 8 rows cannot be dealt evenly'),
+    (['--data.assembly=packed'], 'use --data.assembly document'),
+    (['--model.max-length=16'], 'do not fit the model'),
+    (['--data.path=nowhere.txt'], 'nowhere.txt'),
+    (['--data.weights', '1', '2'], 'one share each'),
+])
+def test_bad_input_is_refused_before_anything_is_written(change, message, command, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(SystemExit) as error:
+    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}', *change])
+  assert message in str(error.value) and not (tmp_path / 'run').exists()
+
+
+def test_text_that_cannot_be_used_is_refused(tmp_path):
+  for name, content, message in [
+      ('empty.txt', b'\n\n', 'no documents'), ('latin.txt', 'naïve\n'.encode('latin-1'), 'UTF-8')]:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SystemExit) as error:
+      main(bert_base.recipe, ['--scale=test', f'--data.path={tmp_path / name}', f'--output={tmp_path / "run"}'])
+    assert message in str(error.value) and name in str(error.value) and not (tmp_path / 'run').exists()
+
+
+def test_damaged_records_and_other_configurations_are_refused(command, finished, tmp_path):
+  config = parse(bert_base.recipe, command)
+  records = pathlib.Path(corpora(config)[0][0])
+  copy = tmp_path / 'records'
+  for path in [p for p in records.rglob('*') if p.is_file() and 'windows' not in p.parts]:
+    target = copy / path.relative_to(records)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(path.read_bytes())
+  args = [*command, f'--data.path={copy}', f'--output={tmp_path / "run"}']
+  shard = copy / 'train-00000.npy'
+  shard.write_bytes(shard.read_bytes()[:-100])
+  with pytest.raises(SystemExit, match=r'train-00000\.npy is truncated'):
+    main(bert_base.recipe, args)
+  assert not (tmp_path / 'run').exists()
+  with pytest.raises(SystemExit, match=r'optim\.peak: 0\.001 -> 0\.5'):
+    main(bert_base.recipe, [*command, f'--output={finished[0]}', '--optim.peak=0.5'])
+
+
+@pytest.mark.parametrize('name', RECIPES)
+@pytest.mark.parametrize('scale', ['paper', 'laptop', 'test'])
+def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
+  config = parse(importlib.import_module(f'experiments.{name}').recipe, [f'--scale={scale}'])
+  config_lib.check(config)
+  assert config.name == name and config.scale == scale
+  assert config_lib.from_json(json.loads(config_lib.dump(config))) == config
+
+
+def test_bert_base_is_the_papers():
+  config = parse(bert_base.recipe, [])
+  assert [(p.steps, p.length, p.batch) for p in config.train.phases] == [(900_000, 128, 256), (100_000, 512, 256)]
+  optim = config.optim
+  assert (optim.peak, optim.warmup, optim.b1, optim.b2, optim.weight_decay) == (1e-4, 10_000, 0.9, 0.999, 0.01)
+  assert (config.objective.rate, config.objective.mask_share, config.objective.random_share) == (0.15, 0.8, 0.1)
+  assert config.objective.predictions(128) == 20 and config.objective.predictions(512) == 77
+
+
+def documented(name):
+  """The commands in the docstring of a recipe, as lists of arguments behind `python -m`."""
+  text = importlib.import_module(f'experiments.{name}').__doc__ or ''
+  lines = text.replace('\\\n', ' ').splitlines()
+  return [shlex.split(line, comments=True)[2:] for line in lines if line.strip().startswith('python -m ')]
+
+
+@pytest.mark.parametrize('name', RECIPES)
+def test_the_commands_that_a_recipe_tells_are_understood(name, monkeypatch):
+  asked = []
+  monkeypatch.setattr(cli, 'prepare', lambda config, out: asked.append(config))
+  monkeypatch.setattr(cli.reachable, 'check_reachable', lambda uses: None)
+  commands = documented(name)
+  for module, *args in commands:
+    if module.startswith('experiments.'):
+      parse(importlib.import_module(module).recipe, args)
+    elif args[0] == 'prepare':
+      monkeypatch.setattr('sys.argv', ['plm_jax', *args])
+      cli.main()
+  assert any(command[0] == f'experiments.{name}' for command in commands)
+  assert len(asked) == sum(command[1] == 'prepare' for command in commands)

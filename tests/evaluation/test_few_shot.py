@@ -1,0 +1,234 @@
+import dataclasses
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.config import ConfigError
+from plm_jax.data.rows import Row, plain
+from plm_jax.data.sources import SourceError
+from plm_jax.evaluation import few_shot
+from plm_jax.evaluation.few_shot import TASKS, Example
+from plm_jax.evaluation.scoring import Score, Scorer
+from plm_jax.tokenizers.contract import Vocab
+
+
+class Words:
+  """A text's words by number, as they come; 0 begins a text, 1 is any word that has none."""
+
+  spaced = True
+
+  def __init__(self, *words):
+    self.ids = {word: number for number, word in enumerate(words, 2)}
+    self.vocab = Vocab(len(words) + 2, bos=0, eos=0)
+
+  def encode_batch(self, texts):
+    return [[self.ids.get(word, 1) for word in text.split()] for text in texts]
+
+
+def scorer(odds):
+  """odds: word -> its probability behind any other, or (word before it, word) -> that behind this one."""
+  tokenizer = Words(*dict.fromkeys(word for key in odds for word in ([key] if isinstance(key, str) else key)))
+  table = np.full((tokenizer.vocab.size, tokenizer.vocab.size), 1e-6)
+  for key, odd in odds.items():
+    if isinstance(key, str):
+      table[:, tokenizer.ids[key]] = odd
+  for key, odd in odds.items():
+    if not isinstance(key, str):
+      table[tokenizer.ids[key[0]], tokenizer.ids[key[1]]] = odd
+  table[:, 1] += 1 - table.sum(1)
+  def logits(params, batch):
+    return jnp.take_along_axis(params[batch['tokens']], batch['positions'][..., None], 1)
+  return Scorer(logits, jnp.log(jnp.asarray(table, jnp.float32)), tokenizer, 64)  # pyright: ignore
+
+
+def write(path, *rows):
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return str(path)
+
+
+ROWS = {
+    'piqa': ({'question': 'Open a jar. ', 'choices': ['Twist.', 'Sing. '], 'label': 0}, 'Open a jar.',
+             ('Twist.', 'Sing.'), 0),
+    'qasc': ({'id': '1', 'question': {'stem': 'What flies?', 'choices': [
+        {'text': 'stones', 'label': 'A'}, {'text': 'birds', 'label': 'B'}]}, 'answerKey': 'B'},
+        'Question: What flies?\nAnswer:', ('stones', 'birds'), 1),
+    'commonsense-qa': ({'question': 'Where?', 'choices': {'label': ['A', 'B', 'C'], 'text': ['x', 'y', 'z']},
+                        'answerKey': 'C'}, 'Question: Where?\nAnswer:', ('x', 'y', 'z'), 2),
+    'boolq': ({'question': 'is it so', 'passage': 'It is so.', 'label': 1},
+              'It is so.\nquestion: is it so?\nanswer:', ('no', 'yes'), 1),
+    'lambada': ({'text': 'He said,\n\n"Come here'}, 'He said,\n\n"Come', ('here',), 0),
+    'lambada-blank': ({'text': 'She likes the cat'}, 'She likes the ____. ->', ('cat',), 0),
+}
+
+
+@pytest.mark.parametrize('name', ROWS)
+def test_prompts(name, tmp_path):
+  row, context, choices, label = ROWS[name]
+  path = write(tmp_path / 'a.jsonl', row)
+  assert TASKS[name].examples(path) == [Example(context, choices, label, f'{path}:1')]
+
+
+@pytest.mark.parametrize(('name', 'features', 'context', 'choices', 'label'), [
+    ('piqa', {'goal': b'Open a jar.', 'sol1': b'Sing.', 'sol2': b'Twist.', 'label': np.int64(1), 'id': b'7'},
+     'Open a jar.', ('Sing.', 'Twist.'), 1),
+    ('qasc', {'question': b'What flies?', 'answerKey': b'B', 'fact1': b'', 'choices': {
+        'text': np.array([b'stones', b'birds'], object), 'label': np.array([b'A', b'B'], object)}},
+     'Question: What flies?\nAnswer:', ('stones', 'birds'), 1),
+    ('boolq', {'question': b'is it so', 'passage': b'It is.', 'answer': np.bool_(False), 'title': b'So'},
+     'So -- It is.\nquestion: is it so?\nanswer:', ('no', 'yes'), 0),
+    ('lambada', {'passage': b'he came here'}, 'he came', ('here',), 0),
+])
+def test_features_of_tfds(name, features, context, choices, label):
+  assert TASKS[name].read(Row(plain(features), 'tfds')) == Example(context, choices, label, 'tfds')
+
+
+def test_examples_stand_before_the_question():
+  shots = [Example('Question: a\nAnswer:', ('x', 'y'), 1, ''), Example('Question: b\nAnswer:', ('z', 'w'), 0, '')]
+  question = Example('Question: c\nAnswer:', ('x', 'y'), 0, '')
+  assert TASKS['qasc'].prompt(question, shots) == (
+      'Question: a\nAnswer: y\n\nQuestion: b\nAnswer: z\n\nQuestion: c\nAnswer:')
+  blank = TASKS['lambada-blank']
+  shot = Example('Alice went to visit her friend ____. ->', ('Bob',), 0, '')
+  assert blank.prompt(shot._replace(context='A ball, a glove, and a ____. ->'), [shot]) == (
+      'Fill in blank:\n\nAlice went to visit her friend ____. -> Bob\nA ball, a glove, and a ____. ->')
+
+
+def test_draws_are_of_seed_and_question_and_never_the_question_itself():
+  pool = [Example(f'{number % 9}', ('a',), 0, str(number)) for number in range(18)]
+  asked = [Example(f'question {number}', ('a',), 0, '') for number in range(20)]
+  own = few_shot.draw(pool, pool[5], 16, seed=3)
+  assert len({x.where for x in own}) == 16 and '5' not in {x.context for x in own}
+  assert own == few_shot.draw(pool, pool[5], 16, seed=3)
+  assert own[:2] == few_shot.draw(pool, pool[5], 2, seed=3)
+  assert own != few_shot.draw(pool, pool[5], 16, seed=4)
+  assert len({tuple(x.where for x in few_shot.draw(pool, some, 16, seed=3)) for some in asked}) == 20
+  assert few_shot.draw([], pool[5], 0, seed=3) == []
+  with pytest.raises(ConfigError, match='17 examples are wanted before each question, there are 16 besides it'):
+    few_shot.draw(pool, pool[5], 17, seed=3)
+
+
+def test_a_limit_is_drawn():
+  examples = [Example(str(number), ('a',), 0, '') for number in range(1000)]
+  some = [int(x.context) for x in few_shot.subset(examples, 100, seed=0)]
+  assert len(set(some)) == 100 and some == sorted(some) and 400 < np.mean(some) < 600
+  assert few_shot.subset(examples, 100, seed=1) != few_shot.subset(examples, 100, seed=0)
+  assert few_shot.subset(examples, 2000, seed=0) == examples
+
+
+def test_how_choices_are_compared():
+  score, alone = Score(-6.0, False, 3, 0), Score(-7.5, False, 3, 0)
+  values = {how: few_shot.compared(how, score, 'naïve', alone) for how in ('sum', 'token', 'byte', 'calibrated')}
+  assert values == {'sum': -6, 'token': -2, 'byte': -1, 'calibrated': 1.5}
+
+
+def test_evaluate_by_each_comparison():
+  """'long long' is likelier a token, 'b' in all; behind 'Answer:' alone 'b' is likelier still, so 'a' gains most."""
+  model = scorer({'a': 0.1, 'b': 0.15, 'long': 0.3, ('Answer:', 'a'): 0.01, ('Answer:', 'b'): 0.2,
+                  ('Answer:', 'long'): 0.3, 'Question': 0.001})
+  task = dataclasses.replace(TASKS['multiple-choice'], template='{question}')
+  examples = [Example('Which', ('a', 'b', 'long long'), label, '') for label in (0, 1, 1, 2)]
+  for normalise, chosen, accuracy in (('sum', 1, 0.5), ('token', 2, 0.25), ('byte', 2, 0.25), ('calibrated', 0, 0.25)):
+    result = few_shot.evaluate(task, model, examples, normalise=normalise)
+    assert {x.chosen for x in result.predictions} == {chosen}
+    assert result.accuracy == accuracy
+  logprobs = [score.logprob for score in result.predictions[0].scores]
+  assert logprobs == pytest.approx([math.log(0.1), math.log(0.15), 2 * math.log(0.3)], abs=1e-4)
+  want = [math.log(0.1 / 0.01), math.log(0.15 / 0.2), math.log(0.3 / 0.3)]
+  assert result.predictions[0].compared == pytest.approx(want, abs=1e-4)
+  assert (result.chance, result.majority) == (pytest.approx(1 / 3), 0.5)
+  assert result.error == pytest.approx(math.sqrt(0.25 * 0.75 / 3))
+  assert few_shot.record(result.predictions[1])['right'] is False
+
+
+def test_last_words():
+  model = scorer({'cat': 0.5, ('the', 'cat'): 0.6, ('the', 'dog'): 0.2})
+  task = TASKS['cloze']
+  examples = [task.read(Row({'text': text}, '')) for text in ('see the cat', 'see the dog', 'a cat', 'cat dog')]
+  result = few_shot.evaluate(task, model, examples)
+  assert [x.right for x in result.predictions] == [True, False, True, False]
+  assert result.perplexity == pytest.approx(1 / (0.6 * 0.2 * 0.5 * 1e-6) ** 0.25, rel=1e-3)
+  assert (result.chance, result.majority, result.cut) == (0, 0.5, 0)
+
+
+def test_last_words_that_are_not_stop_words():
+  model = scorer({'it': 0.5, 'the': 0.3, 'cat': 0.15, 'dog': 0.01})
+  task = TASKS['lambada-filtered']
+  examples = [task.read(Row({'text': text}, '')) for text in ('see cat', 'see dog', 'see it')]
+  assert [x.right for x in few_shot.evaluate(task, model, examples).predictions] == [True, False, False]
+  plain = few_shot.evaluate(TASKS['lambada'], model, examples)
+  assert [x.right for x in plain.predictions] == [False, False, True]
+  assert plain.perplexity == few_shot.evaluate(task, model, examples).perplexity
+
+
+def test_shots_come_before_every_question():
+  model = scorer({'yes': 0.3, 'no': 0.2})
+  examples = [Example(f'{number}?', ('no', 'yes'), number % 2, '') for number in range(5)]
+  result = few_shot.evaluate(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
+  assert [len(x.prompt.split('\n\n')) for x in result.predictions] == [3] * 5
+  assert all(x.prompt.endswith(x.example.context) and x.prompt.count(x.example.context) == 1
+             for x in result.predictions)
+  again = few_shot.evaluate(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
+  assert again.predictions == result.predictions
+
+
+@pytest.mark.parametrize(('name', 'row', 'message'), [
+    ('piqa', {'ask': 'x', 'choices': ['a', 'b'], 'label': 0},
+     "a.jsonl:1: no column 'question.stem' or 'question' or 'goal', only ['ask', 'choices', 'label']"),
+    ('piqa', {'question': 'x', 'choices': ['a', 'b'], 'label': 2},
+     'a.jsonl:1: the label is a number below 2 or one of 0, 1, got 2'),
+    ('piqa', {'question': 'x', 'choices': ['a', 'b'], 'label': -1}, 'got -1'),
+    ('qasc', {'question': 'x', 'choices': {'text': ['a', 'b'], 'label': ['A', 'B']}, 'answerKey': 'C'}, "got 'C'"),
+    ('piqa', {'question': 'x', 'choices': ['a'], 'label': 0}, "expected two or more choices, got ['a']"),
+    ('boolq', {'question': 'x', 'passage': 3, 'label': 0}, "the column 'passage' is to be a text, got 3"),
+    ('boolq', {'question': 'x', 'passage': 'y', 'label': 'maybe'}, "one of 0, 1, got 'maybe'"),
+    ('lambada', {'text': 'word'}, 'a passage of one word'),
+    ('lambada', ['text'], 'an object is expected, got ["text"]'),
+])
+def test_bad_rows(name, row, message, tmp_path):
+  with pytest.raises(SourceError) as error:
+    TASKS[name].examples(write(tmp_path / 'a.jsonl', row))
+  assert message in str(error.value)
+
+
+def test_bad_files(tmp_path):
+  for name, content, message in (
+      ('a.jsonl', '\n', 'has no rows'), ('b.jsonl', '{"text"\n', 'b.jsonl:1: not JSON'),
+      ('c.txt', 'x\n', 'rows are read from .jsonl')):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SourceError, match=message):
+      TASKS['lambada'].examples(str(tmp_path / name))
+  with pytest.raises(SourceError, match='no files match'):
+    TASKS['lambada'].examples(str(tmp_path / 'none.jsonl'))
+
+
+@pytest.mark.parametrize(('template', 'error', 'message'), [
+    ('{question} {hint}', SourceError, "the template wants a column 'hint', there are"),
+    ('{question', ConfigError, "the template '{question' cannot be filled: expected '}' before end of string"),
+    ('{}', ConfigError, 'cannot be filled'),
+])
+def test_bad_templates(template, error, message):
+  task = dataclasses.replace(TASKS['multiple-choice'], template=template)
+  with pytest.raises(error, match=message):
+    task.read(Row({'question': 'x', 'choices': ['a', 'b'], 'label': 0}, 'a:1'))
+
+
+def test_tfds(tmp_path):
+  tfds = pytest.importorskip('tensorflow_datasets')
+  tf = pytest.importorskip('tensorflow')
+  text = tfds.features.Text()
+  features = tfds.features.FeaturesDict({
+      'question': text, 'answerKey': text, 'choices': tfds.features.Sequence({'text': text, 'label': text})})
+  row = {'question': 'What flies?', 'answerKey': 'B', 'choices': {'text': ['stones', 'birds'], 'label': ['A', 'B']}}
+  folder = tmp_path / 'qasc'
+  folder.mkdir()
+  with tf.io.TFRecordWriter(f'{folder}/qasc-validation.tfrecord-00000-of-00001') as writer:
+    writer.write(features.serialize_example(features.encode_example(row)))
+  template = tfds.core.ShardedFileTemplate(
+      folder, dataset_name='qasc', split='validation', filetype_suffix='tfrecord')
+  tfds.folder_dataset.write_metadata(
+      data_dir=folder, features=features, split_infos=[tfds.core.SplitInfo('validation', [1], 0, template)])
+  assert TASKS['qasc'].examples(f'tfds:{folder}:validation') == [
+      Example('Question: What flies?\nAnswer:', ('stones', 'birds'), 1, f'tfds:{folder}:validation[0]')]

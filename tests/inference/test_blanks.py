@@ -1,0 +1,192 @@
+"""A GLM with random parameters, and one that has learned a task of words."""
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.config import ConfigError
+from plm_jax.evaluation.cloze import Cloze, classify
+from plm_jax.inference import blanks, generate
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.stack import StackConfig
+from plm_jax.objectives.glm import BlankInfilling
+from plm_jax.tokenizers import WordPiece
+from plm_jax.tokenizers.contract import BLANKS
+from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.training.learner import Trained
+
+PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnopqrstuvwxyz', 'very', 'good', 'bad', '.',
+          *BLANKS]
+TOKENIZER = WordPiece(PIECES)
+VOCAB = TOKENIZER.vocab
+CONFIG = DecoderConfig(
+    vocab=VOCAB.size + 3, block=tiny.block(norm_at='pre', norm_eps=1e-5, dropout=0.0, attention_dropout=0.0),
+    stack=StackConfig(2), max_length=40, types=40)
+PROMPTS = ['a b [MASK] c d e [sMASK] f.', 'g [MASK] h [MASK]', '[MASK] i j k l m n [MASK] o']
+
+
+@functools.cache
+def trained(seed=0) -> Trained:
+  heads = BlankInfilling().heads(CONFIG)
+  model = WithHeads(CONFIG.backbone(), heads)
+  ids = jnp.zeros((1, 4), jnp.int32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), dict.fromkeys(
+      ('tokens', 'segments', 'place', 'types', 'ranks', 'positions'), ids))['params']
+  return Trained('glm', CONFIG, heads, tiny.random_params(shapes, seed, std=0.3), TOKENIZER)
+
+
+@functools.cache
+def forward():
+  model = WithHeads(CONFIG.backbone(), trained().heads)
+  def logits(params, batch):
+    outputs: Any = model.apply({'params': params}, batch)
+    return outputs['lm']
+  return jax.jit(logits)
+
+
+def row(text, length=40):
+  """One row without padding in front: what the objective makes."""
+  laid = blanks.lay(text, VOCAB)
+  size = len(laid['tokens'])
+  return size, {name: jnp.array([x + [0] * (length - size)], jnp.int32) for name, x in laid.items()}
+
+
+def naively(text, most):
+  """Token by token by whole rows -> ids up to the end."""
+  written = []
+  place = text.filled[-1][0]
+  while len(written) < most:
+    size, batch = row(text._replace(filled=(*text.filled[:-1], (place, written))))
+    token = int(forward()(trained().params, batch)[0, size - 1, :VOCAB.size].argmax())
+    if token in (VOCAB.eop, VOCAB.pad):
+      break
+    written.append(token)
+  return written
+
+
+def test_a_row_is_the_objectives():
+  """Du et al. 2022, figure 2, with the shorter span first."""
+  text = blanks.Text([11, 12, 4, 14, 4], ((2, (13,)), (4, (15, 16))))
+  assert blanks.lay(text, VOCAB) == dict(
+      tokens=[11, 12, 4, 14, 4, VOCAB.sop, 13, VOCAB.sop, 15, 16], place=[0, 1, 2, 3, 4, 2, 2, 4, 4, 4],
+      types=[0, 0, 0, 0, 0, 1, 2, 1, 2, 3], segments=[1] * 10, ranks=[0, 0, 0, 0, 0, 1, 2, 3, 4, 5])
+
+
+def test_blanks_are_filled_as_whole_rows_would_have_it():
+  """Of ragged prompts, one blank after another, from the cache."""
+  most = 6
+  found = blanks.fill(trained(), PROMPTS, GenerationConfig(max_new=most))
+  assert [len(some) for some in found] == [2, 2, 2]
+  for prompt, some in zip(PROMPTS, found, strict=True):
+    text = blanks.Text(blanks.encode(trained(), prompt))
+    for place in [at for at, token in enumerate(text.ids) if token in blanks.masks(VOCAB)]:
+      written = naively(text._replace(filled=(*text.filled, (place, []))), most)
+      text = text._replace(filled=(*text.filled, (place, written)))
+    assert some == [TOKENIZER.decode(ids) for _, ids in text.filled]
+  assert sum(len(words.split()) for some in found for words in some) > 6
+
+
+def test_a_text_ends_in_part_a_unless_a_blank_ends_it():
+  assert blanks.encode(trained(), 'a [MASK] b')[-1] == VOCAB.pad
+  assert blanks.encode(trained(), 'a [gMASK]')[-1] == VOCAB.gmask
+
+
+def test_a_text_goes_on_in_a_blank():
+  """`generate` asks a GLM for what [gMASK] stands for."""
+  found = generate.generate(trained(), ['a b c', 'd', 'e f g h'], GenerationConfig(max_new=6))
+  text = blanks.continuation(trained(), 'a b c')
+  assert text.ids == [VOCAB.cls, *TOKENIZER.encode('a b c'), VOCAB.gmask]
+  assert [token for token in found[0][0].tokens if token not in (VOCAB.eop, VOCAB.pad)] == naively(text, 6)
+  assert blanks.continuation(trained(), 'a b c [gMASK]') == text
+
+
+def test_scores_are_sums_over_whole_rows():
+  asked = [('a [MASK] b', 'good'), ('a [MASK] b', 'very good'), ('c d e f [MASK]', 'bad')]
+  found = blanks.score(trained(), asked, rows=2)
+  for (prompt, words), got in zip(asked, found, strict=True):
+    ids, written = blanks.encode(trained(), prompt), TOKENIZER.encode(words)
+    size, batch = row(blanks.Text(ids, ((ids.index(VOCAB.mask), written),)))
+    logprobs = jax.nn.log_softmax(forward()(trained().params, batch)[0])
+    want = sum(logprobs[size - 1 - len(written) + k, token] for k, token in enumerate([*written, VOCAB.eop]))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_a_task_is_learned_as_a_cloze():
+  """Texts with a letter of the first half of the alphabet are very good, the others bad; new texts are told apart."""
+  cloze = Cloze('{text} . [MASK] .', ('very good', 'bad'))
+  draw = np.random.default_rng(0)
+  def examples(number):
+    labels = draw.integers(0, 2, number)
+    texts = [' '.join(chr(97 + 13 * label + letter) for letter in draw.integers(0, 13, 3)) for label in labels]
+    return [{'text': text} for text in texts], labels
+  texts, labels = examples(64)
+  laid = []
+  for example, label in zip(texts, labels, strict=True):
+    ids = blanks.encode(trained(), cloze.ask(example))
+    laid.append(blanks.lay(blanks.Text(ids, ((ids.index(VOCAB.mask), TOKENIZER.encode(cloze.words[label])),)), VOCAB))
+  batch = blanks.padded(laid, 16, VOCAB)
+  following = jnp.where(jnp.roll(batch['types'], -1, 1) > 1, jnp.roll(batch['tokens'], -1, 1), VOCAB.eop)
+  optimizer = optax.adam(1e-2)
+
+  @jax.jit
+  def learn(params):
+    def loss(params):
+      losses = optax.softmax_cross_entropy_with_integer_labels(forward()(params, batch), following)
+      return (losses * (batch['types'] > 0)).mean()
+    def step(carry, _):
+      params, state = carry
+      value, grads = jax.value_and_grad(loss)(params)
+      updates, state = optimizer.update(grads, state)
+      return (optax.apply_updates(params, updates), state), value
+    return jax.lax.scan(step, (params, optimizer.init(params)), None, 60)
+  (params, _), _ = learn(jax.tree.map(lambda x: x / 2, trained(1).params))
+  learned = dataclasses.replace(trained(), params=params)
+  texts, labels = examples(100)
+  probabilities = classify(learned, cloze, texts)
+  np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-6)
+  assert (probabilities.argmax(1) == labels).mean() >= 0.95
+  assert abs((classify(trained(), cloze, texts).argmax(1) == labels).mean() - 0.5) < 0.2
+  written = blanks.fill(learned, [cloze.ask(text) for text in texts[:8]], GenerationConfig(max_new=6))
+  assert {words for words, in written} == set(cloze.words)
+
+
+def test_what_cannot_be_filled():
+  with pytest.raises(ConfigError, match=r"there is no blank in 'a b'"):
+    blanks.fill(trained(), ['a b'])
+  with pytest.raises(ConfigError, match=r'rows of 43 tokens .* the model takes 40 tokens, and 39 in a blank'):
+    blanks.fill(trained(), ['a ' * 38 + '[MASK] b'], GenerationConfig(max_new=5))
+  with pytest.raises(ConfigError, match=r'blanks of up to 64 do not fit'):
+    blanks.fill(trained(), ['a [MASK] b'], GenerationConfig(max_new=64))
+  with pytest.raises(ConfigError, match='expected one blank'):
+    blanks.score(trained(), [('[MASK] and [MASK]', 'a')])
+  with pytest.raises(ConfigError, match=r"asks for 'text'; the example has \['words'\]"):
+    Cloze('{text} [MASK]', ('a', 'b')).ask({'words': 'a'})
+  with pytest.raises(CheckpointError, match=r'no <\|startofpiece\|> and no <\|endofpiece\|>'):
+    blanks.fill(dataclasses.replace(trained(), tokenizer=WordPiece(PIECES[:-4])), PROMPTS)
+  with pytest.raises(CheckpointError, match='no GLM: it continues texts, by `python -m plm_jax generate`'):
+    blanks.fill(dataclasses.replace(trained(), model=dataclasses.replace(CONFIG, types=0)), PROMPTS)
+  with pytest.raises(CheckpointError, match='no GLM: it has no language-modelling head'):
+    blanks.fill(dataclasses.replace(trained(), heads={}), PROMPTS)
+  with pytest.raises(ConfigError, match=r'there is no prompt: give a text with a \[MASK\] where something is to be'):
+    blanks.fill(trained(), [])
+  for ask in (blanks.fill, lambda model, texts: blanks.score(model, [(text, 'a') for text in texts])):
+    with pytest.raises(ConfigError, match='is not UTF-8 text, at character 7'):
+      ask(trained(), ['a [MASK] b', '[MASK] \udc80'])
+
+
+def test_examples_of_a_report(monkeypatch):
+  """What does not fit is left out."""
+  monkeypatch.setattr(blanks, 'heldout_blanks', lambda *_: [('a [MASK] c', 'b'), ('a ' * 30 + '[MASK]', 'b')])
+  found = blanks.examples(trained(), ['d [MASK]'], folder=None)
+  assert [(card.prompt, card.truth) for card in found] == [('d [MASK]', None), ('a [MASK] c', 'b')]
+  (words, probability), = found[1].candidates
+  assert words == blanks.fill(trained(), ['d [MASK]', 'a [MASK] c'], GenerationConfig(max_new=8))[1][0]
+  np.testing.assert_allclose(probability, np.exp(blanks.score(trained(), [('a [MASK] c', words)])[0]), rtol=1e-5)

@@ -1,0 +1,187 @@
+"""Text in, text out: prompts of any lengths, stop sequences, streaming, and what cannot be."""
+import dataclasses
+import io
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.cli import commands as command
+from plm_jax.config import ConfigError
+from plm_jax.inference import generate
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.layers.heads import NextTokens
+from plm_jax.layers.stack import StackConfig
+from plm_jax.tokenizers.byte_bpe import train_byte_bpe
+from plm_jax.training import learner
+from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.training.learner import Trained
+
+DRAWN = GenerationConfig(24, temperature=1.0)
+PROMPTS = ['An array of numbers', 'né à 北京', '']
+
+
+@pytest.fixture(scope='module')
+def tokenizer():
+  # Hardly any merges: most tokens are single bytes, and characters beyond ASCII are several.
+  return train_byte_bpe(['An array of numbers, né à 北京.', 'Another array of arrays.'] * 4, 280)
+
+
+@pytest.fixture(scope='module')
+def trained(tokenizer):
+  config = DecoderConfig(
+      tokenizer.vocab.size + 7, tiny.block(norm_at='pre', kv_heads=2), StackConfig(2), max_length=64)
+  zeros = {name: jnp.zeros((1, 4), jnp.int32) for name in ('tokens', 'segments')}
+  shapes = jax.eval_shape(config.backbone().init, jax.random.key(0), zeros)['params']
+  params = {'backbone': jax.device_get(tiny.random_params(shapes))}
+  return Trained('gpt2', config, {'lm': NextTokens(config.block, config.vocab)}, params, tokenizer)
+
+
+@pytest.fixture(scope='module')
+def drawn(trained):
+  return [row for row, in generate.generate(trained, PROMPTS, DRAWN, seed=1)]
+
+
+def test_texts_are_their_tokens(trained, drawn, tokenizer):
+  for row in drawn:
+    assert 0 < len(row.tokens) <= 24 and max(row.tokens) < tokenizer.vocab.size
+    assert row.ended == ('end' if row.tokens[-1] == tokenizer.vocab.eos else 'length')
+    assert row.text.encode(errors='replace')
+  assert len({row.tokens for row in drawn}) == 3
+  assert any(len(row.text.encode()) > len(row.text) for row in drawn)
+
+
+def test_streams_the_same_text_and_no_half_characters(trained, drawn):
+  pieces = list(generate.stream(trained, PROMPTS, DRAWN, seed=1))
+  assert len(pieces) == max(len(row.tokens) for row in drawn)
+  for i, row in enumerate(drawn):
+    assert ''.join(piece[i].text for piece in pieces) == row.text
+    assert pieces[-1][i].ended == row.ended
+    # What is no character in the end was held back until something followed it, not given in parts.
+    before = ''
+    for piece in pieces:
+      before += piece[i].text
+      assert row.text.startswith(before)
+
+
+def test_a_text_ends_before_the_stop_sequence(trained, drawn):
+  stop = drawn[0].text[3:6]
+  config = dataclasses.replace(DRAWN, stop=(stop, 'never said'))
+  stopped = [row for row, in generate.generate(trained, PROMPTS, config, seed=1)]
+  assert stopped[0].ended == 'stop' and stopped[0].text == drawn[0].text[:drawn[0].text.index(stop)]
+  for own, other in zip(stopped[1:], drawn[1:], strict=True):
+    assert own == other if stop not in other.text else own.text == other.text[:other.text.index(stop)]
+  *_, last = pieces = list(generate.stream(trained, PROMPTS, config, seed=1))
+  assert ''.join(piece[0].text for piece in pieces) == stopped[0].text and last[0].ended == 'stop'
+
+
+@pytest.mark.parametrize(('text', 'stops', 'expected'), [
+    ('ab', (), 'ab'), ('ab\ufffd', (), 'ab'), ('a\ufffdb', (), 'a\ufffdb'), ('ab', ('bc',), 'a'),
+    ('ab\n', ('\n\n', 'b\nc'), 'a'), ('abc', ('xa',), 'abc'), ('', ('x',), '')])
+def test_what_may_yet_change_is_held_back(text, stops, expected):
+  assert generate.settled(text, stops) == expected
+
+
+def test_characters_of_several_tokens(tokenizer):
+  ids = tokenizer.encode('北京')
+  texts = [generate.read(tokenizer, [], ids[:k], GenerationConfig(), going=True).text for k in range(len(ids) + 1)]
+  assert texts[-1] == '北京' and len(ids) > 2
+  assert [generate.settled(text, ()) for text in texts][-2] in ('', '北')
+
+
+def test_beams_come_best_first(trained):
+  config = GenerationConfig(8, beams=3, number=3, stop=('e',))
+  for found in generate.generate(trained, PROMPTS, config):
+    scores = [row.score for row in found]
+    assert scores == sorted(scores, reverse=True) and len({row.tokens for row in found}) == 3
+    assert all('e' not in row.text for row in found)
+  with pytest.raises(ConfigError, match='streamed'):
+    next(generate.stream(trained, PROMPTS, config))
+
+
+def test_a_prompt_begins_with_the_start_token(tokenizer):
+  vocab = tokenizer.vocab
+  assert generate.encode(tokenizer, 'An', start=True) == [vocab.bos, *tokenizer.encode('An')]
+  assert generate.encode(tokenizer, 'An', start=False) == tokenizer.encode('An')
+  assert generate.encode(tokenizer, '', start=False) == [vocab.bos]
+
+
+def test_what_cannot_be(trained, tokenizer):
+  with pytest.raises(ConfigError, match='has 61 tokens, and 4 are to follow: the model takes 64'):
+    generate.generate(trained, ['An', 'x' * 60], GenerationConfig(4))
+  with pytest.raises(CheckpointError, match='language-modelling head'):
+    generate.generate(dataclasses.replace(trained, heads={}), ['An'])
+  with pytest.raises(CheckpointError, match='no tokenizer'):
+    generate.generate(dataclasses.replace(trained, tokenizer=None), ['An'])
+  nothing = dataclasses.replace(tokenizer.vocab, bos=-1, eos=-1, cls=-1, sep=-1)
+  class Bare:
+    vocab, encode = nothing, tokenizer.encode
+  assert generate.encode(Bare(), 'An', start=True) == tokenizer.encode('An')
+  with pytest.raises(ConfigError, match='the prompt is empty'):
+    generate.encode(Bare(), '', start=True)
+
+
+def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, monkeypatch):
+  """Windows begin anywhere: here behind 'An', and in 'numbers,'."""
+  text = tokenizer.encode('An array of numbers, né à 北京. Another array of arrays.')
+  class Windows:
+    def __init__(self, *args): ...
+    def __len__(self):
+      return 2
+    def read(self, places):
+      tokens = np.array([text[begin:begin + 21] for begin in (1, 5)])
+      return {'tokens': tokens, 'segments': np.ones_like(tokens)}
+  monkeypatch.setattr(generate, 'Windows', Windows)
+  found = generate.heldout_beginnings(trained, 'records', 10, 11, 2)
+  assert [(prompt.strip(), truth) for prompt, truth in found] == [
+      ('array of numbers, né à', ' 北京. Another array'), ('né à 北京.', ' Another array of arrays.')]
+  # No word starts; the only one that does is the first; the last within three tokens of the first.
+  assert [generate.divided(np.array(starts, bool), 3) for starts in ([0, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1])] == [
+      (0, 0), (0, 0), (1, 4)]
+
+
+def test_all_of_a_text_fits(trained):
+  (row,), = generate.generate(trained, ['x' * 59], GenerationConfig(4, min_new=4))
+  assert len(row.tokens) == 4 and np.isfinite(row.tokens).all()
+
+
+@pytest.fixture
+def shell(trained, monkeypatch, capsys):
+  """Arguments of python -m plm_jax generate -> (what it prints, what it says beside it or as an error)."""
+  monkeypatch.setattr(learner, 'load', lambda folder: trained)
+
+  def run(*args, given=''):
+    monkeypatch.setattr(sys, 'argv', ['plm_jax', 'generate', 'folder', *args])
+    monkeypatch.setattr(sys, 'stdin', io.StringIO(given))
+    try:
+      command.main()
+    except SystemExit as error:
+      return '', str(error)
+    return capsys.readouterr()
+  return run
+
+
+def test_command(shell, trained, tmp_path):
+  config = GenerationConfig(6)
+  texts = [prompt + found.text for prompt, (found,) in zip(
+      ['An', 'x'], generate.generate(trained, ['An', 'x'], config), strict=True)]
+  (tmp_path / 'prompts').write_text('An\nx\n')
+  expected = ''.join(f'{text}\n\n' for text in texts)
+  assert shell('An', 'x', '--max-new=6')[0] == expected
+  assert shell(f'--file={tmp_path / "prompts"}', '--max-new=6')[0] == expected
+  assert shell('--file=-', '--max-new=6', given='An\nx')[0] == expected
+  (alone,), = generate.generate(trained, ['An'], config)
+  assert shell('An', '--max-new=6', '--stream') == (f'An{alone.text}\n', '')
+  assert 'no stop sequence came in 2 of 2' in shell('An', 'x', '--max-new=6', '--stop', 'never said')[1]
+  assert 'no stop sequence came in 1 of 1' in shell('An', '--max-new=6', '--stream', '--stop', 'never said')[1]
+
+
+def test_command_says_what_is_wrong(shell):
+  assert 'there is no prompt' in shell()[1]
+  assert 'prints one text' in shell('An', 'x', '--stream')[1]
+  assert 'is for drawing by lot: give' in shell('An', '--top-k=3')[1]
+  assert 'the model takes 64' in shell('An', '--max-new=64')[1]

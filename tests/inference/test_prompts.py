@@ -1,0 +1,154 @@
+"""What people give a model to read: anything at all ends in an answer or in one line that says what is wrong."""
+import dataclasses
+import json
+import random
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.config import ConfigError
+from plm_jax.errors import Expected
+from plm_jax.evaluation import few_shot, perplexity, text_to_text
+from plm_jax.evaluation.cloze import Cloze
+from plm_jax.evaluation.few_shot import TASKS
+from plm_jax.evaluation.scoring import Scorer
+from plm_jax.inference import engine, fill_mask, generate
+from plm_jax.inference.prompts import filled
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.layers.heads import NextTokens
+from plm_jax.layers.stack import StackConfig
+from plm_jax.tokenizers import WordPiece, train_byte_bpe
+from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.training.learner import Trained
+
+TOKENIZER = train_byte_bpe(['the cat sat on the mat'] * 3, 270)
+SIZE = TOKENIZER.vocab.size
+
+
+def decoder() -> Trained:
+  config = DecoderConfig(SIZE, tiny.block(norm_at='pre'), StackConfig(1), max_length=32)
+  zeros = {name: jnp.zeros((1, 4), jnp.int32) for name in ('tokens', 'segments')}
+  shapes = jax.eval_shape(config.backbone().init, jax.random.key(0), zeros)['params']
+  return Trained('gpt2', config, {'lm': NextTokens(config.block, SIZE)}, {'backbone': tiny.random_params(shapes)},
+                 TOKENIZER)
+
+
+def encoder() -> Trained:
+  pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
+  return Trained('bert', tiny.config(), {'mlm': None}, {}, WordPiece(pieces))  # pyright: ignore
+
+
+def uniform() -> Scorer:
+  return Scorer(lambda params, batch: jnp.zeros((*batch['positions'].shape, SIZE)), None, TOKENIZER, 32)
+
+
+def odd_text(draw: random.Random) -> str:
+  """Letters, braces, marks of formats, blanks, half of a surrogate pair, characters of four bytes."""
+  parts = ['cat', ' ', '{', '}', '{question}', '{0}', '[', ']', '!r', ':>9', '.', '[MASK]', '\ud800', '😀', '\u200b']
+  return ''.join(draw.choices(parts, k=draw.choice([0, 1, 2, 4, 60])))
+
+
+def messages(ask, number: int) -> list[str]:
+  """What is said in `number` calls, '' where nothing is refused; anything else than a refusal is raised."""
+  found = []
+  for turn in range(number):
+    try:
+      ask(turn)
+      found.append('')
+    except Expected as error:
+      found.append(str(error).encode().decode())
+  return found
+
+
+def odd_value(draw: random.Random):
+  return draw.choice([odd_text(draw), None, True, -1, 10 ** 40, 0.5, [], [odd_text(draw)], {}, {'text': ['a', 'b']},
+                      ['a', 'b'], {'text': 'a', 'label': 3}, {'text': ['a', 'b'], 'label': 5}, 0, 1, 'A'])
+
+
+def test_templates_by_hand():
+  assert filled('{a} and {{b}} {a-b}{c}', {'a': 1, 'a-b': 'x', 'c': [2]}) == '1 and {b} x[2]'
+  for template, message in (('{a', "expected '}'"), ('a}', "Single '}'"), ('{}', "'{}' is not the name"), (
+      '{a:>999999999}', "'{a:>999999999}' is not the name"), ('{a!r}', "'{a!r}' is not"), ('{a.b}', "'{a.b}' is not")):
+    with pytest.raises(ConfigError, match=f'cannot be filled: .*{re.escape(message)}'):
+      filled(template, {'a': 1})
+  with pytest.raises(KeyError):
+    filled('{b}', {'a': 1})
+
+
+def test_no_template_and_no_row_is_a_traceback(tmp_path):
+  draw = random.Random(5)
+  good = {'question': 'a b', 'passage': 'c d', 'text': 'e f', 'choices': ['a', 'b'], 'label': 1, 'title': 'g'}
+  def ask(turn):
+    row = {name: value if draw.random() < 0.7 else odd_value(draw) for name, value in good.items()}
+    (tmp_path / 'rows.jsonl').write_text(json.dumps(row) + '\n')
+    task = TASKS[draw.choice(['multiple-choice', 'yes-no', 'cloze', 'qasc'])]
+    if turn % 3 == 0:
+      task = dataclasses.replace(task, template=odd_text(draw))
+    examples = task.examples(str(tmp_path / 'rows.jsonl'))
+    task.prompt(examples[0], examples)
+    if turn % 3 == 1:
+      Cloze(odd_text(draw), ('a', 'b')).ask(row)
+  found = messages(ask, 400)
+  assert 50 < found.count('') < 350 and not any('\n' in message for message in found)
+
+
+def test_no_prompt_is_a_traceback():
+  draw, writes, fills = random.Random(6), decoder(), encoder()
+  def ask(turn):
+    prompts = [odd_text(draw) for _ in range(draw.choice([0, 1, 1, 2]))]
+    if turn % 3 == 0:
+      generate.prepare(writes, prompts, GenerationConfig(4))
+    elif turn % 3 == 1:
+      fill_mask.check(prompts)
+      for prompt in prompts:
+        fill_mask.encode(fills.model, fills.tokenizer, prompt)
+    else:
+      uniform().encode([(prompt, odd_text(draw)) for prompt in prompts])
+  found = messages(ask, 300)
+  assert 50 < found.count('') < 250 and not any('\n' in message for message in found)
+
+
+def test_prompts_by_hand():
+  model = decoder()
+  for prompts, message in (([], 'there is no prompt'), (['a', 'b\udc80'], 'is not UTF-8 text, at character 1')):
+    with pytest.raises(ConfigError, match=message):
+      generate.generate(model, prompts)
+    with pytest.raises(ConfigError, match=message):
+      fill_mask.fill(encoder(), prompts)
+  with pytest.raises(ConfigError, match='forced_first and forced_last are ids below 270, got 270 and -1'):
+    generate.generate(model, ['a'], GenerationConfig(4, forced_first=270))
+  with pytest.raises(ConfigError, match='top is 1 or more, got 0'):
+    fill_mask.fill(encoder(), ['a [MASK]'], 0)
+  with pytest.raises(CheckpointError, match=r'no masked language model head: .*; `python -m plm_jax generate` has it'):
+    fill_mask.fill(model, ['a [MASK]'])
+  with pytest.raises(CheckpointError, match=r'the tokenizer has no \[MASK\] and no \[CLS\]'):
+    fill_mask.fill(dataclasses.replace(encoder(), tokenizer=train_byte_bpe(['a'], 270, layout='gpt2')), ['a'])
+
+
+def test_no_spaces_between_a_blank_and_chinese():
+  assert fill_mask.BESIDE_CHINESE.sub('', '喜 [MASK] 这。 [MASK] a [MASK] 书') == '喜[MASK]这。[MASK] a [MASK]书'
+
+
+def test_seeds():
+  np.testing.assert_array_equal(jax.random.key_data(jax.jit(jax.random.key)(engine.seed_of(7))),
+                                jax.random.key_data(jax.random.key(7)))
+  assert engine.seed_of(2 ** 32 - 1) == 2 ** 32 - 1
+  for seed in (-1, 2 ** 32, 10 ** 50):
+    with pytest.raises(ConfigError, match='a seed is from 0 to 4294967295, got'):
+      engine.seed_of(seed)
+
+
+def test_numbers_that_cannot_be(tmp_path):
+  (tmp_path / 'a.jsonl').write_text('{"question": "a", "choices": ["b", "c"], "label": 0}\n')
+  examples = TASKS['multiple-choice'].examples(str(tmp_path / 'a.jsonl'))
+  for ask in (lambda: few_shot.evaluate(TASKS['piqa'], uniform(), examples, shots=-1),
+              lambda: few_shot.evaluate(TASKS['piqa'], uniform(), [], 0), lambda: few_shot.subset(examples, -1, 0),
+              lambda: perplexity.perplexity(uniform(), ['\ud800 a']), lambda: uniform().score([]),
+              lambda: text_to_text.evaluate(decoder(), 'task:sst2:a.tsv', batch=0)):
+    with pytest.raises(ConfigError):
+      ask()

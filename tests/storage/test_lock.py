@@ -1,0 +1,210 @@
+"""One process a folder: threads, processes, killed holders, holders on other machines and with other clocks."""
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from plm_jax import storage
+from plm_jax.storage import lock
+from plm_jax.storage.lock import Claim, Lock, LockError
+
+# Holds a folder and says so; waits for it if need be; ends with its standard input.
+HOLDER = """
+import sys
+from plm_jax.storage.lock import Lock
+with Lock(sys.argv[1], 'a run', wait=True):
+  print('holds', flush=True)
+  sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch):
+  """A minute takes half a second."""
+  uniform = random.uniform
+  monkeypatch.setattr(lock, 'RENEWED', 0.1)
+  monkeypatch.setattr(lock, 'EXPIRES', 0.5)
+  monkeypatch.setattr(lock.random, 'uniform', lambda low, high: uniform(low, high) / 10)
+
+
+def start(folder: pathlib.Path) -> subprocess.Popen:
+  return subprocess.Popen(
+      [sys.executable, '-c', HOLDER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def claim_elsewhere(folder: pathlib.Path, **changes) -> pathlib.Path:
+  """A claim of another machine, as its process would write it."""
+  claim = Claim('a run', 'elsewhere', 'boot', 7, '1', 'noon', time.time(), holds=True)
+  path = folder / '.lock' / '0123.json'
+  storage.write_json(path, dataclasses.asdict(dataclasses.replace(claim, **changes)))
+  return path
+
+
+def holds(folder: pathlib.Path) -> bool:
+  try:
+    with Lock(folder, 'another'):
+      return True
+  except LockError:
+    return False
+
+
+def test_the_second_is_told_who_holds_the_folder(tmp_path):
+  threads = threading.active_count()
+  with Lock(tmp_path / 'new', 'a run'):
+    with pytest.raises(LockError) as error:
+      Lock(tmp_path / 'new', 'a run').acquire()
+    assert f'{tmp_path / "new"} is in use by a run (process {os.getpid()} on ' in str(error.value)
+    assert str(error.value).endswith('wait for it, stop it, or give another folder')
+    assert holds(tmp_path)  # of another folder that is not said
+  assert holds(tmp_path / 'new')
+  assert list((tmp_path / 'new').iterdir()) == [] and threading.active_count() == threads
+
+
+def test_an_error_inside_gives_the_folder_free(tmp_path):
+  with pytest.raises(KeyError), Lock(tmp_path, 'a run'):
+    raise KeyError('inside')
+  assert holds(tmp_path)
+
+
+def test_many_threads_take_turns(tmp_path):
+  inside, most, turns = 0, 0, []
+  def work(number):
+    nonlocal inside, most
+    with Lock(tmp_path, 'a turn', wait=True):
+      inside += 1
+      most = max(most, inside)
+      time.sleep(0.01)
+      turns.append(number)
+      inside -= 1
+  threads = [threading.Thread(target=work, args=[number]) for number in range(12)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(60)
+  assert sorted(turns) == list(range(12)) and most == 1 and not (tmp_path / '.lock').exists()
+
+
+def test_of_many_that_will_not_wait_one_has_it(tmp_path):
+  """However they meet: never two, and none waits for ever."""
+  for _ in range(5):
+    got, barrier, done = [], threading.Barrier(6), threading.Barrier(6)
+    def work(got=got, barrier=barrier, done=done):
+      claim = Lock(tmp_path, 'a turn')
+      barrier.wait()
+      try:
+        claim.acquire()
+        got.append(claim)
+      except LockError:
+        pass
+      done.wait(30)
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join(60)
+    assert len(got) == 1
+    got[0].release()
+
+
+def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, capfd):
+  first = start(tmp_path)
+  assert first.stdout.readline() == 'holds\n'
+  second = start(tmp_path)
+  assert 'is in use by a run (process' in second.stdout.readline()
+  with pytest.raises(LockError, match=f'process {first.pid} on '):
+    Lock(tmp_path, 'a run').acquire()
+  first.kill()  # and nobody asks how it ended, so that it stays a zombie
+  assert second.stdout.readline() == 'holds\n'
+  second.communicate('')
+  assert second.returncode == 0 and holds(tmp_path)
+  first.communicate()
+
+
+def test_a_number_that_another_process_has_by_now_is_nobody(tmp_path):
+  host, machine = lock.here()
+  claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started='1')
+  assert holds(tmp_path)
+  claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started=lock.started(os.getpid()))
+  assert not holds(tmp_path)
+
+
+def test_who_died_on_another_machine_is_waited_for_and_then_gone(tmp_path, capsys):
+  claim_elsewhere(tmp_path)
+  began = time.monotonic()
+  assert holds(tmp_path) and 0.5 <= time.monotonic() - began < 5
+  assert 'in use by a run (process 7 on elsewhere, since noon): waiting for it' in capsys.readouterr().out
+  claim_elsewhere(tmp_path, renewed=time.time() - 2 * lock.LONG_AGO)
+  began = time.monotonic()
+  assert holds(tmp_path) and time.monotonic() - began < 0.5
+
+
+@pytest.mark.parametrize('skew', [0, -7200, 7200])
+def test_who_lives_on_another_machine_keeps_the_folder_whatever_its_clock_says(tmp_path, skew):
+  path, ended = claim_elsewhere(tmp_path, renewed=time.time() + skew), threading.Event()
+  def renew():
+    while not ended.wait(0.1):
+      claim_elsewhere(tmp_path, renewed=time.time() + skew)
+  thread = threading.Thread(target=renew)
+  thread.start()
+  waiting = Lock(tmp_path, 'another', wait=True)
+  waiter = threading.Thread(target=waiting.acquire)
+  waiter.start()
+  with pytest.raises(LockError, match='process 7 on elsewhere'):
+    Lock(tmp_path, 'another').acquire()
+  time.sleep(1)
+  assert waiter.is_alive() and path.exists()
+  ended.set()
+  thread.join()
+  waiter.join(20)  # it has died
+  assert json.loads(waiting.path.read_text())['holds'] and not path.exists()
+  waiting.release()
+
+
+def test_who_wants_it_elsewhere_and_died_before_it_had_it_is_no_holder(tmp_path):
+  claim_elsewhere(tmp_path, holds=False)
+  assert holds(tmp_path)
+
+
+def test_a_holder_that_stood_still_learns_that_the_folder_was_taken(tmp_path):
+  with Lock(tmp_path, 'a run') as held:
+    held.check()
+    held.path.unlink()
+    claim_elsewhere(tmp_path)
+    held.renewer.join(10)
+    with pytest.raises(LockError, match=r'was taken over by a run \(process 7 on elsewhere, since noon\)'):
+      held.check()
+  assert [path.name for path in (tmp_path / '.lock').iterdir()] == ['0123.json']
+
+
+def test_a_claim_is_renewed_while_it_is_held(tmp_path):
+  with Lock(tmp_path, 'a run') as held:
+    before = json.loads(held.path.read_text())['renewed']
+    deadline = time.monotonic() + 10
+    while json.loads(held.path.read_text())['renewed'] == before and time.monotonic() < deadline:
+      time.sleep(0.02)
+    assert json.loads(held.path.read_text())['renewed'] > before
+
+
+@pytest.mark.parametrize('said', ['{}', '{"what": 3, "host": [], "later": 1}'])
+def test_claims_of_another_form_are_understood_as_far_as_possible(tmp_path, said):
+  storage.write(tmp_path / '.lock' / 'odd.json', said)
+  assert holds(tmp_path)
+
+
+def test_what_is_no_claim_is_named(tmp_path):
+  storage.write(tmp_path / '.lock' / 'odd.json', 'nothing of ours')
+  with pytest.raises(storage.StorageError, match=r'odd\.json cannot be read as JSON'):
+    Lock(tmp_path, 'a run').acquire()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(storage.StorageError, match='file'):
+    Lock(tmp_path / 'file' / 'run', 'a run').acquire()

@@ -1,0 +1,181 @@
+"""Files on a disk; what a bucket does is in test_bucket.py."""
+import errno
+import json
+import os
+import pathlib
+import threading
+
+import pytest
+
+from plm_jax import config, environment, storage
+from plm_jax.errors import Expected, shown
+from plm_jax.storage import SpaceError, StorageError
+
+
+class TextError(Expected):
+  """Of whoever reads."""
+
+
+@pytest.mark.parametrize(('given', 'meant'), [
+    ('~/runs', os.path.expanduser('~/runs')), ('gs://bucket/a/', 'gs://bucket/a'), ('/gs/bucket/a', 'gs://bucket/a'),
+    ('gs://my.bucket_1/a', 'gs://my.bucket_1/a'), ('a/~/b', 'a/~/b'), (pathlib.Path('a'), 'a')])
+def test_paths(given, meant):
+  assert os.fspath(storage.path_of(given)) == meant
+
+
+@pytest.mark.parametrize('given', ['s3://bucket/a', 'gs:///a', 'gs://', 'http://host/a', 'a\0b', '~nobody-at-all/a'])
+def test_what_is_no_path_is_named(given):
+  with pytest.raises(StorageError) as error:
+    storage.path_of(given)
+  assert given.replace('\0', '\\x00') in str(error.value)
+
+
+def test_the_cache_is_a_local_folder(monkeypatch):
+  monkeypatch.setenv('PLM_JAX_CACHE', '~/elsewhere')
+  assert storage.cache_folder() == pathlib.Path('~/elsewhere').expanduser()
+  monkeypatch.setenv('PLM_JAX_CACHE', 'gs://bucket/cache')
+  with pytest.raises(StorageError, match='gs://bucket/cache is a bucket: the cache has to be a local folder'):
+    storage.cache_folder()
+  monkeypatch.delenv('PLM_JAX_CACHE')
+  assert storage.cache_folder() == pathlib.Path('~/.cache/plm_jax').expanduser()
+
+
+def test_a_runs_folder_may_begin_with_the_users(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  from experiments import bert_base
+  from plm_jax.cli.run import parse
+  assert parse(bert_base.recipe, ['--output=~/x']).folder == f'{tmp_path}/x'
+  assert config.Experiment.folder.fget(parse(bert_base.recipe, ['--scale=test'])) == 'runs/bert_base-test'
+
+
+def test_reading(tmp_path):
+  (tmp_path / 'a').write_text('content')
+  assert storage.read_bytes(tmp_path / 'a') == b'content' and storage.read_text(tmp_path / 'a', 7) == 'content'
+
+
+@pytest.mark.parametrize(('name', 'message'), [
+    ('nix', 'nix is not there'), ('folder', 'folder is a folder, expected a file'), ('pipe', 'is no ordinary file'),
+    ('large', 'large has 100 bytes, expected 99 at most: is this the right file?'), ('file/below', 'Not a directory'),
+    ('latin', 'latin is not UTF-8 text: invalid continuation byte at byte 2')])
+def test_what_cannot_be_read_is_named(tmp_path, name, message):
+  (tmp_path / 'folder').mkdir()
+  os.mkfifo(tmp_path / 'pipe')
+  (tmp_path / 'large').write_bytes(bytes(100))
+  (tmp_path / 'file').write_bytes(b'')
+  (tmp_path / 'latin').write_bytes('naïve'.encode('latin-1'))
+  with pytest.raises(TextError) as error:
+    storage.read_text(tmp_path / name, 99, TextError)
+  assert message in str(error.value) and str(tmp_path) in str(error.value) and '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(('text', 'kind', 'message'), [
+    ('{"a": ', dict, 'cannot be read as JSON: Expecting value'), ('', dict, 'cannot be read as JSON'),
+    ('[1]', dict, 'holds a list, expected an object'),
+    ('null', (dict, list), 'holds null, expected an object or a list'),
+    ('9' * 5000, int, 'a number of 5,000 digits'), ('[' * 200 + ']' * 200, list, 'too deep'),
+    ('[' * 100_000 + ']' * 100_000, list, 'too deep'), ('{"a":' * 150 + '1' + '}' * 150, dict, 'too deep')])
+def test_json_that_cannot_be_used_is_named(text, kind, message):
+  with pytest.raises(TextError, match='here') as error:
+    storage.parse_json(text, 'here', kind, TextError)
+  assert message in str(error.value)
+
+
+def test_json(tmp_path):
+  storage.write_json(tmp_path / 'new' / 'a.json', {'ä': [1, 2.5, None]})
+  assert storage.read_json(tmp_path / 'new' / 'a.json') == {'ä': [1, 2.5, None]}
+  assert 'ä' in (tmp_path / 'new' / 'a.json').read_text()
+  assert storage.parse_json('[' * 99 + ']' * 99, 'here', list) and storage.parse_json('9' * 100, 'here', int)
+
+
+def test_an_error_inside_leaves_what_was_there(tmp_path):
+  storage.write(tmp_path / 'a', 'before')
+  def half():
+    yield b'half'
+    raise KeyError('inside')
+  with pytest.raises(KeyError), storage.drafted(tmp_path / 'a') as file:
+    file.writelines(half())
+  assert (tmp_path / 'a').read_text() == 'before' and os.listdir(tmp_path) == ['a']
+
+
+@pytest.mark.parametrize(('number', 'kind'), [
+    (errno.ENOSPC, SpaceError), (errno.EDQUOT, SpaceError), (errno.EROFS, TextError), (errno.EIO, TextError)])
+def test_what_a_disk_refuses_is_one_line(tmp_path, monkeypatch, number, kind):
+  storage.write(tmp_path / 'a', 'before')
+  def fail(descriptor):
+    raise OSError(number, os.strerror(number))
+  monkeypatch.setattr(os, 'fsync', fail)
+  with pytest.raises(kind) as error:
+    storage.write(tmp_path / 'a', 'after', TextError)
+  assert str(tmp_path / 'a') in str(error.value) and os.strerror(number) in str(error.value)
+  assert (tmp_path / 'a').read_text() == 'before' and os.listdir(tmp_path) == ['a']
+
+
+def test_who_writes_at_the_same_time_leaves_one_of_the_wholes(tmp_path):
+  contents = [str(number) * 200_000 for number in range(6)]
+  def work(content):
+    for _ in range(5):
+      storage.write(tmp_path / 'a', content)
+      assert storage.read_text(tmp_path / 'a') in contents
+  threads = [threading.Thread(target=work, args=[content]) for content in contents]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert (tmp_path / 'a').read_text() in contents and os.listdir(tmp_path) == ['a']
+
+
+def test_files_are_readable_as_the_user_has_set(tmp_path):
+  before = os.umask(0o022)
+  try:
+    storage.write(tmp_path / 'a', '')
+  finally:
+    os.umask(before)
+  assert (tmp_path / 'a').stat().st_mode & 0o777 == 0o644
+
+
+def test_appending(tmp_path):
+  for number in range(3):
+    storage.append(tmp_path / 'new' / 'a.jsonl', json.dumps({'ä': number}, ensure_ascii=False) + '\n')
+  assert (tmp_path / 'new' / 'a.jsonl').read_bytes().decode() == '{"ä": 0}\n{"ä": 1}\n{"ä": 2}\n'
+
+
+def test_lines_with_a_limit_and_ranges(tmp_path):
+  (tmp_path / 'a').write_bytes(b'first\r\nsecond')
+  with storage.open_text(tmp_path / 'a') as file:
+    assert [file.readline(3), file.readline(), file.tell(), file.readline(100)] == [b'fir', b'st\r\n', 7, b'second']
+  assert storage.read_range(tmp_path / 'a', 2, 5) == b'rst' and storage.read_range(tmp_path / 'a', 13, 13) == b''
+  with pytest.raises(TextError, match='a ends at byte 13, expected 20 at least'):
+    storage.read_range(tmp_path / 'a', 2, 20, TextError)
+
+
+def test_drafts_of_the_killed_are_removed_and_nothing_else(tmp_path):
+  for name in ('.a.json.0123.tmp', 'kept.tmp', '.kept'):
+    (tmp_path / name).write_text('')
+  storage.remove_drafts(tmp_path)
+  assert sorted(os.listdir(tmp_path)) == ['.kept', 'kept.tmp']
+  storage.remove_drafts(tmp_path / 'nix')
+
+
+def test_room_is_that_of_the_disk_where_a_folder_will_be(tmp_path):
+  assert storage.free_bytes(tmp_path / 'not' / 'yet') == pytest.approx(storage.free_bytes(tmp_path), rel=0.1)
+  assert storage.free_bytes('gs://bucket/a') is None
+
+
+def test_errors_of_code_are_not_explained_away():
+  with pytest.raises(ZeroDivisionError), storage.explained('a', 'read'):
+    print(1 // 0)
+  with pytest.raises(ValueError, match='of our own'), storage.explained('a', 'read'):
+    raise ValueError('of our own')
+
+
+def test_a_command_ends_with_one_line():
+  with pytest.raises(SystemExit) as ended, shown():
+    storage.read_bytes('/nix')
+  assert ended.value.code == 'error: /nix is not there'
+
+
+def test_settings_are_kept_where_the_user_has_some(monkeypatch):
+  monkeypatch.setenv('GCS_READ_CACHE_BLOCK_SIZE_MB', '16')
+  monkeypatch.delenv('GCS_APPEND_MODE')
+  environment.settle()
+  assert os.environ['GCS_READ_CACHE_BLOCK_SIZE_MB'] == '16' and os.environ['GCS_APPEND_MODE'] == 'compose'
