@@ -334,7 +334,7 @@ def built(value: Any, where: str, path: str) -> Any:
   if not isinstance(value.get('is'), str):
     raise ConfigError(f'{place} is without a class: {checked.shortened(value)}')
   saved, _, name = value['is'].partition(':')
-  module = MOVED[saved] if saved in MOVED else saved
+  module = str(MOVED.get(saved, saved))
   called = checked.shortened(value['is'])[1:-1]
   if not module.startswith('plm_jax.'):
     raise ConfigError(f'{place} names the class {called}, which is not one of plm_jax')
