@@ -29,6 +29,11 @@ class MaskedLM(Objective):
   """what is masked as a whole: tokens, or words (whole-word masking)"""
   lengths: tuple[float, ...] = (1.0,)
   """probabilities of masking 1, 2, ... consecutive units together; ALBERT's n-grams: 6/11 3/11 2/11"""
+  choice: Literal['distinct', 'repeated', 'everywhere', 'windows'] = 'distinct'
+  """how the share is reached: by other tokens each time, none of them special (BERT, ALBERT); by tokens drawn again and
+  again, which count as often as they come (ELECTRA as released); by other tokens each time, special ones too, and a
+  number that is rounded up or down at random (RoBERTa: fairseq, data/mask_tokens_dataset.py); or by one span in each of
+  successive windows of as many units as one is chosen of, from the left (DeBERTa as released)"""
   mask_share: float = 0.8
   """share of predicted tokens that become [MASK]"""
   random_share: float = 0.1
@@ -39,6 +44,8 @@ class MaskedLM(Objective):
   def conflict(self, option):
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
+    if self.choice in ('repeated', 'everywhere') and (self.unit != 'token' or self.lengths != (1.0,)):
+      return f'{option("choice")} {self.choice} is of single tokens, got {option("unit")} {self.unit}, {self.lengths}'
     if self.mask_share + self.random_share > 1 + 1e-9:
       return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
               f'{self.mask_share} and {self.random_share}')
@@ -71,17 +78,30 @@ class MaskedLM(Objective):
   def mask(self, key, tokens, segments, words, most, vocab):
     """One row [L] -> its corrupted tokens [L], positions, labels and weights [M]."""
     choose_key, replace_key = jax.random.split(key)
-    number = jnp.clip(jnp.round((segments > 0).sum() * self.rate).astype(jnp.int32), 1, most)
-    if self.unit == 'token' and self.lengths == (1.0,):
-      chosen = noise.choose_tokens(choose_key, words > 0, number)
-    else:
-      units = words if self.unit == 'word' else jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
-      chosen = noise.choose_spans(choose_key, units, number, self.lengths)
-    positions, weights = noise.positions_of(chosen, most)
+    times = self.choose(choose_key, segments > 0, words, most)
+    positions, weights = noise.positions_of(times > 0, most)
     labels = tokens[positions]
     tokens = noise.replace_tokens(
         replace_key, tokens, positions, weights, vocab, self.mask_share, self.random_share)
-    return dict(tokens=tokens, positions=positions, labels=labels, weights=weights)
+    return dict(tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
+
+  def choose(self, key, real, words, most):
+    """real bool [L], words [L] -> how often each token is to be predicted, float32 [L]."""
+    if self.choice == 'everywhere':
+      keys = jax.random.split(key)
+      number = jnp.floor(real.sum() * self.rate + jax.random.uniform(keys[1])).astype(jnp.int32)
+      return noise.choose_tokens(keys[0], real, jnp.minimum(number, most)).astype(jnp.float32)
+    number = jnp.clip(jnp.round(real.sum() * self.rate).astype(jnp.int32), 1, most)
+    if self.choice == 'repeated':
+      return noise.choose_repeatedly(key, words > 0, number, most)
+    units = words if self.unit == 'word' else jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
+    if self.choice == 'windows':
+      chosen = noise.choose_windows(key, units, number, int(1 / self.rate), self.lengths)
+    elif self.unit == 'token' and self.lengths == (1.0,):
+      chosen = noise.choose_tokens(key, words > 0, number)
+    else:
+      chosen = noise.choose_spans(key, units, number, self.lengths)
+    return chosen.astype(jnp.float32)
 
   def heads(self, model) -> dict[str, nn.Module]:
     heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block)}

@@ -32,6 +32,17 @@ def choose_tokens(key, candidate, number):
   return candidate & (lower | (equal & (jnp.cumsum(equal) <= number - lower.sum())))
 
 
+def choose_repeatedly(key, candidate, number, most: int):
+  """`number` draws, `most` at most, of a token where candidate [L] is True, each from all of them -> how often it was
+  drawn, float32 [L] (google-research/electra, pretrain/pretrain_helpers.py, mask)."""
+  size = candidate.shape[0]
+  places, _ = positions_of(candidate, size)
+  count = candidate.sum()
+  drawn = places[jax.random.randint(key, (most,), 0, jnp.maximum(count, 1))]
+  return jnp.zeros(size).at[jnp.where(jnp.arange(most) < jnp.where(count > 0, number, 0), drawn, size)].add(
+      1.0, mode='drop')
+
+
 def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
   """A choice of spans of whole units, together at most `number` tokens -> bool [L].
 
@@ -41,10 +52,7 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
   create_pretraining_data.py; with lengths (1.0,) google-research/bert's whole-word masking).
   """
   size = units.shape[0]
-  first = (units > 0) & (units != jnp.concatenate([jnp.zeros(1, units.dtype), units[:-1]]))
-  ordinal = jnp.where(units > 0, jnp.cumsum(first), 0)  # 1.. without gaps
-  count = ordinal.max()
-  tokens = jnp.zeros(size + 1, jnp.int32).at[ordinal].add(1)[1:]  # [L] tokens of unit 0, 1, ...
+  ordinal, count, tokens = counted(units)
   before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(tokens)])  # [L + 1]
   order_key, length_key = jax.random.split(key)
   order = jnp.argsort(jnp.where(jnp.arange(size) < count, jax.random.uniform(order_key, (size,)), 2.0))
@@ -65,6 +73,41 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
 
   (chosen, _), _ = jax.lax.scan(visit, (jnp.zeros(size, bool), number), (order, wanted), unroll=UNROLL)
   return jnp.where(units > 0, chosen[jnp.maximum(ordinal - 1, 0)], False)
+
+
+def choose_windows(key, units, number, window: int, lengths: tuple[float, ...] = (1.0,)):
+  """A span of whole units in each of successive windows, from the left until they have `number` tokens -> bool [L].
+
+  units and lengths are those of `choose_spans`. A span of n units begins at a random one of n times `window` units, and
+  the next window where these or the span end (microsoft/DeBERTa, apps/tasks/mlm_task.py, NGramMaskGenerator; there the
+  unit that reaches the number may pass it, here it is left out).
+  """
+  size = units.shape[0]
+  ordinal, count, tokens = counted(units)
+  keys = jax.random.split(key)
+  steps = -(-size // window)
+  sizes = draw_lengths(keys[0], lengths, (steps,))
+
+  def span(offset, drawn):
+    share, length = drawn
+    room = jnp.minimum(length * window, count - offset)
+    start = offset + jnp.floor(share * room).astype(jnp.int32)
+    end = jnp.minimum(start + length, count)
+    return jnp.maximum(offset + room, end), (start, end)
+
+  _, (starts, ends) = jax.lax.scan(
+      span, jnp.int32(0), (jax.random.uniform(keys[1], (steps,)), sizes), unroll=UNROLL)
+  chosen = jnp.cumsum(jnp.zeros(size + 1, jnp.int32).at[starts].add(1).at[ends].add(-1))[:size] > 0
+  chosen &= jnp.cumsum(jnp.where(chosen, tokens, 0)) <= number
+  return (ordinal > 0) & chosen[jnp.maximum(ordinal - 1, 0)]
+
+
+def counted(units):
+  """units [L] numbered in the order of the text, 0 for none -> (the same numbered 1, 2, ... without gaps [L], how many
+  there are, tokens of the first, second, ... [L])."""
+  first = (units > 0) & (units != jnp.concatenate([jnp.zeros(1, units.dtype), units[:-1]]))
+  ordinal = jnp.where(units > 0, jnp.cumsum(first), 0)
+  return ordinal, ordinal.max(), jnp.zeros(units.shape[0] + 1, jnp.int32).at[ordinal].add(1)[1:]
 
 
 def draw_spans(key, words, number, lengths: tuple[float, ...], tries: int, whole: bool = True):

@@ -155,7 +155,7 @@ def test_rows_of_padding_weigh_nothing():
 
 @pytest.mark.parametrize(('changes', 'message'), [
     (dict(lengths=(0.5, 0.4)), 'sum to 1'), (dict(rate=0.0), 'rate'),
-    (dict(mask_share=0.9, random_share=0.2), 'shares')])
+    (dict(mask_share=0.9, random_share=0.2), 'shares'), (dict(choice='repeated', unit='word'), 'single tokens')])
 def test_values_that_cannot_be(changes, message):
   with pytest.raises(ValueError, match=message):
     MaskedLM(**changes)
@@ -190,3 +190,42 @@ def test_statistics_of_the_released_code():
   assert abs(batch['weights'].sum() / size.sum() - 0.1545) < 0.005
   assert abs(batch['nsp'].mean() - 0.586) < 0.04
   assert abs(size.mean() - 55.4) < 2
+
+
+def test_roberta_may_mask_special_tokens_and_rounds_at_random():
+  """0.15 of 122 tokens are 18.3: 19 in three rows of ten, 18 in the others. fairseq masks <s> and </s> as others."""
+  windows = {name: x if x.ndim == 1 else np.ones((4000, 120), np.int32) for name, x in tiny.windows(4000, 120).items()}
+  batch = corrupt(dataclasses.replace(SINGLE, choice='everywhere'), windows)
+  number = batch['weights'].sum(1)
+  assert set(number) == {18, 19} and abs(number.mean() - 18.3) < 0.03
+  chosen = np.zeros((4000, 122))
+  np.add.at(chosen, (np.arange(4000)[:, None], batch['positions']), batch['weights'])
+  assert chosen.max() == 1 and np.abs(chosen.mean(0) - 0.15).max() < 5 * (0.15 / 4000) ** 0.5
+  first = (batch['positions'] == 0) & (batch['weights'] > 0)
+  assert (batch['labels'][first] == tiny.VOCAB.cls).all() and first.sum() > 500
+
+
+def test_a_token_that_is_drawn_twice_weighs_twice():
+  windows = tiny.windows(64, 126, shortest=120)
+  objective = dataclasses.replace(SINGLE, choice='repeated', mask_share=1.0, random_share=0.0)
+  batch = corrupt(objective, windows)
+  assert batch['weights'].max() in (2, 3) and set(batch['weights'].sum(1)) <= {18, 19}
+  # Each is there once.
+  masked = (batch['tokens'] == tiny.VOCAB.mask).sum(1)
+  np.testing.assert_array_equal(masked, (batch['weights'] > 0).sum(1))
+  assert (masked < batch['weights'].sum(1)).sum() > 40
+
+
+def test_n_grams_in_successive_windows():
+  """DeBERTa: 1, 2 or 3 words of 6, 12 or 18, p ~ 1/n (mlm.sh: --max_ngram 3), so that a sixth of the words is chosen up
+  to where 15% of the tokens are."""
+  windows = tiny.windows(300, 126, shortest=100)
+  objective = dataclasses.replace(SINGLE, unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), choice='windows',
+                                  mask_share=1.0, random_share=0.0)
+  masked = corrupt(objective, windows)['tokens'][:, 1:-1] == tiny.VOCAB.mask
+  for row, words in zip(masked, windows['words'], strict=True):
+    assert set(np.bincount(words, row)[1:] / np.bincount(words)[1:]) <= {0.0, 1.0}
+  size = (windows['segments'] > 0).sum(1)
+  assert (masked.sum(1) <= np.round(0.15 * (size + 2))).all() and 0.135 < masked.sum() / size.sum() < 0.15
+  # The end of a row is reached before the share is, now and then, and mostly is not.
+  assert masked[:, :80].mean() > 1.5 * np.mean([row[n - 10:n].mean() for row, n in zip(masked, size, strict=True)])

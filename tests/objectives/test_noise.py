@@ -124,3 +124,55 @@ def test_shares_of_mask_random_and_kept():
   # Every id alike, 0 and the last one included.
   others = np.delete(share, [4, 50])
   assert np.abs(others - 0.1 / 60).max() < 1.2 * sigma(0.1 / 60) and others.size == 58
+
+
+def released_windows(units, number, window, shares, sizes):
+  """The released NGramMaskGenerator.mask_tokens, told in our own words, with given randomness."""
+  words = [np.flatnonzero(units == unit) for unit in np.unique(units[units > 0])]
+  chosen, offset, drawn = np.zeros(len(words), bool), 0, iter(zip(shares, sizes, strict=True))
+  while offset < len(words):
+    share, n = next(drawn)
+    room = min(n * window, len(words) - offset)
+    start = offset + int(share * room)
+    chosen[start:start + n] = True
+    offset = max(offset + room, min(start + n, len(words)))
+  found = np.zeros(len(units), bool)
+  for word in np.array(words, object)[chosen] if len(set(map(len, words))) > 1 else np.array(words)[chosen]:
+    if found.sum() + len(word) > number:
+      break
+    found[word.astype(int)] = True
+  return found
+
+
+@pytest.mark.parametrize('lengths', [(1.0,), (6 / 11, 3 / 11, 2 / 11), (0.0, 0.0, 1.0)])
+def test_windows_are_chosen_from_as_released(lengths):
+  draw = np.random.default_rng(0)
+  units = np.repeat(np.arange(1, 101), draw.integers(1, 4, 100))
+  units = np.concatenate([[0], units, [0, 0]])
+  @jax.jit
+  @jax.vmap
+  def all_of_it(key):
+    keys = jax.random.split(key)
+    steps = -(-len(units) // 6)
+    return (noise.choose_windows(key, jnp.array(units), 30, 6, lengths), jax.random.uniform(keys[1], (steps,)),
+            noise.draw_lengths(keys[0], lengths, (steps,)))
+  for chosen, shares, sizes in zip(*jax.device_get(all_of_it(jax.random.split(jax.random.key(1), 100))), strict=True):
+    np.testing.assert_array_equal(chosen, released_windows(units, 30, 6, shares, sizes))
+    assert 20 < chosen.sum() <= 30
+
+
+def test_one_token_of_six_until_the_share_is_reached():
+  """DeBERTa v3's generator: 77 of the 512 tokens of a row (max_gram 1), so that none is chosen behind window 77."""
+  chosen = many(noise.choose_windows, 2000, jnp.arange(1, 511), 77, 6)
+  assert (chosen[:, :462].reshape(2000, 77, 6).sum(2) == 1).all() and not chosen[:, 462:].any()
+  assert np.abs(chosen[:, :462].reshape(-1, 6).mean(0) - 1 / 6).max() < 4 * (5 / 36 / 154_000) ** 0.5
+  assert not many(noise.choose_windows, 3, jnp.zeros(8, int), 3, 6).any()
+
+
+def test_draws_with_replacement_count_as_often_as_they_come():
+  """ELECTRA: 19 draws of 126 tokens find 17.7 of them on average."""
+  candidate = jnp.pad(jnp.ones(126, bool), 1)
+  times = many(noise.choose_repeatedly, 3000, candidate, 19, 20)
+  assert (times.sum(1) == 19).all() and not times[:, [0, -1]].any() and times.max() >= 3
+  assert abs((times > 0).sum(1).mean() - 126 * (1 - (125 / 126) ** 19)) < 0.1
+  assert not many(noise.choose_repeatedly, 3, candidate & False, 19, 20).any()
