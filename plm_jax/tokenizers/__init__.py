@@ -20,7 +20,7 @@ __all__ = [
 
 
 def load(path: epath.PathLike, text: BertText | None = None) -> Tokenizer:
-  """The tokenizer at `path`: a `vocab.txt`, a `vocab.json` with its `merges.txt`, a `*.model`, the
+  """Loads the tokenizer at `path`: a `vocab.txt`, a `vocab.json` with its `merges.txt`, a `*.model`, the
   `tokenizer.json` of a BPE, the `tokenizer_config.json` of bytes, which is all they have, a folder that holds one of
   them, or one with a folder `tokenizer`.
 
@@ -41,6 +41,7 @@ def load(path: epath.PathLike, text: BertText | None = None) -> Tokenizer:
 
 
 def load_file(file: epath.Path, text: BertText | None) -> Tokenizer:
+  """Loads the tokenizer whose vocabulary is `file`, as its name and its contents tell which it is."""
   if file.suffix == '.model':
     if file.name == FILE:
       return LanguagePieces.load(file)
@@ -56,7 +57,8 @@ def load_file(file: epath.Path, text: BertText | None) -> Tokenizer:
 
 
 def find(folder: epath.Path) -> epath.Path:
-  """The vocabulary file of a folder."""
+  """Finds the vocabulary file of a folder. Raises TokenizerError where there is none, or several SentencePiece
+  models."""
   for place in (folder, folder / 'tokenizer'):
     if not place.is_dir():
       continue

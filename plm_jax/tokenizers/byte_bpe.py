@@ -85,7 +85,7 @@ class ByteBPE:
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'ByteBPE':
-    """A `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`."""
+    """Loads a `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, 'the vocabulary of a byte-level BPE', TokenizerError):
       config, said = read_config(file.parent), read_json(file)
@@ -96,7 +96,7 @@ class ByteBPE:
 
   @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Ids of `text`; with `specials`, '<mask>' and its like in it are the special tokens.
+    """Returns the ids of `text`; with `specials`, '<mask>' and its like in it are the special tokens.
 
     A mask takes the space before it along, as released: ' word' is one piece, so it is one that is hidden.
     """
@@ -104,12 +104,16 @@ class ByteBPE:
     return [i for part in parts.parts(text, self._border) for i in library.encode(part).ids]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Encodes each text, without special tokens."""
     return lists(*self.encode_flat(texts))
 
   @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """No piece reaches over the beginning of a space and a word, so words are encoded once and remembered; where words
-    are what another expression says, texts are encoded as they are."""
+    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N].
+
+    No piece reaches over the beginning of a space and a word, so words are encoded once and remembered; where another
+    expression finds the words, texts are encoded as they are.
+    """
     if self.split:
       return parts.encode(self._plain.encode_batch_fast, texts, self._border)[:2]
     if self.prefix:
@@ -121,18 +125,21 @@ class ByteBPE:
 
   @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T]."""
     return parts.encode(self._plain.encode_batch, texts, self._border, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; a character of which bytes are missing becomes '\ufffd'."""
+    r"""Returns the text of `ids`; a character of which bytes are missing becomes '\ufffd'."""
     return b''.join(self._bytes[i] for i in ids).decode(errors='replace')
 
   @property
   def sizes(self) -> np.ndarray:
+    """Bytes of UTF-8 that each piece stands for [V], 1 for a special token."""
     return np.array([1 if i in self.vocab.specials else len(some) for i, some in enumerate(self._bytes)])
 
   @property
   def hash(self) -> str:
+    """sha256 hex over the saved files."""
     return hash_files(self._files())
 
   def save(self, folder: epath.PathLike) -> None:
@@ -140,7 +147,7 @@ class ByteBPE:
     save_files(self._files(), folder)
 
   def assemble(self) -> tokenizers.Tokenizer:
-    """As the library has it, without special tokens."""
+    """Builds the library's tokenizer, without special tokens."""
     return assemble(self.ids, self.merges, self.prefix, self.split, self.ignore_merges)
 
   def _files(self) -> dict[str, bytes]:
@@ -178,8 +185,8 @@ class ByteBPE:
 
 def train_byte_bpe(
     texts: Iterable[str], size: int, min_count: int = 2, layout: Literal['bert', 'gpt2'] = 'bert') -> ByteBPE:
-  """A vocabulary of at most `size` pieces with RoBERTa's special tokens at RoBERTa's places, of 50,265 as released;
-  or gpt2: with <|endoftext|> behind all others and no more, of 50,257.
+  """Trains a vocabulary of at most `size` pieces with RoBERTa's special tokens at RoBERTa's places, of 50,265 as
+  released; or gpt2: with <|endoftext|> behind all others and no more, of 50,257.
 
   Fewer when no pair of pieces occurs `min_count` times any more. The same texts give the same vocabulary. Raises
   TokenizerError when there is no text or `size` does not hold the bytes.
@@ -205,6 +212,7 @@ def train_byte_bpe(
 def assemble(
     ids: dict[str, int], merges: Sequence[Any], prefix: bool, split: str = '',
     ignore_merges: bool = False) -> tokenizers.Tokenizer:
+  """Builds the library's tokenizer; split: the expression that finds words, '' for GPT-2's."""
   tokenizer = tokenizers.Tokenizer(models.BPE(ids, list(merges), ignore_merges=ignore_merges))
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=not split)
   if split:
@@ -214,7 +222,7 @@ def assemble(
 
 
 def with_specials(tokenizer: tokenizers.Tokenizer, of: ByteBPE) -> tokenizers.Tokenizer:
-  """`tokenizer` that knows the special tokens `of` another in a text."""
+  """Adds the special tokens `of` another to `tokenizer`, which then knows them in a text."""
   masks = {of.names.get(role) for role in ('mask', 'gmask', 'smask')}
   reserved = filter(RESERVED.fullmatch, of.ids) if of.split else ()
   tokenizer.add_special_tokens([
@@ -224,13 +232,13 @@ def with_specials(tokenizer: tokenizers.Tokenizer, of: ByteBPE) -> tokenizers.To
 
 
 def whole(said: dict[str, Any]) -> bool:
-  """Whether this is a tokenizer.json and not a vocab.json, which may have a piece of that name."""
+  """Tells whether this is a tokenizer.json and not a vocab.json, which may have a piece of that name."""
   return isinstance(said.get('model'), dict)
 
 
 def read_fast(
     said: dict[str, Any], config: dict[str, Any]) -> tuple[dict[str, int], list[tuple[str, ...]], bool, str, bool]:
-  """The contents of a tokenizer.json, and of the tokenizer_config.json beside it -> arguments of ByteBPE.
+  """Reads a tokenizer.json, and the tokenizer_config.json beside it -> arguments of ByteBPE.
 
   Raises TokenizerError for one that would give other ids here than there.
   """
@@ -262,12 +270,12 @@ def read_fast(
 
 
 def read_added(said: Mapping[str, Any]) -> dict[str, int]:
-  """The added tokens of a tokenizer.json, and their ids."""
+  """Reads the added tokens of a tokenizer.json, and their ids."""
   return {token['content']: token['id'] for token in said.get('added_tokens') or []}
 
 
 def read_lines(file: epath.Path) -> list[tuple[str, ...]]:
-  """The merges beside a vocab.json."""
+  """Reads the merges beside a vocab.json, one a line. Raises TokenizerError where there are none."""
   merges = file.parent / 'merges.txt'
   if not merges.exists():
     raise TokenizerError(f'{file} is a BPE vocabulary without the merges.txt beside it.')
@@ -277,11 +285,12 @@ def read_lines(file: epath.Path) -> list[tuple[str, ...]]:
 
 
 def read_merges(merges: Sequence[Any]) -> list[tuple[str, ...]]:
-  """Pairs, or in older files two pieces in one string."""
+  """Reads merges that are pairs, or, in older files, two pieces in one string."""
   return [tuple(merge.split(' ')) if isinstance(merge, str) else tuple(merge) for merge in merges]
 
 
 def check(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
+  """Raises TokenizerError for ids with gaps, and where a byte or a part of a merge is missing."""
   check_ids(ids)
   if missing := [character for character in ALPHABET if character not in ids]:
     raise TokenizerError(f'expected a piece for each of the 256 bytes; {len(missing)} are missing: {missing[:5]}.')
@@ -291,18 +300,20 @@ def check(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
 
 
 def to_bytes(piece: str) -> bytes:
-  """A piece in GPT-2's alphabet -> what it stands for; any other, such as a name in other letters, for itself."""
+  """Converts a piece in GPT-2's alphabet to the bytes that it stands for; any other, such as a name in other letters,
+  to its own."""
   return bytes(map(ALPHABET.__getitem__, piece)) if set(piece) <= ALPHABET.keys() else piece.encode()
 
 
 def show(some: bytes) -> str:
-  """For display, a space before a word as SentencePiece has it."""
+  """Writes a piece for display, a space before a word as SentencePiece has it."""
   text = some.decode(errors='backslashreplace')
   return f'▁{text[1:]}' if text.startswith(' ') else text
 
 
 def starts_word(some: bytes) -> bool:
-  """White space, a sign that is no letter, or a Chinese character; of one whose bytes are in several pieces the first.
+  """Tells whether a piece starts a word: white space, a sign that is no letter, or a Chinese character; of one whose
+  bytes are in several pieces the first.
 
   The last two as in SentencePiece here: text without spaces would otherwise be one word.
   """
@@ -313,7 +324,8 @@ def starts_word(some: bytes) -> bool:
 
 
 def alphabet() -> dict[str, int]:
-  """Character -> byte: what is printable stands for itself, the others for the characters from U+0100 on."""
+  """Returns GPT-2's alphabet, character -> byte: what is printable stands for itself, the others for the characters
+  from U+0100 on."""
   plain = {*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)}
   moved = [byte for byte in range(256) if byte not in plain]
   return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}

@@ -11,14 +11,17 @@ from plm_jax.tokenizers.contract import TokenizerError
 
 
 def check_maps(proto: Any) -> None:
-  """proto: ModelProto. Raises TokenizerError."""
+  """Raises TokenizerError where a map of characters in a SentencePiece ModelProto is damaged."""
   for spec in (proto.normalizer_spec, proto.denormalizer_spec):
     if spec.precompiled_charsmap:
       check(spec.precompiled_charsmap)
 
 
 def check(charsmap: bytes) -> None:
-  """uint32 size of the trie in bytes, the trie as uint32 units, texts that end in a zero byte each."""
+  """Raises TokenizerError for a map that leads out of itself.
+
+  charsmap: uint32 size of the trie in bytes, the trie as uint32 units, texts that end in a zero byte each.
+  """
   size = int.from_bytes(charsmap[:4], 'little')
   texts = charsmap[4 + size:]
   if size % 1024 or not 0 < size < len(charsmap) - 4 or texts[-1:] != b'\0':

@@ -64,22 +64,25 @@ class Tokenizer(Protocol):
   spaced: bool  # whether a space in front of a text is a part of it, and so of the ids of its first word
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Ids of `text`. The literal text '[MASK]' is ordinary text, unless `specials`: then it is the special token."""
+    """Returns the ids of `text`. The literal text '[MASK]' is ordinary text, unless `specials`: then it is the special
+    token."""
     ...
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """`encode` of each, faster."""
+    """Encodes each text as `encode` does without `specials`, faster."""
     ...
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """`encode` of N texts as arrays: all ids in a row [T] uint32, and how many each text has [N]. Fastest."""
+    """Encodes N texts as arrays: all ids in a row [T] uint32, and how many each text has [N]. Fastest."""
     ...
 
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`encode_flat`, slower, and of each id the character of its text at which it begins [T]."""
+    """Encodes like `encode_flat`, slower, and says of each id the character of its text at which it begins [T]."""
     ...
 
-  def decode(self, ids: Iterable[int]) -> str: ...
+  def decode(self, ids: Iterable[int]) -> str:
+    """Returns the text of `ids`, as near to what was encoded as the pieces allow."""
+    ...
 
   @property
   def sizes(self) -> np.ndarray:
@@ -92,29 +95,32 @@ class Tokenizer(Protocol):
     """sha256 hex over the saved files."""
     ...
 
-  def save(self, folder: epath.PathLike) -> None: ...
+  def save(self, folder: epath.PathLike) -> None:
+    """Writes the files that `load` reads to a folder, with transformers' names. Raises TokenizerError."""
+    ...
 
 
 def save_files(files: dict[str, bytes], folder: epath.PathLike) -> None:
-  """Each file is whole at any moment, whoever else saves the same tokenizer there. Raises TokenizerError."""
+  """Writes files, name -> content, each whole at any moment, whoever else saves the same tokenizer there. Raises
+  TokenizerError."""
   for name, content in files.items():
     storage.write(storage.path_of(folder) / name, content, TokenizerError)
 
 
 def read_json(file: epath.PathLike) -> dict[str, Any]:
-  """The object in a JSON file. Raises TokenizerError."""
+  """Reads the object in a JSON file. Raises TokenizerError."""
   return storage.read_json(file, error=TokenizerError)
 
 
 def read_config(folder: epath.Path) -> dict[str, Any]:
-  """The `tokenizer_config.json` of a folder; nothing where there is none."""
+  """Reads the `tokenizer_config.json` of a folder; {} where there is none."""
   file = folder / CONFIG
   return read_json(file) if file.exists() else {}
 
 
 def option(said: Mapping[str, Any], name: str, default: Any, most: int = 0) -> Any:
-  """said[name], which has to be of the type of `default`, and, of a number, at least 0 and at most `most`; `default`
-  where it is absent or null. Raises TokenizerError."""
+  """Returns said[name], which has to be of the type of `default`, and, of a number, at least 0 and at most `most`;
+  `default` where it is absent or null. Raises TokenizerError."""
   value = said.get(name)
   if value is None:
     return default
@@ -131,8 +137,8 @@ def check_ids(ids: Mapping[str, Any]) -> None:
 
 
 def text_can_be_encoded(method: Callable) -> Callable:
-  """A method whose libraries fail at text that is no Unicode: half of a pair of UTF-16, which Python's strings can
-  hold. It raises TokenizerError then."""
+  """Wraps a method whose libraries fail at text that is no Unicode: half of a pair of UTF-16, which Python's strings
+  can hold. It raises TokenizerError then."""
   @functools.wraps(method)
   def checked(self, texts, *args, **kwargs):
     try:
@@ -147,12 +153,13 @@ def text_can_be_encoded(method: Callable) -> Callable:
 
 
 def brief(value: Any) -> str:
-  """For a message: on one line, and not too long."""
+  """Writes a value for a message: on one line, in some 100 characters at most."""
   text = repr(value)
   return text if len(text) <= 100 else f'{text[:100]}...'
 
 
 def hash_files(files: dict[str, bytes]) -> str:
+  """Returns sha256 hex over the names, sizes and contents of files, in the order of their names."""
   digest = hashlib.sha256()
   for name, content in sorted(files.items()):
     digest.update(f'{name} {len(content)}\n'.encode() + content)

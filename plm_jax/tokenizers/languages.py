@@ -62,6 +62,8 @@ class LanguagePieces:
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'LanguagePieces':
+    """Loads a `sentencepiece.bpe.model`, with languages from the `tokenizer_config.json` beside it; English where it
+    names none. Raises TokenizerError for another family's."""
     file = epath.Path(file)
     with understood(file, "mBART's SentencePiece model", TokenizerError):
       said = read_config(file.parent)
@@ -72,7 +74,7 @@ class LanguagePieces:
                  option(said, 'tgt_lang', ''))
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Ids of `text`; with `specials`, '<mask>', 'en_XX' and their like in it are the special tokens."""
+    """Returns the ids of `text`; with `specials`, '<mask>', 'en_XX' and their like in it are the special tokens."""
     if not specials:
       return self.encode_flat([text])[0].tolist()
     ids = []
@@ -81,22 +83,26 @@ class LanguagePieces:
     return ids
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Encodes each text, without special tokens."""
     return lists(*self.encode_flat(texts))
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes N texts: all ids in a row [T] uint32, under fairseq's numbers, and how many each text has [N]."""
     ids, lengths = self._plain.encode_flat(texts)
     return self._ours[ids], lengths
 
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T]."""
     ids, lengths, places = self._plain.encode_places(texts)
     return self._ours[ids], lengths, places
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; special tokens decode to nothing."""
+    """Returns the text of `ids`; special tokens decode to nothing."""
     return self._plain.decode(self._theirs[int(i)] for i in ids if int(i) in self._theirs)
 
   @property
   def sizes(self) -> np.ndarray:
+    """Bytes of UTF-8 that each piece stands for [V], 1 for a special token."""
     return np.concatenate([np.ones(4, int), self._plain.sizes[3:], np.ones(len(LANGUAGES) + 1, int)])
 
   @property
@@ -106,6 +112,7 @@ class LanguagePieces:
 
   @property
   def hash(self) -> str:
+    """sha256 hex over the saved files: the languages of source and target count."""
     return hash_files(self._files())
 
   def save(self, folder: epath.PathLike) -> None:
@@ -113,7 +120,7 @@ class LanguagePieces:
     save_files(self._files(), folder)
 
   def unigram(self) -> tuple[list[str], list[float], bytes]:
-    """As that of SentencePiece, under the ids here."""
+    """Returns pieces, scores and map of characters as `SentencePiece.unigram` does, under the ids here."""
     _, scores, charsmap = self._plain.unigram()
     return self.pieces, [0.0] * 4 + scores[3:] + [0.0] * (len(LANGUAGES) + 1), charsmap
 
@@ -125,14 +132,14 @@ class LanguagePieces:
 
 
 def known(file: epath.Path) -> bool:
-  """Whether a model is mBART's and not of another family with fairseq's ids, as the file beside it says, or leaves to
-  be known."""
+  """Tells whether a model is mBART's and not of another family with fairseq's ids, as the file beside it says; without
+  one it is."""
   said = read_config(file.parent)
   return said.get('kind') == LanguagePieces.kind or said.get('tokenizer_class', CLASS) in (CLASS, f'{CLASS}Fast')
 
 
 def train_languages(texts: Iterable[str], size: int, source: str = 'en_XX', target: str = '') -> LanguagePieces:
-  """A vocabulary of exactly `size` pieces, special ones included, of 250,027 as released. Raises TokenizerError as
-  `train_sentencepiece` does."""
+  """Trains a vocabulary of exactly `size` pieces, special ones included, of 250,027 as released. Raises TokenizerError
+  as `train_sentencepiece` does."""
   plain = train_sentencepiece(texts, size - len(LANGUAGES) - 2, layout='mbart')
   return LanguagePieces(plain.model, source, target)

@@ -25,6 +25,7 @@ class Memo:
     self.clear()
 
   def clear(self) -> None:
+    """Forgets all words."""
     self.bytes = 0
     self._rows: dict[str, int] = {}
     self._parts: dict[str, Sequence[int]] = {}
@@ -32,7 +33,7 @@ class Memo:
     self._starts = array.array('q', [0])  # row r is ids[starts[r]:starts[r + 1]]
 
   def gather(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Words [W] -> their ids in a row [T] uint32, and how many each has [W]."""
+    """Returns the ids of words [W] in a row [T] uint32, and how many each has [W]."""
     rows = self._find(words)
     starts = np.frombuffer(self._starts, np.int64)
     sizes = starts[rows + 1] - starts[rows]
@@ -41,7 +42,7 @@ class Memo:
     return np.frombuffer(self._ids, np.uint32)[where], sizes
 
   def gather_lines(self, lines: Sequence[list[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Texts [N] as their words -> ids in a row [T] uint32, and how many each text has [N]."""
+    """Returns the ids of texts [N], given as their words, in a row [T] uint32, and how many each text has [N]."""
     ids, sizes = self.gather(list(itertools.chain.from_iterable(lines)))
     ends = np.concatenate([[0], np.cumsum(sizes)])[np.cumsum([len(line) for line in lines], dtype=np.int64)]
     return ids, np.diff(ends, prepend=0)
@@ -72,7 +73,7 @@ class Memo:
 
 
 def together(words: list[str]) -> Iterator[list[str]]:
-  """Words in lists of so many that to encode one takes little memory."""
+  """Yields words in lists of so many that to encode one takes little memory."""
   start, size = 0, 0
   for end, word in enumerate(words):
     if size + len(word) > TOGETHER and end > start:
@@ -83,12 +84,12 @@ def together(words: list[str]) -> Iterator[list[str]]:
 
 
 def compact(ids: list[int]) -> Sequence[int]:
-  """For keeping: four bytes an id where there are many."""
+  """Returns ids in a form to keep: four bytes an id where there are many."""
   return tuple(ids) if len(ids) < 100 else array.array('I', ids)
 
 
 def lists(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
-  """Ids in a row [T] and how many each text has [N] -> those of each text."""
+  """Splits ids in a row [T], of which each of N texts has lengths[n], into those of each text."""
   return [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
 
 

@@ -23,7 +23,7 @@ LETTERS, NOT_CHINESE = '[^\\W_]', '[^\\W_\u3400-\u4dbf\u4e00-\u9fff]'
 
 
 def parts(text: str, border: re.Pattern, whole: bool = False) -> list[str]:
-  """A text in parts of at most LONGEST characters, cut at the last border.
+  """Cuts a text into parts of at most LONGEST characters, at the last border.
 
   Their ids are those of the text, unless it has more than half of LONGEST characters without a border: they are cut
   where they are, and transformers, which goes through all of it at once, may have other ids there. whole: they are not.
@@ -42,8 +42,8 @@ def parts(text: str, border: re.Pattern, whole: bool = False) -> list[str]:
 
 def encode(run: Callable[[list[str]], list[tokenizers.Encoding]], texts: Sequence[str], border: re.Pattern,
            whole: bool = False, places: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Texts [N] -> ids in a row [T] uint32, how many each text has [N], and, of each id, the character of its text at
-  which it begins [T], if `places` are asked for."""
+  """Encodes texts [N] in parts: ids in a row [T] uint32, how many each text has [N], and, of each id, the character of
+  its text at which it begins [T], if `places` are asked for."""
   ids, found = [np.zeros(0, np.uint32)], [np.zeros(0, np.int64)]
   lengths = np.zeros(len(texts), np.int64)
   for batch in batches(texts, border, whole):
@@ -57,7 +57,7 @@ def encode(run: Callable[[list[str]], list[tokenizers.Encoding]], texts: Sequenc
 
 
 def batches(texts: Sequence[str], border: re.Pattern, whole: bool) -> Iterator[list[tuple[int, int, str]]]:
-  """(number of the text, where the part begins, part), in lists of about TOGETHER characters."""
+  """Yields lists of about TOGETHER characters of (number of the text, where the part begins, part)."""
   batch, size = [], 0
   for number, text in enumerate(texts):
     start = 0
@@ -72,7 +72,7 @@ def batches(texts: Sequence[str], border: re.Pattern, whole: bool) -> Iterator[l
 
 
 def learnable(texts: Iterable[str], letters: str = LETTERS) -> Iterator[str]:
-  """Texts without what is longer than a word can be. letters: a character class of those that make up words."""
+  """Yields texts without what is longer than a word can be. letters: a character class of those that make up words."""
   long = re.compile(rf'{letters}{{{LONGEST_WORD + 1},}}|[^\w\s]{{{LONGEST_WORD + 1},}}|\s{{{LONGEST_WORD + 1},}}')
   for text in texts:
     yield long.sub(' ', text) if len(text) > LONGEST_WORD else text

@@ -55,7 +55,7 @@ class Bytes:
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'Bytes':
-    """A `tokenizer_config.json` that names transformers' class, as all there is."""
+    """Loads a `tokenizer_config.json` that names transformers' class, as all there is. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, f"the configuration of transformers' {CLASS}", TokenizerError):
       said = read_json(file)
@@ -73,7 +73,8 @@ class Bytes:
       return cls(extra)
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Ids of `text`; with `specials`, '</s>' and its like in it are the special tokens, '<extra_id_0>' among them."""
+    """Returns the ids of `text`; with `specials`, '</s>' and its like in it are the special tokens, '<extra_id_0>'
+    among them."""
     if not specials:
       return self.encode_flat([text])[0].tolist()
     ids, end = [], 0
@@ -83,31 +84,36 @@ class Bytes:
     return ids + self.encode(text[end:])
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Encodes each text, without special tokens."""
     return lists(*self.encode_flat(texts))
 
   @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes N texts: all ids in a row [T] uint32, one a byte, and how many each text has [N]."""
     encoded = [text.encode() for text in texts]
     ids = np.frombuffer(b''.join(encoded), np.uint8).astype(np.uint32) + len(SPECIALS)
     return ids, np.array([len(some) for some in encoded], np.int64)
 
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encodes like `encode_flat`, and says of each byte which character of its text it belongs to [T]."""
     ids, lengths = self.encode_flat(texts)
     starts = (ids - len(SPECIALS)) & 0xC0 != 0x80  # of characters
     places = [np.cumsum(some) - 1 for some in np.split(starts, np.cumsum(lengths)[:-1])]
     return ids, lengths, np.concatenate([np.zeros(0, np.int64), *places])
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; tokens that are no bytes decode to nothing, and so do bytes that are no character."""
+    """Returns the text of `ids`; tokens that are no bytes decode to nothing, and so do bytes that are no character."""
     numbers = [int(i) - len(SPECIALS) for i in ids]
     return bytes(b for b in numbers if 0 <= b < 256).decode(errors='ignore')
 
   @property
   def sizes(self) -> np.ndarray:
+    """Bytes that each piece stands for [V]: 1, and of <extra_id_0> and its like the length of its name."""
     return np.array([1 if i < len(SPECIALS) + 256 else len(piece) for i, piece in enumerate(self.pieces)])
 
   @property
   def hash(self) -> str:
+    """sha256 hex over the saved file."""
     return hash_files(self._files())
 
   def save(self, folder: epath.PathLike) -> None:
@@ -121,5 +127,5 @@ class Bytes:
 
 
 def says(file: epath.Path) -> bool:
-  """Whether there is a file and it names transformers' class of bytes."""
+  """Tells whether there is a file and it names transformers' class of bytes."""
   return file.exists() and read_json(file).get('tokenizer_class') == CLASS

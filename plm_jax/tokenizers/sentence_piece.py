@@ -44,6 +44,7 @@ class PlainText:
   strip_accents: bool = True
 
   def normalizer(self) -> normalizers.Normalizer:
+    """Builds the library's normalizer: quotation marks, then NFKD, then accents and case."""
     return normalizers.Sequence([
         normalizers.Replace('``', '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
         *[normalizers.StripAccents()] * self.strip_accents, *[normalizers.Lowercase()] * self.lowercase])
@@ -87,6 +88,8 @@ class SentencePiece:
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'SentencePiece':
+    """Loads a serialised model, and what is done before it from the `tokenizer_config.json` beside it; a released
+    ALBERT is lower-cased without one. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, 'a SentencePiece model', TokenizerError):
       said = read_config(file.parent)
@@ -116,7 +119,7 @@ class SentencePiece:
 
   @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Ids of `text`; with `specials`, the special pieces in it, such as '[MASK]', are special tokens."""
+    """Returns the ids of `text`; with `specials`, the special pieces in it, such as '[MASK]', are special tokens."""
     if not specials:
       return self._processor.encode(self._plain(text))
     parts = self._special_pieces.split(text)  # text, special, text, ...
@@ -127,16 +130,19 @@ class SentencePiece:
 
   @text_can_be_encoded
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """`encode` of each, on one thread: `prepare` runs a process a core."""
+    """Encodes each text, on one thread: `prepare` runs a process a core."""
     return self._processor.encode([self._plain(text) for text in texts], num_threads=1)
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N]."""
     ids = self.encode_batch(texts)
     lengths = np.array([len(some) for some in ids], np.int64)
     return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, lengths.sum()), lengths
 
   @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T], before
+    normalisation."""
     protos = [self._processor.encode(self._plain(text), return_type='proto').pieces for text in texts]
     lengths = np.array([len(pieces) for pieces in protos], np.int64)
     ids = np.fromiter((piece.id for pieces in protos for piece in pieces), np.uint32, lengths.sum())
@@ -145,16 +151,18 @@ class SentencePiece:
     return ids, lengths, np.concatenate([np.zeros(0, np.int64), *places])
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; control pieces decode to nothing, and so do those behind the model's."""
+    """Returns the text of `ids`; control pieces decode to nothing, and so do those behind the model's."""
     return self._processor.decode([int(i) for i in ids if i < self._processor.vocab_size()])
 
   @property
   def sizes(self) -> np.ndarray:
+    """Bytes of UTF-8 that each piece stands for [V], the space of '▁' among them; 1 for a special token or a byte."""
     return np.array([1 if i in self.vocab.specials or BYTE.fullmatch(piece) else len(piece.replace('▁', ' ').encode())
                      for i, piece in enumerate(self.pieces)])
 
   @property
   def hash(self) -> str:
+    """sha256 hex over the saved files: what is done before the model counts."""
     return hash_files(self._files())
 
   def save(self, folder: epath.PathLike) -> None:
@@ -169,7 +177,7 @@ class SentencePiece:
     return range(last, end, -1)
 
   def unigram(self) -> tuple[list[str], list[float], bytes]:
-    """-> (the model's pieces, their scores, its map of characters to normalised ones), for other libraries.
+    """Returns the model's pieces, their scores, and its map of characters to normalised ones, for other libraries.
 
     Raises TokenizerError for a model that is no unigram model.
     """
@@ -179,7 +187,7 @@ class SentencePiece:
     return [p.piece for p in proto.pieces], [p.score for p in proto.pieces], proto.normalizer_spec.precompiled_charsmap
 
   def merges(self) -> list[tuple[str, str]]:
-    """Pairs that are merged, best first, for other libraries.
+    """Returns the pairs that are merged, best first, for other libraries.
 
     Raises TokenizerError for a model that is not BPE with bytes for the rest, on text as it is (LLaMA's).
     """
@@ -256,7 +264,7 @@ def train_sentencepiece(
     layout: Layout = 'bert',
     sentinels: int = 100,
 ) -> SentencePiece:
-  """A model of exactly `size` pieces: special ones, then those learnt.
+  """Trains a model of exactly `size` pieces: special ones, then those learnt.
 
   `layout` of the special ones: bert: <pad> 0, <unk> 1, <s>, </s>, [CLS], [SEP], [MASK]; the others as released: albert:
   <pad> 0, <unk> 1, [CLS], [SEP], [MASK], and text made plain; xlnet: <unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>,

@@ -57,7 +57,7 @@ class WordBPE:
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'WordBPE':
-    """A `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`."""
+    """Loads a `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, 'the vocabulary of a BPE', TokenizerError):
       said = read_json(file)
@@ -67,16 +67,20 @@ class WordBPE:
 
   @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Ids of `text`; with `specials`, '_start_' and its like in it are the special tokens."""
+    """Returns the ids of `text`; with `specials`, '_start_' and its like in it are the special tokens."""
     library = with_specials(assemble(self.ids, self.merges), self) if specials else self._plain
     return [i for part in parts.parts(text, parts.SIGNS) for i in library.encode(part).ids]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Encodes each text, without special tokens."""
     return lists(*self.encode_flat(texts))
 
   @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """No piece crosses a space or touches a Chinese character, so words are encoded once and remembered."""
+    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N].
+
+    No piece crosses a space or touches a Chinese character, so words are encoded once and remembered.
+    """
     words = [WORDS.findall(text) if CHINESE.search(text) else text.split() for text in texts]
     words = [[part for word in some for part in parts.parts(word, parts.SIGNS)] if len(text) > parts.LONGEST else some
              for text, some in zip(texts, words, strict=True)]
@@ -84,19 +88,22 @@ class WordBPE:
 
   @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T]."""
     return parts.encode(self._plain.encode_batch, texts, parts.SIGNS, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`, words and signs apart by spaces."""
+    """Returns the text of `ids`, words and signs apart by spaces."""
     return ''.join(self.pieces[int(i)] for i in ids).replace(SUFFIX, ' ').strip()
 
   @property
   def sizes(self) -> np.ndarray:
+    """Bytes of UTF-8 that each piece stands for [V], the space behind a word among them; 1 for a special token."""
     return np.array([1 if i in self.vocab.specials else len(piece.replace(SUFFIX, ' ').encode())
                      for i, piece in enumerate(self.pieces)])
 
   @property
   def hash(self) -> str:
+    """sha256 hex over the saved files."""
     return hash_files(self._files())
 
   def save(self, folder: epath.PathLike) -> None:
@@ -104,7 +111,7 @@ class WordBPE:
     save_files(self._files(), folder)
 
   def assemble(self) -> tokenizers.Tokenizer:
-    """As the library has it, special tokens included."""
+    """Builds the library's tokenizer, special tokens included."""
     return with_specials(assemble(self.ids, self.merges), self)
 
   def _files(self) -> dict[str, bytes]:
@@ -124,7 +131,8 @@ class WordBPE:
 
 
 def train_word_bpe(texts: Iterable[str], size: int, min_count: int = 2) -> WordBPE:
-  """A vocabulary of at most `size` pieces, of 40,478 as released: <unk>, those of GPT's tasks, characters, merges.
+  """Trains a vocabulary of at most `size` pieces, of 40,478 as released: <unk>, those of GPT's tasks, characters,
+  merges.
 
   Fewer when no pair of pieces occurs `min_count` times any more. The same texts give the same vocabulary. Raises
   TokenizerError when there is no text or `size` does not hold its characters.
@@ -154,6 +162,7 @@ def train_word_bpe(texts: Iterable[str], size: int, min_count: int = 2) -> WordB
 
 
 def assemble(ids: dict[str, int], merges: Sequence[Any]) -> tokenizers.Tokenizer:
+  """Builds the library's tokenizer, which makes text lower-case and sets words and signs apart."""
   tokenizer = tokenizers.Tokenizer(models.BPE(ids, list(merges), unk_token=UNKNOWN, end_of_word_suffix=SUFFIX))
   tokenizer.normalizer = TEXT.normalizer()
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -162,12 +171,14 @@ def assemble(ids: dict[str, int], merges: Sequence[Any]) -> tokenizers.Tokenizer
 
 
 def with_specials(tokenizer: tokenizers.Tokenizer, of: WordBPE) -> tokenizers.Tokenizer:
+  """Adds the special tokens `of` another to `tokenizer`, which then knows them in a text."""
   tokenizer.add_special_tokens([
       tokenizers.AddedToken(of.pieces[i], normalized=False, special=True) for i in of.vocab.specials])
   return tokenizer
 
 
 def check(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
+  """Raises TokenizerError without <unk>, for ids with gaps, and where a part of a merge is missing."""
   if UNKNOWN not in ids:
     raise TokenizerError(f'expected a piece {UNKNOWN}.')
   check_ids(ids)

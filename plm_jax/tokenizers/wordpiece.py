@@ -40,6 +40,7 @@ class BertText:
   chinese_chars: bool = True  # each Chinese character is a word of its own
 
   def normalizer(self) -> normalizers.Normalizer:
+    """Builds the library's normalizer, which also drops control characters and sets Chinese ones apart."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=self.chinese_chars, strip_accents=self.strip_accents,
         lowercase=self.lowercase)
@@ -64,7 +65,8 @@ class WordPiece:
 
   @classmethod
   def load(cls, file: epath.PathLike, text: BertText | None = None) -> 'WordPiece':
-    """A `vocab.txt`: one piece a line, the line number is the id."""
+    """Loads a `vocab.txt`: one piece a line, the line number is the id. text: its normalisation, guessed without.
+    Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, 'a WordPiece vocabulary', TokenizerError):
       lines = storage.read_text(file, error=TokenizerError).removesuffix('\n').split('\n')
@@ -75,36 +77,43 @@ class WordPiece:
 
   @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Ids of `text`; with `specials`, '[MASK]' and its like in it are the special tokens."""
+    """Returns the ids of `text`; with `specials`, '[MASK]' and its like in it are the special tokens."""
     library = self._with_specials if specials else self._plain
     return [i for part in parts.parts(shorter(text), parts.SIGNS, whole=True)
             for i in library.encode(part, add_special_tokens=False).ids]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Encodes each text, without special tokens."""
     return lists(*self.encode_flat(texts))
 
   @text_can_be_encoded
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """No piece crosses a space or touches a Chinese character, so words are encoded once and remembered."""
+    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N].
+
+    No piece crosses a space or touches a Chinese character, so words are encoded once and remembered.
+    """
     words = [self._words(shorter(text)) for text in texts]
     return self._memo.gather_lines(words)
 
   @text_can_be_encoded
   def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T]."""
     run = functools.partial(self._plain.encode_batch, add_special_tokens=False)
     return parts.encode(run, texts, parts.SIGNS, whole=True, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
+    """Returns the text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
     return CHINESE_SPACE.sub('', self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
 
   @property
   def sizes(self) -> np.ndarray:
+    """Bytes of UTF-8 that each piece stands for [V], the space before a word among them; 1 for a special token."""
     return np.array([1 if i in self.vocab.specials else len(piece.encode()) + (-2 if piece.startswith('##') else 1)
                      for i, piece in enumerate(self.pieces)])
 
   @property
   def hash(self) -> str:
+    """sha256 hex over the saved files: the normalisation counts."""
     return hash_files(self._files())
 
   def save(self, folder: epath.PathLike) -> None:
@@ -152,7 +161,7 @@ def train_wordpiece(
     min_count: int = 2,
     blanks: bool = False,
 ) -> WordPiece:
-  """A vocabulary of at most `size` pieces; fewer when no pair of pieces occurs `min_count` times any more.
+  """Trains a vocabulary of at most `size` pieces; fewer when no pair of pieces occurs `min_count` times any more.
 
   `texts` are held in memory. `coverage` is the share of the characters of the text that get pieces: some 150 for
   English, some 6,000 for Chinese. They take at most three quarters of `size`. With `blanks`, GLM's special tokens stand
@@ -200,6 +209,7 @@ ASCII_PARTS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')  # BERT sets every ASCII 
 
 
 def assemble(ids: dict[str, int], text: BertText) -> tokenizers.Tokenizer:
+  """Builds the library's tokenizer, without special tokens."""
   tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token='[UNK]', max_input_chars_per_word=100))
   tokenizer.normalizer = text.normalizer()
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -208,12 +218,12 @@ def assemble(ids: dict[str, int], text: BertText) -> tokenizers.Tokenizer:
 
 
 def shorter(text: str) -> str:
-  """A text with the same ids: a word of more than 100 letters is unknown, whatever the others are."""
+  """Cuts words of more than 100 letters to 101: each is unknown, whatever the others are, so the ids are the same."""
   return ENDLESS.sub(lambda match: match[0][:101], text) if len(text) > parts.LONGEST else text
 
 
 def check(pieces: list[str]) -> dict[str, int]:
-  """Ids of `pieces`, which must be distinct and hold the special tokens."""
+  """Returns the ids of `pieces`. Raises TokenizerError unless they are distinct and hold the special tokens."""
   missing = [name for name in SPECIALS if name not in pieces]
   if missing:
     raise TokenizerError(
@@ -227,7 +237,7 @@ def check(pieces: list[str]) -> dict[str, int]:
 
 
 def guess_text(file: epath.Path, pieces: list[str]) -> BertText:
-  """Normalisation from the config beside the vocabulary, else from the case of its pieces."""
+  """Reads the normalisation from the config beside the vocabulary, else tells it from the case of its pieces."""
   lowercase = not any(piece.lower() != piece for piece in pieces if not piece.startswith('['))
   with understood(file.parent / CONFIG, 'the configuration of a tokenizer', TokenizerError):
     said = read_config(file.parent)
@@ -236,7 +246,7 @@ def guess_text(file: epath.Path, pieces: list[str]) -> BertText:
 
 
 def frequent(counts: Counter, coverage: float, limit: int) -> list[str]:
-  """The most frequent characters that make up `coverage` of all, at most `limit` of them."""
+  """Returns the most frequent characters that make up `coverage` of all, at most `limit` of them."""
   ranked = sorted(counts, key=lambda character: (-counts[character], character))
   shares = np.cumsum([counts[character] for character in ranked]) / counts.total()
   return ranked[:min(limit, int(np.searchsorted(shares, coverage)) + 1)]
