@@ -41,10 +41,10 @@ def load(folder: pathlib.Path) -> Tokenizer | None:
 
 def found(folder: pathlib.Path) -> Tokenizer | None:
   pieces = epath.Path(folder) / languages.FILE
-  if pieces.exists() and not languages.known(pieces):
+  if pieces.exists() and not languages.is_mbart(pieces):
     return None  # other languages (mBART-50)
   # A model is what a tokenizer.json beside it was made from.
-  if list(folder.glob('*.model')) or raw_bytes.says(epath.Path(folder) / CONFIG):
+  if list(folder.glob('*.model')) or raw_bytes.names_byt5(epath.Path(folder) / CONFIG):
     return load_ours(folder)
   if (folder / FAST).exists():
     return from_fast(folder)

@@ -4,10 +4,10 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.errors import understood
-from plm_jax.tokenizers.byte_bpe import ByteBPE, train_byte_bpe, whole
+from plm_jax.tokenizers.byte_bpe import ByteBPE, is_tokenizer_json, train_byte_bpe
 from plm_jax.tokenizers.contract import CONFIG, Tokenizer, TokenizerError, Vocab, read_json
 from plm_jax.tokenizers.languages import FILE, LanguagePieces, train_languages
-from plm_jax.tokenizers.raw_bytes import Bytes, says
+from plm_jax.tokenizers.raw_bytes import Bytes, names_byt5
 from plm_jax.tokenizers.sentence_piece import Layout, PlainText, SentencePiece, train_sentencepiece
 from plm_jax.tokenizers.word_bpe import ENDS_WORD, WordBPE, train_word_bpe
 from plm_jax.tokenizers.wordpiece import BertText, WordPiece, train_wordpiece
@@ -49,8 +49,8 @@ def load_file(file: epath.Path, text: BertText | None) -> Tokenizer:
   if file.name == CONFIG:
     return Bytes.load(file)
   if file.suffix == '.json':
-    said = read_json(file)
-    ids = said['model'].get('vocab', {}) if whole(said) else said
+    content = read_json(file)
+    ids = content['model'].get('vocab', {}) if is_tokenizer_json(content) else content
     # Where bytes are the alphabet each has a piece, the space too; a piece like the suffix may be there as well.
     return (WordBPE if 'Ġ' not in ids and any(map(ENDS_WORD.search, ids)) else ByteBPE).load(file)
   return WordPiece.load(file, text)
@@ -72,7 +72,7 @@ def find(folder: epath.Path) -> epath.Path:
       return models[0]
     if (place / 'tokenizer.json').exists():
       return place / 'tokenizer.json'
-    if says(place / CONFIG):
+    if names_byt5(place / CONFIG):
       return place / CONFIG
   raise TokenizerError(f'no tokenizer in {folder}: expected {KINDS}.')
 

@@ -88,10 +88,10 @@ class ByteBPE:
     """Loads a `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, 'the vocabulary of a byte-level BPE', TokenizerError):
-      config, said = read_config(file.parent), read_json(file)
-      if whole(said):
-        return cls(*read_fast(said, config))
-      return cls(said, read_lines(file), option(config, 'add_prefix_space', False),
+      config, content = read_config(file.parent), read_json(file)
+      if is_tokenizer_json(content):
+        return cls(*read_fast(content, config))
+      return cls(content, read_lines(file), option(config, 'add_prefix_space', False),
                  *(option(config, name, other) for name, other in OWN))
 
   @text_can_be_encoded
@@ -231,18 +231,18 @@ def with_specials(tokenizer: tokenizers.Tokenizer, of: ByteBPE) -> tokenizers.To
   return tokenizer
 
 
-def whole(said: dict[str, Any]) -> bool:
+def is_tokenizer_json(content: dict[str, Any]) -> bool:
   """Tells whether this is a tokenizer.json and not a vocab.json, which may have a piece of that name."""
-  return isinstance(said.get('model'), dict)
+  return isinstance(content.get('model'), dict)
 
 
 def read_fast(
-    said: dict[str, Any], config: dict[str, Any]) -> tuple[dict[str, int], list[tuple[str, ...]], bool, str, bool]:
+    content: dict[str, Any], config: dict[str, Any]) -> tuple[dict[str, int], list[tuple[str, ...]], bool, str, bool]:
   """Reads a tokenizer.json, and the tokenizer_config.json beside it -> arguments of ByteBPE.
 
   Raises TokenizerError for one that would give other ids here than there.
   """
-  model, words, split = said['model'], said.get('pre_tokenizer') or {}, ''
+  model, words, split = content['model'], content.get('pre_tokenizer') or {}, ''
   steps = words.get('pretokenizers') or [{}]
   if words.get('type') == 'Sequence' and len(steps) == 2 and steps[0].get('type') == 'Split':
     finds, words = steps
@@ -257,10 +257,10 @@ def read_fast(
            if model.get(name) not in (value, None)]
   wrong += [f'pre_tokenizer.type is {brief(words.get("type"))}'] * (words.get('type') != 'ByteLevel')
   wrong += ['pre_tokenizer.use_regex is False'] * (not words.get('use_regex', True) and not split)
-  wrong += ['there is a normalizer'] * bool(said.get('normalizer'))
+  wrong += ['there is a normalizer'] * bool(content.get('normalizer'))
   if wrong:
     raise TokenizerError(f'this is no byte-level BPE as known here: {"; ".join(wrong)}.')
-  added = read_added(said)
+  added = read_added(content)
   names = {name for names in NAMES.values() for name in names}
   if extra := [name for name in added if not (name in names or name in model['vocab'] or RESERVED.fullmatch(name))]:
     raise TokenizerError(f'added tokens besides the special ones are not known here: {extra[:5]}.')
@@ -269,9 +269,9 @@ def read_fast(
           option(model, 'ignore_merges', False))
 
 
-def read_added(said: Mapping[str, Any]) -> dict[str, int]:
+def read_added(content: Mapping[str, Any]) -> dict[str, int]:
   """Reads the added tokens of a tokenizer.json, and their ids."""
-  return {token['content']: token['id'] for token in said.get('added_tokens') or []}
+  return {token['content']: token['id'] for token in content.get('added_tokens') or []}
 
 
 def read_lines(file: epath.Path) -> list[tuple[str, ...]]:

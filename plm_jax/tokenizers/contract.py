@@ -118,10 +118,10 @@ def read_config(folder: epath.Path) -> dict[str, Any]:
   return read_json(file) if file.exists() else {}
 
 
-def option(said: Mapping[str, Any], name: str, default: Any, most: int = 0) -> Any:
-  """Returns said[name], which has to be of the type of `default`, and, of a number, at least 0 and at most `most`;
+def option(values: Mapping[str, Any], name: str, default: Any, most: int = 0) -> Any:
+  """Returns values[name], which has to be of the type of `default`, and, of a number, at least 0 and at most `most`;
   `default` where it is absent or null. Raises TokenizerError."""
-  value = said.get(name)
+  value = values.get(name)
   if value is None:
     return default
   if type(value) is not type(default) or (most and not 0 <= value <= most):

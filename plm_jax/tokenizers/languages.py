@@ -66,12 +66,12 @@ class LanguagePieces:
     names none. Raises TokenizerError for another family's."""
     file = epath.Path(file)
     with understood(file, "mBART's SentencePiece model", TokenizerError):
-      said = read_config(file.parent)
-      if not known(file):
-        raise TokenizerError(f'{file} is of the class {brief(said["tokenizer_class"])}, whose ids are others; known is '
-                             f'{CLASS}')
-      return cls(storage.read_bytes(file, error=TokenizerError), option(said, 'src_lang', '') or 'en_XX',
-                 option(said, 'tgt_lang', ''))
+      content = read_config(file.parent)
+      if not is_mbart(file):
+        raise TokenizerError(f'{file} is of the class {brief(content["tokenizer_class"])}, whose ids are others; known '
+                             f'is {CLASS}')
+      return cls(storage.read_bytes(file, error=TokenizerError), option(content, 'src_lang', '') or 'en_XX',
+                 option(content, 'tgt_lang', ''))
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Returns the ids of `text`; with `specials`, '<mask>', 'en_XX' and their like in it are the special tokens."""
@@ -131,11 +131,11 @@ class LanguagePieces:
     return {FILE: self.model, CONFIG: (json.dumps(config, indent=1) + '\n').encode()}
 
 
-def known(file: epath.Path) -> bool:
+def is_mbart(file: epath.Path) -> bool:
   """Tells whether a model is mBART's and not of another family with fairseq's ids, as the file beside it says; without
   one it is."""
-  said = read_config(file.parent)
-  return said.get('kind') == LanguagePieces.kind or said.get('tokenizer_class', CLASS) in (CLASS, f'{CLASS}Fast')
+  content = read_config(file.parent)
+  return content.get('kind') == LanguagePieces.kind or content.get('tokenizer_class', CLASS) in (CLASS, f'{CLASS}Fast')
 
 
 def train_languages(texts: Iterable[str], size: int, source: str = 'en_XX', target: str = '') -> LanguagePieces:

@@ -58,15 +58,15 @@ class Bytes:
     """Loads a `tokenizer_config.json` that names transformers' class, as all there is. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, f"the configuration of transformers' {CLASS}", TokenizerError):
-      said = read_json(file)
-      if not says(file):
-        raise TokenizerError(f'{file} is of the class {brief(said.get("tokenizer_class"))}, which has a vocabulary: '
+      content = read_json(file)
+      if not names_byt5(file):
+        raise TokenizerError(f'{file} is of the class {brief(content.get("tokenizer_class"))}, which has a vocabulary: '
                              'name that.')
-      names = [token['content'] for token in (said.get('added_tokens_decoder') or {}).values()]
-      names += map(str, said.get('additional_special_tokens') or ())
+      names = [token['content'] for token in (content.get('added_tokens_decoder') or {}).values()]
+      names += map(str, content.get('additional_special_tokens') or ())
       listed = set(filter(EXTRA.fullmatch, names))
       # transformers writes 0 beside the tokens themselves.
-      extra = len(listed) or option(said, 'extra_ids', 125, most=MOST)
+      extra = len(listed) or option(content, 'extra_ids', 125, most=MOST)
       if listed - {f'<extra_id_{number}>' for number in range(extra)}:
         raise TokenizerError(f'{file}: expected <extra_id_0> to <extra_id_{extra - 1}>, got '
                              f'{brief(sorted(listed)[:3])}, ...')
@@ -126,6 +126,6 @@ class Bytes:
     return {CONFIG: (json.dumps(config, indent=1) + '\n').encode()}
 
 
-def says(file: epath.Path) -> bool:
+def names_byt5(file: epath.Path) -> bool:
   """Tells whether there is a file and it names transformers' class of bytes."""
   return file.exists() and read_json(file).get('tokenizer_class') == CLASS

@@ -92,13 +92,13 @@ class SentencePiece:
     ALBERT is lower-cased without one. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, 'a SentencePiece model', TokenizerError):
-      said = read_config(file.parent)
+      content = read_config(file.parent)
       model = storage.read_bytes(file, error=TokenizerError)
-      tokenizer = cls(model, sentinels=option(said, 'extra_ids', SENTINELS, most=MOST))
-      if 'keep_accents' in said or tokenizer.layout in ('albert', 'xlnet'):
+      tokenizer = cls(model, sentinels=option(content, 'extra_ids', SENTINELS, most=MOST))
+      if 'keep_accents' in content or tokenizer.layout in ('albert', 'xlnet'):
         # Released ALBERTs are lower-cased and leave it to their class to know.
-        text = PlainText(option(said, 'do_lower_case', tokenizer.layout == 'albert'),
-                         not option(said, 'keep_accents', False))
+        text = PlainText(option(content, 'do_lower_case', tokenizer.layout == 'albert'),
+                         not option(content, 'keep_accents', False))
         tokenizer = cls(tokenizer.model, text)
       return tokenizer
 

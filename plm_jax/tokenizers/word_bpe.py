@@ -15,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from plm_jax.errors import understood
 from plm_jax.tokenizers import parts
-from plm_jax.tokenizers.byte_bpe import read_added, read_lines, read_merges, whole
+from plm_jax.tokenizers.byte_bpe import is_tokenizer_json, read_added, read_lines, read_merges
 from plm_jax.tokenizers.contract import (
     CONFIG,
     TokenizerError,
@@ -60,10 +60,10 @@ class WordBPE:
     """Loads a `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`. Raises TokenizerError."""
     file = epath.Path(file)
     with understood(file, 'the vocabulary of a BPE', TokenizerError):
-      said = read_json(file)
-      if whole(said):
-        return cls({**said['model']['vocab'], **read_added(said)}, read_merges(said['model']['merges']))
-      return cls(said, read_lines(file))
+      content = read_json(file)
+      if is_tokenizer_json(content):
+        return cls({**content['model']['vocab'], **read_added(content)}, read_merges(content['model']['merges']))
+      return cls(content, read_lines(file))
 
   @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:

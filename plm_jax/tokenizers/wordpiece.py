@@ -240,9 +240,9 @@ def guess_text(file: epath.Path, pieces: list[str]) -> BertText:
   """Reads the normalisation from the config beside the vocabulary, else tells it from the case of its pieces."""
   lowercase = not any(piece.lower() != piece for piece in pieces if not piece.startswith('['))
   with understood(file.parent / CONFIG, 'the configuration of a tokenizer', TokenizerError):
-    said = read_config(file.parent)
-    strip = None if said.get('strip_accents') is None else option(said, 'strip_accents', False)
-    return BertText(option(said, 'do_lower_case', lowercase), strip, option(said, 'tokenize_chinese_chars', True))
+    content = read_config(file.parent)
+    strip = None if content.get('strip_accents') is None else option(content, 'strip_accents', False)
+    return BertText(option(content, 'do_lower_case', lowercase), strip, option(content, 'tokenize_chinese_chars', True))
 
 
 def frequent(counts: Counter, coverage: float, limit: int) -> list[str]:
