@@ -15,10 +15,11 @@ import re
 from typing import Any, NamedTuple
 
 from plm_jax.data import rows as rows_lib
-from plm_jax.data import sources
 from plm_jax.data.formats import Document
-from plm_jax.data.lines import OnError, SourceError, Tally
+from plm_jax.data.lines import OnError, SourceError, Tally, report
 from plm_jax.data.rows import Row
+
+TASK = 'task:'
 
 
 class Example(NamedTuple):
@@ -78,16 +79,21 @@ def examples(source: str, on_error: OnError = 'refuse', tally: Tally | None = No
   """The examples of task:NAME:SOURCE. Raises SourceError; with `skip`, rows that are none are counted in `tally`."""
   task = task_of(source)
   tally = Tally() if tally is None else tally
-  for row in rows_lib.each(sources.untasked(source), on_error, tally):
+  for row in rows_lib.each(untasked(source), on_error, tally):
     try:
       yield task.read(row)
     except SourceError as error:
-      sources.report(str(error), on_error, tally)
+      report(str(error), on_error, tally)
+
+
+def untasked(source: str) -> str:
+  """task:NAME:SOURCE -> SOURCE."""
+  return source.split(':', 2)[-1] if source.startswith(TASK) else source
 
 
 def task_of(source: str) -> TextTask:
   """task:NAME:SOURCE -> the task. Raises SourceError for one that is not known."""
-  name, where = source.removeprefix(sources.TASK).split(':', 1) if source.count(':') > 1 else ('', '')
+  name, where = source.removeprefix(TASK).split(':', 1) if source.count(':') > 1 else ('', '')
   if name in TASKS and where:
     return TASKS[name]
   kind, _, rest = name.partition('-')

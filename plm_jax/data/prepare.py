@@ -24,7 +24,9 @@ from plm_jax import storage, tokenizers
 from plm_jax.checked import Checked, within
 from plm_jax.data import encode, formats, lines, records, segment, sources
 from plm_jax.data import journal as journal_lib
+from plm_jax.data.files import EXPECTED
 from plm_jax.data.journal import Journal
+from plm_jax.data.lines import SourceError
 from plm_jax.errors import option
 from plm_jax.storage import lock
 
@@ -123,7 +125,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
     return meta
   tally = lines.Tally()
   if next(sources.documents(config.source, config.reading, tally), None) is None:
-    raise sources.SourceError(f'{config.source} holds no documents: nothing to prepare.')
+    raise SourceError(f'{config.source} holds no documents: nothing to prepare.')
   if tally.lined:
     print(f'{tally.lined[0]} has no blank line: every line of it is a document. '
           f'{option("documents=files")} makes one of each file instead', flush=True)
@@ -148,7 +150,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
 def place_of(folder: epath.PathLike, source: str) -> epath.Path:
   """The folder of the records. Raises RecordsError for one that cannot be it, SourceError for no text."""
   if not source.strip():
-    raise sources.SourceError(f'no text is given: {sources.EXPECTED}')
+    raise SourceError(f'no text is given: {EXPECTED}')
   if not os.fspath(folder).strip():
     raise records.RecordsError('no folder for the records is given: expected one, local or gs://')
   folder = storage.path_of(folder)
@@ -248,7 +250,7 @@ def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Token
   held.check()
   journal_lib.commit(folder, tokenizer, journal, shards)
   if not journal.train:
-    raise sources.SourceError(f'{config.source} holds no text: none of its {journal.documents} documents has a token.')
+    raise SourceError(f'{config.source} holds no text: none of its {journal.documents} documents has a token.')
   meta = records.Meta(
       tokenizer.vocab.size, tokenizer.hash, tuple(journal.train), tuple(journal.heldout), journal.source,
       tally.skipped + journal.empty)

@@ -13,8 +13,9 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import sources
-from plm_jax.data.lines import OnError, SourceError, Tally, cells, parsed, whole
+from plm_jax.data import tfds
+from plm_jax.data.files import files, length_of
+from plm_jax.data.lines import OnError, SourceError, Tally, cells, lines, parsed, report, whole
 
 FORMATS = '.jsonl, .tsv, .csv or SQuAD\'s .json, plain, .gz or .xz, or tfds:NAME:SPLIT'
 
@@ -41,22 +42,22 @@ def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) 
   """
   tally = Tally() if tally is None else tally
   if source.startswith('tfds:'):
-    for number, row in enumerate(sources.tfds_rows(source)):
+    for number, row in enumerate(tfds.rows(source)):
       yield Row(plain(row), f'{source}[{number}]')
     return
-  for file in sources.files(source):
+  for file in files(source):
     kind = re.search(r'\.(jsonl|tsv|csv|json)(\.gz|\.xz)?$', file.name.lower())
     if not kind:
       raise SourceError(f'{file}: rows are read from {FORMATS}')
     done = tally.bytes
-    lines = sources.lines(file, on_error, tally)
+    found = lines(file, on_error, tally)
     if kind[1] == 'json':
-      yield from squad_rows(file, lines)
+      yield from squad_rows(file, found)
     elif kind[1] == 'jsonl':
-      yield from json_rows(str(file), lines, on_error, tally)
+      yield from json_rows(str(file), found, on_error, tally)
     else:
-      yield from table_rows(str(file), cells(lines, '\t' if kind[1] == 'tsv' else ',', str(file)), on_error, tally)
-    tally.bytes = done + sources.length_of(file)
+      yield from table_rows(str(file), cells(found, '\t' if kind[1] == 'tsv' else ',', str(file)), on_error, tally)
+    tally.bytes = done + length_of(file)
 
 
 def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
@@ -76,7 +77,7 @@ def table_rows(name: str, found: Iterator[tuple[int, list[str]]], on_error: OnEr
       yield Row(dict(zip(header, fields, strict=True)), f'{name}:{number}')
     elif any(map(str.strip, fields)):
       problem = f'{len(fields)} fields, but the first line names {len(header)} columns'
-      sources.report(f'{name}:{number}: {problem}', on_error, tally)
+      report(f'{name}:{number}: {problem}', on_error, tally)
 
 
 def squad_rows(file: epath.Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:

@@ -19,8 +19,8 @@ import numpy as np
 
 from plm_jax.config import ConfigError
 from plm_jax.data import rows as rows_lib
+from plm_jax.data.lines import SourceError
 from plm_jax.data.rows import Row
-from plm_jax.data.sources import SourceError
 from plm_jax.evaluation.scoring import Score, Scorer
 from plm_jax.inference.prompts import filled
 

@@ -17,7 +17,7 @@ import numpy as np
 from plm_jax.config import ConfigError
 from plm_jax.data import examples as examples_lib
 from plm_jax.data.examples import Example, TextTask
-from plm_jax.data.sources import SourceError
+from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import metrics
 from plm_jax.inference import generate
 from plm_jax.inference.search import GenerationConfig

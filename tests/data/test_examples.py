@@ -4,8 +4,10 @@ import json
 import pytest
 
 from plm_jax.data import examples
+from plm_jax.data.formats import Reading
+from plm_jax.data.lines import SourceError, Tally
 from plm_jax.data.rows import Row, rows
-from plm_jax.data.sources import Reading, SourceError, Tally, documents
+from plm_jax.data.sources import documents
 
 
 def read(name, **columns):

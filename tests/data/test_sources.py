@@ -7,7 +7,8 @@ import pytest
 
 from plm_jax import errors
 from plm_jax.data import embedded, formats, lines, sources
-from plm_jax.data.sources import Reading, SourceError, Tally
+from plm_jax.data.formats import Reading
+from plm_jax.data.lines import SourceError, Tally
 
 TEXT = 'One.\nTwo\x0b\x85 end.\r\n\n \n\nThree.\u2028Four.\n'  # a newline ends a line, and nothing else does
 DOCUMENTS = [['One.', 'Two\x0b\x85 end.'], ['Three.\u2028Four.']]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from plm_jax.config import ConfigError
+from plm_jax.data.lines import SourceError
 from plm_jax.data.rows import Row, plain
-from plm_jax.data.sources import SourceError
 from plm_jax.evaluation import few_shot
 from plm_jax.evaluation.few_shot import TASKS, Example
 from plm_jax.evaluation.scoring import Score, Scorer

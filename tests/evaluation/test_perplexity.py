@@ -11,7 +11,7 @@ from tests.tasks.test_scoring import Letters
 
 from plm_jax import convert
 from plm_jax.config import ConfigError
-from plm_jax.data.sources import SourceError
+from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.perplexity import perplexity, texts_of
 from plm_jax.evaluation.scoring import Scorer

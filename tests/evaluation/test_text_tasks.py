@@ -8,7 +8,7 @@ import tiny
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.data.examples import Example, task_of
-from plm_jax.data.sources import SourceError
+from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import text_to_text
 from plm_jax.evaluation.text_to_text import Prediction
 from plm_jax.inference import generate

@@ -1,0 +1,70 @@
+"""Data sets of TFDS: tfds:NAME, tfds:NAME:SPLIT, or by the folder that holds one, tfds:FOLDER:SPLIT."""
+from collections.abc import Iterator
+import contextlib
+import re
+from typing import Any
+
+from etils import epath
+
+from plm_jax.data.formats import Document, Reading, split_text
+from plm_jax.data.lines import SourceError, Tally, decode
+from plm_jax.errors import outside
+
+
+def rows(source: str) -> Iterator[dict[str, Any]]:
+  import tensorflow_datasets as tfds  # late: TensorFlow takes seconds to load, and files do not need it
+  builder, split = builder_of(source)
+  # One file after the other: interleaved reading would make the order depend on the shards of the copy.
+  data = builder.as_dataset(split=split, read_config=tfds.ReadConfig(interleave_cycle_length=1), shuffle_files=False)
+  examples = iter(tfds.as_numpy(data))
+  while True:
+    with of_tfds(source):
+      row = next(examples, None)
+    if row is None:
+      return
+    yield row
+
+
+def documents(source: str, reading: Reading, tally: Tally) -> Iterator[Document]:
+  builder, _ = builder_of(source)
+  if reading.field not in builder.info.features:
+    raise SourceError(f'{source} has no feature {reading.field!r}, only {sorted(builder.info.features)}.')
+  for number, example in enumerate(rows(source)):
+    where = f'{source}[{number}]'
+    if not isinstance(example[reading.field], bytes):
+      raise SourceError(f'{source}: the feature {reading.field!r} is no text')
+    text = decode(example[reading.field], where, reading.on_error, tally)
+    if text is not None:
+      yield from split_text(text, where, tally)
+
+
+def builder_of(source: str) -> tuple[Any, str]:
+  """`tfds:NAME:SPLIT` or `tfds:FOLDER:SPLIT` -> builder, split."""
+  match = re.fullmatch(r'tfds:(?P<name>.+?)(:(?P<split>[A-Za-z_]\w*(\[[^/]*\])?(\+[^/]*)?))?', source)
+  if not match:
+    raise SourceError(f'{source!r} names no TFDS data set: expected tfds:NAME or tfds:FOLDER, and perhaps :SPLIT.')
+  name, split = match['name'], match['split'] or 'train'
+  with of_tfds(source):
+    import tensorflow_datasets as tfds
+    if epath.Path(name).expanduser().is_dir():
+      builder = tfds.builder_from_directory(epath.Path(name).expanduser())
+    else:
+      builder = tfds.builder(name)
+      builder.download_and_prepare()
+    builder.info.splits[split]  # raises when there is no such split
+  return builder, split
+
+
+@contextlib.contextmanager
+def of_tfds(source: str) -> Iterator[None]:
+  """What TFDS raises, of its own and of what it downloads with and is not installed, in one line."""
+  try:
+    yield
+  except Exception as error:
+    raise SourceError(f'{source}: {outside(error)}') from error
+
+
+def described(source: str) -> str:
+  """Returns name, version, split and number of examples: what changes when the data set does."""
+  builder, split = builder_of(source)
+  return f'{builder.info.full_name} {split} {builder.info.splits[split].num_examples}'
