@@ -40,8 +40,9 @@ import weakref
 from etils import epath
 import numpy as np
 
-from plm_jax.data.records import RecordsError, Split
-from plm_jax.data.windows import Assembly, Batch, Windows
+from plm_jax.data.cuts import Rule
+from plm_jax.data.records import RecordsError
+from plm_jax.data.windows import Batch, Windows
 
 CYCLE = 1024  # slots of a mixture
 READ_BYTES = 64 << 20  # of decoded windows, at most, that one read of the stream returns (but at least one step)
@@ -49,33 +50,46 @@ READERS = 2  # reads in progress at once: one more than is being used hides the 
 ROUNDS = 6  # of the permutation: pairs of an addition to the left and to the right half
 
 
-def open_pipeline(
-    folders: Sequence[epath.PathLike], weights: Sequence[float] | None = None, split: Split = 'train',
-    length: int = 128, assembly: Assembly = 'document', batch: int = 256, seed: int = 0, block: int = 64,
-    ordered: bool = False, vocab_hash: str | None = None, room: tuple[int, int] | None = None, cap: int = 0,
-    temperature: float = 1.0) -> 'Pipeline':
-  """The mixture of the corpora in `folders`; `weights` are their shares of the windows, by default by their sizes.
+@dataclasses.dataclass(frozen=True)
+class Shares:
+  """How much of a mixture's windows each corpus gets: `weights` as they are, or by the sizes of the corpora.
 
-  `batch` in rows, `length` in tokens, `room` as `Windows` takes it. Raises RecordsError for records that cannot be read
-  or whose tokenizer is not the one with the hash `vocab_hash` (where given) or not the same in all folders.
+  A corpus counts as `cap` windows (examples, where it has those) at most, 0: as all it has; sizes are taken to the power
+  1 / `temperature`.
+  """
+
+  weights: Sequence[float] | None = None
+  cap: int = 0
+  temperature: float = 1.0
+
+  def of(self, corpora: Sequence[Windows]) -> Sequence[float]:
+    """Returns the share of each corpus, up to a factor that all have."""
+    if self.weights is not None:
+      return self.weights
+    sizes = [corpus.documents if corpus.room else len(corpus) for corpus in corpora]
+    return [min(size, self.cap or size) ** (1 / self.temperature) * len(corpus) / size
+            for corpus, size in zip(corpora, sizes, strict=True)]
+
+
+def open_pipeline(
+    folders: Sequence[epath.PathLike], rule: Rule = Rule('document', 128), batch: int = 256, seed: int = 0,
+    block: int = 64, shares: Shares = Shares(), vocab_hash: str | None = None) -> 'Pipeline':
+  """Opens the training split of the corpora in `folders` as one mixture.
+
+  rule: how text is cut into windows; batch: in rows; block: K in windows, see the head of this file. Raises RecordsError
+  for records that cannot be read or whose tokenizer is not the one with the hash `vocab_hash` (where given) or not the
+  same in all folders.
   """
   if not folders:
     raise ValueError('a pipeline needs at least one folder of records')
-  corpora = [Windows(folder, split, length, assembly, room) for folder in folders]
+  corpora = [Windows(folder, 'train', rule.length, rule.assembly, rule.room) for folder in folders]
   expected, who = (vocab_hash, 'this run') if vocab_hash is not None else (corpora[0].meta.tokenizer, folders[0])
   for corpus in corpora:
     if corpus.meta.tokenizer != expected:
       raise RecordsError(
           f'the records in {corpus.folder} were made with the tokenizer {corpus.meta.tokenizer}, but that of {who} is '
           f'{expected}. Use the tokenizer in {corpus.folder / "tokenizer"}, or prepare the records again.')
-  weights = weights if weights is not None else [rate(corpus, cap, temperature) for corpus in corpora]
-  return Pipeline(corpora, weights, batch, seed, block, ordered)
-
-
-def rate(corpus: Windows, cap: int = 0, temperature: float = 1.0) -> float:
-  """What of a mixture's windows a corpus gets, see the head of this file, times a factor common to all."""
-  size = corpus.documents if corpus.room else len(corpus)
-  return min(size, cap or size) ** (1 / temperature) * len(corpus) / size
+  return Pipeline(corpora, shares.of(corpora), batch, seed, block)
 
 
 class Pipeline:

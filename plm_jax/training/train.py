@@ -17,7 +17,8 @@ from tqdm import tqdm
 from plm_jax import config as config_lib
 from plm_jax import sharding, storage
 from plm_jax.config import Experiment, Phase
-from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
+from plm_jax.data.cuts import Rule
+from plm_jax.data.pipeline import Pipeline, Shares, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.errors import Expected
@@ -136,10 +137,9 @@ def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: T
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
   """Each phase has an order of its own."""
   data, objective = config.data, config.objective
-  pipeline = open_pipeline(
-      records, data.weights or None, 'train', objective.window(phase.length), data.assembly, phase.batch,
-      config.seed + number, data.block, vocab_hash=tokenizer.hash, room=objective.room, cap=data.cap,
-      temperature=data.temperature)
+  rule = Rule(data.assembly, objective.window(phase.length), objective.room)
+  pipeline = open_pipeline(records, rule, phase.batch, config.seed + number, data.block,
+                           Shares(data.weights or None, data.cap, data.temperature), tokenizer.hash)
   for corpus in pipeline.corpora:
     if corpus.clipped and jax.process_index() == 0:
       logger.warning('%s: %d of %d examples are too long for rows of %d tokens and targets of %d, and lose their ends',

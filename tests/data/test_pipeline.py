@@ -8,10 +8,13 @@ import pytest
 
 from plm_jax.config import DataConfig
 from plm_jax.data import pipeline, records
-from plm_jax.data.pipeline import Order, Pipeline, Schedule, heldout_batches, open_pipeline, permute, rate
+from plm_jax.data.cuts import Rule
+from plm_jax.data.pipeline import Order, Pipeline, Schedule, Shares, heldout_batches, open_pipeline, permute
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 from plm_jax.errors import ConfigError
+
+PAIRS = Rule('document', 2)  # windows of two tokens
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +46,7 @@ def same(a, b):
 @pytest.fixture
 def mixture(tmp_path):
   return open_pipeline(
-      [write(tmp_path / 'a', 200), write(tmp_path / 'b', 90, first=1000)], [3, 1], length=2, batch=8, seed=5, block=4)
+      [write(tmp_path / 'a', 200), write(tmp_path / 'b', 90, first=1000)], PAIRS, 8, 5, 4, Shares([3, 1]))
 
 
 @pytest.mark.parametrize('n', [1, 2, 3, 4, 5, 7, 16, 17, 100, 1000, 1021])
@@ -73,7 +76,7 @@ def test_permute_gives_all_orders_of_three_alike():
 
 @pytest.mark.parametrize(('count', 'batch'), [(40, 8), (37, 8), (5, 8), (1, 4)])
 def test_without_blocks_an_epoch_has_each_window_once(tmp_path, count, batch):
-  p = open_pipeline([write(tmp_path / 'r', count)], length=2, batch=batch, block=1)
+  p = open_pipeline([write(tmp_path / 'r', count)], PAIRS, batch=batch, block=1)
   dealt = [p.batch(step) for step in range(3 * count // batch + 1)]
   index = np.concatenate([batch['index'] for batch in dealt])
   epoch = np.concatenate([batch['epoch'] for batch in dealt])
@@ -103,8 +106,8 @@ def test_a_row_reads_the_windows_of_a_block_in_its_steps():
 
 def test_a_small_corpus_has_smaller_blocks(tmp_path):
   folder = write(tmp_path / 'r', 100)
-  assert open_pipeline([folder], length=2, batch=4, block=64).orders[0].block == 6
-  assert open_pipeline([folder], length=2, batch=64, block=64).orders[0].block == 1
+  assert open_pipeline([folder], PAIRS, batch=4, block=64).orders[0].block == 6
+  assert open_pipeline([folder], PAIRS, batch=64, block=64).orders[0].block == 1
 
 
 @pytest.mark.parametrize('hosts', [1, 2, 4, 8])
@@ -163,7 +166,7 @@ def test_every_component_of_a_mixture_is_read_whole(mixture):
 
 
 def test_sizes_are_the_default_weights(tmp_path):
-  p = open_pipeline([write(tmp_path / 'a', 30), write(tmp_path / 'b', 10)], length=2, batch=8)
+  p = open_pipeline([write(tmp_path / 'a', 30), write(tmp_path / 'b', 10)], PAIRS, batch=8)
   assert np.bincount(p.batch(0)['corpus']).tolist() == [6, 2]
 
 
@@ -182,7 +185,8 @@ class Task(list):
 def test_rates_of_examples(cap, temperature, shares):
   """Of two tasks of 300 and 100 examples, 10 of the first in a window, and 5 of the second."""
   tasks = [Task(30, 300), Task(20, 100)]
-  read = np.array([rate(task, cap, temperature) * task.documents / len(task) for task in tasks])
+  rates = Shares(cap=cap, temperature=temperature).of(tasks)
+  read = np.array([rate * task.documents / len(task) for rate, task in zip(rates, tasks, strict=True)])
   np.testing.assert_allclose(read / read.sum(), np.array(shares) / sum(shares), rtol=1e-6)
 
 
@@ -192,7 +196,7 @@ def test_the_lowest_temperature_gives_numbers():
 
     def __len__(self):
       return (1 << 31) - 1
-  assert math.isfinite(rate(Largest(), temperature=0.05))
+  assert math.isfinite(Shares(temperature=0.05).of([Largest()])[0])
   with pytest.raises(ConfigError, match=r'DataConfig\.temperature is a number of 0\.05 or more, got 0\.01'):
     DataConfig(temperature=0.01)
 
@@ -266,9 +270,10 @@ def test_a_program_ends_quietly_with_a_stream_open(tmp_path, hide):
   program = f'''
 import sys
 {hide}
+from plm_jax.data.cuts import Rule
 from plm_jax.data.pipeline import open_pipeline
 assert sys.modules.get('tensorflow') is None  # nothing imports it before it is needed
-stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], length=2, batch=16).stream()
+stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], Rule('document', 2), batch=16).stream()
 next(stream)
 '''
   done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=120)
