@@ -65,7 +65,7 @@ def ours(text: str, question: str, part: str) -> None:
   import jax
 
   from plm_jax.data.cuts import Rule
-from plm_jax.data.pipeline import open_pipeline
+  from plm_jax.data.pipeline import open_pipeline
   from plm_jax.objectives.mlm import MaskedLM
   from plm_jax.objectives.pairs import NextSentence, Single
 

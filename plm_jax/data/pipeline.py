@@ -54,8 +54,8 @@ ROUNDS = 6  # of the permutation: pairs of an addition to the left and to the ri
 class Shares:
   """How much of a mixture's windows each corpus gets: `weights` as they are, or by the sizes of the corpora.
 
-  A corpus counts as `cap` windows (examples, where it has those) at most, 0: as all it has; sizes are taken to the power
-  1 / `temperature`.
+  A corpus counts as `cap` windows (examples, where it has those) at most, 0: as all it has; sizes are taken to the
+  power 1 / `temperature`.
   """
 
   weights: Sequence[float] | None = None
@@ -76,9 +76,9 @@ def open_pipeline(
     block: int = 64, shares: Shares = Shares(), vocab_hash: str | None = None) -> 'Pipeline':
   """Opens the training split of the corpora in `folders` as one mixture.
 
-  rule: how text is cut into windows; batch: in rows; block: K in windows, see the head of this file. Raises RecordsError
-  for records that cannot be read or whose tokenizer is not the one with the hash `vocab_hash` (where given) or not the
-  same in all folders.
+  rule: how text is cut into windows; batch: in rows; block: K in windows, see the head of this file. Raises
+  RecordsError for records that cannot be read or whose tokenizer is not the one with the hash `vocab_hash` (where
+  given) or not the same in all folders.
   """
   if not folders:
     raise ValueError('a pipeline needs at least one folder of records')
