@@ -64,10 +64,11 @@ class Report:
 
   @property
   def total(self) -> int:
+    """Bytes of HBM that the program takes on one device."""
     return sum(self.memory.values())
 
   def bounds(self, kind: str) -> dict[str, float]:
-    """Seconds a step, at least, by what a device of this kind would have to do at its peak."""
+    """Returns seconds a step, at least, by what a device of this kind would have to do at its peak."""
     chip, peak = CHIPS[kind], metrics.PEAK_FLOPS[kind]
     # Cores that share links can add up their messages on the chip, so that it sends one for both.
     sent = sum(sent for _, _, sent in self.collectives.values())
@@ -102,7 +103,7 @@ def compile_run(config: Experiment) -> list[Report]:
 
 
 def extremes(phases: Sequence[Phase]) -> list[Phase]:
-  """-> of each length the phases with the largest and the smallest batch, in order; equal ones once.
+  """Finds, of each length, the phases with the largest and the smallest batch, in order; equal ones once.
 
   From few rows the compiler may make another program, which can need more.
   """
@@ -114,7 +115,7 @@ def extremes(phases: Sequence[Phase]) -> list[Phase]:
 
 
 def topology(name: str) -> list[Any]:
-  """The devices of a pod that is not there. Raises ConfigError for a name that the compiler does not know."""
+  """Returns the devices of a pod that is not there. Raises ConfigError for a name that the compiler does not know."""
   if importlib.util.find_spec('libtpu') is None:
     raise ConfigError("--mode=compile needs the TPU compiler: pip install 'plm_jax[tpu]'")
   # Nothing of a TPU in this machine is asked for, so none is looked for or locked: its kind and hosts do not matter.
@@ -170,12 +171,12 @@ def analyse(config: Experiment, learner: Learner, phase: Phase, mesh) -> Report:
 
 
 def device_bytes(tree) -> int:
-  """Of a tree of shapes with shardings, on one device."""
+  """Counts the bytes that a tree of shapes with shardings takes on one device."""
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def out_of_memory(message: str, phase: Phase) -> str:
-  """The compiler's complaint, cut to what a user can use."""
+  """Cuts the compiler's complaint to what a user can use."""
   lines = [line.strip() for line in message.splitlines()]
   needed = re.search(r'Used [\d.]+\w+ of [\d.]+\w+ \w+|total memory required .*? exceeds available .*?\)', message)
   largest = [line for line in lines if re.match(r'(\d+\. )?Size: ', line)][:4]
@@ -193,11 +194,12 @@ def out_of_memory(message: str, phase: Phase) -> str:
 
 
 def first_line(error: Any) -> str:
+  """Returns the first line of an error's text, 200 characters at most; its type's name where it has none."""
   return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
 def table(report: Report, kind: str, phase: Phase, devices: int) -> str:
-  """For people."""
+  """Lays a report out for people."""
   chip = CHIPS.get(kind)
   lines = ['HBM a device']
   lines += [f'  {name:38}{size / 2 ** 30:8.3f} GiB' for name, size in report.memory.items()]

@@ -30,6 +30,7 @@ class Buffer:
 
   @property
   def bytes(self) -> int:
+    """Bytes without padding; 0 of a token, and of what has no size."""
     bits = BITS.get(self.dtype) if self.dtype in BITS else int((re.findall(r'\d+', self.dtype) or ['0'])[0])
     return math.ceil(math.prod(self.dims) * (bits or 0) / 8)
 
@@ -49,6 +50,7 @@ class Instruction:
     return [name for text in found for name in re.findall(r'[\w.\-]+', text)]
 
   def number(self, pattern: str, default: int) -> int:
+    """Returns the integer that the group of `pattern` finds among the attributes, or the default."""
     match = re.search(pattern, self.attributes)
     return int(match[1]) if match else default
 
@@ -93,7 +95,7 @@ class Program:
     self.steps = list(self.walk(self.entry, 1, False))
 
   def walk(self, name: str, times: int, fused: bool) -> Iterator[Step]:
-    """Every instruction that a call of computation `name` runs; of a conditional, all branches."""
+    """Yields every instruction that a call of computation `name` runs; of a conditional, all branches."""
     for x in self.computations[name].values():
       yield Step(x, name, times, fused)
       if x.op == 'while':
@@ -103,7 +105,7 @@ class Program:
           yield from self.walk(called, times, fused or x.op == 'fusion')
 
   def trips(self, loop: Instruction) -> int:
-    """How often a loop's body runs: as the compiler says, or from its counter's start, step and bound."""
+    """Counts how often a loop's body runs: as the compiler says, or from its counter's start, step and bound."""
     if known := loop.number(r'"known_trip_count":\{"n":"(\d+)"', 0):
       return known
     condition, body = (self.computations[loop.called(key)[0]] for key in ('condition', 'body'))
@@ -137,6 +139,8 @@ class Program:
 
   @functools.cached_property
   def collectives(self) -> list[Collective]:
+    """Collectives, with the bytes of the whole array that a group of devices exchanges: gathered, or before it is
+    reduced."""
     found, pieces = [], set()
     for step in self.steps:
       x = step.instruction
@@ -159,10 +163,12 @@ class Program:
     return found
 
   def operand_bytes(self, step: Step) -> int:
+    """Counts the bytes of an instruction's operands."""
     names = self.computations[step.computation]
     return sum(b.bytes for name in step.instruction.operands for b in names[name].result)
 
   def product_flops(self, step: Step) -> int:
+    """Counts the FLOPs of a dot or convolution, two a multiplication with its addition."""
     x, names = step.instruction, self.computations[step.computation]
     left, right = (names[name].result[0].dims for name in x.operands[:2])
     out = x.result[0].dims
@@ -172,7 +178,7 @@ class Program:
     return convolution_flops(x, left, right, out)
 
   def moved(self, step: Step) -> int:
-    """Bytes of HBM traffic of one instruction."""
+    """Counts the bytes of HBM traffic of one instruction."""
     x, names = step.instruction, self.computations[step.computation]
     if x.op in FREE or x.op.endswith(('-done', '-update')):
       return 0
@@ -194,14 +200,14 @@ class Program:
     return read + sum(size for size, b in zip(written, x.result, strict=True) if not b.near)
 
   def read(self, computation: str, x: Instruction | None) -> int:
-    """Bytes of a parameter, or of an alias of one, that a kernel reads."""
+    """Counts the bytes of a parameter, or of an alias of one, that a kernel reads."""
     if x is None:
       return 0
     users = [y for y in self.computations[computation].values() if x.name in y.operands]
     return min(sum(self.read_by(computation, y, x.name) for y in users), sum(b.bytes for b in x.result))
 
   def read_by(self, computation: str, user: Instruction, name: str) -> int:
-    """Bytes of `name` that one of its users reads."""
+    """Counts the bytes of `name` that one of its users reads."""
     size = sum(b.bytes for b in self.computations[computation][name].result)
     if aliases(user):
       return self.read(computation, user)
@@ -216,7 +222,7 @@ class Program:
     return size
 
   def written(self, computation: str, x: Instruction) -> list[int]:
-    """Bytes that a kernel writes of each of its results."""
+    """Returns the bytes that a kernel writes of each of its results."""
     names = self.computations[computation]
     if x.op == 'tuple':
       return [size for name in x.operands for size in self.written(computation, names[name])]
@@ -234,20 +240,20 @@ class Program:
 
 
 def source(computation: Computation, name: str) -> Instruction:
-  """What `name` is a copy of."""
+  """Finds what `name` is a copy of."""
   x = computation[name]
   return source(computation, x.operands[0]) if x.op in ('copy', 'bitcast', 'copy-done', 'copy-start') else x
 
 
 def value(x: Instruction) -> int:
-  """Of an integer constant."""
+  """Reads an integer constant."""
   if x.op != 'constant':
     raise ValueError(f'{x.name} is no constant')
   return int(x.attributes[1:x.attributes.index(')')])
 
 
 def increment(body: Computation, name: str, index: int) -> int:
-  """What a loop's body adds to element `index` of what it carries."""
+  """Returns what a loop's body adds to element `index` of what it carries."""
   x = source(body, name)
   if x.op == 'get-tuple-element' and x.number(r'index=(\d+)', -1) == index and body[x.operands[0]].op == 'parameter':
     return 0
@@ -258,16 +264,17 @@ def increment(body: Computation, name: str, index: int) -> int:
 
 
 def aliases(x: Instruction) -> bool:
-  """Whether the result is the first operand, seen otherwise."""
+  """Tells whether the result is the first operand, seen otherwise."""
   return x.op == 'bitcast' or (x.op == 'fusion' and 'output_to_operand_aliasing={{}: (0, {})}' in x.attributes)
 
 
 def parameter(computation: Computation, number: int) -> Instruction | None:
+  """Finds parameter `number` of a computation; None where it has none."""
   return next((x for x in computation.values() if x.op == 'parameter' and x.attributes.startswith(f'({number})')), None)
 
 
 def parse(text: str) -> tuple[dict[str, Computation], str]:
-  """HLO text -> (computations by name, the entry's name)."""
+  """Parses HLO text -> (computations by name, the entry's name)."""
   computations: dict[str, Computation] = {}
   current, entry = {}, ''
   for line in text.splitlines():
@@ -286,19 +293,20 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
 
 
 def split_shape(text: str) -> tuple[str, str]:
-  """'f32[2]{0} add(...)' -> ('f32[2]{0}', 'add(...)'); also for tuples."""
+  """Splits 'f32[2]{0} add(...)' into 'f32[2]{0}' and 'add(...)'; also for tuples."""
   shape, rest = balanced(text) if text.startswith('(') else text.split(' ', 1)
   return shape, rest.lstrip()
 
 
 def balanced(text: str) -> tuple[str, str]:
-  """'(a(b)c)d' -> ('(a(b)c)', 'd')."""
+  """Splits '(a(b)c)d' into '(a(b)c)' and 'd'."""
   depth = itertools.accumulate({'(': 1, ')': -1}.get(c, 0) for c in text)
   end = next(i for i, d in enumerate(depth) if not d) + 1
   return text[:end], text[end:]
 
 
 def buffers(shape: str) -> tuple[Buffer, ...]:
+  """Parses the arrays of a shape, of a tuple all of them: 'f32[8,128]{1,0:S(1)}' is one of float32 in fast memory."""
   found = re.findall(r'([a-z]\w*)\[([\d,<=]*)\](\{[^}]*\})?', shape)
   return tuple(Buffer(dtype, tuple(int(d.lstrip('<=')) for d in dims.split(',') if d), 'S(1)' in layout)
                for dtype, dims, layout in found)

@@ -60,7 +60,7 @@ def join(hosts: HostsConfig) -> None:
 
 
 def find(hosts: HostsConfig) -> Place:
-  """The place that the options give, or that the pod or Slurm tells. Raises ConfigError."""
+  """Finds the place that the options give, or that the pod or Slurm tells. Raises ConfigError."""
   given = hosts.coordinator, hosts.count, hosts.index
   if hosts.coordinator and not re.fullmatch(r'.+:\d{1,5}', hosts.coordinator):
     raise ConfigError(f'--hosts.coordinator={hosts.coordinator} is not address:port, such as 10.0.0.1:8476')
@@ -95,7 +95,7 @@ def call_roll(place: Place, seconds: float) -> None:
 
 
 def receive_all(place: Place, seconds: float) -> None:
-  """The roll, as process 0 calls it: each of the others says its index, and hears the outcome when it is known."""
+  """Calls the roll, as process 0 does: each of the others says its index, and hears the outcome when it is known."""
   port = int(place.coordinator.rpartition(':')[2])
   both = socket.has_dualstack_ipv6()
   until, here = time.monotonic() + seconds, {}
@@ -136,7 +136,7 @@ def receive_all(place: Place, seconds: float) -> None:
 
 
 def line_of(connection: socket.socket) -> tuple[int, int] | None:
-  """(index, count) of who came; None of a stranger, who is left alone."""
+  """Reads (index, count) of who came; None of a stranger, who is left alone."""
   try:
     connection.settimeout(2)
     said = json.loads(connection.makefile('rb').readline(200))
@@ -146,7 +146,7 @@ def line_of(connection: socket.socket) -> tuple[int, int] | None:
 
 
 def report(place: Place, seconds: float) -> None:
-  """The roll, as the others answer it."""
+  """Answers the roll, as all but process 0 do."""
   host, _, port = place.coordinator.rpartition(':')
   until, connection, reason = time.monotonic() + seconds, None, 'no answer'
   while connection is None:
@@ -171,13 +171,14 @@ def report(place: Place, seconds: float) -> None:
 
 
 def wait_for_all(what: str) -> None:
-  """Until every process of the job is here. Not a collective of the devices, which would give up after seconds."""
+  """Waits until every process of the job is here. Not a collective of the devices, which would give up after
+  seconds."""
   multihost.get_barrier_sync_fn()(key=what, timeout_ms=DAYS * 24 * 3600 * 1000)
 
 
 @contextlib.contextmanager
 def together(what: str) -> Iterator[None]:
-  """What is done inside succeeds on all processes or on none: an Expected error of one ends all, each with a line.
+  """Makes what is done inside succeed on all processes or on none: an Expected error of one ends all, each with a line.
 
   Returns when all have come to the end. what: which part of the work it is.
   """
@@ -199,7 +200,7 @@ def together(what: str) -> Iterator[None]:
 
 
 def in_turn(what: str, work: Callable[[], Any]) -> Any:
-  """`work` of process 0 first, then of the others: who sees its disk finds it done."""
+  """Calls `work` on process 0 first, then on the others: who sees its disk finds it done."""
   result = None
   for turn in (0, 1):
     with together(f'{what} {turn}'):
@@ -237,7 +238,7 @@ def check_shared(folder: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def owned(folder: epath.PathLike) -> Iterator[Lock]:
-  """The folder of a run, for this job alone. Raises LockError, on all processes, where another has it."""
+  """Locks the folder of a run for this job alone. Raises LockError, on all processes, where another has it."""
   folder, lock = storage.path_of(folder), Lock(folder, 'a run')
   with together('lock of the output'):
     if jax.process_index() == 0:
@@ -251,14 +252,14 @@ def owned(folder: epath.PathLike) -> Iterator[Lock]:
 
 
 def remove_empty(folder: epath.Path) -> None:
-  """Bad input leaves no folder behind."""
+  """Removes a folder that holds nothing: bad input leaves none behind."""
   if not storage.remote(folder):
     with contextlib.suppress(OSError):
       os.rmdir(folder)
 
 
 def seen(path: epath.Path) -> bool:
-  """Whether the file is there, or comes to be: what a host remembers of a shared disk may be seconds old."""
+  """Tells whether the file is there, or comes to be: what a host remembers of a shared disk may be seconds old."""
   until = time.monotonic() + SEEN
   while True:
     with storage.explained(path, 'read', HostsError):

@@ -39,12 +39,13 @@ class SpaceError(StorageError):
 
 
 def remote(path: epath.PathLike) -> bool:
-  """Whether the path is in a bucket."""
+  """Tells whether the path is in a bucket."""
   return '://' in os.fspath(path)
 
 
 def path_of(path: epath.PathLike) -> epath.Path:
-  """The path as everything here takes it: with ~ resolved, gs:// as it is. Raises StorageError for one that is none."""
+  """Returns the path as everything here takes it: with ~ resolved, gs:// as it is. Raises StorageError for one that is
+  none."""
   text = os.fspath(path)
   if '\0' in text:
     raise StorageError(f'{text!r} is no path: it holds a zero byte')
@@ -61,7 +62,8 @@ def path_of(path: epath.PathLike) -> epath.Path:
 
 
 def cache_folder() -> pathlib.Path:
-  """$PLM_JAX_CACHE, else ~/.cache/plm_jax. Raises StorageError for a bucket: what is kept there is mapped to memory."""
+  """Returns $PLM_JAX_CACHE, else ~/.cache/plm_jax. Raises StorageError for a bucket: what is kept there is mapped to
+  memory."""
   found = os.environ.get('PLM_JAX_CACHE') or '~/.cache/plm_jax'
   if remote(found):
     raise StorageError(f'PLM_JAX_CACHE={found} is a bucket: the cache has to be a local folder')
@@ -70,7 +72,7 @@ def cache_folder() -> pathlib.Path:
 
 @contextlib.contextmanager
 def explained(path: epath.PathLike, doing: str, error: type[Expected] = StorageError) -> Iterator[None]:
-  """What a disk or a client of a bucket raises inside becomes an `error` that says what could not be done with path.
+  """Turns what a disk or a client of a bucket raises inside into an `error` that says what could not be done with path.
 
   doing: 'read', 'written', 'listed'. A full disk is a SpaceError, whatever `error` is.
   """
@@ -90,21 +92,22 @@ def explained(path: epath.PathLike, doing: str, error: type[Expected] = StorageE
 
 
 def missing(error: BaseException) -> bool:
-  """Whether a disk or a client of a bucket says with it, or with what was made of it here, that a file is not there."""
+  """Tells whether a disk or a client of a bucket says with an error, or with what was made of it here, that a file is
+  not there."""
   if isinstance(error, Expected) and error.__cause__ is not None:
     return missing(error.__cause__)
   return isinstance(error, FileNotFoundError) or type(error).__name__ in ('NotFoundError', 'NotFound')
 
 
 def of_storage(error: BaseException) -> bool:
-  """Whether a disk, or a client of a bucket, raised it."""
+  """Tells whether a disk, or a client of a bucket, raised an error."""
   home = type(error).__module__.partition('.')[0]
   return isinstance(error, OSError) or home in ('tensorflow', 'google', 'gcsfs', 'aiohttp', 'requests', 'urllib3') or (
       type(error) is ValueError and GCS_ERROR.search(str(error)) is not None)  # tensorstore's
 
 
 def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> bytes:
-  """The whole file. Raises `error` for what cannot be read, and for one of more than `limit` bytes."""
+  """Reads the whole file. Raises `error` for what cannot be read, and for one of more than `limit` bytes."""
   path = path_of(path)
   with explained(path, 'read', error):
     if remote(path):
@@ -120,7 +123,7 @@ def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] =
 
 
 def read_object(path: epath.Path, limit: int, error: type[Expected]) -> bytes:
-  """`read_bytes` of a bucket: one request for a small file, and nothing that was known of it before."""
+  """Reads as `read_bytes` does from a bucket: one request for a small file, and nothing that was known of it before."""
   try:
     content = io.BytesIO()
     with open_text(path) as file:
@@ -136,7 +139,8 @@ def read_object(path: epath.Path, limit: int, error: type[Expected]) -> bytes:
 
 
 def read_text(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> str:
-  """The whole file, UTF-8."""
+  """Reads the whole file, UTF-8. Raises `error` for what cannot be read, is longer than `limit` bytes, or is not
+  UTF-8."""
   try:
     return read_bytes(path, limit, error).decode()
   except UnicodeDecodeError as wrong:
@@ -145,13 +149,13 @@ def read_text(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = 
 
 def read_json(path: epath.PathLike, kind: type | tuple[type, ...] = dict, limit: int = LIMIT,
               error: type[Expected] = StorageError) -> Any:
-  """The JSON value in a file, which has to be a `kind`; see `parse_json`."""
+  """Reads the JSON value in a file, which has to be a `kind`; see `parse_json`."""
   return parse_json(read_text(path, limit, error), path, kind, error)
 
 
 def parse_json(text: str, where: epath.PathLike, kind: type | tuple[type, ...] = dict,
                error: type[Expected] = StorageError) -> Any:
-  """A JSON text -> its value, a `kind`.
+  """Parses a JSON text, whose value has to be a `kind`.
 
   Raises `error`, naming `where`, for what is not JSON, for numbers of over a hundred digits, and for values more than
   a hundred deep inside others.
@@ -184,7 +188,8 @@ def check_depth(value: Any, left: int) -> None:
 
 @contextlib.contextmanager
 def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Iterator[Any]:
-  """A file to write bytes to, which becomes `path` at the end, or nothing if there was an error. Makes the folder."""
+  """Opens a file to write bytes to, which becomes `path` at the end, or nothing if there was an error. Makes the
+  folder."""
   path = path_of(path)
   if remote(path):
     # An object of a bucket appears when it is whole. What was given to GFile goes there even after an error.
@@ -213,6 +218,7 @@ def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Itera
 
 
 def upload(draft: Any, path: epath.Path) -> None:
+  """Copies a draft from its beginning to a path in a bucket, where it appears when it is whole."""
   draft.seek(0)
   with path.open('wb') as file:
     file.write(b'')  # of an empty file too: nothing is there before the first writing
@@ -227,6 +233,7 @@ def write(path: epath.PathLike, content: bytes | str, error: type[Expected] = St
 
 
 def write_json(path: epath.PathLike, value: Any, error: type[Expected] = StorageError) -> None:
+  """Writes a JSON value, indented, as `write` writes: whole or not at all. Raises `error`."""
   write(path, json.dumps(value, indent=1, ensure_ascii=False) + '\n', error)
 
 
@@ -265,14 +272,15 @@ def remove_drafts(folder: epath.PathLike) -> None:
 
 
 def open_file(path: epath.PathLike) -> io.BufferedReader:
-  """A file on a disk, for reading. Raises OSError where there is none: a pipe would never end, nor begin."""
+  """Opens a file on a disk for reading. Raises OSError where there is none, or no file: a pipe would never end, nor
+  begin."""
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise OSError(errno.EINVAL, 'no ordinary file', os.fspath(path))
   return open(path, 'rb')
 
 
 def open_text(path: epath.PathLike) -> io.BufferedReader:
-  """The bytes of a file from its beginning, as a stream whose `readline` takes a limit; `tell` counts bytes."""
+  """Opens a file as a stream of its bytes whose `readline` takes a limit; `tell` counts bytes."""
   path = path_of(path)
   if not remote(path):
     return open_file(path)
@@ -288,24 +296,28 @@ class Stream(io.RawIOBase):
     self.place = 0
 
   def readable(self) -> bool:
+    """Returns True, as io.BufferedReader wants to hear before it reads."""
     return True
 
   def readinto(self, buffer) -> int:
+    """Fills a buffer with the next bytes and returns how many there were, 0 at the end."""
     content = self.file.read(len(buffer))
     buffer[:len(content)] = content
     self.place += len(content)
     return len(content)
 
   def tell(self) -> int:
+    """Counts the bytes that have been read."""
     return self.place
 
   def close(self) -> None:
+    """Closes what was opened underneath too."""
     self.opened.close()
     super().close()
 
 
 def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected] = StorageError) -> bytes:
-  """Bytes start .. stop of a file, and no others. Raises `error` where the file ends before `stop`."""
+  """Reads bytes start .. stop of a file, and no others. Raises `error` where the file ends before `stop`."""
   path = path_of(path)
   with explained(path, 'read', error):
     if not remote(path):
@@ -326,7 +338,7 @@ def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected
 
 
 def free_bytes(folder: epath.PathLike) -> int | None:
-  """Room on the disk of a folder, which may not be there yet; None in a bucket."""
+  """Returns the bytes that are free on the disk of a folder, which may not be there yet; None in a bucket."""
   folder = path_of(folder)
   if remote(folder):
     return None

@@ -54,19 +54,21 @@ def move(folder: str, target: str) -> None:
 
 @functools.cache
 def google_client():
+  """Returns Google's client, one a process. Raises DefaultCredentialsError where there are no credentials."""
   from google.cloud import storage as google
   return google.Client()
 
 
 def google_retry(seconds: float) -> Any:
-  """What cannot be answered now is asked again, for so long."""
+  """Returns a policy under which a request that cannot be answered now is repeated for so many seconds."""
   from google.cloud.storage.retry import DEFAULT_RETRY
   return DEFAULT_RETRY.with_delay(initial=0.2, maximum=10).with_timeout(seconds)
 
 
 @functools.cache
 def bucket_store(bucket: str, retries: int = 10):
-  """tensorstore's view of a bucket: reads of parts, many at a time. retries: of a request, the last after a minute."""
+  """Opens tensorstore's view of a bucket: reads of parts, many at a time. retries: of a request, the last after a
+  minute."""
   import tensorstore
   return tensorstore.KvStore.open(
       {'driver': 'gcs', 'bucket': bucket, 'path': ''},
@@ -76,6 +78,6 @@ def bucket_store(bucket: str, retries: int = 10):
 
 
 def split(path: str) -> tuple[str, str]:
-  """gs://BUCKET/NAME -> BUCKET, NAME."""
+  """Splits gs://BUCKET/NAME into BUCKET and NAME."""
   bucket, _, name = path.removeprefix('gs://').partition('/')
   return bucket, name

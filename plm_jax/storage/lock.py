@@ -107,6 +107,7 @@ class Lock:
       raise
 
   def release(self) -> None:
+    """Ends the renewal and takes our claim away. The folder is free at once."""
     self.ended.set()
     if self.renewer.is_alive():
       self.renewer.join(RENEWED)
@@ -119,6 +120,7 @@ class Lock:
                       'lost: the same command goes on when the other has ended')
 
   def put(self, holds: bool = False) -> None:
+    """Writes our claim, renewed now. Raises StorageError where it cannot be written."""
     claim = dataclasses.replace(self.claim, renewed=time.time(), holds=holds)
     for left in reversed(range(10)):
       try:
@@ -130,6 +132,7 @@ class Lock:
           raise  # otherwise who was last has taken away the folder between its making and our file's
 
   def withdraw(self) -> None:
+    """Takes our claim away, and on a disk the folder of claims with the last one. Raises nothing: a claim expires."""
     with contextlib.suppress(Exception):  # it expires
       self.path.unlink(missing_ok=True)
     if not storage.remote(self.claims):
@@ -137,7 +140,7 @@ class Lock:
         os.rmdir(self.claims)
 
   def others(self) -> dict[str, Claim]:
-    """The live claims beside our own, by name; dead ones are taken away."""
+    """Returns the live claims beside our own, by name; dead ones are taken away."""
     found = {}
     for path in self.paths():
       if path == self.path:
@@ -156,6 +159,7 @@ class Lock:
     return found
 
   def paths(self) -> list[epath.Path]:
+    """Lists the files of all claims; none where nobody has claimed the folder."""
     try:
       with storage.explained(self.claims, 'listed'):
         return [path for path in self.claims.iterdir() if path.suffix == '.json']
@@ -165,6 +169,8 @@ class Lock:
       return []
 
   def dead(self, name: str, claim: Claim) -> bool:
+    """Tells whether a claim's process has ended: here by asking the system, elsewhere by watching it for EXPIRES
+    seconds."""
     if (claim.host, claim.machine) == here():
       return not alive(claim.process, claim.started)
     now = time.monotonic()
@@ -175,6 +181,8 @@ class Lock:
     return now - seen > EXPIRES or time.time() - claim.renewed > LONG_AGO
 
   def renew(self) -> None:
+    """Renews our claim every RENEWED seconds, until `release`, or until somebody has taken the folder: `lost` says
+    who."""
     while not self.ended.wait(RENEWED):
       with contextlib.suppress(Exception):  # a bucket that does not answer now will later, or the claim expires
         taken = [claim for claim in self.others().values() if claim.holds]
@@ -186,14 +194,14 @@ class Lock:
 
 
 def claim_of(said: dict[str, Any]) -> Claim:
-  """What a claim's file says, of another version perhaps: what it lacks is empty or zero."""
+  """Reads what a claim's file holds, of another version perhaps: what it lacks is empty or zero."""
   kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Claim)}
   return Claim(**{name: said[name] if isinstance(said.get(name), kind) else kind() for name, kind in kinds.items()})
 
 
 @functools.cache
 def here() -> tuple[str, str]:
-  """(name of this machine, which of its boots and of its containers)."""
+  """Returns the name of this machine, and which of its boots and of its containers this is."""
   boot, numbering = pathlib.Path('/proc/sys/kernel/random/boot_id'), ''
   with contextlib.suppress(OSError):
     numbering = os.readlink('/proc/self/ns/pid')
@@ -201,7 +209,7 @@ def here() -> tuple[str, str]:
 
 
 def started(process: int) -> str | None:
-  """When a process began, in ticks of the machine; '' if it has ended; None where the system does not say."""
+  """Returns when a process began, in ticks of the machine; '' if it has ended; None where the system does not say."""
   with contextlib.suppress(OSError, IndexError):
     said = pathlib.Path(f'/proc/{process}/stat').read_text()
     fields = said.rpartition(')')[2].split()
@@ -210,6 +218,8 @@ def started(process: int) -> str | None:
 
 
 def alive(process: int, since: str) -> bool:
+  """Tells whether the process that began at `since` still runs on this machine; with '' whether any of that number
+  does."""
   found = started(process)
   if since and found is not None:
     return found == since

@@ -54,7 +54,7 @@ def check_reachable(uses: Mapping[str, Use]) -> None:
 
 
 def paths_in(value: Any) -> list[str]:
-  """What an option names in buckets, or all of a dictionary or list of options: of a glob the folder."""
+  """Finds what an option names in buckets, or all of a dictionary or list of options: of a glob the folder."""
   if isinstance(value, str):
     return [re.split(r'[*?\[]', path)[0] for path in re.findall(r'(?:^|[,:=])\s*(gs://[^,]+)', value)]
   inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
@@ -82,7 +82,7 @@ def asked(folder: str, verb: str, client: str, work: Callable[[], None]) -> None
 
 
 def reason(error: BaseException, folder: str) -> str:
-  """What a client's error comes to."""
+  """Says what a client's error comes to, in one line."""
   kind, said = type(error).__name__, outside(error)
   bucket = 'gs://' + folder.removeprefix('gs://').partition('/')[0]
   if kind in FORBIDDEN or 'PERMISSION_DENIED' in said:
@@ -96,6 +96,11 @@ def reason(error: BaseException, folder: str) -> str:
 
 
 def ask_google(folder: str, use: Use) -> None:
+  """Asks Google's client for a list of the folder and for the bucket's region. Raises StorageError where that is
+  another than this machine's.
+
+  Reading needs no more than the list; a run's checkpoints need storage.buckets.get, which Orbax asks for.
+  """
   from google.api_core import exceptions
   from google.auth.exceptions import DefaultCredentialsError
   from google.cloud import storage as google
@@ -126,6 +131,7 @@ def ask_google(folder: str, use: Use) -> None:
 
 
 def ask_files(folder: str, use: Use) -> None:
+  """Asks TensorFlow's client whether the folder is there, and, unless it is only read, to write and delete a file."""
   path = epath.Path(folder)
   path.is_dir()
   if use != 'read':
@@ -136,6 +142,7 @@ def ask_files(folder: str, use: Use) -> None:
 
 
 def ask_arrays(folder: str, use: Use) -> None:
+  """Asks tensorstore for an object that is not there: an answer is enough."""
   del use
   name, prefix = gcs.split(folder)
   gcs.bucket_store(name, 3).read(f'{prefix}/.probe'.lstrip('/')).result(timeout=PATIENCE)
@@ -143,7 +150,8 @@ def ask_arrays(folder: str, use: Use) -> None:
 
 @functools.cache
 def machine_region() -> str:
-  """The region of this machine where Google's metadata server says it, 'us-central1'; '' off Google's machines."""
+  """Returns the region of this machine where Google's metadata server says it, 'us-central1'; '' off Google's
+  machines."""
   host = os.environ.get('GCE_METADATA_HOST')
   product = pathlib.Path('/sys/class/dmi/id/product_name')
   if not host and (os.environ.get('NO_GCE_CHECK') == 'true' or not product.exists()
@@ -160,7 +168,7 @@ def machine_region() -> str:
 
 
 def inside(region: str, layout: Layout) -> bool:
-  """Whether a bucket keeps its objects in a region too."""
+  """Tells whether a bucket keeps its objects in a region too."""
   location = layout.location.lower()
   regions = tuple(name.lower() for name in layout.regions) or DUAL.get(location, (location,))
   continent = {'us': 'us-', 'eu': 'europe-', 'asia': 'asia-'}.get(location) if not layout.regions else None
