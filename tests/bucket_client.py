@@ -71,7 +71,7 @@ def serve() -> None:
   answers = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)  # what else is printed
   names: dict[str, Any] = {'command': command}
-  exec('from plm_jax import gcs, lock, reachable, storage', names)
+  exec('from plm_jax import storage; from plm_jax.storage import gcs, lock, reachable', names)
   for line in sys.stdin:
     code, value, raised = json.loads(line), None, ''
     try:

@@ -154,7 +154,7 @@ def test_an_answer_that_got_lost_adds_nothing_twice(bucket, client):
 
 
 def test_a_run_s_figures_outlive_answers_that_got_lost(bucket, client):
-  client.ask('from plm_jax import metrics; writer = metrics.Writer("gs://bucket/run")')
+  client.ask('from plm_jax.training import metrics; writer = metrics.Writer("gs://bucket/run")')
   for step, operation in enumerate(['', 'compose', 'compose', 'upload', 'begin', 'write', 'stat', 'delete', '']):
     bucket.faults = [Fault('lost', operation, times=1)] if operation else []
     client.ask(f'writer.write({step}, "train", {{"loss": 0.5}})')
