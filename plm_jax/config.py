@@ -1,8 +1,6 @@
 """What a run is: frozen dataclasses, from which the command line and a run's config.json are made."""
 from collections.abc import Sequence
 import dataclasses
-import importlib
-import json
 import os
 from typing import Any, Literal
 
@@ -295,68 +293,3 @@ def rates(config: Experiment, done: int) -> np.ndarray:
   """Learning rates of steps before `done`: all, or thousands of them."""
   steps = np.unique(np.linspace(0, max(done - 1, 0), min(done, 10_000)).astype(np.int64))
   return np.asarray(schedule(config.optim, config.train.steps, config.train.pace)(steps))
-
-
-def to_json(value: Any) -> Any:
-  """A configuration -> JSON values; each dataclass carries its class under 'is'."""
-  if dataclasses.is_dataclass(value) and not isinstance(value, type):
-    name = f'{type(value).__module__}:{type(value).__qualname__}'
-    return {'is': name, **{f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}}
-  return [to_json(item) for item in value] if isinstance(value, tuple) else value
-
-
-def from_json(value: Any, where: str = 'config.json') -> Any:
-  """The inverse of `to_json`.
-
-  where: the file, for messages. Raises ConfigError for a class or field that this version does not have, and for values
-  that a field does not take.
-  """
-  with checked.later():
-    config = built(value, where, '')
-  named = lambda path: f'{where}: {path}'
-  for number, item in enumerate(config) if isinstance(config, tuple) else [('', config)]:
-    if dataclasses.is_dataclass(item):
-      checked.check(item, named, str(number))
-  return config
-
-
-# Modules of configurations, as runs of before name them -> where they are now.
-MOVED: dict[str, str] = {'plm_jax.optim': 'plm_jax.training.optim'}
-
-
-def built(value: Any, where: str, path: str) -> Any:
-  """A JSON value -> configurations, of whatever their fields hold."""
-  if isinstance(value, list):
-    return tuple(built(item, where, f'{path}.{number}') for number, item in enumerate(value))
-  if not isinstance(value, dict):
-    return value
-  place = f'{where}: {path.lstrip(".") or "the configuration"}'
-  if not isinstance(value.get('is'), str):
-    raise ConfigError(f'{place} is without a class: {checked.shortened(value)}')
-  saved, _, name = value['is'].partition(':')
-  module = str(MOVED.get(saved, saved))
-  called = checked.shortened(value['is'])[1:-1]
-  if not module.startswith('plm_jax.'):
-    raise ConfigError(f'{place} names the class {called}, which is not one of plm_jax')
-  try:
-    cls = getattr(importlib.import_module(module), name)
-  except (ImportError, AttributeError, ValueError) as error:
-    raise ConfigError(f'{place}: this version of plm_jax has no {called}') from error
-  if not isinstance(cls, type) or not issubclass(cls, Checked) or not dataclasses.is_dataclass(cls):
-    raise ConfigError(f'{place}: {called} is not a configuration')
-  fields = {key: built(item, where, f'{path}.{key}') for key, item in value.items() if key != 'is'}
-  known = {f.name: f for f in dataclasses.fields(cls)}
-  if unknown := set(fields) - set(known):
-    raise ConfigError(f'{place}: {name} has no field {checked.shortened(sorted(unknown))} in this version of plm_jax')
-  missing = [key for key, field in known.items() if field.default is dataclasses.MISSING
-             and field.default_factory is dataclasses.MISSING and key not in fields]
-  if missing:
-    raise ConfigError(f'{place}: {name} lacks {missing}')
-  try:
-    return cls(**fields)
-  except TypeError as error:  # no class of objects, but one that others are derived from
-    raise ConfigError(f'{place}: {error}') from error
-
-
-def dump(config: Experiment) -> str:
-  return json.dumps(to_json(config), indent=1, ensure_ascii=False) + '\n'

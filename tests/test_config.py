@@ -12,12 +12,10 @@ from plm_jax.config import (
   TrainConfig,
   check,
   differences,
-  dump,
-  from_json,
   obstacles,
   ramp,
-  to_json,
 )
+from plm_jax.config_file import FORMAT, dump, from_json, plain, to_json
 from plm_jax.data.prepare import PrepareConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.models import bert, t5
@@ -49,8 +47,9 @@ def test_round_trip(config):
 
 
 def test_json_literal():
-  assert to_json(Phase(6, 32, 8)) == {'is': 'plm_jax.config:Phase', 'steps': 6, 'length': 32, 'batch': 8}
-  assert to_json(MaskedLM(pair=Single()))['pair'] == {'is': 'plm_jax.objectives.pairs:Single'}
+  assert to_json(Phase(6, 32, 8)) == {
+      'format': FORMAT, 'is': 'plm_jax.config:Phase', 'steps': 6, 'length': 32, 'batch': 8}
+  assert plain(MaskedLM(pair=Single()))['pair'] == {'is': 'plm_jax.objectives.pairs:Single'}
 
 
 @pytest.mark.parametrize(('value', 'message'), [
@@ -63,7 +62,7 @@ def test_json_literal():
     ({'steps': 3}, 'without a class')])
 def test_what_this_version_does_not_know_is_refused(value, message):
   with pytest.raises(ConfigError, match=message):
-    from_json([value])
+    from_json(value)
 
 
 @pytest.mark.parametrize(('path', 'value', 'line'), [

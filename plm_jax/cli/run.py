@@ -17,7 +17,7 @@ import jax
 from jax.experimental import multihost_utils
 import tyro
 
-from plm_jax import checked, errors, storage
+from plm_jax import checked, config_file, errors, storage
 from plm_jax import config as config_lib
 from plm_jax.cli import options, preflight, report
 from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
@@ -80,7 +80,7 @@ def run(config: Experiment) -> Result | None:
     compile_run(config)
     return None
   written: dict[str, reachable.Use] = {config.folder: 'run'} if config.mode == 'train' else {}
-  reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_lib.to_json(config)), 'read'), **written})
+  reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_file.to_json(config)), 'read'), **written})
   hosts.join(config.hosts)
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
     jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
@@ -220,7 +220,7 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
       'plm_jax': own_version(),
       **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}
   path = report.write_report(config.folder, report.Summary(
-      title=config.name, headline=headline, blanks=cards, samples=samples, config=config_lib.to_json(config),
+      title=config.name, headline=headline, blanks=cards, samples=samples, config=config_file.to_json(config),
       environment=environment, notes=[]))
   print()
   for name, value in headline.items():

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from plm_jax import config as config_lib
-from plm_jax import convert, storage
+from plm_jax import config_file, convert, storage
 from plm_jax.config import ConfigError, Experiment
 from plm_jax.errors import Expected, outside
 from plm_jax.sharding import from_host, shardings
@@ -215,7 +215,7 @@ def unlike(folder: epath.Path, config: Experiment, tokenizer: Tokenizer, told: d
   if told.get('tokenizer') != tokenizer.hash:
     problems.append(f'{folder / "tokenizer"} is damaged: it is not the tokenizer that the run was trained with')
   # How long a run is may change after its newest checkpoint.
-  changed = [line for line in config_lib.differences(config_lib.from_json(told.get('config')), config)
+  changed = [line for line in config_lib.differences(config_file.from_json(told.get('config')), config)
              if line.partition(':')[0] not in config_lib.COURSE]
   if changed:
     problems.append(f'{folder / "config.json"} is damaged: it is not what the run was trained with ({changed[0]})')
@@ -240,7 +240,7 @@ def read_config(folder: epath.PathLike) -> Experiment:
   with storage.explained(path, 'read', CheckpointError):
     if not path.exists():
       raise CheckpointError(f'{folder} is not the folder of a run: it has no config.json')
-  config = config_lib.from_json(storage.read_json(path, error=ConfigError), str(path))
+  config = config_file.from_json(storage.read_json(path, error=ConfigError), str(path))
   if not isinstance(config, Experiment):
     raise ConfigError(f'{path} describes a {type(config).__name__}, expected an Experiment')
   return config

@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from plm_jax import config as config_lib
-from plm_jax import sharding, storage
+from plm_jax import config_file, sharding, storage
 from plm_jax.config import Experiment, Phase
 from plm_jax.data.cuts import Rule
 from plm_jax.data.pipeline import Pipeline, Shares, heldout_batches, open_pipeline
@@ -83,11 +83,11 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
       state = make_state()
       state = state.replace(params=start(config, learner, tokenizer, state.params, layout.params))
     checkpoints.check_space(state)
-    meta = {'config': config_lib.to_json(config), 'tokenizer': tokenizer.hash}
+    meta = {'config': config_file.to_json(config), 'tokenizer': tokenizer.hash}
     with hosts.together('files of the run'):
       if jax.process_index() == 0:
         tokenizer.save(folder / 'tokenizer')
-        storage.write(folder / 'config.json', config_lib.dump(config))
+        storage.write(folder / 'config.json', config_file.dump(config))
 
     update = jitted_step(learner, layout)
     evaluate = evaluator(learner, tokenizer.sizes)
@@ -186,7 +186,7 @@ def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
 
 def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer, step: int) -> None:
   """Raises CheckpointError unless this configuration and tokenizer can go on from the checkpoint of `step`."""
-  old = config_lib.from_json(meta['config'], f'the checkpoint of step {step} in {config.folder}')
+  old = config_file.from_json(meta['config'], f'the checkpoint of step {step} in {config.folder}')
   changed = config_lib.obstacles(old, config, step)
   if meta['tokenizer'] != tokenizer.hash:
     changed.append(f'tokenizer: {meta["tokenizer"][:12]} -> {tokenizer.hash[:12]}')

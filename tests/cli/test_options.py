@@ -7,7 +7,7 @@ import types
 import pytest
 
 from experiments import bert_base, deberta_base, glm_base, gpt2_small, t5_base, xlnet_base
-from plm_jax import checked
+from plm_jax import checked, config_file
 from plm_jax import config as config_lib
 from plm_jax.cli import commands as cli
 from plm_jax.cli import options
@@ -69,7 +69,7 @@ def test_whatever_an_option_is_given_is_taken_or_refused_with_a_line_that_names_
 
 @pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.__name__)
 def test_whatever_a_config_json_holds_is_read_or_refused_with_a_line_that_names_the_file(recipe):
-  draw, whole = random.Random(1), json.loads(config_lib.dump(recipe.recipe('test')))
+  draw, whole = random.Random(1), json.loads(config_file.dump(recipe.recipe('test')))
   def places(value):
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in list(items):
@@ -86,7 +86,7 @@ def test_whatever_a_config_json_holds_is_read_or_refused_with_a_line_that_names_
       del holder[key]
     else:
       holder[key] = draw.choice(junk)
-    said = refusal(lambda value=value: config_lib.from_json(value, 'runs/x/config.json'))
+    said = refusal(lambda value=value: config_file.from_json(value, 'runs/x/config.json'))
     refused += bool(said)
     assert not said or said.startswith('runs/x/config.json: ')
   assert refused > 100

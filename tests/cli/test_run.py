@@ -16,6 +16,7 @@ import pytest
 
 from experiments import bert_base
 from plm_jax import config as config_lib
+from plm_jax import config_file
 from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import corpora, main, parse, run
@@ -243,7 +244,7 @@ def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
   config = parse(importlib.import_module(f'experiments.{name}').recipe, [f'--scale={scale}'])
   config_lib.check(config)
   assert config.name == name and config.scale == scale
-  assert config_lib.from_json(json.loads(config_lib.dump(config))) == config
+  assert config_file.from_json(json.loads(config_file.dump(config))) == config
 
 
 def test_bert_base_is_the_papers():

@@ -1,0 +1,149 @@
+"""Configurations as JSON: a run's config.json, and what a checkpoint says of its run.
+
+A dataclass is written with its class under 'is', and the whole with the number of its format:
+
+    {"format": 2, "is": "plm_jax.config:Experiment", "name": "bert_base", ...}
+
+What was written under an older number, or none, is brought up to date before it is read, one format after another, by
+`CHANGES`. Whoever moves or renames a class or a field, or adds a field whose default is not what runs did before, adds
+the next number: the class as the format before names it -> a function of what was saved of it, 'is' among the fields,
+that returns what the new format would hold. What is inside has been changed already. To change OptimConfig and others:
+
+    3: {'plm_jax.training.optim:OptimConfig': lacking(heads='apart'),
+        'plm_jax.objectives.plm:PermutationLM': moved('plm_jax.objectives.permutation:PermutationLM'),
+        'plm_jax.objectives.mlm:MaskedLM': lambda saved: renamed(lacking(duplicates=1)(saved), rate='share')},
+
+A new field whose default is what was done before needs nothing here.
+"""
+from collections.abc import Callable, Mapping
+import dataclasses
+import importlib
+import json
+from typing import Any
+
+from plm_jax import checked
+from plm_jax.checked import Checked
+from plm_jax.errors import ConfigError
+
+Saved = dict[str, Any]
+"""a dataclass in JSON: its fields, and its class under 'is'"""
+
+
+def moved(name: str) -> Callable[[Saved], Saved]:
+  """A change of a class's name, or of the module it is in, to 'module:Class'."""
+  return lambda saved: {**saved, 'is': name}
+
+
+def lacking(**old: Any) -> Callable[[Saved], Saved]:
+  """A change by new fields, and in JSON what runs of before did where they are."""
+  return lambda saved: {**old, **saved}
+
+
+def renamed(saved: Saved, **names: str) -> Saved:
+  """saved, with fields old='new' under their new names."""
+  return {names.get(key, key): value for key, value in saved.items()}
+
+
+CHANGES: Mapping[int, Mapping[str, Callable[[Saved], Saved]]] = {
+    2: {'plm_jax.optim:OptimConfig': moved('plm_jax.training.optim:OptimConfig')},
+}
+FORMAT = max(CHANGES)
+
+
+def dump(config: Any) -> str:
+  """The text of a configuration's file."""
+  return json.dumps(to_json(config), indent=1, ensure_ascii=False) + '\n'
+
+
+def to_json(config: Any) -> Saved:
+  """A configuration -> JSON values, with the number of the format."""
+  return {'format': FORMAT, **plain(config)}
+
+
+def plain(value: Any) -> Any:
+  """A value of a field -> JSON values; each dataclass carries its class under 'is'."""
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    name = f'{type(value).__module__}:{type(value).__qualname__}'
+    return {'is': name, **{f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}}
+  return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def from_json(value: Any, where: str = 'config.json') -> Any:
+  """The inverse of `to_json`, also of what older versions wrote.
+
+  where: the file, for messages. Raises ConfigError for a format, a class or a field that this version does not have,
+  and for values that a field does not take.
+  """
+  if not isinstance(value, dict):
+    raise ConfigError(f'{where}: this is no configuration: {checked.shortened(value)}')
+  fields = {key: item for key, item in value.items() if key != 'format'}
+  with checked.later():
+    config = built(current(fields, value.get('format', 1), where), where)
+  checked.check(config, lambda path: f'{where}: {path}')
+  return config
+
+
+def current(saved: Saved, number: Any, where: str) -> Any:
+  """What was saved under the format of this number, as the newest has it."""
+  if type(number) is not int or number < 1:
+    raise ConfigError(f'{where}: the format is a whole number from 1 on, got {checked.shortened(number)}')
+  if number > FORMAT:
+    raise ConfigError(f'{where}: a newer version of plm_jax wrote this, in format {number}: this version reads formats '
+                      f'up to {FORMAT}')
+  for newer in range(number + 1, FORMAT + 1):
+    saved = changed(saved, CHANGES[newer], where)
+  return saved
+
+
+def changed(value: Any, changes: Mapping[str, Callable[[Saved], Saved]], where: str) -> Any:
+  """A JSON value with these changes, from the inside out."""
+  if isinstance(value, list):
+    return [changed(item, changes, where) for item in value]
+  if not isinstance(value, dict):
+    return value
+  value = {key: changed(item, changes, where) for key, item in value.items()}
+  change = changes.get(name) if isinstance(name := value.get('is'), str) else None
+  try:
+    return change(value) if change else value
+  except (KeyError, TypeError, ValueError, AttributeError) as error:
+    raise ConfigError(f'{where}: {checked.shortened(value)} is not what a version of before wrote') from error
+
+
+def built(value: Any, where: str, path: str = '') -> Any:
+  """A JSON value of the newest format -> configurations, of whatever their fields hold."""
+  if isinstance(value, list):
+    return tuple(built(item, where, f'{path}.{number}') for number, item in enumerate(value))
+  if not isinstance(value, dict):
+    return value
+  place = f'{where}: {path.lstrip(".") or "the configuration"}'
+  cls = class_of(value.get('is'), place, value)
+  fields = {key: built(item, where, f'{path}.{key}') for key, item in value.items() if key != 'is'}
+  known = {f.name: f for f in dataclasses.fields(cls)}
+  if unknown := set(fields) - set(known):
+    raise ConfigError(
+        f'{place}: {cls.__name__} has no field {checked.shortened(sorted(unknown))} in this version of plm_jax')
+  missing = [key for key, field in known.items() if field.default is dataclasses.MISSING
+             and field.default_factory is dataclasses.MISSING and key not in fields]
+  if missing:
+    raise ConfigError(f'{place}: {cls.__name__} lacks {missing}')
+  try:
+    return cls(**fields)
+  except TypeError as error:  # no class of objects, but one that others are derived from
+    raise ConfigError(f'{place}: {error}') from error
+
+
+def class_of(name: Any, place: str, value: Saved) -> type:
+  """The configuration that 'module:Class' names. place, value: what is named so, for messages."""
+  if not isinstance(name, str):
+    raise ConfigError(f'{place} is without a class: {checked.shortened(value)}')
+  module, _, attribute = name.partition(':')
+  called = checked.shortened(name)[1:-1]
+  if not module.startswith('plm_jax.'):
+    raise ConfigError(f'{place} names the class {called}, which is not one of plm_jax')
+  try:
+    cls = getattr(importlib.import_module(module), attribute)
+  except (ImportError, AttributeError, ValueError) as error:
+    raise ConfigError(f'{place}: this version of plm_jax has no {called}') from error
+  if not isinstance(cls, type) or not issubclass(cls, Checked) or not dataclasses.is_dataclass(cls):
+    raise ConfigError(f'{place}: {called} is not a configuration')
+  return cls
