@@ -36,7 +36,7 @@ class Cloze:
 
 
 def classify(trained: Trained, cloze: Cloze, examples: Sequence[Mapping[str, str]]) -> np.ndarray:
-  """-> probabilities [N, C]: those of the words in the blank, among each other. Raises as `blanks.score`."""
+  """Returns probabilities [N, C]: those of the words in the blank, among each other. Raises as `blanks.score`."""
   asked = [(cloze.ask(example), word) for example in examples for word in cloze.words]
   scores = blanks.score(trained, asked).reshape(len(examples), -1)
   scores = np.exp(scores - scores.max(1, keepdims=True))

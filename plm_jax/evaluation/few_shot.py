@@ -60,17 +60,17 @@ class Task(abc.ABC):
     """Raises SourceError for a row that lacks something."""
 
   def examples(self, source: str) -> list[Example]:
-    """The questions in `source`. Raises SourceError."""
+    """Reads the questions in `source`. Raises SourceError."""
     return [self.read(row) for row in rows_lib.rows(source)]
 
   def prompt(self, example: Example, shots: Iterable[Example] = ()) -> str:
-    """What the model reads before an answer: examples with theirs, then the question."""
+    """Writes what the model reads before an answer: examples with theirs, then the question."""
     solved = [shot.context + answer(shot.choices[shot.label]) for shot in shots]
     return self.header + self.gap.join([*solved, example.context])
 
   def fill(self, row: Row, **columns: str) -> str:
-    """The template with a row's columns, or those given. Raises SourceError for one that is not there, ConfigError for
-    what is no template."""
+    """Fills the template with a row's columns, or those given. Raises SourceError for one that is not there,
+    ConfigError for what is no template."""
     try:
       return filled(self.template, {**row.columns, **columns})
     except KeyError as error:
@@ -93,6 +93,8 @@ class MultipleChoice(Task):
   """names of the column that says which is right: its number from 0, or what it is called"""
 
   def read(self, row: Row) -> Example:
+    """Reads a question and its answers. Raises SourceError for an empty answer, and a column that is not there or says
+    nothing."""
     if self.split and all(name in row.columns for name in self.split):
       found = [rows_lib.text(row, name) for name in self.split]
       called = [str(number) for number in range(len(found))]
@@ -116,6 +118,7 @@ class YesNo(Task):
   """names of the column with the label, 0 or 1, false or true"""
 
   def read(self, row: Row) -> Example:
+    """Reads a passage, with its title in front where it has one, and the question. Raises SourceError."""
     passage, question = rows_lib.text(row, 'passage'), rows_lib.text(row, 'question')
     # SuperGLUE, which the paper's figure shows, has the title in front.
     passage = f'{row.columns["title"]} -- {passage}' if row.columns.get('title') else passage
@@ -132,6 +135,7 @@ class Cloze(Task):
   """names of the column with the passage, its last word included"""
 
   def read(self, row: Row) -> Example:
+    """Cuts the last word off a passage. Raises SourceError for a passage of one word."""
     passage = rows_lib.text(row, *self.text).strip()
     *text, word = passage.rsplit(maxsplit=1) or ['']
     if not text:
@@ -199,6 +203,7 @@ class Result:
 
   @property
   def accuracy(self) -> float:
+    """Share of the predictions that are right, of 1."""
     return sum(x.right for x in self.predictions) / len(self.predictions)
 
   @property
@@ -254,7 +259,7 @@ def evaluate(
 
 
 def compared(normalise: Normalise, score: Score, choice: str, unconditional: Score | None) -> float:
-  """A choice's score, to be compared with those of the others (Brown et al. 2020, section 2.4).
+  """Returns a choice's score, to be compared with those of the others (Brown et al. 2020, section 2.4).
 
   sum: the logarithm of its probability; token, byte: that, divided by its length; calibrated: less that of the choice
   behind ANSWER_CONTEXT alone.
@@ -267,7 +272,7 @@ def compared(normalise: Normalise, score: Score, choice: str, unconditional: Sco
 
 
 def draw(pool: Sequence[Example], example: Example, shots: int, seed: int) -> list[Example]:
-  """`shots` examples for a question, in random order and never itself: a function of the seed and its text."""
+  """Draws `shots` examples for a question, in random order and never itself: a function of the seed and its text."""
   if not shots:
     return []
   found = []
@@ -280,8 +285,8 @@ def draw(pool: Sequence[Example], example: Example, shots: int, seed: int) -> li
 
 
 def subset(examples: Sequence[Example], number: int, seed: int) -> list[Example]:
-  """So many of them, drawn and in their order: files are often sorted by the answer. Raises ConfigError for a number
-  below 1 or a seed below 0."""
+  """Draws so many examples, in their order: files are often sorted by the answer. Raises ConfigError for a number below
+  1 or a seed below 0."""
   if number < 1 or seed < 0:
     raise ConfigError(f'a limit is 1 or more and a seed not negative, got {number} and {seed}')
   chosen = np.random.default_rng(seed).permutation(len(examples))[:number]
@@ -289,18 +294,18 @@ def subset(examples: Sequence[Example], number: int, seed: int) -> list[Example]
 
 
 def answer(choice: str) -> str:
-  """As it stands behind a question."""
+  """Writes a choice as it stands behind a question."""
   return f' {choice}'
 
 
 def majority(examples: Sequence[Example]) -> float:
-  """Share of the most frequent label; of the most frequent word, where there is but one choice."""
+  """Returns the share of the most frequent label; of the most frequent word, where there is but one choice."""
   right = [x.label if len(x.choices) > 1 else x.choices[x.label] for x in examples]
   return max(collections.Counter(right).values()) / len(right)
 
 
 def record(prediction: Prediction) -> dict[str, Any]:
-  """JSON values."""
+  """Returns the JSON values that stand for a prediction."""
   example = prediction.example
   return {'where': example.where, 'prompt': prediction.prompt, 'choices': list(example.choices), 'label': example.label,
           'chosen': prediction.chosen, 'right': prediction.right, 'compared': list(prediction.compared),

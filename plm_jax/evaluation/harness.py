@@ -46,11 +46,13 @@ class Harness(LM):
     self.batch_size = batch_size
 
   def loglikelihood(self, requests) -> list[tuple[float, bool]]:
-    """(context, continuation) -> (natural logarithm of its probability, whether it is what greedy decoding gives)."""
+    """Returns, of each (context, continuation), the natural logarithm of its probability, and whether it is what greedy
+    decoding gives."""
     return [(score.logprob, score.greedy) for score in self.scorer.score([request.args for request in requests])]
 
   def loglikelihood_rolling(self, requests) -> list[float]:
-    """(text,) -> natural logarithm of its probability, by windows without overlap, but that the last one is full."""
+    """Returns, of each (text,), the natural logarithm of its probability, by windows without overlap, but that the last
+    one is full."""
     texts = [request.args[0] for request in requests]
     rows = [rolling([*self.scorer.begin(0), *ids], self.scorer.length) if ids else []
             for ids in self.scorer.tokenizer.encode_batch(texts)]
@@ -58,11 +60,13 @@ class Harness(LM):
     return [sum(next(found)[0] for _ in some) for some in rows]
 
   def generate_until(self, requests) -> list[str]:
-    """(context, options) -> what follows. A context that is too long loses its beginning."""
+    """Returns what follows each (context, options). A context that is too long loses its beginning."""
     asked = [(context, generation(options, self.scorer.start)) for context, options in (x.args for x in requests)]
     return batched(asked, self.batch_size, self.scorer.tokenizer.encode_batch, self.continued)
 
   def continued(self, prompts: list[str], config: GenerationConfig) -> list[str]:
+    """Returns the continuation of each prompt. A model of limited length reads the prompt's end, and writes half a row
+    at most."""
     length = self.scorer.length
     if length:
       config = dataclasses.replace(config, max_new=min(config.max_new, max(1, length // 2)))
@@ -72,7 +76,8 @@ class Harness(LM):
 
 
 def rolling(ids: list[int], length: int) -> list[Span]:
-  """ids[1:] are predicted once, each from at most `length` tokens (0: all) before it."""
+  """Cuts a text into spans, in which ids[1:] are predicted once, each from at most `length` tokens (0: all) before
+  it."""
   room = length + 1 if length else len(ids)
   spans = strided(ids, 1, room, room - 1)
   last = ids[-room:]
@@ -81,7 +86,7 @@ def rolling(ids: list[int], length: int) -> list[Span]:
 
 
 def generation(options: Mapping[str, Any], start: bool) -> GenerationConfig:
-  """The harness's options in our terms. Raises ConfigError for one that is not known."""
+  """Translates the harness's options to ours. Raises ConfigError for one that is not known."""
   options = dict(options)
   until = options.pop('until', [])
   lengths = [options.pop(name) for name in LENGTHS if options.get(name) is not None]
@@ -101,7 +106,7 @@ def generation(options: Mapping[str, Any], start: bool) -> GenerationConfig:
 
 def batched(asked: list[tuple[str, GenerationConfig]], size: int, encode: Callable[[list[str]], list[list[int]]],
             continued: Callable[[list[str], GenerationConfig], list[str]]) -> list[str]:
-  """Those that are asked for in one way and of like length together."""
+  """Answers prompts, with those together that are asked for in one way and of like length."""
   lengths = list(map(len, encode([prompt for prompt, _ in asked])))
   answers = [''] * len(asked)
   for config in dict.fromkeys(config for _, config in asked):
@@ -114,7 +119,7 @@ def batched(asked: list[tuple[str, GenerationConfig]], size: int, encode: Callab
 
 
 def shorten(prompt: str, room: int, tokenizer: Any) -> str:
-  """The end of a prompt that has no more than `room` tokens."""
+  """Returns the end of a prompt that has no more than `room` tokens."""
   ids = tokenizer.encode(prompt)
   for keep in range(room, 0, -1):
     # A decoded piece of text need not have as many tokens again.

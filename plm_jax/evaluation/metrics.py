@@ -17,7 +17,7 @@ ARTICLES = re.compile(r'\b(a|an|the)\b')
 
 
 def rouge(predictions: Sequence[str], references: References) -> dict[str, float]:
-  """rouge1, rouge2, rougeL and rougeLsum: F1 with Porter's stemmer; of several references the best counts.
+  """Measures rouge1, rouge2, rougeL and rougeLsum: F1 with Porter's stemmer; of several references the best counts.
 
   rougeL takes a text as one sentence (T5's tasks report it so), rougeLsum line by line (Lin 2004, section 3.2: what
   papers on CNN/DailyMail call ROUGE-L; sentences have to be on lines of their own). ROUGE-1.5.5 stems too.
@@ -32,8 +32,8 @@ def rouge(predictions: Sequence[str], references: References) -> dict[str, float
 
 
 def bleu(predictions: Sequence[str], references: References, tokenize: str = '13a', lowercase: bool = False) -> float:
-  """sacreBLEU of detokenised text, exponential smoothing: case.mixed or lc, tok.13a, as WMT has it. tokenize: also
-  intl (T5's), zh, ja-mecab, none (text that is tokenised already: tokenised BLEU, as fairseq reports it)."""
+  """Measures sacreBLEU of detokenised text, exponential smoothing: case.mixed or lc, tok.13a, as WMT has it. tokenize:
+  also intl (T5's), zh, ja-mecab, none (text that is tokenised already: tokenised BLEU, as fairseq reports it)."""
   texts = streams(predictions, references)
   # force: no warning about text that looks tokenised.
   score = library('sacrebleu').corpus_bleu(
@@ -42,19 +42,20 @@ def bleu(predictions: Sequence[str], references: References, tokenize: str = '13
 
 
 def chrf(predictions: Sequence[str], references: References, word_order: int = 0) -> float:
-  """sacreBLEU's chrF2: character n-grams of 1 to 6, recall twice as important (Popović 2015). word_order 2: chrF++."""
+  """Measures sacreBLEU's chrF2: character n-grams of 1 to 6, recall twice as important (Popović 2015). word_order 2:
+  chrF++."""
   texts = streams(predictions, references)
   return float(library('sacrebleu').corpus_chrf(list(predictions), texts, word_order=word_order).score)
 
 
 def exact_match(predictions: Sequence[str], references: References) -> float:
-  """Share of the answers that are a reference, once both are `normalised`."""
+  """Returns, in percent, the share of the answers that are a reference, once both are `normalised`."""
   return best_of(predictions, references, lambda text, reference: float(normalised(text) == normalised(reference)))
 
 
 def token_f1(predictions: Sequence[str], references: References) -> float:
-  """Mean F1 of the answer's words against the best reference (Rajpurkar et al. 2016, section 6.1); without words on
-  either side, as SQuAD 2.0 has it, 1 where both have none."""
+  """Measures the mean F1 of the answer's words against the best reference (Rajpurkar et al. 2016, section 6.1); without
+  words on either side, as SQuAD 2.0 has it, 1 where both have none."""
   def f1(text, reference):
     ours, theirs = normalised(text).split(), normalised(reference).split()
     if not ours or not theirs:
@@ -65,19 +66,21 @@ def token_f1(predictions: Sequence[str], references: References) -> float:
 
 
 def normalised(text: str) -> str:
-  """SQuAD's: lower case, without ASCII punctuation and English articles, one space between words."""
+  """Normalises a text as SQuAD does: lower case, without ASCII punctuation and English articles, one space between
+  words."""
   text = ''.join(c for c in text.lower() if c not in string.punctuation)
   return ' '.join(ARTICLES.sub(' ', text).split())
 
 
 def best_of(predictions: Sequence[str], references: References, score: Callable[[str, str], float]) -> float:
-  """In percent, the mean over predictions of the score with the best of the references."""
+  """Returns, in percent, the mean over predictions of the score with the best of the references."""
   pairs = zip(predictions, several(predictions, references), strict=True)
   return 100 * float(np.mean([max(score(text, reference) for reference in some) for text, some in pairs]))
 
 
 def several(predictions: Sequence[str], references: References) -> list[list[str]]:
-  """One list of references a prediction. ValueError where their numbers differ, or there is nothing to compare."""
+  """Returns one list of references a prediction. Raises ValueError where their numbers differ, or there is nothing to
+  compare."""
   if len(predictions) != len(references) or not predictions:
     raise ValueError(f'a reference, or several, for each prediction: got {len(predictions)} predictions and '
                      f'{len(references)} references')
@@ -88,14 +91,15 @@ def several(predictions: Sequence[str], references: References) -> list[list[str
 
 
 def streams(predictions: Sequence[str], references: References) -> list[list[Any]]:
-  """The references as sacreBLEU takes them: all first ones, all second ones, ..., None where there are fewer."""
+  """Returns the references as sacreBLEU takes them: all first ones, all second ones, ..., None where there are
+  fewer."""
   lists = several(predictions, references)
   most = max(len(some) for some in lists)
   return [[some[n] if n < len(some) else None for some in lists] for n in range(most)]
 
 
 def library(name: str) -> Any:
-  """Imported when it is needed. ModuleNotFoundError says what to install."""
+  """Imports a library when it is needed. ModuleNotFoundError says what to install."""
   try:
     return importlib.import_module(name)
   except ModuleNotFoundError as error:

@@ -33,23 +33,27 @@ class Perplexity:
 
   @property
   def per_token(self) -> float:
+    """Perplexity of a token, which another tokenizer changes."""
     return math.exp(self.nats / self.tokens)
 
   @property
   def per_word(self) -> float:
+    """Perplexity of a word between white space: what the literature reports of WikiText."""
     return math.exp(self.nats / self.words)
 
   @property
   def per_byte(self) -> float:
+    """Perplexity of a byte of UTF-8."""
     return math.exp(self.nats / self.bytes)
 
   @property
   def bits_per_byte(self) -> float:
+    """Bits that the texts take, a byte of theirs; no tokenizer changes it."""
     return self.nats / self.bytes / math.log(2)
 
 
 def perplexity(scorer: Scorer, texts: Iterable[str], length: int = 0, stride: int = 0) -> Perplexity:
-  """Of texts that know nothing of each other.
+  """Measures the perplexity of texts that know nothing of each other.
 
   length: tokens in a window, the last predicted one included; 0: as many as the model reads. stride: tokens between the
   beginnings of windows; 0: half of the length. Raises ConfigError for a window that is too long, a stride that leaves
@@ -83,11 +87,11 @@ def perplexity(scorer: Scorer, texts: Iterable[str], length: int = 0, stride: in
 
 
 def behind_first(tokenizer: Tokenizer, text: str) -> str:
-  """The text from the character on at which its second token begins."""
+  """Returns the text from the character on at which its second token begins."""
   _, _, places = tokenizer.encode_places([text])
   return text[int(places[1]):] if len(places) > 1 else ''
 
 
 def texts_of(source: str) -> list[str]:
-  """The texts of files, see `sources.texts`. Raises SourceError."""
+  """Reads the texts of files, see `sources.texts`. Raises SourceError."""
   return list(sources.texts(source))

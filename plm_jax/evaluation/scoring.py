@@ -94,8 +94,8 @@ class Scorer:
     return scores
 
   def predict(self, spans: Sequence[Span], barred: Sequence[int] = ()) -> list[tuple[float, bool]]:
-    """-> of each (logarithm of the probability of its predicted tokens in nats, whether each is the likeliest, of all
-    but `barred` for the first).
+    """Returns of each (logarithm of the probability of its predicted tokens in nats, whether each is the likeliest, of
+    all but `barred` for the first).
 
     Spans that differ in their last token alone, such as answers of one token to a question, share a row.
     """
@@ -148,7 +148,7 @@ class Scorer:
       yield some, *jax.device_get(answers)
 
   def encode(self, pairs: Sequence[tuple[str, str]]) -> list[Span]:
-    """Texts -> ids of both."""
+    """Encodes pairs of a context and what follows: ids of both in a row, of which the second are predicted."""
     contexts = [context.rstrip() for context, _ in pairs]
     wholes = [context + continuation for context, continuation in pairs]
     distinct = list(dict.fromkeys([*contexts, *wholes]))
@@ -165,7 +165,7 @@ class Scorer:
     return spans
 
   def begin(self, first: int) -> list[int]:
-    """What stands before a text of which `first` tokens are given: the start, or nothing.
+    """Returns what stands before a text of which `first` tokens are given: the start, or nothing.
 
     Raises ConfigError where there has to be one and the tokenizer has none.
     """
@@ -177,8 +177,8 @@ class Scorer:
       raise ConfigError(f'{error}: give each text a context, and leave its start out') from error
 
   def rows(self, ids: Sequence[int], first: int) -> list[Span]:
-    """A span of any length -> spans that the model can read: one, with as much of the context as has room; or, where
-    what is predicted is too long itself, several that each see half a row at least."""
+    """Cuts a span of any length into spans that the model can read: one, with as much of the context as has room; or,
+    where what is predicted is too long itself, several that each see half a row at least."""
     room = self.length + 1 if self.length else len(ids)  # the last token is not read
     if len(ids) - first < room:
       return [Span(ids[max(0, len(ids) - room):], first - max(0, len(ids) - room))]
@@ -198,7 +198,7 @@ class Scorer:
 
 
 def of(trained: Trained, start: bool = True, mesh: Mesh | None = None) -> Scorer:
-  """The scorer of a trained model.
+  """Makes the scorer of a trained model.
 
   mesh: on whose devices its parameters are, as `learner.load(folder, mesh)` gives them; None: each device of this
   process gets a copy. Raises CheckpointError for a model without a language model head or a tokenizer.
@@ -225,8 +225,8 @@ def of(trained: Trained, start: bool = True, mesh: Mesh | None = None) -> Scorer
 
 
 def strided(ids: Sequence[int], first: int, length: int, stride: int) -> list[Span]:
-  """Windows of `length` tokens, each `stride` behind the one before it, that predict ids[first:] once: each what none
-  before it has predicted."""
+  """Cuts windows of `length` tokens, each `stride` behind the one before it, that predict ids[first:] once: each what
+  none before it has predicted."""
   spans, done = [], first
   for begin in range(0, len(ids), stride):
     end = min(begin + length, len(ids))
@@ -239,12 +239,12 @@ def strided(ids: Sequence[int], first: int, length: int, stride: int) -> list[Sp
 
 
 def bucket(length: int, longest: int) -> int:
-  """The smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`; `longest` at most, where there is one."""
+  """Returns the smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`; `longest` at most, where there is one."""
   power = max(16, doubled(length))
   size = power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power
   return min(size, longest) if longest else size
 
 
 def doubled(number: int) -> int:
-  """The smallest power of two that is no less than `number`."""
+  """Returns the smallest power of two that is no less than `number`."""
   return 1 << (number - 1).bit_length()

@@ -72,7 +72,7 @@ def evaluate(
 
 
 def written(trained: Trained, prompts: Sequence[list[int]], config: GenerationConfig, batch: int) -> list[str]:
-  """What the model answers to each prompt of ids: prompts of like lengths together, batches of one size."""
+  """Returns what the model answers to each prompt of ids: prompts of like lengths together, batches of one size."""
   order = np.argsort([len(prompt) for prompt in prompts], kind='stable')
   texts: dict[int, str] = {}
   for begin in range(0, len(order), batch):
@@ -84,7 +84,7 @@ def written(trained: Trained, prompts: Sequence[list[int]], config: GenerationCo
 
 
 def judged(task: TextTask, predictions: Sequence[Prediction]) -> dict[str, float]:
-  """The task's metrics, by name."""
+  """Returns the task's metrics, by name."""
   found: dict[str, float] = {}
   texts, targets = [some.text for some in predictions], [some.example.targets for some in predictions]
   for name in task.metrics:
@@ -94,34 +94,37 @@ def judged(task: TextTask, predictions: Sequence[Prediction]) -> dict[str, float
 
 
 def accuracy(task: TextTask, texts, targets) -> float:
+  """Returns, in percent, the share of the texts that are one of their targets."""
   del task
   return 100 * float(np.mean([text in some for text, some in zip(texts, targets, strict=True)]))
 
 
 def matthews(task: TextTask, texts, targets) -> float:
-  """Of two answers; other words count as the first."""
+  """Measures Matthews' correlation of two answers, in percent; other words count as the first."""
   ours, theirs = ([text == task.answers[1] for text in some] for some in (texts, firsts(targets)))
   return correlation('pearsonr', ours, theirs)
 
 
 def f1(task: TextTask, texts, targets) -> float:
-  """Of the second of two answers."""
+  """Measures the F1 of the second of two answers, in percent."""
   ours, theirs = (np.array([text == task.answers[1] for text in some]) for some in (texts, firsts(targets)))
   return 100 * 2 * float((ours & theirs).sum()) / max(int(ours.sum() + theirs.sum()), 1)
 
 
 def pearson(task: TextTask, texts, targets) -> float:
+  """Measures Pearson's correlation of numbers written as text, in percent."""
   del task
   return correlation('pearsonr', numbers(texts), numbers(firsts(targets)))
 
 
 def spearman(task: TextTask, texts, targets) -> float:
+  """Measures Spearman's correlation of numbers written as text, in percent."""
   del task
   return correlation('spearmanr', numbers(texts), numbers(firsts(targets)))
 
 
 def correlation(kind: str, ours, theirs) -> float:
-  """In percent; 0 where one side is the same throughout."""
+  """Returns a correlation in percent; 0 where one side is the same throughout."""
   from scipy import stats  # late: it takes a second to load
   if len(set(ours)) < 2 or len(set(theirs)) < 2:
     return 0.0
@@ -129,7 +132,7 @@ def correlation(kind: str, ours, theirs) -> float:
 
 
 def numbers(texts: Sequence[str]) -> list[float]:
-  """-1 for what is no number, as in the released code."""
+  """Reads numbers; -1 for what is none, as in the released code."""
   def read(text):
     try:
       value = float(text)
@@ -140,6 +143,7 @@ def numbers(texts: Sequence[str]) -> list[float]:
 
 
 def firsts(targets) -> list[str]:
+  """Returns the first of each text's targets."""
   return [some[0] for some in targets]
 
 

@@ -63,6 +63,7 @@ class RowTask(Objective):
 
   @property
   def head(self) -> str:
+    """Name of the task's head among those of a model."""
     return {'choice': 'choice', 'tagging': 'tag'}.get(self.kind, 'label')
 
   @property
@@ -72,17 +73,20 @@ class RowTask(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """Weights of the loss: of the label 1, and `language` of the next token."""
     return {'label': 1.0, **({'lm': self.language} if self.language else {})}
 
   def window(self, length: int) -> int:
+    """Returns the tokens of text that a row of `length` takes: all."""
     return length
 
   def predictions(self, length: int) -> int:
+    """Returns M, the most positions predicted in a row of `length`: all or none."""
     return length if self.language else 0
 
   def arrays(self, examples: Sequence[Example], tokenizer: Tokenizer, around: Around, length: int):
-    """-> tokens, segments, labels, weights [B R, length], extract [B R], truth and marks [B], of tagging [B, length]:
-    1.0 where the truth counts; of numpy.
+    """Makes rows of examples: tokens, segments, labels, weights [B R, length], extract [B R], truth and marks [B], of
+    tagging [B, length]: 1.0 where the truth counts; of numpy.
 
     around: what stands around texts. Texts that are too long lose their ends, the longer one first. Raises ConfigError
     for an example with another number of texts, a label that is none, and words to tag that do not fit.
@@ -114,6 +118,8 @@ class RowTask(Objective):
         labels=np.pad(tokens[:, 1:], ((0, 0), (0, 1))), weights=following.astype(np.float32), truth=truth, marks=marks)
 
   def check(self, examples: Sequence[Example]) -> None:
+    """Raises ConfigError for an example with another number of texts or labels than the task has, or a label that is
+    none."""
     tagging = self.kind == 'tagging'
     texts = {'classification': 1, 'choice': 1 + self.classes}.get(self.kind, 2)
     for number, example in enumerate(examples):
@@ -126,17 +132,19 @@ class RowTask(Objective):
                           f'{self.kind} takes {takes} below {self.classes}')
 
   def arrange(self, parts: list[list[int]]) -> list[list[list[int]]]:
-    """The texts of an example -> those of each of its rows."""
+    """Returns the texts of each row of an example: of a choice each answer behind the question, of similarity both
+    orders."""
     if self.kind == 'similarity':
       return [parts, parts[::-1]]
     return [[parts[0], answer] for answer in parts[1:]] if self.kind == 'choice' else [parts]
 
   def corrupt(self, key, windows, vocab):
-    """Rows are as they are."""
+    """Returns the rows as they are."""
     del key, vocab
     return windows
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns the modules that the loss reads: the task's, and, of a decoder, that of language modelling."""
     classes, choice = (1, True) if self.kind == 'choice' else (self.classes, False)
     heads: dict[str, nn.Module] = {self.head: TokenClasses(model.block, classes) if self.kind == 'tagging' else
                                    form_of(model).head(model, classes, bias=choice)}
@@ -145,13 +153,16 @@ class RowTask(Objective):
     return heads
 
   def logits(self, outputs):
-    """-> [B, C], of tagging [B, L, C]. A decoder's layer has no bias, so that sums of logits are logits of the sum."""
+    """Returns logits [B, C], of tagging [B, L, C]. A decoder's layer has no bias, so that sums of logits are logits of
+    the sum."""
     if self.kind == 'tagging':
       return outputs[self.head]
     return outputs[self.head].reshape(-1, self.rows, *outputs[self.head].shape[1:]).sum(
         -1 if self.kind == 'choice' else 1)
 
   def loss(self, outputs, batch):
+    """Returns (sum, weight) pairs: label, label_accuracy, and those of language modelling where it is trained
+    besides."""
     losses = classification('label', self.logits(outputs), batch['truth'], batch['marks'])
     return losses | (classification('lm', outputs['lm'], batch['labels'], batch['weights']) if self.language else {})
 
@@ -159,7 +170,7 @@ class RowTask(Objective):
 def fine_tune(
     trained: Trained, task: RowTask, examples: Sequence[Example], epochs: int = 3, batch: int = 32,
     optim: OptimConfig | None = None, seed: int = 0) -> Trained:
-  """-> the model with the head of the task, and of a decoder three tokens more where its tokenizer has none to build
+  """Trains a model with the head of the task, and of a decoder three tokens more where its tokenizer has none to build
   rows with. optim: the form's, as its paper or its code has it, where none is given.
 
   Rows are as long as the longest one needs. Raises ConfigError for a model without a form (`form_of`) or a tokenizer,
@@ -193,7 +204,7 @@ def fine_tune(
 
 
 def predict(trained: Trained, task: RowTask, examples: Sequence[Example], batch: int = 32) -> Any:
-  """-> probabilities [N, C] of labels or answers; of tagging a list of those of each example's words [W, C].
+  """Returns probabilities [N, C] of labels or answers; of tagging a list of those of each example's words [W, C].
 
   Raises ConfigError for a model that has not learned the task, for no examples, and for some that are not of the task.
   """
@@ -218,13 +229,18 @@ def predict(trained: Trained, task: RowTask, examples: Sequence[Example], batch:
 
 
 def prepared(trained: Trained, seed: int = 0) -> Trained:
-  """The model with what rows of its form need. ConfigError where there is no tokenizer."""
+  """Returns the model with what rows of its form need. Raises ConfigError where there is no tokenizer."""
   if trained.tokenizer is None:
     raise ConfigError('the checkpoint has no tokenizer, which makes rows of texts')
   return form_of(trained.model).ready(trained, trained.tokenizer, seed)
 
 
 def encode(trained: Trained, task: RowTask, examples: Sequence[Example]) -> dict[str, np.ndarray]:
+  """Makes rows of examples, as long as the longest needs, of numpy: see `RowTask.arrays`, and what the model reads
+  besides.
+
+  Raises ConfigError for a model without a form or a tokenizer, and for examples that are not of the task.
+  """
   form: Decoded | BothSides = form_of(trained.model)
   if trained.tokenizer is None:
     raise ConfigError('the checkpoint has no tokenizer, which makes rows of texts')
@@ -237,13 +253,14 @@ def encode(trained: Trained, task: RowTask, examples: Sequence[Example]) -> dict
 
 
 def take(task: RowTask, data: Mapping[str, np.ndarray], examples: np.ndarray) -> dict[str, np.ndarray]:
-  """The rows of these examples."""
+  """Returns the rows of these examples."""
   rows = (examples[:, None] * task.rows + np.arange(task.rows)).ravel()
   return {name: x[examples if name in ('truth', 'marks') else rows] for name, x in data.items()}
 
 
 def of_words(tokenizer: Tokenizer, words: Sequence[str], before: int) -> tuple[list[int], np.ndarray]:
-  """-> ids of the words with spaces between, and in a row with `before` ids before them the place of each one's first.
+  """Encodes words with spaces between: their ids, and in a row with `before` ids before them the place of each one's
+  first.
 
   Raises ConfigError for a word of which the tokenizer makes nothing.
   """

@@ -33,7 +33,11 @@ class Decoded:
   """share of the updates, where none are given"""
 
   def ready(self, trained: Trained, tokenizer: Tokenizer, seed: int) -> Trained:
-    """With three ids behind the vocabulary for start, delimiter and extract, where the tokenizer has no such tokens."""
+    """Returns the model with three ids behind the vocabulary for start, delimiter and extract, where the tokenizer has
+    no such tokens.
+
+    Their vectors are drawn as those of a fresh model.
+    """
     config, size = trained.model, tokenizer.vocab.size
     if found(tokenizer) or config.vocab >= size + len(SPECIALS):
       return trained
@@ -48,16 +52,18 @@ class Decoded:
     return dataclasses.replace(trained, model=dataclasses.replace(config, vocab=len(table)), params=params)
 
   def around(self, tokenizer: Tokenizer) -> Around:
+    """Returns the ids of start, delimiter and extract: the tokenizer's own, or three behind its vocabulary."""
     size = tokenizer.vocab.size
     start, delimiter, extract = found(tokenizer) or range(size, size + len(SPECIALS))
     return (start,), (delimiter,), (extract,)
 
   def batch(self, tokens, segments, tokenizer: Tokenizer) -> dict[str, Any]:
-    """tokens, segments [B, L] -> what the model reads besides."""
+    """Returns what the model reads besides tokens and segments [B, L]: nothing."""
     del tokens, segments, tokenizer
     return {}
 
   def head(self, model, classes: int, bias: bool) -> nn.Module:
+    """Makes the layer that reads the state at extract -> logits [B, classes]."""
     return ExtractClasses(model.block, classes, bias)
 
 
@@ -77,10 +83,12 @@ class BothSides:
   warmup: ClassVar[float] = 0.06
 
   def ready(self, trained: Trained, tokenizer: Tokenizer, seed: int) -> Trained:
+    """Returns the model as it is: BART's tokenizer has all tokens of its rows."""
     del tokenizer, seed
     return trained
 
   def around(self, tokenizer: Tokenizer) -> Around:
+    """Returns the ids of <s>, </s></s> and </s>. Raises ConfigError where the tokenizer lacks one."""
     try:
       before, behind, _ = around(tokenizer.vocab)
     except ValueError as error:
@@ -88,11 +96,13 @@ class BothSides:
     return before, behind * 2, behind
 
   def batch(self, tokens, segments, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Returns the decoder's rows: those of the encoder, tokens and segments [B, L], shifted right."""
     shifted = np.roll(tokens, 1, 1)
     shifted[:, 0] = around(tokenizer.vocab)[2]
     return {'decoder_tokens': shifted * segments, 'decoder_segments': segments}
 
   def head(self, model, classes: int, bias: bool) -> nn.Module:
+    """Makes the hidden layer and the one over it that read the last token's state -> logits [B, classes]."""
     del bias
     return SummaryClasses(model.block, classes)
 
@@ -101,7 +111,8 @@ SPECIALS = ('bos', 'sep', 'cls')  # what start, delimiter and extract are, where
 
 
 def form_of(model: Any) -> Decoded | BothSides:
-  """The form for a model with this configuration. Raises ConfigError for one that takes labelled text in neither."""
+  """Returns the form for a model with this configuration. Raises ConfigError for one that takes labelled text in
+  neither."""
   if isinstance(model, EncoderDecoderConfig):
     return BothSides()
   if isinstance(model, DecoderConfig) and not model.types:
@@ -113,13 +124,13 @@ def form_of(model: Any) -> Decoded | BothSides:
 
 
 def found(tokenizer: Tokenizer) -> Ids:
-  """Ids of start, delimiter and extract, or none: they have to differ."""
+  """Returns the ids of start, delimiter and extract, or none: they have to differ."""
   ids = tuple(getattr(tokenizer.vocab, role) for role in SPECIALS)
   return ids if min(ids) >= 0 and len(set(ids)) == len(ids) else ()
 
 
 def row(parts: Sequence[list[int]], around: Around, length: int) -> list[int]:
-  """The texts with what stands around them: at most `length` ids. The longer text loses its end first."""
+  """Puts texts in a row with what stands around them: at most `length` ids. The longer text loses its end first."""
   before, between, behind = around
   parts = [list(part) for part in parts]
   room = length - len(before) - len(behind) - len(between) * (len(parts) - 1)

@@ -51,9 +51,11 @@ class Checkpoints:
       self.manager = ocp.CheckpointManager(self.folder, item_names=('state', 'meta'), options=options)
 
   def steps(self) -> list[int]:
+    """Lists the steps that are saved, ascending."""
     return sorted(self.manager.all_steps())
 
   def latest(self) -> int | None:
+    """Returns the newest step that is saved, None where there is none."""
     return self.manager.latest_step()
 
   def save(self, step: int, state, meta: Mapping[str, Any]) -> None:
@@ -88,7 +90,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def writing(self) -> Iterator[None]:
-    """Around calls that raise what went wrong with a save, now or in the background."""
+    """Wraps calls that raise what went wrong with a save, now or in the background."""
     try:
       yield
     except Expected:
@@ -110,6 +112,11 @@ class Checkpoints:
       self.compare(step, jax.process_index(), jax.process_count())
 
   def compare(self, step: int, part: int = 0, parts: int = 1) -> bool:
+    """Compares the files of a step with the sums that were written with them; of `parts` processes each its share.
+
+    Returns whether there are sums, which older versions did not write. Raises DamagedError for a file that is not what
+    was written.
+    """
     try:
       return sums.check(self.folder / str(step), part, parts)
     except sums.DamageError as error:
@@ -132,7 +139,7 @@ class Checkpoints:
     self.manager.reload()
 
   def restore(self, step: int, shapes, shardings):
-    """-> the state saved at `step`, laid out by `shardings`, whatever mesh it was saved from.
+    """Restores the state saved at `step`, laid out by `shardings`, whatever mesh it was saved from.
 
     Raises CheckpointError for damage, another model, and numbers that are not finite.
     """
@@ -144,6 +151,7 @@ class Checkpoints:
     return state
 
   def meta(self, step: int) -> dict[str, Any]:
+    """Reads what the run has put beside a step. Raises DamagedError where it is no object of JSON."""
     with explained(self, step):
       meta = self.manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))['meta']
     if not isinstance(meta, dict):
@@ -151,7 +159,7 @@ class Checkpoints:
     return meta
 
   def preempted(self, step: int) -> bool:
-    """Whether the cluster has announced, to any host, that it takes the machines back."""
+    """Tells whether the cluster has announced, to any host, that it takes the machines back."""
     return self.manager.reached_preemption(step)
 
   def check_saved(self) -> None:
@@ -160,10 +168,12 @@ class Checkpoints:
       self.manager.check_for_errors()
 
   def wait(self) -> None:
+    """Waits until what is being saved in the background is saved. Raises what went wrong with it."""
     with self.writing():
       self.manager.wait_until_finished()
 
   def close(self) -> None:
+    """Waits as `wait` does, and ends Orbax's threads. Old checkpoints that stay are a warning."""
     self.wait()
     try:
       self.manager.close()
@@ -186,7 +196,8 @@ class DamagedError(CheckpointError):
 
 
 def restore_params(folder: epath.PathLike, shapes, shardings=None):
-  """Parameters alone of the newest checkpoint in `folder`, without reading the optimizer's state."""
+  """Restores the parameters alone of the newest checkpoint in `folder`, without reading the optimizer's state. Raises
+  CheckpointError."""
   if shardings is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = jax.tree.map(lambda _: device, shapes)
@@ -202,6 +213,8 @@ def restore_params(folder: epath.PathLike, shapes, shardings=None):
 
 
 def params_of(checkpoints: Checkpoints, step: int, target):
+  """Restores the parameters alone of a step, laid out as `target`, shapes with shardings. Raises CheckpointError for
+  damage, parameters that are not there, and numbers that are not finite."""
   checkpoints.check(step)
   with explained(checkpoints, step):
     params = checkpoints.manager.restore(
@@ -216,14 +229,14 @@ def params_of(checkpoints: Checkpoints, step: int, target):
 
 
 def newest_meta(folder: epath.PathLike) -> dict[str, Any]:
-  """What the run has put beside its newest checkpoint."""
+  """Reads what the run has put beside its newest checkpoint. Raises CheckpointError."""
   with reading(folder) as (checkpoints, step):
     return checkpoints.meta(step)
 
 
 @contextlib.contextmanager
 def reading(folder: epath.PathLike) -> Iterator[tuple[Checkpoints, int]]:
-  """-> the checkpoints in a folder, and the newest step. Raises CheckpointError where there is none."""
+  """Opens the checkpoints in a folder, and the newest step. Raises CheckpointError where there is none."""
   folder = storage.path_of(folder)
   with storage.explained(folder, 'read', CheckpointError):
     there = folder.is_dir()
@@ -240,6 +253,7 @@ def reading(folder: epath.PathLike) -> Iterator[tuple[Checkpoints, int]]:
 
 
 def restore_args(target, partial: bool = False):
+  """Makes Orbax's arguments: each array as `target` has it; partial: whatever else is saved stays unread."""
   return ocp.args.PyTreeRestore(
       target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=partial)
 
@@ -278,7 +292,7 @@ def explained(checkpoints: Checkpoints, step: int) -> Iterator[None]:
 
 
 def root_of(error: BaseException) -> BaseException:
-  """What a chain of errors began with, if a disk or a bucket began it; otherwise the error itself."""
+  """Returns what a chain of errors began with, if a disk or a bucket began it; otherwise the error itself."""
   at: BaseException | None = error
   while at is not None:
     if storage.of_storage(at):
@@ -288,6 +302,7 @@ def root_of(error: BaseException) -> BaseException:
 
 
 def reason_of(error: BaseException) -> str:
+  """Says in 300 characters what went wrong, without tensorstore's places in its source."""
   return re.sub(r'\s*\[(source locations|tensorstore_spec)=.*', '', outside(root_of(error)))[:300]
 
 

@@ -11,7 +11,7 @@ from plm_jax.training.step import Learner, eval_step
 
 
 def evaluator(learner: Learner, sizes: np.ndarray | None = None):
-  """-> function(params, batches of windows on the devices) -> means of the objective's losses over all of them.
+  """Makes a function(params, batches of windows on the devices) -> means of the objective's losses over all of them.
 
   The corruption depends on the windows alone, so every evaluation of the same text asks the same questions. Beside each
   NAME_accuracy stands NAME_baseline, that of always giving the answer that is right most often. With the tokenizer's
@@ -36,6 +36,6 @@ def evaluator(learner: Learner, sizes: np.ndarray | None = None):
 
 
 def own_rows(x: jax.Array) -> np.ndarray:
-  """What of x [B, ...] lies on this process's devices, each row once, flat: enough for an estimate."""
+  """Returns what of x [B, ...] lies on this process's devices, each row once, flat: enough for an estimate."""
   rows = {shard.index[0].start or 0: shard.data for shard in x.addressable_shards}
   return np.concatenate([np.asarray(data).ravel() for data in rows.values()])

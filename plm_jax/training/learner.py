@@ -64,7 +64,8 @@ class Trained:
 
 
 def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
-  """Newest parameters of the run in `folder`, or another library's checkpoint. Raises CheckpointError, ConvertError.
+  """Loads the newest parameters of the run in `folder`, or another library's checkpoint. Raises CheckpointError,
+  ConvertError.
 
   mesh: each of its devices gets its part of the parameters, and a host reads no more than its devices need.
   """
@@ -82,7 +83,7 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
 
 
 def meet(config: Experiment) -> Experiment:
-  """With what the objective has to know of other models. Raises ConfigError."""
+  """Returns the configuration with what its objective has to know of other models. Raises ConfigError."""
   def describe(folder):
     known = convert.is_checkpoint(folder)
     return convert.load(folder, heads=(), lazy=True).config if known else read_config(folder).model
@@ -93,7 +94,7 @@ def meet(config: Experiment) -> Experiment:
 
 
 def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, layout):
-  """Fresh parameters -> those that a run begins with, in the shardings of `layout`.
+  """Turns fresh parameters into those that a run begins with, in the shardings of `layout`.
 
   A warm start gives all that this run has too; then the objective has its say. Raises CheckpointError for parameters of
   other shapes, or for other pieces of text.
@@ -113,7 +114,7 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
 
 
 def tokenizer_of(folder: epath.PathLike) -> Tokenizer | None:
-  """That of a run or checkpoint, None where it has none."""
+  """Loads the tokenizer of a run or checkpoint, None where it has none."""
   if convert.is_checkpoint(folder):
     return convert.load(folder, heads=(), lazy=True).tokenizer
   try:
@@ -123,13 +124,14 @@ def tokenizer_of(folder: epath.PathLike) -> Tokenizer | None:
 
 
 def same_tokenizer(folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
+  """Raises CheckpointError where the checkpoint in `folder` reads other pieces than this run's tokenizer."""
   if other and other.pieces != tokenizer.pieces:
     raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it with '
                           f'--data.prepare.tokenizer={folder}')
 
 
 def warm(config: Experiment, params, layout):
-  """The part of `params` that the run or checkpoint in config.warm_start has."""
+  """Returns the part of `params` that the run or checkpoint in config.warm_start has."""
   folder, imported, shapes = config.warm_start, None, None
   if convert.is_checkpoint(folder):
     imported = shapes = convert.load(folder, lazy=True).params
@@ -169,13 +171,13 @@ def warm(config: Experiment, params, layout):
 
 
 def within(tree, other):
-  """The part of `tree` that has a counterpart in `other`, two trees of dictionaries."""
+  """Returns the part of `tree` that has a counterpart in `other`, two trees of dictionaries."""
   return {name: within(part, other[name]) if isinstance(part, dict) else part
           for name, part in tree.items() if name in other}
 
 
 def differing(own, theirs):
-  """(path, our shape, their shape or None) where two trees of arrays differ."""
+  """Yields (path, our shape, their shape or None) where two trees of arrays differ."""
   flat, other = (dict((jax.tree_util.keystr(path, simple=True, separator='/'), list(np.shape(x)))
                       for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]) for tree in (own, theirs))
   return [(path, flat.get(path), other.get(path)) for path in sorted({*flat, *other})
@@ -183,14 +185,14 @@ def differing(own, theirs):
 
 
 def place(x, sharding):
-  """An array that every host has whole, or can read in parts -> the same on the mesh."""
+  """Puts an array that every host has whole, or can read in parts, on the mesh."""
   if isinstance(x, jax.Array) and x.sharding == sharding:
     return x
   return from_host(x if isinstance(x, convert.Lazy) else np.asarray(x), sharding)
 
 
 def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
-  """-> (its configuration, its tokenizer, the shapes of its parameters, with their logical axes).
+  """Reads a run -> (its configuration, its tokenizer, the shapes of its parameters, with their logical axes).
 
   Raises CheckpointError where the first two are not those that the newest checkpoint tells of.
   """
@@ -203,14 +205,14 @@ def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
 
 
 def stand_in(config: Experiment) -> Vocab:
-  """A vocabulary for shapes alone: ids of special tokens change none."""
+  """Makes a vocabulary for shapes alone: ids of special tokens change none."""
   size = config.model.vocab
   return Vocab(size, max(config.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,
                smask=10, sentinel=size - 1, sentinels=getattr(config.objective, 'sentinels', 1000), language=11)
 
 
 def unlike(folder: epath.Path, config: Experiment, tokenizer: Tokenizer, told: dict[str, Any]) -> list[str]:
-  """What is wrong with config.json and the tokenizer of a run, by what a checkpoint tells of them."""
+  """Lists what is wrong with config.json and the tokenizer of a run, by what a checkpoint tells of them."""
   problems = []
   if told.get('tokenizer') != tokenizer.hash:
     problems.append(f'{folder / "tokenizer"} is damaged: it is not the tokenizer that the run was trained with')
@@ -223,7 +225,8 @@ def unlike(folder: epath.Path, config: Experiment, tokenizer: Tokenizer, told: d
 
 
 def shapes(config: Experiment, learner: Learner, rows: int = 2):
-  """The shapes of a run's state, with their logical axes. Raises ConfigError where the options make no model."""
+  """Returns the shapes of a run's state, with their logical axes. Raises ConfigError where the options make no
+  model."""
   try:
     windows = window_shapes(rows, config.objective.window(config.train.phases[0].length))
     return jax.eval_shape(lambda w: init_state(learner, w), windows)
@@ -235,7 +238,8 @@ def shapes(config: Experiment, learner: Learner, rows: int = 2):
 
 
 def read_config(folder: epath.PathLike) -> Experiment:
-  """What a run is. Raises CheckpointError for a folder of none, ConfigError for a configuration that cannot be read."""
+  """Reads what a run is. Raises CheckpointError for a folder of none, ConfigError for a configuration that cannot be
+  read."""
   path = storage.path_of(folder) / 'config.json'
   with storage.explained(path, 'read', CheckpointError):
     if not path.exists():

@@ -22,14 +22,14 @@ PEAK_FLOPS = {
 
 
 def peak_flops(device: Any) -> float | None:
-  """Peak of the device, None where it is not known (a CPU, say)."""
+  """Returns the peak of the device in FLOPs a second, None where it is not known (a CPU, say)."""
   names = [name for name in PEAK_FLOPS if device.device_kind == name or device.device_kind.startswith(f'{name} ')
            or device.device_kind.startswith(f'{name}-')]
   return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 def combine(steps: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-  """Metrics of several steps -> means: (sum, weight) pairs are summed first, other numbers averaged."""
+  """Combines the metrics of several steps to means: (sum, weight) pairs are summed first, other numbers averaged."""
   pairs, scalars = {}, {}
   for step in jax.device_get([dict(step) for step in steps]):
     for name, value in step.items():
@@ -59,7 +59,8 @@ class Writer:
         self.board = tf.summary.create_file_writer(str(self.events))
 
   def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-    """A number that is not finite is null in metrics.jsonl: JSON has none."""
+    """Appends a line to metrics.jsonl, and scalars to TensorBoard. A number that is not finite is null: JSON has
+    none."""
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     storage.append(self.path, json.dumps({'step': step, 'split': split, **finite}, allow_nan=False) + '\n')
     if self.board:
@@ -75,7 +76,8 @@ class Writer:
 
 
 def lines_until(text: str, step: int) -> str:
-  """The lines of metrics.jsonl up to a step; without those that are not whole, as a killed run leaves its last."""
+  """Returns the lines of metrics.jsonl up to a step; without those that are not whole, as a killed run leaves its
+  last."""
   def belongs(line: str) -> bool:
     try:
       return int(json.loads(line)['step']) <= step

@@ -8,14 +8,14 @@ from plm_jax.objectives.seq2seq import SequenceToSequence
 
 
 def scaled(paper: Experiment, scale: Scale) -> Experiment:
-  """`paper` as it is, in minutes on two cores, or in seconds. Family, objective and data stay the same."""
+  """Returns `paper` as it is, in minutes on two cores, or in seconds. Family, objective and data stay the same."""
   if scale == 'laptop':
     return laptop(paper)
   return test(paper) if scale == 'test' else paper
 
 
 def laptop(paper: Experiment) -> Experiment:
-  """A run of minutes on two cores, tokenizer and records included, that learns to fill blanks, or to go on."""
+  """Makes a run of minutes on two cores, tokenizer and records included, that learns to fill blanks, or to go on."""
   text = dataclasses.replace(paper.data.prepare, sample=10_000_000)
   if isinstance(paper.objective, CausalLM):
     # Large enough to say more of a text than a compressor that has all of the training text at hand.
@@ -52,7 +52,7 @@ def laptop(paper: Experiment) -> Experiment:
 
 
 def test(paper: Experiment) -> Experiment:
-  """A run of seconds, for tests: too short to learn anything."""
+  """Makes a run of seconds, for tests: too short to learn anything."""
   tiny = resized(paper, layers=2, width=32, heads=2, vocab=2048, max_length=64)
   return dataclasses.replace(
       tiny, scale='test', optim=dataclasses.replace(tiny.optim, peak=1e-3, warmup=2, clock='steps', horizon=0),
@@ -61,7 +61,7 @@ def test(paper: Experiment) -> Experiment:
 
 
 def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Experiment:
-  """The same wiring in another size, in float32, which a CPU multiplies as fast."""
+  """Returns the same wiring in another size, in float32, which a CPU multiplies as fast."""
   block = paper.model.block
   block = dataclasses.replace(block, width=width, heads=heads, head_size=0, kv_heads=min(block.kv_heads, heads),
                               mlp_dim=4 * width, dtype='float32')

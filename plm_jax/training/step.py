@@ -36,12 +36,13 @@ class Learner:
   accumulate: int = 1  # micro-steps that share one update
 
   def key(self, purpose: int):
-    """Keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation."""
+    """Makes the keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation."""
     return jax.random.fold_in(jax.random.key(self.seed), purpose)
 
 
 def init_state(learner: Learner, windows) -> State:
-  """A fresh state; parameters carry their logical axes (flax boxes). windows: a batch, or its shapes, of any size."""
+  """Makes a fresh state; parameters carry their logical axes (flax boxes). windows: a batch, or its shapes, of any
+  size."""
   batch = jax.eval_shape(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab), windows)
   batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
   params = learner.model.init(learner.key(0), batch)['params']
@@ -50,7 +51,7 @@ def init_state(learner: Learner, windows) -> State:
 
 
 def window_shapes(rows: int, length: int, layout=None) -> dict[str, jax.ShapeDtypeStruct]:
-  """A batch of windows (data/windows.py) without its content."""
+  """Returns a batch of windows (data/windows.py) without its content."""
   def shape(*size):
     return jax.ShapeDtypeStruct(size, jnp.int32, sharding=layout)
   return {name: shape(rows, length) for name in ('tokens', 'segments', 'sentences', 'words')} | {
@@ -58,7 +59,7 @@ def window_shapes(rows: int, length: int, layout=None) -> dict[str, jax.ShapeDty
 
 
 def sharded_init(learner: Learner, windows, mesh):
-  """-> (a function that makes the fresh state on the mesh, the state's shapes, its shardings)."""
+  """Returns a function that makes the fresh state on the mesh, the state's shapes, and its shardings."""
   boxed = jax.eval_shape(lambda: init_state(learner, windows))
   shardings = sharding.shardings(boxed, mesh)
   make = jax.jit(lambda: nn.unbox(init_state(learner, windows)), out_shardings=shardings)
@@ -66,7 +67,7 @@ def sharded_init(learner: Learner, windows, mesh):
 
 
 def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str, Any]]:
-  """One update from a batch of windows -> (state, metrics).
+  """Makes one update from a batch of windows -> (state, metrics).
 
   Metrics: the objective's (sum, weight) pairs under their names, and scalars `loss`, `grad_norm`, `skipped`, `streak`.
   A loss, a gradient, or a new parameter or number of the optimizer that is not finite leaves both as they were.
@@ -86,25 +87,25 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
 
 
 def all_finite(tree) -> jax.Array:
-  """Whether every number of the floating arrays in `tree` is finite."""
+  """Tells whether every number of the floating arrays in `tree` is finite."""
   floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
   return jnp.array([jnp.isfinite(x).all() for x in floats]).all()
 
 
 def jitted_step(learner: Learner, layout):
-  """`train_step` as it runs on a mesh: the state stays in its shardings and is updated in place."""
+  """Compiles `train_step` as it runs on a mesh: the state stays in its shardings and is updated in place."""
   return jax.jit(functools.partial(train_step, learner), donate_argnums=0, out_shardings=(layout, None))
 
 
 def eval_step(learner: Learner, params, windows):
-  """-> (the objective's (sum, weight) pairs, its answers); no dropout."""
+  """Returns the objective's (sum, weight) pairs, and its answers; no dropout."""
   batch = learner.objective.corrupt(learner.key(3), windows, learner.vocab)
   outputs: Any = learner.model.apply({'params': params}, batch)
   return learner.objective.loss(outputs, batch), learner.objective.answers(outputs, batch)
 
 
 def gradient(learner: Learner, params, batch, dropout_key):
-  """Gradient of the objective's terms, each a mean over the whole batch, and its (sum, weight) pairs.
+  """Returns the gradient of the objective's terms, each a mean over the whole batch, and its (sum, weight) pairs.
 
   Micro-steps take every `accumulate`-th row, which leaves rows on their devices. Each sum is divided by the weight of
   the whole batch, so the result does not depend on the split.
@@ -135,7 +136,7 @@ def gradient(learner: Learner, params, batch, dropout_key):
 
 
 def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:
-  """The weight of each term over the whole batch, at least 1.
+  """Returns the weight of each term over the whole batch, at least 1.
 
   Weights depend on the batch alone, so outputs of zeros stand in for the model's; the compiler drops the sums.
   """
@@ -145,5 +146,5 @@ def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:
 
 
 def total(terms: Mapping[str, float], losses):
-  """The number that training minimises, from (sum, weight) pairs."""
+  """Returns the number that training minimises, from (sum, weight) pairs."""
   return sum(factor * losses[name][0] / jnp.maximum(losses[name][1], 1) for name, factor in terms.items())

@@ -38,8 +38,8 @@ def write(folder: epath.PathLike) -> None:
 
 
 def check(folder: epath.PathLike, part: int = 0, parts: int = 1) -> bool:
-  """Whether the folder has sums: all files are those that were written then. Raises DamageError that names one which
-  is not, StorageError for one that cannot be read. Of `parts` processes each looks at its share."""
+  """Tells whether the folder has sums: all files are those that were written then. Raises DamageError that names one
+  which is not, StorageError for one that cannot be read. Of `parts` processes each looks at its share."""
   folder = storage.path_of(folder)
   with storage.explained(folder, 'read'):
     if not (folder / NAME).exists():
@@ -69,11 +69,12 @@ def check(folder: epath.PathLike, part: int = 0, parts: int = 1) -> bool:
 
 
 def sum_of_all(files: Mapping[str, Any]) -> str:
+  """Returns the sum of the sums themselves, CRC-32C in hex."""
   return f'{google_crc32c.value(json.dumps(files, sort_keys=True).encode()):08x}'
 
 
 def listed(folder: epath.Path) -> Listing:
-  """The files below a folder that have sums, with those that are known without reading."""
+  """Lists the files below a folder that have sums, with those that are known without reading."""
   with storage.explained(folder, 'read'):
     found: Listing = listing(folder) if storage.remote(folder) else {name: None for name in names(folder)}
   return {name: told for name, told in found.items()
@@ -81,14 +82,15 @@ def listed(folder: epath.Path) -> Listing:
 
 
 def sums_of(folder: epath.Path, files: Listing) -> dict[str, tuple[int, str]]:
-  """Name -> (bytes, sum): of those that are not known, many are read at once."""
+  """Returns name -> (bytes, sum): of those that are not known, many are read at once."""
   with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
     found = pool.map(lambda name: (name != STEP and files[name]) or of_file(folder / name), files)
     return dict(zip(files, found, strict=True))
 
 
 def of_file(path: epath.Path) -> tuple[int, str]:
-  """(bytes, sum) of a file."""
+  """Reads a file -> (bytes, CRC-32C in hex); of Orbax's record of the step without the moment at which it was
+  written."""
   if path.name == STEP:
     value = storage.read_json(path, error=DamageError)
     value.pop(MOMENT, None)
@@ -102,6 +104,7 @@ def of_file(path: epath.Path) -> tuple[int, str]:
 
 
 def names(folder: epath.Path) -> Iterator[str]:
+  """Yields the names of all files below a folder of a disk, with / between."""
   root = pathlib.Path(folder)
   for place, _, files in os.walk(root):
     for name in files:
@@ -109,7 +112,7 @@ def names(folder: epath.Path) -> Iterator[str]:
 
 
 def listing(folder: epath.Path) -> Listing:
-  """Name -> (bytes, sum) of every object below a folder of a bucket; None where the bucket does not tell."""
+  """Returns name -> (bytes, sum) of every object below a folder of a bucket; None where the bucket does not tell."""
   bucket, prefix = gcs.split(f'{os.fspath(folder).rstrip("/")}/')
   objects = gcs.google_client().list_blobs(
       bucket, prefix=prefix, fields='items(name,size,crc32c),nextPageToken', retry=gcs.google_retry(120))

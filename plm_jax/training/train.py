@@ -125,7 +125,7 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
 
 
 def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> dict[str, float]:
-  """Held-out losses of the newest checkpoint of the run in config.folder, with rows of its last phase."""
+  """Measures held-out losses of the newest checkpoint of the run in config.folder, with rows of its last phase."""
   mesh, learner, phase = sharding.make_mesh(config.mesh), make_learner(config, tokenizer.vocab), config.train.phases[-1]
   pipeline = open_phase(config, records, tokenizer, phase, 0)
   with jax.set_mesh(mesh):
@@ -135,7 +135,7 @@ def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: T
 
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
-  """Each phase has an order of its own."""
+  """Opens the pipeline of a phase, each of which has an order of its own."""
   data, objective = config.data, config.objective
   rule = Rule(data.assembly, objective.window(phase.length), objective.room)
   pipeline = open_pipeline(records, rule, phase.batch, config.seed + number, data.block,
@@ -148,7 +148,7 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipelin
 
 
 def resumed_step(config: Experiment, checkpoints: Checkpoints) -> int | None:
-  """The step of the checkpoint to go on from, whose files are as they were written; None: there is none."""
+  """Returns the step of the checkpoint to go on from, whose files are as they were written; None: there is none."""
   if config.train.resume == 'whole':
     checkpoints.put_damaged_aside(logger.warning)
   if (step := checkpoints.latest()) is not None:
@@ -157,7 +157,7 @@ def resumed_step(config: Experiment, checkpoints: Checkpoints) -> int | None:
 
 
 def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
-  """(step, phase, windows on the devices) from step `start` to the end of the run."""
+  """Yields (step, phase, windows on the devices) from step `start` to the end of the run."""
   first = 0
   for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
     rows = sharding.host_rows(phase.batch, mesh)
@@ -168,7 +168,7 @@ def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh)
 
 
 def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[Any]:
-  """Held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
+  """Yields held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
   rows, share = sharding.host_rows(phase.batch, mesh), max(1, config.train.eval_batches // len(records))
   for corpus, windows in enumerate(open_heldout(config, records, phase)):
     for batch in heldout_batches(windows, phase.batch, rows, share, corpus):
@@ -176,6 +176,7 @@ def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[
 
 
 def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
+  """Opens the held-out windows of each corpus; of one that has none, where a run is only evaluated on it, all of it."""
   length = config.objective.window(phase.length)
   room = config.objective.room
   # Text that somebody wants a run evaluated on is not held out from anything.
@@ -214,7 +215,7 @@ def not_finite(config: Experiment, pipelines: Sequence[Pipeline], done: int, str
 
 @contextlib.contextmanager
 def interrupts():
-  """SIGTERM and the first Ctrl-C ask the loop to save and stop; -> a function that tells whether one came.
+  """Makes SIGTERM and the first Ctrl-C ask the loop to save and stop; -> a function that tells whether one came.
 
   In a job of several processes all must stop at the same step, which Orbax and JAX's preemption service see to.
   """
@@ -251,6 +252,8 @@ class Log:
     self.warm = False
 
   def add(self, phase: Phase, numbers) -> None:
+    """Keeps the numbers of a step, still on the devices, for the next line; a phase's first step does not count for
+    speed."""
     if jax.default_backend() == 'cpu':
       # Collectives of several programs in flight can starve each other of the CPU's few threads.
       jax.block_until_ready(numbers)
@@ -286,6 +289,7 @@ class Log:
     return values['streak']
 
   def evaluated(self, done: int, values: dict[str, float]) -> None:
+    """Writes held-out values after `done` steps. The time of the evaluation does not count for speed."""
     if self.writer:
       self.writer.write(done, 'heldout', values)
     text = '  '.join(f'{name} {value:.1%}' if name.endswith(('accuracy', 'baseline')) else f'{name} {value:.3f}'
@@ -295,4 +299,5 @@ class Log:
     self.since = time.time()
 
   def close(self) -> None:
+    """Ends the progress bar."""
     self.bar.close()
