@@ -16,7 +16,7 @@ LARGEST = 1e30  # of values: what could not be drawn beside others is as good as
 
 
 def read_curves(path: epath.PathLike) -> tuple[Curves, list[Phase], int]:
-  """-> the curves, the phases, and how many lines are no metrics: of a process that died, or of something else.
+  """Reads the curves, the phases, and how many lines are no metrics: of a process that died, or of something else.
 
   Of lines with the same step and split the last counts. null is a number that was not finite.
   """
@@ -44,7 +44,7 @@ def read_curves(path: epath.PathLike) -> tuple[Curves, list[Phase], int]:
 
 
 def place(record: Mapping[str, Any]) -> tuple[int, str]:
-  """-> step and split of a line. Raises ValueError, TypeError or KeyError where it has none."""
+  """Returns the step and the split of a line. Raises ValueError, TypeError or KeyError where it has none."""
   step, split = record['step'], record['split']
   if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 1 << 53 or not isinstance(split, str):
     raise ValueError

@@ -20,7 +20,8 @@ SEED = '[0, 4294967295]'  # what jax.random.key and numpy take alike
 
 
 def command(**limits: str) -> Callable[[Callable], Callable]:
-  """A subcommand, whose arguments are checked before it runs: numbers by `limits`, as those of `checked.Checked`."""
+  """Makes a subcommand, whose arguments are checked before it runs: numbers by `limits`, as those of
+  `checked.Checked`."""
   def of(function):
     signature, kinds = inspect.signature(function), typing.get_type_hints(function)
     @functools.wraps(function)
@@ -40,13 +41,16 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
 
 
 def check_argument(called: str, value: Any, kind: Any, limits: str | None) -> None:
+  """Raises ConfigError that names the argument for a value that is not of its kind or within its limits, and for an
+  empty path."""
   if called.isupper() and value == '':
     raise ConfigError(f'{called} is empty, expected a path or a name')
   checked.check_value(value, kind, limits, lambda path: path, called)
 
 
 def spelt(args: Iterable[str], booleans: set[str]) -> list[str]:
-  """Arguments with booleans as --name=True or --name=False, however given: --name, --no-name, --name true, --name=."""
+  """Writes booleans among the arguments as --name=True or --name=False, however given: --name, --no-name, --name true,
+  --name=."""
   found, rest = [], list(args)
   while rest:
     arg = rest.pop(0)
@@ -65,7 +69,7 @@ def spelt(args: Iterable[str], booleans: set[str]) -> list[str]:
 
 
 def booleans_of(config: Any, path: str = '') -> set[str]:
-  """Options of a configuration that are True or False, by the names of the command line."""
+  """Returns the options of a configuration that are True or False, by the names of the command line."""
   if not dataclasses.is_dataclass(config):
     inner = enumerate(config) if isinstance(config, tuple) else ()
     return {name for number, item in inner if dataclasses.is_dataclass(item)
@@ -79,14 +83,14 @@ def booleans_of(config: Any, path: str = '') -> set[str]:
 
 
 def value_of(name: str, args: list[str]) -> str:
-  """What an option is given, '' where it is not there."""
+  """Returns what an option is given, '' where it is not there."""
   pairs = zip(args, [*args, ''][1:], strict=True)
   return next((arg.partition('=')[2] or following for arg, following in pairs
                if arg.startswith(f'{name}=') or arg == name), '')
 
 
 def program(module: str) -> str:
-  """What was typed to start the module of a recipe."""
+  """Returns what was typed to start the module of a recipe."""
   main = sys.modules.get('__main__')
   spec = getattr(main, '__spec__', None)
   return f'python -m {spec.name if module == "__main__" and spec else module}'
@@ -102,7 +106,7 @@ def recipes() -> Mapping[str, str]:
 
 
 def find_recipe(name: str) -> Any:
-  """The module of a recipe. Raises ConfigError that names those that are called alike."""
+  """Imports the module of a recipe. Raises ConfigError that names those that are called alike."""
   known = recipes()
   if name not in known:
     raise ConfigError(f'there is no recipe {checked.shortened(name)}: {alike(name, known)}')
@@ -110,7 +114,7 @@ def find_recipe(name: str) -> Any:
 
 
 def alike(name: str, known: Iterable[str]) -> str:
-  """What may have been meant."""
+  """Says what may have been meant."""
   bare = name.removeprefix('experiments.').removesuffix('.py').replace('-', '_')
   near = difflib.get_close_matches(bare, known, 3, 0.6)
   return (f'did you mean {" or ".join(near)}? ' if near else '') + '`python -m experiments` lists them'

@@ -20,7 +20,7 @@ from plm_jax.training.learner import make_learner, shapes, stand_in
 
 
 def run_tokenizer(config: Experiment) -> Tokenizer:
-  """That of the run in config.folder. Raises CheckpointError where there is no run."""
+  """Loads the tokenizer of the run in config.folder. Raises CheckpointError where there is no run."""
   folder = storage.path_of(config.folder)
   if not (folder / 'config.json').exists():
     raise CheckpointError(f'{folder} is not the folder of a run: there is nothing to evaluate')
@@ -28,7 +28,7 @@ def run_tokenizer(config: Experiment) -> Tokenizer:
 
 
 def made_with(tokenizer: Tokenizer, folder: epath.Path) -> bool:
-  """Whether a folder holds records of this tokenizer."""
+  """Tells whether a folder holds records of this tokenizer."""
   return (folder / 'records.json').exists() and read_meta(folder).tokenizer == tokenizer.hash
 
 
@@ -81,7 +81,7 @@ def check_size(config: Experiment) -> None:
 
 
 def memory(mesh: Mesh) -> float:
-  """Bytes of all devices together; of CPUs, those of this machine."""
+  """Counts the bytes of all devices together; of CPUs, those of this machine."""
   device = mesh.local_devices[0]
   if device.platform == 'cpu':
     return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') * jax.process_count()

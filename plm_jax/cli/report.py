@@ -75,7 +75,7 @@ def write_report(folder: epath.PathLike, summary: Summary) -> epath.Path:
 
 
 def render(summary: Summary, curves: Curves, phases: Sequence[Phase]) -> str:
-  """-> the HTML document."""
+  """Writes the HTML document, without scripts: what it shows opens as long as the file does."""
   headline = (el('div', el('dt', name), el('dd', value)) for name, value in summary.headline.items())
   body = el(
       'main', el('p', 'plm_jax · training run', class_='overline'), el('h1', summary.title),
@@ -96,6 +96,7 @@ def render(summary: Summary, curves: Curves, phases: Sequence[Phase]) -> str:
 
 
 def blanks(cards: Sequence[Blank]) -> ElementTree.Element:
+  """Makes the section of blanks, a card each, with how often the first guess is the hidden word."""
   asked = [blank for blank in cards if blank.truth is not None]
   right = sum(bool(blank.candidates) and blank.candidates[0][0] == blank.truth for blank in asked)
   told = f'The first guess is the hidden word in {right} of the {len(asked)} sentences where it is known.'
@@ -104,6 +105,7 @@ def blanks(cards: Sequence[Blank]) -> ElementTree.Element:
 
 
 def card(blank: Blank) -> ElementTree.Element:
+  """Makes a card: a sentence with its blank, the likeliest pieces with their probabilities, and the hidden word."""
   before, *after = blank.prompt.split('[MASK]')
   sentence = (part for text in after for part in (
       el('mark', '\N{NO-BREAK SPACE}' * 9, title='[MASK]', aria_label='blank'), text))
@@ -119,6 +121,7 @@ def card(blank: Blank) -> ElementTree.Element:
 
 
 def samples(cards: Sequence[Sample]) -> ElementTree.Element:
+  """Makes the section of texts that the model went on with, beside what stood there."""
   return el('section', el('h2', 'How texts go on'), el('p', 'What is marked was drawn from the model.', class_='lead'),
             el('div', *(el('article', el('p', sample.prompt, el('mark', sample.text), class_='prompt drawn'),
                            el('p', 'As written: ', el('b', sample.truth), class_='missed') if sample.truth else None)
@@ -126,6 +129,7 @@ def samples(cards: Sequence[Sample]) -> ElementTree.Element:
 
 
 def charts(curves: Curves, phases: Sequence[Phase]) -> ElementTree.Element:
+  """Makes the section of curves, one chart a metric: losses first, what is not known here last."""
   metrics = {key: describe(key, curves) for key in curves}
   shown = [key for key, splits in curves.items()
            # A baseline is a line in the chart of its accuracy; counts of skipped steps that stay 0 tell nothing.
@@ -139,7 +143,8 @@ def charts(curves: Curves, phases: Sequence[Phase]) -> ElementTree.Element:
 
 
 def figures(names: Iterable[str], heldout: Mapping[str, float]) -> dict[str, str]:
-  """Held-out losses of the questions `names`, and their accuracies beside that of always the most frequent answer."""
+  """Returns held-out losses of the questions `names`, and their accuracies beside that of always the most frequent
+  answer."""
   told = {}
   for name in names:
     asked = question(name)
@@ -156,11 +161,12 @@ def figures(names: Iterable[str], heldout: Mapping[str, float]) -> dict[str, str
 
 
 def question(name: str) -> str:
+  """Names a question for people: 'mlm' is 'Masked-token'."""
   return QUESTIONS.get(name, name.replace('_', ' ').capitalize())
 
 
 def describe(key: str, keys: Container[str]) -> Metric:
-  """How `key` is shown; X and X_accuracy are the loss and accuracy of the question X."""
+  """Returns how `key` is shown; X and X_accuracy are the loss and accuracy of the question X."""
   name = question(key.removesuffix('_accuracy'))
   if key in METRICS:
     return METRICS[key]
@@ -172,7 +178,7 @@ def describe(key: str, keys: Container[str]) -> Metric:
 
 
 def figure(curves: Curves, phases: Sequence[Phase], key: str, metric: Metric) -> ElementTree.Element:
-  """The chart of one metric, with its title and legend."""
+  """Draws the chart of one metric, with its title and legend."""
   finite = {split: [point for point in curves[key][split] if math.isfinite(point[1])]
             for split in sorted(curves[key], key=lambda split: (split != 'train', split))}
   lines = {split: downsample(points) for split, points in finite.items() if points}
@@ -192,7 +198,8 @@ def figure(curves: Curves, phases: Sequence[Phase], key: str, metric: Metric) ->
 
 
 def chart(lines: Mapping[str, Sequence[Point]], top: float, phases: Sequence[Phase], metric: Metric):
-  """lines: split -> points by step, none empty; top: values above may be drawn at the upper edge -> the SVG."""
+  """Draws points by step -> the SVG. lines: split -> points, none empty; top: values above may be drawn at the upper
+  edge."""
   steps, values = zip(*itertools.chain(*lines.values()), strict=True)
   begin, end = min(0, *steps), max(1, *steps)
   # A loss never gets near 0: most of its axis would be empty.
@@ -232,7 +239,7 @@ def chart(lines: Mapping[str, Sequence[Point]], top: float, phases: Sequence[Pha
 
 
 def hovers(lines: Mapping[str, Sequence[Point]], metric: Metric, x: Callable[[float], float], right: float):
-  """Invisible strips over the chart, each telling the values at its step."""
+  """Draws invisible strips over the chart, each telling the values at its step."""
   # At most about 100 a curve: a strip narrower than four pixels cannot be hit. The last point always has one.
   steps = sorted({step for points in lines.values() for step, _ in points[::-1][::1 + (len(points) - 1) // 100]})
   edges = [LEFT, *((x(a) + x(b)) / 2 for a, b in itertools.pairwise(steps)), right]
@@ -244,7 +251,8 @@ def hovers(lines: Mapping[str, Sequence[Point]], metric: Metric, x: Callable[[fl
 
 
 def downsample(points: Sequence[Point], most: int = 400) -> list[Point]:
-  """At most `most` of the points: the first, the last, and the lowest and highest of equal stretches between."""
+  """Returns at most `most` of the points: the first, the last, and the lowest and highest of equal stretches
+  between."""
   if len(points) <= most:
     return list(points)
   stretches, inner = (most - 2) // 2, len(points) - 2
@@ -256,7 +264,8 @@ def downsample(points: Sequence[Point], most: int = 400) -> list[Point]:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-  """About `count` round numbers, equally apart (1, 2 or 5 times a power of ten), from at most low to at least high."""
+  """Returns about `count` round numbers, equally apart (1, 2 or 5 times a power of ten), from at most low to at least
+  high."""
   if high - low <= 1e-9 * abs(high):
     low, high = (low - abs(low) / 10, low + abs(low) / 10) if low else (0, 1)
   power = 10.0 ** math.floor(math.log10((high - low) / count))
@@ -266,11 +275,12 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def show(value: float, metric: Metric, digits: int = 3) -> str:
+  """Writes a value with its unit's percent sign, in `digits` digits or fewer."""
   return f'{number(100 * value, min(digits, 3))}%' if metric.percent else number(value, digits)
 
 
 def number(value: float, digits: int = 3) -> str:
-  """Few characters: 0.25, 12.3k, 1.5M, 2×10⁻⁵."""
+  """Writes a number in few characters: 0.25, 12.3k, 1.5M, 2×10⁻⁵."""
   value = float(f'{value:.{digits}g}')
   if 0 < abs(value) < 1e-3 or abs(value) >= 1e15:
     mantissa, _, exponent = f'{value:e}'.partition('e')
@@ -282,7 +292,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def table(rows: Mapping[str, Any]) -> ElementTree.Element:
-  """JSON values by name; dicts, and lists of dicts, as tables within the table."""
+  """Makes a table of JSON values by name; dicts, and lists of dicts, as tables within the table."""
   def cell(value):
     if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
       value = dict(enumerate(value, 1))
@@ -293,7 +303,7 @@ def table(rows: Mapping[str, Any]) -> ElementTree.Element:
 
 
 def el(tag: str, *children: ElementTree.Element | str | None, **attributes: Any) -> ElementTree.Element:
-  """An element; class_ stands for class, aria_label for aria-label; None among the children is left out."""
+  """Makes an element; class_ stands for class, aria_label for aria-label; None among the children is left out."""
   node = ElementTree.Element(tag, {key.rstrip('_').replace('_', '-'): str(value) for key, value in attributes.items()})
   for child in children:
     if isinstance(child, str) and len(node):

@@ -36,7 +36,8 @@ def verify(folder: epath.PathLike) -> bool:
 
 
 def of_run(folder: epath.Path) -> Iterator[str]:
-  """What is wrong with a run: with every checkpoint, and with its configuration and tokenizer beside the newest."""
+  """Yields what is wrong with a run: with every checkpoint, and with its configuration and tokenizer beside the
+  newest."""
   try:
     with checkpoint.reading(folder / 'checkpoints') as (checkpoints, newest):
       for step in checkpoints.steps():
@@ -52,7 +53,7 @@ def of_run(folder: epath.Path) -> Iterator[str]:
 
 
 def of_records(folder: epath.Path) -> Iterator[str]:
-  """What is wrong with records: with records.json and the tokenizer, with every shard, and with stored cuts."""
+  """Yields what is wrong with records: with records.json and the tokenizer, with every shard, and with stored cuts."""
   try:
     meta = records.read_meta(folder)
   except Expected as error:
@@ -81,7 +82,7 @@ def of_records(folder: epath.Path) -> Iterator[str]:
 
 
 def of_shard(folder: epath.Path, meta: Meta, split: Split, place: int, stored: list['Stored']) -> Iterator[str]:
-  """What is wrong with the files of a shard."""
+  """Yields what is wrong with the files of a shard."""
   entry = meta.shards(split)[place]
   dtype = records.token_dtype(meta.vocab)
   kinds = {'': (dtype, entry.tokens), '.sentences': (records.SENTENCE, entry.sentences)}
@@ -108,6 +109,7 @@ def of_shard(folder: epath.Path, meta: Meta, split: Split, place: int, stored: l
 
 def wrong_sums(folder: epath.Path, entry: Shard, contents: dict[str, bytes], arrays: dict[str, np.ndarray]
                ) -> Iterator[str]:
+  """Yields what is wrong with a shard by the checksums of its blocks; nothing of records from before there were any."""
   if entry.blocks_crc is None or '.crc' not in arrays:
     return
   root = f'{os.fspath(folder)}/{entry.name}'
@@ -160,7 +162,7 @@ class Stored:
         self.crcs, self.cuts = cuts.parts(np.memmap(path, np.uint8, 'r').view(np.ndarray), self.offsets)
 
   def wrong(self, split: Split, place: int, entry: Shard, sentences: np.ndarray) -> Iterator[str]:
-    """What is wrong with that of a shard."""
+    """Yields what is wrong with what is stored of a shard, `place` among those of its split."""
     if split != self.split or not entry.tokens:
       return
     found = self.rule.cut(sentences, entry)
