@@ -20,7 +20,7 @@ from plm_jax.storage import gcs
 NAME = 'sums.json'
 # Orbax writes these once more, or at last, when it names a checkpoint's folder: of the first all but the moment counts.
 STEP, MOMENT, COMMITTED = '_CHECKPOINT_METADATA', 'commit_timestamp_nsecs', 'commit_success.txt'
-READ = 8 << 20  # bytes that are read at once
+READ = 1 << 20  # bytes that are read at once: more would not stay in the processor's cache until they are summed
 THREADS = 8
 Listing = dict[str, tuple[int, str] | None]  # name below the folder -> (bytes, sum), None: not known yet
 
