@@ -1,6 +1,7 @@
 """Flips single bits in random places of what a run reads, and says what came of each; and what it costs to notice.
 
     python -m benchmarks.damage --flips=200 --what=records
+    python -m benchmarks.damage --what=checkpoints
 
 Of records: tokens, sentences, checksums, records.json, the tokenizer and stored cuts; each flip in a copy, which
 `verify` reads, and then everything that a run reads of records. Noticed is what ends with one line that names the file;
@@ -21,7 +22,9 @@ import statistics
 import sys
 import tempfile
 import time
+import unittest.mock
 
+import jax
 import numpy as np
 
 from benchmarks.side_by_side import machine
@@ -32,18 +35,23 @@ from plm_jax.data.pipeline import Pipeline
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.windows import Windows
 from plm_jax.errors import Expected
+from plm_jax.training.checkpoint import Checkpoints
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--flips', type=int, default=200)
-  parser.add_argument('--what', choices=['records'], default='records')
+  parser.add_argument('--what', choices=['records', 'checkpoints'], default='records',
+                      help='checkpoints: the price of their checksums; tests/training/test_checkpoint.py flips bits')
   parser.add_argument('--data', default='embedded', help='text')
   parser.add_argument('--seed', type=int, default=0)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as scratch:
     os.environ['PLM_JAX_CACHE'] = f'{scratch}/cache'
-    sys.exit(of_records(pathlib.Path(scratch), args.data, args.flips, random.Random(args.seed)))
+    if args.what == 'checkpoints':
+      price_of_checkpoints(pathlib.Path(scratch))
+    else:
+      sys.exit(of_records(pathlib.Path(scratch), args.data, args.flips, random.Random(args.seed)))
 
 
 def of_records(scratch: pathlib.Path, data: str, flips: int, draw: random.Random) -> int:
@@ -169,6 +177,36 @@ def price(folder: pathlib.Path, scratch: pathlib.Path) -> None:
       mean, other = (statistics.median(some) for some in times.values())
       print(f'| {what}: {part} | {mean * 1e3:.1f} ms | {other * 1e3:.1f} ms | {(mean - other) * 1e3:+.1f} ms |')
   shards.SMALL = small
+
+
+def price_of_checkpoints(scratch: pathlib.Path, megabytes: int = 300, rounds: int = 7) -> None:
+  """Seconds, of the processor and of the clock, with and without checksums: to save a state, and to restore it."""
+  state = {str(number): jax.random.normal(jax.random.key(number), (megabytes * 25_000,)) for number in range(10)}
+  shapes = jax.eval_shape(lambda: state)
+  places = jax.tree.map(lambda x: x.sharding, state)
+  times = collections.defaultdict(list)
+  for number in range(2 * rounds):
+    with contextlib.ExitStack() as stack:
+      kind = ('with', 'without')[number % 2]
+      if kind == 'without':
+        stack.enter_context(unittest.mock.patch.object(Checkpoints, 'sum_up', return_value=None))
+      checkpoints = Checkpoints(scratch / f'{number}')
+      clocks = time.process_time(), time.perf_counter()
+      checkpoints.save(1, state, {})
+      checkpoints.manager.wait_until_finished()
+      times[kind, 'save'].append((time.process_time() - clocks[0], time.perf_counter() - clocks[1]))
+      clocks = time.process_time(), time.perf_counter()
+      checkpoints.check(1)
+      jax.block_until_ready(checkpoints.restore(1, shapes, places))
+      times[kind, 'restore'].append((time.process_time() - clocks[0], time.perf_counter() - clocks[1]))
+      checkpoints.close()
+    shutil.rmtree(scratch / f'{number}')
+  print(f'{machine("numpy")}\n\n{megabytes} MB, median of {rounds}, seconds\n\n'
+        '| | with checksums: processor; clock | without | price |\n|---|---|---|---|')
+  for what in ('save', 'restore'):
+    mean, other = (np.median(times[kind, what], 0) for kind in ('with', 'without'))
+    print(f'| {what} | {mean[0]:.2f}; {mean[1]:.2f} | {other[0]:.2f}; {other[1]:.2f} | '
+          f'{mean[0] / other[0] - 1:+.1%}; {mean[1] / other[1] - 1:+.1%} |')
 
 
 def seconds(folder: pathlib.Path) -> dict[str, float]:
