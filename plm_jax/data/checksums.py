@@ -19,7 +19,7 @@ BLOCK = 1 << 12  # bytes: a page, which a disk reads at once anyway
 
 
 def crc(*parts: bytes | memoryview) -> int:
-  """CRC-32 of the parts, one behind another."""
+  """Returns the CRC-32 of the parts, one behind another."""
   value = 0
   for part in parts:
     value = zlib.crc32(part, value)
@@ -33,13 +33,14 @@ def of_blocks(content: bytes | memoryview, numbers: Sequence[int] | None = None)
 
 
 def seal(value: dict[str, Any]) -> str:
-  """JSON of an object, with the checksum of everything in front of it as its last entry."""
+  """Writes the JSON of an object, with the checksum of everything in front of it as its last entry."""
   body = json.dumps(value, indent=1, ensure_ascii=False).removesuffix('\n}')
   return f'{body},\n "crc32": "{crc(body.encode()):08x}"\n}}\n'
 
 
 def unseal(text: str, where: epath.PathLike, error: type[Expected], sealed: bool = True) -> dict[str, Any]:
-  """What `seal` has sealed. sealed: False where it may be from before there were checksums."""
+  """Reads what `seal` has sealed. Raises `error`, naming `where`, for damage. sealed: False where it may be from before
+  there were checksums."""
   value = storage.parse_json(text, where, dict, error)
   if sealed or 'crc32' in value:
     match = re.fullmatch(r'(.*),\n "crc32": "([0-9a-f]{8})"\n}\n', text, re.DOTALL)

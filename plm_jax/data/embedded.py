@@ -33,7 +33,7 @@ RULES = 1  # version of the cleaning below; part of the name of the cached file
 
 
 def corpus_path() -> Path:
-  """The corpus of this machine as a text file, made now if the cache lacks it."""
+  """Returns the corpus of this machine as a text file, made now if the cache lacks it."""
   found = versions()
   key = hashlib.sha256(repr((RULES, found)).encode()).hexdigest()[:12]
   path = storage.cache_folder() / f'embedded-{key}.txt'
@@ -49,7 +49,7 @@ def corpus_path() -> Path:
 
 
 def extract(files: Iterable[tuple[str, Path]], workers: int | None = None) -> Iterator[list[str]]:
-  """Documents, each a list of paragraphs, of the named Python files; no paragraph comes twice.
+  """Yields documents, each a list of paragraphs, of the named Python files; no paragraph comes twice.
 
   A class with some text to it is a document, the rest of its module another.
   """
@@ -63,6 +63,7 @@ def extract(files: Iterable[tuple[str, Path]], workers: int | None = None) -> It
 
 
 def map_files(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
+  """Yields the documents of each file, in order, by `workers` processes where there are 200 files or more."""
   if workers == 1 or len(paths) < 200:
     yield from map(module_documents, paths)
     return
@@ -71,8 +72,8 @@ def map_files(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
 
 
 def module_documents(path: Path) -> list[list[str]]:
-  """The documents of a source file; none when it cannot be read or does not parse, as the templates and
-  examples of some packages."""
+  """Reads the documents of a source file; none when it cannot be read or does not parse, as the templates and examples
+  of some packages."""
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # invalid escapes in other people's strings
@@ -102,7 +103,7 @@ def strings(node: ast.AST) -> list[str]:
 
 
 def clean(text: str) -> list[str]:
-  """A docstring -> its paragraphs of prose, each one line without mark-up."""
+  """Returns a docstring's paragraphs of prose, each one line without mark-up."""
   return [p for p in map(plain, paragraphs(inspect.cleandoc(text).expandtabs().split('\n'))) if is_prose(p)]
 
 
@@ -163,7 +164,8 @@ def plain(text: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-  """At least six words, nearly all of them plain English, beginning and ending as a sentence does."""
+  """Tells whether a text has at least six words, nearly all of them plain English, and begins and ends as a sentence
+  does."""
   words = text.split()
   if len(words) < 6 or not BEGINNING.match(text) or not ENDING.search(text) or NOT_PROSE.search(text):
     return False
@@ -195,7 +197,8 @@ SKIP = frozenset(('test', 'tests', 'testing', 'site-packages', 'dist-packages', 
 
 
 def source_files() -> Iterator[tuple[str, Path]]:
-  """(name that is the same on every machine, path) of the Python files of the packages and the standard library."""
+  """Yields (name that is the same on every machine, path) of the Python files of the packages and the standard
+  library."""
   folders = {'python': Path(sysconfig.get_path('stdlib'))}
   for package in PACKAGES:
     spec = importlib.util.find_spec(package)
@@ -211,7 +214,7 @@ def source_files() -> Iterator[tuple[str, Path]]:
 
 
 def versions() -> list[tuple[str, str]]:
-  """(package, version) of those that are installed, and of Python."""
+  """Lists (package, version) of those that are installed, and of Python."""
   found = [('python', platform.python_version())]
   for package, distributions in PACKAGES.items():
     for distribution in distributions:

@@ -29,7 +29,7 @@ class Encoded(NamedTuple):
 
 
 def units(documents: Iterable[Document]) -> Iterator[list[Document]]:
-  """Documents, about UNIT characters together."""
+  """Yields documents in lists of about UNIT characters."""
   unit, length = [], 0
   for document in documents:
     unit.append(document)
@@ -67,18 +67,22 @@ def encode_all(
 
 
 def places(unit: Sequence[Document]) -> list[str]:
+  """Returns where each document begins, 'file:line'."""
   return [document.where for document in unit]
 
 
 def texts(unit: Sequence[Document]) -> list[list[str]]:
+  """Returns the paragraphs of each document."""
   return [document.paragraphs for document in unit]
 
 
 def encode(
     unit: list[list[str]], tokenizer: tokenizers.Tokenizer, how: Sentences,
     segmenter: segment.Segmenter = 'none', newlines: bool = False) -> Encoded:
-  """Sentences are encoded one by one, so that no piece spans two; newlines: a paragraph behind another begins with a
-  line break."""
+  """Encodes documents, paragraphs of text, sentence by sentence, so that no piece spans two.
+
+  newlines: a paragraph behind another begins with a line break.
+  """
   collecting = gc.isenabled()
   gc.disable()  # nothing here makes cycles, and a sixth of the time went into looking for them
   try:
@@ -91,6 +95,7 @@ def encode(
 def encode_unit(
     unit: list[list[str]], tokenizer: tokenizers.Tokenizer, how: Sentences, cut: segment.Segment | None,
     newlines: bool) -> Encoded:
+  """Encodes as `encode` does. cut: splits a paragraph into its words, None where the tokenizer says what a word is."""
   read = [[cut(paragraph) for paragraph in document] for document in unit] if cut else None
   plain = [[text for text, _ in document] for document in read] if read else unit
   def sentences_of(paragraph, number):
@@ -117,7 +122,7 @@ def encode_unit(
 
 
 def batches(texts: list[str]) -> Iterator[list[str]]:
-  """Texts of about BATCH characters together: what a tokenizer needs in between is many times their size."""
+  """Yields texts in lists of about BATCH characters: what a tokenizer needs in between is many times their size."""
   batch, length = [], 0
   for text in texts:
     batch.append(text)
@@ -129,12 +134,13 @@ def batches(texts: list[str]) -> Iterator[list[str]]:
 
 
 def joined(parts: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+  """Concatenates the first arrays of all tuples, the second ones, and so on."""
   return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def segmented(read, paragraphs, lengths: np.ndarray, places: np.ndarray) -> np.ndarray:
-  """Which tokens [T] start a word of the segmenter's; `read` has texts and words of paragraphs, `paragraphs` their
-  sentences, with `lengths` tokens [S] each that begin at the characters `places` [T]."""
+  """Tells which tokens [T] start a word of the segmenter's; `read` has texts and words of paragraphs, `paragraphs`
+  their sentences, with `lengths` tokens [S] each that begin at the characters `places` [T]."""
   starts, sentence, token = np.zeros(len(places), bool), 0, 0
   found = zip(itertools.chain.from_iterable(read), itertools.chain.from_iterable(paragraphs), strict=True)
   for (text, words), split in found:
@@ -146,7 +152,7 @@ def segmented(read, paragraphs, lengths: np.ndarray, places: np.ndarray) -> np.n
 
 
 def each_document(unit: Encoded) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-  """(hash, sentence lengths, tokens) of each document of the unit."""
+  """Yields (hash, sentence lengths, tokens) of each document of the unit."""
   sentence_ends = np.cumsum(unit.sentences)
   token_ends = np.concatenate([[0], np.cumsum(unit.lengths)])[sentence_ends]
   first = token = 0
@@ -157,10 +163,12 @@ def each_document(unit: Encoded) -> Iterator[tuple[int, np.ndarray, np.ndarray]]
 
 def start_worker(
     tokenizer: tokenizers.Tokenizer, how: Sentences, segmenter: segment.Segmenter, newlines: bool) -> None:
+  """Keeps in a worker process what `encode` takes besides documents."""
   WORKER.update(tokenizer=tokenizer, how=how, segmenter=segmenter, newlines=newlines)
 
 
 def encode_in_worker(unit: list[list[str]]) -> Encoded:
+  """Encodes documents as `encode` does, with what `start_worker` has kept."""
   return encode(unit, **WORKER)
 
 

@@ -29,7 +29,8 @@ class Reading:
 
 
 def documents(found: Opened, reading: Reading, tally: Tally, alone: bool) -> Iterator[Document]:
-  """The documents of a file. alone: there are no others, see `divided`. Raises SourceError as `numbered` does."""
+  """Yields the documents of a file. alone: there are no others, see `divided`. Raises SourceError as `numbered`
+  does."""
   name = str(found.file)
   lines = numbered(found, reading.on_error, tally)
   read = format_of(found)
@@ -42,7 +43,8 @@ def documents(found: Opened, reading: Reading, tally: Tally, alone: bool) -> Ite
 
 
 def format_of(found: Opened) -> Callable[..., Iterator[Document]]:
-  """What reads a file. JSON lines and WikiExtractor's marks are known by the first line too, whatever the name."""
+  """Returns what reads a file. JSON lines and WikiExtractor's marks are known by the first line too, whatever the
+  name."""
   ending = re.search(r'\.\w+$', re.sub(r'\.(gz|xz)$', '', found.file.name.lower()))
   named = FORMATS.get(ending[0] if ending else '')
   if named:
@@ -62,7 +64,7 @@ def format_of(found: Opened) -> Callable[..., Iterator[Document]]:
 
 
 def divided(found: Opened, division: Division, alone: bool, tally: Tally) -> Division:
-  """By what the documents of a file of plain text are divided: never auto.
+  """Tells by what the documents of a file of plain text are divided: never auto.
 
   A file with a blank line in its first MiB has them between documents. One without is a document, if it is shorter and
   not alone; else every line of it is.
@@ -77,7 +79,7 @@ def divided(found: Opened, division: Division, alone: bool, tally: Tally) -> Div
 
 
 def text_documents(name: str, lines: Lines, division: Division, tally: Tally) -> Iterator[Document]:
-  """Plain text, a paragraph a line."""
+  """Yields the documents of plain text, a paragraph a line."""
   pieces = Pieces(name, tally)
   for number, line in lines:
     blank = not line or line.isspace()
@@ -89,7 +91,8 @@ def text_documents(name: str, lines: Lines, division: Division, tally: Tally) ->
 
 
 def wiki_documents(name: str, lines: Lines, reading: Reading, tally: Tally) -> Iterator[Document]:
-  """What WikiExtractor writes: an article between <doc id="..." ...> and </doc>; blank lines are nothing there."""
+  """Yields the documents of what WikiExtractor writes: an article between <doc id="..." ...> and </doc>; blank lines
+  are nothing there."""
   del reading
   pieces = Pieces(name, tally)
   for number, line in lines:
@@ -109,6 +112,7 @@ class Pieces:
     self.where, self.length = '', 0
 
   def add(self, number: int, paragraph: str) -> Iterator[Document]:
+    """Adds a paragraph that begins at line `number`, and yields the document that is full with it."""
     if not self.paragraphs:
       self.where = f'{self.name}:{number}'
     self.paragraphs += bounded(paragraph)
@@ -118,13 +122,14 @@ class Pieces:
       yield from self.end()
 
   def end(self) -> Iterator[Document]:
+    """Yields what there is as a document, if there is anything."""
     if self.paragraphs:
       yield Document(self.paragraphs, self.where)
     self.paragraphs, self.length = [], 0
 
 
 def json_documents(name: str, lines: Lines, reading: Reading, tally: Tally) -> Iterator[Document]:
-  """The text of every line."""
+  """Yields a document for the text of every line."""
   for number, line in lines:
     if line and not line.isspace():
       where = f'{name}:{number}'
@@ -134,7 +139,7 @@ def json_documents(name: str, lines: Lines, reading: Reading, tally: Tally) -> I
 
 
 def list_documents(found: Opened, reading: Reading, tally: Tally) -> Iterator[Document]:
-  """A .json file that is one list, of texts or of objects with one."""
+  """Yields the documents of a .json file that is one list, of texts or of objects with one."""
   text = whole(found.file, numbered(found, 'refuse', tally))
   for number, value in enumerate(storage.parse_json(text, found.file, list, SourceError)):
     where = f'{found.file}[{number}]'
@@ -146,6 +151,7 @@ def list_documents(found: Opened, reading: Reading, tally: Tally) -> Iterator[Do
 
 
 def table_documents(delimiter: str):
+  """Makes what reads a table with this delimiter. Its reader raises SourceError where no column has the text."""
   def read(name: str, lines: Lines, reading: Reading, tally: Tally) -> Iterator[Document]:
     """The text's column of a table whose first line names the columns."""
     header: list[str] = []
@@ -167,6 +173,7 @@ def table_documents(delimiter: str):
 
 
 def of_fields(fields: dict[str, Any], where: str, reading: Reading, tally: Tally) -> Iterator[Document]:
+  """Yields the document of a row or an object; where its text is missing or none, `report` has its say."""
   text = fields.get(reading.field)
   if not isinstance(text, str):
     there = ', '.join(map(str, fields))[:200] or 'nothing'
@@ -184,7 +191,7 @@ def of_fields(fields: dict[str, Any], where: str, reading: Reading, tally: Tally
 
 
 def split_text(text: str, where: str, tally: Tally) -> Iterator[Document]:
-  """A text whose newlines separate paragraphs -> its document, in pieces if it is over MAX_DOCUMENT."""
+  """Yields a text, whose newlines separate paragraphs, as a document, in pieces if it is over MAX_DOCUMENT."""
   paragraphs, length = [], 0
   for paragraph in text.split('\n'):
     if not paragraph or paragraph.isspace():
@@ -200,7 +207,7 @@ def split_text(text: str, where: str, tally: Tally) -> Iterator[Document]:
 
 
 def bounded(paragraph: str) -> Iterator[str]:
-  """A paragraph, in pieces if it is over MAX_PARAGRAPH, which end behind a space where there is one."""
+  """Yields a paragraph, in pieces if it is over MAX_PARAGRAPH, which end behind a space where there is one."""
   start = 0
   while len(paragraph) - start > MAX_PARAGRAPH:
     end = paragraph.rfind(' ', start, start + MAX_PARAGRAPH) + 1 or start + MAX_PARAGRAPH

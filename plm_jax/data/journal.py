@@ -39,11 +39,13 @@ class Pending:
     self._lengths: list[np.ndarray] = []
 
   def add(self, lengths: np.ndarray, tokens: np.ndarray) -> None:
+    """Adds a document: tokens [T], and the lengths of its sentences, which sum up to T."""
     self.tokens += len(tokens)
     self._tokens.append(tokens)
     self._lengths.append(lengths)
 
   def write(self, folder: epath.Path, name: str) -> records.Shard:
+    """Writes the documents as a shard, at least one. Raises RecordsError."""
     lengths = np.concatenate(self._lengths)
     starts = np.empty(len(lengths), records.SENTENCE)
     starts['start'] = np.cumsum(lengths) - lengths
@@ -67,13 +69,13 @@ def commit(
 
 
 def write(folder: epath.Path, journal: Journal) -> None:
-  """At once and whole."""
+  """Writes the journal at once and whole."""
   fields = {'format': FORMAT, **dataclasses.asdict(journal)}
   storage.write_json(folder / NAME, {**fields, 'check': digest(fields)}, records.RecordsError)
 
 
 def read(folder: epath.Path) -> Journal | str | None:
-  """The journal of a folder; None where there is none, and why it cannot be used where it cannot."""
+  """Reads the journal of a folder; None where there is none, and why it cannot be used where it cannot."""
   path = folder / NAME
   with storage.explained(path, 'read', records.RecordsError):
     if not path.exists():
@@ -94,7 +96,7 @@ def read(folder: epath.Path) -> Journal | str | None:
 
 
 def tokenizer_of(folder: epath.Path, journal: Journal) -> tokenizers.Tokenizer | str:
-  """The tokenizer that the shards of a journal were made with, or why there is no going on from them."""
+  """Loads the tokenizer that the shards of a journal were made with, or says why there is no going on from them."""
   try:
     tokenizer = tokenizers.load(folder / 'tokenizer')
     if not storage.remote(folder):  # in a bucket objects are whole
@@ -115,7 +117,7 @@ def clear(folder: epath.Path) -> None:
 
 
 def clear_drafts(folder: epath.Path) -> None:
-  """Files that a killed preparation has left half written, under names of today and of before."""
+  """Removes files that a killed preparation has left half written, under names of today and of before."""
   for place in (folder, folder / 'tokenizer'):
     storage.remove_drafts(place)
     if not storage.remote(place) and place.is_dir():
@@ -125,4 +127,5 @@ def clear_drafts(folder: epath.Path) -> None:
 
 
 def digest(fields: dict[str, Any]) -> str:
+  """Returns sha256 hex over JSON values, whatever their order."""
   return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

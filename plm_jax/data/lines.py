@@ -36,15 +36,18 @@ class Tally:
   lined: list[str] = dataclasses.field(default_factory=list)  # files in which every line was taken for a document
 
   def skip(self, problem: str) -> None:
+    """Counts a line that is left out, and keeps the problem as an example."""
     self.skipped += 1
     self.example(problem)
 
   def example(self, problem: str) -> None:
+    """Keeps a problem, if it is one of the first ten."""
     if len(self.examples) < 10:
       self.examples.append(problem)
 
 
 def report(problem: str, on_error: OnError, tally: Tally) -> None:
+  """Raises SourceError for a problem of the source, or counts it, as `on_error` has it."""
   if on_error == 'refuse':
     raise SourceError(f'{problem}. Mend it, or leave such lines out with {option("on-error=skip")}.')
   tally.skip(problem)
@@ -63,7 +66,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(file: epath.Path) -> Iterator[Opened]:
-  """A text file, plain, .gz or .xz. Raises SourceError for what is none: it names what it seems to be."""
+  """Opens a text file, plain, .gz or .xz. Raises SourceError for what is none: it names what it seems to be."""
   with contextlib.ExitStack() as stack:
     with storage.explained(file, 'read', SourceError):
       packed = stack.enter_context(storage.open_text(file))
@@ -82,13 +85,13 @@ def opened(file: epath.Path) -> Iterator[Opened]:
 
 
 def lines(file: epath.Path, on_error: OnError, tally: Tally) -> Iterator[tuple[int, str]]:
-  """(number, text) of every line of a file, see `numbered`."""
+  """Yields (number, text) of every line of a file, see `numbered`."""
   with opened(file) as found:
     yield from numbered(found, on_error, tally)
 
 
 def numbered(found: Opened, on_error: OnError, tally: Tally) -> Iterator[tuple[int, str]]:
-  """(number, text) of every line, counted from 1, without its newline; a line ends at '\\n' and nowhere else.
+  """Yields (number, text) of every line, counted from 1, without its newline; a line ends at '\\n' and nowhere else.
 
   Raises SourceError for a line that is not UTF-8 or too long, which are counted with `skip`, and always for archives
   that are damaged.
@@ -111,7 +114,7 @@ def numbered(found: Opened, on_error: OnError, tally: Tally) -> Iterator[tuple[i
 
 
 def raw_lines(found: Opened) -> Iterator[bytes]:
-  """Every line; of one that is too long, more than MAX_LINE bytes, the rest is passed over."""
+  """Yields every line; of one that is too long, more than MAX_LINE bytes, the rest is passed over."""
   number, inside = 0, False  # inside: a line that is too long
   while True:
     try:
@@ -130,7 +133,7 @@ def raw_lines(found: Opened) -> Iterator[bytes]:
 
 
 def decode(line: bytes, where: str, on_error: OnError, tally: Tally, place: str = '') -> str | None:
-  """UTF-8 text, or None when it was not and is to be skipped."""
+  """Decodes UTF-8, or returns None when it was not and is to be skipped."""
   try:
     return line.decode()
   except UnicodeDecodeError as error:
@@ -139,7 +142,7 @@ def decode(line: bytes, where: str, on_error: OnError, tally: Tally, place: str 
 
 
 def parsed(line: str, where: str, on_error: OnError, tally: Tally) -> dict[str, Any] | None:
-  """The JSON object of a line, or None when it was none and is to be skipped."""
+  """Parses the JSON object of a line, or returns None when it was none and is to be skipped."""
   try:
     value = json.loads(line)
     problem = '' if isinstance(value, dict) else f'an object is expected, got {line[:40]}'
@@ -154,7 +157,7 @@ def parsed(line: str, where: str, on_error: OnError, tally: Tally) -> dict[str, 
 
 
 def whole(file: epath.Path, lines: Iterator[tuple[int, str]]) -> str:
-  """A file that is one JSON value. Raises SourceError for a large one."""
+  """Reads a file that is one JSON value. Raises SourceError for a large one."""
   found, length = [], 0
   for _, line in lines:
     found.append(line)
@@ -166,8 +169,8 @@ def whole(file: epath.Path, lines: Iterator[tuple[int, str]]) -> str:
 
 
 def cells(text: Iterator[tuple[int, str]], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
-  """(number of its line, cells) of every row of a table, the first of which names the columns. In one of tabs, quotes
-  are as any other character. Raises SourceError for a quotation that does not end."""
+  """Yields (number of its line, cells) of every row of a table, the first of which names the columns. In one of tabs,
+  quotes are as any other character. Raises SourceError for a quotation that does not end."""
   csv.field_size_limit(MAX_LINE)
   number = 0
 
@@ -186,7 +189,7 @@ def cells(text: Iterator[tuple[int, str]], delimiter: str, where: str) -> Iterat
 
 
 def look(unpacked: Any) -> tuple[bytes, Exception | None]:
-  """The beginning of a stream, and what kept it from being longer than it is."""
+  """Reads the beginning of a stream -> its bytes, and what kept them from being more."""
   beginning = bytearray()
   try:
     while len(beginning) < BEGINNING and (piece := unpacked.read(min(1 << 16, BEGINNING - len(beginning)))):
@@ -206,9 +209,12 @@ class Again(io.RawIOBase):
     self.returns = returns
 
   def readable(self) -> bool:
+    """Returns True, as io.BufferedReader wants to hear before it reads."""
     return True
 
   def readinto(self, buffer) -> int:
+    """Fills a buffer with the next bytes and returns how many there were, 0 at the end. Raises what broke off the first
+    reading."""
     content = self.beginning.read(len(buffer))
     if not content:
       if self.failure:

@@ -110,11 +110,11 @@ class Pipeline:
         for component, corpus in enumerate(corpora))
 
   def batch(self, step: int, rows: slice | None = None) -> Batch:
-    """`rows` (by default all) of the batch of `step` -> arrays as `windows` specifies them, [rows, ...]."""
+    """Reads `rows` (by default all) of the batch of `step` -> arrays as `windows` specifies them, [rows, ...]."""
     return {name: array[0] for name, array in self.read(step, step + 1, rows).items()}
 
   def read(self, start: int, stop: int, rows: slice | None = None) -> Batch:
-    """The batches of steps start .. stop at once -> [steps, rows, ...]."""
+    """Reads the batches of steps start .. stop at once -> [steps, rows, ...]."""
     row = np.arange(self.size)[rows or slice(None)]
     shape = stop - start, len(row)
     row = np.broadcast_to(row, shape).ravel()
@@ -131,7 +131,7 @@ class Pipeline:
     return {name: array.reshape(*shape, *array.shape[1:]) for name, array in result.items()}
 
   def stream(self, start_step: int = 0, stop_step: int | None = None, rows: slice | None = None) -> Iterator[Batch]:
-    """`batch(step, rows)` for each step from `start_step`, read ahead; without end if `stop_step` is None.
+    """Yields `batch(step, rows)` for each step from `start_step`, read ahead; without end if `stop_step` is None.
 
     Several steps are read together, because the windows of a block are neighbours on disk. Through tf.data where
     TensorFlow is installed, through threads where it is not: the batches are the same. An error of reading is raised
@@ -161,8 +161,8 @@ class Pipeline:
 
 def heldout_batches(windows: Windows, batch: int, rows: slice | None = None, batches: int | None = None,
                     corpus: int = 0) -> Iterator[Batch]:
-  """Every window once, or the first `batches`, labelled with `corpus`; row b has the b-th stretch of the text, one
-  window a batch.
+  """Yields every window once, or the first `batches`, labelled with `corpus`; row b has the b-th stretch of the text,
+  one window a batch.
 
   So the rows of a batch are of different documents, which a question about pairs of them needs. Empty rows (0 but for
   the corpus) make up what is missing, so that shapes are one.
@@ -186,6 +186,10 @@ class Schedule:
 
   @classmethod
   def of(cls, weights: Sequence[float], components: int) -> 'Schedule':
+    """Shares out a cycle of CYCLE windows by weight, each corpus at equal distances; any with a weight gets one.
+
+    Raises ValueError for weights that are negative, not finite, all 0, or not one a corpus.
+    """
     if len(weights) != components or not all(math.isfinite(w) and w >= 0 for w in weights) or not sum(weights) > 0:
       raise ValueError(f'{components} corpora need as many weights, none negative and not all 0, not {list(weights)}')
     if components > CYCLE:
@@ -237,7 +241,7 @@ class Order:
 
 
 def permute(x: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
-  """x [N] in [0, n) -> [N] in [0, n); for each key [N] a bijection, without a table.
+  """Permutes x [N] in [0, n) -> [N] in [0, n); for each key [N] a bijection, without a table.
 
   A generalised Feistel network on [0, a * b) with a * b just above n, and cycle walking (Black and Rogaway 2002,
   "Ciphers with arbitrary finite domains"). Good mixing, no cryptography.
@@ -260,7 +264,7 @@ def permute(x: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
 
 
 def mix(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
-  """A 64-bit hash of both, elementwise: the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
+  """Hashes key and value to 64 bits, elementwise: the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
   with np.errstate(over='ignore'):
     x = np.asarray(key, np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.asarray(value).astype(np.uint64)
     x = x + np.uint64(0x9E3779B97F4A7C15)
@@ -270,7 +274,7 @@ def mix(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
 
 
 def threads_ahead(read: Callable[[int], Batch], first: int, last: int | None) -> Iterator[Batch]:
-  """read(first), read(first + 1), ... up to `last`, a few of them in progress."""
+  """Yields read(first), read(first + 1), ... up to `last`, a few of them in progress."""
   numbers = iter(range(first, last) if last is not None else itertools.count(first))
   pool = ThreadPoolExecutor(READERS)
   try:
@@ -283,7 +287,7 @@ def threads_ahead(read: Callable[[int], Batch], first: int, last: int | None) ->
 
 
 def tf_data_ahead(tf, read: Callable[[int], Batch], first: int, last: int | None) -> Iterator[Batch]:
-  """The same by tf.data, which has the readers in threads of its own; its arrays are read-only."""
+  """Yields the same by tf.data, which has the readers in threads of its own; its arrays are read-only."""
   failures, names = [], []
 
   def load(number):
@@ -317,7 +321,7 @@ def close_streams() -> None:
 
 
 def tensorflow():
-  """The module, kept off the accelerators, which are JAX's; None where it is not installed."""
+  """Imports TensorFlow, kept off the accelerators, which are JAX's; None where it is not installed."""
   try:
     import tensorflow as tf
   except ImportError:

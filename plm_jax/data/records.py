@@ -42,7 +42,8 @@ FORMAT = 2
 
 
 def token_dtype(vocab: int) -> np.dtype:
-  """Three bytes a token for vocabularies up to 65,536 ids, five above: id and flags side by side."""
+  """Returns the type of a token: three bytes for vocabularies up to 65,536 ids, five above, id and flags side by
+  side."""
   return np.dtype([('token', '<u2' if vocab <= 1 << 16 else '<u4'), ('flags', 'u1')])
 
 
@@ -74,14 +75,16 @@ class Meta:
   digest: str = dataclasses.field(default='', compare=False)  # sha256 hex of records.json, as it was read
 
   def shards(self, split: Split) -> tuple[Shard, ...]:
+    """Returns the shards of a split, in the order of their text."""
     return self.train if split == 'train' else self.heldout
 
   def tokens(self, split: Split) -> int:
+    """Counts the tokens of a split."""
     return sum(shard.tokens for shard in self.shards(split))
 
 
 def write_meta(folder: epath.PathLike, meta: Meta) -> None:
-  """Last of all, and whole: the folder counts as finished from here on."""
+  """Writes records.json last of all, and whole: the folder counts as finished from here on."""
   folder = storage.path_of(folder)
   fields = dataclasses.asdict(meta) | {'format': FORMAT, 'tokenizer_crcs': tokenizer_crcs(folder)}
   del fields['digest']
@@ -139,7 +142,8 @@ def meta_of(fields: dict[str, Any], digest: str) -> Meta:
 
 
 def shard_of(fields: Any) -> Shard:
-  """An entry of records.json or of a journal, with its types and sizes checked. Raises ValueError or TypeError."""
+  """Reads an entry of records.json or of a journal, with its types and sizes checked. Raises ValueError or
+  TypeError."""
   shard = Shard(**checked(fields, dict, 'a shard'))
   if not FILE_NAME.fullmatch(checked(shard.name, str, 'the name of a shard')):
     raise ValueError(f'{shard.name!r:.100} is no name of a shard')
@@ -154,13 +158,15 @@ def shard_of(fields: Any) -> Shard:
 
 
 def checked(value: Any, kind: type, name: str) -> Any:
+  """Returns the value if it is of a kind of JSON; True is no number. Raises TypeError."""
   if not isinstance(value, kind) or isinstance(value, bool):
     raise TypeError(f'{name} is {value!r:.100}, expected {storage.JSON_NAMES[kind]}')
   return value
 
 
 def write_shard(folder: epath.PathLike, name: str, tokens: np.ndarray, sentences: np.ndarray) -> Shard:
-  """tokens [T] of `token_dtype`, sentences [S] of `SENTENCE`; each file appears whole or not at all."""
+  """Writes a shard of tokens [T] of `token_dtype` and sentences [S] of `SENTENCE`; each file appears whole or not at
+  all."""
   folder = storage.path_of(folder)
   contents = [content_of(array) for array in (tokens, sentences)]
   crcs = content_of(np.concatenate([checksums.of_blocks(content) for content in contents]))
@@ -171,12 +177,12 @@ def write_shard(folder: epath.PathLike, name: str, tokens: np.ndarray, sentences
 
 
 def content_of(array: np.ndarray) -> bytes:
-  """The bytes of a `.npy` file. Not np.save, whose error on a full disk does not say what it is."""
+  """Returns the bytes of a `.npy` file. Not np.save, whose error on a full disk does not say what it is."""
   return b''.join((header(array.dtype, len(array)), np.ascontiguousarray(array).view(np.uint8).data))
 
 
 def read_sentences(folder: epath.PathLike, shard: Shard) -> np.ndarray:
-  """-> [S] of `SENTENCE`, verified."""
+  """Reads the sentences of a shard, verified -> [S] of `SENTENCE`. Raises RecordsError."""
   path = f'{storage.path_of(folder)}/{shard.name}.sentences.npy'
   content = read_file(path, SENTENCE, shard.sentences)
   if shard.sentences_crc not in (None, checksums.crc(content)):
@@ -185,7 +191,8 @@ def read_sentences(folder: epath.PathLike, shard: Shard) -> np.ndarray:
 
 
 def open_tokens(folder: epath.PathLike, shard: Shard) -> np.ndarray:
-  """-> [T], not verified; of a shard on a disk mapped, so that a part can be read."""
+  """Opens the tokens of a shard [T], not verified; of one on a disk mapped, so that a part can be read. Raises
+  RecordsError."""
   path = f'{storage.path_of(folder)}/{shard.name}.npy'
   content = storage.read_bytes(path, 1 << 36, RecordsError) if storage.remote(path) else mapped(path)
   size = (len(content) - 128) // max(1, shard.tokens)
@@ -193,7 +200,7 @@ def open_tokens(folder: epath.PathLike, shard: Shard) -> np.ndarray:
 
 
 def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
-  """A file of `length` items, whole."""
+  """Reads a file of `length` items, whole. Raises RecordsError where it has another size."""
   if storage.remote(path):
     return storage.read_bytes(path, max(file_size(dtype, length), storage.LIMIT), RecordsError)
   with missing(path), storage.open_file(path) as file:
@@ -203,13 +210,14 @@ def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
 
 
 def mapped(path: str) -> mmap.mmap | bytes:
-  """The content of a file on a disk. A descriptor stays open as long as the map."""
+  """Maps the content of a file on a disk. A descriptor stays open as long as the map."""
   with missing(path), storage.open_file(path) as file:
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b''
 
 
 @contextlib.contextmanager
 def missing(path: str) -> Iterator[None]:
+  """Turns what a disk raises inside into a RecordsError that says how records are mended."""
   try:
     yield
   except FileNotFoundError as error:
@@ -219,7 +227,8 @@ def missing(path: str) -> Iterator[None]:
 
 
 def array_of(path: str, content: Any, dtype: np.dtype, length: int) -> np.ndarray:
-  """The array of a `.npy` file of one dimension, which must hold `length` items of `dtype`."""
+  """Returns the array of a `.npy` file of one dimension, which must hold `length` items of `dtype`. Raises
+  RecordsError."""
   offset = len(content) - length * dtype.itemsize
   expected = header(dtype, length)
   if offset != len(expected) or content[:offset] != expected:  # otherwise nothing has to be parsed
@@ -240,23 +249,26 @@ def array_of(path: str, content: Any, dtype: np.dtype, length: int) -> np.ndarra
 
 @functools.lru_cache(1 << 10)
 def header(dtype: np.dtype, length: int) -> bytes:
-  """What a `.npy` file of `length` items begins with: 128 bytes, whatever version of numpy writes."""
+  """Returns what a `.npy` file of `length` items begins with: 128 bytes, whatever version of numpy writes."""
   fields = {'descr': np.lib.format.dtype_to_descr(dtype), 'fortran_order': False, 'shape': (length,)}
   text = '{' + ''.join(f'{name!r}: {value!r}, ' for name, value in fields.items()) + '}'
   return b'\x93NUMPY\x01\x00\x76\x00' + text.ljust(117).encode() + b'\n'
 
 
 def file_size(dtype: np.dtype, length: int) -> int:
+  """Returns the bytes of a `.npy` file of `length` items."""
   return len(header(dtype, length)) + length * dtype.itemsize
 
 
 def truncated(path: str, dtype: np.dtype, length: int, size: int) -> RecordsError:
+  """Makes the error of a file whose size is not that of its items."""
   return RecordsError(f'record shard {path} is truncated or foreign: records.json counts {length} items of '
                       f'{dtype.itemsize} bytes ({file_size(dtype, length):,} bytes in all), the file has {size:,} '
                       f'bytes. {MEND}')
 
 
 def damaged(path: str) -> RecordsError:
+  """Makes the error of a file whose checksum is wrong. A copy of what lies in a bucket is deleted, to be made again."""
   mend, file = MEND, pathlib.Path(path)
   if file.is_relative_to(storage.cache_folder() / 'windows'):  # of records in a bucket
     file.unlink(missing_ok=True)
@@ -277,12 +289,13 @@ def check(path: str, entry: Shard, sentences: np.ndarray) -> None:
 
 
 def foreign_id(path: str, largest: int, vocab: int) -> RecordsError:
+  """Makes the error of a shard that holds an id outside of the vocabulary."""
   return RecordsError(f'record shard {path} holds the id {largest}, but the vocabulary of its records has {vocab} ids: '
                       'it belongs to others. Prepare the records again.')
 
 
 def blocks(dtype: np.dtype, length: int) -> int:
-  """Of a file of `length` items, in how many it is verified."""
+  """Returns in how many blocks a file of `length` items is verified."""
   return -(-file_size(dtype, length) // checksums.BLOCK)
 
 

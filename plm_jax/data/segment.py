@@ -30,6 +30,7 @@ def segmenter(name: Segmenter) -> Segment | None:
 
 
 def with_jieba() -> Segment:
+  """Makes the segmenter of jieba's dictionary, which takes a second. Raises SourceError where it is not installed."""
   try:
     import jieba  # pyright: ignore[reportMissingImports]
   except ImportError as error:
@@ -40,18 +41,19 @@ def with_jieba() -> Segment:
 
 
 def by_spaces(paragraph: str) -> tuple[str, list[str]]:
+  """Splits a paragraph at its spaces -> (its text, its words); the text keeps the spaces between other scripts."""
   return GAP.sub('', paragraph.strip()), paragraph.split()
 
 
 def text_of(segment: Segment | None, paragraph: str) -> str:
-  """The text of a paragraph of the source."""
+  """Returns the text of a paragraph of the source, without the spaces that only part words."""
   return segment(paragraph)[0] if segment else paragraph
 
 
 def word_starts(
     text: str, words: Iterable[str], sentences: Iterable[str], lengths: Iterable[int],
     places: np.ndarray) -> np.ndarray:
-  """Which tokens [T] of a paragraph start a word -> bool [T].
+  """Tells which tokens [T] of a paragraph start a word -> bool [T].
 
   words, in order, are all of `text` but white space; sentences, in order, are parts of it, with `lengths` tokens each,
   and places [T] are the characters of the sentences at which their tokens begin. A token is of the word that its first
@@ -81,7 +83,7 @@ def word_starts(
 
 @functools.cache
 def cached(name: Segmenter) -> Segment | None:
-  """One a process: jieba reads its dictionary for a second."""
+  """Returns a segmenter, one a process: jieba reads its dictionary for a second."""
   return segmenter(name)
 
 

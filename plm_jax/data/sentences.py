@@ -6,7 +6,7 @@ import re
 
 
 def split(paragraph: str, gaps: bool = False) -> list[str]:
-  """The sentences of `paragraph`, stripped; together they are its text but for the white space between them.
+  """Splits `paragraph` into sentences, stripped; together they are its text but for the white space between them.
 
   gaps: one space of it stays, in front of the sentence behind.
 
@@ -28,7 +28,7 @@ def split(paragraph: str, gaps: bool = False) -> list[str]:
 
 
 def ends(text: str, start: int, match: re.Match) -> bool:
-  """Whether the full stop, '!' or '?' of `match` ends the sentence that begins at `start`."""
+  """Tells whether the full stop, '!' or '?' of `match` ends the sentence that begins at `start`."""
   following = FOLLOWING.match(text, match.end())
   if not following or following[1].islower():
     return False

@@ -43,7 +43,8 @@ class Shards:
     self._sound = [False] * len(self.entries)
 
   def check(self) -> None:
-    """What can be said of all shards before the first is used: that their files are there, and, of little text, all."""
+    """Checks what can be said of all shards before the first is used: that their files are there, and, of little text,
+    all."""
     # Damage is found before the first step. A bucket would have to be asked for every file, so there it is found later.
     if not self.remote:
       for entry in self.entries:
@@ -58,11 +59,11 @@ class Shards:
     return len(self.entries)
 
   def path(self, entry: Shard, kind: str) -> str:
-    """kind: '' tokens, '.sentences', '.crc'."""
+    """Returns the path of a shard's file. kind: '' tokens, '.sentences', '.crc'."""
     return f'{self.root}/{entry.name}{kind}.npy'
 
   def copy(self, entry: Shard, kind: str) -> str:
-    """The same in the cache."""
+    """Returns the path of the same file in the cache."""
     return f'{self.cache}/{entry.name}{kind}.npy'
 
   def fetch(self, numbers: Iterable[int]) -> None:
@@ -86,7 +87,7 @@ class Shards:
         list(pool.map(lambda one: fetch(*one), wanted))
 
   def download(self, path: str, dtype: np.dtype, length: int) -> bytes:
-    """A file of a shard in a bucket, whole; in one request where there are many."""
+    """Reads a file of a shard in a bucket, whole; in one request where there are many."""
     size = file_size(dtype, length)
     if self.small:
       content = storage.read_bytes(path, max(size, storage.LIMIT), RecordsError)
@@ -97,6 +98,7 @@ class Shards:
     return content
 
   def open(self, number: int) -> 'Opened':
+    """Opens a shard, from a bucket with a copy of what is needed in the cache. Raises RecordsError."""
     entry = self.entries[number]
     self.fetch([number])
     path = self.copy(entry, '') if self.remote else self.path(entry, '')
@@ -108,7 +110,7 @@ class Shards:
     return opened
 
   def sentences(self, number: int) -> np.ndarray:
-    """All sentences of a shard, verified [S]. A copy in the cache is used, but none is made."""
+    """Reads all sentences of a shard, verified [S]. A copy in the cache is used, but none is made."""
     entry = self.entries[number]
     path = self.path(entry, '.sentences')
     copy = self.copy(entry, '.sentences')
@@ -151,6 +153,7 @@ class File:
     self.verify_blocks(ranges(first, last + 1)[1])
 
   def verify_blocks(self, numbers: np.ndarray) -> None:
+    """Compares the blocks of these numbers with their checksums, each once. Raises RecordsError."""
     todo = np.unique(numbers[~self.done[numbers]])
     if len(todo):
       assert self.crcs is not None
@@ -159,6 +162,7 @@ class File:
       self.done[todo] = True
 
   def verify_all(self) -> None:
+    """Compares all blocks that were not yet with their checksums. Raises RecordsError."""
     self.verify_blocks(np.arange(len(self.done)))
 
 
@@ -185,8 +189,8 @@ class RemoteFile:
 
 @functools.lru_cache(OPEN)
 def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: str) -> Opened:
-  """opening: of records, a number of its own: what another has seen may be other files. path: of the file of tokens, on
-  a disk; remote: in a bucket, if they are there alone."""
+  """Opens a shard. opening: of records, a number of its own: what another has seen may be other files. path: of the
+  file of tokens, on a disk; remote: in a bucket, if they are there alone."""
   stem = path.removesuffix('.npy')
   crcs_of_tokens = crcs_of_sentences = None
   if entry.blocks_crc is not None:
@@ -204,6 +208,7 @@ def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: s
 
 
 def check_size(path: str, dtype: np.dtype, length: int) -> None:
+  """Raises RecordsError unless a file of `length` items is there and has their size."""
   with records.missing(path):
     size = os.stat(path).st_size
   # Other versions of numpy may fill up what stands in front, always to a multiple of 16.
@@ -213,7 +218,7 @@ def check_size(path: str, dtype: np.dtype, length: int) -> None:
 
 
 def verify_whole(shards: Shards, number: int, entry: Shard) -> None:
-  """Everything that can be said of a shard. Raises RecordsError."""
+  """Verifies everything that can be said of a shard. Raises RecordsError."""
   opened = shards.open(number)
   opened.sentences.verify_all()
   if isinstance(opened.tokens, File):
@@ -227,6 +232,7 @@ def verify_whole(shards: Shards, number: int, entry: Shard) -> None:
 
 
 def has_size(path: str, size: int) -> bool:
+  """Tells whether a file is there and has so many bytes."""
   try:
     return os.stat(path).st_size == size
   except OSError:
@@ -234,7 +240,7 @@ def has_size(path: str, size: int) -> bool:
 
 
 def ranges(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The ranges start[i] .. stop[i] one after another -> (which range [sum], its members [sum])."""
+  """Joins the ranges start[i] .. stop[i] one after another -> (which range [sum], its members [sum])."""
   count = stop - start
   which = np.repeat(np.arange(len(count)), count)
   return which, np.arange(len(which)) + (start - np.cumsum(count) + count)[which]

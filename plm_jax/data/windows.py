@@ -110,6 +110,7 @@ class Windows:
 
   @property
   def documents(self) -> int:
+    """Documents of the split."""
     return int(self._document_offsets[-1])
 
   @property
@@ -118,7 +119,7 @@ class Windows:
     return self._cuts.clipped
 
   def read(self, index: np.ndarray, epoch: np.ndarray | int = 0, corpus: int = 0) -> Batch:
-    """Windows number `index` [B], in that order, labelled with `epoch` [B] and `corpus` -> a batch of windows.
+    """Reads windows number `index` [B], in that order, labelled with `epoch` [B] and `corpus` -> a batch of windows.
 
     Raises RecordsError for text that is damaged, or cannot be read.
     """
@@ -206,7 +207,8 @@ class Windows:
 
 
 def stretches(tokens: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-  """tokens[s : s + length] for each s of starts [N] -> [N], each as one item; anything may follow the last token.
+  """Gathers tokens[s : s + length] for each s of starts [N] -> [N], each as one item; anything may follow the last
+  token.
 
   Moved as bytes, a window at a time: many times faster than an index for every token.
   """
@@ -221,7 +223,7 @@ def stretches(tokens: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray
 
 
 def number(starts: np.ndarray, inside: np.ndarray) -> np.ndarray:
-  """starts [B, L] True where a unit begins -> [B, L] number of the unit, 0 outside."""
+  """Numbers units [B, L] that begin where starts [B, L] is True; 0 outside."""
   return np.cumsum(starts, 1, np.int32) * inside
 
 

@@ -34,6 +34,7 @@ def pool(workers: int, prepare: Callable[..., None] | None = None, *args: Any
 
 
 def begin(prepare: Callable[..., None] | None, *args: Any) -> None:
+  """Sets up a worker process: it leaves Ctrl-C to its parent, ends with it, and then calls prepare(*args)."""
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C
   threading.Thread(target=follow_parent, daemon=True).start()
