@@ -20,8 +20,8 @@ from experiments import gpt2_small
 from plm_jax.cli.run import corpora, run
 from plm_jax.data import records
 from plm_jax.evaluation import perplexity, scoring
+from plm_jax.inference import loading
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training import learner
 from plm_jax.training.train import evaluate_run
 
 
@@ -33,13 +33,13 @@ def main() -> None:
   if not args.run:
     run(recipe)
   folder = args.run or recipe.folder
-  config = dataclasses.replace(learner.read_config(folder), output=folder)
+  config = dataclasses.replace(loading.read_config(folder), output=folder)
   folders, tokenizer = corpora(config)
   train, heldout = ([text for place in folders for text in texts(place, split, tokenizer)]
                     for split in ('train', 'heldout'))
   before, text = (''.join(f'{some}\n' for some in split).encode() for split in (train, heldout))
   whole = dataclasses.replace(config, train=dataclasses.replace(config.train, eval_batches=1 << 30))
-  sliding = perplexity.perplexity(scoring.of(learner.load(folder)), heldout)
+  sliding = perplexity.perplexity(scoring.of(loading.load(folder)), heldout)
   rows = {
       'xz -9, alone': 8 * compressed(text) / len(text),
       'xz -9 behind the training text': 8 * (compressed(before + text) - compressed(before)) / len(text),

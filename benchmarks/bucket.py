@@ -35,9 +35,9 @@ BITS = """
 import hashlib
 import jax
 import numpy as np
-from plm_jax.training import learner
+from plm_jax.inference import loading
 def bits(folder):
-  params = jax.tree.leaves(learner.load(folder).params)
+  params = jax.tree.leaves(loading.load(folder).params)
   return hashlib.sha256(b''.join(np.asarray(x).tobytes() for x in params)).hexdigest()
 """
 FLAGS = '--xla_backend_optimization_level=0'  # compilation is most of the time, and not what is measured

@@ -19,8 +19,8 @@ from plm_jax.config import Phase
 from plm_jax.data import examples
 from plm_jax.evaluation import text_to_text
 from plm_jax.evaluation.text_to_text import Prediction
+from plm_jax.inference import loading
 from plm_jax.inference.search import GenerationConfig
-from plm_jax.training import learner
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
   for arm, start in arms.items():
     folder = f'{args.output}/{arm.replace(" ", "-")}'
     run(dataclasses.replace(recipe, warm_start=start, output=folder))
-    trained = learner.load(folder)
+    trained = loading.load(folder)
     for name, _, asked, _ in args.task:
       result = text_to_text.evaluate(
           trained, f'task:{name}:{asked}', GenerationConfig(max_new=48), length=recipe.train.phases[-1].length,

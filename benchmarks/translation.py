@@ -189,8 +189,8 @@ class PlmJax:
 
   def translate(self, texts: Sequence[str], beams: int) -> list[str]:
     from plm_jax.evaluation.text_to_text import written
+    from plm_jax.inference.loading import Trained
     from plm_jax.inference.search import GenerationConfig
-    from plm_jax.training.learner import Trained
 
     heads = self.config.objective.heads(self.config.model)
     trained = Trained('t5', self.config.model, heads, self.state.params, self.tokenizer)

@@ -26,9 +26,9 @@ train.batches = killed
 SAME = """
 import jax
 import numpy as np
-from plm_jax.training import learner
+from plm_jax.inference import loading
 def same(a, b):
-  a, b = (learner.load(folder).params for folder in (a, b))
+  a, b = (loading.load(folder).params for folder in (a, b))
   return jax.tree.all(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b))
 """
 

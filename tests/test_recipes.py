@@ -13,9 +13,9 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import run
 from plm_jax.config import Experiment, Phase
-from plm_jax.inference import fill_mask, generate
+from plm_jax.inference import fill_mask, generate, loading
 from plm_jax.inference.search import GenerationConfig
-from plm_jax.training import learner, train
+from plm_jax.training import train
 
 RECIPES = [*options.recipes()]
 QUICK = {'bert_base', 'gpt2_small', 't5_small'}
@@ -107,7 +107,7 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
   assert printed == {term: f'{value:.4f}' for term, value in result.heldout.items()}
 
   monkeypatch.setattr('sys.argv', ['plm_jax', 'export', config.folder, str(tmp_path / 'out')])
-  ours = learner.load(config.folder)
+  ours = loading.load(config.folder)
   if getattr(config.model, 'added', ()):
     with pytest.raises(SystemExit, match='layers: 2 has no counterpart there'):
       cli.main()
@@ -130,13 +130,13 @@ def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path):
       first, data=dataclasses.replace(first.data, path=(str(corpus),)),
       train=dataclasses.replace(first.train, phases=(Phase(1, 32, 8),), eval_every=1))
   run(first)
-  trained = learner.load(first.folder)
+  trained = loading.load(first.folder)
   convert.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, family='t5')
   (tmp_path / 'out' / 'spiece.model').unlink()
   folder = str(tmp_path / 'out')
   again = run(dataclasses.replace(
       first, output=str(tmp_path / 'again'), warm_start=folder, optim=dataclasses.replace(first.optim, peak=0.0)))
   assert again
-  warm = learner.load(str(tmp_path / 'again'))
+  warm = loading.load(str(tmp_path / 'again'))
   assert warm.tokenizer.pieces == trained.tokenizer.pieces
   jax.tree.map(np.testing.assert_array_equal, warm.params, trained.params)

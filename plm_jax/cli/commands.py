@@ -18,11 +18,10 @@ from plm_jax.config import ConfigError
 from plm_jax.data.prepare import PrepareConfig, TextConfig, prepare
 from plm_jax.data.windows import Assembly, Windows
 from plm_jax.evaluation import few_shot, perplexity, scoring, text_to_text
-from plm_jax.inference import blanks, fill_mask, generate
+from plm_jax.inference import blanks, fill_mask, generate, loading
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
-from plm_jax.training import learner
 
 
 @command(vocab=PrepareConfig.limits['vocab'])
@@ -88,7 +87,7 @@ def fill_mask_command(
   """
   if not prompts:
     raise ConfigError('there is no prompt: give a sentence with a [MASK] where a word is to be guessed')
-  trained = learner.load(run)
+  trained = loading.load(run)
   if 'lm' in trained.heads and not getattr(trained.model, 'types', 0):
     does = 'goes on with texts' if generate.continues(trained) else 'answers texts'
     raise ConfigError(f'{run} is a {trained.family}: it has no [MASK] and {does}, '
@@ -107,14 +106,14 @@ def fill_mask_command(
 
 
 @contextlib.contextmanager
-def loaded(folder: str, mesh: MeshConfig) -> Iterator[learner.Trained]:
+def loaded(folder: str, mesh: MeshConfig) -> Iterator[loading.Trained]:
   """The model, on the devices of the mesh, for what is done inside."""
   devices = make_mesh(mesh)
   if devices.size == 1:
-    yield learner.load(folder)
+    yield loading.load(folder)
     return
   with jax.set_mesh(devices):
-    yield learner.load(folder, devices)
+    yield loading.load(folder, devices)
 
 
 @command(seed=options.SEED)
@@ -142,7 +141,7 @@ def generate_command(
 
 
 def print_continuations(
-    trained: learner.Trained, prompts: tuple[str, ...], stream: bool, seed: int, settings: GenerationConfig) -> None:
+    trained: loading.Trained, prompts: tuple[str, ...], stream: bool, seed: int, settings: GenerationConfig) -> None:
   ended = []
   if stream:
     if len(prompts) * settings.number > 1:
@@ -179,7 +178,7 @@ def export_command(
     source = convert.load(run)
     convert.save(out, source.config, source.params, source.tokenizer, chosen, like=source)
   else:
-    source = learner.load(run)
+    source = loading.load(run)
     params, lost = convert.counterpart(source.family, source.params)
     convert.save(out, source.model, params, source.tokenizer, chosen, family=source.family)
     if lost:
@@ -206,7 +205,7 @@ def evaluate_command(
 
 def scorer_of(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
   devices = make_mesh(mesh)
-  return scoring.of(learner.load(checkpoint, devices), start, devices)
+  return scoring.of(loading.load(checkpoint, devices), start, devices)
 
 
 @command()

@@ -26,6 +26,7 @@ from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 from plm_jax.inference import blanks, fill_mask, generate
+from plm_jax.inference.loading import Trained, read_config, tokenizer_of
 from plm_jax.inference.samples import Blank, Sample
 from plm_jax.layers.dense import count
 from plm_jax.objectives.seq2seq import SequenceToSequence
@@ -35,8 +36,8 @@ from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer, load
-from plm_jax.training.learner import Trained, meet, read_config, tokenizer_of
 from plm_jax.training.train import Result, evaluate_run, train
+from plm_jax.training.warm_start import meet
 
 # Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
 FETCHED = 8 << 30  # bytes

@@ -12,7 +12,8 @@ from plm_jax import storage, tokenizers
 from plm_jax.data import checksums, cuts, records
 from plm_jax.data.records import Meta, RecordsError, Shard, Split
 from plm_jax.errors import Expected
-from plm_jax.training import checkpoint, learner
+from plm_jax.inference import loading
+from plm_jax.training import checkpoint
 
 THREADS = 8
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -47,7 +48,7 @@ def of_run(folder: epath.Path) -> Iterator[str]:
         except Expected as error:
           yield getattr(error, 'what', str(error))
       told = checkpoints.meta(newest)
-    yield from learner.unlike(folder, learner.read_config(folder), tokenizers.load(folder / 'tokenizer'), told)
+    yield from loading.unlike(folder, loading.read_config(folder), tokenizers.load(folder / 'tokenizer'), told)
   except Expected as error:
     yield str(error)
 

@@ -1,7 +1,7 @@
 """Classification as a blank to fill (Schick and Schütze 2021; Du et al. 2022, section 2.3).
 
     cloze = Cloze('{text} It was [MASK].', ('bad', 'good'))
-    probabilities = classify(learner.load('runs/glm_large'), cloze, [{'text': 'A joy from start to end.'}])
+    probabilities = classify(loading.load('runs/glm_large'), cloze, [{'text': 'A joy from start to end.'}])
 """
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -10,8 +10,8 @@ import numpy as np
 
 from plm_jax.config import ConfigError
 from plm_jax.inference import blanks
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import filled
-from plm_jax.training.learner import Trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,11 @@ from lm_eval.api.registry import register_model  # pyright: ignore[reportMissing
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.scoring import Span, strided
+from plm_jax.inference import loading
 from plm_jax.inference.generate import generate
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.training import learner
-from plm_jax.training.learner import Trained
 
 LENGTHS = ('max_gen_toks', 'max_new_tokens', 'max_tokens')  # the same by other names
 
@@ -33,7 +33,7 @@ class Harness(LM):
 
   def __init__(
       self, checkpoint: str | Trained, start: bool = True, batch_size: int = 16, fsdp: int = 1, tensor: int = 1):
-    """checkpoint: folder of a run, or of a checkpoint of transformers; or what `learner.load` gave, on one device.
+    """checkpoint: folder of a run, or of a checkpoint of transformers; or what `loading.load` gave, on one device.
 
     fsdp, tensor: devices that share one copy of the model in the folder, as in a mesh.
     start: a text begins with the token that begins texts in training; the harness's own figures for GPT-2 are without.
@@ -41,7 +41,7 @@ class Harness(LM):
     """
     super().__init__()
     self.mesh = make_mesh(MeshConfig(fsdp=fsdp, tensor=tensor)) if fsdp * tensor > 1 else None
-    self.trained = checkpoint if isinstance(checkpoint, Trained) else learner.load(checkpoint, self.mesh)
+    self.trained = checkpoint if isinstance(checkpoint, Trained) else loading.load(checkpoint, self.mesh)
     self.scorer = scoring.of(self.trained, start, self.mesh)
     self.batch_size = batch_size
 

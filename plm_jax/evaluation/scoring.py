@@ -1,6 +1,6 @@
 """How likely a language model finds a text behind another.
 
-    scorer = scoring.of(learner.load('runs/gpt2_small'))  # or with a mesh for both, where a model is large
+    scorer = scoring.of(loading.load('runs/gpt2_small'))  # or with a mesh for both, where a model is large
     scorer.score([('The capital of France is', ' Paris'), ('The capital of France is', ' Rome')])
 
 Context and continuation are tokenised together, as the model would have read them, and divided where the context's own
@@ -24,12 +24,12 @@ from tqdm import tqdm
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.inference import prompts
+from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
 from plm_jax.objectives.clm import boundaries
 from plm_jax.sharding import TABLE, MeshConfig, batch_sharding, make_mesh
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 
 
 class Span(NamedTuple):
@@ -200,7 +200,7 @@ class Scorer:
 def of(trained: Trained, start: bool = True, mesh: Mesh | None = None) -> Scorer:
   """Makes the scorer of a trained model.
 
-  mesh: on whose devices its parameters are, as `learner.load(folder, mesh)` gives them; None: each device of this
+  mesh: on whose devices its parameters are, as `loading.load(folder, mesh)` gives them; None: each device of this
   process gets a copy. Raises CheckpointError for a model without a language model head or a tokenizer.
   """
   if 'lm' not in trained.heads or not trained.tokenizer:

@@ -1,6 +1,6 @@
 """How well an encoder-decoder does a task that it answers in words (Raffel et al. 2020).
 
-    result = evaluate(learner.load('runs/t5_tasks'), 'task:sst2:glue/sst2_dev.tsv.gz')
+    result = evaluate(loading.load('runs/t5_tasks'), 'task:sst2:glue/sst2_dev.tsv.gz')
     result.metrics    {'accuracy': 91.3}
 
 A task's metrics are those that its papers report, in percent. What is written has to be the answer, to the letter:
@@ -20,9 +20,9 @@ from plm_jax.data.examples import Example, TextTask
 from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import metrics
 from plm_jax.inference import generate
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.objectives.seq2seq import around
-from plm_jax.training.learner import Trained
 
 
 class Prediction(NamedTuple):

@@ -16,6 +16,7 @@ from plm_jax.config import ConfigError
 from plm_jax.inference import engine
 from plm_jax.inference.decoder import DecoderSteps
 from plm_jax.inference.fill_mask import heldout_blanks
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import check
 from plm_jax.inference.samples import Blank
 from plm_jax.inference.search import GenerationConfig, Ids
@@ -23,7 +24,6 @@ from plm_jax.objectives.glm import end_of_text
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import BLANKS, Vocab
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 
 Arrays = dict[str, jax.Array]
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from plm_jax.config import ConfigError
 from plm_jax.data.windows import Windows
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import check
 from plm_jax.inference.samples import Blank
 from plm_jax.layers.heads import WithHeads
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.wordpiece import CJK, MARKS
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 
 BESIDE_CHINESE = re.compile(f'(?<=[{CJK}{MARKS}]) (?=\\[MASK\\])|(?<=\\[MASK\\]) (?=[{CJK}{MARKS}])')
 Candidates = list[tuple[str, float]]  # pieces and their probabilities, likeliest first

@@ -15,6 +15,7 @@ from plm_jax.data.windows import Windows
 from plm_jax.inference import blanks, engine, search
 from plm_jax.inference.decoder import DecoderSteps
 from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import check
 from plm_jax.inference.samples import Sample
 from plm_jax.inference.search import GenerationConfig, Ids
@@ -24,7 +25,6 @@ from plm_jax.objectives.seq2seq import SequenceToSequence, around
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 
 UNKNOWN = '\ufffd'  # what a tokenizer makes of bytes that are no character, or not yet
 

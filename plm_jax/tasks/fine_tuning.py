@@ -2,7 +2,7 @@
 encoder-decoder as BART does (Lewis et al. 2020, section 3).
 
     task = RowTask('entailment', classes=3)
-    trained = fine_tune(learner.load('runs/gpt_base'), task, examples)
+    trained = fine_tune(loading.load('runs/gpt_base'), task, examples)
     accuracy = (predict(trained, task, others).argmax(-1) == labels).mean()
 
 Every task is rows of texts, what stands around which is the model's form (`forms`); the last token of a row is read:
@@ -24,12 +24,12 @@ import numpy as np
 
 from plm_jax.checked import within
 from plm_jax.config import ConfigError
+from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import NextTokens, TokenClasses, WithHeads
 from plm_jax.objectives import Objective
 from plm_jax.objectives.mlm import classification
 from plm_jax.tasks.forms import Around, BothSides, Decoded, form_of, row
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training.learner import Trained
 from plm_jax.training.optim import OptimConfig, make_optimizer
 from plm_jax.training.step import Learner, init_state, train_step
 

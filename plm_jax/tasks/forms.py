@@ -9,10 +9,10 @@ import numpy as np
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
+from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import ExtractClasses, SummaryClasses
 from plm_jax.objectives.seq2seq import around
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training.learner import Trained
 from plm_jax.training.optim import OptimConfig
 
 Ids = tuple[int, ...]

@@ -28,9 +28,10 @@ from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import metrics
 from plm_jax.training.checkpoint import CheckpointError, Checkpoints, restore_params
 from plm_jax.training.evaluate import evaluator
-from plm_jax.training.learner import make_learner, start
+from plm_jax.training.learner import make_learner
 from plm_jax.training.optim import schedule
 from plm_jax.training.step import jitted_step, sharded_init
+from plm_jax.training.warm_start import start
 
 logger = logging.getLogger(__name__)
 

@@ -76,7 +76,7 @@ def test_whatever_a_config_json_holds_is_read_or_refused_with_a_line_that_names_
       yield value, key
       yield from places(inner)
   refused = 0
-  junk = [*NUMBERS, *TEXTS, None, [], {}, [[]], {'is': 3}, {'is': 'plm_jax.training.learner:Trained'},
+  junk = [*NUMBERS, *TEXTS, None, [], {}, [[]], {'is': 3}, {'is': 'plm_jax.inference.loading:Trained'},
           {'is': 'plm_jax.x:\0'}, {'is': 'plm_jax.objectives:Objective'},
           {'is': 'plm_jax.config:Phase', 'steps': 1, 'length': 8, 'batch': 8}]
   for _ in range(200):

@@ -21,9 +21,9 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import corpora, main, parse, run
 from plm_jax.data.prepare import PrepareConfig, prepare
-from plm_jax.inference import fill_mask
+from plm_jax.inference import fill_mask, loading
 from plm_jax.storage.lock import Lock
-from plm_jax.training import learner, train
+from plm_jax.training import train
 from plm_jax.training.checkpoint import CheckpointError
 
 RECIPES = [*options.recipes()]
@@ -126,7 +126,7 @@ def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished
     assert old in text
     (copy / name).write_text(text.replace(old, new, 1))
     with pytest.raises(CheckpointError, match=f'{name.partition("/")[0]} is damaged: it is not'):
-      learner.load(copy)
+      loading.load(copy)
     monkeypatch.setattr('sys.argv', ['plm_jax', 'verify', str(copy)])
     with pytest.raises(SystemExit) as error:
       cli.main()
@@ -173,7 +173,7 @@ def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path,
 
 
 def test_fill_mask_gives_probabilities_in_order(finished):
-  trained = learner.load(finished[0])
+  trained = loading.load(finished[0])
   assert same(trained.params, finished[1].params)
   one, two = fill_mask.fill(trained, ['The [MASK] is old.', 'A [MASK] in [MASK].'], top=4)
   assert [len(one), len(two)] == [1, 2]

@@ -15,13 +15,13 @@ from plm_jax import convert
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.cli import commands as cli
 from plm_jax.convert import ConvertError
+from plm_jax.inference import loading
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.tokenizers import WordPiece
 from plm_jax.tokenizers.wordpiece import SPECIALS
-from plm_jax.training import learner
 
 files = pytest.importorskip('safetensors.numpy')
 
@@ -323,5 +323,5 @@ def test_command_line(tmp_path, monkeypatch, capsys):
   assert {x.dtype.name for x in all_tensors(tmp_path / 'half').values()} == {'bfloat16'}
   with pytest.raises(SystemExit, match=r'error: .* not empty'):
     run('export', tmp_path / 'in', tmp_path / 'out')
-  loaded = learner.load(tmp_path / 'out').tokenizer
+  loaded = loading.load(tmp_path / 'out').tokenizer
   assert loaded.hash == tokenizer.hash

@@ -13,13 +13,12 @@ from plm_jax import convert, sharding, tokenizers
 from plm_jax.convert import files
 from plm_jax.convert.rules import Axes, Linear, Packed, Pairs, Same
 from plm_jax.convert.slices import sizes
-from plm_jax.inference import generate
+from plm_jax.inference import generate, loading
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import gpt2, llama
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.training import learner
 
 
 @pytest.mark.parametrize(('layout', 'shape'), [
@@ -142,11 +141,11 @@ def model(tmp_path_factory):
 def test_generation_on_a_mesh(model, bytes_read):
   """The same tokens as on one device; tensors are split, and each byte is read once."""
   prompts, config = ['The cat', 'sat on the'], GenerationConfig(max_new=8)
-  alone = generate.generate(learner.load(model), prompts, config)
+  alone = generate.generate(loading.load(model), prompts, config)
   bytes_read.clear()
   mesh = make_mesh(MeshConfig(1, 2, 2))
   with jax.set_mesh(mesh):
-    trained = learner.load(model, mesh)
+    trained = loading.load(model, mesh)
     together = generate.generate(trained, prompts, config)
   assert [[x.tokens for x in some] for some in together] == [[x.tokens for x in some] for some in alone]
   assert sum(bytes_read) == sum(x.nbytes for x in jax.tree.leaves(trained.params))

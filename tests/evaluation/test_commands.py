@@ -8,13 +8,13 @@ import pytest
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.cli import commands
 from plm_jax.config import ConfigError
+from plm_jax.inference import loading
+from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, shardings
 from plm_jax.tokenizers import train_byte_bpe
-from plm_jax.training import learner
-from plm_jax.training.learner import Trained
 from tests import tiny
 
 ROWS = [{'question': f'the {animal}', 'choices': ['sat', 'on the mat'], 'label': number % 2}
@@ -31,7 +31,7 @@ def trained(monkeypatch):
   params = tiny.random_params(shapes['params'])
   def load(folder, mesh):
     return Trained('gpt2', cfg, heads, jax.device_put(params, shardings(shapes['params'], mesh)), tokenizer)
-  monkeypatch.setattr(learner, 'load', load)
+  monkeypatch.setattr(loading, 'load', load)
 
 
 @pytest.fixture

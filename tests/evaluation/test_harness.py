@@ -12,14 +12,14 @@ pytest.importorskip('lm_eval')
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import harness
+from plm_jax.inference import loading
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import shardings
 from plm_jax.tokenizers import train_byte_bpe
-from plm_jax.training import learner
-from plm_jax.training.learner import Trained
 from tests import tiny
 
 
@@ -126,7 +126,7 @@ def test_on_a_mesh(model, monkeypatch):
   boxed = jax.eval_shape(heads.init, jax.random.key(0), batch)['params']
   def load(folder, mesh):
     return dataclasses.replace(alone, params=jax.device_put(alone.params, shardings(boxed, mesh)))
-  monkeypatch.setattr(learner, 'load', load)
+  monkeypatch.setattr(loading, 'load', load)
   split = harness.Harness('folder', batch_size=2, fsdp=2, tensor=2)
   assert dict(split.scorer.mesh.shape) == dict(data=2, fsdp=2, tensor=2)
   pairs = asked(('the cat', ' sat'), ('the dog', ' on the mat'))

@@ -15,9 +15,9 @@ from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.perplexity import perplexity, texts_of
 from plm_jax.evaluation.scoring import Scorer
+from plm_jax.inference.loading import Trained
 from plm_jax.tokenizers import train_byte_bpe
 from plm_jax.tokenizers.contract import Vocab
-from plm_jax.training.learner import Trained
 
 
 def scorer(length=0, table=None):

@@ -10,13 +10,13 @@ from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.scoring import Score, Span
+from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, make_mesh, shardings
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 from tests import tiny
 
 

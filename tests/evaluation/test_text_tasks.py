@@ -12,11 +12,11 @@ from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import text_to_text
 from plm_jax.evaluation.text_to_text import Prediction
 from plm_jax.inference import generate
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import raw_bytes
-from plm_jax.training.learner import Trained
 
 
 def judged(name, *pairs):

@@ -14,6 +14,7 @@ from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.evaluation.cloze import Cloze, classify
 from plm_jax.inference import blanks, generate
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
@@ -21,7 +22,6 @@ from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.tokenizers import WordPiece
 from plm_jax.tokenizers.contract import BLANKS
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnopqrstuvwxyz', 'very', 'good', 'bad', '.',
           *BLANKS]

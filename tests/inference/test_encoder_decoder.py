@@ -9,13 +9,13 @@ from plm_jax import tokenizers
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, begin
 from plm_jax.inference import engine, generate
 from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig, Ids
 from plm_jax.layers.buckets import Buckets
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.seq2seq import around
 from plm_jax.tokenizers import Vocab
-from plm_jax.training.learner import Trained
 
 VOCAB, LENGTH, NEW = 40, 9, 8
 KINDS = {

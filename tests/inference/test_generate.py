@@ -12,14 +12,13 @@ import tiny
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.cli import commands as command
 from plm_jax.config import ConfigError
-from plm_jax.inference import generate
+from plm_jax.inference import generate, loading
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import NextTokens
 from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers.byte_bpe import train_byte_bpe
-from plm_jax.training import learner
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 
 DRAWN = GenerationConfig(24, temperature=1.0)
 PROMPTS = ['An array of numbers', 'né à 北京', '']
@@ -152,7 +151,7 @@ def test_all_of_a_text_fits(trained):
 @pytest.fixture
 def shell(trained, monkeypatch, capsys):
   """Arguments of python -m plm_jax generate -> (what it prints, what it says beside it or as an error)."""
-  monkeypatch.setattr(learner, 'load', lambda folder: trained)
+  monkeypatch.setattr(loading, 'load', lambda folder: trained)
 
   def run(*args, given=''):
     monkeypatch.setattr(sys, 'argv', ['plm_jax', 'generate', 'folder', *args])

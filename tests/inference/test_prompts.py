@@ -18,13 +18,13 @@ from plm_jax.evaluation.cloze import Cloze
 from plm_jax.evaluation.few_shot import TASKS
 from plm_jax.evaluation.scoring import Scorer
 from plm_jax.inference import engine, fill_mask, generate
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import filled
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import NextTokens
 from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import WordPiece, train_byte_bpe
 from plm_jax.training.checkpoint import CheckpointError
-from plm_jax.training.learner import Trained
 
 TOKENIZER = train_byte_bpe(['the cat sat on the mat'] * 3, 270)
 SIZE = TOKENIZER.vocab.size

@@ -17,8 +17,8 @@ import pytest
 from experiments import bert_base
 from plm_jax.cli.run import parse, run
 from plm_jax.config import ConfigError, HostsConfig
+from plm_jax.inference import loading
 from plm_jax.pods import hosts
-from plm_jax.training import learner
 
 FOLDER = pathlib.Path(__file__).parents[1]
 
@@ -168,6 +168,6 @@ def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
              if json.loads(line)['split'] == 'heldout']
   assert [line['step'] for line in heldout] == [4, 8]
   assert heldout[-1]['mlm'] == pytest.approx(want.heldout['mlm'], rel=1e-4)
-  found = jax.tree.leaves(learner.load(tmp_path / 'run').params)
+  found = jax.tree.leaves(loading.load(tmp_path / 'run').params)
   for ours, theirs in zip(jax.tree.leaves(want.params), found, strict=True):
     np.testing.assert_allclose(theirs, ours, rtol=0, atol=2e-3)

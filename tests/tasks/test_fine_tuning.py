@@ -9,13 +9,13 @@ import tiny
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
+from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import SummaryClasses
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import deberta_v2, xlnet
 from plm_jax.tasks.fine_tuning import Example, RowTask, encode, fine_tune, predict, prepared
 from plm_jax.tasks.forms import row
 from plm_jax.tokenizers import WordBPE, train_byte_bpe
-from plm_jax.training.learner import Trained
 from plm_jax.training.optim import OptimConfig
 
 LETTERS = 'abcdefgh'

@@ -1,0 +1,109 @@
+"""What has learned, here or elsewhere, under one form."""
+import dataclasses
+from typing import Any
+
+from etils import epath
+import flax.linen as nn
+import jax
+from jax.sharding import Mesh
+import numpy as np
+
+from plm_jax import config as config_lib
+from plm_jax import config_file, convert, storage
+from plm_jax.config import ConfigError, Experiment
+from plm_jax.sharding import from_host, shardings
+from plm_jax.tokenizers import Tokenizer, TokenizerError
+from plm_jax.tokenizers import load as load_tokenizer
+from plm_jax.training.checkpoint import CheckpointError, newest_meta, restore_params
+from plm_jax.training.learner import make_learner, shapes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+  """A model that can be used as it is, or trained further."""
+
+  family: str
+  """model_type of transformers, whose form `export` writes"""
+  model: Any
+  """configuration of the backbone"""
+  heads: dict[str, nn.Module]
+  """the heads whose parameters there are"""
+  params: Any
+  """`backbone`, and `heads_NAME` each"""
+  tokenizer: Tokenizer | None
+  """None where a checkpoint has none"""
+
+
+def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
+  """Loads the newest parameters of the run in `folder`, or another library's checkpoint. Raises CheckpointError,
+  ConvertError.
+
+  mesh: each of its devices gets its part of the parameters, and a host reads no more than its devices need.
+  """
+  if convert.is_checkpoint(folder):
+    imported = convert.load(folder, lazy=mesh is not None)
+    params = imported.params
+    if mesh is not None:
+      params = jax.tree.map(place, params, shardings(imported.shapes(), mesh))
+    return Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer)
+  config, tokenizer, boxed = read_run(folder)
+  params = restore_params(
+      epath.Path(folder) / 'checkpoints', nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
+  objective = config.objective
+  return Trained(config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer)
+
+
+def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
+  """Reads a run -> (its configuration, its tokenizer, the shapes of its parameters, with their logical axes).
+
+  Raises CheckpointError where the first two are not those that the newest checkpoint tells of.
+  """
+  folder, config = storage.path_of(folder), read_config(folder)
+  tokenizer = load_tokenizer(folder / 'tokenizer')
+  if strange := unlike(folder, config, tokenizer, newest_meta(folder / 'checkpoints')):
+    raise CheckpointError('; '.join(strange))
+  learner = make_learner(config, tokenizer.vocab)
+  return config, tokenizer, shapes(config, learner).params
+
+
+def read_config(folder: epath.PathLike) -> Experiment:
+  """Reads what a run is. Raises CheckpointError for a folder of none, ConfigError for a configuration that cannot be
+  read."""
+  path = storage.path_of(folder) / 'config.json'
+  with storage.explained(path, 'read', CheckpointError):
+    if not path.exists():
+      raise CheckpointError(f'{folder} is not the folder of a run: it has no config.json')
+  config = config_file.from_json(storage.read_json(path, error=ConfigError), str(path))
+  if not isinstance(config, Experiment):
+    raise ConfigError(f'{path} describes a {type(config).__name__}, expected an Experiment')
+  return config
+
+
+def tokenizer_of(folder: epath.PathLike) -> Tokenizer | None:
+  """Loads the tokenizer of a run or checkpoint, None where it has none."""
+  if convert.is_checkpoint(folder):
+    return convert.load(folder, heads=(), lazy=True).tokenizer
+  try:
+    return load_tokenizer(folder)
+  except TokenizerError:
+    return None
+
+
+def unlike(folder: epath.Path, config: Experiment, tokenizer: Tokenizer, told: dict[str, Any]) -> list[str]:
+  """Lists what is wrong with config.json and the tokenizer of a run, by what a checkpoint tells of them."""
+  problems = []
+  if told.get('tokenizer') != tokenizer.hash:
+    problems.append(f'{folder / "tokenizer"} is damaged: it is not the tokenizer that the run was trained with')
+  # How long a run is may change after its newest checkpoint.
+  changed = [line for line in config_lib.differences(config_file.from_json(told.get('config')), config)
+             if line.partition(':')[0] not in config_lib.COURSE]
+  if changed:
+    problems.append(f'{folder / "config.json"} is damaged: it is not what the run was trained with ({changed[0]})')
+  return problems
+
+
+def place(x, sharding):
+  """Puts an array that every host has whole, or can read in parts, on the mesh."""
+  if isinstance(x, jax.Array) and x.sharding == sharding:
+    return x
+  return from_host(x if isinstance(x, convert.Lazy) else np.asarray(x), sharding)

@@ -1,0 +1,107 @@
+"""What a run begins with: fresh parameters, or those of another run or checkpoint."""
+import dataclasses
+from typing import Any
+
+from etils import epath
+import flax.linen as nn
+import jax
+import numpy as np
+
+from plm_jax import convert
+from plm_jax.config import ConfigError, Experiment
+from plm_jax.inference.loading import load, place, read_config, read_run, tokenizer_of
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.training.checkpoint import CheckpointError, check_finite, restore_params
+from plm_jax.training.step import Learner
+
+
+def meet(config: Experiment) -> Experiment:
+  """Returns the configuration with what its objective has to know of other models. Raises ConfigError."""
+  def describe(folder):
+    known = convert.is_checkpoint(folder)
+    return convert.load(folder, heads=(), lazy=True).config if known else read_config(folder).model
+  try:
+    return dataclasses.replace(config, objective=config.objective.meet(describe))
+  except ValueError as error:
+    raise ConfigError(str(error)) from error
+
+
+def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, layout):
+  """Turns fresh parameters into those that a run begins with, in the shardings of `layout`.
+
+  A warm start gives all that this run has too; then the objective has its say. Raises CheckpointError for parameters of
+  other shapes, or for other pieces of text.
+  """
+  if config.warm_start:
+    same_tokenizer(config.warm_start, tokenizer_of(config.warm_start), tokenizer)
+    params = {**params, **warm(config, params, layout)}
+  def found(folder):
+    other = load(folder)
+    same_tokenizer(folder, other.tokenizer, tokenizer)
+    return other.model, other.params
+  try:
+    begun = learner.objective.begin(params, found)
+  except ValueError as error:
+    raise CheckpointError(str(error)) from error
+  return params if begun is params else jax.tree.map(place, begun, layout)
+
+
+def warm(config: Experiment, params, layout):
+  """Returns the part of `params` that the run or checkpoint in config.warm_start has."""
+  folder, imported, shapes = config.warm_start, None, None
+  if convert.is_checkpoint(folder):
+    imported = shapes = convert.load(folder, lazy=True).params
+  else:
+    other, _, boxed = read_run(folder)
+    shapes: Any = nn.unbox(boxed)
+    # Some objectives keep tables elsewhere while they train; what does not is read as it lies, each host its part.
+    if differing(shapes['backbone'], jax.eval_shape(other.objective.finished, shapes)['backbone']):
+      shapes = None
+  if shapes is None:
+    imported = shapes = load(folder).params
+  names = [name for name in params if name in shapes]
+  if 'backbone' not in names:
+    raise CheckpointError(f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
+  new = [part for part in getattr(config.model, 'added', ()) if part not in shapes['backbone']]
+  def shared(tree):
+    return {name: {part: x for part, x in tree[name].items() if name != 'backbone' or part not in new}
+            for name in names}
+  own = shared(params)
+  # What they have and this run has not, such as a pooler, stays behind.
+  theirs = within(shapes, own)
+  wrong = [f'{path}: {theirs}, here {ours}' for path, ours, theirs in differing(own, theirs)]
+  if wrong:
+    raise CheckpointError(f'{folder} is of another model than this run:\n  ' + '\n  '.join(wrong))
+  afresh = [name for name in params if name not in names] + [f'backbone/{part}' for part in new]
+  if jax.process_index() == 0 and afresh:
+    print(f'{", ".join(afresh)}: not in {folder}, begun afresh', flush=True)
+  chosen = shared(layout)
+  # What is there to be replaced makes room first.
+  jax.tree.map(lambda x: x.delete(), own)
+  if imported is not None:
+    found = jax.tree.map(place, theirs, chosen)
+    check_finite(found, folder)
+  else:
+    found = restore_params(epath.Path(folder) / 'checkpoints', theirs, chosen)
+  return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
+
+
+def same_tokenizer(folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
+  """Raises CheckpointError where the checkpoint in `folder` reads other pieces than this run's tokenizer."""
+  if other and other.pieces != tokenizer.pieces:
+    raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it with '
+                          f'--data.prepare.tokenizer={folder}')
+
+
+def within(tree, other):
+  """Returns the part of `tree` that has a counterpart in `other`, two trees of dictionaries."""
+  return {name: within(part, other[name]) if isinstance(part, dict) else part
+          for name, part in tree.items() if name in other}
+
+
+def differing(own, theirs):
+  """Yields (path, our shape, their shape or None) where two trees of arrays differ."""
+  flat, other = (dict((jax.tree_util.keystr(path, simple=True, separator='/'), list(np.shape(x)))
+                      for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]) for tree in (own, theirs))
+  return [(path, flat.get(path), other.get(path)) for path in sorted({*flat, *other})
+          if flat.get(path) != other.get(path)]
