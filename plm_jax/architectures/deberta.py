@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from plm_jax.architectures.encoder import Output
 from plm_jax.checked import Checked, within
+from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.disentangled import Disentangled
@@ -146,7 +147,7 @@ class DecodingStack(nn.Module):
     cfg, block = self.cfg, self.cfg.block
     context = block.position.context(self, block, None, None)
     layers = Layers(block, cfg.stack, one_of_many, name='layers')
-    last_two: Any = layers((x, x, jnp.zeros((), jnp.int32)), mask, context, local, rows)
+    last_two: Any = layers((x, x, jnp.zeros((), jnp.int32)), Visible(mask, context), local, rows)
     x, before, _ = last_two
     if absolute is None:
       return x, None
@@ -160,15 +161,16 @@ class DecodingStack(nn.Module):
     last = jax.tree.map(lambda leaf: leaf[-1], nn.unbox(layers.variables['params']['block']))
     for _ in range(2):
       rngs = {'dropout': self.make_rng('dropout')} if self.has_rng('dropout') else {}
-      query = Block(block, parent=None).apply({'params': last}, query, mask, context, before, rows=rows, rngs=rngs)
+      query = Block(block, parent=None).apply(
+          {'params': last}, query, Visible(mask, context), kv=before, rows=rows, rngs=rngs)
       self.sow('intermediates', 'decoded', query)
     return x, query
 
 
-def one_of_many(block, carry, mask, context, local, rows):
+def one_of_many(block, carry, visible: Visible, local, rows):
   """A layer -> (its output, the output before it, its number); what the convolution found is added behind the first."""
   x, _, number = carry
-  y = block(x, mask, context, rows=rows)
+  y = block(x, visible, rows=rows)
   if local is not None:
     y = jax.lax.cond(number == 0, local, lambda y: y, y)
     block.sow('intermediates', 'hidden', y)

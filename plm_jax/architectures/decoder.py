@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.checked import Checked, within
+from plm_jax.layers.attention import Past, Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.masks import visible
@@ -125,13 +126,14 @@ class Decoder(nn.Module):
     return Output(x, jnp.take_along_axis(x, last[:, None, None], 1)[:, 0], embedding, given)
 
 
-def one_layer(block, x, mask, context, distance, rows=None, cache=None):
+def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):
   """The block, with what differs from layer to layer in `cache`: its window, its factor, its keys and values."""
   own = cache or {}
+  mask = visible.mask
   if 'window' in own:
     mask &= (distance < own['window']) | (own['window'] == 0)
-  past = {name: own[name] for name in ('key', 'value')} if 'key' in own else None
-  return block(x, mask, context, rows=rows, past=past, factor=own.get('factor'))
+  past = Past(own['key'], own['value']) if 'key' in own else None
+  return block(x, Visible(mask, visible.context, own.get('factor')), rows=rows, past=past)
 
 
 def per_layer(cfg: DecoderConfig) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Encoder(nn.Module):
     x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), batch.get('perturbation'))
     self.sow('intermediates', 'embedded', x)
     mask = of_batch(batch, self.packed)
-    x: Any = Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, None, None, rows)
+    x: Any = Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, rows)
     pooled = None
     if cfg.pooler:
       dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init, name='pooler')

@@ -13,7 +13,8 @@ import numpy as np
 from plm_jax.architectures import decoder
 from plm_jax.architectures.decoder import Cache
 from plm_jax.checked import Checked, within
-from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.attention import Keys, Past, Visible
+from plm_jax.layers.block import BlockConfig, Memory
 from plm_jax.layers.dense import Dropout, named
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.masks import of_batch, visible
@@ -145,9 +146,9 @@ class EncoderDecoder(nn.Module):
       mask = batch['decoder_visible'][:, None]
     else:
       mask = visible(own, seen('segments', own), ranks, seen('places', ranks))
-    of_memory = visible(own, segments) if self.packed else (segments > 0)[:, None, None]
+    memory = Memory(encoded, visible(own, segments) if self.packed else (segments > 0)[:, None, None])
     hidden, keys = Side(cfg, cross=True, name='decoder')(
-        table, tokens, where, mask, encoded, of_memory, rows, cache, remember)
+        table, tokens, where, mask, memory, rows, cache=cache, remember=remember)
     return Output(hidden, last_of(hidden, own), table, encoded, keys)
 
 
@@ -159,7 +160,7 @@ class Side(nn.Module):
 
   @nn.compact
   def __call__(
-      self, table, tokens, where, mask, memory=None, memory_mask=None, rows=None, cache=None, remember=False):
+      self, table, tokens, where, mask, memory: Memory | None = None, rows=None, *, cache=None, remember=False):
     """tokens [B, L], or vectors in their place [B, L, D]; where [B|1, L] -> ([B, L, D], what is remembered or None).
 
     table [V, D], of tokens; None: this side has one of its own."""
@@ -180,7 +181,7 @@ class Side(nn.Module):
       past = cache['places'][:len(where)]
       kept = {name: cache[name] for name in ('key', 'value', 'memory')}
     y: Any = Stack(block, stack, one_layer, name='stack')(
-        x, mask, where, memory, memory_mask, rows, past=past, cache=kept, remember='keys' if remember else '')
+        x, mask, where, memory, rows, past=past, cache=kept, remember='keys' if remember else '')
     y, keys = y if remember else (y, None)
     return (Dropout(block.dropout, name='dropout')(y, rows) if cfg.last_dropout else y), keys
 
@@ -196,11 +197,13 @@ def last_of(hidden, segments):
   return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
 
 
-def one_layer(block, x, mask, context, memory, memory_mask, rows=None, cache=None):
+def one_layer(block, x, visible: Visible, memory: Memory | None, rows=None, cache=None):
   """The block, with its own part of what was kept."""
-  past, known = (None, None) if cache is None else (
-      {name: cache[name] for name in ('key', 'value')}, cache['memory'])
-  return block(x, mask, context, memory=memory, memory_mask=memory_mask, rows=rows, past=past, known=known)
+  if cache is None:
+    return block(x, visible, memory, rows)
+  assert memory is not None
+  memory = memory._replace(keys=Keys(cache['memory']['key'], cache['memory']['value']))
+  return block(x, visible, memory, rows, Past(cache['key'], cache['value']))
 
 
 def positions_of(batch, name, tokens):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
+from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dropout, named
 from plm_jax.layers.embeddings import Embeddings
@@ -113,7 +114,8 @@ class XLNet(nn.Module):
       past = batch['memory_segments']
       x, _ = embed(batch['memory_tokens'])
       whole = visible(past, past) | itself(past)
-      _, memory = layers(x, whole, context(jnp.zeros_like(past), past[:, :0]), rows, remember='inputs')
+      _, memory = layers(
+          x, Visible(whole, context(jnp.zeros_like(past), past[:, :0])), rows, remember='inputs')
       memory = jax.lax.stop_gradient(memory)
     elif memory is not None:
       past = batch.get('memory_segments', jnp.ones(memory.shape[1:3], segments.dtype))
@@ -129,7 +131,7 @@ class XLNet(nn.Module):
       of_content = jnp.concatenate([of_content, of_queries], 2)
       of_predicted = jnp.take_along_axis(types, positions, 1)
       seen |= {'places': positions, 'types': (jnp.concatenate([types, of_predicted], 1), seen['types'][1])}
-    x = layers(x, of_content, seen, rows, cache=memory, remember='inputs' if self.remember else '')
+    x = layers(x, Visible(of_content, seen), rows, cache=memory, remember='inputs' if self.remember else '')
     x, given = x if self.remember else (x, None)
     x = Dropout(block.dropout, name='dropout')(x, rows)
     hidden = x[:, :length]
@@ -159,16 +161,17 @@ class XLNet(nn.Module):
     return content | own, query
 
 
-def two_streams(block, x, mask, context, rows=None, cache=None):
+def two_streams(block, x, visible: Visible, rows=None, cache=None):
   """x [B, L + M, D]: the content of L tokens, then the queries of M predicted ones; keys and values are of the cache
   [B, K', D] and the content.
 
   The streams share all parameters, so they are one array here: what keys and values cost is paid once, where two calls
   of the block would project them, and their gradients, twice.
   """
-  length = mask.shape[-1] - (0 if cache is None else cache.shape[1])
+  assert visible.mask is not None
+  length = visible.mask.shape[-1] - (0 if cache is None else cache.shape[1])
   content = x[:, :length]
-  return block(x, mask, context, kv=content if cache is None else jnp.concatenate([cache, content], 1), rows=rows)
+  return block(x, visible, kv=content if cache is None else jnp.concatenate([cache, content], 1), rows=rows)
 
 
 def itself(segments):

@@ -13,9 +13,11 @@ Three forms of one thing:
 
 Parameters are initialised in the plain form: initialisation is vmapped over layers, which cuDNN's kernel cannot be.
 """
+from collections.abc import Mapping
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flax.core import FrozenDict
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,33 @@ if TYPE_CHECKING:
 SPLIT = 'batch', None, 'heads', None  # the axes of queries, keys and values
 
 
+class Visible(NamedTuple):
+  """What queries see of keys, and what logits get besides."""
+
+  mask: jax.Array | None
+  """[B|1, 1, 1|Q, K], True where visible; None: everything. With a `Past`, its keys come first"""
+  context: Mapping[str, Any] = FrozenDict()
+  """what the position scheme gave for all layers"""
+  factor: jax.Array | None = None
+  """on logits, [], for what differs from layer to layer"""
+
+
+class Keys(NamedTuple):
+  """Keys and values of a memory that was read before: there are no hidden states to make them of."""
+
+  key: jax.Array
+  value: jax.Array
+  """[B, K, G, A] both"""
+
+
+class Past(NamedTuple):
+  """Keys and values of earlier tokens, which stand in front of those of the row, as a cache has them."""
+
+  key: jax.Array
+  value: jax.Array
+  """[B, G, S, A] both"""
+
+
 class Attention(nn.Module):
   """Vaswani et al. 2017, section 3.2; grouped keys: Ainslie et al. 2023."""
 
@@ -39,12 +68,10 @@ class Attention(nn.Module):
   position: NoPosition
 
   @nn.compact
-  def __call__(self, x, kv, mask, context, rows=None, past=None, factor=None, known=None):
-    """x [B, Q, D] attends to kv [B, K, D]; mask [B, 1, 1|Q, K], True where visible, or None -> [B, Q, D].
+  def __call__(self, x, kv, visible: Visible, rows=None, past: Past | None = None):
+    """x [B, Q, D] attends to kv, hidden states [B, K, D] or `Keys` of them, behind the past -> [B, Q, D].
 
-    past: `key` and `value` [B, G, S, A] of before, which stand in front of those of kv: the mask is [B, 1, Q, S + K].
-    Those of kv are let out as the collection `keys`; known: they are these, from before, and there is no kv. factor: on
-    the logits, for what differs from layer to layer.
+    Keys and values that are made here are let out as the collection `keys`. rows [B] key dropout; None: no dropout.
     """
     cfg = self.cfg
     def dense(name, features, *axes, init):
@@ -56,26 +83,26 @@ class Attention(nn.Module):
     query = heads('query', cfg.heads, cfg.head_dim ** -0.5 / cfg.scale)
     key, value = heads('key', cfg.key_heads), heads('value', cfg.key_heads)
     q = query(x)
-    if known is None:
-      k, v = key(kv), value(kv)
-    else:
-      k, v = known['key'], known['value']
+    if isinstance(kv, Keys):
+      k, v = kv
       if self.is_initializing():  # the parameters are the same, in use or not
         _ = key(x), value(x)
-    q, k, logits = self.position.interact(self, cfg, q, k, context, query, key)
+    else:
+      k, v = key(kv), value(kv)
+    q, k, logits = self.position.interact(self, cfg, q, k, visible.context, query, key)
     q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
-    if known is None:
+    if not isinstance(kv, Keys):
       self.sow('keys', 'heads', {'key': k, 'value': v})
-    if factor is not None:
-      q *= factor.astype(q.dtype)
+    if visible.factor is not None:
+      q *= visible.factor.astype(q.dtype)
     dropout = Dropout(cfg.attention_dropout, name='dropout')
     keep = dropout.keep((q.shape[0], cfg.heads, q.shape[1], k.shape[1]), rows)
     observed = self.is_mutable_collection('intermediates')
     if past is None and not observed and not self.is_initializing() and fits(
         q, k, bias=logits is not None, dropout=keep is not None):
-      y = fused(q, k, v, mask, cfg.scale)
+      y = fused(q, k, v, visible.mask, cfg.scale)
     else:
-      probs = probabilities(q, k, mask, cfg.scale, logits, past)
+      probs = probabilities(q, k, visible.mask, cfg.scale, logits, past)
       self.sow('intermediates', 'probs', probs)
       y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
     y = constrain(y, *SPLIT)
@@ -103,14 +130,13 @@ def fused(q, k, v, mask, scale: float):
   return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation='cudnn')
 
 
-def probabilities(q, k, mask, scale: float, bias=None, past=None) -> Any:
+def probabilities(q, k, mask, scale: float, bias=None, past: Past | None = None) -> Any:
   """q [B, Q, H, A], k [B, K, G, A] -> [B, H, Q, S + K] in the type of q.
 
-  mask, and bias, which is added to the scaled logits, broadcast to that, or are None. past: `key` [B, G, S, A], which
-  stand in front of k.
+  mask, and bias, which is added to the scaled logits, broadcast to that, or are None.
   """
   # What there was before is read where it lies: put together with the rest it would be copied for every token.
-  before = [] if past is None else [products(q, past['key'], 'bgka')]
+  before = [] if past is None else [products(q, past.key, 'bgka')]
   logits = jnp.concatenate([*before, products(q, k)], -1) * scale
   if bias is not None:
     logits += bias
@@ -120,13 +146,13 @@ def probabilities(q, k, mask, scale: float, bias=None, past=None) -> Any:
   return softmax(logits, q.dtype)
 
 
-def mixture(probs, v, drop=lambda probs: probs, past=None):
-  """probs [B, H, Q, S + K], v [B, K, G, A] -> [B, Q, H, A]. past: `value` [B, G, S, A], which stand in front of v."""
+def mixture(probs, v, drop=lambda probs: probs, past: Past | None = None):
+  """probs [B, H, Q, S + K], v [B, K, G, A], behind those of the past -> [B, Q, H, A]."""
   if past is None:
     # The backward pass keeps the probabilities and drops them again, instead of both.
     return jax.checkpoint(lambda probs, v: mixed(drop(probs), v), prevent_cse=False)(probs, v)
-  size = past['value'].shape[2]
-  return mixed(probs[..., :size], past['value'], 'bgka') + mixed(probs[..., size:], v)
+  size = past.value.shape[2]
+  return mixed(probs[..., :size], past.value, 'bgka') + mixed(probs[..., size:], v)
 
 
 def products(q, k, axes='bkga'):

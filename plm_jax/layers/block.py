@@ -1,12 +1,13 @@
 """The transformer block: one for every family, varied by values."""
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
-from plm_jax.layers.attention import Attention
+from plm_jax.layers.attention import Attention, Keys, Past, Visible
 from plm_jax.layers.dense import Dropout, truncated_normal
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import Norm, NormKind
@@ -120,19 +121,27 @@ class BlockConfig(Checked):
     return Norm(self.norm, self.norm_eps, self.compute, name=name)
 
 
+class Memory(NamedTuple):
+  """What cross attention reads: an encoder's output."""
+
+  hidden: jax.Array | None
+  """[B, K, D]; None: `keys` stand for it"""
+  mask: jax.Array | None
+  """[B, 1, 1|Q, K], True where visible; None: everything"""
+  keys: Keys | None = None
+  """what this layer made of the hidden states before"""
+
+
 class Block(nn.Module):
   """Self attention, cross attention where cfg.cross, MLP; each with dropout, residual and norm."""
 
   cfg: BlockConfig
 
   @nn.compact
-  def __call__(
-      self, x, mask, context, kv=None, memory=None, memory_mask=None, rows=None, past=None, factor=None, known=None):
-    """x [B, Q, D] attends to kv [B, K, D] (itself if None) under mask, then to memory [B, K', D] -> [B, Q, D].
+  def __call__(self, x, visible: Visible, memory: Memory | None = None, rows=None, past: Past | None = None, kv=None):
+    """x [B, Q, D] attends to kv [B, K, D] (itself if None) behind the past, then to the memory -> [B, Q, D].
 
     A separate kv is what XLNet's query stream and DeBERTa's mask decoder need. rows [B] key dropout; None: no dropout.
-    past, factor: keys and values of before, and a factor on attention logits; known: keys and values of the memory,
-    instead of it (`Attention`).
     """
     cfg = self.cfg
     pre = cfg.norm_at == 'pre'
@@ -145,7 +154,11 @@ class Block(nn.Module):
 
     def attention(y, norm):
       return Attention(cfg, cfg.position, name='attention')(
-          y, y if kv is None else norm(kv), mask, context, rows, past, factor)
+          y, y if kv is None else norm(kv), visible, rows, past)
+    def cross(y, norm):
+      del norm
+      assert memory is not None, 'a block with cross attention reads a memory'
+      return Attention(cfg, NoPosition(), name='cross')(y, memory.keys or memory.hidden, Visible(memory.mask), rows)
     def mlp(y, norm):
       del norm
       return Mlp(cfg, name='mlp')(y, rows)
@@ -155,8 +168,7 @@ class Block(nn.Module):
     else:
       x = residual('attention', attention, x)
       if cfg.cross:
-        x = residual('cross', lambda y, _: Attention(cfg, NoPosition(), name='cross')(
-            y, memory, memory_mask, {}, rows, known=known), x)
+        x = residual('cross', cross, x)
       x = residual('mlp', mlp, x)
     self.sow('intermediates', 'hidden', x)
     return x

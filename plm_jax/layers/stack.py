@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
+from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import PRODUCT
 
@@ -58,9 +59,9 @@ class StackConfig(Checked):
     return int(layer / (self.layers / self.groups)) * self.inner + place
 
 
-def one_stream(block, x, mask, context, memory=None, memory_mask=None, rows=None):
-  """A layer of every family but XLNet."""
-  return block(x, mask, context, memory=memory, memory_mask=memory_mask, rows=rows)
+def one_stream(block, x, visible: Visible, rows=None):
+  """A layer of an encoder."""
+  return block(x, visible, rows=rows)
 
 
 class Layers(nn.Module):
@@ -163,7 +164,7 @@ class Stack(nn.Module):
     keys = positions if past is None else jnp.concatenate([past, positions], 1)
     context = self.cfg.position.context(self, self.cfg, positions, keys)
     layers = Layers(self.cfg, self.stack, self.step, name='layers')
-    x = layers(x, mask, context, *args, cache=cache, remember=remember)
+    x = layers(x, Visible(mask, context), *args, cache=cache, remember=remember)
     x, given = x if remember else (x, None)
     x = self.cfg.make_norm('norm')(x) if self.cfg.norm_at == 'pre' else x
     return (x, given) if remember else x

@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from plm_jax.layers import attention, cudnn
-from plm_jax.layers.attention import Attention, mixture, probabilities
+from plm_jax.layers.attention import Attention, Visible, mixture, probabilities
 from plm_jax.layers.masks import not_padding
 
 
@@ -115,13 +115,13 @@ def test_layers_choose(changes, length, mesh, taken, monkeypatch):
   pretend(monkeypatch, (9, 0))
   cfg = tiny.block(**{'dtype': 'bfloat16', 'attention_dropout': 0.0, **changes})
   module, x = Attention(cfg, cfg.position), jnp.zeros((4, length, 32), cfg.dtype)
-  mask = not_padding(jnp.ones((4, length), jnp.int32))
+  mask = Visible(not_padding(jnp.ones((4, length), jnp.int32)))
   devices = np.array(jax.devices()[:mesh[0] * mesh[1]]).reshape(mesh[0], 1, mesh[1])
   with jax.set_mesh(jax.sharding.Mesh(devices, ('data', 'fsdp', 'tensor'))):
-    shapes = jax.eval_shape(module.init, jax.random.key(0), x, x, mask, {})
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x, x, mask)
     used = [
         'dot_product_attention_fwd' in str(jax.make_jaxpr(
-            lambda params, look=look: module.apply(params, x, x, mask, {}, mutable=look))(shapes))
+            lambda params, look=look: module.apply(params, x, x, mask, mutable=look))(shapes))
         for look in ([], ['intermediates'])]
   assert used == [taken, False]
 
@@ -131,6 +131,6 @@ def test_initialisation_can_be_vmapped(monkeypatch):
   cfg = tiny.block(dtype='bfloat16', bias=False)
   x = jnp.zeros((2, 8, 32), 'bfloat16')
   def init(key):
-    return Attention(cfg, cfg.position).init(key, x, x, None, {})
+    return Attention(cfg, cfg.position).init(key, x, x, Visible(None))
   shapes = jax.eval_shape(jax.vmap(init), jax.random.split(jax.random.key(0), 3))
   assert jax.tree.leaves(shapes)[0].shape[0] == 3

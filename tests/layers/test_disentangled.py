@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention
+from plm_jax.layers.attention import Attention, Visible
 from plm_jax.layers.disentangled import Disentangled, log_buckets
 
 LENGTH = 11
@@ -50,14 +50,14 @@ def test_logits_are_those_of_the_paper(position):
   x = jnp.asarray(draw.normal(size=(2, LENGTH, 32)), jnp.float32)
   table = jnp.asarray(draw.normal(size=(2 * position.size, 32)), jnp.float32)
   attention = Attention(cfg, position)
-  shapes = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x, None, {'relative': table})['params'])
+  shapes = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x, Visible(None, {'relative': table}))['params'])
   params = tiny.random_params(shapes)
 
   @jax.jit
   def run(x, places, mask):
     context = {'relative': table} if places is None else {'relative': table, 'places': places}
     asked = x if places is None else jnp.take_along_axis(x, places[..., None], 1)
-    y, seen = attention.apply({'params': params}, asked, x, mask, context, mutable=['intermediates'])
+    y, seen = attention.apply({'params': params}, asked, x, Visible(mask, context), mutable=['intermediates'])
     return y, seen['intermediates']['probs'][0]
   output, probs = run(x, None, None)
 
@@ -86,8 +86,8 @@ def test_no_terms_are_no_position():
   cfg = tiny.block(position=Disentangled(terms=()))
   x = jnp.asarray(np.random.default_rng(0).normal(size=(2, LENGTH, 32)), jnp.float32)
   plain = Attention(dataclasses.replace(cfg, position=tiny.block().position), tiny.block().position)
-  params = tiny.random_params(jax.eval_shape(lambda: plain.init(jax.random.key(0), x, x, None, {})['params']))
-  run = lambda module: jax.jit(lambda x: module.apply({'params': params}, x, x, None, {}))(x)
+  params = tiny.random_params(jax.eval_shape(lambda: plain.init(jax.random.key(0), x, x, Visible(None))['params']))
+  run = lambda module: jax.jit(lambda x: module.apply({'params': params}, x, x, Visible(None)))(x)
   np.testing.assert_array_equal(run(plain), run(Attention(cfg, cfg.position)))
 
 
@@ -96,7 +96,7 @@ def test_no_array_of_distances_times_width():
   cfg = tiny.block(position=Disentangled(span=64, shared=True))
   x, table = jnp.zeros((2, 64, 32)), jnp.zeros((128, 32))
   attention = Attention(cfg, cfg.position)
-  params = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x, None, {'relative': table}))
-  text = str(jax.make_jaxpr(lambda p: attention.apply(p, x, x, None, {'relative': table}))(params))
+  params = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x, Visible(None, {'relative': table})))
+  text = str(jax.make_jaxpr(lambda p: attention.apply(p, x, x, Visible(None, {'relative': table})))(params))
   sizes = [np.prod([int(n) for n in shape.split(',')]) for shape in re.findall(r'f32\[([\d,]+)\]', text)]
   assert max(sizes) <= 2 * 4 * 64 * 2 * 64

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention
+from plm_jax.layers.attention import Attention, Visible
 from plm_jax.layers.positions import TransformerXL, by_key
 from plm_jax.layers.stack import Stack, StackConfig
 
@@ -55,8 +55,9 @@ def test_logits_against_the_formula():
   context = cfg.position.context(None, cfg, jnp.zeros((2, queries)), jnp.zeros((2, keys))) | dict(
       places=jnp.array(places), backward=jnp.array([False, True]), types=(jnp.array(of_queries), jnp.array(types[1])))
   params = tiny.random_params(jax.eval_shape(
-      lambda: module.init(jax.random.key(0), x, kv, None, context)['params']))
-  seen = jax.jit(lambda p: module.apply({'params': p}, x, kv, None, context, mutable='intermediates'))(params)[1]
+      lambda: module.init(jax.random.key(0), x, kv, Visible(None, context))['params']))
+  seen = jax.jit(lambda p: module.apply(
+      {'params': p}, x, kv, Visible(None, context), mutable='intermediates'))(params)[1]
   probs = seen['intermediates']['probs'][0]
 
   p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)

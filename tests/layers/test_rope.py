@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention
+from plm_jax.layers.attention import Attention, Visible
 from plm_jax.layers.rope import DynamicScaling, LinearScaling, Llama3Scaling, Rope, Unscaled, YarnScaling, turned
 
 PLACE = jnp.arange(6)[None]
@@ -27,10 +27,11 @@ def test_only_distance_counts():
   x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 6, 32)), jnp.float32)
   def probs(params, place):
     context = cfg.position.context(None, cfg, place, place)
-    _, seen = module.apply({'params': params}, x, x, None, context, mutable='intermediates')
+    _, seen = module.apply({'params': params}, x, x, Visible(None, context), mutable='intermediates')
     return seen['intermediates']['probs'][0]
   context = cfg.position.context(None, cfg, PLACE, PLACE)
-  params = tiny.random_params(jax.eval_shape(lambda: module.init(jax.random.key(0), x, x, None, context)['params']))
+  params = tiny.random_params(jax.eval_shape(
+      lambda: module.init(jax.random.key(0), x, x, Visible(None, context))['params']))
   probs = jax.jit(probs)
   np.testing.assert_allclose(probs(params, PLACE), probs(params, PLACE + 1000), atol=1e-4)
   assert np.abs(probs(params, PLACE) - probs(params, PLACE * 2)).max() > 1e-3

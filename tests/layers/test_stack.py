@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention, mixture, probabilities
-from plm_jax.layers.block import Block, BlockConfig
+from plm_jax.layers.attention import Attention, Visible, mixture, probabilities
+from plm_jax.layers.block import Block, BlockConfig, Memory
 from plm_jax.layers.dense import count
 from plm_jax.layers.masks import not_padding
 from plm_jax.layers.mlp import Mlp, activation
@@ -20,6 +20,7 @@ SEGMENTS = jnp.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8])
 X = jax.random.normal(jax.random.key(1), (3, 8, 32))
 PLACE = jnp.broadcast_to(jnp.arange(8), (3, 8))
 ROWS = jnp.arange(3)
+EVERYTHING = Visible(None)
 
 
 def init(cfg, **stack):
@@ -34,7 +35,7 @@ def value_and_grad(cfg, params, x=X, rows=None, **stack):
   @jax.jit
   def run(params, x):
     def loss(params, x):
-      y = module.apply({'params': params}, x, not_padding(SEGMENTS), PLACE, None, None, rows,
+      y = module.apply({'params': params}, x, not_padding(SEGMENTS), PLACE, rows,
                        rngs={'dropout': jax.random.key(5)})
       return (jnp.sin(y).sum(-1) * (SEGMENTS > 0)).sum(), y
     (_, y), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
@@ -122,7 +123,7 @@ def test_each_layer_draws_its_own_dropout(scan):
   params['norm'] = {'scale': np.ones(32), 'bias': np.zeros(32)}
   module = Stack(cfg, StackConfig(layers=4, groups=1, scan=scan))
   def run(params):
-    return module.apply({'params': params}, 0 * X, None, PLACE, None, None, ROWS, mutable='intermediates',
+    return module.apply({'params': params}, 0 * X, None, PLACE, ROWS, mutable='intermediates',
                         rngs={'dropout': jax.random.key(5)})
   _, seen = jax.jit(run)(params)
   last = np.asarray(seen['intermediates']['layers']['block']['hidden'][0][-1])
@@ -262,15 +263,14 @@ def test_probabilities_can_be_looked_at():
 @pytest.mark.parametrize('norm_at', ['pre', 'post'])
 def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
   cfg = tiny.block(cross=True, norm_at=norm_at, dropout=0.0)
-  memory = jax.random.normal(jax.random.key(2), (3, 5, 32))
-  memory_mask = not_padding(jnp.array([[1, 1, 1, 0, 0]] * 3))
-  module = Stack(cfg, StackConfig(layers=2))
+  memory = Memory(jax.random.normal(jax.random.key(2), (3, 5, 32)), not_padding(jnp.array([[1, 1, 1, 0, 0]] * 3)))
+  module = Stack(cfg, StackConfig(layers=2), lambda block, x, visible, memory: block(x, visible, memory))
   params = tiny.random_params(jax.eval_shape(
-      lambda: module.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE, memory, memory_mask)))
+      lambda: module.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE, memory)))
   @jax.jit
   def run(memory):
-    f = lambda m: (jnp.sin(module.apply(params, X, not_padding(SEGMENTS), PLACE, m, memory_mask))[:2] ** 2).sum()
-    return jax.grad(f)(memory)
+    f = lambda m: (jnp.sin(module.apply(params, X, not_padding(SEGMENTS), PLACE, m))[:2] ** 2).sum()
+    return jax.grad(lambda hidden: f(memory._replace(hidden=hidden)))(memory.hidden)
   grad = np.asarray(run(memory))
   assert grad[:2, :3].any(-1).all()
   assert not grad[:, 3:].any() and not grad[2].any()
@@ -280,12 +280,12 @@ def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
 def test_queries_of_their_own_read_kv(norm_at):
   """What XLNet's query stream and DeBERTa's mask decoder are made of: equal to self attention where kv is x."""
   cfg = tiny.block(norm_at=norm_at)
-  block, mask = Block(cfg), not_padding(SEGMENTS)
-  params = tiny.random_params(jax.eval_shape(lambda: block.init(jax.random.key(0), X, mask, {})))
+  block, mask = Block(cfg), Visible(not_padding(SEGMENTS))
+  params = tiny.random_params(jax.eval_shape(lambda: block.init(jax.random.key(0), X, mask)))
   @jax.jit
   def run(x, kv):
-    own, other = block.apply(params, x, mask, {}), block.apply(params, x, mask, {}, kv=kv)
-    few = lambda kv: block.apply(params, x[:, :3], mask, {}, kv=kv)
+    own, other = block.apply(params, x, mask), block.apply(params, x, mask, kv=kv)
+    few = lambda kv: block.apply(params, x[:, :3], mask, kv=kv)
     return own, other, few(kv), jax.grad(lambda kv: jnp.sin(few(kv)[1, 0]).sum())(kv)
   own, other, few, grad = jax.device_get(run(X, X))
   agree(own, other)
@@ -308,15 +308,15 @@ def test_a_parallel_block_is_a_sum_over_one_norm():
   """x + attention(norm(x)) + mlp(norm(x)) (Chowdhery et al. 2022, section 2), its norm without a bias."""
   cfg = tiny.block(norm_at='pre', norm='layer_scale', parallel=True, gated=True, kv_heads=1, bias=False)
   block = Block(cfg)
-  shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), X, None, {})['params'])
+  shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), X, EVERYTHING)['params'])
   params = tiny.random_params(shapes)
   assert {name: tiny.flat(part).keys() for name, part in params.items() if name.endswith('norm')} == {
       'parallel_norm': {'scale'}}
   def written_out(params, x):
     y = cfg.make_norm('norm').apply({'params': params['parallel_norm']}, x)
-    attention = Attention(cfg, cfg.position).apply({'params': params['attention']}, y, y, None, {})
+    attention = Attention(cfg, cfg.position).apply({'params': params['attention']}, y, y, EVERYTHING)
     return x + attention + Mlp(cfg).apply({'params': params['mlp']}, y)
-  found, want = jax.jit(lambda p, x: (block.apply({'params': p}, x, None, {}), written_out(p, x)))(params, X)
+  found, want = jax.jit(lambda p, x: (block.apply({'params': p}, x, EVERYTHING), written_out(p, x)))(params, X)
   agree(found, want)
   with pytest.raises(ValueError, match='parallel'):
     tiny.block(parallel=True)

@@ -11,6 +11,7 @@ import tiny
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.convert import attributes
 from plm_jax.convert.rules import ConvertError
+from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import Block
 from plm_jax.layers.dense import count
 from plm_jax.layers.disentangled import Disentangled
@@ -131,9 +132,10 @@ def test_masks_are_not_read_off_the_last_layers_output():
     before = first.backbone().apply(
         {'params': {**backbone, 'stack': {**backbone['stack'], 'layers': {'block': alone}}}}, batch()).hidden
     last, mask = jax.tree.map(lambda x: x[1], block), not_padding(batch()['segments'])
+    seen = Visible(mask, {'relative': backbone['stack']['relative']})
     query = before + positions[:LENGTH]
     for _ in range(2):
-      query = Block(cfg.block).apply({'params': last}, query, mask, {'relative': backbone['stack']['relative']}, before)
+      query = Block(cfg.block).apply({'params': last}, query, seen, kv=before)
     return jnp.take_along_axis(query, POSITIONS[..., None], 1), states(backbone, positions).predicted
   np.testing.assert_allclose(*by_hand(backbone), atol=5e-6)
 

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.architectures.decoder import one_layer
+from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.buckets import Buckets
 from plm_jax.layers.disentangled import log_buckets
@@ -69,7 +70,7 @@ def banded(length: int, window: int) -> np.ndarray:
   """The mask that the decoder gives a layer with this window."""
   place, ones = jnp.arange(length)[None], jnp.ones((1, length), int)
   distance = place[:, None, :, None] - place[:, None, None, :]
-  return one_layer(lambda x, mask, context, **_: mask, None, visible(ones, ones, place, place), {}, distance,
+  return one_layer(lambda x, seen, **_: seen.mask, None, Visible(visible(ones, ones, place, place)), distance,
                    cache={'window': jnp.array(window)})[0, 0]
 
 
