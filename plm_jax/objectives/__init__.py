@@ -76,6 +76,12 @@ class Objective(Checked, abc.ABC):
     """Parameters that are not trained, a teacher's, by the patterns of `optim.matching`."""
     return ()
 
+  @property
+  def parts(self) -> tuple[tuple[str, ...], ...]:
+    """Names of parameters, at the top of their tree, that have an optimizer of their own (`optim.clipping`); none: all
+    have one together."""
+    return ()
+
   def blanks(self, model: Any) -> tuple[str, ...]:
     """What stands in a text for words that the model fills in; none: it fills in nothing."""
     return ('[MASK]',) if 'mlm' in self.heads(model) else ()

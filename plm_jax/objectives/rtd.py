@@ -25,8 +25,16 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 class ReplacedTokenDetection(Objective):
   """Clark et al. 2020, section 2: the generator learns masked language modelling, its samples are what is told apart.
 
-  The backbone is the discriminator. Of released code this differs in one thing: ELECTRA's two networks there share the
-  norm of the embeddings too.
+  The backbone is the discriminator. Of released code this differs in that ELECTRA's two networks there share the norm
+  of the embeddings too, and that a token which was drawn twice (`MaskedLM.choice`) has one sample, where ELECTRA's code
+  takes the mean of two ids.
+
+  DeBERTa v3's released code (microsoft/DeBERTa, apps/tasks/rtd_task.py, get_decoupled_loss_fn) trains the generator for
+  a step, and then the discriminator on the samples of before that step, each by an optimizer of its own. No gradient
+  goes from one to the other, and an optimizer works on each parameter alone but for the clipping: so one backward pass
+  of the sum of both losses, clipped by `parts`, is these two steps, with two exceptions. The table that the
+  discriminator adds its own to is here that of before the generator's step, not behind it; and a step with a loss that
+  is not finite is left out by both.
   """
 
   limits = within(width='(0, 1]', depth='(0, 1]')
@@ -34,7 +42,7 @@ class ReplacedTokenDetection(Objective):
   mlm: MaskedLM = MaskedLM(pair=Single(), mask_share=1.0, random_share=0.0)
   """how the generator's text is corrupted, and how text becomes rows"""
   weight: float = 50.0
-  """of the discriminator's loss beside the generator's"""
+  """of the discriminator's loss beside the generator's; DeBERTa v3's paper has 50 too, its released code 10"""
   sharing: Sharing = 'embeddings'
   """embedding tables are the same in both; or the discriminator's are the generator's, whose gradient is stopped, plus
   its own (He et al. 2023, section 3.2.3); or they have nothing in common"""
@@ -42,13 +50,22 @@ class ReplacedTokenDetection(Objective):
   """the generator's width as a share of the model's"""
   depth: float = 1.0
   """the generator's layers as a share of the model's"""
+  optimizers: Literal['one', 'two'] = 'one'
+  """one for both networks (ELECTRA), or one for each, that clips its gradient by itself (DeBERTa v3)"""
   first: bool = False
   """the head adds the first token to every one, and normalises (released DeBERTa v3)"""
 
   def conflict(self, option):
     if self.mlm.pair.question:
       return f'replaced-token detection asks nothing about pairs: {option("mlm.pair")} is {self.mlm.pair}'
+    if self.optimizers == 'two' and self.sharing == 'embeddings':
+      return (f'tables that learn from both networks have one optimizer: {option("optimizers")} two is for '
+              f'{option("sharing")} disentangled or none')
     return None
+
+  @property
+  def parts(self) -> tuple[tuple[str, ...], ...]:
+    return (('generator',), ('backbone', 'heads_rtd', 'difference')) if self.optimizers == 'two' else ()
 
   @property
   def terms(self) -> Mapping[str, float]:

@@ -30,7 +30,7 @@ def make_learner(config: Experiment, vocab: Vocab) -> Learner:
     raise ConfigError(str(error)) from error
   except (AttributeError, TypeError) as error:  # of a file: the command line has recipes whose parts go together
     raise ConfigError(f'{type(objective).__name__} is not for {type(config.model).__name__}: {error}') from error
-  optimizer = make_optimizer(config.optim, config.train.steps, objective.frozen, config.train.pace)
+  optimizer = make_optimizer(config.optim, config.train.steps, objective.frozen, config.train.pace, objective.parts)
   return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate)
 
 

@@ -5,6 +5,7 @@ from flax.linen import unbox
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tiny
 
@@ -16,8 +17,8 @@ from plm_jax.models import deberta_v2, electra
 from plm_jax.objectives import noise
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection, draw, fill
-from plm_jax.training.optim import OptimConfig, make_optimizer
-from plm_jax.training.step import Learner, gradient, init_state
+from plm_jax.training.optim import OptimConfig, decayed, make_optimizer, scale_by_plain_adam
+from plm_jax.training.step import Learner, State, gradient, init_state, train_step
 
 LENGTH = tiny.LENGTH
 BERT = dataclasses.replace(tiny.config(), pooler=False)
@@ -217,3 +218,40 @@ def test_generators_are_those_of_the_papers():
 def test_questions_about_pairs_are_refused():
   with pytest.raises(ValueError, match='asks nothing about pairs'):
     ReplacedTokenDetection(mlm=MaskedLM())
+
+
+@pytest.mark.parametrize('model', [BERT, DEBERTA], ids=['bert', 'deberta'])
+def test_two_optimizers_are_a_generators_step_and_a_discriminators(model):
+  """As get_decoupled_loss_fn in the released rtd_task.py has it: the generator learns its loss, the discriminator ten
+  times its own, each clipped at 1 by itself; written out with optax for each network alone."""
+  one, params, _ = setting('disentangled', model)
+  objective = dataclasses.replace(one.objective, optimizers='two', weight=10.0)
+  config = OptimConfig(peak=1e-2, warmup=0, schedule='constant', eps=0.1)  # with which sizes matter
+  windows = tiny.windows(8, objective.window(LENGTH))
+  learner = dataclasses.replace(
+      one, objective=objective, optimizer=make_optimizer(config, 10, parts=objective.parts))
+  zero = jnp.zeros((), jnp.int32)
+  state = State(zero, params, learner.optimizer.init(params), zero, zero)
+  after = jax.device_get(jax.jit(functools.partial(train_step, learner))(state, windows)[0].params)
+
+  grads, _ = gradients('disentangled', model)
+  assert largest(grads['mlm']['difference']) == largest(grads['rtd']['generator']) == 0
+  def step(names, grads, factor):
+    own, grads = ({name: tree[name] for name in names if name in tree} for tree in (params, grads))
+    plain = optax.chain(
+        optax.clip_by_global_norm(1.0), scale_by_plain_adam(0.9, 0.999, 0.1),
+        optax.add_decayed_weights(0.01, decayed), optax.scale(-1e-2))
+    grads = jax.tree.map(lambda x: factor * x, grads)
+    assert optax.tree.norm(grads) > 1  # so that clipping matters
+    updates, _ = plain.update(grads, plain.init(own), own)
+    return optax.apply_updates(own, updates)
+  want = step(('generator',), grads['mlm'], 1.0) | step(
+      ('backbone', 'heads_rtd', 'difference'), grads['rtd'], 10.0)
+  tiny.assert_close(jax.tree.map(lambda a, b: a - b, after, dict(params)),
+                    jax.tree.map(lambda a, b: a - b, want, dict(params)), 1e-3)
+
+
+def test_two_optimizers_need_networks_that_share_nothing_that_learns():
+  with pytest.raises(ValueError, match='one optimizer'):
+    ReplacedTokenDetection(optimizers='two')
+  assert ReplacedTokenDetection().parts == ()
