@@ -94,6 +94,7 @@ class Encoder(nn.Module):
 
   cfg: EncoderConfig
   packed: bool = False
+  drop_pooled: bool = True  # dropout behind the pooler too
 
   @nn.compact
   def __call__(self, batch: Mapping[str, Any], rows=None) -> Output:
@@ -112,7 +113,8 @@ class Encoder(nn.Module):
     pooled = None
     if cfg.pooler:
       dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init, name='pooler')
-      pooled = Dropout(cfg.block.dropout, name='pooler_dropout')(jnp.tanh(dense(x[:, 0])), rows)
+      pooled = Dropout(cfg.block.dropout, name='pooler_dropout')(
+          jnp.tanh(dense(x[:, 0])), rows if self.drop_pooled else None)
     return Output(x, pooled, embedding)
 
 

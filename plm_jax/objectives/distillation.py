@@ -43,6 +43,9 @@ class Distillation(Objective):
   """factor of 1 - cosine of the last hidden states"""
   targets: Literal['all', 'predicted'] = 'all'
   """tokens that have soft targets: all of the text, or those that are predicted"""
+  positions: Literal['trained', 'fixed'] = 'trained'
+  """whether the student's table of positions learns. The released student's does not: sinusoidal_pos_embds of its
+  configuration takes away its gradient, whatever is read into it (--freeze_pos_embs is for RoBERTa and GPT-2 alone)"""
   copied: bool = True
   """begin with the teacher's embeddings, head and layers, of which as many as the student has, evenly spaced"""
 
@@ -60,7 +63,7 @@ class Distillation(Objective):
 
   @property
   def frozen(self) -> tuple[str, ...]:
-    return ('teacher',)
+    return 'teacher', *['backbone/embeddings/positions'] * (self.positions == 'fixed')
 
   def window(self, length: int) -> int:
     return self.mlm.window(length)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax.checked import within
-from plm_jax.layers.heads import MaskedTokens, PooledClasses
+from plm_jax.layers.heads import MaskedTokens, PooledClasses, WithHeads
 from plm_jax.objectives import Objective, noise
 from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
 
@@ -38,6 +38,9 @@ class MaskedLM(Objective):
   """share of predicted tokens that become [MASK]"""
   random_share: float = 0.1
   """share of predicted tokens that become a random token"""
+  pooled: Literal['dropped', 'whole'] = 'dropped'
+  """what a question about a pair is answered from: the pooler's output with the layers' dropout, or as it is
+  (google-research/bert, run_pretraining.py, get_next_sentence_output: only fine-tuning has dropout there)"""
   duplicates: int = 0
   """0: new masks in every epoch (dynamic); k: k fixed sets of masks in turn (static; BERT's dupe_factor was 10)"""
 
@@ -108,6 +111,12 @@ class MaskedLM(Objective):
     if self.pair.question:
       heads[self.pair.question] = PooledClasses(model.block, 2)
     return heads
+
+  def wire(self, model, packed: bool) -> nn.Module:
+    backbone = model.backbone(packed)
+    if self.pair.question and self.pooled == 'whole':
+      backbone = backbone.clone(drop_pooled=False)
+    return WithHeads(backbone, self.heads(model))
 
   def loss(self, outputs, batch):
     losses = {}

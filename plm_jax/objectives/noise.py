@@ -16,6 +16,20 @@ def example_keys(key, windows, duplicates: int = 0):
   return jax.vmap(fold)(windows['corpus'], windows['index'], epoch)
 
 
+def draw_tokens(keys, windows, number: int):
+  """keys [B] -> `number` tokens for each example [B, number], every token of the batch's text as likely as any other.
+
+  The batch stands for the corpus, of which facebookresearch/SpanBERT, data/masking.py, draws random tokens.
+  """
+  sizes = (windows['segments'] > 0).sum(-1)
+  ends = jnp.cumsum(sizes)
+  def draw(key):
+    place = jax.random.randint(key, (number,), 0, jnp.maximum(ends[-1], 1))
+    row = jnp.minimum(jnp.searchsorted(ends, place, side='right'), len(ends) - 1)
+    return windows['tokens'][row, place - (ends - sizes)[row]]
+  return jax.vmap(draw)(keys)
+
+
 def choose_tokens(key, candidate, number):
   """A uniform choice of `number` tokens where candidate [L] is True -> bool [L].
 

@@ -2,6 +2,7 @@
 from collections.abc import Mapping
 import dataclasses
 import math
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -37,8 +38,11 @@ class SpanBoundary(Objective):
   """share of spans that become [MASK], token by token"""
   random_share: float = 0.1
   """share of spans that become random tokens"""
+  random: Literal['vocabulary', 'text'] = 'vocabulary'
+  """where these are from: any piece of the vocabulary, or any token of the batch's text (as released)"""
   targets: int = 20
-  """tokens of a span that are predicted from its boundary, from its left end (max_pair_targets)"""
+  """tokens of a span that are predicted from its boundary, from its left end (max_pair_targets: 20, and 15 in the
+  command of the released pretraining/README.md)"""
   size: int = 200
   """width of the embedding of a token's place in its span"""
   weight: float = 1.0
@@ -78,18 +82,24 @@ class SpanBoundary(Objective):
     keys = noise.example_keys(key, windows)
     rows = Single().arrange(keys, windows, vocab)
     most = self.predictions(rows['tokens'].shape[1])
-    masked = jax.vmap(lambda k, t, w: self.mask(k, t, w, most, vocab))(keys, rows['tokens'], rows.pop('words'))
+    other = None
+    if self.random == 'text':
+      # Of the example's key, `mask` takes what `split` makes of it, which is fold_in of 0 and 1.
+      other = noise.draw_tokens(
+          jax.vmap(lambda k: jax.random.fold_in(k, 2))(keys), windows, rows['tokens'].shape[1])
+    masked = jax.vmap(lambda k, t, w, o: self.mask(k, t, w, most, vocab, o))(
+        keys, rows['tokens'], rows.pop('words'), other)
     return {**rows, **masked}
 
-  def mask(self, key, tokens, words, most, vocab):
-    """One row [L] -> its corrupted tokens [L] and what `corrupt` says of its predictions [M]."""
+  def mask(self, key, tokens, words, most, vocab, other=None):
+    """One row [L] -> its corrupted tokens [L] and what `corrupt` says of its predictions [M]; other: as `replace`."""
     span_key, replace_key = jax.random.split(key)
     # Rounded first: in float32 0.15 of 200 is above 30.
     number = jnp.ceil(jnp.round((words > 0).sum() * self.rate, 4)).astype(jnp.int32)
     # Twice as many spans as it takes on average, and more for short rows.
     chosen = noise.draw_spans(span_key, words, number, self.lengths, most + 16)
     predicted = self.predict(tokens, words, chosen, most)
-    return dict(tokens=self.replace(replace_key, tokens, chosen, vocab), **predicted)
+    return dict(tokens=self.replace(replace_key, tokens, chosen, vocab, other), **predicted)
 
   def predict(self, tokens, words, chosen, most):
     """What is predicted in a row [L] whose chosen positions are hidden, [M] each."""
@@ -102,11 +112,12 @@ class SpanBoundary(Objective):
     return dict(positions=positions, labels=tokens[positions], weights=weights, left=left, right=right,
                 offset=jnp.minimum(offset, self.targets - 1), boundary=boundary)
 
-  def replace(self, key, tokens, chosen, vocab):
-    """tokens [L] with each run of chosen positions masked, random or kept as a whole."""
+  def replace(self, key, tokens, chosen, vocab, other=None):
+    """tokens [L] with each run of chosen positions masked, random or kept as a whole; other [L]: the random ones, None:
+    any pieces of the vocabulary."""
     draw_key, id_key = jax.random.split(key)
     draw = jax.random.uniform(draw_key, tokens.shape)[noise.runs(chosen)[0]]
-    random_id = jax.random.randint(id_key, tokens.shape, 0, vocab.size)
+    random_id = jax.random.randint(id_key, tokens.shape, 0, vocab.size) if other is None else other
     new = jnp.where(draw < self.mask_share, vocab.mask,
                     jnp.where(draw < self.mask_share + self.random_share, random_id, tokens))
     return jnp.where(chosen, new, tokens)

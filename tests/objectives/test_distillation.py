@@ -134,3 +134,8 @@ def test_refusals():
     OBJECTIVE.begin(params, lambda folder: (TEACHER, dict(heads_mlm={})))
   assert Distillation(teacher='there').meet(lambda folder: (folder, 1)).model == ('there', 1)
   assert Distillation(mlm=MaskedLM(pair=Single())) == Distillation()
+
+
+def test_the_students_positions_may_stay_its_teachers():
+  objective = dataclasses.replace(OBJECTIVE, positions='fixed')
+  assert OBJECTIVE.frozen == ('teacher',) and objective.frozen == ('teacher', 'backbone/embeddings/positions')

@@ -229,3 +229,16 @@ def test_n_grams_in_successive_windows():
   assert (masked.sum(1) <= np.round(0.15 * (size + 2))).all() and 0.135 < masked.sum() / size.sum() < 0.15
   # The end of a row is reached before the share is, now and then, and mostly is not.
   assert masked[:, :80].mean() > 1.5 * np.mean([row[n - 10:n].mean() for row, n in zip(masked, size, strict=True)])
+
+
+def test_dropout_behind_the_pooler():
+  """google-research/bert, run_pretraining.py, and albert: the question reads what the pooler gives."""
+  model = tiny.config(dropout=0.5)
+  batch = corrupt(MaskedLM(), tiny.windows(4))
+  batch = {name: batch[name] for name in ('tokens', 'segments', 'types')}
+  def zeros(**changes):
+    backbone = MaskedLM(**changes).wire(model, packed=False).backbone
+    run = jax.jit(lambda: backbone.init_with_output(
+        dict(params=jax.random.key(0), dropout=jax.random.key(1)), batch, jnp.arange(4))[0].pooled)
+    return float((run() == 0).mean())
+  assert abs(zeros() - 0.5) < 0.2 and zeros(pooled='whole') == 0

@@ -145,3 +145,27 @@ def test_masks_follow_chinese_words():
         assert set(np.flatnonzero(words == word)) <= set(places)
         sizes.add(int((words == word).sum()))
     assert {1, 2} < sizes | {3}
+
+
+def test_random_tokens_may_be_those_of_the_text():
+  """SpanBERT's masking.py: np.random.choice of all tokens of the corpus, so by their frequency; here of the batch."""
+  objective = SpanBoundary(targets=4, size=6, mask_share=0.0, random_share=1.0, random='text')
+  windows = tiny.windows(512, 62, seed=3)
+  # Long rows hold the tokens 10 and 11, short ones 20; the other pieces of the vocabulary do not come at all.
+  size = (windows['segments'] > 0).sum(1)
+  long = (size > 40)[:, None]
+  windows['tokens'] = np.where(long, 10 + np.arange(62) % 2, 20) * windows['segments']
+  batch = jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(5), w, tiny.VOCAB))(windows))
+  new = np.take_along_axis(batch['tokens'], batch['positions'], 1)[batch['weights'] > 0]
+  want = np.bincount(windows['tokens'][windows['segments'] > 0], minlength=96) / size.sum()
+  assert set(np.flatnonzero(want)) == {10, 11, 20} and len(new) > 2000
+  np.testing.assert_allclose(np.bincount(new, minlength=96) / len(new), want, atol=0.04)
+
+
+def test_text_to_draw_from_is_every_row_s():
+  tokens = jnp.array([[7, 8, 0], [0, 0, 0], [9, 0, 0]])
+  windows = dict(tokens=tokens, segments=jnp.sign(tokens))
+  drawn = jax.jit(lambda k: noise.draw_tokens(k, windows, 400))(jax.random.split(jax.random.key(0), 3))
+  np.testing.assert_allclose(np.bincount(np.asarray(drawn).ravel(), minlength=10)[7:] / 1200, 1 / 3, atol=0.06)
+  none = {name: 0 * x for name, x in windows.items()}
+  assert not jax.jit(lambda k: noise.draw_tokens(k, none, 4))(jax.random.split(jax.random.key(0), 3)).any()
