@@ -7,7 +7,6 @@ import pathlib
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.tasks.test_scoring import Letters
 
 from plm_jax import convert
 from plm_jax.config import ConfigError
@@ -18,6 +17,7 @@ from plm_jax.evaluation.scoring import Scorer
 from plm_jax.inference.loading import Trained
 from plm_jax.tokenizers import train_byte_bpe
 from plm_jax.tokenizers.contract import Vocab
+from tests.evaluation.test_scoring import Letters
 
 
 def scorer(length=0, table=None):
