@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.architectures import Kind
 from plm_jax.architectures.encoder import Output
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Visible
@@ -27,6 +28,7 @@ class DebertaConfig(Checked):
 
   limits = within(vocab='[1, inf)', max_length='[1, inf)')
 
+  kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.architectures import Kind
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Past, Visible
 from plm_jax.layers.block import BlockConfig
@@ -54,6 +55,10 @@ class DecoderConfig(Checked):
     if self.absolute == 'learned' and not self.max_length:
       return f'a learned table of positions needs {option("max_length")}, its number of rows'
     return None
+
+  @property
+  def kind(self) -> Kind:
+    return 'infilling' if self.types else 'decoder'
 
   def backbone(self, packed: bool = False) -> 'Decoder':
     """The module. Rows may always hold several segments, so `packed` changes nothing."""

@@ -8,6 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plm_jax.architectures import Kind
 from plm_jax.checked import Checked, within
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout
@@ -22,6 +23,7 @@ class EncoderConfig(Checked):
 
   limits = within(vocab='[1, inf)', padding='[-1, inf)')
 
+  kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = False
 
   vocab: int = 30522

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.architectures import decoder
+from plm_jax.architectures import Kind, decoder
 from plm_jax.architectures.decoder import Cache
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Keys, Past, Visible
@@ -27,6 +27,7 @@ class EncoderDecoderConfig(Checked):
 
   limits = within(vocab='[1, inf)')
 
+  kind: ClassVar[Kind] = 'encoder-decoder'
   cls_last: ClassVar[bool] = True  # what stands for a row is its last token
   padding: ClassVar[int] = -1  # the model does not know its id
 

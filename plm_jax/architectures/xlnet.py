@@ -8,6 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plm_jax.architectures import Kind
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import BlockConfig
@@ -24,6 +25,7 @@ class XLNetConfig(Checked):
 
   limits = within(vocab='[1, inf)')
 
+  kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = True  # rows end with [CLS], where others begin with it
   padding: ClassVar[int] = -1  # the model does not know its id
 

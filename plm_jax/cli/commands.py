@@ -88,7 +88,7 @@ def fill_mask_command(
   if not prompts:
     raise ConfigError('there is no prompt: give a sentence with a [MASK] where a word is to be guessed')
   trained = loading.load(run)
-  if 'lm' in trained.heads and not getattr(trained.model, 'types', 0):
+  if 'lm' in trained.heads and trained.model.kind != 'infilling':
     does = 'goes on with texts' if generate.continues(trained) else 'answers texts'
     raise ConfigError(f'{run} is a {trained.family}: it has no [MASK] and {does}, '
                       f'`python -m plm_jax generate {shlex.quote(run)} TEXT`')

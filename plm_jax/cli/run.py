@@ -188,7 +188,7 @@ def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: Mes
 def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:
   """What the model makes of the run's prompts, and of held-out text."""
   objective = config.objective
-  writes_blanks = 'lm' in trained.heads and getattr(trained.model, 'types', 0)
+  writes_blanks = 'lm' in trained.heads and trained.model.kind == 'infilling'
   filled = fill_mask if 'mlm' in trained.heads else blanks if writes_blanks else None
   prompts = config.prompts or (embedded.PROMPTS if 'embedded' in config.data.path and filled else ())
   cards = filled.examples(trained, prompts, folders[0], config.seed) if filled else []

@@ -21,9 +21,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 from tqdm import tqdm
 
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.inference import prompts
+from plm_jax.inference.batches import by_length, doubled
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
 from plm_jax.objectives.clm import boundaries
@@ -102,19 +102,15 @@ class Scorer:
     rows: dict[tuple[bytes, int], list[int]] = {}
     for number, (ids, first) in enumerate(spans):
       rows.setdefault((np.array(ids[:-1], np.int32).tobytes(), first), []).append(number)
-    buckets: dict[int, list[list[int]]] = {}
-    for some in rows.values():
-      buckets.setdefault(bucket(len(spans[some[0]].ids) - 1, self.length), []).append(some)
-    for size, larger in itertools.pairwise(sorted(buckets)):
-      # Less than a call has room for: padding costs less than another compilation.
-      if len(buckets[size]) * size < self.tokens * self.devices:
-        buckets[larger] += buckets.pop(size)
+    shared = [*rows.values()]
+    buckets = by_length([len(spans[some[0]].ids) - 1 for some in shared], self.length, self.tokens * self.devices)
     answers: list[Any] = [None] * len(spans)
     with tqdm(total=len(rows), unit=' rows', disable=None, leave=False) as progress:
-      for length, groups in sorted(buckets.items()):
+      for length, numbers in sorted(buckets.items()):
+        groups = [shared[number] for number in numbers]
         for some, logprobs, hits in self.calls(spans, groups, length, np.array(barred, np.int32)):
-          for row, numbers in enumerate(some):
-            for column, number in enumerate(numbers):
+          for row, alike in enumerate(some):
+            for column, number in enumerate(alike):
               size = len(spans[number].ids) - spans[number].first
               answers[number] = (float(np.asarray(logprobs[row, :size, column], np.float64).sum()),
                                  bool(hits[row, :size, column].all()))
@@ -206,9 +202,9 @@ def of(trained: Trained, start: bool = True, mesh: Mesh | None = None) -> Scorer
   if 'lm' not in trained.heads or not trained.tokenizer:
     lacking = 'tokenizer' if 'lm' in trained.heads else 'language model head'
     raise CheckpointError(f'the model has no {lacking}: texts cannot be scored without it')
-  if isinstance(trained.model, EncoderDecoderConfig):
+  if trained.model.kind == 'encoder-decoder':
     raise CheckpointError('an encoder-decoder reads a text and writes another: it does not continue texts')
-  if trained.model.types:
+  if trained.model.kind == 'infilling':
     raise CheckpointError('a GLM fills blanks and does not continue texts: plm_jax.inference.blanks scores what it '
                           'is given')
   model = WithHeads(trained.model.backbone(), {'lm': trained.heads['lm']})
@@ -236,15 +232,3 @@ def strided(ids: Sequence[int], first: int, length: int, stride: int) -> list[Sp
     if end == len(ids):
       break
   return spans
-
-
-def bucket(length: int, longest: int) -> int:
-  """Returns the smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`; `longest` at most, where there is one."""
-  power = max(16, doubled(length))
-  size = power * 3 // 4 if power > 16 and length <= power * 3 // 4 else power
-  return min(size, longest) if longest else size
-
-
-def doubled(number: int) -> int:
-  """Returns the smallest power of two that is no less than `number`."""
-  return 1 << (number - 1).bit_length()

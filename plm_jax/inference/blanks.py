@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.architectures.decoder import empty_cache, extend
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.inference import engine
 from plm_jax.inference.decoder import DecoderSteps
@@ -208,8 +207,8 @@ def fitting(trained: Trained, length: int, blank: int) -> int:
 
 
 def checked(trained: Trained) -> Tokenizer:
-  if 'lm' not in trained.heads or not getattr(trained.model, 'types', 0):
-    does = 'answers' if isinstance(trained.model, EncoderDecoderConfig) else 'continues'
+  if 'lm' not in trained.heads or trained.model.kind != 'infilling':
+    does = 'answers' if trained.model.kind == 'encoder-decoder' else 'continues'
     raise CheckpointError('the model is no GLM: ' + (
         f'it {does} texts, by `python -m plm_jax generate`, and fills no blanks' if 'lm' in trained.heads else
         'it has no language-modelling head'))

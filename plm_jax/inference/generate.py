@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.data.windows import Windows
 from plm_jax.inference import blanks, engine, search
@@ -93,7 +92,7 @@ def examples(trained: Trained, prompts: Sequence[str], folder: epath.Path, seed:
 
   None for a model that fills blanks (GLM). An encoder-decoder answers the prompts alone.
   """
-  if getattr(trained.model, 'types', 0):
+  if trained.model.kind == 'infilling':
     return []
   room = trained.model.max_length or 256
   beginning, new = min(24, room // 4), min(96, room // 2)
@@ -133,7 +132,7 @@ def with_blanks(tokenizer: Any, ids: Sequence[int]) -> str:
 
 def continues(trained: Trained) -> bool:
   """Whether what is written goes on from the prompt; else it answers it."""
-  return not isinstance(trained.model, EncoderDecoderConfig)
+  return trained.model.kind != 'encoder-decoder'
 
 
 def continuations(
@@ -179,7 +178,7 @@ def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfi
   if max(config.forced_first, config.forced_last) >= model.vocab:
     raise ConfigError(f'forced_first and forced_last are ids below {model.vocab:,}, got {config.forced_first} and '
                       f'{config.forced_last}')
-  if getattr(model, 'types', 0):  # a GLM goes on in a blank at the end
+  if model.kind == 'infilling':  # a GLM goes on in a blank at the end
     texts = [blanks.continuation(trained, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
              for prompt in prompts]
     return *blanks.prepare(trained, texts, config), [text.ids for text in texts]

@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import numpy as np
 
-from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import ExtractClasses, SummaryClasses
@@ -107,17 +105,16 @@ class BothSides:
     return SummaryClasses(model.block, classes)
 
 
+FORMS = {'decoder': Decoded(), 'encoder-decoder': BothSides()}  # by the kind of the architecture
 SPECIALS = ('bos', 'sep', 'cls')  # what start, delimiter and extract are, where a tokenizer has them
 
 
 def form_of(model: Any) -> Decoded | BothSides:
   """Returns the form for a model with this configuration. Raises ConfigError for one that takes labelled text in
   neither."""
-  if isinstance(model, EncoderDecoderConfig):
-    return BothSides()
-  if isinstance(model, DecoderConfig) and not model.types:
-    return Decoded()
-  kind = 'a GLM, which is asked by a blank (plm_jax.evaluation.cloze)' if isinstance(model, DecoderConfig) else (
+  if model.kind in FORMS:
+    return FORMS[model.kind]
+  kind = 'a GLM, which is asked by a blank (plm_jax.evaluation.cloze)' if model.kind == 'infilling' else (
       f'an encoder ({type(model).__name__})')
   raise ConfigError(f"rows of labelled text are made as GPT has them, for a decoder, or as BART has them, for an "
                     f'encoder-decoder; the model is {kind}')

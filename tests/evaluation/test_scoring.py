@@ -10,6 +10,7 @@ from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.scoring import Score, Span
+from plm_jax.inference.batches import bucket
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
@@ -156,8 +157,8 @@ def test_strided(ids, first, length, stride, want):
 
 
 def test_bucket():
-  assert [scoring.bucket(n, 0) for n in (1, 16, 17, 24, 25, 32, 33, 49, 100)] == [16, 16, 24, 24, 32, 32, 48, 64, 128]
-  assert scoring.bucket(97, 100) == 100
+  assert [bucket(n, 0) for n in (1, 16, 17, 24, 25, 32, 33, 49, 100)] == [16, 16, 24, 24, 32, 32, 48, 64, 128]
+  assert bucket(97, 100) == 100
 
 
 def test_nothing_to_score(scorer):
