@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import checksums, cuts, records
+from plm_jax.data import checksums, cuts, cutting, records
 from plm_jax.data.records import Meta, RecordsError, Shard, Split
 from plm_jax.errors import Expected
 from plm_jax.inference import loading
@@ -131,7 +131,7 @@ def wrong_sums(folder: epath.Path, entry: Shard, contents: dict[str, bytes], arr
 
 def cut_stems(folder: epath.Path, meta: Meta) -> list[str]:
   """Paths, without their endings, of what is stored of the windows of these records."""
-  home = folder / 'windows' / cuts.key(meta.digest)
+  home = folder / 'windows' / cutting.key(meta.digest)
   with storage.explained(home, 'listed', RecordsError):
     paths = list(home.iterdir()) if home.is_dir() else []
   return sorted({os.fspath(path)[:-5] for path in paths if path.suffix in ('.json', '.cuts')})
@@ -145,7 +145,7 @@ class Stored:
     try:
       split, _, rule = stem.rpartition('/')[2].partition('-')
       self.split: Split = next(known for known in SPLITS if known == split)
-      self.rule = cuts.Rule.parse(rule)
+      self.rule = cutting.Rule.parse(rule)
     except (ValueError, StopIteration) as error:
       raise RecordsError(f'{stem}.* is not of records') from error
     entries = meta.shards(self.split)
@@ -153,7 +153,7 @@ class Stored:
       self.windows = [self.rule.packed(entry) for entry in entries]
     else:
       self.windows = cuts.read_counts(epath.Path(f'{stem}.json'), entries)[0]
-    self.offsets = cuts.offsets(self.windows)
+    self.offsets = cutting.offsets(self.windows)
     self.crcs = None
     path = epath.Path(f'{stem}.cuts')
     with storage.explained(path, 'read', RecordsError):

@@ -20,6 +20,7 @@ import numpy as np
 
 from plm_jax import storage
 from plm_jax.data import checksums, records
+from plm_jax.data.cutting import ranges
 from plm_jax.data.records import HEADER, Meta, RecordsError, Shard, Split, blocks, damaged, file_size, truncated
 
 OPEN = 20  # shards that are open at once, of two descriptors each
@@ -237,13 +238,6 @@ def has_size(path: str, size: int) -> bool:
     return os.stat(path).st_size == size
   except OSError:
     return False
-
-
-def ranges(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Joins the ranges start[i] .. stop[i] one after another -> (which range [sum], its members [sum])."""
-  count = stop - start
-  which = np.repeat(np.arange(len(count)), count)
-  return which, np.arange(len(which)) + (start - np.cumsum(count) + count)[which]
 
 
 CRC = np.dtype('<u4')

@@ -58,10 +58,11 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import cuts, records
-from plm_jax.data.cuts import ASSEMBLIES, Assembly, Cuts, Rule, offsets
+from plm_jax.data import cutting, records
+from plm_jax.data.cuts import Cuts
+from plm_jax.data.cutting import ASSEMBLIES, Assembly, Rule, offsets, ranges
 from plm_jax.data.records import RecordsError, Split
-from plm_jax.data.shards import REQUESTS, File, Shards, ranges
+from plm_jax.data.shards import REQUESTS, File, Shards
 from plm_jax.errors import option
 
 Batch = dict[str, np.ndarray]
@@ -97,7 +98,7 @@ class Windows:
       raise RecordsError(
           f'the records in {folder} have no text in their {split!r} split: there is nothing to read. Were they one '
           f'document? Put blank lines between documents, or give {option("documents=lines")}, and prepare them again')
-    cache = storage.cache_folder() / 'windows' / cuts.key(self.meta.digest, str(self.folder))
+    cache = storage.cache_folder() / 'windows' / cutting.key(self.meta.digest, str(self.folder))
     self._shards = Shards(self.folder, self.meta, split, cache)
     self._shards.check()
     self._document_offsets = offsets([shard.documents for shard in self._shards.entries])

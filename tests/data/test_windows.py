@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plm_jax import storage
-from plm_jax.data import cuts, records, shards
+from plm_jax.data import cuts, cutting, records, shards
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 
@@ -181,7 +181,7 @@ def test_windows_are_counted_once_and_the_numbers_kept_with_the_records(tmp_path
   first = read(folder, 'document')
   assert sorted(path.name for path in (folder / 'windows').rglob('*.*')) == [
       'train-document-5.cuts', 'train-document-5.json']
-  monkeypatch.setattr(cuts, 'chain', lambda *_: pytest.fail('computed again'))
+  monkeypatch.setattr(cutting, 'chain', lambda *_: pytest.fail('computed again'))
   assert read(folder, 'document') == first
 
 
@@ -335,14 +335,14 @@ def test_records_of_running_text_are_no_examples(tmp_path):
 
 def test_of_many_who_want_to_know_one_counts(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(cuts, 'SHARED', 0)
-  folder, chain, counted = write(tmp_path / 'r', EXAMPLE, EXAMPLE), cuts.chain, []
+  folder, chain, counted = write(tmp_path / 'r', EXAMPLE, EXAMPLE), cutting.chain, []
 
   def slow(*args):
     counted.append(args)
     time.sleep(0.3)
     return chain(*args)
 
-  monkeypatch.setattr(cuts, 'chain', slow)
+  monkeypatch.setattr(cutting, 'chain', slow)
   with ThreadPoolExecutor(2) as pool:
     first, second = pool.map(lambda _: len(Windows(folder, 'train', 5, 'document')), range(2))
   assert first == second == 6 and len(counted) == 2
