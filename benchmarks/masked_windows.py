@@ -64,7 +64,7 @@ def ours(text: str, question: str, part: str) -> None:
   """question: mlm, nsp; part: pipeline, corruption, or '' for one after the other."""
   import jax
 
-  from plm_jax.data.cuts import Rule
+  from plm_jax.data.cutting import Rule
   from plm_jax.data.pipeline import open_pipeline
   from plm_jax.objectives.mlm import MaskedLM
   from plm_jax.objectives.pairs import NextSentence, Single

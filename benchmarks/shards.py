@@ -1,8 +1,10 @@
-"""How long records of many shards take to open in three phases, and which memory and files they hold open.
+"""How long records of many shards take a run to open in three phases, and which memory and files they hold open.
 
     python -m benchmarks.shards --shards=10000 --tokens=4194304 --sentences=1000
 
 The files of tokens are holes, one pattern of zeros; what is asked of them, sizes, checksums and bytes, is asked of any.
+Numbers of windows are as `prepare` leaves them with the records, which it has counted for the phases, or (not counted)
+have to be found by the run, as in records of before or for other phases.
 """
 import argparse
 import contextlib
@@ -10,10 +12,12 @@ import dataclasses
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +25,8 @@ from benchmarks.side_by_side import machine
 
 PHASES = 128, 512, 1024
 VOCAB = 50_000
+OPENINGS = (('packed', 'first'), ('packed', 'second'), ('document', 'prepared'), ('document', 'first'),
+            ('document', 'second'), ('document', 'not counted'))
 
 
 def main() -> None:
@@ -39,17 +45,18 @@ def main() -> None:
         '|---|---|---|---|---|---|---|')
   for shards in (args.shards // 100, args.shards):
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
-      folder, environment = scratch, {**os.environ, 'PLM_JAX_CACHE': f'{scratch}/cache'}
+      folder, environment, bucket = scratch, {**os.environ, 'PLM_JAX_CACHE': f'{scratch}/cache'}, None
       if args.bucket:
         bucket = stack.enter_context(on_loopback(pathlib.Path(scratch)))
         folder, environment = 'gs://bucket/records', environment | bucket.environment
         fill(bucket, pathlib.Path(scratch), shards, args.tokens, args.sentences)
       else:
         make(pathlib.Path(scratch), shards, args.tokens, args.sentences)
-      for assembly in ('packed', 'document'):
-        for which in ('first', 'second'):
-          command = [sys.executable, '-m', 'benchmarks.shards', f'--open={folder},{assembly},{which}']
-          subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL)
+      for assembly, which in OPENINGS:
+        if which == 'not counted':
+          forget(pathlib.Path(scratch), bucket)
+        command = [sys.executable, '-m', 'benchmarks.shards', f'--open={folder},{assembly},{which}']
+        subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL)
 
 
 def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
@@ -95,16 +102,41 @@ def fill(bucket, scratch: pathlib.Path, number: int, tokens: int, sentences: int
       bucket.put(f'records/{entry.name}{kind}.npy', content)
 
 
-def measure(folder: str, assembly: str, which: str) -> None:
+def forget(scratch: pathlib.Path, bucket) -> None:
+  """Takes away what is known of windows."""
+  for folder in (scratch / 'windows', scratch / 'cache'):
+    shutil.rmtree(folder, ignore_errors=True)
+  for name in bucket.names('records/windows') if bucket else []:
+    del bucket.objects[name]
+
+
+def store_counts(folder: str, rules) -> None:
+  """As `prepare` does, of shards that are alike."""
   from plm_jax import storage
+  from plm_jax.data import counts, records, shards
+  meta = records.read_meta(folder)
+  some = shards.Shards(storage.path_of(folder), meta, 'train')
+  for rule in rules:
+    counts.store(some, rule, counts.total([rule.count(some.sentences(0), meta.train[0])] * len(meta.train)))
+
+
+def measure(folder: str, assembly: Any, which: str) -> None:
+  from plm_jax import storage
+  from plm_jax.data import counts, records
+  from plm_jax.data.cutting import Rule
   from plm_jax.data.pipeline import Pipeline
   from plm_jax.data.windows import Windows
+  rules = [Rule(assembly, length) for length in PHASES]
+  if which == 'prepared':
+    store_counts(folder, rules)
+    return
   resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
   if storage.remote(folder):  # the clients, which cost seconds however many shards there are
     storage.read_text(f'{folder}/records.json')
     storage.read_range(f'{folder}/records.json', 0, 1)
   before = files(), memory()
   began = time.perf_counter()
+  counts.complete(storage.path_of(folder), records.read_meta(folder), rules)
   phases = [Windows(folder, 'train', length, assembly) for length in PHASES]
   opened = time.perf_counter() - began
   began = time.perf_counter()

@@ -13,8 +13,8 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.checked import Checked, within
+from plm_jax.data.cutting import Assembly, Rule
 from plm_jax.data.prepare import TextConfig
-from plm_jax.data.windows import Assembly
 from plm_jax.errors import ConfigError
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
@@ -180,6 +180,15 @@ class Experiment(Checked):
     if self.output:
       return os.fspath(storage.path_of(self.output))
     return f'runs/{self.name}' + (f'-{self.scale}' if self.scale != 'paper' else '')
+
+  def rule(self, phase: Phase) -> Rule:
+    """Says how a phase cuts text into windows."""
+    return Rule(self.data.assembly, self.objective.window(phase.length), self.objective.room)
+
+  @property
+  def rules(self) -> tuple[Rule, ...]:
+    """Those of all phases, each once."""
+    return tuple(dict.fromkeys(map(self.rule, self.train.phases)))
 
 
 def check(config: Experiment) -> None:

@@ -14,7 +14,7 @@ from plm_jax import checked, convert, errors, storage
 from plm_jax.cli import options, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
-from plm_jax.config import ConfigError
+from plm_jax.config import ConfigError, Experiment
 from plm_jax.data.prepare import PrepareConfig, TextConfig, prepare
 from plm_jax.data.windows import Assembly, Windows
 from plm_jax.evaluation import few_shot, perplexity, scoring, text_to_text
@@ -38,9 +38,10 @@ def prepare_command(
     vocab: pieces of the tokenizer to train
     settings: how
   """
-  del recipe  # its settings stand in front of the other options: see `settings_of`
   reachable.check_reachable({out: 'write'})
-  prepare(PrepareConfig(**vars(settings), source=source, vocab=vocab), out)
+  # Its settings stand in front of the other options: see `settings_of`. Without one, what is not said is BERT's.
+  config = options.find_recipe(recipe).recipe('paper') if recipe else Experiment('bert_base')
+  prepare(PrepareConfig(**vars(settings), source=source, vocab=vocab), out, config.rules)
   print(f'records in {out}: train on them with --data.path={out}')
 
 

@@ -2,21 +2,19 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 import os
-from typing import get_args
 
 from etils import epath
 import numpy as np
 from tqdm import tqdm
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import checksums, cuts, cutting, records
-from plm_jax.data.records import Meta, RecordsError, Shard, Split
+from plm_jax.data import checksums, counts, cuts, cutting, records
+from plm_jax.data.records import SPLITS, Meta, RecordsError, Shard, Split
 from plm_jax.errors import Expected
 from plm_jax.inference import loading
 from plm_jax.training import checkpoint
 
 THREADS = 8
-SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def verify(folder: epath.PathLike) -> bool:
@@ -152,7 +150,7 @@ class Stored:
     if self.rule.assembly == 'packed':
       self.windows = [self.rule.packed(entry) for entry in entries]
     else:
-      self.windows = cuts.read_counts(epath.Path(f'{stem}.json'), entries)[0]
+      self.windows = counts.read(epath.Path(f'{stem}.json'), entries).windows
     self.offsets = cutting.offsets(self.windows)
     self.crcs = None
     path = epath.Path(f'{stem}.cuts')

@@ -1,5 +1,4 @@
 """How text is cut into windows: pure functions of the sentences of a shard."""
-from collections.abc import Callable
 import dataclasses
 import hashlib
 from typing import Literal, get_args
@@ -37,18 +36,18 @@ class Rule:
       raise ValueError(text)
     return cls(assembly, int(length), (int(room[0]), int(room[1])) if room else None)
 
-  def count(self, sentences: Callable[[], np.ndarray], shard: Shard) -> tuple[int, int]:
-    """(windows of a shard, examples in it that are too long for one)."""
+  def count(self, sentences: np.ndarray, shard: Shard) -> tuple[int, int]:
+    """sentences [S] of `records.SENTENCE` -> (windows of a shard, examples in it that are too long for one)."""
     if not shard.tokens:
       return 0, 0
     if self.assembly == 'packed':
       return self.packed(shard), 0
     if self.room:
       targets, specials = self.room
-      some = sides(sentences(), shard)
+      some = sides(sentences, shard)
       clipped = (some > (targets - specials, self.length - targets - specials)).any(1).sum()
       return len(cut_examples(some, self.length, *self.room)), int(clipped)
-    _, pieces, heads = chain(sentences(), shard.tokens, self.length, self.assembly)
+    _, pieces, heads = chain(sentences, shard.tokens, self.length, self.assembly)
     return int(pieces[heads].sum()), 0
 
   def packed(self, shard: Shard) -> int:

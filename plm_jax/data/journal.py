@@ -1,4 +1,5 @@
 """How far a preparation has come, kept beside its shards: what is not in the journal does not count."""
+from collections.abc import Sequence
 import dataclasses
 import hashlib
 import json
@@ -10,6 +11,7 @@ import numpy as np
 
 from plm_jax import storage, tokenizers
 from plm_jax.data import records
+from plm_jax.data.cutting import Rule
 
 NAME = 'journal.json'
 FORMAT = 2  # raise it when documents are found or shared out by another rule: the work then begins again
@@ -28,6 +30,26 @@ class Journal:
   highest: int = -1  # document hash that is trained on whatever its value
   train: list[records.Shard] = dataclasses.field(default_factory=list)
   heldout: list[records.Shard] = dataclasses.field(default_factory=list)
+  # By split and rule, such as 'train-document-128': `Rule.count` of the shards from the first on, of all of them unless
+  # an earlier run was told of other rules.
+  windows: dict[str, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
+
+  def shards(self, split: records.Split) -> list[records.Shard]:
+    return self.train if split == 'train' else self.heldout
+
+  def add(self, split: records.Split, shard: records.Shard, sentences: np.ndarray, rules: Sequence[Rule]) -> None:
+    """Notes a shard that is written, and how many windows it has under the rules."""
+    done = self.shards(split)
+    for rule in rules:
+      counted = self.windows.setdefault(f'{split}-{rule}', [])
+      if len(counted) == len(done):
+        counted.append(rule.count(sentences, shard))
+    done.append(shard)
+
+  def counts(self, split: records.Split, rule: Rule) -> list[tuple[int, int]] | None:
+    """Returns `Rule.count` of every shard, if all have been counted."""
+    counted = self.windows.get(f'{split}-{rule}', [])
+    return counted if len(counted) == len(self.shards(split)) else None
 
 
 class Pending:
@@ -44,17 +66,18 @@ class Pending:
     self._tokens.append(tokens)
     self._lengths.append(lengths)
 
-  def write(self, folder: epath.Path, name: str) -> records.Shard:
-    """Writes the documents as a shard, at least one. Raises RecordsError."""
+  def write(self, folder: epath.Path, name: str) -> tuple[records.Shard, np.ndarray]:
+    """Writes the documents as a shard, at least one -> the shard, its sentences. Raises RecordsError."""
     lengths = np.concatenate(self._lengths)
     starts = np.empty(len(lengths), records.SENTENCE)
     starts['start'] = np.cumsum(lengths) - lengths
     starts['document'] = np.repeat(np.arange(len(self._lengths)), [len(sizes) for sizes in self._lengths])
-    return records.write_shard(folder, name, np.concatenate(self._tokens), starts)
+    return records.write_shard(folder, name, np.concatenate(self._tokens), starts), starts
 
 
 def commit(
-    folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal, shards: dict[str, Pending]) -> None:
+    folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal, shards: dict[records.Split, Pending],
+    rules: Sequence[Rule]) -> None:
   """Writes what is pending of both splits, then the journal: before it, the shards do not count."""
   if not any(pending.tokens for pending in shards.values()):
     return
@@ -62,8 +85,7 @@ def commit(
     tokenizer.save(folder / 'tokenizer')  # not earlier: a source without text leaves nothing behind
   for split, pending in shards.items():
     if pending.tokens:
-      done = getattr(journal, split)
-      done.append(pending.write(folder, f'{split}-{len(done):05d}'))
+      journal.add(split, *pending.write(folder, f'{split}-{len(journal.shards(split)):05d}'), rules)
       shards[split] = Pending()
   write(folder, journal)
 
@@ -90,7 +112,7 @@ def read(folder: epath.Path) -> Journal | str | None:
     return f'{path} is of an earlier version'
   if check != digest(fields) or fields.pop('format') != FORMAT:
     return f'{path} is damaged or of another version'
-  for split in ('train', 'heldout'):
+  for split in records.SPLITS:
     fields[split] = [records.Shard(**shard) for shard in fields[split]]
   return Journal(**fields)
 

@@ -40,7 +40,7 @@ import weakref
 from etils import epath
 import numpy as np
 
-from plm_jax.data.cuts import Rule
+from plm_jax.data.cutting import Rule
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Batch, Windows
 

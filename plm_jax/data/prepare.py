@@ -5,7 +5,7 @@ the first process takes the results in order and writes shards. Every decision d
 number of workers and where a run was killed leave no trace in the files. A journal is kept beside the shards: the same
 command continues where the last whole shard ended. Memory holds a shard and a few units, however long the text.
 """
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import hashlib
@@ -22,11 +22,13 @@ import tqdm
 
 from plm_jax import storage, tokenizers
 from plm_jax.checked import Checked, within
-from plm_jax.data import encode, formats, lines, records, segment, sources
+from plm_jax.data import counts, encode, formats, lines, records, segment, sources
 from plm_jax.data import journal as journal_lib
+from plm_jax.data.cutting import Rule
 from plm_jax.data.files import EXPECTED
 from plm_jax.data.journal import Journal
 from plm_jax.data.lines import SourceError
+from plm_jax.data.shards import Shards
 from plm_jax.errors import option
 from plm_jax.storage import lock
 
@@ -109,8 +111,11 @@ class PrepareConfig(TextConfig):
   """Pieces of the tokenizer to train."""
 
 
-def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
+def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule] = ()) -> records.Meta:
   """Writes the records of `config.source` to `folder`, or continues, or finds them finished.
+
+  rules: how runs will cut the text: its windows are counted by the way, and no run has to. What the records are does
+  not depend on them; a rule that is for text of another kind is left out.
 
   Of several that are asked for the same folder at once, one works and the others wait for it. Raises SourceError for
   text that is missing, empty or (unless skipped) damaged, TokenizerError for a tokenizer that cannot be had,
@@ -121,8 +126,16 @@ def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
   segment.cached(config.segmenter)  # here, not in a worker: it may not be installed
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   source = fingerprint(config, tokenizer)
-  if meta := finished(config, folder, tokenizer, source):
-    return meta
+  counted = ('examples',) if config.source.startswith(sources.TASK) else ('document', 'sentences')
+  rules = [rule for rule in rules if rule.assembly in counted]
+  meta = finished(config, folder, tokenizer, source) or make(config, folder, tokenizer, source, rules)
+  counts.complete(folder, meta, rules)
+  return meta
+
+
+def make(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str,
+         rules: Sequence[Rule]) -> records.Meta:
+  """Prepares where nothing is finished yet. source: fingerprint."""
   tally = lines.Tally()
   if next(sources.documents(config.source, config.reading, tally), None) is None:
     raise SourceError(f'{config.source} holds no documents: nothing to prepare.')
@@ -138,7 +151,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike) -> records.Meta:
     if meta := finished(config, folder, tokenizer, source):
       return meta
     try:
-      return write(config, folder, *begin(config, folder, tokenizer, source), held)
+      return write(config, folder, *begin(config, folder, tokenizer, source), held, rules)
     finally:
       journal_lib.clear_drafts(folder)
       held.release()
@@ -218,12 +231,12 @@ def begin(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Token
 
 
 def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal,
-          held: lock.Lock) -> records.Meta:
+          held: lock.Lock, rules: Sequence[Rule]) -> records.Meta:
   """Reads on from the journal to the end of the source."""
   tally, began = lines.Tally(), time.monotonic()
   read = itertools.islice(sources.documents(config.source, config.reading, tally), journal.documents, None)
   total = sources.size(config.source)
-  shards = {'train': journal_lib.Pending(), 'heldout': journal_lib.Pending()}
+  shards: dict[records.Split, journal_lib.Pending] = {split: journal_lib.Pending() for split in records.SPLITS}
   count = unknown = 0
   workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
   pairs = config.source.startswith(sources.TASK)  # a document is a target and its inputs, each whole
@@ -242,19 +255,22 @@ def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Token
           shards[choose_split(text_hash, config.heldout, journal)].add(sentence_lengths, tokens)
         if max(pending.tokens for pending in shards.values()) >= config.shard_tokens:
           held.check()
-          journal_lib.commit(folder, tokenizer, journal, shards)
+          journal_lib.commit(folder, tokenizer, journal, shards, rules)
       count += len(unit.tokens)
       unknown += int(np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk))
       progress.set_postfix_str(f'{count / (time.monotonic() - began):,.0f} tokens/s', refresh=False)
       progress.update(tally.bytes - progress.n)
   held.check()
-  journal_lib.commit(folder, tokenizer, journal, shards)
+  journal_lib.commit(folder, tokenizer, journal, shards, rules)
   if not journal.train:
     raise SourceError(f'{config.source} holds no text: none of its {journal.documents} documents has a token.')
   meta = records.Meta(
       tokenizer.vocab.size, tokenizer.hash, tuple(journal.train), tuple(journal.heldout), journal.source,
       tally.skipped + journal.empty)
-  records.write_meta(folder, meta)
+  meta = records.write_meta(folder, meta)
+  for split, rule in itertools.product(records.SPLITS, rules):
+    if found := journal.counts(split, rule):
+      counts.store(Shards(folder, meta, split), rule, counts.total(found))
   (folder / journal_lib.NAME).unlink(missing_ok=True)
   report(config, meta, tally, count, unknown, time.monotonic() - began, workers)
   return meta

@@ -8,7 +8,8 @@ A folder of records holds
     train-00000.sentences.npy ...  [S] sentences of the same shard, dtype `SENTENCE`
     train-00000.crc.npy ...        checksums of both, a block of `checksums.BLOCK` bytes each, uint32
     heldout-00000.npy ...          the documents that training never sees, in the same form
-    windows/                       where windows begin: made, and made again, by who reads (`cuts`)
+    windows/                       how many windows there are (`counts`), and where they begin: made, and made again,
+                                   by who reads (`cuts`)
 
 Shards are plain `.npy` files: `np.load('train-00000.npy')['token']` reads one without this project. A document never
 spans two shards, and a sentence lies in one document.
@@ -26,7 +27,7 @@ import mmap
 import os
 import pathlib
 import re
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from etils import epath
 import numpy as np
@@ -36,6 +37,7 @@ from plm_jax.data import checksums
 from plm_jax.errors import Expected, outside
 
 Split = Literal['train', 'heldout']
+SPLITS: tuple[Split, ...] = get_args(Split)
 WORD = 1  # bit of `flags`: the token starts a word
 SENTENCE = np.dtype([('start', '<u4'), ('document', '<u4')])  # first token in the shard, document number in the shard
 FORMAT = 2
@@ -83,12 +85,18 @@ class Meta:
     return sum(shard.tokens for shard in self.shards(split))
 
 
-def write_meta(folder: epath.PathLike, meta: Meta) -> None:
-  """Writes records.json last of all, and whole: the folder counts as finished from here on."""
+def write_meta(folder: epath.PathLike, meta: Meta) -> Meta:
+  """Writes records.json last of all, and whole -> the same, with its digest: the folder is finished from here on."""
   folder = storage.path_of(folder)
   fields = dataclasses.asdict(meta) | {'format': FORMAT, 'tokenizer_crcs': tokenizer_crcs(folder)}
   del fields['digest']
-  storage.write(folder / 'records.json', checksums.seal(fields), RecordsError)
+  text = checksums.seal(fields)
+  storage.write(folder / 'records.json', text, RecordsError)
+  return dataclasses.replace(meta, digest=digest_of(text))
+
+
+def digest_of(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def tokenizer_crcs(folder: epath.Path) -> dict[str, int]:
@@ -118,7 +126,7 @@ def read_meta(folder: epath.PathLike) -> Meta:
     checksums.unseal(text, path, RecordsError)
   try:
     crcs = checked(fields.pop('tokenizer_crcs', {}), dict, 'tokenizer_crcs')
-    meta = meta_of(fields, hashlib.sha256(text.encode()).hexdigest())
+    meta = meta_of(fields, digest_of(text))
   except (KeyError, TypeError, ValueError) as error:
     raise RecordsError(f'{path} is damaged: {error}. Prepare the records again.') from error
   for name, crc in crcs.items():
@@ -136,7 +144,7 @@ def meta_of(fields: dict[str, Any], digest: str) -> Meta:
   if not 0 < fields['vocab'] <= 1 << 31:
     raise ValueError(f'a vocabulary of {fields["vocab"]}')
   checked(fields.get('skipped', 0), int, 'skipped')
-  for split in ('train', 'heldout'):
+  for split in SPLITS:
     fields[split] = tuple(map(shard_of, checked(fields.get(split), list, split)))
   return Meta(**fields, digest=digest)
 

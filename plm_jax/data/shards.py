@@ -13,14 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 import functools
 import itertools
 import os
-import pathlib
 
 from etils import epath
 import numpy as np
 
 from plm_jax import storage
 from plm_jax.data import checksums, records
-from plm_jax.data.cutting import ranges
+from plm_jax.data.cutting import key, ranges
 from plm_jax.data.records import HEADER, Meta, RecordsError, Shard, Split, blocks, damaged, file_size, truncated
 
 OPEN = 20  # shards that are open at once, of two descriptors each
@@ -31,15 +30,15 @@ REQUESTS = 32  # that are asked of a bucket at once
 class Shards:
   """One split of a folder of records. Raises RecordsError for shards that are missing, truncated or damaged."""
 
-  def __init__(self, folder: epath.Path, meta: Meta, split: Split, cache: pathlib.Path):
-    """cache: folder for copies of what lies in a bucket."""
-    self.folder, self.root = folder, os.fspath(folder)
+  def __init__(self, folder: epath.Path, meta: Meta, split: Split):
+    self.folder, self.root, self.split = folder, os.fspath(folder), split
     self.vocab, self.dtype = meta.vocab, records.token_dtype(meta.vocab)
     self.entries = meta.shards(split)
     self.remote = storage.remote(folder)
     size = sum(self.dtype.itemsize * entry.tokens + 8 * entry.sentences for entry in self.entries)
     self.small = size <= SMALL and len(self.entries) <= FEW
-    self.cache = cache
+    self.home = folder / 'windows' / key(meta.digest)  # of what is known of the windows of these records, and no others
+    self.cache = storage.cache_folder() / 'windows' / key(meta.digest, self.root)  # and of copies from a bucket
     self._opening = next(OPENINGS)
     self._sound = [False] * len(self.entries)
 
@@ -55,6 +54,11 @@ class Shards:
       self.fetch(range(len(self.entries)))
       for number, entry in enumerate(self.entries):
         verify_whole(self, number, entry)
+
+  @property
+  def homes(self) -> list[epath.Path]:
+    """Folders for what is known of windows, the better one first."""
+    return [self.home, epath.Path(self.cache)]
 
   def __len__(self) -> int:
     return len(self.entries)

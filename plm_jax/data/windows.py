@@ -58,7 +58,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import cutting, records
+from plm_jax.data import records
 from plm_jax.data.cuts import Cuts
 from plm_jax.data.cutting import ASSEMBLIES, Assembly, Rule, offsets, ranges
 from plm_jax.data.records import RecordsError, Split
@@ -71,9 +71,10 @@ Batch = dict[str, np.ndarray]
 class Windows:
   """The windows of `length` tokens of one split of a folder of records, in any order: `len`, `read`.
 
-  The first opening counts them (`cuts`: a second for some hundred million tokens) and stores the numbers in
-  `<folder>/windows`, or, for a folder without write permission, in the folder that PLM_JAX_CACHE names
-  (~/.cache/plm_jax). How many shards there are matters to no later opening, nor to memory or open files (`shards`).
+  Where `prepare` has not counted them, the first opening does (`counts`: a second for some hundred million tokens) and
+  stores the numbers in `<folder>/windows`, or, for a folder without write permission, in the folder that PLM_JAX_CACHE
+  names (~/.cache/plm_jax). How many shards there are matters to no later opening, nor to memory or open files
+  (`shards`).
 
   Raises RecordsError for records that are unfinished, missing, truncated, damaged, or have no text in this split.
   """
@@ -98,11 +99,10 @@ class Windows:
       raise RecordsError(
           f'the records in {folder} have no text in their {split!r} split: there is nothing to read. Were they one '
           f'document? Put blank lines between documents, or give {option("documents=lines")}, and prepare them again')
-    cache = storage.cache_folder() / 'windows' / cutting.key(self.meta.digest, str(self.folder))
-    self._shards = Shards(self.folder, self.meta, split, cache)
+    self._shards = Shards(self.folder, self.meta, split)
     self._shards.check()
     self._document_offsets = offsets([shard.documents for shard in self._shards.entries])
-    self._cuts = Cuts(self._shards, split, Rule(assembly, length, room), self.meta.digest)
+    self._cuts = Cuts(self._shards, Rule(assembly, length, room))
     if len(self) >= 1 << 31:
       raise RecordsError(f'{folder} has {len(self)} windows of {length} tokens; the window number is an int32.')
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from plm_jax import config as config_lib
 from plm_jax import config_file, sharding, storage
 from plm_jax.config import Experiment, Phase
-from plm_jax.data.cuts import Rule
+from plm_jax.data import counts
 from plm_jax.data.pipeline import Pipeline, Shares, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
@@ -67,6 +67,8 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
   for phase in config.train.phases:
     sharding.check_batch(phase.batch, config.train.accumulate, mesh)
   learner = make_learner(config, tokenizer.vocab)
+  for folder in records:  # those of all phases at once
+    counts.complete(folder, read_meta(folder), config.rules)
   pipelines = [
       open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
   for phase in config.train.phases:
@@ -137,9 +139,8 @@ def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: T
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
   """Opens the pipeline of a phase, each of which has an order of its own."""
-  data, objective = config.data, config.objective
-  rule = Rule(data.assembly, objective.window(phase.length), objective.room)
-  pipeline = open_pipeline(records, rule, phase.batch, config.seed + number, data.block,
+  data = config.data
+  pipeline = open_pipeline(records, config.rule(phase), phase.batch, config.seed + number, data.block,
                            Shares(data.weights or None, data.cap, data.temperature), tokenizer.hash)
   for corpus in pipeline.corpora:
     if corpus.clipped and jax.process_index() == 0:

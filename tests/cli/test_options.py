@@ -144,12 +144,23 @@ def test_commands_check_what_they_are_given_before_they_begin(args, line, monkey
 
 def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   asked = []
-  monkeypatch.setattr(cli, 'prepare', lambda config, out: asked.append(config))
+  monkeypatch.setattr(cli, 'prepare', lambda config, out, rules: asked.append(config))
   for args in [], ['--vocab=300', '--no-newlines'], ['--newlines', 'False', '--for', 't5_base']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--for=gpt2_small', *args])
     cli.main()
   paper = PrepareConfig(source='TEXT', kind='byte-bpe', layout='gpt2', newlines=True, vocab=50257)
   assert asked[:2] == [paper, dataclasses.replace(paper, vocab=300, newlines=False)]
+
+
+@pytest.mark.parametrize(('recipe', 'rules'), [
+    ('', ['document-141', 'document-525']), ('bert_base', ['document-141', 'document-525']),
+    ('gpt2_small', ['packed-1020'])])
+def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
+  asked = []
+  monkeypatch.setattr(cli, 'prepare', lambda config, out, rules: asked.extend(map(str, rules)))
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', *([f'--for={recipe}'] if recipe else [])])
+  cli.main()
+  assert asked == rules
 
 
 @pytest.mark.parametrize('args', [

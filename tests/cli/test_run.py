@@ -21,6 +21,7 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import corpora, main, parse, run
 from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.data.shards import Shards
 from plm_jax.inference import fill_mask, loading
 from plm_jax.storage.lock import Lock
 from plm_jax.training import train
@@ -134,6 +135,23 @@ def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished
   monkeypatch.setattr('sys.argv', ['plm_jax', 'verify', str(finished[0])])
   cli.main()
   assert capsys.readouterr().out == f'{finished[0]}: everything is as it was written\n'
+
+
+def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, monkeypatch):
+  names = {f'{split}-document-{length}.json' for split in ('train', 'heldout') for length in (45, 77)}
+  (folder,), _ = corpora(parse(bert_base.recipe, command))  # text of its own: while it was prepared
+  assert names <= {path.name for path in folder.glob('windows/*/*.json')}
+  prepare(PrepareConfig(source=str(corpus), vocab=300, heldout=0.2, workers=1), tmp_path / 'records')
+  sentences, reads = Shards.sentences, []
+  def read(self, number):
+    reads.append(self.entries[number].name)
+    return sentences(self, number)
+  monkeypatch.setattr(Shards, 'sentences', read)
+  monkeypatch.setattr(train, 'open_phase', lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    run(parse(bert_base.recipe, [*command, f'--data.path={tmp_path / "records"}', f'--output={tmp_path / "run"}']))
+  assert reads == ['train-00000', 'heldout-00000']
+  assert {path.name for path in (tmp_path / 'records').glob('windows/*/*.json')} == names
 
 
 def test_finished_runs_do_nothing_more(command, finished):

@@ -8,7 +8,7 @@ import pytest
 
 from plm_jax.config import DataConfig
 from plm_jax.data import pipeline, records
-from plm_jax.data.cuts import Rule
+from plm_jax.data.cutting import Rule
 from plm_jax.data.pipeline import Order, Pipeline, Schedule, Shares, heldout_batches, open_pipeline, permute
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
@@ -270,7 +270,7 @@ def test_a_program_ends_quietly_with_a_stream_open(tmp_path, hide):
   program = f'''
 import sys
 {hide}
-from plm_jax.data.cuts import Rule
+from plm_jax.data.cutting import Rule
 from plm_jax.data.pipeline import open_pipeline
 assert sys.modules.get('tensorflow') is None  # nothing imports it before it is needed
 stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], Rule('document', 2), batch=16).stream()

@@ -13,8 +13,12 @@ from benchmarks import kill_prepare
 from plm_jax import errors, storage, tokenizers
 from plm_jax.data import encode, prepare, records, sources
 from plm_jax.data import workers as workers_lib
+from plm_jax.data.cutting import Rule
 from plm_jax.data.prepare import PrepareConfig
+from plm_jax.data.shards import Shards
+from plm_jax.data.windows import Windows
 
+RULES = Rule('document', 20), Rule('sentences', 33)
 WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house', 'tree', 'sky', 'sea']
 
 
@@ -47,6 +51,11 @@ def config(corpus, vocab):
   return PrepareConfig(source=str(corpus), tokenizer=str(vocab), heldout=0.2, shard_tokens=300, workers=1)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
+
+
 def replace(config, **changes):
   return prepare.dataclasses.replace(config, **changes)
 
@@ -54,6 +63,21 @@ def replace(config, **changes):
 def digests(folder):
   files = sorted(path for path in folder.rglob('*') if path.is_file())
   return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def counted(folder):
+  """What is stored of numbers of windows: the text of each file by its name."""
+  return {path.name: path.read_text() for path in folder.glob('windows/*/*.json')}
+
+
+def count_reads(monkeypatch):
+  """Shards whose sentences are read to count windows, from here on."""
+  sentences, reads = Shards.sentences, []
+  def read(self, number):
+    reads.append(self.entries[number].name)
+    return sentences(self, number)
+  monkeypatch.setattr(Shards, 'sentences', read)
+  return reads
 
 
 def read(folder, split):
@@ -130,14 +154,15 @@ def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatc
   monkeypatch.setattr(prepare, 'WORTH_A_WORKER', 1)
   for workers in (1, 3):
     config = PrepareConfig(source=str(corpus), kind=kind, vocab=vocab, heldout=0.1, shard_tokens=300, workers=workers)
-    prepare.prepare(config, tmp_path / str(workers))
+    prepare.prepare(config, tmp_path / str(workers), RULES)
   assert digests(tmp_path / '1') == digests(tmp_path / '3')
-  assert len(digests(tmp_path / '1')) > 10
+  assert len(digests(tmp_path / '1')) > 10 and len(counted(tmp_path / '1')) == 4
 
 
 @pytest.mark.parametrize('writes', [1, 2, 3, 6])
 def test_killed_and_resumed_gives_the_same_bytes(config, tmp_path, monkeypatch, writes):
-  expected = prepare.prepare(config, tmp_path / 'whole')
+  monkeypatch.setattr(Shards, 'sentences', lambda *_: pytest.fail('read to count windows'))
+  expected = prepare.prepare(config, tmp_path / 'whole', RULES)
   write_shard, count = records.write_shard, []
 
   def killed(folder, name, *arrays):
@@ -149,14 +174,91 @@ def test_killed_and_resumed_gives_the_same_bytes(config, tmp_path, monkeypatch, 
 
   monkeypatch.setattr(records, 'write_shard', killed)
   with pytest.raises(KeyboardInterrupt):
-    prepare.prepare(config, tmp_path / 'killed')
+    prepare.prepare(config, tmp_path / 'killed', RULES)
   assert not (tmp_path / 'killed/records.json').exists()
   with pytest.raises(records.RecordsError, match='no finished token records'):
     records.read_meta(tmp_path / 'killed')
-  assert prepare.prepare(config, tmp_path / 'killed') == expected
+  assert prepare.prepare(config, tmp_path / 'killed', RULES) == expected
   assert digests(tmp_path / 'whole') == digests(tmp_path / 'killed')
   shards = len(expected.train) + len(expected.heldout)
   assert len(count) < shards + writes or writes <= 2  # what was committed was not written again
+
+
+def test_windows_of_a_small_text_are_counted(tmp_path):
+  """Of sentences of 8, 10 and 4 bytes, and another document of 8."""
+  (tmp_path / 'a.txt').write_text('The cat.\nA dog ran.\nSky.\n\nThe sea.\n')
+  config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0, workers=1)
+  others = Rule('packed', 18), Rule('examples', 9, (3, 1))  # arithmetic, and of another kind of text
+  rules = Rule('document', 18), Rule('sentences', 18), Rule('document', 5), *others
+  prepare.prepare(config, tmp_path / 'out', rules)
+  assert {name: json.loads(text)['windows'] for name, text in counted(tmp_path / 'out').items()} == {
+      'train-document-18.json': [3],  # 8 + 10, 4, 8
+      'train-sentences-18.json': [2],  # 8 + 10, 4 + 8
+      'train-document-5.json': [7]}  # 5, 3, 5, 5, 4, 5, 3
+
+
+def test_windows_of_a_small_task_are_counted(tmp_path):
+  """Of three examples, each a target of 8 and inputs of 19 bytes."""
+  (tmp_path / 'a.jsonl').write_text('{"sentence": "fine", "label": 1}\n' * 3)
+  config = PrepareConfig(source=f'task:sst2:{tmp_path}/a.jsonl', kind='bytes', heldout=0, workers=1)
+  rules = Rule('examples', 60, (20, 1)), Rule('examples', 25, (10, 1)), Rule('document', 60)
+  prepare.prepare(config, tmp_path / 'out', rules)
+  found = {name: json.loads(text) for name, text in counted(tmp_path / 'out').items()}
+  assert {name: (value['windows'], value['clipped']) for name, value in found.items()} == {
+      'train-examples-60-20-1.json': ([2], 0), 'train-examples-25-10-1.json': ([3], 3)}
+
+
+def test_what_prepare_has_counted_no_run_reads_sentences_for(config, tmp_path, monkeypatch):
+  meta = prepare.prepare(config, tmp_path / 'out', RULES)
+  expected = {f'{split}-{rule}.json': [rule.count(records.read_sentences(tmp_path / 'out', shard), shard)[0]
+                                       for shard in meta.shards(split)]
+              for split in records.SPLITS for rule in RULES}
+  assert {name: json.loads(text)['windows'] for name, text in counted(tmp_path / 'out').items()} == expected
+  assert min(map(len, expected.values())) > 1
+  reads = count_reads(monkeypatch)
+  for split in records.SPLITS:
+    for rule in RULES:
+      some = Windows(tmp_path / 'out', split, rule.length, rule.assembly)
+      assert len(some) == sum(expected[f'{split}-{rule}.json'])
+  assert not reads
+  some.read(np.arange(len(some)))  # which does read them
+  assert reads == [shard.name for shard in meta.heldout]
+
+
+def test_records_of_before_are_counted_in_one_pass(config, tmp_path, monkeypatch):
+  meta = prepare.prepare(config, tmp_path / 'out')
+  before, reads = digests(tmp_path / 'out'), count_reads(monkeypatch)
+  assert prepare.prepare(config, tmp_path / 'out', RULES) == meta
+  assert sorted(reads) == sorted(shard.name for shard in meta.train + meta.heldout)
+  reads.clear()
+  prepare.prepare(config, tmp_path / 'out', RULES)
+  assert not reads
+  monkeypatch.undo()
+  prepare.prepare(config, tmp_path / 'at once', RULES)
+  assert digests(tmp_path / 'out') == digests(tmp_path / 'at once')
+  assert before.items() < digests(tmp_path / 'out').items()
+
+
+def test_a_run_that_goes_on_with_other_rules_counts_what_is_missing(config, tmp_path, monkeypatch):
+  expected = prepare.prepare(config, tmp_path / 'whole', RULES)
+  interrupt(config, tmp_path / 'torn', monkeypatch, rules=RULES[:1])
+  reads = count_reads(monkeypatch)
+  prepare.prepare(config, tmp_path / 'torn', RULES)
+  assert digests(tmp_path / 'torn') == digests(tmp_path / 'whole')
+  assert sorted(reads) == sorted(shard.name for shard in expected.train + expected.heldout)
+  interrupt(config, tmp_path / 'fewer', monkeypatch, rules=RULES)
+  prepare.prepare(config, tmp_path / 'fewer', RULES[1:])
+  assert counted(tmp_path / 'fewer').items() < counted(tmp_path / 'whole').items()
+
+
+def test_damaged_numbers_of_windows_are_made_again(config, tmp_path, caplog):
+  prepare.prepare(config, tmp_path, RULES)
+  before = digests(tmp_path)
+  path = next(tmp_path.glob('windows/*/train-document-20.json'))
+  path.write_text(path.read_text().replace('1', '2', 1))
+  prepare.prepare(config, tmp_path, RULES)
+  assert f'{path} is damaged' in caplog.text and 'it is made again' in caplog.text
+  assert digests(tmp_path) == before
 
 
 def test_finished_records_are_not_made_again(config, tmp_path, monkeypatch):
@@ -291,7 +393,7 @@ def test_a_damaged_journal_begins_again(config, tmp_path, monkeypatch, capsys, c
   assert digests(tmp_path / 'whole') == digests(tmp_path / 'torn')
 
 
-def interrupt(config, folder, monkeypatch, shards=3):
+def interrupt(config, folder, monkeypatch, shards=3, rules=()):
   """Prepares, and stops when some shards are written."""
   write_shard, count = records.write_shard, []
 
@@ -304,7 +406,7 @@ def interrupt(config, folder, monkeypatch, shards=3):
   with monkeypatch.context() as patch:
     patch.setattr(records, 'write_shard', killed)
     with pytest.raises(KeyboardInterrupt):
-      prepare.prepare(config, folder)
+      prepare.prepare(config, folder, rules)
   assert (folder / 'journal.json').exists()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plm_jax import storage
-from plm_jax.data import cuts, cutting, records, shards
+from plm_jax.data import counts, cutting, records, shards
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 
@@ -334,7 +334,7 @@ def test_records_of_running_text_are_no_examples(tmp_path):
 
 
 def test_of_many_who_want_to_know_one_counts(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(cuts, 'SHARED', 0)
+  monkeypatch.setattr(counts, 'SHARED', 0)
   folder, chain, counted = write(tmp_path / 'r', EXAMPLE, EXAMPLE), cutting.chain, []
 
   def slow(*args):
