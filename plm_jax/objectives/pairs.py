@@ -183,27 +183,51 @@ class SentenceOrder(Checked):
     budget = own['tokens'].shape[0] - self.slack
     keys = jax.random.split(key, 6)
     own = from_some_sentence(keys[5], own, budget)
-    _, size, sentences, a = chunk(keys[:3], own['sentences'], budget, self.short)
-    a = jnp.where(sentences > 1, a, (size + 1) // 2)
+    target, size, sentences, a = chunk(keys[:3], own['sentences'], budget, self.short)
+    a = self.first(key, own['sentences'], target, sentences, jnp.where(sentences > 1, a, (size + 1) // 2))
     swap = jax.random.bernoulli(keys[3], self.swapped)
     first, second = jnp.array([0, a]), jnp.stack([a, size - a])
     return {**join(keys[4], own, jnp.where(swap, second, first), jnp.where(swap, first, second), budget, vocab),
             'sop': swap.astype(jnp.int32)}
+
+  def first(self, key, sentences, target, number, cut):
+    """Tokens of the first text: `cut`, between any two of the first `number` sentences [T]."""
+    del key, sentences, target, number
+    return cut
 
 
 @dataclasses.dataclass(frozen=True)
 class Consecutive(SentenceOrder):
   """[CLS] A [SEP] B [SEP], two texts that follow each other in this order: no question asked (ELECTRA).
 
-  The released build_pretraining_dataset.py leaves every tenth row in one piece, which this does not.
+  With `cut` half and `whole` 0.1 the two are those of google-research/electra, build_pretraining_dataset.py, but for
+  this: there a later sentence that is short enough still joins the first text, and what is too long loses its end.
   """
+
+  limits = within(whole='[0, 1]')
 
   swapped: float = 0.0
   """probability that B comes before A"""
   short: float = 0.05
   """probability of aiming at a random shorter length"""
+  cut: Literal['anywhere', 'half'] = 'anywhere'
+  """where the first text ends: behind any sentence, or where half of the length is reached, with or without the
+  sentence in which it is"""
+  whole: float = 0.0
+  """probability of one text in place of two: [CLS] A [SEP]"""
 
   question: ClassVar[str | None] = None
+
+  def first(self, key, sentences, target, number, cut):
+    keys = jax.random.split(jax.random.fold_in(key, 6))  # of fold_in of 0 to 5 are the other keys
+    size = ends(sentences, number)
+    if self.cut == 'half':
+      # Whole sentences below half of the length, and by chance the next.
+      full = sentences[jnp.clip(target // 2 - 1, 0, sentences.shape[0] - 1)] - 1
+      full = jnp.where(target // 2 > size, number, full)
+      cut = ends(sentences, jnp.maximum(full + jax.random.bernoulli(keys[0]), 1))
+      cut = jnp.minimum(cut, size)
+    return jnp.where(jax.random.bernoulli(keys[1], self.whole), size, cut)
 
   def row(self, key, own, vocab):
     row = super().row(key, own, vocab)
@@ -242,8 +266,8 @@ def chunk(keys, sentences, budget: int, short: float):
 def join(key, text, first, second, budget: int, vocab, separators: int = 1):
   """[CLS] first [SEP] second [SEP], the two being (start, size) in text: tokens and words [T] -> arrays [L].
 
-  L is budget + 2 + separators, which stand between the two. Where they are too long the longer one loses tokens, at
-  either end at random.
+  L is budget + 2 + separators, which stand between the two, unless the second is empty. Where they are too long the
+  longer one loses tokens, at either end at random.
   """
   (a_start, a), (b_start, b) = first, second
   keep_a = jnp.where(a + b > budget, jnp.minimum(a, jnp.maximum(budget - b, (budget + 1) // 2)), a)
@@ -254,13 +278,14 @@ def join(key, text, first, second, budget: int, vocab, separators: int = 1):
 
   at = jnp.arange(budget + 2 + separators)
   middle = keep_a + 1 + separators  # where the second begins
-  end = middle + keep_b
+  end = jnp.where(b > 0, middle + keep_b, keep_a + 1)
   in_a = (at >= 1) & (at <= keep_a)
   in_b = (at >= middle) & (at < end)
   inside = in_a | in_b
   place = jnp.where(in_a, at - 1 + a_start + lost_a, at - middle + b_start + lost_b)
   row = jnp.where(inside, text['tokens'][place], vocab.pad)
-  row = jnp.where(at == 0, vocab.cls, jnp.where(((at > keep_a) & (at < middle)) | (at == end), vocab.sep, row))
+  between = (at > keep_a) & (at < jnp.minimum(middle, end))
+  row = jnp.where(at == 0, vocab.cls, jnp.where(between | (at == end), vocab.sep, row))
   full = a + b > 0
   return dict(
       tokens=row, segments=((at <= end) & full).astype(jnp.int32),

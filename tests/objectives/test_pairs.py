@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from plm_jax.objectives import noise
-from plm_jax.objectives.pairs import FullSentences, NextSentence, SentenceOrder, Single, other_document
+from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single, other_document
 
 BIG = tiny.Vocab(size=100_000, pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -302,3 +302,29 @@ def test_sentence_order_of_padding_weighs_nothing():
     windows[name][1] = 0
   batch = arrange(SentenceOrder(slack=2), windows)
   assert not batch['segments'][1].any() and not batch['words'][1].any() and batch['segments'][0].any()
+
+
+def test_electra_cuts_at_half_of_the_length():
+  """build_pretraining_dataset.py: sentences join the first text while it stays below half of what fits, 12 of 24 here,
+  the one that reaches it every second time; every tenth row is one text, and so is a row of a single sentence."""
+  rows = 3000
+  windows = tiny.windows(rows, 24) | dict(tokens=np.tile(np.arange(5, 29), (rows, 1)).astype(np.int32))
+  windows |= dict(segments=np.ones((rows, 24), np.int32), words=windows['tokens'] - 4)
+  windows['sentences'] = np.tile(np.repeat(np.arange(1, 7), 4), (rows, 1)).astype(np.int32)
+  windows['sentences'][-2] = 1
+  for name in ('tokens', 'segments', 'words', 'sentences'):
+    windows[name][-1] = 0
+  pair = Consecutive(short=0.0, slack=0, cut='half', whole=0.1)
+  batch = arrange(pair, windows)
+  text = np.arange(5, 29).tolist()
+  first = []
+  for row, segments, types in zip(*(batch[name][:-1] for name in ('tokens', 'segments', 'types')), strict=True):
+    first.append((segments - types).sum() - 2)
+    a, b = text[:first[-1]], text[first[-1]:]
+    want = [2, *a, 3, *b, *[3] * bool(b)]
+    assert row.tolist() == want + [0] * (27 - len(want)) and segments.sum() == len(want)
+    assert types.tolist() == [0] * (len(a) + 2) + [1] * (len(want) - len(a) - 2) + [0] * (27 - len(want))
+  shares = np.bincount(first, minlength=25) / (rows - 1)
+  assert set(np.flatnonzero(shares)) == {8, 12, 24} and first[-1] == 24
+  np.testing.assert_allclose(shares[[8, 12, 24]], [0.45, 0.45, 0.1], atol=0.035)
+  assert not batch['segments'][-1].any() and 'sop' not in batch
