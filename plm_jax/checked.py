@@ -46,19 +46,19 @@ class Checked:
       check(self, lambda path: f'{type(self).__name__}.{path}' if path else type(self).__name__, deep=False)
 
   def conflict(self, option: Named) -> str | None:
-    """What is wrong between fields; option: a field's name -> how the user knows it."""
+    """Says what is wrong between fields; option: a field's name -> how the user knows it."""
     del option
     return None
 
 
 def flag(path: str) -> str:
-  """A field, as the command line calls it."""
+  """Names a field as the command line calls it."""
   return f'--{path.replace("_", "-")}' if path else 'the options'
 
 
 @contextlib.contextmanager
 def later(so: bool = True) -> Iterator[None]:
-  """What is made inside is not checked, or is after all with so=False."""
+  """Leaves what is made inside unchecked, or checks it after all with so=False."""
   token = _later.set(so)
   try:
     yield
@@ -82,7 +82,7 @@ def check(config: Any, named: Named = flag, path: str = '', deep: bool = True) -
 
 
 def check_value(value: Any, wanted: Any, limits: str | None, named: Named, path: str) -> None:
-  """The same of a value of a field `path` with the annotation `wanted`."""
+  """Checks a value of a field `path` with the annotation `wanted`. Raises ConfigError."""
   if not fits(value, wanted):
     raise ConfigError(f'{named(path)} is {noun(wanted, limits)}, got {shortened(value)}')
   if isinstance(value, bool) or value is None:
@@ -105,12 +105,12 @@ def check_value(value: Any, wanted: Any, limits: str | None, named: Named, path:
 
 
 def holds_configurations(wanted: Any) -> bool:
-  """Whether values of an annotation are, or have in them, configurations: checked already when they were made."""
+  """Tells whether values of an annotation are, or have in them, configurations: checked already when they were made."""
   return dataclasses.is_dataclass(wanted) or any(map(holds_configurations, typing.get_args(wanted)))
 
 
 def fits(value: Any, wanted: Any) -> bool:
-  """Whether a value is of an annotation; of a tuple, all its items too."""
+  """Tells whether a value is of an annotation; of a tuple, all its items too."""
   origin = typing.get_origin(wanted)
   if wanted is Any:
     return True
@@ -144,11 +144,13 @@ class Interval(NamedTuple):
   @classmethod
   @functools.cache
   def of(cls, text: str) -> 'Interval':
+    """Parses an interval such as '[0, 1)'; inf has no limit but that of the kind."""
     found = re.fullmatch(r'([\[(])(\S+), (\S+)([\])])', text)
     assert found, text
     return cls(float(found[2]), float(found[3]), found[1] == '(', found[4] == ')')
 
   def holds(self, value: Any) -> bool:
+    """Tells whether a number is inside; an end is where its bracket is square."""
     if math.isinf(self.high) and value > most(value) and not (value == self.high and not self.below):
       return False
     return ((self.low < value if self.above else self.low <= value)
@@ -156,7 +158,7 @@ class Interval(NamedTuple):
 
 
 def most(value: Any) -> float:
-  """The largest number of the kind, where no limit is given."""
+  """Returns the largest number of the kind, where no limit is given."""
   return LARGEST[not isinstance(value, numbers.Integral)]
 
 
@@ -164,7 +166,7 @@ DEFAULT = Interval.of('[0, inf)')
 
 
 def noun(wanted: Any, limits: str | None = None, value: Any = None) -> str:
-  """What a field takes, in words."""
+  """Says in words what a field takes."""
   origin, kinds = typing.get_origin(wanted), typing.get_args(wanted)
   if origin in (typing.Union, types.UnionType):
     return ' or '.join(dict.fromkeys(noun(kind, limits, value) for kind in kinds))
@@ -178,7 +180,7 @@ def noun(wanted: Any, limits: str | None = None, value: Any = None) -> str:
 
 
 def extent(limits: str | None, value: Any = None) -> str:
-  """An interval in words; the largest number is left out unless `value` is above it."""
+  """Says an interval in words; the largest number is left out unless `value` is above it."""
   low, high, above, below = Interval.of(limits) if limits else DEFAULT
   if math.isinf(high) and value is not None and value > most(value):
     high, below = most(value), False
@@ -193,7 +195,7 @@ def extent(limits: str | None, value: Any = None) -> str:
 
 
 def unreadable(text: str) -> str:
-  """Why a text is none that files and tokenizers take; '' where it is one."""
+  """Says why a text is none that files and tokenizers take; '' where it is one."""
   if '\0' in text:
     return 'holds a zero byte'
   if len(text) > LONGEST:
@@ -206,7 +208,7 @@ def unreadable(text: str) -> str:
 
 
 def shortened(value: Any, most: int = 100) -> str:
-  """A value as a message can show it."""
+  """Writes a value as a message can show it."""
   if isinstance(value, numbers.Integral) and abs(int(value)) >= 10 ** 30:
     return 'a number of over 30 digits'
   said = repr(value[:most] if isinstance(value, str | tuple) else value)
@@ -215,7 +217,7 @@ def shortened(value: Any, most: int = 100) -> str:
 
 
 def of_tuple(wanted: Any, value: tuple) -> Any:
-  """The annotation of a tuple, out of a union of several."""
+  """Returns the annotation of a tuple, out of a union of several."""
   if typing.get_origin(wanted) is tuple:
     return wanted
   return next(kind for kind in typing.get_args(wanted) if fits(value, kind))
@@ -223,14 +225,14 @@ def of_tuple(wanted: Any, value: tuple) -> Any:
 
 @functools.cache
 def annotations(cls: type) -> dict[str, Any]:
-  """Field -> type."""
+  """Returns the type of each field."""
   hints = typing.get_type_hints(cls)
   return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 @functools.cache
 def limits_of(cls: type) -> dict[str, str]:
-  """Those of a class and of what it is derived from."""
+  """Returns the limits of a class and of what it is derived from."""
   return {name: text for base in reversed(cls.__mro__) for name, text in vars(base).get('limits', {}).items()}
 
 

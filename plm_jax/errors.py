@@ -15,14 +15,14 @@ OPTIONS: contextvars.ContextVar[str] = contextvars.ContextVar('options', default
 
 
 def option(name: str) -> str:
-  """An option of `prepare` as who reads the message would type it: --on-error=skip, or in a run
+  """Names an option of `prepare` as who reads the message would type it: --on-error=skip, or in a run
   --data.prepare.on-error=skip."""
   return OPTIONS.get() + name
 
 
 @contextlib.contextmanager
 def options_under(prefix: str) -> Iterator[None]:
-  """Inside, messages name the options of `prepare` with this prefix, such as '--data.prepare.'."""
+  """Makes messages inside name the options of `prepare` with this prefix, such as '--data.prepare.'."""
   before = OPTIONS.set(prefix)
   try:
     yield
@@ -36,8 +36,8 @@ class ConfigError(Expected):
 
 @contextlib.contextmanager
 def shown() -> Iterator[None]:
-  """Around a command: what a user can mend ends it with exit status 1 and one message; what a pipe's reader no longer
-  wants, with nothing."""
+  """Ends a command with exit status 1 and one message for what a user can mend, and with nothing for what a pipe's
+  reader no longer wants."""
   try:
     yield
   except Expected as error:
@@ -53,10 +53,10 @@ def shown() -> Iterator[None]:
 
 @contextlib.contextmanager
 def understood(where: object, expected: str, error: type[Expected]) -> Iterator[None]:
-  """Around what takes apart the contents of a file from elsewhere, of which nothing can be relied on: whatever goes
-  wrong inside becomes an `error` that names `where` and what was `expected` there.
+  """Turns whatever goes wrong inside into an `error` that names `where` and what was `expected` there.
 
-  Libraries written in Rust panic with what is no Exception.
+  For what takes apart the contents of a file from elsewhere, of which nothing can be relied on. Libraries written in
+  Rust panic with what is no Exception.
   """
   try:
     yield
@@ -76,7 +76,7 @@ def understood(where: object, expected: str, error: type[Expected]) -> Iterator[
 
 
 def outside(error: BaseException) -> str:
-  """What the operating system, TensorFlow or a bucket's client says, on one line."""
+  """Writes what the operating system, TensorFlow or a bucket's client says on one line."""
   if isinstance(error, OSError) and error.strerror:
     return f'{error.filename}: {error.strerror}' if error.filename else error.strerror
   said = getattr(error, 'message', None) or str(error) or type(error).__name__

@@ -49,11 +49,12 @@ class MeshConfig(Checked):
   """devices that share the heads, MLP width and vocabulary of one copy"""
 
   def conflict(self, option):
+    """Says that the axis `data` has no devices."""
     return None if self.data else f'{option("data")} is 1 or more, or -1 for as many as the devices give, got 0'
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-  """The mesh of `config` over all devices; over the first ones where it asks for fewer and there is one process.
+  """Makes the mesh of `config` over all devices; over the first ones where it asks for fewer and there is one process.
 
   Raises MeshError for a mesh that needs more devices than there are or leaves some of a pod idle.
   """
@@ -76,7 +77,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def spec(names: Sequence[str | None], shape: Sequence[int], mesh) -> PartitionSpec:
-  """Logical names and sizes of an array's axes -> its PartitionSpec on `mesh`."""
+  """Returns the PartitionSpec on `mesh` for the logical names and sizes of an array's axes."""
   parts = []
   for name, size in zip(names, shape, strict=True):
     axes = TABLE.get(name or '', ())
@@ -92,7 +93,8 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
 
 
 def gathered(x: jax.Array, *names: str | None) -> jax.Array:
-  """A parameter, whole along the axes that devices with rows of their own have split: what a product reads (ZeRO 3).
+  """Gathers a parameter, whole along the axes that devices with rows of their own have split: what a product reads
+  (ZeRO 3).
 
   names: of its axes. Left to itself the compiler sends the other operand around where that is smaller. With three mesh
   axes in use XLA then gives rows to devices in another order than it takes them back (seen with jax 0.10.2 and 0.12.0,
@@ -102,7 +104,7 @@ def gathered(x: jax.Array, *names: str | None) -> jax.Array:
 
 
 def shardings(boxed, mesh: Mesh):
-  """A tree whose parameters carry logical names (flax boxes) -> the same tree, unboxed, of NamedShardings.
+  """Turns a tree whose parameters carry logical names (flax boxes) -> the same tree, unboxed, of NamedShardings.
 
   An optimizer's state wears its parameters' boxes: around nothing, where it has none for one, and around sums over some
   of the axes, which are small and lie whole on every device.
@@ -116,7 +118,7 @@ def shardings(boxed, mesh: Mesh):
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Rows over data and fsdp; every other axis whole."""
+  """Returns the sharding of a batch: rows over data and fsdp; every other axis whole."""
   return NamedSharding(mesh, PartitionSpec(TABLE['batch']))
 
 
@@ -130,14 +132,14 @@ def check_batch(rows: int, accumulate: int, mesh: Mesh) -> None:
 
 
 def host_rows(rows: int, mesh: Mesh) -> slice:
-  """The rows of a global batch that this process's devices need."""
+  """Returns the rows of a global batch that this process's devices need."""
   indices = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
   starts, stops, _ = zip(*(index[0].indices(rows) for index in indices if index is not None), strict=True)
   return slice(min(starts), max(stops))
 
 
 def to_devices(batch, rows: int, mesh: Mesh):
-  """This process's rows of a batch (a tree of numpy arrays) -> global arrays of `rows` rows on the mesh."""
+  """Puts this process's rows of a batch (a tree of numpy arrays) on the mesh, as global arrays of `rows` rows."""
   own = host_rows(rows, mesh)
   sharding = batch_sharding(mesh)
   def place(x):
@@ -149,7 +151,7 @@ def to_devices(batch, rows: int, mesh: Mesh):
 
 
 def from_host(x, sharding) -> jax.Array:
-  """An array that every host has, or can read parts of (`convert.Lazy`) -> the same on the mesh.
+  """Puts an array that every host has, or can read parts of (`convert.Lazy`), on the mesh.
 
   A host asks for what its devices need, for each part once, and holds one part at a time.
   """
