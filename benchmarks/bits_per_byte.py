@@ -16,7 +16,7 @@ from etils import epath
 import numpy as np
 
 from benchmarks.side_by_side import machine
-from experiments import gpt2_small
+from plm_jax import recipes
 from plm_jax.cli.run import corpora, run
 from plm_jax.data import records
 from plm_jax.evaluation import perplexity, scoring
@@ -29,7 +29,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--run', help='folder of a run that has been trained; without it, one is')
   args = parser.parse_args()
-  recipe = gpt2_small.recipe('laptop')
+  recipe = recipes.find('gpt2_small')('laptop')
   if not args.run:
     run(recipe)
   folder = args.run or recipe.folder

@@ -104,7 +104,7 @@ def main() -> None:
 def load() -> None:
   """Imports what commands import; JAX starts no threads before its first use."""
   for name in ('plm_jax.cli.run', 'plm_jax.convert', 'plm_jax.evaluation.few_shot', 'plm_jax.evaluation.text_to_text',
-               'experiments.bert_base', 'experiments.gpt2_small', 'experiments.t5_small', 'safetensors.numpy',
+               'plm_jax.recipes', 'safetensors.numpy',
                'orbax.checkpoint', 'tensorstore', 'sentencepiece', 'tokenizers'):
     importlib.import_module(name)
 
@@ -124,7 +124,7 @@ def lay(ground: pathlib.Path) -> None:
   for recipe, how in runs.items():
     records = str(ground / f'{recipe}-records')
     need((*prepare, records, '--vocab=1500', '--workers=1', '--shard-tokens=30000', *how))
-    need((f'experiments.{recipe}', '--scale=test', f'--data.path={records}', f'--output={ground / recipe}', *tiny))
+    need(('plm_jax', 'train', recipe, '--scale=test', f'--data.path={records}', f'--output={ground / recipe}', *tiny))
     need(('plm_jax', 'export', str(ground / recipe), str(ground / f'{recipe}-hf')))
   fuzz_cases.lay_foreign(ground)
   # A process killed in the middle leaves shards and a journal behind.

@@ -54,7 +54,8 @@ def option(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> 
   kind = draw.choice(('train', 'train', 'train', 'prepare', 'generate', 'fill-mask', 'other'))
   if kind == 'train':
     name = draw.choice(TRAINING)
-    command = ('experiments.bert_base', '--scale=test', '--mode=prepare', f'--data.path={ground / "bert_base-records"}',
+    command = ('plm_jax', 'train', 'bert_base', '--scale=test', '--mode=prepare',
+               f'--data.path={ground / "bert_base-records"}',
                f'--output={scratch / "run"}', f'--{name}={value}')
   elif kind == 'prepare':
     name = draw.choice((*TEXT, 'source', 'out'))

@@ -17,7 +17,6 @@ Exit status 1 where a loss is not finite or the gradient differs by more than 1e
 import argparse
 import contextlib
 import dataclasses
-import importlib
 import sys
 import time
 from typing import Any
@@ -26,6 +25,7 @@ from flax.linen import unbox
 import jax
 import numpy as np
 
+from plm_jax import recipes
 from plm_jax.layers import cudnn
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
@@ -74,7 +74,7 @@ def row(name: str, device: Any, layers: int, rows: int) -> bool:
 
 def trained(name: str, device: Any) -> list[float]:
   """-> the losses of the steps of `--scale=test`, in bfloat16."""
-  recipe = importlib.import_module(f'experiments.{name}').recipe('test')
+  recipe = recipes.find(name)('test')
   learner = learner_of(in_bfloat16(recipe))
   with jax.default_device(device):
     state, losses = jax.jit(lambda w: unbox(init_state(learner, w)))(text(recipe, recipe.train.phases[0])), []
@@ -88,7 +88,7 @@ def trained(name: str, device: Any) -> list[float]:
 
 def beside_the_cpu(name: str, device: Any) -> tuple[float, float]:
   """-> how far loss and gradient are from the CPU's, in float32: relative, see above."""
-  recipe = importlib.import_module(f'experiments.{name}').recipe('test')
+  recipe = recipes.find(name)('test')
   learner, windows = learner_of(recipe), text(recipe, recipe.train.phases[0])
 
   def loss_and_gradient(params, windows):
@@ -135,7 +135,7 @@ def cudnn_called(name: str, layers: int, rows: int) -> bool:
 
 
 def full_size(name: str, layers: int, rows: int) -> tuple[Learner, dict[str, np.ndarray]]:
-  recipe = importlib.import_module(f'experiments.{name}').recipe('paper')
+  recipe = recipes.find(name)('paper')
   model = recipe.model
   shallow = {stack: dataclasses.replace(getattr(model, stack), layers=min(layers, getattr(model, stack).layers))
              for stack in ('stack', 'decoder', 'source') if dataclasses.is_dataclass(getattr(model, stack, None))}

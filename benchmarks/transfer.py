@@ -1,11 +1,11 @@
 """What pre-training is good for: T5 of laptop size on a mixture of tasks, from a pre-trained run and from nothing.
 
-    python -m experiments.t5_small --scale=laptop
+    python -m plm_jax train t5_small --scale=laptop
     python -m benchmarks.transfer --pretrained=runs/t5_small-laptop \\
         --task sst2 sst2_train.tsv sst2_dev.tsv 0.4 --task sick sick_train.tsv sick_test.tsv 0.3 \\
         --task summarize dialogsum_train.jsonl dialogsum_dev.jsonl 0.3
 
-Both runs are experiments.t5_small_tasks at --scale=laptop: the same tokenizer, examples, order and steps. Of a task:
+Both runs are t5_small_tasks at --scale=laptop: the same tokenizer, examples, order and steps. Of a task:
 its name (plm_jax/data/examples.py), text to train on and to be asked, and its share of the rows.
 """
 import argparse
@@ -13,7 +13,7 @@ import collections
 import dataclasses
 
 from benchmarks.side_by_side import machine
-from experiments import t5_small_tasks
+from plm_jax import recipes
 from plm_jax.cli.run import run
 from plm_jax.config import Phase
 from plm_jax.data import examples
@@ -32,7 +32,7 @@ def main() -> None:
   parser.add_argument('--limit', type=int, default=1000, help='examples that are asked of each task')
   parser.add_argument('--output', default='runs/transfer', help='folder for both runs')
   args = parser.parse_args()
-  recipe = t5_small_tasks.recipe('laptop')
+  recipe = recipes.find('t5_small_tasks')('laptop')
   recipe = dataclasses.replace(
       recipe,
       data=dataclasses.replace(

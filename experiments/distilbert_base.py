@@ -1,41 +1,5 @@
-"""DistilBERT, as published (Sanh et al. 2019) and by the training command released with it.
-
-    python -m experiments.distilbert_base --objective.teacher=BERT --data.path=gs://BUCKET/records    # 8 GPUs: 4 days
-    python -m experiments.distilbert_base --objective.teacher=runs/bert_base-laptop --scale=laptop    # 2 CPU cores
-    python -m experiments.distilbert_base --objective.teacher=runs/bert_base-test --scale=test        # seconds
-
-BERT is a folder with bert-base-uncased, or a run of experiments.bert_base. The student has half of its layers and
-begins with every other one. The text has to be of the teacher's tokenizer: the corpus is that of BERT, prepared with
-`python -m plm_jax prepare TEXT RECORDS --tokenizer BERT`; at the smaller scales it is what the teacher learned from.
-
-The paper gives 8 V100 for 90 hours, batches of up to 4,000 rows, dynamic masks, no next sentence prediction; the
-released code 3 epochs with linear decay, peak 5e-4, warmup in the first 5%, Adam with 0.98, no weight decay. The number
-of steps is what three epochs of BERT's corpus come to in rows of 512.
-"""
-import dataclasses
-
-from plm_jax.cli.run import main
-from plm_jax.config import Experiment, Phase, Scale, TrainConfig
-from plm_jax.models import bert, distilbert
-from plm_jax.objectives.distillation import Distillation
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
-
-
-def recipe(scale: Scale) -> Experiment:
-  """DistilBERT: 6 layers of 768 that learn from a BERT-base. python -m experiments.distilbert_base --help"""
-  config = scaled(Experiment(
-      'distilbert_base', family='distilbert', model=distilbert.base('bfloat16'),
-      objective=Distillation(model=bert.base('bfloat16') if scale == 'paper' else None),
-      optim=OptimConfig(peak=5e-4, warmup=300, schedule='linear', b2=0.98, bias_correction=True, weight_decay=0.0,
-                        clip=5.0),
-      train=TrainConfig(phases=(Phase(6000, 512, 4096),), accumulate=16, eval_every=500, save_every=250)), scale)
-  if scale == 'paper':
-    return config
-  # The smaller scales give every model two layers: the student has one of its teacher's two.
-  stack = dataclasses.replace(config.model.stack, layers=1)
-  return dataclasses.replace(config, model=dataclasses.replace(config.model, stack=stack))
-
+"""python -m experiments.distilbert_base: the door to a size in plm_jax/recipes/distilbert.py."""
+from plm_jax.cli.run import start
 
 if __name__ == '__main__':
-  main(recipe)
+  start('distilbert_base')

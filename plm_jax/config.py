@@ -234,7 +234,7 @@ def check_rows(config: Experiment) -> None:
   for path in config.data.path:
     if path.startswith('task:') and not config.objective.room:
       raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
-                        'objective TextToText (experiments/t5_small_tasks.py): give text, or another recipe')
+                        'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
 
 
 def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:

@@ -48,7 +48,7 @@ class Client:
     return value
 
   def command(self, module: str, *arguments: str) -> tuple[Any, str]:
-    """python -m plm_jax ... or experiments.NAME -> (its exit status, or the message instead; its output)."""
+    """python -m plm_jax ... or plm_jax train NAME -> (its exit status, or the message instead; its output)."""
     return tuple(self.ask(f'command({module!r}, {[*map(str, arguments)]!r})'))
 
 
@@ -60,8 +60,7 @@ def command(module: str, arguments: list[str]) -> tuple[Any, str]:
         sys.argv = ['plm_jax', *arguments]
         importlib.import_module('plm_jax.cli.commands').main()
       else:
-        importlib.import_module('plm_jax.cli.run').main(
-            importlib.import_module(f'experiments.{module}').recipe, arguments)
+        importlib.import_module('plm_jax.cli.run').start(module, arguments)
     except SystemExit as ended:
       status = ended.code
   return status, output.getvalue()

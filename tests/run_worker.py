@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from experiments import bert_base
+from plm_jax import recipes
 from plm_jax.cli.run import main
 from plm_jax.training import train
 
@@ -24,5 +24,5 @@ if __name__ == '__main__':
       yield step, phase, windows
 
   train.batches = disturbed
-  main(bert_base.recipe, [*args, '--hosts.distributed=True', f'--hosts.coordinator={coordinator}',
+  main(recipes.find('bert_base'), [*args, '--hosts.distributed=True', f'--hosts.coordinator={coordinator}',
                           f'--hosts.count={count}', f'--hosts.index={index}'])

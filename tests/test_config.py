@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from experiments import bert_base, bert_large
+from plm_jax import recipes
 from plm_jax.config import (
   ConfigError,
   DataConfig,
@@ -37,8 +37,8 @@ def changed(config, path, value):
 
 @pytest.mark.parametrize('config', [
     TINY, changed(TINY, 'objective', MaskedLM(pair=Single(), unit='word', lengths=(0.5, 0.3, 0.2))),
-    changed(TINY, 'data.path', ('a', 'gs://b/ü')), bert_base.recipe('paper'), bert_base.recipe('laptop'),
-    bert_large.recipe('test')],
+    changed(TINY, 'data.path', ('a', 'gs://b/ü')), recipes.find('bert_base')('paper'),
+    recipes.find('bert_base')('laptop'), recipes.find('bert_large')('test')],
     ids=['default', 'single', 'paths', 'paper', 'laptop', 'test'])
 def test_round_trip(config):
   again = from_json(json.loads(dump(config)))
@@ -146,7 +146,7 @@ def test_the_folder_of_a_run():
 
 
 def test_the_recipes_are_the_paper_s():
-  base, large = bert_base.recipe('paper'), bert_large.recipe('paper')
+  base, large = recipes.find('bert_base')('paper'), recipes.find('bert_large')('paper')
   assert base.train.phases == (Phase(900_000, 128, 256), Phase(100_000, 512, 256)) == large.train.phases
   optim = base.optim
   assert (optim.peak, optim.warmup, optim.weight_decay, optim.b1, optim.b2, optim.clip) == (

@@ -3,8 +3,7 @@ import re
 
 import pytest
 
-from experiments import bert_base
-from plm_jax import config_file
+from plm_jax import config_file, recipes
 from plm_jax.config import ConfigError, Phase
 from plm_jax.config_file import FORMAT, from_json, to_json
 
@@ -42,5 +41,6 @@ def test_changes_come_one_after_another_and_from_the_inside_out(monkeypatch):
 
 
 def test_the_number_comes_first_in_the_file():
-  assert json.loads(config_file.dump(bert_base.recipe('test')))['format'] == FORMAT
-  assert config_file.dump(bert_base.recipe('test')).startswith(f'{{\n "format": {FORMAT},\n "is": "plm_jax.config:')
+  text = config_file.dump(recipes.find('bert_base')('test'))
+  assert json.loads(text)['format'] == FORMAT
+  assert text.startswith(f'{{\n "format": {FORMAT},\n "is": "plm_jax.config:')

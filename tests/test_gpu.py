@@ -3,7 +3,6 @@
 Nothing is compiled. What cuDNN itself says of a kernel that JAX lets through only a GPU can tell: benchmarks/gpu.py.
 """
 import functools
-import importlib
 
 from flax.linen import unbox
 import jax
@@ -12,14 +11,14 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import gpu
-from plm_jax.cli import options
+from plm_jax import recipes
 from plm_jax.inference.decoder import DecoderSteps
 from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
 from plm_jax.training.step import window_shapes
 
-RECIPES = [*options.recipes()]
+RECIPES = [*recipes.every()]
 # Where the kernel is used on a Hopper: in the training step, in evaluation, in reading a prompt.
 FAMILIES = {
     'bert_base': 'eval', 'albert_base': 'train eval', 'distilbert_base': 'train eval', 'deberta_base': '',
@@ -49,7 +48,7 @@ def on(monkeypatch):
 
 def traced(name: str, calls: list) -> str:
   """Traces all that a recipe's model is used for -> where fused attention was, but for initialisation."""
-  recipe = importlib.import_module(f'experiments.{name}').recipe('paper')
+  recipe = recipes.find(name)('paper')
   assert recipe.model.block.dtype == 'bfloat16'
   vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7,
                 eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000, language=11)

@@ -1,6 +1,5 @@
 import dataclasses
 import functools
-import importlib
 
 from flax.linen import unbox
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import sharding
+from plm_jax import recipes, sharding
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training import step
@@ -57,7 +56,7 @@ SLOW = (
     'recipe', ['bert_base', 'gpt2_small', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_row_each_on_a_mesh_of_three_axes(recipe):
   """Where rows are small beside kernels, XLA would send rows around instead, and mix them up."""
-  config = importlib.import_module(f'experiments.{recipe}').recipe('test')
+  config = recipes.find(recipe)('test')
   vocab = Vocab(512, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9, smask=10, sentinel=511,
                 sentinels=100)
   learner = make_learner(dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=1)), vocab)

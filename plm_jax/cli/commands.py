@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import jax
 import tyro
 
-from plm_jax import checked, convert, errors, storage
+from plm_jax import checked, convert, errors, recipes, storage
 from plm_jax.cli import options, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
@@ -22,6 +22,12 @@ from plm_jax.inference import blanks, fill_mask, generate, loading
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
+
+
+@command()
+def train_command() -> None:
+  """Trains a model by a recipe: `train RECIPE`, with --help for what it is and its options. Alone, lists recipes."""
+  print(recipes.listed())
 
 
 @command(vocab=PrepareConfig.limits['vocab'])
@@ -47,7 +53,7 @@ def prepare_command(
 
 def settings_of(recipe: str) -> list[str]:
   """Options of `prepare` for text as a recipe takes it."""
-  config = options.find_recipe(recipe).recipe('paper')
+  config = recipes.find(recipe)()
   text = config.data.prepare
   given = {field.name: getattr(text, field.name) for field in dataclasses.fields(text)}
   changed = {name: value for name, value in given.items() if value != getattr(TextConfig, name)}
@@ -323,13 +329,17 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
 
 
 COMMANDS = {
-    'prepare': prepare_command, 'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command,
-    'export': export_command, 'generate': generate_command, 'perplexity': perplexity_command,
-    'few-shot': few_shot_command, 'text-to-text': text_to_text_command, 'verify': verify_command}
+    'prepare': prepare_command, 'train': train_command, 'rows': rows_command, 'evaluate': evaluate_command,
+    'fill-mask': fill_mask_command, 'export': export_command, 'generate': generate_command,
+    'perplexity': perplexity_command, 'few-shot': few_shot_command, 'text-to-text': text_to_text_command,
+    'verify': verify_command}
 
 
 def main() -> None:
   args = sys.argv[1:]
+  if args[:1] == ['train'] and args[1:] and not args[1].startswith('-'):  # its options are known when the recipe is
+    runs.start(args[1], args[2:])
+    return
   with errors.shown():
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
     if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):

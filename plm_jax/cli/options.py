@@ -1,13 +1,8 @@
-"""What a command line says, on its way to a configuration: recipes by name, booleans, values that a command takes."""
-import ast
-from collections.abc import Callable, Iterable, Mapping
+"""What a command line says, on its way to a configuration: booleans, values that a command takes, what was typed."""
+from collections.abc import Callable, Iterable
 import dataclasses
-import difflib
 import functools
-import importlib
-import importlib.util
 import inspect
-import pathlib
 import sys
 import typing
 from typing import Any
@@ -15,6 +10,7 @@ from typing import Any
 from plm_jax import checked
 from plm_jax.checked import flag
 from plm_jax.errors import ConfigError
+from plm_jax.recipes import Recipe
 
 SEED = '[0, 4294967295]'  # what jax.random.key and numpy take alike
 
@@ -89,32 +85,20 @@ def value_of(name: str, args: list[str]) -> str:
                if arg.startswith(f'{name}=') or arg == name), '')
 
 
-def program(module: str) -> str:
-  """Returns what was typed to start the module of a recipe."""
-  main = sys.modules.get('__main__')
-  spec = getattr(main, '__spec__', None)
-  return f'python -m {spec.name if module == "__main__" and spec else module}'
+def taken(name: str, args: Iterable[str]) -> tuple[str, list[str]]:
+  """Takes an option out of the arguments -> its value, '' where it is not there, and the others."""
+  args = list(args)
+  value = value_of(name, args)
+  at = next((n for n, arg in enumerate(args) if arg == name or arg.startswith(f'{name}=')), None)
+  if at is not None:
+    del args[at:at + (1 if '=' in args[at] else 2)]
+  return value, args
 
 
-def recipes() -> Mapping[str, str]:
-  """Names of the recipes -> the first line of what each says about itself."""
-  spec = importlib.util.find_spec('experiments')
-  if spec is None or not spec.submodule_search_locations:
-    raise ConfigError('there is no folder experiments here: recipes are found from the folder of plm_jax that has it')
-  files = sorted(pathlib.Path(spec.submodule_search_locations[0]).glob('[a-z]*.py'))
-  return {file.stem: (ast.get_docstring(ast.parse(file.read_text())) or '').partition('\n')[0] for file in files}
-
-
-def find_recipe(name: str) -> Any:
-  """Imports the module of a recipe. Raises ConfigError that names those that are called alike."""
-  known = recipes()
-  if name not in known:
-    raise ConfigError(f'there is no recipe {checked.shortened(name)}: {alike(name, known)}')
-  return importlib.import_module(f'experiments.{name}')
-
-
-def alike(name: str, known: Iterable[str]) -> str:
-  """Says what may have been meant."""
-  bare = name.removeprefix('experiments.').removesuffix('.py').replace('-', '_')
-  near = difflib.get_close_matches(bare, known, 3, 0.6)
-  return (f'did you mean {" or ".join(near)}? ' if near else '') + '`python -m experiments` lists them'
+def program(recipe: Recipe) -> str:
+  """Returns what was typed to start a recipe, or what can be."""
+  spec = getattr(sys.modules.get('__main__'), '__spec__', None)
+  package, _, door = (spec.name if spec else '').rpartition('.')
+  if package != 'experiments' or door not in (recipe.name, recipe.family):
+    return f'python -m plm_jax train {recipe.name}'
+  return f'python -m experiments.{door}' + (f' --size={recipe.size}' if door != recipe.name else '')

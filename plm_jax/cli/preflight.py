@@ -7,8 +7,7 @@ import jax
 from jax.sharding import Mesh
 import numpy as np
 
-from plm_jax import storage
-from plm_jax.cli import options
+from plm_jax import recipes, storage
 from plm_jax.config import ConfigError, Experiment
 from plm_jax.data.records import read_meta
 from plm_jax.inference import fill_mask
@@ -38,7 +37,7 @@ def check_kind(config: Experiment, folder: epath.Path, tokenizer: Tokenizer) -> 
   wanted = text.kind.partition('-')[0] if text.kind.startswith('sentencepiece') else text.kind
   if text.tokenizer or config.warm_start or kind.startswith(wanted):
     return
-  recipe = config.name if config.name in options.recipes() else 'RECIPE'
+  recipe = config.name if config.name in recipes.every() else 'RECIPE'
   insist = f'--data.prepare.kind={"sentencepiece-unigram" if kind.startswith("sentencepiece") else kind}'
   raise ConfigError(
       f'{folder} holds records of a {kind} tokenizer, and {config.name} is for {text.kind}: '

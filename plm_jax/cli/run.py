@@ -1,5 +1,5 @@
-"""From a recipe and a command line to a run: what every file of `experiments/` calls."""
-from collections.abc import Callable, Mapping, Sequence
+"""From a recipe and a command line to a run: what `python -m plm_jax train` does, and every file of `experiments/`."""
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -17,7 +17,7 @@ import jax
 from jax.experimental import multihost_utils
 import tyro
 
-from plm_jax import checked, config_file, errors, storage
+from plm_jax import checked, config_file, errors, recipes, storage
 from plm_jax import config as config_lib
 from plm_jax.cli import options, preflight, report
 from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
@@ -32,6 +32,7 @@ from plm_jax.layers.dense import count
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.pods import hosts
 from plm_jax.pods.compile import compile_run
+from plm_jax.recipes import Recipe
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
 from plm_jax.storage.lock import Lock
@@ -53,24 +54,34 @@ class Shown(NamedTuple):
   usual: str = ''  # what one gives it to write on
 
 
-def main(recipe: Callable[[Scale], Experiment], args: Sequence[str] | None = None) -> None:
-  """Runs `recipe` with the command line's changes; exits with 1 and a message on bad input."""
-  args = sys.argv[1:] if args is None else list(args)
+def start(name: str, args: Sequence[str] | None = None) -> None:
+  """Runs the recipe of a name, or of a family with the --size among the arguments; exits with 1 and a message on bad
+  input."""
+  with errors.shown():
+    size, rest = options.taken('--size', sys.argv[1:] if args is None else args)
+    if {'-h', '--help'} & {*rest} and recipes.needs_size(name, size):
+      print(recipes.about(name))
+    else:
+      main(recipes.find(name, size), rest)
+
+
+def main(recipe: Recipe, args: Sequence[str]) -> None:
+  """Runs a recipe with the command line's changes; exits with 1 and a message on bad input."""
   with errors.shown(), errors.options_under('--data.prepare.'):
     run(parse(recipe, args))
 
 
-def parse(recipe: Callable[[Scale], Experiment], args: Sequence[str]) -> Experiment:
+def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
   """The recipe at the scale that the arguments name, with the fields that they change."""
   # The scale has to be known before the defaults of everything else are.
   scale: Any = options.value_of('--scale', list(args)) or 'paper'
   if scale not in get_args(Scale):
     raise ConfigError(f'--scale is paper, laptop or test, got {checked.shortened(scale)}')
-  default, module = recipe(scale), recipe.__module__
+  default = recipe(scale)
   with checked.later():  # by `check`, which knows the names of options
     return tyro.cli(
         Experiment, default=default, args=options.spelt(args, options.booleans_of(default)),
-        prog=options.program(module), description=sys.modules[module].__doc__ or recipe.__doc__ or '',
+        prog=options.program(recipe), description=recipe.about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
 
 
@@ -216,7 +227,7 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
       'Duration of this process': f'{result.seconds / 60:.1f} min',
   }
   environment = {
-      'Command': shlex.join(['python', *sys.argv]), 'Finished': time.strftime('%F %T %Z'),
+      'Command': shlex.join(['python', *sys.orig_argv[1:]]), 'Finished': time.strftime('%F %T %Z'),
       'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}', 'Python': platform.python_version(),
       'plm_jax': own_version(),
       **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}

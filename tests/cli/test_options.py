@@ -6,8 +6,7 @@ import types
 
 import pytest
 
-from experiments import bert_base, deberta_base, glm_base, gpt2_small, t5_base, xlnet_base
-from plm_jax import checked, config_file
+from plm_jax import checked, config_file, recipes
 from plm_jax import config as config_lib
 from plm_jax.cli import commands as cli
 from plm_jax.cli import options
@@ -19,7 +18,8 @@ from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 
-RECIPES = bert_base, deberta_base, glm_base, gpt2_small, t5_base, xlnet_base
+RECIPES = [recipes.find(name) for name in (
+    'bert_base', 'deberta_base', 'glm_base', 'gpt2_small', 't5_base', 'xlnet_base')]
 NUMBERS = (
     -1, 0, 1, 2**31, 2**63, 10**40, -10**40, float('nan'), float('inf'), -float('inf'), 1e308, -1e-300, 0.5, True)
 TEXTS = ('', '\0', '~nobody', '\ud800', 'x' * (1 + checked.LONGEST), '../..', '中文', 'nan', '-1')
@@ -53,9 +53,9 @@ def one_line(error: BaseException) -> bool:
   return 0 < len(said) < 2000 and '\n' not in said.strip()
 
 
-@pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.__name__)
+@pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
 def test_whatever_an_option_is_given_is_taken_or_refused_with_a_line_that_names_it(recipe):
-  draw, config, refused = random.Random(0), recipe.recipe('test'), 0
+  draw, config, refused = random.Random(0), recipe('test'), 0
   for path, value in leaves(config):
     pool = TEXTS if isinstance(value, str) else NUMBERS
     for wrong in (*draw.sample(pool, 5), *draw.sample(OTHERS, 2)):
@@ -67,9 +67,9 @@ def test_whatever_an_option_is_given_is_taken_or_refused_with_a_line_that_names_
   assert refused > 200
 
 
-@pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.__name__)
+@pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
 def test_whatever_a_config_json_holds_is_read_or_refused_with_a_line_that_names_the_file(recipe):
-  draw, whole = random.Random(1), json.loads(config_file.dump(recipe.recipe('test')))
+  draw, whole = random.Random(1), json.loads(config_file.dump(recipe('test')))
   def places(value):
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in list(items):
@@ -103,7 +103,7 @@ COMMAND_LINES = (
 @pytest.mark.parametrize('args', COMMAND_LINES, ids=' '.join)
 def test_a_mistyped_command_ends_with_one_line(args):
   with pytest.raises(SystemExit) as stopped:
-    main(bert_base.recipe, ['--scale=test', *args] if args != ['--scale=huge'] else args)
+    main(recipes.find('bert_base'), ['--scale=test', *args] if args != ['--scale=huge'] else args)
   assert str(stopped.value).startswith('error: ') and one_line(stopped.value)
   option = args[0].partition('=')[0]
   assert option in str(stopped.value)
@@ -117,8 +117,8 @@ def test_a_mistyped_command_ends_with_one_line(args):
      'error: --layout is bert or glm with --kind=wordpiece, got mbart: it is the layout of other tokenizers'),
     (['prepare', 'TEXT', 'out', '--heldout=nan'], 'error: --heldout is a number from 0 to below 1, got nan'),
     (['prepare', 'TEXT', 'out', '--for=gpt2smal'],
-     "error: there is no recipe 'gpt2smal': did you mean gpt2_small or gpt3_small or gpt2_xl? `python -m experiments` "
-     'lists them'),
+     "error: there is no recipe 'gpt2smal': did you mean gpt2_small or gpt3_small or gpt2_xl? `python -m plm_jax "
+     'train` lists them'),
     (['fill-mask', 'RUN'], 'error: there is no prompt: give a sentence with a [MASK] where a word is to be guessed'),
     (['fill-mask', 'RUN', 'a [MASK]', '--top=-1'], 'error: --top is a whole number from 1 to 16,777,216, got -1'),
     (['generate', 'RUN', 'a', '--temperature=nan'], 'error: --temperature is a number of 0 or more, got nan'),
@@ -167,23 +167,9 @@ def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
     ['--hosts.distributed'], ['--hosts.distributed=True'], ['--hosts.distributed', 'true'],
     ['--hosts.distributed=true']])
 def test_booleans_are_understood_in_every_form(args):
-  assert parse(bert_base.recipe, ['--scale=test', *args, '--seed=3']).hosts.distributed
+  assert parse(recipes.find('bert_base'), ['--scale=test', *args, '--seed=3']).hosts.distributed
   assert options.spelt(['--hosts.no-distributed', 'x', '--a_b'], {'hosts.distributed', 'a-b'}) == [
       '--hosts.distributed=False', 'x', '--a-b=True']
-
-
-def test_a_misspelt_recipe_is_suggested():
-  with pytest.raises(ConfigError, match='there is no recipe \'robertabase\': did you mean roberta_base'):
-    options.find_recipe('robertabase')
-  assert options.recipes()['bert_base'] == 'BERT-base, as published (Devlin et al. 2019, section 3.1 and appendix A.2).'
-
-
-def test_help_begins_with_what_the_recipe_says_and_how_it_is_started(capsys):
-  with pytest.raises(SystemExit):
-    parse(bert_base.recipe, ['--help'])
-  said = capsys.readouterr().out
-  assert said.startswith('usage: python -m experiments.bert_base ')
-  assert 'python -m experiments.bert_base --scale=laptop ' in said
 
 
 def test_messages_say_what_was_expected():

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from experiments import bert_base, gpt2_small, roberta_base, t5_base
+from plm_jax import recipes
 from plm_jax.cli import preflight
 from plm_jax.config import ConfigError, Phase
 from plm_jax.data.prepare import TextConfig
@@ -15,11 +15,11 @@ def tokenizer(kind):
   return types.SimpleNamespace(kind=kind)
 
 
-@pytest.mark.parametrize(('recipe', 'kind', 'wanted'), [
-    (gpt2_small, 'wordpiece', 'byte-bpe'), (roberta_base, 'wordpiece', 'byte-bpe'),
-    (t5_base, 'byte_bpe', 'sentencepiece-unigram'), (bert_base, 'sentencepiece', 'wordpiece')])
-def test_records_of_another_kind_of_tokenizer_are_refused(recipe, kind, wanted):
-  config, name = recipe.recipe('test'), recipe.__name__.removeprefix('experiments.')
+@pytest.mark.parametrize(('name', 'kind', 'wanted'), [
+    ('gpt2_small', 'wordpiece', 'byte-bpe'), ('roberta_base', 'wordpiece', 'byte-bpe'),
+    ('t5_base', 'byte_bpe', 'sentencepiece-unigram'), ('bert_base', 'sentencepiece', 'wordpiece')])
+def test_records_of_another_kind_of_tokenizer_are_refused(name, kind, wanted):
+  config = recipes.find(name)('test')
   given = 'sentencepiece-unigram' if kind == 'sentencepiece' else kind.replace('_', '-')
   with pytest.raises(ConfigError) as wrong:
     preflight.check_kind(config, 'RECORDS', tokenizer(kind))
@@ -33,13 +33,13 @@ def test_records_of_another_kind_of_tokenizer_are_refused(recipe, kind, wanted):
 
 
 def test_records_of_the_recipes_kind_are_taken():
-  preflight.check_kind(gpt2_small.recipe('test'), 'RECORDS', tokenizer('byte_bpe'))
-  preflight.check_kind(t5_base.recipe('test'), 'RECORDS', tokenizer('sentencepiece'))
-  preflight.check_kind(bert_base.recipe('test'), 'RECORDS', tokenizer('wordpiece'))
+  preflight.check_kind(recipes.find('gpt2_small')('test'), 'RECORDS', tokenizer('byte_bpe'))
+  preflight.check_kind(recipes.find('t5_base')('test'), 'RECORDS', tokenizer('sentencepiece'))
+  preflight.check_kind(recipes.find('bert_base')('test'), 'RECORDS', tokenizer('wordpiece'))
 
 
 def on_one_device(changes, **model):
-  config = bert_base.recipe('test')
+  config = recipes.find('bert_base')('test')
   mesh, model = dataclasses.replace(config.mesh, data=1), dataclasses.replace(config.model, **model)
   return dataclasses.replace(config, mesh=mesh, model=model, **changes)
 
@@ -53,23 +53,23 @@ def test_a_run_that_fits_no_memory_is_refused_with_what_it_needs(monkeypatch):
   assert str(wrong.value).startswith('a run of these options needs 5.9 GiB at the least, 5.9 GiB of them for param')
   assert str(wrong.value).endswith('and there are 1.0 GiB: make the model or --train.phases smaller, or '
                                    '--train.accumulate larger')
-  train = dataclasses.replace(bert_base.recipe('test').train, phases=(Phase(9, 64, 1 << 20),))
+  train = dataclasses.replace(recipes.find('bert_base')('test').train, phases=(Phase(9, 64, 1 << 20),))
   with pytest.raises(ConfigError, match=r'8\.0 GiB for one layer of 1,048,576 rows of 64 tokens'):
     preflight.check_size(on_one_device({'train': train}))
 
 
 def test_options_that_make_no_model_are_refused_before_text_is_prepared():
-  block = dataclasses.replace(bert_base.recipe('test').model.block, head_size=2**31 - 1, heads=2**20)
+  block = dataclasses.replace(recipes.find('bert_base')('test').model.block, head_size=2**31 - 1, heads=2**20)
   with pytest.raises(ConfigError):
     preflight.check_size(on_one_device({}, block=block))
 
 
 def test_prompts_that_do_not_fit_are_refused_before_training():
   pieces = train_wordpiece(['the cat sat on the mat'] * 3, 60)
-  config = dataclasses.replace(bert_base.recipe('test'), prompts=('the [MASK] ' * 40,))
+  config = dataclasses.replace(recipes.find('bert_base')('test'), prompts=('the [MASK] ' * 40,))
   with pytest.raises(ConfigError, match='the model takes 64'):
     preflight.check_prompts(config, pieces)
-  config = dataclasses.replace(gpt2_small.recipe('test'), prompts=('the cat ' * 40,))
+  config = dataclasses.replace(recipes.find('gpt2_small')('test'), prompts=('the cat ' * 40,))
   with pytest.raises(ConfigError, match=r"--prompts 'the cat the cat .* at most leave room for an answer in the 64 of"):
     preflight.check_prompts(config, pieces)
   preflight.check_prompts(dataclasses.replace(config, prompts=('the cat',)), pieces)

@@ -1,11 +1,9 @@
 """From the command line to a finished run: the recipes at their smallest, resumed, interrupted and given bad input."""
 import gzip
-import importlib
 import json
 import os
 import pathlib
 import random
-import shlex
 import shutil
 import signal
 import types
@@ -14,11 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import bert_base
 from plm_jax import config as config_lib
-from plm_jax import config_file
+from plm_jax import recipes
 from plm_jax.cli import commands as cli
-from plm_jax.cli import options
 from plm_jax.cli.run import corpora, main, parse, run
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.shards import Shards
@@ -27,7 +23,7 @@ from plm_jax.storage.lock import Lock
 from plm_jax.training import train
 from plm_jax.training.checkpoint import CheckpointError
 
-RECIPES = [*options.recipes()]
+BERT_BASE = recipes.find('bert_base')
 
 
 @pytest.fixture(scope='module')
@@ -54,7 +50,7 @@ def command(corpus):
 def finished(command, tmp_path_factory):
   """A run that nothing disturbed: (folder, result)."""
   folder = tmp_path_factory.mktemp('runs') / 'undisturbed'
-  return folder, run(parse(bert_base.recipe, [*command, f'--output={folder}']))
+  return folder, run(parse(BERT_BASE, [*command, f'--output={folder}']))
 
 
 def same(a, b) -> bool:
@@ -90,18 +86,18 @@ def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_
     patch.setattr(train, 'batches', disturbed)
     if how == 'crash':
       with pytest.raises(KeyError):
-        run(parse(bert_base.recipe, args))
+        run(parse(BERT_BASE, args))
     else:
-      result = run(parse(bert_base.recipe, args))
+      result = run(parse(BERT_BASE, args))
       assert not result.finished and result.step == 6
       assert not (tmp_path / 'run' / 'report.html').exists()
   if how == 'crash':
     damaged = next((tmp_path / 'run/checkpoints/4/state').rglob('_METADATA'))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b'?')
     with pytest.raises(SystemExit, match=r'_METADATA is damaged: .* The one before is that of step 2: .*resume=whole'):
-      main(bert_base.recipe, args)
+      main(BERT_BASE, args)
     args.append('--train.resume=whole')
-  result = run(parse(bert_base.recipe, args))
+  result = run(parse(BERT_BASE, args))
   assert result.finished and same(result.params, finished[1].params)
   lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
   assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
@@ -109,15 +105,15 @@ def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_
 
 def test_a_folder_is_one_runs(command, tmp_path):
   with Lock(tmp_path / 'run', 'a run'), pytest.raises(SystemExit) as error:
-    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}'])
+    main(BERT_BASE, [*command, f'--output={tmp_path / "run"}'])
   assert f'{tmp_path / "run"} is in use by a run (process {os.getpid()} on ' in str(error.value)
   assert not (tmp_path / 'run/config.json').exists()
 
 
 def test_where_a_run_lies(monkeypatch, tmp_path):
   monkeypatch.setenv('HOME', str(tmp_path))
-  assert parse(bert_base.recipe, ['--output=~/x']).folder == str(tmp_path / 'x')
-  assert parse(bert_base.recipe, ['--scale=test']).folder == 'runs/bert_base-test'
+  assert parse(BERT_BASE, ['--output=~/x']).folder == str(tmp_path / 'x')
+  assert parse(BERT_BASE, ['--scale=test']).folder == 'runs/bert_base-test'
 
 
 def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished, tmp_path, monkeypatch, capsys):
@@ -139,7 +135,7 @@ def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished
 
 def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, monkeypatch):
   names = {f'{split}-document-{length}.json' for split in ('train', 'heldout') for length in (45, 77)}
-  (folder,), _ = corpora(parse(bert_base.recipe, command))  # text of its own: while it was prepared
+  (folder,), _ = corpora(parse(BERT_BASE, command))  # text of its own: while it was prepared
   assert names <= {path.name for path in folder.glob('windows/*/*.json')}
   prepare(PrepareConfig(source=str(corpus), vocab=300, heldout=0.2, workers=1), tmp_path / 'records')
   sentences, reads = Shards.sentences, []
@@ -149,31 +145,31 @@ def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, mo
   monkeypatch.setattr(Shards, 'sentences', read)
   monkeypatch.setattr(train, 'open_phase', lambda *_: 1 / 0)
   with pytest.raises(ZeroDivisionError):
-    run(parse(bert_base.recipe, [*command, f'--data.path={tmp_path / "records"}', f'--output={tmp_path / "run"}']))
+    run(parse(BERT_BASE, [*command, f'--data.path={tmp_path / "records"}', f'--output={tmp_path / "run"}']))
   assert reads == ['train-00000', 'heldout-00000']
   assert {path.name for path in (tmp_path / 'records').glob('windows/*/*.json')} == names
 
 
 def test_finished_runs_do_nothing_more(command, finished):
   folder, result = finished
-  again = run(parse(bert_base.recipe, [*command, f'--output={folder}']))
+  again = run(parse(BERT_BASE, [*command, f'--output={folder}']))
   assert again.step == 8 and same(again.params, result.params)
 
 
 def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, monkeypatch):
   monkeypatch.setattr('shutil.disk_usage', lambda folder: types.SimpleNamespace(free=1000))
   with pytest.raises(SystemExit, match=r'no space left for a checkpoint .* 0\.0 MB are free'):
-    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}'])
+    main(BERT_BASE, [*command, f'--output={tmp_path / "run"}'])
   assert not any((tmp_path / 'run' / 'checkpoints').iterdir())
 
 
 def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp_path):
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--optim.peak=0']
-  assert same(run(parse(bert_base.recipe, args)).params, finished[1].params)
+  assert same(run(parse(BERT_BASE, args)).params, finished[1].params)
 
 
 def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
-  run(parse(bert_base.recipe, [*command, f'--output={finished[0]}', '--mode=evaluate']))
+  run(parse(BERT_BASE, [*command, f'--output={finished[0]}', '--mode=evaluate']))
   assert f'mlm: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out
 
 
@@ -210,7 +206,7 @@ def test_fill_mask_gives_probabilities_in_order(finished):
 ])
 def test_a_misspelt_option_says_what_was_meant(change, message, command, capsys):
   with pytest.raises(SystemExit):
-    main(bert_base.recipe, [*command, *change])
+    main(BERT_BASE, [*command, *change])
   assert message in capsys.readouterr().err
 
 
@@ -225,7 +221,7 @@ def test_a_misspelt_option_says_what_was_meant(change, message, command, capsys)
 def test_bad_input_is_refused_before_anything_is_written(change, message, command, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(SystemExit) as error:
-    main(bert_base.recipe, [*command, f'--output={tmp_path / "run"}', *change])
+    main(BERT_BASE, [*command, f'--output={tmp_path / "run"}', *change])
   assert message in str(error.value) and not (tmp_path / 'run').exists()
 
 
@@ -234,12 +230,12 @@ def test_text_that_cannot_be_used_is_refused(tmp_path):
       ('empty.txt', b'\n\n', 'no documents'), ('latin.txt', 'naïve\n'.encode('latin-1'), 'UTF-8')]:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SystemExit) as error:
-      main(bert_base.recipe, ['--scale=test', f'--data.path={tmp_path / name}', f'--output={tmp_path / "run"}'])
+      main(BERT_BASE, ['--scale=test', f'--data.path={tmp_path / name}', f'--output={tmp_path / "run"}'])
     assert message in str(error.value) and name in str(error.value) and not (tmp_path / 'run').exists()
 
 
 def test_damaged_records_and_other_configurations_are_refused(command, finished, tmp_path):
-  config = parse(bert_base.recipe, command)
+  config = parse(BERT_BASE, command)
   records = pathlib.Path(corpora(config)[0][0])
   copy = tmp_path / 'records'
   for path in [p for p in records.rglob('*') if p.is_file() and 'windows' not in p.parts]:
@@ -250,48 +246,16 @@ def test_damaged_records_and_other_configurations_are_refused(command, finished,
   shard = copy / 'train-00000.npy'
   shard.write_bytes(shard.read_bytes()[:-100])
   with pytest.raises(SystemExit, match=r'train-00000\.npy is truncated'):
-    main(bert_base.recipe, args)
+    main(BERT_BASE, args)
   assert not (tmp_path / 'run').exists()
   with pytest.raises(SystemExit, match=r'optim\.peak: 0\.001 -> 0\.5'):
-    main(bert_base.recipe, [*command, f'--output={finished[0]}', '--optim.peak=0.5'])
-
-
-@pytest.mark.parametrize('name', RECIPES)
-@pytest.mark.parametrize('scale', ['paper', 'laptop', 'test'])
-def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
-  config = parse(importlib.import_module(f'experiments.{name}').recipe, [f'--scale={scale}'])
-  config_lib.check(config)
-  assert config.name == name and config.scale == scale
-  assert config_file.from_json(json.loads(config_file.dump(config))) == config
+    main(BERT_BASE, [*command, f'--output={finished[0]}', '--optim.peak=0.5'])
 
 
 def test_bert_base_is_the_papers():
-  config = parse(bert_base.recipe, [])
+  config = parse(BERT_BASE, [])
   assert [(p.steps, p.length, p.batch) for p in config.train.phases] == [(900_000, 128, 256), (100_000, 512, 256)]
   optim = config.optim
   assert (optim.peak, optim.warmup, optim.b1, optim.b2, optim.weight_decay) == (1e-4, 10_000, 0.9, 0.999, 0.01)
   assert (config.objective.rate, config.objective.mask_share, config.objective.random_share) == (0.15, 0.8, 0.1)
   assert config.objective.predictions(128) == 20 and config.objective.predictions(512) == 77
-
-
-def documented(name):
-  """The commands in the docstring of a recipe, as lists of arguments behind `python -m`."""
-  text = importlib.import_module(f'experiments.{name}').__doc__ or ''
-  lines = text.replace('\\\n', ' ').splitlines()
-  return [shlex.split(line, comments=True)[2:] for line in lines if line.strip().startswith('python -m ')]
-
-
-@pytest.mark.parametrize('name', RECIPES)
-def test_the_commands_that_a_recipe_tells_are_understood(name, monkeypatch):
-  asked = []
-  monkeypatch.setattr(cli, 'prepare', lambda config, out: asked.append(config))
-  monkeypatch.setattr(cli.reachable, 'check_reachable', lambda uses: None)
-  commands = documented(name)
-  for module, *args in commands:
-    if module.startswith('experiments.'):
-      parse(importlib.import_module(module).recipe, args)
-    elif args[0] == 'prepare':
-      monkeypatch.setattr('sys.argv', ['plm_jax', *args])
-      cli.main()
-  assert any(command[0] == f'experiments.{name}' for command in commands)
-  assert len(asked) == sum(command[1] == 'prepare' for command in commands)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import roberta_base
+from plm_jax import recipes
 from plm_jax.architectures.encoder import Encoder, places
 from plm_jax.config import ConfigError
 from plm_jax.convert import attributes
@@ -80,7 +80,7 @@ def test_documents_of_a_row_see_each_other_if_they_shall(together):
 
 
 def test_a_tokenizer_with_another_padding_is_refused():
-  paper = roberta_base.recipe('test')
+  paper = recipes.find('roberta_base')('test')
   with pytest.raises(ConfigError, match=r'--model\.padding 0'):
     make_learner(paper, tiny.VOCAB)
   assert make_learner(paper, dataclasses.replace(tiny.VOCAB, pad=1)).vocab.pad == 1

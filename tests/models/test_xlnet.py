@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import xlnet_large
-from plm_jax import convert
+from plm_jax import convert, recipes
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
 from plm_jax.convert import attributes, files
 from plm_jax.convert.rules import ConvertError
@@ -209,7 +208,7 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
 
 def test_xlnet_large_is_the_papers():
   """Yang et al. 2019, table 8."""
-  recipe: Any = xlnet_large.recipe('paper')
+  recipe: Any = recipes.find('xlnet_large')('paper')
   assert [(p.steps, p.length, p.batch) for p in recipe.train.phases] == [(500_000, 512, 8192)]
   optim, model = recipe.optim, recipe.model
   assert (optim.peak, optim.warmup, optim.schedule) == (4e-4, 40_000, 'linear')

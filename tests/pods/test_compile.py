@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import pytest
 import tiny
 
-from experiments import bert_base
+from plm_jax import recipes
 from plm_jax.cli.run import main, parse, run
 from plm_jax.config import ConfigError, Phase, check
 from plm_jax.pods import compile as compile_lib
 from plm_jax.pods.hlo import Program, buffers, group_size
 from plm_jax.training.step import gradient, init_state
 
+BERT_BASE = recipes.find('bert_base')
 # A loop of (10 - 4) / 2 = 3 rounds. Each multiplies bf16[4, 8] by [8, 16] inside a kernel that reads one of ten slices,
 # writes its result in place, sums it over two devices, and sends a piece on while it computes.
 LOOP = '''HloModule loop, is_scheduled=true
@@ -165,14 +166,14 @@ def test_the_analytic_count_is_the_compiled_one(scan):
 
 
 def test_bad_topologies_and_what_is_missing(monkeypatch, capsys):
-  config = parse(bert_base.recipe, ['--scale=test'])
+  config = parse(BERT_BASE, ['--scale=test'])
   with pytest.raises(ConfigError, match='go together'):
     check(dataclasses.replace(config, mode='compile'))
   with pytest.raises(ConfigError, match='go together'):
     check(dataclasses.replace(config, topology='v2:4x4'))
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(SystemExit, match=r"pip install 'plm_jax\[tpu\]'"):
-    main(bert_base.recipe, ['--scale=test', '--mode=compile', '--topology=v2:2x2'])
+    main(BERT_BASE, ['--scale=test', '--mode=compile', '--topology=v2:2x2'])
   assert not capsys.readouterr().out
 
 
@@ -199,18 +200,18 @@ def test_a_recipe_compiles_for_a_pod_that_is_not_there(compiler, capsys):
   assert len(compiler) == 8
   args = ['--scale=test', '--mode=compile', '--topology=v2:2x2', '--mesh.fsdp=2', '--model.block.width=128',
           '--model.block.mlp-dim=256']
-  assert run(parse(bert_base.recipe, args)) is None
+  assert run(parse(BERT_BASE, args)) is None
   out = capsys.readouterr().out
   assert out.count('bound by') == 2 and '8 x TPU v2, mesh 4 data x 2 fsdp x 1 tensor' in out
   with pytest.raises(SystemExit, match='v5e:4x4'):
-    main(bert_base.recipe, ['--scale=test', '--mode=compile', '--topology=v9:2x2'])
+    main(BERT_BASE, ['--scale=test', '--mode=compile', '--topology=v9:2x2'])
   with pytest.raises(SystemExit, match='a batch of 8 rows cannot be dealt evenly to 32'):
-    main(bert_base.recipe, ['--scale=test', '--mode=compile', '--topology=v2:4x4'])
+    main(BERT_BASE, ['--scale=test', '--mode=compile', '--topology=v2:4x4'])
 
 
 @pytest.mark.slow
 def test_a_step_that_does_not_fit_is_refused(compiler):
-  config = parse(bert_base.recipe, ['--mode=compile', '--topology=v2:2x2'])
+  config = parse(BERT_BASE, ['--mode=compile', '--topology=v2:2x2'])
   phases = (Phase(1, 512, 8 * 32),)
   config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
   with pytest.raises(ConfigError, match=r'do not fit the memory of a device: Used .*G of .*--train.accumulate'):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import bert_base
+from plm_jax import recipes
 from plm_jax.cli.run import parse, run
 from plm_jax.config import ConfigError, HostsConfig
 from plm_jax.inference import loading
@@ -154,7 +154,7 @@ def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
   def command(folder, terminated):
     return [str(terminated), *args, '--mesh.fsdp=2', f'--output={tmp_path / folder}']
   with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1)) as outputs:
-    want = run(parse(bert_base.recipe, [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}']))
+    want = run(parse(recipes.find('bert_base'), [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}']))
     first, second = outputs()
   stopped = re.search(r'stopped by a signal at step (\d) and saved', first)
   assert stopped and 5 <= int(stopped[1]) < 8 and 'stopped' not in second

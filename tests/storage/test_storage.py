@@ -42,10 +42,10 @@ def test_the_cache_is_a_local_folder(monkeypatch):
 
 def test_a_runs_folder_may_begin_with_the_users(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
-  from experiments import bert_base
+  from plm_jax import recipes
   from plm_jax.cli.run import parse
-  assert parse(bert_base.recipe, ['--output=~/x']).folder == f'{tmp_path}/x'
-  assert config.Experiment.folder.fget(parse(bert_base.recipe, ['--scale=test'])) == 'runs/bert_base-test'
+  assert parse(recipes.find('bert_base'), ['--output=~/x']).folder == f'{tmp_path}/x'
+  assert config.Experiment.folder.fget(parse(recipes.find('bert_base'), ['--scale=test'])) == 'runs/bert_base-test'
 
 
 def test_reading(tmp_path):

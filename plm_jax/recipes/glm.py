@@ -1,0 +1,76 @@
+"""GLM: blank infilling on BERT's text (Du et al. 2022, section 3, appendix A and table 7), and on Chinese text.
+
+    python -m plm_jax prepare TEXT gs://BUCKET/records --for=glm_large
+    python -m plm_jax train glm_large --data.path=gs://BUCKET/records    # 64 TPU v3 chips
+    python -m plm_jax train glm_base --scale=laptop                      # 2 CPU cores: minutes
+    python -m plm_jax train glm_base --scale=test                        # seconds
+
+120,000 steps (base) or 200,000 of 1,024 rows of 512 tokens: BooksCorpus and English Wikipedia, uncased, documents one
+behind another. A row of 512 holds 448 tokens of text; the released code's rows hold 512 and grow with their blanks.
+large_doc is GLM-Doc: half of the rows have one blank of half of a document or more. Its vocabulary has [gMASK] for
+these, which the paper's models did without. large_sentence is GLM-Sent: half of the rows have whole sentences as their
+blanks, marked as [sMASK]. 410m and 515m are GLM-Doc of 30 layers, whose schedule they have: the paper names none.
+
+chinese has a SentencePiece vocabulary that is trained on the text, and the sizes of the released GLM-large-Chinese. Of
+its rows 40% have short spans as their blanks, 30% whole sentences and 30% one blank of a quarter of a document or more,
+as in the released scripts; these do not say how large a batch is, which is GLM-large's here. Its path has one paragraph
+a line and an empty line between documents:
+
+    python -m plm_jax train glm_chinese --scale=laptop --data.path=zhwiki.txt
+    python -m plm_jax train glm_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
+"""
+import dataclasses
+
+from plm_jax.config import DataConfig, Experiment, Scale
+from plm_jax.data.prepare import TextConfig
+from plm_jax.models import glm
+from plm_jax.objectives.glm import BlankInfilling
+from plm_jax.objectives.pairs import FullSentences
+from plm_jax.recipes.table import Size
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
+
+DOCUMENTS = BlankInfilling(FullSentences(), documents=0.5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GLMSize(Size):
+  """And which blanks it fills."""
+
+  batch: int = 1024
+  warmup: int = 8000
+  floor: float = 0.05
+  """share of the peak at the end, of the released scripts"""
+  objective: BlankInfilling = BlankInfilling(FullSentences())
+
+
+# Parameters by the released modeling_glm.py; published as 110M, 335M, 410M, 515M (section 3).
+SIZES = {
+    'base': GLMSize(model=glm.base, parameters=109_338_624, peak=4e-4, warmup=6000, steps=120_000, pod='v3:8x8'),
+    'large': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, pod='v3:8x8'),
+    'large_doc': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, objective=DOCUMENTS,
+                         pod='v3:8x8'),
+    'large_sentence': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000,
+                              objective=BlankInfilling(FullSentences(), sentences=0.5), pod='v3:8x8'),
+    '410m': GLMSize(model=glm.medium_410m, parameters=410_265_600, peak=2e-4, steps=200_000, objective=DOCUMENTS,
+                    pod='v3:8x8'),
+    '515m': GLMSize(model=glm.medium_515m, parameters=514_632_960, peak=2e-4, steps=200_000, objective=DOCUMENTS,
+                    pod='v3:8x16'),
+    'chinese': GLMSize(model=glm.large_chinese, parameters=355_659_776, peak=2e-4, floor=0.1, steps=250_000,
+                       objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
+                       pod='v3:8x8')}
+
+
+def recipe(size: str, scale: Scale) -> Experiment:
+  """Builds the run of a size."""
+  row = SIZES[size]
+  optim = OptimConfig(
+      peak=row.peak, warmup=row.warmup, schedule='cosine', floor=row.floor, b2=0.98, weight_decay=0.1,
+      bias_correction=True)
+  text = TextConfig(kind='sentencepiece-unigram' if size == 'chinese' else 'wordpiece', layout='glm')
+  run = scaled(Experiment(
+      f'glm_{size}', family='glm', model=row.model('bfloat16'), objective=row.objective,
+      data=DataConfig(prepare=text, assembly='sentences'), optim=optim, train=row.train()), scale)
+  if size == 'chinese' and scale == 'laptop':  # of Chinese, 6,500 characters are 99.95% of the text
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab=8000))
+  return run

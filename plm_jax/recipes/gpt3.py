@@ -1,0 +1,71 @@
+"""GPT-3 (Brown et al. 2020, section 2.3, table 2.1 and appendix B).
+
+    python -m plm_jax prepare TEXT gs://BUCKET/records --for=gpt3_13b
+    python -m plm_jax train gpt3_small --data.path=gs://BUCKET/records                 # 64 TPU v4 chips
+    python -m plm_jax train gpt3_13b --data.path=gs://BUCKET/records --mesh.fsdp=64    # 128 TPU v5p chips
+    python -m plm_jax train gpt3_small --scale=laptop                                  # 2 CPU cores: 40 minutes
+    python -m plm_jax train gpt3_small --scale=test                                    # seconds
+
+Every second layer sees a band of 256 tokens; 300 billion tokens in rows of 2,048, which run on from document to
+document, and see what precedes them. Batches grow over the first 4 to 12 billion tokens, depending on the size: the
+paper does not say how for which. They begin at 131 thousand tokens or more, here as many as devices share, where the
+paper has 32 thousand. The learning rate counts tokens too: it rises over 375 million and falls along a cosine to a
+tenth over 260 billion.
+"""
+import dataclasses
+
+from plm_jax.config import DataConfig, Experiment, Scale, TrainConfig, ramp
+from plm_jax.data.prepare import TextConfig
+from plm_jax.models import gpt3
+from plm_jax.objectives.clm import CausalLM
+from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GPT3Size(Size):
+  """And how its batches grow."""
+
+  length: int = 2048
+  first: int = 64
+  """rows in the first batches"""
+  over: int = 4_000_000_000
+  """tokens over which they grow"""
+  remat: bool = True
+  """layers are computed again on the way back"""
+
+
+# Parameters of table D.1, in millions: 125, 356, 760, 1,320, 2,650, 6,660, 12,850, 174,604. Peaks and batches (of 0.5,
+# 0.5, 0.5, 1, 1, 2, 2 and 3.2 million tokens) of table 2.1.
+SIZES = {
+    'small': GPT3Size(model=gpt3.small, parameters=125_226_240, peak=6e-4, batch=256, remat=False, pod='v4:4x4x4'),
+    'medium': GPT3Size(model=gpt3.medium, parameters=355_871_744, peak=3e-4, batch=256, pod='v5p:4x4x4'),
+    'large': GPT3Size(model=gpt3.large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
+    'xl': GPT3Size(model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4',
+                   mesh=MeshConfig(fsdp=8)),
+    '2b7': GPT3Size(model=gpt3.b2_7, parameters=2_651_553_280, peak=1.6e-4, batch=512, over=6_000_000_000,
+                    pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
+    '6b7': GPT3Size(model=gpt3.b6_7, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first=128, over=8_000_000_000,
+                    pod='v5p:4x4x4', mesh=MeshConfig(fsdp=64)),
+    '13b': GPT3Size(model=gpt3.b13, parameters=12_853_386_240, peak=1e-4, batch=1024, first=128, over=8_000_000_000,
+                    pod='v5p:4x4x8', mesh=MeshConfig(fsdp=64)),
+    '175b': GPT3Size(model=gpt3.b175, parameters=174_604_259_328, peak=6e-5, batch=1536, first=192,
+                     over=12_000_000_000, pod='v4:8x12x16', mesh=MeshConfig(fsdp=192, tensor=8))}
+
+
+def recipe(size: str, scale: Scale) -> Experiment:
+  """Builds the run of a size."""
+  row = SIZES[size]
+  model = row.model('bfloat16')
+  if row.remat:
+    model = dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full'))
+  optim = OptimConfig(
+      peak=row.peak, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine', floor=0.1, b2=0.95,
+      eps=1e-8, bias_correction=True, weight_decay=0.1)
+  phases = ramp(300_000_000_000, row.length, row.batch, row.first, row.over)
+  return scaled(Experiment(
+      f'gpt3_{size}', family='gpt3', model=model, objective=CausalLM(isolated=False),
+      data=DataConfig(prepare=TextConfig(kind='byte-bpe', layout='gpt2', newlines=True), assembly='packed'),
+      optim=optim, train=TrainConfig(phases=phases)), scale)

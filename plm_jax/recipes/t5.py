@@ -1,0 +1,42 @@
+"""T5 (Raffel et al. 2020).
+
+    python -m plm_jax prepare TEXT gs://BUCKET/records --for=t5_base
+    python -m plm_jax train t5_base --data.path=gs://BUCKET/records                    # 256 TPU v3 chips, or more
+    python -m plm_jax train t5_11b --data.path=gs://BUCKET/records --mesh.fsdp=128     # 1,024 TPU v4 chips
+    python -m plm_jax train t5_small --scale=laptop                                    # 2 CPU cores: 15 minutes
+    python -m plm_jax train t5_small --scale=test                                      # seconds
+
+On C4, 750 GB of English web pages: spans of three tokens on average, 15% of the text, are left out and are the target.
+The paper's baseline saw 2^35 tokens in 2^19 steps of 128 rows of 512 (section 3.1.2); the released models, as here,
+2^40 in a million steps of 2^11 rows (section 3.7), with supervised tasks mixed in: those come after it here, by
+t5_small_tasks. Adafactor, at a rate of 1/sqrt(max(step, 10^4)).
+"""
+from plm_jax.config import DataConfig, Experiment, Scale
+from plm_jax.data.prepare import TextConfig
+from plm_jax.models import t5
+from plm_jax.objectives.spans import MixtureOfDenoisers
+from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.scales import scaled
+
+# Parameters by transformers' T5ForConditionalGeneration; published as 60M, 220M, 770M, 3B, 11B (section 3.7).
+SIZES = {
+    'small': Size(model=t5.small, parameters=60_506_624, peak=0.01, steps=1_000_000, batch=2048, pod='v3:8x8'),
+    'base': Size(model=t5.base, parameters=222_903_552, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x16'),
+    'large': Size(model=t5.large, parameters=737_668_096, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x32'),
+    '3b': Size(model=t5.t5_3b, parameters=2_851_598_336, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x8',
+               mesh=MeshConfig(fsdp=8)),
+    '11b': Size(model=t5.t5_11b, parameters=11_307_321_344, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x16',
+                mesh=MeshConfig(fsdp=128))}
+# What its descendants have too.
+TEXT = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False)
+OPTIM = OptimConfig(kind='adafactor', peak=0.01, warmup=10_000, schedule='t5', clip=0.0, weight_decay=0.0)
+
+
+def recipe(size: str, scale: Scale) -> Experiment:
+  """Builds the run of a size."""
+  row = SIZES[size]
+  return scaled(Experiment(
+      f't5_{size}', family='t5', model=row.model('bfloat16'), objective=MixtureOfDenoisers(),
+      data=DataConfig(prepare=TEXT, assembly='packed'), optim=OPTIM, train=row.train()), scale)

@@ -1,0 +1,37 @@
+"""T5 version 1.1 (Raffel et al. 2020, as released afterwards).
+
+    python -m plm_jax prepare TEXT gs://BUCKET/records --for=t5_v1_1_base
+    python -m plm_jax train t5_v1_1_base --data.path=gs://BUCKET/records                   # 256 TPU v3 chips
+    python -m plm_jax train t5_v1_1_xxl --data.path=gs://BUCKET/records --mesh.fsdp=128    # 1,024 TPU v4 chips
+    python -m plm_jax train t5_v1_1_small --scale=laptop                                   # 2 CPU cores: 15 minutes
+    python -m plm_jax train t5_v1_1_small --scale=test                                     # seconds
+
+Gated networks, two matrices for tokens, and no dropout in pre-training, on C4 alone: a million steps of 2,048 rows of
+512 tokens, of which spans of three tokens on average, 15% of the text, are left out and are the target. Adafactor, at a
+rate of 1/sqrt(max(step, 10^4)); a z loss of 1e-4, as in the released code.
+"""
+from plm_jax.config import DataConfig, Experiment, Scale
+from plm_jax.models import t5
+from plm_jax.objectives.spans import MixtureOfDenoisers
+from plm_jax.recipes.t5 import OPTIM, TEXT
+from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
+from plm_jax.training.scales import scaled
+
+# Parameters by transformers' T5ForConditionalGeneration.
+SIZES = {
+    'small': Size(model=t5.v1_1_small, parameters=76_961_152, peak=0.01, steps=1_000_000, batch=2048, pod='v3:8x8'),
+    'base': Size(model=t5.v1_1_base, parameters=247_577_856, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x16'),
+    'large': Size(model=t5.v1_1_large, parameters=783_150_080, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x32'),
+    'xl': Size(model=t5.v1_1_xl, parameters=2_849_757_184, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x8',
+               mesh=MeshConfig(fsdp=16)),
+    'xxl': Size(model=t5.v1_1_xxl, parameters=11_135_332_352, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x16',
+                mesh=MeshConfig(fsdp=128))}
+
+
+def recipe(size: str, scale: Scale) -> Experiment:
+  """Builds the run of a size."""
+  row = SIZES[size]
+  return scaled(Experiment(
+      f't5_v1_1_{size}', family='t5', model=row.model('bfloat16'), objective=MixtureOfDenoisers(z_loss=1e-4),
+      data=DataConfig(prepare=TEXT, assembly='packed'), optim=OPTIM, train=row.train()), scale)

@@ -1,0 +1,39 @@
+"""The row of a family's table of sizes: what differs from one size to the next."""
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+from plm_jax.config import Phase, TrainConfig
+from plm_jax.sharding import MeshConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Size:
+  """A size of a family: its model, the values of its run, and a pod that it fits."""
+
+  name: str = ''
+  """of the recipe; empty: FAMILY_SIZE"""
+  model: Callable[..., Any]
+  """configuration of the model, from the type that it computes in"""
+  parameters: int
+  """as those who published the model count them, or transformers' class for pre-training: a tied output matrix once"""
+  peak: float
+  """largest learning rate"""
+  steps: int = 0
+  """updates; 0: of several phases, which the family's `recipe` makes"""
+  length: int = 512
+  """tokens in a row"""
+  batch: int
+  """rows in an update; the most where batches grow"""
+  accumulate: int = 1
+  """micro-steps in an update, for the pod's memory"""
+  pod: str
+  """TPU pod whose memory the step fits, as `--topology` takes it: the paper's, or one on which a device has few rows"""
+  mesh: MeshConfig = MeshConfig()
+  """how the model is split there"""
+  took: str = ''
+  """hardware and time of the run that was published"""
+
+  def train(self) -> TrainConfig:
+    """-> the loop of a run with rows of one length and batches of one size."""
+    return TrainConfig(phases=(Phase(self.steps, self.length, self.batch),), accumulate=self.accumulate)

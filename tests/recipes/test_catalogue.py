@@ -1,0 +1,155 @@
+"""What recipes are called, how they are found, and what their families say of them."""
+import importlib
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from plm_jax import config as config_lib
+from plm_jax import config_file, recipes
+from plm_jax.cli import commands as cli
+from plm_jax.cli import options
+from plm_jax.cli.run import parse, start
+from plm_jax.config import ConfigError
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_names():
+  names = [*recipes.every()]
+  assert len(names) == 77 and {
+      'bert_base', 'gpt3_13b', 't5_v1_1_xxl', 't5_small_tasks', 'bart_translation', 'bart_translation_source',
+      'roberta_doc_sentences', 'deberta_v2_xxlarge', 'glm_410m', 'gpt2_chinese', 'ul2_20b'} <= {*names}
+  assert all(recipe.name == name == recipe().name for name, recipe in recipes.every().items())
+
+
+@pytest.mark.parametrize(('asked', 'found'), [
+    (('gpt3_13b',), 'gpt3_13b'), (('gpt3', '13b'), 'gpt3_13b'), (('ul2',), 'ul2_20b'),
+    (('t5_tasks', 'small'), 't5_small_tasks'), (('bart_translation',), 'bart_translation'),
+    (('bart_translation', 'source'), 'bart_translation_source'), (('bart_translation', 'whole'), 'bart_translation')])
+def test_a_recipe_is_found_by_its_name_or_by_family_and_size(asked, found):
+  assert recipes.find(*asked).name == found
+
+
+@pytest.mark.parametrize(('asked', 'message'), [
+    (('robertabase',), "there is no recipe 'robertabase': did you mean roberta_base or bert_base or deberta_base? "
+                       '`python -m plm_jax train` lists them'),
+    (('experiments.gpt3-13b',), "there is no recipe 'experiments.gpt3-13b': did you mean gpt3_13b or gpt3_175b or "
+                                'gpt3_6b7? `python -m plm_jax train` lists them'),
+    (('zzz',), "there is no recipe 'zzz': `python -m plm_jax train` lists them"),
+    (('gpt3',), 'gpt3 comes in 8 sizes: --size is small, medium, large, xl, 2b7, 6b7, 13b, 175b'),
+    (('llama', '7'), "llama comes in 4 sizes: --size is 7b, 13b, 33b, 65b, got '7'"),
+    (('bert_base', 'base'), 'bert_base is of one size: leave out --size')])
+def test_a_recipe_that_there_is_not_is_told_in_one_line(asked, message):
+  with pytest.raises(ConfigError) as wrong:
+    recipes.find(*asked)
+  assert str(wrong.value) == message
+
+
+@pytest.mark.parametrize('name', recipes.every())
+@pytest.mark.parametrize('scale', ['paper', 'laptop', 'test'])
+def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
+  config = recipes.find(name)(scale)
+  config_lib.check(config)
+  assert config.name == name and config.scale == scale
+  assert config_file.from_json(json.loads(config_file.dump(config))) == config
+
+
+@pytest.mark.parametrize('name', recipes.every())
+def test_the_table_says_what_the_run_is(name):
+  recipe = recipes.find(name)
+  row, config = recipe.row, recipe()
+  assert config.optim.peak == row.peak and config.train.accumulate == row.accumulate
+  assert max(phase.batch for phase in config.train.phases) == row.batch
+  if row.steps:
+    assert config.train.steps == row.steps and config.train.phases[-1].length == row.length
+
+
+def documented(family):
+  """The commands in the docstring of a family, as lists of arguments behind `python -m plm_jax`."""
+  lines = (recipes.FAMILIES[family].__doc__ or '').replace('\\\n', ' ').splitlines()
+  return [shlex.split(line, comments=True)[3:] for line in lines if line.strip().startswith('python -m plm_jax ')]
+
+
+@pytest.mark.parametrize('family', recipes.FAMILIES)
+def test_the_commands_that_a_family_tells_are_understood(family, monkeypatch):
+  asked = []
+  monkeypatch.setattr(cli, 'prepare', lambda config, out: asked.append(config))
+  monkeypatch.setattr(cli.reachable, 'check_reachable', lambda uses: None)
+  commands = documented(family)
+  for command, *args in commands:
+    if command == 'train':
+      assert recipes.find(args[0]).family == family
+      parse(recipes.find(args[0]), args[1:])
+    elif command == 'prepare':
+      monkeypatch.setattr('sys.argv', ['plm_jax', command, *args])
+      cli.main()
+    else:
+      assert command in cli.COMMANDS
+  assert {'--scale=test'} & {arg for command in commands for arg in command} or family == 't5_tasks'
+  assert len(asked) == sum(command[0] == 'prepare' for command in commands)
+
+
+def test_help_begins_with_what_the_family_says_and_how_the_recipe_is_started(capsys):
+  with pytest.raises(SystemExit):
+    start('bert_base', ['--help'])
+  said = capsys.readouterr().out
+  assert said.startswith('usage: python -m plm_jax train bert_base ')
+  assert 'python -m plm_jax train bert_base --scale=laptop ' in said
+  assert '\n    large           bert_large                       336,226,108  24 x 1,024 ' in said
+  start('gpt3', ['--help'])
+  said = capsys.readouterr().out
+  assert said.startswith('GPT-3 (Brown et al. 2020') and 'usage' not in said
+  assert '175b            gpt3_175b                    174,604,259,328  96 x 12,288 ' in said
+
+
+@pytest.mark.parametrize(('module', 'name', 'program'), [
+    ('experiments.bert_base', 'bert_base', 'python -m experiments.bert_base'),
+    ('experiments.gpt3', 'gpt3_13b', 'python -m experiments.gpt3 --size=13b'),
+    ('experiments.__main__', 'bert_base', 'python -m plm_jax train bert_base'),
+    ('plm_jax.__main__', 'bert_base', 'python -m plm_jax train bert_base')])
+def test_messages_name_what_was_typed(module, name, program, monkeypatch):
+  monkeypatch.setattr(sys.modules['__main__'], '__spec__', importlib.machinery.ModuleSpec(module, None))
+  assert options.program(recipes.find(name)) == program
+
+
+def test_train_is_a_command(monkeypatch, capsys):
+  asked = []
+  monkeypatch.setattr('plm_jax.cli.run.run', asked.append)
+  for args in ['gpt3', '--size', '13b', '--scale=test'], ['gpt3_13b', '--scale=test']:
+    monkeypatch.setattr('sys.argv', ['plm_jax', 'train', *args])
+    cli.main()
+  assert asked == [recipes.find('gpt3_13b')('test')] * 2
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'train'])
+  cli.main()
+  listed = capsys.readouterr().out
+  assert all(f' {name}' in listed for name in recipes.every())
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'gpt3'])
+  with pytest.raises(SystemExit, match='error: gpt3 comes in 8 sizes'):
+    cli.main()
+
+
+def test_doors():
+  """A file for each family, and for recipes of the README; nothing more in them."""
+  doors = {path.stem: path.read_text() for path in (ROOT / 'experiments').glob('[a-z]*.py')}
+  assert {*recipes.FAMILIES} <= {*doors} and {'bert_base', 'bert_large', 'gpt2_small'} <= {*doors}
+  for name, text in doors.items():
+    assert text.endswith(f"from plm_jax.cli.run import start\n\nif __name__ == '__main__':\n  start('{name}')\n")
+    assert name in recipes.FAMILIES or name in recipes.every()
+
+
+@pytest.mark.parametrize(('module', 'said'), [
+    ('experiments.gpt3_13b', 'error: gpt3_13b has no file of its own: type `python -m experiments.gpt3 --size=13b`, or '
+                             '`python -m plm_jax train gpt3_13b`'),
+    ('experiments.bert_bse', "error: there is no recipe 'bert_bse': did you mean bert_base or "),
+    ('experiments', 'recipes:\n  BERT, as published')])
+def test_what_is_typed_at_the_door(module, said):
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu'}
+  done = subprocess.run([sys.executable, '-m', module], capture_output=True, text=True, cwd=ROOT, env=environment,
+                        check=False, timeout=120)
+  assert (done.stdout + done.stderr).startswith(said)
+  assert done.returncode == (module != 'experiments')
