@@ -16,7 +16,7 @@ from plm_jax.data import records, segment, sentences
 from plm_jax.data import workers as workers_lib
 from plm_jax.data.formats import Document
 
-Sentences = Literal['split', 'line']
+Sentences = Literal['split', 'clauses', 'line']
 
 
 class Encoded(NamedTuple):
@@ -99,7 +99,8 @@ def encode_unit(
   read = [[cut(paragraph) for paragraph in document] for document in unit] if cut else None
   plain = [[text for text, _ in document] for document in read] if read else unit
   def sentences_of(paragraph, number):
-    found = [paragraph] if how == 'line' else sentences.split(paragraph, tokenizer.spaced)
+    rule = sentences.clauses if how == 'clauses' else sentences.split
+    found = [paragraph] if how == 'line' else rule(paragraph, tokenizer.spaced)
     if newlines and number and found:
       found[0] = '\n' + found[0]
     return found

@@ -57,7 +57,7 @@ class TextConfig(Checked):
   sample: int = 50_000_000
   """Characters of text to train the tokenizer on, spread over the source."""
   sentences: encode.Sentences = 'split'
-  """Sentences are found by rule, or every line of the source is one."""
+  """Sentences are found by rule; or they end at every . ? ! ; : (GLM's blanks); or every line of the source is one."""
   segmenter: segment.Segmenter = 'none'
   """What a word is, for whole-word masks: as the tokenizer says; Chinese words as jieba finds them; or as the spaces of
   a pre-segmented source say, which are no part of the ids beside Chinese and Japanese characters."""

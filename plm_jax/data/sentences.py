@@ -2,6 +2,7 @@
 
 A splitter for pre-training, where a wrong boundary now and then costs nothing and speed counts.
 """
+from collections.abc import Iterable
 import re
 
 
@@ -13,18 +14,35 @@ def split(paragraph: str, gaps: bool = False) -> list[str]:
   >>> split('Dr. J. Smith paid $3.50. "Why?" he asked. 他走了。“好！”她说。')
   ['Dr. J. Smith paid $3.50.', '"Why?" he asked.', '他走了。', '“好！”', '她说。']
   """
-  sentences, start = [], 0
-  def take(end: int | None):
-    gap = ' ' * (gaps and start > 0 and paragraph[start - 1].isspace())
-    if sentence := paragraph[start:end].strip():
-      sentences.append(gap + sentence)
+  borders, start = [], 0
   for match in CANDIDATE.finditer(paragraph):
     spaced = match.end() > match.end('closers')
     if match['stop'][-1] in WIDE or (spaced and ends(paragraph, start, match)):
-      take(match.end())
-      start = match.end()
-  take(None)
-  return sentences
+      borders.append(start := match.end())
+  return pieces(paragraph, borders, gaps)
+
+
+def clauses(paragraph: str, gaps: bool = False) -> list[str]:
+  """Splits as `split` does, but behind every . ? ! ; : and their like, and at line breaks: GLM's blanks for sentences.
+
+  THUDM/GLM, blocklm_utils.py, contains_sentence_end, ends one at any token with such a sign in it; here 3.5 and 12:30
+  are not cut.
+
+  >>> clauses('He said: 3.5 of J. Smith; no more.')
+  ['He said:', '3.5 of J.', 'Smith;', 'no more.']
+  """
+  return pieces(paragraph, [match.end() for match in CLAUSE.finditer(paragraph)], gaps)
+
+
+def pieces(paragraph: str, borders: Iterable[int], gaps: bool) -> list[str]:
+  """Cuts `paragraph` at `borders`, ascending, into stripped pieces, of which none is empty; gaps: as in `split`."""
+  found, start = [], 0
+  for end in (*borders, len(paragraph)):
+    gap = ' ' * (gaps and start > 0 and paragraph[start - 1].isspace())
+    if piece := paragraph[start:end].strip():
+      found.append(gap + piece)
+    start = end
+  return found
 
 
 def ends(text: str, start: int, match: re.Match) -> bool:
@@ -52,6 +70,7 @@ CLOSERS = r'"\'”’)\]}»*_」』）》】〉〕'
 WIDE = '。！？；｡।॥۔؟።'  # end a sentence with or without a space behind
 STOPS = f'.!?…{WIDE}'
 CANDIDATE = re.compile(rf'(?P<stop>[{STOPS}][{STOPS}]*)(?P<closers>[{CLOSERS}]*)\s*')  # a set first: ten times faster
+CLAUSE = re.compile(rf'[.?!;:…][.?!;:…]*[{CLOSERS}]*\s+|[{WIDE}：\n][{STOPS}：\n]*[{CLOSERS}]*\s*')
 FOLLOWING = re.compile(rf'[{re.escape(OPENERS)}\-–—]*(\w|[^\w\s])')
 TITLES = frozenset([
     'mr', 'mrs', 'ms', 'dr', 'prof', 'st', 'mt', 'ft', 'gen', 'col', 'capt', 'lt', 'sgt', 'cpl', 'maj', 'adm', 'cmdr',

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+import string
 from typing import Any, Literal
 
 from etils import epath
@@ -236,12 +237,14 @@ class SentencePiece:
   def _starts_word(self, i: int) -> bool:
     """True for '▁' pieces, special pieces, punctuation, and pieces that begin with a Chinese character.
 
-    The last two as in ALBERT's `_is_start_piece`: text without spaces would otherwise be one word.
+    The last two because text without spaces would otherwise be one word. ALBERT's are those of `begins_albert_word`.
     """
     piece = self.pieces[i]
     if self._processor.is_byte(i):
       return False
     special = self._processor.is_control(i) or self._processor.is_unknown(i) or i in self.vocab.specials
+    if self.layout == 'albert':
+      return special or begins_albert_word(piece)
     return special or piece.startswith('▁') or not any(map(str.isalnum, piece)) or bool(CHINESE.match(piece))
 
   @functools.cached_property
@@ -252,6 +255,14 @@ class SentencePiece:
   def _ids(self) -> dict[str, int]:
     """Special pieces as they stand in text."""
     return {self.pieces[i].removeprefix('▁'): i for i in (*self.vocab.specials, *self.sentinels)}
+
+
+def begins_albert_word(piece: str) -> bool:
+  """Tells whether a word of ALBERT's n-grams begins with `piece`: any with more than English letters and signs does.
+
+  google-research/albert, create_pretraining_data.py, _is_start_piece_sp, whose signs lack ' = and >.
+  """
+  return piece.startswith(('▁', '<')) or piece in ALBERT_SIGNS or not ALBERT_INNER.issuperset(piece.lower())
 
 
 def train_sentencepiece(
@@ -322,4 +333,6 @@ THREADS = 16  # fixed, whatever the machine: the sums of the training, and so th
 UNITS = re.compile("``|''|.", re.DOTALL)
 BYTE = re.compile('<0x[0-9A-F]{2}>')
 SENTINEL = re.compile(r'^▁?<extra_id_\d+>$')
+ALBERT_SIGNS = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+ALBERT_INNER = ALBERT_SIGNS | frozenset(string.ascii_lowercase)
 CHINESE = re.compile('[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]')

@@ -24,3 +24,19 @@ from plm_jax.data import sentences
 def test_split(text, expected):
   assert sentences.split(text) == expected
   assert ''.join(''.join(expected).split()) == ''.join(text.split())  # nothing is lost
+
+
+@pytest.mark.parametrize(('text', 'expected'), [
+    ('Wait: 3.5 of J. Smith; no... more!', ['Wait:', '3.5 of J.', 'Smith;', 'no...', 'more!']),
+    ('他说：“走；好！”她…… 不', ['他说：', '“走；', '好！”', '她……', '不']),
+    ('One\ntwo. \n', ['One', 'two.']), ('at 12:30', ['at 12:30']), (' ', []),
+])
+def test_clauses(text, expected):
+  """GLM's contains_sentence_end: . ? ! ; : 。？！；… and line breaks, and here the wide colon."""
+  assert sentences.clauses(text) == expected
+  assert [piece.strip() for piece in sentences.clauses(text, gaps=True)] == expected
+
+
+def test_a_space_in_front_stays_where_it_is_asked_for():
+  assert sentences.clauses('One: two.three', gaps=True) == ['One:', ' two.three']
+  assert sentences.split('One. Two.', gaps=True) == ['One.', ' Two.']

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Fast
 
 from plm_jax import tokenizers
 from plm_jax.convert import vocabulary
-from plm_jax.tokenizers import SentencePiece, TokenizerError
+from plm_jax.tokenizers import SentencePiece, TokenizerError, sentence_piece
 
 TEXTS = [
     *(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),
@@ -258,3 +258,11 @@ def test_sentinels_are_saved_and_written(with_sentinels, tmp_path):
     assert fast.encode(text).ids == [*with_sentinels.encode(text), 1]
   assert fast.encode('the <extra_id_0> sat').ids == [*with_sentinels.encode('the <extra_id_0> sat', specials=True), 1]
   assert fast.token_to_id('<extra_id_99>') == 70
+
+
+@pytest.mark.parametrize(('piece', 'begins'), [
+    ('▁cat', True), ('s', False), ('S', False), (',', True), ('..', False), ("'s", True), ('é', True), ('99', True),
+    ('caf', False), ('fé', True), ('猫', True), ('<', True), ('-', True), ('a-b', False)])
+def test_where_a_word_of_albert_begins(piece, begins):
+  """By hand, from _is_start_piece_sp of google-research/albert, create_pretraining_data.py."""
+  assert sentence_piece.begins_albert_word(piece) == begins
