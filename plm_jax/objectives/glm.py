@@ -2,6 +2,7 @@
 from collections.abc import Mapping
 import dataclasses
 import math
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -118,14 +119,12 @@ class BlankInfilling(Objective):
     most = self.predictions(length)
 
     def row(key, tokens, segments, sentences):
-      starts, sizes, mask = self.draw(key, segments, sentences, vocab)
-      return infill(tokens, segments, starts, sizes, mask, length, most, vocab)
+      return infill(tokens, segments, self.draw(key, segments, sentences, vocab), length, most, vocab)
 
     return jax.vmap(row)(keys[:, 1], rows['tokens'], rows['segments'], rows['words'])
 
-  def draw(self, key, segments, sentences, vocab):
-    """segments and sentences [T], sentences 0 at special tokens -> (starts, sizes [S] of the blanks in the order in
-    which they are written, size 0 where there are fewer; id of their mask)."""
+  def draw(self, key, segments, sentences, vocab) -> 'Blanks':
+    """Draws what is blank of a text: segments and sentences [T], sentences 0 at special tokens."""
     keys = jax.random.split(key, 4)
     most = self.spans(segments.shape[0])
     # Rounded first: in float32 0.15 of 200 is above 30.
@@ -143,7 +142,7 @@ class BlankInfilling(Objective):
     kind = jax.random.categorical(keys[2], jnp.log(jnp.array(shares)))
     starts, sizes = (jnp.stack(some)[kind] for some in zip(*spans, strict=True))
     order = jax.random.permutation(keys[3], most)
-    return starts[order], sizes[order], jnp.array(masks)[kind]
+    return Blanks(starts[order], sizes[order], jnp.array(masks)[kind])
 
   def blanks(self, model):
     del model
@@ -160,9 +159,20 @@ class BlankInfilling(Objective):
     return {'blank': (batch['labels'], batch['weights'])}
 
 
-def infill(tokens, segments, starts, sizes, mask, length, most, vocab):
-  """Text [T] with blanks (starts, sizes) [S], in the order in which they are written, size 0: none -> the row [L] and
-  its predictions [M], as `corrupt` gives them."""
+class Blanks(NamedTuple):
+  """Spans of a text that are hidden, in the order in which they are written."""
+
+  starts: Any  # [S]
+  sizes: Any  # [S] in tokens, 0: none
+  mask: Any  # id of the token that stands for each
+
+
+def infill(tokens, segments, blanks: Blanks, length: int, most: int, vocab):
+  """Writes the blanks of a text, tokens and segments [T], out behind it.
+
+  Returns the row [L] of `length` and its predictions [M], `most` of them, as `corrupt` gives them.
+  """
+  starts, sizes, mask = blanks
   size, real = tokens.shape[0], segments > 0
   at = jnp.arange(size)
   span = jnp.full(size, -1).at[jnp.where(sizes > 0, starts, size)].set(jnp.arange(starts.shape[0]), mode='drop')

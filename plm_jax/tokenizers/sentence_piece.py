@@ -271,7 +271,6 @@ def train_sentencepiece(
     algorithm: Literal['unigram', 'bpe'] = 'unigram',
     lowercase: bool = False,
     coverage: float = 0.9995,
-    byte_fallback: bool = False,
     layout: Layout = 'bert',
     sentinels: int = 100,
 ) -> SentencePiece:
@@ -283,8 +282,8 @@ def train_sentencepiece(
   <pad> 0, <unk> 1, <|endoftext|>, [CLS], [SEP], [MASK] and those of its blanks; llama: <unk> 0, <s>, </s>, the 256
   bytes, every digit alone, and text left as it is; t5: <pad> 0, </s>, <unk>, and `sentinels` behind all, from the
   last to the first; mbart: <unk> 0, <s>, </s>, for `LanguagePieces`, which has more. `coverage` is the share of the
-  characters that get pieces; with `byte_fallback` the others become bytes instead of <unk>. The same texts give the
-  same model. Raises TokenizerError when the text is empty or too little for `size`.
+  characters that get pieces; the others become <unk>, or bytes where the layout has these. The same texts give the same
+  model. Raises TokenizerError when the text is empty or too little for `size`.
   """
   lines = (line for line in texts if line.strip())
   plain = PlainText(lowercase) if layout in ('albert', 'xlnet') else None
@@ -301,8 +300,7 @@ def train_sentencepiece(
         vocab_size=size - {'deberta': 1, 't5': sentinels}.get(layout, 0),
         model_type=algorithm,
         character_coverage=coverage,
-        **{'byte_fallback': byte_fallback,
-           'normalization_rule_name': 'nmt_nfkc_cf' if lowercase and not plain else 'nmt_nfkc', **LAYOUTS[layout]},
+        **{'normalization_rule_name': 'nmt_nfkc_cf' if lowercase and not plain else 'nmt_nfkc', **LAYOUTS[layout]},
         max_sentence_length=1 << 16,  # bytes; longer lines are left out
         num_threads=THREADS,
         minloglevel=2)

@@ -34,7 +34,8 @@ def corrupted(objective, rows=256, length=64):
 def infill(tokens, spans, mask=VOCAB.mask, length=16, most=8):
   starts, sizes = (jnp.array(x) for x in zip(*spans, strict=True))
   tokens = jnp.array(tokens)
-  row = jax.jit(lambda t: glm.infill(t, jnp.ones_like(t), starts, sizes, mask, length, most, VOCAB))(tokens)
+  row = jax.jit(lambda t: glm.infill(
+      t, jnp.ones_like(t), glm.Blanks(starts, sizes, mask), length, most, VOCAB))(tokens)
   return {name: np.asarray(x).tolist() for name, x in row.items()}
 
 

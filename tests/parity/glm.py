@@ -103,7 +103,7 @@ def given_spans(text, spans, vocab):
   length = len(text) + 2 * len(spans)
   tokens = jnp.asarray(text, jnp.int32)
   row = jax.device_get(jax.jit(lambda tokens, starts, sizes: glm.infill(
-      tokens, jnp.ones_like(tokens), starts, sizes, vocab.mask, length, length, vocab))(
+      tokens, jnp.ones_like(tokens), glm.Blanks(starts, sizes, vocab.mask), length, length, vocab))(
           tokens, jnp.asarray(spans[:, 0], jnp.int32), jnp.asarray(spans[:, 1] - spans[:, 0], jnp.int32)))
   keep = row['weights'] > 0
   targets, mask = row['tokens'].copy(), np.zeros(length, np.int64)
