@@ -8,7 +8,7 @@ import dataclasses
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.convert.rules import Attribute, Head, Rule
 from plm_jax.layers.block import BlockConfig, Dtype
-from plm_jax.layers.heads import FirstTokenClasses
+from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 
@@ -48,7 +48,8 @@ FAMILY = dataclasses.replace(
                 for rule in bert.FAMILY.rules),
     parts={'pooler': 'roberta.pooler.dense.weight'},
     heads={
-        'mlm': dataclasses.replace(bert.FAMILY.heads['mlm'], rules=(
+        # transformers' RobertaLMHead has exact GELU whatever hidden_act says of the layers.
+        'mlm': Head(lambda config, classes: MaskedTokens(dataclasses.replace(config.block, activation='gelu')), (
             *bert.matrix('heads_mlm/dense', 'lm_head.dense'),
             *bert.norm('heads_mlm/norm', 'lm_head.layer_norm'),
             Rule('heads_mlm/bias', 'lm_head.bias'),

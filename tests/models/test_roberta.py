@@ -13,7 +13,7 @@ from plm_jax.config import ConfigError
 from plm_jax.convert import attributes
 from plm_jax.convert.rules import ConvertError
 from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import MaskedTokens, WithHeads
 from plm_jax.models import roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import FullSentences, Single
@@ -94,3 +94,12 @@ def test_their_table_of_positions_is_longer_by_padding():
   assert attributes.read(roberta.FAMILY, {**released, 'pad_token_id': 4}).max_length == 509
   with pytest.raises(ConvertError, match='embed_dim'):
     attributes.write(roberta.FAMILY, type(config)(embed_dim=3))
+
+
+@pytest.mark.parametrize('theirs', ['gelu', 'gelu_new', 'relu'])
+def test_the_head_of_masks_has_exact_gelu(theirs):
+  """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act says of the layers."""
+  config = attributes.read(roberta.FAMILY, dict(pad_token_id=1, hidden_act=theirs))
+  assert config.block.activation == {'gelu': 'gelu', 'gelu_new': 'gelu_tanh', 'relu': 'relu'}[theirs]
+  head = roberta.FAMILY.heads['mlm'].make(config, 0)
+  assert head == MaskedTokens(dataclasses.replace(config.block, activation='gelu'))
