@@ -46,7 +46,7 @@ def prepare_command(
   """
   reachable.check_reachable({out: 'write'})
   # Its settings stand in front of the other options: see `settings_of`. Without one, what is not said is BERT's.
-  config = options.find_recipe(recipe).recipe('paper') if recipe else Experiment('bert_base')
+  config = recipes.find(recipe)() if recipe else Experiment('bert_base')
   prepare(PrepareConfig(**vars(settings), source=source, vocab=vocab), out, config.rules)
   print(f'records in {out}: train on them with --data.path={out}')
 

@@ -78,7 +78,7 @@ def documented(family):
 @pytest.mark.parametrize('family', recipes.FAMILIES)
 def test_the_commands_that_a_family_tells_are_understood(family, monkeypatch):
   asked = []
-  monkeypatch.setattr(cli, 'prepare', lambda config, out: asked.append(config))
+  monkeypatch.setattr(cli, 'prepare', lambda config, *_: asked.append(config))
   monkeypatch.setattr(cli.reachable, 'check_reachable', lambda uses: None)
   commands = documented(family)
   for command, *args in commands:
