@@ -54,7 +54,7 @@ class Harness(LM):
     """Returns, of each (text,), the natural logarithm of its probability, by windows without overlap, but that the last
     one is full."""
     texts = [request.args[0] for request in requests]
-    rows = [rolling([*self.scorer.begin(0), *ids], self.scorer.length) if ids else []
+    rows = [rolling([*self.scorer.start_ids(0), *ids], self.scorer.length) if ids else []
             for ids in self.scorer.tokenizer.encode_batch(texts)]
     found = iter(self.scorer.predict(list(itertools.chain.from_iterable(rows))))
     return [sum(next(found)[0] for _ in some) for some in rows]

@@ -68,7 +68,7 @@ def perplexity(scorer: Scorer, texts: Iterable[str], length: int = 0, stride: in
     except UnicodeEncodeError as error:
       raise ConfigError(f'the text {shortened(text, 40)} is not UTF-8, at character {error.start}') from error
   # Without a start the first token is given, not predicted, as transformers has it.
-  begin = scorer.begin(1)
+  begin = scorer.start_ids(1)
   ids = [[*begin, *some] for some in scorer.tokenizer.encode_batch(texts)]
   predicted = texts if begin else [behind_first(scorer.tokenizer, text) for text in texts]
   if max(map(len, ids)) < 2:

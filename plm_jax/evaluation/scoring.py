@@ -156,11 +156,11 @@ class Scorer:
       first = next((i for i, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b), min(len(own), len(ids)))
       if first == len(ids):
         raise ConfigError(f'nothing to score: {whole[len(context):]!r} behind {context[-40:]!r} adds no token')
-      begin = self.begin(first)
+      begin = self.start_ids(first)
       spans.append(Span([*begin, *ids], first + len(begin)))
     return spans
 
-  def begin(self, first: int) -> list[int]:
+  def start_ids(self, first: int) -> list[int]:
     """Returns what stands before a text of which `first` tokens are given: the start, or nothing.
 
     Raises ConfigError where there has to be one and the tokenizer has none.

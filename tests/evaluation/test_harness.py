@@ -58,7 +58,7 @@ def test_loglikelihood_rolling(model):
   short, long = 'the cat sat', 'the cat sat on the mat, ' * 12
   found = model.loglikelihood_rolling(asked((short,), (long,), ('',)))
   assert found[0] == pytest.approx(model.scorer.score([('', short)])[0].logprob, rel=1e-5)
-  spans = harness.rolling([*model.scorer.begin(0), *model.scorer.tokenizer.encode(long)], 24)
+  spans = harness.rolling([*model.scorer.start_ids(0), *model.scorer.tokenizer.encode(long)], 24)
   assert found[1] == pytest.approx(sum(logprob for logprob, _ in model.scorer.predict(spans)), rel=1e-6)
   assert found[2] == 0
 
