@@ -115,6 +115,7 @@ class TrainConfig(Checked):
 
   @property
   def steps(self) -> int:
+    """Updates of all phases."""
     return sum(phase.steps for phase in self.phases)
 
   @property
@@ -177,6 +178,7 @@ class Experiment(Checked):
 
   @property
   def folder(self) -> str:
+    """Where the run lies: `output`, or runs/NAME, with the scale behind it unless that is the paper's."""
     if self.output:
       return os.fspath(storage.path_of(self.output))
     return f'runs/{self.name}' + (f'-{self.scale}' if self.scale != 'paper' else '')
@@ -215,7 +217,7 @@ def check(config: Experiment) -> None:
 
 
 def check_rows(config: Experiment) -> None:
-  """Of the lengths of rows, and what they are made of."""
+  """Checks the lengths of rows, and what they are made of. Raises ConfigError."""
   if not config.train.phases:
     raise ConfigError('--train.phases: a run needs at least one, of one step or more')
   lengths = [phase.length for phase in config.train.phases]
@@ -238,7 +240,7 @@ def check_rows(config: Experiment) -> None:
 
 
 def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
-  """Of the corpora and their shares. languages: one for each corpus, or none."""
+  """Checks the corpora and their shares. languages: one for each corpus, or none. Raises ConfigError."""
   if not data.path or '' in data.path:
     raise ConfigError(f'--data.path is a text or a folder, or several, got {data.path}')
   if languages and len(languages) != len(data.path):
@@ -271,7 +273,8 @@ def differences(old: Any, new: Any, path: str = '') -> list[str]:
 
 
 def obstacles(old: Experiment, new: Experiment, done: int) -> list[str]:
-  """Why `new` cannot go on from step `done` of `old`: differences, as 'field: old -> new', and steps not to be undone.
+  """Says why `new` cannot go on from step `done` of `old`: differences, as 'field: old -> new', and steps not to be
+  undone.
 
   A run may be made longer or shorter, and what is left of it may learn at another rate: its phases and its learning
   rate up to this step have to be those that it had.
@@ -289,7 +292,8 @@ def obstacles(old: Experiment, new: Experiment, done: int) -> list[str]:
 
 
 def past(phases: Sequence[Phase], done: int) -> list[tuple[int, int, int]] | None:
-  """(steps, length, batch) of the phases up to step `done`, the last one cut there; None where they end before."""
+  """Returns (steps, length, batch) of the phases up to step `done`, the last one cut there; None where they end
+  before."""
   found = []
   for phase in phases:
     if done > 0:
@@ -299,6 +303,6 @@ def past(phases: Sequence[Phase], done: int) -> list[tuple[int, int, int]] | Non
 
 
 def rates(config: Experiment, done: int) -> np.ndarray:
-  """Learning rates of steps before `done`: all, or thousands of them."""
+  """Returns the learning rates of steps before `done`: all, or thousands of them."""
   steps = np.unique(np.linspace(0, max(done - 1, 0), min(done, 10_000)).astype(np.int64))
   return np.asarray(schedule(config.optim, config.train.steps, config.train.pace)(steps))

@@ -30,17 +30,17 @@ Saved = dict[str, Any]
 
 
 def moved(name: str) -> Callable[[Saved], Saved]:
-  """A change of a class's name, or of the module it is in, to 'module:Class'."""
+  """Makes a change of a class's name, or of the module it is in, to 'module:Class'."""
   return lambda saved: {**saved, 'is': name}
 
 
 def lacking(**old: Any) -> Callable[[Saved], Saved]:
-  """A change by new fields, and in JSON what runs of before did where they are."""
+  """Makes a change by new fields, and in JSON what runs of before did where they are."""
   return lambda saved: {**old, **saved}
 
 
 def renamed(saved: Saved, **names: str) -> Saved:
-  """saved, with fields old='new' under their new names."""
+  """Returns saved, with fields old='new' under their new names."""
   return {names.get(key, key): value for key, value in saved.items()}
 
 
@@ -51,17 +51,17 @@ FORMAT = max(CHANGES)
 
 
 def dump(config: Any) -> str:
-  """The text of a configuration's file."""
+  """Writes the text of a configuration's file."""
   return json.dumps(to_json(config), indent=1, ensure_ascii=False) + '\n'
 
 
 def to_json(config: Any) -> Saved:
-  """A configuration -> JSON values, with the number of the format."""
+  """Turns a configuration into JSON values, with the number of the format."""
   return {'format': FORMAT, **plain(config)}
 
 
 def plain(value: Any) -> Any:
-  """A value of a field -> JSON values; each dataclass carries its class under 'is'."""
+  """Turns a value of a field into JSON values; each dataclass carries its class under 'is'."""
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
     name = f'{type(value).__module__}:{type(value).__qualname__}'
     return {'is': name, **{f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}}
@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
 
 
 def from_json(value: Any, where: str = 'config.json') -> Any:
-  """The inverse of `to_json`, also of what older versions wrote.
+  """Turns JSON values into a configuration, those that older versions wrote too.
 
   where: the file, for messages. Raises ConfigError for a format, a class or a field that this version does not have,
   and for values that a field does not take.
@@ -84,7 +84,7 @@ def from_json(value: Any, where: str = 'config.json') -> Any:
 
 
 def current(saved: Saved, number: Any, where: str) -> Any:
-  """What was saved under the format of this number, as the newest has it."""
+  """Brings what was saved under the format of this number up to the newest."""
   if type(number) is not int or number < 1:
     raise ConfigError(f'{where}: the format is a whole number from 1 on, got {checked.shortened(number)}')
   if number > FORMAT:
@@ -96,7 +96,7 @@ def current(saved: Saved, number: Any, where: str) -> Any:
 
 
 def changed(value: Any, changes: Mapping[str, Callable[[Saved], Saved]], where: str) -> Any:
-  """A JSON value with these changes, from the inside out."""
+  """Makes these changes in a JSON value, from the inside out."""
   if isinstance(value, list):
     return [changed(item, changes, where) for item in value]
   if not isinstance(value, dict):
@@ -110,7 +110,7 @@ def changed(value: Any, changes: Mapping[str, Callable[[Saved], Saved]], where: 
 
 
 def built(value: Any, where: str, path: str = '') -> Any:
-  """A JSON value of the newest format -> configurations, of whatever their fields hold."""
+  """Turns a JSON value of the newest format into configurations, of whatever their fields hold."""
   if isinstance(value, list):
     return tuple(built(item, where, f'{path}.{number}') for number, item in enumerate(value))
   if not isinstance(value, dict):
@@ -133,7 +133,7 @@ def built(value: Any, where: str, path: str = '') -> Any:
 
 
 def class_of(name: Any, place: str, value: Saved) -> type:
-  """The configuration that 'module:Class' names. place, value: what is named so, for messages."""
+  """Finds the configuration that 'module:Class' names. place, value: what is named so, for messages."""
   if not isinstance(name, str):
     raise ConfigError(f'{place} is without a class: {checked.shortened(value)}')
   module, _, attribute = name.partition(':')

@@ -37,7 +37,7 @@ class Cuts:
     self._open()
 
   def of(self, number: int) -> np.ndarray:
-    """Where the windows of a shard begin [W] of `CUT`."""
+    """Returns where the windows of a shard begin [W] of `CUT`."""
     start, stop = self.offsets[number:number + 2]
     if not self._known[number]:
       found = self._cuts[start:stop]
@@ -90,18 +90,18 @@ class Cuts:
 
 
 def file_size(offsets: np.ndarray) -> int:
-  """Bytes of a file of cuts. offsets [S + 1]: windows before each shard."""
+  """Returns the bytes of a file of cuts. offsets [S + 1]: windows before each shard."""
   return (len(offsets) - 1) * CRC.itemsize + int(offsets[-1]) * CUT.itemsize
 
 
 def parts(content: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The bytes of a file of cuts -> its checksums [S], its cuts [W]."""
+  """Parts the bytes of a file of cuts -> its checksums [S], its cuts [W]."""
   split = (len(offsets) - 1) * CRC.itemsize
   return content[:split].view(CRC), content[split:].view(CUT)
 
 
 def sound(cuts: np.ndarray, crc: int, entry: Shard) -> bool:
-  """Whether these may be the cuts of a shard."""
+  """Tells whether these may be the cuts of a shard."""
   if checksums.crc(cuts.tobytes()) != crc:
     return False
   starts, sentences = cuts['start'].astype(np.int64), cuts['sentence'].astype(np.int64)

@@ -29,7 +29,7 @@ class Rule:
 
   @classmethod
   def parse(cls, text: str) -> 'Rule':
-    """The inverse of str. Raises ValueError."""
+    """Parses what str gives. Raises ValueError."""
     name, length, *room = text.split('-')
     assembly: Assembly = ASSEMBLIES[ASSEMBLIES.index(name)]
     if len(room) != 2 * (assembly == 'examples'):
@@ -37,7 +37,8 @@ class Rule:
     return cls(assembly, int(length), (int(room[0]), int(room[1])) if room else None)
 
   def count(self, sentences: np.ndarray, shard: Shard) -> tuple[int, int]:
-    """sentences [S] of `records.SENTENCE` -> (windows of a shard, examples in it that are too long for one)."""
+    """Counts, by sentences [S] of `records.SENTENCE`, the windows of a shard, and the examples in it that are too long
+    for one."""
     if not shard.tokens:
       return 0, 0
     if self.assembly == 'packed':
@@ -51,11 +52,11 @@ class Rule:
     return int(pieces[heads].sum()), 0
 
   def packed(self, shard: Shard) -> int:
-    """Windows of a shard under 'packed', where sentences do not matter."""
+    """Counts the windows of a shard under 'packed', where sentences do not matter."""
     return -(-shard.tokens // self.length)
 
   def cut(self, sentences: np.ndarray, shard: Shard) -> np.ndarray:
-    """sentences [S] of `records.SENTENCE` -> where windows of a shard begin [W] of `CUT`."""
+    """Finds where windows of a shard begin [W] of `CUT`, by sentences [S] of `records.SENTENCE`."""
     if self.room:
       return cut_examples(sides(sentences, shard), self.length, *self.room)
     return cut(sentences, shard.tokens, self.length, self.assembly)
@@ -67,8 +68,8 @@ def key(*content: str) -> str:
 
 
 def chain(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly) -> tuple[np.ndarray, ...]:
-  """Sentences of a shard -> where they begin [S], into how many pieces of `length` tokens, the last one shorter, each
-  is cut [S], and the numbers of those whose last piece begins a window.
+  """Finds, of sentences of a shard, where they begin [S], into how many pieces of `length` tokens, the last one
+  shorter, each is cut [S], and the numbers of those whose last piece begins a window.
 
   A whole piece is a window of its own. The last one has room behind it for the sentences that fit.
   """
@@ -83,7 +84,8 @@ def chain(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly) -
 
 
 def cut(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly) -> np.ndarray:
-  """Where the windows of one shard of `tokens` tokens begin: sentences [S] of `records.SENTENCE` -> [W] of `CUT`."""
+  """Finds where the windows of one shard of `tokens` tokens begin: sentences [S] of `records.SENTENCE` -> [W] of
+  `CUT`."""
   if assembly == 'packed':
     begins = np.arange(0, tokens, length)
     of_sentence = np.searchsorted(sentences['start'].astype(np.int64), begins, 'right') - 1
@@ -98,7 +100,7 @@ def cut(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly) -> 
 
 
 def follow(after: np.ndarray) -> list[int]:
-  """0, after[0], after[after[0]], ... up to the end; every pointer points ahead."""
+  """Lists 0, after[0], after[after[0]], ... up to the end; every pointer points ahead."""
   after, place, places = after.tolist(), 0, []
   while place < len(after):
     places.append(place)
@@ -107,7 +109,7 @@ def follow(after: np.ndarray) -> list[int]:
 
 
 def sides(sentences: np.ndarray, shard: Shard) -> np.ndarray:
-  """Tokens of the target and of the inputs of every example of a shard [D, 2]."""
+  """Counts the tokens of the target and of the inputs of every example of a shard [D, 2]."""
   if not np.array_equal(sentences['document'], np.repeat(np.arange(shard.documents), 2)):
     raise RecordsError(f'the records of {shard.name} are not of examples, each a target and its inputs: prepare them '
                        'from task:NAME:SOURCE')
@@ -115,7 +117,7 @@ def sides(sentences: np.ndarray, shard: Shard) -> np.ndarray:
 
 
 def cut_examples(sides: np.ndarray, length: int, room: int, specials: int) -> np.ndarray:
-  """`cut` for 'examples': tokens of a target and of its inputs [D, 2] -> [W] of `CUT`."""
+  """Cuts as `cut` does for 'examples': tokens of a target and of its inputs [D, 2] -> [W] of `CUT`."""
   after = []
   for side, limit in zip((sides + specials).T, (room, length - room), strict=True):
     ends = offsets(side)
@@ -127,6 +129,7 @@ def cut_examples(sides: np.ndarray, length: int, room: int, specials: int) -> np
 
 
 def offsets(counts) -> np.ndarray:
+  """Returns what stands before each of counts [N], and all of them last [N + 1]."""
   return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 

@@ -56,6 +56,7 @@ class TextTask:
     return Example(inputs, targets, row.where)
 
   def written(self, row: Row) -> list[str]:
+    """Returns the targets of a row, one at least: an answer, a number, or texts. Raises SourceError."""
     value = rows_lib.column(row, *self.targets)
     if self.answers:
       # A file of text has numbers as text too.
@@ -70,13 +71,14 @@ class TextTask:
 
 
 def documents(source: str, on_error: OnError, tally: Tally) -> Iterator[Document]:
-  """The examples of task:NAME:SOURCE as documents of two paragraphs. Raises SourceError."""
+  """Yields the examples of task:NAME:SOURCE as documents of two paragraphs. Raises SourceError."""
   for example in examples(source, on_error, tally):
     yield Document([example.targets[0], example.inputs], example.where)
 
 
 def examples(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) -> Iterator[Example]:
-  """The examples of task:NAME:SOURCE. Raises SourceError; with `skip`, rows that are none are counted in `tally`."""
+  """Yields the examples of task:NAME:SOURCE. Raises SourceError; with `skip`, rows that are none are counted in
+  `tally`."""
   task = task_of(source)
   tally = Tally() if tally is None else tally
   for row in rows_lib.each(untasked(source), on_error, tally):
@@ -87,12 +89,12 @@ def examples(source: str, on_error: OnError = 'refuse', tally: Tally | None = No
 
 
 def untasked(source: str) -> str:
-  """task:NAME:SOURCE -> SOURCE."""
+  """Returns SOURCE of task:NAME:SOURCE, and any other source as it is."""
   return source.split(':', 2)[-1] if source.startswith(TASK) else source
 
 
 def task_of(source: str) -> TextTask:
-  """task:NAME:SOURCE -> the task. Raises SourceError for one that is not known."""
+  """Returns the task of task:NAME:SOURCE. Raises SourceError for one that is not known."""
   name, where = source.removeprefix(TASK).split(':', 1) if source.count(':') > 1 else ('', '')
   if name in TASKS and where:
     return TASKS[name]
@@ -110,13 +112,15 @@ def task_of(source: str) -> TextTask:
 
 
 def texts_of(value: Any) -> list[Any]:
-  """A text, several, or objects with a 'text' -> the texts, each once."""
+  """Returns the texts, each once, of a text, several, or objects with a 'text'."""
   value = value.get('text', []) if isinstance(value, dict) else value
   found = value if isinstance(value, list) else [value]
   return list(dict.fromkeys(item['text'] if isinstance(item, dict) and 'text' in item else item for item in found))
 
 
 def number(value: Any, step: float, where: str) -> str:
+  """Writes a number rounded to a multiple of `step`, as T5 does for STS-B (Raffel et al. 2020, section 2.4): 2.6.
+  Raises SourceError."""
   try:
     return f'{round(float(value) / step) * step:.1f}'
   except (TypeError, ValueError) as error:

@@ -52,7 +52,7 @@ def files(source: str) -> list[epath.Path]:
 
 
 def expand(pattern: str) -> list[epath.Path]:
-  """Files that match a glob, local or in a bucket."""
+  """Lists the files that match a glob, local or in a bucket."""
   if not storage.remote(pattern):
     return [epath.Path(p) for p in glob.glob(pattern, recursive=True) if not epath.Path(p).is_dir()]
   fixed = re.split(r'[*?\[]', pattern)[0].rpartition('/')[0]
@@ -62,7 +62,7 @@ def expand(pattern: str) -> list[epath.Path]:
 
 
 def walk(folder: epath.Path) -> Iterator[epath.Path]:
-  """The files below `folder`, but for hidden ones and those that a job leaves behind, such as _SUCCESS."""
+  """Yields the files below `folder`, but for hidden ones and those that a job leaves behind, such as _SUCCESS."""
   for path in folder.iterdir():
     if path.name.startswith(('.', '_')):
       continue
@@ -73,12 +73,13 @@ def walk(folder: epath.Path) -> Iterator[epath.Path]:
 
 
 def length_of(file: epath.Path) -> int:
+  """Returns the bytes of a file. Raises SourceError."""
   with storage.explained(file, 'read', SourceError):
     return file.stat().length
 
 
 def ends_of(file: epath.Path) -> tuple[int, bytes, bytes]:
-  """Bytes of a file, the first of them and the last."""
+  """Reads the bytes of a file's length, the first of them and the last."""
   length = length_of(file)
   if storage.remote(file) and length <= 2 * END:
     content = storage.read_bytes(file, error=SourceError)
@@ -88,7 +89,7 @@ def ends_of(file: epath.Path) -> tuple[int, bytes, bytes]:
 
 
 def content_of(file: epath.Path) -> str:
-  """Hex digest of a file."""
+  """Returns the hex digest of a file."""
   with storage.explained(file, 'read', SourceError):
     if not storage.remote(file):
       with open(file, 'rb') as f:
@@ -99,7 +100,7 @@ def content_of(file: epath.Path) -> str:
 
 
 def version_of(file: epath.Path) -> str:
-  """What is another when the file is written again, or is another file."""
+  """Returns what is another when the file is written again, or is another file."""
   with storage.explained(file, 'read', SourceError):
     if not storage.remote(file):
       status = os.stat(file)
@@ -109,7 +110,7 @@ def version_of(file: epath.Path) -> str:
 
 
 def each(function: Callable[[X], Y], items: Iterable[X]) -> list[Y]:
-  """Many requests at once."""
+  """Calls a function for each item, many requests at once."""
   items = list(items)
   if len(items) == 1:
     return [function(items[0])]

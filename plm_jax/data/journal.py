@@ -35,6 +35,7 @@ class Journal:
   windows: dict[str, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
   def shards(self, split: records.Split) -> list[records.Shard]:
+    """Returns the list of a split's shards, to which new ones are added."""
     return self.train if split == 'train' else self.heldout
 
   def add(self, split: records.Split, shard: records.Shard, sentences: np.ndarray, rules: Sequence[Rule]) -> None:

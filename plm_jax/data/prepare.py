@@ -79,6 +79,7 @@ class TextConfig(Checked):
   """Processes that encode; 0 for one a core. Changes nothing in the records."""
 
   def conflict(self, option):
+    """Says which options do not go together: line breaks with a segmenter, a layout with another kind of tokenizer."""
     if self.newlines and self.segmenter != 'none':
       return (f'{option("newlines")} is for language models, {option("segmenter")} for masks of whole words: give one '
               'of them')
@@ -89,11 +90,12 @@ class TextConfig(Checked):
 
   @property
   def reading(self) -> formats.Reading:
+    """How the sources of text are read."""
     return formats.Reading(self.on_error, self.text_field, self.documents)
 
 
 def layouts(kind: str) -> tuple[str, ...]:
-  """Those that a kind of tokenizer can have."""
+  """Returns the layouts that a kind of tokenizer can have."""
   if kind.startswith('sentencepiece'):
     return get_args(tokenizers.Layout)
   return {'wordpiece': ('bert', 'glm'), 'byte-bpe': ('bert', 'gpt2')}.get(kind, ('bert',))
@@ -161,7 +163,7 @@ def make(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokeni
 
 
 def place_of(folder: epath.PathLike, source: str) -> epath.Path:
-  """The folder of the records. Raises RecordsError for one that cannot be it, SourceError for no text."""
+  """Returns the folder of the records. Raises RecordsError for one that cannot be it, SourceError for no text."""
   if not source.strip():
     raise SourceError(f'no text is given: {EXPECTED}')
   if not os.fspath(folder).strip():
@@ -178,7 +180,7 @@ def place_of(folder: epath.PathLike, source: str) -> epath.Path:
 
 def finished(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
              ) -> records.Meta | None:
-  """The records of this source, if they are there. Raises RecordsError for others."""
+  """Reads the records of this source, if they are there. Raises RecordsError for others."""
   with storage.explained(folder, 'read', records.RecordsError):
     if not (folder / 'records.json').exists():
       return None
@@ -189,8 +191,8 @@ def finished(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.To
 
 
 def former(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str) -> bool:
-  """Whether finished records in `folder`, of the fingerprint `found`, are of this source as sources were known before,
-  when an edit of equal size in the middle of a text was not noticed; and the text is older than they."""
+  """Tells whether finished records in `folder`, of the fingerprint `found`, are of this source as sources were known
+  before, when an edit of equal size in the middle of a text was not noticed; and the text is older than they."""
   if found != fingerprint(config, tokenizer, sources.former_fingerprint):
     return False
   with storage.explained(folder, 'read', records.RecordsError):
@@ -198,7 +200,7 @@ def former(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder
 
 
 def records_folder(config: PrepareConfig) -> epath.Path:
-  """Where the records of a source with these settings are kept: below the cache folder."""
+  """Returns where the records of a source with these settings are kept: below the cache folder."""
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   home = epath.Path(storage.cache_folder()) / 'records'
   folder = home / fingerprint(config, tokenizer)[:16]
@@ -214,7 +216,8 @@ def records_folder(config: PrepareConfig) -> epath.Path:
 
 def begin(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
           ) -> tuple[tokenizers.Tokenizer, Journal]:
-  """Where an earlier run of the same has come to, or the beginning. Raises RecordsError for a run of another."""
+  """Returns where an earlier run of the same has come to, or the beginning. Raises RecordsError for a run of
+  another."""
   found = journal_lib.read(folder)
   if isinstance(found, Journal):
     if found.source != source:
@@ -277,8 +280,8 @@ def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Token
 
 
 def settle_bounds(journal: Journal, unit: encode.Encoded, least: int) -> None:
-  """Which document is trained on and which is held out whatever their hashes are: the highest and the lowest of the
-  first unit that has documents, of at least `least` sentences, to choose from."""
+  """Settles which document is trained on and which is held out whatever their hashes are: the highest and the lowest of
+  the first unit that has documents, of at least `least` sentences, to choose from."""
   if journal.lowest >= 0:
     return
   hashes = {text_hash for text_hash, size in zip(unit.hashes, unit.sentences, strict=True) if size >= least}
@@ -288,7 +291,7 @@ def settle_bounds(journal: Journal, unit: encode.Encoded, least: int) -> None:
 
 
 def choose_split(text_hash: int, share: float, journal: Journal) -> records.Split:
-  """By the text alone, so that copies of a document stay together.
+  """Chooses a split by the text alone, so that copies of a document stay together.
 
   See `settle_bounds`: neither split is empty when there are two documents to share out.
   """
@@ -298,7 +301,7 @@ def choose_split(text_hash: int, share: float, journal: Journal) -> records.Spli
 
 
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
-  """On every n-th document, so that the sample is spread over the source and always the same."""
+  """Trains a tokenizer on every n-th document, so that the sample is spread over the source and always the same."""
   if config.kind == 'bytes':
     return tokenizers.Bytes()
   every = max(1, sources.characters(config.source) // config.sample)
@@ -328,6 +331,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
 
 
 def first_characters(documents: Iterable[formats.Document], limit: int) -> Iterator[str]:
+  """Yields paragraphs up to the one in which `limit` characters are reached."""
   length = 0
   for document in documents:
     for paragraph in document.paragraphs:
@@ -339,7 +343,7 @@ def first_characters(documents: Iterable[formats.Document], limit: int) -> Itera
 
 def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
                 of_text: Callable[[str], str] = sources.fingerprint) -> str:
-  """sha256 hex of everything that decides the bytes of the records."""
+  """Returns sha256 hex of everything that decides the bytes of the records."""
   settings = dataclasses.asdict(config)
   del settings['workers']
   if config.segmenter == 'none':
@@ -358,6 +362,7 @@ def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
 
 
 def refuse_other(folder: epath.Path, found: str, expected: str) -> None:
+  """Raises RecordsError where the fingerprint that was found is not the one expected."""
   if found != expected:
     raise records.RecordsError(
         f'{folder} holds records of another source, or made with other settings (fingerprint {found[:12]}, expected '

@@ -96,6 +96,7 @@ def write_meta(folder: epath.PathLike, meta: Meta) -> Meta:
 
 
 def digest_of(text: str) -> str:
+  """Returns the sha256 hex of a text, by which what is stored of records knows them."""
   return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 def rows(source: str) -> list[Row]:
-  """`each` of them. Raises SourceError where there are none."""
+  """Reads the rows of a source, see `each`. Raises SourceError where there are none."""
   found = list(each(source))
   if not found:
     raise SourceError(f'{source} has no rows')
@@ -34,9 +34,9 @@ def rows(source: str) -> list[Row]:
 
 
 def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) -> Iterator[Row]:
-  """The rows of .jsonl files, of .tsv and .csv files, whose first line names the columns (in a .tsv quotes are as any
-  other character), of SQuAD's .json (a row is a question), each plain, .gz or .xz, several by commas or a glob; or of
-  tfds:NAME:SPLIT.
+  """Yields the rows of .jsonl files, of .tsv and .csv files, whose first line names the columns (in a .tsv quotes are
+  as any other character), of SQuAD's .json (a row is a question), each plain, .gz or .xz, several by commas or a glob;
+  or of tfds:NAME:SPLIT.
 
   Raises SourceError for what is missing or unreadable; with `skip`, lines that are no rows are counted in `tally`.
   """
@@ -61,6 +61,7 @@ def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) 
 
 
 def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
+  """Yields the object of every line that is not empty. Raises SourceError, or counts, as `on_error` has it."""
   for number, line in lines:
     if line.strip():
       row = parsed(line, f'{name}:{number}', on_error, tally)
@@ -69,6 +70,7 @@ def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, ta
 
 
 def table_rows(name: str, found: Iterator[tuple[int, list[str]]], on_error: OnError, tally: Tally) -> Iterator[Row]:
+  """Yields the rows of a table, by the columns that its first line names; one of another length is reported."""
   header: list[str] = []
   for number, fields in found:
     if not header:
@@ -81,7 +83,8 @@ def table_rows(name: str, found: Iterator[tuple[int, list[str]]], on_error: OnEr
 
 
 def squad_rows(file: epath.Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
-  """SQuAD's articles, a row for each question: what its entry has, with its `context` and the article's `title`."""
+  """Yields SQuAD's articles, a row for each question: what its entry has, with its `context` and the article's
+  `title`."""
   try:
     articles = storage.parse_json(whole(file, lines), file, dict, SourceError)['data']
     found = [Row({**question, 'title': article.get('title', ''), 'context': paragraph['context']},
@@ -94,7 +97,7 @@ def squad_rows(file: epath.Path, lines: Iterator[tuple[int, str]]) -> Iterator[R
 
 
 def plain(value: Any) -> Any:
-  """What TFDS gives -> JSON values."""
+  """Turns what TFDS gives into JSON values."""
   if isinstance(value, dict):
     return {name: plain(x) for name, x in value.items()}
   if isinstance(value, np.ndarray):
@@ -105,7 +108,7 @@ def plain(value: Any) -> Any:
 
 
 def column(row: Row, *names: str) -> Any:
-  """The first of `names` that the row has. Raises SourceError where it has none of them."""
+  """Returns the first of `names` that the row has. Raises SourceError where it has none of them."""
   for name in names:
     value: Any = row.columns
     for part in name.split('.'):
@@ -117,6 +120,8 @@ def column(row: Row, *names: str) -> Any:
 
 
 def text(row: Row, *names: str) -> str:
+  """Returns the first of the columns `names` that the row has. Raises SourceError where it is no text, or none is
+  there."""
   value = column(row, *names)
   if not is_text(value):
     raise SourceError(f'{row.where}: the column {names[0]!r} is to be a text, got {value!r:.80}')
@@ -124,14 +129,14 @@ def text(row: Row, *names: str) -> str:
 
 
 def is_text(value: Any) -> bool:
-  """Whether it is a string without half a surrogate pair, which JSON can hold and UTF-8 cannot."""
+  """Tells whether it is a string without half a surrogate pair, which JSON can hold and UTF-8 cannot."""
   return isinstance(value, str) and not any('\ud800' <= letter <= '\udfff' for letter in value)
 
 
 def choices(row: Row, *names: str) -> tuple[list[str], list[str]]:
-  """-> (the answers to choose from, what each is called: its letter, or its number from 0).
+  """Returns the answers to choose from, and what each is called: its letter, or its number from 0.
 
-  Texts; objects with 'text' and 'label'; or lists of both.
+  Texts; objects with 'text' and 'label'; or lists of both. Raises SourceError.
   """
   value = column(row, *names)
   if isinstance(value, dict) and isinstance(value.get('text'), list):
@@ -148,7 +153,7 @@ def choices(row: Row, *names: str) -> tuple[list[str], list[str]]:
 
 
 def label(row: Row, called: Sequence[str], *names: str) -> int:
-  """Which of the choices is right: a number from 0, or a text that is what it is called. Raises SourceError."""
+  """Returns which of the choices is right: a number from 0, or a text that is what it is called. Raises SourceError."""
   value = column(row, *names)
   if isinstance(value, str) and value in called:
     return list(called).index(value)

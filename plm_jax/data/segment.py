@@ -19,9 +19,9 @@ Segment = Callable[[str], tuple[str, list[str]]]  # a paragraph as read -> (its 
 
 
 def segmenter(name: Segmenter) -> Segment | None:
-  """jieba: Chinese words by its dictionary. spaces: the source has a space between words, which is no part of the text
-  beside a Chinese or Japanese character, and stays between two others. none: None, the tokenizer says what a word is.
-  Raises SourceError where one is not installed.
+  """Makes a segmenter. jieba: Chinese words by its dictionary. spaces: the source has a space between words, which is
+  no part of the text beside a Chinese or Japanese character, and stays between two others. none: None, the tokenizer
+  says what a word is. Raises SourceError where one is not installed.
 
   >>> segmenter('spaces')('我们 喜欢 New York 的 猫 。')
   ('我们喜欢New York的猫。', ['我们', '喜欢', 'New', 'York', '的', '猫', '。'])

@@ -29,7 +29,7 @@ WORTH_NOTING = 64 << 20  # bytes; what is known of smaller texts is found out an
 
 
 def documents(source: str, reading: Reading = Reading(), tally: Tally | None = None) -> Iterator[Document]:
-  """The documents of `source`, in order; empty ones are left out.
+  """Yields the documents of `source`, in order; empty ones are left out.
 
   A line that is not UTF-8, or not JSON with a text, raises SourceError that names file and line; with `skip` it is left
   out and counted in `tally`. Raises SourceError for no files, for binaries and for archives that are cut off, always.
@@ -50,7 +50,8 @@ def documents(source: str, reading: Reading = Reading(), tally: Tally | None = N
 
 
 def texts(source: str) -> Iterator[str]:
-  """Every file of plain text, whole as it stands; of what is not, every document, its paragraphs joined by newlines."""
+  """Yields every file of plain text, whole as it stands; of what is not, every document, its paragraphs joined by
+  newlines."""
   if source == 'embedded' or source.startswith(('tfds:', TASK)):
     yield from ('\n'.join(document.paragraphs) for document in documents(source))
     return
@@ -64,7 +65,7 @@ def texts(source: str) -> Iterator[str]:
 
 
 def folders(source: str) -> list[epath.Path]:
-  """Those that are part of a source."""
+  """Lists the folders that are part of a source."""
   source = untasked(source)
   if source == 'embedded' or source.startswith('tfds:'):
     return []
@@ -74,13 +75,13 @@ def folders(source: str) -> list[epath.Path]:
 
 
 def size(source: str) -> int | None:
-  """Bytes on disk, None where unknown."""
+  """Counts the bytes on disk, None where unknown."""
   source = untasked(source)
   return None if source.startswith('tfds:') else sum(each(length_of, files(source)))
 
 
 def characters(source: str) -> int:
-  """About how many characters of text there are, to within a small factor; 0 where unknown."""
+  """Estimates how many characters of text there are, to within a small factor; 0 where unknown."""
   source = untasked(source)
   if source.startswith('tfds:'):
     return 0
@@ -90,7 +91,7 @@ def characters(source: str) -> int:
 
 
 def fingerprint(source: str) -> str:
-  """sha256 hex that changes when the source does.
+  """Returns sha256 hex that changes when the source does.
 
   Of local files all bytes count, and their names; of a file in a bucket that is over 128 KiB, its ends and when it
   was written. What was found out about large texts is noted in the cache folder until they are written again.
@@ -116,7 +117,7 @@ def fingerprint(source: str) -> str:
 
 
 def former_fingerprint(source: str) -> str:
-  """By which records of before know their source: names, sizes, and the first and last 64 KiB of files."""
+  """Returns by which records of before know their source: names, sizes, and the first and last 64 KiB of files."""
   found = of_task(source)
   if isinstance(found, str):
     return found
@@ -127,13 +128,13 @@ def former_fingerprint(source: str) -> str:
 
 
 def written(source: str) -> float:
-  """When the newest file was, in seconds since 1970; of TFDS's data sets, which do not change, 0."""
+  """Returns when the newest file was written, in seconds since 1970; of TFDS's data sets, which do not change, 0."""
   source = untasked(source)
   return 0 if source.startswith('tfds:') else max(each(lambda file: float(file.stat().mtime or 0), files(source)))
 
 
 def of_task(source: str):
-  """What two fingerprints have in common: all of it for TFDS, else (digest of the task, files)."""
+  """Returns what two fingerprints have in common: all of it for TFDS, else (digest of the task, files)."""
   digest = hashlib.sha256()
   if source.startswith(TASK):
     digest.update(repr(examples.task_of(source)).encode())

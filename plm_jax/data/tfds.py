@@ -12,6 +12,7 @@ from plm_jax.errors import outside
 
 
 def rows(source: str) -> Iterator[dict[str, Any]]:
+  """Yields the features of every example, in the order of its files. Raises SourceError."""
   import tensorflow_datasets as tfds  # late: TensorFlow takes seconds to load, and files do not need it
   builder, split = builder_of(source)
   # One file after the other: interleaved reading would make the order depend on the shards of the copy.
@@ -26,6 +27,7 @@ def rows(source: str) -> Iterator[dict[str, Any]]:
 
 
 def documents(source: str, reading: Reading, tally: Tally) -> Iterator[Document]:
+  """Yields the documents of a feature of text. Raises SourceError where there is none of the name."""
   builder, _ = builder_of(source)
   if reading.field not in builder.info.features:
     raise SourceError(f'{source} has no feature {reading.field!r}, only {sorted(builder.info.features)}.')
@@ -39,7 +41,7 @@ def documents(source: str, reading: Reading, tally: Tally) -> Iterator[Document]
 
 
 def builder_of(source: str) -> tuple[Any, str]:
-  """`tfds:NAME:SPLIT` or `tfds:FOLDER:SPLIT` -> builder, split."""
+  """Returns builder and split of `tfds:NAME:SPLIT` or `tfds:FOLDER:SPLIT`."""
   match = re.fullmatch(r'tfds:(?P<name>.+?)(:(?P<split>[A-Za-z_]\w*(\[[^/]*\])?(\+[^/]*)?))?', source)
   if not match:
     raise SourceError(f'{source!r} names no TFDS data set: expected tfds:NAME or tfds:FOLDER, and perhaps :SPLIT.')
@@ -57,7 +59,7 @@ def builder_of(source: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def of_tfds(source: str) -> Iterator[None]:
-  """What TFDS raises, of its own and of what it downloads with and is not installed, in one line."""
+  """Turns what TFDS raises, of its own and of what it downloads with and is not installed, into one line."""
   try:
     yield
   except Exception as error:
