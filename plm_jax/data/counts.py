@@ -47,13 +47,13 @@ def complete(folder: epath.Path, meta: Meta, rules: Sequence[Rule]) -> None:
 
 def of(shards: Shards, rules: Sequence[Rule]) -> list[Counts]:
   """Returns the windows under each rule, as stored, or counted now and stored. Raises RecordsError as `complete`."""
-  found = known(shards, rules)
+  found = stored_counts(shards, rules)
   if len(found) < len(set(rules)):
     with contextlib.ExitStack() as stack:
       if sum(entry.sentences for entry in shards.entries) > SHARED:
         with contextlib.suppress(Expected):  # where nothing can be written, everybody counts on his own
           stack.enter_context(Lock(shards.home, 'a process that counts windows', wait=True))
-          found = known(shards, rules)
+          found = stored_counts(shards, rules)
       made = count(shards, [rule for rule in dict.fromkeys(rules) if rule not in found])
       for rule, counts in made.items():
         store(shards, rule, counts)
@@ -61,7 +61,7 @@ def of(shards: Shards, rules: Sequence[Rule]) -> list[Counts]:
   return [found[rule] for rule in rules]
 
 
-def known(shards: Shards, rules: Sequence[Rule]) -> dict[Rule, Counts]:
+def stored_counts(shards: Shards, rules: Sequence[Rule]) -> dict[Rule, Counts]:
   """Returns the windows under those rules for which nothing has to be read but what is stored."""
   found = {rule: Counts(list(map(rule.packed, shards.entries)), 0) if rule.assembly == 'packed' else
            stored(shards, rule) for rule in dict.fromkeys(rules)}

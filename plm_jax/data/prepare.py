@@ -130,7 +130,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule]
   source = fingerprint(config, tokenizer)
   counted = ('examples',) if config.source.startswith(sources.TASK) else ('document', 'sentences')
   rules = [rule for rule in rules if rule.assembly in counted]
-  meta = finished(config, folder, tokenizer, source) or make(config, folder, tokenizer, source, rules)
+  meta = existing_records(config, folder, tokenizer, source) or make(config, folder, tokenizer, source, rules)
   counts.complete(folder, meta, rules)
   return meta
 
@@ -150,10 +150,10 @@ def make(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokeni
       folder.mkdir(parents=True, exist_ok=True)
     held = stack.enter_context(lock.Lock(folder, 'prepare', wait=True))
     journal_lib.clear_drafts(folder)
-    if meta := finished(config, folder, tokenizer, source):
+    if meta := existing_records(config, folder, tokenizer, source):
       return meta
     try:
-      return write(config, folder, *begin(config, folder, tokenizer, source), held, rules)
+      return write(config, folder, *open_journal(config, folder, tokenizer, source), held, rules)
     finally:
       journal_lib.clear_drafts(folder)
       held.release()
@@ -178,19 +178,19 @@ def place_of(folder: epath.PathLike, source: str) -> epath.Path:
   return folder
 
 
-def finished(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
+def existing_records(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
              ) -> records.Meta | None:
   """Reads the records of this source, if they are there. Raises RecordsError for others."""
   with storage.explained(folder, 'read', records.RecordsError):
     if not (folder / 'records.json').exists():
       return None
   meta = records.read_meta(folder)
-  if meta.source != source and not former(config, tokenizer, folder, meta.source):
+  if meta.source != source and not is_former(config, tokenizer, folder, meta.source):
     refuse_other(folder, meta.source, source)
   return meta
 
 
-def former(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str) -> bool:
+def is_former(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str) -> bool:
   """Tells whether finished records in `folder`, of the fingerprint `found`, are of this source as sources were known
   before, when an edit of equal size in the middle of a text was not noticed; and the text is older than they."""
   if found != fingerprint(config, tokenizer, sources.former_fingerprint):
@@ -208,13 +208,13 @@ def records_folder(config: PrepareConfig) -> epath.Path:
     found = fingerprint(config, tokenizer, sources.former_fingerprint)
     before = home / found[:16]
     if (before / 'records.json').exists():
-      if former(config, tokenizer, before, found):
+      if is_former(config, tokenizer, before, found):
         return before
       print(f'{config.source} was written after its records in {before}: it is prepared again', flush=True)
   return folder
 
 
-def begin(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
+def open_journal(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
           ) -> tuple[tokenizers.Tokenizer, Journal]:
   """Returns where an earlier run of the same has come to, or the beginning. Raises RecordsError for a run of
   another."""

@@ -22,7 +22,7 @@ def pool(workers: int, prepare: Callable[..., None] | None = None, *args: Any
   """Processes that have called prepare(*args). Raises WorkerError where one of them dies."""
   # Not fork: the parent may run the threads of JAX, TensorFlow or the tokenizers library.
   executor = concurrent.futures.ProcessPoolExecutor(
-      workers, multiprocessing.get_context('spawn'), initializer=begin, initargs=(prepare, *args))
+      workers, multiprocessing.get_context('spawn'), initializer=start_worker, initargs=(prepare, *args))
   try:
     yield executor
   except concurrent.futures.BrokenExecutor as error:
@@ -33,7 +33,7 @@ def pool(workers: int, prepare: Callable[..., None] | None = None, *args: Any
     executor.shutdown(cancel_futures=True)
 
 
-def begin(prepare: Callable[..., None] | None, *args: Any) -> None:
+def start_worker(prepare: Callable[..., None] | None, *args: Any) -> None:
   """Sets up a worker process: it leaves Ctrl-C to its parent, ends with it, and then calls prepare(*args)."""
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C
