@@ -4,14 +4,21 @@
 
 Without the option, the few cases that are shipped in tests/golden.
 """
+import json
 import pathlib
+import shutil
 
 import parity
-from parity.shared import Unsupported
+from parity.shared import Said, Unsupported
 import pytest
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+REFUSED = 'cannot convert the configuration'  # with the attribute's name; of tensors no case may be refused
 
 
 def pytest_generate_tests(metafunc):
+  if 'case' not in metafunc.fixturenames:
+    return
   folder = pathlib.Path(metafunc.config.getoption('--oracles'))
   cases = parity.find(folder)
   if not cases:
@@ -28,12 +35,30 @@ def test_parity(case, record_property):
     unsupported(' '.join(filter(None, case.kind)) or 'no family')
   pytest.importorskip('safetensors', reason='needs the extra: pip install "plm_jax[convert]"')
   try:
-    rows = [list(row) for row in parity.compare(case, case.runner(case))]
-  except Unsupported as error:
-    unsupported(error)
+    got = case.runner(case)
+    if left := case.left():
+      raise Unsupported(f'nothing reads {", ".join(left)}')
+    rows = [list(row) for row in parity.compare(case, got)]
   except Exception as error:
+    if isinstance(error, Unsupported) or REFUSED in str(error):
+      unsupported(' '.join(str(error).split()))
     record_property('parity', [[case.name, '-', '-', '-', f'FAILED: {type(error).__name__}']])
     raise
   record_property('parity', rows)
   failed = [' '.join(row[1:]) for row in rows if row[4].startswith('FAILED')]
   assert not failed, f'{case.name}: {len(failed)} of {len(rows)} outputs differ\n  ' + '\n  '.join(failed)
+  if lacking := [row[4] for row in rows if row[4].startswith('unsupported')]:
+    pytest.skip(', '.join(lacking))
+
+
+def test_what_nothing_reads_is_told(tmp_path):
+  """A hyper-parameter and an input that no runner has asked for, and one at another value than is computed."""
+  folder = shutil.copytree(GOLDEN / 'optimizers' / 'lamb_apex', tmp_path / 'case')
+  about = json.loads((folder / 'case.json').read_text())
+  (folder / 'case.json').write_text(json.dumps(about | {'twice': 2, 'hparams': {'lr': 0.01, 'nesterov': True}}))
+  case, = parity.find(tmp_path)
+  case.runner(case)
+  case.inputs['more'] = case.inputs['params/out/kernel']
+  assert case.left() == ['twice', 'hparams.nesterov', 'input more']
+  with pytest.raises(Unsupported, match='use_nvlamb True: known at False'):
+    Said({'use_nvlamb': True}).only(use_nvlamb=False)

@@ -31,7 +31,7 @@ class OptimConfig(Checked):
   kind: Literal['adamw', 'lamb', 'adafactor'] = 'adamw'
   """Adam with decoupled decay, LAMB (You et al. 2020), or Adafactor (Shazeer and Stern 2018, as T5 has it)"""
   peak: float = 1e-4
-  """learning rate at the end of the warmup; times the size of the parameter with Adafactor"""
+  """learning rate at the end of the warmup; times the size of the parameter with Adafactor (see parameter_scale)"""
   warmup: int = 10_000
   """steps of linear warmup; with t5 of a flat start"""
   horizon: int = 0
@@ -68,6 +68,8 @@ class OptimConfig(Checked):
   heads: Literal['apart', 'joined'] = 'apart'
   """attention's kernels [D, H, A] for Adafactor: by their two largest axes, or as matrices of D by H A, as T5 has them
   (combine_dims of its operative_config.gin; t5x/adafactor.py, standard_logical_factor_rules)"""
+  parameter_scale: bool = True
+  """Adafactor's updates are shares of the parameter's size (Shazeer and Stern 2018, section 8); False: as they are"""
   momentum: float = 0.0
   """decay of the mean of Adafactor's updates; 0: none is kept"""
   only: tuple[str, ...] = ()
@@ -178,12 +180,13 @@ def clipping(limit: float, parts: Sequence[Sequence[str]] = ()) -> optax.Gradien
 def direction(config: OptimConfig) -> optax.GradientTransformation:
   """What a gradient becomes before decay and learning rate."""
   if config.kind == 'adafactor':
-    # The constants of section 8, and updates relative to the size of the parameter.
+    # The constants of section 8.
     squares = optax.scale_by_factored_rms(
         factored=config.factored > 0, min_dim_size_to_factor=config.factored, decay_rate=0.8, epsilon=1e-30)
     updates = each_layer(optax.chain(
         by_matrices(squares) if config.heads == 'joined' else squares,
-        optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms(1e-3)))
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_param_block_rms(1e-3) if config.parameter_scale else optax.identity()))
     return optax.chain(updates, optax.ema(config.momentum, debias=False)) if config.momentum else updates
   plain = optax.scale_by_adam if config.bias_correction else scale_by_plain_adam
   return plain(config.b1, config.b2, config.eps)

@@ -1,16 +1,17 @@
 """Golden cases of other code, run through plm_jax: which cases there are, who runs them, and how they are compared.
 
 A case is a folder with case.json (what it is, tolerances), config.json, model.safetensors, inputs.npz and outputs.npz.
-A runner takes a Case and gives outputs under the names of outputs.npz; RUNNERS says which, by family and class. What is
-not there is unsupported, as is what a runner raises Unsupported for: listed as such, never passed over. Entries that
-the case gives, or does not define enough to be computed, are masked by the runner (numpy.ma) and listed as not
-compared.
+A runner takes a Case and gives outputs under the names of outputs.npz; the tables below say which, by class or by
+family and kind. What is in none of them is unsupported, as is a case of which something was not read, and what a runner
+raises Unsupported for, or gives it for an output: listed as such, never passed over. Entries that the case gives, or
+does not define enough to be computed, are masked by the runner (numpy.ma) and listed as not compared.
 """
 from collections.abc import Callable, Iterator
 import dataclasses
 import functools
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -30,92 +31,56 @@ from parity import (
     trajectory,
     xlnet,
 )
+from parity.shared import Said, Unsupported
 
-RUNNERS = {
-    ('bert', 'BertModel'): encoder.run(encoder.backbone),
-    ('bert', 'BertForPreTraining'): encoder.run(encoder.pretraining),
-    ('bert', 'BertForMaskedLM'): encoder.run(encoder.masked_lm),
-    ('bert', 'BertForNextSentencePrediction'): encoder.run(encoder.next_sentence),
-    ('bert', 'BertForSequenceClassification'): encoder.run(encoder.sequence_classes),
-    ('bert', 'BertForTokenClassification'): encoder.run(encoder.token_classes),
-    ('bert', 'BertForMultipleChoice'): encoder.run(encoder.multiple_choice),
-    ('bert', 'BertForQuestionAnswering'): encoder.run(encoder.question_answering),
-    ('roberta', 'RobertaModel'): encoder.run(encoder.backbone),
-    ('roberta', 'RobertaForMaskedLM'): encoder.run(encoder.masked_lm),
-    ('roberta', 'RobertaForSequenceClassification'): encoder.run(encoder.sequence_classes),
-    ('roberta', 'RobertaForTokenClassification'): encoder.run(encoder.token_classes),
-    ('roberta', 'RobertaForMultipleChoice'): encoder.run(encoder.multiple_choice),
-    ('roberta', 'RobertaForQuestionAnswering'): encoder.run(encoder.question_answering),
-    ('xlnet', 'XLNetModel'): xlnet.run(xlnet.backbone),
-    ('xlnet', 'XLNetLMHeadModel'): xlnet.run(encoder.masked_lm),
-    ('xlnet', 'XLNetForSequenceClassification'): xlnet.run(encoder.sequence_classes),
-    ('xlnet', 'XLNetForTokenClassification'): xlnet.run(encoder.token_classes),
-    ('xlnet', 'XLNetForMultipleChoice'): xlnet.run(encoder.multiple_choice),
-    ('xlnet', 'XLNetForQuestionAnsweringSimple'): xlnet.run(encoder.question_answering),
-    ('albert', 'AlbertModel'): encoder.run(encoder.backbone),
-    ('albert', 'AlbertForPreTraining'): encoder.run(encoder.pretraining),
-    ('albert', 'AlbertForMaskedLM'): encoder.run(encoder.masked_lm),
-    ('albert', 'AlbertForSequenceClassification'): encoder.run(encoder.sequence_classes),
-    ('albert', 'AlbertForTokenClassification'): encoder.run(encoder.token_classes),
-    ('albert', 'AlbertForMultipleChoice'): encoder.run(encoder.multiple_choice),
-    ('albert', 'AlbertForQuestionAnswering'): encoder.run(encoder.question_answering),
-    ('distilbert', 'DistilBertModel'): encoder.run(encoder.backbone),
-    ('distilbert', 'DistilBertForMaskedLM'): encoder.run(encoder.masked_lm),
-    ('distilbert', 'DistilBertForSequenceClassification'): encoder.run(encoder.sequence_classes),
-    ('distilbert', 'DistilBertForTokenClassification'): encoder.run(encoder.token_classes),
-    ('distilbert', 'DistilBertForMultipleChoice'): encoder.run(encoder.multiple_choice),
-    ('distilbert', 'DistilBertForQuestionAnswering'): encoder.run(encoder.question_answering),
-    ('deberta', 'DebertaModel'): encoder.run(encoder.backbone),
-    ('deberta', 'DebertaForMaskedLM'): encoder.run(encoder.masked_lm),
-    ('deberta', 'DebertaForSequenceClassification'): encoder.run(encoder.sequence_classes),
-    ('deberta', 'DebertaForTokenClassification'): encoder.run(encoder.token_classes),
-    ('deberta', 'DebertaForQuestionAnswering'): encoder.run(encoder.question_answering),
-    ('deberta', 'DebertaV2Model'): encoder.run(encoder.backbone),
-    ('deberta', 'DebertaV2ForMaskedLM'): encoder.run(encoder.masked_lm),
-    ('deberta', 'DebertaV2ForSequenceClassification'): encoder.run(encoder.sequence_classes),
-    ('deberta', 'DebertaV2ForTokenClassification'): encoder.run(encoder.token_classes),
-    ('deberta', 'DebertaV2ForQuestionAnswering'): encoder.run(encoder.question_answering),
-    ('deberta', 'DebertaV2ForMultipleChoice'): encoder.run(encoder.multiple_choice),
+ENCODERS = {
+    'Model': encoder.backbone, 'ForMaskedLM': encoder.masked_lm, 'ForSequenceClassification': encoder.sequence_classes,
+    'ForTokenClassification': encoder.token_classes, 'ForMultipleChoice': encoder.multiple_choice,
+    'ForQuestionAnswering': encoder.question_answering}
+DECODERS = {
+    'Model': decoder.backbone, 'LMHeadModel': decoder.causal_lm, 'ForCausalLM': decoder.causal_lm,
+    'DoubleHeadsModel': decoder.double_heads, 'ForSequenceClassification': encoder.sequence_classes,
+    'ForTokenClassification': encoder.token_classes, 'ForQuestionAnswering': encoder.question_answering}
+BOTH = {
+    'Model': encoder_decoder.backbone, 'EncoderModel': encoder_decoder.backbone, 'MTModel': encoder_decoder.seq2seq,
+    'ForConditionalGeneration': encoder_decoder.seq2seq, 'ForSequenceClassification': encoder.sequence_classes,
+    'ForQuestionAnswering': encoder.question_answering}
+# Classes of transformers: beginning of the name, what is behind it.
+CLASSES = {
+    **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
+        'Bert', 'Roberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2')},
+    'BertForPreTraining': encoder.run(encoder.pretraining), 'AlbertForPreTraining': encoder.run(encoder.pretraining),
+    'BertForNextSentencePrediction': encoder.run(encoder.next_sentence),
+    'ElectraForPreTraining': encoder.run(encoder.replaced_tokens),
+    'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
+    'XLNetForSequenceClassification': xlnet.run(encoder.sequence_classes),
+    'XLNetForTokenClassification': xlnet.run(encoder.token_classes),
+    'XLNetForMultipleChoice': xlnet.run(encoder.multiple_choice),
+    'XLNetForQuestionAnsweringSimple': xlnet.run(encoder.question_answering),
+    **{name + rest: decoder.run(reading) for rest, reading in DECODERS.items() for name in (
+        'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama')},
+    **{name + rest: encoder_decoder.run(reading) for rest, reading in BOTH.items() for name in (
+        'T5', 'MT5', 'Bart', 'MBart', 'Marian')},
+}
+GENERATING = {
+    **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
+                    generation.decoder),
+    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'BartForConditionalGeneration',
+                     'MBartForConditionalGeneration', 'MarianMTModel'), generation.encoder_decoder),
+}
+TRAINING = {
+    **dict.fromkeys(('BertForPreTraining', 'BertForMaskedLM', 'RobertaForMaskedLM', 'DistilBertForMaskedLM',
+                     'AlbertForMaskedLM', 'ElectraForMaskedLM'), trajectory.run(trajectory.GivenMasks)),
+    **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
+                    trajectory.run(trajectory.GivenText)),
+    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'BartForConditionalGeneration',
+                     'MBartForConditionalGeneration', 'MarianMTModel'), trajectory.run(trajectory.GivenPairs)),
+}
+# Of references that are not transformers: family, and what the case calls its kind or its runner.
+KINDS = {
     ('deberta', 'run_emd'): deberta.run(deberta.mask_decoder),
     ('deberta', 'run_rtd'): deberta.run(deberta.replaced_tokens),
-    ('gpt1', 'OpenAIGPTModel'): decoder.run(decoder.backbone),
-    ('gpt1', 'OpenAIGPTLMHeadModel'): decoder.run(decoder.causal_lm),
-    ('gpt1', 'OpenAIGPTDoubleHeadsModel'): decoder.run(decoder.double_heads),
-    ('gpt1', 'OpenAIGPTForSequenceClassification'): decoder.run(encoder.sequence_classes),
-    ('gpt2', 'GPT2Model'): decoder.run(decoder.backbone),
-    ('gpt2', 'GPT2LMHeadModel'): decoder.run(decoder.causal_lm),
-    ('gpt2', 'GPT2DoubleHeadsModel'): decoder.run(decoder.double_heads),
-    ('gpt2', 'GPT2ForSequenceClassification'): decoder.run(encoder.sequence_classes),
-    ('gpt2', 'GPT2ForTokenClassification'): decoder.run(encoder.token_classes),
-    ('gpt2', 'GPT2ForQuestionAnswering'): decoder.run(encoder.question_answering),
     ('gpt3', 'GPT2LMHeadModel'): decoder.run(decoder.causal_lm),
-    ('gpt_neo', 'GPTNeoModel'): decoder.run(decoder.backbone),
-    ('gpt_neo', 'GPTNeoForCausalLM'): decoder.run(decoder.causal_lm),
-    ('gpt_neo', 'GPTNeoForSequenceClassification'): decoder.run(encoder.sequence_classes),
-    ('gpt_neo', 'GPTNeoForTokenClassification'): decoder.run(encoder.token_classes),
-    ('gpt_neo', 'GPTNeoForQuestionAnswering'): decoder.run(encoder.question_answering),
-    ('llama', 'LlamaModel'): decoder.run(decoder.backbone),
-    ('llama', 'LlamaForCausalLM'): decoder.run(decoder.causal_lm),
-    ('llama', 'LlamaForSequenceClassification'): decoder.run(encoder.sequence_classes),
-    ('llama', 'LlamaForTokenClassification'): decoder.run(encoder.token_classes),
-    ('llama', 'LlamaForQuestionAnswering'): decoder.run(encoder.question_answering),
-    ('t5', 'T5Model'): encoder_decoder.run(encoder_decoder.backbone),
-    ('t5', 'T5EncoderModel'): encoder_decoder.run(encoder_decoder.backbone),
-    ('t5', 'T5ForConditionalGeneration'): encoder_decoder.run(encoder_decoder.seq2seq),
-    ('t5', 'T5ForSequenceClassification'): encoder_decoder.run(encoder.sequence_classes),
-    ('t5', 'T5ForQuestionAnswering'): encoder_decoder.run(encoder.question_answering),
-    ('t5', 'MT5Model'): encoder_decoder.run(encoder_decoder.backbone),
-    ('t5', 'MT5EncoderModel'): encoder_decoder.run(encoder_decoder.backbone),
-    ('t5', 'MT5ForConditionalGeneration'): encoder_decoder.run(encoder_decoder.seq2seq),
-    ('bart', 'BartModel'): encoder_decoder.run(encoder_decoder.backbone),
-    ('bart', 'BartForConditionalGeneration'): encoder_decoder.run(encoder_decoder.seq2seq),
-    ('bart', 'BartForSequenceClassification'): encoder_decoder.run(encoder.sequence_classes),
-    ('bart', 'BartForQuestionAnswering'): encoder_decoder.run(encoder.question_answering),
-    ('bart', 'MarianMTModel'): encoder_decoder.run(encoder_decoder.seq2seq),
-    ('bart', 'MBartModel'): encoder_decoder.run(encoder_decoder.backbone),
-    ('bart', 'MBartForConditionalGeneration'): encoder_decoder.run(encoder_decoder.seq2seq),
-    ('bart', 'MBartForSequenceClassification'): encoder_decoder.run(encoder.sequence_classes),
-    ('bart', 'MBartForQuestionAnswering'): encoder_decoder.run(encoder.question_answering),
     ('palm', 'run'): palm.run,
     ('spanbert', 'run'): spanbert.run,
     ('tables', 'run'): tables.run,
@@ -135,15 +100,15 @@ RUNNERS = {
     ('optimizers', 'adafactor_small'): optimizers.adafactor,
     ('optimizers', 'adafactor_t5'): optimizers.adafactor_t5,
     ('optimizers', 'schedules'): optimizers.schedules,
-    ('generation', 'GPT2LMHeadModel'): generation.decoder,
-    ('generation', 'T5ForConditionalGeneration'): generation.encoder_decoder,
-    ('generation', 'MT5ForConditionalGeneration'): generation.encoder_decoder,
-    ('generation', 'BartForConditionalGeneration'): generation.encoder_decoder,
-    ('generation', 'MBartForConditionalGeneration'): generation.encoder_decoder,
-    ('trajectories', 'BertForPreTraining'): trajectory.run(trajectory.GivenMasks()),
-    ('trajectories', 'GPT2LMHeadModel'): trajectory.run(trajectory.GivenText()),
-    ('trajectories', 'T5ForConditionalGeneration'): trajectory.run(trajectory.GivenPairs()),
 }
+# Of what a case says of itself: what describes it, and changes nothing that is computed. All else has to be read.
+DESCRIBED = {
+    'family', 'case', 'split', 'reference', 'runner', 'hf_class', 'kind', 'seed', 'note', 'weights', 'stored_dtype',
+    'outputs', 'grads', 'suggested_atol', 'fp32_vs_fp64', 'worst_max_abs', 'worst_rel_to_scale', 'compare_where',
+    'p',  # of tables: their names say it again
+    'untied',  # of T5: its configuration says it again
+    'forward_kwargs.return_dict', 'forward_kwargs.output_hidden_states', 'forward_kwargs.output_attentions',
+    'forward_kwargs.use_cache'}
 # Softmax does not feel them, so Adam makes their rounding noise visible: 1e-2 is what the cases' authors allow.
 NOISY = ('.key.bias',)
 FLOOR = 1e-5
@@ -157,16 +122,16 @@ class Case:
   name: str
 
   @functools.cached_property
-  def about(self) -> dict:
-    return json.loads((self.path / 'case.json').read_text())
+  def about(self) -> Said:
+    return Said(json.loads((self.path / 'case.json').read_text()))
 
   @functools.cached_property
   def config(self) -> dict:
     return json.loads((self.path / 'config.json').read_text())
 
   @functools.cached_property
-  def inputs(self) -> dict[str, np.ndarray]:
-    return arrays(self.path / 'inputs.npz')
+  def inputs(self) -> Said:
+    return Said(arrays(self.path / 'inputs.npz'))
 
   @functools.cached_property
   def outputs(self) -> dict[str, np.ndarray]:
@@ -176,14 +141,24 @@ class Case:
   def kind(self) -> tuple[str, str]:
     """Family and class; where the case names none, or one of the AutoModels, the class of its configuration, and for
     references that have no classes what the case calls its runner."""
-    cls = self.about.get('hf_class') or self.about.get('kind', '')
+    cls = self.about.get('hf_class') or self.about.get('kind') or ''
     if (not cls or cls.startswith('AutoModel')) and (self.path / 'config.json').exists():
       cls = [*(self.config.get('architectures') or ()), cls][0]
     return self.about.get('family', ''), cls or self.about.get('runner', '').partition(':')[2]
 
   @property
-  def runner(self) -> Callable[['Case'], dict[str, np.ndarray]] | None:
-    return RUNNERS.get(self.kind)
+  def runner(self) -> Callable[['Case'], dict[str, Any]] | None:
+    for name, table in (('generate', GENERATING), ('train', TRAINING)):
+      if name in self.about:
+        return table.get(self.kind[1])
+    return KINDS.get(self.kind) or (CLASSES.get(self.kind[1]) if 'hf_class' in self.about else None)
+
+  def left(self) -> list[str]:
+    """What the case says and no runner has asked for."""
+    said = [name for name in self.about.left() if not {name, name.partition('.')[0]} & DESCRIBED]
+    where = self.about.get('compare_where')
+    given = (f'input {name}' for name in self.inputs.left() if name not in (where, 'none'))
+    return said if self.kind == ('optimizers', 'schedules') else [*said, *given]  # whose parameter is not moved
 
   def tolerance(self, output: str) -> float | np.ndarray:
     """What the case suggests for this output, or for each entry of it; without that, ten times the reference's own
@@ -206,11 +181,14 @@ def find(folder: pathlib.Path) -> list[Case]:
   return [Case(path, path.relative_to(folder).as_posix() if path != folder else folder.name) for path in found]
 
 
-def compare(case: Case, got: dict[str, np.ndarray]) -> Iterator[tuple[str, str, str, str, str]]:
+def compare(case: Case, got: dict[str, Any]) -> Iterator[tuple[str, str, str, str, str]]:
   """-> (case, output, error, tolerance, verdict) of every output that the reference gave."""
   for name, want in case.outputs.items():
     if name not in got:
       yield case.name, name, '-', '-', 'FAILED: not computed'
+      continue
+    if isinstance(got[name], Unsupported):
+      yield case.name, name, '-', '-', f'unsupported: {got[name]}'
       continue
     have = np.ma.asarray(got[name])
     if have.shape != want.shape:
@@ -238,7 +216,7 @@ def where(case: Case, name: str, x: np.ndarray) -> np.ndarray:
   if not mask_name:
     return x
   mask = case.inputs[mask_name].astype(bool)
-  if 'attentions' in name:
+  if 'attentions' in name or name.startswith('cache.'):
     x = np.moveaxis(x, 1, -1)  # [B, H, Q, K] -> [B, Q, K, H]
   for shape in (mask, mask.reshape(-1, mask.shape[-1])):
     if x.shape[:shape.ndim] == shape.shape:

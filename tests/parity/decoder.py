@@ -40,6 +40,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     got = outputs(imported.params, batch)
     got |= gradients(case, family, lambda: gradient(model, reading, imported, batch, inputs, case.config))
     if 'step_logits' in case.outputs:
+      case.about.only(input_key='input_ids')
       got |= step_by_step(imported, batch, case.about['prefill'])
   return jax.device_get(got)
 
@@ -82,12 +83,22 @@ def step_by_step(imported, batch, prefill: int):
 
   cache, logits = empty_cache(config, rows, length), []
   for start, stop in ((0, prefill), *((n, n + 1) for n in range(prefill, length))):
-    part = {name: whole[name][:, start:stop] for name in ('tokens', 'segments', 'place')}
+    part = {name: whole[name][:, start:stop] for name in ('tokens', 'segments', 'place', 'types') if name in whole}
+    if 'visible' in whole:
+      part['visible'] = of_step(whole['visible'], start, stop)
     some, cache = step(part, cache)
     logits.append(some)
   kept = {f'cache.{n}.{name}': cache[name][n] for n in range(len(cache['key'])) for name in (
       'key', 'value')}
   return kept | {'step_logits': jnp.concatenate(logits, 1)}
+
+
+def of_step(visible, start: int, stop: int):
+  """visible [B, L, L] -> [B, Q, L + Q], of tokens start .. stop - 1: the cache's L slots, of which those before are
+  filled, then their own."""
+  some = visible[:, start:stop]
+  before = jnp.where(jnp.arange(some.shape[2]) < start, some, False)
+  return jnp.concatenate([before, some[:, :, start:stop]], 2)
 
 
 def backbone(outputs, inputs, config):

@@ -106,13 +106,14 @@ def gradient(family, reading, imported, batch, inputs, config):
   model = Seen(family.backbone(dataclasses.replace(imported.config, vocab=vocab + 1)), imported.heads)
   if pad is not None:
     batch = {**batch, 'tokens': jnp.where(batch['tokens'] == pad, vocab, batch['tokens'])}
-  tables = [('backbone', 'embeddings', 'tokens'), ('heads_mlm', 'bias')]
-  tables = [path for path in tables if path[0] in params]
+  tables = {('backbone', 'embeddings', 'tokens'): 0, ('heads_mlm', 'bias'): 0, ('heads_mlm', 'kernel'): 1}
+  tables = {path: axis for path, axis in tables.items() if path[-1] in params.get(path[0], {}) or len(path) > 2}
 
   def widen(params):
-    for path in tables:
+    for path, axis in tables.items():
       x = at(params, path)
-      params = put(params, path, jnp.concatenate([x, jax.lax.stop_gradient(x[pad or 0])[None]]))
+      copy = jax.lax.stop_gradient(jnp.take(x, jnp.array([pad or 0]), axis))
+      params = put(params, path, jnp.concatenate([x, copy], axis))
     return params
 
   @jax.jit
@@ -174,6 +175,9 @@ def sequence_classes(outputs, inputs, config):
         'single_label_classification' if labels.dtype == jnp.int32 else 'multi_label_classification')
     if kind == 'regression':
       return jnp.square(logits.reshape(labels.shape) - labels).mean()
+    if kind == 'multi_label_classification' and str(config.get('model_type')).startswith('deberta') and (
+        not config.get('problem_type')):
+      return -(jax.nn.log_softmax(logits) * labels).sum(-1).mean()  # one answer, of which there are shares
     if kind == 'multi_label_classification':
       return optax.sigmoid_binary_cross_entropy(logits, labels).mean()
     return cross_entropy(logits, labels)
@@ -183,6 +187,17 @@ def sequence_classes(outputs, inputs, config):
 def token_classes(outputs, inputs, config):
   del config
   return with_loss({'logits': outputs['tags']}, inputs, lambda: cross_entropy(outputs['tags'], inputs['labels']))
+
+
+def replaced_tokens(outputs, inputs, config):
+  """Whether each token was replaced; the loss is over what is no padding."""
+  del config
+  logits = outputs['rtd']
+  def loss():
+    real = inputs.get('attention_mask', jnp.ones_like(inputs['input_ids'])) > 0
+    losses = optax.sigmoid_binary_cross_entropy(logits, inputs['labels'])
+    return (losses * real).sum() / real.sum()
+  return with_loss({'logits': logits}, inputs, loss)
 
 
 def multiple_choice(outputs, inputs, config):

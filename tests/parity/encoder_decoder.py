@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity import encoder
+from parity import decoder, encoder
 from parity.shared import gradients, inputs_of
 from plm_jax import convert
 from plm_jax.architectures.encoder_decoder import begin, extend
@@ -40,6 +40,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     got = outputs(imported.params, batch)
     got |= gradients(case, family, lambda: gradient(family, reading, imported, batch, inputs, case.config))
     if 'step_logits' in case.outputs:
+      case.about.only(input_key='decoder_input_ids')
       got |= step_by_step(imported, batch, case.about['prefill'])
   return jax.device_get(got)
 
@@ -127,7 +128,8 @@ def step_by_step(imported, batch, prefill: int):
 
   def part(start, stop):
     return {'decoder_tokens': batch['decoder_tokens'][:, start:stop], 'decoder_place': place[:, start:stop],
-            'decoder_segments': batch['decoder_segments'][:, start:stop]}
+            'decoder_segments': batch['decoder_segments'][:, start:stop],
+            'decoder_visible': decoder.of_step(batch['decoder_visible'], start, stop)}
 
   @jax.jit
   def step(part, cache):
@@ -136,7 +138,9 @@ def step_by_step(imported, batch, prefill: int):
     return logits, begin(config, output, part, length) if cache is None else extend(cache, output.keys, part)
 
   source = {name: batch[name] for name in ('tokens', 'segments', 'visible') if name in batch}
-  logits, cache = step(source | part(0, prefill), None)
+  first = part(0, prefill)
+  # There is no cache yet.
+  logits, cache = step(source | first | {'decoder_visible': first['decoder_visible'][:, :, length:]}, None)
   every = [logits]
   for n in range(prefill, length):
     logits, cache = step(part(n, n + 1), cache)

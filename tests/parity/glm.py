@@ -85,6 +85,7 @@ def make_batch(inputs, mask):
 
 def blank_infilling(case) -> dict[str, np.ndarray]:
   """Texts and spans are given by the case itself; statistics are over texts of 128 tokens, two of them special."""
+  case.about['hparams'].asked |= {'seed'}  # of draws, which are given or counted
   objective = BlankInfilling(rate=case.about['hparams']['bert_ratio'])
   lengths = np.array(objective.lengths)
   got = {'block_length_weights_1to39': lengths / lengths[0] * 3 * np.exp(-3),

@@ -21,6 +21,7 @@ from plm_jax.tokenizers.contract import Vocab
 def spans(case) -> dict[str, np.ndarray]:
   """Texts and where their pieces begin are given; sizes and marginals follow from rate and mean alone."""
   inputs, got = case.inputs, {}
+  inputs.asked.add('n_examples')  # as many as there are
   sentinel, room = int(inputs['vocab']) - 1, max(len(x) for x in inputs.values() if x.ndim)
   mask = jax.jit(span_mask)
   split = jax.jit(marked, static_argnums=4)
@@ -66,6 +67,7 @@ FULL_STOP = 13  # of the case's sentences
 def bart(case) -> dict[str, np.ndarray]:
   """Order and rotation of the examples are looked up in what the case gives; statistics are over 200 tokens, of which
   two are special. Counted as the reference's are: a span's random token as text, one that is inserted as random."""
+  case.about['hparams'].asked |= {'seed', 'n'}  # of draws, which are given or counted
   length = 200
   got = {'poisson3_probs': np.array(TextInfilling(mean=3.0).lengths, np.float32)}
   got |= given_order(case.outputs)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity.shared import Unsupported
 from plm_jax.objectives import noise
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, SentenceOrder
@@ -30,6 +29,7 @@ def tolerance(want: np.ndarray) -> float:
 
 def spanbert(case) -> dict[str, np.ndarray]:
   """Sentences and spans are given by the case itself; statistics are over sentences of 200 tokens."""
+  case.about['hparams'].asked |= {'seed'}  # of draws, which are given or counted
   targets = case.about['hparams']['max_pair_targets']
   objective = SpanBoundary(targets=targets)
   lengths = np.array(objective.lengths, np.float32)
@@ -96,10 +96,10 @@ VOCAB = Vocab(505, pad=0, unk=1, cls=2, sep=3, mask=4)
 def pairs(case) -> dict[str, np.ndarray]:
   """BERT's and ALBERT's rows: their texts arranged by ours, with the masks that they drew; and what ours draws."""
   hyper, want = case.about['hparams'], case.outputs
-  if hyper['max_seq_length'] * hyper['masked_lm_prob'] > hyper['max_predictions_per_seq']:
-    raise Unsupported('fewer predictions than the rate gives')
-  ngram = hyper.get('ngram', 1)
-  lengths = 1 / np.arange(1, ngram + 1)
+  # Of the reference's corpus and draws, whose rows are given.
+  hyper.asked |= {'corpus_seed', 'seed', 'dupe_factor', 'short_seq_prob', 'max_seq_length'}
+  hyper.only(do_permutation=False, spm_model_file=None)
+  lengths = 1 / np.arange(1, hyper.get('ngram', 1) + 1)[::1 if hyper.get('favor_shorter_ngram', True) else -1]
   order = hyper.get('random_next_sentence') is False
   objective = MaskedLM(
       pair=SentenceOrder(short=0.0, slack=0) if order else NextSentence(random=0.0, short=0.0, slack=0),
@@ -112,7 +112,7 @@ def pairs(case) -> dict[str, np.ndarray]:
   for row, at in enumerate(places):
     ids[row, at[at > 0]] = drawn[row, at > 0]
   stats = np.ma.masked_all_like(want['stats'])
-  stats[MASKING], runs = masking(objective, rows)
+  stats[MASKING], runs = masking(objective, rows, hyper['max_predictions_per_seq'])
   return {'input_ids': ids, 'segment_ids': rows['types'], 'is_random_next': rows[objective.pair.question],
           'masked_positions': np.ma.masked_all_like(want['masked_positions']),
           'masked_labels': np.ma.array(labels, mask=places == 0),
@@ -155,9 +155,9 @@ def window(sentences, length: int, document: int):
           'words': pad(np.cumsum((tokens < PIECES) | (np.arange(len(tokens)) == 0))), 'document': jnp.int32(document)}
 
 
-def masking(objective, rows, draws=2000):
+def masking(objective, rows, predictions: int, draws=2000):
   """-> (shares: predicted of all tokens, of these masked, kept, random; frequencies of runs of 1 to 8)."""
-  most = objective.predictions(rows['tokens'].shape[1])
+  most = min(predictions, objective.predictions(rows['tokens'].shape[1]))
   @jax.jit
   @functools.partial(jax.vmap, in_axes=(0, None))
   def draw(key, rows):

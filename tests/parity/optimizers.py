@@ -1,6 +1,8 @@
 """Runs the cases of optimizers and schedules: the gradients are given, the parameters after every update compared."""
+from collections.abc import Mapping
 import dataclasses
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,81 +12,127 @@ import optax
 from parity.shared import Unsupported
 from plm_jax.training.optim import OptimConfig, make_optimizer, schedule
 
+# Our fields, and what cases call them. What none of them is called is left, and makes the case an unsupported one.
+NAMES = {
+    'peak': ('lr', 'init_lr', 'learning_rate', 'peak_lr', 'peak'),
+    'warmup': ('warm', 'warmup', 'warmup_steps', 'num_warmup_steps'),
+    'weight_decay': ('wd', 'weight_decay', 'weight_decay_rate', 'decay'),
+    'b1': ('b1', 'beta1', 'beta_1'), 'b2': ('b2', 'beta2', 'beta_2'), 'eps': ('eps', 'epsilon'),
+    'clip': ('clip', 'clip_norm', 'max_grad_norm', 'max_norm'), 'bias_correction': ('bias_correction', 'correct_bias'),
+}
+STEPS = ('n', 'total', 'total_steps', 'steps', 'num_train_steps', 'num_training_steps')
+ADAFACTOR = {
+    'peak': NAMES['peak'], 'factored': ('min_dim_size_to_factor',), 'momentum': ('beta1', 'b1', 'momentum'),
+    'parameter_scale': ('multiply_by_parameter_scale', 'scale_parameter'),
+}
+# What Adafactor has one value of here (section 8 of its paper).
+CONSTANTS = dict(decay_rate=0.8, clipping_threshold=1.0, clip_threshold=1.0, eps=[1e-30, 1e-3], eps1=1e-30, eps2=1e-3,
+                 epsilon1=1e-30, epsilon2=1e-3, relative_step=False, warmup_init=False, factored=True, weight_decay=0.0)
+
 
 def bert_adamw(case) -> dict[str, np.ndarray]:
-  hyper = case.about['hparams']
-  config = OptimConfig(peak=hyper['init_lr'], warmup=hyper['warm'], weight_decay=hyper['wd'])
-  norms = jax.vmap(optax.tree.norm)(tree(case.inputs, 'grads/'))
-  return {**trace(case, config, hyper['n']), **rates(config, hyper['n']), 'global_norm': norms}
+  return adam(case, OptimConfig(schedule='bert'))
 
 
 def torch_adamw(case) -> dict[str, np.ndarray]:
-  """The case says its hyper-parameters in words only."""
-  config = OptimConfig(peak=0.01, warmup=5, schedule='linear', eps=1e-8, bias_correction=True)
-  return {**trace(case, config, 20), **rates(config, 20)}
+  """Where the case says its hyper-parameters in words, they are these."""
+  case.about['hparams'].only(amsgrad=False, maximize=False)
+  return adam(case, OptimConfig(peak=0.01, warmup=5, schedule='linear', eps=1e-8, bias_correction=True))
+
+
+def adam(case, default: OptimConfig) -> dict[str, np.ndarray]:
+  """The rate is that of a run of as many steps as the case says, however many gradients it gives."""
+  hyper = case.about['hparams']
+  config, steps = configured(hyper, NAMES, default), hyper.take(*STEPS, default=20)
+  norms = jax.vmap(optax.tree.norm)(tree(case.inputs, 'grads/'))
+  rate = jax.vmap(schedule(config, steps))(jnp.arange(len(case.outputs.get('lr', ()))))
+  return {**trace(case, config, steps), 'lr': rate, 'global_norm': norms}
 
 
 def lamb_albert(case) -> dict[str, np.ndarray]:
-  config = OptimConfig(kind='lamb', peak=case.about['hparams']['lr'], warmup=0, schedule='constant', clip=0.0)
+  config = configured(
+      case.about['hparams'], NAMES, OptimConfig(kind='lamb', warmup=0, schedule='constant', clip=0.0))
   got = trace(case, config)
   return {**got, **trust_ratios(case, config, got)}
 
 
 def lamb_apex(case) -> dict[str, np.ndarray]:
-  return trace(case, OptimConfig(kind='lamb', peak=case.about['hparams']['lr'], warmup=0, schedule='constant',
-                                 bias_correction=True))
+  """Where nothing decays there is no ratio."""
+  hyper = case.about['hparams']
+  hyper.only(adam_w_mode=True, grad_averaging=True, use_nvlamb=False, amsgrad=False)
+  config = configured(
+      hyper, NAMES, OptimConfig(kind='lamb', warmup=0, schedule='constant', bias_correction=True))
+  return trace(case, config if config.weight_decay else dataclasses.replace(config, kind='adamw'))
 
 
 def adafactor(case) -> dict[str, np.ndarray]:
   hyper = case.about['hparams']
-  if not hyper['multiply_by_parameter_scale']:
-    raise Unsupported('Adafactor with updates that are not relative to the parameter')
-  return trace(case, OptimConfig(kind='adafactor', peak=hyper['lr'], warmup=0, schedule='constant', weight_decay=0.0,
-                                 clip=0.0, factored=hyper['min_dim_size_to_factor']))
+  hyper.only(**CONSTANTS)
+  return trace(case, configured(hyper, ADAFACTOR, OptimConfig(
+      kind='adafactor', warmup=0, schedule='constant', weight_decay=0.0, clip=0.0)))
 
 
 def adafactor_t5(case) -> dict[str, np.ndarray]:
   """Gradients by the formula in the case's note."""
-  warmup = case.about['hparams']['warmup_steps']
-  config = OptimConfig(kind='adafactor', peak=warmup ** -0.5, warmup=warmup, schedule='t5', weight_decay=0.0, clip=0.0)
+  hyper = case.about['hparams']
+  warmup = hyper.take(*NAMES['warmup'])
+  hyper.only(**CONSTANTS)
+  config = configured(hyper, ADAFACTOR, OptimConfig(
+      kind='adafactor', peak=warmup ** -0.5, warmup=warmup, schedule='t5', weight_decay=0.0, clip=0.0))
   params = {name.removeprefix('params/'): jnp.asarray(x) for name, x in case.inputs.items()}
-  t = np.arange(20.0)[:, None]
+  steps = next(len(x) for name, x in case.outputs.items() if name.startswith('rms_per_step/'))
+  t = np.arange(float(steps))[:, None]
   def formula(name, shape):
     i = np.arange(np.prod(shape), dtype=np.float64)
     grads = 0.3 * np.sin(0.7 * t + 0.0137 * i + len(name)) + 0.1 * np.cos(0.31 * t * (i % 7)) + 0.01
-    return jnp.asarray(grads.reshape(20, *shape), jnp.float32)
-  after = run(config, params, {name: formula(name, x.shape) for name, x in params.items()}, 20)
+    return jnp.asarray(grads.reshape(steps, *shape), jnp.float32)
+  after = run(config, params, {name: formula(name, x.shape) for name, x in params.items()}, steps)
   return {**{f'final/{name}': x[-1] for name, x in after.items()},
-          **{f'rms_per_step/{name}': np.sqrt(np.square(x).reshape(20, -1).mean(1)) for name, x in after.items()}}
+          **{f'rms_per_step/{name}': np.sqrt(np.square(x).reshape(steps, -1).mean(1)) for name, x in after.items()}}
 
 
-# Of a name like cosine_warmup10_total100: schedule and what else the peak and its end are.
-SHAPES = {
-    'linear': dict(schedule='linear'), 'cosine': dict(schedule='cosine'),
-    'poly2': dict(schedule='linear', power=2.0, floor=1e-7), 'inverse_sqrt': dict(schedule='inverse_sqrt'),
-    'constant': dict(schedule='constant'), 'bert_tf': dict(schedule='bert'), 't5_rsqrt': dict(schedule='t5'),
-    'noam_d512': dict(schedule='inverse_sqrt'), 'gpt1_cosine': dict(schedule='gpt1'),
-    'xlnet_poly': dict(schedule='linear', floor=0.1),
+def configured(hyper, names: Mapping[str, tuple[str, ...]], default: OptimConfig) -> OptimConfig:
+  """`default` with what the case says besides, under any of the names."""
+  said: dict[str, Any] = {ours: hyper.take(*theirs) for ours, theirs in names.items() if set(theirs) & hyper.keys()}
+  if 'betas' in hyper:
+    said['b1'], said['b2'] = hyper['betas']
+  return dataclasses.replace(default, **{ours: 0.0 if value is None else value for ours, value in said.items()})
+
+
+# Of a name like noam_d512_warmup20 or poly2_warmup10_total100_end1em7: the schedule; the rest is read from the name.
+SHAPES: dict[str, Any] = {
+    'linear': 'linear', 'cosine': 'cosine', 'poly': 'linear', 'inverse_sqrt': 'inverse_sqrt', 'constant': 'constant',
+    'bert_tf': 'bert', 't5_rsqrt': 't5', 'noam': 'inverse_sqrt', 'gpt1_cosine': 'gpt1', 'xlnet_poly': 'linear',
+    'electra': 'electra',
 }
 
 
-def schedules(case) -> dict[str, np.ndarray]:
-  return {name: factors(name, want) for name, want in case.outputs.items()}
+def schedules(case) -> dict[str, Any]:
+  return {name: factors(name, len(want)) for name, want in case.outputs.items()}
 
 
-def factors(name: str, want: np.ndarray) -> np.ndarray:
-  """Factors of steps 0, 1, ..."""
-  shape, warmup, total = re.fullmatch(r'(\w+?)_warmup(\d+)(?:_total(\d+))?.*', name).groups()
-  if shape not in SHAPES:
-    raise Unsupported(f'schedule {name}')
-  peak = {'t5_rsqrt': int(warmup) ** -0.5, 'noam_d512': (512 * int(warmup)) ** -0.5}.get(shape, 1.0)
-  rate = schedule(OptimConfig(peak=peak, warmup=int(warmup), **SHAPES[shape]), int(total or len(want)))
-  first = 1 if shape == 'noam_d512' else 0  # Vaswani et al. 2017 count from 1
-  return np.asarray(jax.vmap(rate)(jnp.arange(first, first + len(want))))
+def factors(name: str, length: int) -> Any:
+  """Factors of steps 0, 1, ..., or Unsupported."""
+  found = re.fullmatch(r'(.+?)(\d*)(?:_d(\d+))?_warmup(\d+)(?:_total(\d+))?(?:_(?:end|min)(\w+))?', name)
+  if not found or found[1] not in SHAPES or (found[3] and found[1] != 'noam'):
+    return Unsupported(f'schedule {name}')
+  shape, power, width, warmup, total, floor = found.groups()
+  rise = max(1, int(warmup))
+  peak = {'t5_rsqrt': rise ** -0.5, 'noam': (int(width or 512) * rise) ** -0.5}.get(shape, 1.0)
+  rate = schedule(OptimConfig(
+      peak=peak, warmup=int(warmup), schedule=SHAPES[shape], power=float(power or 1), floor=number(floor or '0'),
+  ), int(total or length))
+  first = 1 if shape == 'noam' else 0  # Vaswani et al. 2017 count from 1
+  return np.asarray(jax.vmap(rate)(jnp.arange(first, first + length)))
+
+
+def number(text: str) -> float:
+  """'1em7' is 1e-7, '01' a tenth."""
+  return float(f'0.{text[1:]}' if text.startswith('0') and text[1:] else text.replace('em', 'e-'))
 
 
 def trace(case, config: OptimConfig, steps: int = 20) -> dict[str, np.ndarray]:
-  """params/NAME after each of the given gradients [T, ...]."""
+  """params/NAME after each of the given gradients [T, ...]; steps: those of the run that the schedule is for."""
   after = run(config, tree(case.inputs, 'params/'), tree(case.inputs, 'grads/'), steps)
   return {f'params/{name}': after[module][leaf] for name, (module, leaf) in named(case.inputs, 'params/').items()}
 
@@ -100,10 +148,6 @@ def run(config: OptimConfig, params, grads, steps: int):
       return (params, state), params
     return jax.lax.scan(step, (params, optimizer.init(params)), grads)[1]
   return jax.device_get(every(params, grads))
-
-
-def rates(config: OptimConfig, steps: int) -> dict[str, np.ndarray]:
-  return {'lr': np.asarray(jax.vmap(schedule(config, steps))(jnp.arange(steps)))}
 
 
 def trust_ratios(case, config: OptimConfig, after: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -125,16 +169,11 @@ def trust_ratios(case, config: OptimConfig, after: dict[str, np.ndarray]) -> dic
 
 
 def tree(arrays, prefix: str):
-  """Arrays under the names that tell our optimizers what decays: {module: {kernel, bias or scale}}."""
-  result = {}
-  for name, (module, leaf) in named(arrays, prefix).items():
-    result.setdefault(module, {})[leaf] = jnp.asarray(arrays[prefix + name])
-  return result
+  """Arrays under names that tell our optimizers what decays: {name: {kernel or bias}}."""
+  return {name: {leaf: jnp.asarray(arrays[prefix + name])} for name, (_, leaf) in named(arrays, prefix).items()}
 
 
 def named(arrays, prefix: str) -> dict[str, tuple[str, str]]:
-  """Their names -> ours: layer/LayerNorm/gamma is (layer/LayerNorm, scale)."""
-  leaves = {'gamma': 'scale', 'beta': 'bias'}
+  """Their names -> ours: (name, bias) for what the references exclude from decay, else (name, kernel)."""
   names = [name.removeprefix(prefix) for name in arrays if name.startswith(prefix)]
-  return {name: (name.rpartition('/')[0], leaves.get(name.rpartition('/')[2], name.rpartition('/')[2]))
-          for name in names}
+  return {name: (name, 'bias' if re.search('LayerNorm|layer_norm|bias', name) else 'kernel') for name in names}

@@ -7,16 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity import encoder
+from parity.shared import Unsupported
 from plm_jax.architectures.decoder import Decoder
 from plm_jax.convert.files import SafeTensors
 from plm_jax.layers.heads import NextTokens
 from plm_jax.layers.rope import Rope, Unscaled
 from plm_jax.models import palm
 
+KNOWN = {'dim', 'depth', 'num_tokens', 'heads', 'dim_head', 'ff_mult'}
+
 
 def run(case) -> dict[str, np.ndarray]:
   """Logits as they are there, undivided, and as the paper has them; the loss is that of the next tokens."""
   said, source = case.config, SafeTensors(case.path)
+  if unknown := said.keys() - KNOWN:
+    raise Unsupported(f'PaLM with {sorted(unknown)}')
   config = sized(said)
   # Frequencies are a buffer of theirs, which the file holds in as few digits as the rest.
   position = Rope(scaling=Given(tuple(source.read('1.fn.rotary_emb.inv_freq').tolist())))

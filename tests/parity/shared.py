@@ -1,5 +1,5 @@
 """What runners share: a case's inputs, its gradients by name, and how to say that a case is not for them."""
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -9,7 +9,44 @@ from plm_jax import convert
 
 
 class Unsupported(Exception):
-  """The reason why a runner cannot run a case of its kind, which is then listed as unsupported."""
+  """The reason why a runner cannot run a case of its kind, or compute one of its outputs, which is then listed as
+  unsupported."""
+
+
+class Said(dict):
+  """What a case says under one name or another; knows which of it nobody has asked for."""
+
+  def __init__(self, said: Mapping[str, Any]):
+    super().__init__({name: Said(value) if isinstance(value, dict) else value for name, value in said.items()})
+    self.asked: set[str] = set()
+
+  def __getitem__(self, name):
+    self.asked.add(name)
+    return super().__getitem__(name)
+
+  def get(self, name, default=None):
+    self.asked.add(name)
+    return super().get(name, default)
+
+  def items(self):
+    self.asked |= self.keys()
+    return super().items()
+
+  def take(self, *names: str, default: Any = None) -> Any:
+    """The value under the one of `names` that there is; the others, were they there too, would not be asked for."""
+    return self[next((name for name in names if name in self), names[0])] if set(names) & self.keys() else default
+
+  def only(self, **known: Any) -> None:
+    """Raises Unsupported for what is said and not `known`: name -> the value that is computed."""
+    if other := {name: self[name] for name, value in known.items() if name in self and self[name] != value}:
+      raise Unsupported(f'{", ".join(f"{name} {value!r}" for name, value in other.items())}: known at '
+                        f'{", ".join(repr(known[name]) for name in other)}')
+
+  def left(self) -> list[str]:
+    """Names that nobody has asked for, those inside others behind a dot."""
+    every = list(super().items())
+    inside = (f'{name}.{part}' for name, value in every if isinstance(value, Said) for part in value.left())
+    return [*(name for name, value in every if name not in self.asked and not isinstance(value, Said)), *inside]
 
 
 def inputs_of(case, known: Collection[str]) -> dict[str, jax.Array]:

@@ -1,19 +1,23 @@
 """Runs the cases that train a few steps, through the step and the optimizer of real runs."""
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
+from parity import encoder, encoder_decoder
 from parity.shared import Unsupported
 from plm_jax import convert
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.pairs import NextSentence, Single
 from plm_jax.objectives.spans import MixtureOfDenoisers
-from plm_jax.training.optim import OptimConfig, decayed, make_optimizer
+from plm_jax.training.optim import OptimConfig, make_optimizer
 from plm_jax.training.step import Learner, State, train_step
+
+ROWS = {'input_ids', 'attention_mask', 'labels'}
 
 
 class Given:
@@ -26,76 +30,102 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class GivenMasks(Given, MaskedLM):
-  """Masked language modelling and the next sentence."""
+  """Masked language modelling, with the next sentence where a case asks for it."""
 
-  def batch(self, rows):
+  known = ROWS | {'token_type_ids', 'position_ids', 'next_sentence_label'}
+
+  @classmethod
+  def of(cls, inputs):
+    return cls(pair=NextSentence() if 'next_sentence_label' in inputs else Single())
+
+  def batch(self, rows, said):
     """All positions are read; those without a label weigh nothing."""
+    del said
     labels = rows['labels']
     places = jnp.broadcast_to(jnp.arange(labels.shape[1]), labels.shape)
-    return {'tokens': rows['input_ids'], 'segments': rows['attention_mask'], 'types': rows['token_type_ids'],
-            'positions': places, 'labels': jnp.maximum(labels, 0), 'weights': (labels != -100).astype(jnp.float32),
-            'nsp': rows['next_sentence_label']}
+    asked = {'nsp': rows['next_sentence_label']} if 'next_sentence_label' in rows else {}
+    return encoder.make_batch(rows) | labelled(labels) | asked | {'positions': places}
 
 
 @dataclasses.dataclass(frozen=True)
 class GivenText(Given, CausalLM):
   """Language modelling."""
 
-  def batch(self, rows):
+  known = ROWS
+
+  @classmethod
+  def of(cls, inputs):
+    del inputs
+    return cls()
+
+  def batch(self, rows, said):
     """A label is of the token itself: the position before predicts it."""
+    del said
     labels = jnp.pad(rows['labels'][:, 1:], ((0, 0), (0, 1)), constant_values=-100)
-    segments = rows.get('attention_mask', jnp.ones_like(labels))
-    return {'tokens': rows['input_ids'], 'segments': segments, 'labels': jnp.maximum(labels, 0),
-            'weights': (labels != -100).astype(jnp.float32)}
+    return encoder.make_batch(rows) | labelled(labels)
 
 
 @dataclasses.dataclass(frozen=True)
 class GivenPairs(Given, MixtureOfDenoisers):
   """One text from another, as an objective has made them."""
 
-  def batch(self, rows):
-    """The decoder reads its own labels but the last, behind the token that begins, which is padding (T5)."""
-    labels = jnp.maximum(rows['labels'], 0)
-    return {'tokens': rows['input_ids'], 'segments': rows.get('attention_mask', jnp.ones_like(rows['input_ids'])),
-            'decoder_tokens': jnp.pad(labels[:, :-1], ((0, 0), (1, 0))), 'decoder_segments': jnp.ones_like(labels),
-            'labels': labels, 'weights': (rows['labels'] != -100).astype(jnp.float32)}
+  known = ROWS | {'decoder_input_ids', 'decoder_attention_mask'}
+
+  @classmethod
+  def of(cls, inputs):
+    del inputs
+    return cls()
+
+  def batch(self, rows, said):
+    """What the decoder reads follows from its labels."""
+    some = labelled(rows['labels'])
+    return encoder_decoder.make_batch(rows, said, generates=True) | some | {'content': some['weights']}
 
 
-def run(objective):
-  """A runner that trains with `objective`, GivenMasks, GivenText or GivenPairs."""
-  return functools.partial(train, objective)
+def labelled(labels):
+  return {'labels': jnp.maximum(labels, 0), 'weights': (labels != -100).astype(jnp.float32)}
 
 
-def train(objective, case) -> dict[str, np.ndarray]:
-  """losses, pre-clip gradient norms, and the parameters after the last step."""
-  imported, settings = convert.load(case.path), case.about['train']
-  known = {'steps', 'lr', 'betas', 'eps', 'weight_decay', 'clip_norm', 'no_decay_norm_bias'}
-  if set(settings) != known:
-    raise Unsupported(f'training with {settings}')
+def without_dropout(config):
+  """What references train without, whatever their configuration says."""
+  def off(name, value):
+    if dataclasses.is_dataclass(value):
+      return without_dropout(value)
+    return 0.0 if name.endswith('dropout') and isinstance(value, float) else value
+  return dataclasses.replace(config, **{
+      field.name: off(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)})
+
+
+def run(kind):
+  """A runner that trains with an objective of the kind GivenMasks, GivenText or GivenPairs."""
+  return functools.partial(train, kind)
+
+
+def train(kind, case) -> dict[str, np.ndarray]:
+  """losses, pre-clip gradient norms, and the parameters after the last step. What a case does not say is torch's
+  default."""
+  imported, said = convert.load(case.path), case.about['train']
+  if unknown := case.inputs.keys() - kind.known:
+    raise Unsupported(f'training with inputs {sorted(unknown)}')
+  b1, b2 = said.get('betas', (0.9, 0.999))
+  said.only(optimizer='adamw', schedule='constant', warmup=0, accumulate=1)
   optim = OptimConfig(
-      peak=settings['lr'], warmup=0, schedule='constant', b1=settings['betas'][0], b2=settings['betas'][1],
-      eps=settings['eps'], bias_correction=True, weight_decay=settings['weight_decay'], clip=settings['clip_norm'])
-  optimizer = make_optimizer(optim, settings['steps'])
-  if not settings['no_decay_norm_bias']:
-    # What a real run never decays does here, like the rest; behind the learning rate, which is a constant.
-    late = optax.add_decayed_weights(-optim.peak * optim.weight_decay, exempt)
-    optimizer = optax.chain(optimizer, late)
-  learner = Learner(imported.model(), objective, optimizer, None, 0)
+      peak=said['lr'], warmup=0, schedule='constant', b1=b1, b2=b2, eps=said.get('eps', 1e-8), bias_correction=True,
+      weight_decay=said.get('weight_decay', 0.01), clip=said.get('clip_norm') or 0.0,
+      exempt=OptimConfig.exempt if said.get('no_decay_norm_bias') else ())
+  objective, config = kind.of(case.inputs), case.config
+  imported = dataclasses.replace(imported, config=without_dropout(imported.config))
+  learner = Learner(imported.model(), objective, make_optimizer(optim, said['steps']), None, 0)
   params = jax.tree.map(jnp.asarray, imported.params)
   zero = jnp.zeros((), jnp.int32)
-  state, update = State(zero, params, learner.optimizer.init(params), zero, zero), jax.jit(
-      lambda state, batch: train_step(learner, state, batch))
+  state: Any = State(zero, params, learner.optimizer.init(params), zero, zero)
+  update = jax.jit(lambda state, batch: train_step(learner, state, batch))
   losses, norms = [], []
   with jax.default_matmul_precision('highest'):
-    for step in range(settings['steps']):
+    for step in range(said['steps']):
       rows = {name: jnp.asarray(x[step], jnp.int32) for name, x in case.inputs.items()}
-      state, numbers = update(state, objective.batch(rows))
+      state, numbers = update(state, objective.batch(rows, config))
       losses.append(numbers['loss'])
       norms.append(numbers['grad_norm'])
   final = convert.tensors(convert.family_of(imported.family).of(imported.config), state.params)
   return {'losses': np.array(losses), 'grad_norms': np.array(norms), **{f'final/{name}': x for name, x in final}}
-
-
-def exempt(params):
-  """True for what does not decay."""
-  return jax.tree.map(lambda yes: not yes, decayed(params))

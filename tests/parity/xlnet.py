@@ -36,7 +36,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     outputs, state = model.apply({'params': params}, batch, mutable=['intermediates'])
     seen, memory = state['intermediates']['backbone'], outputs['all'].memory
     given = inside(seen, params['backbone']['mask'], batch)
-    if case.about.get('forward_kwargs', {}).get('use_mems', False):
+    if case.about['forward_kwargs'].get('use_mems', case.config.get('use_mems_eval', True)):
       given |= {f'mems.{k}': x.swapaxes(0, 1) for k, x in enumerate(remembered(batch, memory, case.config))}
     return given | reading(outputs, inputs, case.config)
 
@@ -66,19 +66,21 @@ def make_batch(inputs, config):
   memory = [inputs[f'mems.{k}'].swapaxes(0, 1) for k in range(config['n_layer']) if f'mems.{k}' in inputs]
   if memory:
     batch['memory'] = jnp.stack(memory)
-  visible = jnp.ones((rows, length, length), bool)
+  before = memory[0].shape[1] if memory else 0
+  visible = jnp.ones((rows, length, before + length), bool)
   if config.get('attn_type') == 'uni':
-    visible = jnp.tril(visible)
+    visible = jnp.tril(visible, before)
+    visible = jnp.triu(visible) if config.get('same_length') else visible
   if 'attention_mask' in inputs:
     batch['segments'] = (inputs['attention_mask'].reshape(tokens.shape) > 0).astype(jnp.int32)
   elif 'input_mask' in inputs:
     batch['segments'] = (inputs['input_mask'].reshape(tokens.shape) == 0).astype(jnp.int32)
-  visible &= batch['segments'][:, None] > 0
+  real = batch['segments'][:, None] > 0
   if 'perm_mask' in inputs:
-    visible &= inputs['perm_mask'] == 0
+    real &= inputs['perm_mask'] == 0
   if {'attention_mask', 'input_mask', 'perm_mask', 'target_mapping'} & set(inputs):
-    before = memory[0].shape[1] if memory else 0
-    batch['visible'] = jnp.pad(visible, ((0, 0), (0, 0), (before, 0)), constant_values=True)
+    real = jnp.broadcast_to(real, (rows, length, length))
+    batch['visible'] = visible & jnp.pad(real, ((0, 0), (0, 0), (before, 0)), constant_values=True)
   if 'target_mapping' in inputs:
     mapping = np.asarray(inputs['target_mapping'])
     if not (np.isin(mapping, (0, 1)).all() and (mapping.sum(2) == 1).all() and (mapping.sum(1) <= 1).all()):
@@ -119,7 +121,10 @@ def permutation(case) -> dict[str, np.ndarray]:
   got = {}
   for name in [name for name in case.inputs if name.startswith('order.')]:
     number = name.partition('.')[2]
-    tokens, order = (jnp.asarray(case.inputs[f'{key}.{number}'], jnp.int32) for key in ('inputs', 'order'))
+    tokens, order, targets = (
+        jnp.asarray(case.inputs[f'{key}.{number}'], jnp.int32) for key in ('inputs', 'order', 'targets'))
+    if (targets[:-1] != tokens[1:]).any() or len(order) != case.inputs['perm_size']:
+      raise Unsupported('targets that are not the next tokens, or an order of another length than perm_size')
     special = (tokens == 3) | (tokens == 4)
     chosen = (case.inputs[f'is_masked.{number}'] > 0) & ~special
     at, whole = jnp.arange(len(tokens)), jnp.ones((1, len(tokens)), jnp.int32)
