@@ -31,6 +31,7 @@ class DebertaConfig(Checked):
   kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
+  tied: ClassVar[bool] = True  # masked tokens are read off by the token table
 
   vocab: int = 50265
   """V, token ids"""

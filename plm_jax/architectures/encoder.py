@@ -40,6 +40,8 @@ class EncoderConfig(Checked):
   """rows of the segment type table; 0: no types, 1: the same for every token"""
   embed_dim: int = 0
   """E, width of the embedding tables, which are projected to the layers' (ALBERT); 0: the layers' own"""
+  tied: bool = True
+  """masked tokens are read off by the token table; else by a matrix of the head's own"""
   pooler: bool = True
   """a dense layer with tanh on the first token, for sentence-level heads"""
 

@@ -25,7 +25,7 @@ from plm_jax.layers.stack import Stack, StackConfig
 class EncoderDecoderConfig(Checked):
   """An encoder-decoder's sizes; `models` has the published ones."""
 
-  limits = within(vocab='[1, inf)')
+  limits = within(vocab='[1, inf)', decoder_heads='[1, inf)', decoder_mlp_dim='[1, inf)')
 
   kind: ClassVar[Kind] = 'encoder-decoder'
   cls_last: ClassVar[bool] = True  # what stands for a row is its last token
@@ -39,6 +39,10 @@ class EncoderDecoderConfig(Checked):
   """the encoder's layers"""
   decoder: StackConfig = StackConfig(6)
   """the decoder's layers; with none of them the encoder is all there is, and its output what heads read"""
+  decoder_heads: int | None = None
+  """attention heads in the decoder; None: as many as in the encoder"""
+  decoder_mlp_dim: int | None = None
+  """hidden size of the position-wise network in the decoder; None: that of the encoder's"""
   source: StackConfig = StackConfig(0)
   """layers of a source encoder, with a token table, positions and norms of its own, whose output takes the place of the
   encoder's token vectors (translation by BART; Lewis et al. 2020, section 3.4); none: there is no such encoder"""
@@ -64,11 +68,16 @@ class EncoderDecoderConfig(Checked):
   def conflict(self, option):
     if self.absolute != 'none' and not self.max_length:
       return f'a table of positions needs {option("max_length")}, its number of rows'
+    if self.decoder_heads and not self.block.head_size and self.block.width % self.decoder_heads:
+      return f'{option("decoder_heads")} {self.decoder_heads} does not divide a width of {self.block.width}'
     return None
 
   @property
   def decoder_block(self) -> BlockConfig:
-    return dataclasses.replace(self.block, cross=True, position=self.block.position.of_decoder())
+    block = self.block
+    return dataclasses.replace(
+        block, cross=True, position=block.position.of_decoder(), heads=self.decoder_heads or block.heads,
+        mlp_dim=self.decoder_mlp_dim or block.mlp_dim)
 
   @property
   def added(self) -> tuple[str, ...]:
@@ -82,15 +91,16 @@ class EncoderDecoderConfig(Checked):
   def forward_flops(self, length: int, predicted: int) -> int:
     """Floating point operations of the matrix products for one row: `length` tokens for the encoder, `predicted` for
     the decoder, which predicts all of its own. All pairs of tokens count, seen or not, as they are computed."""
-    b = self.block
-    mlp = b.width * b.mlp_dim * (3 if b.gated else 2)
-    def attention(queries, keys):
+    def attention(b, queries, keys):
       linear = b.width * b.head_dim * (2 * b.heads * queries + 2 * b.key_heads * keys)
       return linear + 2 * queries * keys * b.heads * b.head_dim
-    encoder = (self.source.blocks + self.stack.blocks) * (attention(length, length) + length * mlp)
+    def mlp(b, tokens):
+      return tokens * b.width * b.mlp_dim * (3 if b.gated else 2)
+    near, far = self.block, self.decoder_block
+    encoder = (self.source.blocks + self.stack.blocks) * (attention(near, length, length) + mlp(near, length))
     decoder = self.decoder.blocks * (
-        attention(predicted, predicted) + attention(predicted, length) + predicted * mlp)
-    return 2 * (encoder + decoder + predicted * b.width * self.vocab)
+        attention(far, predicted, predicted) + attention(far, predicted, length) + mlp(far, predicted))
+    return 2 * (encoder + decoder + predicted * near.width * self.vocab)
 
 
 class Output(flax.struct.PyTreeNode):
@@ -222,7 +232,7 @@ def sinusoids(rows: int, width: int):
 def begin(cfg: EncoderDecoderConfig, output: Output, batch: Mapping[str, Any], slots: int) -> Cache:
   """The cache behind the decoder's first tokens, with room for `slots`: as `decoder.empty_cache` describes it, and
   `memory`, keys and values of the encoder's side, which are computed once, with its memory_segments [B, L]."""
-  cache = decoder.empty(cfg.block, cfg.decoder, len(batch['decoder_tokens']), slots)
+  cache = decoder.empty(cfg.decoder_block, cfg.decoder, len(batch['decoder_tokens']), slots)
   cache |= {'memory': output.keys['memory'], 'memory_segments': batch['segments']}
   return extend(cache, output.keys, batch)
 

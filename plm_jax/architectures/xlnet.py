@@ -39,6 +39,9 @@ class XLNetConfig(Checked):
   """tokens in a row, at most; 0: any number. No parameter depends on it"""
   attention: Literal['bi', 'uni'] = 'bi'
   """what a token sees where the batch does not say: all of its segment, or what comes before (Transformer-XL)"""
+  same_length: bool = False
+  """with uni: each token sees itself and as many before it as there is memory, not more the later it comes (released
+  code of Dai et al. 2019)"""
 
   def backbone(self, packed: bool = False) -> 'XLNet':
     """The module. Rows may always hold several segments, so `packed` changes nothing."""
@@ -158,6 +161,9 @@ class XLNet(nn.Module):
       of_keys = jnp.concatenate([jnp.full_like(past, -1), ranks], 1)
       content = visible(segments, keys, ranks, of_keys)
       query = visible(segments, keys, ranks, of_keys, strict=True)
+      if self.cfg.same_length and self.cfg.attention == 'uni':
+        near = jnp.arange(keys.shape[1]) >= jnp.arange(segments.shape[1])[:, None]
+        content, query = content & near, query & near
     if positions is not None:
       query = jnp.take_along_axis(query, positions[:, None, :, None], 2)
     return content | own, query

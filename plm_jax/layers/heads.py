@@ -23,12 +23,14 @@ class WithHeads(nn.Module):
 
 
 class MaskedTokens(nn.Module):
-  """Vocabulary logits at the predicted positions only: dense, activation, norm, then the token table, transposed.
+  """Vocabulary logits at the predicted positions only: dense, activation, norm, then the token table, transposed, or a
+  matrix of the head's own.
 
   Devlin et al. 2019, section 3.1 and the released code; the output bias is the head's own.
   """
 
   cfg: BlockConfig
+  tied: bool = True
 
   @nn.compact
   def __call__(self, output, batch):
@@ -39,6 +41,8 @@ class MaskedTokens(nn.Module):
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
     h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init, name='dense')(h)
     h = cfg.make_norm('norm')(activation(cfg.activation)(h))
+    if not self.tied:
+      embedding = self.param('kernel', named(cfg.init, ('width', 'vocab')), embedding.shape[::-1]).T
     return tied(self, h, embedding)
 
 

@@ -65,6 +65,7 @@ FAMILY = Family(
         Attribute('type_vocab_size', 'types', 2),
         Attribute('initializer_range', 'block.init_std', 0.02),
         Attribute('layer_norm_eps', 'block.norm_eps', 1e-12),
+        Attribute('tie_word_embeddings', 'tied', True),
     ),
     # What the original code meant to do and transformers does not.
     fixed={'position_embedding_type': 'absolute', 'down_scale_factor': 1, 'gap_size': 0, 'net_structure_type': 0,
@@ -88,12 +89,10 @@ FAMILY = Family(
     ),
     parts={'pooler': 'albert.pooler.weight'},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block), (
+        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied), (
             *matrix('heads_mlm/dense', 'predictions.dense'),
             *norm('heads_mlm/norm', 'predictions.LayerNorm'),
-            Rule('heads_mlm/bias', 'predictions.bias'),
-            Rule('heads_mlm/bias', 'predictions.decoder.bias', copy=True),
-            Rule('backbone/embeddings/tokens', 'predictions.decoder.weight', copy=True),
+            *bert.output('predictions.decoder', 'predictions.bias'),
         )),
         'sop': Head(
             lambda config, classes: PooledClasses(config.block, 2),

@@ -44,15 +44,15 @@ SOURCE_STAGE = (
     *(f'backbone/encoder/stack/layers/block/attention/{name}[0]' for name in ('query', 'key', 'value')))
 
 
+SIZES = {'attention_heads': 16, 'ffn_dim': 4096}  # of each side
+
+
 def normal(said: Mapping[str, Any]) -> dict[str, Any]:
-  """The factor on token vectors as a number. ConvertError where the two sides differ in more than their layers."""
+  """The factor on token vectors as a number; of the decoder's sizes those that are not the encoder's."""
   said = {'d_model': 1024, **said}
-  sizes = {'attention_heads': 16, 'ffn_dim': 4096}
-  for name, default in sizes.items():
+  for name, default in SIZES.items():
     encoder, decoder = (said.get(f'{side}_{name}', default) for side in ('encoder', 'decoder'))
-    if encoder != decoder:
-      raise ConvertError(f'cannot convert the configuration: {name} is {encoder} in the encoder and {decoder} in the '
-                         'decoder, known to be one only')
+    said[f'decoder_{name}'] = None if encoder == decoder else decoder
   return {**said, 'scale_embedding': said['d_model'] ** 0.5 if said.get('scale_embedding') else 1.0}
 
 
@@ -61,7 +61,8 @@ def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
   factor, root = said['scale_embedding'], said['d_model'] ** 0.5
   if factor not in (1.0, root):
     raise ConvertError(f'BART multiplies token vectors by {root} or 1, got {factor}')
-  return {**said, 'scale_embedding': factor != 1, 'is_encoder_decoder': True}
+  sizes = {f'decoder_{name}': said[f'decoder_{name}'] or said[f'encoder_{name}'] for name in SIZES}
+  return {**said, **sizes, 'scale_embedding': factor != 1, 'is_encoder_decoder': True}
 
 
 def side(name: str) -> tuple[Rule, ...]:
@@ -97,9 +98,9 @@ FAMILY = Family(
         Attribute('encoder_layers', 'stack.layers', 12),
         Attribute('decoder_layers', 'decoder.layers', 12),
         Attribute('encoder_attention_heads', 'block.heads', 16),
-        Attribute('decoder_attention_heads', 'block.heads', 16),
+        Attribute('decoder_attention_heads', 'decoder_heads', None),
         Attribute('encoder_ffn_dim', 'block.mlp_dim', 4096),
-        Attribute('decoder_ffn_dim', 'block.mlp_dim', 4096),
+        Attribute('decoder_ffn_dim', 'decoder_mlp_dim', None),
         Attribute('activation_function', 'block.activation', 'gelu', ACTIVATIONS),
         Attribute('dropout', 'block.dropout', 0.1),
         Attribute('attention_dropout', 'block.attention_dropout', 0.0),

@@ -55,6 +55,26 @@ def norm(ours: str, theirs: str) -> tuple[Rule, Rule]:
   return Rule(f'{ours}/scale', f'{theirs}.weight'), Rule(f'{ours}/bias', f'{theirs}.bias')
 
 
+def output(matrix: str, bias: str) -> tuple[Rule, ...]:
+  """The last part of the head of masked tokens: tied, it is the token table and a `bias`, with copies in `matrix`; else
+  it is `matrix`, and transformers leaves `bias` in the file, unused."""
+  copy = Rule('heads_mlm/bias', f'{matrix}.bias', copy=True, where=tied)
+  return (
+      Rule('heads_mlm/bias', bias, where=tied), *([copy] if copy.theirs != bias else []),
+      Rule('backbone/embeddings/tokens', f'{matrix}.weight', copy=True, where=tied),
+      Rule('heads_mlm/kernel', f'{matrix}.weight', Linear(), where=untied),
+      Rule('heads_mlm/bias', f'{matrix}.bias', where=untied),
+  )
+
+
+def tied(config: EncoderConfig) -> bool:
+  return config.tied
+
+
+def untied(config: EncoderConfig) -> bool:
+  return not config.tied
+
+
 BLOCK, LAYER = 'backbone/stack/layers/block', 'bert.encoder.layer.{n}'
 ACTIVATIONS = (
     ('gelu', 'gelu'), ('gelu_python', 'gelu'), ('gelu_new', 'gelu_tanh'), ('gelu_pytorch_tanh', 'gelu_tanh'),
@@ -79,6 +99,7 @@ FAMILY = Family(
         Attribute('type_vocab_size', 'types', 2),
         Attribute('initializer_range', 'block.init_std', 0.02),
         Attribute('layer_norm_eps', 'block.norm_eps', 1e-12),
+        Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed={'position_embedding_type': 'absolute', 'directionality': 'bidi', 'pooler_type': 'first_token_transform'},
     # Of a pooler that no released model has, in the configurations of the Chinese and the multilingual one.
@@ -101,12 +122,10 @@ FAMILY = Family(
     ),
     parts={'pooler': 'bert.pooler.dense.weight'},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block), (
+        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied), (
             *matrix('heads_mlm/dense', 'cls.predictions.transform.dense'),
             *norm('heads_mlm/norm', 'cls.predictions.transform.LayerNorm'),
-            Rule('heads_mlm/bias', 'cls.predictions.bias'),
-            Rule('heads_mlm/bias', 'cls.predictions.decoder.bias', copy=True),
-            Rule('backbone/embeddings/tokens', 'cls.predictions.decoder.weight', copy=True),
+            *output('cls.predictions.decoder', 'cls.predictions.bias'),
         )),
         'nsp': Head(
             lambda config, classes: PooledClasses(config.block, 2),

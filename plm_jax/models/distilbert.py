@@ -40,6 +40,7 @@ FAMILY = Family(
         Attribute('attention_dropout', 'block.attention_dropout', 0.1),
         Attribute('max_position_embeddings', 'max_length', 512),
         Attribute('initializer_range', 'block.init_std', 0.02),
+        Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed={'tie_weights_': True},
     # Dropout of heads, and how a table begins that the checkpoint holds.
@@ -59,11 +60,10 @@ FAMILY = Family(
     ),
     parts={},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block), (
+        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied), (
             *matrix('heads_mlm/dense', 'vocab_transform'),
             *norm('heads_mlm/norm', 'vocab_layer_norm'),
-            Rule('heads_mlm/bias', 'vocab_projector.bias'),
-            Rule('backbone/embeddings/tokens', 'vocab_projector.weight', copy=True),
+            *bert.output('vocab_projector', 'vocab_projector.bias'),
         )),
         'label': Head(
             lambda config, classes: FirstTokenClasses(config.block, classes, 'relu'),

@@ -7,11 +7,12 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.convert.rules import Attribute, Head, Rule
+from plm_jax.convert.rules import Attribute, Head
 from plm_jax.layers.block import BlockConfig, Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens, ReplacedTokens
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
+from plm_jax.models.roberta import gelu
 
 
 def sized(layers: int, width: int, embed_dim: int = 0, dtype: Dtype = 'float32') -> EncoderConfig:
@@ -30,11 +31,6 @@ def base(dtype: Dtype = 'float32') -> EncoderConfig:
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
   return sized(24, 1024, dtype=dtype)
-
-
-def gelu(config: EncoderConfig) -> BlockConfig:
-  """transformers' heads have it whatever the layers have."""
-  return dataclasses.replace(config.block, activation='gelu')
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,11 +69,10 @@ FAMILY = dataclasses.replace(
             *bert.matrix('heads_rtd/hidden', 'discriminator_predictions.dense'),
             *bert.matrix('heads_rtd/dense', 'discriminator_predictions.dense_prediction'),
         )),
-        'mlm': Head(lambda config, classes: MaskedTokens(gelu(config)), (
+        'mlm': Head(lambda config, classes: MaskedTokens(gelu(config), config.tied), (
             *bert.matrix('heads_mlm/dense', 'generator_predictions.dense'),
             *bert.norm('heads_mlm/norm', 'generator_predictions.LayerNorm'),
-            Rule('heads_mlm/bias', 'generator_lm_head.bias'),
-            Rule('backbone/embeddings/tokens', 'generator_lm_head.weight', copy=True),
+            *bert.output('generator_lm_head', 'generator_lm_head.bias'),
         )),
         'label': Head(
             lambda config, classes: FirstTokenClasses(config.block, classes, 'gelu'),

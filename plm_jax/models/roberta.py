@@ -6,7 +6,7 @@ are no segment types, and the first token of a row has the position behind that 
 import dataclasses
 
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.convert.rules import Attribute, Head, Rule
+from plm_jax.convert.rules import Attribute, Head
 from plm_jax.layers.block import BlockConfig, Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens
 from plm_jax.layers.stack import StackConfig
@@ -25,6 +25,11 @@ def base(dtype: Dtype = 'float32') -> EncoderConfig:
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
   return sized(24, 1024, dtype)
+
+
+def gelu(config: EncoderConfig) -> BlockConfig:
+  """transformers' head has it whatever the layers have."""
+  return dataclasses.replace(config.block, activation='gelu')
 
 
 # What differs from transformers' BERT: defaults, two attributes, names, and two heads.
@@ -48,13 +53,10 @@ FAMILY = dataclasses.replace(
                 for rule in bert.FAMILY.rules),
     parts={'pooler': 'roberta.pooler.dense.weight'},
     heads={
-        # transformers' RobertaLMHead has exact GELU whatever hidden_act says of the layers.
-        'mlm': Head(lambda config, classes: MaskedTokens(dataclasses.replace(config.block, activation='gelu')), (
+        'mlm': Head(lambda config, classes: MaskedTokens(gelu(config), config.tied), (
             *bert.matrix('heads_mlm/dense', 'lm_head.dense'),
             *bert.norm('heads_mlm/norm', 'lm_head.layer_norm'),
-            Rule('heads_mlm/bias', 'lm_head.bias'),
-            Rule('heads_mlm/bias', 'lm_head.decoder.bias', copy=True),
-            Rule('backbone/embeddings/tokens', 'lm_head.decoder.weight', copy=True),
+            *bert.output('lm_head.decoder', 'lm_head.bias'),
         )),
         'label': Head(
             lambda config, classes: FirstTokenClasses(config.block, classes),

@@ -46,13 +46,14 @@ FAMILY = Family(
         Attribute('d_inner', 'block.mlp_dim', 4096),
         Attribute('ff_activation', 'block.activation', 'gelu', ACTIVATIONS),
         Attribute('attn_type', 'attention', 'bi', (('bi', 'bi'), ('uni', 'uni'))),
+        Attribute('same_length', 'same_length', False),
         Attribute('clamp_len', 'block.position.clamp', -1),
         Attribute('dropout', 'block.dropout', 0.1),
         Attribute('dropout', 'block.attention_dropout', 0.1),
         Attribute('initializer_range', 'block.init_std', 0.02),
         Attribute('layer_norm_eps', 'block.norm_eps', 1e-12),
     ),
-    fixed={'same_length': False, 'summary_type': 'last', 'summary_use_proj': True, 'summary_activation': 'tanh'},
+    fixed={'summary_type': 'last', 'summary_use_proj': True, 'summary_activation': 'tanh'},
     # d_head is d_model / n_head there. Its layers never share biases, whatever untie_r says.
     ignored=frozenset({
         'bi_data', 'd_head', 'end_n_top', 'mem_len', 'reuse_len', 'start_n_top', 'summary_last_dropout', 'untie_r',

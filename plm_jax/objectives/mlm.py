@@ -107,7 +107,7 @@ class MaskedLM(Objective):
     return chosen.astype(jnp.float32)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block)}
+    heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block, model.tied)}
     if self.pair.question:
       heads[self.pair.question] = PooledClasses(model.block, 2)
     return heads

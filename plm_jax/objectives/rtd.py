@@ -92,7 +92,7 @@ class ReplacedTokenDetection(Objective):
 
   def wire(self, model, packed: bool) -> nn.Module:
     small = model.generator(self.width, self.depth)
-    generator = WithHeads(small.backbone(packed), {'mlm': MaskedTokens(small.block)})
+    generator = WithHeads(small.backbone(packed), {'mlm': MaskedTokens(small.block, small.tied)})
     return GeneratorDiscriminator(generator, model.backbone(packed), self.heads(model), self.sharing)
 
   def step_flops(self, model, length: int) -> int:

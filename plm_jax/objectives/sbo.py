@@ -123,7 +123,7 @@ class SpanBoundary(Objective):
     return jnp.where(chosen, new, tokens)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    return {'mlm': MaskedTokens(model.block), 'sbo': BoundaryTokens(model.block, self.targets, self.size)}
+    return {'mlm': MaskedTokens(model.block, model.tied), 'sbo': BoundaryTokens(model.block, self.targets, self.size)}
 
   def loss(self, outputs, batch):
     return {**classification('mlm', outputs['mlm'], batch['labels'], batch['weights']),

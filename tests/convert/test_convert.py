@@ -153,7 +153,7 @@ def test_all_that_is_wrong_is_named(checkpoint):
 
 
 @pytest.mark.parametrize(('attribute', 'value'), [
-    ('is_decoder', True), ('position_embedding_type', 'relative_key'), ('tie_word_embeddings', False),
+    ('is_decoder', True), ('position_embedding_type', 'relative_key'), ('tie_encoder_decoder', True),
     ('rotary_dim', 8), ('hidden_act', 'quick_gelu'), ('pruned_heads', {'1': [0]}),
     ('quantization_config', {'bits': 8})])
 def test_attribute_is_refused_by_name(checkpoint, attribute, value):
@@ -325,3 +325,14 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     run('export', tmp_path / 'in', tmp_path / 'out')
   loaded = loading.load(tmp_path / 'out').tokenizer
   assert loaded.hash == tokenizer.hash
+
+
+def test_an_output_matrix_of_its_own(tmp_path):
+  config = dataclasses.replace(CONFIG, tied=False)
+  params = make(config=config)
+  convert.save(tmp_path / 'out', config, params)
+  assert json.loads((tmp_path / 'out' / 'config.json').read_text())['tie_word_embeddings'] is False
+  imported = convert.load(tmp_path / 'out')
+  assert imported.config == config
+  np.testing.assert_array_equal(imported.params['heads_mlm']['kernel'], params['heads_mlm']['kernel'])
+  assert all_tensors(tmp_path / 'out')['cls.predictions.decoder.weight'].shape == (40, 12)

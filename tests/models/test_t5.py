@@ -63,6 +63,7 @@ KINDS = {
     'v1.1': ('t5', shrunk(t5.v1_1_small())),
     'mt5': ('mt5', shrunk(mt5.small())),
     'bart': ('bart', shrunk(bart.base())),
+    'bart_sides': ('bart', dataclasses.replace(shrunk(bart.base()), decoder_heads=2, decoder_mlp_dim=40)),
     'bart_bias': ('bart', dataclasses.replace(shrunk(bart.base()), logit_bias=True)),
     'mbart': ('mbart', shrunk(mbart.large())),
 }
@@ -153,6 +154,9 @@ def test_what_they_cannot_hold(tmp_path, tmp_path_factory):
   odd = dataclasses.replace(KINDS['t5'][1], logit_factor=0.5)
   with pytest.raises(ConvertError, match=r'T5 multiplies logits by 0\.25 where they are of the token table'):
     convert.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), family='t5')
+  sides = dataclasses.replace(KINDS['t5'][1], decoder_heads=2)
+  with pytest.raises(ConvertError, match='decoder_heads: 2 has no counterpart there'):
+    convert.save(tmp_path / 'sides', sides, tiny.random_params(shapes_of('t5', sides)), family='t5')
   folder = written('bart', tmp_path_factory)
-  with pytest.raises(ConvertError, match='ffn_dim is 24 in the encoder and 48 in the decoder, known to be one only'):
+  with pytest.raises(ConvertError, match=r'fc1\.weight is \[24, 16\], the configuration makes it \[48, 16\]'):
     convert.load(changed(folder, tmp_path / 'two', decoder_ffn_dim=48))

@@ -91,6 +91,13 @@ def test_who_sees_whom():
     assert not of_content[row][:, others].any()
 
 
+def test_same_length_is_a_band_as_wide_as_memory():
+  """Two tokens of memory, a row of three: transformers' create_mask, the other way round."""
+  model = XLNet(dataclasses.replace(config(), attention='uni', same_length=True))
+  content, _ = model.masks({'segments': jnp.ones((1, 3), jnp.int32)}, jnp.ones((1, 2), jnp.int32))
+  np.testing.assert_array_equal(content[0, 0], [[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]])
+
+
 def test_texts_of_a_row_do_not_touch_each_other_by_a_bit():
   before = forward(BATCH)
   tokens = BATCH['tokens'].copy()
@@ -202,8 +209,8 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
       imported.config, block=dataclasses.replace(imported.config.block, position=TransformerXL(untied=False)))
   with pytest.raises(ConvertError, match=r'block\.position\.untied'):
     attributes.write(xlnet.FAMILY, tied)
-  with pytest.raises(ConvertError, match='same_length is True, known at False only'):
-    attributes.read(xlnet.FAMILY, dict(model_type='xlnet', same_length=True))
+  with pytest.raises(ConvertError, match='tie_word_embeddings is False, known at True only'):
+    attributes.read(xlnet.FAMILY, dict(model_type='xlnet', tie_word_embeddings=False))
 
 
 def test_xlnet_large_is_the_papers():
