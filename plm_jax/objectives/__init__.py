@@ -29,22 +29,24 @@ class Objective(Checked, abc.ABC):
 
   @abc.abstractmethod
   def window(self, length: int) -> int:
-    """Tokens of raw text to cut for rows of `length` tokens."""
+    """Returns the tokens of raw text to cut for rows of `length` tokens."""
 
   @abc.abstractmethod
   def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
-    """Windows -> batch, of static shapes; `vocab` is the tokenizer's `Vocab`."""
+    """Turns windows into a batch, of static shapes; `vocab` is the tokenizer's `Vocab`."""
 
   @abc.abstractmethod
   def heads(self, model: Any) -> dict[str, nn.Module]:
-    """The modules that `loss` reads, by name."""
+    """Returns the modules that `loss` reads, by name."""
 
   @abc.abstractmethod
   def loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """A weight depends on the batch alone; a row with nothing to predict weighs 0."""
+    """Returns (sum, weight) pairs by name. A weight depends on the batch alone; a row with nothing to predict weighs
+    0."""
 
   def answers(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """What NAME_accuracy is held against: NAME -> (the true classes [...], what each weighs in the accuracy [...]).
+    """Returns what NAME_accuracy is held against: NAME -> (the true classes [...], what each weighs in the accuracy
+    [...]).
 
     From these, evaluation counts how often it would be right to give the most frequent answer to everything.
     """
@@ -53,7 +55,7 @@ class Objective(Checked, abc.ABC):
 
   @abc.abstractmethod
   def predictions(self, length: int) -> int:
-    """M: the most positions predicted in a row of `length` tokens."""
+    """Returns M, the most positions predicted in a row of `length` tokens."""
 
   @property
   def room(self) -> tuple[int, int] | None:
@@ -83,19 +85,20 @@ class Objective(Checked, abc.ABC):
     return ()
 
   def blanks(self, model: Any) -> tuple[str, ...]:
-    """What stands in a text for words that the model fills in; none: it fills in nothing."""
+    """Returns what stands in a text for words that the model fills in; none: it fills in nothing."""
     return ('[MASK]',) if 'mlm' in self.heads(model) else ()
 
   def wire(self, model: Any, packed: bool) -> nn.Module:
-    """batch, rows -> outputs by name; overridden where one backbone is not enough."""
+    """Builds the module of batch, rows -> outputs by name; overridden where one backbone is not enough."""
     return WithHeads(model.backbone(packed), self.heads(model))
 
   def step_flops(self, model: Any, length: int) -> int:
-    """Floating point operations of the matrix products of one training step for one row: forward, and twice that."""
+    """Counts the floating point operations of the matrix products of one training step for one row: forward, and twice
+    that."""
     return 3 * model.forward_flops(length, self.predictions(length))
 
   def meet(self, describe: Callable[[str], Any]) -> 'Objective':
-    """The objective with all that it has to know of other models before a run; ValueError where it cannot.
+    """Returns the objective with all that it has to know of other models before a run; ValueError where it cannot.
 
     describe: a folder of a run or of another library's checkpoint -> configuration of its backbone.
     """
@@ -103,7 +106,7 @@ class Objective(Checked, abc.ABC):
     return self
 
   def begin(self, params: Any, load: Callable[[str], tuple[Any, Any]]) -> Any:
-    """Fresh parameters -> those that training starts from.
+    """Turns fresh parameters into those that training starts from.
 
     load: a folder of a run or of another library's checkpoint -> (configuration of its backbone, parameters).
     """
@@ -111,5 +114,6 @@ class Objective(Checked, abc.ABC):
     return params
 
   def finished(self, params: Any) -> Any:
-    """Parameters as they are trained -> `backbone` and `heads_NAME`, of a model that needs no more than these."""
+    """Returns, of parameters as they are trained, `backbone` and `heads_NAME`: a model that needs no more than
+    these."""
     return params

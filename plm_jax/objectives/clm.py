@@ -29,20 +29,25 @@ class CausalLM(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """Cross-entropy, and with `z_loss` the square of softmax's denominator."""
     return {'clm': 1.0, **({'z': self.z_loss} if self.z_loss else {})}
 
   def window(self, length: int) -> int:
+    """Returns `length` less what is kept free for the ends of documents."""
     return length - self.reserve
 
   def predictions(self, length: int) -> int:
+    """Returns `length`: every position is predicted."""
     return length
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments, place, labels, weights [B, L]: what is read, and what is to be predicted from it."""
+    """Makes tokens, segments, place, labels, weights [B, L]: what is read, and what is to be predicted from it."""
     del key
     return jax.vmap(lambda tokens, segments: self.row(tokens, segments, vocab))(windows['tokens'], windows['segments'])
 
   def row(self, tokens, segments, vocab):
+    """Makes a row of a window [T]: documents one behind another, each of them begun by the start and followed by the
+    end."""
     start, end = boundaries(vocab)
     length = tokens.shape[0] + self.reserve
     at = jnp.arange(length)
@@ -65,9 +70,11 @@ class CausalLM(Objective):
         place=jnp.where(real, at - begins if self.isolated else at, 0))
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns the head of the next token, `lm`."""
     return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor)}
 
   def loss(self, outputs, batch):
+    """Returns clm, clm_accuracy, and z where it counts."""
     logits, weights = outputs['lm'], batch['weights']
     losses = classification('clm', logits, batch['labels'], weights)
     if self.z_loss:
@@ -75,17 +82,18 @@ class CausalLM(Objective):
     return losses
 
   def answers(self, outputs, batch):
+    """Returns the labels of clm: every next token."""
     del outputs
     return {'clm': (batch['labels'], batch['weights'])}
 
 
 def partition(logits, weights):
-  """The square of the logarithm of softmax's denominator, of logits [..., V], as a (sum, weight) pair."""
+  """Returns the square of the logarithm of softmax's denominator, of logits [..., V], as a (sum, weight) pair."""
   return (jnp.square(jax.nn.logsumexp(logits, -1)) * weights).sum(), weights.sum()
 
 
 def boundaries(vocab) -> tuple[int, int]:
-  """-> ids of the tokens that begin and end a text. ValueError where the tokenizer has none."""
+  """Returns the ids of the tokens that begin and end a text. Raises ValueError where the tokenizer has none."""
   start = next((x for x in (vocab.bos, vocab.eos, vocab.cls, vocab.sep) if x >= 0), -1)
   end = next((x for x in (vocab.eos, vocab.sep) if x >= 0), -1)
   if min(start, end) < 0:

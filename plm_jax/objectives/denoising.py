@@ -39,9 +39,11 @@ class TokenMasking(Checked):
   """probability that a token becomes a random one instead"""
 
   def grown(self, size: int) -> int:
+    """Returns `size`: a mask stands for one token."""
     return size
 
   def apply(self, key, text: Text, vocab) -> Text:
+    """Replaces a share of the tokens with masks."""
     keys = jax.random.split(key, 2)
     chosen = noise.choose_tokens(keys[0], places(text), share(self.rate, text.size))
     return text._replace(tokens=jnp.where(chosen, masks(keys[1], self.random, chosen.shape, vocab), text.tokens))
@@ -57,9 +59,11 @@ class TokenDeletion(Checked):
   """share of the tokens"""
 
   def grown(self, size: int) -> int:
+    """Returns `size`, which deletion does not exceed."""
     return size
 
   def apply(self, key, text: Text, vocab) -> Text:
+    """Deletes a share of the tokens."""
     del vocab
     real = places(text)
     return kept(text, real & ~noise.choose_tokens(key, real, share(self.rate, text.size)))
@@ -100,6 +104,7 @@ class TextInfilling(Checked):
     return size
 
   def apply(self, key, text: Text, vocab) -> Text:
+    """Replaces spans, which together have a share of the text, with one mask each; those of length 0 insert one."""
     keys = jax.random.split(key, 5)
     room = text.tokens.shape[0]
     begins, count = units(text, self.unit == 'word')
@@ -135,9 +140,11 @@ class TokenInsertion(Checked):
   """share of the masks that are random tokens instead, rounded up"""
 
   def grown(self, size: int) -> int:
+    """Returns the most tokens that a text of `size` has with what is inserted."""
     return size + math.ceil(round(self.rate * (size + 2), 4))
 
   def apply(self, key, text: Text, vocab) -> Text:
+    """Inserts masks, as many as a share of the text."""
     number = jnp.where(text.size > 0, share(self.rate, text.size + 2), 0)
     return inserted(key, text, number, self.random, vocab)
 
@@ -152,9 +159,11 @@ class SentencePermutation(Checked):
   """share of the sentences that change places with each other, rounded up"""
 
   def grown(self, size: int) -> int:
+    """Returns `size`: tokens only move."""
     return size
 
   def apply(self, key, text: Text, vocab) -> Text:
+    """Shuffles a share of the sentences among their places."""
     del vocab
     keys = jax.random.split(key)
     real = places(text)
@@ -178,9 +187,11 @@ class DocumentRotation(Checked):
   """of the texts"""
 
   def grown(self, size: int) -> int:
+    """Returns `size`: tokens only move."""
     return size
 
   def apply(self, key, text: Text, vocab) -> Text:
+    """Begins a share of the texts at a random token, and goes on with what was before it."""
     del vocab
     keys = jax.random.split(key)
     begin = jax.random.randint(keys[0], (), 0, jnp.maximum(text.size, 1))
@@ -209,6 +220,7 @@ class DenoisingAutoencoder(SequenceToSequence):
   section 2.2), beside that behind the last; a row that needs more loses its end. 0: one </s> behind all of them"""
 
   def conflict(self, option):
+    """Says which languages mBART does not have."""
     if unknown := {*self.languages} - {*LANGUAGES}:
       return (f'{option("languages")}: {", ".join(sorted(unknown))} is no language of mBART, which has '
               f'{", ".join(LANGUAGES)}')
@@ -216,15 +228,17 @@ class DenoisingAutoencoder(SequenceToSequence):
 
   @property
   def needs(self) -> tuple[str, ...]:
+    """Padding and masks; languages where the text has some."""
     return 'pad', 'mask', *['language'] * bool(self.languages)
 
   def grown(self, size: int) -> int:
+    """Returns the most tokens that a text of `size` has behind all noises."""
     for some in self.noises:
       size = some.grown(size)
     return size
 
   def text(self, window: int) -> int:
-    """Tokens of a text of `window` tokens with what stands between them."""
+    """Returns the tokens of a text of `window` tokens with what stands between them."""
     return window + (self.reserve + 1 if self.reserve else 0)
 
   @property
@@ -233,14 +247,16 @@ class DenoisingAutoencoder(SequenceToSequence):
     return 1 if self.reserve else 2
 
   def window(self, length: int) -> int:
+    """Returns the longest text that fits the encoder's row whatever the noises do to it."""
     most = length - self.specials
     return max((size for size in range(length - 1) if self.grown(self.text(size)) <= most), default=0)
 
   def predictions(self, length: int) -> int:
+    """Returns the tokens of the whole text, with what stands around and between: the decoder writes all of it."""
     return self.text(self.window(length)) + self.specials
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
+    """Makes tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
     keys = noise.example_keys(key, windows)
     names = [vocab.language + LANGUAGES.index(name) for name in self.languages] or [vocab.source]
     language = jnp.array(names)[windows['corpus'] if self.languages else jnp.zeros_like(windows['corpus'])]
@@ -249,6 +265,7 @@ class DenoisingAutoencoder(SequenceToSequence):
     return jax.vmap(lambda *row: self.row(*row, vocab=vocab))(keys, texts, language)
 
   def row(self, key, text: Text, language, vocab):
+    """Makes a row of the batch of one text [T] and its language's id: see `seq2seq.pair`."""
     begin, end = boundaries(vocab)
     before, behind, start = ((begin,), (), end) if vocab.source < 0 else ((), (language,), language)
     if self.reserve:
@@ -266,8 +283,8 @@ class DenoisingAutoencoder(SequenceToSequence):
 
 
 def separated(text: Text, end: int, room: int) -> Text:
-  """The text with the token `end` behind each sentence, a word of its own, cut to `room` tokens of which the last is
-  one too. Sentences of `text` are numbered 1, 2, ..."""
+  """Returns the text with the token `end` behind each sentence, a word of its own, cut to `room` tokens of which the
+  last is one too. Sentences of `text` are numbered 1, 2, ..."""
   real = places(text)
   at = jnp.arange(room)
   total = jnp.minimum(text.size + jnp.max(jnp.where(real, text.sentences, 0)), room)
@@ -281,7 +298,8 @@ def separated(text: Text, end: int, room: int) -> Text:
 
 
 def units(text: Text, words: bool):
-  """-> (where tokens, or words, begin in a text of N tokens [N + 1], its end behind the last; how many there are)."""
+  """Returns (where tokens, or words, begin in a text of N tokens [N + 1], its end behind the last; how many there
+  are)."""
   size = text.tokens.shape[0]
   first = places(text)
   if words:
@@ -291,7 +309,7 @@ def units(text: Text, words: bool):
 
 
 def framed(tokens, count, before, behind, size):
-  """`count` of tokens [N] with special ones around them -> (tokens [N and these], how many count); of a text of size 0:
+  """Puts special tokens around `count` of tokens [N] -> (tokens [N and these], how many count); of a text of size 0:
   none."""
   row = jnp.pad(tokens, (len(before), len(behind)))
   for number, some in enumerate(before):
@@ -302,12 +320,12 @@ def framed(tokens, count, before, behind, size):
 
 
 def places(text: Text):
-  """bool [N]: where there is text."""
+  """Tells where there is text, bool [N]."""
   return jnp.arange(text.tokens.shape[0]) < text.size
 
 
 def share(rate: float, size):
-  """ceil(rate size); rounded first, because 0.3 of 200 is above 60 in float32."""
+  """Returns ceil(rate size); rounded first, because 0.3 of 200 is above 60 in float32."""
   return jnp.ceil(jnp.round(size * rate, 4)).astype(jnp.int32)
 
 
@@ -319,13 +337,13 @@ def masks(key, random: float, shape, vocab):
 
 
 def kept(text: Text, keep) -> Text:
-  """What is kept, close together; keep: bool [N], False behind the text."""
+  """Moves what is kept close together; keep: bool [N], False behind the text."""
   return text.moved(lambda x: noise.keep_tokens(x, keep, keep.shape[0])[0])._replace(size=keep.sum())
 
 
 def inserted(key, text: Text, number, random: float, vocab) -> Text:
-  """The text with `number` masks at random places, as many as there is room for; of these a share, rounded up, is
-  random tokens. A mask is of the sentence and the word before it."""
+  """Inserts `number` masks into the text at random places, as many as there is room for; of these a share, rounded up,
+  is random tokens. A mask is of the sentence and the word before it."""
   keys = jax.random.split(key, 3)
   at = jnp.arange(text.tokens.shape[0])
   number = jnp.minimum(number, at.shape[0] - text.size)
@@ -338,7 +356,8 @@ def inserted(key, text: Text, number, random: float, vocab) -> Text:
 
 
 def permuted(text: Text, first, ordering) -> Text:
-  """first: bool [N], True at the first token of each sentence; ordering [N]: which sentence comes first, second, ..."""
+  """Puts the sentences of a text in another order. first: bool [N], True at the first token of each sentence; ordering
+  [N]: which sentence comes first, second, ..."""
   at = jnp.arange(first.shape[0])
   real = places(text)
   which = jnp.where(real, jnp.cumsum(first) - 1, at.shape[0] - 1)
@@ -350,7 +369,7 @@ def permuted(text: Text, first, ordering) -> Text:
 
 
 def rotated(text: Text, begin) -> Text:
-  """The text from its token `begin` on, then what was before."""
+  """Rotates the text: from its token `begin` on, then what was before."""
   at = jnp.arange(text.tokens.shape[0])
   place = jnp.where(places(text), (at + begin) % jnp.maximum(text.size, 1), at)
   return text.moved(lambda x: x[place])

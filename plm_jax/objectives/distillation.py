@@ -50,6 +50,7 @@ class Distillation(Objective):
   """begin with the teacher's embeddings, head and layers, of which as many as the student has, evenly spaced"""
 
   def conflict(self, option):
+    """Says what a student cannot do: answer a question about pairs, or learn by losses that are all 0."""
     if self.mlm.pair.question:
       return f'a student is asked nothing about pairs: {option("mlm.pair")} is {self.mlm.pair}'
     if not self.terms:
@@ -58,32 +59,40 @@ class Distillation(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """The factors of the three losses, but for those that are 0."""
     factors = {'soft': self.soft, 'mlm': self.hard, 'cosine': self.cosine}
     return {name: factor for name, factor in factors.items() if factor}
 
   @property
   def frozen(self) -> tuple[str, ...]:
+    """The teacher."""
     return 'teacher', *['backbone/embeddings/positions'] * (self.positions == 'fixed')
 
   def window(self, length: int) -> int:
+    """Returns what masked language modelling takes."""
     return self.mlm.window(length)
 
   def predictions(self, length: int) -> int:
+    """Returns what masked language modelling predicts; the other losses may be of all positions."""
     return self.mlm.predictions(length)
 
   def corrupt(self, key, windows, vocab):
+    """Masks as masked language modelling does: student and teacher read the same rows."""
     return self.mlm.corrupt(key, windows, vocab)
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns the student's heads, those of masked language modelling."""
     return self.mlm.heads(model)
 
   def meet(self, describe):
+    """Returns the objective with the teacher's configuration. Raises ValueError where no teacher is given."""
     if not self.teacher:
       raise ValueError('a student needs a teacher: give --objective.teacher the folder of a run, or of a checkpoint of '
                        'transformers, whose tokenizer --data.prepare.tokenizer then has to name')
     return dataclasses.replace(self, model=describe(self.teacher))
 
   def wire(self, model, packed: bool) -> nn.Module:
+    """Builds student and teacher side by side. Raises ValueError for other sizes of vocabulary or width."""
     teacher = self.model
     if teacher is None:
       raise ValueError('the architecture of the teacher is not known: give --objective.teacher')
@@ -96,11 +105,13 @@ class Distillation(Objective):
         model.backbone(packed), self.heads(model), WithHeads(teacher.backbone(packed), heads), self.targets)
 
   def step_flops(self, model, length: int) -> int:
+    """Counts the FLOPs of the student's step, and of the teacher's forward pass."""
     asked = length if self.targets == 'all' else self.predictions(length)
     taught = self.model.forward_flops(length, asked) if self.model else 0
     return 3 * model.forward_flops(length, asked) + taught
 
   def begin(self, params, load):
+    """Loads the teacher, and copies every other layer of it into the student. Raises ValueError for other shapes."""
     _, found = load(self.teacher)
     taught = {name: found[name] for name in params['teacher'] if name in found}
     if shapes(taught) != shapes(params['teacher']):
@@ -112,10 +123,12 @@ class Distillation(Objective):
     return {**jax.tree_util.tree_map_with_path(lambda path, x: copied(taught, path, x), own), 'teacher': taught}
 
   def finished(self, params):
+    """Returns the student's parameters."""
     return {name: x for name, x in params.items() if name != 'teacher'}
 
   def loss(self, outputs, batch):
-    """soft: KL divergence of the student from its teacher; both it and the cosine are means over the text's tokens."""
+    """Returns soft, the KL divergence of the student from its teacher, mlm, and the cosine; the first and the last are
+    means over the text's tokens."""
     text = (batch['segments'] > 0).astype(jnp.float32)
     asked = text if self.targets == 'all' else batch['weights']
     logits, taught = (outputs[name].astype(jnp.float32) / self.temperature for name in ('logits', 'taught_logits'))
@@ -127,6 +140,7 @@ class Distillation(Objective):
         **self.mlm.loss({'mlm': outputs['mlm']}, batch)}
 
   def answers(self, outputs, batch):
+    """Returns the labels of masked language modelling."""
     return self.mlm.answers(outputs, batch)
 
 
@@ -163,14 +177,14 @@ class Hidden(nn.Module):
 
 
 def cosine(a, b):
-  """a, b [..., D] -> [...], in float32."""
+  """Returns the cosine of a and b [..., D] -> [...], in float32."""
   a, b = (x.astype(jnp.float32) for x in (a, b))
   lengths = jnp.sqrt(jnp.square(a).sum(-1) * jnp.square(b).sum(-1))
   return (a * b).sum(-1) / jnp.maximum(lengths, 1e-8)
 
 
 def copied(taught: Any, path, x):
-  """The student's parameter x, from the teacher's of the same name: of 12 layers 6 are 0, 2, 4, 7, 9, 11."""
+  """Returns the student's parameter x, from the teacher's of the same name: of 12 layers 6 are 0, 2, 4, 7, 9, 11."""
   for entry in path:
     if entry.key not in taught:
       return x
@@ -185,4 +199,5 @@ def copied(taught: Any, path, x):
 
 
 def shapes(tree) -> Any:
+  """Returns the shapes of a tree of arrays."""
   return jax.tree.map(np.shape, tree)

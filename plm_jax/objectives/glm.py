@@ -54,6 +54,7 @@ class BlankInfilling(Objective):
   """share of long blanks that lie anywhere in the text; the others reach its end (gpt_infill_prob)"""
 
   def conflict(self, option):
+    """Says that the shares of rows exceed 1 together."""
     if self.sentences + self.documents > 1:
       return (f'{option("sentences")} and {option("documents")} are shares of the rows, together 1 at most, got '
               f'{self.sentences} and {self.documents}')
@@ -67,46 +68,51 @@ class BlankInfilling(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """Cross-entropy of the blanks' tokens."""
     return {'blank': 1.0}
 
   @property
   def needs(self) -> tuple[str, ...]:
+    """The start of a row, the mask of a blank, and what begins and ends what fills it."""
     return 'cls', 'mask', 'sop', 'eop'
 
   @property
   def one_document(self) -> bool:
+    """Whether the way to make rows takes sentences of one document."""
     return self.pair.one_document
 
   def window(self, length: int) -> int:
+    """Returns the tokens of raw text of a row, which is longer by what its blanks repeat."""
     return self.pair.window(self.text(length))
 
   def text(self, length: int) -> int:
-    """Tokens of text, special ones included, that rows of `length` tokens are made of."""
+    """Returns the tokens of text, special ones included, that rows of `length` tokens are made of."""
     return max((size for size in range(length) if self.row_length(size) <= length), default=0)
 
   def row_length(self, size: int) -> int:
-    """Tokens of a row for a text of `size` tokens, special ones included."""
+    """Returns the tokens of a row for a text of `size` tokens, special ones included."""
     return -(-(size + 2 * self.spans(size)) // MULTIPLE) * MULTIPLE
 
   def spans(self, size: int) -> int:
-    """The most blanks in a text of `size` tokens."""
+    """Returns the most blanks in a text of `size` tokens."""
     mean = sum(n * p for n, p in enumerate(self.lengths, 1))
     deviation = math.sqrt(sum((n - mean) ** 2 * p for n, p in enumerate(self.lengths, 1)))
     target = self.target(size)
     return min(target, math.ceil(1 + target / mean + 4 * math.sqrt(target / mean) * deviation / mean))
 
   def target(self, size: int) -> int:
-    """Tokens to blank out of `size`, where the last span does not exceed them."""
+    """Returns the tokens to blank out of `size`, where the last span does not exceed them."""
     return max(1, math.floor(round(self.rate * size, 6)))
 
   def predictions(self, length: int) -> int:
+    """Returns the most tokens of blanks in a row, with an end for each."""
     size = self.text(length)
     if self.sentences or self.documents:
       return size + self.spans(size)
     return min(size, self.target(size) + self.longest) + self.spans(size)
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments, place, types, ranks [B, L]; positions, labels, weights [B, M].
+    """Makes tokens, segments, place, types, ranks [B, L]; positions, labels, weights [B, M].
 
     place is the position in part A, or that of the span's mask; types are 0 in part A and 1, 2, ... in a span, its
     start token first; ranks are 0 in part A and 1, 2, ... in part B.
@@ -145,16 +151,20 @@ class BlankInfilling(Objective):
     return Blanks(starts[order], sizes[order], jnp.array(masks)[kind])
 
   def blanks(self, model):
+    """Returns the masks of a word, of a sentence, and of the rest of a text."""
     del model
     return '[MASK]', '[sMASK]', '[gMASK]'
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns the head of the next token, `lm`."""
     return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor)}
 
   def loss(self, outputs, batch):
+    """Returns blank and blank_accuracy."""
     return classification('blank', outputs['lm'], batch['labels'], batch['weights'])
 
   def answers(self, outputs, batch):
+    """Returns the labels of the blanks."""
     del outputs
     return {'blank': (batch['labels'], batch['weights'])}
 
@@ -213,8 +223,8 @@ def infill(tokens, segments, blanks: Blanks, length: int, most: int, vocab):
 
 
 def short_spans(key, documents, number, lengths):
-  """documents [T], 0 where nothing may be blank -> starts, sizes [S] of as many of the spans of `lengths` [S] as it
-  takes to reach `number` tokens, parted by one token at least, that lie anywhere."""
+  """Draws, of documents [T], 0 where nothing may be blank, starts, sizes [S] of as many of the spans of `lengths` [S]
+  as it takes to reach `number` tokens, parted by one token at least, that lie anywhere."""
   place_key, order_key = jax.random.split(key)
   most, at = lengths.shape[0], jnp.arange(lengths.shape[0])
   places, real = noise.positions_of(documents > 0, documents.shape[0])
@@ -234,7 +244,8 @@ def short_spans(key, documents, number, lengths):
 
 
 def whole_sentences(key, sentences, number, most):
-  """sentences [T], 0 where nothing may be blank -> starts, sizes [S] of random ones that reach `number` tokens."""
+  """Draws, of sentences [T], 0 where nothing may be blank, starts, sizes [S] of random ones that reach `number`
+  tokens."""
   size = sentences.shape[0]
   counts = jnp.zeros(size + 1, jnp.int32).at[sentences].add(1).at[0].set(0)
   first = jnp.full(size + 1, size).at[sentences].min(jnp.arange(size))
@@ -245,7 +256,7 @@ def whole_sentences(key, sentences, number, most):
 
 
 def long_span(key, documents, segments, shortest, inside, most):
-  """documents [T], 0 at special tokens -> starts, sizes [S] of one blank, in the document of a random token."""
+  """Draws, of documents [T], 0 at special tokens, starts, sizes [S] of one blank, in the document of a random token."""
   keys = jax.random.split(key, 4)
   places, real = noise.positions_of(documents > 0, documents.shape[0])
   text = real.sum().astype(jnp.int32)
@@ -264,19 +275,19 @@ def long_span(key, documents, segments, shortest, inside, most):
 
 
 def documents_of(segments, sentences):
-  """[T], sentences 0 at special tokens -> 1, 2, ... for the tokens of a document, 0 at special tokens."""
+  """Numbers the tokens [T] of each document 1, 2, ..., 0 at special tokens, where `sentences` has 0."""
   text = sentences > 0
   before = jnp.roll(text, 1).at[0].set(False) & (segments == jnp.roll(segments, 1))
   return jnp.where(text, jnp.cumsum(text & ~before), 0)
 
 
 def ends_of(documents):
-  """documents [T] -> behind the last token of each token's own."""
+  """Returns of each token where its document ends: the place behind its last token [T]."""
   at = jnp.arange(documents.shape[0])
   last = documents != jnp.roll(documents, -1).at[-1].set(0)
   return jax.lax.cummin(jnp.where(last, at + 1, documents.shape[0]), reverse=True)
 
 
 def end_of_text(vocab) -> int:
-  """BERT's vocabulary has no token for it: released models that use it end a text with padding."""
+  """Returns the id that ends a text: padding in BERT's vocabulary, which has no token for it; so do released models."""
   return vocab.eos if vocab.eos >= 0 else vocab.pad

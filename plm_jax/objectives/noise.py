@@ -6,7 +6,7 @@ import jax.numpy as jnp
 UNROLL = 4
 
 def example_keys(key, windows, duplicates: int = 0):
-  """-> keys [B], a function of (key, corpus, index, epoch) and of nothing else.
+  """Makes keys [B], a function of (key, corpus, index, epoch) and of nothing else.
 
   With `duplicates` = k > 0 the epoch counts modulo k: static corruption, as data written out k times would have it.
   """
@@ -31,7 +31,7 @@ def draw_tokens(keys, windows, number: int):
 
 
 def choose_tokens(key, candidate, number):
-  """A uniform choice of `number` tokens where candidate [L] is True -> bool [L].
+  """Chooses `number` tokens uniformly where candidate [L] is True -> bool [L].
 
   Those of the lowest random scores, ties to the left. The `number`-th lowest score is found bit by bit: many times
   faster on a CPU than sorting, and other than `top_k` it needs nothing of rows on other devices.
@@ -58,7 +58,7 @@ def choose_repeatedly(key, candidate, number, most: int):
 
 
 def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
-  """A choice of spans of whole units, together at most `number` tokens -> bool [L].
+  """Chooses spans of whole units, together at most `number` tokens -> bool [L].
 
   units [L] numbers words 1, 2, ... in the order of the text, 0 where nothing may be chosen. A span is n consecutive
   units with probability lengths[n - 1]. Starts are visited in random order; a span that would pass the end or the
@@ -125,7 +125,7 @@ def counted(units):
 
 
 def draw_spans(key, words, number, lengths: tuple[float, ...], tries: int, whole: bool = True):
-  """SpanBERT's choice of spans of words, together at most `number` tokens -> bool [L].
+  """Chooses spans of words as SpanBERT does, together at most `number` tokens -> bool [L].
 
   words [L] numbers words 1, 2, ... in the order of the text, 0 where nothing may be chosen. A span begins with the word
   of a token drawn uniformly from all that are not chosen yet, and has n words with probability lengths[n - 1]. Spans
@@ -152,12 +152,12 @@ def draw_spans(key, words, number, lengths: tuple[float, ...], tries: int, whole
 
 
 def draw_lengths(key, lengths: tuple[float, ...], shape: tuple[int, ...]):
-  """n with probability lengths[n - 1] -> int32 `shape`."""
+  """Draws n with probability lengths[n - 1] -> int32 `shape`."""
   return 1 + jax.random.choice(key, len(lengths), shape, p=jnp.array(lengths))
 
 
 def runs(chosen):
-  """bool [L] -> (first, last) [L]: the ends of the run of neighbours that a chosen position is in."""
+  """Returns, of bool [L], (first, last) [L]: the ends of the run of neighbours that a chosen position is in."""
   at = jnp.arange(chosen.shape[0])
   first = chosen & ~jnp.roll(chosen, 1).at[0].set(False)
   last = chosen & ~jnp.roll(chosen, -1).at[-1].set(False)
@@ -166,7 +166,8 @@ def runs(chosen):
 
 
 def positions_of(chosen, most: int):
-  """bool [L] -> (the first `most` chosen positions in order, 0 where there are fewer; weights float32) [most]."""
+  """Returns, of bool [L], the first `most` chosen positions in order, 0 where there are fewer, and their weights
+  float32 [most]."""
   size = chosen.shape[0]
   place = jnp.where(chosen, jnp.cumsum(chosen) - 1, most)  # among the chosen; past the end: dropped
   positions = jnp.full(most, size).at[place].set(jnp.arange(size), mode='drop')
@@ -174,13 +175,15 @@ def positions_of(chosen, most: int):
 
 
 def keep_tokens(tokens, keep, length: int):
-  """tokens [L] and bool [L] -> (those that are kept, close together, then 0 [length]; how many). Past length: none."""
+  """Moves the tokens [L] that are kept, by bool [L], close together, then 0 [length]; and counts them. Past length:
+  none."""
   place = jnp.where(keep, jnp.cumsum(keep) - 1, length)
   return jnp.zeros(length, tokens.dtype).at[place].set(tokens, mode='drop'), jnp.minimum(keep.sum(), length)
 
 
 def replace_tokens(key, tokens, positions, weights, vocab, mask_share: float, random_share: float):
-  """tokens [L] with [MASK] at a share of the positions [M], a uniform random id at another, the rest kept."""
+  """Replaces tokens [L] with [MASK] at a share of the positions [M], with a uniform random id at another; the rest are
+  kept."""
   draw_key, id_key = jax.random.split(key)
   draw = jax.random.uniform(draw_key, positions.shape)
   random_id = jax.random.randint(id_key, positions.shape, 0, vocab.size)

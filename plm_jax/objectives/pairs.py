@@ -21,14 +21,17 @@ class Single(Checked):
   one_document: ClassVar[bool] = False
 
   def window(self, length: int) -> int:
+    """Returns `length` less [CLS] and [SEP]."""
     return length - 2
 
   def arrange(self, keys, windows, vocab):
+    """Makes rows [B, L] of windows, L = T + 2."""
     del keys
     return jax.vmap(lambda tokens, segments, words: self.row(tokens, segments, words, vocab))(
         windows['tokens'], windows['segments'], windows['words'])
 
   def row(self, tokens, segments, words, vocab):
+    """Makes one row of tokens, segments, words [T]."""
     size = (segments > 0).sum()
     at = jnp.arange(tokens.shape[0] + 2)
     inside = (at >= 1) & (at <= size)
@@ -57,14 +60,17 @@ class FullSentences(Checked):
   one_document: ClassVar[bool] = False
 
   def window(self, length: int) -> int:
+    """Returns `length` less [CLS], [SEP] and what is kept free for separators."""
     return length - 2 - self.reserve
 
   def arrange(self, keys, windows, vocab):
+    """Makes rows [B, L] of windows, L = T + 2 + reserve."""
     del keys
     return jax.vmap(lambda tokens, segments, words: self.row(tokens, segments, words, vocab))(
         windows['tokens'], windows['segments'], windows['words'])
 
   def row(self, tokens, segments, words, vocab):
+    """Makes one row of tokens, segments, words [T]; what would reach the last [SEP] is dropped."""
     length = tokens.shape[0] + 2 + self.reserve
     at = jnp.arange(length)
     # A token moves by [CLS] and by the separators before it; what would reach the last [SEP] is dropped.
@@ -109,9 +115,11 @@ class NextSentence(Checked):
   one_document: ClassVar[bool] = True
 
   def window(self, length: int) -> int:
+    """Returns `length` less special tokens, and `slack` tokens more, in which a row may begin later."""
     return length - 2 - self.separators + self.slack
 
   def arrange(self, keys, windows, vocab):
+    """Makes rows [B, L], and nsp [B]: 1 where the second part is of another row's document."""
     full = (windows['segments'] > 0).any(-1)
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
     other, found = other_document(keys[:, 0], windows['document'], full)
@@ -121,7 +129,7 @@ class NextSentence(Checked):
     return jax.vmap(lambda *args: self.row(*args, vocab=vocab))(keys[:, 1], own, foreign, found & full)
 
   def row(self, key, own, foreign, found, vocab):
-    """One row; own and foreign hold tokens, sentences, words [T]; found: foreign is of another document."""
+    """Makes one row; own and foreign hold tokens, sentences, words [T]; found: foreign is of another document."""
     length = own['tokens'].shape[0]
     budget = length - self.slack
     keys = jax.random.split(key, 7)
@@ -172,14 +180,16 @@ class SentenceOrder(Checked):
   one_document: ClassVar[bool] = True
 
   def window(self, length: int) -> int:
+    """Returns `length` less special tokens, and `slack` tokens more, in which a row may begin later."""
     return length - 3 + self.slack
 
   def arrange(self, keys, windows, vocab):
+    """Makes rows [B, L], and sop [B]: 1 where the two parts have changed places."""
     own = {name: windows[name] for name in ('tokens', 'sentences', 'words')}
     return jax.vmap(lambda *args: self.row(*args, vocab=vocab))(keys, own)
 
   def row(self, key, own, vocab):
-    """One row; own holds tokens, sentences, words [T]."""
+    """Makes one row; own holds tokens, sentences, words [T]."""
     budget = own['tokens'].shape[0] - self.slack
     keys = jax.random.split(key, 6)
     own = from_some_sentence(keys[5], own, budget)
@@ -191,7 +201,7 @@ class SentenceOrder(Checked):
             'sop': swap.astype(jnp.int32)}
 
   def first(self, key, sentences, target, number, cut):
-    """Tokens of the first text: `cut`, between any two of the first `number` sentences [T]."""
+    """Returns the tokens of the first text: `cut`, between any two of the first `number` sentences [T]."""
     del key, sentences, target, number
     return cut
 
@@ -219,6 +229,7 @@ class Consecutive(SentenceOrder):
   question: ClassVar[str | None] = None
 
   def first(self, key, sentences, target, number, cut):
+    """Returns the tokens of the first text, all of them for a share `whole` of the rows: then there is no second."""
     keys = jax.random.split(jax.random.fold_in(key, 6))  # of fold_in of 0 to 5 are the other keys
     size = ends(sentences, number)
     if self.cut == 'half':
@@ -230,13 +241,15 @@ class Consecutive(SentenceOrder):
     return jnp.where(jax.random.bernoulli(keys[1], self.whole), size, cut)
 
   def row(self, key, own, vocab):
+    """Makes one row of two parts in their order, with nothing to ask about them."""
     row = super().row(key, own, vocab)
     del row['sop']
     return row
 
 
 def from_some_sentence(key, text, budget: int):
-  """tokens, sentences, words [T] of more than `budget` tokens -> the same from a random one of its first sentences on.
+  """Cuts tokens, sentences, words [T] of more than `budget` tokens: the same from a random one of its first sentences
+  on.
 
   The last choice is the end of the text, whatever sentence that cuts: what a row leaves out is met in another epoch.
   """
@@ -251,8 +264,8 @@ def from_some_sentence(key, text, budget: int):
 
 
 def chunk(keys, sentences, budget: int, short: float):
-  """sentences [T] -> (length to aim at, tokens of the whole sentences that reach it, how many sentences these are,
-  tokens of the first of two parts of them).
+  """Draws, of sentences [T], (length to aim at, tokens of the whole sentences that reach it, how many sentences these
+  are, tokens of the first of two parts of them).
 
   keys: three. The sentence in which the length is reached is the last; the cut is between two sentences at random.
   """
@@ -264,7 +277,7 @@ def chunk(keys, sentences, budget: int, short: float):
 
 
 def join(key, text, first, second, budget: int, vocab, separators: int = 1):
-  """[CLS] first [SEP] second [SEP], the two being (start, size) in text: tokens and words [T] -> arrays [L].
+  """Joins [CLS] first [SEP] second [SEP], the two being (start, size) in text: tokens and words [T] -> arrays [L].
 
   L is budget + 2 + separators, which stand between the two, unless the second is empty. Where they are too long the
   longer one loses tokens, at either end at random.
@@ -295,12 +308,13 @@ def join(key, text, first, second, budget: int, vocab, separators: int = 1):
 
 
 def ends(sentences, last):
-  """sentences [T] numbered 1.. with 0 at the end -> tokens up to the end of sentence `last`."""
+  """Counts the tokens of sentences [T], numbered 1.. with 0 at the end, up to the end of sentence `last`."""
   return ((sentences > 0) & (sentences <= last)).sum()
 
 
 def other_document(keys, documents, full, tries: int = 4):
-  """keys, documents, full [B] -> (for each row another row [B], whether it is a full one of another document [B]).
+  """Finds, of keys, documents, full [B], (for each row another row [B], whether it is a full one of another document
+  [B]).
 
   A few random draws, of which the first that will do is taken: B x B comparisons would not do for large batches.
   """

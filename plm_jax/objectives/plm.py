@@ -55,31 +55,35 @@ class PermutationLM(Objective):
   """probability that the text runs backwards (bi_data)"""
 
   def conflict(self, option):
+    """Says that the probabilities of lengths do not sum to 1."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     return None
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """Cross-entropy of the predicted tokens."""
     return {'plm': 1.0}
 
   @property
   def one_document(self) -> bool:
+    """True: both parts of a row are sentences of one document, or of two."""
     return True
 
   def window(self, length: int) -> int:
+    """Returns the tokens of memory and of the row, less its three special ones."""
     return self.remembered(length) + length - 3
 
   def remembered(self, length: int) -> int:
-    """Tokens of memory before a row of `length` tokens."""
+    """Returns the tokens of memory before a row of `length` tokens."""
     return int(self.memory * length)
 
   def predictions(self, length: int) -> int:
-    """M: the most positions predicted in a row of `length` tokens (85 of 512)."""
+    """Returns M, the most positions predicted in a row of `length` tokens (85 of 512)."""
     return max(1, length // self.group)
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments, types, ranks [B, L]; positions, labels, weights [B, M]; backward [B]; memory_tokens and
+    """Makes tokens, segments, types, ranks [B, L]; positions, labels, weights [B, M]; backward [B]; memory_tokens and
     memory_segments [B, K'], which end where the row begins. Types are 0 up to A's [SEP], 1 up to B's, 2 for [CLS]."""
     full = (windows['segments'] > 0).any(-1)
     keys = jax.vmap(lambda k: jax.random.split(k, 3))(noise.example_keys(key, windows))
@@ -95,8 +99,8 @@ class PermutationLM(Objective):
         keys[:, 2], rows['tokens'], rows['segments'], rows['backward'], rows.pop('words'), rows.pop('first'))
 
   def row(self, key, own, foreign, found, length, vocab):
-    """One row, in the order in which it is read; own and foreign hold tokens, sentences, words [T]. -> what `corrupt`
-    gives, with words [L], 0 at special tokens, and `first`, the length of the first part."""
+    """Makes one row, in the order in which it is read; own and foreign hold tokens, sentences, words [T]. -> what
+    `corrupt` gives, with words [L], 0 at special tokens, and `first`, the length of the first part."""
     keys = jax.random.split(key, 4)
     backward = jax.random.bernoulli(keys[0], self.backward)
     own, size = reading_order(own, backward)
@@ -139,7 +143,7 @@ class PermutationLM(Objective):
                       memory_segments=(before >= 0).astype(jnp.int32))
 
   def targets(self, key, tokens, segments, backward, words, first, most):
-    """One row [L] -> its ranks [L], and positions, labels and weights [M]."""
+    """Chooses, in one row [L], its ranks [L], and positions, labels and weights [M]."""
     keys = jax.random.split(key, 3)
     at, size, text = jnp.arange(tokens.shape[0]), (segments > 0).sum(), words > 0
     second = at >= first
@@ -169,7 +173,8 @@ class PermutationLM(Objective):
     return dict(ranks=ranks, positions=positions, labels=tokens[positions], weights=weights)
 
   def spans(self, key, starts, begin, end, number, most):
-    """starts [L], True where a word begins; text from `begin` to `end` -> bool [L], at most `number` tokens.
+    """Chooses spans, of starts [L], True where a word begins, in the text from `begin` to `end` -> bool [L], at most
+    `number` tokens.
 
     One span after another: its length n, then where it lies in the next `group` times n tokens, then the next word's
     first token from there on. It ends with the text, so that the last tokens are reached by single ones alone.
@@ -197,32 +202,36 @@ class PermutationLM(Objective):
     return jnp.cumsum(jnp.zeros(size + 1, jnp.int32).at[begins].add(1).at[begins + taken].add(-1))[:size] > 0
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns `mlm`, the token table as output matrix."""
     del model
     return {'mlm': TiedTokens()}
 
   def loss(self, outputs, batch):
+    """Returns plm and plm_accuracy."""
     return classification('plm', outputs['mlm'], batch['labels'], batch['weights'])
 
   def answers(self, outputs, batch):
+    """Returns the predicted tokens."""
     del outputs
     return {'plm': (batch['labels'], batch['weights'])}
 
   def step_flops(self, model, length: int) -> int:
-    """Forward and twice that for the row, and the forward pass that makes its memory, for which the last layer is not
-    needed."""
+    """Counts the FLOPs forward and twice that for the row, and the forward pass that makes its memory, for which the
+    last layer is not needed."""
     memory, layers = self.remembered(length), model.stack.layers
     past = model.forward_flops(memory, 0) * (layers - 1) // layers
     return 3 * model.forward_flops(length, self.predictions(length), memory) + past
 
 
 def ranks_of(late, order, at):
-  """Places in the order of factorisation: 0 where late [L] is False, which comes first; else from 1 on, by the
-  permutation order [P] of every P tokens. at [L]: places in the text, from 0."""
+  """Returns the places in the order of factorisation: 0 where late [L] is False, which comes first; else from 1 on, by
+  the permutation order [P] of every P tokens. at [L]: places in the text, from 0."""
   return jnp.where(late, 1 + order[at % order.shape[0]] + at // order.shape[0] * order.shape[0], 0)
 
 
 def reading_order(text, backward):
-  """Arrays [T], sentences 0 behind the end -> (the same, backwards up to the end if `backward`; their length)."""
+  """Turns arrays [T], sentences 0 behind the end, backwards up to the end if `backward` -> the arrays, and their
+  length."""
   size = (text['sentences'] > 0).sum()
   at = jnp.arange(text['sentences'].shape[0])
   order = jnp.where(backward & (at < size), size - 1 - at, at)

@@ -30,17 +30,20 @@ class SequenceToSequence(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """Cross-entropy, smoothing and softmax's denominator, but for factors of 0."""
     factors = {'seq2seq': 1 - self.smoothing, 'even': self.smoothing, 'z': self.z_loss}
     return {name: factor for name, factor in factors.items() if factor}
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns the decoder's head of the next token, `lm`."""
     return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor, model.logit_bias)}
 
   def wire(self, model, packed: bool) -> nn.Module:
+    """Builds the module; rows hold several texts only where windows are of examples."""
     return WithHeads(model.backbone(packed and bool(self.room)), self.heads(model))
 
   def loss(self, outputs, batch):
-    """seq2seq: cross-entropy against the labels; even: against the uniform distribution.
+    """Returns seq2seq, cross-entropy against the labels, even, against the uniform distribution, and z.
 
     The accuracy is of the text alone: where targets are short, ends are most of what is written, and easily guessed.
     """
@@ -54,12 +57,13 @@ class SequenceToSequence(Objective):
     return losses
 
   def answers(self, outputs, batch):
+    """Returns the labels, without special tokens around texts."""
     del outputs
     return {'seq2seq': (batch['labels'], batch['content'])}
 
 
 def around(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-  """-> ids before and behind a text that is read, or `written`, and the one with which the decoder begins.
+  """Returns the ids before and behind a text that is read, or `written`, and the one with which the decoder begins.
 
   T5, whose vocabulary has sentinels: the end behind, and padding begins. mBART, whose vocabulary has languages: the end
   and the text's language behind, and the language of what is written begins. Else as BART: start and end, and the end
@@ -72,7 +76,7 @@ def around(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def pair(inputs, targets, length: int, predicted: int, start: int, marks: Sequence[Any], pad: int):
-  """A row of the batch: inputs and targets are tokens and how many of them count ->
+  """Makes a row of the batch: inputs and targets are tokens and how many of them count ->
 
   tokens, segments [L]; decoder_tokens, decoder_segments, labels, weights, content [M]. The decoder reads `start`, then
   its own targets but the last. Content is the weights without the ids of `marks`, which stand around a text. Without
@@ -89,12 +93,12 @@ def pair(inputs, targets, length: int, predicted: int, start: int, marks: Sequen
 
 
 def content(labels, weights, marks: Sequence[Any]):
-  """labels, weights [M] -> the weights, 0 where the label is one of the ids that stand around a text."""
+  """Returns weights [M], but 0 where the label is one of the ids that stand around a text."""
   return jnp.where(jnp.isin(labels, jnp.stack([jnp.asarray(mark) for mark in marks])), 0.0, weights)
 
 
 def padded(side, length: int, pad: int):
-  """Tokens [any] and how many of them count -> (tokens, segments) [length]."""
+  """Pads tokens [any], of which a count is given -> (tokens, segments) [length]."""
   tokens, size = side
   tokens = jnp.pad(tokens[:length], (0, max(0, length - tokens.shape[0])))
   real = jnp.arange(length) < size
@@ -102,5 +106,5 @@ def padded(side, length: int, pad: int):
 
 
 def ended(tokens, size, end: int):
-  """tokens [N] of which `size` < N count -> the same with `end` behind them, and one more."""
+  """Puts `end` behind tokens [N], of which `size` < N count -> the same, and one more."""
   return tokens.at[size].set(end), size + 1

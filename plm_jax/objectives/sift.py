@@ -42,7 +42,7 @@ class Sift(Checked):
 
 
 def divergence(logits, target):
-  """Both Kullback-Leibler divergences between the softmax of two [..., C], summed -> [...].
+  """Returns both Kullback-Leibler divergences between the softmax of two [..., C], summed -> [...].
 
   In each the first distribution is taken as given: gradients are those of the two cross-entropies.
   """

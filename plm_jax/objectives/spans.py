@@ -36,17 +36,19 @@ class SpanCorruption(Checked):
   """the last sentinel but so many, from 1, stands in front of the text and says what is asked (UL2); 0: none does"""
 
   def counts(self, size, xp: Any = jnp):
-    """-> (tokens left out, spans) of a text of `size` tokens."""
+    """Returns the tokens left out, and the spans, of a text of `size` tokens."""
     size = xp.maximum(xp.asarray(size, np.float32), 2)
     number = xp.clip(xp.round(size * np.float32(self.rate)), 1, size - 1)
     spans = xp.clip(xp.round(number / np.float32(self.mean)), 1, xp.minimum(number, size - number))
     return number.astype(np.int32), spans.astype(np.int32)
 
   def spans(self, size: int) -> int:
+    """Returns how many spans a text of `size` tokens loses."""
     return int(self.counts(size, np)[1])
 
   def window(self, length: int) -> int:
-    """The longest text whose inputs fit `length` tokens, their end among them: `random_spans_helper`, as released."""
+    """Returns the longest text whose inputs fit `length` tokens, their end among them: `random_spans_helper`, as
+    released."""
     room = length - (self.mode > 0)
     # A text of room - 1 tokens always fits, and inputs never get shorter with the text.
     sizes = range(room - 1, math.ceil((room + 2) / (1 - self.rate)) + 2)
@@ -55,17 +57,18 @@ class SpanCorruption(Checked):
     return size - (self.rate == 0.5 and self.sizes(size)[1] > room)
 
   def targets(self, length: int) -> int:
-    """Tokens of the target of a text of `window(length)` tokens, its end among them."""
+    """Returns the tokens of the target of a text of `window(length)` tokens, its end among them."""
     return self.sizes(self.window(length))[1]
 
   def sizes(self, size: int) -> tuple[int, int]:
-    """-> tokens of inputs and target of a text of `size` tokens, their ends among them."""
+    """Returns the tokens of inputs and target of a text of `size` tokens, their ends among them."""
     number, spans = (int(x) for x in self.counts(size, np))
     marks = spans * (self.marks != 'none')
     return size - number + marks + 1, number + marks + 1
 
   def split(self, key, tokens, size, sentinel):
-    """Text [N] of which `size` tokens count -> inputs and target, each (tokens [N + 2], how many of them count)."""
+    """Splits text [N], of which `size` tokens count, into inputs and target, each (tokens [N + 2], how many of them
+    count)."""
     keys = jax.random.split(key)
     at = jnp.arange(tokens.shape[0])
     number, spans = self.counts(size)
@@ -94,21 +97,25 @@ class TokenCorruption(Checked):
   """the last sentinel but so many, from 1, stands in front of the text and says what is asked; 0: none does"""
 
   def count(self, size, xp: Any = jnp):
+    """Returns how many tokens a text of `size` loses, at least one. xp: jnp or numpy."""
     return xp.clip(xp.round(xp.asarray(size, np.float32) * np.float32(self.rate)), 1, size).astype(np.int32)
 
   def spans(self, size: int) -> int:
+    """Returns the most runs of neighbours that the tokens left out can make."""
     number = int(self.count(size, np))
     return min(number, size - number + 1)
 
   def window(self, length: int) -> int:
+    """Returns `length` less the end and the mode: inputs are no longer than the text."""
     return length - 1 - (self.mode > 0)
 
   def targets(self, length: int) -> int:
+    """Returns the tokens of the longest target, with a sentinel for each run where they are marked, and the end."""
     size = self.window(length)
     return int(self.count(size, np)) + (self.spans(size) + 1) * (self.marks != 'none') + 1
 
   def split(self, key, tokens, size, sentinel):
-    """As that of `SpanCorruption`."""
+    """Splits text as `SpanCorruption.split` does."""
     chosen = noise.choose_tokens(key, jnp.arange(tokens.shape[0]) < size, self.count(size))
     return marked(tokens, chosen, size, sentinel, self.marks)
 
@@ -130,19 +137,23 @@ class PrefixLM(Checked):
   """the last sentinel but so many, from 1, stands in front of the text and says what is asked (UL2); 0: none does"""
 
   def spans(self, size: int) -> int:
+    """Returns 1: the rest of the text."""
     return 1
 
   def longest(self, size, xp: Any = jnp):
+    """Returns the most tokens of the rest, twice their mean. xp: jnp or numpy."""
     return xp.clip(xp.round(xp.asarray(size, np.float32) * np.float32(2 * self.share)), 1, size - 1).astype(np.int32)
 
   def window(self, length: int) -> int:
+    """Returns `length` less the sentinel and the mode."""
     return length - (self.marks != 'none') - (self.mode > 0)
 
   def targets(self, length: int) -> int:
+    """Returns the tokens of the longest target, with its sentinel where it is marked, and the end."""
     return int(self.longest(self.window(length), np)) + (self.marks != 'none') + 1
 
   def split(self, key, tokens, size, sentinel):
-    """As that of `SpanCorruption`."""
+    """Splits text as `SpanCorruption.split` does."""
     number = jax.random.randint(key, (), 1, self.longest(jnp.maximum(size, 2)) + 1)
     at = jnp.arange(tokens.shape[0])
     # Of one token nothing is left out.
@@ -157,16 +168,19 @@ class Deshuffling(Checked):
   """the last sentinel but so many, from 1, stands in front of the text and says what is asked; 0: none does"""
 
   def spans(self, size: int) -> int:
+    """Returns 0: nothing is left out."""
     return 0
 
   def window(self, length: int) -> int:
+    """Returns `length` less the end and the mode."""
     return length - 1 - (self.mode > 0)
 
   def targets(self, length: int) -> int:
+    """Returns the whole text's tokens, and the end."""
     return self.window(length) + 1
 
   def split(self, key, tokens, size, sentinel):
-    """As that of `SpanCorruption`."""
+    """Splits text as `SpanCorruption.split` does: the inputs are the text shuffled."""
     del sentinel
     at = jnp.arange(tokens.shape[0])
     order = jnp.argsort(jnp.where(at < size, jax.random.uniform(key, at.shape), 2.0))
@@ -200,6 +214,7 @@ class MixtureOfDenoisers(SequenceToSequence):
   """ids that are kept for sentinels"""
 
   def conflict(self, option):
+    """Says which denoisers or shares are missing."""
     if not self.denoisers or (self.shares and len(self.shares) != len(self.denoisers)):
       return (f'{option("denoisers")} are one at least, and {option("shares")} are one for each or none, got '
               f'{len(self.denoisers)} and {len(self.shares)}')
@@ -209,23 +224,25 @@ class MixtureOfDenoisers(SequenceToSequence):
 
   @property
   def needs(self) -> tuple[str, ...]:
+    """Padding, the end, and sentinels."""
     return 'pad', 'eos', 'sentinel'
 
   def window(self, length: int) -> int:
-    """One token more than fills a row, where rows of `length` - 1 are filled by as much text: rows are made of windows
-    alone, which have to tell their length."""
+    """Returns one token more than fills a row, where rows of `length` - 1 are filled by as much text: rows are made of
+    windows alone, which have to tell their length."""
     longest, before = (max(some.window(size) for some in self.denoisers) for size in (length, length - 1))
     return longest + (longest == before)
 
   def predictions(self, length: int) -> int:
+    """Returns the longest target of all denoisers."""
     return max(some.targets(length) for some in self.denoisers)
 
   def length(self, window: int) -> int:
-    """The inverse of `window`."""
+    """Returns the row's length of a window: the inverse of `window`."""
     return bisect.bisect_left(range(window + 4), window, key=self.window)
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
+    """Makes tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
     keys = noise.example_keys(key, windows)
     length = self.length(windows['tokens'].shape[1])
     spans = max(some.spans(some.window(length)) for some in self.denoisers)
@@ -238,6 +255,7 @@ class MixtureOfDenoisers(SequenceToSequence):
         keys, windows['tokens'], windows['segments'])
 
   def row(self, key, tokens, size, length, vocab):
+    """Makes one row of the batch of tokens [T], by a denoiser that is drawn by its share."""
     which_key, key = jax.random.split(key)
     rows = [self.denoised(some, key, tokens, size, length, vocab) for some in self.denoisers]
     if len(rows) == 1:
@@ -247,6 +265,7 @@ class MixtureOfDenoisers(SequenceToSequence):
     return jax.tree.map(lambda *x: jnp.stack(x)[kind], *rows)
 
   def denoised(self, denoiser, key, tokens, size, length, vocab):
+    """Makes one row by a denoiser, of as much text as it takes, from a random place on."""
     place_key, key = jax.random.split(key)
     some = denoiser.window(length)
     begin = jax.random.randint(place_key, (), 0, jnp.maximum(size - some, 0) + 1)
@@ -262,8 +281,8 @@ class MixtureOfDenoisers(SequenceToSequence):
 
 
 def span_mask(breaks, text_breaks, number, text):
-  """bool [N] each, True where a new piece of the `number` tokens left out, and of the `text` others, begins, False at
-  0 -> bool [N], True where a token is left out: pieces of both in turn, of the text first."""
+  """Joins two bool [N] each, True where a new piece of the `number` tokens left out, and of the `text` others, begins,
+  False at 0 -> bool [N], True where a token is left out: pieces of both in turn, of the text first."""
   at = jnp.arange(breaks.shape[0])
   def lengths(breaks, items):
     return jnp.zeros(at.shape, jnp.int32).at[jnp.cumsum(breaks)].add(at < items)
@@ -276,7 +295,7 @@ def span_mask(breaks, text_breaks, number, text):
 
 
 def marked(tokens, left_out, size, sentinel, marks: Marks):
-  """Text [N] and what is left out of it, bool [N] -> inputs and target, as `split` gives them.
+  """Makes inputs and target, as `split` gives them, of text [N] and what is left out of it, bool [N].
 
   In both a span is where its sentinel stands. In the target a sentinel more stands for text behind the last span.
   """

@@ -26,26 +26,32 @@ class TextToText(SequenceToSequence):
 
   @property
   def needs(self) -> tuple[str, ...]:
+    """The tokens of T5's rows, or of BART's where three stand around texts."""
     return ('pad', 'eos', 'sentinel') if self.specials == 1 else ('pad', 'mask')
 
   @property
   def room(self) -> tuple[int, int]:
+    """Tokens of a window that are kept for targets, and special ones of each text."""
     return self.decoder_length, self.specials
 
   def window(self, length: int) -> int:
+    """Returns the tokens of both rows together."""
     return length + self.decoder_length
 
   def predictions(self, length: int) -> int:
+    """Returns the length of the decoder's row."""
     return self.decoder_length
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments, place [B, L]; decoder_tokens, decoder_segments, decoder_place, labels, weights, content
+    """Makes tokens, segments, place [B, L]; decoder_tokens, decoder_segments, decoder_place, labels, weights, content
     [B, M]."""
     del key
     return jax.vmap(lambda *row: self.row(*row, vocab=vocab))(
         windows['tokens'], windows['segments'], windows['sentences'])
 
   def row(self, tokens, segments, sentences, vocab):
+    """Makes one row of each side of a window [T] of examples, of which the first sentence is the target, the second the
+    inputs."""
     _, _, start = around(vocab)
     # Of each document the first sentence is the target, the second are the inputs.
     written = (segments > 0) & (sentences % 2 == 1)
@@ -69,7 +75,7 @@ class TextToText(SequenceToSequence):
 
 
 def texts(tokens, segments, chosen, length, before, behind, pad):
-  """The chosen tokens of a window [W] as a row [length] of texts, one a segment, each between special tokens ->
+  """Puts the chosen tokens of a window [W] as a row [length] of texts, one a segment, each between special tokens ->
   tokens, segments (0 padding), place (from 0 in each text). A text that ends behind the row ends with the row."""
   specials = len(before) + len(behind)
   chosen_segments = jnp.where(chosen, segments, 0)
