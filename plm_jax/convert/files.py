@@ -42,7 +42,7 @@ class SafeTensors:
              f'{folder / INDEX} and the files disagree')
 
   def index(self) -> dict[str, list[str]]:
-    """Shard -> the tensors it should hold, from the index."""
+    """Reads the index, shard -> the tensors it should hold."""
     if not (self.folder / INDEX).exists():
       raise ConvertError(no_tensors(self.folder))
     shards: dict[str, list[str]] = {}
@@ -57,7 +57,7 @@ class SafeTensors:
     return shards
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """tensor[index]; the rest of it is not read."""
+    """Reads tensor[index]; the rest of it is not read."""
     with open_shard(self.folder / self.where[name]) as file:
       return file.get_tensor(name) if index is None else file.get_slice(name)[index]
 
@@ -79,6 +79,7 @@ class TensorFlow:
         name: (shape, NAMES.get(str(types[name].name), str(types[name].name))) for name, shape in shapes.items()}
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
+    """Reads a tensor whole, and returns tensor[index]: TensorFlow's reader reads no parts."""
     return self.reader.get_tensor(name)[... if index is None else index]
 
 
@@ -97,6 +98,7 @@ class Renamed:
         new: source.tensors[name] for new, name in self.original.items()}
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
+    """Reads tensor[index] under its original name. Raises ConvertError."""
     with understood(self.where, 'a checkpoint', ConvertError):
       return self.source.read(self.original[name], index)
 
@@ -137,7 +139,7 @@ def write_safetensors(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndar
 
 
 def save_shard(tensors: dict[str, np.ndarray], path: pathlib.Path) -> None:
-  """With the mode of any new file: the library leaves it to its owner alone. Raises OSError."""
+  """Writes a file with the mode of any new one: the library leaves it to its owner alone. Raises OSError."""
   library = safetensors()
   path.touch()
   mode = path.stat().st_mode & 0o777
@@ -150,7 +152,7 @@ def save_shard(tensors: dict[str, np.ndarray], path: pathlib.Path) -> None:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a JSON file. Raises ConvertError, also for numbers that are none or infinite."""
+  """Reads the object in a JSON file. Raises ConvertError, also for numbers that are none or infinite."""
   said = storage.read_json(path, error=ConvertError)
   if name := endless(said):
     raise ConvertError(f'{path}: {name:.100} is not a finite number')
@@ -158,7 +160,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def endless(value: Any, name: str = '') -> str:
-  """The name of the first number in a JSON value that is none, or infinite; '' where there is no such."""
+  """Finds the name of the first number in a JSON value that is none, or infinite; '' where there is no such."""
   if isinstance(value, float):
     return '' if math.isfinite(value) else name
   inner = value.items() if isinstance(value, dict) else ((name, x) for x in value) if isinstance(value, list) else ()
@@ -166,23 +168,26 @@ def endless(value: Any, name: str = '') -> str:
 
 
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
+  """Writes a JSON object as transformers does, indented by two."""
   path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + '\n')
 
 
 def no_tensors(folder: pathlib.Path) -> str:
-  """What to say of a folder without safetensors."""
+  """Says what a folder without safetensors has instead."""
   found = sorted(path.name for path in folder.iterdir() if path.suffix in FOREIGN) if folder.is_dir() else []
   text = f'{folder} has no {SINGLE}'
   return f'{text}. {advice(", ".join(found))}' if found else text
 
 
 def advice(names: str) -> str:
+  """Says what to do about files that are not read."""
   return (f'{names} is not read: a pickle can run any program when it is opened, and other formats are not known here. '
           'Most models have a safetensors file beside it; otherwise load it with its own library where you trust it, '
           'and save it again with save_pretrained(FOLDER, safe_serialization=True).')
 
 
 def safetensors():
+  """Imports the library. Raises ConvertError that says what to install."""
   try:
     import safetensors.numpy
   except ImportError as error:
@@ -213,7 +218,7 @@ class open_shard:
 
 
 def cast(name: str, x: np.ndarray, dtype: str) -> np.ndarray:
-  """x in the type of that name, 'F16'. Raises ConvertError where a number does not fit."""
+  """Returns x in the type of that name, 'F16'. Raises ConvertError where a number does not fit."""
   if dtype not in DTYPES:
     return x
   with np.errstate(over='ignore'):

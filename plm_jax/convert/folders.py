@@ -55,7 +55,7 @@ class fresh_folder:
       shutil.rmtree(self.draft, ignore_errors=True)
 
   def upload(self) -> None:
-    """To a bucket, which has no folders to rename: config.json comes last."""
+    """Uploads the folder to a bucket, which has no folders to rename: config.json comes last."""
     found = sorted((path for path in self.draft.rglob('*') if path.is_file()), key=lambda path: path.name == LAST)
     for path in found:
       with path.open('rb') as file, storage.drafted(
@@ -64,7 +64,7 @@ class fresh_folder:
 
 
 def local(path: epath.PathLike) -> pathlib.Path:
-  """A path on this machine's disk: of one in a bucket, that of a copy in the cache, made now or before.
+  """Returns a path on this machine's disk: of one in a bucket, that of a copy in the cache, made now or before.
 
   A file in a bucket comes with all of its folder. Raises ConvertError for what cannot be read.
   """
@@ -111,7 +111,7 @@ def bring(folder: epath.Path) -> pathlib.Path:
 
 
 def listed(folder: epath.Path, before: str = '', depth: int = 4) -> dict[str, tuple[int, int]]:
-  """Name, with folders, -> (bytes, time of change) of all that is in a folder of a bucket."""
+  """Lists name, with folders, -> (bytes, time of change) of all that is in a folder of a bucket."""
   found = {}
   for path in folder.iterdir():
     if path.is_dir():
@@ -124,12 +124,12 @@ def listed(folder: epath.Path, before: str = '', depth: int = 4) -> dict[str, tu
 
 
 def ordinary(path: epath.Path | pathlib.Path) -> bool:
-  """Whether a file is there, no folder, and no pipe, which would be waited for."""
+  """Tells whether a file is there, no folder, and no pipe, which would be waited for."""
   return path.exists() and not path.is_dir() if storage.remote(path) else os.path.isfile(path)
 
 
 def inside(folder: Place, name: str) -> Place:
-  """A file or folder directly in `folder`. Raises ConvertError for a name that leads elsewhere."""
+  """Returns a file or folder directly in `folder`. Raises ConvertError for a name that leads elsewhere."""
   if name in ('', '.', '..') or pathlib.PurePath(name).name != name or '\0' in name:
     raise ConvertError(f'{folder} names {brief(name)}, expected something in this folder')
   return folder / name

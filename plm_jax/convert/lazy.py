@@ -35,7 +35,8 @@ class Lazy:
     return x if dtype is None else x.astype(dtype, copy=False)
 
   def layers(self, rule: Rule, x: np.ndarray, index: Index) -> Iterator[tuple[np.ndarray, str, Index]]:
-    """(part of x, name of the tensor, index inside a layer) for every layer of x, which is this parameter's `index`."""
+    """Yields (part of x, name of the tensor, index inside a layer) for every layer of x, which is this parameter's
+    `index`."""
     names = rule.names(self.shape)
     if rule.stacked:
       yield from ((part, name, index[1:]) for part, name in zip(x, names[index[0]], strict=True))
@@ -43,7 +44,7 @@ class Lazy:
       yield x, names[0], index
 
   def read(self, rule: Rule, name: str, index: Index) -> np.ndarray:
-    """ours[index] of one layer."""
+    """Reads ours[index] of one layer."""
     shape = self.shape[1:] if rule.stacked else self.shape
     theirs, box = rule.layout.covering(index, shape)
     x = rule.layout.ours(self.source.read(name, theirs), sizes(box))

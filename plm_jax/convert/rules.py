@@ -29,17 +29,19 @@ class Layout(Protocol):
   """How the axes of one layer's parameter differ; no arithmetic, so that both directions are exact."""
 
   def shape(self, ours: Shape) -> Shape:
-    """Their shape."""
+    """Returns their shape of an array of ours."""
     ...
 
-  def theirs(self, x: np.ndarray) -> np.ndarray: ...
+  def theirs(self, x: np.ndarray) -> np.ndarray:
+    """Turns an array of ours, whole, into theirs."""
+    ...
 
   def covering(self, index: Index, shape: Shape) -> tuple[Index, Index]:
-    """ours[index] of `shape` -> (the least of theirs that holds it, what of ours that is)."""
+    """Returns, for ours[index] of `shape`, the least of theirs that holds it, and what of ours that is."""
     ...
 
   def ours(self, x: np.ndarray, shape: Shape) -> np.ndarray:
-    """What of theirs `covering` says -> what of ours that is, of `shape`."""
+    """Turns what of theirs `covering` says into what of ours that is, of `shape`."""
     ...
 
 
@@ -50,18 +52,22 @@ class Same:
   flat: bool = False
 
   def shape(self, ours):
+    """Returns our shape; flat: its axes in one."""
     return (math.prod(ours),) if self.flat else ours
 
   def theirs(self, x):
+    """Returns the array as it is, or flat."""
     return x.reshape(self.shape(x.shape))
 
   def covering(self, index, shape):
+    """Returns the same part; flat: the run of numbers that holds it."""
     if not self.flat:
       return index, index
     run, box = joined(index, shape)
     return (run,), box
 
   def ours(self, x, shape):
+    """Returns the array in our shape."""
     return x.reshape(shape)
 
 
@@ -73,19 +79,23 @@ class Linear:
   transposed: bool = True
 
   def shape(self, ours):
+    """Returns two axes, those of inputs and of outputs each in one, as torch's Linear or transposed."""
     rows, columns = math.prod(ours[:self.inputs]), math.prod(ours[self.inputs:])
     return (columns, rows) if self.transposed else (rows, columns)
 
   def theirs(self, x):
+    """Joins inputs and outputs to one axis each."""
     x = x.reshape(math.prod(x.shape[:self.inputs]), -1)
     return x.T if self.transposed else x
 
   def covering(self, index, shape):
+    """Returns a block of the matrix, rows and columns that hold the part."""
     (rows, inputs), (columns, outputs) = (
         joined(index[part], shape[part]) for part in (slice(self.inputs), slice(self.inputs, None)))
     return (columns, rows) if self.transposed else (rows, columns), (*inputs, *outputs)
 
   def ours(self, x, shape):
+    """Parts inputs and outputs again."""
     return (x.T if self.transposed else x).reshape(shape)
 
 
@@ -94,10 +104,12 @@ class Pairs(Linear):
   """The kernel of a query or a key whose pairs for rope are neighbours there, and lie half a head apart here."""
 
   def theirs(self, x):
+    """Moves pairs, which lie half a head apart here, next to each other, then as `Linear`."""
     halves = x.reshape(*x.shape[:-1], 2, -1)
     return super().theirs(halves.swapaxes(-1, -2).reshape(x.shape))
 
   def ours(self, x, shape):
+    """Moves pairs half a head apart."""
     x = super().ours(x, shape)
     return x.reshape(*shape[:-1], -1, 2).swapaxes(-1, -2).reshape(shape)
 
@@ -109,16 +121,20 @@ class Axes:
   order: tuple[int, ...]
 
   def shape(self, ours):
+    """Returns our shape in their order of axes."""
     return tuple(ours[axis] for axis in self.order)
 
   def theirs(self, x):
+    """Transposes to their order of axes."""
     return x.transpose(self.order)
 
   def covering(self, index, shape):
+    """Returns the same part in their order of axes."""
     del shape
     return tuple(index[axis] for axis in self.order), index
 
   def ours(self, x, shape):
+    """Transposes to our order of axes."""
     return x.transpose([self.order.index(axis) for axis in range(len(self.order))]).reshape(shape)
 
 
@@ -135,11 +151,13 @@ class Packed:
   layout: Linear | Same = Linear()  # of a part on its own
 
   def shape(self, ours):
+    """Returns the shape of one part, with `parts` times as many along its axis."""
     alone = list(self.layout.shape(ours))
     alone[self.axis] *= self.parts
     return tuple(alone)
 
   def covering(self, index, shape):
+    """Returns the run of our part along the axis; by head, the runs of all parts for whole heads."""
     alone, box = self.layout.covering(index, shape)
     theirs, run = list(alone), alone[self.axis]
     if self.by_head:
@@ -151,6 +169,7 @@ class Packed:
     return tuple(theirs), box
 
   def ours(self, x, shape):
+    """Takes our part out of what was read."""
     if self.by_head:
       x = np.moveaxis(x, self.axis, 0)
       x = x.reshape(*self.leading(shape), -1, *x.shape[1:])[:, self.part]
@@ -158,7 +177,7 @@ class Packed:
     return self.layout.ours(x, shape)
 
   def theirs(self, *parts: np.ndarray):
-    """All the parts, in order."""
+    """Joins all the parts, in order."""
     rows = [np.moveaxis(self.layout.theirs(x), self.axis, 0) for x in parts]
     if not self.by_head:
       return np.moveaxis(np.concatenate(rows), 0, self.axis)
@@ -172,6 +191,7 @@ class Packed:
     return 0 if isinstance(self.layout, Same) or self.layout.transposed else 1
 
   def leading(self, ours: Shape) -> tuple[int, ...]:
+    """Returns the axes by which parts alternate: (heads, parts) where they do in each head."""
     heads = ours[0 if isinstance(self.layout, Same) else self.layout.inputs]
     return (heads, self.parts) if self.by_head else (self.parts,)
 
@@ -181,9 +201,11 @@ class Row(Same):
   """A vector that they keep as a matrix of one row."""
 
   def shape(self, ours):
+    """Returns our shape with an axis of 1 in front."""
     return (1, *ours)
 
   def covering(self, index, shape):
+    """Returns the same part of the only row."""
     return (slice(0, 1), *index), index
 
 
@@ -192,9 +214,11 @@ class Count:
   """0, 1, 2, ... [1, rows]: the buffer that old checkpoints hold beside a position table."""
 
   def shape(self, ours):
+    """Returns [1, rows]: a buffer that counts them."""
     return (1, ours[0])
 
   def theirs(self, x):
+    """Returns 0, 1, 2, ...: what the buffer holds."""
     return np.arange(x.shape[0])[None]
 
 
@@ -210,10 +234,12 @@ class Rule:
   where: Callable[[Any], bool] = lambda config: True  # whether a model of our configuration has it
 
   def names(self, shape: Shape) -> list[str]:
+    """Returns their tensors' names, one a layer where ours are stacked."""
     return [self.theirs.format(n=self.number(n)) for n in range(shape[0])] if self.stacked else [self.theirs]
 
   @property
   def stacked(self) -> bool:
+    """Whether our parameter has an axis of layers, each a tensor of theirs."""
     return '{n}' in self.theirs
 
 
@@ -266,7 +292,7 @@ class Family:
   number: Callable[[Any, int], str] = lambda config, n: str(n)  # our config, layer -> what {n} is in their names
 
   def of(self, config: Any) -> 'Family':
-    """With the rules that a model with this configuration has, and the names of its layers."""
+    """Returns the family with the rules that a model with this configuration has, and the names of its layers."""
     def numbered(rules):
       return tuple(dataclasses.replace(rule, number=lambda n: self.number(config, n))
                    for rule in rules if rule.where(config))
@@ -288,14 +314,15 @@ class Source(Protocol):
     ...
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """tensor[index], all of it without one."""
+    """Reads tensor[index], all of it without one."""
     ...
 
 
 def match(
     rules: Iterable[Rule], shapes: Mapping[str, Shape], source: Source, known: Container[str] = ()
 ) -> dict[str, tuple[Rule, list[Rule]]]:
-  """Parameters of `shapes` ('a/b/c' -> shape) -> where `source` has each, and copies that have to agree with it.
+  """Finds, of parameters of `shapes` ('a/b/c' -> shape), where `source` has each, and copies that have to agree with
+  it.
 
   Raises ConvertError that names every tensor that is missing, unknown (`known` ones are left alone), or of another
   shape or type.
@@ -319,8 +346,8 @@ def match(
 
 
 def promoted(rules: list[Rule], names: Container[str]) -> list[Rule]:
-  """Where `names` lacks a tensor and has a copy of it, the copy takes its place: some write a tied matrix once, under
-  the other name."""
+  """Returns rules in which a copy of a tensor takes its place where `names` lacks it: some write a tied matrix once,
+  under the other name."""
   def twin(rule):
     return next((other for other in rules if other.copy and other.theirs in names and
                  (other.ours, other.layout) == (rule.ours, rule.layout)), None)
@@ -331,7 +358,7 @@ def promoted(rules: list[Rule], names: Container[str]) -> list[Rule]:
 
 
 def write(rules: Iterable[Rule], params: Mapping[str, Any], copies: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-  """(their name, array as it lies in `params`) of every tensor; `copies` too, if asked for.
+  """Yields (their name, array as it lies in `params`) of every tensor; `copies` too, if asked for.
 
   Raises ConvertError for parameters that no rule names.
   """
@@ -357,6 +384,7 @@ def refuse(problems: list[str], about: str = 'cannot convert') -> None:
 
 
 def problems(rule: Rule, shape: Shape, source: Source) -> Iterator[str]:
+  """Yields what is wrong with the tensors of a parameter of `shape`: missing, of another shape or type."""
   expected = rule.layout.shape(shape[1:] if rule.stacked else shape)
   for name in rule.names(shape):
     if name not in source.tensors:

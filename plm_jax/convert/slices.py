@@ -15,14 +15,16 @@ def bounded(index: Any, shape: Shape) -> Index:
 
 
 def whole(shape: Shape) -> Index:
+  """Returns the index of all of an array."""
   return tuple(slice(0, size) for size in shape)
 
 
 def sizes(index: Index) -> Shape:
+  """Returns the shape of what an index selects."""
   return tuple(i.stop - i.start for i in index)
 
 
 def joined(index: Index, shape: Shape) -> tuple[slice, Index]:
-  """Axes that they keep as one -> (the least run of it that holds `index`, what of ours that is)."""
+  """Joins axes that they keep as one -> (the least run of it that holds `index`, what of ours that is)."""
   first, rest = index[0], math.prod(shape[1:])
   return slice(first.start * rest, first.stop * rest), (first, *whole(shape[1:]))

@@ -74,6 +74,8 @@ class T5X:
       self.tensors[name] = self.shape(place), NAMES.get(dtype, dtype)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
+    """Reads a tensor as transformers has it -> tensor[index]. Raises ConvertError where a file is shorter than its
+    array."""
     place = self.places[name]
     leaf = self.leaf(place.name)
     if not isinstance(leaf, np.ndarray):
@@ -85,13 +87,13 @@ class T5X:
     return (x if place.name == TABLE else x.T)[... if index is None else index]
 
   def shape(self, place: Place) -> tuple[int, ...]:
-    """As transformers has it: the transpose, but of the table of tokens."""
+    """Returns the shape that transformers has: the transpose, but of the table of tokens."""
     shape = tuple(self.leaf(place.name).shape)
     shape = matrix(place.name, shape if place.layer is None else (shape[0], *shape[2:]))
     return shape if place.name == TABLE else shape[::-1]
 
   def leaf(self, name: str) -> Any:
-    """An array, or one that is open and not read."""
+    """Returns an array, or one that is open and not read."""
     spec = self.leaves[name]
     if not isinstance(spec, Mapping):
       return spec
@@ -109,7 +111,7 @@ class T5X:
     return self.stores[name]
 
   def path(self, spec: Mapping[str, Any]) -> pathlib.Path:
-    """Of an array. Paths in the file are those of the bucket or the folder that it was written to."""
+    """Returns the path of an array. Paths in the file are those of the bucket or the folder that it was written to."""
     return inside(self.folder, pathlib.PurePosixPath(spec['kvstore']['path'].rstrip('/')).name)
 
   def check_size(self, name: str, leaf: Any) -> None:
@@ -125,7 +127,7 @@ class T5X:
       raise ConvertError(f'{path} describes {said:,} bytes of numbers, in chunks of {chunk:,} bytes')
 
   def named(self, name: str) -> Iterator[tuple[str, Place]]:
-    """(transformers' name, where it comes from) of each tensor in one of T5X's; none where it is not known."""
+    """Yields (transformers' name, where it comes from) of each tensor in one of T5X's; none where it is not known."""
     if name in WHOLE:
       yield WHOLE[name], Place(name)
     found = LAYER.fullmatch(name)
@@ -142,7 +144,7 @@ class T5X:
         yield f'{side}.block.{number if layer is None else layer}.{end}.weight', Place(name, layer)
 
   def described(self) -> dict[str, Any]:
-    """The configuration, which a checkpoint does not hold, by its shapes."""
+    """Returns the configuration, which a checkpoint does not hold, by its shapes."""
     shapes = {name: shape for name, (shape, _) in self.tensors.items()}
     first = 'encoder.block.0.layer'
     needed = ('shared.weight', f'{first}.0.SelfAttention.q.weight',
@@ -161,7 +163,7 @@ class T5X:
 
 
 def is_t5x(folder: epath.Path | pathlib.Path) -> bool:
-  """Whether a folder has the file, and it is not the text that TensorFlow keeps under the same name."""
+  """Tells whether a folder has the file, and it is not the text that TensorFlow keeps under the same name."""
   path = folder / FILE
   if not ordinary(path):
     return False
@@ -170,7 +172,7 @@ def is_t5x(folder: epath.Path | pathlib.Path) -> bool:
 
 
 def target(folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
-  """(name, array or where it is) of each parameter."""
+  """Yields (name, array or where it is) of each parameter."""
   content = storage.read_bytes(folder / FILE, limit=WHOLE_FILE, error=ConvertError)
   with understood(folder / FILE, 'a checkpoint of T5X', ConvertError):
     tree: Any = serialization.msgpack_restore(content)
@@ -183,7 +185,7 @@ def target(folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
 
 
 def matrix(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """The shape of a kernel of attention where heads and their sizes are one axis, as in most files."""
+  """Returns the shape of a kernel of attention where heads and their sizes are one axis, as in most files."""
   if len(shape) == 3:
     return (math.prod(shape[:2]), shape[2]) if name.endswith('out/kernel') else (shape[0], math.prod(shape[1:]))
   return shape

@@ -78,6 +78,7 @@ class TorchPickle:
     self.tensors = {name: (view.shape, TYPES[view.storage.kind][0]) for name, view in state.items()}
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
+    """Reads tensor[index]. Raises ConvertError where the file has fewer numbers than the tensor."""
     view = self.views[name]
     dtype = np.dtype(TYPES[view.storage.kind][1])
     with understood(self.path, 'a torch checkpoint', ConvertError):
@@ -92,7 +93,7 @@ class TorchPickle:
         ... if index is None else index].copy()
 
   def zipped(self) -> str:
-    """The folder in the zip file that all is in."""
+    """Finds the folder in the zip file that all is in."""
     with zipfile.ZipFile(self.path) as file:
       found = [name for name in file.namelist() if name.endswith('/data.pkl')]
     if len(found) != 1:
@@ -100,6 +101,7 @@ class TorchPickle:
     return found[0].removesuffix('data.pkl')
 
   def from_zip(self) -> Any:
+    """Reads the newer form, a zip file -> what its pickle says. Raises ConvertError for another order of bytes."""
     with zipfile.ZipFile(self.path) as file:
       order = f'{self.root}byteorder'
       if order in file.namelist() and self.member(file, order) != b'little':
@@ -108,8 +110,8 @@ class TorchPickle:
       return Data(io.BytesIO(content), self.path, bool(self.inside)).load()
 
   def member(self, file: zipfile.ZipFile, name: str) -> bytes:
-    """What a zip file holds under a name. torch does not compress; what is far larger unpacked than packed is refused
-    before it is unpacked."""
+    """Reads what a zip file holds under a name. torch does not compress; what is far larger unpacked than packed is
+    refused before it is unpacked."""
     found = file.getinfo(name)
     if found.file_size > PACKED * found.compress_size + (1 << 20) or found.compress_size > self.size:
       raise ConvertError(f'{self.path}: {name} is {found.file_size:,} bytes, packed into {found.compress_size:,}, '
@@ -117,7 +119,7 @@ class TorchPickle:
     return file.read(found)
 
   def from_stream(self) -> Any:
-    """The older form: pickles one behind another, the last of which names the storages that follow it."""
+    """Reads the older form: pickles one behind another, the last of which names the storages that follow it."""
     with self.path.open('rb') as opened:
       file: Any = Bounded(opened, self.size)
       magic, _, machine = (Data(file, self.path).load() for _ in range(3))
@@ -135,6 +137,7 @@ class TorchPickle:
       return state
 
   def numbers(self, storage: Storage, dtype: np.dtype) -> np.ndarray:
+    """Reads all numbers of a storage. Raises ConvertError where the file was cut."""
     if not self.root:
       start = self.places[storage.key]
       if start + storage.size * dtype.itemsize > self.size:
@@ -151,11 +154,12 @@ class Bounded:
     self.file, self.size, self.readline = file, size, file.readline
 
   def read(self, count: int) -> bytes:
+    """Reads `count` bytes, and none behind the end."""
     return self.file.read(max(0, min(count, self.size - self.file.tell())))
 
 
 def wrong(view: View) -> str:
-  """What no tensor is: sizes, strides and places that are no numbers, or lead out of the storage at one end."""
+  """Says what no tensor is: sizes, strides and places that are no numbers, or lead out of the storage at one end."""
   storage, every = view.storage, (view.offset, *view.shape, *view.strides)
   if not isinstance(storage, Storage) or not all(type(number) is int for number in (*every, storage.size)):
     return 'is described in another way than torch does'
@@ -180,6 +184,8 @@ class Data(IN_PYTHON):
     self.depths: dict[int, tuple[int, Any]] = {}  # of tuples
 
   def find_class(self, module: str, name: str) -> Any:
+    """Returns what stands in for a class. Raises ConvertError for one that is no part of a tensor: nothing is
+    imported."""
     if module == 'torch' and name in TYPES:
       return name
     known = {('collections', 'OrderedDict'): collections.OrderedDict, ('torch._utils', '_rebuild_tensor_v2'): view_of,
@@ -191,6 +197,7 @@ class Data(IN_PYTHON):
     return known[module, name]
 
   def persistent_load(self, pid: Any) -> Storage:
+    """Notes a storage, which is read when its tensor is. Raises ConvertError for what is none."""
     kind, name, key, _, size = pid[:5]
     if kind != 'storage' or type(name) is not str or name not in TYPES or (len(pid) > 5 and pid[5] is not None):
       raise ConvertError(f'{self.path} has a storage of a kind that is not known: {pid[:2]!r:.100}')
@@ -198,11 +205,11 @@ class Data(IN_PYTHON):
     return Storage(name, str(key), int(size))
 
   def build(self) -> None:
-    """The state of an object: of none that matters here."""
+    """Drops the state of an object: of none that matters here."""
     self.stack.pop()
 
   def nest(self, items: list[Any]) -> None:
-    """A tuple. Shapes and strides lie in what describes a tensor, and that in nothing; of some that lie a hundred
+    """Makes a tuple. Shapes and strides lie in what describes a tensor, and that in nothing; of some that lie a hundred
     thousand deep in one another Python would die when it compared them."""
     made = tuple(items)
     depth = 1 + max((self.depths.get(id(item), (0,))[0] for item in made), default=0)
@@ -234,16 +241,18 @@ class Nothing:
     pass
 
   def take(self, value):
-    pass
+    """Takes what a pickle puts into an object that does not matter here."""
 
   append = extend = add = update = __setstate__ = take
 
 
 def view_of(storage: Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: Any) -> View:
+  """Stands in for torch's function that makes a tensor of a storage."""
   del rest  # whether it needs a gradient, hooks, metadata
   return View(storage, offset, tuple(shape), tuple(strides))
 
 
 def of_parameter(view: View, *rest: Any) -> View:
+  """Stands in for torch's function that makes a parameter of a tensor."""
   del rest
   return view

@@ -18,7 +18,8 @@ KNOWN = ('Strip', 'WhitespaceSplit', 'Metaspace', 'Replace')
 
 
 def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece | LanguagePieces:
-  """said: the file's contents. Raises ConvertError for one that does with text what SentencePiece would not."""
+  """Makes the tokenizer of a tokenizer.json. said: the file's contents. Raises ConvertError for one that does with text
+  what SentencePiece would not."""
   normalizers, words = (list(steps(said.get(name))) for name in ('normalizer', 'pre_tokenizer'))
   maps = [step['precompiled_charsmap'] for step in normalizers if step['type'] == 'Precompiled']
   others = [step for step in (*normalizers, *words) if step['type'] != 'Precompiled']
@@ -54,7 +55,7 @@ def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece |
 
 
 def steps(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-  """Those of a sequence, one by one."""
+  """Yields the steps of a sequence, one by one."""
   if part and part['type'] == 'Sequence':
     for one in part.get('normalizers', part.get('pretokenizers')) or ():
       yield from steps(one)
@@ -63,7 +64,7 @@ def steps(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 
 def plain(step: Mapping[str, Any]) -> bool:
-  """Whether a step of a known type is what SentencePiece does."""
+  """Tells whether a step of a known type is what SentencePiece does."""
   if step['type'] == 'Replace':
     return step['pattern'] == {'Regex': ' {2,}'} and step['content'] in (' ', '▁')
   if step['type'] == 'Metaspace':
@@ -74,7 +75,7 @@ def plain(step: Mapping[str, Any]) -> bool:
 
 def model(vocab: list[tuple[str, float]], unk: int, special: set[str], charsmap: bytes, layout: Layout = 'bert'
           ) -> bytes:
-  """SentencePiece's file of these pieces and their scores; layout: which names those have that begin and end."""
+  """Makes SentencePiece's file of these pieces and their scores; layout: which names those have that begin and end."""
   from sentencepiece import sentencepiece_model_pb2  # here: it registers itself with protobuf
   messages: Any = sentencepiece_model_pb2
   proto = messages.ModelProto()

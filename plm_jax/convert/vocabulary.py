@@ -31,7 +31,7 @@ FAST = 'tokenizer.json'
 
 
 def load(folder: pathlib.Path) -> Tokenizer | None:
-  """The tokenizer of a checkpoint's folder, None where there is none.
+  """Loads the tokenizer of a checkpoint's folder, None where there is none.
 
   Raises ConvertError or TokenizerError for one that would give other ids here than there.
   """
@@ -40,6 +40,8 @@ def load(folder: pathlib.Path) -> Tokenizer | None:
 
 
 def found(folder: pathlib.Path) -> Tokenizer | None:
+  """Loads the tokenizer of a folder by the files it has, None where they are none or of other languages than
+  mBART's."""
   pieces = epath.Path(folder) / languages.FILE
   if pieces.exists() and not languages.is_mbart(pieces):
     return None  # other languages (mBART-50)
@@ -71,8 +73,8 @@ def save(folder: pathlib.Path, tokenizer: Tokenizer, max_length: int) -> None:
 
 
 def from_fast(folder: pathlib.Path) -> Tokenizer:
-  """A `tokenizer.json` of the kind that BertTokenizer writes, whose normalisation may be said in the config beside it,
-  of byte-level BPE, or of a unigram model."""
+  """Makes the tokenizer of a `tokenizer.json` of the kind that BertTokenizer writes, whose normalisation may be said in
+  the config beside it, of byte-level BPE, or of a unigram model."""
   path = folder / FAST
   with understood(path, 'the tokenizer.json of a WordPiece, BPE or unigram model', ConvertError):
     said = read_json(path)
@@ -83,7 +85,8 @@ def from_fast(folder: pathlib.Path) -> Tokenizer:
 
 
 def from_wordpiece(path: pathlib.Path, said: dict[str, Any]) -> WordPiece:
-  """said: the file's contents. Raises ConvertError for one that BertTokenizer would not write."""
+  """Makes the tokenizer of a tokenizer.json. said: the file's contents. Raises ConvertError for one that BertTokenizer
+  would not write."""
   model, normalizer, words = (said.get(key) or {} for key in ('model', 'normalizer', 'pre_tokenizer'))
   expect(path, 'model.type', model.get('type'), 'WordPiece')
   expect(path, 'model.unk_token', model.get('unk_token'), '[UNK]')
@@ -107,7 +110,7 @@ def from_wordpiece(path: pathlib.Path, said: dict[str, Any]) -> WordPiece:
 
 
 def write_fast(path: pathlib.Path, tokenizer: WordPiece) -> None:
-  """The same tokenizer, with BERT's template for one text and for a pair."""
+  """Writes the same tokenizer, with BERT's template for one text and for a pair."""
   fast = assemble({piece: number for number, piece in enumerate(tokenizer.pieces)}, tokenizer.text)
   fast.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True) for name in tokenizer.specials])
   vocab = tokenizer.vocab
@@ -118,12 +121,13 @@ def write_fast(path: pathlib.Path, tokenizer: WordPiece) -> None:
 
 
 def write_words(path: pathlib.Path, tokenizer: WordBPE) -> None:
-  """The same tokenizer, without a template: GPT has none."""
+  """Writes the same tokenizer, without a template: GPT has none."""
   path.write_text(json.dumps(json.loads(tokenizer.assemble().to_str()), ensure_ascii=False) + '\n')
 
 
 def write_bytes(path: pathlib.Path, tokenizer: ByteBPE) -> None:
-  """The same tokenizer, with RoBERTa's template, two separators between a pair; GPT-2 has none, and LLaMA 3 a start."""
+  """Writes the same tokenizer, with RoBERTa's template, two separators between a pair; GPT-2 has none, and LLaMA 3 a
+  start."""
   fast = with_specials(tokenizer.assemble(), tokenizer)
   fast.decoder = decoders.ByteLevel()
   cls, sep = (tokenizer.names.get(role) for role in ('cls', 'sep'))
@@ -140,11 +144,13 @@ def write_bytes(path: pathlib.Path, tokenizer: ByteBPE) -> None:
 
 
 def write_pieces(path: pathlib.Path, tokenizer: SentencePiece) -> None:
+  """Writes a tokenizer.json for a model of SentencePiece, LLaMA's or unigram."""
   (write_llama if tokenizer.layout == 'llama' else write_unigram)(path, tokenizer)
 
 
 def write_unigram(path: pathlib.Path, tokenizer: SentencePiece | LanguagePieces) -> None:
-  """The same tokenizer, with BERT's template for one text and for a pair, T5's or mBART's; of unigram models only."""
+  """Writes the same tokenizer, with BERT's template for one text and for a pair, T5's or mBART's; of unigram models
+  only."""
   pieces, scores, charsmap = tokenizer.unigram()
   fast = tokenizers.Tokenizer(models.Unigram(list(zip(pieces, scores, strict=True)), tokenizer.vocab.unk, False))
   # The special pieces are no text here, as they are none there.
@@ -165,14 +171,14 @@ def write_unigram(path: pathlib.Path, tokenizer: SentencePiece | LanguagePieces)
 
 
 def ending(tokenizer: SentencePiece) -> processors.TemplateProcessing:
-  """The end behind each text."""
+  """Makes the template of an end behind each text."""
   end = tokenizer.pieces[tokenizer.vocab.eos]
   return processors.TemplateProcessing(
       single=f'$A:0 {end}:0', pair=f'$A:0 {end}:0 $B:0 {end}:0', special_tokens=[(end, tokenizer.vocab.eos)])
 
 
 def naming(tokenizer: LanguagePieces) -> processors.TemplateProcessing:
-  """The end and the language behind all."""
+  """Makes the template of the end and the language behind all."""
   end, language = (tokenizer.pieces[i] for i in (tokenizer.vocab.eos, tokenizer.vocab.source))
   return processors.TemplateProcessing(
       single=f'$A:0 {end}:0 {language}:0', pair=f'$A:0 $B:0 {end}:0 {language}:0',
@@ -180,6 +186,7 @@ def naming(tokenizer: LanguagePieces) -> processors.TemplateProcessing:
 
 
 def bracketing(tokenizer: SentencePiece) -> processors.TemplateProcessing:
+  """Makes BERT's template: [CLS] text [SEP], and a second text with its [SEP]."""
   cls, sep = (tokenizer.pieces[i] for i in (tokenizer.vocab.cls, tokenizer.vocab.sep))
   return processors.TemplateProcessing(
       single=f'{cls}:0 $A:0 {sep}:0', pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',
@@ -187,7 +194,7 @@ def bracketing(tokenizer: SentencePiece) -> processors.TemplateProcessing:
 
 
 def write_llama(path: pathlib.Path, tokenizer: SentencePiece) -> None:
-  """The same tokenizer, which begins a text with <s>; of BPE models with bytes only."""
+  """Writes the same tokenizer, which begins a text with <s>; of BPE models with bytes only."""
   merges = tokenizer.merges()
   fast = tokenizers.Tokenizer(models.BPE(
       {piece: i for i, piece in enumerate(tokenizer.pieces)}, merges, unk_token=tokenizer.pieces[tokenizer.vocab.unk],
@@ -205,5 +212,6 @@ def write_llama(path: pathlib.Path, tokenizer: SentencePiece) -> None:
 
 
 def expect(path: pathlib.Path, what: str, found: Any, known: Any) -> None:
+  """Raises ConvertError unless what a tokenizer.json does is what is known here."""
   if found != known:
     raise ConvertError(f'{path}: {what} is {brief(found)}, known at {str(known)[:50]} only')
