@@ -37,7 +37,7 @@ class Text(NamedTuple):
 def fill(
     trained: Trained, prompts: Sequence[str], config: GenerationConfig | None = None, seed: int = 0,
 ) -> list[list[str]]:
-  """-> for each prompt, what goes into its [MASK], [sMASK] and [gMASK], one after another from the left.
+  """Fills, for each prompt, what goes into its [MASK], [sMASK] and [gMASK], one after another from the left.
 
   What has been written is read by those that follow. config: None for the likeliest tokens, up to 64 of them. Raises
   CheckpointError for a model that is no GLM or has no tokenizer, ConfigError for a prompt without a blank or too long,
@@ -66,7 +66,8 @@ def fill(
 
 
 def score(trained: Trained, asked: Sequence[tuple[str, str]], rows: int = 64) -> np.ndarray:
-  """(prompt with one blank, what may stand there) -> log probabilities [N], nats, of all its tokens and the end.
+  """Returns, of each (prompt with one blank, what may stand there), the log probability [N], nats, of all its tokens
+  and the end.
 
   rows: as many are read together. Raises as `fill`, and ConfigError for a prompt with another number of blanks.
   """
@@ -100,8 +101,8 @@ def score(trained: Trained, asked: Sequence[tuple[str, str]], rows: int = 64) ->
 
 def examples(
     trained: Trained, prompts: Sequence[str], folder: epath.Path, seed: int = 0, number: int = 6) -> list[Blank]:
-  """What goes into the prompts, and for a hidden word into held-out sentences of the records in `folder`, with its
-  probability; for the report. One that has no room for a blank of 8 tokens is left out."""
+  """Shows what goes into the prompts, and for a hidden word into held-out sentences of the records in `folder`, with
+  its probability; for the report. One that has no room for a blank of 8 tokens is left out."""
   config = GenerationConfig(max_new=8)
   asked = [(prompt, None) for prompt in prompts] + heldout_blanks(trained, folder, seed, number)
   # In the row the blank has a start token, and its end is the label behind it.
@@ -120,12 +121,14 @@ class BlankSteps(DecoderSteps):
   """`engine.Steps` of a GLM. Prompts end with the start token of the blank that is written; batches say all of it."""
 
   def start(self, params, batch, slots):
+    """Reads the rows, with part A and what is written of a blank -> logits [B, V] behind them, and the cache."""
     output = self.apply(params, batch, remember=True)
     cache = extend(empty_cache(self.model, len(batch['tokens']), slots), output.keys, batch)
     return self.logits(params, output), cache
 
   def next(self, params, tokens, cache):
-    """The place of the blank's mask, the next rank, and one more token in this blank than there are."""
+    """Reads one more token of the blank, at the place of its mask, with the next rank -> logits [B, V], and the
+    cache."""
     def last(name):
       return jax.lax.dynamic_slice_in_dim(cache[name], cache['length'] - 1, 1, axis=1)
     written = (cache['places'] == last('places')) & (cache['ranks'] > 0) & (cache['segments'] > 0)
@@ -137,7 +140,7 @@ class BlankSteps(DecoderSteps):
 
 @functools.partial(jax.jit, static_argnames='steps')
 def logprobs(steps: BlankSteps, params, batch):
-  """-> [B], of the labels [B, M] where weights are not 0."""
+  """Returns log probabilities [B], of the labels [B, M] where weights are not 0."""
   output = steps.apply(params, batch)
   logits: Any = steps.head.apply({'params': params.get('heads_lm', {})}, output, batch)
   scores = jnp.take_along_axis(jax.nn.log_softmax(logits), batch['labels'][..., None], -1)[..., 0]
@@ -145,7 +148,8 @@ def logprobs(steps: BlankSteps, params, batch):
 
 
 def prepare(trained: Trained, texts: Sequence[Text], config: GenerationConfig):
-  """Texts, of which the last blank in `filled` is to be written or gone on with -> (steps, ids, parameters, batch)."""
+  """Prepares texts, of which the last blank in `filled` is to be written or gone on with -> (steps, ids, parameters,
+  batch)."""
   vocab = checked(trained).vocab
   laid = [lay(text, vocab) for text in texts]
   most = max(len(text.filled[-1][1]) for text in texts) + config.max_new
@@ -156,7 +160,7 @@ def prepare(trained: Trained, texts: Sequence[Text], config: GenerationConfig):
 
 
 def continuation(trained: Trained, prompt: str) -> Text:
-  """A text whose rest is the blank, which it may end with."""
+  """Makes a text whose rest is the blank, which it may end with."""
   vocab = checked(trained).vocab
   check([prompt])
   ids = encode(trained, prompt, ended=False)
@@ -166,7 +170,7 @@ def continuation(trained: Trained, prompt: str) -> Text:
 
 
 def encode(trained: Trained, prompt: str, ended: bool = True) -> list[int]:
-  """[CLS] and the text; behind it its end, but for one that ends with a blank."""
+  """Encodes a prompt: [CLS] and the text; behind it its end, but for one that ends with a blank."""
   tokenizer: Any = trained.tokenizer
   vocab = tokenizer.vocab
   named = prompt.replace('[MASK]', tokenizer.pieces[vocab.mask])
@@ -175,7 +179,7 @@ def encode(trained: Trained, prompt: str, ended: bool = True) -> list[int]:
 
 
 def lay(text: Text, vocab: Vocab) -> dict[str, list[int]]:
-  """The row, without padding: `BlankInfilling` says what is in it."""
+  """Makes the row, without padding: `BlankInfilling` says what is in it."""
   row = {'tokens': list(text.ids), 'place': list(range(len(text.ids))), 'types': [0] * len(text.ids)}
   for place, ids in text.filled:
     row['tokens'] += [vocab.sop, *ids]
@@ -186,7 +190,7 @@ def lay(text: Text, vocab: Vocab) -> dict[str, list[int]]:
 
 
 def padded(rows: Iterable[dict[str, list[int]]], length: int, vocab: Vocab) -> Arrays:
-  """Rows [B, length], padded in front."""
+  """Pads rows in front -> [B, length]."""
   empty = {'tokens': max(vocab.pad, 0)}
   names = ('tokens', 'segments', 'place', 'types', 'ranks')
   return {name: jnp.array([[empty.get(name, 0)] * (length - len(row[name])) + row[name] for row in rows], jnp.int32)
@@ -194,11 +198,12 @@ def padded(rows: Iterable[dict[str, list[int]]], length: int, vocab: Vocab) -> A
 
 
 def masks(vocab: Vocab) -> set[int]:
+  """Returns the ids of the masks that the tokenizer has."""
   return {vocab.mask, vocab.smask, vocab.gmask} - {-1}
 
 
 def fitting(trained: Trained, length: int, blank: int) -> int:
-  """`length`, if the model takes rows of so many tokens, with blanks of so many."""
+  """Returns `length`, if the model takes rows of so many tokens, with blanks of so many. Raises ConfigError."""
   model = trained.model
   if length > model.max_length or blank >= model.types:
     raise ConfigError(f'rows of {length} tokens with blanks of up to {blank} do not fit: the model takes '
@@ -207,6 +212,7 @@ def fitting(trained: Trained, length: int, blank: int) -> int:
 
 
 def checked(trained: Trained) -> Tokenizer:
+  """Returns the model's tokenizer. Raises CheckpointError for a model that is no GLM, or has not the tokens of one."""
   if 'lm' not in trained.heads or trained.model.kind != 'infilling':
     does = 'answers' if trained.model.kind == 'encoder-decoder' else 'continues'
     raise CheckpointError('the model is no GLM: ' + (

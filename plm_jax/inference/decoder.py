@@ -20,7 +20,7 @@ class DecoderSteps:
   """each layer's parameters are arrays of their own: a loop over layers would copy its part of them for every token"""
 
   def load(self, params):
-    """The parameters on the devices, in the form that the other functions take: once, before the first of them."""
+    """Puts the parameters on the devices, in the form that the other functions take: once, before the first of them."""
     loaded = {'backbone': {'params': params['backbone']}, 'head': {'params': params.get('heads_lm', {})}}
     if self.apart:
       rest, layers = apart_from_layers(self.config.stack, params['backbone']['stack'])
@@ -28,12 +28,14 @@ class DecoderSteps:
     return jax.tree.map(jnp.asarray, loaded)
 
   def start(self, params, batch, slots):
+    """Reads the prompts, padded in front -> logits [B, V] behind them, and the cache."""
     batch = {**batch, 'place': jnp.maximum(jnp.cumsum(batch['segments'] > 0, 1) - 1, 0)}
     output = self.apply(params, batch, remember=True)
     cache = extend(empty_cache(self.model, len(batch['tokens']), slots), output.keys, batch)
     return self.logits(params, output), cache
 
   def next(self, params, tokens, cache):
+    """Reads a token of each row, one place behind the last -> logits [B, V], and the cache."""
     at = cache['length'] - 1
     batch = {'tokens': tokens[:, None], 'segments': jnp.ones_like(tokens)[:, None],
              'place': jax.lax.dynamic_slice_in_dim(cache['places'], at, 1, axis=1) + 1}
@@ -41,35 +43,38 @@ class DecoderSteps:
     return self.logits(params, output), extend(cache, output.keys, batch)
 
   def pick(self, cache, rows):
+    """Returns the cache of these rows."""
     return picked(cache, rows)
 
   @property
   def model(self) -> DecoderConfig:
+    """The configuration as it runs: without a scan where layers are kept apart."""
     stack = dataclasses.replace(self.config.stack, scan=not self.apart)
     return dataclasses.replace(self.config, stack=stack)
 
   def apply(self, params, batch, **kwargs) -> Any:
+    """Runs the backbone -> its Output."""
     return self.model.backbone().apply(params['backbone'], batch, **kwargs)
 
   def logits(self, params, output):
-    """Of the last place alone: those of a whole prompt would take L V numbers."""
+    """Returns logits of the last place alone [B, V]: those of a whole prompt would take L V numbers."""
     last = output.replace(hidden=output.hidden[:, -1:])
     logits: Any = self.head.apply(params['head'], last, {})
     return logits[:, 0]
 
 
 def apart_from_layers(cfg: StackConfig, stack) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Parameters of a stack -> (what is not of its layers, its layers one by one: the collection `split`)."""
+  """Parts the parameters of a stack -> (what is not of its layers, its layers one by one: the collection `split`)."""
   rest = {name: part for name, part in stack.items() if name != 'layers'}
   return rest, {'layers': split(cfg, stack['layers'])}
 
 
 def picked(cache, rows):
-  """The cache of a decoder's own tokens with these rows in place of its own."""
+  """Returns the cache of a decoder's own tokens with these rows in place of its own."""
   numbers = {name: cache[name][rows] for name in ('segments', 'ranks', 'places')}
   return cache | numbers | {name: chosen(cache[name], rows) for name in ('key', 'value')}
 
 
 def chosen(kept, rows):
-  """These rows of keys or values [N, B, G, S, A], or of those of each layer apart."""
+  """Returns these rows of keys or values [N, B, G, S, A], or of those of each layer apart."""
   return jax.tree.map(lambda x: jnp.take(x, rows, axis=x.ndim - 4), kept)

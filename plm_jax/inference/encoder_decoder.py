@@ -25,7 +25,7 @@ class EncoderDecoderSteps:
   token"""
 
   def load(self, params):
-    """The parameters on the devices, in the form that the other functions take: once, before the first of them."""
+    """Puts the parameters on the devices, in the form that the other functions take: once, before the first of them."""
     backbone = params['backbone']
     loaded = {'backbone': {'params': backbone}, 'head': {'params': params.get('heads_lm', {})}}
     if self.apart:
@@ -36,6 +36,7 @@ class EncoderDecoderSteps:
     return jax.tree.map(jnp.asarray, loaded)
 
   def start(self, params, batch, slots):
+    """Reads the sources and the decoder's first tokens -> logits [B, V] behind them, and the cache with the memory."""
     batch = {'tokens': batch['source'], 'segments': batch['source_segments'], 'decoder_tokens': batch['tokens'],
              'decoder_segments': batch['segments'],
              'decoder_place': jnp.maximum(jnp.cumsum(batch['segments'] > 0, 1) - 1, 0)}
@@ -43,6 +44,7 @@ class EncoderDecoderSteps:
     return self.logits(params, output), begin(self.model, output, batch, slots)
 
   def next(self, params, tokens, cache):
+    """Reads a token of each of the decoder's rows -> logits [B, V], and the cache."""
     at = cache['length'] - 1
     batch = {'decoder_tokens': tokens[:, None], 'decoder_segments': jnp.ones_like(tokens)[:, None],
              'decoder_place': jax.lax.dynamic_slice_in_dim(cache['places'], at, 1, axis=1) + 1}
@@ -50,6 +52,7 @@ class EncoderDecoderSteps:
     return self.logits(params, output), extend(cache, output.keys, batch)
 
   def pick(self, cache, rows):
+    """Returns the cache of these rows. Rows that change places have one source, so the memory stays where it is."""
     moved = picked(cache, rows)
     # Rows of one source have the same memory, which is most of the cache: among themselves they need not carry it.
     if len(rows) != len(cache['memory_segments']):
@@ -58,13 +61,15 @@ class EncoderDecoderSteps:
 
   @property
   def model(self) -> EncoderDecoderConfig:
+    """The configuration as it runs: without a scan of the decoder where its layers are kept apart."""
     return dataclasses.replace(
         self.config, decoder=dataclasses.replace(self.config.decoder, scan=not self.apart))
 
   def apply(self, params, batch, **kwargs) -> Any:
+    """Runs the backbone -> its Output."""
     return self.model.backbone().apply(params['backbone'], batch, **kwargs)
 
   def logits(self, params, output):
-    """Of the last place alone."""
+    """Returns logits of the last place alone [B, V]."""
     logits: Any = self.head.apply(params['head'], output.replace(hidden=output.hidden[:, -1:]), {})
     return logits[:, 0]

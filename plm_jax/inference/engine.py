@@ -21,17 +21,17 @@ class Steps(Protocol):
   """A model, to the engine: a hashable value with three pure functions. A cache is whatever tree they agree on."""
 
   def start(self, params, batch, slots: int) -> tuple[jax.Array, Any]:
-    """batch: tokens and segments [B, P] (0 padding, in front), and what else the model reads -> (logits [B, V] of the
-    token behind, cache for `slots` tokens in all)."""
+    """Reads the prompts. batch: tokens and segments [B, P] (0 padding, in front), and what else the model reads ->
+    (logits [B, V] of the token behind, cache for `slots` tokens in all)."""
     ...
 
   def next(self, params, tokens, cache) -> tuple[jax.Array, Any]:
-    """tokens [B], the ones that were chosen -> (logits [B, V] of those behind, cache)."""
+    """Reads tokens [B], the ones that were chosen -> (logits [B, V] of those behind, cache)."""
     ...
 
   def pick(self, cache, rows) -> Any:
-    """rows [R] -> a cache of these rows, which may come several times or not at all. Where there are as many as
-    before, each takes the place of one that has the same prompt."""
+    """Returns a cache of rows [R], which may come several times or not at all. Where there are as many as before, each
+    takes the place of one that has the same prompt."""
     ...
 
 
@@ -49,14 +49,14 @@ def run(steps: Steps, params, batch, config: GenerationConfig, ids: Ids, seed: i
 
 
 def seed_of(seed: int) -> np.uint32:
-  """A seed as `begin` takes it. Raises ConfigError for one that keys are not made of."""
+  """Returns a seed as `begin` takes it. Raises ConfigError for one that keys are not made of."""
   if not 0 <= seed < 1 << 32:
     raise ConfigError(f'a seed is from 0 to {(1 << 32) - 1}, got {shortened(seed)}')
   return np.uint32(seed)
 
 
 def bucket(length: int, longest: int = 0) -> int:
-  """The power of two, 16 at least, that holds `length` tokens, but no more than `longest` (0: any)."""
+  """Returns the power of two, 16 at least, that holds `length` tokens, but no more than `longest` (0: any)."""
   size = max(16, 1 << (length - 1).bit_length())
   return min(size, longest) if longest else size
 
@@ -90,5 +90,6 @@ def advance(steps: Steps, config: GenerationConfig, ids: Ids, params, state: Sta
 
 
 def chosen(steps: Steps, config: GenerationConfig, ids: Ids, state: State, logits) -> State:
+  """Chooses a token for each row, and moves the cache to the rows that beams go on from."""
   search, origin = searching.choose(config, ids, state.search, logits)
   return State(search, state.cache if origin is None else steps.pick(state.cache, origin))

@@ -56,7 +56,7 @@ class Continuation:
 def generate(
     trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(), seed: int = 0,
 ) -> list[list[Continuation]]:
-  """-> for each prompt, config.number continuations, or of an encoder-decoder what it writes having read the prompt.
+  """Writes for each prompt config.number continuations, or of an encoder-decoder what it writes having read the prompt.
   Prompts of any lengths go through the model together.
 
   Raises CheckpointError for a model without the language-modelling head or a tokenizer, ConfigError for a prompt that
@@ -72,7 +72,7 @@ def generate(
 def stream(
     trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(), seed: int = 0,
 ) -> Iterator[list[Piece]]:
-  """Token by token what is new in each row (config.number of a prompt, prompts in order): together the texts of
+  """Yields token by token what is new in each row (config.number of a prompt, prompts in order): together the texts of
   `generate`. Nothing is given that may yet change: neither half a character nor the beginning of a stop sequence.
 
   Raises what `generate` does, and ConfigError for beams.
@@ -88,7 +88,7 @@ def stream(
 
 def examples(trained: Trained, prompts: Sequence[str], folder: epath.Path, seed: int = 0, number: int = 4,
              ) -> list[Sample]:
-  """How the prompts, and beginnings of held-out texts of the records in `folder`, go on; for the report.
+  """Shows how the prompts, and beginnings of held-out texts of the records in `folder`, go on; for the report.
 
   None for a model that fills blanks (GLM). An encoder-decoder answers the prompts alone.
   """
@@ -106,7 +106,7 @@ def examples(trained: Trained, prompts: Sequence[str], folder: epath.Path, seed:
 
 
 def answered(trained: Trained, objective: SequenceToSequence, windows: Windows, number: int = 4) -> list[Sample]:
-  """What an encoder-decoder writes for held-out text as its objective gives it to read; for the report."""
+  """Shows what an encoder-decoder writes for held-out text as its objective gives it to read; for the report."""
   tokenizer: Any = trained.tokenizer
   places = np.unique(np.linspace(0, len(windows) - 1, number).astype(np.int64))
   batch = jax.jit(lambda rows: objective.corrupt(jax.random.key(0), rows, tokenizer.vocab))(windows.read(places))
@@ -122,7 +122,7 @@ def answered(trained: Trained, objective: SequenceToSequence, windows: Windows, 
 
 
 def with_blanks(tokenizer: Any, ids: Sequence[int]) -> str:
-  """Text in which masks and sentinels can be seen, which `decode` leaves out."""
+  """Decodes a text in which masks and sentinels can be seen, which `decode` leaves out."""
   def blank(i):
     return i == tokenizer.vocab.mask or '<extra_id_' in tokenizer.pieces[i]
   parts = (map(tokenizer.pieces.__getitem__, some) if seen else [tokenizer.decode(list(some))]
@@ -131,14 +131,14 @@ def with_blanks(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def continues(trained: Trained) -> bool:
-  """Whether what is written goes on from the prompt; else it answers it."""
+  """Tells whether what is written goes on from the prompt; else it answers it."""
   return trained.model.kind != 'encoder-decoder'
 
 
 def continuations(
     trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig, seed: int, chunk: int,
 ) -> Iterator[list[Continuation]]:
-  """All rows, after the first token and then after every `chunk` tokens."""
+  """Yields all rows, after the first token and then after every `chunk` tokens."""
   steps, ids, params, batch, given = prepare(trained, prompts, config)
   given = [prompt for prompt in given for _ in range(config.number)]
   rows: list[Continuation] = [Continuation('', (), '')] * len(given)
@@ -159,6 +159,7 @@ def continuations(
 
 
 def by_beams(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig) -> list[list[Continuation]]:
+  """Searches with beams: the best continuations of each prompt, with their scores."""
   steps, ids, params, batch, given = prepare(trained, prompts, config)
   found = {name: np.asarray(x) for name, x in engine.run(steps, params, batch, of_ids(config), ids).items()}
   def row(prompt, tokens, length, score):
@@ -169,7 +170,7 @@ def by_beams(trained: Trained, prompts: Sequence[Prompt], config: GenerationConf
 
 
 def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig):
-  """-> (steps, ids, parameters, batch, the ids of each prompt). Raises as `generate`."""
+  """Prepares prompts -> (steps, ids, parameters, batch, the ids of each prompt). Raises as `generate`."""
   model, tokenizer = trained.model, trained.tokenizer
   if 'lm' not in trained.heads or not tokenizer:
     lacking = 'tokenizer' if 'lm' in trained.heads else 'language-modelling head'
@@ -196,7 +197,8 @@ def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfi
 
 
 def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[Prompt], config: GenerationConfig):
-  """`prepare` of an encoder-decoder: the encoder reads the prompts, and the decoder has said nothing yet."""
+  """Prepares as `prepare` does for an encoder-decoder: the encoder reads the prompts, and the decoder has said nothing
+  yet."""
   model = trained.model
   try:
     before, behind, start = around(tokenizer.vocab)
@@ -216,7 +218,7 @@ def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[Pr
 
 
 def padded(rows: Sequence[Sequence[int]], length: int, vocab: Vocab, front: bool = False):
-  """-> tokens, segments [B, length], with padding behind, or in front."""
+  """Pads rows -> tokens, segments [B, length], with padding behind, or in front."""
   tokens = np.full((len(rows), length), max(vocab.pad, 0), np.int32)
   segments = np.zeros_like(tokens)
   for row, some in enumerate(rows):
@@ -226,21 +228,25 @@ def padded(rows: Sequence[Sequence[int]], length: int, vocab: Vocab, front: bool
 
 
 def answers(vocab: Vocab, rows: int) -> Ids:
-  """rows: of the model's table."""
+  """Returns the ids that an answer can have. rows: of the model's table."""
   end = ends(vocab)
   return Ids(min(vocab.size, rows), end, max(vocab.pad, *end, 0))
 
 
 def of_ids(config: GenerationConfig) -> GenerationConfig:
-  """Without what is done with the text alone: other stop sequences are no reason to compile anew."""
+  """Returns the options without what is done with the text alone: other stop sequences are no reason to compile
+  anew."""
   return dataclasses.replace(config, stop=(), start=True)
 
 
 def ids_of(tokenizer: Tokenizer, prompt: Prompt, specials: bool = False) -> list[int]:
+  """Returns the ids of a prompt that is a text, or that is ids already."""
   return tokenizer.encode(prompt, specials) if isinstance(prompt, str) else list(prompt)
 
 
 def encode(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int]:
+  """Encodes a prompt, behind the start of a text where it is wanted or nothing else is there. Raises ConfigError for an
+  empty one without."""
   try:
     first = [boundaries(tokenizer.vocab)[0]]
   except ValueError:
@@ -252,6 +258,7 @@ def encode(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int]:
 
 
 def ends(vocab: Vocab) -> tuple[int, ...]:
+  """Returns the ids that end a text, none where the tokenizer has no such."""
   of_blank = (vocab.eop, end_of_text(vocab)) if vocab.eop >= 0 else ()
   try:
     return *boundaries(vocab)[1:], *of_blank
@@ -262,7 +269,7 @@ def ends(vocab: Vocab) -> tuple[int, ...]:
 def read(
     tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int], config: GenerationConfig, going: bool,
 ) -> Continuation:
-  """Ids -> text, up to the first stop sequence."""
+  """Decodes ids, up to the first stop sequence."""
   ended = bool(set(tokens[-1:]) & set(ends(tokenizer.vocab)))
   # A tokenizer may leave out the space before a text: the prompt keeps it.
   before, whole = (tokenizer.decode(plain(tokenizer.vocab, some)) for some in (prompt, [*prompt, *tokens]))
@@ -274,20 +281,20 @@ def read(
 
 
 def plain(vocab: Vocab, ids: Sequence[int]) -> list[int]:
-  """Without the tokens that stand between texts."""
+  """Drops the tokens that stand between texts."""
   between = {vocab.bos, vocab.eos, vocab.cls, vocab.sep, vocab.pad, vocab.eop, vocab.gmask}
   return [i for i in ids if i not in between]
 
 
 def settled(text: str, stops: Sequence[str]) -> str:
-  """The part of a text that is the same whatever follows."""
+  """Returns the part of a text that is the same whatever follows."""
   text = text.rstrip(UNKNOWN)
   held = max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
   return text[:len(text) - held]
 
 
 def heldout_beginnings(trained: Trained, folder: epath.PathLike, beginning: int, new: int, number: int):
-  """(text of so many tokens, what follows it) from the held-out split."""
+  """Draws (text of so many tokens, what follows it) from the held-out split."""
   tokenizer: Any = trained.tokenizer
   windows = Windows(folder, 'heldout', beginning + new, 'document')
   if not len(windows):
@@ -301,8 +308,8 @@ def heldout_beginnings(trained: Trained, folder: epath.PathLike, beginning: int,
 
 
 def divided(starts: np.ndarray, beginning: int) -> tuple[int, int]:
-  """bool [L], True where a word starts -> where the first one does, and the last behind it within `beginning` tokens,
-  so that neither a prompt nor what follows it begins inside a word; twice the same where there is none."""
+  """Finds, of bool [L], True where a word starts, where the first one does, and the last behind it within `beginning`
+  tokens, so that neither a prompt nor what follows it begins inside a word; twice the same where there is none."""
   places = np.flatnonzero(starts)
   places = places[places <= places[:1].sum() + beginning]
   return (int(places[0]), int(places[-1])) if len(places) else (0, 0)

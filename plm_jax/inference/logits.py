@@ -8,19 +8,20 @@ import jax.numpy as jnp
 
 
 def only_pieces(logits, size: int):
-  """Rows of the table beyond the tokenizer's last piece are no answers."""
+  """Bars rows of the table beyond the tokenizer's last piece: they are no answers."""
   return jnp.where(jnp.arange(logits.shape[-1]) < size, logits, -jnp.inf)
 
 
 def penalise(logits, tokens, seen, penalty: float):
-  """Tokens of the text become less likely: positive logits divided by `penalty`, others multiplied (Keskar et al. 2019,
+  """Makes tokens of the text less likely: positive logits divided by `penalty`, others multiplied (Keskar et al. 2019,
   section 4.1; of negative logits the paper does not speak)."""
   met = mark(logits, tokens, seen)
   return jnp.where(met, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def block_ngrams(logits, tokens, seen, length, n: int):
-  """No sequence of `n` tokens comes twice (Paulus et al. 2018, section 2.5); the row ends at `length`, a scalar."""
+  """Bars what would make a sequence of `n` tokens come twice (Paulus et al. 2018, section 2.5); the row ends at
+  `length`, a scalar."""
   size = n - 1
   places = tokens.shape[1] - size
   if places < 1:
@@ -35,23 +36,24 @@ def block_ngrams(logits, tokens, seen, length, n: int):
 
 
 def forbid(logits, ids: tuple[int, ...], when):
-  """No token of `ids` where `when`, a scalar."""
+  """Bars the tokens of `ids` where `when`, a scalar."""
   return logits.at[:, jnp.array(ids, jnp.int32)].set(jnp.where(when, -jnp.inf, logits[:, jnp.array(ids, jnp.int32)]))
 
 
 def force(logits, token: int, when):
-  """`token` and no other where `when`, a scalar: its logit becomes 0, a certainty's."""
+  """Bars all but `token` where `when`, a scalar: its logit becomes 0, a certainty's."""
   return jnp.where(when, jnp.where(jnp.arange(logits.shape[-1]) == token, 0.0, -jnp.inf), logits)
 
 
 def top_k(logits, k: int):
-  """The `k` likeliest (Fan et al. 2018, section 5.4), and what is exactly as likely as the last of them."""
+  """Keeps the `k` likeliest (Fan et al. 2018, section 5.4), and what is exactly as likely as the last of them."""
   least = jax.lax.top_k(logits, min(k, logits.shape[-1]))[0][:, -1:]
   return jnp.where(logits >= least, logits, -jnp.inf)
 
 
 def top_p(logits, p: float):
-  """The likeliest that together just reach probability `p` (Holtzman et al. 2020, section 3.1); equals stay together.
+  """Keeps the likeliest that together just reach probability `p` (Holtzman et al. 2020, section 3.1); equals stay
+  together.
 
   A token stays if those likelier than it have less than `p`. The least probability for which that holds is found by
   bisection over the bits of float32, in 31 sums: on a CPU a sort of the vocabulary takes many times as long.
@@ -71,11 +73,11 @@ def top_p(logits, p: float):
 
 
 def min_p(logits, p: float):
-  """Those with at least `p` times the probability of the likeliest (Nguyen et al. 2024, section 3)."""
+  """Keeps those with at least `p` times the probability of the likeliest (Nguyen et al. 2024, section 3)."""
   return jnp.where(logits >= logits.max(-1, keepdims=True) + jnp.log(p), logits, -jnp.inf)
 
 
 def mark(logits, tokens, where):
-  """-> bool [R, V], True for `tokens` [R, T] of the row at which `where` [R, T]."""
+  """Returns bool [R, V], True for `tokens` [R, T] of the row at which `where` [R, T]."""
   rows = jnp.arange(len(tokens))[:, None]
   return jnp.zeros(logits.shape, bool).at[rows, tokens].max(where)

@@ -17,7 +17,7 @@ def check(prompts: Sequence[str], wanted: str = 'give one') -> None:
 
 
 def filled(template: str, columns: Mapping[str, Any]) -> str:
-  """The template with the columns that it names in braces, {{ and }} for braces.
+  """Fills the template with the columns that it names in braces, {{ and }} for braces.
 
   Raises KeyError for a column that is not there, ConfigError for what is no template: other than str.format this one
   looks into no column, and formats none.

@@ -58,6 +58,7 @@ class GenerationConfig(Checked):
   GPT-2 and GPT-Neo, whose rows began anywhere in a text"""
 
   def conflict(self, option):
+    """Says which options do not go together, the first of them."""
     of_draws = [name for name, off in (('top_k', 0), ('top_p', 1), ('min_p', 0)) if getattr(self, name) != off]
     return next((said for bad, said in (
         (self.min_new > self.max_new,
@@ -93,7 +94,8 @@ Search = dict[str, Any]
 
 
 def begin(config: GenerationConfig, tokens, real, keys) -> Search:
-  """tokens and real [B, P]: prompts, and where they are no padding; keys [B * config.rows], for draws -> the search.
+  """Begins a search. tokens and real [B, P]: prompts, and where they are no padding; keys [B * config.rows], for draws
+  -> the search.
 
   tokens [R, P + max_new] with R = B * config.rows, rows of a prompt together; seen likewise; count, how many tokens
   were added; going [R] or, with beams, [B]: False where nothing changes any more.
@@ -114,7 +116,8 @@ def begin(config: GenerationConfig, tokens, real, keys) -> Search:
 
 
 def choose(config: GenerationConfig, ids: Ids, search: Search, logits) -> tuple[Search, Any]:
-  """logits [R, V], float32 -> the search with one more token a row, and for beams which row each goes on from [R]."""
+  """Chooses one more token a row by logits [R, V], float32 -> the search, and for beams which row each goes on from
+  [R]."""
   if config.beams > 1:
     return follow(config, ids, search, jax.nn.log_softmax(of.only_pieces(logits, ids.size)))
   logits = allowed(config, ids, search, of.only_pieces(logits, ids.size))
@@ -132,8 +135,8 @@ def choose(config: GenerationConfig, ids: Ids, search: Search, logits) -> tuple[
 
 
 def result(config: GenerationConfig, search: Search) -> dict[str, jax.Array]:
-  """-> tokens [B, number, max_new] that were added, lengths [B, number] of them, the end included, and for beams their
-  scores [B, number]; best first. What stands beyond a length means nothing."""
+  """Returns tokens [B, number, max_new] that were added, lengths [B, number] of them, the end included, and for beams
+  their scores [B, number]; best first. What stands beyond a length means nothing."""
   if config.beams > 1:
     best = search['best']
     return {name: best[name][:, :config.number] for name in ('tokens', 'lengths', 'scores')}
@@ -143,7 +146,7 @@ def result(config: GenerationConfig, search: Search) -> dict[str, jax.Array]:
 
 
 def allowed(config: GenerationConfig, ids: Ids, search: Search, logits):
-  """Logits, or log probabilities, after what the text so far asks for."""
+  """Returns logits, or log probabilities, after what the text so far asks for."""
   tokens, seen, count = search['tokens'], search['seen'], search['count']
   if config.repetition_penalty != 1:
     logits = of.penalise(logits, tokens, seen, config.repetition_penalty)
@@ -160,7 +163,7 @@ def allowed(config: GenerationConfig, ids: Ids, search: Search, logits):
 
 
 def likeliest(config: GenerationConfig, logits):
-  """Without the tokens that are not to be drawn."""
+  """Bars the tokens that are not to be drawn."""
   if config.top_k:
     logits = of.top_k(logits, config.top_k)
   if config.top_p < 1:
@@ -169,7 +172,7 @@ def likeliest(config: GenerationConfig, logits):
 
 
 def follow(config: GenerationConfig, ids: Ids, search: Search, logprobs) -> tuple[Search, Any]:
-  """Beam search as transformers has it: the best that ended are kept aside, as many others are followed.
+  """Searches with beams as transformers has it: the best that ended are kept aside, as many others are followed.
 
   Of the continuations of all beams twice as many are looked at as there are beams (more with several ends), so that
   enough of them have not ended; only the best `beams` of them may end.
@@ -207,16 +210,17 @@ def follow(config: GenerationConfig, ids: Ids, search: Search, logprobs) -> tupl
 
 
 def write(config: GenerationConfig, search: Search, token) -> Search:
-  """The search with `token` [R] in the next place of each row."""
+  """Writes `token` [R] in the next place of each row."""
   place = search['tokens'].shape[1] - config.max_new + search['count']
   return {'tokens': search['tokens'].at[:, place].set(token), 'seen': search['seen'].at[:, place].set(True),
           'last': token, 'count': search['count'] + 1}
 
 
 def is_end(token, ids: Ids):
+  """Tells which tokens [...] end a text."""
   return jnp.isin(token, jnp.array(ids.ends, token.dtype)) if ids.ends else jnp.zeros(token.shape, bool)
 
 
 def take(x, order):
-  """x [B, K, ...], order [B, J] -> [B, J, ...]."""
+  """Takes, of x [B, K, ...], the items order [B, J] -> [B, J, ...]."""
   return jax.vmap(lambda x, order: x[order])(x, order)

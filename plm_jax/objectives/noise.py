@@ -17,7 +17,8 @@ def example_keys(key, windows, duplicates: int = 0):
 
 
 def draw_tokens(keys, windows, number: int):
-  """keys [B] -> `number` tokens for each example [B, number], every token of the batch's text as likely as any other.
+  """Draws `number` tokens for each example, of keys [B] -> [B, number], every token of the batch's text as likely as
+  any other.
 
   The batch stands for the corpus, of which facebookresearch/SpanBERT, data/masking.py, draws random tokens.
   """
@@ -47,8 +48,8 @@ def choose_tokens(key, candidate, number):
 
 
 def choose_repeatedly(key, candidate, number, most: int):
-  """`number` draws, `most` at most, of a token where candidate [L] is True, each from all of them -> how often it was
-  drawn, float32 [L] (google-research/electra, pretrain/pretrain_helpers.py, mask)."""
+  """Makes `number` draws, `most` at most, of a token where candidate [L] is True, each from all of them -> how often it
+  was drawn, float32 [L] (google-research/electra, pretrain/pretrain_helpers.py, mask)."""
   size = candidate.shape[0]
   places, _ = positions_of(candidate, size)
   count = candidate.sum()
@@ -90,7 +91,8 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
 
 
 def choose_windows(key, units, number, window: int, lengths: tuple[float, ...] = (1.0,)):
-  """A span of whole units in each of successive windows, from the left until they have `number` tokens -> bool [L].
+  """Chooses a span of whole units in each of successive windows, from the left until they have `number` tokens -> bool
+  [L].
 
   units and lengths are those of `choose_spans`. A span of n units begins at a random one of n times `window` units, and
   the next window where these or the span end (microsoft/DeBERTa, apps/tasks/mlm_task.py, NGramMaskGenerator; there the
@@ -117,8 +119,8 @@ def choose_windows(key, units, number, window: int, lengths: tuple[float, ...] =
 
 
 def counted(units):
-  """units [L] numbered in the order of the text, 0 for none -> (the same numbered 1, 2, ... without gaps [L], how many
-  there are, tokens of the first, second, ... [L])."""
+  """Numbers units [L], which are in the order of the text, 0 for none, anew -> (the same numbered 1, 2, ... without
+  gaps [L], how many there are, tokens of the first, second, ... [L])."""
   first = (units > 0) & (units != jnp.concatenate([jnp.zeros(1, units.dtype), units[:-1]]))
   ordinal = jnp.where(units > 0, jnp.cumsum(first), 0)
   return ordinal, ordinal.max(), jnp.zeros(units.shape[0] + 1, jnp.int32).at[ordinal].add(1)[1:]
