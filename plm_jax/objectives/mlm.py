@@ -45,6 +45,7 @@ class MaskedLM(Objective):
   """0: new masks in every epoch (dynamic); k: k fixed sets of masks in turn (static; BERT's dupe_factor was 10)"""
 
   def conflict(self, option):
+    """Says which probabilities, shares or choices do not go together."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     if self.choice in ('repeated', 'everywhere') and (self.unit != 'token' or self.lengths != (1.0,)):
@@ -56,21 +57,24 @@ class MaskedLM(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """Masked tokens, and the question about the row where there is one, alike."""
     return {'mlm': 1.0, **({self.pair.question: 1.0} if self.pair.question else {})}
 
   @property
   def one_document(self) -> bool:
+    """Whether the way to make rows takes sentences of one document."""
     return self.pair.one_document
 
   def window(self, length: int) -> int:
+    """Returns the tokens of raw text that the way to make rows takes."""
     return self.pair.window(length)
 
   def predictions(self, length: int) -> int:
-    """M: the most positions predicted in a row of `length` tokens (20 of 128, 77 of 512)."""
+    """Returns M, the most positions predicted in a row of `length` tokens (20 of 128, 77 of 512)."""
     return math.ceil(round(self.rate * length, 6))
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
+    """Makes tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, self.duplicates))
     rows = self.pair.arrange(keys[:, 0], windows, vocab)
     most = self.predictions(rows['tokens'].shape[1])
@@ -79,7 +83,7 @@ class MaskedLM(Objective):
     return {**rows, **masked}
 
   def mask(self, key, tokens, segments, words, most, vocab):
-    """One row [L] -> its corrupted tokens [L], positions, labels and weights [M]."""
+    """Masks one row [L] -> its corrupted tokens [L], positions, labels and weights [M]."""
     choose_key, replace_key = jax.random.split(key)
     times = self.choose(choose_key, segments > 0, words, most)
     positions, weights = noise.positions_of(times > 0, most)
@@ -89,7 +93,7 @@ class MaskedLM(Objective):
     return dict(tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
 
   def choose(self, key, real, words, most):
-    """real bool [L], words [L] -> how often each token is to be predicted, float32 [L]."""
+    """Tells, of real bool [L] and words [L], how often each token is to be predicted, float32 [L]."""
     if self.choice == 'everywhere':
       keys = jax.random.split(key)
       number = jnp.floor(real.sum() * self.rate + jax.random.uniform(keys[1])).astype(jnp.int32)
@@ -107,24 +111,28 @@ class MaskedLM(Objective):
     return chosen.astype(jnp.float32)
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns `mlm`, and the classifier of the question about the row, `nsp` or `sop`, where there is one."""
     heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block, model.tied)}
     if self.pair.question:
       heads[self.pair.question] = PooledClasses(model.block, 2)
     return heads
 
   def wire(self, model, packed: bool) -> nn.Module:
+    """Builds the module; the pooler's output has no dropout where `pooled` is whole."""
     backbone = model.backbone(packed)
     if self.pair.question and self.pooled == 'whole':
       backbone = backbone.clone(drop_pooled=False)
     return WithHeads(backbone, self.heads(model))
 
   def loss(self, outputs, batch):
+    """Returns cross-entropy and accuracy of masked tokens and of the question."""
     losses = {}
     for name, (labels, weights) in self.answers(outputs, batch).items():
       losses |= classification(name, outputs[name], labels, weights)
     return losses
 
   def answers(self, outputs, batch):
+    """Returns the masked tokens, and the question's answers; of an empty row it weighs 0."""
     del outputs
     answers = {'mlm': (batch['labels'], batch['weights'])}
     if question := self.pair.question:
@@ -133,7 +141,7 @@ class MaskedLM(Objective):
 
 
 def classification(name: str, logits, labels, weights, counted=None):
-  """Cross-entropy and accuracy of logits [..., C] against labels [...], as (sum, weight) pairs.
+  """Measures cross-entropy and accuracy of logits [..., C] against labels [...], as (sum, weight) pairs.
 
   A label is right where no logit is above its own: one that shares the first place counts. counted: weights of the
   accuracy, where they are others than those of the loss.

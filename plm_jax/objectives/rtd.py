@@ -56,6 +56,7 @@ class ReplacedTokenDetection(Objective):
   """the head adds the first token to every one, and normalises (released DeBERTa v3)"""
 
   def conflict(self, option):
+    """Says that pairs are not asked about, and that tables of both networks have one optimizer."""
     if self.mlm.pair.question:
       return f'replaced-token detection asks nothing about pairs: {option("mlm.pair")} is {self.mlm.pair}'
     if self.optimizers == 'two' and self.sharing == 'embeddings':
@@ -65,43 +66,52 @@ class ReplacedTokenDetection(Objective):
 
   @property
   def parts(self) -> tuple[tuple[str, ...], ...]:
+    """The networks that have an optimizer each, or none."""
     return (('generator',), ('backbone', 'heads_rtd', 'difference')) if self.optimizers == 'two' else ()
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """The generator's loss, and the discriminator's, which weighs `weight` times as much."""
     return {'mlm': 1.0, 'rtd': self.weight}
 
   @property
   def one_document(self) -> bool:
+    """Whether the way to make rows takes sentences of one document."""
     return self.mlm.one_document
 
   def window(self, length: int) -> int:
+    """Returns what masked language modelling takes."""
     return self.mlm.window(length)
 
   def predictions(self, length: int) -> int:
+    """Returns M, the most tokens that the generator fills in."""
     return self.mlm.predictions(length)
 
   def corrupt(self, key, windows, vocab):
-    """-> the generator's batch, and `draw` [B, 2] uint32, the key that each row's samples are drawn with."""
+    """Makes the generator's batch, and `draw` [B, 2] uint32, the key that each row's samples are drawn with."""
     # Of the example's key, the generator's batch takes what `split` makes of it, which is fold_in of 0 and 1.
     keys = jax.vmap(lambda k: jax.random.key_data(jax.random.fold_in(k, 2)))(noise.example_keys(key, windows))
     return {**self.mlm.corrupt(key, windows, vocab), 'draw': keys}
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns the discriminator's head, `rtd`, of every token."""
     return {'rtd': ReplacedTokens(model.block, self.first)}
 
   def wire(self, model, packed: bool) -> nn.Module:
+    """Builds the generator, a smaller one of the same wiring, and the discriminator that reads its samples."""
     small = model.generator(self.width, self.depth)
     generator = WithHeads(small.backbone(packed), {'mlm': MaskedTokens(small.block, small.tied)})
     return GeneratorDiscriminator(generator, model.backbone(packed), self.heads(model), self.sharing)
 
   def step_flops(self, model, length: int) -> int:
+    """Counts the FLOPs of both, forward and twice that."""
     small, head = model.generator(self.width, self.depth), 2 * length * model.block.width ** 2
     generated = small.forward_flops(length, self.predictions(length))
     return 3 * (model.forward_flops(length, 0) + head + generated)
 
   def loss(self, outputs, batch):
-    """replaced: the share of the tokens that are not the original ones."""
+    """Returns the generator's mlm, the discriminator's rtd, and replaced, the share of the tokens that are not the
+    original ones."""
     real, replaced = (batch['segments'] > 0).astype(jnp.float32), outputs['replaced']
     loss = optax.sigmoid_binary_cross_entropy(outputs['rtd'], replaced)
     right = ((outputs['rtd'] > 0) == (replaced > 0)).astype(jnp.float32)
@@ -110,11 +120,12 @@ class ReplacedTokenDetection(Objective):
         for name, x in (('rtd', loss), ('rtd_accuracy', right), ('replaced', replaced))}
 
   def answers(self, outputs, batch):
+    """Returns the generator's labels, and which tokens were replaced, of all that are no padding."""
     return {'mlm': (batch['labels'], batch['weights']),
             'rtd': (outputs['replaced'].astype(jnp.int32), (batch['segments'] > 0).astype(jnp.float32))}
 
   def finished(self, params):
-    """The discriminator, with tables of its own."""
+    """Returns the discriminator, with tables of its own."""
     shared = params['generator']['backbone']['embeddings']
     tables = {name: shared[name] for name in TABLES[self.sharing] if name in shared}
     tables = {name: x + params['difference'][name] if 'difference' in params else x for name, x in tables.items()}
@@ -152,7 +163,8 @@ class GeneratorDiscriminator(nn.Module):
 
 
 def fill(tokens, positions, labels, weights, sampled):
-  """tokens [B, L] with samples [B, M] at the predicted positions -> (tokens [B, L], 1.0 where not the original's)."""
+  """Puts samples [B, M] into tokens [B, L] at the predicted positions -> (tokens [B, L], 1.0 where not the
+  original's)."""
   def one(tokens, positions, labels, weights, sampled):
     places = jnp.where(weights > 0, positions, tokens.shape[0])
     replaced = jnp.zeros(tokens.shape).at[places].set((sampled != labels).astype(jnp.float32), mode='drop')
@@ -161,7 +173,7 @@ def fill(tokens, positions, labels, weights, sampled):
 
 
 def draw(key, logits):
-  """logits [M, V] -> an id for each [M], drawn from their softmax.
+  """Draws an id [M] from the softmax of each of logits [M, V].
 
   By inversion, of a block of ids and then of one in it: one random number for each, where noise on every logit would
   take V, and no sum long enough to lose digits.
@@ -176,7 +188,8 @@ def draw(key, logits):
 
 
 def invert(mass, share):
-  """mass [M, n], share [M] in 0 .. 1 -> (where that share of all mass lies [M], which share of what is there [M])."""
+  """Finds, of mass [M, n] and share [M] in 0 .. 1, (where that share of all mass lies [M], which share of what is there
+  [M])."""
   upto = jnp.cumsum(mass, -1)
   wanted = (share * upto[:, -1])[:, None]
   place = jnp.minimum((upto <= wanted).sum(-1, keepdims=True), mass.shape[1] - 1)

@@ -49,6 +49,7 @@ class SpanBoundary(Objective):
   """factor of the boundary loss (pair_loss_weight)"""
 
   def conflict(self, option):
+    """Says that the shares of masked and random spans exceed 1 together."""
     if self.mask_share + self.random_share > 1 + 1e-9:
       return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
               f'{self.mask_share} and {self.random_share}')
@@ -62,20 +63,24 @@ class SpanBoundary(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
+    """Masked tokens, and the same from their spans' boundaries, which weigh `weight` times as much."""
     return {'mlm': 1.0, 'sbo': self.weight}
 
   @property
   def one_document(self) -> bool:
+    """True: a row is of one document (section 3.3)."""
     return True
 
   def window(self, length: int) -> int:
+    """Returns `length` less [CLS] and [SEP]."""
     return Single().window(length)
 
   def predictions(self, length: int) -> int:
+    """Returns M, the most positions predicted in a row of `length` tokens (20 of 128, 77 of 512)."""
     return math.ceil(round(self.rate * self.window(length), 6))
 
   def corrupt(self, key, windows, vocab):
-    """-> tokens, segments, types [B, L]; positions, labels, weights; left, right, offset, boundary, each [B, M].
+    """Makes tokens, segments, types [B, L]; positions, labels, weights; left, right, offset, boundary, each [B, M].
 
     left and right are the positions around the span, offset is the place in it, boundary weighs the boundary loss.
     """
@@ -92,7 +97,8 @@ class SpanBoundary(Objective):
     return {**rows, **masked}
 
   def mask(self, key, tokens, words, most, vocab, other=None):
-    """One row [L] -> its corrupted tokens [L] and what `corrupt` says of its predictions [M]; other: as `replace`."""
+    """Masks one row [L] -> its corrupted tokens [L] and what `corrupt` says of its predictions [M]; other: as
+    `replace`."""
     span_key, replace_key = jax.random.split(key)
     # Rounded first: in float32 0.15 of 200 is above 30.
     number = jnp.ceil(jnp.round((words > 0).sum() * self.rate, 4)).astype(jnp.int32)
@@ -102,7 +108,7 @@ class SpanBoundary(Objective):
     return dict(tokens=self.replace(replace_key, tokens, chosen, vocab, other), **predicted)
 
   def predict(self, tokens, words, chosen, most):
-    """What is predicted in a row [L] whose chosen positions are hidden, [M] each."""
+    """Returns what is predicted in a row [L] whose chosen positions are hidden, [M] each."""
     positions, weights = noise.positions_of(chosen, most)
     first, last = (end[positions] for end in noise.runs(chosen))
     left, right = jnp.maximum(first - 1, 0), jnp.minimum(last + 1, tokens.shape[0] - 1)
@@ -113,8 +119,8 @@ class SpanBoundary(Objective):
                 offset=jnp.minimum(offset, self.targets - 1), boundary=boundary)
 
   def replace(self, key, tokens, chosen, vocab, other=None):
-    """tokens [L] with each run of chosen positions masked, random or kept as a whole; other [L]: the random ones, None:
-    any pieces of the vocabulary."""
+    """Returns tokens [L] with each run of chosen positions masked, random or kept as a whole; other [L]: the random
+    ones, None: any pieces of the vocabulary."""
     draw_key, id_key = jax.random.split(key)
     draw = jax.random.uniform(draw_key, tokens.shape)[noise.runs(chosen)[0]]
     random_id = jax.random.randint(id_key, tokens.shape, 0, vocab.size) if other is None else other
@@ -123,12 +129,15 @@ class SpanBoundary(Objective):
     return jnp.where(chosen, new, tokens)
 
   def heads(self, model) -> dict[str, nn.Module]:
+    """Returns `mlm`, and `sbo`, which predicts a token from those around its span."""
     return {'mlm': MaskedTokens(model.block, model.tied), 'sbo': BoundaryTokens(model.block, self.targets, self.size)}
 
   def loss(self, outputs, batch):
+    """Returns cross-entropy and accuracy of both heads."""
     return {**classification('mlm', outputs['mlm'], batch['labels'], batch['weights']),
             **classification('sbo', outputs['sbo'], batch['labels'], batch['boundary'])}
 
   def answers(self, outputs, batch):
+    """Returns the masked tokens, for both heads."""
     del outputs
     return {'mlm': (batch['labels'], batch['weights']), 'sbo': (batch['labels'], batch['boundary'])}
