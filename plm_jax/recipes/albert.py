@@ -9,7 +9,8 @@ LAMB, batches of 4,096 rows of 512 tokens, peak 0.00176 after 3,125 steps; n-gra
 together, and two texts that follow each other change places half of the time. The layers of a model are one. Version 2
 takes 10 million steps (base) or 3 million, without dropout; the paper took 125,000 steps with dropout, and for its last
 runs of xxlarge 1.5 million, of which it dropped dropout at the end (section 4.8). The paper's corpus is BERT's, 16 GB,
-in 30,000 lower-cased pieces; version 2 had more text.
+in 30,000 lower-cased pieces; version 2 had more text. Masks cover words of the text in every language; the released
+code takes a piece with a letter that is not English for a word of its own.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig
@@ -37,7 +38,8 @@ def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   # p(n) is proportional to 1/n. The released code writes every text out 40 times, masked anew each time.
-  objective = MaskedLM(pair=SentenceOrder(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), duplicates=40)
+  objective = MaskedLM(pair=SentenceOrder(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), pooled='whole',
+                       duplicates=40)
   return scaled(Experiment(
       f'albert_{size}', family='albert', model=albert.second(row.model('bfloat16')), objective=objective,
       data=DataConfig(prepare=TextConfig(kind='sentencepiece-unigram', layout='albert')),

@@ -7,7 +7,7 @@
 
 MLM and NSP, one million steps of 256 rows: 128 tokens for 90% of them, then 512. The paper's corpus is BooksCorpus and
 English Wikipedia, 3.3 billion words. Its TPUs multiplied in bfloat16; the released code wrote every text out ten times,
-masked anew each time (dupe_factor).
+masked anew each time (dupe_factor), and answers NSP without dropout.
 """
 from plm_jax.config import Experiment, Scale
 from plm_jax.models import bert
@@ -26,4 +26,4 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size. The defaults of Experiment are the paper's."""
   model = SIZES[size].model('bfloat16')
-  return scaled(Experiment(f'bert_{size}', model=model, objective=MaskedLM(duplicates=10)), scale)
+  return scaled(Experiment(f'bert_{size}', model=model, objective=MaskedLM(duplicates=10, pooled='whole')), scale)

@@ -6,9 +6,9 @@
     python -m plm_jax train deberta_base --scale=test                       # seconds
 
 Disentangled attention, and a decoder of masks: a million steps of 2,048 rows of 512 tokens, 10 days on 64 V100 for base
-and 20 days on 96 for large in the paper. Its text is Wikipedia, BookCorpus, OpenWebText and Stories, 78 GB. Masks cover
-up to three words, as in the released code; rows are packed full there too, but here documents in one row do not see
-each other.
+and 20 days on 96 for large in the paper. Its text is Wikipedia, BookCorpus, OpenWebText and Stories, 78 GB. Masks are
+the released code's: one n-gram of up to three words in each of successive windows. Rows are packed full there too, but
+here documents in one row do not see each other.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig
@@ -26,7 +26,7 @@ SIZES = {
     'large': Size(model=deberta.large, parameters=405_163_008, peak=2e-4, steps=1_000_000, batch=2048, accumulate=4,
                   pod='v3:8x16', took='96 V100, 20 days')}
 # What version 2 has too.
-MASKS = MaskedLM(pair=Single(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11))
+MASKS = MaskedLM(pair=Single(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), choice='windows')
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

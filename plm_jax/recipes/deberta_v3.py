@@ -7,7 +7,9 @@
 
 Replaced tokens, as in ELECTRA: 500,000 steps of 8,192 rows of 512 tokens. The text is version 2's, 160 GB. The
 generator is as wide and half as deep; the two share embeddings with the generator's gradient alone, and a difference of
-the discriminator's own. The paper gives no schedule for xsmall: it is that of small and base here.
+the discriminator's own. Each has an optimizer, which clips its gradient by itself, as released. The discriminator's
+loss has the weight of the paper, 50; the released code has 10. Peaks are those of the released models; 5e-4 is of the
+paper's analysis in 125,000 steps. The paper gives no schedule for xsmall: it is that of small and base here.
 """
 from plm_jax.config import Experiment, Scale
 from plm_jax.models import deberta_v2
@@ -20,11 +22,11 @@ from plm_jax.training.scales import scaled
 SIZES = {
     # Parameters by transformers' DebertaV2Model, without a head; published as 22M, 44M, 86M, 304M beside the table of
     # tokens, which has 48M, 98M, 98M, 131M (README of microsoft/DeBERTa).
-    'xsmall': Size(model=deberta_v2.v3_xsmall, parameters=70_682_112, peak=5e-4, steps=500_000, batch=8192,
+    'xsmall': Size(model=deberta_v2.v3_xsmall, parameters=70_682_112, peak=6e-4, steps=500_000, batch=8192,
                    accumulate=8, pod='v3:8x8'),
-    'small': Size(model=deberta_v2.v3_small, parameters=141_304_320, peak=5e-4, steps=500_000, batch=8192,
+    'small': Size(model=deberta_v2.v3_small, parameters=141_304_320, peak=6e-4, steps=500_000, batch=8192,
                   accumulate=8, pod='v3:8x8'),
-    'base': Size(model=deberta_v2.v3_base, parameters=183_831_552, peak=5e-4, steps=500_000, batch=8192, accumulate=8,
+    'base': Size(model=deberta_v2.v3_base, parameters=183_831_552, peak=6e-4, steps=500_000, batch=8192, accumulate=8,
                  pod='v3:16x16'),
     'large': Size(model=deberta_v2.v3_large, parameters=434_012_160, peak=3e-4, steps=500_000, batch=8192,
                   accumulate=16, pod='v4:4x8x8')}
@@ -35,5 +37,6 @@ def recipe(size: str, scale: Scale) -> Experiment:
   row = SIZES[size]
   return scaled(Experiment(
       f'deberta_v3_{size}', family='deberta-v2', model=row.model('bfloat16'),
-      objective=ReplacedTokenDetection(sharing='disentangled', width=1.0, depth=0.5, first=True), data=TEXT,
+      objective=ReplacedTokenDetection(sharing='disentangled', optimizers='two', width=1.0,
+                                       depth=0.5, first=True), data=TEXT,
       optim=OptimConfig(peak=row.peak, b2=0.98), train=row.train()), scale)

@@ -9,7 +9,8 @@ BERT is a folder with bert-base-uncased, or a run of bert_base. The student has 
 other one. The text has to be of the teacher's tokenizer: the corpus is that of BERT; at the smaller scales it is what
 the teacher learned from. The paper gives 8 V100 for 90 hours, batches of up to 4,000 rows, dynamic masks, no next
 sentence prediction; the released code 3 epochs with linear decay, peak 5e-4, warmup in the first 5%, Adam with 0.98, no
-weight decay. The number of steps is what three epochs of BERT's corpus come to in rows of 512.
+weight decay, and a table of positions that stays the teacher's. The number of steps is what three epochs of BERT's
+corpus come to in rows of 512.
 """
 import dataclasses
 
@@ -31,7 +32,7 @@ def recipe(size: str, scale: Scale) -> Experiment:
   row = SIZES[size]
   config = scaled(Experiment(
       f'distilbert_{size}', family='distilbert', model=row.model('bfloat16'),
-      objective=Distillation(model=bert.base('bfloat16') if scale == 'paper' else None),
+      objective=Distillation(positions='fixed', model=bert.base('bfloat16') if scale == 'paper' else None),
       optim=OptimConfig(peak=row.peak, warmup=300, schedule='linear', b2=0.98, bias_correction=True, weight_decay=0.0,
                         clip=5.0),
       train=dataclasses.replace(row.train(), eval_every=500, save_every=250)), scale)

@@ -8,7 +8,9 @@
 A generator fills blanks, and the model tells which words it replaced. small: a million steps of 128 rows of 128 tokens,
 4 days on one V100 in the paper. base: 766,000 steps of 256 rows of 512, 4 days on 16 TPU v3 chips. large: 400,000 steps
 of 2,048 rows (ELECTRA-400K). Text of small and base is BERT's, Wikipedia and BooksCorpus; of large XLNet's: ClueWeb,
-CommonCrawl and Gigaword beside it. Of the tokens to predict 85% are masked and the rest kept, as in the released code.
+CommonCrawl and Gigaword beside it. As in the released code, of the tokens to predict 85% are masked and the rest kept,
+they are drawn with replacement, pairs are cut at half of the length, a tenth of the rows is one text, and the line of
+the rate falls from the first step on, in the warmup too.
 """
 import dataclasses
 
@@ -45,8 +47,9 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
-  mlm = MaskedLM(pair=Consecutive(), rate=row.rate, mask_share=0.85, random_share=0.0)
+  mlm = MaskedLM(pair=Consecutive(cut='half', whole=0.1), rate=row.rate, choice='repeated', mask_share=0.85,
+                 random_share=0.0)
   return scaled(Experiment(
       f'electra_{size}', family='electra', model=row.model('bfloat16'),
-      objective=ReplacedTokenDetection(mlm=mlm, width=row.width), optim=OptimConfig(peak=row.peak),
+      objective=ReplacedTokenDetection(mlm=mlm, width=row.width), optim=OptimConfig(peak=row.peak, schedule='electra'),
       train=row.train()), scale)

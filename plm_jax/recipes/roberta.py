@@ -8,7 +8,8 @@
 base and large: 500,000 steps of 8,192 rows of 512 tokens with dynamic masks; the paper had 1,024 V100 GPUs for about a
 day in 100,000 steps. 160 GB of text: BooksCorpus, Wikipedia, CC-News, OpenWebText, Stories. Rows are FULL-SENTENCES:
 whole sentences, as many as fit, on into the next document, and all documents in a row see each other;
---objective.pair.together=False keeps them apart.
+--objective.pair.together=False keeps them apart. Masks are fairseq's: <s> and </s> may be masked too, and the number is
+rounded up or down at random.
 
 The formats are compared on BooksCorpus and Wikipedia, in a million steps of as many tokens as 256 rows of 512.
 segment_pair is BERT's own: two segments of many sentences, and whether the second follows. sentence_pair: two single
@@ -67,12 +68,13 @@ def recipe(size: str, scale: Scale) -> Experiment:
   model, pairs = row.model('bfloat16'), isinstance(row.pair, NextSentence)
   if pairs:
     model = dataclasses.replace(model, pooler=True)
-  # fairseq's Adam corrects the bias of its means; table 9 has no clipping.
+  # fairseq's Adam corrects the bias of its means, and all parameters decay; table 9 has no clipping.
   optim = OptimConfig(
-      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True, clip=0.0)
+      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True, clip=0.0, exempt=())
   within_documents = pairs or size == 'doc_sentences'
   return scaled(Experiment(
-      f'roberta_{size}', family='roberta', model=model, objective=MaskedLM(pair=row.pair),
+      f'roberta_{size}', family='roberta', model=model,
+      objective=MaskedLM(pair=row.pair, choice='everywhere', pooled='whole'),
       data=DataConfig(prepare=TextConfig(kind='byte-bpe', lowercase=False),
                       assembly='document' if within_documents else 'sentences'),
       optim=optim, train=row.train()), scale)

@@ -10,7 +10,8 @@ Permutation language modelling, in two streams and with memory. large: 500,000 s
 paper trained it on 512 TPU v3 chips in 5.5 days: eight rows a core, here in four micro-steps. The command of the
 released code has batches of 2,048. Its corpus is BooksCorpus, English Wikipedia, Giga5, ClueWeb 2012-B and Common
 Crawl, 33 billion tokens. base, on BooksCorpus and Wikipedia: the paper gives no schedule; it is BERT-base's here, a
-million steps of 256 rows and the same peak, the rest as table 8 and the released code have it.
+million steps of 256 rows and the same peak, the rest as table 8 and the released code have it, whose GELU is that of
+tanh; table 8 has no dropout inside the position-wise network, where the released code has 0.1.
 """
 import dataclasses
 
@@ -41,9 +42,11 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
+  model = row.model('bfloat16')
+  model = dataclasses.replace(model, block=dataclasses.replace(model.block, activation='gelu_tanh'))
   # Adam's epsilon of 1e-6 and the decay of 0.01 are BERT's too; the line's end is of the released train.py.
   optim = OptimConfig(peak=row.peak, warmup=row.warmup, schedule='linear', floor=0.001)
   return scaled(Experiment(
-      f'xlnet_{size}', family='xlnet', model=row.model('bfloat16'), objective=PermutationLM(),
+      f'xlnet_{size}', family='xlnet', model=model, objective=PermutationLM(),
       data=DataConfig(prepare=TextConfig(kind='sentencepiece-unigram', layout='xlnet', lowercase=False)),
       optim=optim, train=row.train()), scale)
