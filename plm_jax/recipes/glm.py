@@ -10,11 +10,14 @@ behind another. A row of 512 holds 448 tokens of text; the released code's rows 
 large_doc is GLM-Doc: half of the rows have one blank of half of a document or more. Its vocabulary has [gMASK] for
 these, which the paper's models did without. large_sentence is GLM-Sent: half of the rows have whole sentences as their
 blanks, marked as [sMASK]. 410m and 515m are GLM-Doc of 30 layers, whose schedule they have: the paper names none.
+Of 200,000 steps the rate falls in 160,000, as in the released scripts. Sentences are the text's; released code ends
+those that become blanks at . ? ! ; : and newlines.
 
 chinese has a SentencePiece vocabulary that is trained on the text, and the sizes of the released GLM-large-Chinese. Of
 its rows 40% have short spans as their blanks, 30% whole sentences and 30% one blank of a quarter of a document or more,
-as in the released scripts; these do not say how large a batch is, which is GLM-large's here. Its path has one paragraph
-a line and an empty line between documents:
+as in the released scripts, whose peak, decay and schedule it has; these do not say how large a batch is, which is
+GLM-large's here, and cut 2% of the rows short, which is left out: rows are full of documents one behind another. Its
+path has one paragraph a line and an empty line between documents:
 
     python -m plm_jax train glm_chinese --scale=laptop --data.path=zhwiki.txt
     python -m plm_jax train glm_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
@@ -39,14 +42,18 @@ class GLMSize(Size):
 
   batch: int = 1024
   warmup: int = 8000
+  horizon: int = 160_000
+  """steps in which the rate falls, before it is flat; 0: all"""
   floor: float = 0.05
-  """share of the peak at the end, of the released scripts"""
+  """share of the peak that it falls to, of the released scripts, as the horizon is"""
+  weight_decay: float = 0.1
   objective: BlankInfilling = BlankInfilling(FullSentences())
 
 
 # Parameters by the released modeling_glm.py; published as 110M, 335M, 410M, 515M (section 3).
 SIZES = {
-    'base': GLMSize(model=glm.base, parameters=109_338_624, peak=4e-4, warmup=6000, steps=120_000, pod='v3:8x8'),
+    'base': GLMSize(model=glm.base, parameters=109_338_624, peak=4e-4, warmup=6000, horizon=0, steps=120_000,
+                    pod='v3:8x8'),
     'large': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, pod='v3:8x8'),
     'large_doc': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, objective=DOCUMENTS,
                          pod='v3:8x8'),
@@ -56,7 +63,8 @@ SIZES = {
                     pod='v3:8x8'),
     '515m': GLMSize(model=glm.medium_515m, parameters=514_632_960, peak=2e-4, steps=200_000, objective=DOCUMENTS,
                     pod='v3:8x16'),
-    'chinese': GLMSize(model=glm.large_chinese, parameters=355_659_776, peak=2e-4, floor=0.1, steps=250_000,
+    'chinese': GLMSize(model=glm.large_chinese, parameters=355_659_776, peak=4e-4, floor=0.1,
+                       horizon=200_000, weight_decay=0.01, steps=250_000,
                        objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
                        pod='v3:8x8')}
 
@@ -65,9 +73,11 @@ def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   optim = OptimConfig(
-      peak=row.peak, warmup=row.warmup, schedule='cosine', floor=row.floor, b2=0.98, weight_decay=0.1,
-      bias_correction=True)
-  text = TextConfig(kind='sentencepiece-unigram' if size == 'chinese' else 'wordpiece', layout='glm')
+      peak=row.peak, warmup=row.warmup, horizon=row.horizon, schedule='cosine', floor=row.floor, b2=0.98,
+      weight_decay=row.weight_decay, bias_correction=True)
+  text = TextConfig(layout='glm')
+  if size == 'chinese':
+    text = TextConfig(kind='sentencepiece-unigram', layout='glm', lowercase=False)
   run = scaled(Experiment(
       f'glm_{size}', family='glm', model=row.model('bfloat16'), objective=row.objective,
       data=DataConfig(prepare=text, assembly='sentences'), optim=optim, train=row.train()), scale)

@@ -7,7 +7,8 @@
 
 12 layers of 768 on BooksCorpus, norms behind sublayers: 100 epochs in batches of 64 rows of 512 tokens, which for its
 billion tokens are three million steps. The paper's text runs on from row to row without a sign; here a row begins with
-_start_, and _delimiter_ ends a document. Its decay of 0.01 was one of Adam's gradient; it is decoupled here.
+_start_, and _delimiter_ ends a document. Its decay of 0.01 is decoupled from Adam's gradient, as in the released
+optimizer.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig

@@ -49,11 +49,12 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
-  text, warmup = TextConfig(kind='byte-bpe', layout='gpt2', newlines=True), 700
+  text = TextConfig(kind='byte-bpe', layout='gpt2', newlines=True)
   if size == 'chinese':
-    text, warmup = TextConfig(kind='sentencepiece-unigram'), 2000
+    text = TextConfig(kind='sentencepiece-unigram')
+  # 375 million tokens of warmup are 715 updates of 512 rows of 1,024.
   optim = OptimConfig(
-      peak=row.peak, warmup=warmup, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8, bias_correction=True,
+      peak=row.peak, warmup=715, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8, bias_correction=True,
       weight_decay=0.1)
   run = scaled(Experiment(
       f'gpt2_{size}', family='gpt2', model=row.model('bfloat16'), objective=CausalLM(isolated=size == 'chinese'),

@@ -10,7 +10,7 @@ Every second layer sees a band of 256 tokens; 300 billion tokens in rows of 2,04
 document, and see what precedes them. Batches grow over the first 4 to 12 billion tokens, depending on the size: the
 paper does not say how for which. They begin at 131 thousand tokens or more, here as many as devices share, where the
 paper has 32 thousand. The learning rate counts tokens too: it rises over 375 million and falls along a cosine to a
-tenth over 260 billion.
+tenth over 260 billion. No dropout: the paper names none.
 """
 import dataclasses
 
@@ -59,6 +59,8 @@ def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   model = row.model('bfloat16')
+  block = dataclasses.replace(model.block, dropout=0.0, attention_dropout=0.0)
+  model = dataclasses.replace(model, block=block)
   if row.remat:
     model = dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full'))
   optim = OptimConfig(

@@ -5,11 +5,12 @@
     python -m plm_jax train palm_8b --scale=laptop                                                    # 40 minutes
     python -m plm_jax train palm_8b --scale=test                                                      # seconds
 
-Parallel sublayers and one head of keys: 780 billion tokens in rows of 2,048, of which a batch has 512, then 1,024, then
-2,048, here in micro-steps. The paper used two pods of 3,072 TPU v4 chips for the largest, and says of the smaller sizes
-that their schedule was similar. Adafactor without factors, its updates averaged; decay is the square of the learning
-rate; the loss has 1e-4 of the squared logarithm of softmax's denominator. Adafactor's clipping of updates and their
-size by that of the parameter, layer by layer, are as T5 has them. The vocabulary has 256,000 pieces.
+Parallel sublayers and one head of keys: 780 billion tokens in rows of 2,048, of which a batch of the largest has 512,
+then 1,024, then 2,048, of 62b 512, then 1,024, of 8b 256, then 512 (table 1 and section 5), here in micro-steps. Where
+the smaller ones change is not published: here after as many tokens as the largest, 52 billion. The paper used two pods
+of 3,072 TPU v4 chips for the largest. Adafactor without factors, its updates averaged; decay is the square of the
+learning rate; the loss has 1e-4 of the squared logarithm of softmax's denominator. Adafactor's clipping of updates and
+their size by that of the parameter, layer by layer, are as T5 has them. The vocabulary has 256,000 pieces.
 """
 import dataclasses
 
@@ -34,11 +35,11 @@ class PaLMSize(Size):
 
 # Parameters of table 1: 8.63B, 62.50B, 540.35B. Batches of section 5.
 SIZES = {
-    '8b': PaLMSize(model=palm.palm_8b, parameters=8_632_012_800, peak=1e-2, batch=2048, accumulate=16,
-                   phases=((50_000, 512), (65_000, 1024), (140_000, 2048)), pod='v4:4x4x8',
+    '8b': PaLMSize(model=palm.palm_8b, parameters=8_632_012_800, peak=1e-2, batch=512, accumulate=4,
+                   phases=((100_000, 256), (690_000, 512)), pod='v4:4x4x8',
                    mesh=MeshConfig(fsdp=32, tensor=4)),
-    '62b': PaLMSize(model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=2048, accumulate=4,
-                    phases=((50_000, 512), (65_000, 1024), (140_000, 2048)), pod='v4:8x8x8',
+    '62b': PaLMSize(model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=1024, accumulate=2,
+                    phases=((50_000, 512), (345_000, 1024)), pod='v4:8x8x8',
                     mesh=MeshConfig(fsdp=128, tensor=4)),
     '540b': PaLMSize(model=palm.palm_540b, parameters=540_356_474_880, peak=1e-2, batch=2048, accumulate=4,
                      phases=((50_000, 512), (65_000, 1024), (140_000, 2048)), pod='v4:8x16x16',
