@@ -4,17 +4,19 @@
     python -m plm_jax prepare GERMAN gs://BUCKET/de --for=mbart_large --tokenizer=gs://BUCKET/all/tokenizer
     python -m plm_jax prepare ROMANIAN gs://BUCKET/ro --for=mbart_large --tokenizer=gs://BUCKET/all/tokenizer
     python -m plm_jax train mbart_large --data.path gs://BUCKET/de gs://BUCKET/ro \\
-        --objective.languages de_DE ro_RO --mesh.fsdp=8 --train.accumulate=4    # 512 TPU v4 chips
+        --objective.languages de_DE ro_RO --mesh.fsdp=8    # 512 TPU v4 chips
     python -m plm_jax train mbart_large --scale=laptop                          # 2 CPU cores: 15 minutes
     python -m plm_jax train mbart_large --scale=test                            # seconds
 
 12 + 12 layers of 1,024 with norms first, on Common Crawl in 25 languages, for 500,000 steps. A corpus is of one
 language, whose name ends a text and begins what is written; shares of the rows go with the power 0.7 of the corpora's
-sizes. Sentences of a document change places, and 35% of the tokens are masked in spans of 3.5 on average (section 2.2).
-The paper counts 128 thousand tokens of a batch for each of 256 GPUs and calls that BART's configuration; here are
-BART's 8,192 rows of 512, and its rate, which the paper does not tell. It lowered dropout at 250,000 and 400,000 steps,
-which is left out here.
+sizes. Sentences of a document, each of which ends with </s>, change places, and 35% of the words are masked in spans of
+3.5 on average (section 2.2); all parameters decay, and attention has no dropout, as in fairseq. The paper counts 128
+thousand tokens of a batch for each of 256 GPUs and calls that BART's configuration; here are BART's 8,192 rows of 512,
+and its rate, which the paper does not tell. It lowered dropout at 250,000 and 400,000 steps, which is left out here.
 """
+import dataclasses
+
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import mbart
@@ -26,17 +28,23 @@ from plm_jax.training.scales import scaled
 
 SIZES = {
     # Parameters of the released checkpoint, by transformers' MBartForConditionalGeneration.
-    'large': Size(model=mbart.large, parameters=610_851_840, peak=4e-4, steps=500_000, batch=8192, pod='v4:8x8x8',
-                  mesh=MeshConfig(fsdp=8), took='256 V100')}
+    'large': Size(model=mbart.large, parameters=610_851_840, peak=4e-4, steps=500_000, batch=8192, accumulate=4,
+                  pod='v4:8x8x8', mesh=MeshConfig(fsdp=8), took='256 V100')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   optim = OptimConfig(
-      peak=row.peak, warmup=30_000, schedule='linear', b2=0.98, eps=1e-6, bias_correction=True, clip=0.0)
+      peak=row.peak, warmup=30_000, schedule='linear', b2=0.98, eps=1e-6, bias_correction=True, clip=0.0,
+      exempt=())
   text = TextConfig(kind='sentencepiece-unigram', layout='mbart', lowercase=False)
+  model = row.model('bfloat16')
+  # Of 512 tokens so many ends of sentences; at the smaller scales rows hold a few sentences.
+  objective = DenoisingAutoencoder(
+      (SentencePermutation(), TextInfilling(0.35, 3.5, unit='word')), languages=('en_XX',),
+      reserve=24 if scale == 'paper' else 4)
   return scaled(Experiment(
-      f'mbart_{size}', family='mbart', model=row.model('bfloat16'),
-      objective=DenoisingAutoencoder((SentencePermutation(), TextInfilling(0.35, 3.5)), languages=('en_XX',)),
+      f'mbart_{size}', family='mbart', objective=objective,
+      model=dataclasses.replace(model, block=dataclasses.replace(model.block, attention_dropout=0.0)),
       data=DataConfig(prepare=text, temperature=1 / 0.7), optim=optim, train=row.train()), scale)

@@ -11,12 +11,13 @@ fine-tuned its released models on each task alone: give one --data.path. T5 is t
 of transformers, such as google-t5/t5-small has; its tokenizer comes with it. For other sizes give --model too, as t5
 has them.
 """
+import dataclasses
+
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.models import t5
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.recipes.t5 import TEXT
+from plm_jax.recipes.t5 import OPTIM, TEXT
 from plm_jax.recipes.table import Size
-from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
 SIZES = {
@@ -30,7 +31,7 @@ def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   return scaled(Experiment(
-      row.name, family='t5', model=row.model('bfloat16'), objective=TextToText(decoder_length=128),
+      row.name, family='t5', model=row.model('bfloat16'), objective=TextToText(decoder_length=128, z_loss=1e-4),
       data=DataConfig(path=tuple(f'task:{task}:tfds:glue/{task}' for task in TASKS), prepare=TEXT, assembly='examples'),
-      optim=OptimConfig(kind='adafactor', peak=row.peak, warmup=0, schedule='constant', clip=0.0, weight_decay=0.0),
+      optim=dataclasses.replace(OPTIM, peak=row.peak, warmup=0, schedule='constant'),
       train=row.train()), scale)

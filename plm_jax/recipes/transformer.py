@@ -8,7 +8,8 @@
 WMT 2014, English to German, by default as TFDS has it; columns-A-B is any other pair of texts, in .tsv or .jsonl.
 100,000 steps (big: 300,000) of about 25,000 tokens on each side (section 5.1): 96 rows of 256, which hold as many
 sentences as fit; labels are smoothed by 0.1. Pieces are a unigram model's, not byte pairs, for which transformers has
-no tokenizer without bytes; and the last checkpoints are not averaged.
+no tokenizer without bytes; the last checkpoints are not averaged; and norms have an epsilon of 1e-5, which
+transformers' Marian has without a setting, where tensor2tensor has 1e-6: else no run could be exported.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.models import transformer

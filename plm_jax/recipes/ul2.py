@@ -22,7 +22,8 @@ from plm_jax.sharding import MeshConfig
 from plm_jax.training.scales import scaled
 
 SIZES = {
-    # Parameters of one table for tokens, which is the output's too; published as 19.5B.
+    # Parameters of one table for tokens, which is the output's too; published as 19.5B (with a second
+    # one, as in T5 v1.1, there would be 19.59B).
     '20b': Size(model=t5.ul2_20b, parameters=19_459_613_696, peak=0.01, steps=2_000_000, batch=1024, pod='v4:8x8x8',
                 mesh=MeshConfig(fsdp=128))}
 
