@@ -9,8 +9,8 @@ LAMB, batches of 4,096 rows of 512 tokens, peak 0.00176 after 3,125 steps; n-gra
 together, and two texts that follow each other change places half of the time. The layers of a model are one. Version 2
 takes 10 million steps (base) or 3 million, without dropout; the paper took 125,000 steps with dropout, and for its last
 runs of xxlarge 1.5 million, of which it dropped dropout at the end (section 4.8). The paper's corpus is BERT's, 16 GB,
-in 30,000 lower-cased pieces; version 2 had more text. Masks cover words of the text in every language; the released
-code takes a piece with a letter that is not English for a word of its own.
+in 30,000 lower-cased pieces; version 2 had more text. As released, a piece with a letter that is not English is a word
+of its own.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig

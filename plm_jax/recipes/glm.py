@@ -10,8 +10,8 @@ behind another. A row of 512 holds 448 tokens of text; the released code's rows 
 large_doc is GLM-Doc: half of the rows have one blank of half of a document or more. Its vocabulary has [gMASK] for
 these, which the paper's models did without. large_sentence is GLM-Sent: half of the rows have whole sentences as their
 blanks, marked as [sMASK]. 410m and 515m are GLM-Doc of 30 layers, whose schedule they have: the paper names none.
-Of 200,000 steps the rate falls in 160,000, as in the released scripts. Sentences are the text's; released code ends
-those that become blanks at . ? ! ; : and newlines.
+Of 200,000 steps the rate falls in 160,000, as in the released scripts. Sentences that
+become blanks end at . ? ! ; : and newlines, as there.
 
 chinese has a SentencePiece vocabulary that is trained on the text, and the sizes of the released GLM-large-Chinese. Of
 its rows 40% have short spans as their blanks, 30% whole sentences and 30% one blank of a quarter of a document or more,
@@ -75,9 +75,9 @@ def recipe(size: str, scale: Scale) -> Experiment:
   optim = OptimConfig(
       peak=row.peak, warmup=row.warmup, horizon=row.horizon, schedule='cosine', floor=row.floor, b2=0.98,
       weight_decay=row.weight_decay, bias_correction=True)
-  text = TextConfig(layout='glm')
+  text = TextConfig(layout='glm', sentences='clauses' if row.objective.sentences else 'split')
   if size == 'chinese':
-    text = TextConfig(kind='sentencepiece-unigram', layout='glm', lowercase=False)
+    text = dataclasses.replace(text, kind='sentencepiece-unigram', lowercase=False)
   run = scaled(Experiment(
       f'glm_{size}', family='glm', model=row.model('bfloat16'), objective=row.objective,
       data=DataConfig(prepare=text, assembly='sentences'), optim=optim, train=row.train()), scale)
