@@ -46,9 +46,9 @@ FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: mod
     gpt, gpt2, gpt3, llama, palm, glm,
     t5, t5_v1_1, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
 EVERYWHERE = """\
-Every recipe takes --scale=laptop (minutes on 2 CPU cores) and --scale=test (seconds), and every option below. Without
---data.path it learns the English documentation in the installed Python packages; records of your own text come from
-`python -m plm_jax prepare TEXT RECORDS --for=NAME`. On a pod every worker has to run the command, with
+Every recipe takes --scale=laptop (minutes on 2 CPU cores), --scale=test (seconds), and the options that its --help
+tells. Without --data.path it learns the English documentation in the installed Python packages; records of your own
+text come from `python -m plm_jax prepare TEXT RECORDS --for=NAME`. On a pod every worker has to run the command, with
 --hosts.distributed=True (see scripts/pod.sh)."""
 
 

@@ -1,0 +1,75 @@
+"""Writes docs/recipes.md: what each family says of itself, its sizes, the pods that they fit and the memory they take.
+
+    python -m benchmarks.recipe_page
+
+Everything is in plm_jax/recipes but for the memory, which is in benchmarks/RESULTS.md (see benchmarks/fits.py).
+"""
+import pathlib
+import re
+
+from plm_jax import recipes
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGE = ROOT / 'docs' / 'recipes.md'
+HEAD = """\
+# Recipes
+
+Written by `python -m benchmarks.recipe_page`: change [plm_jax/recipes](../plm_jax/recipes), not this page.
+
+Each is a run that was published, by its name, or by its family with `--size`:
+
+    python -m plm_jax train bert_base --scale=laptop
+    python -m experiments.bert --size=base --scale=laptop    # from a checkout
+
+{everywhere}
+
+Parameters are counted as those who published the model count them, or transformers' class for pre-training, a tied
+output matrix once. A pod is the paper's, or one on which a device has few rows; `python -m plm_jax train NAME
+--mode=compile --topology=POD` asks the TPU compiler about any other. GiB a device are what it said, a figure for each
+phase ([benchmarks/RESULTS.md](../benchmarks/RESULTS.md) has the versions, and what has changed since). The last column
+is what the publication says of its own run.
+"""
+
+
+def main() -> None:
+  PAGE.parent.mkdir(exist_ok=True)
+  PAGE.write_text(page())
+
+
+def page() -> str:
+  """Returns the page, in Markdown."""
+  memory = compiled((ROOT / 'benchmarks' / 'RESULTS.md').read_text())
+  sections = (section(family, memory) for family in recipes.FAMILIES)
+  return '\n'.join([HEAD.format(everywhere=recipes.EVERYWHERE), *sections])
+
+
+def section(family: str, memory: dict[str, str]) -> str:
+  """Returns what there is to say of a family. memory: of recipes, GiB a device."""
+  title, _, rest = (recipes.FAMILIES[family].__doc__ or '').strip().partition('\n')
+  said = [line if line.startswith('    ') else line.replace('<', r'\<') for line in rest.strip('\n').splitlines()]
+  lines = [f'## {family}', '', title, '', *said, '',
+           '| recipe | layers | parameters | rows x tokens | peak | pod | GiB a device | published run |',
+           '|---|---|---|---|---|---|---|---|']
+  for size in recipes.FAMILIES[family].SIZES:
+    recipe = recipes.Recipe(family, size)
+    row, phase = recipe.row, recipe().train.phases[-1]
+    cells = (f'`{recipe.name}`', recipes.layers(row), f'{row.parameters:,}', f'{phase.batch:,} x {phase.length:,}',
+             f'{row.peak:.3g}', f'{row.pod}{recipes.mesh_options(row)}', memory.get(recipe.name, ''), row.took)
+    lines.append(f'| {" | ".join(cells)} |')
+  return '\n'.join([*lines, ''])
+
+
+def compiled(results: str) -> dict[str, str]:
+  """Returns the memory of recipes, by their names, from the table of RESULTS.md, such as '2.343; 4.314 of 8'."""
+  table = results.partition('## Which pod a recipe fits')[2].partition('\n## ')[0]
+  found = {}
+  for recipe, figures in re.findall(r'^\| ([a-z][^|]*) \|[^|]*\|[^|]*\| ([^|]*) \|$', table, re.M):
+    names = [name for name in recipe.split(', ') if name in recipes.every()]
+    several, _, size = figures.removesuffix(' *').rpartition(' of ')
+    each = several.split('; ') if len(names) == several.count('; ') + 1 else [several] * len(names)
+    found |= {name: f'{used} of {size}' for name, used in zip(names, each, strict=True)}
+  return found
+
+
+if __name__ == '__main__':
+  main()
