@@ -12,6 +12,8 @@ The paper's baseline saw 2^35 tokens in 2^19 steps of 128 rows of 512 (section 3
 t5_small_tasks. Adafactor, at a rate of 1/sqrt(max(step, 10^4)), with attention's heads joined in its factors; a z loss
 of 1e-4, as in T5X's base.gin and in every descendant.
 """
+import dataclasses
+
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import t5
@@ -21,15 +23,23 @@ from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5Size(Size):
+  """And what all sizes share: a million steps of 2^11 rows (section 3.7)."""
+
+  peak: float = 0.01
+  steps: int = 1_000_000
+  batch: int = 2048
+
+
 # Parameters by transformers' T5ForConditionalGeneration; published as 60M, 220M, 770M, 3B, 11B (section 3.7).
 SIZES = {
-    'small': Size(model=t5.small, parameters=60_506_624, peak=0.01, steps=1_000_000, batch=2048, pod='v3:8x8'),
-    'base': Size(model=t5.base, parameters=222_903_552, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x16'),
-    'large': Size(model=t5.large, parameters=737_668_096, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x32'),
-    '3b': Size(model=t5.t5_3b, parameters=2_851_598_336, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x8',
-               mesh=MeshConfig(fsdp=8)),
-    '11b': Size(model=t5.t5_11b, parameters=11_307_321_344, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x16',
-                mesh=MeshConfig(fsdp=128))}
+    'small': T5Size(model=t5.small, parameters=60_506_624, pod='v3:8x8'),
+    'base': T5Size(model=t5.base, parameters=222_903_552, pod='v3:16x16'),
+    'large': T5Size(model=t5.large, parameters=737_668_096, pod='v3:16x32'),
+    '3b': T5Size(model=t5.t5_3b, parameters=2_851_598_336, pod='v4:8x8x8', mesh=MeshConfig(fsdp=8)),
+    '11b': T5Size(model=t5.t5_11b, parameters=11_307_321_344, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
 # What its descendants have too.
 TEXT = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False)
 OPTIM = OptimConfig(

@@ -13,20 +13,17 @@ rate of 1/sqrt(max(step, 10^4)); a z loss of 1e-4, as in the released code.
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.models import t5
 from plm_jax.objectives.spans import MixtureOfDenoisers
-from plm_jax.recipes.t5 import OPTIM, TEXT
-from plm_jax.recipes.table import Size
+from plm_jax.recipes.t5 import OPTIM, TEXT, T5Size
 from plm_jax.sharding import MeshConfig
 from plm_jax.training.scales import scaled
 
 # Parameters by transformers' T5ForConditionalGeneration.
 SIZES = {
-    'small': Size(model=t5.v1_1_small, parameters=76_961_152, peak=0.01, steps=1_000_000, batch=2048, pod='v3:8x8'),
-    'base': Size(model=t5.v1_1_base, parameters=247_577_856, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x16'),
-    'large': Size(model=t5.v1_1_large, parameters=783_150_080, peak=0.01, steps=1_000_000, batch=2048, pod='v3:16x32'),
-    'xl': Size(model=t5.v1_1_xl, parameters=2_849_757_184, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x8',
-               mesh=MeshConfig(fsdp=16)),
-    'xxl': Size(model=t5.v1_1_xxl, parameters=11_135_332_352, peak=0.01, steps=1_000_000, batch=2048, pod='v4:8x8x16',
-                mesh=MeshConfig(fsdp=128))}
+    'small': T5Size(model=t5.v1_1_small, parameters=76_961_152, pod='v3:8x8'),
+    'base': T5Size(model=t5.v1_1_base, parameters=247_577_856, pod='v3:16x16'),
+    'large': T5Size(model=t5.v1_1_large, parameters=783_150_080, pod='v3:16x32'),
+    'xl': T5Size(model=t5.v1_1_xl, parameters=2_849_757_184, pod='v4:8x8x8', mesh=MeshConfig(fsdp=16)),
+    'xxl': T5Size(model=t5.v1_1_xxl, parameters=11_135_332_352, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
