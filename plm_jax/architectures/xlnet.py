@@ -118,7 +118,8 @@ class XLNet(nn.Module):
     if 'memory_tokens' in batch:
       past = batch['memory_segments']
       x, _ = embed(batch['memory_tokens'])
-      whole = visible(past, past) | itself(past)
+      ranks = jnp.broadcast_to(jnp.arange(past.shape[1]) * (cfg.attention == 'uni'), past.shape)
+      whole = visible(past, past, ranks, ranks) | itself(past)
       _, memory = layers(
           x, Visible(whole, context(jnp.zeros_like(past), past[:, :0])), rows, remember='inputs')
       memory = jax.lax.stop_gradient(memory)

@@ -128,6 +128,15 @@ def test_memory_is_a_longer_row_in_which_it_comes_first():
   np.testing.assert_allclose(forward(row | dict(memory=first.memory)).hidden, found.hidden, atol=1e-5)
 
 
+def test_what_sees_only_what_comes_before_does_so_in_memory():
+  """Transformer-XL: a row behind its memory is the end of a longer row."""
+  cfg = dataclasses.replace(config(), attention='uni', max_length=0)
+  row = dict(tokens=IDS[:2, MEMORY:], segments=np.ones((2, LENGTH), int))
+  found = forward(row | dict(memory_tokens=IDS[:2, :MEMORY], memory_segments=np.ones((2, MEMORY), int)), cfg)
+  whole = forward(dict(tokens=IDS[:2], segments=np.ones_like(IDS[:2])), cfg)
+  np.testing.assert_allclose(found.hidden, whole.hidden[:, MEMORY:], atol=1e-5)
+
+
 def test_text_that_runs_backwards_is_text_read_from_the_other_end():
   plain = dict(tokens=IDS[:, :LENGTH], segments=np.ones((ROWS, LENGTH), int), types=BATCH['types'],
                ranks=RANKS, backward=np.zeros(ROWS, bool))
