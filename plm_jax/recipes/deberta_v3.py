@@ -7,12 +7,15 @@
 
 Replaced tokens, as in ELECTRA: 500,000 steps of 8,192 rows of 512 tokens. The text is version 2's, 160 GB. The
 generator is as wide and half as deep; the two share embeddings with the generator's gradient alone, and a difference of
-the discriminator's own. Each has an optimizer, which clips its gradient by itself, as released. The discriminator's
-loss has the weight of the paper, 50; the released code has 10. Peaks are those of the released models; 5e-4 is of the
-paper's analysis in 125,000 steps. The paper gives no schedule for xsmall: it is that of small and base here.
+the discriminator's own. It trains as the released code does (apps/tasks/rtd_task.py): each network has an optimizer,
+which clips its gradient by itself, the discriminator's loss has the weight 10, where the paper has 50, and masks are
+single tokens, one in each window of six, from the left until they are 15%. Peaks are those of the released models; 5e-4
+is of the paper's analysis in 125,000 steps. The paper gives no schedule for xsmall: it is that of small and base here.
 """
 from plm_jax.config import Experiment, Scale
 from plm_jax.models import deberta_v2
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.pairs import Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.recipes.deberta_v2 import TEXT
 from plm_jax.recipes.table import Size
@@ -30,13 +33,14 @@ SIZES = {
                  pod='v3:16x16'),
     'large': Size(model=deberta_v2.v3_large, parameters=434_012_160, peak=3e-4, steps=500_000, batch=8192,
                   accumulate=16, pod='v4:4x8x8')}
+MASKS = MaskedLM(pair=Single(), choice='windows', mask_share=1.0, random_share=0.0)
+OBJECTIVE = ReplacedTokenDetection(
+    MASKS, weight=10.0, sharing='disentangled', optimizers='two', width=1.0, depth=0.5, first=True)
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   return scaled(Experiment(
-      f'deberta_v3_{size}', family='deberta-v2', model=row.model('bfloat16'),
-      objective=ReplacedTokenDetection(sharing='disentangled', optimizers='two', width=1.0,
-                                       depth=0.5, first=True), data=TEXT,
+      f'deberta_v3_{size}', family='deberta-v2', model=row.model('bfloat16'), objective=OBJECTIVE, data=TEXT,
       optim=OptimConfig(peak=row.peak, b2=0.98), train=row.train()), scale)

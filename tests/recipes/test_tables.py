@@ -135,9 +135,12 @@ def test_electra_as_released():
 
 
 def test_deberta_v3_trains_two_networks():
-  """microsoft/DeBERTa, apps/tasks/rtd_task.py; 50 is the paper's weight, the released code has 10."""
+  """microsoft/DeBERTa, apps/tasks/rtd_task.py: --rtd_lambda is 10 (50 is the paper's), masks are of one token each
+  (max_gram 1), and all of them are masks (mask_prob 1)."""
   objective = recipes.find('deberta_v3_large')().objective
-  assert (objective.optimizers, objective.weight, objective.sharing) == ('two', 50.0, 'disentangled')
+  assert (objective.optimizers, objective.weight, objective.sharing) == ('two', 10.0, 'disentangled')
+  mlm = objective.mlm
+  assert (mlm.choice, mlm.unit, mlm.lengths, mlm.mask_share) == ('windows', 'token', (1.0,), 1.0)
 
 
 def test_glm_falls_in_less_than_its_run():
