@@ -1,6 +1,7 @@
 """A vocabulary, windows of text, a model and a learner so small that they compile in a second or two."""
 import dataclasses
 import functools
+import random
 
 from flax.linen import unbox
 import jax
@@ -93,3 +94,13 @@ def assert_close(got, want, rel=1e-5):
   errors = {name: np.abs(got[name] - x).max() / max(np.abs(x).max(), floor) for name, x in want.items()}
   worst = max(errors, key=errors.get)
   assert errors[worst] <= rel, (worst, errors[worst])
+
+
+def text() -> str:
+  """Three hundred documents in a language of two thousand words: enough for tokenizers to find 2,048 pieces in."""
+  draw = random.Random(0)
+  syllables = [a + b for a in 'bdfgklmnprstvz' for b in 'aeiou']
+  words = [''.join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(2000)]
+  def sentence():
+    return f'{" ".join(draw.choices(words, k=draw.randint(5, 10)))}.'.capitalize()
+  return '\n\n'.join('\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(3)) for _ in range(300))

@@ -1,24 +1,22 @@
 """python -m plm_jax: what is done with text before a run, and with a run afterwards."""
-from collections.abc import Iterator
-import contextlib
 import dataclasses
 import json
-import shlex
+import math
 import sys
 from typing import Annotated, Literal
 
-import jax
 import tyro
 
-from plm_jax import checked, convert, errors, recipes, storage
+from plm_jax import api, checked, errors, recipes, storage
 from plm_jax.cli import options, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
-from plm_jax.config import ConfigError, Experiment
-from plm_jax.data.prepare import PrepareConfig, TextConfig, prepare
+from plm_jax.config import ConfigError
+from plm_jax.data.prepare import PrepareConfig, TextConfig
 from plm_jax.data.windows import Assembly, Windows
-from plm_jax.evaluation import few_shot, perplexity, scoring, text_to_text
-from plm_jax.inference import blanks, fill_mask, generate, loading
+from plm_jax.evaluation import few_shot, scoring, text_to_text
+from plm_jax.inference import generate
+from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
@@ -44,20 +42,15 @@ def prepare_command(
     vocab: pieces of the tokenizer to train
     settings: how
   """
-  reachable.check_reachable({out: 'write'})
-  # Its settings stand in front of the other options: see `settings_of`. Without one, what is not said is BERT's.
-  config = recipes.find(recipe)() if recipe else Experiment('bert_base')
-  prepare(PrepareConfig(**vars(settings), source=source, vocab=vocab), out, config.rules)
+  # The settings of a recipe stand in front of the other options: see `settings_of`.
+  api.prepare(source, out, recipe, vocab=vocab, **vars(settings))
   print(f'records in {out}: train on them with --data.path={out}')
 
 
 def settings_of(recipe: str) -> list[str]:
   """Options of `prepare` for text as a recipe takes it."""
-  config = recipes.find(recipe)()
-  text = config.data.prepare
-  given = {field.name: getattr(text, field.name) for field in dataclasses.fields(text)}
-  changed = {name: value for name, value in given.items() if value != getattr(TextConfig, name)}
-  return [f'{checked.flag(name)}={value}' for name, value in {'vocab': config.model.vocab, **changed}.items()]
+  given = api.settings_of(recipe).items()
+  return [f'{checked.flag(name)}={value}' for name, value in given if value != getattr(TextConfig, name, None)]
 
 
 @command(length='[3, 16777216]', batch='[1, 16777216]')
@@ -94,33 +87,18 @@ def fill_mask_command(
   """
   if not prompts:
     raise ConfigError('there is no prompt: give a sentence with a [MASK] where a word is to be guessed')
-  trained = loading.load(run)
-  if 'lm' in trained.heads and trained.model.kind != 'infilling':
-    does = 'goes on with texts' if generate.continues(trained) else 'answers texts'
-    raise ConfigError(f'{run} is a {trained.family}: it has no [MASK] and {does}, '
-                      f'`python -m plm_jax generate {shlex.quote(run)} TEXT`')
-  if 'lm' in trained.heads:
-    for prompt, written in zip(prompts, blanks.fill(trained, prompts), strict=True):
-      print('\n  '.join([prompt, *written]))
-    return
-  for prompt, found in zip(prompts, fill_mask.fill(trained, prompts, top), strict=True):
+  for prompt, found in zip(prompts, api.fill_mask(run, prompts, top), strict=True):
     print(prompt)
     for number, candidates in enumerate(found, 1):
-      if len(found) > 1:
+      if len(found) > 1 and len(candidates) > 1:
         print(f'  [MASK] {number}')
       for piece, probability in candidates:
-        print(f'  {probability:7.2%}  {piece}')
+        print(f'  {piece}' if math.isnan(probability) else f'  {probability:7.2%}  {piece}')
 
 
-@contextlib.contextmanager
-def loaded(folder: str, mesh: MeshConfig) -> Iterator[loading.Trained]:
-  """The model, on the devices of the mesh, for what is done inside."""
-  devices = make_mesh(mesh)
-  if devices.size == 1:
-    yield loading.load(folder)
-    return
-  with jax.set_mesh(devices):
-    yield loading.load(folder, devices)
+def shared(folder: str, mesh: MeshConfig) -> Trained:
+  """Loads a model, on the devices of the mesh where there are several."""
+  return api.load(folder, mesh if make_mesh(mesh).size > 1 else None)
 
 
 @command(seed=options.SEED)
@@ -143,23 +121,22 @@ def generate_command(
     prompts += tuple((sys.stdin.read() if file == '-' else storage.read_text(file)).splitlines())
   if not prompts:
     raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
-  with loaded(run, mesh) as trained:
-    print_continuations(trained, prompts, stream, seed, settings)
+  print_continuations(shared(run, mesh), prompts, stream, seed, settings)
 
 
 def print_continuations(
-    trained: loading.Trained, prompts: tuple[str, ...], stream: bool, seed: int, settings: GenerationConfig) -> None:
+    trained: Trained, prompts: tuple[str, ...], stream: bool, seed: int, settings: GenerationConfig) -> None:
   ended = []
   if stream:
     if len(prompts) * settings.number > 1:
       raise ConfigError('--stream prints one text: give one prompt, and no --number')
     print(prompts[0] if generate.continues(trained) else '', end='', flush=True)
-    for piece, in generate.stream(trained, prompts, settings, seed):
+    for piece in api.stream(trained, prompts[0], settings, seed):
       print(piece.text, end='', flush=True)
       ended = [piece.ended]
     print()
   else:
-    every = generate.generate(trained, prompts, settings, seed)
+    every = api.generate(trained, prompts, settings, seed)
     for prompt, found in zip(prompts, every, strict=True):
       for continuation in found:
         print(f'{prompt if generate.continues(trained) else ""}{continuation.text}\n')
@@ -180,17 +157,10 @@ def export_command(
     out: folder for the checkpoint, local or in a bucket, not there yet
     dtype: of the tensors; same: float32, or what the checkpoint had
   """
-  chosen = None if dtype == 'same' else dtype
-  if convert.is_checkpoint(run):
-    source = convert.load(run)
-    convert.save(out, source.config, source.params, source.tokenizer, chosen, like=source)
-  else:
-    source = loading.load(run)
-    params, lost = convert.counterpart(source.family, source.params)
-    convert.save(out, source.model, params, source.tokenizer, chosen, family=source.family)
-    if lost:
-      print(f'left out, as transformers has no such head for a {source.family}: {", ".join(lost)}')
-  print(f'checkpoint in {out}: {convert.family_of(source.family).read.format(folder=out)}')
+  done = api.export(run, out, None if dtype == 'same' else dtype)
+  if done.lost:
+    print(f'left out, as transformers has no such head for this model: {", ".join(done.lost)}')
+  print(f'checkpoint in {out}: {done.how}')
 
 
 @command()
@@ -211,8 +181,8 @@ def evaluate_command(
 
 
 def scorer_of(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
-  devices = make_mesh(mesh)
-  return scoring.of(loading.load(checkpoint, devices), start, devices)
+  trained = api.load(checkpoint, mesh)
+  return scoring.of(trained, start, trained.mesh)
 
 
 @command()
@@ -229,7 +199,7 @@ def perplexity_command(
     start: a text begins with the token that begins texts in training; without it its first token is given
     mesh: devices that share the rows, and a large model
   """
-  found = perplexity.perplexity(scorer_of(checkpoint, start, mesh), perplexity.texts_of(text), length, stride)
+  found = api.perplexity(api.load(checkpoint, mesh), text, length, stride, start)
   print(f'{found.tokens:,} tokens, {found.words:,} words, {found.bytes:,} bytes')
   for name, value in (('perplexity a token', found.per_token), ('perplexity a word', found.per_word),
                       ('perplexity a byte', found.per_byte), ('bits a byte', found.bits_per_byte)):
@@ -302,7 +272,8 @@ def text_to_text_command(
     settings: how the answers are written
   """
   reachable.check_reachable({output: 'write'})
-  with loaded(checkpoint, mesh) as trained:
+  trained = shared(checkpoint, mesh)
+  with api.on(trained):
     result = text_to_text.evaluate(trained, task, settings, length, batch, limit)
   print(f'{task}, {len(result.predictions):,} examples')
   for name, value in result.metrics.items():

@@ -1,6 +1,7 @@
 """What a trained model is asked for: words for blanks, and texts, token by token.
 
     loading    a run, or another library's checkpoint, as a model that can be asked
+    encode     vectors of texts; batches: rows of many lengths in few shapes
     fill_mask  words for the [MASK]s of an encoder
     blanks     what a GLM writes in a blank
     generate   texts that go on from prompts, or answer them

@@ -30,9 +30,11 @@ def fill(trained: Trained, prompts: Sequence[str], top: int = 5) -> list[list[Ca
   """
   config, tokenizer = trained.model, trained.tokenizer
   if 'mlm' not in trained.heads or not tokenizer:
+    if 'lm' in trained.heads and tokenizer:
+      does = 'answers texts' if trained.model.kind == 'encoder-decoder' else 'goes on with texts'
+      raise CheckpointError(f'a {trained.family} has no [MASK] and {does}: `python -m plm_jax generate` has it write')
     lacking = 'tokenizer' if 'mlm' in trained.heads else 'masked language model head'
-    instead = '; `python -m plm_jax generate` has it write texts' if 'lm' in trained.heads else ''
-    raise CheckpointError(f'the model has no {lacking}: blanks cannot be filled without it{instead}')
+    raise CheckpointError(f'the model has no {lacking}: blanks cannot be filled without it')
   if lacking := [f'[{role.upper()}]' for role in ('mask', 'cls', 'sep') if getattr(tokenizer.vocab, role) < 0]:
     raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: blanks cannot be filled without it')
   check(prompts, 'give a sentence with a [MASK] where a word is to be guessed')

@@ -18,9 +18,9 @@ from plm_jax.training.checkpoint import CheckpointError, newest_meta, restore_pa
 from plm_jax.training.learner import make_learner, shapes
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Trained:
-  """A model that can be used as it is, or trained further."""
+  """A model that can be used as it is, or trained further. `repr` says what it is, and what it can do."""
 
   family: str
   """model_type of transformers, whose form `export` writes"""
@@ -32,6 +32,35 @@ class Trained:
   """`backbone`, and `heads_NAME` each"""
   tokenizer: Tokenizer | None
   """None where a checkpoint has none"""
+  source: str = ''
+  """the folder that it is from"""
+  mesh: Mesh | None = None
+  """the devices that share its parameters; None: one"""
+
+  @property
+  def can(self) -> tuple[str, ...]:
+    """What can be asked of it: names of functions of `plm_jax`."""
+    kind, lm = self.model.kind, 'lm' in self.heads
+    able = {
+        'encode': True,
+        'fill_mask': 'mlm' in self.heads or (lm and kind == 'infilling'),
+        'generate': lm,
+        'stream': lm,
+        'score': lm and kind in ('decoder', 'infilling'),
+        'perplexity': lm and kind == 'decoder'}
+    return (*(name for name, so in able.items() if so and self.tokenizer), 'export')
+
+  def __repr__(self) -> str:
+    model, stack = self.model, self.model.stack
+    layers = f'{stack.blocks} + {model.decoder.blocks}' if model.kind == 'encoder-decoder' else f'{stack.blocks}'
+    parameters = sum(x.size for x in jax.tree.leaves(nn.unbox(self.params)))
+    tokenizer = 'no tokenizer'
+    if self.tokenizer:
+      tokenizer = f'{self.tokenizer.kind.replace("_", "-")} tokenizer of {self.tokenizer.vocab.size:,} pieces'
+    return '\n'.join((
+        f'<{self.family}, {model.kind}: {layers} layers of {model.block.width}, {parameters:,} parameters',
+        f' heads: {", ".join(self.heads) or "none"}; {tokenizer}',
+        f' from {self.source or "memory"}; can {", ".join(self.can)}>'))
 
 
 def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
@@ -45,12 +74,14 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
     params = imported.params
     if mesh is not None:
       params = jax.tree.map(place, params, shardings(imported.shapes(), mesh))
-    return Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer)
+    return Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
+                   str(folder), mesh)
   config, tokenizer, boxed = read_run(folder)
   params = restore_params(
       epath.Path(folder) / 'checkpoints', nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
   objective = config.objective
-  return Trained(config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer)
+  return Trained(config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer,
+                 str(folder), mesh)
 
 
 def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:

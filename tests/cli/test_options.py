@@ -12,6 +12,7 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import main, parse
 from plm_jax.config import ConfigError
+from plm_jax.data import prepare as preparation
 from plm_jax.data.prepare import PrepareConfig
 from plm_jax.errors import Expected
 from plm_jax.inference.search import GenerationConfig
@@ -144,7 +145,7 @@ def test_commands_check_what_they_are_given_before_they_begin(args, line, monkey
 
 def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   asked = []
-  monkeypatch.setattr(cli, 'prepare', lambda config, out, rules: asked.append(config))
+  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules: asked.append(config))
   for args in [], ['--vocab=300', '--no-newlines'], ['--newlines', 'False', '--for', 't5_base']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--for=gpt2_small', *args])
     cli.main()
@@ -157,7 +158,7 @@ def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
     ('gpt2_small', ['packed-1020'])])
 def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
   asked = []
-  monkeypatch.setattr(cli, 'prepare', lambda config, out, rules: asked.extend(map(str, rules)))
+  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules: asked.extend(map(str, rules)))
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', *([f'--for={recipe}'] if recipe else [])])
   cli.main()
   assert asked == rules

@@ -10,7 +10,6 @@ from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.scoring import Score, Span
-from plm_jax.inference.batches import bucket
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
@@ -154,11 +153,6 @@ def test_few_rows_of_a_length_go_with_longer_ones(table):
 def test_strided(ids, first, length, stride, want):
   spans = scoring.strided(ids, first, length, stride)
   assert [(span.ids[0], span.ids[-1] + 1, span.first) for span in spans] == want
-
-
-def test_bucket():
-  assert [bucket(n, 0) for n in (1, 16, 17, 24, 25, 32, 33, 49, 100)] == [16, 16, 24, 24, 32, 32, 48, 64, 128]
-  assert bucket(97, 100) == 100
 
 
 def test_nothing_to_score(scorer):

@@ -15,6 +15,7 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import parse, start
 from plm_jax.config import ConfigError
+from plm_jax.data import prepare as preparation
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -78,7 +79,7 @@ def documented(family):
 @pytest.mark.parametrize('family', recipes.FAMILIES)
 def test_the_commands_that_a_family_tells_are_understood(family, monkeypatch):
   asked = []
-  monkeypatch.setattr(cli, 'prepare', lambda config, *_: asked.append(config))
+  monkeypatch.setattr(preparation, 'prepare', lambda config, *_: asked.append(config))
   monkeypatch.setattr(cli.reachable, 'check_reachable', lambda uses: None)
   commands = documented(family)
   for command, *args in commands:

@@ -1,0 +1,397 @@
+"""The front door: what `import plm_jax` gives, a function for each thing that people want of a model.
+
+Where a `model` is asked for, it is what `load` gave, or the folder of a run or of a checkpoint, which is then loaded
+for this one call. Where texts are, a single one is a list of one. What a user can mend is said by an exception of one
+line, `plm_jax.errors.Expected`.
+"""
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import os
+from typing import Any, Literal, NamedTuple, TypeVar, overload
+
+import jax
+import numpy as np
+
+from plm_jax import convert as conversion
+from plm_jax import recipes
+from plm_jax.cli import run as runs
+from plm_jax.config import ConfigError, Experiment, Scale
+from plm_jax.data import prepare as preparation
+from plm_jax.data.prepare import PrepareConfig, TextConfig
+from plm_jax.evaluation import perplexity as sliding
+from plm_jax.evaluation import scoring
+from plm_jax.evaluation.perplexity import Perplexity
+from plm_jax.inference import blanks, loading
+from plm_jax.inference import encode as encoding
+from plm_jax.inference import fill_mask as filling
+from plm_jax.inference import generate as generation
+from plm_jax.inference.encode import Pooling
+from plm_jax.inference.fill_mask import Candidates
+from plm_jax.inference.generate import Continuation, Piece, Prompt
+from plm_jax.inference.loading import Trained
+from plm_jax.inference.search import GenerationConfig
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.storage import reachable
+
+Path = str | os.PathLike[str]
+Model = Trained | Path
+Dtype = Literal['float32', 'float16', 'bfloat16']
+Config = TypeVar('Config')
+
+
+class Exported(NamedTuple):
+  """What became of a checkpoint that was written for others."""
+
+  how: str
+  """what reads it"""
+  lost: Sequence[str] = ()
+  """heads that others have no counterpart of, and which were left out"""
+
+
+def load(folder: Path, mesh: MeshConfig | None = None) -> Trained:
+  """Loads the newest checkpoint of a run, or a checkpoint of transformers, T5X or an original code.
+
+  Args:
+    folder: on a disk or in a bucket
+    mesh: how devices share a model that one does not hold, such as MeshConfig(1, tensor=4)
+
+  Returns:
+    The model; it says what it is and what it can do:
+
+    >>> plm_jax.load('runs/bert_base-laptop')
+    <bert, encoder: 2 layers of ..., ... parameters
+     heads: mlm, nsp; wordpiece tokenizer of ... pieces
+     from runs/bert_base-laptop; can encode, fill_mask, export>
+
+  Raises:
+    CheckpointError, ConvertError: the folder holds no model that can be read.
+  """
+  if mesh is None:
+    return loading.load(folder)
+  devices = make_mesh(mesh)
+  with jax.set_mesh(devices):
+    return dataclasses.replace(loading.load(folder, devices), mesh=devices)
+
+
+def fill_mask(model: Model, prompts: str | Sequence[str], top: int = 5) -> list[list[Candidates]]:
+  """Fills the blanks of texts.
+
+  >>> (words,), = plm_jax.fill_mask('runs/bert_base-laptop', 'Returns the [MASK] of the array.', top=3)
+  >>> [word for word, probability in words if probability > 0.5]
+  []
+
+  Args:
+    model: an encoder with a masked language model head, or a GLM
+    prompts: each with one or more [MASK]; of a GLM also [sMASK] and [gMASK]
+    top: how many words to give for each
+
+  Returns:
+    For each prompt, for each blank in it, words and their probabilities, the likeliest first. A GLM writes one text of
+    any length into a blank, with no probability (nan), and reads it when it comes to those that follow.
+
+  Raises:
+    CheckpointError: the model fills no blanks.
+    ConfigError: a prompt has none, or is too long.
+  """
+  trained = opened(model)
+  with on(trained):
+    if trained.model.kind == 'infilling':
+      return [[[(text, float('nan'))] for text in written] for written in blanks.fill(trained, several(prompts))]
+    return filling.fill(trained, several(prompts), top)
+
+
+def generate(
+    model: Model, prompts: str | Sequence[Prompt], config: GenerationConfig = GenerationConfig(), seed: int = 0,
+    **options: Any) -> list[list[Continuation]]:
+  """Continues texts; an encoder-decoder reads them and writes others.
+
+  >>> (found,), = plm_jax.generate('runs/gpt2_small-laptop', 'Returns the', max_new=8)
+  >>> text, reason = 'Returns the' + found.text, found.ended
+
+  Args:
+    model: a decoder, a GLM or an encoder-decoder
+    prompts: texts, or their ids
+    config: how: greedily, by lot, by beams, how long
+    seed: of what is drawn
+    **options: fields of `config` that are to be otherwise: max_new, temperature, top_p, beams, number, stop, ...
+
+  Returns:
+    For each prompt as many continuations as config.number says, each with its text and tokens.
+
+  Raises:
+    CheckpointError: the model writes no texts.
+    ConfigError: a prompt that is too long or empty, options that do not go together.
+  """
+  trained = opened(model)
+  with on(trained):
+    return generation.generate(trained, several(prompts), changed(config, options), seed)
+
+
+def stream(
+    model: Model, prompt: Prompt, config: GenerationConfig = GenerationConfig(), seed: int = 0,
+    **options: Any) -> Iterator[Piece]:
+  """Continues a text, and gives what is written as it comes: together the text that `generate` gives.
+
+  >>> pieces = plm_jax.stream('runs/gpt2_small-laptop', 'Returns the', max_new=8)
+  >>> text = ''.join(piece.text for piece in pieces)
+
+  Args and errors are those of `generate`, for one prompt; beams cannot be streamed, nor several at once.
+
+  Yields:
+    What is new, `text`, and by what the whole has `ended`, '' while it has not.
+  """
+  config = changed(config, options)
+  if config.number > 1:
+    raise ConfigError(f'one text is streamed: number is 1, got {config.number}')
+  trained = opened(model)
+  pieces = generation.stream(trained, [prompt], config, seed)
+  def asked():
+    while True:
+      with on(trained):
+        found = next(pieces, None)
+      if found is None:
+        return
+      yield found[0]
+  return asked()
+
+
+@overload
+def encode(model: Model, texts: str | Sequence[Prompt], layer: int = -1,
+           pooling: Literal['mean', 'max', 'first', 'last'] = 'mean', cut: bool = False,
+           tokens: int = 8192) -> np.ndarray: ...
+
+
+@overload
+def encode(model: Model, texts: str | Sequence[Prompt], layer: int = -1, *, pooling: Literal['none'],
+           cut: bool = False, tokens: int = 8192) -> list[np.ndarray]: ...
+
+
+def encode(
+    model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: Pooling = 'mean', cut: bool = False,
+    tokens: int = 8192) -> np.ndarray | list[np.ndarray]:
+  """Encodes texts as vectors, for search, clusters or classifiers.
+
+  >>> bert = plm_jax.load('runs/bert_base-laptop')
+  >>> vectors = plm_jax.encode(bert, ['Returns the array.', 'Sorts a list in place.'])
+  >>> vectors.shape == (2, bert.model.block.width)
+  True
+  >>> of_tokens = plm_jax.encode(bert, 'Returns the array.', layer=1, pooling='none')
+
+  Args:
+    model: any model with a tokenizer; an encoder-decoder encodes by its encoder
+    texts: texts, or their ids; each gets the special tokens that stand around a text in training
+    layer: 0: the embeddings; k: the output of layer k; -1: the last, as transformers numbers its `hidden_states`
+    pooling: over the tokens of a text: their mean, their maximum, the first or the last of them; none: all of them
+    cut: texts that are too long lose their end; otherwise they are refused
+    tokens: that go through the model together, padding included, at most
+
+  Returns:
+    float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
+
+  Raises:
+    CheckpointError: the model has no tokenizer.
+    ConfigError: no text, one that is too long or empty, a layer that the model does not have.
+  """
+  trained = opened(model)
+  with on(trained):
+    return encoding.encode(trained, several(texts), layer, pooling, cut, tokens)
+
+
+def score(model: Model, pairs: Sequence[tuple[str, str]], start: bool = True) -> np.ndarray:
+  """Scores what follows a text, or fills its blank.
+
+  >>> likely, unlikely = plm_jax.score(
+  ...     'runs/gpt2_small-laptop', [('Returns the', ' array'), ('Returns the', ' giraffe')])
+
+  Args:
+    model: a decoder, or a GLM
+    pairs: a context, which may be empty, and its continuation; of a GLM a text with one blank, and what fills it
+    start: a text begins with the token that begins texts in training
+
+  Returns:
+    [N] log-likelihoods of the continuations, natural, all tokens together. `plm_jax.evaluation.scoring` tells more.
+
+  Raises:
+    CheckpointError: the model gives texts no probability.
+    ConfigError: a continuation without tokens.
+  """
+  trained = opened(model)
+  with on(trained):
+    if trained.model.kind == 'infilling':
+      return blanks.score(trained, pairs)
+  return np.array([found.logprob for found in scoring.of(trained, start, trained.mesh).score(pairs)])
+
+
+def perplexity(
+    model: Model, texts: str | Sequence[str], length: int = 0, stride: int = 0, start: bool = True) -> Perplexity:
+  """Measures how well a decoder predicts texts, by a window that slides over each.
+
+  >>> found = plm_jax.perplexity('runs/gpt2_small-laptop', 'corpus.txt', length=32)
+  >>> found.per_token > found.per_byte > 1
+  True
+
+  Args:
+    model: a decoder
+    texts: files and globs, by commas, each a text of its own, of .jsonl each line; or a list of texts
+    length: tokens in a window; 0: as many as the model reads
+    stride: tokens between the beginnings of windows; 0: half of the length
+    start: a text begins with the token that begins texts in training; without it its first token is given
+
+  Returns:
+    Perplexity a token, a word, a byte, and the counts behind them.
+
+  Raises:
+    CheckpointError: the model gives texts no probability.
+    ConfigError, SourceError: a window that does not fit, texts that are not there or have nothing to predict.
+  """
+  trained = opened(model)
+  scorer = scoring.of(trained, start, trained.mesh)
+  return sliding.perplexity(scorer, sliding.texts_of(texts) if isinstance(texts, str) else texts, length, stride)
+
+
+def recipe(name: str, scale: Scale = 'paper', **options: Any) -> Experiment:
+  """Finds the recipe of a published model.
+
+  >>> bert = plm_jax.recipe('bert_base', scale='laptop', output='runs/mine', data={'path': ('corpus.txt',)})
+  >>> bert.folder, bert.data.path
+  ('runs/mine', ('corpus.txt',))
+
+  Args:
+    name: as `python -m plm_jax train` lists them
+    scale: as published, for minutes on two cores, or for seconds
+    **options: fields that are to be otherwise; of a section, a dictionary: train={'save_every': 500}
+
+  Raises:
+    ConfigError: there is no such recipe or field, or a value that the field does not take.
+  """
+  return changed(recipes.find(name)(scale), options)
+
+
+def train(config: str | Experiment, **options: Any) -> Trained:
+  """Trains a model, from its text to its report; or goes on with the run that its folder holds.
+
+  >>> bert = plm_jax.recipe('bert_base', scale='test')
+  >>> trained = plm_jax.train(bert, output='runs/mine', data={'path': ('corpus.txt',)})
+  bert_base: 8 steps on ...
+  >>> 'fill_mask' in trained.can
+  True
+
+  Args:
+    config: a recipe, or its name
+    **options: fields that are to be otherwise, as `recipe` takes them; beside a name, its scale too
+
+  Returns:
+    The model, as `load` gives it.
+
+  Raises:
+    ConfigError, SourceError, CheckpointError: what cannot be trained, before anything is; or diverges.
+  """
+  config = recipe(config, **options) if isinstance(config, str) else changed(config, options)
+  if config.mode != 'train':
+    raise ConfigError(f'a run trains with mode train, got {config.mode}: that is a command, `python -m plm_jax train`')
+  runs.run(config)
+  return load(config.folder)
+
+
+def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
+  """Writes the token records of a corpus; `train` takes their folder as data={'path': (folder,)}.
+
+  >>> plm_jax.prepare('corpus.txt', 'records', vocab=300)
+  trained a wordpiece tokenizer of 300 pieces ...
+  'records'
+
+  Args:
+    source: text files, globs, folders, by commas; .txt, .jsonl, .gz, .xz; tfds:NAME[:SPLIT]
+    folder: where to; what was begun there is finished
+    like: the recipe with whose tokenizer and settings to begin; otherwise BERT's
+    **options: fields of `plm_jax.data.prepare.PrepareConfig` that are to be otherwise: vocab, tokenizer, kind, ...
+
+  Returns:
+    The folder.
+
+  Raises:
+    SourceError, TokenizerError, RecordsError: the text, the tokenizer or what is in the folder cannot be used.
+  """
+  reachable.check_reachable({os.fspath(folder): 'write'})
+  rules = (recipe(like) if like else Experiment('bert_base')).rules  # by which its windows are counted, too
+  preparation.prepare(changed(PrepareConfig(source=source, **settings_of(like)), options), folder, rules)
+  return os.fspath(folder)
+
+
+def export(model: Model, folder: Path, dtype: Dtype | None = None) -> Exported:
+  """Writes a checkpoint that transformers loads, with its tokenizer.
+
+  >>> plm_jax.export('runs/bert_base-laptop', 'exported').how
+  "transformers loads it with ...from_pretrained('exported')"
+
+  Args:
+    model: what is to be written; the folder of another library's checkpoint is one that `convert` takes
+    folder: not there yet, or empty
+    dtype: of the tensors; None: float32, or of a checkpoint what it had
+
+  Returns:
+    What reads it, and which heads were left out.
+
+  Raises:
+    ConvertError: transformers has no such model; the folder is not empty.
+  """
+  if not isinstance(model, Trained) and conversion.is_checkpoint(model):
+    return convert(model, folder, dtype)
+  trained = opened(model)
+  params, lost = conversion.counterpart(trained.family, trained.params)
+  conversion.save(folder, trained.model, params, trained.tokenizer, dtype, family=trained.family)
+  return Exported(conversion.family_of(trained.family).read.format(folder=os.fspath(folder)), tuple(lost))
+
+
+def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Exported:
+  """Rewrites another library's checkpoint as one that transformers loads.
+
+  >>> plm_jax.convert('exported', 'half', dtype='bfloat16').how
+  "transformers loads it with ...from_pretrained('half')"
+
+  Args:
+    checkpoint: of transformers, of T5X, of the original BERT, SpanBERT, DeBERTa or GLM
+    folder: not there yet, or empty
+    dtype: of the tensors; None: what they are
+
+  Raises:
+    ConvertError: something in it is not understood, all of which is named; the folder is not empty.
+  """
+  source = conversion.load(checkpoint)
+  conversion.save(folder, source.config, source.params, source.tokenizer, dtype, like=source)
+  return Exported(conversion.family_of(source.family).read.format(folder=os.fspath(folder)))
+
+
+def opened(model: Model) -> Trained:
+  """Loads what is only named."""
+  return model if isinstance(model, Trained) else load(model)
+
+
+def on(trained: Trained) -> contextlib.AbstractContextManager:
+  """Sets the devices that share the model, where several do."""
+  return jax.set_mesh(trained.mesh) if trained.mesh else contextlib.nullcontext()
+
+
+def several(texts):
+  """Makes a list of one of a single text."""
+  return [texts] if isinstance(texts, str) else list(texts)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+  """Finds the settings with which text is prepared for a recipe; none for no name."""
+  if not name:
+    return {}
+  config = recipe(name)
+  return {'vocab': config.model.vocab,
+          **{field.name: getattr(config.data.prepare, field.name) for field in dataclasses.fields(TextConfig)}}
+
+
+def changed(config: Config, options: Mapping[str, Any]) -> Config:
+  """Replaces fields of a configuration; of a section, by a mapping of those of its fields. Raises ConfigError."""
+  known: Any = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # pyright: ignore
+  if unknown := [name for name in options if name not in known]:
+    raise ConfigError(f'{type(config).__name__} has no field {unknown[0]!r}: it has {", ".join(known)}')
+  values = {name: changed(known[name], value) if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name])
+            else value for name, value in options.items()}
+  return dataclasses.replace(config, **values)  # pyright: ignore

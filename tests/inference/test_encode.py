@@ -1,0 +1,118 @@
+"""Vectors of texts: those of other code, whatever else is in the batch, of every wiring."""
+import dataclasses
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import convert
+from plm_jax.architectures.deberta import DebertaConfig
+from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.architectures.encoder import EncoderConfig
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
+from plm_jax.architectures.xlnet import XLNetConfig
+from plm_jax.inference import encode as encoding
+from plm_jax.inference.batches import bucket, by_length
+from plm_jax.inference.encode import encode, vectors
+from plm_jax.inference.loading import Trained
+from plm_jax.layers.stack import StackConfig
+from plm_jax.tokenizers.wordpiece import train_wordpiece
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
+TEXTS = ['the cat', 'the dog sat on the mat, and the cat on the dog', 'cat', 'and the mat ' * 6]
+
+
+@pytest.fixture(scope='module')
+def tokenizer():
+  return train_wordpiece(['the cat sat on the mat, and the dog on the cat'] * 9, 60)
+
+
+def trained(model, tokenizer) -> Trained:
+  zeros = {name: jnp.ones((1, 4), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
+  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), zeros)['params'])
+  return Trained('bert', model, {}, {'backbone': params}, tokenizer)
+
+
+def models(vocab: int) -> list:
+  block, stack, pre = tiny.block(), StackConfig(2), tiny.block(norm_at='pre')
+  position = {'position': XLNetConfig().block.position, 'attention_bias': ()}
+  relative = {'position': DebertaConfig().block.position}
+  return [
+      EncoderConfig(vocab, block, stack, 64), EncoderConfig(vocab, block, StackConfig(2, groups=1), 64, embed_dim=16),
+      DebertaConfig(vocab, tiny.block(**relative), stack, 64, conv=3, absolute=False),
+      XLNetConfig(vocab, tiny.block(**position), stack, 64),
+      DecoderConfig(vocab, pre, stack, 64), DecoderConfig(vocab, pre, stack, 64, types=8),
+      EncoderDecoderConfig(vocab, pre, stack, StackConfig(1), max_length=64)]
+
+
+@pytest.fixture(scope='module', params=range(7), ids=lambda number: type(models(60)[number]).__name__)
+def model(request, tokenizer):
+  return trained(models(tokenizer.vocab.size)[request.param], tokenizer)
+
+
+def test_a_text_has_its_vectors_whatever_stands_beside_it(model, monkeypatch):
+  ends = dataclasses.replace(model.tokenizer.vocab, bos=2, eos=3, sop=2, eop=3)
+  monkeypatch.setattr(model.tokenizer, 'vocab', ends)
+  together = encode(model, TEXTS, pooling='none', layer=1, tokens=64)
+  for text, found in zip(TEXTS, together, strict=True):
+    alone, = encode(model, [text], pooling='none', layer=1)
+    assert found.shape == alone.shape
+    np.testing.assert_allclose(found, alone, atol=2e-5)
+  middle = encode(model, TEXTS, layer=1)
+  np.testing.assert_allclose(middle, [found.mean(0) for found in together], atol=2e-5)
+  np.testing.assert_array_equal(encode(model, TEXTS[:1], layer=-2), encode(model, TEXTS[:1], layer=1))
+
+
+def test_pooling(tokenizer):
+  model = trained(models(tokenizer.vocab.size)[0], tokenizer)
+  tokens = encode(model, TEXTS, pooling='none')
+  assert [len(some) for some in tokens] == [len(tokenizer.encode(text)) + 2 for text in TEXTS]
+  for pooling, of in (('max', lambda x: x.max(0)), ('first', lambda x: x[0]), ('last', lambda x: x[-1]),
+                      ('mean', lambda x: x.mean(0))):
+    np.testing.assert_allclose(encode(model, TEXTS, pooling=pooling), [of(x) for x in tokens], atol=1e-5)
+  long = 'the cat sat on the mat ' * 20
+  ids = tokenizer.encode(long)
+  np.testing.assert_allclose(encode(model, [long], cut=True), encode(model, [ids[:62]]), atol=1e-6)
+
+
+@pytest.mark.parametrize('case', ['bert/base_no_token_types', 'roberta/masked_lm', 'albert/groups2_inner2',
+                                  'deberta/v1_seqcls_c2p_only', 'gpt_neo/lm_global_local_w4'])
+def test_hidden_states_are_those_of_transformers(case):
+  outputs, inputs = (np.load(GOLDEN / case / f'{name}.npz') for name in ('outputs', 'inputs'))
+  names = [name for name in outputs.files if name.startswith('hidden_states.')]
+  imported = convert.load(GOLDEN / case)
+  params = jax.tree.map(jnp.asarray, imported.params['backbone'])
+  real = np.asarray(inputs['attention_mask'], bool)
+  batch = {'tokens': jnp.asarray(inputs['input_ids']), 'segments': jnp.asarray(real, jnp.int32)}
+  if 'token_type_ids' in inputs:
+    batch['types'] = jnp.asarray(inputs['token_type_ids'])
+  assert len(names) >= 3
+  for name in names:
+    found = vectors(imported.config, params, batch, int(name.rpartition('.')[2]), 'none')
+    np.testing.assert_allclose(np.asarray(found)[real], outputs[name][real], atol=1e-4, err_msg=name)
+
+
+def test_rows_of_many_lengths_are_read_in_few_shapes(tokenizer, monkeypatch):
+  shapes = set()
+  read = encoding.vectors
+  def counted(config, params, batch, *how):
+    shapes.add(batch['tokens'].shape)
+    return read(config, params, batch, *how)
+  monkeypatch.setattr(encoding, 'vectors', counted)
+  model = trained(models(tokenizer.vocab.size)[0], tokenizer)
+  found = encode(model, [[5] * size for size in range(1, 61)], tokens=256)
+  assert found.shape == (60, 32) and len(shapes) <= 5
+
+
+def test_lengths_are_grouped():
+  assert by_length([3, 20, 60, 4], 0, 16) == {16: [0, 3], 24: [1], 64: [2]}
+  assert by_length([3, 20, 60, 4], 0, 4096) == {64: [2, 1, 0, 3]}
+  assert by_length([97], 100, 16) == {100: [0]}
+
+
+def test_buckets():
+  assert [bucket(n, 0) for n in (1, 16, 17, 24, 25, 32, 33, 49, 100)] == [16, 16, 24, 24, 32, 32, 48, 64, 128]
+  assert bucket(97, 100) == 100

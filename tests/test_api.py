@@ -1,0 +1,109 @@
+"""The front door: what its docstrings show, what it refuses, and that it is light."""
+import contextlib
+import doctest
+import io
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tiny
+
+import plm_jax
+from plm_jax import api, convert
+from plm_jax.config import ConfigError
+from plm_jax.evaluation import scoring
+from plm_jax.inference import generate
+from plm_jax.training.checkpoint import CheckpointError
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  """A folder with a text and two runs of seconds, in which the module's tests work."""
+  folder = tmp_path_factory.mktemp('door')
+  (folder / 'corpus.txt').write_text(tiny.text())
+  with contextlib.chdir(folder):
+    for name in ('bert_base', 'gpt2_small'):
+      plm_jax.train(name, scale='test', output=f'runs/{name}-laptop', data={'path': ('corpus.txt',)},
+                    mesh={'data': 1})
+    yield folder
+
+
+def test_docstrings(runs):
+  """Every function of the door shows a use, which works."""
+  functions = [value for value in vars(api).values()
+               if getattr(value, '__name__', '') in plm_jax.__all__ and value.__module__ == 'plm_jax.api']
+  finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+  assert {value.__name__ for value in functions} == {name for name in plm_jax.__all__ if name.islower()}
+  for function in functions:
+    test, = finder.find(function, function.__name__, globs={'plm_jax': plm_jax})
+    assert test.examples, f'{function.__name__} shows no use'
+    said = io.StringIO()
+    runner.run(test, out=said.write)
+    assert not said.getvalue()
+
+
+def test_what_a_model_cannot_do_is_refused_in_a_line(runs):
+  bert, gpt2 = plm_jax.load('runs/bert_base-laptop'), plm_jax.load('runs/gpt2_small-laptop')
+  assert bert.can == ('encode', 'fill_mask', 'export')
+  assert gpt2.can == ('encode', 'generate', 'stream', 'score', 'perplexity', 'export')
+  for call, line in (
+      (lambda: plm_jax.fill_mask(gpt2, 'a [MASK]'), r'a gpt2 has no \[MASK\] and goes on with texts'),
+      (lambda: plm_jax.generate(bert, 'a'), 'no language-modelling head: text cannot be generated'),
+      (lambda: plm_jax.score(bert, [('a', 'b')]), 'no language model head: texts cannot be scored'),
+      (lambda: plm_jax.perplexity(bert, ['a']), 'no language model head: texts cannot be scored'),
+      (lambda: plm_jax.load('corpus.txt'), 'corpus.txt'),
+      (lambda: plm_jax.encode(bert, 'so ' * 99), r'the model takes 64: shorten it, or give cut=True'),
+      (lambda: plm_jax.encode(bert, 'a', layer=3), r'layers 0 \(its embeddings\) to 2, got 3'),
+      (lambda: plm_jax.encode(bert, []), 'there is no prompt: give texts'),
+      (lambda: plm_jax.encode(bert, 'a', pooling='sum'), 'pooling is one of mean, max'),
+      (lambda: plm_jax.generate(gpt2, 'a', tempreature=1.0), "GenerationConfig has no field 'tempreature'"),
+      (lambda: plm_jax.recipe('bert_bas'), 'did you mean bert_base'),
+      (lambda: plm_jax.recipe('bert_base', data={'pth': 'x'}), "DataConfig has no field 'pth'"),
+      (lambda: plm_jax.recipe('bert_base', data={'path': 'x'}), r'DataConfig\.path is'),
+      (lambda: plm_jax.train('bert_base', scale='test', mode='evaluate'), 'mode train, got evaluate')):
+    with pytest.raises((CheckpointError, ConfigError), match=line) as raised:
+      call()
+    assert '\n' not in str(raised.value)
+
+
+def test_answers_are_those_of_the_modules(runs):
+  gpt2 = plm_jax.load('runs/gpt2_small-laptop')
+  (found,), = generate.generate(gpt2, ['Bada'], generate.GenerationConfig(6))
+  assert plm_jax.generate(gpt2, 'Bada', max_new=6) == [[found]]
+  assert ''.join(piece.text for piece in plm_jax.stream(gpt2, 'Bada', max_new=6)) == found.text
+  pairs = [('Bada', ' kofu'), ('', 'Bada')]
+  np.testing.assert_allclose(
+      plm_jax.score(gpt2, pairs), [one.logprob for one in scoring.of(gpt2).score(pairs)], rtol=1e-6)
+  with pytest.raises(ConfigError, match='one text is streamed'):
+    plm_jax.stream(gpt2, 'Bada', temperature=1.0, number=2)
+
+
+def test_the_door_is_light():
+  """To import it loads nothing that takes time, and it says what it has."""
+  code = ('import sys, plm_jax; heavy = {"jax", "flax", "numpy", "tensorflow", "tyro"} & set(sys.modules);'
+          'assert not heavy, heavy; assert set(dir(plm_jax)) == set(plm_jax.__all__); plm_jax.load; '
+          'assert "jax" in sys.modules and "tensorflow" not in sys.modules; from plm_jax.inference import loading; '
+          'assert loading.Trained')
+  subprocess.run([sys.executable, '-c', code], check=True)
+  with pytest.raises(AttributeError, match='no attribute'):
+    getattr(plm_jax, 'trian')  # noqa: B009
+
+
+def test_the_page_in_python(runs, monkeypatch):
+  """What README shows works as it stands there, at the smallest scale."""
+  (runs / 'held_out.txt').write_text(tiny.text()[:3000])
+  readme = (pathlib.Path(__file__).parents[1] / 'README.md').read_text()
+  page = readme.partition('## In Python\n')[2].partition('\n## ')[0]
+  blocks = [textwrap.dedent(block) for block in re.findall(r'(?:^    .*\n|^\n(?=    ))+', page, re.M)]
+  assert len(blocks) == 5
+  names = {}
+  monkeypatch.chdir(runs)
+  for block in blocks:
+    exec(block.replace("scale='laptop'", "scale='test'"), names)
+  assert names['vectors'].shape == (10, 32) and names['of_cls'].shape == (1, 32)
+  assert len(names['candidates']) == 5 and names['found'].per_token > 1
+  assert convert.load('mine/').family == 'bert'
