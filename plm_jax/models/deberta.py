@@ -38,6 +38,8 @@ def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
   """Their configuration without its many spellings: 'c2p|p2c' or a list, -1 for a default, sizes that say nothing."""
   said = {'legacy': True, **said}
+  if not said['legacy']:
+    said.pop('tie_word_embeddings', None)  # their newer head reads the token table whatever is said
   terms = said.get('pos_att_type') or ()
   terms = [term.strip() for term in terms.lower().split('|')] if isinstance(terms, str) else terms
   said['pos_att_type'] = tuple(sorted(set(filter(None, terms))))

@@ -224,7 +224,8 @@ def test_flops_against_the_compiler():
 
 
 @pytest.mark.parametrize('said', [
-    {'pos_att_type': 'c2p|p2c'}, {'pos_att_type': ['p2c', 'c2p']}, {'pos_att_type': ' P2C | c2p '}])
+    {'pos_att_type': 'c2p|p2c'}, {'pos_att_type': ['p2c', 'c2p']}, {'pos_att_type': ' P2C | c2p '},
+    {'pos_att_type': 'c2p|p2c', 'legacy': False, 'tie_word_embeddings': False}])
 def test_many_spellings_are_one(said):
   released = {'relative_attention': True, 'max_relative_positions': -1, 'position_biased_input': False, **said}
   cfg = attributes.read(deberta.FAMILY, deberta.normal(released))
@@ -238,7 +239,7 @@ def test_many_spellings_are_one(said):
 
 def test_what_is_not_known_is_refused():
   for said, name in (({'talking_head': True}, 'talking_head'), ({'pos_att_type': 'c2p|p2p'}, 'pos_att_type'),
-                     ({'embedding_size': 64}, 'embedding_size'), ({'pos_att_type': 'c2p', 'relative_attention': False},
-                                                                  'relative_attention')):
+                     ({'tie_word_embeddings': False}, 'tie_word'), ({'embedding_size': 64}, 'embedding_size'),
+                     ({'pos_att_type': 'c2p', 'relative_attention': False}, 'relative_attention')):
     with pytest.raises(ConvertError, match=name):
       attributes.read(deberta.FAMILY, deberta.normal({'relative_attention': True, **said}))
