@@ -9,8 +9,9 @@ Replaced tokens, as in ELECTRA: 500,000 steps of 8,192 rows of 512 tokens. The t
 generator is as wide and half as deep; the two share embeddings with the generator's gradient alone, and a difference of
 the discriminator's own. It trains as the released code does (apps/tasks/rtd_task.py): each network has an optimizer,
 which clips its gradient by itself, the discriminator's loss has the weight 10, where the paper has 50, and masks are
-single tokens, one in each window of six, from the left until they are 15%. Peaks are those of the released models; 5e-4
-is of the paper's analysis in 125,000 steps. The paper gives no schedule for xsmall: it is that of small and base here.
+single tokens, one in each window of six, from the left until they are 15%. Peaks are those of the paper's table of
+pre-training, 6e-4 from memory of it; 5e-4 is of its analysis in 125,000 steps, and the released rtd.sh has 1e-4 for 256
+rows. The paper gives no schedule for xsmall: it is that of small and base here.
 """
 from plm_jax.config import Experiment, Scale
 from plm_jax.models import deberta_v2

@@ -15,7 +15,7 @@ from plm_jax.training.step import window_shapes
 PAPERS = {
     # Devlin et al. 2019, sections 3.1 and A.2; parameters of transformers' BertForPreTraining.
     'bert_base': (110_106_428, 110, 1e-4, 256, 512), 'bert_large': (336_226_108, 340, 1e-4, 256, 512),
-    # Liu et al. 2019, table 9, footnotes of section 5; tables 2 and 3 for the formats. RobertaForMaskedLM.
+    # Liu et al. 2019, section 5 and table 9; tables 2 and 3 for the formats. RobertaForMaskedLM.
     'roberta_base': (124_697_433, 125, 6e-4, 8192, 512), 'roberta_large': (355_412_057, 355, 4e-4, 8192, 512),
     'roberta_full_sentences': (124_697_433, 125, 1e-4, 256, 512),
     'roberta_segment_pair': (124_697_433, 125, 1e-4, 256, 512),
@@ -26,11 +26,11 @@ PAPERS = {
     'spanbert_base': (110_301_480, 0, 1e-4, 384, 512), 'spanbert_large': (336_999_976, 0, 1e-4, 384, 512),
     # Sanh et al. 2019, table 3 and section 3: batches of up to 4k; the peak of the released command.
     'distilbert_base': (66_985_530, 66, 5e-4, 4096, 512),
-    # He et al. 2021, tables 8 and 9 of appendix A.2. DebertaModel, DebertaV2Model; section 5.3 says 1.5B of xxlarge.
+    # He et al. 2021, appendix A.2. DebertaModel, DebertaV2Model; section 5.3 says 1.5B of xxlarge.
     'deberta_base': (138_601_728, 0, 2e-4, 2048, 512), 'deberta_large': (405_163_008, 0, 2e-4, 2048, 512),
     'deberta_v2_xlarge': (884_593_152, 900, 1.5e-4, 2048, 512),
     'deberta_v2_xxlarge': (1_564_549_632, 1500, 1.5e-4, 2048, 512),
-    # He et al. 2023, appendix; README of microsoft/DeBERTa: 22 + 48, 44 + 98, 86 + 98, 304 + 131 million.
+    # He et al. 2023, 6e-4 as remembered; README of microsoft/DeBERTa: 22 + 48, 44 + 98, 86 + 98, 304 + 131 million.
     'deberta_v3_xsmall': (70_682_112, 70, 6e-4, 8192, 512), 'deberta_v3_small': (141_304_320, 142, 6e-4, 8192, 512),
     'deberta_v3_base': (183_831_552, 184, 6e-4, 8192, 512), 'deberta_v3_large': (434_012_160, 435, 3e-4, 8192, 512),
     # Clark et al. 2020, tables 1 and 6. ElectraForPreTraining.
@@ -73,7 +73,7 @@ PAPERS = {
     'ul2_20b': (19_459_613_696, 19_500, 0.01, 1024, 512),
     # Lewis et al. 2020, section 5.1; fairseq: 139M and 406M, and its examples/roberta for the rate of 256 rows.
     'bart_base': (139_420_416, 139, 1e-4, 256, 512), 'bart_large': (406_291_456, 406, 4e-4, 8192, 512),
-    # Liu et al. 2020, whose 680M count two tables of 250,000 by 1,024 more in part; MBartForConditionalGeneration.
+    # Liu et al. 2020, section 2.2, whose 680M no count comes to; MBartForConditionalGeneration.
     'mbart_large': (610_851_840, 0, 4e-4, 8192, 512),
     # Vaswani et al. 2017, tables 3 and section 5.3: 512^-0.5 and 1024^-0.5 over the root of 4,000 steps.
     'transformer_base': (63_082_496, 65, 6.987712429686843e-4, 96, 256),
