@@ -22,7 +22,7 @@ def plm_jax(config: Any, objective: Any, rows: int) -> None:
 
   optimizer = make_optimizer(OptimConfig(bias_correction=True, eps=1e-8, warmup=10), 1000, objective.frozen)
   vocab = Vocab(VOCAB, 0, 100, 101, 102, 103, eos=102, sentinel=VOCAB - 1)
-  learner = Learner(objective.wire(config, packed=False), objective, optimizer, vocab, 0)
+  learner = Learner(objective.build(config, packed=False), objective, optimizer, vocab, 0)
   length, draw, number = objective.window(LENGTH), np.random.default_rng(0), np.arange(rows, dtype=np.int32)
   windows = {
       'tokens': draw.integers(1000, VOCAB, (rows, length), np.int32), 'segments': np.ones((rows, length), np.int32),

@@ -185,7 +185,7 @@ class Experiment(Checked):
 
   def rule(self, phase: Phase) -> Rule:
     """Says how a phase cuts text into windows."""
-    return Rule(self.data.assembly, self.objective.window(phase.length), self.objective.room)
+    return Rule(self.data.assembly, self.objective.window(phase.length), self.objective.target_budget)
 
   @property
   def rules(self) -> tuple[Rule, ...]:
@@ -230,11 +230,11 @@ def check_rows(config: Experiment) -> None:
     raise ConfigError(
         f'--data.assembly {config.data.assembly} joins documents, but the objective makes rows of sentences of '
         'one document: use --data.assembly document')
-  if bool(config.objective.room) != (config.data.assembly == 'examples'):
+  if bool(config.objective.target_budget) != (config.data.assembly == 'examples'):
     raise ConfigError(f'--data.assembly is {config.data.assembly}, but examples is for objectives of tasks as text to '
                       'text, and for no others')
   for path in config.data.path:
-    if path.startswith('task:') and not config.objective.room:
+    if path.startswith('task:') and not config.objective.target_budget:
       raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
                         'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
 

@@ -35,7 +35,7 @@ def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimC
             **changes) -> Learner:
   model = config(**changes)
   optim = optim or OptimConfig(peak=1e-2, warmup=1, schedule='constant')
-  return Learner(objective.wire(model, packed=False), objective, make_optimizer(optim, 10), VOCAB, seed,
+  return Learner(objective.build(model, packed=False), objective, make_optimizer(optim, 10), VOCAB, seed,
                  accumulate)
 
 

@@ -38,7 +38,7 @@ from plm_jax.storage import reachable
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer, load
 from plm_jax.training.train import Result, evaluate_run, train
-from plm_jax.training.warm_start import meet
+from plm_jax.training.warm_start import with_teacher
 
 # Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
 FETCHED = 8 << 30  # bytes
@@ -97,7 +97,7 @@ def run(config: Experiment) -> Result | None:
   if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
     jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
   if config.mode != 'prepare':
-    config = meet(config)
+    config = with_teacher(config)
   if config.mode == 'train':
     preflight.check_size(config)
     hosts.check_shared(config.folder)
@@ -123,7 +123,7 @@ def trained(config: Experiment, lock: Lock) -> Result:
     say(f'stopped by a signal at step {result.step:,} and saved: the same command goes on from there')
     return result
   objective, params = config.objective, result.params
-  parameters = count(jax.eval_shape(objective.finished, params))
+  parameters = count(jax.eval_shape(objective.exported_params, params))
   if jax.process_count() > 1:
     # What lies on other hosts has to be fetched by all of them together; only then can one go on alone.
     small = sum(x.nbytes for x in jax.tree.leaves(params)) <= FETCHED
@@ -131,7 +131,7 @@ def trained(config: Experiment, lock: Lock) -> Result:
   with hosts.together('report'):  # whoever is done first would end the job
     if jax.process_index() == 0:
       shown = Shown() if params is None else ask(config, folders, Trained(
-          config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer))
+          config.family, config.model, objective.heads(config.model), objective.exported_params(params), tokenizer))
       conclude(config, result, parameters, shown)
   return result
 
@@ -206,7 +206,8 @@ def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> 
   samples = generate.examples(trained, prompts, folders[0], config.seed) if 'lm' in trained.heads else []
   if isinstance(objective, SequenceToSequence):
     phase = config.train.phases[-1]
-    windows = Windows(folders[0], 'heldout', objective.window(phase.length), config.data.assembly, objective.room)
+    windows = Windows(
+        folders[0], 'heldout', objective.window(phase.length), config.data.assembly, objective.target_budget)
     samples += generate.answered(trained, objective, windows)
   usual = 'the beginning of a text' if generate.continues(trained) else 'a text'
   return Shown(prompts, cards, samples, usual)

@@ -22,19 +22,19 @@ class Rule:
 
   assembly: Assembly
   length: int
-  room: tuple[int, int] | None = None  # of 'examples': tokens that are kept for targets, special tokens of a text
+  target_budget: tuple[int, int] | None = None  # of 'examples': tokens kept for targets, special tokens of a text
 
   def __str__(self) -> str:
-    return '-'.join(map(str, (self.assembly, self.length, *(self.room or ()))))
+    return '-'.join(map(str, (self.assembly, self.length, *(self.target_budget or ()))))
 
   @classmethod
   def parse(cls, text: str) -> 'Rule':
     """Parses what str gives. Raises ValueError."""
-    name, length, *room = text.split('-')
+    name, length, *budget = text.split('-')
     assembly: Assembly = ASSEMBLIES[ASSEMBLIES.index(name)]
-    if len(room) != 2 * (assembly == 'examples'):
+    if len(budget) != 2 * (assembly == 'examples'):
       raise ValueError(text)
-    return cls(assembly, int(length), (int(room[0]), int(room[1])) if room else None)
+    return cls(assembly, int(length), (int(budget[0]), int(budget[1])) if budget else None)
 
   def count(self, sentences: np.ndarray, shard: Shard) -> tuple[int, int]:
     """Counts, by sentences [S] of `records.SENTENCE`, the windows of a shard, and the examples in it that are too long
@@ -43,11 +43,11 @@ class Rule:
       return 0, 0
     if self.assembly == 'packed':
       return self.packed(shard), 0
-    if self.room:
-      targets, specials = self.room
+    if self.target_budget:
+      targets, specials = self.target_budget
       some = sides(sentences, shard)
       clipped = (some > (targets - specials, self.length - targets - specials)).any(1).sum()
-      return len(cut_examples(some, self.length, *self.room)), int(clipped)
+      return len(cut_examples(some, self.length, *self.target_budget)), int(clipped)
     _, pieces, heads = chain(sentences, shard.tokens, self.length, self.assembly)
     return int(pieces[heads].sum()), 0
 
@@ -57,8 +57,8 @@ class Rule:
 
   def cut(self, sentences: np.ndarray, shard: Shard) -> np.ndarray:
     """Finds where windows of a shard begin [W] of `CUT`, by sentences [S] of `records.SENTENCE`."""
-    if self.room:
-      return cut_examples(sides(sentences, shard), self.length, *self.room)
+    if self.target_budget:
+      return cut_examples(sides(sentences, shard), self.length, *self.target_budget)
     return cut(sentences, shard.tokens, self.length, self.assembly)
 
 
@@ -116,10 +116,10 @@ def sides(sentences: np.ndarray, shard: Shard) -> np.ndarray:
   return np.diff(sentences['start'].astype(np.int64), append=shard.tokens).reshape(-1, 2)
 
 
-def cut_examples(sides: np.ndarray, length: int, room: int, specials: int) -> np.ndarray:
+def cut_examples(sides: np.ndarray, length: int, targets: int, specials: int) -> np.ndarray:
   """Cuts as `cut` does for 'examples': tokens of a target and of its inputs [D, 2] -> [W] of `CUT`."""
   after = []
-  for side, limit in zip((sides + specials).T, (room, length - room), strict=True):
+  for side, limit in zip((sides + specials).T, (targets, length - targets), strict=True):
     ends = offsets(side)
     after.append(np.searchsorted(ends, ends[:-1] + limit, 'right') - 1)
   begins = np.array(follow(np.maximum(np.minimum(*after), np.arange(len(sides)) + 1)), np.int64)

@@ -66,7 +66,7 @@ class Shares:
     """Returns the share of each corpus, up to a factor that all have."""
     if self.weights is not None:
       return self.weights
-    sizes = [corpus.documents if corpus.room else len(corpus) for corpus in corpora]
+    sizes = [corpus.documents if corpus.target_budget else len(corpus) for corpus in corpora]
     return [min(size, self.cap or size) ** (1 / self.temperature) * len(corpus) / size
             for corpus, size in zip(corpora, sizes, strict=True)]
 
@@ -82,7 +82,7 @@ def open_pipeline(
   """
   if not folders:
     raise ValueError('a pipeline needs at least one folder of records')
-  corpora = [Windows(folder, 'train', rule.length, rule.assembly, rule.room) for folder in folders]
+  corpora = [Windows(folder, 'train', rule.length, rule.assembly, rule.target_budget) for folder in folders]
   expected, who = (vocab_hash, 'this run') if vocab_hash is not None else (corpora[0].meta.tokenizer, folders[0])
   for corpus in corpora:
     if corpus.meta.tokenizer != expected:

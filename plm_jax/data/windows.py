@@ -81,18 +81,19 @@ class Windows:
 
   def __init__(
       self, folder: epath.PathLike, split: Split = 'train', length: int = 128, assembly: Assembly = 'document',
-      room: tuple[int, int] | None = None):
-    """room: R, tokens of a window of 'examples' that are kept for targets, and the special tokens that a text gets."""
+      target_budget: tuple[int, int] | None = None):
+    """target_budget: R, tokens of a window of 'examples' kept for targets, and the special tokens that a text gets."""
     if length < 1:
       raise ValueError(f'a window has at least 1 token, not {length}')
     if assembly not in ASSEMBLIES:
       raise ValueError(f'assembly is one of {", ".join(ASSEMBLIES)}, not {assembly!r}')
-    if (assembly == 'examples') != bool(room and 0 < room[0] < length):
-      raise ValueError(f'windows of examples, and no others, keep room for targets: got {room} of {length} tokens')
+    if (assembly == 'examples') != bool(target_budget and 0 < target_budget[0] < length):
+      raise ValueError(
+          f'windows of examples, and no others, keep room for targets: got {target_budget} of {length} tokens')
     self.folder = storage.path_of(folder)
     self.split = split
     self.length = length
-    self.room = room
+    self.target_budget = target_budget
     self.assembly: Assembly = assembly
     self.meta = records.read_meta(folder)
     if not self.meta.tokens(split):
@@ -102,7 +103,7 @@ class Windows:
     self._shards = Shards(self.folder, self.meta, split)
     self._shards.check()
     self._document_offsets = offsets([shard.documents for shard in self._shards.entries])
-    self._cuts = Cuts(self._shards, Rule(assembly, length, room))
+    self._cuts = Cuts(self._shards, Rule(assembly, length, target_budget))
     if len(self) >= 1 << 31:
       raise RecordsError(f'{folder} has {len(self)} windows of {length} tokens; the window number is an int32.')
 

@@ -80,8 +80,9 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
   params = restore_params(
       epath.Path(folder) / 'checkpoints', nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
   objective = config.objective
-  return Trained(config.family, config.model, objective.heads(config.model), objective.finished(params), tokenizer,
-                 str(folder), mesh)
+  return Trained(
+      config.family, config.model, objective.heads(config.model), objective.exported_params(params), tokenizer,
+      str(folder), mesh)
 
 
 def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:

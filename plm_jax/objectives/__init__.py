@@ -58,7 +58,7 @@ class Objective(Checked, abc.ABC):
     """Returns M, the most positions predicted in a row of `length` tokens."""
 
   @property
-  def room(self) -> tuple[int, int] | None:
+  def target_budget(self) -> tuple[int, int] | None:
     """(tokens of a window that are kept for targets, special tokens of each text) where windows are of examples, each a
     target and its inputs; None: they are not."""
     return None
@@ -69,7 +69,7 @@ class Objective(Checked, abc.ABC):
     return False
 
   @property
-  def needs(self) -> tuple[str, ...]:
+  def required_specials(self) -> tuple[str, ...]:
     """Special tokens of the tokenizer without which it cannot be, as fields of its `Vocab`."""
     return ()
 
@@ -88,7 +88,7 @@ class Objective(Checked, abc.ABC):
     """Returns what stands in a text for words that the model fills in; none: it fills in nothing."""
     return ('[MASK]',) if 'mlm' in self.heads(model) else ()
 
-  def wire(self, model: Any, packed: bool) -> nn.Module:
+  def build(self, model: Any, packed: bool) -> nn.Module:
     """Builds the module of batch, rows -> outputs by name; overridden where one backbone is not enough."""
     return WithHeads(model.backbone(packed), self.heads(model))
 
@@ -97,7 +97,7 @@ class Objective(Checked, abc.ABC):
     that."""
     return 3 * model.forward_flops(length, self.predictions(length))
 
-  def meet(self, describe: Callable[[str], Any]) -> 'Objective':
+  def with_teacher(self, describe: Callable[[str], Any]) -> 'Objective':
     """Returns the objective with all that it has to know of other models before a run; ValueError where it cannot.
 
     describe: a folder of a run or of another library's checkpoint -> configuration of its backbone.
@@ -105,7 +105,7 @@ class Objective(Checked, abc.ABC):
     del describe
     return self
 
-  def begin(self, params: Any, load: Callable[[str], tuple[Any, Any]]) -> Any:
+  def initial_params(self, params: Any, load: Callable[[str], tuple[Any, Any]]) -> Any:
     """Turns fresh parameters into those that training starts from.
 
     load: a folder of a run or of another library's checkpoint -> (configuration of its backbone, parameters).
@@ -113,7 +113,7 @@ class Objective(Checked, abc.ABC):
     del load
     return params
 
-  def finished(self, params: Any) -> Any:
+  def exported_params(self, params: Any) -> Any:
     """Returns, of parameters as they are trained, `backbone` and `heads_NAME`: a model that needs no more than
     these."""
     return params

@@ -227,7 +227,7 @@ class DenoisingAutoencoder(SequenceToSequence):
     return None
 
   @property
-  def needs(self) -> tuple[str, ...]:
+  def required_specials(self) -> tuple[str, ...]:
     """Padding and masks; languages where the text has some."""
     return 'pad', 'mask', *['language'] * bool(self.languages)
 

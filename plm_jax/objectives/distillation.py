@@ -84,14 +84,14 @@ class Distillation(Objective):
     """Returns the student's heads, those of masked language modelling."""
     return self.mlm.heads(model)
 
-  def meet(self, describe):
+  def with_teacher(self, describe):
     """Returns the objective with the teacher's configuration. Raises ValueError where no teacher is given."""
     if not self.teacher:
       raise ValueError('a student needs a teacher: give --objective.teacher the folder of a run, or of a checkpoint of '
                        'transformers, whose tokenizer --data.prepare.tokenizer then has to name')
     return dataclasses.replace(self, model=describe(self.teacher))
 
-  def wire(self, model, packed: bool) -> nn.Module:
+  def build(self, model, packed: bool) -> nn.Module:
     """Builds student and teacher side by side. Raises ValueError for other sizes of vocabulary or width."""
     teacher = self.model
     if teacher is None:
@@ -110,7 +110,7 @@ class Distillation(Objective):
     taught = self.model.forward_flops(length, asked) if self.model else 0
     return 3 * model.forward_flops(length, asked) + taught
 
-  def begin(self, params, load):
+  def initial_params(self, params, load):
     """Loads the teacher, and copies every other layer of it into the student. Raises ValueError for other shapes."""
     _, found = load(self.teacher)
     taught = {name: found[name] for name in params['teacher'] if name in found}
@@ -122,7 +122,7 @@ class Distillation(Objective):
     own = {name: x for name, x in params.items() if name != 'teacher'}
     return {**jax.tree_util.tree_map_with_path(lambda path, x: copied(taught, path, x), own), 'teacher': taught}
 
-  def finished(self, params):
+  def exported_params(self, params):
     """Returns the student's parameters."""
     return {name: x for name, x in params.items() if name != 'teacher'}
 

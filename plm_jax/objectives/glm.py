@@ -72,7 +72,7 @@ class BlankInfilling(Objective):
     return {'blank': 1.0}
 
   @property
-  def needs(self) -> tuple[str, ...]:
+  def required_specials(self) -> tuple[str, ...]:
     """The start of a row, the mask of a blank, and what begins and ends what fills it."""
     return 'cls', 'mask', 'sop', 'eop'
 

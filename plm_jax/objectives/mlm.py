@@ -117,7 +117,7 @@ class MaskedLM(Objective):
       heads[self.pair.question] = PooledClasses(model.block, 2)
     return heads
 
-  def wire(self, model, packed: bool) -> nn.Module:
+  def build(self, model, packed: bool) -> nn.Module:
     """Builds the module; the pooler's output has no dropout where `pooled` is whole."""
     backbone = model.backbone(packed)
     if self.pair.question and self.pooled == 'whole':

@@ -97,7 +97,7 @@ class ReplacedTokenDetection(Objective):
     """Returns the discriminator's head, `rtd`, of every token."""
     return {'rtd': ReplacedTokens(model.block, self.first)}
 
-  def wire(self, model, packed: bool) -> nn.Module:
+  def build(self, model, packed: bool) -> nn.Module:
     """Builds the generator, a smaller one of the same wiring, and the discriminator that reads its samples."""
     small = model.generator(self.width, self.depth)
     generator = WithHeads(small.backbone(packed), {'mlm': MaskedTokens(small.block, small.tied)})
@@ -124,7 +124,7 @@ class ReplacedTokenDetection(Objective):
     return {'mlm': (batch['labels'], batch['weights']),
             'rtd': (outputs['replaced'].astype(jnp.int32), (batch['segments'] > 0).astype(jnp.float32))}
 
-  def finished(self, params):
+  def exported_params(self, params):
     """Returns the discriminator, with tables of its own."""
     shared = params['generator']['backbone']['embeddings']
     tables = {name: shared[name] for name in TABLES[self.sharing] if name in shared}

@@ -38,9 +38,9 @@ class SequenceToSequence(Objective):
     """Returns the decoder's head of the next token, `lm`."""
     return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor, model.logit_bias)}
 
-  def wire(self, model, packed: bool) -> nn.Module:
+  def build(self, model, packed: bool) -> nn.Module:
     """Builds the module; rows hold several texts only where windows are of examples."""
-    return WithHeads(model.backbone(packed and bool(self.room)), self.heads(model))
+    return WithHeads(model.backbone(packed and bool(self.target_budget)), self.heads(model))
 
   def loss(self, outputs, batch):
     """Returns seq2seq, cross-entropy against the labels, even, against the uniform distribution, and z.

@@ -223,7 +223,7 @@ class MixtureOfDenoisers(SequenceToSequence):
     return None
 
   @property
-  def needs(self) -> tuple[str, ...]:
+  def required_specials(self) -> tuple[str, ...]:
     """Padding, the end, and sentinels."""
     return 'pad', 'eos', 'sentinel'
 

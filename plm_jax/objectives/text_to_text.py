@@ -25,12 +25,12 @@ class TextToText(SequenceToSequence):
   """special tokens of each text: an end (T5, whose vocabulary has sentinels), or two (BART, mBART)"""
 
   @property
-  def needs(self) -> tuple[str, ...]:
+  def required_specials(self) -> tuple[str, ...]:
     """The tokens of T5's rows, or of BART's where three stand around texts."""
     return ('pad', 'eos', 'sentinel') if self.specials == 1 else ('pad', 'mask')
 
   @property
-  def room(self) -> tuple[int, int]:
+  def target_budget(self) -> tuple[int, int]:
     """Tokens of a window that are kept for targets, and special ones of each text."""
     return self.decoder_length, self.specials
 

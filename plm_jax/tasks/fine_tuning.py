@@ -189,7 +189,7 @@ def fine_tune(
   steps = epochs * (len(examples) // batch)
   optim = optim or form.optim
   optim = dataclasses.replace(optim, warmup=optim.warmup or round(form.warmup * steps))
-  learner = Learner(task.wire(trained.model, False), task, make_optimizer(optim, steps), None, seed)
+  learner = Learner(task.build(trained.model, False), task, make_optimizer(optim, steps), None, seed)
   state = jax.jit(lambda: nn.unbox(init_state(learner, take(task, data, np.arange(1)))))()
   params = {**state.params, **{name: x for name, x in trained.params.items() if name in state.params}}
   params = jax.tree.map(jnp.asarray, params)

@@ -20,12 +20,12 @@ def make_learner(config: Experiment, vocab: Vocab) -> Learner:
         f'the tokenizer has {vocab.size} pieces, the model has room for {config.model.vocab}: '
         f'give --model.vocab {vocab.size} or more')
   objective = config.objective
-  if lacking := [name for name in objective.needs if getattr(vocab, name) < 0]:
+  if lacking := [name for name in objective.required_specials if getattr(vocab, name) < 0]:
     raise ConfigError(
         f'the objective needs special tokens that the tokenizer does not have: {", ".join(lacking)}. One that is '
         'trained for GLM or T5 has theirs: --data.prepare.layout glm or t5')
   try:
-    model = objective.wire(config.model, packed=config.data.assembly != 'document')
+    model = objective.build(config.model, packed=config.data.assembly != 'document')
   except ValueError as error:
     raise ConfigError(str(error)) from error
   except (AttributeError, TypeError) as error:  # of a file: the command line has recipes whose parts go together

@@ -24,7 +24,7 @@ def laptop(paper: Experiment) -> Experiment:
     init_std = 0.04
   elif isinstance(paper.objective, SequenceToSequence):
     # Of a row little is predicted: many rows, of a small model.
-    text_to_text = paper.objective.room is not None
+    text_to_text = paper.objective.target_budget is not None
     small = resized(paper, layers=2, width=128, heads=4, vocab=4096, max_length=128 if text_to_text else 64)
     optim = dict(peak=2e-3, warmup=100, b2=0.98)
     phase = Phase(2000, 128, 32) if text_to_text else Phase(4000, 64, 64)

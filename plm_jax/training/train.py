@@ -180,10 +180,10 @@ def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[
 def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
   """Opens the held-out windows of each corpus; of one that has none, where a run is only evaluated on it, all of it."""
   length = config.objective.window(phase.length)
-  room = config.objective.room
+  budget = config.objective.target_budget
   # Text that somebody wants a run evaluated on is not held out from anything.
   whole = [config.mode == 'evaluate' and not read_meta(folder).heldout for folder in records]
-  return [Windows(folder, 'train' if all_of_it else 'heldout', length, config.data.assembly, room)
+  return [Windows(folder, 'train' if all_of_it else 'heldout', length, config.data.assembly, budget)
           for folder, all_of_it in zip(records, whole, strict=True)]
 
 

@@ -15,13 +15,13 @@ from plm_jax.training.checkpoint import CheckpointError, check_finite, restore_p
 from plm_jax.training.step import Learner
 
 
-def meet(config: Experiment) -> Experiment:
+def with_teacher(config: Experiment) -> Experiment:
   """Returns the configuration with what its objective has to know of other models. Raises ConfigError."""
   def describe(folder):
     known = convert.is_checkpoint(folder)
     return convert.load(folder, heads=(), lazy=True).config if known else read_config(folder).model
   try:
-    return dataclasses.replace(config, objective=config.objective.meet(describe))
+    return dataclasses.replace(config, objective=config.objective.with_teacher(describe))
   except ValueError as error:
     raise ConfigError(str(error)) from error
 
@@ -40,7 +40,7 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
     same_tokenizer(folder, other.tokenizer, tokenizer)
     return other.model, other.params
   try:
-    begun = learner.objective.begin(params, found)
+    begun = learner.objective.initial_params(params, found)
   except ValueError as error:
     raise CheckpointError(str(error)) from error
   return params if begun is params else jax.tree.map(place, begun, layout)
@@ -55,7 +55,7 @@ def warm(config: Experiment, params, layout):
     other, _, boxed = read_run(folder)
     shapes: Any = nn.unbox(boxed)
     # Some objectives keep tables elsewhere while they train; what does not is read as it lies, each host its part.
-    if differing(shapes['backbone'], jax.eval_shape(other.objective.finished, shapes)['backbone']):
+    if differing(shapes['backbone'], jax.eval_shape(other.objective.exported_params, shapes)['backbone']):
       shapes = None
   if shapes is None:
     imported = shapes = load(folder).params

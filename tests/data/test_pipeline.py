@@ -173,7 +173,7 @@ def test_sizes_are_the_default_weights(tmp_path):
 class Task(list):
   """Windows of a task, and how many examples they hold."""
 
-  room = (5, 1)
+  target_budget = (5, 1)
 
   def __init__(self, windows, documents):
     super().__init__([0] * windows)
@@ -192,7 +192,7 @@ def test_rates_of_examples(cap, temperature, shares):
 
 def test_the_lowest_temperature_gives_numbers():
   class Largest:
-    room = None
+    target_budget = None
 
     def __len__(self):
       return (1 << 31) - 1

@@ -48,14 +48,14 @@ def batch(seed=0):
 
 @pytest.fixture(scope='module')
 def params():
-  learner = Learner(ByHand().wire(CONFIG, False), ByHand(), make_optimizer(OptimConfig(), 10), None, 0)
+  learner = Learner(ByHand().build(CONFIG, False), ByHand(), make_optimizer(OptimConfig(), 10), None, 0)
   return tiny.random_params(jax.eval_shape(lambda: init_state(learner, batch()).params))
 
 
 def after(params, only, steps=3):
   """-> the parameters that have other bits: names, and where there are layers which."""
   optim = OptimConfig(peak=1e-2, warmup=0, schedule='constant', only=only)
-  learner = Learner(ByHand().wire(CONFIG, False), ByHand(), make_optimizer(optim, 10), None, 0)
+  learner = Learner(ByHand().build(CONFIG, False), ByHand(), make_optimizer(optim, 10), None, 0)
   state = init_state(learner, batch()).replace(params=params, opt_state=learner.optimizer.init(params))
   update = jax.jit(lambda state, rows: train_step(learner, state, rows)[0])
   for step in range(steps):
@@ -127,7 +127,7 @@ def test_it_writes_what_it_would_at_once(params):
              'segments': jnp.ones_like(start)}
   found = engine.run(steps, steps.load(params), prompts, GenerationConfig(7), Ids(40, (), 0))['tokens'][:, 0]
   read = jnp.concatenate([start, found], 1)
-  whole = jax.jit(lambda: ByHand().wire(CONFIG, False).apply({'params': params}, {
+  whole = jax.jit(lambda: ByHand().build(CONFIG, False).apply({'params': params}, {
       **rows, 'decoder_tokens': read, 'decoder_segments': jnp.ones_like(read)})['lm'])()
   np.testing.assert_array_equal(found, whole[:, :-1].argmax(-1))
   assert len(np.unique(found, axis=0)) > 1

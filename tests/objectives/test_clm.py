@@ -48,7 +48,7 @@ def test_documents_of_a_row_do_not_see_each_other():
   """Another text in one document changes neither the other's losses nor their gradients, by a bit."""
   objective = CausalLM(reserve=2)
   cfg = DecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(2), max_length=8)
-  model = objective.wire(cfg, packed=True)
+  model = objective.build(cfg, packed=True)
   first = rows(objective, ONE)
   second = rows(objective, ONE, WINDOWS | {'tokens': WINDOWS['tokens'].at[0, 2:4].set(jnp.array([30, 31]))})
   params = tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), first)['params'])

@@ -20,7 +20,7 @@ OBJECTIVE = Distillation(teacher='somewhere', model=TEACHER)
 @pytest.fixture(scope='module')
 def learner():
   optimizer = make_optimizer(OptimConfig(peak=1e-2, warmup=0, schedule='constant'), 10, OBJECTIVE.frozen)
-  return Learner(OBJECTIVE.wire(student(TEACHER), packed=False), OBJECTIVE, optimizer, tiny.VOCAB, 3)
+  return Learner(OBJECTIVE.build(student(TEACHER), packed=False), OBJECTIVE, optimizer, tiny.VOCAB, 3)
 
 
 @pytest.fixture(scope='module')
@@ -36,7 +36,7 @@ def params(learner, windows):
   """The student's fresh, the teacher's read, then what the run begins with."""
   shapes = jax.eval_shape(lambda: init_state(learner, windows).params)
   fresh, found = tiny.random_params(shapes), tiny.random_params(shapes, seed=1)['teacher']
-  return OBJECTIVE.begin(fresh, lambda folder: (TEACHER, {**found, 'heads_nsp': {'dense': np.zeros(3)}}))
+  return OBJECTIVE.initial_params(fresh, lambda folder: (TEACHER, {**found, 'heads_nsp': {'dense': np.zeros(3)}}))
 
 
 def test_the_student_begins_with_its_teachers_layers(params):
@@ -54,7 +54,7 @@ def test_which_layers():
     number = dict(stack=dict(layers=dict(block=dict(kernel=np.arange(layers)))))
     objective = dataclasses.replace(OBJECTIVE, model=TEACHER)
     params = dict(backbone=jax.tree.map(lambda x: np.zeros(own), number), teacher=dict(backbone=number))
-    begun = objective.begin(params, lambda folder: (TEACHER, dict(backbone=number)))
+    begun = objective.initial_params(params, lambda folder: (TEACHER, dict(backbone=number)))
     return begun['backbone']['stack']['layers']['block']['kernel'].tolist()
   assert kept(12, 6) == [0, 2, 4, 7, 9, 11]
   assert kept(4, 2) == [0, 3] and kept(2, 1) == [0] and kept(3, 3) == [0, 1, 2] and kept(1, 3) == [0, 0, 0]
@@ -63,7 +63,7 @@ def test_which_layers():
 def test_an_own_beginning():
   fresh = dict(backbone=dict(kernel=np.zeros(2)), teacher=dict(backbone=dict(kernel=np.zeros(2))))
   found = dict(backbone=dict(kernel=np.ones(2)))
-  begun = dataclasses.replace(OBJECTIVE, copied=False).begin(fresh, lambda folder: (TEACHER, found))
+  begun = dataclasses.replace(OBJECTIVE, copied=False).initial_params(fresh, lambda folder: (TEACHER, found))
   assert not begun['backbone']['kernel'].any() and begun['teacher']['backbone']['kernel'].all()
 
 
@@ -107,7 +107,7 @@ def test_losses_against_numpy(targets):
 
 def test_nothing_is_left_to_learn_from_oneself(windows):
   """A student with all of its teacher's layers, types and pooler computes what its teacher does."""
-  model = dataclasses.replace(OBJECTIVE, model=tiny.config()).wire(tiny.config(), packed=False)
+  model = dataclasses.replace(OBJECTIVE, model=tiny.config()).build(tiny.config(), packed=False)
   batch = OBJECTIVE.corrupt(jax.random.key(0), windows, tiny.VOCAB)
   params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
   params = {**params['teacher'], 'teacher': params['teacher']}
@@ -122,17 +122,17 @@ def test_terms_are_the_released_ones_and_zero_leaves_out():
 
 def test_refusals():
   with pytest.raises(ValueError, match=r'give --objective\.teacher'):
-    Distillation().meet(None)
+    Distillation().with_teacher(None)
   with pytest.raises(ValueError, match=r"the student's block\.width is 32, its teacher's 40"):
-    dataclasses.replace(OBJECTIVE, model=tiny.config(width=40)).wire(tiny.config(), packed=False)
+    dataclasses.replace(OBJECTIVE, model=tiny.config(width=40)).build(tiny.config(), packed=False)
   with pytest.raises(ValueError, match='asked nothing about pairs'):
     Distillation(mlm=MaskedLM(pair=NextSentence()))
   params = dict(backbone=dict(kernel=np.zeros(3)), teacher=dict(backbone=dict(kernel=np.zeros(2))))
   with pytest.raises(ValueError, match=r"the teacher's backbone/kernel is \[2\], the student's \[3\]"):
-    OBJECTIVE.begin(params, lambda folder: (TEACHER, params['teacher']))
+    OBJECTIVE.initial_params(params, lambda folder: (TEACHER, params['teacher']))
   with pytest.raises(ValueError, match='a teacher has backbone, of the shapes'):
-    OBJECTIVE.begin(params, lambda folder: (TEACHER, dict(heads_mlm={})))
-  assert Distillation(teacher='there').meet(lambda folder: (folder, 1)).model == ('there', 1)
+    OBJECTIVE.initial_params(params, lambda folder: (TEACHER, dict(heads_mlm={})))
+  assert Distillation(teacher='there').with_teacher(lambda folder: (folder, 1)).model == ('there', 1)
   assert Distillation(mlm=MaskedLM(pair=Single())) == Distillation()
 
 

@@ -237,7 +237,7 @@ def test_dropout_behind_the_pooler():
   batch = corrupt(MaskedLM(), tiny.windows(4))
   batch = {name: batch[name] for name in ('tokens', 'segments', 'types')}
   def zeros(**changes):
-    backbone = MaskedLM(**changes).wire(model, packed=False).backbone
+    backbone = MaskedLM(**changes).build(model, packed=False).backbone
     run = jax.jit(lambda: backbone.init_with_output(
         dict(params=jax.random.key(0), dropout=jax.random.key(1)), batch, jnp.arange(4))[0].pooled)
     return float((run() == 0).mean())

@@ -33,7 +33,7 @@ def setting(sharing, model=BERT):
   deberta = model is DEBERTA
   objective = ReplacedTokenDetection(sharing=sharing, width=1.0 if deberta else 0.5, depth=0.5, first=deberta)
   model = dataclasses.replace(model, block=dataclasses.replace(model.block, dropout=0.0, attention_dropout=0.0))
-  learner = Learner(objective.wire(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 3)
+  learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 3)
   windows = tiny.windows(8, objective.window(LENGTH))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
   batch = jax.jit(lambda w: objective.corrupt(learner.key(1), w, tiny.VOCAB))(windows)
@@ -187,7 +187,7 @@ def test_micro_steps_change_nothing():
 def test_the_finished_model_stands_alone(sharing, model):
   learner, params, batch = setting(sharing, model)
   objective = learner.objective
-  finished = objective.finished(params)
+  finished = objective.exported_params(params)
   alone = WithHeads(model.backbone(), objective.heads(model))
   shapes = jax.eval_shape(lambda: alone.init(jax.random.key(0), batch)['params'])
   assert jax.tree.map(jnp.shape, finished) == jax.tree.map(jnp.shape, unbox(shapes))

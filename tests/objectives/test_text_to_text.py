@@ -85,7 +85,7 @@ def test_examples_of_a_row_do_not_see_each_other():
   objective = TextToText(decoder_length=5)
   cfg = EncoderDecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(2),
                              decoder=StackConfig(2), max_length=12, absolute='learned')
-  model = objective.wire(cfg, packed=True)
+  model = objective.build(cfg, packed=True)
   def batch_of(windows):
     return objective.corrupt(jax.random.key(0), windows, T5)
   together, alone = batch_of(WINDOWS), batch_of(window([10], [11, 12]))

@@ -206,7 +206,7 @@ def test_language_is_learned_beside_the_label(trained):
   example = questions('classification', 4, 0)
   def gradient(task):
     rows = task_arrays(task, *example)
-    model = task.wire(trained.model, False)
+    model = task.build(trained.model, False)
     params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0), rows)['params']))
     def loss(params):
       losses = task.loss(model.apply({'params': params}, rows), rows)

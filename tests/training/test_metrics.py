@@ -83,7 +83,7 @@ def test_bits_per_byte_are_those_of_all_labels():
   objective = CausalLM(reserve=4)
   model = DecoderConfig(
       vocab=tiny.VOCAB.size, block=tiny.block(norm_at='pre'), stack=StackConfig(1), max_length=tiny.LENGTH)
-  learner = Learner(objective.wire(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 0)
+  learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 0)
   shapes = jax.eval_shape(lambda w: init_state(learner, w), window_shapes(2, 28)).params
   params = jax.tree.map(lambda x: jnp.zeros(x.shape), tiny.unbox(shapes))
   sizes, windows = np.arange(1, 1 + tiny.VOCAB.size), tiny.windows(6, length=28)
