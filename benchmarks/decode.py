@@ -96,7 +96,7 @@ def cache(size: str) -> None:
   from plm_jax.inference import engine
 
   steps, params, batch, config, ids = ready(size, 1, 64, 960)
-  state = jax.block_until_ready(engine.begin(steps, config, ids, params, batch, 0))
+  state = jax.block_until_ready(engine.initial_state(steps, config, ids, params, batch, 0))
   measured = sum(x.nbytes for x in jax.tree.leaves((state.cache['key'], state.cache['value'])))
   layers, width = SIZES[size]
   milliseconds = {}

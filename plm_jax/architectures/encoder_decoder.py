@@ -229,7 +229,7 @@ def sinusoids(rows: int, width: int):
   return jnp.array(np.concatenate([np.sin(angles), np.cos(angles)], 1), jnp.float32)
 
 
-def begin(cfg: EncoderDecoderConfig, output: Output, batch: Mapping[str, Any], slots: int) -> Cache:
+def initial_cache(cfg: EncoderDecoderConfig, output: Output, batch: Mapping[str, Any], slots: int) -> Cache:
   """The cache behind the decoder's first tokens, with room for `slots`: as `decoder.empty_cache` describes it, and
   `memory`, keys and values of the encoder's side, which are computed once, with its memory_segments [B, L]."""
   cache = decoder.empty(cfg.decoder_block, cfg.decoder, len(batch['decoder_tokens']), slots)

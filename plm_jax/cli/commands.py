@@ -318,4 +318,5 @@ def main() -> None:
     booleans = {'start', 'stream', *options.booleans_of(TextConfig()), *options.booleans_of(GenerationConfig())}
     with checked.later():
       tyro.extras.subcommand_cli_from_dict(
-          COMMANDS, prog='python -m plm_jax', args=options.spelt(args, booleans), config=(tyro.conf.FlagConversionOff,))
+          COMMANDS, prog='python -m plm_jax', args=options.normalise_booleans(args, booleans),
+          config=(tyro.conf.FlagConversionOff,))

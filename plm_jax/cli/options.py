@@ -44,7 +44,7 @@ def check_argument(called: str, value: Any, kind: Any, limits: str | None) -> No
   checked.check_value(value, kind, limits, lambda path: path, called)
 
 
-def spelt(args: Iterable[str], booleans: set[str]) -> list[str]:
+def normalise_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
   """Writes booleans among the arguments as --name=True or --name=False, however given: --name, --no-name, --name true,
   --name=."""
   found, rest = [], list(args)

@@ -80,7 +80,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
   default = recipe(scale)
   with checked.later():  # by `check`, which knows the names of options
     return tyro.cli(
-        Experiment, default=default, args=options.spelt(args, options.booleans_of(default)),
+        Experiment, default=default, args=options.normalise_booleans(args, options.booleans_of(default)),
         prog=options.program(recipe), description=recipe.about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
 

@@ -22,7 +22,7 @@ from plm_jax.evaluation import metrics
 from plm_jax.inference import generate
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
-from plm_jax.objectives.seq2seq import around
+from plm_jax.objectives.seq2seq import delimiters
 
 
 class Prediction(NamedTuple):
@@ -59,7 +59,7 @@ def evaluate(
     raise SourceError(f'{source} has no examples')
   length = min(length, trained.model.max_length or length)
   try:
-    before, behind, _ = around(trained.tokenizer.vocab)
+    before, behind, _ = delimiters(trained.tokenizer.vocab)
   except ValueError as error:
     raise ConfigError(str(error)) from error
   room = length - len(before) - len(behind)

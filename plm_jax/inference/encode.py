@@ -16,7 +16,7 @@ from plm_jax.inference.generate import Prompt, ids_of
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import check
 from plm_jax.layers.stack import StackConfig
-from plm_jax.objectives.seq2seq import around
+from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.checkpoint import CheckpointError
 
@@ -113,7 +113,7 @@ def row(trained: Trained, tokenizer: Tokenizer, text: Prompt) -> list[int]:
     ids = generate.encode(tokenizer, text, start=True)
   elif model.kind == 'encoder-decoder':
     try:
-      before, behind, _ = around(vocab)
+      before, behind, _ = delimiters(vocab)
     except ValueError as error:
       raise ConfigError(str(error)) from error
     ids = [*before, *ids_of(tokenizer, text), *behind]

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, begin, extend
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, extend, initial_cache
 from plm_jax.inference.decoder import apart_from_layers, chosen, picked
 
 
@@ -41,7 +41,7 @@ class EncoderDecoderSteps:
              'decoder_segments': batch['segments'],
              'decoder_place': jnp.maximum(jnp.cumsum(batch['segments'] > 0, 1) - 1, 0)}
     output = self.apply(params, batch, remember=True)
-    return self.logits(params, output), begin(self.model, output, batch, slots)
+    return self.logits(params, output), initial_cache(self.model, output, batch, slots)
 
   def next(self, params, tokens, cache):
     """Reads a token of each of the decoder's rows -> logits [B, V], and the cache."""

@@ -1,8 +1,8 @@
 """The loop: all that it knows of a model is how it starts and how it goes on.
 
-Two programs are compiled for a shape of prompts [B, P] (P is a power of two: `bucket`) and a configuration: `begin`
-reads the prompts and chooses the first token, `advance` goes on for as many tokens as it is told to, in one loop on the
-device. The cache has its full size from the beginning.
+Two programs are compiled for a shape of prompts [B, P] (P is a power of two: `bucket`) and a configuration:
+`initial_state` reads the prompts and chooses the first token, `advance` goes on for as many tokens as it is told to, in
+one loop on the device. The cache has its full size from the beginning.
 """
 import functools
 from typing import Any, NamedTuple, Protocol
@@ -44,12 +44,12 @@ class State(NamedTuple):
 
 def run(steps: Steps, params, batch, config: GenerationConfig, ids: Ids, seed: int = 0) -> dict[str, jax.Array]:
   """Prompts -> `search.result`, all in one go. See `Steps.start` for the batch."""
-  state = begin(steps, config, ids, params, batch, seed_of(seed))
+  state = initial_state(steps, config, ids, params, batch, seed_of(seed))
   return searching.result(config, advance(steps, config, ids, params, state, config.max_new).search)
 
 
 def seed_of(seed: int) -> np.uint32:
-  """Returns a seed as `begin` takes it. Raises ConfigError for one that keys are not made of."""
+  """Returns a seed as `initial_state` takes it. Raises ConfigError for one that keys are not made of."""
   if not 0 <= seed < 1 << 32:
     raise ConfigError(f'a seed is from 0 to {(1 << 32) - 1}, got {shortened(seed)}')
   return np.uint32(seed)
@@ -62,7 +62,7 @@ def bucket(length: int, longest: int = 0) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=('steps', 'config', 'ids'))
-def begin(steps: Steps, config: GenerationConfig, ids: Ids, params, batch, seed) -> State:
+def initial_state(steps: Steps, config: GenerationConfig, ids: Ids, params, batch, seed) -> State:
   """Reads the prompts, once each whatever becomes of them, and chooses the first token.
 
   What is drawn depends on the seed and the row's number, not on the other rows.
@@ -71,7 +71,7 @@ def begin(steps: Steps, config: GenerationConfig, ids: Ids, params, batch, seed)
   key = jax.random.key(seed)
   keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(len(tokens) * config.rows))
   logits, cache = steps.start(params, batch, tokens.shape[1] + config.max_new)
-  state = State(searching.begin(config, tokens, batch['segments'] > 0, keys), cache)
+  state = State(searching.initial_search(config, tokens, batch['segments'] > 0, keys), cache)
   if config.rows > 1:
     rows = jnp.repeat(jnp.arange(len(tokens)), config.rows)
     logits, state = logits[rows], state._replace(cache=steps.pick(cache, rows))

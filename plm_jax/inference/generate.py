@@ -20,7 +20,7 @@ from plm_jax.inference.samples import Sample
 from plm_jax.inference.search import GenerationConfig, Ids
 from plm_jax.objectives.clm import boundaries
 from plm_jax.objectives.glm import end_of_text
-from plm_jax.objectives.seq2seq import SequenceToSequence, around
+from plm_jax.objectives.seq2seq import SequenceToSequence, delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.checkpoint import CheckpointError
@@ -81,7 +81,7 @@ def stream(
     raise ConfigError('beams are compared when they have ended: they cannot be streamed')
   given = [''] * len(prompts) * config.number
   for rows in continuations(trained, prompts, config, seed, chunk=1):
-    texts = [row.text if row.ended else settled(row.text, config.stop) for row in rows]
+    texts = [row.text if row.ended else stable_prefix(row.text, config.stop) for row in rows]
     yield [Piece(text[len(before):], row.ended) for text, before, row in zip(texts, given, rows, strict=True)]
     given = texts
 
@@ -110,7 +110,7 @@ def answered(trained: Trained, objective: SequenceToSequence, windows: Windows, 
   tokenizer: Any = trained.tokenizer
   places = np.unique(np.linspace(0, len(windows) - 1, number).astype(np.int64))
   batch = jax.jit(lambda rows: objective.corrupt(jax.random.key(0), rows, tokenizer.vocab))(windows.read(places))
-  between = {*around(tokenizer.vocab)[0], *around(tokenizer.vocab)[1]}
+  between = {*delimiters(tokenizer.vocab)[0], *delimiters(tokenizer.vocab)[1]}
   def texts(tokens, segments):  # the first of each row
     rows = zip(np.asarray(batch[tokens]), np.asarray(batch[segments]), strict=True)
     return [[i for i in row[of == 1].tolist() if i not in between] for row, of in rows]
@@ -143,7 +143,7 @@ def continuations(
   given = [prompt for prompt in given for _ in range(config.number)]
   rows: list[Continuation] = [Continuation('', (), '')] * len(given)
   until = 1
-  state = engine.begin(steps, of_ids(config), ids, params, batch, engine.seed_of(seed))
+  state = engine.initial_state(steps, of_ids(config), ids, params, batch, engine.seed_of(seed))
   while True:
     found = search.result(config, state.search)
     tokens, lengths, going = (np.asarray(x) for x in (found['tokens'], found['lengths'], state.search['going']))
@@ -201,7 +201,7 @@ def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[Pr
   yet."""
   model = trained.model
   try:
-    before, behind, start = around(tokenizer.vocab)
+    before, behind, start = delimiters(tokenizer.vocab)
   except ValueError as error:
     raise ConfigError(str(error)) from error
   sources = [[*before, *ids_of(tokenizer, prompt, specials=True), *behind] for prompt in prompts]
@@ -286,7 +286,7 @@ def plain(vocab: Vocab, ids: Sequence[int]) -> list[int]:
   return [i for i in ids if i not in between]
 
 
-def settled(text: str, stops: Sequence[str]) -> str:
+def stable_prefix(text: str, stops: Sequence[str]) -> str:
   """Returns the part of a text that is the same whatever follows."""
   text = text.rstrip(UNKNOWN)
   held = max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)

@@ -1,6 +1,6 @@
 """How tokens are chosen: greedily, by lot, by beams.
 
-A search is a pytree; `begin` makes it, `choose` goes a token on, `result` reads it.
+A search is a pytree; `initial_search` makes it, `choose` goes a token on, `result` reads it.
 """
 import dataclasses
 from typing import Any, Literal, NamedTuple
@@ -93,7 +93,7 @@ class Ids(NamedTuple):
 Search = dict[str, Any]
 
 
-def begin(config: GenerationConfig, tokens, real, keys) -> Search:
+def initial_search(config: GenerationConfig, tokens, real, keys) -> Search:
   """Begins a search. tokens and real [B, P]: prompts, and where they are no padding; keys [B * config.rows], for draws
   -> the search.
 

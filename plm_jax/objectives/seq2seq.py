@@ -62,7 +62,7 @@ class SequenceToSequence(Objective):
     return {'seq2seq': (batch['labels'], batch['content'])}
 
 
-def around(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def delimiters(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ...], int]:
   """Returns the ids before and behind a text that is read, or `written`, and the one with which the decoder begins.
 
   T5, whose vocabulary has sentinels: the end behind, and padding begins. mBART, whose vocabulary has languages: the end

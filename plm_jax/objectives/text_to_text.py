@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import within
-from plm_jax.objectives.seq2seq import SequenceToSequence, around, content
+from plm_jax.objectives.seq2seq import SequenceToSequence, content, delimiters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +52,13 @@ class TextToText(SequenceToSequence):
   def row(self, tokens, segments, sentences, vocab):
     """Makes one row of each side of a window [T] of examples, of which the first sentence is the target, the second the
     inputs."""
-    _, _, start = around(vocab)
+    _, _, start = delimiters(vocab)
     # Of each document the first sentence is the target, the second are the inputs.
     written = (segments > 0) & (sentences % 2 == 1)
     read = (segments > 0) & ~written
     length = tokens.shape[0] - self.decoder_length
     def side(chosen, size):
-      before, behind, _ = around(vocab, chosen is written)
+      before, behind, _ = delimiters(vocab, chosen is written)
       return texts(tokens, segments, chosen, size, before, behind, max(vocab.pad, 0))
     inputs, examples, place = side(read, length)
     labels, of, where = side(written, self.decoder_length)
@@ -66,7 +66,7 @@ class TextToText(SequenceToSequence):
     # An example of which nothing is read has nothing to teach.
     known = (of[:, None] == examples).any(1) & (of > 0)
     weights = known.astype(jnp.float32)
-    before, behind, _ = around(vocab, written=True)
+    before, behind, _ = delimiters(vocab, written=True)
     return dict(
         tokens=inputs, segments=examples, place=place,
         decoder_tokens=jnp.where(first, start, jnp.roll(labels, 1) * (of > 0) + vocab.pad * (of == 0)),

@@ -28,7 +28,7 @@ from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import NextTokens, TokenClasses, WithHeads
 from plm_jax.objectives import Objective
 from plm_jax.objectives.mlm import classification
-from plm_jax.tasks.forms import Around, BothSides, Decoded, form_of, row
+from plm_jax.tasks.forms import BothSides, Decoded, Delimiters, form_of, row
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.optim import OptimConfig, make_optimizer
 from plm_jax.training.step import Learner, init_state, train_step
@@ -84,22 +84,22 @@ class RowTask(Objective):
     """Returns M, the most positions predicted in a row of `length`: all or none."""
     return length if self.language else 0
 
-  def arrays(self, examples: Sequence[Example], tokenizer: Tokenizer, around: Around, length: int):
+  def arrays(self, examples: Sequence[Example], tokenizer: Tokenizer, delimiters: Delimiters, length: int):
     """Makes rows of examples: tokens, segments, labels, weights [B R, length], extract [B R], truth and marks [B], of
     tagging [B, length]: 1.0 where the truth counts; of numpy.
 
-    around: what stands around texts. Texts that are too long lose their ends, the longer one first. Raises ConfigError
-    for an example with another number of texts, a label that is none, and words to tag that do not fit.
+    delimiters: what stands around texts. Texts that are too long lose their ends, the longer one first. Raises
+    ConfigError for an example with another number of texts, a label that is none, and words to tag that do not fit.
     """
     self.check(examples)
     if self.kind == 'tagging':
-      made = [of_words(tokenizer, example.texts, len(around[0])) for example in examples]
-      rows, places = [row([ids], around, len(ids) + length) for ids, _ in made], [places for _, places in made]
+      made = [of_words(tokenizer, example.texts, len(delimiters[0])) for example in examples]
+      rows, places = [row([ids], delimiters, len(ids) + length) for ids, _ in made], [places for _, places in made]
       if (longest := max(map(len, rows))) > length:
         raise ConfigError(f'the longest example has {longest} tokens, the model takes {length}: split it')
     else:
       ids = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
-      rows = [row(parts, around, length) for example in examples
+      rows = [row(parts, delimiters, length) for example in examples
               for parts in self.arrange([next(ids) for _ in example.texts])]
     tokens = np.zeros((len(rows), length), np.int32)
     segments = np.zeros_like(tokens)
@@ -245,7 +245,7 @@ def encode(trained: Trained, task: RowTask, examples: Sequence[Example]) -> dict
   if trained.tokenizer is None:
     raise ConfigError('the checkpoint has no tokenizer, which makes rows of texts')
   tokenizer = trained.tokenizer
-  data = task.arrays(examples, tokenizer, form.around(tokenizer), trained.model.max_length or LONGEST)
+  data = task.arrays(examples, tokenizer, form.delimiters(tokenizer), trained.model.max_length or LONGEST)
   # Columns that no row fills cost as much as others.
   longest = -(-int(data['segments'].sum(1).max()) // 8) * 8
   data = {name: x[:, :longest] if x.ndim == 2 else x for name, x in data.items()}

@@ -9,12 +9,12 @@ import numpy as np
 from plm_jax.config import ConfigError
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import ExtractClasses, SummaryClasses
-from plm_jax.objectives.seq2seq import around
+from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.optim import OptimConfig
 
 Ids = tuple[int, ...]
-Around = tuple[Ids, Ids, Ids]  # before a row's texts, between them, behind
+Delimiters = tuple[Ids, Ids, Ids]  # before a row's texts, between them, behind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Decoded:
       params['heads_lm'] = {'kernel': np.concatenate([kernel, more.T.astype(kernel.dtype)], 1)}
     return dataclasses.replace(trained, model=dataclasses.replace(config, vocab=len(table)), params=params)
 
-  def around(self, tokenizer: Tokenizer) -> Around:
+  def delimiters(self, tokenizer: Tokenizer) -> Delimiters:
     """Returns the ids of start, delimiter and extract: the tokenizer's own, or three behind its vocabulary."""
     size = tokenizer.vocab.size
     start, delimiter, extract = found(tokenizer) or range(size, size + len(SPECIALS))
@@ -85,10 +85,10 @@ class BothSides:
     del tokenizer, seed
     return trained
 
-  def around(self, tokenizer: Tokenizer) -> Around:
+  def delimiters(self, tokenizer: Tokenizer) -> Delimiters:
     """Returns the ids of <s>, </s></s> and </s>. Raises ConfigError where the tokenizer lacks one."""
     try:
-      before, behind, _ = around(tokenizer.vocab)
+      before, behind, _ = delimiters(tokenizer.vocab)
     except ValueError as error:
       raise ConfigError(str(error)) from error
     return before, behind * 2, behind
@@ -96,7 +96,7 @@ class BothSides:
   def batch(self, tokens, segments, tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the decoder's rows: those of the encoder, tokens and segments [B, L], shifted right."""
     shifted = np.roll(tokens, 1, 1)
-    shifted[:, 0] = around(tokenizer.vocab)[2]
+    shifted[:, 0] = delimiters(tokenizer.vocab)[2]
     return {'decoder_tokens': shifted * segments, 'decoder_segments': segments}
 
   def head(self, model, classes: int, bias: bool) -> nn.Module:
@@ -126,9 +126,9 @@ def found(tokenizer: Tokenizer) -> Ids:
   return ids if min(ids) >= 0 and len(set(ids)) == len(ids) else ()
 
 
-def row(parts: Sequence[list[int]], around: Around, length: int) -> list[int]:
+def row(parts: Sequence[list[int]], delimiters: Delimiters, length: int) -> list[int]:
   """Puts texts in a row with what stands around them: at most `length` ids. The longer text loses its end first."""
-  before, between, behind = around
+  before, between, behind = delimiters
   parts = [list(part) for part in parts]
   room = length - len(before) - len(behind) - len(between) * (len(parts) - 1)
   while sum(map(len, parts)) > room:

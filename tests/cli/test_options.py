@@ -169,7 +169,7 @@ def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
     ['--hosts.distributed=true']])
 def test_booleans_are_understood_in_every_form(args):
   assert parse(recipes.find('bert_base'), ['--scale=test', *args, '--seed=3']).hosts.distributed
-  assert options.spelt(['--hosts.no-distributed', 'x', '--a_b'], {'hosts.distributed', 'a-b'}) == [
+  assert options.normalise_booleans(['--hosts.no-distributed', 'x', '--a_b'], {'hosts.distributed', 'a-b'}) == [
       '--hosts.distributed=False', 'x', '--a-b=True']
 
 

@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 from plm_jax import tokenizers
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, begin
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, initial_cache
 from plm_jax.inference import engine, generate
 from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
 from plm_jax.inference.loading import Trained
@@ -14,7 +14,7 @@ from plm_jax.inference.search import GenerationConfig, Ids
 from plm_jax.layers.buckets import Buckets
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.stack import StackConfig
-from plm_jax.objectives.seq2seq import around
+from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Vocab
 
 VOCAB, LENGTH, NEW = 40, 9, 8
@@ -99,7 +99,7 @@ def test_a_source_is_read_once(model, written):
            'decoder_segments': jnp.ones((3, 3), int)}
   def start(params):
     output = backbone.apply({'params': params}, batch, remember=True)
-    return begin(model.config, output, batch, 1 + NEW)
+    return initial_cache(model.config, output, batch, 1 + NEW)
   def step(params, cache):
     one = {'decoder_tokens': jnp.asarray(written[:, 3:4]), 'decoder_segments': jnp.ones((3, 1), int),
            'decoder_place': jnp.full((3, 1), 3)}
@@ -144,10 +144,10 @@ def test_a_bias_of_logits_is_not_trained():
 
 
 def test_what_stands_around_a_text():
-  assert around(Vocab(40, pad=0, eos=1, unk=2, sentinel=39)) == ((), (1,), 0)  # T5
-  assert around(Vocab(40, cls=0, bos=0, pad=1, sep=2, eos=2)) == ((0,), (2,), 2)  # BART
+  assert delimiters(Vocab(40, pad=0, eos=1, unk=2, sentinel=39)) == ((), (1,), 0)  # T5
+  assert delimiters(Vocab(40, cls=0, bos=0, pad=1, sep=2, eos=2)) == ((0,), (2,), 2)  # BART
   with pytest.raises(ValueError, match='needs a token that ends a text'):
-    around(Vocab(40, pad=0))
+    delimiters(Vocab(40, pad=0))
 
 
 def test_prompts_go_to_the_encoder():

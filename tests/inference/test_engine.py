@@ -163,7 +163,7 @@ def test_repetition_penalty(table):
 def test_token_by_token_is_all_at_once(table):
   config = GenerationConfig(12, temperature=1.0)
   whole = engine.run(TableSteps(), jnp.asarray(table), batch([1, 2], [3, 0]), config, IDS, 5)
-  state = engine.begin(TableSteps(), config, IDS, jnp.asarray(table), batch([1, 2], [3, 0]), 5)
+  state = engine.initial_state(TableSteps(), config, IDS, jnp.asarray(table), batch([1, 2], [3, 0]), 5)
   for until in range(2, 13):
     state = engine.advance(TableSteps(), config, IDS, jnp.asarray(table), state, until)
   for name, x in engine.searching.result(config, state.search).items():

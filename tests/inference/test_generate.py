@@ -82,14 +82,14 @@ def test_a_text_ends_before_the_stop_sequence(trained, drawn):
     ('ab', (), 'ab'), ('ab\ufffd', (), 'ab'), ('a\ufffdb', (), 'a\ufffdb'), ('ab', ('bc',), 'a'),
     ('ab\n', ('\n\n', 'b\nc'), 'a'), ('abc', ('xa',), 'abc'), ('', ('x',), '')])
 def test_what_may_yet_change_is_held_back(text, stops, expected):
-  assert generate.settled(text, stops) == expected
+  assert generate.stable_prefix(text, stops) == expected
 
 
 def test_characters_of_several_tokens(tokenizer):
   ids = tokenizer.encode('北京')
   texts = [generate.read(tokenizer, [], ids[:k], GenerationConfig(), going=True).text for k in range(len(ids) + 1)]
   assert texts[-1] == '北京' and len(ids) > 2
-  assert [generate.settled(text, ()) for text in texts][-2] in ('', '北')
+  assert [generate.stable_prefix(text, ()) for text in texts][-2] in ('', '北')
 
 
 def test_beams_come_best_first(trained):

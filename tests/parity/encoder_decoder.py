@@ -10,7 +10,7 @@ import numpy as np
 from parity import decoder, encoder
 from parity.shared import gradients, inputs_of
 from plm_jax import convert
-from plm_jax.architectures.encoder_decoder import begin, extend
+from plm_jax.architectures.encoder_decoder import extend, initial_cache
 
 KNOWN = {'input_ids', 'attention_mask', 'decoder_input_ids', 'decoder_attention_mask', 'labels', 'start_positions',
          'end_positions'}
@@ -135,7 +135,7 @@ def step_by_step(imported, batch, prefill: int):
   def step(part, cache):
     output: Any = backbone.apply({'params': params['backbone']}, part, cache=cache, remember=True)
     logits = head.apply({'params': params.get('heads_lm', {})}, output, part)
-    return logits, begin(config, output, part, length) if cache is None else extend(cache, output.keys, part)
+    return logits, initial_cache(config, output, part, length) if cache is None else extend(cache, output.keys, part)
 
   source = {name: batch[name] for name in ('tokens', 'segments', 'visible') if name in batch}
   first = part(0, prefill)
