@@ -159,12 +159,14 @@ def stream(
 @overload
 def encode(model: Model, texts: str | Sequence[Prompt], layer: int = -1,
            pooling: Literal['mean', 'max', 'first', 'last'] = 'mean', cut: bool = False,
-           tokens: int = 8192) -> np.ndarray: ...
+           tokens: int = 8192) -> np.ndarray:
+  """Returns a vector for each text [N, D]."""
 
 
 @overload
 def encode(model: Model, texts: str | Sequence[Prompt], layer: int = -1, *, pooling: Literal['none'],
-           cut: bool = False, tokens: int = 8192) -> list[np.ndarray]: ...
+           cut: bool = False, tokens: int = 8192) -> list[np.ndarray]:
+  """Returns a vector for each token of each text [L, D]."""
 
 
 def encode(

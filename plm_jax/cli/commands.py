@@ -48,7 +48,7 @@ def prepare_command(
 
 
 def settings_of(recipe: str) -> list[str]:
-  """Options of `prepare` for text as a recipe takes it."""
+  """Returns the options of `prepare` for text as a recipe takes it."""
   given = api.settings_of(recipe).items()
   return [f'{checked.flag(name)}={value}' for name, value in given if value != getattr(TextConfig, name, None)]
 
@@ -70,7 +70,7 @@ def rows_command(records: tyro.conf.Positional[str], length: int = 512, batch: i
 
 
 def rows_of(records: str, length: int, assembly: Assembly) -> tuple[int, float]:
-  """-> (windows of the training split, their tokens on average)."""
+  """Counts the windows of the training split, and their tokens on average."""
   windows = Windows(records, 'train', length, assembly)
   return len(windows), windows.meta.tokens('train') / len(windows)
 
@@ -126,6 +126,7 @@ def generate_command(
 
 def print_continuations(
     trained: Trained, prompts: tuple[str, ...], stream: bool, seed: int, settings: GenerationConfig) -> None:
+  """Prints texts with their prompts, or token by token, and on stderr how many no stop sequence ended."""
   ended = []
   if stream:
     if len(prompts) * settings.number > 1:
@@ -181,6 +182,7 @@ def evaluate_command(
 
 
 def scorer_of(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
+  """Loads what scores texts, on the devices of the mesh."""
   trained = api.load(checkpoint, mesh)
   return scoring.of(trained, start, trained.mesh)
 
@@ -307,6 +309,7 @@ COMMANDS = {
 
 
 def main() -> None:
+  """Runs the command that sys.argv names. What a user can mend ends it with status 1 and one line."""
   args = sys.argv[1:]
   if args[:1] == ['train'] and args[1:] and not args[1].startswith('-'):  # its options are known when the recipe is
     runs.start(args[1], args[2:])

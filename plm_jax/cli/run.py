@@ -72,7 +72,7 @@ def main(recipe: Recipe, args: Sequence[str]) -> None:
 
 
 def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
-  """The recipe at the scale that the arguments name, with the fields that they change."""
+  """Returns the recipe at the scale that the arguments name, with the fields that they change."""
   # The scale has to be known before the defaults of everything else are.
   scale: Any = options.value_of('--scale', list(args)) or 'paper'
   if scale not in get_args(Scale):
@@ -86,7 +86,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
 
 
 def run(config: Experiment) -> Result | None:
-  """One run in this process; in a job of several, every process calls it alike."""
+  """Does one run in this process; in a job of several, every process calls it alike."""
   config_lib.check(config)
   if config.mode == 'compile':
     compile_run(config)
@@ -112,7 +112,7 @@ def run(config: Experiment) -> Result | None:
 
 
 def trained(config: Experiment, lock: Lock) -> Result:
-  """The run, from its text to its report. lock: of its folder."""
+  """Does the run, from its text to its report. lock: of its folder."""
   folders, tokenizer = corpora(config)
   preflight.check_prompts(config, tokenizer)
   mesh = make_mesh(config.mesh)
@@ -137,7 +137,7 @@ def trained(config: Experiment, lock: Lock) -> Result:
 
 
 def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
-  """The token records of every corpus, prepared if need be, and their tokenizer.
+  """Returns the token records of every corpus, prepared if need be, and their tokenizer.
 
   Process 0 goes first; where the others do not see its disk, they prepare the same bytes on their own.
   """
@@ -150,7 +150,8 @@ def corpora(config: Experiment) -> tuple[list[epath.Path], Tokenizer]:
 
 
 def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
-  """own: the tokenizer of the run that is evaluated, with which all records have to be made."""
+  """Prepares the records of every corpus. own: the tokenizer of the run that is evaluated, with which all records have
+  to be made."""
   text, folders = dataclasses.asdict(config.data.prepare), []
   if config.warm_start and not text['tokenizer'] and (found := tokenizer_of(config.warm_start)):
     # In our own form, whatever form a checkpoint has it in.
@@ -178,6 +179,7 @@ def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
 
 
 def tell(values: Mapping[str, float]) -> None:
+  """Prints values by name, a line each, on process 0."""
   for name, value in values.items():
     say(f'{name}: {value:.4f}')
 
@@ -197,7 +199,7 @@ def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: Mes
 
 
 def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> Shown:
-  """What the model makes of the run's prompts, and of held-out text."""
+  """Shows what the model makes of the run's prompts, and of held-out text."""
   objective = config.objective
   writes_blanks = 'lm' in trained.heads and trained.model.kind == 'infilling'
   filled = fill_mask if 'mlm' in trained.heads else blanks if writes_blanks else None
@@ -214,7 +216,7 @@ def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> 
 
 
 def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) -> None:
-  """The report, and what the terminal shows at the end. parameters: how many there are."""
+  """Writes the report, and what the terminal shows at the end. parameters: how many there are."""
   prompts, cards, samples, usual = shown
   heldout = result.heldout
   headline = report.figures(config.objective.terms, heldout)
@@ -251,7 +253,7 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
 
 
 def own_version() -> str:
-  """The version that is installed, and the commit where the code lies in a git checkout."""
+  """Returns the version that is installed, and the commit where the code lies in a git checkout."""
   said = []
   with contextlib.suppress(importlib.metadata.PackageNotFoundError):
     said.append(importlib.metadata.version('plm_jax'))
@@ -265,5 +267,6 @@ def own_version() -> str:
 
 
 def say(text: str) -> None:
+  """Prints a line on process 0 of a job."""
   if jax.process_index() == 0:
     print(text, flush=True)

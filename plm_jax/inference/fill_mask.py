@@ -63,14 +63,14 @@ def fill(trained: Trained, prompts: Sequence[str], top: int = 5) -> list[list[Ca
 
 def examples(
     trained: Trained, prompts: Sequence[str], folder: epath.Path, seed: int = 0, number: int = 6) -> list[Blank]:
-  """The prompts, then held-out sentences of the records in `folder` with a hidden word; for the report."""
+  """Shows the prompts, then held-out sentences of the records in `folder` with a hidden word; for the report."""
   asked = [(prompt, None) for prompt in prompts] + heldout_blanks(trained, folder, seed, number)
   answers = fill(trained, [prompt for prompt, _ in asked]) if asked else []
   return [Blank(prompt, filled[0], truth) for (prompt, truth), filled in zip(asked, answers, strict=True)]
 
 
 def heldout_blanks(trained: Trained, folder: epath.PathLike, seed: int, number: int) -> list[tuple[str, str]]:
-  """Sentences of 8 to 32 tokens from the held-out split, each with one word of one token hidden."""
+  """Draws sentences of 8 to 32 tokens from the held-out split, each with one word of one token hidden."""
   tokenizer: Any = trained.tokenizer
   longest = min(32, (trained.model.max_length or 64) - 2)
   windows = Windows(folder, 'heldout', 64, 'document')
@@ -97,6 +97,8 @@ def heldout_blanks(trained: Trained, folder: epath.PathLike, seed: int, number: 
 
 
 def encode(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
+  """Encodes a prompt with its special tokens. Raises ConfigError for one without [MASK], or that is too long for the
+  model."""
   vocab = tokenizer.vocab
   text = tokenizer.encode(prompt.replace('[MASK]', tokenizer.pieces[vocab.mask]), specials=True)
   # XLNet's rows end with [CLS].
@@ -109,5 +111,6 @@ def encode(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 def best(probabilities: np.ndarray, tokenizer: Tokenizer, top: int) -> Candidates:
+  """Returns the `top` likeliest pieces with their probabilities, of those of all [V], best first."""
   order = np.argsort(-probabilities, kind='stable')[:top]
   return [(tokenizer.pieces[i].lstrip('▁'), float(probabilities[i])) for i in order]

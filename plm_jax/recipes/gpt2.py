@@ -28,7 +28,7 @@ from plm_jax.training.scales import scaled
 
 
 def chinese(dtype):
-  """-> small with 50,000 pieces, and 48 more for rows of a table that devices share."""
+  """Makes GPT-2 small with 50,000 pieces, and 48 more for rows of a table that devices share."""
   return dataclasses.replace(gpt2.small(dtype), vocab=50_048)
 
 

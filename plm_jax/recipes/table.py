@@ -35,5 +35,5 @@ class Size:
   """hardware and time of the run that was published"""
 
   def train(self) -> TrainConfig:
-    """-> the loop of a run with rows of one length and batches of one size."""
+    """Makes the loop of a run with rows of one length and batches of one size."""
     return TrainConfig(phases=(Phase(self.steps, self.length, self.batch),), accumulate=self.accumulate)

@@ -77,7 +77,8 @@ class OptimConfig(Checked):
 
 
 def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any], jax.Array]:
-  """Learning rate at step 0 .. steps - 1, of which step 0 of a warmup is 0. pace: needed by a clock of tokens."""
+  """Makes the learning rate at step 0 .. steps - 1, of which step 0 of a warmup is 0. pace: needed by a clock of
+  tokens."""
   if config.clock == 'tokens':
     ends, seen = np.cumsum([(0, 0), *((n, n * tokens) for n, tokens in pace)], 0).T
     plain = schedule(dataclasses.replace(config, clock='steps'), int(seen[-1]))
@@ -104,7 +105,8 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
 def make_optimizer(
     config: OptimConfig, steps: int, frozen: Sequence[str] = (), pace: Pace = (),
     parts: Sequence[Sequence[str]] = ()) -> optax.GradientTransformation:
-  """Clip, the optimizer's direction, decoupled decay, LAMB's ratio, schedule: the order of the released code.
+  """Makes the optimizer: clip, the optimizer's direction, decoupled decay, LAMB's ratio, schedule: the order of the
+  released code.
 
   frozen: patterns of parameters that stay as they are, bit for bit, and have no state here, as those do that are not
   in config.only. What stays does not count in the norm that is clipped. pace: that of `schedule`. parts: those of
@@ -137,7 +139,7 @@ def make_optimizer(
 
 
 def matching(patterns: Sequence[str], tree) -> Any:
-  """-> the same tree of numpy bools, of the whole parameter [] or of each of its layers [N].
+  """Returns the same tree of numpy bools, of the whole parameter [] or of each of its layers [N].
 
   A pattern is the name of a parameter or the beginning of one, `backbone/encoder/embeddings`, a `*` in which stands for
   any part of a name between slashes; `...attention/query[0]` is the first layer of those that hold one layer a row.
@@ -178,7 +180,7 @@ def clipping(limit: float, parts: Sequence[Sequence[str]] = ()) -> optax.Gradien
 
 
 def direction(config: OptimConfig) -> optax.GradientTransformation:
-  """What a gradient becomes before decay and learning rate."""
+  """Makes what a gradient becomes before decay and learning rate."""
   if config.kind == 'adafactor':
     # The constants of section 8.
     squares = optax.scale_by_factored_rms(
@@ -206,7 +208,7 @@ def decay(config: OptimConfig, steps: int, pace: Pace = ()) -> optax.GradientTra
 
 
 def scale_by_plain_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-  """Adam without bias correction, which optax.scale_by_adam cannot leave out; the state is optax's own."""
+  """Makes Adam without bias correction, which optax.scale_by_adam cannot leave out; the state is optax's own."""
   def update(updates, state, params=None):
     del params
     mu = optax.tree.update_moment(updates, state.mu, b1, 1)
@@ -217,7 +219,7 @@ def scale_by_plain_adam(b1: float, b2: float, eps: float) -> optax.GradientTrans
 
 
 def each_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-  """`transform`, which looks at whole tensors, for each layer of those that hold one layer a row."""
+  """Applies `transform`, which looks at whole tensors, for each layer of those that hold one layer a row."""
   def label(path, x):
     return str(x.shape[0]) if is_stacked([getattr(entry, 'key', None) for entry in path]) else 'single'
   def labels(tree):
@@ -232,7 +234,8 @@ def each_layer(transform: optax.GradientTransformation) -> optax.GradientTransfo
 
 
 def by_matrices(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-  """`transform`, which looks at matrices, for attention's kernels [D, H, A], on the way out [H, A, D], as matrices."""
+  """Applies `transform`, which looks at matrices, for attention's kernels [D, H, A], on the way out [H, A, D], as
+  matrices."""
   def matrix(path, x):
     out = 'out' in [getattr(entry, 'key', None) for entry in path]
     return x if x.ndim < 3 else x.reshape((-1, x.shape[-1]) if out else (x.shape[0], -1))
@@ -245,12 +248,12 @@ def by_matrices(transform: optax.GradientTransformation) -> optax.GradientTransf
 
 
 def is_stacked(name: Sequence[Any]) -> bool:
-  """Whether the parameter with this path holds one layer a row."""
+  """Tells whether the parameter with this path holds one layer a row."""
   return {'layers', 'block'} <= set(name)
 
 
 def decayed(params, exempt: Sequence[str] = OptimConfig.exempt):
-  """-> the same tree of bools: False where the last name is one of `exempt`.
+  """Returns the same tree of bools: False where the last name is one of `exempt`.
 
   XLNet's content_bias, position_bias and type_bias, which are added to queries, do decay: the released code names
   r_w_bias, r_r_bias and r_s_bias as exceptions to its exclusion of biases (model_utils.py, include_in_weight_decay).
