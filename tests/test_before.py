@@ -1,0 +1,73 @@
+"""Runs, records and configurations that a version of before wrote, in fixtures/before: read, continued and exported."""
+import json
+import lzma
+import pathlib
+import tarfile
+
+import jax
+import numpy as np
+import pytest
+
+from plm_jax import convert
+from plm_jax.cli.run import run
+from plm_jax.config_file import from_json
+from plm_jax.inference import loading
+from plm_jax.layers.dense import count
+
+BEFORE = pathlib.Path(__file__).parent / 'fixtures' / 'before'
+AFTER = json.loads((BEFORE / 'after.json').read_text())
+QUICK = {'bert_base', 't5_small'}
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+  """records/NAME and runs/NAME, which know each other by paths from here."""
+  path = tmp_path_factory.mktemp('before')
+  with tarfile.open(BEFORE / 'runs.tar.xz') as archive:
+    archive.extractall(path, filter='data')
+  return path
+
+
+@pytest.fixture(scope='module')
+def configs() -> dict:
+  return json.loads(lzma.decompress((BEFORE / 'configs.json.xz').read_bytes()))
+
+
+@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in AFTER])
+def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
+  monkeypatch.chdir(folder)
+  config = loading.read_config(f'runs/{name}')
+  result = run(config)
+  assert result and result.finished
+  lines = [json.loads(line) for line in pathlib.Path('runs', name, 'metrics.jsonl').read_text().splitlines()]
+  losses = {str(line['step']): line['loss'] for line in lines if line['split'] == 'train'}
+  assert losses == pytest.approx(AFTER[name]['losses'], rel=1e-5)
+  trained = loading.load(f'runs/{name}')
+  sizes = {jax.tree_util.keystr(path): float(np.abs(leaf).sum())
+           for path, leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(trained.params))[0]}
+  # Gradients of key biases are zero but for rounding, which Adam makes steps of.
+  assert sizes == pytest.approx(AFTER[name]['sizes'], rel=1e-4, abs=3e-3)
+
+  params, _ = convert.counterpart(trained.family, trained.params)
+  convert.save(tmp_path / 'out', trained.model, params, trained.tokenizer, family=trained.family)
+  theirs = convert.load(tmp_path / 'out')
+  jax.tree.map(np.testing.assert_array_equal, {part: params[part] for part in theirs.params}, dict(theirs.params))
+
+
+def test_the_configurations_of_every_recipe_are_read(configs):
+  """What they compute takes the operations that it took."""
+  assert len(configs) == 77
+  for name, saved in configs.items():
+    config = from_json(saved['config'], name)
+    assert (config.name, config.scale) == (name, 'paper')
+    assert config.model.forward_flops(512, 77) == saved['flops'], name
+
+
+@pytest.mark.slow
+def test_they_make_the_models_that_they_made(configs):
+  short = dict(tokens=jax.ShapeDtypeStruct((1, 8), int), segments=jax.ShapeDtypeStruct((1, 8), int))
+  short |= {f'decoder_{name}': value for name, value in short.items()}
+  for name, saved in configs.items():
+    model = from_json(saved['config'], name).model
+    shapes = jax.eval_shape(model.backbone().init, jax.random.key(0), short)['params']
+    assert count(shapes) == saved['parameters'], name
