@@ -40,7 +40,7 @@ TRAINING = (
     'train.eval-every', 'train.eval-batches', 'train.save-every', 'train.keep', 'train.patience', 'optim.peak',
     'optim.warmup', 'optim.decay', 'optim.b1', 'optim.b2', 'optim.eps', 'optim.clip', 'optim.end', 'seed', 'mesh.data',
     'mesh.fsdp', 'mesh.tensor', 'model.vocab', 'model.max-length', 'model.block.width', 'model.block.heads',
-    'model.block.mlp-dim', 'model.block.dropout', 'model.block.attention-dropout', 'model.block.init-std',
+    'model.block.mlp-dim', 'model.block.dropout', 'model.block.attention.dropout', 'model.block.init.std',
     'model.stack.layers', 'model.block.eps', 'objective.rate', 'objective.random-share', 'objective.keep-share',
     'objective.duplicates', 'data.block', 'data.cap', 'data.temperature', 'data.weights', 'data.path', 'output',
     'warm-start', 'topology', 'mode', 'prompts', 'family', 'data.assembly', 'hosts.count', 'hosts.index',

@@ -25,7 +25,7 @@ from flax.linen import unbox
 import jax
 import numpy as np
 
-from plm_jax import recipes
+from plm_jax import checked, recipes
 from plm_jax.layers import cudnn
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
@@ -140,7 +140,7 @@ def full_size(name: str, layers: int, rows: int) -> tuple[Learner, dict[str, np.
   shallow = {stack: dataclasses.replace(getattr(model, stack), layers=min(layers, getattr(model, stack).layers))
              for stack in ('stack', 'decoder', 'source') if dataclasses.is_dataclass(getattr(model, stack, None))}
   model = dataclasses.replace(
-      model, **shallow, block=dataclasses.replace(model.block, attention_dropout=0.0))
+      model, **shallow, block=checked.replaced(model.block, {'attention.dropout': 0.0}))
   recipe = dataclasses.replace(recipe, model=model)
   phase = dataclasses.replace(recipe.train.phases[-1], batch=rows)
   return dataclasses.replace(learner_of(recipe), accumulate=1), text(recipe, phase)

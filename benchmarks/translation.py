@@ -269,13 +269,13 @@ def torch_model(model):
   block = model.block
 
   def layers(kind, stack, number):
-    layer = kind(block.width, block.heads, block.mlp_dim, block.dropout, block.activation, block.norm_eps,
+    layer = kind(block.width, block.heads, block.mlp_dim, block.dropout, block.mlp.activation, block.norm.eps,
                  batch_first=True)
     # Dropout of what sublayers give, as there; torch has it inside them besides.
-    layer.dropout.p = block.mlp_dropout
+    layer.dropout.p = block.mlp.dropout
     for part in (layer.self_attn, getattr(layer, 'multihead_attn', None)):
       if part is not None:
-        part.dropout = block.attention_dropout
+        part.dropout = block.attention.dropout
     return stack(layer, number, **({'enable_nested_tensor': False} if stack is nn.TransformerEncoder else {}))
 
   class Model(nn.Module):

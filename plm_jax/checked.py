@@ -223,6 +223,20 @@ def of_tuple(wanted: Any, value: tuple) -> Any:
   return next(kind for kind in typing.get_args(wanted) if fits(value, kind))
 
 
+def replaced(config: Any, values: Mapping[str, Any]) -> Any:
+  """Returns `config` with new values under paths like 'block.width'; the fields of one dataclass change together."""
+  fields: dict[str, Any] = {}
+  nested: dict[str, dict[str, Any]] = {}
+  for path, value in values.items():
+    name, _, rest = path.partition('.')
+    if rest:
+      nested.setdefault(name, {})[rest] = value
+    else:
+      fields[name] = value
+  return dataclasses.replace(
+      config, **fields, **{name: replaced(getattr(config, name), inner) for name, inner in nested.items()})
+
+
 @functools.cache
 def annotations(cls: type) -> dict[str, Any]:
   """Returns the type of each field."""

@@ -44,8 +44,30 @@ def renamed(saved: Saved, **names: str) -> Saved:
   return {names.get(key, key): value for key, value in saved.items()}
 
 
+def block_in_parts(saved: Saved) -> Saved:
+  """BlockConfig of format 1, where the fields of all its parts lay beside each other, and 0 stood for None."""
+  saved = dict(saved)
+  def part(place: str, **fields: str) -> Saved:
+    inner = {new: saved.pop(old) for new, old in fields.items() if old in saved}
+    return {'is': f'plm_jax.layers.{place}', **inner}
+  def absent(part: Saved, *names: str) -> Saved:
+    return part | {name: part[name] or None for name in names if name in part}
+  biased, inputs, average = (saved.pop(name, default) for name, default in (
+      ('bias', True), ('fan_in', False), ('fan_out', False)))
+  attention = absent(part('attention:AttentionConfig', bias='attention_bias', scale='logit_scale',
+                          dropout='attention_dropout', position='position'), 'scale')
+  mlp = part('mlp:MlpConfig', activation='activation', gated='gated', bias='mlp_bias', dropout='mlp_dropout')
+  norm = part('norm:NormConfig', kind='norm', eps='norm_eps')
+  init = absent(part('init:InitConfig', std='init_std', out_std='out_std'), 'out_std')
+  init['fan'] = 'none' if not inputs else 'average' if average else 'in'
+  if not biased:
+    attention['bias'], mlp['bias'] = [], False
+  return absent(saved, 'head_size', 'kv_heads') | {'attention': attention, 'mlp': mlp, 'norm': norm, 'init': init}
+
+
 CHANGES: Mapping[int, Mapping[str, Callable[[Saved], Saved]]] = {
-    2: {'plm_jax.optim:OptimConfig': moved('plm_jax.training.optim:OptimConfig')},
+    2: {'plm_jax.optim:OptimConfig': moved('plm_jax.training.optim:OptimConfig'),
+        'plm_jax.layers.block:BlockConfig': block_in_parts},
 }
 FORMAT = max(CHANGES)
 

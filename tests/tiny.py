@@ -1,5 +1,4 @@
 """A vocabulary, windows of text, a model and a learner so small that they compile in a second or two."""
-import dataclasses
 import functools
 import random
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import checked
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.stack import StackConfig
@@ -21,7 +21,11 @@ LENGTH = 32
 
 
 def block(**changes) -> BlockConfig:
-  return dataclasses.replace(BlockConfig(width=32, heads=4, mlp_dim=64, init_std=0.2), **changes)
+  """changes: fields of the block, and for its parts mappings of theirs."""
+  flat = {key: value for key, value in changes.items() if not isinstance(value, dict)}
+  inner = {f'{key}.{name}': value for key in changes.keys() - flat.keys() for name, value in changes[key].items()}
+  return checked.replaced(
+      BlockConfig(), {'width': 32, 'heads': 4, 'mlp_dim': 64, 'init.std': 0.2, **flat, **inner})
 
 
 def config(layers=2, groups=0, scan=True, remat='none', **changes) -> EncoderConfig:

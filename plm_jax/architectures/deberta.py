@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from plm_jax.architectures import Kind
 from plm_jax.architectures.encoder import Output
 from plm_jax.checked import Checked, within
-from plm_jax.layers.attention import Visible
+from plm_jax.layers.attention import AttentionConfig, Visible
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.masks import of_batch
 from plm_jax.layers.mlp import Activation, activation
-from plm_jax.layers.norm import Norm
+from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.stack import Layers, StackConfig
 from plm_jax.sharding import gathered
 
@@ -35,7 +35,8 @@ class DebertaConfig(Checked):
 
   vocab: int = 50265
   """V, token ids"""
-  block: BlockConfig = BlockConfig(position=Disentangled(), norm_eps=1e-7)
+  block: BlockConfig = BlockConfig(
+      attention=AttentionConfig(position=Disentangled()), norm=NormConfig(eps=1e-7))
   """one layer"""
   stack: StackConfig = StackConfig()
   """the layers"""
@@ -83,7 +84,7 @@ class DebertaConfig(Checked):
     Distances are projected once a batch, which is not counted.
     """
     b = self.block
-    terms = getattr(b.position, 'terms', ())
+    terms = getattr(b.attention.position, 'terms', ())
     content, by_query, by_key = b.width * b.width, 2 * length * b.width, 2 * length * b.width
     query = 2 * content + by_query + by_key * ('c2p' in terms) + 2 * b.width * b.mlp_dim
     key = 2 * content + by_key * ('p2c' in terms)
@@ -123,12 +124,12 @@ class Deberta(nn.Module):
 
     absolute, positions = None, batch.get('positions')
     if cfg.decoder:
-      table = self.param('positions', named(cfg.block.init, (None, 'width')), (cfg.max_length, cfg.block.width))
+      table = self.param('positions', named(cfg.block.init.plain, (None, 'width')), (cfg.max_length, cfg.block.width))
       absolute = table[place if positions is None else jnp.take_along_axis(place, positions, 1)]
     x, decoded = DecodingStack(cfg, name='stack')(x, mask, local, absolute, positions, rows)
     pooled = None
     if cfg.pooler:
-      dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init, name='pooler')
+      dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')
       pooled = activation(cfg.pooler_activation)(dense(x[:, 0]))
       pooled = Dropout(cfg.block.dropout, name='pooler_dropout')(pooled, rows)
     return Output(x, pooled, embedding, decoded)
@@ -148,7 +149,7 @@ class DecodingStack(nn.Module):
   def __call__(self, x, mask, local, absolute, positions, rows):
     """x [B, L, D], absolute [B, M|L, D] or None, positions [B, M] or None (all) -> [B, L, D], [B, M|L, D] or None."""
     cfg, block = self.cfg, self.cfg.block
-    context = block.position.context(self, block, None, None)
+    context = block.attention.position.context(self, block, None, None)
     layers = Layers(block, cfg.stack, one_of_many, name='layers')
     last_two: Any = layers((x, x, jnp.zeros((), jnp.int32)), Visible(mask, context), local, rows)
     x, before, _ = last_two
@@ -189,7 +190,7 @@ class Convolution(nn.Module):
   def __call__(self, x, segments, rows):
     """x [B, L, D], segments [B, L] -> a function that adds what is found [B, L, D] to the first layer's output."""
     cfg, block = self.cfg, self.cfg.block
-    kernel = self.param('kernel', named(block.init, (None, None, 'width')), (cfg.conv, block.width, block.width))
+    kernel = self.param('kernel', named(block.init.plain, (None, None, 'width')), (cfg.conv, block.width, block.width))
     bias = self.param('bias', named(nn.initializers.zeros, ('width',)), (block.width,))
     kernel = gathered(kernel.astype(x.dtype), None, None, 'width')
     def neighbours(shift):
@@ -198,7 +199,7 @@ class Convolution(nn.Module):
     found = sum(jnp.einsum('bld,de->ble', neighbours(place - cfg.conv // 2), kernel[place])
                 for place in range(cfg.conv)) + bias.astype(x.dtype)
     found = activation(cfg.conv_activation)(Dropout(block.dropout, name='dropout')(found, rows))
-    norm = Norm(block.norm, block.norm_eps, block.compute, parent=None)
+    norm = Norm(block.norm, block.compute, parent=None)
     params = self.param('norm', lambda key: norm.init(key, found)['params'])
     return lambda y: norm.apply({'params': params}, y + found)
 

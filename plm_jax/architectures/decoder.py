@@ -16,6 +16,8 @@ from plm_jax.layers.attention import Past, Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.masks import visible
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import Stack, StackConfig
 
 Cache = dict[str, Any]
@@ -32,7 +34,8 @@ class DecoderConfig(Checked):
 
   vocab: int = 50257
   """V, token ids"""
-  block: BlockConfig = BlockConfig(norm_at='pre', norm_eps=1e-5, activation='gelu_tanh')
+  block: BlockConfig = BlockConfig(
+      norm_at='pre', norm=NormConfig(eps=1e-5), mlp=MlpConfig(activation='gelu_tanh'))
   """one layer"""
   stack: StackConfig = StackConfig()
   """the layers"""
@@ -72,7 +75,7 @@ class DecoderConfig(Checked):
     """
     b = self.block
     attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads) + 2 * length * b.heads * b.head_dim
-    mlp = b.width * b.mlp_dim * (3 if b.gated else 2)
+    mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
     return 2 * (length * self.stack.blocks * (attention + mlp) + predicted * b.width * self.vocab)
 
 

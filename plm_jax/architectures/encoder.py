@@ -71,7 +71,7 @@ class EncoderConfig(Checked):
     """
     b, embed = self.block, self.embed_dim or self.block.width
     attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads) + 2 * length * b.heads * b.head_dim
-    mlp = b.width * b.mlp_dim * (3 if b.gated else 2)
+    mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
     project = b.width * self.embed_dim
     head = predicted * embed * (b.width + self.vocab)
     return 2 * (length * (self.stack.blocks * (attention + mlp) + project) + head + self.pooler * b.width ** 2)
@@ -116,7 +116,7 @@ class Encoder(nn.Module):
     x: Any = Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, rows)
     pooled = None
     if cfg.pooler:
-      dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init, name='pooler')
+      dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')
       pooled = Dropout(cfg.block.dropout, name='pooler_dropout')(
           jnp.tanh(dense(x[:, 0])), rows if self.drop_pooled else None)
     return Output(x, pooled, embedding)

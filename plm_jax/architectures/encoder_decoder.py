@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import checked
 from plm_jax.architectures import Kind, decoder
 from plm_jax.architectures.decoder import Cache
 from plm_jax.checked import Checked, within
@@ -75,9 +76,9 @@ class EncoderDecoderConfig(Checked):
   @property
   def decoder_block(self) -> BlockConfig:
     block = self.block
-    return dataclasses.replace(
-        block, cross=True, position=block.position.of_decoder(), heads=self.decoder_heads or block.heads,
-        mlp_dim=self.decoder_mlp_dim or block.mlp_dim)
+    return checked.replaced(
+        block,
+        {'cross': True, 'attention.position': block.attention.position.of_decoder(), 'heads': self.decoder_heads or block.heads, 'mlp_dim': self.decoder_mlp_dim or block.mlp_dim})
 
   @property
   def added(self) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ class EncoderDecoderConfig(Checked):
       linear = b.width * b.head_dim * (2 * b.heads * queries + 2 * b.key_heads * keys)
       return linear + 2 * queries * keys * b.heads * b.head_dim
     def mlp(b, tokens):
-      return tokens * b.width * b.mlp_dim * (3 if b.gated else 2)
+      return tokens * b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
     near, far = self.block, self.decoder_block
     encoder = (self.source.blocks + self.stack.blocks) * (attention(near, length, length) + mlp(near, length))
     decoder = self.decoder.blocks * (
@@ -137,7 +138,8 @@ class EncoderDecoder(nn.Module):
       self, batch: Mapping[str, Any], rows=None, cache: Cache | None = None, remember: bool = False) -> Output:
     cfg = self.cfg
     segments = batch['segments'] if cache is None else cache['memory_segments']
-    table = self.param('tokens', named(cfg.block.init, ('vocab', 'width')), (cfg.vocab, cfg.block.width), jnp.float32)
+    init = named(cfg.block.init.plain, ('vocab', 'width'))
+    table = self.param('tokens', init, (cfg.vocab, cfg.block.width), jnp.float32)
 
     encoded = batch.get('encoded')
     if encoded is None and cache is None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from plm_jax.architectures import Kind
 from plm_jax.checked import Checked, within
-from plm_jax.layers.attention import Visible
+from plm_jax.layers.attention import AttentionConfig, Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dropout, named
 from plm_jax.layers.embeddings import Embeddings
@@ -31,7 +31,7 @@ class XLNetConfig(Checked):
 
   vocab: int = 32000
   """V, token ids"""
-  block: BlockConfig = BlockConfig(position=TransformerXL(), attention_bias=())
+  block: BlockConfig = BlockConfig(attention=AttentionConfig(bias=(), position=TransformerXL()))
   """one layer"""
   stack: StackConfig = StackConfig()
   """the layers"""
@@ -102,7 +102,7 @@ class XLNet(nn.Module):
       raise ValueError(f'rows of {length} tokens do not fit a model of max_length {cfg.max_length}')
     embeddings = Embeddings(block, cfg.vocab, 0, 0, 0, norm=False, name='embeddings')
     layers = Layers(block, cfg.stack, two_streams, name='layers')
-    mask = self.param('mask', named(block.init, (None, None, 'width')), (1, 1, block.width))
+    mask = self.param('mask', named(block.init.plain, (None, None, 'width')), (1, 1, block.width))
 
     def embed(tokens):
       return embeddings(tokens, jnp.zeros_like(tokens), jnp.zeros_like(tokens), rows)
@@ -110,7 +110,7 @@ class XLNet(nn.Module):
     def context(types, past):
       """For rows with relative segments `types`, behind `past` [B, K'], the segments of their memory."""
       of_keys = jnp.concatenate([jnp.zeros_like(past), types], 1)
-      distances = block.position.context(self, block, types, of_keys)
+      distances = block.attention.position.context(self, block, types, of_keys)
       return distances | {'types': (types, of_keys)} | {
           name: batch[name] for name in ('backward',) if name in batch}
 

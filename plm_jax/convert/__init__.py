@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import storage
+from plm_jax import checked, storage
 from plm_jax.convert import attributes, files, folders, rules, vocabulary
 from plm_jax.convert.folders import Place, inside, ordinary
 from plm_jax.convert.lazy import Lazy
@@ -112,7 +112,7 @@ def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = 
     original: dict[str, str] = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
     renamed = files.Renamed(source, original.get, folder)
     config = attributes.read(family, said)
-    config = attributes.replace(config, {field: name in renamed.tensors for field, name in family.parts.items()})
+    config = checked.replaced(config, {field: name in renamed.tensors for field, name in family.parts.items()})
     config = family.settled(config, renamed.tensors)
     check_layers(config, source.tensors)
     named = family.of(config)

@@ -1,11 +1,11 @@
 """Their config.json to our configuration and back."""
 from collections.abc import Mapping
-import dataclasses
 import math
 from typing import Any
 
 import flax.linen as nn
 
+from plm_jax import checked
 from plm_jax import config as config_lib
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, refuse
 from plm_jax.tokenizers.contract import brief
@@ -34,7 +34,7 @@ FIXED = {
 }
 # Fields of ours that say how a model is computed or begins, not which one it is; and the longest row of a model without
 # a table of positions.
-FREE = {'block.dtype', 'block.out_std', 'stack.scan', 'stack.remat', 'decoder.scan', 'decoder.remat', 'max_length'}
+FREE = {'block.dtype', 'block.init.out_std', 'stack.scan', 'stack.remat', 'decoder.scan', 'decoder.remat', 'max_length'}
 
 
 LAYERS = 1000  # at most; released models have up to 126
@@ -83,8 +83,8 @@ def read(family: Family, said: Mapping[str, Any]) -> Any:
     values[attribute.ours] = known[0] if known else value
   refuse(wrong, 'cannot convert the configuration')
   try:
-    config = replace(family.config, values)
-    return replace(config, {attribute.ours: get(config, attribute.ours) - get(config, attribute.besides)
+    config = checked.replaced(family.config, values)
+    return checked.replaced(config, {attribute.ours: get(config, attribute.ours) - get(config, attribute.besides)
                             for attribute in family.attributes if attribute.besides})
   except ValueError as error:
     raise ConvertError(f'cannot convert the configuration: {error}') from error
@@ -109,7 +109,7 @@ def write(family: Family, config: Any) -> dict[str, Any]:
   # Two ways to say that nothing is shared: that of ours which they have.
   alone = config.stack.layers if any(attribute.ours == 'stack.groups' for attribute in family.attributes) else 0
   if config.stack.groups in (0, config.stack.layers):
-    config = replace(config, {'stack.groups': alone, 'stack.shared': 'all'})
+    config = checked.replaced(config, {'stack.groups': alone, 'stack.shared': 'all'})
   values = {attribute.theirs: outward(attribute, config) for attribute in family.attributes}
   lost = [line.split(' -> ')[0] for line in config_lib.differences(config, read(family, values))]
   refuse([f'{line} has no counterpart there' for line in lost if line.split(':')[0] not in FREE | family.parts.keys()],
@@ -139,17 +139,3 @@ def get(config: Any, path: str) -> Any:
   for name in path.split('.'):
     config = getattr(config, name)
   return config
-
-
-def replace(config: Any, values: Mapping[str, Any]) -> Any:
-  """`config` with new values under paths like 'block.width'; the fields of one dataclass change together."""
-  fields: dict[str, Any] = {}
-  nested: dict[str, dict[str, Any]] = {}
-  for path, value in values.items():
-    name, _, rest = path.partition('.')
-    if rest:
-      nested.setdefault(name, {})[rest] = value
-    else:
-      fields[name] = value
-  return dataclasses.replace(
-      config, **fields, **{name: replace(getattr(config, name), inner) for name, inner in nested.items()})

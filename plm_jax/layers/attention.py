@@ -14,24 +14,40 @@ Three forms of one thing:
 Parameters are initialised in the plain form: initialisation is vmapped over layers, which cuDNN's kernel cannot be.
 """
 from collections.abc import Mapping
+import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flax.core import FrozenDict
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked, within
 from plm_jax.layers import cudnn
+from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.positions import NoPosition
 from plm_jax.sharding import constrain, spec
 
-if TYPE_CHECKING:
-  from plm_jax.layers.block import BlockConfig  # which imports this file
-
-
+Projection = Literal['query', 'key', 'value', 'out']
 SPLIT = 'batch', None, 'heads', None  # the axes of queries, keys and values
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig(Checked):
+  """Attention; the sizes and number of its heads are the block's."""
+
+  limits = within(scale='(0, inf)', dropout='[0, 1)')
+
+  bias: tuple[Projection, ...] = ('query', 'key', 'value', 'out')
+  """projections that have biases; softmax does not feel that of keys"""
+  scale: float | None = None
+  """factor on logits; None: 1 / sqrt(head size)"""
+  dropout: float = 0.1
+  """share of probabilities that are dropped"""
+  position: NoPosition = NoPosition()
+  """the scheme that acts inside"""
 
 
 class Visible(NamedTuple):
@@ -64,8 +80,13 @@ class Past(NamedTuple):
 class Attention(nn.Module):
   """Vaswani et al. 2017, section 3.2; grouped keys: Ainslie et al. 2023."""
 
-  cfg: 'BlockConfig'
-  position: NoPosition
+  cfg: AttentionConfig
+  common: CommonConfig
+
+  @property
+  def scale(self) -> float:
+    """Factor on logits."""
+    return self.cfg.scale or self.common.head_dim ** -0.5
 
   @nn.compact
   def __call__(self, x, kv, visible: Visible, rows=None, past: Past | None = None):
@@ -73,15 +94,14 @@ class Attention(nn.Module):
 
     Keys and values that are made here are let out as the collection `keys`. rows [B] key dropout; None: no dropout.
     """
-    cfg = self.cfg
+    cfg, common, size = self.cfg, self.common, self.common.head_dim
     def dense(name, features, *axes, init):
-      bias = cfg.bias and name in cfg.attention_bias
-      return Dense(features, axes, bias, cfg.compute, init, name=name)
+      return Dense(features, axes, name in cfg.bias, common.compute, init, name=name)
     def heads(name, number, gain=1.0):
-      init = cfg.weights(cfg.width, number * cfg.head_dim, gain=gain)
-      return dense(name, (number, cfg.head_dim), 'width', 'heads', None, init=init)
-    query = heads('query', cfg.heads, cfg.head_dim ** -0.5 / cfg.scale)
-    key, value = heads('key', cfg.key_heads), heads('value', cfg.key_heads)
+      init = common.init.matrix(common.width, number * size, gain=gain)
+      return dense(name, (number, size), 'width', 'heads', None, init=init)
+    query = heads('query', common.heads, size ** -0.5 / self.scale)
+    key, value = heads('key', common.key_heads), heads('value', common.key_heads)
     q = query(x)
     if isinstance(kv, Keys):
       k, v = kv
@@ -89,25 +109,25 @@ class Attention(nn.Module):
         _ = key(x), value(x)
     else:
       k, v = key(kv), value(kv)
-    q, k, logits = self.position.interact(self, cfg, q, k, visible.context, query, key)
+    q, k, logits = cfg.position.interact(self, common, q, k, visible.context, query, key)
     q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
     if not isinstance(kv, Keys):
       self.sow('keys', 'heads', {'key': k, 'value': v})
     if visible.factor is not None:
       q *= visible.factor.astype(q.dtype)
-    dropout = Dropout(cfg.attention_dropout, name='dropout')
-    keep = dropout.keep((q.shape[0], cfg.heads, q.shape[1], k.shape[1]), rows)
+    dropout = Dropout(cfg.dropout, name='dropout')
+    keep = dropout.keep((q.shape[0], common.heads, q.shape[1], k.shape[1]), rows)
     observed = self.is_mutable_collection('intermediates')
     if past is None and not observed and not self.is_initializing() and fits(
         q, k, bias=logits is not None, dropout=keep is not None):
-      y = fused(q, k, v, visible.mask, cfg.scale)
+      y = fused(q, k, v, visible.mask, self.scale)
     else:
-      probs = probabilities(q, k, visible.mask, cfg.scale, logits, past)
+      probs = probabilities(q, k, visible.mask, self.scale, logits, past)
       self.sow('intermediates', 'probs', probs)
       y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
     y = constrain(y, *SPLIT)
-    init = cfg.weights(cfg.heads * cfg.head_dim, cfg.width, out=True)
-    return dense('out', (cfg.width,), 'heads', None, 'width', init=init)(y)
+    init = common.init.matrix(common.heads * size, common.width, out=True)
+    return dense('out', (common.width,), 'heads', None, 'width', init=init)(y)
 
 
 def fits(q, k, bias: bool, dropout: bool) -> bool:

@@ -30,7 +30,7 @@ class Buckets(NoPosition):
     return dataclasses.replace(self, bidirectional=False)
 
   def context(self, scope, cfg, q_positions, k_positions):
-    init = cfg.weights(cfg.width, cfg.width)
+    init = cfg.init.matrix(cfg.width, cfg.width)
     table = scope.param('buckets', named(init, (None, 'heads')), (self.buckets, cfg.heads))
     place = self.bucket(k_positions[:, None, :] - q_positions[:, :, None])
     return {'bias': jnp.moveaxis(table[place], -1, 1)}

@@ -8,6 +8,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 
+from plm_jax.layers.init import Initializer, truncated_normal
 from plm_jax.sharding import constrain, gathered
 
 PRODUCT = 'product'
@@ -25,7 +26,7 @@ class Dense(nn.Module):
   axes: tuple[str | None, ...]
   bias: bool = True
   dtype: Any = jnp.float32
-  init: nn.initializers.Initializer = nn.initializers.truncated_normal(0.02)
+  init: Initializer = truncated_normal(0.02)
 
   @nn.compact
   def __call__(self, x) -> Any:
@@ -135,14 +136,9 @@ def keep_mask(key, shape: tuple[int, ...], rate: float):
   return jnp.concatenate([(bits & 0xFFFF) >= threshold, (bits >> 16) >= threshold], -1)[..., :shape[-1]]
 
 
-def named(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Any:
+def named(init: Initializer, axes: tuple[str | None, ...]) -> Any:
   """`init` whose parameter carries the logical names of its axes."""
   return nn.with_logical_partitioning(init, axes)
-
-
-def truncated_normal(std: float) -> nn.initializers.Initializer:
-  """Normal cut at two standard deviations, as TensorFlow's: the width after the cut is 0.88 `std`."""
-  return nn.initializers.truncated_normal(std)
 
 
 def count(params) -> int:

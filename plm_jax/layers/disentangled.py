@@ -46,7 +46,7 @@ class Disentangled(NoPosition):
     del q_positions, k_positions
     if not self.terms:
       return {}
-    table = scope.param('relative', named(cfg.init, (None, 'width')), (2 * self.size, cfg.width), jnp.float32)
+    table = scope.param('relative', named(cfg.init.plain, (None, 'width')), (2 * self.size, cfg.width), jnp.float32)
     return {'relative': cfg.make_norm('relative_norm')(table) if self.norm else table.astype(cfg.compute)}
 
   def interact(self, scope, cfg, q, k, context, query, key):
@@ -61,19 +61,19 @@ class Disentangled(NoPosition):
     def product(letters, x, project, distances):
       rows = self.rows(distances)
       relative = project(table[rows]) if len(rows) <= len(table) else project(table)[rows]
-      return jnp.einsum(letters, x, relative, preferred_element_type=jnp.float32) * (cfg.scale * share)
+      return jnp.einsum(letters, x, relative, preferred_element_type=jnp.float32) * (scope.scale * share)
 
     def projection(name, own, bias):
       return own if self.shared else Dense(
-          (cfg.heads, cfg.head_dim), ('width', 'heads', None), bias, cfg.compute, cfg.init, name=name)
+          (cfg.heads, cfg.head_dim), ('width', 'heads', None), bias, cfg.compute, cfg.init.plain, name=name)
 
     bias, distances = 0, np.arange(keys, -keys, -1)
     if 'c2p' in self.terms:
-      project = projection('relative_key', key, cfg.bias and 'key' in cfg.attention_bias)
+      project = projection('relative_key', key, 'key' in scope.cfg.bias)
       by_distance = product('bqha,rha->bhqr', q, project, distances)
       bias += by_key(by_distance, keys) if places is None else windows(by_distance, places, keys)
     if 'p2c' in self.terms:
-      project = projection('relative_query', query, cfg.bias)
+      project = projection('relative_query', query, 'query' in scope.cfg.bias)
       by_query = by_key(product('bkha,rha->bhkr', k, project, -distances), keys).swapaxes(2, 3)
       bias += by_query if places is None else jnp.take_along_axis(by_query, places[:, None, :, None], 2)
     return q * jnp.asarray(share, q.dtype), k, bias

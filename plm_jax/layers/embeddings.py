@@ -5,7 +5,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.norm import normalised
 from plm_jax.sharding import constrain, gathered
@@ -17,7 +17,7 @@ class Embeddings(nn.Module):
   Where `width` is given the sum is projected from it to the block's (Lan et al. 2020, section 3.1).
   """
 
-  cfg: BlockConfig
+  cfg: CommonConfig
   vocab: int
   width: int  # E; 0: the block's width, and no projection
   positions: int  # rows of the position table, 0: no absolute positions
@@ -38,7 +38,7 @@ class Embeddings(nn.Module):
     def table(name, size, axes):
       if tables and name in tables:
         return tables[name]
-      return self.param(name, named(cfg.init, axes), (size, self.width or cfg.width), jnp.float32)
+      return self.param(name, named(cfg.init.plain, axes), (size, self.width or cfg.width), jnp.float32)
     embedding = table('tokens', self.vocab, ('vocab', 'width'))
     # Rows are looked up in tables of whole rows: of split ones the compiler would gather the result instead.
     x = tokens if tokens.ndim == 3 else gathered(embedding, 'vocab', 'width')[tokens]
@@ -56,5 +56,5 @@ class Embeddings(nn.Module):
       x = cfg.make_norm('norm')(x)
     x = Dropout(cfg.dropout, name='dropout')(x.astype(cfg.compute), rows)
     if self.width:
-      x = Dense((cfg.width,), (None, 'width'), True, cfg.compute, cfg.init, name='project')(x)
+      x = Dense((cfg.width,), (None, 'width'), True, cfg.compute, cfg.init.plain, name='project')(x)
     return constrain(x, 'batch', None, 'stream'), embedding

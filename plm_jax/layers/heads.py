@@ -39,10 +39,10 @@ class MaskedTokens(nn.Module):
     h = output.hidden if output.predicted is None else output.predicted
     if 'positions' in batch and output.predicted is None:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
-    h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init, name='dense')(h)
-    h = cfg.make_norm('norm')(activation(cfg.activation)(h))
+    h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init.plain, name='dense')(h)
+    h = cfg.make_norm('norm')(activation(cfg.mlp.activation)(h))
     if not self.tied:
-      embedding = self.param('kernel', named(cfg.init, ('width', 'vocab')), embedding.shape[::-1]).T
+      embedding = self.param('kernel', named(cfg.init.plain, ('width', 'vocab')), embedding.shape[::-1]).T
     return tied(self, h, embedding)
 
 
@@ -61,12 +61,12 @@ class BoundaryTokens(nn.Module):
   def __call__(self, output, batch):
     """batch['left'], ['right'], ['offset'] [B, M]: positions around the span, place in it -> [B, M, V], float32."""
     cfg, embedding = self.cfg, output.embedding
-    table = self.param('offsets', named(cfg.init, (None, None)), (self.targets, self.size), jnp.float32)
+    table = self.param('offsets', named(cfg.init.plain, (None, None)), (self.targets, self.size), jnp.float32)
     around = [jnp.take_along_axis(output.hidden, batch[side][..., None], axis=1) for side in ('left', 'right')]
     h = jnp.concatenate([*around, table.astype(cfg.compute)[batch['offset']]], -1)
     for number, width in enumerate((cfg.width, embedding.shape[1])):
-      h = Dense((width,), ('width', None), True, cfg.compute, cfg.init, name=f'dense_{number}')(h)
-      h = cfg.make_norm(f'norm_{number}')(activation(cfg.activation)(h))
+      h = Dense((width,), ('width', None), True, cfg.compute, cfg.init.plain, name=f'dense_{number}')(h)
+      h = cfg.make_norm(f'norm_{number}')(activation(cfg.mlp.activation)(h))
     return tied(self, h, embedding)
 
 
@@ -89,7 +89,7 @@ class NextTokens(nn.Module):
     if self.tied:
       matrix = output.embedding.T
     else:
-      init = self.cfg.weights(self.cfg.width, self.cfg.width)
+      init = self.cfg.init.matrix(self.cfg.width, self.cfg.width)
       matrix = self.param('kernel', named(init, ('width', 'vocab')), (h.shape[-1], self.vocab))
     matrix = gathered(matrix.astype(h.dtype), 'width', 'vocab')
     logits = jnp.einsum('bld,dv->blv', h, matrix, preferred_element_type=jnp.float32)
@@ -121,7 +121,7 @@ class PooledClasses(nn.Module):
   def __call__(self, output, batch):
     """-> [B, C], float32."""
     del batch
-    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.pooled)
+    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.pooled)
 
 
 class FirstTokenClasses(nn.Module):
@@ -136,9 +136,9 @@ class FirstTokenClasses(nn.Module):
     """-> [B, C], float32."""
     del batch
     cfg = self.cfg
-    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init, name='hidden')
+    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init.plain, name='hidden')
     h = activation(self.act)(hidden(output.hidden[:, 0]))
-    return Dense((self.classes,), ('width', None), True, jnp.float32, cfg.init, name='dense')(h)
+    return Dense((self.classes,), ('width', None), True, jnp.float32, cfg.init.plain, name='dense')(h)
 
 
 class TokenClasses(nn.Module):
@@ -151,7 +151,7 @@ class TokenClasses(nn.Module):
   def __call__(self, output, batch):
     """-> [B, L, C], float32."""
     del batch
-    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.hidden)
+    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.hidden)
 
 
 class SpanEnds(nn.Module):
@@ -163,7 +163,7 @@ class SpanEnds(nn.Module):
   def __call__(self, output, batch):
     """-> [B, L, 2] float32, start and end."""
     del batch
-    return Dense((2,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.hidden)
+    return Dense((2,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.hidden)
 
 
 class RowScore(nn.Module):
@@ -178,7 +178,7 @@ class RowScore(nn.Module):
   def __call__(self, output, batch):
     """-> [B], float32."""
     del batch
-    return Dense((1,), ('width', None), True, jnp.float32, self.cfg.init, name='dense')(output.pooled)[..., 0]
+    return Dense((1,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.pooled)[..., 0]
 
 
 class SummaryClasses(nn.Module):
@@ -194,9 +194,9 @@ class SummaryClasses(nn.Module):
   def __call__(self, output, batch):
     """-> [B, C], float32."""
     cfg = self.cfg
-    summary = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init, name='summary')
+    summary = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init.plain, name='summary')
     h = jnp.tanh(summary(standing(output, batch)))
-    return Dense((self.classes,), ('width', None), True, jnp.float32, cfg.init, name='dense')(h)
+    return Dense((self.classes,), ('width', None), True, jnp.float32, cfg.init.plain, name='dense')(h)
 
 
 class ExtractClasses(nn.Module):
@@ -213,7 +213,7 @@ class ExtractClasses(nn.Module):
   def __call__(self, output, batch):
     """-> [B, C], float32."""
     h = standing(output, batch)
-    return Dense((self.classes,), ('width', None), self.bias, jnp.float32, self.cfg.init, name='dense')(h)
+    return Dense((self.classes,), ('width', None), self.bias, jnp.float32, self.cfg.init.plain, name='dense')(h)
 
 
 class ReplacedTokens(nn.Module):
@@ -232,8 +232,9 @@ class ReplacedTokens(nn.Module):
     cfg, h = self.cfg, output.hidden
     if self.first:
       h = cfg.make_norm('norm')(h + h[:, :1])
-    h = activation(cfg.activation)(Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init, name='hidden')(h))
-    return Dense((1,), ('width', None), True, jnp.float32, cfg.init, name='dense')(h)[..., 0]
+    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init.plain, name='hidden')
+    h = activation(cfg.mlp.activation)(hidden(h))
+    return Dense((1,), ('width', None), True, jnp.float32, cfg.init.plain, name='dense')(h)[..., 0]
 
 
 def standing(output, batch):

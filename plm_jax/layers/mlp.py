@@ -1,16 +1,32 @@
 """The position-wise network of a block."""
-from typing import TYPE_CHECKING, Literal
+import dataclasses
+from typing import Literal
 
 import flax.linen as nn
 import jax
 
+from plm_jax.checked import Checked, within
+from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.sharding import constrain
 
-if TYPE_CHECKING:
-  from plm_jax.layers.block import BlockConfig  # which imports this file
-
 Activation = Literal['gelu', 'gelu_tanh', 'relu', 'silu', 'tanh']
+
+
+@dataclasses.dataclass(frozen=True)
+class MlpConfig(Checked):
+  """The position-wise network."""
+
+  limits = within(dropout='[0, 1)')
+
+  activation: Activation = 'gelu'
+  """gelu is exact (erf), gelu_tanh the approximation of the released TensorFlow models"""
+  gated: bool = False
+  """multiply the activated projection by a second one (GLU)"""
+  bias: bool = True
+  """biases of its projections"""
+  dropout: float = 0.0
+  """share of the activated hidden units that are dropped (T5)"""
 
 
 def activation(name: Activation):
@@ -28,17 +44,18 @@ def activation(name: Activation):
 class Mlp(nn.Module):
   """x [B, L, D] -> [B, L, D] through F; gated: act(up x) * gate x (Shazeer 2020)."""
 
-  cfg: 'BlockConfig'
+  cfg: MlpConfig
+  common: CommonConfig
 
   @nn.compact
   def __call__(self, x, rows=None):
-    cfg = self.cfg
-    def dense(name, features, *axes, init=cfg.weights(cfg.width, cfg.mlp_dim)):
-      return Dense((features,), axes, cfg.bias and cfg.mlp_bias, cfg.compute, init, name=name)
+    cfg, width, hidden = self.cfg, self.common.width, self.common.mlp_dim
+    def dense(name, features, *axes, init=self.common.init.matrix(width, hidden)):
+      return Dense((features,), axes, cfg.bias, self.common.compute, init, name=name)
     # The backward pass keeps what goes in, not the parts of the function: one array [B, L, F] instead of four.
     act = jax.checkpoint(activation(cfg.activation))
-    h = act(constrain(dense('up', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp'))
+    h = act(constrain(dense('up', hidden, 'width', 'mlp')(x), 'batch', None, 'mlp'))
     if cfg.gated:
-      h *= constrain(dense('gate', cfg.mlp_dim, 'width', 'mlp')(x), 'batch', None, 'mlp')
-    h = Dropout(cfg.mlp_dropout, name='dropout')(h, rows)
-    return dense('down', cfg.width, 'mlp', 'width', init=cfg.weights(cfg.mlp_dim, cfg.width, out=True))(h)
+      h *= constrain(dense('gate', hidden, 'width', 'mlp')(x), 'batch', None, 'mlp')
+    h = Dropout(cfg.dropout, name='dropout')(h, rows)
+    return dense('down', width, 'mlp', 'width', init=self.common.init.matrix(hidden, width, out=True))(h)

@@ -1,4 +1,5 @@
 """Normalisation in float32."""
+import dataclasses
 import functools
 from typing import Any, Literal
 
@@ -6,28 +7,36 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-NormKind = Literal['layer', 'layer_scale', 'rms']
+from plm_jax.checked import Checked, within
+
+
+@dataclasses.dataclass(frozen=True)
+class NormConfig(Checked):
+  """A norm over the features of each token."""
+
+  limits = within(eps='[0, 1)')
+
+  kind: Literal['layer', 'layer_scale', 'rms'] = 'layer'
+  """LayerNorm (Ba et al. 2016), the same without a bias (PaLM), or RMSNorm (Zhang and Sennrich 2019)"""
+  eps: float = 1e-12
+  """added to the variance"""
 
 
 class Norm(nn.Module):
-  """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) of x [..., D], computed in float32 -> dtype.
+  """x [..., D], normalised in float32 -> dtype."""
 
-  layer_scale: LayerNorm without a bias (PaLM).
-  """
-
-  kind: NormKind
-  eps: float
+  cfg: NormConfig
   dtype: Any = jnp.float32
 
   @nn.compact
   def __call__(self, x):
     scale = self.param('scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
-    bias = None if self.kind == 'rms' else jnp.zeros(())
-    if self.kind == 'layer':
+    bias = None if self.cfg.kind == 'rms' else jnp.zeros(())
+    if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, x.shape[-1:], jnp.float32)
     # The backward pass keeps x, not what it becomes on the way: one array [B, L, D] instead of three in float32. The
     # barriers that come with it also keep the compiler for TPU v6e from kernels so deep that its stack overflows.
-    normalise = jax.checkpoint(functools.partial(normalised, eps=self.eps))
+    normalise = jax.checkpoint(functools.partial(normalised, eps=self.cfg.eps))
     return normalise(x, scale, bias).astype(self.dtype)
 
 

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
+from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, named
 
 
@@ -12,7 +13,7 @@ from plm_jax.layers.dense import Dense, named
 class NoPosition(Checked):
   """Nothing inside attention; the base of all schemes. Absolute positions live in the embedding."""
 
-  def context(self, scope, cfg, q_positions, k_positions):
+  def context(self, scope, cfg: CommonConfig, q_positions, k_positions):
     """Runs once a stack, in the stack's scope -> a tree that every layer gets as `context`.
 
     q_positions [B, Q], k_positions [B, K]: keys in a cache come first, as they were when `interact` gave them.
@@ -24,9 +25,9 @@ class NoPosition(Checked):
     """The scheme in a stack whose tokens see only what comes before."""
     return self
 
-  def interact(self, scope, cfg, q, k, context, query, key):
+  def interact(self, scope, cfg: CommonConfig, q, k, context, query, key):
     """q [B, Q, H, A], k [B, K, G, A], without a cache's -> (q, k, bias [B|1, H, Q, S + K] or None); runs in every
-    layer's scope.
+    layer's scope, which is that of the attention: its `cfg` and the `scale` of logits are there.
 
     `query` and `key` are the layer's own projections, for schemes that project their tables with them.
     """
@@ -70,9 +71,10 @@ class TransformerXL(NoPosition):
       return q + biases[name].astype(q.dtype)
 
     def product(letters, x, y):
-      return jnp.einsum(letters, x, y, preferred_element_type=jnp.float32) * cfg.scale
+      return jnp.einsum(letters, x, y, preferred_element_type=jnp.float32) * scope.scale
 
-    project = Dense((cfg.heads, cfg.head_dim), ('width', 'heads', None), False, cfg.compute, cfg.init, name='relative')
+    project = Dense(
+        (cfg.heads, cfg.head_dim), ('width', 'heads', None), False, cfg.compute, cfg.init.plain, name='relative')
     table = context['table']
     if (backward := context.get('backward')) is None:
       by_distance = product('bqha,rha->bhqr', biased('position_bias'), project(table))
@@ -86,14 +88,14 @@ class TransformerXL(NoPosition):
 
     if (types := context.get('types')) is not None:
       of_queries, of_keys = types
-      embedding = scope.param('types', named(cfg.init, (None, 'heads', None)), (2, cfg.heads, cfg.head_dim))
+      embedding = scope.param('types', named(cfg.init.plain, (None, 'heads', None)), (2, cfg.heads, cfg.head_dim))
       same, other = product('bqha,sha->sbhq', biased('type_bias'), embedding.astype(q.dtype))
       bias += jnp.where((of_queries[:, :, None] == of_keys[:, None, :])[:, None], same[..., None], other[..., None])
     return biased('content_bias'), k, bias
 
   def biases(self, scope, cfg):
     """w, r and s, [H, A] each."""
-    return {name: scope.param(name, named(cfg.init, ('heads', None)), (cfg.heads, cfg.head_dim))
+    return {name: scope.param(name, named(cfg.init.plain, ('heads', None)), (cfg.heads, cfg.head_dim))
             for name in ('content_bias', 'position_bias', 'type_bias')}
 
 

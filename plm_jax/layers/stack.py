@@ -162,7 +162,7 @@ class Stack(nn.Module):
     past [B, S]: positions of keys in the cache, which come before those of x; cache, remember: as `Layers` has them.
     """
     keys = positions if past is None else jnp.concatenate([past, positions], 1)
-    context = self.cfg.position.context(self, self.cfg, positions, keys)
+    context = self.cfg.attention.position.context(self, self.cfg, positions, keys)
     layers = Layers(self.cfg, self.stack, self.step, name='layers')
     x = layers(x, Visible(mask, context), *args, cache=cache, remember=remember)
     x, given = x if remember else (x, None)

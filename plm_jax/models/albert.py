@@ -5,10 +5,13 @@ Parameters as published (table 1): base 12M, large 18M, xlarge 60M, xxlarge 235M
 """
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.convert.rules import Attribute, Family, Head, Rule
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import MaskedTokens, PooledClasses
+from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
@@ -16,7 +19,7 @@ from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 
 def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> EncoderConfig:
   """Embeddings of 128, an MLP of four times the width, 30,000 pieces (section 4.1); the released code's `gelu`."""
-  block = BlockConfig(width=width, heads=heads, mlp_dim=4 * width, activation='gelu_tanh', dtype=dtype)
+  block = BlockConfig(width=width, heads=heads, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'), dtype=dtype)
   return EncoderConfig(vocab=30_000, block=block, stack=StackConfig(layers=layers, groups=1), embed_dim=128)
 
 
@@ -39,7 +42,7 @@ def xxlarge(dtype: Dtype = 'float32') -> EncoderConfig:
 
 def second(config: EncoderConfig) -> EncoderConfig:
   """The same size in version 2: no dropout (release notes of google-research/albert)."""
-  return dataclasses.replace(config, block=dataclasses.replace(config.block, dropout=0.0, attention_dropout=0.0))
+  return dataclasses.replace(config, block=checked.replaced(config.block, {'dropout': 0.0, 'attention.dropout': 0.0}))
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'albert.encoder.albert_layer_groups.{n}'
@@ -58,13 +61,13 @@ FAMILY = Family(
         Attribute('inner_group_num', 'stack.inner', 1),
         Attribute('num_attention_heads', 'block.heads', 64),
         Attribute('intermediate_size', 'block.mlp_dim', 16384),
-        Attribute('hidden_act', 'block.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
+        Attribute('hidden_act', 'block.mlp.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
         Attribute('hidden_dropout_prob', 'block.dropout', 0.0),
-        Attribute('attention_probs_dropout_prob', 'block.attention_dropout', 0.0),
+        Attribute('attention_probs_dropout_prob', 'block.attention.dropout', 0.0),
         Attribute('max_position_embeddings', 'max_length', 512),
         Attribute('type_vocab_size', 'types', 2),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layer_norm_eps', 'block.norm_eps', 1e-12),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_eps', 'block.norm.eps', 1e-12),
         Attribute('tie_word_embeddings', 'tied', True),
     ),
     # What the original code meant to do and transformers does not.

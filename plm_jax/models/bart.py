@@ -8,8 +8,10 @@ from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, Row, Rule
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens, SpanEnds, SummaryClasses
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
@@ -17,7 +19,7 @@ from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   """Heads of 64 and an MLP of four times the width; as many layers on both sides, and rows of 1024 tokens."""
-  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, norm_eps=1e-5, dtype=dtype)
+  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5), dtype=dtype)
   return EncoderDecoderConfig(
       vocab=50_265, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
       absolute='learned', first_position=2, embed_norm=True)
@@ -101,11 +103,11 @@ FAMILY = Family(
         Attribute('decoder_attention_heads', 'decoder_heads', None),
         Attribute('encoder_ffn_dim', 'block.mlp_dim', 4096),
         Attribute('decoder_ffn_dim', 'decoder_mlp_dim', None),
-        Attribute('activation_function', 'block.activation', 'gelu', ACTIVATIONS),
+        Attribute('activation_function', 'block.mlp.activation', 'gelu', ACTIVATIONS),
         Attribute('dropout', 'block.dropout', 0.1),
-        Attribute('attention_dropout', 'block.attention_dropout', 0.0),
-        Attribute('activation_dropout', 'block.mlp_dropout', 0.0),
-        Attribute('init_std', 'block.init_std', 0.02),
+        Attribute('attention_dropout', 'block.attention.dropout', 0.0),
+        Attribute('activation_dropout', 'block.mlp.dropout', 0.0),
+        Attribute('init_std', 'block.init.std', 0.02),
         Attribute('max_position_embeddings', 'max_length', 1024),
         Attribute('scale_embedding', 'embed_factor', 1.0),
     ),

@@ -4,9 +4,11 @@ Parameters as published: base 110M, large 340M (section 3).
 """
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.convert.rules import Attribute, Count, Family, Head, Linear, Rule, Same
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import MaskedTokens, PooledClasses, RowScore, SpanEnds, TokenClasses
 from plm_jax.layers.stack import StackConfig
 
@@ -43,7 +45,7 @@ def medium() -> EncoderConfig:
 
 def tensorflow(config: EncoderConfig) -> EncoderConfig:
   """The same model as the released TensorFlow code computes it: its `gelu` is the tanh approximation."""
-  return dataclasses.replace(config, block=dataclasses.replace(config.block, activation='gelu_tanh'))
+  return dataclasses.replace(config, block=checked.replaced(config.block, {'mlp.activation': 'gelu_tanh'}))
 
 
 def matrix(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:
@@ -92,13 +94,13 @@ FAMILY = Family(
         Attribute('num_hidden_layers', 'stack.layers', 12),
         Attribute('num_attention_heads', 'block.heads', 12),
         Attribute('intermediate_size', 'block.mlp_dim', 3072),
-        Attribute('hidden_act', 'block.activation', 'gelu', ACTIVATIONS),
+        Attribute('hidden_act', 'block.mlp.activation', 'gelu', ACTIVATIONS),
         Attribute('hidden_dropout_prob', 'block.dropout', 0.1),
-        Attribute('attention_probs_dropout_prob', 'block.attention_dropout', 0.1),
+        Attribute('attention_probs_dropout_prob', 'block.attention.dropout', 0.1),
         Attribute('max_position_embeddings', 'max_length', 512),
         Attribute('type_vocab_size', 'types', 2),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layer_norm_eps', 'block.norm_eps', 1e-12),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_eps', 'block.norm.eps', 1e-12),
         Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed={'position_embedding_type': 'absolute', 'directionality': 'bidi', 'pooler_type': 'first_token_transform'},

@@ -8,9 +8,12 @@ from typing import Any
 
 from plm_jax.architectures.deberta import Deberta, DebertaConfig
 from plm_jax.convert.rules import Attribute, Family, Head, Linear, Packed, Rule, Same
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.attention import AttentionConfig
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import MaskedTokens, ReplacedTokens
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
@@ -18,8 +21,9 @@ from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> DebertaConfig:
   """Heads of 64, an MLP of four times the width, and the vocabulary of RoBERTa."""
-  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, norm_eps=1e-7,
-                      attention_bias=('query', 'value', 'out'), position=Disentangled(), dtype=dtype)
+  block = BlockConfig(
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7),
+      attention=AttentionConfig(bias=('query', 'value', 'out'), position=Disentangled()), dtype=dtype)
   return DebertaConfig(vocab=50265, block=block, stack=StackConfig(layers=layers))
 
 
@@ -59,16 +63,16 @@ ATTENTION, THEIR_ATTENTION = f'{BLOCK}/attention', f'{LAYER}.attention.self'
 
 # What transformers' two classes of DeBERTa have in common.
 ATTRIBUTES = (
-    Attribute('hidden_act', 'block.activation', 'gelu', ACTIVATIONS),
+    Attribute('hidden_act', 'block.mlp.activation', 'gelu', ACTIVATIONS),
     Attribute('hidden_dropout_prob', 'block.dropout', 0.1),
-    Attribute('attention_probs_dropout_prob', 'block.attention_dropout', 0.1),
+    Attribute('attention_probs_dropout_prob', 'block.attention.dropout', 0.1),
     Attribute('max_position_embeddings', 'max_length', 512),
     Attribute('type_vocab_size', 'types', 0),
-    Attribute('initializer_range', 'block.init_std', 0.02),
-    Attribute('layer_norm_eps', 'block.norm_eps', 1e-7),
-    Attribute('max_relative_positions', 'block.position.span', 512),
+    Attribute('initializer_range', 'block.init.std', 0.02),
+    Attribute('layer_norm_eps', 'block.norm.eps', 1e-7),
+    Attribute('max_relative_positions', 'block.attention.position.span', 512),
     Attribute('position_biased_input', 'biased_input', True),
-    Attribute('pos_att_type', 'block.position.terms', (), TERMS),
+    Attribute('pos_att_type', 'block.attention.position.terms', (), TERMS),
     Attribute('pooler_hidden_act', 'pooler_activation', 'gelu', ACTIVATIONS),
 )
 POSITIONS = 'deberta.embeddings.position_embeddings.weight'

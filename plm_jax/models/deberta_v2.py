@@ -10,8 +10,11 @@ from typing import Any
 
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.convert.rules import Attribute, Axes, Rule
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.attention import AttentionConfig
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.disentangled import Disentangled
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert, deberta
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
@@ -22,7 +25,8 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32', **changes: Any) -> 
   """Heads of 64 and an MLP of four times the width; 128,000 pieces, [MASK] and room for more."""
   position = Disentangled(buckets=256, shared=True, norm=True)
   block = BlockConfig(
-      width=width, heads=width // 64, mlp_dim=4 * width, norm_eps=1e-7, position=position, dtype=dtype)
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7),
+      attention=AttentionConfig(position=position), dtype=dtype)
   return DebertaConfig(vocab=128100, block=block, stack=StackConfig(layers=layers), **changes)
 
 
@@ -72,9 +76,9 @@ FAMILY = dataclasses.replace(
         Attribute('num_attention_heads', 'block.heads', 24),
         Attribute('intermediate_size', 'block.mlp_dim', 6144),
         *deberta.ATTRIBUTES,
-        Attribute('position_buckets', 'block.position.buckets', 0),
-        Attribute('share_att_key', 'block.position.shared', False),
-        Attribute('norm_rel_ebd', 'block.position.norm', 'none', (('none', False), ('layer_norm', True))),
+        Attribute('position_buckets', 'block.attention.position.buckets', 0),
+        Attribute('share_att_key', 'block.attention.position.shared', False),
+        Attribute('norm_rel_ebd', 'block.attention.position.norm', 'none', (('none', False), ('layer_norm', True))),
         Attribute('conv_kernel_size', 'conv', 0),
         Attribute('conv_act', 'conv_activation', 'tanh', ACTIVATIONS),
     ),

@@ -6,7 +6,7 @@ import dataclasses
 
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.convert.rules import Attribute, Family, Head, Rule
-from plm_jax.layers.block import Dtype
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
@@ -35,11 +35,11 @@ FAMILY = Family(
         Attribute('n_layers', 'stack.layers', 6),
         Attribute('n_heads', 'block.heads', 12),
         Attribute('hidden_dim', 'block.mlp_dim', 3072),
-        Attribute('activation', 'block.activation', 'gelu', ACTIVATIONS),
+        Attribute('activation', 'block.mlp.activation', 'gelu', ACTIVATIONS),
         Attribute('dropout', 'block.dropout', 0.1),
-        Attribute('attention_dropout', 'block.attention_dropout', 0.1),
+        Attribute('attention_dropout', 'block.attention.dropout', 0.1),
         Attribute('max_position_embeddings', 'max_length', 512),
-        Attribute('initializer_range', 'block.init_std', 0.02),
+        Attribute('initializer_range', 'block.init.std', 0.02),
         Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed={'tie_weights_': True},

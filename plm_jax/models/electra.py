@@ -8,7 +8,8 @@ from typing import Any
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.convert.rules import Attribute, Head
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens, ReplacedTokens
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert

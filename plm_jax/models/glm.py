@@ -15,8 +15,12 @@ from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, Packed, Rule, Same, Shape
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens
+from plm_jax.layers.init import InitConfig
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models.bert import matrix, norm
 
@@ -25,8 +29,8 @@ def sized(layers: int, width: int, vocab: int = 30592, length: int = 512, dtype:
   """Heads of 64 and an MLP of four times the width; one more row in the tables than a text has tokens. The vocabulary
   is BERT's uncased one with four more pieces, to a multiple of 128."""
   block = BlockConfig(
-      width=width, heads=width // 64, mlp_dim=4 * width, activation='gelu_tanh', norm_at='pre', norm_eps=1e-5,
-      out_std=0.02 * (2 * layers) ** -0.5, dtype=dtype)
+      width=width, heads=width // 64, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'), norm_at='pre',
+      norm=NormConfig(eps=1e-5), init=InitConfig(out_std=0.02 * (2 * layers) ** -0.5), dtype=dtype)
   return DecoderConfig(
       vocab=vocab, block=block, stack=StackConfig(layers=layers), max_length=length + 1, types=length + 1)
 
@@ -131,9 +135,9 @@ FAMILY = Family(
         Attribute('block_rows', 'types', 513),
         Attribute('embedding_dropout_prob', 'block.dropout', 0.1),
         Attribute('output_dropout_prob', 'block.dropout', 0.1),
-        Attribute('attention_dropout_prob', 'block.attention_dropout', 0.1),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layernorm_epsilon', 'block.norm_eps', 1e-5),
+        Attribute('attention_dropout_prob', 'block.attention.dropout', 0.1),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layernorm_epsilon', 'block.norm.eps', 1e-5),
     ),
     # How large a factor keys and logits are divided and multiplied by, so as to fit in float16, changes no more than
     # rounding; there, 1 is none.

@@ -8,13 +8,16 @@ from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Rule
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models.gpt2 import CHOICE, LABEL, LM, RULES, SUMMARY
 
 
 def base(dtype: Dtype = 'float32') -> DecoderConfig:
-  block = BlockConfig(activation='gelu_tanh', norm_eps=1e-5, dtype=dtype)
+  block = BlockConfig(mlp=MlpConfig(activation='gelu_tanh'), norm=NormConfig(eps=1e-5), dtype=dtype)
   return DecoderConfig(vocab=40478, block=block, stack=StackConfig(layers=12), max_length=512)
 
 
@@ -41,13 +44,13 @@ FAMILY = Family(
         Attribute('n_inner', 'block.mlp_dim', 3072),
         Attribute('n_positions', 'max_length', 512),
         # All that their class knows.
-        Attribute('afn', 'block.activation', 'gelu', (
+        Attribute('afn', 'block.mlp.activation', 'gelu', (
             ('gelu', 'gelu_tanh'), ('relu', 'relu'), ('silu', 'silu'), ('swish', 'silu'))),
         Attribute('embd_pdrop', 'block.dropout', 0.1),
         Attribute('resid_pdrop', 'block.dropout', 0.1),
-        Attribute('attn_pdrop', 'block.attention_dropout', 0.1),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layer_norm_epsilon', 'block.norm_eps', 1e-5),
+        Attribute('attn_pdrop', 'block.attention.dropout', 0.1),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_epsilon', 'block.norm.eps', 1e-5),
         Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed=SUMMARY,

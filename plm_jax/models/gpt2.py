@@ -10,8 +10,12 @@ from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, Linear, Packed, Rule, Same
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import ExtractClasses, NextTokens
+from plm_jax.layers.init import InitConfig
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, norm
@@ -20,8 +24,8 @@ from plm_jax.models.bert import ACTIVATIONS, norm
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> DecoderConfig:
   """Heads of 64 and an MLP of four times the width, as in all released sizes."""
   block = BlockConfig(
-      width=width, heads=width // 64, mlp_dim=4 * width, activation='gelu_tanh', norm_at='pre', norm_eps=1e-5,
-      out_std=0.02 * (2 * layers) ** -0.5, dtype=dtype)
+      width=width, heads=width // 64, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'), norm_at='pre',
+      norm=NormConfig(eps=1e-5), init=InitConfig(out_std=0.02 * (2 * layers) ** -0.5), dtype=dtype)
   return DecoderConfig(block=block, stack=StackConfig(layers=layers))
 
 
@@ -122,13 +126,13 @@ FAMILY = Family(
         Attribute('n_head', 'block.heads', 12),
         Attribute('n_inner', 'block.mlp_dim', 3072),
         Attribute('n_positions', 'max_length', 1024),
-        Attribute('activation_function', 'block.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
+        Attribute('activation_function', 'block.mlp.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
         Attribute('embd_pdrop', 'block.dropout', 0.1),
         Attribute('resid_pdrop', 'block.dropout', 0.1),
-        Attribute('attn_pdrop', 'block.attention_dropout', 0.1),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layer_norm_epsilon', 'block.norm_eps', 1e-5),
-        Attribute('scale_attn_weights', 'block.logit_scale', True, ((True, 0.0), (False, 1.0))),
+        Attribute('attn_pdrop', 'block.attention.dropout', 0.1),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_epsilon', 'block.norm.eps', 1e-5),
+        Attribute('scale_attn_weights', 'block.attention.scale', True, ((True, None), (False, 1.0))),
         Attribute('scale_attn_by_inverse_layer_idx', 'depth_scale', False),
         Attribute('tie_word_embeddings', 'tied', True),
         Attribute('windows', 'windows', ()),

@@ -7,7 +7,7 @@ what is here. The paper does not say how wide the band is: 256 tokens here, the 
 import dataclasses
 
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.layers.block import Dtype
+from plm_jax.layers.common import Dtype
 from plm_jax.models import gpt2
 
 BAND = 256

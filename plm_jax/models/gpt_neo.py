@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from plm_jax import checked
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.convert.rules import Attribute, Linear, Rule
-from plm_jax.layers.block import Dtype
+from plm_jax.layers.common import Dtype
 from plm_jax.models import bert, gpt2
 from plm_jax.models.bert import ACTIVATIONS, matrix
 from plm_jax.models.gpt2 import BLOCK, LAYER
@@ -18,9 +19,9 @@ from plm_jax.models.gpt2 import BLOCK, LAYER
 def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
   """An MLP of four times the width, over 2,048 positions; released without dropout."""
   config = gpt2.sized(layers, width, dtype)
-  block = dataclasses.replace(
-      config.block, heads=heads, logit_scale=1.0, attention_bias=('out',), out_std=0.0, dropout=0.0,
-      attention_dropout=0.0)
+  block = checked.replaced(
+      config.block, {'heads': heads, 'attention.scale': 1.0, 'attention.bias': ('out',), 'init.out_std': None,
+                     'dropout': 0.0, 'attention.dropout': 0.0})
   return dataclasses.replace(config, block=block, max_length=2048, windows=(0, 256))
 
 
@@ -62,12 +63,12 @@ FAMILY = dataclasses.replace(
         Attribute('num_heads', 'block.heads', 16),
         Attribute('intermediate_size', 'block.mlp_dim', 8192),
         Attribute('max_position_embeddings', 'max_length', 2048),
-        Attribute('activation_function', 'block.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
+        Attribute('activation_function', 'block.mlp.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
         Attribute('embed_dropout', 'block.dropout', 0.0),
         Attribute('resid_dropout', 'block.dropout', 0.0),
-        Attribute('attention_dropout', 'block.attention_dropout', 0.0),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layer_norm_epsilon', 'block.norm_eps', 1e-5),
+        Attribute('attention_dropout', 'block.attention.dropout', 0.0),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_epsilon', 'block.norm.eps', 1e-5),
         Attribute('tie_word_embeddings', 'tied', True),
         Attribute('windows', 'windows', ()),
     ),

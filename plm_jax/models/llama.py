@@ -9,9 +9,14 @@ import dataclasses
 import math
 from typing import Any
 
+from plm_jax import checked
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Rule
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.attention import AttentionConfig
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.rope import DynamicScaling, LinearScaling, Llama3Scaling, Rope, Unscaled, YarnScaling
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert, gpt2
@@ -23,9 +28,9 @@ PROJECTIONS = ('query', 'key', 'value', 'out')
 def sized(layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32') -> DecoderConfig:
   """LLaMA: 32,000 pieces, rows of 2048 tokens. No biases, no dropout."""
   block = BlockConfig(
-      width=width, heads=heads, mlp_dim=mlp_dim, activation='silu', gated=True, norm='rms', norm_at='pre',
-      norm_eps=1e-6, attention_bias=(), mlp_bias=False, position=Rope(), dropout=0.0, attention_dropout=0.0,
-      dtype=dtype)
+      width=width, heads=heads, mlp_dim=mlp_dim, mlp=MlpConfig(activation='silu', gated=True, bias=False),
+      norm=NormConfig(kind='rms', eps=1e-6), norm_at='pre',
+      attention=AttentionConfig(bias=(), position=Rope(), dropout=0.0), dropout=0.0, dtype=dtype)
   return DecoderConfig(
       vocab=32_000, block=block, stack=StackConfig(layers), max_length=2048, absolute='none', tied=False)
 
@@ -48,7 +53,7 @@ def llama_65b(dtype: Dtype = 'float32') -> DecoderConfig:
 
 def second(config: DecoderConfig) -> DecoderConfig:
   """LLaMA 2: rows of 4096 tokens."""
-  return dataclasses.replace(config, max_length=4096, block=dataclasses.replace(config.block, norm_eps=1e-5))
+  return dataclasses.replace(config, max_length=4096, block=checked.replaced(config.block, {'norm.eps': 1e-5}))
 
 
 def llama2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
@@ -67,7 +72,8 @@ def llama2_70b(dtype: Dtype = 'float32') -> DecoderConfig:
 
 def third(config: DecoderConfig, scaling: Unscaled = Unscaled(), tied: bool = False) -> DecoderConfig:
   """LLaMA 3: 128,256 pieces, 8 key heads, slower turns; rows of 8192 tokens, or of 131,072 where they are scaled."""
-  block = dataclasses.replace(config.block, kv_heads=8, norm_eps=1e-5, position=Rope(500_000.0, scaling=scaling))
+  block = checked.replaced(
+      config.block, {'kv_heads': 8, 'norm.eps': 1e-5, 'attention.position': Rope(500_000.0, scaling=scaling)})
   return dataclasses.replace(
       config, vocab=128_256, block=block, max_length=8192 if scaling == Unscaled() else 131_072, tied=tied)
 
@@ -113,9 +119,9 @@ def normal(said: Mapping[str, Any]) -> dict[str, Any]:
     said['max_position_embeddings'] = round(scaling.factor * scaling.original)
   heads, width = said['num_attention_heads'], said['hidden_size']
   if said.get('num_key_value_heads') in (None, heads):
-    said['num_key_value_heads'] = 0
+    said['num_key_value_heads'] = None
   if said.get('head_dim') in (None, width // heads):
-    said['head_dim'] = 0
+    said['head_dim'] = None
   return {**said, 'rope': Rope(float(theta), scaling=scaling)}
 
 
@@ -197,18 +203,18 @@ FAMILY = Family(
         Attribute('hidden_size', 'block.width', 4096),
         Attribute('num_hidden_layers', 'stack.layers', 32),
         Attribute('num_attention_heads', 'block.heads', 32),
-        Attribute('num_key_value_heads', 'block.kv_heads', 0),
-        Attribute('head_dim', 'block.head_size', 0),
+        Attribute('num_key_value_heads', 'block.kv_heads', None),
+        Attribute('head_dim', 'block.head_size', None),
         Attribute('intermediate_size', 'block.mlp_dim', 11_008),
-        Attribute('hidden_act', 'block.activation', 'silu', ACTIVATIONS),
+        Attribute('hidden_act', 'block.mlp.activation', 'silu', ACTIVATIONS),
         Attribute('max_position_embeddings', 'max_length', 2048),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('rms_norm_eps', 'block.norm_eps', 1e-6),
-        Attribute('attention_bias', 'block.attention_bias', False, SWITCH),
-        Attribute('mlp_bias', 'block.mlp_bias', False),
-        Attribute('attention_dropout', 'block.attention_dropout', 0.0),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('rms_norm_eps', 'block.norm.eps', 1e-6),
+        Attribute('attention_bias', 'block.attention.bias', False, SWITCH),
+        Attribute('mlp_bias', 'block.mlp.bias', False),
+        Attribute('attention_dropout', 'block.attention.dropout', 0.0),
         Attribute('tie_word_embeddings', 'tied', False),
-        Attribute('rope', 'block.position', Rope()),
+        Attribute('rope', 'block.attention.position', Rope()),
     ),
     fixed={},
     # How the products of a layer were cut up over devices, and what is said again by max_position_embeddings.

@@ -6,7 +6,7 @@ apart). A text ends with the token of its language, with which the decoder begin
 import dataclasses
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
-from plm_jax.layers.block import Dtype
+from plm_jax.layers.common import Dtype
 from plm_jax.models import bart
 
 

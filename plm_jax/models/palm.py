@@ -12,7 +12,12 @@ from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.convert.rules import Attribute, Family, Pairs, Rule
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.attention import AttentionConfig
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
+from plm_jax.layers.init import InitConfig
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.rope import Rope
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import gpt2, llama
@@ -22,9 +27,10 @@ from plm_jax.models.bert import ACTIVATIONS, matrix
 def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
   """Heads of 256, an MLP of four times the width, 256,000 pieces and rows of 2048 tokens, as in every size."""
   block = BlockConfig(
-      width=width, heads=heads, mlp_dim=4 * width, head_size=256, kv_heads=1, activation='silu', gated=True,
-      norm='layer_scale', norm_at='pre', parallel=True, norm_eps=1e-6, bias=False, position=Rope(), dropout=0.0,
-      attention_dropout=0.0, init_std=1.0, fan_in=True, dtype=dtype)
+      width=width, heads=heads, mlp_dim=4 * width, head_size=256, kv_heads=1,
+      mlp=MlpConfig(activation='silu', gated=True, bias=False), norm=NormConfig(kind='layer_scale', eps=1e-6),
+      norm_at='pre', parallel=True, attention=AttentionConfig(position=Rope(), dropout=0.0, bias=()), dropout=0.0,
+      init=InitConfig(std=1.0, fan='in'), dtype=dtype)
   return DecoderConfig(
       vocab=256_000, block=block, stack=StackConfig(layers), max_length=2048, absolute='none', tied=True,
       logit_factor=width ** -0.5)
@@ -60,17 +66,17 @@ FAMILY = Family(
         Attribute('hidden_size', 'block.width', 8192),
         Attribute('num_hidden_layers', 'stack.layers', 40),
         Attribute('num_attention_heads', 'block.heads', 64),
-        Attribute('num_key_value_heads', 'block.kv_heads', 0),
-        Attribute('head_dim', 'block.head_size', 0),
+        Attribute('num_key_value_heads', 'block.kv_heads', None),
+        Attribute('head_dim', 'block.head_size', None),
         Attribute('intermediate_size', 'block.mlp_dim', 22_528),
-        Attribute('hidden_act', 'block.activation', 'silu', ACTIVATIONS),
+        Attribute('hidden_act', 'block.mlp.activation', 'silu', ACTIVATIONS),
         Attribute('logit_scale', 'logit_factor', 0.0625),
         Attribute('max_position_embeddings', 'max_length', 8192),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layer_norm_eps', 'block.norm_eps', 1e-5),
-        Attribute('attention_dropout', 'block.attention_dropout', 0.0),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_eps', 'block.norm.eps', 1e-5),
+        Attribute('attention_dropout', 'block.attention.dropout', 0.0),
         Attribute('tie_word_embeddings', 'tied', True),
-        Attribute('rope', 'block.position', Rope()),
+        Attribute('rope', 'block.attention.position', Rope()),
     ),
     fixed={'attention_bias': False, 'use_qk_norm': False},
     ignored=frozenset(),

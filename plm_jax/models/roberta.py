@@ -5,17 +5,20 @@ are no segment types, and the first token of a row has the position behind that 
 """
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.convert.rules import Attribute, Head
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 
 
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
   """Heads of 64 and an MLP of four times the width; rows of 512 tokens, so 514 rows in the table of positions."""
-  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, norm_eps=1e-5, dtype=dtype)
+  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5), dtype=dtype)
   return EncoderConfig(vocab=50265, block=block, stack=StackConfig(layers=layers), padding=1, types=1, pooler=False)
 
 
@@ -29,7 +32,7 @@ def large(dtype: Dtype = 'float32') -> EncoderConfig:
 
 def gelu(config: EncoderConfig) -> BlockConfig:
   """transformers' head has it whatever the layers have."""
-  return dataclasses.replace(config.block, activation='gelu')
+  return checked.replaced(config.block, {'mlp.activation': 'gelu'})
 
 
 # What differs from transformers' BERT: defaults, two attributes, names, and two heads.

@@ -14,11 +14,17 @@ from collections.abc import Container, Mapping
 import dataclasses
 from typing import Any
 
+from plm_jax import checked
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, Linear, Rule
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.attention import AttentionConfig
+from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.buckets import Buckets
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens, SpanEnds, SummaryClasses
+from plm_jax.layers.init import InitConfig
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, matrix
@@ -29,9 +35,10 @@ def sized(
 ) -> EncoderDecoderConfig:
   """v1.0: 32,100 pieces, in a table of 32,128 rows; as many layers on both sides, which see rows of any length."""
   block = BlockConfig(
-      width=width, heads=heads, head_size=head_size, mlp_dim=mlp_dim, activation='relu', norm='rms', norm_at='pre',
-      norm_eps=1e-6, bias=False, logit_scale=1.0, position=Buckets(), mlp_dropout=0.1, init_std=1.0, fan_in=True,
-      dtype=dtype)
+      width=width, heads=heads, head_size=head_size, mlp_dim=mlp_dim,
+      mlp=MlpConfig(activation='relu', dropout=0.1, bias=False), norm=NormConfig(kind='rms', eps=1e-6),
+      norm_at='pre', attention=AttentionConfig(scale=1.0, position=Buckets(), bias=()),
+      init=InitConfig(std=1.0, fan='in'), dtype=dtype)
   return EncoderDecoderConfig(
       block=block, stack=StackConfig(layers), decoder=StackConfig(layers), last_dropout=True,
       logit_factor=width ** -0.5)
@@ -59,8 +66,9 @@ def t5_11b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
 def second(config: EncoderDecoderConfig, dropout: float = 0.0) -> EncoderDecoderConfig:
   """v1.1 of a size: GEGLU with the tanh approximation, two matrices for tokens. Fine-tuning has dropout 0.1."""
-  block = dataclasses.replace(
-      config.block, activation='gelu_tanh', gated=True, dropout=dropout, attention_dropout=dropout, mlp_dropout=dropout)
+  block = checked.replaced(
+      config.block, {'mlp.activation': 'gelu_tanh', 'mlp.gated': True, 'dropout': dropout,
+                     'attention.dropout': dropout, 'mlp.dropout': dropout})
   return dataclasses.replace(config, block=block, tied=False, logit_factor=1.0)
 
 
@@ -88,7 +96,7 @@ def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   """Tay et al. 2023, section 5.1: as v1.1, with SwiGLU and one table for tokens."""
   config = second(sized(32, 4096, 16, 16_384, 256, dtype))
   return dataclasses.replace(
-      config, block=dataclasses.replace(config.block, activation='silu'), tied=True, logit_factor=4096 ** -0.5)
+      config, block=checked.replaced(config.block, {'mlp.activation': 'silu'}), tied=True, logit_factor=4096 ** -0.5)
 
 
 def of_bytes(config: EncoderDecoderConfig, encoder: int, decoder: int) -> EncoderDecoderConfig:
@@ -177,9 +185,9 @@ def side(name: str) -> tuple[Rule, ...]:
       Rule(f'{block}/attention_norm/scale', f'{theirs}.0.layer_norm.weight'),
       Rule(f'{ours}/buckets', f'{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'),
       *cross,
-      Rule(f'{block}/mlp/up/kernel', f'{mlp}.wi.weight', Linear(), where=lambda config: not config.block.gated),
-      Rule(f'{block}/mlp/up/kernel', f'{mlp}.wi_0.weight', Linear(), where=lambda config: config.block.gated),
-      Rule(f'{block}/mlp/gate/kernel', f'{mlp}.wi_1.weight', Linear(), where=lambda config: config.block.gated),
+      Rule(f'{block}/mlp/up/kernel', f'{mlp}.wi.weight', Linear(), where=lambda config: not config.block.mlp.gated),
+      Rule(f'{block}/mlp/up/kernel', f'{mlp}.wi_0.weight', Linear(), where=lambda config: config.block.mlp.gated),
+      Rule(f'{block}/mlp/gate/kernel', f'{mlp}.wi_1.weight', Linear(), where=lambda config: config.block.mlp.gated),
       Rule(f'{block}/mlp/down/kernel', f'{mlp}.wo.weight', Linear()),
       Rule(f'{block}/mlp_norm/scale', f'{theirs}.{last}.layer_norm.weight'),
       Rule(f'{ours}/norm/scale', f'{name}.final_layer_norm.weight'),
@@ -199,14 +207,14 @@ FAMILY = Family(
         Attribute('num_layers', 'stack.layers', 6),
         Attribute('num_decoder_layers', 'decoder.layers', 6),
         Attribute('num_heads', 'block.heads', 8),
-        Attribute('relative_attention_num_buckets', 'block.position.buckets', 32),
-        Attribute('relative_attention_max_distance', 'block.position.furthest', 128),
+        Attribute('relative_attention_num_buckets', 'block.attention.position.buckets', 32),
+        Attribute('relative_attention_max_distance', 'block.attention.position.furthest', 128),
         Attribute('dropout_rate', 'block.dropout', 0.1),
-        Attribute('dropout_rate', 'block.attention_dropout', 0.1),
-        Attribute('dropout_rate', 'block.mlp_dropout', 0.1),
-        Attribute('layer_norm_epsilon', 'block.norm_eps', 1e-6),
-        Attribute('dense_act_fn', 'block.activation', 'relu', ACTIVATIONS),
-        Attribute('is_gated_act', 'block.gated', False),
+        Attribute('dropout_rate', 'block.attention.dropout', 0.1),
+        Attribute('dropout_rate', 'block.mlp.dropout', 0.1),
+        Attribute('layer_norm_epsilon', 'block.norm.eps', 1e-6),
+        Attribute('dense_act_fn', 'block.mlp.activation', 'relu', ACTIVATIONS),
+        Attribute('is_gated_act', 'block.mlp.gated', False),
         Attribute('tie_word_embeddings', 'tied', True),
         Attribute('logit_factor', 'logit_factor', 512 ** -0.5),
     ),

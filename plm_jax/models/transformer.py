@@ -6,7 +6,12 @@ import dataclasses
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.convert.rules import Attribute
-from plm_jax.layers.block import BlockConfig, Dtype
+from plm_jax.layers.attention import AttentionConfig
+from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.common import Dtype
+from plm_jax.layers.init import InitConfig
+from plm_jax.layers.mlp import MlpConfig
+from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bart
 
@@ -19,8 +24,9 @@ def sized(
   As released, matrices begin by the mean of their inputs and outputs, and the table by D.
   """
   block = BlockConfig(
-      width=width, heads=heads, mlp_dim=mlp_dim, activation='relu', norm_eps=1e-5, dropout=dropout,
-      attention_dropout=0.0, init_std=width ** -0.5, fan_in=True, fan_out=True, dtype=dtype)
+      width=width, heads=heads, mlp_dim=mlp_dim, mlp=MlpConfig(activation='relu'), norm=NormConfig(eps=1e-5),
+      dropout=dropout, attention=AttentionConfig(dropout=0.0), init=InitConfig(std=width ** -0.5, fan='average'),
+      dtype=dtype)
   return EncoderDecoderConfig(
       vocab=37_000, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
       absolute='sinusoidal', embed_factor=width ** 0.5)

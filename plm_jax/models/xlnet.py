@@ -8,7 +8,7 @@ import dataclasses
 
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
 from plm_jax.convert.rules import Attribute, Axes, Family, Head, Rule
-from plm_jax.layers.block import Dtype
+from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import SummaryClasses, TiedTokens
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
@@ -44,14 +44,14 @@ FAMILY = Family(
         Attribute('n_layer', 'stack.layers', 24),
         Attribute('n_head', 'block.heads', 16),
         Attribute('d_inner', 'block.mlp_dim', 4096),
-        Attribute('ff_activation', 'block.activation', 'gelu', ACTIVATIONS),
+        Attribute('ff_activation', 'block.mlp.activation', 'gelu', ACTIVATIONS),
         Attribute('attn_type', 'attention', 'bi', (('bi', 'bi'), ('uni', 'uni'))),
         Attribute('same_length', 'same_length', False),
-        Attribute('clamp_len', 'block.position.clamp', -1),
+        Attribute('clamp_len', 'block.attention.position.clamp', -1),
         Attribute('dropout', 'block.dropout', 0.1),
-        Attribute('dropout', 'block.attention_dropout', 0.1),
-        Attribute('initializer_range', 'block.init_std', 0.02),
-        Attribute('layer_norm_eps', 'block.norm_eps', 1e-12),
+        Attribute('dropout', 'block.attention.dropout', 0.1),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_eps', 'block.norm.eps', 1e-12),
     ),
     fixed={'summary_type': 'last', 'summary_use_proj': True, 'summary_activation': 'tanh'},
     # d_head is d_model / n_head there. Its layers never share biases, whatever untie_r says.

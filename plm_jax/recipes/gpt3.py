@@ -14,6 +14,7 @@ tenth over 260 billion. No dropout: the paper names none.
 """
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.config import DataConfig, Experiment, Scale, TrainConfig, ramp
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import gpt3
@@ -59,7 +60,7 @@ def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   model = row.model('bfloat16')
-  block = dataclasses.replace(model.block, dropout=0.0, attention_dropout=0.0)
+  block = checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0})
   model = dataclasses.replace(model, block=block)
   if row.remat:
     model = dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full'))

@@ -17,6 +17,7 @@ and its rate, which the paper does not tell. It lowered dropout at 250,000 and 4
 """
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import mbart
@@ -46,5 +47,5 @@ def recipe(size: str, scale: Scale) -> Experiment:
       reserve=24 if scale == 'paper' else 4)
   return scaled(Experiment(
       f'mbart_{size}', family='mbart', objective=objective,
-      model=dataclasses.replace(model, block=dataclasses.replace(model.block, attention_dropout=0.0)),
+      model=dataclasses.replace(model, block=checked.replaced(model.block, {'attention.dropout': 0.0})),
       data=DataConfig(prepare=text, temperature=1 / 0.7), optim=optim, train=row.train()), scale)

@@ -15,6 +15,7 @@ tanh; table 8 has no dropout inside the position-wise network, where the release
 """
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.prepare import TextConfig
 from plm_jax.models import xlnet
@@ -43,7 +44,7 @@ def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
   model = row.model('bfloat16')
-  model = dataclasses.replace(model, block=dataclasses.replace(model.block, activation='gelu_tanh'))
+  model = dataclasses.replace(model, block=checked.replaced(model.block, {'mlp.activation': 'gelu_tanh'}))
   # Adam's epsilon of 1e-6 and the decay of 0.01 are BERT's too; the line's end is of the released train.py.
   optim = OptimConfig(peak=row.peak, warmup=row.warmup, schedule='linear', floor=0.001)
   return scaled(Experiment(

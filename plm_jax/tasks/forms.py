@@ -41,7 +41,7 @@ class Decoded:
       return trained
     backbone, draw = trained.params['backbone'], np.random.default_rng(seed)
     table = np.asarray(backbone['embeddings']['tokens'])
-    more = config.block.init_std * draw.standard_normal((size + len(SPECIALS) - len(table), table.shape[1]))
+    more = config.block.init.std * draw.standard_normal((size + len(SPECIALS) - len(table), table.shape[1]))
     table = np.concatenate([table, more.astype(table.dtype)])
     params = {**trained.params, 'backbone': {**backbone, 'embeddings': {**backbone['embeddings'], 'tokens': table}}}
     if 'heads_lm' in params:

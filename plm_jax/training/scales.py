@@ -1,6 +1,7 @@
 """The same recipe, smaller: what --scale=laptop and --scale=test make of a paper's run."""
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import Experiment, Phase, Scale, TrainConfig
 from plm_jax.objectives.clm import CausalLM
@@ -38,11 +39,11 @@ def laptop(paper: Experiment) -> Experiment:
     init_std = 0.08
   if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
     optim = dict(peak=0.01 if paper.optim.schedule == 'constant' else 0.03, warmup=100)
-  block = dataclasses.replace(small.model.block, dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
-  if not block.fan_in:
-    block = dataclasses.replace(block, init_std=init_std)
-  if block.out_std:
-    block = dataclasses.replace(block, out_std=init_std * (2 * small.model.stack.layers) ** -0.5)
+  block = checked.replaced(small.model.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  if block.init.fan == 'none':
+    block = checked.replaced(block, {'init.std': init_std})
+  if block.init.out_std:
+    block = checked.replaced(block, {'init.out_std': init_std * (2 * small.model.stack.layers) ** -0.5})
   return dataclasses.replace(
       small, scale='laptop', model=dataclasses.replace(small.model, block=block),
       data=dataclasses.replace(small.data, prepare=text),
@@ -63,7 +64,8 @@ def test(paper: Experiment) -> Experiment:
 def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Experiment:
   """Returns the same wiring in another size, in float32, which a CPU multiplies as fast."""
   block = paper.model.block
-  block = dataclasses.replace(block, width=width, heads=heads, head_size=0, kv_heads=min(block.kv_heads, heads),
+  block = dataclasses.replace(block, width=width, heads=heads, head_size=None,
+                              kv_heads=block.kv_heads and min(block.kv_heads, heads),
                               mlp_dim=4 * width, dtype='float32')
   stack = dataclasses.replace(paper.model.stack, layers=layers, remat='none')
   model = dataclasses.replace(paper.model, vocab=vocab, block=block, stack=stack,
@@ -74,8 +76,8 @@ def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, 
       model = dataclasses.replace(model, source=stack)
   if getattr(model, 'types', 0) > max_length:  # places in a blank
     model = dataclasses.replace(model, types=max_length)
-  if block.out_std:  # init_std over the root of twice the layers
-    block = dataclasses.replace(block, out_std=block.init_std * (2 * layers) ** -0.5)
+  if block.init.out_std:  # init_std over the root of twice the layers
+    block = checked.replaced(block, {'init.out_std': block.init.std * (2 * layers) ** -0.5})
     model = dataclasses.replace(model, block=block)
   if getattr(model, 'logit_factor', 1.0) != 1:  # one over the root of the width
     model = dataclasses.replace(model, logit_factor=width ** -0.5)

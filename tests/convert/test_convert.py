@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from plm_jax import convert
+from plm_jax import checked, convert
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.cli import commands as cli
 from plm_jax.convert import ConvertError
@@ -175,7 +175,7 @@ def test_attributes_at_their_defaults(checkpoint):
 def test_activations(checkpoint, tmp_path, theirs, ours, back):
   edit(checkpoint, config=lambda said: {**said, 'hidden_act': theirs})
   imported = convert.load(checkpoint)
-  assert imported.config.block.activation == ours
+  assert imported.config.block.mlp.activation == ours
   convert.save(tmp_path / 'out', imported.config, imported.params)
   assert json.loads((tmp_path / 'out' / 'config.json').read_text())['hidden_act'] == back
 
@@ -224,9 +224,10 @@ def test_shards_that_are_not_there(tmp_path):
 
 
 @pytest.mark.parametrize('changes', [
-    {'norm_at': 'pre'}, {'gated': True}, {'norm': 'rms'}, {'bias': False}, {'kv_heads': 1}, {'logit_scale': 0.1}])
+    {'norm_at': 'pre'}, {'mlp.gated': True}, {'norm.kind': 'rms'}, {'attention.bias': ()}, {'mlp.bias': False},
+    {'kv_heads': 1}, {'attention.scale': 0.1}])
 def test_what_they_cannot_hold_is_not_written(tmp_path, changes):
-  config = dataclasses.replace(CONFIG, block=dataclasses.replace(CONFIG.block, **changes))
+  config = dataclasses.replace(CONFIG, block=checked.replaced(CONFIG.block, changes))
   with pytest.raises(ConvertError, match=f'block.{next(iter(changes))}: .* has no counterpart'):
     convert.save(tmp_path / 'out', config, make(config=config))
   assert not list(tmp_path.iterdir())

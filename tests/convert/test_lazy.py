@@ -44,7 +44,7 @@ def test_a_part_is_that_of_the_whole(layout, shape):
 def made(family):
   """A small model of two layers -> (its configuration, parameters)."""
   config = {'llama': llama.sized(2, 32, 4, 64), 'gpt2': gpt2.sized(2, 64)}[family]
-  block = dataclasses.replace(config.block, heads=4, kv_heads=2 if family == 'llama' else 0, dropout=0.0)
+  block = dataclasses.replace(config.block, heads=4, kv_heads=2 if family == 'llama' else None, dropout=0.0)
   config = dataclasses.replace(config, vocab=96, max_length=32, block=block)
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   model = WithHeads(config.backbone(), CausalLM().heads(config))

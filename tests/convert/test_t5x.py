@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import convert
+from plm_jax import checked, convert
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import t5
@@ -109,8 +109,8 @@ def test_in(model, form, tmp_path):
   assert convert.is_checkpoint(tmp_path)
   imported = convert.load(tmp_path)
   assert imported.family == 't5' and set(imported.heads) == {'lm'}
-  plain = dataclasses.replace(imported.config.block, dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
-  said = dataclasses.replace(config.block, dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0)
+  plain = checked.replaced(imported.config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  said = checked.replaced(config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
   assert dataclasses.replace(imported.config, block=plain) == dataclasses.replace(config, block=said)
   got, want = (flatten_dict(x, sep='/') for x in (imported.params, params))
   assert got.keys() == want.keys()

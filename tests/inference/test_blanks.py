@@ -28,7 +28,8 @@ PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnopqrstuv
 TOKENIZER = WordPiece(PIECES)
 VOCAB = TOKENIZER.vocab
 CONFIG = DecoderConfig(
-    vocab=VOCAB.size + 3, block=tiny.block(norm_at='pre', norm_eps=1e-5, dropout=0.0, attention_dropout=0.0),
+    vocab=VOCAB.size + 3, block=tiny.block(
+        norm_at='pre', norm=dict(eps=1e-5), dropout=0.0, attention=dict(dropout=0.0)),
     stack=StackConfig(2), max_length=40, types=40)
 PROMPTS = ['a b [MASK] c d e [sMASK] f.', 'g [MASK] h [MASK]', '[MASK] i j k l m n [MASK] o']
 

@@ -17,9 +17,12 @@ VOCAB, LENGTH = 40, 14
 KINDS = {
     'learned': dict(block=tiny.block(norm_at='pre'), depth_scale=True),
     'post': dict(block=tiny.block(norm_at='post')),
-    'rope_grouped': dict(block=tiny.block(norm_at='pre', kv_heads=2, position=Rope(), bias=False, norm='rms'),
+    'rope_grouped': dict(block=tiny.block(
+        norm_at='pre', kv_heads=2, attention=dict(position=Rope(), bias=()), norm=dict(kind='rms'),
+        mlp=dict(bias=False)),
                          absolute='none', tied=False),
-    'one_key_head': dict(block=tiny.block(norm_at='pre', kv_heads=1, position=Rope(), parallel=True), absolute='none'),
+    'one_key_head': dict(block=tiny.block(norm_at='pre', kv_heads=1, attention=dict(position=Rope()), parallel=True),
+                         absolute='none'),
     'windows': dict(block=tiny.block(norm_at='pre'), windows=(0, 3)),
 }
 PROMPTS = [[7, 3, 9, 11, 2], [5], [8, 8, 1]]

@@ -38,8 +38,8 @@ def trained(model, tokenizer) -> Trained:
 
 def models(vocab: int) -> list:
   block, stack, pre = tiny.block(), StackConfig(2), tiny.block(norm_at='pre')
-  position = {'position': XLNetConfig().block.position, 'attention_bias': ()}
-  relative = {'position': DebertaConfig().block.position}
+  position = {'position': XLNetConfig().block.attention.position, 'attention_bias': ()}
+  relative = {'position': DebertaConfig().block.attention.position}
   return [
       EncoderConfig(vocab, block, stack, 64), EncoderConfig(vocab, block, StackConfig(2, groups=1), 64, embed_dim=16),
       DebertaConfig(vocab, tiny.block(**relative), stack, 64, conv=3, absolute=False),

@@ -19,7 +19,8 @@ from plm_jax.tokenizers import Vocab
 
 VOCAB, LENGTH, NEW = 40, 9, 8
 KINDS = {
-    'buckets': dict(block=tiny.block(norm_at='pre', norm='rms', bias=False, position=Buckets(8, 6)), tied=False),
+    'buckets': dict(tied=False, block=tiny.block(
+        norm_at='pre', norm=dict(kind='rms'), attention=dict(position=Buckets(8, 6), bias=()), mlp=dict(bias=False))),
     'learned': dict(block=tiny.block(norm_at='post'), absolute='learned', max_length=32, first_position=2,
                     embed_norm=True, logit_bias=True),
 }
@@ -152,7 +153,7 @@ def test_what_stands_around_a_text():
 
 def test_prompts_go_to_the_encoder():
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 170, layout='t5')
-  config = EncoderDecoderConfig(176, tiny.block(position=Buckets(8, 6)), StackConfig(1), StackConfig(1))
+  config = EncoderDecoderConfig(176, tiny.block(attention=dict(position=Buckets(8, 6))), StackConfig(1), StackConfig(1))
   head = NextTokens(config.block, config.vocab)
   shapes = jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), dict.fromkeys(
       ('tokens', 'segments', 'decoder_tokens', 'decoder_segments'), jnp.zeros((1, 4), int)))['params'])

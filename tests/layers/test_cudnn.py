@@ -113,8 +113,8 @@ def test_the_kernel_is_given_what_the_plain_form_computes(keys, monkeypatch):
 def test_layers_choose(changes, length, mesh, taken, monkeypatch):
   """mesh: devices that split rows, and heads. What one key head for all leaves unsplit does not fit split queries."""
   pretend(monkeypatch, (9, 0))
-  cfg = tiny.block(**{'dtype': 'bfloat16', 'attention_dropout': 0.0, **changes})
-  module, x = Attention(cfg, cfg.position), jnp.zeros((4, length, 32), cfg.dtype)
+  cfg = tiny.block(**{'dtype': 'bfloat16', 'attention.dropout': 0.0, **changes})
+  module, x = Attention(cfg.attention, cfg), jnp.zeros((4, length, 32), cfg.dtype)
   mask = Visible(not_padding(jnp.ones((4, length), jnp.int32)))
   devices = np.array(jax.devices()[:mesh[0] * mesh[1]]).reshape(mesh[0], 1, mesh[1])
   with jax.set_mesh(jax.sharding.Mesh(devices, ('data', 'fsdp', 'tensor'))):
@@ -128,9 +128,9 @@ def test_layers_choose(changes, length, mesh, taken, monkeypatch):
 
 def test_initialisation_can_be_vmapped(monkeypatch):
   pretend(monkeypatch, (9, 0))
-  cfg = tiny.block(dtype='bfloat16', bias=False)
+  cfg = tiny.block(dtype='bfloat16', attention=dict(bias=()), mlp=dict(bias=False))
   x = jnp.zeros((2, 8, 32), 'bfloat16')
   def init(key):
-    return Attention(cfg, cfg.position).init(key, x, x, Visible(None))
+    return Attention(cfg.attention, cfg).init(key, x, x, Visible(None))
   shapes = jax.eval_shape(jax.vmap(init), jax.random.split(jax.random.key(0), 3))
   assert jax.tree.leaves(shapes)[0].shape[0] == 3

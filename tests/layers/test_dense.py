@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.dense import Dense, Dropout, keep_mask, truncated_normal
+from plm_jax.layers.dense import Dense, Dropout, keep_mask
+from plm_jax.layers.init import truncated_normal
 
 
 def drop(x, rows, rate=0.25, key=0):

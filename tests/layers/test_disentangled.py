@@ -1,4 +1,3 @@
-import dataclasses
 import re
 
 import jax
@@ -45,11 +44,11 @@ def test_long_distances_count_as_the_span():
     ids=['clamped', 'few rows', 'c2p', 'p2c', 'shared'])
 def test_logits_are_those_of_the_paper(position):
   """Equation 4, distance by distance: q k + q k_r(i - j) + k q_r(i - j), over the root of size times products."""
-  cfg = tiny.block(position=position)
+  cfg = tiny.block(attention=dict(position=position))
   draw = np.random.default_rng(0)
   x = jnp.asarray(draw.normal(size=(2, LENGTH, 32)), jnp.float32)
   table = jnp.asarray(draw.normal(size=(2 * position.size, 32)), jnp.float32)
-  attention = Attention(cfg, position)
+  attention = Attention(cfg.attention, cfg)
   shapes = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x, Visible(None, {'relative': table}))['params'])
   params = tiny.random_params(shapes)
 
@@ -83,19 +82,19 @@ def test_logits_are_those_of_the_paper(position):
 
 
 def test_no_terms_are_no_position():
-  cfg = tiny.block(position=Disentangled(terms=()))
+  cfg = tiny.block(attention=dict(position=Disentangled(terms=())))
   x = jnp.asarray(np.random.default_rng(0).normal(size=(2, LENGTH, 32)), jnp.float32)
-  plain = Attention(dataclasses.replace(cfg, position=tiny.block().position), tiny.block().position)
+  plain = Attention(tiny.block().attention, cfg)
   params = tiny.random_params(jax.eval_shape(lambda: plain.init(jax.random.key(0), x, x, Visible(None))['params']))
   run = lambda module: jax.jit(lambda x: module.apply({'params': params}, x, x, Visible(None)))(x)
-  np.testing.assert_array_equal(run(plain), run(Attention(cfg, cfg.position)))
+  np.testing.assert_array_equal(run(plain), run(Attention(cfg.attention, cfg)))
 
 
 def test_no_array_of_distances_times_width():
   """Nothing of [Q, K, A] or more but the logits [B, H, Q, 2 K] of each term."""
-  cfg = tiny.block(position=Disentangled(span=64, shared=True))
+  cfg = tiny.block(attention=dict(position=Disentangled(span=64, shared=True)))
   x, table = jnp.zeros((2, 64, 32)), jnp.zeros((128, 32))
-  attention = Attention(cfg, cfg.position)
+  attention = Attention(cfg.attention, cfg)
   params = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x, Visible(None, {'relative': table})))
   text = str(jax.make_jaxpr(lambda p: attention.apply(p, x, x, Visible(None, {'relative': table})))(params))
   sizes = [np.prod([int(n) for n in shape.split(',')]) for shape in re.findall(r'f32\[([\d,]+)\]', text)]

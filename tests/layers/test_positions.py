@@ -44,15 +44,15 @@ def test_relative_shift():
 
 def test_logits_against_the_formula():
   """Four terms with each distance and each pair of segments written out; memory before the row, one row backwards."""
-  cfg = tiny.block(position=TransformerXL(), attention_bias=(), width=16, heads=2, attention_dropout=0.0)
+  cfg = tiny.block(attention=dict(position=TransformerXL(), bias=(), dropout=0.0), width=16, heads=2)
   queries, keys, places = 5, 8, np.array([[1, 4], [3, 0]])
   draw = np.random.default_rng(0)
   x, memory, other = (draw.normal(size=(2, size, 16)).astype(np.float32) for size in (queries, keys - queries, 2))
   types = draw.integers(0, 2, (2, queries)), draw.integers(0, 2, (2, keys))
   of_queries = np.concatenate([types[0], np.take_along_axis(types[0], places, 1)], 1)
-  module = Attention(cfg, cfg.position)
+  module = Attention(cfg.attention, cfg)
   kv, x = np.concatenate([memory, x], 1), np.concatenate([x, other], 1)
-  context = cfg.position.context(None, cfg, jnp.zeros((2, queries)), jnp.zeros((2, keys))) | dict(
+  context = cfg.attention.position.context(None, cfg, jnp.zeros((2, queries)), jnp.zeros((2, keys))) | dict(
       places=jnp.array(places), backward=jnp.array([False, True]), types=(jnp.array(of_queries), jnp.array(types[1])))
   params = tiny.random_params(jax.eval_shape(
       lambda: module.init(jax.random.key(0), x, kv, Visible(None, context))['params']))
@@ -76,7 +76,7 @@ def test_logits_against_the_formula():
 
 @pytest.mark.parametrize('untied', [True, False])
 def test_biases_may_be_tied_between_layers(untied):
-  cfg = tiny.block(position=TransformerXL(untied=untied), attention_bias=())
+  cfg = tiny.block(attention=dict(position=TransformerXL(untied=untied), bias=()))
   x, place = jnp.zeros((1, 4, 32)), jnp.zeros((1, 4), int)
   module = Stack(cfg, StackConfig(3))
   shapes = tiny.flat(tiny.unbox(jax.eval_shape(lambda: module.init(jax.random.key(0), x, None, place)['params'])))

@@ -22,14 +22,14 @@ def test_pairs_turn_as_complex_numbers():
 
 def test_only_distance_counts():
   """Probabilities stay when all positions move; a share that turns leaves the features behind it."""
-  cfg = tiny.block(position=Rope(share=0.5), attention_dropout=0.0)
-  module = Attention(cfg, cfg.position)
+  cfg = tiny.block(attention=dict(position=Rope(share=0.5), dropout=0.0))
+  module = Attention(cfg.attention, cfg)
   x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 6, 32)), jnp.float32)
   def probs(params, place):
-    context = cfg.position.context(None, cfg, place, place)
+    context = cfg.attention.position.context(None, cfg, place, place)
     _, seen = module.apply({'params': params}, x, x, Visible(None, context), mutable='intermediates')
     return seen['intermediates']['probs'][0]
-  context = cfg.position.context(None, cfg, PLACE, PLACE)
+  context = cfg.attention.position.context(None, cfg, PLACE, PLACE)
   params = tiny.random_params(jax.eval_shape(
       lambda: module.init(jax.random.key(0), x, x, Visible(None, context))['params']))
   probs = jax.jit(probs)

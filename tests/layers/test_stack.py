@@ -12,7 +12,7 @@ from plm_jax.layers.block import Block, BlockConfig, Memory
 from plm_jax.layers.dense import count
 from plm_jax.layers.masks import not_padding
 from plm_jax.layers.mlp import Mlp, activation
-from plm_jax.layers.norm import Norm
+from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.stack import Stack, StackConfig
 from plm_jax.pods.hlo import Program
 
@@ -88,7 +88,7 @@ def test_sharing_equals_copies_and_gradients_are_their_sums(stack):
 @pytest.mark.parametrize('stack', [
     dict(remat='dots'), dict(scan=False, remat='full'), dict(groups=1, remat='full')], ids=str)
 def test_rematerialisation_changes_nothing_dropout_included(stack):
-  cfg = tiny.block(dropout=0.3, attention_dropout=0.3)
+  cfg = tiny.block(dropout=0.3, attention=dict(dropout=0.3))
   params = init(cfg, layers=2, **stack)
   plain = value_and_grad(cfg, params, rows=ROWS, layers=2, **{**stack, 'remat': 'none'})
   agree(value_and_grad(cfg, params, rows=ROWS, layers=2, **stack), plain)
@@ -116,7 +116,7 @@ def test_what_rematerialisation_computes_again_and_keeps():
 @pytest.mark.parametrize('scan', [True, False])
 def test_each_layer_draws_its_own_dropout(scan):
   """With weights of zero a layer passes on its dropped input: what both layers drop alike would stay as after one."""
-  cfg = tiny.block(norm_at='pre', dropout=0.5, attention_dropout=0.0)
+  cfg = tiny.block(norm_at='pre', dropout=0.5, attention=dict(dropout=0.0))
   params = jax.tree.map(np.zeros_like, init(cfg, layers=4, groups=1, scan=scan))
   blocks = params['layers']['block']
   blocks['mlp']['down']['bias'] = blocks['mlp']['down']['bias'] + 1  # every layer adds 2 to half of the entries
@@ -180,13 +180,13 @@ def numpy_norm(x, kind, eps):
 @pytest.mark.parametrize('kind', ['layer', 'rms'])
 def test_norm_keeps_digits_far_from_zero(kind):
   x = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32) * 0.1 + 100
-  y = jax.jit(lambda x: Norm(kind, 1e-12).apply({'params': {'scale': jnp.ones(32), 'bias': jnp.zeros(32)}}, x))(x)
+  y = jax.jit(lambda x: Norm(NormConfig(kind)).apply({'params': {'scale': jnp.ones(32), 'bias': jnp.zeros(32)}}, x))(x)
   np.testing.assert_allclose(y, numpy_norm(x.astype(np.float64), kind, 1e-12), atol=1e-3 if kind == 'layer' else 1e-6)
 
 
 def test_norm_eps_is_added_to_the_variance():
-  x = jnp.array([[1.0, -1.0]])
-  assert Norm('layer', 3.0).apply({'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x).tolist() == [[0.5, -0.5]]
+  x, norm = jnp.array([[0.5, -0.5]]), Norm(NormConfig(eps=0.75))
+  assert norm.apply({'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x).tolist() == [[0.5, -0.5]]
 
 
 def test_pre_norm_is_an_identity_without_weights_and_ends_in_a_norm():
@@ -199,8 +199,9 @@ def test_pre_norm_is_an_identity_without_weights_and_ends_in_a_norm():
 
 
 def test_pre_norm_block_against_numpy():
-  cfg = tiny.block(norm_at='pre', norm='rms', bias=False, activation='silu', gated=True, kv_heads=2, head_size=16,
-                   norm_eps=1e-5)
+  cfg = tiny.block(
+      norm_at='pre', norm=dict(kind='rms', eps=1e-5), mlp=dict(activation='silu', gated=True, bias=False),
+      kv_heads=2, head_size=16, attention=dict(bias=()))
   params = init(cfg, layers=1)
   y = forward(cfg, params, layers=1)
   p, x = jax.tree.map(lambda x: np.asarray(x[0]), params['layers']['block']), np.asarray(X, np.float64)
@@ -219,10 +220,10 @@ def test_pre_norm_block_against_numpy():
 
 
 def test_gated_mlp_multiplies():
-  cfg = tiny.block(gated=True, activation='relu', bias=False)
-  params = tiny.random_params(jax.eval_shape(Mlp(cfg).init, jax.random.key(0), X)['params'])
+  cfg = tiny.block(mlp=dict(gated=True, activation='relu', bias=False), attention=dict(bias=()))
+  params = tiny.random_params(jax.eval_shape(Mlp(cfg.mlp, cfg).init, jax.random.key(0), X)['params'])
   want = (np.maximum(X @ params['up']['kernel'], 0) * (X @ params['gate']['kernel'])) @ params['down']['kernel']
-  np.testing.assert_allclose(jax.jit(Mlp(cfg).apply)({'params': params}, X), want, atol=1e-5)
+  np.testing.assert_allclose(jax.jit(Mlp(cfg.mlp, cfg).apply)({'params': params}, X), want, atol=1e-5)
 
 
 def test_activations_at_one():
@@ -294,7 +295,7 @@ def test_queries_of_their_own_read_kv(norm_at):
 
 
 def test_bfloat16_stays_close_and_parameters_stay_float32():
-  cfg = tiny.block(init_std=0.1)
+  cfg = tiny.block(init=dict(std=0.1))
   params = init(cfg, layers=2)
   y = forward(cfg, params, layers=2)
   low, (grads, _) = value_and_grad(
@@ -306,7 +307,9 @@ def test_bfloat16_stays_close_and_parameters_stay_float32():
 
 def test_a_parallel_block_is_a_sum_over_one_norm():
   """x + attention(norm(x)) + mlp(norm(x)) (Chowdhery et al. 2022, section 2), its norm without a bias."""
-  cfg = tiny.block(norm_at='pre', norm='layer_scale', parallel=True, gated=True, kv_heads=1, bias=False)
+  cfg = tiny.block(
+      norm_at='pre', norm=dict(kind='layer_scale'), parallel=True, mlp=dict(gated=True, bias=False), kv_heads=1,
+      attention=dict(bias=()))
   block = Block(cfg)
   shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), X, EVERYTHING)['params'])
   params = tiny.random_params(shapes)
@@ -314,8 +317,8 @@ def test_a_parallel_block_is_a_sum_over_one_norm():
       'parallel_norm': {'scale'}}
   def written_out(params, x):
     y = cfg.make_norm('norm').apply({'params': params['parallel_norm']}, x)
-    attention = Attention(cfg, cfg.position).apply({'params': params['attention']}, y, y, EVERYTHING)
-    return x + attention + Mlp(cfg).apply({'params': params['mlp']}, y)
+    attention = Attention(cfg.attention, cfg).apply({'params': params['attention']}, y, y, EVERYTHING)
+    return x + attention + Mlp(cfg.mlp, cfg).apply({'params': params['mlp']}, y)
   found, want = jax.jit(lambda p, x: (block.apply({'params': p}, x, EVERYTHING), written_out(p, x)))(params, X)
   agree(found, want)
   with pytest.raises(ValueError, match='parallel'):

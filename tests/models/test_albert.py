@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import convert
+from plm_jax import checked, convert
 from plm_jax.convert import attributes
 from plm_jax.convert.rules import ConvertError
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import albert, distilbert
 from plm_jax.objectives.mlm import MaskedLM
@@ -49,7 +50,7 @@ def test_parameters_under_every_sharing(embed, shared, published):
 
 def test_versions_differ_in_dropout():
   first, second = albert.base(), albert.second(albert.base())
-  assert (first.block.dropout, second.block.dropout, second.block.attention_dropout) == (0.1, 0.0, 0.0)
+  assert (first.block.dropout, second.block.dropout, second.block.attention.dropout) == (0.1, 0.0, 0.0)
   assert dataclasses.replace(second, block=first.block) == first
   assert albert.xxlarge() == albert.second(albert.xxlarge())
 
@@ -63,7 +64,8 @@ def test_parameters_of_distilbert(config, number):
 
 SMALL = dict(
     albert=albert.FAMILY.config.__class__(
-        vocab=40, max_length=12, block=BlockConfig(width=12, heads=3, mlp_dim=20, activation='gelu_tanh'),
+        vocab=40, max_length=12, block=BlockConfig(
+            width=12, heads=3, mlp_dim=20, mlp=MlpConfig(activation='gelu_tanh')),
         stack=StackConfig(layers=3, groups=2, inner=2), embed_dim=8),
     distilbert=dataclasses.replace(
         distilbert.FAMILY.config, vocab=40, max_length=12, block=BlockConfig(width=12, heads=3, mlp_dim=20),
@@ -100,7 +102,8 @@ def test_released_configurations():
   assert second == albert.second(albert.base())
   first = attributes.read(albert.FAMILY, {**common, 'hidden_act': 'gelu', 'attention_probs_dropout_prob': 0.1,
                                           'hidden_dropout_prob': 0.1})
-  assert first == dataclasses.replace(albert.base(), block=dataclasses.replace(albert.base().block, activation='gelu'))
+  assert first == dataclasses.replace(albert.base(), block=checked.replaced(
+      albert.base().block, {'mlp.activation': 'gelu'}))
   assert attributes.read(distilbert.FAMILY, dict(
       activation='gelu', attention_dropout=0.1, dim=768, dropout=0.1, hidden_dim=3072, initializer_range=0.02,
       max_position_embeddings=512, n_heads=12, n_layers=6, qa_dropout=0.1, seq_classif_dropout=0.2,

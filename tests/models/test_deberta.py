@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
+from plm_jax import checked
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.convert import attributes
 from plm_jax.convert.rules import ConvertError
@@ -27,7 +28,7 @@ SEGMENTS = np.array([[1] * 9 + [2] * 7, [1] * 4 + [2] * 8 + [0] * 4], np.int32)
 
 def config(layers=2, scan=True, remat='none', conv=0, absolute=True, dropout=0.0, **position):
   position = Disentangled(**{'span': 6, **position})
-  block = tiny.block(position=position, norm_eps=1e-7, dropout=dropout, attention_dropout=dropout)
+  block = tiny.block(attention=dict(position=position, dropout=dropout), norm=dict(eps=1e-7), dropout=dropout)
   return DebertaConfig(
       vocab=tiny.VOCAB.size, block=block, stack=StackConfig(layers, scan=scan, remat=remat), max_length=LENGTH,
       conv=conv, absolute=absolute)
@@ -211,8 +212,9 @@ def test_flops_against_the_compiler():
   A head reads the last layer, which the compiler leaves out where nobody does. The decoder's keys and values are that
   layer's, which it finds out as well.
   """
-  block = dataclasses.replace(tiny.block(), width=256, heads=4, mlp_dim=1024, activation='relu',
-                              position=Disentangled(span=64, shared=True))
+  block = checked.replaced(
+      tiny.block(), {'width': 256, 'heads': 4, 'mlp_dim': 1024, 'mlp.activation': 'relu',
+                     'attention.position': Disentangled(span=64, shared=True)})
   cfg = DebertaConfig(vocab=4000, block=block, stack=StackConfig(2, scan=False), max_length=64, conv=3)
   model = with_heads(cfg)
   shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)

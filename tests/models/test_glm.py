@@ -35,8 +35,8 @@ def test_parameters_as_published(size, millions, layers, width, rows):
 
 @pytest.fixture(scope='module')
 def model():
-  config = DecoderConfig(vocab=96, block=tiny.block(norm_at='pre', norm_eps=1e-5), stack=StackConfig(2), max_length=48,
-                         types=48)
+  config = DecoderConfig(vocab=96, block=tiny.block(norm_at='pre', norm=dict(eps=1e-5)), stack=StackConfig(2),
+                         max_length=48, types=48)
   objective = BlankInfilling()
   model = WithHeads(config.backbone(), objective.heads(config))
   windows = tiny.windows(4, objective.window(48), shortest=30)

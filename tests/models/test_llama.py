@@ -81,5 +81,5 @@ def test_heads_of_their_own_size_and_biases():
               attention_bias=True, mlp_bias=True)
   config = attributes.read(llama.FAMILY, llama.normal(said))
   block = config.block
-  assert (block.head_dim, block.key_heads, block.attention_bias, block.mlp_bias) == (32, 2, llama.PROJECTIONS, True)
+  assert (block.head_dim, block.key_heads, block.attention.bias, block.mlp.bias) == (32, 2, llama.PROJECTIONS, True)
   assert said.items() <= attributes.write(llama.FAMILY, config).items()

@@ -8,10 +8,12 @@ import numpy_bert
 import pytest
 import tiny
 
+from plm_jax import checked
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
@@ -52,8 +54,8 @@ def test_sizes_are_those_of_the_paper():
   assert [(c.stack.layers, c.block.width, c.block.heads, c.block.mlp_dim) for c in (bert.base(), bert.large())] == [
       (12, 768, 12, 3072), (24, 1024, 16, 4096)]
   block = bert.base().block
-  assert (block.norm_at, block.norm_eps, block.dropout, block.activation) == ('post', 1e-12, 0.1, 'gelu')
-  assert bert.tensorflow(bert.base()).block == dataclasses.replace(block, activation='gelu_tanh')
+  assert (block.norm_at, block.norm.eps, block.dropout, block.mlp.activation) == ('post', 1e-12, 0.1, 'gelu')
+  assert bert.tensorflow(bert.base()).block == checked.replaced(block, {'mlp.activation': 'gelu_tanh'})
 
 
 def test_names_are_short_nouns():
@@ -71,11 +73,13 @@ def test_flops_of_base_by_hand():
   assert abs(3 * bert.base().forward_flops(128, 0) / (6 * 85e6 * 128) - 1) < 0.04
 
 
-@pytest.mark.parametrize('changes', [dict(), dict(gated=True, kv_heads=2, head_size=16)], ids=['plain', 'gated'])
+@pytest.mark.parametrize(
+    'changes', [{}, {'mlp.gated': True, 'kv_heads': 2, 'head_size': 16}], ids=['plain', 'gated'])
 def test_flops_against_the_compiler(changes):
   """Its own count includes norms, softmax and activations: a few per cent more, at this width."""
-  config = EncoderConfig(vocab=4000, block=BlockConfig(width=256, heads=4, mlp_dim=1024, activation='relu', **changes),
-                         stack=StackConfig(2, scan=False), max_length=64, types=0)
+  block = checked.replaced(
+      BlockConfig(width=256, heads=4, mlp_dim=1024, mlp=MlpConfig(activation='relu')), changes)
+  config = EncoderConfig(vocab=4000, block=block, stack=StackConfig(2, scan=False), max_length=64, types=0)
   model = WithHeads(Encoder(config), MaskedLM().heads(config))
   shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
   batch = dict(tokens=shape(4, 64), segments=shape(4, 64), positions=shape(4, 10))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import recipes
+from plm_jax import checked, recipes
 from plm_jax.architectures.encoder import Encoder, places
 from plm_jax.config import ConfigError
 from plm_jax.convert import attributes
@@ -89,7 +89,7 @@ def test_a_tokenizer_with_another_padding_is_refused():
 def test_their_table_of_positions_is_longer_by_padding():
   released = dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1)
   config = attributes.read(roberta.FAMILY, released)
-  assert (config.max_length, config.padding, config.types, config.block.norm_eps) == (512, 1, 1, 1e-5)
+  assert (config.max_length, config.padding, config.types, config.block.norm.eps) == (512, 1, 1, 1e-5)
   assert released.items() <= attributes.write(roberta.FAMILY, config).items()
   assert attributes.read(roberta.FAMILY, {**released, 'pad_token_id': 4}).max_length == 509
   with pytest.raises(ConvertError, match='embed_dim'):
@@ -100,6 +100,6 @@ def test_their_table_of_positions_is_longer_by_padding():
 def test_the_head_of_masks_has_exact_gelu(theirs):
   """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act says of the layers."""
   config = attributes.read(roberta.FAMILY, dict(pad_token_id=1, hidden_act=theirs))
-  assert config.block.activation == {'gelu': 'gelu', 'gelu_new': 'gelu_tanh', 'relu': 'relu'}[theirs]
+  assert config.block.mlp.activation == {'gelu': 'gelu', 'gelu_new': 'gelu_tanh', 'relu': 'relu'}[theirs]
   head = roberta.FAMILY.heads['mlm'].make(config, 0)
-  assert head == MaskedTokens(dataclasses.replace(config.block, activation='gelu'))
+  assert head == MaskedTokens(checked.replaced(config.block, {'mlp.activation': 'gelu'}))

@@ -50,7 +50,7 @@ def test_parameters_of_the_transformer(size, published):
 
 def shrunk(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
   """Layers differ in number between the sides, and inner sizes from the width."""
-  head_size = 6 if config.block.head_size else 0
+  head_size = 6 if config.block.head_size else None
   block = dataclasses.replace(config.block, width=16, heads=4, mlp_dim=24, head_size=head_size)
   factor = 16 ** -0.5 if config.logit_factor != 1 else 1.0
   return dataclasses.replace(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert, recipes
+from plm_jax import checked, convert, recipes
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
 from plm_jax.convert import attributes, files
 from plm_jax.convert.rules import ConvertError
@@ -34,7 +34,7 @@ BATCH = dict(tokens=IDS[:, MEMORY:], segments=SEGMENTS, types=(np.arange(LENGTH)
 
 
 def config(scan=True, remat: Any = 'none', **changes) -> XLNetConfig:
-  block = tiny.block(**{'position': TransformerXL(), 'attention_bias': (), **changes})
+  block = tiny.block(**{'attention.position': TransformerXL(), 'attention.bias': (), **changes})
   return XLNetConfig(vocab=96, block=block, stack=StackConfig(2, scan=scan, remat=remat), max_length=LENGTH)
 
 
@@ -168,7 +168,7 @@ def test_without_an_order_what_is_predicted_comes_last():
 @functools.cache
 def with_gradients(**stack):
   """Loss, memory and gradients, dropout included."""
-  cfg = config(dropout=0.2, attention_dropout=0.2, **stack)
+  cfg = config(**{'dropout': 0.2, 'attention.dropout': 0.2}, **stack)
   def loss(params):
     output: Any = XLNet(cfg, remember=True).apply(
         {'params': params}, BATCH, jnp.arange(ROWS), rngs={'dropout': jax.random.key(5)})
@@ -186,7 +186,7 @@ def test_loops_and_rematerialisation_change_nothing(stack):
 
 def test_flops_are_those_of_the_compiled_products():
   cfg = XLNetConfig(vocab=2048, block=tiny.block(
-      position=TransformerXL(), attention_bias=(), width=256, mlp_dim=1024, activation='relu'),
+      attention=dict(position=TransformerXL(), bias=()), width=256, mlp_dim=1024, mlp=dict(activation='relu')),
       stack=StackConfig(2, scan=False), max_length=64)
   model = WithHeads(XLNet(cfg), {'mlm': TiedTokens()})
   shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
@@ -208,15 +208,16 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
   """Their raw kernels [width, heads, head] included; what transformers cannot hold is refused by name."""
   case = GOLDEN / 'two_stream_mems'
   imported = convert.load(case)
-  assert imported.config.block.position == TransformerXL() and list(imported.heads) == ['mlm']
+  assert imported.config.block.attention.position == TransformerXL() and list(imported.heads) == ['mlm']
   convert.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   theirs, ours = (files.SafeTensors(folder) for folder in (case, tmp_path / 'out'))
   assert theirs.tensors == ours.tensors
   for name in theirs.tensors:
     np.testing.assert_array_equal(theirs.read(name), ours.read(name))
   tied = dataclasses.replace(
-      imported.config, block=dataclasses.replace(imported.config.block, position=TransformerXL(untied=False)))
-  with pytest.raises(ConvertError, match=r'block\.position\.untied'):
+      imported.config, block=checked.replaced(
+          imported.config.block, {'attention.position': TransformerXL(untied=False)}))
+  with pytest.raises(ConvertError, match=r'block\.attention\.position\.untied'):
     attributes.write(xlnet.FAMILY, tied)
   with pytest.raises(ConvertError, match='tie_word_embeddings is False, known at True only'):
     attributes.read(xlnet.FAMILY, dict(model_type='xlnet', tie_word_embeddings=False))
@@ -230,4 +231,4 @@ def test_xlnet_large_is_the_papers():
   assert (optim.peak, optim.warmup, optim.schedule) == (4e-4, 40_000, 'linear')
   assert (optim.eps, optim.weight_decay) == (1e-6, 0.01)
   assert (model.stack.layers, model.block.width, model.block.heads, model.block.mlp_dim) == (24, 1024, 16, 4096)
-  assert (model.block.dropout, model.block.attention_dropout, recipe.objective.group) == (0.1, 0.1, 6)
+  assert (model.block.dropout, model.block.attention.dropout, recipe.objective.group) == (0.1, 0.1, 6)

@@ -9,6 +9,7 @@ import optax
 import pytest
 import tiny
 
+from plm_jax import checked
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import WithHeads
@@ -24,7 +25,8 @@ LENGTH = tiny.LENGTH
 BERT = dataclasses.replace(tiny.config(), pooler=False)
 DEBERTA = DebertaConfig(
     vocab=tiny.VOCAB.size, stack=StackConfig(2), max_length=LENGTH, absolute=False,
-    block=tiny.block(position=Disentangled(span=LENGTH, buckets=8, shared=True, norm=True), norm_eps=1e-7))
+    block=tiny.block(
+        attention=dict(position=Disentangled(span=LENGTH, buckets=8, shared=True, norm=True)), norm=dict(eps=1e-7)))
 
 
 @functools.cache

@@ -25,7 +25,7 @@ def run(case) -> dict[str, np.ndarray]:
   config = sized(said)
   # Frequencies are a buffer of theirs, which the file holds in as few digits as the rest.
   position = Rope(scaling=Given(tuple(source.read('1.fn.rotary_emb.inv_freq').tolist())))
-  config = dataclasses.replace(config, block=dataclasses.replace(config.block, position=position))
+  config = dataclasses.replace(config, block=checked.replaced(config.block, {'attention.position': position}))
   theirs = {name: jnp.asarray(source.read(name), jnp.float32) for name in source.tensors}
   batch = encoder.make_batch({name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()})
   model = encoder.Seen(Decoder(config), {'lm': NextTokens(config.block, config.vocab)})
@@ -58,8 +58,9 @@ def sized(said):
   """Their arguments, whose defaults are 8 heads of 64 and an MLP of four times the width; the size is the paper's."""
   width = said['dim']
   config = palm.sized(said['depth'], width, said.get('heads', 8))
-  block = dataclasses.replace(
-      config.block, head_size=said.get('dim_head', 64), mlp_dim=said.get('ff_mult', 4) * width, norm_eps=1e-5)
+  block = checked.replaced(
+      config.block,
+      {'head_size': said.get('dim_head', 64), 'mlp_dim': said.get('ff_mult', 4) * width, 'norm.eps': 1e-5})
   return dataclasses.replace(config, vocab=said['num_tokens'], block=block)
 
 

@@ -116,7 +116,7 @@ def test_tags_stand_at_the_first_token_of_each_word():
 def both() -> Trained:
   """An encoder-decoder, and a tokenizer with BART's special tokens."""
   tokenizer = train_byte_bpe(['a b c d e f g h'], 275)
-  block = tiny.block(norm_eps=1e-5, dropout=0.0, attention_dropout=0.0, init_std=0.1)
+  block = tiny.block(norm=dict(eps=1e-5), dropout=0.0, attention=dict(dropout=0.0), init=dict(std=0.1))
   config = EncoderDecoderConfig(tokenizer.vocab.size, block, StackConfig(1), StackConfig(1), max_length=16,
                                 absolute='learned', first_position=2, embed_norm=True)
   batch = {name: jnp.ones((1, 4), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
@@ -167,7 +167,7 @@ def tags(example: Example) -> Example:
 
 @pytest.fixture(scope='module')
 def trained() -> Trained:
-  block = tiny.block(norm_at='pre', norm_eps=1e-5, dropout=0.0, attention_dropout=0.0, init_std=0.1)
+  block = tiny.block(norm_at='pre', norm=dict(eps=1e-5), dropout=0.0, attention=dict(dropout=0.0), init=dict(std=0.1))
   config = DecoderConfig(vocab=len(IDS), block=block, stack=StackConfig(1), max_length=16)
   batch = {name: jnp.ones((1, 4), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), batch)['params'])

@@ -34,7 +34,7 @@ def test_accumulation_changes_nothing_dropout_included(learner, params, batch, a
   close_losses(losses, want_losses)
 
 
-STILL = dict(dropout=0.0, attention_dropout=0.0)
+STILL = {'dropout': 0.0, 'attention.dropout': 0.0}
 
 
 def test_rows_may_be_shuffled_across_micro_steps(params, batch):
