@@ -36,6 +36,23 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
   return of
 
 
+# Options of a block that have moved to one of its parts -> where they are.
+MOVED = {'activation': 'mlp.activation', 'gated': 'mlp.gated', 'mlp-bias': 'mlp.bias', 'mlp-dropout': 'mlp.dropout',
+         'norm': 'norm.kind', 'norm-eps': 'norm.eps', 'bias': 'attention.bias', 'attention-bias': 'attention.bias',
+         'attention-dropout': 'attention.dropout', 'logit-scale': 'attention.scale', 'position': 'attention.position',
+         'init-std': 'init.std', 'out-std': 'init.out-std', 'fan-in': 'init.fan', 'fan-out': 'init.fan'}
+
+
+def check_moved(args: Iterable[str]) -> None:
+  """Raises ConfigError for an option of before that has another name now."""
+  for arg in args:
+    option = arg.partition('=')[0].replace('_', '-')
+    block, dot, name = option.partition('.block.')
+    first, _, rest = name.removeprefix('no-').partition('.')
+    if option.startswith('--') and dot and first in MOVED and (not rest or first == 'position'):
+      raise ConfigError(f'{option} is {block}.block.{MOVED[first]}{rest and f".{rest}"} now')
+
+
 def check_argument(called: str, value: Any, kind: Any, limits: str | None) -> None:
   """Raises ConfigError that names the argument for a value that is not of its kind or within its limits, and for an
   empty path."""

@@ -77,6 +77,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
   scale: Any = options.value_of('--scale', list(args)) or 'paper'
   if scale not in get_args(Scale):
     raise ConfigError(f'--scale is paper, laptop or test, got {checked.shortened(scale)}')
+  options.check_moved(args)
   default = recipe(scale)
   with checked.later():  # by `check`, which knows the names of options
     return tyro.cli(

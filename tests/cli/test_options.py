@@ -195,3 +195,20 @@ def test_limits_are_of_fields_that_there_are():
     if dataclasses.is_dataclass(cls):
       assert set(checked.limits_of(cls)) <= {field.name for field in dataclasses.fields(cls)}, cls
       assert isinstance(cls.limits, types.MappingProxyType)
+
+
+@pytest.mark.parametrize(('typed', 'option', 'now'), [
+    ('--model.block.attention-dropout=0.2', '--model.block.attention-dropout', '--model.block.attention.dropout'),
+    ('--model.block.no-gated', '--model.block.no-gated', '--model.block.mlp.gated'),
+    ('--objective.model.block.norm_eps=1', '--objective.model.block.norm-eps', '--objective.model.block.norm.eps'),
+    ('--model.block.position.clamp=8', '--model.block.position.clamp', '--model.block.attention.position.clamp')])
+def test_an_option_of_before_is_told_its_name(typed, option, now):
+  with pytest.raises(ConfigError) as wrong:
+    parse(RECIPES[0], ['--scale=test', typed])
+  assert str(wrong.value) == f'{option} is {now} now'
+
+
+def test_options_of_the_parts_of_a_block():
+  args = ['--scale=test', '--model.block.norm.eps=1e-5', '--model.block.mlp.no-gated', '--model.block.kv-heads=1']
+  block = parse(RECIPES[0], args).model.block
+  assert (block.norm.eps, block.mlp.gated, block.kv_heads) == (1e-5, False, 1)
