@@ -76,9 +76,9 @@ class EncoderDecoderConfig(Checked):
   @property
   def decoder_block(self) -> BlockConfig:
     block = self.block
-    return checked.replaced(
-        block,
-        {'cross': True, 'attention.position': block.attention.position.of_decoder(), 'heads': self.decoder_heads or block.heads, 'mlp_dim': self.decoder_mlp_dim or block.mlp_dim})
+    return checked.replaced(block, {
+        'cross': True, 'attention.position': block.attention.position.of_decoder(),
+        'heads': self.decoder_heads or block.heads, 'mlp_dim': self.decoder_mlp_dim or block.mlp_dim})
 
   @property
   def added(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from parity import encoder
 from parity.shared import Unsupported
+from plm_jax import checked
 from plm_jax.architectures.decoder import Decoder
 from plm_jax.convert.files import SafeTensors
 from plm_jax.layers.heads import NextTokens
