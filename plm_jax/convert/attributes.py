@@ -78,7 +78,8 @@ def read(family: Family, said: Mapping[str, Any]) -> Any:
     if attribute.values and not known:
       wrong.append(f'attribute {attribute.theirs} is {brief(value)}, known are '
                    f'{", ".join(repr(theirs) for theirs, _ in attribute.values)}')
-    if not attribute.values and (wanted := mistyped(get(family.config, attribute.ours), value)):
+    ours = get(family.config, attribute.ours)
+    if not attribute.values and not absent(family.config, attribute.ours, value) and (wanted := mistyped(ours, value)):
       wrong.append(f'attribute {attribute.theirs} is {brief(value)}, expected {wanted}')
     values[attribute.ours] = known[0] if known else value
   refuse(wrong, 'cannot convert the configuration')
@@ -88,6 +89,12 @@ def read(family: Family, said: Mapping[str, Any]) -> Any:
                             for attribute in family.attributes if attribute.besides})
   except ValueError as error:
     raise ConvertError(f'cannot convert the configuration: {error}') from error
+
+
+def absent(config: Any, path: str, value: Any) -> bool:
+  """Whether value is None, and the field takes it."""
+  place, _, name = path.rpartition('.')
+  return value is None and checked.fits(None, checked.annotations(type(get(config, place) if place else config))[name])
 
 
 def mistyped(ours: Any, value: Any) -> str:
