@@ -156,7 +156,7 @@ def test_gpt_counts_its_warmup_in_tokens():
   """Brown et al. 2020, appendix B: 375 million, which are 715 updates of 512 x 1,024; and dropout is not named."""
   assert {optim(f'gpt2_{size}').warmup for size in ('small', 'xl', 'chinese')} == {715} == {375_000_000 // (512 * 1024)}
   block = recipes.find('gpt3_small')().model.block
-  assert (block.dropout, block.attention_dropout) == (0, 0)
+  assert (block.dropout, block.attention.dropout) == (0, 0)
 
 
 def test_palms_batches():
@@ -185,12 +185,12 @@ def test_barts_noise_counts_words():
     assert (config.objective.noises[-1].unit, config.objective.noises[-1].mean) == ('word', mean)
     assert config.data.assembly == 'document'
   # fairseq, bart/model.py, mbart_large; Liu et al. 2020, section 2.2: </s> behind each sentence.
-  assert recipes.find('mbart_large')().model.block.attention_dropout == 0
+  assert recipes.find('mbart_large')().model.block.attention.dropout == 0
   assert recipes.find('mbart_large')().objective.reserve > 0
 
 
 def test_xlnet_and_distilbert_as_released():
-  assert recipes.find('xlnet_large')().model.block.activation == 'gelu_tanh'
+  assert recipes.find('xlnet_large')().model.block.mlp.activation == 'gelu_tanh'
   assert recipes.find('distilbert_base')().objective.positions == 'fixed'
 
 
