@@ -34,7 +34,7 @@ def setting(sharing, model=BERT):
   """-> (learner, parameters, batch) of a run without dropout."""
   deberta = model is DEBERTA
   objective = ReplacedTokenDetection(sharing=sharing, width=1.0 if deberta else 0.5, depth=0.5, first=deberta)
-  model = dataclasses.replace(model, block=dataclasses.replace(model.block, dropout=0.0, attention_dropout=0.0))
+  model = dataclasses.replace(model, block=checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0}))
   learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 3)
   windows = tiny.windows(8, objective.window(LENGTH))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
