@@ -36,7 +36,7 @@ def test_docstrings(runs):
   """Every function of the door shows a use, which works."""
   functions = [value for value in vars(api).values()
                if getattr(value, '__name__', '') in plm_jax.__all__ and value.__module__ == 'plm_jax.api']
-  finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+  finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
   assert {value.__name__ for value in functions} == {name for name in plm_jax.__all__ if name.islower()}
   for function in functions:
     test, = finder.find(function, function.__name__, globs={'plm_jax': plm_jax})

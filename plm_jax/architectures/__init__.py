@@ -1,7 +1,8 @@
 """Wirings of parts: a configuration, frozen, and the module that it makes.
 
 Whoever wants to know what a model is like asks its configuration: `kind`, what it does with text; `cls_last` and
-`padding`, how rows are laid out; `max_length`, what it can read; `backbone`, the module; `forward_flops`, its cost.
+`padding`, how rows are laid out; `max_length`, what it can read; `added`, parts of the backbone that begin afresh where
+a run starts from a model that has none; `backbone`, the module; `forward_flops`, its cost.
 """
 from typing import Literal
 

@@ -29,6 +29,7 @@ class DebertaConfig(Checked):
   limits = within(vocab='[1, inf)', max_length='[1, inf)')
 
   kind: ClassVar[Kind] = 'encoder'
+  added: ClassVar[tuple[str, ...]] = ()
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
   tied: ClassVar[bool] = True  # masked tokens are read off by the token table

@@ -31,6 +31,7 @@ class DecoderConfig(Checked):
 
   cls_last: ClassVar[bool] = True  # what stands for a row is its last token
   padding: ClassVar[int] = -1  # the model does not know its id
+  added: ClassVar[tuple[str, ...]] = ()
 
   vocab: int = 50257
   """V, token ids"""

@@ -24,6 +24,7 @@ class EncoderConfig(Checked):
   limits = within(vocab='[1, inf)', padding='[-1, inf)')
 
   kind: ClassVar[Kind] = 'encoder'
+  added: ClassVar[tuple[str, ...]] = ()
   cls_last: ClassVar[bool] = False
 
   vocab: int = 30522

@@ -26,6 +26,7 @@ class XLNetConfig(Checked):
   limits = within(vocab='[1, inf)')
 
   kind: ClassVar[Kind] = 'encoder'
+  added: ClassVar[tuple[str, ...]] = ()
   cls_last: ClassVar[bool] = True  # rows end with [CLS], where others begin with it
   padding: ClassVar[int] = -1  # the model does not know its id
 

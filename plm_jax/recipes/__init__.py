@@ -7,7 +7,6 @@ import difflib
 import types
 
 from plm_jax import checked
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import Experiment, Scale
 from plm_jax.errors import ConfigError
 from plm_jax.recipes import (
@@ -136,7 +135,7 @@ def about(family: str) -> str:
 def layers(row: Size) -> str:
   """Returns the layers of a model and their width, such as 12 x 768, or 6 + 6 x 512."""
   model = row.model('bfloat16')
-  sides = (model.stack, model.decoder) if isinstance(model, EncoderDecoderConfig) else (model.stack,)
+  sides = (model.stack, model.decoder) if model.kind == 'encoder-decoder' else (model.stack,)
   return f'{" + ".join(str(side.layers) for side in sides)} x {model.block.width:,}'
 
 

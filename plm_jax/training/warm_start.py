@@ -62,7 +62,7 @@ def warm(config: Experiment, params, layout):
   names = [name for name in params if name in shapes]
   if 'backbone' not in names:
     raise CheckpointError(f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
-  new = [part for part in getattr(config.model, 'added', ()) if part not in shapes['backbone']]
+  new = [part for part in config.model.added if part not in shapes['backbone']]
   def shared(tree):
     return {name: {part: x for part, x in tree[name].items() if name != 'backbone' or part not in new}
             for name in names}

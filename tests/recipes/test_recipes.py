@@ -106,7 +106,7 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
 
   monkeypatch.setattr('sys.argv', ['plm_jax', 'export', config.folder, str(tmp_path / 'out')])
   ours = loading.load(config.folder)
-  if getattr(config.model, 'added', ()):
+  if config.model.added:
     with pytest.raises(SystemExit, match='layers: 2 has no counterpart there'):
       cli.main()
   else:
@@ -115,7 +115,7 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
     assert theirs.model and theirs.family == config.family
     kept = {part: ours.params[part] for part in theirs.params}
     jax.tree.map(np.testing.assert_array_equal, kept, dict(theirs.params))
-  if 'lm' in ours.heads and not getattr(ours.model, 'types', 0):
+  if 'lm' in ours.heads and ours.model.kind != 'infilling':
     assert len(generate.generate(ours, ['Bada kofu.'], GenerationConfig(4))[0]) == 1
   if 'mlm' in ours.heads:
     assert len(fill_mask.fill(ours, ['Bada [MASK] kofu.'], top=3)[0][0]) == 3
