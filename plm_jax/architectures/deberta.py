@@ -59,6 +59,7 @@ class DebertaConfig(Checked):
   """of the pooler"""
 
   def conflict(self, option):
+    """Says that positions are to be added to the input, and there are none."""
     if self.biased_input and not self.absolute:
       return f'{option("biased_input")} needs the table of {option("absolute")} positions'
     return None
@@ -69,18 +70,20 @@ class DebertaConfig(Checked):
     return self.absolute and not self.biased_input
 
   def backbone(self, packed: bool = False) -> 'Deberta':
-    """The module; packed: rows hold several segments that do not see each other."""
+    """Makes the module; packed: rows hold several segments that do not see each other."""
     return Deberta(self, packed)
 
   def generator(self, width: float, depth: float) -> 'DebertaConfig':
-    """A shallower one that decodes masks; it is as wide, since its table is not projected (He et al. 2023, 3.2)."""
+    """Returns a shallower one that decodes masks; it is as wide, since its table is not projected (He et al. 2023,
+    3.2)."""
     if width != 1:
       raise ValueError(f'a DeBERTa\'s generator is as wide as itself: objective.width is {width}, expected 1')
     stack = dataclasses.replace(self.stack, layers=max(1, round(self.stack.layers * depth)))
     return dataclasses.replace(self, stack=stack, absolute=True, pooler=False)
 
   def forward_flops(self, length: int, predicted: int) -> int:
-    """Floating point operations of the matrix products for one row of `length` tokens and `predicted` positions.
+    """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
+    positions.
 
     Distances are projected once a batch, which is not counted.
     """
@@ -173,7 +176,8 @@ class DecodingStack(nn.Module):
 
 
 def one_of_many(block, carry, visible: Visible, local, rows):
-  """A layer -> (its output, the output before it, its number); what the convolution found is added behind the first."""
+  """Calls a layer -> (its output, the output before it, its number); what the convolution found is added behind the
+  first."""
   x, _, number = carry
   y = block(x, visible, rows=rows)
   if local is not None:
@@ -206,6 +210,6 @@ class Convolution(nn.Module):
 
 
 def shifted(x, by: int):
-  """x [B, L, ...] -> what stands `by` places to the right, 0 beyond the ends."""
+  """Returns, of x [B, L, ...], what stands `by` places to the right, 0 beyond the ends."""
   padding = [(0, 0), (max(-by, 0), max(by, 0))] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, padding)[:, max(by, 0):x.shape[1] + max(by, 0)]

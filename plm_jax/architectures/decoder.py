@@ -56,21 +56,24 @@ class DecoderConfig(Checked):
   """divide the attention logits of layer 1, 2, ... by its number (GPT-2's scale_attn_by_inverse_layer_idx)"""
 
   def conflict(self, option):
+    """Says that a learned table of positions has no number of rows."""
     if self.absolute == 'learned' and not self.max_length:
       return f'a learned table of positions needs {option("max_length")}, its number of rows'
     return None
 
   @property
   def kind(self) -> Kind:
+    """A decoder, or, with a table of places in blanks, what fills them in (GLM)."""
     return 'infilling' if self.types else 'decoder'
 
   def backbone(self, packed: bool = False) -> 'Decoder':
-    """The module. Rows may always hold several segments, so `packed` changes nothing."""
+    """Makes the module. Rows may always hold several segments, so `packed` changes nothing."""
     del packed
     return Decoder(self)
 
   def forward_flops(self, length: int, predicted: int) -> int:
-    """Floating point operations of the matrix products for one row of `length` tokens and `predicted` positions.
+    """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
+    positions.
 
     Attention counts all pairs of tokens, seen or not, as it is computed (Chowdhery et al. 2022, appendix B).
     """
@@ -136,7 +139,7 @@ class Decoder(nn.Module):
 
 
 def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):
-  """The block, with what differs from layer to layer in `cache`: its window, its factor, its keys and values."""
+  """Calls the block, with what differs from layer to layer in `cache`: its window, its factor, its keys and values."""
   own = cache or {}
   mask = visible.mask
   if 'window' in own:
@@ -146,15 +149,15 @@ def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):
 
 
 def per_layer(cfg: DecoderConfig) -> dict[str, Any]:
-  """-> window [N] int32 and factor [N] float32, where layers differ in them."""
+  """Returns window [N] int32 and factor [N] float32, where layers differ in them."""
   number = np.arange(cfg.stack.blocks)
   window = {'window': jnp.array(np.resize(cfg.windows, len(number)), jnp.int32)} if cfg.windows else {}
   return window | ({'factor': jnp.array(1 / (number + 1), jnp.float32)} if cfg.depth_scale else {})
 
 
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Cache:
-  """Room for `slots` tokens in each of `rows`: key and value [N, B, G, S, A], or where layers are not scanned a tuple
-  of N arrays; segments (0: empty), ranks and places [B, S]; length, how many slots are taken.
+  """Makes room for `slots` tokens in each of `rows`: key and value [N, B, G, S, A], or where layers are not scanned a
+  tuple of N arrays; segments (0: empty), ranks and places [B, S]; length, how many slots are taken.
 
   2 N B S G A numbers of the compute type are all that grows.
   """
@@ -162,7 +165,7 @@ def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Cache:
 
 
 def empty(block: BlockConfig, stack: StackConfig, rows: int, slots: int) -> Cache:
-  """`empty_cache` of one stack."""
+  """Makes the empty cache of one stack."""
   size = (rows, block.key_heads, slots, block.head_dim)
   def room():
     if stack.scan:
@@ -173,8 +176,8 @@ def empty(block: BlockConfig, stack: StackConfig, rows: int, slots: int) -> Cach
 
 
 def extend(cache: Cache, keys, batch: Mapping[str, Any]) -> Cache:
-  """The cache with a row's Output.keys, and what its batch says of them, in the next slots. All rows take the same
-  slots: those of different lengths are padded in front."""
+  """Returns the cache with a row's Output.keys, and what its batch says of them, in the next slots. All rows take the
+  same slots: those of different lengths are padded in front."""
   segments, start = batch['segments'], cache['length']
   place = batch['place'] if 'place' in batch else jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
   numbers = {'segments': segments, 'ranks': batch.get('ranks', place), 'places': place}

@@ -52,11 +52,12 @@ class EncoderConfig(Checked):
     return self.padding + 1
 
   def backbone(self, packed: bool = False) -> 'Encoder':
-    """The module; packed: rows hold several segments that do not see each other."""
+    """Makes the module; packed: rows hold several segments that do not see each other."""
     return Encoder(self, packed)
 
   def generator(self, width: float, depth: float) -> 'EncoderConfig':
-    """A smaller one, as shares of width and layers, over tables of the same size (Clark et al. 2020, section 3.2)."""
+    """Returns a smaller one, as shares of width and layers, over tables of the same size (Clark et al. 2020, section
+    3.2)."""
     block, size = self.block, round(self.block.width * width)
     heads = max(1, round(block.heads * width))
     block = dataclasses.replace(block, width=size, heads=heads, mlp_dim=round(block.mlp_dim * width))
@@ -66,7 +67,8 @@ class EncoderConfig(Checked):
         embed_dim=0 if embed_dim == size else embed_dim, pooler=False)
 
   def forward_flops(self, length: int, predicted: int) -> int:
-    """Floating point operations of the matrix products for one row of `length` tokens and `predicted` positions.
+    """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
+    positions.
 
     Multiplications and additions count one each; a training step is three times this (Kaplan et al. 2020, 2.1).
     """
@@ -124,7 +126,8 @@ class Encoder(nn.Module):
 
 
 def places(tokens, padding: int = -1):
-  """tokens [B, L] -> rows of the position table [B, L]: 0, 1, 2, ...; with an id of padding, one behind it and on.
+  """Returns, of tokens [B, L], rows of the position table [B, L]: 0, 1, 2, ...; with an id of padding, one behind it
+  and on.
 
   Padding has the row of its own number, and is told by the ids alone (transformers, fairseq).
   """

@@ -67,6 +67,7 @@ class EncoderDecoderConfig(Checked):
   """a bias of output logits, which is not trained (what BART's released checkpoints hold)"""
 
   def conflict(self, option):
+    """Says that a table of positions has no number of rows."""
     if self.absolute != 'none' and not self.max_length:
       return f'a table of positions needs {option("max_length")}, its number of rows'
     if self.decoder_heads and not self.block.head_size and self.block.width % self.decoder_heads:
@@ -75,6 +76,7 @@ class EncoderDecoderConfig(Checked):
 
   @property
   def decoder_block(self) -> BlockConfig:
+    """The decoder's block: the encoder's with cross-attention, and positions of what comes before."""
     block = self.block
     return checked.replaced(block, {
         'cross': True, 'attention.position': block.attention.position.of_decoder(),
@@ -86,12 +88,13 @@ class EncoderDecoderConfig(Checked):
     return ('source',) if self.source.layers else ()
 
   def backbone(self, packed: bool = False) -> 'EncoderDecoder':
-    """The module; packed: rows hold several segments that do not see each other."""
+    """Makes the module; packed: rows hold several segments that do not see each other."""
     return EncoderDecoder(self, packed)
 
   def forward_flops(self, length: int, predicted: int) -> int:
-    """Floating point operations of the matrix products for one row: `length` tokens for the encoder, `predicted` for
-    the decoder, which predicts all of its own. All pairs of tokens count, seen or not, as they are computed."""
+    """Counts the floating point operations of the matrix products for one row: `length` tokens for the encoder,
+    `predicted` for the decoder, which predicts all of its own. All pairs of tokens count, seen or not, as they are
+    computed."""
     def attention(b, queries, keys):
       linear = b.width * b.head_dim * (2 * b.heads * queries + 2 * b.key_heads * keys)
       return linear + 2 * queries * keys * b.heads * b.head_dim
@@ -200,18 +203,18 @@ class Side(nn.Module):
 
 
 def alone(table, encoded, segments):
-  """The encoder's output, as heads read it."""
+  """Returns the encoder's output, as heads read it."""
   return Output(encoded, last_of(encoded, segments), table, encoded)
 
 
 def last_of(hidden, segments):
-  """-> [B, D]: of each row the last token that is no padding."""
+  """Returns [B, D]: of each row the last token that is no padding."""
   last = jnp.max(jnp.arange(hidden.shape[1]) * (segments > 0), 1)
   return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
 
 
 def one_layer(block, x, visible: Visible, memory: Memory | None, rows=None, cache=None):
-  """The block, with its own part of what was kept."""
+  """Calls the block, with its own part of what was kept."""
   if cache is None:
     return block(x, visible, memory, rows)
   assert memory is not None
@@ -220,27 +223,28 @@ def one_layer(block, x, visible: Visible, memory: Memory | None, rows=None, cach
 
 
 def positions_of(batch, name, tokens):
-  """batch[name] [B, L], else 0, 1, 2, ... [1, L]: one row for all, so that biases by distance are computed once."""
+  """Returns batch[name] [B, L], else 0, 1, 2, ... [1, L]: one row for all, so that biases by distance are computed
+  once."""
   return batch[name] if name in batch else jnp.arange(tokens.shape[1])[None]
 
 
 def sinusoids(rows: int, width: int):
-  """-> [rows, width]: sines, then cosines, of wavelengths that grow from 2 pi towards 20,000 pi (Vaswani et al. 2017,
-  section 3.5, which has the two in turn)."""
+  """Makes [rows, width]: sines, then cosines, of wavelengths that grow from 2 pi towards 20,000 pi (Vaswani et al.
+  2017, section 3.5, which has the two in turn)."""
   angles = np.arange(rows)[:, None] * 10_000 ** -(np.arange(width // 2) / (width // 2))
   return jnp.array(np.concatenate([np.sin(angles), np.cos(angles)], 1), jnp.float32)
 
 
 def initial_cache(cfg: EncoderDecoderConfig, output: Output, batch: Mapping[str, Any], slots: int) -> Cache:
-  """The cache behind the decoder's first tokens, with room for `slots`: as `decoder.empty_cache` describes it, and
-  `memory`, keys and values of the encoder's side, which are computed once, with its memory_segments [B, L]."""
+  """Returns the cache behind the decoder's first tokens, with room for `slots`: as `decoder.empty_cache` describes it,
+  and `memory`, keys and values of the encoder's side, which are computed once, with its memory_segments [B, L]."""
   cache = decoder.empty(cfg.decoder_block, cfg.decoder, len(batch['decoder_tokens']), slots)
   cache |= {'memory': output.keys['memory'], 'memory_segments': batch['segments']}
   return extend(cache, output.keys, batch)
 
 
 def extend(cache: Cache, keys, batch: Mapping[str, Any]) -> Cache:
-  """`decoder.extend` for the decoder's tokens of a batch."""
+  """Extends the cache as `decoder.extend` does, for the decoder's tokens of a batch."""
   own = {'segments': batch['decoder_segments']}
   if 'decoder_place' in batch:
     own['place'] = jnp.broadcast_to(batch['decoder_place'], own['segments'].shape)

@@ -45,12 +45,13 @@ class XLNetConfig(Checked):
   code of Dai et al. 2019)"""
 
   def backbone(self, packed: bool = False) -> 'XLNet':
-    """The module. Rows may always hold several segments, so `packed` changes nothing."""
+    """Makes the module. Rows may always hold several segments, so `packed` changes nothing."""
     del packed
     return XLNet(self)
 
   def forward_flops(self, length: int, predicted: int, memory: int = 0) -> int:
-    """Floating point operations of the matrix products for one row of `length` tokens and `predicted` positions.
+    """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
+    positions.
 
     memory: tokens of preceding text that the row sees, without the pass that makes them. The projection of distances
     is left out: it is the same for all rows of a batch. Counted as `EncoderConfig.forward_flops` does.
@@ -148,7 +149,7 @@ class XLNet(nn.Module):
                   None if given is None else given[:, :, :length])
 
   def masks(self, batch, past):
-    """-> what content [B, 1, L, K] and queries [B, 1, M, K] see, memory `past` [B, K'] first."""
+    """Returns what content [B, 1, L, K] and queries [B, 1, M, K] see, memory `past` [B, K'] first."""
     segments, positions = batch['segments'], batch.get('positions')
     keys = jnp.concatenate([past, segments], 1)
     own = jnp.pad(itself(segments), ((0, 0), (0, 0), (0, 0), (past.shape[1], 0)))
@@ -172,8 +173,8 @@ class XLNet(nn.Module):
 
 
 def two_streams(block, x, visible: Visible, rows=None, cache=None):
-  """x [B, L + M, D]: the content of L tokens, then the queries of M predicted ones; keys and values are of the cache
-  [B, K', D] and the content.
+  """Calls a layer on x [B, L + M, D]: the content of L tokens, then the queries of M predicted ones; keys and values
+  are of the cache [B, K', D] and the content.
 
   The streams share all parameters, so they are one array here: what keys and values cost is paid once, where two calls
   of the block would project them, and their gradients, twice.
@@ -185,5 +186,5 @@ def two_streams(block, x, visible: Visible, rows=None, cache=None):
 
 
 def itself(segments):
-  """[B, L] -> bool [1, 1, L, L]: padding sees itself too, so that no row of attention is empty."""
+  """Returns, of segments [B, L], bool [1, 1, L, L]: padding sees itself too, so that no row of attention is empty."""
   return jnp.eye(segments.shape[1], dtype=bool)[None, None]

@@ -89,15 +89,16 @@ class Imported:
   """tensor in the file -> (its name in the rules, its type): what an export needs to give back the same"""
 
   def model(self) -> WithHeads:
+    """Makes the module: the backbone with the heads that were read."""
     return WithHeads(family_of(self.family).backbone(self.config), dict(self.heads))
 
   def shapes(self) -> Any:
-    """Those of the parameters, with their logical axes (flax boxes)."""
+    """Returns the shapes of the parameters, with their logical axes (flax boxes)."""
     return boxed_shapes(self.model())
 
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
-  """The checkpoint in folder `path`, local or in a bucket: config.json with safetensors, bert_config.json with
+  """Loads the checkpoint in folder `path`, local or in a bucket: config.json with safetensors, bert_config.json with
   bert_model.ckpt.*, or T5X's checkpoint_STEP.
 
   heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. lazy: parameters are
@@ -183,7 +184,8 @@ def save(
 
 
 def counterpart(family: str, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-  """-> (what transformers has of `params`, the tree that `save` takes; names of the heads that it does not have)."""
+  """Returns (what transformers has of `params`, the tree that `save` takes; names of the heads that it does not
+  have)."""
   heads = family_of(family).heads
   lost = [name for name in params if name.startswith('heads_') and name.removeprefix('heads_') not in heads]
   return ({name: tree for name, tree in params.items() if name not in lost},
@@ -191,15 +193,16 @@ def counterpart(family: str, params: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def tensors(family: Family, tree: Any, copies: bool = False):
-  """Our parameters, or gradients alike, as (their name, numpy array in their layout) pairs; `family` is that `of` the
-  model's configuration where numbers of layers depend on it."""
+  """Yields our parameters, or gradients alike, as (their name, numpy array in their layout) pairs; `family` is that
+  `of` the model's configuration where numbers of layers depend on it."""
   flat = flat_dict(nn.unbox(tree))
   heads = [head for name, head in family.heads.items() if f'heads_{name}' in tree or name in family.free]
   return rules.write([*family.rules, *(rule for head in heads for rule in head.rules)], flat, copies)
 
 
 def is_checkpoint(folder: epath.PathLike) -> bool:
-  """Whether the folder, or TensorFlow's prefix x.ckpt, looks like another library's checkpoint, not like a run."""
+  """Tells whether the folder, or TensorFlow's prefix x.ckpt, looks like another library's checkpoint, not like a
+  run."""
   path = storage.path_of(folder)
   with understood(path, 'the folder of a run or of a checkpoint', ConvertError):
     if not path.is_dir():
@@ -210,6 +213,8 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
 
 
 def family_of(name: str, original: bool = False) -> Family:
+  """Returns the family of a model_type; original: of the authors' own code. Raises ConvertError for one that is not
+  known."""
   if not isinstance(name, str) or name not in FAMILIES:
     raise ConvertError(f'models of type {brief(name)} are not known; known are {", ".join(FAMILIES)}')
   module = importlib.import_module(FAMILIES[name])
@@ -217,7 +222,7 @@ def family_of(name: str, original: bool = False) -> Family:
 
 
 def open_checkpoint(path: pathlib.Path):
-  """-> (folder, family, contents of the config, source of tensors)."""
+  """Opens a checkpoint -> (folder, family, contents of the config, source of tensors)."""
   if folder := states(path):
     return folder, *open_states(folder)
   prefix = path
@@ -247,7 +252,8 @@ def open_checkpoint(path: pathlib.Path):
 
 
 def states(path: Place) -> Place | None:
-  """The folder of GLM's own code in which the parameters are: this one, or of the step that it names as its newest."""
+  """Finds the folder of GLM's own code in which the parameters are: this one, or of the step that it names as its
+  newest."""
   if (path / STATES.format(0)).exists():
     return path
   named = [storage.read_text(path / name, 1 << 10, ConvertError).strip()
@@ -256,7 +262,8 @@ def states(path: Place) -> Place | None:
 
 
 def open_states(folder: pathlib.Path):
-  """-> (family, contents of the config, which the original has not, source of tensors)."""
+  """Opens a file of GLM's own code -> (family, contents of the config, which the original has not, source of
+  tensors)."""
   if (folder / STATES.format(1)).exists():
     raise ConvertError(f'{folder} holds the parts of a model that was split between processes: put it together first, '
                        'with change_mp.py of the original code')
@@ -277,7 +284,7 @@ def model_type(said: Mapping[str, Any]) -> str:
 
 
 def rename(family: Family, name: str) -> str | None:
-  """A tensor's name in the rules; None for what is no parameter."""
+  """Returns a tensor's name in the rules; None for what is no parameter."""
   if any(re.search(pattern, name) for pattern in family.skipped):
     return None
   return files.renamer(family.aliases)(name)
@@ -293,7 +300,7 @@ def check_layers(config: Any, names: Sized) -> None:
 
 
 def choose_heads(family: Family, said: Mapping[str, Any], names: Mapping[str, Any], wanted: Sequence[str] | None):
-  """-> (heads to read, heads that are wanted and not there)."""
+  """Returns the heads to read, and those that are wanted and not there."""
   rules.refuse([f'{name!r}; known are {", ".join(family.heads)}' for name in wanted or () if name not in family.heads],
                'no such head')
   own = {name: {rule.theirs for rule in head.rules if not rule.copy} for name, head in family.heads.items()}
@@ -315,22 +322,25 @@ def choose_heads(family: Family, said: Mapping[str, Any], names: Mapping[str, An
 
 
 def parameter_shapes(family: Family, config: Any, heads: Mapping[str, nn.Module]) -> dict[str, tuple[int, ...]]:
-  """'a/b/c' -> shape of every parameter of the model with these heads."""
+  """Returns 'a/b/c' -> shape of every parameter of the model with these heads."""
   shapes = boxed_shapes(WithHeads(family.backbone(config), dict(heads)))
   return {name: x.shape for name, x in flat_dict(nn.unbox(shapes)).items()}
 
 
 def boxed_shapes(model: nn.Module) -> Any:
+  """Returns the shapes of a model's parameters, in boxes with their logical axes; nothing is computed."""
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   return jax.eval_shape(model.init, jax.random.key(0), dict.fromkeys(READ, ids))['params']
 
 
 def flat_dict(tree: Any) -> dict[str, Any]:
+  """Flattens a tree of dictionaries: 'a/b/c' -> leaf."""
   return dict(flatten_dict(tree, sep='/'))
 
 
 def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | None, like: Imported | None) -> dict:
-  """The contents of their config.json. Raises ConvertError where the parameters are not of this configuration."""
+  """Returns the contents of their config.json. Raises ConvertError where the parameters are not of this
+  configuration."""
   heads = [name.removeprefix('heads_') for name in params if name.startswith('heads_')]
   rules.refuse([f'head {name} has no counterpart there' for name in heads if name not in family.heads])
   # Heads without parameters are not to be seen in them: those of an import, else as many as a class of theirs has.

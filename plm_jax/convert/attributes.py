@@ -59,7 +59,7 @@ def check(family: Family, said: Mapping[str, Any]) -> None:
 
 
 def read(family: Family, said: Mapping[str, Any]) -> Any:
-  """The contents of their config.json -> our configuration of the backbone.
+  """Turns the contents of their config.json into our configuration of the backbone.
 
   Raises ConvertError that names every attribute that is unknown, not at the value that we know, or of another type.
   """
@@ -92,13 +92,13 @@ def read(family: Family, said: Mapping[str, Any]) -> Any:
 
 
 def absent(config: Any, path: str, value: Any) -> bool:
-  """Whether value is None, and the field takes it."""
+  """Tells whether value is None, and the field takes it."""
   place, _, name = path.rpartition('.')
   return value is None and checked.fits(None, checked.annotations(type(get(config, place) if place else config))[name])
 
 
 def mistyped(ours: Any, value: Any) -> str:
-  """What is expected in the place of `ours`, a field of our configuration; '' where value is that."""
+  """Says what is expected in the place of `ours`, a field of our configuration; '' where value is that."""
   if isinstance(ours, bool):
     return '' if isinstance(value, bool) else 'true or false'
   if isinstance(ours, int):
@@ -112,7 +112,8 @@ def mistyped(ours: Any, value: Any) -> str:
 
 
 def write(family: Family, config: Any) -> dict[str, Any]:
-  """Our configuration -> their attributes. Raises ConvertError that names every field they have no attribute for."""
+  """Turns our configuration into their attributes. Raises ConvertError that names every field they have no attribute
+  for."""
   # Two ways to say that nothing is shared: that of ours which they have.
   alone = config.stack.layers if any(attribute.ours == 'stack.groups' for attribute in family.attributes) else 0
   if config.stack.groups in (0, config.stack.layers):
@@ -125,12 +126,13 @@ def write(family: Family, config: Any) -> dict[str, Any]:
 
 
 def make_head(head: Head, config: Any, said: Mapping[str, Any]) -> nn.Module:
-  """`head` for our configuration of the backbone and the contents of their config.json."""
+  """Makes `head` for our configuration of the backbone and the contents of their config.json."""
   classes = len(said['id2label']) if said.get('id2label') else said.get('num_labels') or 2
   return head.make(config, classes, **{name: said.get(name) or default for name, default in head.sizes.items()})
 
 
 def outward(attribute: Attribute, config: Any) -> Any:
+  """Returns an attribute's value in their terms. Raises ConvertError for one that transformers does not have."""
   value = get(config, attribute.ours)
   if attribute.besides:
     return value + get(config, attribute.besides)
@@ -143,6 +145,7 @@ def outward(attribute: Attribute, config: Any) -> Any:
 
 
 def get(config: Any, path: str) -> Any:
+  """Returns the value under a path like 'block.width'."""
   for name in path.split('.'):
     config = getattr(config, name)
   return config

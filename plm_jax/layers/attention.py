@@ -143,7 +143,7 @@ def fits(q, k, bias: bool, dropout: bool) -> bool:
 
 
 def fused(q, k, v, mask, scale: float):
-  """q [B, Q, H, A], k and v [B, K, G, A], mask bool [B|1, 1, 1|Q, K] or None -> [B, Q, H, A], by cuDNN."""
+  """Attends by cuDNN: q [B, Q, H, A], k and v [B, K, G, A], mask [B|1, 1, 1|Q, K] or None -> [B, Q, H, A]."""
   if mask is not None:
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
     mask = constrain(mask, 'batch', None, None, None)
@@ -151,7 +151,7 @@ def fused(q, k, v, mask, scale: float):
 
 
 def probabilities(q, k, mask, scale: float, bias=None, past: Past | None = None) -> Any:
-  """q [B, Q, H, A], k [B, K, G, A] -> [B, H, Q, S + K] in the type of q.
+  """Returns the probabilities of q [B, Q, H, A] and k [B, K, G, A]: [B, H, Q, S + K] in the type of q.
 
   mask, and bias, which is added to the scaled logits, broadcast to that, or are None.
   """
@@ -167,7 +167,8 @@ def probabilities(q, k, mask, scale: float, bias=None, past: Past | None = None)
 
 
 def mixture(probs, v, drop=lambda probs: probs, past: Past | None = None):
-  """probs [B, H, Q, S + K], v [B, K, G, A], behind those of the past -> [B, Q, H, A]."""
+  """Mixes values: probs [B, H, Q, S + K], v [B, K, G, A] -> [B, Q, H, A]. past: `value` [B, G, S, A], which stand in
+  front of v."""
   if past is None:
     # The backward pass keeps the probabilities and drops them again, instead of both.
     return jax.checkpoint(lambda probs, v: mixed(drop(probs), v), prevent_cse=False)(probs, v)
@@ -176,7 +177,8 @@ def mixture(probs, v, drop=lambda probs: probs, past: Past | None = None):
 
 
 def products(q, k, axes='bkga'):
-  """q [B, Q, H, A], k [B, K, G, A] -> [B, H, Q, K] float32; each key head is met by H / G query heads, uncopied.
+  """Multiplies q [B, Q, H, A] and k [B, K, G, A] -> [B, H, Q, K] float32; each key head is met by H / G query heads,
+  uncopied.
 
   axes: of k. A cache has its heads in front of its tokens, so that a head's keys lie together.
   """
@@ -189,7 +191,7 @@ def products(q, k, axes='bkga'):
 
 
 def mixed(probs, v, axes='bkga'):
-  """probs [B, H, Q, K], v [B, K, G, A] (axes) -> [B, Q, H, A]."""
+  """Multiplies probs [B, H, Q, K] and v [B, K, G, A] (axes) -> [B, Q, H, A]."""
   groups = v.shape[axes.index('g')]
   if groups == probs.shape[1]:
     return jnp.einsum(f'bgqk,{axes}->bqga', probs, v)
@@ -200,16 +202,19 @@ def mixed(probs, v, axes='bkga'):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(logits, dtype):
-  """logits [..., K] -> probabilities, computed in float32. The backward pass keeps them in `dtype`, nothing else."""
+  """Returns the probabilities of logits [..., K], computed in float32. The backward pass keeps them in `dtype`, nothing
+  else."""
   return nn.softmax(logits.astype(jnp.float32)).astype(dtype)
 
 
 def softmax_forward(logits, dtype):
+  """Returns the probabilities, and the same for the backward pass."""
   probs = softmax(logits, dtype)
   return probs, probs
 
 
 def softmax_backward(dtype, probs, gradient):
+  """Returns the gradient of the logits, computed in float32 from the probabilities alone."""
   del dtype
   probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
   return (probs * (gradient - (probs * gradient).sum(-1, keepdims=True)),)

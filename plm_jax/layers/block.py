@@ -29,6 +29,7 @@ class BlockConfig(CommonConfig):
   """attend to a memory (an encoder's output) after attending to oneself"""
 
   def conflict(self, option):
+    """Says what a parallel block cannot have, or what is wrong with sizes."""
     if self.parallel and (self.norm_at != 'pre' or self.cross):
       return f'{option("parallel")}: such a block has its norm before it (norm_at pre) and no cross attention'
     return super().conflict(option)

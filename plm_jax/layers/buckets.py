@@ -27,20 +27,23 @@ class Buckets(NoPosition):
   """half of the buckets are for keys behind the query; else these are all at distance 0 (decoders)"""
 
   def of_decoder(self):
+    """Returns the scheme whose buckets are all for what comes before."""
     return dataclasses.replace(self, bidirectional=False)
 
   def context(self, scope, cfg, q_positions, k_positions):
+    """Looks up the bias of every distance in a table of the stack's own: bias [B|1, H, Q, K]."""
     init = cfg.init.matrix(cfg.width, cfg.width)
     table = scope.param('buckets', named(init, (None, 'heads')), (self.buckets, cfg.heads))
     place = self.bucket(k_positions[:, None, :] - q_positions[:, :, None])
     return {'bias': jnp.moveaxis(table[place], -1, 1)}
 
   def interact(self, scope, cfg, q, k, context, query, key):
+    """Returns q and k as they are, and the bias."""
     del scope, cfg, query, key
     return q, k, context['bias']
 
   def bucket(self, distance):
-    """distance [...], key minus query in tokens -> its bucket [...]."""
+    """Returns the bucket of distance [...], key minus query in tokens -> [...]."""
     number, offset = self.buckets, jnp.zeros_like(distance)
     if self.bidirectional:
       number //= 2

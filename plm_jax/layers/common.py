@@ -39,6 +39,7 @@ class CommonConfig(Checked):
   """what matrix products compute in; parameters, softmax, norms and losses stay float32"""
 
   def conflict(self, option):
+    """Says which numbers of heads do not divide."""
     if not self.head_size and self.width % self.heads:
       return (f'{option("width")} {self.width} is not a multiple of {option("heads")} {self.heads}; give '
               f'{option("head_size")}')

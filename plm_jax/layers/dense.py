@@ -42,14 +42,14 @@ class Dense(nn.Module):
 
 
 def contracted(inputs: int, x, kernel):
-  """x [..., *inputs], of which there are so many, by kernel [*inputs, *features] -> [..., *features]."""
+  """Multiplies x [..., *inputs], of which there are so many, by kernel [*inputs, *features] -> [..., *features]."""
   axes = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
   return jax.lax.dot_general(x, kernel, (axes, ((), ())))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def product(inputs: int, axes: tuple[str | None, ...], x, kernel):
-  """`contracted`, with a kernel whose axes have these names.
+  """Multiplies as `contracted` does, with a kernel whose axes have these names.
 
   The devices that share the kernel gather it, and again in the backward pass: what waits for that is each one's part.
   In the gradient of the kernel a CPU transposes the operand on the left before it multiplies: here the smaller one,
@@ -59,6 +59,7 @@ def product(inputs: int, axes: tuple[str | None, ...], x, kernel):
 
 
 def product_pulled(inputs, axes, kept, grads):
+  """Returns the gradients of x and of the kernel, the latter in the kernel's sharding."""
   x, kernel = kept
   rows = tuple(range(x.ndim - inputs))
   features = tuple(range(inputs, kernel.ndim))
@@ -76,6 +77,7 @@ def product_pulled(inputs, axes, kept, grads):
 
 
 def product_kept(inputs, axes, x, kernel):
+  """Multiplies, and keeps both operands for the backward pass."""
   return product(inputs, axes, x, kernel), (x, kernel)
 
 
@@ -84,7 +86,7 @@ product.defvjp(product_kept, product_pulled)
 
 @jax.custom_vjp
 def plus(y, bias):
-  """y [..., *features] + bias [*features].
+  """Adds y [..., *features] + bias [*features].
 
   The gradient of the bias is a sum over rows. jaxlib 0.10 adds up columns on a CPU ten times slower than it multiplies
   by ones, which in a step of BART was a tenth.
@@ -93,6 +95,7 @@ def plus(y, bias):
 
 
 def plus_pulled(shape, grads):
+  """Returns the gradients of y and of the bias."""
   rows = grads.shape[:grads.ndim - len(shape)]
   multiplied = lambda grads: jnp.tensordot(jnp.ones(rows, grads.dtype), grads, len(rows))
   added = lambda grads: grads.sum(range(len(rows)))
@@ -115,18 +118,19 @@ class Dropout(nn.Module):
     return self.drop(x, self.keep(x.shape, rows))
 
   def keep(self, shape: tuple[int, ...], rows=None):
-    """-> bool `shape` [B, ...], or None where nothing is dropped."""
+    """Draws bool `shape` [B, ...], or returns None where nothing is dropped."""
     if rows is None or not self.rate:
       return None
     key = self.make_rng('dropout')
     return jax.vmap(lambda row: keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
 
   def drop(self, x, keep):
+    """Sets x to 0 where `keep` is False and scales the rest; None keeps all as it is."""
     return x if keep is None else jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
 
 
 def keep_mask(key, shape: tuple[int, ...], rate: float):
-  """-> bool `shape`, True with probability 1 - rate (to 2^-16).
+  """Draws bool `shape`, True with probability 1 - rate (to 2^-16).
 
   Two draws from every 32 random bits: on a CPU the bits are a good part of a small model's step.
   """
@@ -137,10 +141,10 @@ def keep_mask(key, shape: tuple[int, ...], rate: float):
 
 
 def named(init: Initializer, axes: tuple[str | None, ...]) -> Any:
-  """`init` whose parameter carries the logical names of its axes."""
+  """Returns `init` whose parameter carries the logical names of its axes."""
   return nn.with_logical_partitioning(init, axes)
 
 
 def count(params) -> int:
-  """Parameters in a tree of arrays or shapes; a tied matrix stands in the tree once."""
+  """Counts the parameters in a tree of arrays or shapes; a tied matrix stands in the tree once."""
   return sum(math.prod(x.shape) for x in jax.tree.leaves(nn.unbox(params)))

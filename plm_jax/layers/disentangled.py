@@ -42,7 +42,8 @@ class Disentangled(NoPosition):
     return self.buckets or self.span
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """-> relative [2 size, D], the embeddings of distances. They count tokens of the row, whatever its positions."""
+    """Returns relative [2 size, D], the embeddings of distances. They count tokens of the row, whatever its
+    positions."""
     del q_positions, k_positions
     if not self.terms:
       return {}
@@ -50,6 +51,7 @@ class Disentangled(NoPosition):
     return {'relative': cfg.make_norm('relative_norm')(table) if self.norm else table.astype(cfg.compute)}
 
   def interact(self, scope, cfg, q, k, context, query, key):
+    """Returns q scaled for a sum of products, k, and the bias of content to position and back, [B, H, Q, K]."""
     if not self.terms:
       return q, k, None
     table, keys, places = context['relative'], k.shape[1], context.get('places')
@@ -79,7 +81,7 @@ class Disentangled(NoPosition):
     return q * jnp.asarray(share, q.dtype), k, bias
 
   def rows(self, distances: np.ndarray) -> np.ndarray:
-    """Rows of the table for distances of any shape."""
+    """Returns the rows of the table for distances of any shape."""
     if self.buckets:
       distances = log_buckets(distances, self.buckets, self.span)
     return np.clip(distances + self.size, 0, 2 * self.size - 1)
@@ -98,7 +100,7 @@ def log_buckets(distances: np.ndarray, buckets: int, span: int) -> np.ndarray:
 
 
 def windows(by_distance, places, keys: int):
-  """[B, H, M, 2 K] by distance, from K down, and places [B, M] -> [B, H, M, K] by key."""
+  """Looks up, of [B, H, M, 2 K] by distance, from K down, and places [B, M], what stands by key -> [B, H, M, K]."""
   def cut(row, place):
     return jax.lax.dynamic_slice_in_dim(row, keys - place, keys, axis=1)  # [H, 2 K] -> [H, K]
   return jax.vmap(jax.vmap(cut, (1, 0), 1))(by_distance, places)

@@ -238,14 +238,15 @@ class ReplacedTokens(nn.Module):
 
 
 def standing(output, batch):
-  """-> [B, D]: the token that stands for each row, or the one that batch['extract'] [B] names."""
+  """Returns [B, D]: the token that stands for each row, or the one that batch['extract'] [B] names."""
   if 'extract' not in batch:
     return output.pooled
   return jnp.take_along_axis(output.hidden, batch['extract'][:, None, None], axis=1)[:, 0]
 
 
 def tied(head: nn.Module, h, embedding):
-  """h [B, M, E] by the token table [V, E], transposed, and a bias of the head's own -> logits [B, M, V], float32."""
+  """Multiplies h [B, M, E] by the token table [V, E], transposed, and adds a bias of the head's own -> logits [B, M,
+  V], float32."""
   table = gathered(embedding.astype(h.dtype), 'vocab', 'width')
   logits = jnp.einsum('bme,ve->bmv', h, table, preferred_element_type=jnp.float32)
   bias = head.param('bias', named(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 
 def visible(q_segments, k_segments, q_ranks=None, k_ranks=None, *, strict=False):
-  """[B, Q] and [B, K] ints -> bool [B, 1, Q, K], True where the query may attend to the key.
+  """Compares [B, Q] and [B, K] ints -> bool [B, 1, Q, K], True where the query may attend to the key.
 
   Same segment, and a rank no larger than the query's own (smaller, if strict). Ranks None: all of a segment.
   """
@@ -22,7 +22,8 @@ def visible(q_segments, k_segments, q_ranks=None, k_ranks=None, *, strict=False)
 
 
 def of_batch(batch, packed: bool):
-  """The mask of an encoder's rows [B, 1, 1|L, L]: batch['visible'] [B, L, L] where it is given, else by `segments`.
+  """Returns the mask of an encoder's rows [B, 1, 1|L, L]: batch['visible'] [B, L, L] where it is given, else by
+  `segments`.
 
   packed: rows may hold several segments.
   """
@@ -33,5 +34,6 @@ def of_batch(batch, packed: bool):
 
 
 def not_padding(k_segments):
-  """[B, K] -> bool [B, 1, 1, K]: `visible` of rows that hold one segment and no ranks, without the [Q, K] array."""
+  """Returns bool [B, 1, 1, K]: `visible` of rows [B, K] that hold one segment and no ranks, without the [Q, K]
+  array."""
   return (k_segments > 0)[:, None, None]

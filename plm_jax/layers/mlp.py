@@ -30,8 +30,8 @@ class MlpConfig(Checked):
 
 
 def activation(name: Activation):
-  """`gelu` is the error-function form (transformers' BERT); `gelu_tanh` the approximation that the released
-  TensorFlow BERT computes under the name gelu."""
+  """Returns the function of that name: `gelu` is the error-function form (transformers' BERT); `gelu_tanh` the
+  approximation that the released TensorFlow BERT computes under the name gelu."""
   return {
       'gelu': lambda x: jax.nn.gelu(x, approximate=False),
       'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),

@@ -41,7 +41,7 @@ class Norm(nn.Module):
 
 
 def normalised(x, scale, bias, eps: float):
-  """x [..., D], scale and bias [D] (None: RMSNorm) -> float32."""
+  """Normalises x [..., D] by scale and bias [D] (None: RMSNorm), in float32."""
   x = x.astype(jnp.float32)
   if bias is not None:
     x -= x.mean(-1, keepdims=True)

@@ -22,12 +22,12 @@ class NoPosition(Checked):
     return {}
 
   def of_decoder(self) -> 'NoPosition':
-    """The scheme in a stack whose tokens see only what comes before."""
+    """Returns the scheme in a stack whose tokens see only what comes before."""
     return self
 
   def interact(self, scope, cfg: CommonConfig, q, k, context, query, key):
-    """q [B, Q, H, A], k [B, K, G, A], without a cache's -> (q, k, bias [B|1, H, Q, S + K] or None); runs in every
-    layer's scope, which is that of the attention: its `cfg` and the `scale` of logits are there.
+    """Turns q [B, Q, H, A] and k [B, K, G, A], without a cache's, into (q, k, bias [B|1, H, Q, S + K] or None); runs in
+    every layer's scope, which is that of the attention: its `cfg` and the `scale` of logits are there.
 
     `query` and `key` are the layer's own projections, for schemes that project their tables with them.
     """
@@ -56,7 +56,8 @@ class TransformerXL(NoPosition):
   """each layer has biases w, r and s of its own"""
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """-> table [K + Q, D], sines and cosines of the distances from a query to a key, K .. -Q + 1; and tied biases."""
+    """Returns table [K + Q, D], sines and cosines of the distances from a query to a key, K .. -Q + 1; and tied
+    biases."""
     queries, keys = q_positions.shape[1], k_positions.shape[1]
     distances = jnp.arange(keys, -queries, -1.0)
     if self.clamp > 0:
@@ -66,6 +67,7 @@ class TransformerXL(NoPosition):
     return context if self.untied else context | self.biases(scope, cfg)
 
   def interact(self, scope, cfg, q, k, context, query, key):
+    """Returns q with the bias of content, k, and the bias of distances and types, [B, H, Q, K]."""
     biases = self.biases(scope, cfg) if self.untied else context
     def biased(name):
       return q + biases[name].astype(q.dtype)
@@ -94,13 +96,13 @@ class TransformerXL(NoPosition):
     return biased('content_bias'), k, bias
 
   def biases(self, scope, cfg):
-    """w, r and s, [H, A] each."""
+    """Makes w, r and s, [H, A] each."""
     return {name: scope.param(name, named(cfg.init.plain, ('heads', None)), (cfg.heads, cfg.head_dim))
             for name in ('content_bias', 'position_bias', 'type_bias')}
 
 
 def by_key(by_distance, keys: int, places=None):
-  """[B, H, Q, R] by distance, from R - Q down -> [B, H, Q, K] by key: row q begins Q - q entries later.
+  """Moves [B, H, Q, R] by distance, from R - Q down, to [B, H, Q, K] by key: row q begins Q - q entries later.
 
   For queries one after another that is no look-up: with the first Q entries gone, rows that are one entry shorter
   begin where they should (Dai et al. 2019, appendix B). `places` [B, M] are those of the last M of the rows.

@@ -24,7 +24,7 @@ class Unscaled(Checked):
     return self.scaled(theta, size).astype(np.float32)
 
   def scaled(self, theta: float, size: int) -> np.ndarray:
-    """[size / 2] float64."""
+    """Returns theta^(-2 i / size), the angle of a step [size / 2] float64."""
     return theta ** -(np.arange(0, size, 2) / size)
 
 
@@ -38,6 +38,7 @@ class LinearScaling(Unscaled):
   """how many times longer rows are"""
 
   def scaled(self, theta, size):
+    """Returns angles that are all smaller by the factor."""
     return super().scaled(theta, size) / self.factor
 
 
@@ -57,6 +58,7 @@ class DynamicScaling(Unscaled):
   """the longest row learned on"""
 
   def frequencies(self, theta, size, positions):
+    """Returns angles [B, 1, size / 2] by the length of each row: theta grows where it is over the original one."""
     length = jnp.maximum(positions.max(-1) + 1, self.original).astype(jnp.float32)
     stretch = self.factor * length / self.original - (self.factor - 1)
     theta = theta * stretch ** (size / (size - 2))
@@ -79,6 +81,7 @@ class Llama3Scaling(Unscaled):
   """the longest row learned on"""
 
   def scaled(self, theta, size):
+    """Returns angles of which those of long waves are smaller by the factor, with a ramp between `low` and `high`."""
     own = super().scaled(theta, size)
     kept = np.clip((self.original * own / (2 * math.pi) - self.low) / (self.high - self.low), 0, 1)
     return own * (kept + (1 - kept) / self.factor)
@@ -105,9 +108,12 @@ class YarnScaling(Unscaled):
 
   @property
   def attention(self):
+    """Factor on cos and sin, which makes logits sharper (Peng et al. 2023, section 3.4)."""
     return self.temperature or 0.1 * math.log(max(self.factor, 1.0)) + 1
 
   def scaled(self, theta, size):
+    """Returns angles of which those that turn less than `slow` times are smaller by the factor, with a ramp up to
+    `fast`."""
     own = super().scaled(theta, size)
     first, last = (size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
                    for turns in (self.fast, self.slow))
@@ -137,19 +143,21 @@ class Rope(NoPosition):
   """for rows longer than those learned on"""
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """-> cos, sin [B, Q, 1, A / 2] float32, of queries and of their own keys: those in a cache are turned already."""
+    """Returns cos, sin [B, Q, 1, A / 2] float32, of queries and of their own keys: those in a cache are turned
+    already."""
     del scope, k_positions
     size = int(cfg.head_dim * self.share)
     angles = (q_positions[..., None] * self.scaling.frequencies(self.theta, size, q_positions))[:, :, None]
     return {'cos': jnp.cos(angles) * self.scaling.attention, 'sin': jnp.sin(angles) * self.scaling.attention}
 
   def interact(self, scope, cfg, q, k, context, query, key):
+    """Turns q and k by their positions; there is no bias."""
     del scope, cfg, query, key
     return turned(q, **context), turned(k, **context), None
 
 
 def turned(x, cos, sin):
-  """x [B, L, H, A] with its first features turned, those that cos and sin [B, L, 1, up to A / 2] are for."""
+  """Turns the first features of x [B, L, H, A], those that cos and sin [B, L, 1, up to A / 2] are for."""
   half = cos.shape[-1]
   first, second, rest = jnp.split(x, (half, 2 * half), -1)
   first, second = first * cos - second * sin, second * cos + first * sin

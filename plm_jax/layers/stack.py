@@ -36,6 +36,7 @@ class StackConfig(Checked):
   """what the backward pass computes again to save memory: nothing, all but products with parameters, or everything"""
 
   def conflict(self, option):
+    """Says that there are more groups than layers."""
     if self.groups > self.layers:
       return f'{option("groups")} is at most {option("layers")}, got {self.groups} groups of {self.layers} layers'
     return None
@@ -46,12 +47,12 @@ class StackConfig(Checked):
     return self.layers * self.inner
 
   def copies(self, part: str) -> int:
-    """Leading axis of the parameters of a part of the block: 'attention', 'attention_norm', 'mlp', ..."""
+    """Returns the leading axis of the parameters of a part of the block: 'attention', 'attention_norm', 'mlp', ..."""
     alone = not self.groups or self.shared not in ('all', 'mlp' if part.startswith('mlp') else 'attention')
     return self.blocks if alone else self.groups * self.inner
 
   def copy(self, part: str, block: int) -> int:
-    """Which of these parameters the block with this number has."""
+    """Returns which of these parameters the block with this number has."""
     layer, place = divmod(block, self.inner)
     if self.copies(part) == self.blocks:
       return block
@@ -60,7 +61,7 @@ class StackConfig(Checked):
 
 
 def one_stream(block, x, visible: Visible, rows=None):
-  """A layer of an encoder."""
+  """Calls a layer of every family but XLNet."""
   return block(x, visible, rows=rows)
 
 
@@ -130,7 +131,7 @@ class Layers(nn.Module):
 
 
 def split(stack: StackConfig, params) -> dict[str, Any]:
-  """Parameters of `Layers` -> one tree a block, under the same name."""
+  """Splits parameters of `Layers` into one tree a block, under the same name."""
   def at(part, number):
     return jax.tree.map(lambda leaf: leaf[number], part)
   return {'block': tuple({name: at(part, stack.copy(name, number)) for name, part in params['block'].items()}
@@ -138,7 +139,7 @@ def split(stack: StackConfig, params) -> dict[str, Any]:
 
 
 def in_turn(layer, x, parts, cache):
-  """jax.lax.scan over split parameters, written out: what it would stack comes in tuples."""
+  """Loops over split parameters as jax.lax.scan does, written out: what it would stack comes in tuples."""
   def of(number):
     return jax.tree.map(lambda leaf: leaf[number], cache, is_leaf=lambda leaf: isinstance(leaf, tuple))
   found = []

@@ -24,24 +24,28 @@ def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> Enco
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes ALBERT base: 12 layers of width 768, 12M parameters."""
   return sized(12, 768, 12, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes ALBERT large: 24 layers of width 1024, 18M parameters."""
   return sized(24, 1024, 16, dtype)
 
 
 def xlarge(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes ALBERT xlarge: 24 layers of width 2048, 60M parameters."""
   return sized(24, 2048, 16, dtype)
 
 
 def xxlarge(dtype: Dtype = 'float32') -> EncoderConfig:
-  """The paper trains it without dropout (section 4.8)."""
+  """Makes ALBERT xxlarge: 12 layers of width 4096, 235M parameters; the paper trains it without dropout (section
+  4.8)."""
   return second(sized(12, 4096, 64, dtype))
 
 
 def second(config: EncoderConfig) -> EncoderConfig:
-  """The same size in version 2: no dropout (release notes of google-research/albert)."""
+  """Returns the same size in version 2: no dropout (release notes of google-research/albert)."""
   return dataclasses.replace(config, block=checked.replaced(config.block, {'dropout': 0.0, 'attention.dropout': 0.0}))
 
 

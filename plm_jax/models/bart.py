@@ -26,15 +26,18 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDecoderCo
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes BART base: 6 and 6 layers of width 768, 139M parameters."""
   return sized(6, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes BART large: 12 and 12 layers of width 1024, 406M parameters."""
   return sized(12, 1024, dtype)
 
 
 def translator(model: EncoderDecoderConfig, layers: int = 6) -> EncoderDecoderConfig:
-  """With a source encoder of so many layers in place of the encoder's token table (sections 3.4 and 5.4)."""
+  """Returns the model with a source encoder of so many layers in place of the encoder's token table (sections 3.4 and
+  5.4)."""
   return dataclasses.replace(model, source=StackConfig(layers))
 
 
@@ -50,7 +53,8 @@ SIZES = {'attention_heads': 16, 'ffn_dim': 4096}  # of each side
 
 
 def normal(said: Mapping[str, Any]) -> dict[str, Any]:
-  """The factor on token vectors as a number; of the decoder's sizes those that are not the encoder's."""
+  """Reads the factor on token vectors as a number. Raises ConvertError where the two sides differ in more than their
+  layers."""
   said = {'d_model': 1024, **said}
   for name, default in SIZES.items():
     encoder, decoder = (said.get(f'{side}_{name}', default) for side in ('encoder', 'decoder'))
@@ -59,7 +63,7 @@ def normal(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-  """The inverse of `normal`."""
+  """Undoes what `normal` did."""
   factor, root = said['scale_embedding'], said['d_model'] ** 0.5
   if factor not in (1.0, root):
     raise ConvertError(f'BART multiplies token vectors by {root} or 1, got {factor}')
@@ -68,7 +72,7 @@ def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def side(name: str) -> tuple[Rule, ...]:
-  """The rules of the encoder or the decoder."""
+  """Makes the rules of the encoder or the decoder."""
   ours, theirs = f'backbone/{name}', f'model.{name}'
   block, layer = f'{ours}/stack/layers/block', f'{theirs}.layers.{{n}}'
   def attention(part, their):

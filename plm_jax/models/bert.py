@@ -20,46 +20,54 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes BERT base: 12 layers of width 768, 110M parameters."""
   return sized(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes BERT large: 24 layers of width 1024, 340M parameters."""
   return sized(24, 1024, dtype)
 
 
 def tiny() -> EncoderConfig:
+  """Makes BERT tiny (Turc et al. 2019, table 1): 2 layers of width 128, 4.4M parameters."""
   return sized(2, 128)
 
 
 def mini() -> EncoderConfig:
+  """Makes BERT mini (Turc et al. 2019, table 1): 4 layers of width 256, 11.3M parameters."""
   return sized(4, 256)
 
 
 def small() -> EncoderConfig:
+  """Makes BERT small (Turc et al. 2019, table 1): 4 layers of width 512, 29.1M parameters."""
   return sized(4, 512)
 
 
 def medium() -> EncoderConfig:
+  """Makes BERT medium (Turc et al. 2019, table 1): 8 layers of width 512, 41.7M parameters."""
   return sized(8, 512)
 
 
 def tensorflow(config: EncoderConfig) -> EncoderConfig:
-  """The same model as the released TensorFlow code computes it: its `gelu` is the tanh approximation."""
+  """Returns the same model as the released TensorFlow code computes it: its `gelu` is the tanh approximation."""
   return dataclasses.replace(config, block=checked.replaced(config.block, {'mlp.activation': 'gelu_tanh'}))
 
 
 def matrix(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:
+  """Makes the rules of a torch Linear, kernel and bias; inputs: axes of ours that are one of theirs."""
   kernel = Rule(f'{ours}/kernel', f'{theirs}.weight', Linear(inputs))
   return kernel, Rule(f'{ours}/bias', f'{theirs}.bias', Same(flat=True))
 
 
 def norm(ours: str, theirs: str) -> tuple[Rule, Rule]:
+  """Makes the rules of a LayerNorm, scale and bias."""
   return Rule(f'{ours}/scale', f'{theirs}.weight'), Rule(f'{ours}/bias', f'{theirs}.bias')
 
 
 def output(matrix: str, bias: str) -> tuple[Rule, ...]:
-  """The last part of the head of masked tokens: tied, it is the token table and a `bias`, with copies in `matrix`; else
-  it is `matrix`, and transformers leaves `bias` in the file, unused."""
+  """Makes the rules of the last part of the head of masked tokens: tied, it is the token table and a `bias`, with
+  copies in `matrix`; else it is `matrix`, and transformers leaves `bias` in the file, unused."""
   copy = Rule('heads_mlm/bias', f'{matrix}.bias', copy=True, where=tied)
   return (
       Rule('heads_mlm/bias', bias, where=tied), *([copy] if copy.theirs != bias else []),
@@ -70,10 +78,12 @@ def output(matrix: str, bias: str) -> tuple[Rule, ...]:
 
 
 def tied(config: EncoderConfig) -> bool:
+  """Tells whether the head of masked tokens has the token table for its matrix."""
   return config.tied
 
 
 def untied(config: EncoderConfig) -> bool:
+  """Tells whether the head of masked tokens has a matrix of its own."""
   return not config.tied
 
 
@@ -158,7 +168,7 @@ FAMILY = Family(
 
 
 def in_tensorflow(rule: Rule) -> Rule:
-  """The same parameter in google-research/bert: other names, and kernels that are not transposed."""
+  """Renames a parameter as google-research/bert has it: other names, and kernels that are not transposed."""
   name, layout = rule.theirs, rule.layout
   for old, new in (('LayerNorm.weight', 'LayerNorm.gamma'), ('LayerNorm.bias', 'LayerNorm.beta'),
                    ('_embeddings.weight', '_embeddings'), ('layer.{n}', 'layer_{n}'),

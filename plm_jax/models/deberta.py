@@ -28,19 +28,23 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32') -> DebertaConfig:
 
 
 def base(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa base: 12 layers of width 768, 139M parameters."""
   return sized(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa large: 24 layers of width 1024, 406M parameters."""
   return sized(24, 1024, dtype)
 
 
 def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa xlarge: 48 layers of width 1024, 758M parameters."""
   return sized(48, 1024, dtype)
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Their configuration without its many spellings: 'c2p|p2c' or a list, -1 for a default, sizes that say nothing."""
+  """Reads their configuration without its many spellings: 'c2p|p2c' or a list, -1 for a default, sizes that say
+  nothing."""
   said = {'legacy': True, **said}
   if not said['legacy']:
     said.pop('tie_word_embeddings', None)  # their newer head reads the token table whatever is said

@@ -31,32 +31,38 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32', **changes: Any) -> 
 
 
 def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa v2 xlarge: 24 layers of width 1536, 885M parameters."""
   return sized(24, 1536, dtype, conv=3, conv_activation='gelu')
 
 
 def xxlarge(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa v2 xxlarge: 48 layers of width 1536, 1.57B parameters."""
   return sized(48, 1536, dtype, conv=3, conv_activation='gelu')
 
 
 def v3_xsmall(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Of v3 the discriminators: nothing decodes masks, and so there are no absolute positions."""
+  """Makes DeBERTa v3 xsmall's discriminator: 12 layers of width 384, 71M parameters; nothing decodes masks in v3, and
+  so there are no absolute positions."""
   return sized(12, 384, dtype, absolute=False)
 
 
 def v3_small(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa v3 small's discriminator: 6 layers of width 768, 141M parameters."""
   return sized(6, 768, dtype, absolute=False)
 
 
 def v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa v3 base's discriminator: 12 layers of width 768, 184M parameters."""
   return sized(12, 768, dtype, absolute=False)
 
 
 def v3_large(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes DeBERTa v3 large's discriminator: 24 layers of width 1024, 434M parameters."""
   return sized(24, 1024, dtype, absolute=False)
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """As v1's; and no buckets said with 0."""
+  """Reads their configuration as v1's is read; no buckets are said with 0."""
   said = {**deberta.normal(said)}
   said['position_buckets'] = max(said.get('position_buckets', -1), 0)
   kinds = [kind.strip() for kind in said.get('norm_rel_ebd', 'none').lower().split('|')]

@@ -13,11 +13,12 @@ from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes DistilBERT: 6 layers of width 768, 66M parameters."""
   return student(bert.base(dtype))
 
 
 def student(teacher: EncoderConfig) -> EncoderConfig:
-  """Half of the teacher's layers, without types and pooler (section 3)."""
+  """Returns half of the teacher's layers, without types and pooler (section 3)."""
   stack = dataclasses.replace(teacher.stack, layers=teacher.stack.layers // 2)
   return dataclasses.replace(teacher, stack=stack, types=0, pooler=False)
 

@@ -23,25 +23,28 @@ def sized(layers: int, width: int, embed_dim: int = 0, dtype: Dtype = 'float32')
 
 
 def small(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes ELECTRA small's discriminator: 12 layers of width 256, 14M parameters."""
   return sized(12, 256, 128, dtype)
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes ELECTRA base's discriminator: 12 layers of width 768, 110M parameters."""
   return sized(12, 768, dtype=dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes ELECTRA large's discriminator: 24 layers of width 1024, 335M parameters."""
   return sized(24, 1024, dtype=dtype)
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Tables of the layers' own width are not projected: 0 with us."""
+  """Reads the width of embeddings; tables of the layers' own width are not projected: 0 with us."""
   width = said.get('hidden_size', 256)
   return {**said, 'embedding_size': 0 if said.get('embedding_size', 128) == width else said.get('embedding_size', 128)}
 
 
 def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """The inverse."""
+  """Undoes what `normal` did."""
   return {**said, 'embedding_size': said['embedding_size'] or said['hidden_size']}
 
 

@@ -36,45 +36,53 @@ def sized(layers: int, width: int, vocab: int = 30592, length: int = 512, dtype:
 
 
 def base(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GLM base: 12 layers of width 768, 109M parameters."""
   return sized(12, 768, dtype=dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Also those of the mixtures with sentences (GLM-Sent) or long blanks (GLM-Doc)."""
+  """Makes GLM large: 24 layers of width 1024, 335M parameters; also those of the mixtures with sentences (GLM-Sent) or
+  long blanks (GLM-Doc)."""
   return sized(24, 1024, dtype=dtype)
 
 
 def medium_410m(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GLM of 410M: 30 layers of width 1024, 410M parameters."""
   return sized(30, 1024, dtype=dtype)
 
 
 def medium_515m(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GLM of 515M: 30 layers of width 1152, 515M parameters."""
   return sized(30, 1152, dtype=dtype)
 
 
 def roberta_large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """On RoBERTa's text, with its alphabet of bytes."""
+  """Makes GLM large on RoBERTa's text, with its alphabet of bytes: 355M parameters."""
   return sized(24, 1024, 50304, dtype=dtype)
 
 
 def large_chinese(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GLM large for Chinese: 24 layers of width 1024, 356M parameters."""
   return sized(24, 1024, 50048, 1024, dtype)
 
 
 def xxl_2b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GLM of 2B: 36 layers of width 2048, 1.92B parameters."""
   return sized(36, 2048, 50304, 1024, dtype)
 
 
 def xxl_10b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GLM of 10B: 48 layers of width 4096, 9.88B parameters."""
   return sized(48, 4096, 50304, 1024, dtype)
 
 
 def xxl_10b_chinese(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GLM of 10B for Chinese: 48 layers of width 4096, 9.88B parameters."""
   return sized(48, 4096, 50048, 1024, dtype)
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """The tables have one row more than max_sequence_length where there are two of them."""
+  """Counts the rows of both tables, one more than max_sequence_length where there are two of them."""
   if 'num_hidden_layers' in said or 'partial_rotary_factor' in said:
     raise ConvertError('this is the GLM of 2024 (GLM-4), which transformers calls glm: another model, not known here')
   said = {name: value for name, value in said.items() if name != 'auto_map'}  # of its own code, which is this
@@ -85,6 +93,8 @@ def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Undoes what `normal` did. Raises ConvertError for tables of two sizes, and an MLP that is not four times the
+  width."""
   said = dict(said)
   rows, block_rows, inner = (said.pop(name) for name in ('rows', 'block_rows', 'inner'))
   if block_rows not in (0, rows) or inner != 4 * said['hidden_size']:
@@ -94,7 +104,7 @@ def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def described(tensors: Mapping[str, tuple[Shape, str]]) -> dict[str, Any]:
-  """The configuration of a file without one, by the shapes in it; heads of 64, as in every released size."""
+  """Reads the configuration of a file without one off the shapes in it; heads of 64, as in every released size."""
   shapes = {name.removeprefix('glm.'): shape for name, (shape, _) in tensors.items()}
   lacking = {'word_embeddings.weight', 'transformer.position_embeddings.weight'} - shapes.keys()
   if lacking:
@@ -111,7 +121,7 @@ def described(tensors: Mapping[str, tuple[Shape, str]]) -> dict[str, Any]:
 
 
 def packed(ours: str, theirs: str) -> tuple[Rule, ...]:
-  """Queries, keys and values, one behind another in one matrix."""
+  """Makes the rules of queries, keys and values, one behind another in one matrix."""
   return tuple(
       rule for part, name in enumerate(('query', 'key', 'value')) for rule in (
           Rule(f'{ours}/{name}/kernel', f'{theirs}.weight', Packed(part)),

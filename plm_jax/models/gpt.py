@@ -17,16 +17,18 @@ from plm_jax.models.gpt2 import CHOICE, LABEL, LM, RULES, SUMMARY
 
 
 def base(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT: 12 layers of width 768, 117M parameters."""
   block = BlockConfig(mlp=MlpConfig(activation='gelu_tanh'), norm=NormConfig(eps=1e-5), dtype=dtype)
   return DecoderConfig(vocab=40478, block=block, stack=StackConfig(layers=12), max_length=512)
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Adds the width of the MLP, which their configuration does not have."""
   return {**said, 'n_inner': 4 * said.get('n_embd', 768)}
 
 
 def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Their position-wise network is always four times as wide as the layers."""
+  """Drops the width of the MLP. Raises ConvertError where it is not four times the width of the layers."""
   if said['n_inner'] != 4 * said['n_embd']:
     raise ConvertError(f'block.mlp_dim is {said["n_inner"]}, which they have at {4 * said["n_embd"]} only')
   return {name: value for name, value in said.items() if name != 'n_inner'}

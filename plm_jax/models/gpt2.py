@@ -30,29 +30,33 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32') -> DecoderConfig:
 
 
 def small(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-2 small: 12 layers of width 768, 124M parameters."""
   return sized(12, 768, dtype)
 
 
 def medium(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-2 medium: 24 layers of width 1024, 355M parameters."""
   return sized(24, 1024, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-2 large: 36 layers of width 1280, 774M parameters."""
   return sized(36, 1280, dtype)
 
 
 def xl(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-2 XL: 48 layers of width 1600, 1.56B parameters."""
   return sized(48, 1600, dtype)
 
 
 def convolution(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:
-  """Their Conv1D, whose kernel is [in, out]."""
+  """Makes the rules of their Conv1D, whose kernel is [in, out]."""
   kernel = Rule(f'{ours}/kernel', f'{theirs}.weight', Linear(inputs, transposed=False))
   return kernel, Rule(f'{ours}/bias', f'{theirs}.bias', Same(flat=True))
 
 
 def packed(ours: str, theirs: str) -> tuple[Rule, ...]:
-  """Queries, keys and values, one behind another in one Conv1D."""
+  """Makes the rules of queries, keys and values, one behind another in one Conv1D."""
   return tuple(
       rule for part, name in enumerate(('query', 'key', 'value')) for rule in (
           Rule(f'{ours}/{name}/kernel', f'{theirs}.weight', Packed(part, layout=Linear(transposed=False))),
@@ -60,20 +64,21 @@ def packed(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """No width of the position-wise network stands for four times that of the layers."""
+  """Writes out the width of the MLP: none stands for four times that of the layers."""
   said = {**said, 'n_inner': said.get('n_inner') or 4 * said.get('n_embd', 768)}
   return bands(said, said.get('n_layer', 12)) if 'attention_layers' in said else said
 
 
 def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """transformers' GPT-2 sees all: it shall refuse one with bands, not compute something else."""
+  """Undoes what `normal` did. A model with bands gets a type that transformers' GPT-2, which sees all, does not
+  read."""
   said = {**said, 'n_inner': None if said['n_inner'] == 4 * said['n_embd'] else said['n_inner']}
   windows = said.pop('windows')
   return {**said, 'model_type': 'gpt3', **kinds(windows, said['n_layer'], 'dense')} if windows else said
 
 
 def bands(said: Mapping[str, Any], layers: int) -> dict[str, Any]:
-  """attention_layers, or the runs of attention_types, and window_size -> `windows`, as short as it repeats."""
+  """Turns attention_layers, or the runs of attention_types, and window_size into `windows`, as short as it repeats."""
   said = dict(said)
   types, size = said.pop('attention_types', None), said.pop('window_size', 256)
   if types and not all(type(times) is int and 0 < times <= layers for _, times in types):
@@ -87,7 +92,7 @@ def bands(said: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def kinds(windows: tuple[int, ...], layers: int, whole: str) -> dict[str, Any]:
-  """The inverse: attention_layers and window_size, with `whole` for a layer that sees all."""
+  """Turns `windows` back: attention_layers and window_size, with `whole` for a layer that sees all."""
   if len({*windows, 0}) > 2:
     raise ConvertError(f'windows of several sizes, {windows}, have no counterpart there')
   every = [windows[n % len(windows)] if windows else 0 for n in range(layers)]

@@ -14,41 +14,49 @@ BAND = 256
 
 
 def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """An MLP of four times the width, over 2,048 positions."""
+  """Makes a size with an MLP of four times the width, over 2,048 positions."""
   config = gpt2.sized(layers, width, dtype)
   block = dataclasses.replace(config.block, heads=heads)
   return dataclasses.replace(config, block=block, max_length=2048, windows=(0, BAND))
 
 
 def small(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 small: 12 layers of width 768, 125M parameters."""
   return sized(12, 768, 12, dtype)
 
 
 def medium(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 medium: 24 layers of width 1024, 356M parameters."""
   return sized(24, 1024, 16, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 large: 24 layers of width 1536, 760M parameters."""
   return sized(24, 1536, 16, dtype)
 
 
 def xl(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 XL: 24 layers of width 2048, 1.32B parameters."""
   return sized(24, 2048, 16, dtype)
 
 
 def b2_7(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 2.7B: 32 layers of width 2560, 2.65B parameters."""
   return sized(32, 2560, 32, dtype)
 
 
 def b6_7(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 6.7B: 32 layers of width 4096, 6.66B parameters."""
   return sized(32, 4096, 32, dtype)
 
 
 def b13(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 13B: 40 layers of width 5120, 12.85B parameters."""
   return sized(40, 5120, 40, dtype)
 
 
 def b175(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-3 175B: 96 layers of width 12,288, 174.6B parameters."""
   return sized(96, 12288, 96, dtype)
 
 

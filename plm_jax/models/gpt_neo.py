@@ -17,7 +17,7 @@ from plm_jax.models.gpt2 import BLOCK, LAYER
 
 
 def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """An MLP of four times the width, over 2,048 positions; released without dropout."""
+  """Makes a size with an MLP of four times the width, over 2,048 positions; released without dropout."""
   config = gpt2.sized(layers, width, dtype)
   block = checked.replaced(
       config.block, {'heads': heads, 'attention.scale': 1.0, 'attention.bias': ('out',), 'init.out_std': None,
@@ -26,24 +26,29 @@ def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> Deco
 
 
 def b0_125(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-Neo 125M: 12 layers of width 768, 125M parameters."""
   return sized(12, 768, 12, dtype)
 
 
 def b1_3(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-Neo 1.3B: 24 layers of width 2048, 1.32B parameters."""
   return sized(24, 2048, 16, dtype)
 
 
 def b2_7(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-Neo 2.7B: 32 layers of width 2560, 2.65B parameters."""
   return sized(32, 2560, 20, dtype)
 
 
 def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Writes out the width of the MLP and the window of each layer."""
   layers = said.get('num_layers', 24)
   inner = said.get('intermediate_size') or 4 * said.get('hidden_size', 2048)
   return gpt2.bands({'attention_types': [[['global', 'local'], 12]], **said, 'intermediate_size': inner}, layers)
 
 
 def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Undoes what `normal` did."""
   said = dict(said)
   named = gpt2.kinds(said.pop('windows'), said['num_layers'], 'global')
   if said['intermediate_size'] == 4 * said['hidden_size']:

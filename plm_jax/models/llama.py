@@ -26,7 +26,7 @@ PROJECTIONS = ('query', 'key', 'value', 'out')
 
 
 def sized(layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """LLaMA: 32,000 pieces, rows of 2048 tokens. No biases, no dropout."""
+  """Makes a LLaMA: 32,000 pieces, rows of 2048 tokens. No biases, no dropout."""
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim, mlp=MlpConfig(activation='silu', gated=True, bias=False),
       norm=NormConfig(kind='rms', eps=1e-6), norm_at='pre',
@@ -36,42 +36,49 @@ def sized(layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'flo
 
 
 def llama_7b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 7B: 32 layers of width 4096, 6.74B parameters."""
   return sized(32, 4096, 32, 11_008, dtype)
 
 
 def llama_13b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 13B: 40 layers of width 5120, 13.0B parameters."""
   return sized(40, 5120, 40, 13_824, dtype)
 
 
 def llama_33b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 33B: 60 layers of width 6656, 32.5B parameters."""
   return sized(60, 6656, 52, 17_920, dtype)
 
 
 def llama_65b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 65B: 80 layers of width 8192, 65.3B parameters."""
   return sized(80, 8192, 64, 22_016, dtype)
 
 
 def second(config: DecoderConfig) -> DecoderConfig:
-  """LLaMA 2: rows of 4096 tokens."""
+  """Makes a LLaMA 2: rows of 4096 tokens."""
   return dataclasses.replace(config, max_length=4096, block=checked.replaced(config.block, {'norm.eps': 1e-5}))
 
 
 def llama2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 2 7B: 32 layers of width 4096, 6.74B parameters."""
   return second(llama_7b(dtype))
 
 
 def llama2_13b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 2 13B: 40 layers of width 5120, 13.0B parameters."""
   return second(llama_13b(dtype))
 
 
 def llama2_70b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Eight query heads share a key head."""
+  """Makes LLaMA 2 70B: 80 layers of width 8192, 69.0B parameters; eight query heads share a key head."""
   config = second(sized(80, 8192, 64, 28_672, dtype))
   return dataclasses.replace(config, block=dataclasses.replace(config.block, kv_heads=8))
 
 
 def third(config: DecoderConfig, scaling: Unscaled = Unscaled(), tied: bool = False) -> DecoderConfig:
-  """LLaMA 3: 128,256 pieces, 8 key heads, slower turns; rows of 8192 tokens, or of 131,072 where they are scaled."""
+  """Makes a LLaMA 3: 128,256 pieces, 8 key heads, slower turns; rows of 8192 tokens, or of 131,072 where they are
+  scaled."""
   block = checked.replaced(
       config.block, {'kv_heads': 8, 'norm.eps': 1e-5, 'attention.position': Rope(500_000.0, scaling=scaling)})
   return dataclasses.replace(
@@ -79,36 +86,43 @@ def third(config: DecoderConfig, scaling: Unscaled = Unscaled(), tied: bool = Fa
 
 
 def llama3_8b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3 8B: 32 layers of width 4096, 8.03B parameters."""
   return third(sized(32, 4096, 32, 14_336, dtype))
 
 
 def llama3_70b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3 70B: 80 layers of width 8192, 70.6B parameters."""
   return third(sized(80, 8192, 64, 28_672, dtype))
 
 
 def llama31_8b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3.1 8B, whose rope is scaled by 8: 32 layers of width 4096, 8.03B parameters."""
   return third(sized(32, 4096, 32, 14_336, dtype), Llama3Scaling(8.0))
 
 
 def llama31_70b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3.1 70B, whose rope is scaled by 8: 80 layers of width 8192, 70.6B parameters."""
   return third(sized(80, 8192, 64, 28_672, dtype), Llama3Scaling(8.0))
 
 
 def llama31_405b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3.1 405B, whose rope is scaled by 8: 126 layers of width 16,384, 405.9B parameters."""
   return third(sized(126, 16_384, 128, 53_248, dtype), Llama3Scaling(8.0))
 
 
 def llama32_1b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3.2 1B, tied, whose rope is scaled by 32: 16 layers of width 2048, 1.24B parameters."""
   return third(sized(16, 2048, 32, 8192, dtype), Llama3Scaling(32.0), tied=True)
 
 
 def llama32_3b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3.2 3B, tied, whose rope is scaled by 32: 28 layers of width 3072, 3.21B parameters."""
   return third(sized(28, 3072, 24, 8192, dtype), Llama3Scaling(32.0), tied=True)
 
 
 def normal(said: Mapping[str, Any]) -> dict[str, Any]:
-  """Rope in one value, `rope`, from any of the ways that transformers has had to write it; defaults that depend on
-  other attributes. ConvertError for a scaling that is not known."""
+  """Reads rope as one value, `rope`, from any of the ways that transformers has had to write it; defaults that depend
+  on other attributes. ConvertError for a scaling that is not known."""
   said = {'num_attention_heads': 32, 'hidden_size': 4096, 'max_position_embeddings': 2048, **said}
   parameters = {**(said.pop('rope_scaling', None) or {}), **(said.pop('rope_parameters', None) or {})}
   theta = parameters.pop('rope_theta', None) or said.get('rope_theta') or 10_000.0
@@ -126,7 +140,7 @@ def normal(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_scaling(said: Mapping[str, Any], longest: int) -> Unscaled:
-  """Their parameters of rope, without theta; `longest` is max_position_embeddings."""
+  """Reads their parameters of rope, without theta; `longest` is max_position_embeddings."""
   left = dict(said)
   old = left.pop('type', 'default')
   kind = left.pop('rope_type', old)
@@ -161,11 +175,12 @@ def read_scaling(said: Mapping[str, Any], longest: int) -> Unscaled:
 
 
 def temperature(factor: float, scale: float) -> float:
+  """Returns YaRN's factor on cos and sin, 1 where rows are no longer (Peng et al. 2023, section 3.4)."""
   return 0.1 * scale * math.log(max(factor, 1.0)) + 1
 
 
 def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-  """The inverse of `normal`, as every version of transformers reads it."""
+  """Undoes what `normal` did, as every version of transformers reads it."""
   said = dict(said)
   rope = said.pop('rope')
   scaling, written = rope.scaling, None

@@ -17,7 +17,8 @@ def pre_norm(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """25 languages: 250,000 pieces, and their tokens."""
+  """Makes mBART of 25 languages: 12 and 12 layers of width 1024, 250,000 pieces and the languages' tokens, 611M
+  parameters."""
   return dataclasses.replace(pre_norm(bart.large(dtype)), vocab=250_027)
 
 

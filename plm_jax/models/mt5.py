@@ -14,27 +14,32 @@ from plm_jax.models import t5
 
 
 def multilingual(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-  """250,000 pieces, sentinels among them, in a table of 250,112 rows."""
+  """Returns the model with 250,000 pieces, sentinels among them, in a table of 250,112 rows."""
   return dataclasses.replace(config, vocab=250_112)
 
 
 def small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes mT5 small: 8 and 8 layers of width 512, 300M parameters."""
   return multilingual(t5.v1_1_small(dtype))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes mT5 base: 12 and 12 layers of width 768, 582M parameters."""
   return multilingual(t5.v1_1_base(dtype))
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes mT5 large: 24 and 24 layers of width 1024, 1.23B parameters."""
   return multilingual(t5.v1_1_large(dtype))
 
 
 def xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes mT5 XL: 24 and 24 layers of width 2048, 3.74B parameters."""
   return multilingual(t5.v1_1_xl(dtype))
 
 
 def xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes mT5 XXL: 24 and 24 layers of width 4096, 12.9B parameters."""
   return multilingual(t5.v1_1_xxl(dtype))
 
 
@@ -42,13 +47,14 @@ DEFAULTS = {'vocab_size': 250_112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6
 
 
 def normal(said: Mapping[str, Any]) -> dict[str, Any]:
-  """Logits are never scaled, whatever is tied."""
+  """Reads T5's configuration; logits are never scaled, whatever is tied."""
   renamed = ['T5EncoderModel' if name == 'MT5EncoderModel' else name for name in said.get('architectures') or ()]
   found = t5.normal({**DEFAULTS, **said, 'architectures': renamed, 'scale_decoder_outputs': False})
   return {**found, **({'architectures': said['architectures']} if 'architectures' in said else {})}
 
 
 def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
+  """Undoes what `normal` did. Raises ConvertError for logits that are scaled."""
   if said['logit_factor'] != 1:
     raise ConvertError(f'mT5 does not scale logits, got a factor of {said["logit_factor"]}')
   said = t5.spelt(said)

@@ -37,19 +37,22 @@ def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> Deco
 
 
 def palm_8b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes PaLM 8B: 32 layers of width 4096, 8.63B parameters."""
   return sized(32, 4096, 16, dtype)
 
 
 def palm_62b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes PaLM 62B: 64 layers of width 8192, 62.50B parameters."""
   return sized(64, 8192, 32, dtype)
 
 
 def palm_540b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes PaLM 540B: 118 layers of width 18,432, 540.35B parameters."""
   return sized(118, 18_432, 48, dtype)
 
 
 def normal(said: Mapping[str, Any]) -> dict[str, Any]:
-  """As LLaMA's, with other defaults."""
+  """Reads their configuration as LLaMA's is read, with other defaults."""
   return llama.normal({'num_attention_heads': 64, 'hidden_size': 8192, 'max_position_embeddings': 8192,
                        'rope_theta': 500_000.0, **said})
 

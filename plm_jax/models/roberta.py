@@ -23,15 +23,17 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes RoBERTa base: 12 layers of width 768, 125M parameters."""
   return sized(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes RoBERTa large: 24 layers of width 1024, 355M parameters."""
   return sized(24, 1024, dtype)
 
 
 def gelu(config: EncoderConfig) -> BlockConfig:
-  """transformers' head has it whatever the layers have."""
+  """Returns a block with gelu, which transformers' head has whatever the layers have."""
   return checked.replaced(config.block, {'mlp.activation': 'gelu'})
 
 

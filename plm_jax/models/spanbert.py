@@ -14,10 +14,12 @@ from plm_jax.models import bert
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes SpanBERT base: 12 layers of width 768, 108M parameters."""
   return dataclasses.replace(bert.base(dtype), vocab=28996, pooler=False)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes SpanBERT large: 24 layers of width 1024, 333M parameters."""
   return dataclasses.replace(bert.large(dtype), vocab=28996, pooler=False)
 
 

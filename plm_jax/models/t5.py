@@ -33,7 +33,8 @@ from plm_jax.models.bert import ACTIVATIONS, matrix
 def sized(
     layers: int, width: int, heads: int, mlp_dim: int, head_size: int = 64, dtype: Dtype = 'float32',
 ) -> EncoderDecoderConfig:
-  """v1.0: 32,100 pieces, in a table of 32,128 rows; as many layers on both sides, which see rows of any length."""
+  """Makes a size of v1.0: 32,100 pieces, in a table of 32,128 rows; as many layers on both sides, which see rows of any
+  length."""
   block = BlockConfig(
       width=width, heads=heads, head_size=head_size, mlp_dim=mlp_dim,
       mlp=MlpConfig(activation='relu', dropout=0.1, bias=False), norm=NormConfig(kind='rms', eps=1e-6),
@@ -45,27 +46,32 @@ def sized(
 
 
 def small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 small: 6 and 6 layers of width 512, 60.5M parameters."""
   return sized(6, 512, 8, 2048, dtype=dtype)
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 base: 12 and 12 layers of width 768, 223M parameters."""
   return sized(12, 768, 12, 3072, dtype=dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 large: 24 and 24 layers of width 1024, 738M parameters."""
   return sized(24, 1024, 16, 4096, dtype=dtype)
 
 
 def t5_3b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 3B: 24 and 24 layers of width 1024, 2.85B parameters."""
   return sized(24, 1024, 32, 16_384, 128, dtype)
 
 
 def t5_11b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 11B: 24 and 24 layers of width 1024, 11.3B parameters."""
   return sized(24, 1024, 128, 65_536, 128, dtype)
 
 
 def second(config: EncoderDecoderConfig, dropout: float = 0.0) -> EncoderDecoderConfig:
-  """v1.1 of a size: GEGLU with the tanh approximation, two matrices for tokens. Fine-tuning has dropout 0.1."""
+  """Makes v1.1 of a size: GEGLU with the tanh approximation, two matrices for tokens. Fine-tuning has dropout 0.1."""
   block = checked.replaced(
       config.block, {'mlp.activation': 'gelu_tanh', 'mlp.gated': True, 'dropout': dropout,
                      'attention.dropout': dropout, 'mlp.dropout': dropout})
@@ -73,60 +79,71 @@ def second(config: EncoderDecoderConfig, dropout: float = 0.0) -> EncoderDecoder
 
 
 def v1_1_small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 v1.1 small: 8 and 8 layers of width 512, 77M parameters."""
   return second(sized(8, 512, 6, 1024, dtype=dtype))
 
 
 def v1_1_base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 v1.1 base: 12 and 12 layers of width 768, 248M parameters."""
   return second(sized(12, 768, 12, 2048, dtype=dtype))
 
 
 def v1_1_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 v1.1 large: 24 and 24 layers of width 1024, 783M parameters."""
   return second(sized(24, 1024, 16, 2816, dtype=dtype))
 
 
 def v1_1_xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 v1.1 XL: 24 and 24 layers of width 2048, 2.85B parameters."""
   return second(sized(24, 2048, 32, 5120, dtype=dtype))
 
 
 def v1_1_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes T5 v1.1 XXL: 24 and 24 layers of width 4096, 11.1B parameters."""
   return second(sized(24, 4096, 64, 10_240, dtype=dtype))
 
 
 def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Tay et al. 2023, section 5.1: as v1.1, with SwiGLU and one table for tokens."""
+  """Makes UL2: 32 and 32 layers of width 4096, 19.5B parameters; as v1.1, with SwiGLU and one table for tokens (Tay et
+  al. 2023, section 5.1)."""
   config = second(sized(32, 4096, 16, 16_384, 256, dtype))
   return dataclasses.replace(
       config, block=checked.replaced(config.block, {'mlp.activation': 'silu'}), tied=True, logit_factor=4096 ** -0.5)
 
 
 def of_bytes(config: EncoderDecoderConfig, encoder: int, decoder: int) -> EncoderDecoderConfig:
-  """ByT5: 256 bytes, 3 special tokens and 125 more, and an encoder of three times the decoder's layers."""
+  """Makes ByT5: 256 bytes, 3 special tokens and 125 more, and an encoder of three times the decoder's layers."""
   return dataclasses.replace(
       second(config), vocab=384, stack=StackConfig(encoder), decoder=StackConfig(decoder))
 
 
 def byt5_small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes ByT5 small: 12 and 4 layers of width 1472, 300M parameters."""
   return of_bytes(sized(12, 1472, 6, 3584, dtype=dtype), 12, 4)
 
 
 def byt5_base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes ByT5 base: 18 and 6 layers of width 1536, 582M parameters."""
   return of_bytes(sized(18, 1536, 12, 3968, dtype=dtype), 18, 6)
 
 
 def byt5_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes ByT5 large: 36 and 12 layers of width 1536, 1.23B parameters."""
   return of_bytes(sized(36, 1536, 16, 3840, dtype=dtype), 36, 12)
 
 
 def byt5_xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes ByT5 XL: 36 and 12 layers of width 2560, 3.74B parameters."""
   return of_bytes(sized(36, 2560, 32, 6720, dtype=dtype), 36, 12)
 
 
 def byt5_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes ByT5 XXL: 36 and 12 layers of width 4672, 12.9B parameters."""
   return of_bytes(sized(36, 4672, 64, 12_352, dtype=dtype), 36, 12)
 
 
 def normal(said: Mapping[str, Any]) -> dict[str, Any]:
-  """What one attribute says of two things apart, and what a class says, as attributes."""
+  """Writes out apart what one attribute says of two things, and what a class says."""
   said = dict(said)
   width, layers = said.get('d_model', 512), said.get('num_layers', 6)
   kind = said.pop('feed_forward_proj', None) or 'relu'
@@ -142,7 +159,7 @@ def normal(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-  """The inverse of `normal`."""
+  """Undoes what `normal` did."""
   said = dict(said)
   factor, tied = said.pop('logit_factor'), said['tie_word_embeddings']
   scaled = said['d_model'] ** -0.5
@@ -160,18 +177,18 @@ def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settled(config: EncoderDecoderConfig, names: Container[str]) -> EncoderDecoderConfig:
-  """Where logits are not scaled, transformers ties what no file keeps apart."""
+  """Ties the logits where they are not scaled and no file keeps them apart, as transformers does."""
   return config if config.tied else dataclasses.replace(config, tied='lm_head.weight' not in names)
 
 
 def attention(ours: str, theirs: str) -> tuple[Rule, ...]:
-  """No biases."""
+  """Makes the rules of attention, which has no biases."""
   return (*(rule for name in ('query', 'key', 'value') for rule in matrix(f'{ours}/{name}', f'{theirs}.{name[0]}')[:1]),
           Rule(f'{ours}/out/kernel', f'{theirs}.o.weight', Linear(2)))
 
 
 def side(name: str) -> tuple[Rule, ...]:
-  """The rules of the encoder or the decoder. Positions are in its first layer and for all."""
+  """Makes the rules of the encoder or the decoder. Positions are in its first layer and for all."""
   ours, theirs = f'backbone/{name}/stack', f'{name}.block.{{n}}.layer'
   block, last = f'{ours}/layers/block', 2 if name == 'decoder' else 1
   cross = (

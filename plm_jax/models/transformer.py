@@ -19,7 +19,8 @@ from plm_jax.models import bart
 def sized(
     layers: int, width: int, heads: int, mlp_dim: int, dropout: float = 0.1, dtype: Dtype = 'float32',
 ) -> EncoderDecoderConfig:
-  """One table for both languages and the output, which grows by sqrt(D) on the way in (section 3.4); sines and cosines.
+  """Makes a size with one table for both languages and the output, which grows by sqrt(D) on the way in (section 3.4);
+  sines and cosines.
 
   As released, matrices begin by the mean of their inputs and outputs, and the table by D.
   """
@@ -33,10 +34,12 @@ def sized(
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes the base model: 6 and 6 layers of width 512, 65M parameters."""
   return sized(6, 512, 8, 2048, dtype=dtype)
 
 
 def big(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes the big model, with dropout 0.3: 6 and 6 layers of width 1024, 213M parameters."""
   return sized(6, 1024, 16, 4096, dropout=0.3, dtype=dtype)
 
 

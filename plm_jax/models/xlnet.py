@@ -23,10 +23,12 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32') -> XLNetConfig:
 
 
 def base(dtype: Dtype = 'float32') -> XLNetConfig:
+  """Makes XLNet base: 12 layers of width 768, 117M parameters."""
   return sized(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> XLNetConfig:
+  """Makes XLNet large: 24 layers of width 1024, 360M parameters."""
   return sized(24, 1024, dtype)
 
 
