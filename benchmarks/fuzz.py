@@ -29,7 +29,7 @@ import time
 
 # Its mutators, and its writers of other libraries' files, are used here.
 TESTS = pathlib.Path(__file__).parents[1] / 'tests'
-sys.path[:0] = [str(TESTS), str(TESTS / 'convert')]
+sys.path[:0] = [str(TESTS), str(TESTS / 'conversion')]
 
 from benchmarks import fuzz_cases  # noqa: E402
 
@@ -103,8 +103,8 @@ def main() -> None:
 
 def load() -> None:
   """Imports what commands import; JAX starts no threads before its first use."""
-  for name in ('plm_jax.cli.run', 'plm_jax.convert', 'plm_jax.evaluation.few_shot', 'plm_jax.evaluation.text_to_text',
-               'plm_jax.recipes', 'safetensors.numpy',
+  for name in ('plm_jax.cli.run', 'plm_jax.conversion', 'plm_jax.evaluation.few_shot',
+               'plm_jax.evaluation.text_to_text', 'plm_jax.recipes', 'safetensors.numpy',
                'orbax.checkpoint', 'tensorstore', 'sentencepiece', 'tokenizers'):
     importlib.import_module(name)
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import transformers
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.encoder import Encoder
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import bert
@@ -58,7 +58,7 @@ def round_trip(folder: pathlib.Path, lines: list[str], tokenizer: WordPiece, nam
       key: jax.ShapeDtypeStruct((1, 8), np.int32) for key in ('tokens', 'segments')})['params'])
   draw = np.random.default_rng(0)
   params = jax.tree.map(lambda x: draw.normal(0, 0.1, x.shape).astype(np.float32), shapes)
-  convert.save(folder / 'out', config, params, tokenizer)
+  conversion.save(folder / 'out', config, params, tokenizer)
 
   def report(what: str, value: str, good: bool) -> bool:
     print(f'{name:8} {what:44} {value:>24}  {"ok" if good else "FAILED"}')
@@ -90,7 +90,7 @@ def round_trip(folder: pathlib.Path, lines: list[str], tokenizer: WordPiece, nam
 
   peer.save_pretrained(folder / 'theirs')
   theirs.save_pretrained(folder / 'theirs')
-  imported = convert.load(folder / 'theirs')
+  imported = conversion.load(folder / 'theirs')
   mine, back = flatten_dict(params), flatten_dict(imported.params)
   same = mine.keys() == back.keys() and all(x.tobytes() == mine[key].tobytes() for key, x in back.items())
   good &= report('what transformers saved, imported', 'the same bits' if same else 'other parameters', same)

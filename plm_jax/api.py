@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 import jax
 import numpy as np
 
-from plm_jax import convert as conversion
-from plm_jax import recipes
+from plm_jax import conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
 from plm_jax.data import prepare as preparation
@@ -349,7 +348,7 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None) -> Exported:
 def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Exported:
   """Rewrites another library's checkpoint as one that transformers loads.
 
-  >>> plm_jax.convert('exported', 'half', dtype='bfloat16').how
+  >>> plm_jax.conversion('exported', 'half', dtype='bfloat16').how
   "transformers loads it with ...from_pretrained('half')"
 
   Args:

@@ -151,7 +151,7 @@ def to_devices(batch, rows: int, mesh: Mesh):
 
 
 def from_host(x, sharding) -> jax.Array:
-  """Puts an array that every host has, or can read parts of (`convert.Lazy`), on the mesh.
+  """Puts an array that every host has, or can read parts of (`conversion.Lazy`), on the mesh.
 
   A host asks for what its devices need, for each part once, and holds one part at a time.
   """

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 import plm_jax
-from plm_jax import api, convert
+from plm_jax import api, conversion
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
@@ -106,4 +106,4 @@ def test_the_page_in_python(runs, monkeypatch):
     exec(block.replace("scale='laptop'", "scale='test'"), names)
   assert names['vectors'].shape == (10, 32) and names['of_cls'].shape == (1, 32)
   assert len(names['candidates']) == 5 and names['found'].per_token > 1
-  assert convert.load('mine/').family == 'bert'
+  assert conversion.load('mine/').family == 'bert'

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.cli.run import run
 from plm_jax.config_file import from_json
 from plm_jax.inference import loading
@@ -48,9 +48,9 @@ def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   # Gradients of key biases are zero but for rounding, which Adam makes steps of.
   assert sizes == pytest.approx(AFTER[name]['sizes'], rel=1e-4, abs=3e-3)
 
-  params, _ = convert.counterpart(trained.family, trained.params)
-  convert.save(tmp_path / 'out', trained.model, params, trained.tokenizer, family=trained.family)
-  theirs = convert.load(tmp_path / 'out')
+  params, _ = conversion.counterpart(trained.family, trained.params)
+  conversion.save(tmp_path / 'out', trained.model, params, trained.tokenizer, family=trained.family)
+  theirs = conversion.load(tmp_path / 'out')
   jax.tree.map(np.testing.assert_array_equal, {part: params[part] for part in theirs.params}, dict(theirs.params))
 
 

@@ -1,4 +1,4 @@
-"""Every case of `--oracles=DIR` through plm_jax.convert and the public heads; the table is at the end of the output.
+"""Every case of `--oracles=DIR` through plm_jax.conversion and the public heads; the table is at the end of the output.
 
     pytest tests/test_parity.py --oracles=DIR
 

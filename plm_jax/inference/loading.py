@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from plm_jax import config as config_lib
-from plm_jax import config_file, convert, storage
+from plm_jax import config_file, conversion, storage
 from plm_jax.config import ConfigError, Experiment
 from plm_jax.sharding import from_host, shardings
 from plm_jax.tokenizers import Tokenizer, TokenizerError
@@ -69,8 +69,8 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
 
   mesh: each of its devices gets its part of the parameters, and a host reads no more than its devices need.
   """
-  if convert.is_checkpoint(folder):
-    imported = convert.load(folder, lazy=mesh is not None)
+  if conversion.is_checkpoint(folder):
+    imported = conversion.load(folder, lazy=mesh is not None)
     params = imported.params
     if mesh is not None:
       params = jax.tree.map(place, params, shardings(imported.shapes(), mesh))
@@ -113,8 +113,8 @@ def read_config(folder: epath.PathLike) -> Experiment:
 
 def tokenizer_of(folder: epath.PathLike) -> Tokenizer | None:
   """Loads the tokenizer of a run or checkpoint, None where it has none."""
-  if convert.is_checkpoint(folder):
-    return convert.load(folder, heads=(), lazy=True).tokenizer
+  if conversion.is_checkpoint(folder):
+    return conversion.load(folder, heads=(), lazy=True).tokenizer
   try:
     return load_tokenizer(folder)
   except TokenizerError:
@@ -138,4 +138,4 @@ def place(x, sharding):
   """Puts an array that every host has whole, or can read in parts, on the mesh."""
   if isinstance(x, jax.Array) and x.sharding == sharding:
     return x
-  return from_host(x if isinstance(x, convert.Lazy) else np.asarray(x), sharding)
+  return from_host(x if isinstance(x, conversion.Lazy) else np.asarray(x), sharding)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plm_jax.architectures.deberta import Deberta, DebertaConfig
-from plm_jax.convert.rules import Attribute, Family, Head, Linear, Packed, Rule, Same
+from plm_jax.conversion.rules import Attribute, Family, Head, Linear, Packed, Rule, Same
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype

@@ -5,7 +5,7 @@ Parameters as published: 66M (table 3). It learns from a teacher (`objectives/di
 import dataclasses
 
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
-from plm_jax.convert.rules import Attribute, Family, Head, Rule
+from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens
 from plm_jax.models import bert

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.convert.rules import Attribute, Head
+from plm_jax.conversion.rules import Attribute, Head
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens, ReplacedTokens

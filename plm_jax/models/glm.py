@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
-from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, Packed, Rule, Same, Shape
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Packed, Rule, Same, Shape
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
-from plm_jax.convert.rules import ConvertError
+from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.common import Dtype
 from plm_jax.models import t5
 

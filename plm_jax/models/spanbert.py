@@ -7,7 +7,7 @@ head of the span boundary objective; exports are BERT's.
 import dataclasses
 
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.convert.rules import Head, Rule
+from plm_jax.conversion.rules import Head, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import BoundaryTokens
 from plm_jax.models import bert

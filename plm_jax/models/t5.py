@@ -16,7 +16,7 @@ from typing import Any
 
 from plm_jax import checked
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, Linear, Rule
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Linear, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.buckets import Buckets

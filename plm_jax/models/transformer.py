@@ -5,7 +5,7 @@ Parameters, table 3: base 65M, big 213M, with the 37,000 pieces of English and G
 import dataclasses
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
-from plm_jax.convert.rules import Attribute
+from plm_jax.conversion.rules import Attribute
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype

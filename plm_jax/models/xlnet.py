@@ -7,7 +7,7 @@ paper's table 8 has 0 there, the released code 0.1) nor on the table of distance
 import dataclasses
 
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
-from plm_jax.convert.rules import Attribute, Axes, Family, Head, Rule
+from plm_jax.conversion.rules import Attribute, Axes, Family, Head, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import SummaryClasses, TiedTokens
 from plm_jax.layers.stack import StackConfig

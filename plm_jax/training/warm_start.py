@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.config import ConfigError, Experiment
 from plm_jax.inference.loading import load, place, read_config, read_run, tokenizer_of
 from plm_jax.tokenizers import Tokenizer
@@ -18,8 +18,8 @@ from plm_jax.training.step import Learner
 def with_teacher(config: Experiment) -> Experiment:
   """Returns the configuration with what its objective has to know of other models. Raises ConfigError."""
   def describe(folder):
-    known = convert.is_checkpoint(folder)
-    return convert.load(folder, heads=(), lazy=True).config if known else read_config(folder).model
+    known = conversion.is_checkpoint(folder)
+    return conversion.load(folder, heads=(), lazy=True).config if known else read_config(folder).model
   try:
     return dataclasses.replace(config, objective=config.objective.with_teacher(describe))
   except ValueError as error:
@@ -49,8 +49,8 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
 def warm(config: Experiment, params, layout):
   """Returns the part of `params` that the run or checkpoint in config.warm_start has."""
   folder, imported, shapes = config.warm_start, None, None
-  if convert.is_checkpoint(folder):
-    imported = shapes = convert.load(folder, lazy=True).params
+  if conversion.is_checkpoint(folder):
+    imported = shapes = conversion.load(folder, lazy=True).params
   else:
     other, _, boxed = read_run(folder)
     shapes: Any = nn.unbox(boxed)

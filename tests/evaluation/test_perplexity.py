@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.config import ConfigError
 from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import scoring
@@ -114,7 +114,7 @@ class Squares:
     (48, 24, 598.346971), (48, 47, 598.636333), (20, 5, 577.475788), (30, 1, 596.116147)])
 def test_a_gpt2_as_transformers_has_it(length, stride, nats):
   """Its recipe for models of fixed length, by transformers 5.23 in float64, without a start: 119 tokens."""
-  imported = convert.load(pathlib.Path(__file__).parents[1] / 'golden/gpt2/kv_cache_steps')
+  imported = conversion.load(pathlib.Path(__file__).parents[1] / 'golden/gpt2/kv_cache_steps')
   trained = Trained('gpt2', imported.config, dict(imported.heads), imported.params, Squares())  # pyright: ignore
   found = perplexity(scoring.of(trained, start=False), ['120'], length, stride)
   assert (found.tokens, found.nats) == (119, pytest.approx(nats, rel=2e-6))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
@@ -83,7 +83,7 @@ def test_pooling(tokenizer):
 def test_hidden_states_are_those_of_transformers(case):
   outputs, inputs = (np.load(GOLDEN / case / f'{name}.npz') for name in ('outputs', 'inputs'))
   names = [name for name in outputs.files if name.startswith('hidden_states.')]
-  imported = convert.load(GOLDEN / case)
+  imported = conversion.load(GOLDEN / case)
   params = jax.tree.map(jnp.asarray, imported.params['backbone'])
   real = np.asarray(inputs['attention_mask'], bool)
   batch = {'tokens': jnp.asarray(inputs['input_ids']), 'segments': jnp.asarray(real, jnp.int32)}

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import checked, convert
-from plm_jax.convert import attributes
-from plm_jax.convert.rules import ConvertError
+from plm_jax import checked, conversion
+from plm_jax.conversion import attributes
+from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
@@ -80,10 +80,10 @@ def test_there_and_back(tmp_path, family, heads):
   shapes = parameters(config, {name: family.heads[name].make(config, 3) for name in heads})
   draw = np.random.default_rng(0)
   params = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), shapes)
-  convert.save(tmp_path / 'out', config, params, family=family.name)
+  conversion.save(tmp_path / 'out', config, params, family=family.name)
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert family.classes[said['architectures'][0]] == heads and said['model_type'] == family.name
-  imported = convert.load(tmp_path / 'out')
+  imported = conversion.load(tmp_path / 'out')
   assert imported.config == config and tuple(imported.heads) == heads
   got, want = (flatten_dict(tree, sep='/') for tree in (imported.params, params))
   assert got.keys() == want.keys()

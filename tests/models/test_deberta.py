@@ -10,8 +10,8 @@ import tiny
 
 from plm_jax import checked
 from plm_jax.architectures.deberta import DebertaConfig
-from plm_jax.convert import attributes
-from plm_jax.convert.rules import ConvertError
+from plm_jax.conversion import attributes
+from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import Block
 from plm_jax.layers.dense import count

@@ -3,7 +3,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from plm_jax.convert import attributes
+from plm_jax.conversion import attributes
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import electra

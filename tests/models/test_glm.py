@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.convert import ConvertError, attributes, files
+from plm_jax.conversion import ConvertError, attributes, files
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import glm
@@ -26,7 +26,7 @@ VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4, sop=90, eop=91, gmask
 def test_parameters_as_published(size, millions, layers, width, rows):
   """The table of the released models; 2B and 10B are rounded there."""
   config = getattr(glm, size)()
-  shapes = convert.parameter_shapes(glm.FAMILY, config, {})
+  shapes = conversion.parameter_shapes(glm.FAMILY, config, {})
   total = sum(map(math.prod, shapes.values()))
   by_hand = config.vocab * width + 2 * rows * width + layers * (12 * width ** 2 + 13 * width) + 2 * width
   assert total == by_hand and abs(total / 1e6 / millions - 1) < 0.01
@@ -82,9 +82,9 @@ def test_both_positions_matter(model):
 
 def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
   """The original's names and types."""
-  imported = convert.load(CASE)
+  imported = conversion.load(CASE)
   assert imported.config.types == imported.config.max_length == 41 and list(imported.heads) == ['lm']
-  convert.save(tmp_path / 'out', imported.config, imported.params, like=imported)
+  conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   theirs, ours = (files.SafeTensors(folder) for folder in (CASE, tmp_path / 'out'))
   assert theirs.tensors == ours.tensors
   for name in theirs.tensors:
@@ -92,7 +92,7 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
   said = files.read_json(tmp_path / 'out' / 'config.json')
   assert said['model_type'] == 'glm' and said['max_sequence_length'] == 40 and said['block_position_encoding'] is True
   assert not {'rows', 'block_rows', 'inner'} & said.keys()
-  assert convert.load(tmp_path / 'out').config == imported.config
+  assert conversion.load(tmp_path / 'out').config == imported.config
 
 
 def test_one_table_of_positions():

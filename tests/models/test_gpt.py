@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import gpt, gpt2, gpt3, gpt_neo
@@ -39,14 +39,14 @@ def test_parameters_of_gpt3(config, millions):
 
 def small(family: str, **changes):
   """The family's configuration, so small that its arrays can be looked at."""
-  config = convert.family_of(family).config
+  config = conversion.family_of(family).config
   block = dataclasses.replace(config.block, width=16, heads=2, mlp_dim=64)
   stack = dataclasses.replace(config.stack, layers=4)
   return dataclasses.replace(config, vocab=30, max_length=24, block=block, stack=stack, **changes)
 
 
 def parameters_of(family: str, config, heads):
-  kind = convert.family_of(family)
+  kind = conversion.family_of(family)
   model = WithHeads(config.backbone(), {name: kind.heads[name].make(config, 3) for name in heads})
   return tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), BATCH)['params'])
 
@@ -61,14 +61,14 @@ def test_there_and_back(family, heads, cls, tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config = small(family)
   params = parameters_of(family, config, heads)
-  convert.save(tmp_path / 'out', config, params, family=family)
+  conversion.save(tmp_path / 'out', config, params, family=family)
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert (said['model_type'], said['architectures']) == (family, [cls])
   names = files.load_file(tmp_path / 'out' / 'model.safetensors').keys()
   assert 'lm_head.weight' not in names and all(
       name.startswith(('transformer.h.', 'transformer.')) or name.split('.')[0] in (
           'score', 'classifier', 'multiple_choice_head') for name in names)
-  back = convert.load(tmp_path / 'out')
+  back = conversion.load(tmp_path / 'out')
   assert set(back.heads) == set(heads) and back.config == config
   tiny.assert_same(back.params, params)
 
@@ -77,10 +77,10 @@ def test_an_untied_head_has_a_matrix(tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config = small('gpt2', tied=False)
   params = parameters_of('gpt2', config, ('lm',))
-  convert.save(tmp_path / 'out', config, params, family='gpt2')
+  conversion.save(tmp_path / 'out', config, params, family='gpt2')
   matrix = files.load_file(tmp_path / 'out' / 'model.safetensors')['lm_head.weight']
   np.testing.assert_array_equal(matrix, np.asarray(params['heads_lm']['kernel']).T)
-  tiny.assert_same(convert.load(tmp_path / 'out').params, params)
+  tiny.assert_same(conversion.load(tmp_path / 'out').params, params)
 
 
 def test_a_tied_matrix_under_its_other_name(tmp_path):
@@ -88,15 +88,15 @@ def test_a_tied_matrix_under_its_other_name(tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config, table = small('gpt2'), 'transformer.wte.weight'
   params = parameters_of('gpt2', config, ('lm',))
-  convert.save(tmp_path / 'in', config, params, family='gpt2')
+  conversion.save(tmp_path / 'in', config, params, family='gpt2')
   path = tmp_path / 'in' / 'model.safetensors'
   tensors = files.load_file(path)
   for number, names in enumerate((('lm_head.weight',), ('lm_head.weight', table))):
     given = {name: x for name, x in tensors.items() if name != table} | dict.fromkeys(names, tensors[table])
     files.save_file(given, path)
-    imported = convert.load(tmp_path / 'in')
+    imported = conversion.load(tmp_path / 'in')
     tiny.assert_same(imported.params, params)
-    convert.save(tmp_path / f'out{number}', imported.config, imported.params, like=imported)
+    conversion.save(tmp_path / f'out{number}', imported.config, imported.params, like=imported)
     assert files.load_file(tmp_path / f'out{number}' / 'model.safetensors').keys() == given.keys()
 
 
@@ -105,15 +105,15 @@ def test_names_of_the_hub(tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config = small('gpt2')
   params = parameters_of('gpt2', config, ('lm',))
-  convert.save(tmp_path / 'in', config, params, family='gpt2')
+  conversion.save(tmp_path / 'in', config, params, family='gpt2')
   path = tmp_path / 'in' / 'model.safetensors'
   tensors = {name.removeprefix('transformer.'): x for name, x in files.load_file(path).items()}
   files.save_file(tensors | {f'h.{n}.attn.bias': np.tril(np.ones((1, 1, 24, 24), np.float32)) for n in range(4)}, path)
   said = json.loads((tmp_path / 'in' / 'config.json').read_text())
   (tmp_path / 'in' / 'config.json').write_text(json.dumps({**said, 'n_ctx': 24}))
-  imported = convert.load(tmp_path / 'in')
+  imported = conversion.load(tmp_path / 'in')
   tiny.assert_same(imported.params, params)
-  convert.save(tmp_path / 'out', imported.config, imported.params, like=imported)
+  conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   assert files.load_file(tmp_path / 'out' / 'model.safetensors').keys() == tensors.keys()
 
 
@@ -121,17 +121,17 @@ def test_bands_are_written_as_short_as_they_repeat(tmp_path):
   pytest.importorskip('safetensors')
   for number, windows in enumerate(((), (0, 6), (6, 6, 0, 0), (0, 6, 6, 6))):
     config = small('gpt_neo', windows=windows)
-    convert.save(tmp_path / f'{number}', config, parameters_of('gpt_neo', config, ()), family='gpt_neo')
-    assert convert.load(tmp_path / f'{number}').config.windows == windows
+    conversion.save(tmp_path / f'{number}', config, parameters_of('gpt_neo', config, ()), family='gpt_neo')
+    assert conversion.load(tmp_path / f'{number}').config.windows == windows
   said = json.loads((tmp_path / '2' / 'config.json').read_text())
   assert said['attention_layers'] == ['local', 'local', 'global', 'global'] and said['window_size'] == 6
-  with pytest.raises(convert.ConvertError, match='windows of several sizes'):
-    convert.save(tmp_path / 'x', small('gpt_neo', windows=(3, 6)), parameters_of('gpt_neo', config, ()),
+  with pytest.raises(conversion.ConvertError, match='windows of several sizes'):
+    conversion.save(tmp_path / 'x', small('gpt_neo', windows=(3, 6)), parameters_of('gpt_neo', config, ()),
                  family='gpt_neo')
 
 
 def test_gpt_is_refused_where_theirs_cannot_hold_it(tmp_path):
   config = small('openai-gpt')
   config = dataclasses.replace(config, block=dataclasses.replace(config.block, mlp_dim=48))
-  with pytest.raises(convert.ConvertError, match=r'block\.mlp_dim is 48, which they have at 64 only'):
-    convert.save(tmp_path / 'x', config, parameters_of('openai-gpt', config, ()), family='openai-gpt')
+  with pytest.raises(conversion.ConvertError, match=r'block\.mlp_dim is 48, which they have at 64 only'):
+    conversion.save(tmp_path / 'x', config, parameters_of('openai-gpt', config, ()), family='openai-gpt')

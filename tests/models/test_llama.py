@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from plm_jax.convert import ConvertError, attributes
+from plm_jax.conversion import ConvertError, attributes
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.rope import DynamicScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert
-from plm_jax.convert.rules import Pairs
+from plm_jax import conversion
+from plm_jax.conversion.rules import Pairs
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import palm
@@ -44,8 +44,8 @@ def test_there_and_back_as_command_r(tmp_path):
   block = dataclasses.replace(config.block, head_size=16)
   config = dataclasses.replace(config, vocab=96, max_length=64, block=block)
   params = jax.tree.map(np.asarray, tiny.random_params(parameters(config)))
-  convert.save(tmp_path / 'out', config, params, family='cohere')
-  found = convert.load(tmp_path / 'out')
+  conversion.save(tmp_path / 'out', config, params, family='cohere')
+  found = conversion.load(tmp_path / 'out')
   assert found.config == config and set(found.heads) == {'lm'}
   tiny.assert_same(found.params, params)
 

@@ -10,8 +10,8 @@ import tiny
 from plm_jax import checked, recipes
 from plm_jax.architectures.encoder import Encoder, places
 from plm_jax.config import ConfigError
-from plm_jax.convert import attributes
-from plm_jax.convert.rules import ConvertError
+from plm_jax.conversion import attributes
+from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import MaskedTokens, WithHeads
 from plm_jax.models import roberta

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
-from plm_jax.convert import ConvertError
+from plm_jax.conversion import ConvertError
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
@@ -29,9 +29,9 @@ SIZES = {
 
 
 def shapes_of(family, config):
-  kind = convert.family_of(family)
+  kind = conversion.family_of(family)
   model = WithHeads(kind.backbone(config), {'lm': kind.heads['lm'].make(config, 2)})
-  return unbox(convert.boxed_shapes(model))
+  return unbox(conversion.boxed_shapes(model))
 
 
 @pytest.mark.parametrize(('family', 'size', 'number'), [
@@ -75,13 +75,13 @@ def saved(request, tmp_path_factory):
   family, config = KINDS[request.param]
   folder = tmp_path_factory.mktemp('out') / 'checkpoint'
   params = tiny.random_params(shapes_of(family, config))
-  convert.save(folder, config, params, family=family)
+  conversion.save(folder, config, params, family=family)
   return family, config, params, folder
 
 
 def test_written_and_read_back(saved):
   family, config, params, folder = saved
-  imported = convert.load(folder)
+  imported = conversion.load(folder)
   assert (imported.family, [*imported.heads]) == (family, ['lm'])
   assert imported.config == config
   tiny.assert_same(imported.params, params)
@@ -89,8 +89,8 @@ def test_written_and_read_back(saved):
 
 def test_an_import_is_written_as_it_was(saved, tmp_path):
   *_, folder = saved
-  imported = convert.load(folder)
-  convert.save(tmp_path / 'again', imported.config, imported.params, like=imported)
+  imported = conversion.load(folder)
+  conversion.save(tmp_path / 'again', imported.config, imported.params, like=imported)
   first, second = (place / 'model.safetensors' for place in (folder, tmp_path / 'again'))
   assert second.read_bytes() == first.read_bytes()
 
@@ -109,7 +109,7 @@ def changed(folder, new, tensors=(), **attributes):
 def written(kind, tmp_path_factory):
   family, config = KINDS[kind]
   folder = tmp_path_factory.mktemp('kind') / 'checkpoint'
-  convert.save(folder, config, tiny.random_params(shapes_of(family, config)), family=family)
+  conversion.save(folder, config, tiny.random_params(shapes_of(family, config)), family=family)
   return folder
 
 
@@ -119,33 +119,33 @@ def test_copies_in_the_first_files(tmp_path, tmp_path_factory):
       'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight')]
   unused = ('decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight', lambda held: np.zeros((32, 4)))
   old = changed(folder, tmp_path / 'old', [*copies, unused], n_positions=512)
-  imported = convert.load(old)
+  imported = conversion.load(old)
   assert imported.config == KINDS['t5'][1]
-  convert.save(tmp_path / 'again', imported.config, imported.params, like=imported)
+  conversion.save(tmp_path / 'again', imported.config, imported.params, like=imported)
   other = [('encoder.embed_tokens.weight', lambda held: held['shared.weight'] + 1)]
   wrong = changed(folder, tmp_path / 'wrong', other)
   with pytest.raises(ConvertError, match=r'encoder.embed_tokens.weight differs from what it has to equal'):
-    convert.load(wrong)
+    conversion.load(wrong)
 
 
 def test_what_is_tied_where_logits_are_not_scaled(tmp_path, tmp_path_factory):
   """As transformers from version 5 on writes v1.1: two matrices, though it says that they are one."""
   folder = written('v1.1', tmp_path_factory)
   newer = changed(folder, tmp_path / 'newer', tie_word_embeddings=True, scale_decoder_outputs=False)
-  assert convert.load(newer).config == KINDS['v1.1'][1]
+  assert conversion.load(newer).config == KINDS['v1.1'][1]
 
 
 def test_an_encoder_alone(tmp_path):
   config = dataclasses.replace(shrunk(t5.v1_1_small()), decoder=StackConfig(0), tied=True)
-  model = convert.family_of('t5').backbone(config)
+  model = conversion.family_of('t5').backbone(config)
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), {
       name: np.ones((1, 8), np.int32) for name in ('tokens', 'segments')}))['params']
   params = {'backbone': tiny.random_params(shapes)}
   assert set(params['backbone']) == {'tokens', 'encoder'}
-  convert.save(tmp_path / 'out', config, params, family='t5')
+  conversion.save(tmp_path / 'out', config, params, family='t5')
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert said['architectures'] == ['T5EncoderModel']
-  imported = convert.load(tmp_path / 'out')
+  imported = conversion.load(tmp_path / 'out')
   assert imported.config == config
   tiny.assert_same(imported.params, params)
 
@@ -153,10 +153,10 @@ def test_an_encoder_alone(tmp_path):
 def test_what_they_cannot_hold(tmp_path, tmp_path_factory):
   odd = dataclasses.replace(KINDS['t5'][1], logit_factor=0.5)
   with pytest.raises(ConvertError, match=r'T5 multiplies logits by 0\.25 where they are of the token table'):
-    convert.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), family='t5')
+    conversion.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), family='t5')
   sides = dataclasses.replace(KINDS['t5'][1], decoder_heads=2)
   with pytest.raises(ConvertError, match='decoder_heads: 2 has no counterpart there'):
-    convert.save(tmp_path / 'sides', sides, tiny.random_params(shapes_of('t5', sides)), family='t5')
+    conversion.save(tmp_path / 'sides', sides, tiny.random_params(shapes_of('t5', sides)), family='t5')
   folder = written('bart', tmp_path_factory)
   with pytest.raises(ConvertError, match=r'fc1\.weight is \[24, 16\], the configuration makes it \[48, 16\]'):
-    convert.load(changed(folder, tmp_path / 'two', decoder_ffn_dim=48))
+    conversion.load(changed(folder, tmp_path / 'two', decoder_ffn_dim=48))

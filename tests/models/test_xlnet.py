@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import checked, convert, recipes
+from plm_jax import checked, conversion, recipes
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
-from plm_jax.convert import attributes, files
-from plm_jax.convert.rules import ConvertError
+from plm_jax.conversion import attributes, files
+from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import TiedTokens, WithHeads
 from plm_jax.layers.positions import TransformerXL
@@ -207,9 +207,9 @@ def test_rows_that_are_too_long():
 def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
   """Their raw kernels [width, heads, head] included; what transformers cannot hold is refused by name."""
   case = GOLDEN / 'two_stream_mems'
-  imported = convert.load(case)
+  imported = conversion.load(case)
   assert imported.config.block.attention.position == TransformerXL() and list(imported.heads) == ['mlm']
-  convert.save(tmp_path / 'out', imported.config, imported.params, like=imported)
+  conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   theirs, ours = (files.SafeTensors(folder) for folder in (case, tmp_path / 'out'))
   assert theirs.tensors == ours.tensors
   for name in theirs.tensors:

@@ -10,8 +10,8 @@ import optax
 from safetensors.numpy import load_file, save_file
 
 from parity.encoder import Seen
-from plm_jax import convert
-from plm_jax.convert import CONFIG
+from plm_jax import conversion
+from plm_jax.conversion import CONFIG
 
 TOKENS, POSITIONS = (f'deberta.embeddings.{name}_embeddings' for name in ('word', 'position'))
 
@@ -26,7 +26,7 @@ def run(reading):
 
 def mask_decoder(case):
   """Label 0: not predicted; the predicted positions of all rows lie one behind another."""
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   model = imported_model(imported)
   inputs = {name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()}
   batch = {'tokens': inputs['input_ids'], 'segments': inputs['input_mask']}
@@ -68,7 +68,7 @@ def replaced_tokens(case):
     alone = {name: x for name, x in alone.items() if not name.startswith(POSITIONS)}
     save_file(alone, pathlib.Path(folder) / 'model.safetensors')
     (pathlib.Path(folder) / CONFIG).write_text((case.path / CONFIG).read_text())
-    imported = convert.load(folder)
+    imported = conversion.load(folder)
   model = imported_model(imported)
   embeddings = {name: x for name, x in imported.params['backbone']['embeddings'].items() if name != 'tokens'}
   params = {**imported.params, 'backbone': {**imported.params['backbone'], 'embeddings': embeddings}}
@@ -93,10 +93,10 @@ def replaced_tokens(case):
 
 
 def imported_model(imported):
-  return Seen(convert.family_of(imported.family).backbone(imported.config), imported.heads)
+  return Seen(conversion.family_of(imported.family).backbone(imported.config), imported.heads)
 
 
 def gradients(case, grads):
-  given = dict(convert.tensors(convert.family_of('deberta-v2'), grads, copies=True))
+  given = dict(conversion.tensors(conversion.family_of('deberta-v2'), grads, copies=True))
   return {name: given[name.removeprefix('grad/')] for name in case.outputs
           if name.startswith('grad/') and name.removeprefix('grad/') in given}

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity import encoder
 from parity.shared import gradients, inputs_of
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.decoder import empty_cache, extend
 
 KNOWN = {'input_ids', 'attention_mask', 'position_ids', 'labels', 'mc_token_ids', 'mc_labels', 'start_positions',
@@ -22,10 +22,10 @@ def run(reading):
 
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients, what the layers let see, and for cases that decode step by step the same with a cache."""
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   inputs = inputs_of(case, KNOWN)
   batch = make_batch(inputs, case.config)
-  family = convert.family_of(imported.family).of(imported.config)
+  family = conversion.family_of(imported.family).of(imported.config)
   model = encoder.Seen(family.backbone(imported.config), imported.heads)
 
   @jax.jit
@@ -72,7 +72,7 @@ def gradient(model, reading, imported, batch, inputs, config):
 def step_by_step(imported, batch, prefill: int):
   """step_logits [B, L, V] and cache.N.key, cache.N.value [B, G, L, A], of `prefill` tokens at once, then one by one."""
   config, params = imported.config, jax.tree.map(jnp.asarray, imported.params)
-  backbone, head = convert.family_of(imported.family).backbone(config), imported.heads['lm']
+  backbone, head = conversion.family_of(imported.family).backbone(config), imported.heads['lm']
   rows, length = batch['tokens'].shape
   whole = {'place': jnp.broadcast_to(jnp.arange(length), (rows, length)), **batch}
 

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from parity.shared import gradients, inputs_of
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.encoder import places
 from plm_jax.layers.heads import WithHeads
 
@@ -26,10 +26,10 @@ def run(reading: Callable[[Any, Outputs, Any], Outputs]):
 
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients by the plain way, hidden states and attention from what the layers let see."""
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   inputs = inputs_of(case, KNOWN)
   batch = make_batch(inputs)
-  family = convert.family_of(imported.family).of(imported.config)
+  family = conversion.family_of(imported.family).of(imported.config)
   model = Seen(family.backbone(imported.config), imported.heads)
 
   @jax.jit

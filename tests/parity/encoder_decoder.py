@@ -9,7 +9,7 @@ import numpy as np
 
 from parity import decoder, encoder
 from parity.shared import gradients, inputs_of
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.encoder_decoder import extend, initial_cache
 
 KNOWN = {'input_ids', 'attention_mask', 'decoder_input_ids', 'decoder_attention_mask', 'labels', 'start_positions',
@@ -25,10 +25,10 @@ def run(reading):
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients, what the layers of both sides let see, and for cases that decode step by step the same with
   a cache."""
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   inputs = inputs_of(case, KNOWN)
   batch = make_batch(inputs, case.config, reading is seq2seq)
-  family = convert.family_of(imported.family).of(imported.config)
+  family = conversion.family_of(imported.family).of(imported.config)
   model = encoder.Seen(family.backbone(imported.config), imported.heads)
 
   @jax.jit
@@ -122,7 +122,7 @@ def step_by_step(imported, batch, prefill: int):
   """step_logits [B, T, V] and cache.N.key, cache.N.value [B, G, T, A], of `prefill` tokens of the decoder at once, then
   one by one; the encoder is read once."""
   config, params = imported.config, jax.tree.map(jnp.asarray, imported.params)
-  backbone, head = convert.family_of(imported.family).backbone(config), imported.heads['lm']
+  backbone, head = conversion.family_of(imported.family).backbone(config), imported.heads['lm']
   rows, length = batch['decoder_tokens'].shape
   place = jnp.broadcast_to(jnp.arange(length), (rows, length))
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity.shared import Unsupported
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.inference import engine
 from plm_jax.inference.decoder import DecoderSteps
 from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
@@ -73,7 +73,7 @@ def generated(case, kind, batch) -> dict[str, np.ndarray]:
   ids = {name: said.get(name, case.config.get(name)) for name in IDS}
   if left := said.left():
     raise Unsupported(f'generate with {", ".join(left)}')
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   ends = ids['eos_token_id']
   ends = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
   pad = next(x for x in (ids['pad_token_id'], *ends, 0) if x is not None)

@@ -7,7 +7,7 @@ import numpy as np
 
 from parity import encoder
 from parity.shared import gradients, inputs_of
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.decoder import empty_cache, extend
 from plm_jax.objectives import glm, noise
 from plm_jax.objectives.glm import BlankInfilling
@@ -21,7 +21,7 @@ def run(case) -> dict[str, np.ndarray]:
   """Logits, hidden states before the last norm, the loss and its gradient."""
   imported, model, inputs = load(case)
   batch = make_batch(inputs, inputs['attention_mask'])
-  family = convert.family_of('glm').of(imported.config)
+  family = conversion.family_of('glm').of(imported.config)
 
   def loss(params):
     weights = inputs['loss_mask'].reshape(batch['tokens'].shape).astype(jnp.float32)
@@ -44,7 +44,7 @@ def with_memory(case) -> dict[str, np.ndarray]:
   context, (rows, length) = case.about['context_len'], inputs['input_ids'].shape
   batch = make_batch(inputs, jnp.full(rows, context))
   params = jax.tree.map(jnp.asarray, imported.params)
-  backbone, head = convert.family_of('glm').backbone(imported.config), imported.heads['lm']
+  backbone, head = conversion.family_of('glm').backbone(imported.config), imported.heads['lm']
 
   @jax.jit
   def step(params, part, cache):
@@ -66,9 +66,9 @@ def with_memory(case) -> dict[str, np.ndarray]:
 
 
 def load(case):
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   inputs = inputs_of(case, KNOWN)
-  return imported, encoder.Seen(convert.family_of('glm').backbone(imported.config), imported.heads), inputs
+  return imported, encoder.Seen(conversion.family_of('glm').backbone(imported.config), imported.heads), inputs
 
 
 def make_batch(inputs, mask):

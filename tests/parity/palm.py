@@ -10,7 +10,7 @@ from parity import encoder
 from parity.shared import Unsupported
 from plm_jax import checked
 from plm_jax.architectures.decoder import Decoder
-from plm_jax.convert.files import SafeTensors
+from plm_jax.conversion.files import SafeTensors
 from plm_jax.layers.heads import NextTokens
 from plm_jax.layers.rope import Rope, Unscaled
 from plm_jax.models import palm

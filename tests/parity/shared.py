@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from plm_jax import convert
+from plm_jax import conversion
 
 
 class Unsupported(Exception):
@@ -61,5 +61,6 @@ def gradients(case, family, compute: Callable[[], Any]) -> dict[str, Any]:
   """Those that the case gives, of parameters as they are named now, whatever its file calls them; compute: -> the
   gradient as a tree of ours, called where there are any."""
   wanted = [name for name in case.outputs if name.startswith('grad/')]
-  given = dict(convert.tensors(family, compute(), copies=True)) if wanted else {}
-  return {name: given[new] for name in wanted if (new := convert.rename(family, name.removeprefix('grad/'))) in given}
+  given = dict(conversion.tensors(family, compute(), copies=True)) if wanted else {}
+  return {name: given[new] for name in wanted
+          if (new := conversion.rename(family, name.removeprefix('grad/'))) in given}

@@ -6,12 +6,12 @@ import optax
 
 from parity import encoder
 from parity.shared import inputs_of
-from plm_jax import convert
+from plm_jax import conversion
 
 
 def run(case) -> dict[str, np.ndarray]:
   """Every pair of boundaries, padding too, predicts all places that the head knows."""
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   inputs = inputs_of(case, {'src_tokens', 'segment_labels', 'pairs', 'lm_target', 'pair_targets'})
   pad = case.config['pad_token_id']
   rows, pairs, targets = inputs['pair_targets'].shape
@@ -21,7 +21,7 @@ def run(case) -> dict[str, np.ndarray]:
       tokens=inputs['src_tokens'], segments=(inputs['src_tokens'] != pad).astype(jnp.int32),
       types=inputs['segment_labels'], left=flat(inputs['pairs'][..., :1]), right=flat(inputs['pairs'][..., 1:]),
       offset=flat(jnp.arange(targets)))
-  family = convert.family_of('spanbert')
+  family = conversion.family_of('spanbert')
   model = encoder.Seen(family.backbone(imported.config), imported.heads)
 
   def outputs(params, batch):
@@ -42,5 +42,5 @@ def run(case) -> dict[str, np.ndarray]:
     seen = jax.jit(model.inside)(imported.params, batch)
     grads = jax.jit(jax.grad(lambda params: outputs(params, batch)['loss']))(jax.tree.map(jnp.asarray, imported.params))
   got |= {f'encoder_layers.{k}': seen[f'hidden_states.{k + 1}'] for k in range(imported.config.stack.layers)}
-  got |= {f'grad/{name}': x for name, x in convert.tensors(family, grads, copies=True)}
+  got |= {f'grad/{name}': x for name, x in conversion.tensors(family, grads, copies=True)}
   return jax.device_get(got)

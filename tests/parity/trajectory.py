@@ -9,7 +9,7 @@ import numpy as np
 
 from parity import encoder, encoder_decoder
 from parity.shared import Unsupported
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import NextSentence, Single
@@ -104,7 +104,7 @@ def run(kind):
 def train(kind, case) -> dict[str, np.ndarray]:
   """losses, pre-clip gradient norms, and the parameters after the last step. What a case does not say is torch's
   default."""
-  imported, said = convert.load(case.path), case.about['train']
+  imported, said = conversion.load(case.path), case.about['train']
   if unknown := case.inputs.keys() - kind.known:
     raise Unsupported(f'training with inputs {sorted(unknown)}')
   b1, b2 = said.get('betas', (0.9, 0.999))
@@ -127,5 +127,5 @@ def train(kind, case) -> dict[str, np.ndarray]:
       state, numbers = update(state, objective.batch(rows, config))
       losses.append(numbers['loss'])
       norms.append(numbers['grad_norm'])
-  final = convert.tensors(convert.family_of(imported.family).of(imported.config), state.params)
+  final = conversion.tensors(conversion.family_of(imported.family).of(imported.config), state.params)
   return {'losses': np.array(losses), 'grad_norms': np.array(norms), **{f'final/{name}': x for name, x in final}}

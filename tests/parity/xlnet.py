@@ -8,7 +8,7 @@ import numpy as np
 
 from parity import encoder
 from parity.shared import Unsupported, inputs_of
-from plm_jax import convert
+from plm_jax import conversion
 from plm_jax.architectures.xlnet import XLNet
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.masks import visible
@@ -25,7 +25,7 @@ def run(reading):
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  imported = convert.load(case.path)
+  imported = conversion.load(case.path)
   inputs = inputs_of(case, KNOWN | {name for name in case.inputs if name.startswith('mems.')})
   batch = make_batch(inputs, case.config)
   heads: Any = {**imported.heads, 'all': encoder.Everything()}
@@ -49,7 +49,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     got = outputs(imported.params, batch)
     wanted = {name.removeprefix('grad/') for name in case.outputs if name.startswith('grad/')}
     if wanted:
-      given = dict(convert.tensors(convert.family_of('xlnet'), gradient(imported.params), copies=True))
+      given = dict(conversion.tensors(conversion.family_of('xlnet'), gradient(imported.params), copies=True))
       got |= {f'grad/{name}': given[full] for name in wanted for full in (name, f'transformer.{name}') if full in given}
   return jax.device_get(got)
 

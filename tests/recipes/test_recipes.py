@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import convert, recipes
+from plm_jax import conversion, recipes
 from plm_jax.cli import commands as cli
 from plm_jax.cli.run import run
 from plm_jax.config import Experiment, Phase
@@ -111,7 +111,7 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
       cli.main()
   else:
     cli.main()
-    theirs = convert.load(tmp_path / 'out')
+    theirs = conversion.load(tmp_path / 'out')
     assert theirs.model and theirs.family == config.family
     kept = {part: ours.params[part] for part in theirs.params}
     jax.tree.map(np.testing.assert_array_equal, kept, dict(theirs.params))
@@ -129,7 +129,7 @@ def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path):
       train=dataclasses.replace(first.train, phases=(Phase(1, 32, 8),), eval_every=1))
   run(first)
   trained = loading.load(first.folder)
-  convert.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, family='t5')
+  conversion.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, family='t5')
   (tmp_path / 'out' / 'spiece.model').unlink()
   folder = str(tmp_path / 'out')
   again = run(dataclasses.replace(

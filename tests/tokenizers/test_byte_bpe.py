@@ -10,7 +10,7 @@ import tokenizers as library
 from tokenizers import models, pre_tokenizers
 
 from plm_jax import tokenizers
-from plm_jax.convert import vocabulary
+from plm_jax.conversion import vocabulary
 from plm_jax.tokenizers import ByteBPE, TokenizerError, Vocab, train_byte_bpe
 from plm_jax.tokenizers.byte_bpe import ALPHABET, FIRST, LAST
 

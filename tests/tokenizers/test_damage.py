@@ -8,7 +8,7 @@ import mutate
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.convert import ConvertError, vocabulary
+from plm_jax.conversion import ConvertError, vocabulary
 from plm_jax.tokenizers import TokenizerError
 
 WORDS = ['the', 'cat', 'sat', 'mat', 'dogs', 'Ünïcode', 'naïve', 'quick', 'brown']

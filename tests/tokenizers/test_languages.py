@@ -5,7 +5,7 @@ import pytest
 from tokenizers import Tokenizer as Fast
 
 from plm_jax import tokenizers
-from plm_jax.convert import vocabulary
+from plm_jax.conversion import vocabulary
 from plm_jax.tokenizers import LanguagePieces, TokenizerError
 
 TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),

@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.convert import vocabulary
+from plm_jax.conversion import vocabulary
 from plm_jax.tokenizers import Bytes, TokenizerError
 
 HARD = ['The cat', ' two  spaces ', 'line\nbreak\tand tab', '中文', '😀 é', '\x00\x7f\x80', '', '<pad> is text </s>']

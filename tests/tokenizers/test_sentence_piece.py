@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer as Fast
 
 from plm_jax import tokenizers
-from plm_jax.convert import vocabulary
+from plm_jax.conversion import vocabulary
 from plm_jax.tokenizers import SentencePiece, TokenizerError, sentence_piece
 
 TEXTS = [

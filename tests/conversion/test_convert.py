@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from plm_jax import checked, convert
+from plm_jax import checked, conversion
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.cli import commands as cli
-from plm_jax.convert import ConvertError
+from plm_jax.conversion import ConvertError
 from plm_jax.inference import loading
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.heads import WithHeads
@@ -41,7 +41,7 @@ def make(heads=('mlm', 'nsp'), config=CONFIG, dtype=np.float32):
 @pytest.fixture
 def checkpoint(tmp_path):
   """A folder as transformers writes it."""
-  convert.save(tmp_path / 'in', CONFIG, make())
+  conversion.save(tmp_path / 'in', CONFIG, make())
   return tmp_path / 'in'
 
 
@@ -74,10 +74,10 @@ def test_there_and_back(tmp_path, heads):
   pooled = any(name in heads for name in ('nsp', 'label', 'choice')) or not heads
   config = dataclasses.replace(CONFIG, pooler=pooled)
   params = make(heads, config)
-  convert.save(tmp_path / 'out', config, params)
+  conversion.save(tmp_path / 'out', config, params)
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert bert.FAMILY.classes[said['architectures'][0]] == heads
-  imported = convert.load(tmp_path / 'out')
+  imported = conversion.load(tmp_path / 'out')
   assert imported.config == config and tuple(imported.heads) == heads and imported.tokenizer is None
   assert_params(imported.params, params)
 
@@ -86,11 +86,11 @@ def test_there_and_back(tmp_path, heads):
 @pytest.mark.parametrize('shard_bytes', [5 << 30, 3000])
 def test_export_of_an_import_is_the_same(tmp_path, dtype, shard_bytes):
   params = make(dtype=dtype)
-  convert.save(tmp_path / 'a', CONFIG, params, dtype=np.dtype(dtype).name, shard_bytes=shard_bytes)
+  conversion.save(tmp_path / 'a', CONFIG, params, dtype=np.dtype(dtype).name, shard_bytes=shard_bytes)
   assert (len(list((tmp_path / 'a').glob('model-*'))) > 3) == (shard_bytes == 3000)
-  imported = convert.load(tmp_path / 'a')
+  imported = conversion.load(tmp_path / 'a')
   assert_params(imported.params, params)
-  convert.save(tmp_path / 'b', imported.config, imported.params, like=imported)
+  conversion.save(tmp_path / 'b', imported.config, imported.params, like=imported)
   assert {x.dtype for x in all_tensors(tmp_path / 'b').values()} == {np.dtype(dtype)}
   assert_bits(all_tensors(tmp_path / 'b'), all_tensors(tmp_path / 'a'))
   assert [json.loads((tmp_path / name / 'config.json').read_text()) for name in 'ab'] == 2 * [
@@ -110,11 +110,11 @@ def legacy(tensors):
 
 def test_legacy_names(checkpoint, tmp_path):
   edit(checkpoint, legacy)
-  imported = convert.load(checkpoint)
+  imported = conversion.load(checkpoint)
   assert 'backbone/embeddings/tokens' in flatten_dict(imported.params, sep='/')
-  convert.save(tmp_path / 'out', imported.config, imported.params, like=imported)
+  conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   assert_bits(all_tensors(tmp_path / 'out'), all_tensors(checkpoint))
-  convert.save(tmp_path / 'new', imported.config, imported.params)
+  conversion.save(tmp_path / 'new', imported.config, imported.params)
   assert not {name for name in all_tensors(tmp_path / 'new') if 'gamma' in name or 'decoder' in name or 'ids' in name}
 
 
@@ -127,14 +127,14 @@ def test_copy_that_disagrees(checkpoint, name):
     return tensors
   edit(checkpoint, change)
   with pytest.raises(ConvertError, match=f'{name} differs from'):
-    convert.load(checkpoint)
+    conversion.load(checkpoint)
 
 
 def test_no_prefix(checkpoint):
   """The bare class leaves `bert.` out."""
   edit(checkpoint, lambda tensors: {
       name.removeprefix('bert.'): x for name, x in tensors.items() if not name.startswith('cls.')})
-  assert_params(convert.load(checkpoint).params, {'backbone': make()['backbone']})
+  assert_params(conversion.load(checkpoint).params, {'backbone': make()['backbone']})
 
 
 def test_all_that_is_wrong_is_named(checkpoint):
@@ -145,7 +145,7 @@ def test_all_that_is_wrong_is_named(checkpoint):
     return {**tensors, 'bert.encoder.layer.3.output.dense.bias': np.zeros(12, np.float32), 'adapter.up': np.zeros(2)}
   edit(checkpoint, change)
   with pytest.raises(ConvertError) as caught:
-    convert.load(checkpoint)
+    conversion.load(checkpoint)
   for part in ('missing tensor bert.encoder.layer.2.output.dense.bias [12]', 'missing tensor cls.predictions.bias [40]',
                'unknown tensor bert.encoder.layer.3.output.dense.bias [12]', 'unknown tensor adapter.up [2]',
                'query.weight is [12, 11], the configuration makes it [12, 12]', '0.output.dense.bias is of type I8'):
@@ -159,14 +159,14 @@ def test_all_that_is_wrong_is_named(checkpoint):
 def test_attribute_is_refused_by_name(checkpoint, attribute, value):
   edit(checkpoint, config=lambda said: {**said, attribute: value})
   with pytest.raises(ConvertError, match=f'attribute {attribute}'):
-    convert.load(checkpoint)
+    conversion.load(checkpoint)
 
 
 def test_attributes_at_their_defaults(checkpoint):
   edit(checkpoint, config=lambda said: {
       **said, 'is_decoder': False, 'pruned_heads': {}, 'position_embedding_type': 'absolute', 'torch_dtype': 'float16',
       'directionality': 'bidi', 'pooler_fc_size': 768, 'gradient_checkpointing': False})
-  assert convert.load(checkpoint).config == CONFIG
+  assert conversion.load(checkpoint).config == CONFIG
 
 
 @pytest.mark.parametrize(('theirs', 'ours', 'back'), [
@@ -174,26 +174,26 @@ def test_attributes_at_their_defaults(checkpoint):
     ('relu', 'relu', 'relu')])
 def test_activations(checkpoint, tmp_path, theirs, ours, back):
   edit(checkpoint, config=lambda said: {**said, 'hidden_act': theirs})
-  imported = convert.load(checkpoint)
+  imported = conversion.load(checkpoint)
   assert imported.config.block.mlp.activation == ours
-  convert.save(tmp_path / 'out', imported.config, imported.params)
+  conversion.save(tmp_path / 'out', imported.config, imported.params)
   assert json.loads((tmp_path / 'out' / 'config.json').read_text())['hidden_act'] == back
 
 
 def test_wanted_heads(checkpoint):
-  imported = convert.load(checkpoint, heads=('nsp', 'label'))
+  imported = conversion.load(checkpoint, heads=('nsp', 'label'))
   assert list(imported.heads) == ['nsp'] and imported.missing == ('label',) and 'heads_mlm' not in imported.params
   with pytest.raises(ConvertError, match="no such head:\n  'sop'"):
-    convert.load(checkpoint, heads=('sop',))
+    conversion.load(checkpoint, heads=('sop',))
 
 
 def test_classifier_of_an_unnamed_class(tmp_path):
-  convert.save(tmp_path / 'in', CONFIG, make(('label',)))
+  conversion.save(tmp_path / 'in', CONFIG, make(('label',)))
   edit(tmp_path / 'in', config=lambda said: {**said, 'architectures': None})
   with pytest.raises(ConvertError, match='may be of the heads label, tags, choice'):
-    convert.load(tmp_path / 'in')
-  assert list(convert.load(tmp_path / 'in', heads=('tags',)).heads) == ['tags']
-  assert list(convert.load(tmp_path / 'in', heads=()).heads) == []
+    conversion.load(tmp_path / 'in')
+  assert list(conversion.load(tmp_path / 'in', heads=('tags',)).heads) == ['tags']
+  assert list(conversion.load(tmp_path / 'in', heads=()).heads) == []
 
 
 @pytest.mark.parametrize('name', ['pytorch_model.bin', 'model.pt', 'tf_model.h5', 'weights.pkl'])
@@ -201,26 +201,26 @@ def test_pickles_are_refused_by_name(checkpoint, name):
   (checkpoint / 'model.safetensors').rename(checkpoint / name)
   for path in (checkpoint, checkpoint / name):
     with pytest.raises(ConvertError, match=f'{name} is not read.*safe_serialization'):
-      convert.load(path)
+      conversion.load(path)
 
 
 def test_damaged_files(checkpoint, tmp_path):
   path = checkpoint / 'model.safetensors'
   path.write_bytes(path.read_bytes()[:-100])
   with pytest.raises(ConvertError, match=r'model\.safetensors cannot be read'):
-    convert.load(checkpoint)
+    conversion.load(checkpoint)
   (checkpoint / 'config.json').write_text('{')
   with pytest.raises(ConvertError, match=r'config\.json cannot be read'):
-    convert.load(checkpoint)
+    conversion.load(checkpoint)
   with pytest.raises(ConvertError, match='there is no folder'):
-    convert.load(tmp_path / 'nothing')
+    conversion.load(tmp_path / 'nothing')
 
 
 def test_shards_that_are_not_there(tmp_path):
-  convert.save(tmp_path / 'in', CONFIG, make(), shard_bytes=8000)
+  conversion.save(tmp_path / 'in', CONFIG, make(), shard_bytes=8000)
   sorted((tmp_path / 'in').glob('model-*'))[1].unlink()
   with pytest.raises(ConvertError, match=r'names files that are not there:\n  model-00002-of'):
-    convert.load(tmp_path / 'in')
+    conversion.load(tmp_path / 'in')
 
 
 @pytest.mark.parametrize('changes', [
@@ -229,16 +229,16 @@ def test_shards_that_are_not_there(tmp_path):
 def test_what_they_cannot_hold_is_not_written(tmp_path, changes):
   config = dataclasses.replace(CONFIG, block=checked.replaced(CONFIG.block, changes))
   with pytest.raises(ConvertError, match=f'block.{next(iter(changes))}: .* has no counterpart'):
-    convert.save(tmp_path / 'out', config, make(config=config))
+    conversion.save(tmp_path / 'out', config, make(config=config))
   assert not list(tmp_path.iterdir())
 
 
 def test_all_or_nothing(tmp_path, monkeypatch):
   def fail(*args):
     raise OSError('disk full')
-  monkeypatch.setattr('plm_jax.convert.files.write_json', fail)
+  monkeypatch.setattr('plm_jax.conversion.files.write_json', fail)
   with pytest.raises(ConvertError, match=r'/out cannot be written: disk full'):
-    convert.save(tmp_path / 'out', CONFIG, make())
+    conversion.save(tmp_path / 'out', CONFIG, make())
   assert not list(tmp_path.iterdir())
 
 
@@ -251,15 +251,15 @@ def test_other_refusals_of_save(tmp_path):
   params['backbone']['pooler']['bias'][0] = 1e6
   for message, changes in cases:
     with pytest.raises(ConvertError, match=message):
-      convert.save(**{'folder': tmp_path / 'out', 'config': CONFIG, 'params': params, **changes})
+      conversion.save(**{'folder': tmp_path / 'out', 'config': CONFIG, 'params': params, **changes})
   with pytest.raises(ConvertError, match=r'not those of the configuration:\n  backbone/embeddings/positions'):
-    convert.save(tmp_path / 'out', dataclasses.replace(CONFIG, max_length=8), params)
+    conversion.save(tmp_path / 'out', dataclasses.replace(CONFIG, max_length=8), params)
 
 
 def write_tensorflow(folder, params, extra=()):
   """A checkpoint as google-research/bert released them, with what its optimizer left."""
   import tensorflow as tf
-  variables = dict(convert.rules.write(
+  variables = dict(conversion.rules.write(
       [*bert.ORIGINAL.rules, *bert.ORIGINAL.heads['mlm'].rules, *bert.ORIGINAL.heads['nsp'].rules],
       flatten_dict(params, sep='/')))
   variables |= {f'{name}/adam_{m}': 0 * x for name, x in variables.items() for m in 'mv'}
@@ -278,12 +278,12 @@ def test_tensorflow(tmp_path):
   """Names and axes are those of the released checkpoints; the two libraries' matrices are transposes of each other."""
   params = make()
   variables = write_tensorflow(tmp_path / 'tf', params)
-  imported = convert.load(tmp_path / 'tf')
+  imported = conversion.load(tmp_path / 'tf')
   assert_params(imported.params, params)
   assert imported.config == bert.tensorflow(CONFIG)
-  assert_params(convert.load(tmp_path / 'tf' / 'bert_model.ckpt').params, params)
+  assert_params(conversion.load(tmp_path / 'tf' / 'bert_model.ckpt').params, params)
 
-  convert.save(tmp_path / 'out', imported.config, imported.params, like=imported)
+  conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   theirs = all_tensors(tmp_path / 'out')
   for name, torch_name, transposed in (
       ('bert/embeddings/word_embeddings', 'bert.embeddings.word_embeddings.weight', False),
@@ -303,14 +303,14 @@ def test_tensorflow(tmp_path):
 def test_tensorflow_unknown_variable(tmp_path):
   write_tensorflow(tmp_path / 'tf', make(), {'bert/adapter/kernel': np.zeros((2, 3), np.float32)})
   with pytest.raises(ConvertError, match=r'unknown tensor bert/adapter/kernel \[2, 3\]'):
-    convert.load(tmp_path / 'tf')
+    conversion.load(tmp_path / 'tf')
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):
   """fill-mask takes an imported checkpoint; export writes one that gives the same answers."""
   tokenizer = WordPiece([*SPECIALS, *(chr(97 + n) for n in range(26)), *(f'##{n}' for n in range(9))])
-  convert.save(tmp_path / 'in', CONFIG, make(), tokenizer)
-  assert convert.is_checkpoint(tmp_path / 'in')
+  conversion.save(tmp_path / 'in', CONFIG, make(), tokenizer)
+  assert conversion.is_checkpoint(tmp_path / 'in')
   def run(*args):
     monkeypatch.setattr(sys, 'argv', ['plm_jax', *map(str, args)])
     cli.main()
@@ -331,9 +331,9 @@ def test_command_line(tmp_path, monkeypatch, capsys):
 def test_an_output_matrix_of_its_own(tmp_path):
   config = dataclasses.replace(CONFIG, tied=False)
   params = make(config=config)
-  convert.save(tmp_path / 'out', config, params)
+  conversion.save(tmp_path / 'out', config, params)
   assert json.loads((tmp_path / 'out' / 'config.json').read_text())['tie_word_embeddings'] is False
-  imported = convert.load(tmp_path / 'out')
+  imported = conversion.load(tmp_path / 'out')
   assert imported.config == config
   np.testing.assert_array_equal(imported.params['heads_mlm']['kernel'], params['heads_mlm']['kernel'])
   assert all_tensors(tmp_path / 'out')['cls.predictions.decoder.weight'].shape == (40, 12)

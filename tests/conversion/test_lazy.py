@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert, sharding, tokenizers
-from plm_jax.convert import files
-from plm_jax.convert.rules import Axes, Linear, Packed, Pairs, Same
-from plm_jax.convert.slices import sizes
+from plm_jax import conversion, sharding, tokenizers
+from plm_jax.conversion import files
+from plm_jax.conversion.rules import Axes, Linear, Packed, Pairs, Same
+from plm_jax.conversion.slices import sizes
 from plm_jax.inference import generate, loading
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.layers.heads import WithHeads
@@ -56,9 +56,9 @@ def made(family):
 def checkpoint(request, tmp_path_factory):
   config, boxed, params = made(request.param)
   folder = tmp_path_factory.mktemp(request.param) / 'in'
-  convert.save(folder, config, params, family=request.param, dtype='bfloat16', shard_bytes=20_000)
+  conversion.save(folder, config, params, family=request.param, dtype='bfloat16', shard_bytes=20_000)
   assert len(list(folder.glob('*.safetensors'))) > 2
-  return folder, boxed, convert.load(folder).params
+  return folder, boxed, conversion.load(folder).params
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def bytes_read(monkeypatch):
 def test_on_a_mesh_each_byte_is_read_once(checkpoint, bytes_read):
   """Eight devices of one host: data 2 x fsdp 2 x tensor 2."""
   folder, boxed, params = checkpoint
-  lazy = convert.load(folder, lazy=True).params
+  lazy = conversion.load(folder, lazy=True).params
   assert not bytes_read
   mesh = make_mesh(MeshConfig(2, 2, 2))
   placed = jax.tree.map(sharding.from_host, dict(lazy), sharding.shardings(boxed, mesh))
@@ -89,7 +89,7 @@ def test_on_a_mesh_each_byte_is_read_once(checkpoint, bytes_read):
 def test_a_device_needs_its_own_bytes(checkpoint, bytes_read):
   """What one device alone asks for is what it holds, in bfloat16."""
   folder, boxed, params = checkpoint
-  lazy = convert.load(folder, lazy=True).params
+  lazy = conversion.load(folder, lazy=True).params
   layout = sharding.shardings(boxed, make_mesh(MeshConfig(1, 4, 2)))
   device = jax.devices()[5]
   held = jax.tree.map(lambda x, where: x[where.addressable_devices_indices_map(x.shape)[device]], dict(lazy), layout)
@@ -101,26 +101,26 @@ def test_a_device_needs_its_own_bytes(checkpoint, bytes_read):
 
 def test_a_copy_is_compared_where_it_is_read(tmp_path):
   config, _, params = made('gpt2')
-  convert.save(tmp_path / 'in', config, params, family='gpt2')
+  conversion.save(tmp_path / 'in', config, params, family='gpt2')
   tensors = {name: files.SafeTensors(tmp_path / 'in').read(name) for name in files.SafeTensors(tmp_path / 'in').tensors}
   tensors['lm_head.weight'] = tensors['transformer.wte.weight'] + (np.arange(96) == 90)[:, None]
   files.write_safetensors(tmp_path / 'in', tensors.items(), 1 << 30)
-  tokens = convert.load(tmp_path / 'in', lazy=True).params['backbone']['embeddings']['tokens']
+  tokens = conversion.load(tmp_path / 'in', lazy=True).params['backbone']['embeddings']['tokens']
   np.testing.assert_array_equal(tokens[:48], params['backbone']['embeddings']['tokens'][:48])
-  with pytest.raises(convert.ConvertError, match=r'lm_head\.weight differs from what it has to equal'):
+  with pytest.raises(conversion.ConvertError, match=r'lm_head\.weight differs from what it has to equal'):
     tokens[48:]
 
 
 def test_a_truncated_shard_is_named(tmp_path):
   config, _, params = made('llama')
-  convert.save(tmp_path / 'in', config, params, family='llama', shard_bytes=20_000)
+  conversion.save(tmp_path / 'in', config, params, family='llama', shard_bytes=20_000)
   shard = sorted((tmp_path / 'in').glob('model-*'))[2]
   shard.write_bytes(shard.read_bytes()[:-100])
-  with pytest.raises(convert.ConvertError, match=f'{shard.name} cannot be read'):
-    convert.load(tmp_path / 'in', lazy=True)
+  with pytest.raises(conversion.ConvertError, match=f'{shard.name} cannot be read'):
+    conversion.load(tmp_path / 'in', lazy=True)
   shard.unlink()
-  with pytest.raises(convert.ConvertError, match=f'names files that are not there:\n  {shard.name}'):
-    convert.load(tmp_path / 'in', lazy=True)
+  with pytest.raises(conversion.ConvertError, match=f'names files that are not there:\n  {shard.name}'):
+    conversion.load(tmp_path / 'in', lazy=True)
 
 
 @pytest.fixture(scope='module')
@@ -134,7 +134,7 @@ def model(tmp_path_factory):
   tokenizer = tokenizers.train_sentencepiece(
       [f'The cat number {i} sat on the mat.' for i in range(60)], 310, 'bpe', layout='llama')
   folder = tmp_path_factory.mktemp('model') / 'in'
-  convert.save(folder, config, params, tokenizer, family='llama')
+  conversion.save(folder, config, params, tokenizer, family='llama')
   return folder
 
 

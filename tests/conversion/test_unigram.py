@@ -3,7 +3,7 @@ import json
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.convert import ConvertError, vocabulary
+from plm_jax.conversion import ConvertError, vocabulary
 
 TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),
          *['中文和中国文字。'] * 9]

@@ -11,7 +11,7 @@ import uuid
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.convert.rules import ConvertError
+from plm_jax.conversion.rules import ConvertError
 from plm_jax.tokenizers.contract import brief
 
 Place = TypeVar('Place', pathlib.Path, epath.Path)  # on a disk or, before it is brought there, in a bucket

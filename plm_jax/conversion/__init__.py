@@ -1,11 +1,11 @@
 """Checkpoints of other libraries: transformers both ways, the original TensorFlow ones and T5X's in.
 
-    imported = convert.load('bert-base-uncased/')
+    imported = conversion.load('bert-base-uncased/')
     outputs = imported.model().apply({'params': imported.params}, batch)
-    convert.save('out/', imported.config, imported.params, imported.tokenizer)
+    conversion.save('out/', imported.config, imported.params, imported.tokenizer)
 
-What differs between families is data beside their models (`plm_jax.convert.rules.Family`). Whatever a file holds beyond
-that is refused by name. Parameters are float32 here; a float16 or bfloat16 file is widened exactly.
+What differs between families is data beside their models (`plm_jax.conversion.rules.Family`). Whatever a file holds
+beyond that is refused by name. Parameters are float32 here; a float16 or bfloat16 file is widened exactly.
 """
 from collections.abc import Mapping, Sequence, Sized
 import dataclasses
@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import checked, storage
-from plm_jax.convert import attributes, files, folders, rules, vocabulary
-from plm_jax.convert.folders import Place, inside, ordinary
-from plm_jax.convert.lazy import Lazy
-from plm_jax.convert.rules import ConvertError, Family
-from plm_jax.convert.t5x import T5X, is_t5x
-from plm_jax.convert.torch_pickle import PICKLED, TorchPickle
+from plm_jax.conversion import attributes, files, folders, rules, vocabulary
+from plm_jax.conversion.folders import Place, inside, ordinary
+from plm_jax.conversion.lazy import Lazy
+from plm_jax.conversion.rules import ConvertError, Family
+from plm_jax.conversion.t5x import T5X, is_t5x
+from plm_jax.conversion.torch_pickle import PICKLED, TorchPickle
 from plm_jax.errors import understood
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig

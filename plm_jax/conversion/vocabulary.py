@@ -7,9 +7,9 @@ from etils import epath
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from plm_jax.convert.files import read_json, write_json
-from plm_jax.convert.rules import ConvertError
-from plm_jax.convert.unigram import from_unigram
+from plm_jax.conversion.files import read_json, write_json
+from plm_jax.conversion.rules import ConvertError
+from plm_jax.conversion.unigram import from_unigram
 from plm_jax.errors import understood
 from plm_jax.tokenizers import (
     BertText,

@@ -17,9 +17,9 @@ from test_convert import CONFIG, make, write_tensorflow
 import test_t5x
 from test_torch_pickle import Numbers, torch, write  # noqa: F401  (a fixture)
 
-from plm_jax import convert
-from plm_jax.convert import ConvertError
-from plm_jax.convert.torch_pickle import TorchPickle
+from plm_jax import conversion
+from plm_jax.conversion import ConvertError
+from plm_jax.conversion.torch_pickle import TorchPickle
 from plm_jax.errors import Expected
 from plm_jax.models import t5
 
@@ -37,7 +37,7 @@ def golden(pattern):
 
 def load(folder):
   """Not the numbers, which takes longer than to read what is said of them."""
-  return lambda: convert.load(folder, lazy=True)
+  return lambda: conversion.load(folder, lazy=True)
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -56,13 +56,13 @@ def test_configurations(case, tmp_path):
 @pytest.fixture(scope='module')
 def checkpoint(tmp_path_factory):
   folder = tmp_path_factory.mktemp('damage') / 'in'
-  convert.save(folder, CONFIG, make(), shard_bytes=6000)
+  conversion.save(folder, CONFIG, make(), shard_bytes=6000)
   return folder
 
 
 def test_files_of_tensors(checkpoint):
   path = sorted(checkpoint.glob('model-*'))[0]
-  read_all = lambda: convert.load(checkpoint)
+  read_all = lambda: conversion.load(checkpoint)
   header = struct.unpack('<Q', path.read_bytes()[:8])[0]
   said = [mutate.attempt(path, damage, read_all) for damage in mutate.contents(path.read_bytes(), COUNT)]
   for damage in mutate.jsons(json.loads(path.read_bytes()[8:8 + header]), COUNT):
@@ -138,7 +138,7 @@ def test_tensorflow(tmp_path):
     damages = [*mutate.contents(path.read_bytes(), COUNT // 2)]
     if path.suffix == '.json':
       damages += mutate.jsons(json.loads(path.read_text()), COUNT)
-    said += [mutate.attempt(path, damage, lambda: convert.load(tmp_path / 'tf')) for damage in damages]
+    said += [mutate.attempt(path, damage, lambda: conversion.load(tmp_path / 'tf')) for damage in damages]
   assert any(said)
 
 
@@ -157,7 +157,7 @@ def test_t5x_files(t5x):
     damages = [*mutate.contents(path.read_bytes(), COUNT)]
     if path.name == '.zarray':
       damages += mutate.jsons(json.loads(path.read_text()), COUNT)
-    said += [mutate.attempt(path, damage, lambda: convert.load(t5x)) for damage in damages]
+    said += [mutate.attempt(path, damage, lambda: conversion.load(t5x)) for damage in damages]
   assert any(said)
 
 
@@ -168,16 +168,16 @@ def test_an_array_that_is_not_there(t5x, tmp_path):
   said = json.loads(path.read_text())
   path.write_text(json.dumps({**said, 'shape': [1 << 19, 1 << 19]}))
   with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match=r'the configuration makes it|describes'):
-    convert.load(tmp_path / 'in')
+    conversion.load(tmp_path / 'in')
   path.write_text(json.dumps({**said, 'chunks': [1 << 19, 1 << 19]}))
   with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match='in chunks of 1,099,511,627,776 bytes'):
-    convert.load(tmp_path / 'in')
+    conversion.load(tmp_path / 'in')
   path.write_text(json.dumps(said))
   for chunk in path.parent.iterdir():
     if chunk != path:
       chunk.unlink()
   with pytest.raises(ConvertError, match='describes 1,920 bytes of numbers, in files of 0 bytes'):
-    convert.load(tmp_path / 'in')
+    conversion.load(tmp_path / 'in')
 
 
 @pytest.mark.parametrize(('changes', 'message'), [
@@ -193,7 +193,7 @@ def test_sizes_and_types(checkpoint, tmp_path, changes, message):
   path = tmp_path / 'in' / 'config.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
   with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match=message):
-    convert.load(tmp_path / 'in')
+    conversion.load(tmp_path / 'in')
 
 
 @pytest.mark.parametrize(('text', 'message'), [
@@ -203,7 +203,7 @@ def test_sizes_and_types(checkpoint, tmp_path, changes, message):
 def test_json_of_any_form(text, message, tmp_path):
   (tmp_path / 'config.json').write_bytes(text.encode(errors='surrogatepass'))
   with pytest.raises(ConvertError, match=f'config.json.*{message}'):
-    convert.load(tmp_path)
+    conversion.load(tmp_path)
 
 
 @pytest.mark.parametrize('name', ['../out', '/etc', '..', ''])
@@ -213,11 +213,11 @@ def test_no_name_leads_out_of_the_folder(name, checkpoint, tmp_path):
   said = json.loads(index.read_text())
   index.write_text(json.dumps({**said, 'weight_map': {**said['weight_map'], 'a': name}}))
   with pytest.raises(ConvertError, match='expected something in this folder'):
-    convert.load(tmp_path / 'in')
+    conversion.load(tmp_path / 'in')
   (tmp_path / 'glm').mkdir()
   (tmp_path / 'glm' / 'latest').write_text(name)
   with pytest.raises(ConvertError, match=re.escape(str(tmp_path / 'glm'))):
-    convert.load(tmp_path / 'glm')
+    conversion.load(tmp_path / 'glm')
 
 
 def test_what_is_no_file(checkpoint, tmp_path):
@@ -228,13 +228,13 @@ def test_what_is_no_file(checkpoint, tmp_path):
       (folder / name).unlink(missing_ok=True)
       make_one(folder / name)
       with mutate.limits(seconds=3), pytest.raises(ConvertError, match=f'{re.escape(str(folder))}.*(folder|ordinary)'):
-        convert.load(folder)
+        conversion.load(folder)
 
 
 def test_an_export_has_the_modes_of_other_files(tmp_path):
   old = os.umask(0o027)
   try:
-    convert.save(tmp_path / 'out', CONFIG, make())
+    conversion.save(tmp_path / 'out', CONFIG, make())
   finally:
     os.umask(old)
   modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / 'out', *(tmp_path / 'out').iterdir()]}
@@ -243,18 +243,18 @@ def test_an_export_has_the_modes_of_other_files(tmp_path):
 
 def test_a_full_disk(tmp_path, monkeypatch):
   """Of which the library says so in its own words."""
-  library = convert.files.safetensors()
+  library = conversion.files.safetensors()
   def full(*args, **kwargs):
     raise library.SafetensorError('Error while serializing: I/O error: No space left on device (os error 28)')
   monkeypatch.setattr(library.numpy, 'save_file', full)
   with pytest.raises(Expected, match=r'no space left for .*/out \(No space left on device\)'):
-    convert.save(tmp_path / 'out', CONFIG, make())
+    conversion.save(tmp_path / 'out', CONFIG, make())
   assert not list(tmp_path.iterdir())
 
 
 def test_heads_of_a_small_t5_have_a_size(tmp_path):
   config = dataclasses.replace(test_t5x.small(t5.small()), block=dataclasses.replace(
       test_t5x.small(t5.small()).block, head_size=None))
-  convert.save(tmp_path / 'out', config, test_t5x.model_of(config), family='t5')
+  conversion.save(tmp_path / 'out', config, test_t5x.model_of(config), family='t5')
   assert json.loads((tmp_path / 'out' / 'config.json').read_text())['d_kv'] == 4
-  assert convert.load(tmp_path / 'out').config.block.head_size == 4
+  assert conversion.load(tmp_path / 'out').config.block.head_size == 4

@@ -18,8 +18,8 @@ import zipfile
 import ml_dtypes
 import numpy as np
 
-from plm_jax.convert.rules import ConvertError
-from plm_jax.convert.slices import Index, Shape
+from plm_jax.conversion.rules import ConvertError
+from plm_jax.conversion.slices import Index, Shape
 from plm_jax.errors import understood
 
 PICKLED = 'pytorch_model.bin'

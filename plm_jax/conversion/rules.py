@@ -12,7 +12,7 @@ import flax.linen as nn
 import ml_dtypes
 import numpy as np
 
-from plm_jax.convert.slices import Index, Shape, joined
+from plm_jax.conversion.slices import Index, Shape, joined
 from plm_jax.errors import Expected
 
 DTYPES = {'F32': np.dtype(np.float32), 'F16': np.dtype(np.float16), 'BF16': np.dtype(ml_dtypes.bfloat16)}

@@ -7,7 +7,7 @@ import flax.linen as nn
 
 from plm_jax import checked
 from plm_jax import config as config_lib
-from plm_jax.convert.rules import Attribute, ConvertError, Family, Head, refuse
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, refuse
 from plm_jax.tokenizers.contract import brief
 
 # Of every model of transformers: attributes that change nothing about an encoder's outputs. Labels and ids of special

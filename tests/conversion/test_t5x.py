@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import checked, convert
+from plm_jax import checked, conversion
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import t5
@@ -106,8 +106,8 @@ def test_in(model, form, tmp_path):
   config, params = model
   arrays = theirs(params)
   write(tmp_path, arrays if form == 'layers' else scanned(arrays, form == 'by head'))
-  assert convert.is_checkpoint(tmp_path)
-  imported = convert.load(tmp_path)
+  assert conversion.is_checkpoint(tmp_path)
+  imported = conversion.load(tmp_path)
   assert imported.family == 't5' and set(imported.heads) == {'lm'}
   plain = checked.replaced(imported.config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
   said = checked.replaced(config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
@@ -115,7 +115,7 @@ def test_in(model, form, tmp_path):
   got, want = (flatten_dict(x, sep='/') for x in (imported.params, params))
   assert got.keys() == want.keys()
   assert all((got[name] == x).all() for name, x in want.items())
-  lazy = flatten_dict(convert.load(tmp_path, lazy=True).params, sep='/')
+  lazy = flatten_dict(conversion.load(tmp_path, lazy=True).params, sep='/')
   name = 'backbone/encoder/stack/layers/block/attention/query/kernel'
   assert (lazy[name][1:, 2:5] == want[name][1:, 2:5]).all()
 
@@ -125,10 +125,10 @@ def test_what_is_not_a_t5_of_ours_is_refused(model, tmp_path):
   arrays = theirs(params)
   arrays['encoder/layers_0/relpos_bias/rel_embedding'] = arrays.pop('encoder/relpos_bias/rel_embedding')
   write(tmp_path, arrays)
-  with pytest.raises(convert.ConvertError, match=r'share their positions:\s+encoder/layers_0/relpos_bias'):
-    convert.load(tmp_path)
+  with pytest.raises(conversion.ConvertError, match=r'share their positions:\s+encoder/layers_0/relpos_bias'):
+    conversion.load(tmp_path)
   (tmp_path / 'checkpoint').write_bytes(b'\x93\x01\x02\x03')
-  with pytest.raises(convert.ConvertError, match='not a checkpoint of T5X'):
-    convert.load(tmp_path)
+  with pytest.raises(conversion.ConvertError, match='not a checkpoint of T5X'):
+    conversion.load(tmp_path)
   (tmp_path / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-5"\n')
-  assert not convert.is_checkpoint(tmp_path)
+  assert not conversion.is_checkpoint(tmp_path)

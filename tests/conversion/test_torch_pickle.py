@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import convert
-from plm_jax.convert.torch_pickle import MAGIC, TorchPickle
+from plm_jax import conversion
+from plm_jax.conversion.torch_pickle import MAGIC, TorchPickle
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'deberta' / 'v1_seqcls_c2p_only'
 NAMES = {np.dtype(np.float32): 'FloatStorage', np.dtype(np.float16): 'HalfStorage', np.dtype(np.int64): 'LongStorage'}
@@ -104,17 +104,17 @@ def test_nothing_in_a_pickle_is_run(older, torch, tmp_path):
     def __reduce__(self):
       return os.system, (f'touch {tmp_path}/ran',)
   write(tmp_path / 'x.bin', {'a': Evil()}, torch, older)
-  with pytest.raises(convert.ConvertError, match=r'asks for posix\.system, which is no part of a tensor'):
+  with pytest.raises(conversion.ConvertError, match=r'asks for posix\.system, which is no part of a tensor'):
     TorchPickle(tmp_path / 'x.bin')
   assert not (tmp_path / 'ran').exists()
 
 
 def test_what_is_no_state_dict(torch, tmp_path):
   write(tmp_path / 'x.bin', {'epoch': 3, 'model': {}}, torch)
-  with pytest.raises(convert.ConvertError, match='more than named tensors'):
+  with pytest.raises(conversion.ConvertError, match='more than named tensors'):
     TorchPickle(tmp_path / 'x.bin')
   (tmp_path / 'x.bin').write_bytes(b'no torch at all')
-  with pytest.raises(convert.ConvertError, match='damaged, or not a torch checkpoint'):
+  with pytest.raises(conversion.ConvertError, match='damaged, or not a torch checkpoint'):
     TorchPickle(tmp_path / 'x.bin')
 
 
@@ -124,7 +124,7 @@ def test_the_original_deberta(torch, tmp_path):
   shutil.copy(GOLDEN / 'config.json', tmp_path)
   state = safetensors.load_file(GOLDEN / 'model.safetensors')
   write(tmp_path / 'pytorch_model.bin', state, torch)
-  ours, theirs = convert.load(tmp_path), convert.load(GOLDEN)
+  ours, theirs = conversion.load(tmp_path), conversion.load(GOLDEN)
   assert ours.config == theirs.config and list(ours.heads) == list(theirs.heads) == ['label']
   tiny.assert_same(ours.params, theirs.params)
 
@@ -148,14 +148,14 @@ def test_the_original_glm(older, torch, tmp_path):
   everything = {'iteration': 2000, 'args': Arguments(), 'rng': [np.arange(3), Evil()], 'module': state, 'skipped': {1}}
   write(tmp_path / '2000' / 'mp_rank_00_model_states.pt', everything, torch, older)
   shutil.copy(case / 'config.json', tmp_path / '2000')
-  assert convert.is_checkpoint(tmp_path)
-  ours, theirs = convert.load(tmp_path), convert.load(case)
+  assert conversion.is_checkpoint(tmp_path)
+  ours, theirs = conversion.load(tmp_path), conversion.load(case)
   assert ours.config == theirs.config and list(ours.heads) == ['lm']
   tiny.assert_same(ours.params, theirs.params)
   assert not (tmp_path / 'ran').exists()
   (tmp_path / '2000' / 'config.json').unlink()
-  with pytest.raises(convert.ConvertError, match='heads of 64, which all released sizes have'):
-    convert.load(tmp_path)
+  with pytest.raises(conversion.ConvertError, match='heads of 64, which all released sizes have'):
+    conversion.load(tmp_path)
   (tmp_path / '2000' / 'mp_rank_01_model_states.pt').touch()
-  with pytest.raises(convert.ConvertError, match=r'split between processes.*change_mp\.py'):
-    convert.load(tmp_path)
+  with pytest.raises(conversion.ConvertError, match=r'split between processes.*change_mp\.py'):
+    conversion.load(tmp_path)

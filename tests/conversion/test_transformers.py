@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import convert
-from plm_jax.convert import vocabulary
+from plm_jax import conversion
+from plm_jax.conversion import vocabulary
 from plm_jax.tokenizers import BertText, WordPiece
 from plm_jax.tokenizers.wordpiece import SPECIALS
 
@@ -68,7 +68,7 @@ def batch(tokenizer):
 def test_in(tmp_path, tokenizer, batch, changes):
   model = theirs(tokenizer, **changes)
   model.save_pretrained(tmp_path)
-  imported = convert.load(tmp_path)
+  imported = conversion.load(tmp_path)
   got, want = ours(imported, batch), logits(model, batch)
   np.testing.assert_allclose(got['mlm'], want['prediction_logits'], atol=1e-4)
   np.testing.assert_allclose(got['nsp'], want['seq_relationship_logits'], atol=1e-4)
@@ -77,8 +77,8 @@ def test_in(tmp_path, tokenizer, batch, changes):
 @pytest.mark.parametrize('shard', [5 << 30, 20_000], ids=['whole', 'sharded'])
 def test_out(tmp_path, tokenizer, batch, shard):
   theirs(tokenizer).save_pretrained(tmp_path / 'in', max_shard_size='20KB')
-  imported = convert.load(tmp_path / 'in')
-  convert.save(tmp_path / 'out', imported.config, imported.params, tokenizer, shard_bytes=shard)
+  imported = conversion.load(tmp_path / 'in')
+  conversion.save(tmp_path / 'out', imported.config, imported.params, tokenizer, shard_bytes=shard)
   want = ours(imported, batch)
   for cls, outputs in CLASSES.items():
     model, loading = getattr(transformers, cls).from_pretrained(
@@ -94,7 +94,7 @@ def test_out(tmp_path, tokenizer, batch, shard):
 def test_tokenizer(tmp_path, tokenizer, text, left_out):
   """Each of the two files alone says it all, there and here."""
   mine = WordPiece(tokenizer.pieces, text)
-  config = convert.family_of('bert').config
+  config = conversion.family_of('bert').config
   vocabulary.save(tmp_path, mine, config.max_length)
   if left_out:
     (tmp_path / left_out).unlink()
@@ -118,6 +118,6 @@ def test_tokenizer_in(tmp_path, tokenizer):
 
 def test_without_torch():
   """The converter never imports it."""
-  code = ('import sys, plm_jax.convert, plm_jax.inference.fill_mask; '
+  code = ('import sys, plm_jax.conversion, plm_jax.inference.fill_mask; '
           'sys.exit(bool({"torch", "transformers"} & set(sys.modules)))')
   subprocess.run([sys.executable, '-c', code], check=True, cwd=pathlib.Path(__file__).parents[2])

@@ -6,7 +6,7 @@ from typing import Any
 
 from etils import epath
 
-from plm_jax.convert.rules import ConvertError
+from plm_jax.conversion.rules import ConvertError
 from plm_jax.tokenizers import LanguagePieces, SentencePiece
 from plm_jax.tokenizers.byte_bpe import read_added
 from plm_jax.tokenizers.contract import brief, option, read_config

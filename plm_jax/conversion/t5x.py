@@ -12,10 +12,10 @@ from flax.traverse_util import flatten_dict
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.convert.files import NAMES
-from plm_jax.convert.folders import inside, ordinary
-from plm_jax.convert.rules import ConvertError, refuse
-from plm_jax.convert.slices import Index
+from plm_jax.conversion.files import NAMES
+from plm_jax.conversion.folders import inside, ordinary
+from plm_jax.conversion.rules import ConvertError, refuse
+from plm_jax.conversion.slices import Index
 from plm_jax.errors import outside, understood
 from plm_jax.tokenizers.contract import brief
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.convert.rules import ConvertError, Rule, Source
-from plm_jax.convert.slices import Index, Shape, bounded, sizes
+from plm_jax.conversion.rules import ConvertError, Rule, Source
+from plm_jax.conversion.slices import Index, Shape, bounded, sizes
 
 
 class Lazy:

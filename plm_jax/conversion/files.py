@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.convert.folders import inside
-from plm_jax.convert.rules import DTYPES, ConvertError, refuse
-from plm_jax.convert.slices import Index
+from plm_jax.conversion.folders import inside
+from plm_jax.conversion.rules import DTYPES, ConvertError, refuse
+from plm_jax.conversion.slices import Index
 from plm_jax.errors import outside, understood
 from plm_jax.tokenizers.contract import brief
 
