@@ -17,6 +17,7 @@ if TYPE_CHECKING:
   from plm_jax.api import (
       GenerationConfig,
       MeshConfig,
+      convert,
       encode,
       export,
       fill_mask,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
       train,
   )
 
-__all__ = ['GenerationConfig', 'MeshConfig', 'encode', 'export', 'fill_mask', 'generate', 'load',
+__all__ = ['GenerationConfig', 'MeshConfig', 'convert', 'encode', 'export', 'fill_mask', 'generate', 'load',
            'perplexity', 'prepare', 'recipe', 'score', 'stream', 'train']
 
 

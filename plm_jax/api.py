@@ -348,7 +348,7 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None) -> Exported:
 def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Exported:
   """Rewrites another library's checkpoint as one that transformers loads.
 
-  >>> plm_jax.conversion('exported', 'half', dtype='bfloat16').how
+  >>> plm_jax.convert('exported', 'half', dtype='bfloat16').how
   "transformers loads it with ...from_pretrained('half')"
 
   Args:
