@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.architectures import Kind
+from plm_jax.architectures import Kind, resized
 from plm_jax.architectures.encoder import Output
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import AttentionConfig, Visible
@@ -80,6 +80,10 @@ class DebertaConfig(Checked):
       raise ValueError(f'a DeBERTa\'s generator is as wide as itself: objective.width is {width}, expected 1')
     stack = dataclasses.replace(self.stack, layers=max(1, round(self.stack.layers * depth)))
     return dataclasses.replace(self, stack=stack, absolute=True, pooler=False)
+
+  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'DebertaConfig':
+    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
+    return resized(self, block, layers, vocab, max_length)
 
   def forward_flops(self, length: int, predicted: int) -> int:
     """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.architectures import Kind
+from plm_jax.architectures import Kind, resized
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Past, Visible
 from plm_jax.layers.block import BlockConfig
@@ -70,6 +70,13 @@ class DecoderConfig(Checked):
     """Makes the module. Rows may always hold several segments, so `packed` changes nothing."""
     del packed
     return Decoder(self)
+
+  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'DecoderConfig':
+    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
+    return resized(
+        self, block, layers, vocab, max_length, types=min(self.types, max_length),
+        logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,
+        windows=tuple(-(-size * max_length // self.max_length) for size in self.windows))
 
   def forward_flops(self, length: int, predicted: int) -> int:
     """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`

@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plm_jax.architectures import Kind
+from plm_jax.architectures import Kind, resized
 from plm_jax.checked import Checked, within
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout
@@ -65,6 +65,10 @@ class EncoderConfig(Checked):
     return dataclasses.replace(
         self, block=block, stack=dataclasses.replace(self.stack, layers=max(1, round(self.stack.layers * depth))),
         embed_dim=0 if embed_dim == size else embed_dim, pooler=False)
+
+  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderConfig':
+    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
+    return resized(self, block, layers, vocab, max_length)
 
   def forward_flops(self, length: int, predicted: int) -> int:
     """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import checked
-from plm_jax.architectures import Kind, decoder
+from plm_jax.architectures import Kind, decoder, resized
 from plm_jax.architectures.decoder import Cache
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Keys, Past, Visible
@@ -90,6 +90,15 @@ class EncoderDecoderConfig(Checked):
   def backbone(self, packed: bool = False) -> 'EncoderDecoder':
     """Makes the module; packed: rows hold several segments that do not see each other."""
     return EncoderDecoder(self, packed)
+
+  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderDecoderConfig':
+    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
+    sides = {name: dataclasses.replace(side, layers=layers, remat='none')
+             for name, side in (('decoder', self.decoder), ('source', self.source)) if side.layers}
+    return resized(
+        self, block, layers, vocab, max_length, **sides,
+        logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,
+        embed_factor=1.0 if self.embed_factor == 1 else block.width ** 0.5)
 
   def forward_flops(self, length: int, predicted: int) -> int:
     """Counts the floating point operations of the matrix products for one row: `length` tokens for the encoder,

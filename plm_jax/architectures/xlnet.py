@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plm_jax.architectures import Kind
+from plm_jax.architectures import Kind, resized
 from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import AttentionConfig, Visible
 from plm_jax.layers.block import BlockConfig
@@ -48,6 +48,10 @@ class XLNetConfig(Checked):
     """Makes the module. Rows may always hold several segments, so `packed` changes nothing."""
     del packed
     return XLNet(self)
+
+  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'XLNetConfig':
+    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
+    return resized(self, block, layers, vocab, max_length)
 
   def forward_flops(self, length: int, predicted: int, memory: int = 0) -> int:
     """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`

@@ -2,7 +2,6 @@
 import dataclasses
 
 from plm_jax import checked
-from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config import Experiment, Phase, Scale, TrainConfig
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.seq2seq import SequenceToSequence
@@ -67,25 +66,9 @@ def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, 
   block = dataclasses.replace(block, width=width, heads=heads, head_size=None,
                               kv_heads=block.kv_heads and min(block.kv_heads, heads),
                               mlp_dim=4 * width, dtype='float32')
-  stack = dataclasses.replace(paper.model.stack, layers=layers, remat='none')
-  model = dataclasses.replace(paper.model, vocab=vocab, block=block, stack=stack,
-                              max_length=max_length if paper.model.max_length else 0)
-  if isinstance(model, EncoderDecoderConfig):
-    model = dataclasses.replace(model, decoder=dataclasses.replace(model.decoder, layers=layers, remat='none'))
-    if model.source.layers:
-      model = dataclasses.replace(model, source=stack)
-  if getattr(model, 'types', 0) > max_length:  # places in a blank
-    model = dataclasses.replace(model, types=max_length)
   if block.init.out_std:  # init_std over the root of twice the layers
     block = checked.replaced(block, {'init.out_std': block.init.std * (2 * layers) ** -0.5})
-    model = dataclasses.replace(model, block=block)
-  if getattr(model, 'logit_factor', 1.0) != 1:  # one over the root of the width
-    model = dataclasses.replace(model, logit_factor=width ** -0.5)
-  if getattr(model, 'embed_factor', 1.0) != 1:  # the root itself
-    model = dataclasses.replace(model, embed_factor=width ** 0.5)
-  if windows := getattr(model, 'windows', ()):
-    windows = tuple(-(-size * max_length // paper.model.max_length) for size in windows)
-    model = dataclasses.replace(model, windows=windows)
+  model = paper.model.resized(block, layers, vocab, max_length)
   objective = paper.objective
   if getattr(objective, 'decoder_length', 0) > max_length // 2:
     objective = dataclasses.replace(objective, decoder_length=max_length // 2)
