@@ -107,18 +107,18 @@ def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = 
   """
   place = folders.local(path)
   with understood(path, 'a checkpoint', ConvertError):
-    folder, family, said, source = open_checkpoint(place)
-    attributes.check(family, said)
-    said = family.normal(said)
+    folder, family, hf_config, source = open_checkpoint(place)
+    attributes.check(family, hf_config)
+    hf_config = family.to_current(hf_config)
     original: dict[str, str] = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
     renamed = files.Renamed(source, original.get, folder)
-    config = attributes.read(family, said)
+    config = attributes.read(family, hf_config)
     config = checked.replaced(config, {field: name in renamed.tensors for field, name in family.parts.items()})
-    config = family.settled(config, renamed.tensors)
+    config = family.infer_from_tensors(config, renamed.tensors)
     check_layers(config, source.tensors)
     named = family.of(config)
-    chosen, missing = choose_heads(named, said, renamed.tensors, heads)
-    modules = {name: attributes.make_head(family.heads[name], config, said) for name in chosen}
+    chosen, missing = choose_heads(named, hf_config, renamed.tensors, heads)
+    modules = {name: attributes.make_head(family.heads[name], config, hf_config) for name in chosen}
     shapes = parameter_shapes(family, config, modules)
     used = [*named.rules, *(rule for name in chosen for rule in named.heads[name].rules)]
     known = {name for head in family.heads.values() for rule in head.rules for name in rule.names(())}
@@ -127,7 +127,7 @@ def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = 
         for name, (rule, copies) in rules.match(used, shapes, renamed, known).items()}
     if not lazy:
       params = {name: np.asarray(x) for name, x in params.items()}
-  extra = {name: value for name, value in said.items() if name in attributes.IGNORED | family.ignored}
+  extra = {name: value for name, value in hf_config.items() if name in attributes.IGNORED | family.ignored}
   # Names of another library than the one that is written are of no use to an export.
   form = {} if family is not family_of(family.name) else {
       name: (new, source.tensors[name][1]) for name, new in original.items()}
@@ -154,14 +154,14 @@ def save(
   what transformers cannot hold, or a folder that is not empty.
   """
   kind = family_of(like.family if like else family).of(config)
-  said, arrays = describe(kind, config, params, tokenizer, like), tensors(kind, params, copies=bool(like))
+  hf_config, arrays = describe(kind, config, params, tokenizer, like), tensors(kind, params, copies=bool(like))
   types = {found.name: short for short, found in rules.DTYPES.items()}
   if dtype is not None and dtype not in types:
     raise ConvertError(f'dtype is one of {", ".join(types)}, got {dtype!r}')
   targets: dict[str, list[tuple[str, str]]] = {}
   for name, (new, old_type) in (like.form if like else {}).items():
     targets.setdefault(new, []).append((name, old_type))
-  bare = not kind.classes.get(said['architectures'][0], [name for name in params if name.startswith('heads_')])
+  bare = not kind.classes.get(hf_config['architectures'][0], [name for name in params if name.startswith('heads_')])
 
   every = [*kind.rules, *(rule for head in kind.heads.values() for rule in head.rules)]
   # Copies of others are written only where an import had them.
@@ -179,8 +179,8 @@ def save(
     files.write_safetensors(draft, pairs(), shard_bytes)
     if tokenizer:
       vocabulary.save(draft, tokenizer, config.max_length)
-    said['dtype'] = dtype or (like and like.extra.get('dtype', like.extra.get('torch_dtype'))) or 'float32'
-    files.write_json(draft / CONFIG, said)
+    hf_config['dtype'] = dtype or (like and like.extra.get('dtype', like.extra.get('torch_dtype'))) or 'float32'
+    files.write_json(draft / CONFIG, hf_config)
 
 
 def counterpart(family: str, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -232,23 +232,23 @@ def open_checkpoint(path: pathlib.Path):
       raise ConvertError(f'{path} has {len(found)} TensorFlow checkpoints (*.ckpt.index), expected one: name it')
     prefix = found[0].with_suffix('')
   if prefix.with_name(f'{prefix.name}.index').exists() and not prefix.is_dir():
-    said = files.read_json(prefix.parent / ORIGINAL_CONFIG)
-    return prefix.parent, family_of('bert', original=True), said, files.TensorFlow(prefix)
+    hf_config = files.read_json(prefix.parent / ORIGINAL_CONFIG)
+    return prefix.parent, family_of('bert', original=True), hf_config, files.TensorFlow(prefix)
   if is_t5x(path):
     source = T5X(path)
-    said = files.read_json(path / CONFIG) if (path / CONFIG).exists() else source.described()
-    return path, family_of(model_type(said)), said, source
+    hf_config = files.read_json(path / CONFIG) if (path / CONFIG).exists() else source.described()
+    return path, family_of(model_type(hf_config)), hf_config, source
   if path.is_file():
     raise ConvertError(files.advice(str(path)) if path.suffix in files.FOREIGN else
                        f'{path} is a file: give the folder that holds it, with its {CONFIG}')
   if not (path / CONFIG).exists():
     raise ConvertError(f'{path} has neither a {CONFIG} nor a {ORIGINAL_CONFIG}' if path.is_dir() else
                        f'there is no folder {path}')
-  said = files.read_json(path / CONFIG)
-  family = family_of(model_type(said))
+  hf_config = files.read_json(path / CONFIG)
+  family = family_of(model_type(hf_config))
   if family.pickled and (path / PICKLED).exists() and not (path / files.SINGLE).exists():
-    return path, family, said, TorchPickle(path / PICKLED)
-  return path, family, said, files.SafeTensors(path)
+    return path, family, hf_config, TorchPickle(path / PICKLED)
+  return path, family, hf_config, files.SafeTensors(path)
 
 
 def states(path: Place) -> Place | None:
@@ -268,17 +268,17 @@ def open_states(folder: pathlib.Path):
     raise ConvertError(f'{folder} holds the parts of a model that was split between processes: put it together first, '
                        'with change_mp.py of the original code')
   source, module = TorchPickle(folder / STATES.format(0), inside='module'), importlib.import_module(FAMILIES['glm'])
-  said = files.read_json(folder / CONFIG) if (folder / CONFIG).exists() else module.described(source.tensors)
-  return family_of('glm'), said, source
+  hf_config = files.read_json(folder / CONFIG) if (folder / CONFIG).exists() else module.described(source.tensors)
+  return family_of('glm'), hf_config, source
 
 
-def model_type(said: Mapping[str, Any]) -> str:
+def model_type(hf_config: Mapping[str, Any]) -> str:
   """Configurations from before 2020 do not say; their class does, or an attribute that no other family has."""
-  if 'model_type' in said:
-    return said['model_type']
+  if 'model_type' in hf_config:
+    return hf_config['model_type']
   for name in FAMILIES:
     family = family_of(name)
-    if set(said.get('architectures') or ()) & set(family.classes) or family.marks & said.keys():
+    if set(hf_config.get('architectures') or ()) & set(family.classes) or family.marks & hf_config.keys():
       return name
   raise ConvertError(f'{CONFIG} says no model_type')
 
@@ -299,13 +299,13 @@ def check_layers(config: Any, names: Sized) -> None:
     raise ConvertError(f'the configuration makes {layers:,} layers, the file has {len(names):,} tensors')
 
 
-def choose_heads(family: Family, said: Mapping[str, Any], names: Mapping[str, Any], wanted: Sequence[str] | None):
+def choose_heads(family: Family, hf_config: Mapping[str, Any], names: Mapping[str, Any], wanted: Sequence[str] | None):
   """Returns the heads to read, and those that are wanted and not there."""
   rules.refuse([f'{name!r}; known are {", ".join(family.heads)}' for name in wanted or () if name not in family.heads],
                'no such head')
   own = {name: {rule.theirs for rule in head.rules if not rule.copy} for name, head in family.heads.items()}
   declared = wanted if wanted is not None else [
-      name for cls in said.get('architectures') or () for name in family.classes.get(cls, ())]
+      name for cls in hf_config.get('architectures') or () for name in family.classes.get(cls, ())]
   present = [name for name in family.heads if own[name] & set(names) or name in family.free & set(declared)]
   # One name, several meanings: `classifier.weight` is of whichever head the caller or the configuration says.
   for name in list(present):
@@ -350,17 +350,17 @@ def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | No
                    key=lambda cls: -len(family.classes[cls])) or (like and like.extra.get('architectures'))
   if not classes:
     raise ConvertError(f'transformers has no {family.name} class with the heads {", ".join(heads)}: leave one out')
-  said = {**family.says, **(like.extra if like else {}), 'model_type': family.name, 'architectures': [*classes][:1],
-          **attributes.write(family, config)}
-  said.pop('torch_dtype', None)
+  hf_config = {**family.says, **(like.extra if like else {}), 'model_type': family.name,
+               'architectures': [*classes][:1], **attributes.write(family, config)}
+  hf_config.pop('torch_dtype', None)
   ids = {role: getattr(tokenizer.vocab, role) for role in ('pad', 'bos', 'eos')} if tokenizer else {}
   for role, number in ids.items():
-    said.setdefault(f'{role}_token_id', number if number >= 0 else None)
-  said.setdefault('pad_token_id', 0)
+    hf_config.setdefault(f'{role}_token_id', number if number >= 0 else None)
+  hf_config.setdefault('pad_token_id', 0)
   labels = [np.shape(params[f'heads_{name}']['dense']['kernel'])[-1] for name in heads if name in LABELLED]
-  if labels and len(said.get('id2label') or ()) != labels[0]:
-    said['id2label'] = {str(number): f'LABEL_{number}' for number in range(labels[0])}
-    said['label2id'] = {label: int(number) for number, label in said['id2label'].items()}
+  if labels and len(hf_config.get('id2label') or ()) != labels[0]:
+    hf_config['id2label'] = {str(number): f'LABEL_{number}' for number in range(labels[0])}
+    hf_config['label2id'] = {label: int(number) for number, label in hf_config['id2label'].items()}
   modules = {name: family.heads[name].make(config, labels[0] if labels else 2) for name in heads}
   shapes = parameter_shapes(family, config, modules)
   found = {name: np.shape(x) for name, x in flat_dict(nn.unbox(params)).items()}
@@ -368,7 +368,7 @@ def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | No
                 f'{list(shapes[name]) if name in shapes else "nothing"}'
                 for name in sorted(found.keys() | shapes.keys()) if found.get(name) != shapes.get(name)],
                'the parameters are not those of the configuration')
-  return said
+  return hf_config
 
 
 LABELLED = ('label', 'tags')  # heads whose classes have names

@@ -41,12 +41,12 @@ LAYERS = 1000  # at most; released models have up to 126
 SIZE = 1 << 24  # of anything else, a vocabulary or the longest row: none has come near
 
 
-def check(family: Family, said: Mapping[str, Any]) -> None:
+def check(family: Family, hf_config: Mapping[str, Any]) -> None:
   """Raises ConvertError for what a config.json says in another form than all of transformers, or beyond all sizes."""
   wrong = []
   def expect(name, kind, wanted):
-    if not (said.get(name) is None or kind(said[name])):
-      wrong.append(f'attribute {name} is {brief(said[name])}, expected {wanted}')
+    if not (hf_config.get(name) is None or kind(hf_config[name])):
+      wrong.append(f'attribute {name} is {brief(hf_config[name])}, expected {wanted}')
   expect('architectures', lambda x: isinstance(x, list) and all(type(name) is str for name in x), 'a list of names')
   expect('id2label', lambda x: isinstance(x, dict | list), 'an object')
   counts = {'num_labels', *(name for head in family.heads.values() for name in head.sizes)}
@@ -58,7 +58,7 @@ def check(family: Family, said: Mapping[str, Any]) -> None:
   refuse(wrong, 'cannot convert the configuration')
 
 
-def read(family: Family, said: Mapping[str, Any]) -> Any:
+def read(family: Family, hf_config: Mapping[str, Any]) -> Any:
   """Turns the contents of their config.json into our configuration of the backbone.
 
   Raises ConvertError that names every attribute that is unknown, not at the value that we know, or of another type.
@@ -66,13 +66,13 @@ def read(family: Family, said: Mapping[str, Any]) -> Any:
   handled = {attribute.theirs for attribute in family.attributes}
   fixed = {name: value for name, value in {**FIXED, **family.fixed}.items() if name not in handled}
   # null is their other way to say no.
-  wrong = [f'attribute {name} is {brief(value)}, known at {fixed[name]!r} only' for name, value in said.items()
+  wrong = [f'attribute {name} is {brief(value)}, known at {fixed[name]!r} only' for name, value in hf_config.items()
            if name in fixed and value != fixed[name] and (value is not None or fixed[name])]
   wrong += [f'unknown attribute {brief(name)[1:-1]}: {brief(value)}'
-            for name, value in said.items() if name not in handled | fixed.keys() | IGNORED | family.ignored]
+            for name, value in hf_config.items() if name not in handled | fixed.keys() | IGNORED | family.ignored]
   values = {}
   for attribute in family.attributes:
-    value = said.get(attribute.theirs, attribute.default)
+    value = hf_config.get(attribute.theirs, attribute.default)
     # Some that are compared are lists, which no dictionary takes.
     known = [ours for theirs, ours in attribute.values if theirs == value and isinstance(value, type(theirs))]
     if attribute.values and not known:
@@ -108,7 +108,7 @@ def mistyped(ours: Any, value: Any) -> str:
     return '' if number else 'a number'
   if isinstance(ours, str):
     return '' if isinstance(value, str) else 'a text'
-  return ''  # what `normal` has made
+  return ''  # what `to_current` has made
 
 
 def write(family: Family, config: Any) -> dict[str, Any]:
@@ -122,13 +122,13 @@ def write(family: Family, config: Any) -> dict[str, Any]:
   lost = [line.split(' -> ')[0] for line in config_lib.differences(config, read(family, values))]
   refuse([f'{line} has no counterpart there' for line in lost if line.split(':')[0] not in FREE | family.parts.keys()],
          f'cannot write this model as a {family.name} of transformers')
-  return dict(family.spelt(values))
+  return dict(family.from_current(values))
 
 
-def make_head(head: Head, config: Any, said: Mapping[str, Any]) -> nn.Module:
+def make_head(head: Head, config: Any, hf_config: Mapping[str, Any]) -> nn.Module:
   """Makes `head` for our configuration of the backbone and the contents of their config.json."""
-  classes = len(said['id2label']) if said.get('id2label') else said.get('num_labels') or 2
-  return head.make(config, classes, **{name: said.get(name) or default for name, default in head.sizes.items()})
+  classes = len(hf_config['id2label']) if hf_config.get('id2label') else hf_config.get('num_labels') or 2
+  return head.make(config, classes, **{name: hf_config.get(name) or default for name, default in head.sizes.items()})
 
 
 def outward(attribute: Attribute, config: Any) -> Any:

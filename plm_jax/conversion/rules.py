@@ -283,12 +283,13 @@ class Family:
   pickled: bool = False  # whether released only as torch's pickles, which are then read, as data
   beside: frozenset[str] = frozenset()  # heads that files may hold though no class of theirs has them
   says: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # attributes that a new export says besides
-  normal: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda said: said  # older spellings -> today's
-  spelt: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda said: said  # what `normal` did to their own spelling
+  # Of the contents of config.json: older spellings -> today's, and the inverse, to their own spelling.
+  to_current: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda hf_config: hf_config
+  from_current: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda hf_config: hf_config
   marks: frozenset[str] = frozenset()  # attributes that tell its configurations where they name no model_type
   skipped: tuple[str, ...] = ()  # regular expressions of what is no parameter: an optimizer's state
   # Our config and the tensors of a file -> our config, where their attributes do not tell.
-  settled: Callable[[Any, Container[str]], Any] = lambda config, names: config
+  infer_from_tensors: Callable[[Any, Container[str]], Any] = lambda config, names: config
   number: Callable[[Any, int], str] = lambda config, n: str(n)  # our config, layer -> what {n} is in their names
 
   def of(self, config: Any) -> 'Family':

@@ -17,10 +17,10 @@ from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, SENTINELS, Layo
 KNOWN = ('Strip', 'WhitespaceSplit', 'Metaspace', 'Replace')
 
 
-def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece | LanguagePieces:
-  """Makes the tokenizer of a tokenizer.json. said: the file's contents. Raises ConvertError for one that does with text
+def from_unigram(path: pathlib.Path, content: Mapping[str, Any]) -> SentencePiece | LanguagePieces:
+  """Makes the tokenizer of a tokenizer.json, whose content it takes. Raises ConvertError for one that does with text
   what SentencePiece would not."""
-  normalizers, words = (list(steps(said.get(name))) for name in ('normalizer', 'pre_tokenizer'))
+  normalizers, words = (list(steps(content.get(name))) for name in ('normalizer', 'pre_tokenizer'))
   maps = [step['precompiled_charsmap'] for step in normalizers if step['type'] == 'Precompiled']
   others = [step for step in (*normalizers, *words) if step['type'] != 'Precompiled']
   wrong = [brief(step) for step in others if step['type'] not in KNOWN or not plain(step)]
@@ -29,9 +29,9 @@ def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece |
   if wrong:
     raise ConvertError(f'{path}: text is not prepared as SentencePiece would, with one map of characters: '
                        f'{"; ".join(wrong)}')
-  vocab, charsmap = [tuple(some) for some in said['model']['vocab']], base64.b64decode(maps[0])
+  vocab, charsmap = [tuple(some) for some in content['model']['vocab']], base64.b64decode(maps[0])
   pieces = [piece for piece, _ in vocab]
-  added = read_added(said)
+  added = read_added(content)
   special = {*added} | {*filter(SENTINEL.match, pieces)}
   if pieces[:4] == [*FIRST] and pieces[-len(LANGUAGES) - 1:] == [*LANGUAGES, MASK]:
     beside = read_config(epath.Path(path.parent))
@@ -41,9 +41,9 @@ def from_unigram(path: pathlib.Path, said: Mapping[str, Any]) -> SentencePiece |
   else:
     # T5's sentinels are behind the model's own pieces, whether the file counts them among these or not.
     own = vocab[:next((n for n, piece in enumerate(pieces) if piece.startswith('<extra_id_')), len(vocab))]
-    unnamed = model(own, said['model']['unk_id'], special, charsmap)
+    unnamed = model(own, content['model']['unk_id'], special, charsmap)
     found = SentencePiece(
-        model(own, said['model']['unk_id'], special, charsmap, SentencePiece(unnamed).layout),
+        model(own, content['model']['unk_id'], special, charsmap, SentencePiece(unnamed).layout),
         sentinels=sum(piece.startswith('<extra_id_') for piece in special) or SENTINELS)
   ids = dict(enumerate(found.pieces))
   given = {**dict(enumerate(pieces)), **{number: name for name, number in added.items()}}

@@ -59,16 +59,16 @@ def save(folder: pathlib.Path, tokenizer: Tokenizer, max_length: int) -> None:
   """Writes our files, and those that make transformers' AutoTokenizer give the same ids."""
   longest = {'model_max_length': max_length} if max_length else {}
   tokenizer.save(folder)
-  said = {}
+  content = {}
   if isinstance(tokenizer, (SentencePiece, LanguagePieces)):
     # The class that takes a tokenizer.json as it is; mBART's own leaves characters as they are (transformers 5).
-    said = {'tokenizer_class': 'PreTrainedTokenizerFast'}
+    content = {'tokenizer_class': 'PreTrainedTokenizerFast'}
   if isinstance(tokenizer, SentencePiece) and tokenizer.layout == 'xlnet':
-    said = {'tokenizer_class': 'XLNetTokenizer'}
-  write_json(folder / CONFIG, {**read_json(folder / CONFIG), **said, **longest})
+    content = {'tokenizer_class': 'XLNetTokenizer'}
+  write_json(folder / CONFIG, {**read_json(folder / CONFIG), **content, **longest})
   write = {WordPiece: write_fast, ByteBPE: write_bytes, WordBPE: write_words, SentencePiece: write_pieces,
            LanguagePieces: write_unigram}.get(type(tokenizer))
-  if write and said.get('tokenizer_class') != 'XLNetTokenizer':
+  if write and content.get('tokenizer_class') != 'XLNetTokenizer':
     write(folder / FAST, tokenizer)
 
 
@@ -77,17 +77,17 @@ def from_fast(folder: pathlib.Path) -> Tokenizer:
   the config beside it, of byte-level BPE, or of a unigram model."""
   path = folder / FAST
   with understood(path, 'the tokenizer.json of a WordPiece, BPE or unigram model', ConvertError):
-    said = read_json(path)
-    kind = (said.get('model') or {}).get('type')
+    content = read_json(path)
+    kind = (content.get('model') or {}).get('type')
     if kind == 'BPE':
       return load_ours(path)
-    return from_unigram(path, said) if kind == 'Unigram' else from_wordpiece(path, said)
+    return from_unigram(path, content) if kind == 'Unigram' else from_wordpiece(path, content)
 
 
-def from_wordpiece(path: pathlib.Path, said: dict[str, Any]) -> WordPiece:
-  """Makes the tokenizer of a tokenizer.json. said: the file's contents. Raises ConvertError for one that BertTokenizer
+def from_wordpiece(path: pathlib.Path, content: dict[str, Any]) -> WordPiece:
+  """Makes the tokenizer of a tokenizer.json, whose content it takes. Raises ConvertError for one that BertTokenizer
   would not write."""
-  model, normalizer, words = (said.get(key) or {} for key in ('model', 'normalizer', 'pre_tokenizer'))
+  model, normalizer, words = (content.get(key) or {} for key in ('model', 'normalizer', 'pre_tokenizer'))
   expect(path, 'model.type', model.get('type'), 'WordPiece')
   expect(path, 'model.unk_token', model.get('unk_token'), '[UNK]')
   expect(path, 'model.continuing_subword_prefix', model.get('continuing_subword_prefix'), '##')
@@ -98,7 +98,7 @@ def from_wordpiece(path: pathlib.Path, said: dict[str, Any]) -> WordPiece:
   ids = model.get('vocab') or {}
   check_ids(ids)
   pieces = sorted(ids, key=ids.__getitem__)
-  extra = [name for name in read_added(said) if name not in (*SPECIALS, *BLANKS)]
+  extra = [name for name in read_added(content) if name not in (*SPECIALS, *BLANKS)]
   expect(path, 'added_tokens besides the special ones', extra, [])
   # transformers makes the normaliser anew from the config beside it, where that says how.
   beside, strip = read_config(epath.Path(path.parent)), normalizer.get('strip_accents')

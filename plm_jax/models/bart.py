@@ -52,23 +52,23 @@ SOURCE_STAGE = (
 SIZES = {'attention_heads': 16, 'ffn_dim': 4096}  # of each side
 
 
-def normal(said: Mapping[str, Any]) -> dict[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads the factor on token vectors as a number. Raises ConvertError where the two sides differ in more than their
   layers."""
-  said = {'d_model': 1024, **said}
+  hf_config = {'d_model': 1024, **hf_config}
   for name, default in SIZES.items():
-    encoder, decoder = (said.get(f'{side}_{name}', default) for side in ('encoder', 'decoder'))
-    said[f'decoder_{name}'] = None if encoder == decoder else decoder
-  return {**said, 'scale_embedding': said['d_model'] ** 0.5 if said.get('scale_embedding') else 1.0}
+    encoder, decoder = (hf_config.get(f'{side}_{name}', default) for side in ('encoder', 'decoder'))
+    hf_config[f'decoder_{name}'] = None if encoder == decoder else decoder
+  return {**hf_config, 'scale_embedding': hf_config['d_model'] ** 0.5 if hf_config.get('scale_embedding') else 1.0}
 
 
-def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes what `normal` did."""
-  factor, root = said['scale_embedding'], said['d_model'] ** 0.5
+def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Undoes what `to_current` did."""
+  factor, root = hf_config['scale_embedding'], hf_config['d_model'] ** 0.5
   if factor not in (1.0, root):
     raise ConvertError(f'BART multiplies token vectors by {root} or 1, got {factor}')
-  sizes = {f'decoder_{name}': said[f'decoder_{name}'] or said[f'encoder_{name}'] for name in SIZES}
-  return {**said, **sizes, 'scale_embedding': factor != 1, 'is_encoder_decoder': True}
+  sizes = {f'decoder_{name}': hf_config[f'decoder_{name}'] or hf_config[f'encoder_{name}'] for name in SIZES}
+  return {**hf_config, **sizes, 'scale_embedding': factor != 1, 'is_encoder_decoder': True}
 
 
 def side(name: str) -> tuple[Rule, ...]:
@@ -142,7 +142,7 @@ FAMILY = Family(
     prefix='model.',
     aliases=((r'^(shared|encoder|decoder)\.', r'model.\1.'),),
     says={'pad_token_id': 1, 'decoder_start_token_id': 2, 'forced_eos_token_id': 2},
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
     skipped=(r'(encoder|decoder)\.version$',),
 )

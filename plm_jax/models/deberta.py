@@ -42,23 +42,23 @@ def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
   return sized(48, 1024, dtype)
 
 
-def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Reads their configuration without its many spellings: 'c2p|p2c' or a list, -1 for a default, sizes that say
   nothing."""
-  said = {'legacy': True, **said}
-  if not said['legacy']:
-    said.pop('tie_word_embeddings', None)  # their newer head reads the token table whatever is said
-  terms = said.get('pos_att_type') or ()
+  hf_config = {'legacy': True, **hf_config}
+  if not hf_config['legacy']:
+    hf_config.pop('tie_word_embeddings', None)  # their newer head reads the token table whatever is said
+  terms = hf_config.get('pos_att_type') or ()
   terms = [term.strip() for term in terms.lower().split('|')] if isinstance(terms, str) else terms
-  said['pos_att_type'] = tuple(sorted(set(filter(None, terms))))
-  if not said.get('relative_attention', False) and not said['pos_att_type']:
-    said['relative_attention'] = True  # of no terms: nothing relative about it
-  if said.get('max_relative_positions', -1) < 1:
-    said['max_relative_positions'] = said.get('max_position_embeddings', 512)
-  width = said.get('hidden_size', 0)
+  hf_config['pos_att_type'] = tuple(sorted(set(filter(None, terms))))
+  if not hf_config.get('relative_attention', False) and not hf_config['pos_att_type']:
+    hf_config['relative_attention'] = True  # of no terms: nothing relative about it
+  if hf_config.get('max_relative_positions', -1) < 1:
+    hf_config['max_relative_positions'] = hf_config.get('max_position_embeddings', 512)
+  width = hf_config.get('hidden_size', 0)
   implied = {'pooler_hidden_size': width, 'embedding_size': width,
-             'attention_head_size': width // said.get('num_attention_heads', 1)}
-  return {name: value for name, value in said.items() if name not in implied or value != implied[name]}
+             'attention_head_size': width // hf_config.get('num_attention_heads', 1)}
+  return {name: value for name, value in hf_config.items() if name not in implied or value != implied[name]}
 
 
 TERMS = tuple((terms, terms) for terms in ((), ('c2p',), ('p2c',), ('c2p', 'p2c')))
@@ -155,7 +155,7 @@ FAMILY = Family(
     pickled=True,
     beside=frozenset({'rtd'}),
     says={'legacy': False, 'relative_attention': True},
-    normal=normal,
+    to_current=to_current,
     marks=frozenset({'relative_attention'}),
     skipped=(r'\.position_ids$',),
 )

@@ -61,13 +61,13 @@ def v3_large(dtype: Dtype = 'float32') -> DebertaConfig:
   return sized(24, 1024, dtype, absolute=False)
 
 
-def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Reads their configuration as v1's is read; no buckets are said with 0."""
-  said = {**deberta.normal(said)}
-  said['position_buckets'] = max(said.get('position_buckets', -1), 0)
-  kinds = [kind.strip() for kind in said.get('norm_rel_ebd', 'none').lower().split('|')]
-  said['norm_rel_ebd'] = 'layer_norm' if 'layer_norm' in kinds else 'none'
-  return said
+  hf_config = {**deberta.to_current(hf_config)}
+  hf_config['position_buckets'] = max(hf_config.get('position_buckets', -1), 0)
+  kinds = [kind.strip() for kind in hf_config.get('norm_rel_ebd', 'none').lower().split('|')]
+  hf_config['norm_rel_ebd'] = 'layer_norm' if 'layer_norm' in kinds else 'none'
+  return hf_config
 
 
 # transformers' DeBERTa v2, which is v3 too.
@@ -103,6 +103,6 @@ FAMILY = dataclasses.replace(
     heads=deberta.HEADS | {'choice': bert.FAMILY.heads['choice']},
     classes={cls.replace('Deberta', 'DebertaV2'): heads for cls, heads in deberta.FAMILY.classes.items()} | {
         'DebertaV2ForMultipleChoice': ('choice',)},
-    normal=normal,
+    to_current=to_current,
     marks=frozenset({'norm_rel_ebd', 'position_buckets', 'share_att_key'}),
 )

@@ -37,15 +37,16 @@ def large(dtype: Dtype = 'float32') -> EncoderConfig:
   return sized(24, 1024, dtype=dtype)
 
 
-def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Reads the width of embeddings; tables of the layers' own width are not projected: 0 with us."""
-  width = said.get('hidden_size', 256)
-  return {**said, 'embedding_size': 0 if said.get('embedding_size', 128) == width else said.get('embedding_size', 128)}
+  width = hf_config.get('hidden_size', 256)
+  size = hf_config.get('embedding_size', 128)
+  return {**hf_config, 'embedding_size': 0 if size == width else size}
 
 
-def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Undoes what `normal` did."""
-  return {**said, 'embedding_size': said['embedding_size'] or said['hidden_size']}
+def from_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Undoes what `to_current` did."""
+  return {**hf_config, 'embedding_size': hf_config['embedding_size'] or hf_config['hidden_size']}
 
 
 # What differs from transformers' BERT: defaults, the width of the tables, names, and heads.
@@ -95,7 +96,7 @@ FAMILY = dataclasses.replace(
         'ElectraForMultipleChoice': ('choice',), 'ElectraForQuestionAnswering': ('span',),
     },
     prefix='electra.',
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
     aliases=((r'^(embeddings|embeddings_project|encoder)\.', r'electra.\1.'),),
 )

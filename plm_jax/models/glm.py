@@ -81,26 +81,26 @@ def xxl_10b_chinese(dtype: Dtype = 'float32') -> DecoderConfig:
   return sized(48, 4096, 50048, 1024, dtype)
 
 
-def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Counts the rows of both tables, one more than max_sequence_length where there are two of them."""
-  if 'num_hidden_layers' in said or 'partial_rotary_factor' in said:
+  if 'num_hidden_layers' in hf_config or 'partial_rotary_factor' in hf_config:
     raise ConvertError('this is the GLM of 2024 (GLM-4), which transformers calls glm: another model, not known here')
-  said = {name: value for name, value in said.items() if name != 'auto_map'}  # of its own code, which is this
-  two = said.pop('block_position_encoding', True)
-  rows = said.pop('max_sequence_length', 512) + two
-  return {'architectures': ['GLMForConditionalGeneration'], **said, 'rows': rows, 'block_rows': rows * two,
-          'inner': 4 * said.get('hidden_size', 1024)}
+  hf_config = {name: value for name, value in hf_config.items() if name != 'auto_map'}  # of its own code, which is this
+  two = hf_config.pop('block_position_encoding', True)
+  rows = hf_config.pop('max_sequence_length', 512) + two
+  return {'architectures': ['GLMForConditionalGeneration'], **hf_config, 'rows': rows, 'block_rows': rows * two,
+          'inner': 4 * hf_config.get('hidden_size', 1024)}
 
 
-def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Undoes what `normal` did. Raises ConvertError for tables of two sizes, and an MLP that is not four times the
+def from_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Undoes what `to_current` did. Raises ConvertError for tables of two sizes, and an MLP that is not four times the
   width."""
-  said = dict(said)
-  rows, block_rows, inner = (said.pop(name) for name in ('rows', 'block_rows', 'inner'))
-  if block_rows not in (0, rows) or inner != 4 * said['hidden_size']:
-    raise ConvertError(f'GLM has tables of one size and an MLP of 4 x {said["hidden_size"]}, got tables of {rows} and '
-                       f'{block_rows} rows and an MLP of {inner}')
-  return {**said, 'max_sequence_length': rows - (block_rows > 0), 'block_position_encoding': block_rows > 0}
+  hf_config = dict(hf_config)
+  rows, block_rows, inner = (hf_config.pop(name) for name in ('rows', 'block_rows', 'inner'))
+  if block_rows not in (0, rows) or inner != 4 * hf_config['hidden_size']:
+    raise ConvertError(f'GLM has tables of one size and an MLP of 4 x {hf_config["hidden_size"]}, got tables of {rows} '
+                       f'and {block_rows} rows and an MLP of {inner}')
+  return {**hf_config, 'max_sequence_length': rows - (block_rows > 0), 'block_position_encoding': block_rows > 0}
 
 
 def described(tensors: Mapping[str, tuple[Shape, str]]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ FAMILY = Family(
              (r'^(word_embeddings|transformer|lm_head)\.', r'glm.\1.')),
     read="it has the original code's names; transformers knows no such model, and its own glm is another",
     pickled=True,
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
     marks=frozenset({'block_position_encoding'}),
 )

@@ -22,16 +22,16 @@ def base(dtype: Dtype = 'float32') -> DecoderConfig:
   return DecoderConfig(vocab=40478, block=block, stack=StackConfig(layers=12), max_length=512)
 
 
-def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Adds the width of the MLP, which their configuration does not have."""
-  return {**said, 'n_inner': 4 * said.get('n_embd', 768)}
+  return {**hf_config, 'n_inner': 4 * hf_config.get('n_embd', 768)}
 
 
-def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def from_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Drops the width of the MLP. Raises ConvertError where it is not four times the width of the layers."""
-  if said['n_inner'] != 4 * said['n_embd']:
-    raise ConvertError(f'block.mlp_dim is {said["n_inner"]}, which they have at {4 * said["n_embd"]} only')
-  return {name: value for name, value in said.items() if name != 'n_inner'}
+  if hf_config['n_inner'] != 4 * hf_config['n_embd']:
+    raise ConvertError(f'block.mlp_dim is {hf_config["n_inner"]}, which they have at {4 * hf_config["n_embd"]} only')
+  return {name: value for name, value in hf_config.items() if name != 'n_inner'}
 
 
 FAMILY = Family(
@@ -70,7 +70,7 @@ FAMILY = Family(
     },
     prefix='transformer.',
     aliases=((r'^(tokens_embed|positions_embed|h)\.', r'transformer.\1.'),),
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
     skipped=(r'\.attn\.bias$', r'\.position_ids$'),
 )

@@ -63,32 +63,33 @@ def packed(ours: str, theirs: str) -> tuple[Rule, ...]:
           Rule(f'{ours}/{name}/bias', f'{theirs}.bias', Packed(part, layout=Same(flat=True)))))
 
 
-def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Writes out the width of the MLP: none stands for four times that of the layers."""
-  said = {**said, 'n_inner': said.get('n_inner') or 4 * said.get('n_embd', 768)}
-  return bands(said, said.get('n_layer', 12)) if 'attention_layers' in said else said
+  hf_config = {**hf_config, 'n_inner': hf_config.get('n_inner') or 4 * hf_config.get('n_embd', 768)}
+  return bands(hf_config, hf_config.get('n_layer', 12)) if 'attention_layers' in hf_config else hf_config
 
 
-def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Undoes what `normal` did. A model with bands gets a type that transformers' GPT-2, which sees all, does not
+def from_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Undoes what `to_current` did. A model with bands gets a type that transformers' GPT-2, which sees all, does not
   read."""
-  said = {**said, 'n_inner': None if said['n_inner'] == 4 * said['n_embd'] else said['n_inner']}
-  windows = said.pop('windows')
-  return {**said, 'model_type': 'gpt3', **kinds(windows, said['n_layer'], 'dense')} if windows else said
+  inner = hf_config['n_inner']
+  hf_config = {**hf_config, 'n_inner': None if inner == 4 * hf_config['n_embd'] else inner}
+  windows = hf_config.pop('windows')
+  return {**hf_config, 'model_type': 'gpt3', **kinds(windows, hf_config['n_layer'], 'dense')} if windows else hf_config
 
 
-def bands(said: Mapping[str, Any], layers: int) -> dict[str, Any]:
+def bands(hf_config: Mapping[str, Any], layers: int) -> dict[str, Any]:
   """Turns attention_layers, or the runs of attention_types, and window_size into `windows`, as short as it repeats."""
-  said = dict(said)
-  types, size = said.pop('attention_types', None), said.pop('window_size', 256)
+  hf_config = dict(hf_config)
+  types, size = hf_config.pop('attention_types', None), hf_config.pop('window_size', 256)
   if types and not all(type(times) is int and 0 < times <= layers for _, times in types):
     raise ConvertError(f'attention_types is {types!r:.100}, expected at most {layers} times of each')
-  named = said.pop('attention_layers', None) or [kind for run, times in types for kind in run * times]
+  named = hf_config.pop('attention_layers', None) or [kind for run, times in types for kind in run * times]
   if len(named) != layers or not set(named) <= {'global', 'dense', 'local'}:
     raise ConvertError(f'expected global, dense or local for each of {layers} layers, got {named!r:.100}')
   every = [size * (kind == 'local') for kind in named]
   period = next(p for p in range(1, layers + 1) if every == (every[:p] * layers)[:layers])
-  return {**said, 'windows': tuple(every[:period]) if any(every) else ()}
+  return {**hf_config, 'windows': tuple(every[:period]) if any(every) else ()}
 
 
 def kinds(windows: tuple[int, ...], layers: int, whole: str) -> dict[str, Any]:
@@ -161,7 +162,7 @@ FAMILY = Family(
     },
     prefix='transformer.',
     aliases=((r'^(wte|wpe|h|ln_f)\.', r'transformer.\1.'),),
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
     skipped=(r'\.attn\.(masked_)?bias$',),
 )

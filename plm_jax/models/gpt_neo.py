@@ -40,20 +40,20 @@ def b2_7(dtype: Dtype = 'float32') -> DecoderConfig:
   return sized(32, 2560, 20, dtype)
 
 
-def normal(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Writes out the width of the MLP and the window of each layer."""
-  layers = said.get('num_layers', 24)
-  inner = said.get('intermediate_size') or 4 * said.get('hidden_size', 2048)
-  return gpt2.bands({'attention_types': [[['global', 'local'], 12]], **said, 'intermediate_size': inner}, layers)
+  layers = hf_config.get('num_layers', 24)
+  inner = hf_config.get('intermediate_size') or 4 * hf_config.get('hidden_size', 2048)
+  return gpt2.bands({'attention_types': [[['global', 'local'], 12]], **hf_config, 'intermediate_size': inner}, layers)
 
 
-def spelt(said: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Undoes what `normal` did."""
-  said = dict(said)
-  named = gpt2.kinds(said.pop('windows'), said['num_layers'], 'global')
-  if said['intermediate_size'] == 4 * said['hidden_size']:
-    said['intermediate_size'] = None
-  return {**said, **named, 'attention_types': [[[kind], 1] for kind in named['attention_layers']]}
+def from_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Undoes what `to_current` did."""
+  hf_config = dict(hf_config)
+  named = gpt2.kinds(hf_config.pop('windows'), hf_config['num_layers'], 'global')
+  if hf_config['intermediate_size'] == 4 * hf_config['hidden_size']:
+    hf_config['intermediate_size'] = None
+  return {**hf_config, **named, 'attention_types': [[[kind], 1] for kind in named['attention_layers']]}
 
 
 ATTENTION = f'{LAYER}.attn.attention'
@@ -91,7 +91,7 @@ FAMILY = dataclasses.replace(
         'GPTNeoForCausalLM': ('lm',), 'GPTNeoModel': (), 'GPTNeoForSequenceClassification': ('label',),
         'GPTNeoForTokenClassification': ('tags',), 'GPTNeoForQuestionAnswering': ('span',),
     },
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
     skipped=(r'\.attn\.attention\.(masked_)?bias$',),
 )

@@ -120,34 +120,34 @@ def llama32_3b(dtype: Dtype = 'float32') -> DecoderConfig:
   return third(sized(28, 3072, 24, 8192, dtype), Llama3Scaling(32.0), tied=True)
 
 
-def normal(said: Mapping[str, Any]) -> dict[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads rope as one value, `rope`, from any of the ways that transformers has had to write it; defaults that depend
   on other attributes. ConvertError for a scaling that is not known."""
-  said = {'num_attention_heads': 32, 'hidden_size': 4096, 'max_position_embeddings': 2048, **said}
-  parameters = {**(said.pop('rope_scaling', None) or {}), **(said.pop('rope_parameters', None) or {})}
-  theta = parameters.pop('rope_theta', None) or said.get('rope_theta') or 10_000.0
-  said.pop('rope_theta', None)
-  scaling = read_scaling(parameters, said['max_position_embeddings'])
+  hf_config = {'num_attention_heads': 32, 'hidden_size': 4096, 'max_position_embeddings': 2048, **hf_config}
+  parameters = {**(hf_config.pop('rope_scaling', None) or {}), **(hf_config.pop('rope_parameters', None) or {})}
+  theta = parameters.pop('rope_theta', None) or hf_config.get('rope_theta') or 10_000.0
+  hf_config.pop('rope_theta', None)
+  scaling = read_scaling(parameters, hf_config['max_position_embeddings'])
   if isinstance(scaling, DynamicScaling):
     # Theirs is the longest row learned on, ours the longest that the model takes.
-    said['max_position_embeddings'] = round(scaling.factor * scaling.original)
-  heads, width = said['num_attention_heads'], said['hidden_size']
-  if said.get('num_key_value_heads') in (None, heads):
-    said['num_key_value_heads'] = None
-  if said.get('head_dim') in (None, width // heads):
-    said['head_dim'] = None
-  return {**said, 'rope': Rope(float(theta), scaling=scaling)}
+    hf_config['max_position_embeddings'] = round(scaling.factor * scaling.original)
+  heads, width = hf_config['num_attention_heads'], hf_config['hidden_size']
+  if hf_config.get('num_key_value_heads') in (None, heads):
+    hf_config['num_key_value_heads'] = None
+  if hf_config.get('head_dim') in (None, width // heads):
+    hf_config['head_dim'] = None
+  return {**hf_config, 'rope': Rope(float(theta), scaling=scaling)}
 
 
-def read_scaling(said: Mapping[str, Any], longest: int) -> Unscaled:
+def read_scaling(parameters: Mapping[str, Any], longest: int) -> Unscaled:
   """Reads their parameters of rope, without theta; `longest` is max_position_embeddings."""
-  left = dict(said)
+  left = dict(parameters)
   old = left.pop('type', 'default')
   kind = left.pop('rope_type', old)
   def take(name: str, default: Any = None) -> Any:
     value = left.pop(name, None)
     if value is None and default is None:
-      raise ConvertError(f'cannot convert the configuration: rope scaling {kind} without {name}: {dict(said)}')
+      raise ConvertError(f'cannot convert the configuration: rope scaling {kind} without {name}: {dict(parameters)}')
     return default if value is None else value
 
   if kind == 'default':
@@ -179,10 +179,10 @@ def temperature(factor: float, scale: float) -> float:
   return 0.1 * scale * math.log(max(factor, 1.0)) + 1
 
 
-def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes what `normal` did, as every version of transformers reads it."""
-  said = dict(said)
-  rope = said.pop('rope')
+def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Undoes what `to_current` did, as every version of transformers reads it."""
+  hf_config = dict(hf_config)
+  rope = hf_config.pop('rope')
   scaling, written = rope.scaling, None
   if rope.share != 1:
     raise ConvertError(f"transformers' LLaMA turns whole heads, not a share of {rope.share}")
@@ -191,7 +191,7 @@ def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
       written = dict(rope_type='linear', factor=scaling.factor)
     case DynamicScaling():
       written = dict(rope_type='dynamic', factor=scaling.factor)
-      said['max_position_embeddings'] = scaling.original
+      hf_config['max_position_embeddings'] = scaling.original
     case Llama3Scaling():
       written = dict(rope_type='llama3', factor=scaling.factor, low_freq_factor=scaling.low,
                      high_freq_factor=scaling.high, original_max_position_embeddings=scaling.original)
@@ -199,10 +199,10 @@ def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
       written = dict(rope_type='yarn', factor=scaling.factor, original_max_position_embeddings=scaling.original,
                      beta_fast=scaling.fast, beta_slow=scaling.slow, truncate=scaling.whole,
                      attention_factor=scaling.temperature or None)
-  heads = said['num_attention_heads']
-  return {**said, 'rope_theta': rope.theta, 'rope_scaling': written,
-          'num_key_value_heads': said['num_key_value_heads'] or heads,
-          'head_dim': said['head_dim'] or said['hidden_size'] // heads}
+  heads = hf_config['num_attention_heads']
+  return {**hf_config, 'rope_theta': rope.theta, 'rope_scaling': written,
+          'num_key_value_heads': hf_config['num_key_value_heads'] or heads,
+          'head_dim': hf_config['head_dim'] or hf_config['hidden_size'] // heads}
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'model.layers.{n}'
@@ -261,7 +261,7 @@ FAMILY = Family(
     },
     prefix='model.',
     aliases=((r'^transformer\.', 'model.'), (r'^(embed_tokens|layers|norm)\.', r'model.\1.')),
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
     skipped=(r'\brotary_emb\.inv_freq$',),
 )

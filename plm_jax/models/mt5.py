@@ -46,19 +46,19 @@ def xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 DEFAULTS = {'vocab_size': 250_112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6, 'feed_forward_proj': 'gated-gelu'}
 
 
-def normal(said: Mapping[str, Any]) -> dict[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads T5's configuration; logits are never scaled, whatever is tied."""
-  renamed = ['T5EncoderModel' if name == 'MT5EncoderModel' else name for name in said.get('architectures') or ()]
-  found = t5.normal({**DEFAULTS, **said, 'architectures': renamed, 'scale_decoder_outputs': False})
-  return {**found, **({'architectures': said['architectures']} if 'architectures' in said else {})}
+  renamed = ['T5EncoderModel' if name == 'MT5EncoderModel' else name for name in hf_config.get('architectures') or ()]
+  found = t5.to_current({**DEFAULTS, **hf_config, 'architectures': renamed, 'scale_decoder_outputs': False})
+  return {**found, **({'architectures': hf_config['architectures']} if 'architectures' in hf_config else {})}
 
 
-def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes what `normal` did. Raises ConvertError for logits that are scaled."""
-  if said['logit_factor'] != 1:
-    raise ConvertError(f'mT5 does not scale logits, got a factor of {said["logit_factor"]}')
-  said = t5.spelt(said)
-  return {**said, **({} if said['is_encoder_decoder'] else {'architectures': ['MT5EncoderModel']})}
+def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Undoes what `to_current` did. Raises ConvertError for logits that are scaled."""
+  if hf_config['logit_factor'] != 1:
+    raise ConvertError(f'mT5 does not scale logits, got a factor of {hf_config["logit_factor"]}')
+  hf_config = t5.from_current(hf_config)
+  return {**hf_config, **({} if hf_config['is_encoder_decoder'] else {'architectures': ['MT5EncoderModel']})}
 
 
 # transformers' MT5.
@@ -67,6 +67,6 @@ FAMILY = dataclasses.replace(
     name='mt5',
     config=small(),
     classes={f'M{name}': heads for name, heads in t5.FAMILY.classes.items()},
-    normal=normal,
-    spelt=spelt,
+    to_current=to_current,
+    from_current=from_current,
 )

@@ -51,10 +51,10 @@ def palm_540b(dtype: Dtype = 'float32') -> DecoderConfig:
   return sized(118, 18_432, 48, dtype)
 
 
-def normal(said: Mapping[str, Any]) -> dict[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads their configuration as LLaMA's is read, with other defaults."""
-  return llama.normal({'num_attention_heads': 64, 'hidden_size': 8192, 'max_position_embeddings': 8192,
-                       'rope_theta': 500_000.0, **said})
+  return llama.to_current({'num_attention_heads': 64, 'hidden_size': 8192, 'max_position_embeddings': 8192,
+                       'rope_theta': 500_000.0, **hf_config})
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'model.layers.{n}'
@@ -101,6 +101,6 @@ FAMILY = Family(
     classes={'CohereModel': (), 'CohereForCausalLM': ('lm',)},
     prefix='model.',
     aliases=((r'^(embed_tokens|layers|norm)\.', r'model.\1.'),),
-    normal=normal,
-    spelt=llama.spelt,
+    to_current=to_current,
+    from_current=llama.from_current,
 )

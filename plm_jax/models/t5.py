@@ -142,41 +142,41 @@ def byt5_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   return of_bytes(sized(36, 4672, 64, 12_352, dtype=dtype), 36, 12)
 
 
-def normal(said: Mapping[str, Any]) -> dict[str, Any]:
+def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Writes out apart what one attribute says of two things, and what a class says."""
-  said = dict(said)
-  width, layers = said.get('d_model', 512), said.get('num_layers', 6)
-  kind = said.pop('feed_forward_proj', None) or 'relu'
+  hf_config = dict(hf_config)
+  width, layers = hf_config.get('d_model', 512), hf_config.get('num_layers', 6)
+  kind = hf_config.pop('feed_forward_proj', None) or 'relu'
   gated, name = kind.startswith('gated-'), kind.removeprefix('gated-')
-  scaled = said.pop('scale_decoder_outputs', said.get('tie_word_embeddings') is not False)
-  decoder = said.get('num_decoder_layers')
-  if 'T5EncoderModel' in (said.get('architectures') or ()):
+  scaled = hf_config.pop('scale_decoder_outputs', hf_config.get('tie_word_embeddings') is not False)
+  decoder = hf_config.get('num_decoder_layers')
+  if 'T5EncoderModel' in (hf_config.get('architectures') or ()):
     # Their class leaves the decoder out, whatever the rest says of it.
-    decoder, said['is_encoder_decoder'] = 0, True
-  return {**said, 'dense_act_fn': 'gelu_new' if kind == 'gated-gelu' else name, 'is_gated_act': gated,
+    decoder, hf_config['is_encoder_decoder'] = 0, True
+  return {**hf_config, 'dense_act_fn': 'gelu_new' if kind == 'gated-gelu' else name, 'is_gated_act': gated,
           'num_decoder_layers': layers if decoder is None else decoder,
           'tie_word_embeddings': scaled, 'logit_factor': width ** -0.5 if scaled else 1.0}
 
 
-def spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes what `normal` did."""
-  said = dict(said)
-  factor, tied = said.pop('logit_factor'), said['tie_word_embeddings']
-  scaled = said['d_model'] ** -0.5
+def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Undoes what `to_current` did."""
+  hf_config = dict(hf_config)
+  factor, tied = hf_config.pop('logit_factor'), hf_config['tie_word_embeddings']
+  scaled = hf_config['d_model'] ** -0.5
   if factor not in (1.0, scaled) or (factor == scaled != 1 and not tied):
     raise ConvertError(f'T5 multiplies logits by {scaled} where they are of the token table, else by 1, got {factor}')
-  name = said['dense_act_fn']
-  if said['is_gated_act']:
+  name = hf_config['dense_act_fn']
+  if hf_config['is_gated_act']:
     # Theirs is the approximation under the plain name.
     name = {'gelu_new': 'gated-gelu', 'gelu': 'gated-gelu_python'}.get(name, f'gated-{name}')
-  alone = {} if said['num_decoder_layers'] else {
-      'architectures': ['T5EncoderModel'], 'is_encoder_decoder': False, 'num_decoder_layers': said['num_layers']}
-  said['d_kv'] = said['d_kv'] or said['d_model'] // said['num_heads']
-  return {**said, 'feed_forward_proj': name, 'tie_word_embeddings': factor == scaled,
+  alone = {} if hf_config['num_decoder_layers'] else {
+      'architectures': ['T5EncoderModel'], 'is_encoder_decoder': False, 'num_decoder_layers': hf_config['num_layers']}
+  hf_config['d_kv'] = hf_config['d_kv'] or hf_config['d_model'] // hf_config['num_heads']
+  return {**hf_config, 'feed_forward_proj': name, 'tie_word_embeddings': factor == scaled,
           'is_encoder_decoder': True, **alone}
 
 
-def settled(config: EncoderDecoderConfig, names: Container[str]) -> EncoderDecoderConfig:
+def infer_from_tensors(config: EncoderDecoderConfig, names: Container[str]) -> EncoderDecoderConfig:
   """Ties the logits where they are not scaled and no file keeps them apart, as transformers does."""
   return config if config.tied else dataclasses.replace(config, tied='lm_head.weight' not in names)
 
@@ -257,9 +257,9 @@ FAMILY = Family(
     prefix='',
     aliases=((r'^transformer\.', ''),),
     says={'decoder_start_token_id': 0},
-    normal=normal,
-    spelt=spelt,
-    settled=settled,
+    to_current=to_current,
+    from_current=from_current,
+    infer_from_tensors=infer_from_tensors,
     # A table that attention to the encoder has in the first files and does not use.
     skipped=(r'EncDecAttention\.relative_attention_bias\.weight$',),
 )

@@ -230,9 +230,9 @@ def test_flops_against_the_compiler():
     {'pos_att_type': 'c2p|p2c', 'legacy': False, 'tie_word_embeddings': False}])
 def test_many_spellings_are_one(said):
   released = {'relative_attention': True, 'max_relative_positions': -1, 'position_biased_input': False, **said}
-  cfg = attributes.read(deberta.FAMILY, deberta.normal(released))
+  cfg = attributes.read(deberta.FAMILY, deberta.to_current(released))
   assert cfg == dataclasses.replace(deberta.base(), biased_input=False)
-  v2 = attributes.read(deberta_v2.FAMILY, deberta_v2.normal({
+  v2 = attributes.read(deberta_v2.FAMILY, deberta_v2.to_current({
       **released, 'position_buckets': 256, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True, 'conv_kernel_size': 3,
       'conv_act': 'gelu', 'attention_head_size': 64, 'pooler_hidden_size': 1536, 'hidden_size': 1536,
       'num_attention_heads': 24}))
@@ -244,4 +244,4 @@ def test_what_is_not_known_is_refused():
                      ({'tie_word_embeddings': False}, 'tie_word'), ({'embedding_size': 64}, 'embedding_size'),
                      ({'pos_att_type': 'c2p', 'relative_attention': False}, 'relative_attention')):
     with pytest.raises(ConvertError, match=name):
-      attributes.read(deberta.FAMILY, deberta.normal({'relative_attention': True, **said}))
+      attributes.read(deberta.FAMILY, deberta.to_current({'relative_attention': True, **said}))

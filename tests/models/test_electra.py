@@ -29,4 +29,4 @@ def test_parameters(config, published, rtd, mlm):
 def test_tables_of_the_layers_width_are_not_projected(config, said):
   written = attributes.write(electra.FAMILY, config)
   assert written['embedding_size'] == said
-  assert attributes.read(electra.FAMILY, electra.normal(written)) == config
+  assert attributes.read(electra.FAMILY, electra.to_current(written)) == config

@@ -96,9 +96,10 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
 
 
 def test_one_table_of_positions():
-  said = attributes.read(glm.FAMILY, glm.FAMILY.normal({'max_sequence_length': 40, 'block_position_encoding': False}))
-  assert (said.max_length, said.types) == (40, 0)
-  assert attributes.write(glm.FAMILY, said)['max_sequence_length'] == 40
+  given = {'max_sequence_length': 40, 'block_position_encoding': False}
+  config = attributes.read(glm.FAMILY, glm.FAMILY.to_current(given))
+  assert (config.max_length, config.types) == (40, 0)
+  assert attributes.write(glm.FAMILY, config)['max_sequence_length'] == 40
 
 
 def test_the_configuration_of_a_file_without_one():
@@ -113,6 +114,6 @@ def test_the_configuration_of_a_file_without_one():
 
 def test_another_model_of_the_same_name_is_refused():
   with pytest.raises(ConvertError, match='GLM of 2024'):
-    glm.FAMILY.normal({'model_type': 'glm', 'num_hidden_layers': 40, 'partial_rotary_factor': 0.5})
+    glm.FAMILY.to_current({'model_type': 'glm', 'num_hidden_layers': 40, 'partial_rotary_factor': 0.5})
   with pytest.raises(ConvertError, match='relative_encoding is True'):
-    attributes.read(glm.FAMILY, glm.FAMILY.normal({'model_type': 'glm', 'relative_encoding': True}))
+    attributes.read(glm.FAMILY, glm.FAMILY.to_current({'model_type': 'glm', 'relative_encoding': True}))

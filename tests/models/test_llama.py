@@ -29,7 +29,7 @@ def test_parameters_of_released_models(size, number):
   """Of transformers' LlamaForCausalLM, tied matrices counted once."""
   config = getattr(llama, size)()
   assert parameters(config) == number
-  assert attributes.read(llama.FAMILY, llama.normal(attributes.write(llama.FAMILY, config))) == config
+  assert attributes.read(llama.FAMILY, llama.to_current(attributes.write(llama.FAMILY, config))) == config
 
 
 def test_sizes_are_those_of_the_paper():
@@ -61,11 +61,11 @@ WAYS = [
 
 @pytest.mark.parametrize(('said', 'rope'), WAYS, ids=str)
 def test_ways_to_write_rope(said, rope):
-  found = llama.normal(said)['rope']
+  found = llama.to_current(said)['rope']
   assert found.theta == rope.theta and type(found.scaling) is type(rope.scaling)
   assert dataclasses.asdict(found.scaling) == pytest.approx(dataclasses.asdict(rope.scaling), abs=1e-6)
-  config = attributes.read(llama.FAMILY, llama.normal(said))
-  assert attributes.read(llama.FAMILY, llama.normal(attributes.write(llama.FAMILY, config))) == config
+  config = attributes.read(llama.FAMILY, llama.to_current(said))
+  assert attributes.read(llama.FAMILY, llama.to_current(attributes.write(llama.FAMILY, config))) == config
 
 
 @pytest.mark.parametrize(('scaling', 'complaint'), [
@@ -73,13 +73,13 @@ def test_ways_to_write_rope(said, rope):
     (dict(type='linear', factor=2.0, turns=3), 'turns'), (dict(type='default', partial_rotary_factor=0.5), 'partial')])
 def test_rope_that_is_not_known_is_refused(scaling, complaint):
   with pytest.raises(ConvertError, match=complaint):
-    llama.normal(dict(rope_scaling=scaling))
+    llama.to_current(dict(rope_scaling=scaling))
 
 
 def test_heads_of_their_own_size_and_biases():
   said = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32, intermediate_size=96,
               attention_bias=True, mlp_bias=True)
-  config = attributes.read(llama.FAMILY, llama.normal(said))
+  config = attributes.read(llama.FAMILY, llama.to_current(said))
   block = config.block
   assert (block.head_dim, block.key_heads, block.attention.bias, block.mlp.bias) == (32, 2, llama.PROJECTIONS, True)
   assert said.items() <= attributes.write(llama.FAMILY, config).items()
