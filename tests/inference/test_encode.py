@@ -38,12 +38,12 @@ def trained(model, tokenizer) -> Trained:
 
 def models(vocab: int) -> list:
   block, stack, pre = tiny.block(), StackConfig(2), tiny.block(norm_at='pre')
-  position = {'position': XLNetConfig().block.attention.position, 'attention_bias': ()}
-  relative = {'position': DebertaConfig().block.attention.position}
+  two_streams = {'position': XLNetConfig().block.attention.position, 'bias': ()}
+  disentangled = {'position': DebertaConfig().block.attention.position}
   return [
       EncoderConfig(vocab, block, stack, 64), EncoderConfig(vocab, block, StackConfig(2, groups=1), 64, embed_dim=16),
-      DebertaConfig(vocab, tiny.block(**relative), stack, 64, conv=3, absolute=False),
-      XLNetConfig(vocab, tiny.block(**position), stack, 64),
+      DebertaConfig(vocab, tiny.block(attention=disentangled), stack, 64, conv=3, absolute=False),
+      XLNetConfig(vocab, tiny.block(attention=two_streams), stack, 64),
       DecoderConfig(vocab, pre, stack, 64), DecoderConfig(vocab, pre, stack, 64, types=8),
       EncoderDecoderConfig(vocab, pre, stack, StackConfig(1), max_length=64)]
 
