@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.architectures.decoder import DecoderConfig, empty_cache, extend
-from plm_jax.layers.stack import StackConfig, split
+from plm_jax.layers import cpu
+from plm_jax.layers.stack import StackConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ class DecoderSteps:
 def apart_from_layers(cfg: StackConfig, stack) -> tuple[dict[str, Any], dict[str, Any]]:
   """Parts the parameters of a stack -> (what is not of its layers, its layers one by one: the collection `split`)."""
   rest = {name: part for name, part in stack.items() if name != 'layers'}
-  return rest, {'layers': split(cfg, stack['layers'])}
+  return rest, {'layers': cpu.split(cfg, stack['layers'])}
 
 
 def picked(cache, rows):

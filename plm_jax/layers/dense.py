@@ -1,5 +1,4 @@
 """Affine maps, embeddings' initializers and dropout: the smallest parts, with their logical axes."""
-import functools
 import math
 from typing import Any
 
@@ -8,8 +7,9 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 
+from plm_jax.layers import cpu
 from plm_jax.layers.init import Initializer, truncated_normal
-from plm_jax.sharding import constrain, gathered
+from plm_jax.sharding import gathered
 
 PRODUCT = 'product'
 """what products with kernels are called where the backward pass chooses what to keep (`stack.StackConfig.remat`)"""
@@ -33,11 +33,11 @@ class Dense(nn.Module):
     inputs = x.shape[x.ndim - (len(self.axes) - len(self.features)):]
     kernel = self.param('kernel', named(self.init, self.axes), (*inputs, *self.features), jnp.float32)
     # By its name: inside a rule of its own jax.checkpoint does not see the product.
-    y = checkpoint_name(product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype)), PRODUCT)
+    y = checkpoint_name(cpu.product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype)), PRODUCT)
     if self.bias:
       axes = self.axes[len(inputs):]
       bias = self.param('bias', named(nn.initializers.zeros, axes), self.features, jnp.float32)
-      y = plus(y, gathered(bias.astype(self.dtype), *axes))
+      y = cpu.plus(y, gathered(bias.astype(self.dtype), *axes))
     return y
 
 
@@ -122,7 +122,7 @@ class Dropout(nn.Module):
     if rows is None or not self.rate:
       return None
     key = self.make_rng('dropout')
-    return jax.vmap(lambda row: keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
+    return jax.vmap(lambda row: cpu.keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
 
   def drop(self, x, keep):
     """Sets x to 0 where `keep` is False and scales the rest; None keeps all as it is."""

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.checked import within
-from plm_jax.layers.dense import Dense, keep_mask, named
+from plm_jax.layers.cpu import keep_mask
+from plm_jax.layers.dense import Dense, named
 from plm_jax.layers.positions import NoPosition, by_key
 
 

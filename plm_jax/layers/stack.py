@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
+from plm_jax.layers import cpu
 from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import PRODUCT
@@ -68,8 +69,7 @@ def one_stream(block, x, visible: Visible, rows=None):
 class Layers(nn.Module):
   """The blocks one after another; parameters under `block`, with a leading axis for those that differ.
 
-  Instead of them there may be what `split` makes of them, in the collection `split`: then the loop is written out. That
-  is for decoding on a CPU, where each turn of a loop would first copy its part of the parameters.
+  Instead of them there may be what `cpu.split` makes of them, in the collection `split`: then the loop is written out.
   """
 
   cfg: BlockConfig
@@ -121,7 +121,7 @@ class Layers(nn.Module):
       # Under scan the loop already keeps the compiler from undoing the recomputation.
       layer = jax.checkpoint(layer, prevent_cse=not stack.scan, policy=policy)
     if parts:
-      x, (seen, given) = in_turn(layer, x, parts, cache)
+      x, (seen, given) = cpu.in_turn(layer, x, parts, cache)
     else:
       x, (seen, given) = jax.lax.scan(
           layer, x, (jnp.arange(stack.blocks), own, cache), unroll=1 if stack.scan else stack.blocks)

@@ -3,7 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.dense import Dense, Dropout, keep_mask
+from plm_jax.layers import cpu
+from plm_jax.layers.cpu import keep_mask
+from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.init import truncated_normal
 
 
@@ -61,9 +63,11 @@ def test_dense_contracts_trailing_with_leading_axes():
   np.testing.assert_allclose(y, np.einsum('bha,had->bd', x, kernel) + bias)
 
 
+@pytest.mark.parametrize('workarounds', [True, False])
 @pytest.mark.parametrize('features', [(2, 2), (3, 4)], ids=['fewer features than inputs', 'more'])
-def test_dense_gradients(features):
+def test_dense_gradients(features, workarounds, monkeypatch):
   """Beside those of the definition, in float64, and twice: the one of the gradient too."""
+  monkeypatch.setattr(cpu, 'WORKAROUNDS', workarounds)
   with jax.enable_x64(True):
     draw = np.random.default_rng(0).normal
     x, kernel, bias, pull = (draw(size=size) for size in ((3, 2, 5), (5, *features), features, (3, 2, *features)))
