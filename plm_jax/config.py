@@ -257,6 +257,7 @@ FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 
         'data.prepare.workers'}
 FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')
          for how in ('remat', 'scan')}
+FREE |= {f'{model}.block.init.{how}' for model in ('model', 'objective.model') for how in ('tables', 'matrices')}
 # What says how long the run is, and how fast it learns when: what is to come may differ.
 COURSE = ('train.phases', *(f'optim.{name}' for name in ('peak', 'warmup', 'horizon', 'clock', 'schedule', 'power',
                                                          'floor')))

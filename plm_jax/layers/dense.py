@@ -8,7 +8,7 @@ from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 
 from plm_jax.layers import cpu
-from plm_jax.layers.init import Initializer, truncated_normal
+from plm_jax.layers.init import Initializer, drawn
 from plm_jax.sharding import gathered
 
 PRODUCT = 'product'
@@ -26,7 +26,7 @@ class Dense(nn.Module):
   axes: tuple[str | None, ...]
   bias: bool = True
   dtype: Any = jnp.float32
-  init: Initializer = truncated_normal(0.02)
+  init: Initializer = drawn('truncated', 0.02)
 
   @nn.compact
   def __call__(self, x) -> Any:

@@ -11,6 +11,7 @@ from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Row,
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens, SpanEnds, SummaryClasses
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
@@ -19,7 +20,8 @@ from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   """Heads of 64 and an MLP of four times the width; as many layers on both sides, and rows of 1024 tokens."""
-  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5), dtype=dtype)
+  block = BlockConfig(
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5), init=NORMAL, dtype=dtype)
   return EncoderDecoderConfig(
       vocab=50_265, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
       absolute='learned', first_position=2, embed_norm=True)

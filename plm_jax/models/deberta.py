@@ -13,6 +13,7 @@ from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import MaskedTokens, ReplacedTokens
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
@@ -22,7 +23,7 @@ from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> DebertaConfig:
   """Heads of 64, an MLP of four times the width, and the vocabulary of RoBERTa."""
   block = BlockConfig(
-      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7),
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7), init=NORMAL,
       attention=AttentionConfig(bias=('query', 'value', 'out'), position=Disentangled()), dtype=dtype)
   return DebertaConfig(vocab=50265, block=block, stack=StackConfig(layers=layers))
 

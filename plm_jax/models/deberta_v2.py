@@ -14,6 +14,7 @@ from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.disentangled import Disentangled
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert, deberta
@@ -25,7 +26,7 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32', **changes: Any) -> 
   """Heads of 64 and an MLP of four times the width; 128,000 pieces, [MASK] and room for more."""
   position = Disentangled(buckets=256, shared=True, norm=True)
   block = BlockConfig(
-      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7),
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7), init=NORMAL,
       attention=AttentionConfig(position=position), dtype=dtype)
   return DebertaConfig(vocab=128100, block=block, stack=StackConfig(layers=layers), **changes)
 

@@ -11,6 +11,7 @@ matrix is the token table, without a bias; gelu is the tanh approximation; weigh
 smaller, as released.
 """
 from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
@@ -18,7 +19,7 @@ from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Pack
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens
-from plm_jax.layers.init import InitConfig
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
@@ -30,7 +31,7 @@ def sized(layers: int, width: int, vocab: int = 30592, length: int = 512, dtype:
   is BERT's uncased one with four more pieces, to a multiple of 128."""
   block = BlockConfig(
       width=width, heads=width // 64, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'), norm_at='pre',
-      norm=NormConfig(eps=1e-5), init=InitConfig(out_std=0.02 * (2 * layers) ** -0.5), dtype=dtype)
+      norm=NormConfig(eps=1e-5), init=dataclasses.replace(NORMAL, out_std=0.02 * (2 * layers) ** -0.5), dtype=dtype)
   return DecoderConfig(
       vocab=vocab, block=block, stack=StackConfig(layers=layers), max_length=length + 1, types=length + 1)
 

@@ -10,6 +10,7 @@ from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.conversion.rules import Attribute, ConvertError, Family, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig

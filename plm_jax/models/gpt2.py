@@ -6,6 +6,7 @@ last layer, and weights back into the residual stream begin smaller by the root 
 (section 2.3), of which a layer has two.
 """
 from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
@@ -13,7 +14,7 @@ from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Line
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import ExtractClasses, NextTokens
-from plm_jax.layers.init import InitConfig
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
@@ -25,7 +26,7 @@ def sized(layers: int, width: int, dtype: Dtype = 'float32') -> DecoderConfig:
   """Heads of 64 and an MLP of four times the width, as in all released sizes."""
   block = BlockConfig(
       width=width, heads=width // 64, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'), norm_at='pre',
-      norm=NormConfig(eps=1e-5), init=InitConfig(out_std=0.02 * (2 * layers) ** -0.5), dtype=dtype)
+      norm=NormConfig(eps=1e-5), init=dataclasses.replace(NORMAL, out_std=0.02 * (2 * layers) ** -0.5), dtype=dtype)
   return DecoderConfig(block=block, stack=StackConfig(layers=layers))
 
 

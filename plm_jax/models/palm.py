@@ -30,7 +30,7 @@ def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> Deco
       width=width, heads=heads, mlp_dim=4 * width, head_size=256, kv_heads=1,
       mlp=MlpConfig(activation='silu', gated=True, bias=False), norm=NormConfig(kind='layer_scale', eps=1e-6),
       norm_at='pre', parallel=True, attention=AttentionConfig(position=Rope(), dropout=0.0, bias=()), dropout=0.0,
-      init=InitConfig(std=1.0, fan='in'), dtype=dtype)
+      init=InitConfig(std=1.0, fan='in', tables='normal', matrices='normal'), dtype=dtype)
   return DecoderConfig(
       vocab=256_000, block=block, stack=StackConfig(layers), max_length=2048, absolute='none', tied=True,
       logit_factor=width ** -0.5)

@@ -11,6 +11,7 @@ from plm_jax.conversion.rules import Attribute, Head
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
@@ -18,7 +19,8 @@ from plm_jax.models import bert
 
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
   """Heads of 64 and an MLP of four times the width; rows of 512 tokens, so 514 rows in the table of positions."""
-  block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5), dtype=dtype)
+  block = BlockConfig(
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5), init=NORMAL, dtype=dtype)
   return EncoderConfig(vocab=50265, block=block, stack=StackConfig(layers=layers), padding=1, types=1, pooler=False)
 
 

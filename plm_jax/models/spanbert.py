@@ -10,7 +10,14 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.conversion.rules import Head, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import BoundaryTokens
+from plm_jax.layers.init import NORMAL
 from plm_jax.models import bert
+
+
+def sized(config: EncoderConfig) -> EncoderConfig:
+  """Returns a BERT of this size without its second sentence, with initial weights as fairseq draws them."""
+  return dataclasses.replace(
+      config, vocab=28996, pooler=False, block=dataclasses.replace(config.block, init=NORMAL))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:

@@ -39,7 +39,7 @@ def sized(
       width=width, heads=heads, head_size=head_size, mlp_dim=mlp_dim,
       mlp=MlpConfig(activation='relu', dropout=0.1, bias=False), norm=NormConfig(kind='rms', eps=1e-6),
       norm_at='pre', attention=AttentionConfig(scale=1.0, position=Buckets(), bias=()),
-      init=InitConfig(std=1.0, fan='in'), dtype=dtype)
+      init=InitConfig(std=1.0, fan='in', tables='normal', matrices='rescaled'), dtype=dtype)
   return EncoderDecoderConfig(
       block=block, stack=StackConfig(layers), decoder=StackConfig(layers), last_dropout=True,
       logit_factor=width ** -0.5)

@@ -26,7 +26,8 @@ def sized(
   """
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim, mlp=MlpConfig(activation='relu'), norm=NormConfig(eps=1e-5),
-      dropout=dropout, attention=AttentionConfig(dropout=0.0), init=InitConfig(std=width ** -0.5, fan='average'),
+      dropout=dropout, attention=AttentionConfig(dropout=0.0),
+      init=InitConfig(std=width ** -0.5, fan='average', tables='normal', matrices='uniform'),
       dtype=dtype)
   return EncoderDecoderConfig(
       vocab=37_000, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,

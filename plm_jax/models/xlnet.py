@@ -10,6 +10,7 @@ from plm_jax.architectures.xlnet import XLNet, XLNetConfig
 from plm_jax.conversion.rules import Attribute, Axes, Family, Head, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import SummaryClasses, TiedTokens
+from plm_jax.layers.init import NORMAL
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
@@ -18,7 +19,7 @@ from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 def sized(layers: int, width: int, dtype: Dtype = 'float32') -> XLNetConfig:
   """Heads of 64 and an MLP of four times the width, as in both released sizes."""
   config = XLNetConfig(stack=StackConfig(layers=layers))
-  block = dataclasses.replace(config.block, width=width, heads=width // 64, mlp_dim=4 * width, dtype=dtype)
+  block = dataclasses.replace(config.block, width=width, heads=width // 64, mlp_dim=4 * width, init=NORMAL, dtype=dtype)
   return dataclasses.replace(config, block=block)
 
 

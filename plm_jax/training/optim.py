@@ -226,7 +226,7 @@ def each_layer(transform: optax.GradientTransformation) -> optax.GradientTransfo
     return jax.tree_util.tree_map_with_path(label, tree)
   def parts(tree):
     rows = optax.GradientTransformation(jax.vmap(transform.init), jax.vmap(transform.update))
-    names = set(jax.tree.leaves(labels(tree)))
+    names = sorted({*jax.tree.leaves(labels(tree))})  # in one order on every process
     return optax.partition({name: transform if name == 'single' else rows for name in names}, labels)
   return optax.GradientTransformation(
       lambda params: parts(params).init(params),
