@@ -41,70 +41,6 @@ class Dense(nn.Module):
     return y
 
 
-def contracted(inputs: int, x, kernel):
-  """Multiplies x [..., *inputs], of which there are so many, by kernel [*inputs, *features] -> [..., *features]."""
-  axes = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
-  return jax.lax.dot_general(x, kernel, (axes, ((), ())))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def product(inputs: int, axes: tuple[str | None, ...], x, kernel):
-  """Multiplies as `contracted` does, with a kernel whose axes have these names.
-
-  The devices that share the kernel gather it, and again in the backward pass: what waits for that is each one's part.
-  In the gradient of the kernel a CPU transposes the operand on the left before it multiplies: here the smaller one,
-  where transposing the larger took a quarter of the product's time.
-  """
-  return contracted(inputs, x, gathered(kernel, *axes))
-
-
-def product_pulled(inputs, axes, kept, grads):
-  """Returns the gradients of x and of the kernel, the latter in the kernel's sharding."""
-  x, kernel = kept
-  rows = tuple(range(x.ndim - inputs))
-  features = tuple(range(inputs, kernel.ndim))
-  def smaller_first(x, kernel, grads):
-    by_x = jax.lax.dot_general(grads, kernel, ((tuple(range(len(rows), grads.ndim)), features), ((), ())))
-    if x.size <= grads.size:
-      return by_x, jax.lax.dot_general(x, grads, ((rows, rows), ((), ())))
-    turned = jax.lax.dot_general(grads, x, ((rows, rows), ((), ())))
-    return by_x, turned.transpose(*range(len(features), kernel.ndim), *range(len(features)))
-  def as_they_are(x, kernel, grads):
-    return jax.vjp(lambda x, kernel: contracted(inputs, x, kernel), x, kernel)[1](grads)
-  by_x, by_kernel = jax.lax.platform_dependent(
-      x, gathered(kernel, *axes), grads, cpu=smaller_first, default=as_they_are)
-  return by_x, constrain(by_kernel, *axes)
-
-
-def product_kept(inputs, axes, x, kernel):
-  """Multiplies, and keeps both operands for the backward pass."""
-  return product(inputs, axes, x, kernel), (x, kernel)
-
-
-product.defvjp(product_kept, product_pulled)
-
-
-@jax.custom_vjp
-def plus(y, bias):
-  """Adds y [..., *features] + bias [*features].
-
-  The gradient of the bias is a sum over rows. jaxlib 0.10 adds up columns on a CPU ten times slower than it multiplies
-  by ones, which in a step of BART was a tenth.
-  """
-  return y + bias
-
-
-def plus_pulled(shape, grads):
-  """Returns the gradients of y and of the bias."""
-  rows = grads.shape[:grads.ndim - len(shape)]
-  multiplied = lambda grads: jnp.tensordot(jnp.ones(rows, grads.dtype), grads, len(rows))
-  added = lambda grads: grads.sum(range(len(rows)))
-  return grads, jax.lax.platform_dependent(grads, cpu=multiplied, default=added)
-
-
-plus.defvjp(lambda y, bias: (y + bias, bias.shape), plus_pulled)
-
-
 class Dropout(nn.Module):
   """Zeroes a share `rate` of x [B, ...] and scales up the rest, by the key of the step and of each row.
 
@@ -118,33 +54,21 @@ class Dropout(nn.Module):
     return self.drop(x, self.keep(x.shape, rows))
 
   def keep(self, shape: tuple[int, ...], rows=None):
-    """Draws bool `shape` [B, ...], or returns None where nothing is dropped."""
+    """-> bool `shape` [B, ...], or None where nothing is dropped."""
     if rows is None or not self.rate:
       return None
     key = self.make_rng('dropout')
     return jax.vmap(lambda row: cpu.keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
 
   def drop(self, x, keep):
-    """Sets x to 0 where `keep` is False and scales the rest; None keeps all as it is."""
     return x if keep is None else jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
 
 
-def keep_mask(key, shape: tuple[int, ...], rate: float):
-  """Draws bool `shape`, True with probability 1 - rate (to 2^-16).
-
-  Two draws from every 32 random bits: on a CPU the bits are a good part of a small model's step.
-  """
-  threshold = round(rate * (1 << 16))
-  half = (*shape[:-1], -(-shape[-1] // 2))
-  bits = jax.random.bits(key, half, jnp.uint32)
-  return jnp.concatenate([(bits & 0xFFFF) >= threshold, (bits >> 16) >= threshold], -1)[..., :shape[-1]]
-
-
 def named(init: Initializer, axes: tuple[str | None, ...]) -> Any:
-  """Returns `init` whose parameter carries the logical names of its axes."""
+  """`init` whose parameter carries the logical names of its axes."""
   return nn.with_logical_partitioning(init, axes)
 
 
 def count(params) -> int:
-  """Counts the parameters in a tree of arrays or shapes; a tied matrix stands in the tree once."""
+  """Parameters in a tree of arrays or shapes; a tied matrix stands in the tree once."""
   return sum(math.prod(x.shape) for x in jax.tree.leaves(nn.unbox(params)))

@@ -130,25 +130,6 @@ class Layers(nn.Module):
     return (x, given) if remember else x
 
 
-def split(stack: StackConfig, params) -> dict[str, Any]:
-  """Splits parameters of `Layers` into one tree a block, under the same name."""
-  def at(part, number):
-    return jax.tree.map(lambda leaf: leaf[number], part)
-  return {'block': tuple({name: at(part, stack.copy(name, number)) for name, part in params['block'].items()}
-                         for number in range(stack.blocks))}
-
-
-def in_turn(layer, x, parts, cache):
-  """Loops over split parameters as jax.lax.scan does, written out: what it would stack comes in tuples."""
-  def of(number):
-    return jax.tree.map(lambda leaf: leaf[number], cache, is_leaf=lambda leaf: isinstance(leaf, tuple))
-  found = []
-  for number, own in enumerate(parts):
-    x, given = layer(x, (number, own, of(number)))
-    found.append(given)
-  return x, jax.tree.map(lambda *leaves: leaves, *found)
-
-
 class Stack(nn.Module):
   """Position context once, then the layers, then the last norm where norms come first."""
 

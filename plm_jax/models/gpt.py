@@ -19,7 +19,7 @@ from plm_jax.models.gpt2 import CHOICE, LABEL, LM, RULES, SUMMARY
 
 def base(dtype: Dtype = 'float32') -> DecoderConfig:
   """Makes GPT: 12 layers of width 768, 117M parameters."""
-  block = BlockConfig(mlp=MlpConfig(activation='gelu_tanh'), norm=NormConfig(eps=1e-5), dtype=dtype)
+  block = BlockConfig(mlp=MlpConfig(activation='gelu_tanh'), norm=NormConfig(eps=1e-5), init=NORMAL, dtype=dtype)
   return DecoderConfig(vocab=40478, block=block, stack=StackConfig(layers=12), max_length=512)
 
 

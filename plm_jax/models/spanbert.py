@@ -22,12 +22,12 @@ def sized(config: EncoderConfig) -> EncoderConfig:
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
   """Makes SpanBERT base: 12 layers of width 768, 108M parameters."""
-  return dataclasses.replace(bert.base(dtype), vocab=28996, pooler=False)
+  return sized(bert.base(dtype))
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
   """Makes SpanBERT large: 24 layers of width 1024, 333M parameters."""
-  return dataclasses.replace(bert.large(dtype), vocab=28996, pooler=False)
+  return sized(bert.large(dtype))
 
 
 BOUNDARY = 'cls.pair_target_predictions'
