@@ -18,7 +18,7 @@ from plm_jax.cli.run import run
 from plm_jax.config import Phase
 from plm_jax.data import examples
 from plm_jax.evaluation import text_to_text
-from plm_jax.evaluation.text_to_text import Prediction
+from plm_jax.evaluation.text_to_text import Prediction, ReadingConfig
 from plm_jax.inference import loading
 from plm_jax.inference.search import GenerationConfig
 
@@ -51,8 +51,8 @@ def main() -> None:
     trained = loading.load(folder)
     for name, _, asked, _ in args.task:
       result = text_to_text.evaluate(
-          trained, f'task:{name}:{asked}', GenerationConfig(max_new=48), length=recipe.train.phases[-1].length,
-          limit=args.limit)
+          trained, f'task:{name}:{asked}', GenerationConfig(max_new=48),
+          ReadingConfig(recipe.train.phases[-1].length, limit=args.limit))
       found |= {(name, metric, arm): value for metric, value in result.metrics.items()}
       # What is right most often, whatever is asked.
       most = collections.Counter(some.example.targets[0] for some in result.predictions).most_common(1)[0][0]

@@ -341,7 +341,7 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None) -> Exported:
     return convert(model, folder, dtype)
   trained = opened(model)
   params, lost = conversion.counterpart(trained.family, trained.params)
-  conversion.save(folder, trained.model, params, trained.tokenizer, dtype, family=trained.family)
+  conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=trained.family)
   return Exported(conversion.family_of(trained.family).read.format(folder=os.fspath(folder)), tuple(lost))
 
 

@@ -49,7 +49,7 @@ def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   assert sizes == pytest.approx(AFTER[name]['sizes'], rel=1e-4, abs=3e-3)
 
   params, _ = conversion.counterpart(trained.family, trained.params)
-  conversion.save(tmp_path / 'out', trained.model, params, trained.tokenizer, family=trained.family)
+  conversion.save(tmp_path / 'out', trained.model, params, trained.tokenizer, like=trained.family)
   theirs = conversion.load(tmp_path / 'out')
   jax.tree.map(np.testing.assert_array_equal, {part: params[part] for part in theirs.params}, dict(theirs.params))
 

@@ -1,5 +1,4 @@
 """python -m plm_jax: what is done with text before a run, and with a run afterwards."""
-import dataclasses
 import json
 import math
 import sys
@@ -15,6 +14,8 @@ from plm_jax.config import ConfigError
 from plm_jax.data.prepare import PrepareConfig, TextConfig
 from plm_jax.data.windows import Assembly, Windows
 from plm_jax.evaluation import few_shot, scoring, text_to_text
+from plm_jax.evaluation.few_shot import FewShotConfig
+from plm_jax.evaluation.text_to_text import ReadingConfig
 from plm_jax.inference import generate
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
@@ -208,41 +209,26 @@ def perplexity_command(
     print(f'{name:20}{value:>14,.4f}')
 
 
-@command(seed=options.SEED)
+@command()
 def few_shot_command(
     checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[Literal[tuple(few_shot.TASKS)]],  # pyright: ignore
-    data: str = '', pool: str = '', shots: int = 0, seed: int = 0,
-    normalise: Literal['sum', 'token', 'byte', 'calibrated', 'task'] = 'task', template: str = '', limit: int = 0,
-    output: str = '', start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
+    output: str = '', start: bool = True, mesh: MeshConfig = MeshConfig(),
+    settings: Annotated[FewShotConfig, tyro.conf.arg(name='')] = FewShotConfig()) -> None:
   """Prints how well a language model does a task that it is asked in words.
 
   Args:
     checkpoint: folder of a run, or of a checkpoint of transformers
     task: what is asked
-    data: the questions, .jsonl (plain, .gz, .xz) or tfds:NAME:SPLIT; empty: the task's own in TFDS
-    pool: where examples are drawn from, likewise; empty: the task's own in TFDS, or the other questions of data
-    shots: examples before each question
-    seed: of what is drawn
-    normalise: how answers are compared: by probability, that a token, that a byte, calibrated; task: as its paper does
-    template: of a question up to its answer, columns in braces; empty: the task's own
-    limit: ask so many questions, drawn; 0: all
     output: .jsonl file for the predictions
     start: a text begins with the token that begins texts in training
     mesh: devices that share the rows, and a large model
+    settings: how
   """
   reachable.check_reachable({output: 'write'})
-  asked = few_shot.TASKS[task]
-  asked = dataclasses.replace(asked, template=template) if template else asked
-  source, drawn = data or asked.data, pool or ('' if data else asked.pool)
-  if not source:
-    raise ConfigError(f'{task} has no data set in TFDS: give --data')
-  examples = asked.examples(source)
-  others = asked.examples(drawn) if shots and drawn else examples
+  examples, pool = settings.questions(task)
   result = few_shot.evaluate(
-      asked, scorer_of(checkpoint, start, mesh),
-      few_shot.subset(examples, limit, seed) if limit else examples, shots, others, seed,
-      None if normalise == 'task' else normalise)
-  print(f'{task}, {shots} shots, {len(result.predictions):,} questions')
+      settings.task(task), scorer_of(checkpoint, start, mesh), examples, settings.shots, pool, settings.seed)
+  print(f'{task}, {settings.shots} shots, {len(result.predictions):,} questions')
   print(f'accuracy          {result.accuracy:8.2%}  +- {result.error:.2%}')
   print(f'guessing          {result.chance:8.2%}' if result.chance else
         f'perplexity        {result.perplexity:8.2f}  of the word')
@@ -255,10 +241,10 @@ def few_shot_command(
     print(f'predictions in {output}')
 
 
-@command(length='[1, 16777216]', batch='[1, 65536]')
+@command()
 def text_to_text_command(
-    checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], length: int = 512, batch: int = 64,
-    limit: int = 0, output: str = '', mesh: MeshConfig = MeshConfig(1),
+    checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], output: str = '',
+    mesh: MeshConfig = MeshConfig(1), reading: Annotated[ReadingConfig, tyro.conf.arg(name='')] = ReadingConfig(),
     settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
   """Prints how well an encoder-decoder does a task that it answers in words.
 
@@ -266,22 +252,20 @@ def text_to_text_command(
     checkpoint: folder of a run, or of a checkpoint of transformers
     task: task:NAME:SOURCE, NAME as in plm_jax/data/examples.py, SOURCE .jsonl or .tsv (plain, .gz, .xz) or
       tfds:NAME:SPLIT
-    length: tokens that are read of each example, at most
-    batch: examples that go through the model together
-    limit: ask so many examples, the first; 0: all
     output: .jsonl file for the predictions
     mesh: devices that share the model
+    reading: of the examples
     settings: how the answers are written
   """
   reachable.check_reachable({output: 'write'})
   trained = shared(checkpoint, mesh)
   with api.on(trained):
-    result = text_to_text.evaluate(trained, task, settings, length, batch, limit)
+    result = text_to_text.evaluate(trained, task, settings, reading)
   print(f'{task}, {len(result.predictions):,} examples')
   for name, value in result.metrics.items():
     print(f'{name:18}{value:8.2f}')
   if result.cut:
-    print(f'{result.cut:,} inputs were longer than {length} tokens and lost their ends')
+    print(f'{result.cut:,} inputs were longer than {reading.length} tokens and lost their ends')
   if output:
     lines = (json.dumps({'where': example.where, 'inputs': example.inputs, 'targets': example.targets, 'text': text},
                         ensure_ascii=False) for example, text in result.predictions)

@@ -12,6 +12,7 @@ from plm_jax.checked import flag
 from plm_jax.errors import ConfigError
 from plm_jax.recipes import Recipe
 
+UNPREFIXED = ('settings', 'reading')  # arguments of commands whose fields are options by their own names
 SEED = '[0, 4294967295]'  # what jax.random.key and numpy take alike
 
 
@@ -26,8 +27,8 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
       given.apply_defaults()
       with checked.later(False):
         for name, value in given.arguments.items():
-          if dataclasses.is_dataclass(value):  # `settings` have no prefix
-            checked.check(value, path='' if name == 'settings' else name)
+          if dataclasses.is_dataclass(value):
+            checked.check(value, path='' if name in UNPREFIXED else name)
           else:
             positional = signature.parameters[name].default is inspect.Parameter.empty
             check_argument(name.upper() if positional else flag(name), value, kinds[name], limits.get(name))

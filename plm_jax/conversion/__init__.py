@@ -142,24 +142,24 @@ def save(
     params: Any,
     tokenizer: Tokenizer | None = None,
     dtype: str | None = None,
-    like: Imported | None = None,
-    family: str = 'bert',
+    like: Imported | str = 'bert',
     shard_bytes: int = 5 << 30,
 ) -> None:
   """Writes what transformers reads with AutoModelForPreTraining and its like, and AutoTokenizer: all of it or nothing.
 
   params: the tree of WithHeads, 'backbone' and 'heads_NAME'. dtype: float32, float16 or bfloat16; None: as in `like`,
-  else float32. like: an import, whose names of tensors, types, labels and special ids are used again, so that the
-  export of an import is the same to the bit. shard_bytes: size above which a file is split. Raises ConvertError for
-  what transformers cannot hold, or a folder that is not empty.
+  else float32. like: a family; or an import, whose names of tensors, types, labels and special ids are used again, so
+  that the export of an import is the same to the bit. shard_bytes: size above which a file is split. Raises
+  ConvertError for what transformers cannot hold, or a folder that is not empty.
   """
-  kind = family_of(like.family if like else family).of(config)
-  hf_config, arrays = describe(kind, config, params, tokenizer, like), tensors(kind, params, copies=bool(like))
+  before = None if isinstance(like, str) else like
+  kind = family_of(like if isinstance(like, str) else like.family).of(config)
+  hf_config, arrays = describe(kind, config, params, tokenizer, before), tensors(kind, params, copies=bool(before))
   types = {found.name: short for short, found in rules.DTYPES.items()}
   if dtype is not None and dtype not in types:
     raise ConvertError(f'dtype is one of {", ".join(types)}, got {dtype!r}')
   targets: dict[str, list[tuple[str, str]]] = {}
-  for name, (new, old_type) in (like.form if like else {}).items():
+  for name, (new, old_type) in (before.form if before else {}).items():
     targets.setdefault(new, []).append((name, old_type))
   bare = not kind.classes.get(hf_config['architectures'][0], [name for name in params if name.startswith('heads_')])
 
@@ -179,7 +179,7 @@ def save(
     files.write_safetensors(draft, pairs(), shard_bytes)
     if tokenizer:
       vocabulary.save(draft, tokenizer, config.max_length)
-    hf_config['dtype'] = dtype or (like and like.extra.get('dtype', like.extra.get('torch_dtype'))) or 'float32'
+    hf_config['dtype'] = dtype or (before and before.extra.get('dtype', before.extra.get('torch_dtype'))) or 'float32'
     files.write_json(draft / CONFIG, hf_config)
 
 

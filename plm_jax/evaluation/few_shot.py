@@ -17,6 +17,7 @@ import zlib
 
 import numpy as np
 
+from plm_jax.checked import Checked, within
 from plm_jax.config import ConfigError
 from plm_jax.data import rows as rows_lib
 from plm_jax.data.lines import SourceError
@@ -25,6 +26,46 @@ from plm_jax.evaluation.scoring import Score, Scorer
 from plm_jax.inference.prompts import filled
 
 Normalise = Literal['sum', 'token', 'byte', 'calibrated']
+
+
+@dataclasses.dataclass(frozen=True)
+class FewShotConfig(Checked):
+  """How a task is asked."""
+
+  limits = within(seed='[0, 4294967295]')
+
+  data: str = ''
+  """the questions, .jsonl (plain, .gz, .xz) or tfds:NAME:SPLIT; empty: the task's own in TFDS"""
+  pool: str = ''
+  """where examples are drawn from, likewise; empty: the task's own in TFDS, or the other questions of data"""
+  shots: int = 0
+  """examples before each question"""
+  seed: int = 0
+  """of what is drawn"""
+  normalise: Literal['sum', 'token', 'byte', 'calibrated', 'task'] = 'task'
+  """how answers are compared: by probability, that a token, that a byte, calibrated; task: as its paper does"""
+  template: str = ''
+  """of a question up to its answer, columns in braces; empty: the task's own"""
+  limit: int = 0
+  """ask so many questions, drawn; 0: all"""
+
+  def task(self, name: str) -> 'Task':
+    """Returns the task of this name, as it is asked here."""
+    task = TASKS[name]
+    changes = {'template': self.template} if self.template else {}
+    return dataclasses.replace(task, **changes) if self.normalise == 'task' else dataclasses.replace(
+        task, normalise=self.normalise, **changes)
+
+  def questions(self, name: str) -> tuple[list['Example'], list['Example']]:
+    """Reads (the questions that are asked, those of which examples are drawn). Raises SourceError, and ConfigError for
+    a task that has no data set of its own."""
+    task = self.task(name)
+    source, drawn = self.data or task.data, self.pool or ('' if self.data else task.pool)
+    if not source:
+      raise ConfigError(f'{name} has no data set in TFDS: give --data')
+    every = task.examples(source)
+    pool = task.examples(drawn) if self.shots and drawn else every
+    return (subset(every, self.limit, self.seed) if self.limit else every), pool
 
 
 class Example(NamedTuple):

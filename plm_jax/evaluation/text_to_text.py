@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.checked import Checked, within
 from plm_jax.config import ConfigError
 from plm_jax.data import examples as examples_lib
 from plm_jax.data.examples import Example, TextTask
@@ -31,6 +32,20 @@ class Prediction(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class ReadingConfig(Checked):
+  """Which examples are read, and how."""
+
+  limits = within(length='[1, 16777216]', batch='[1, 65536]')
+
+  length: int = 512
+  """tokens that are read of each example's inputs, at most, special ones included"""
+  batch: int = 64
+  """examples that go through the model together"""
+  limit: int = 0
+  """ask so many examples, the first; 0: all"""
+
+
+@dataclasses.dataclass(frozen=True)
 class Result:
   """Figures of an evaluation."""
 
@@ -42,22 +57,19 @@ class Result:
 
 
 def evaluate(
-    trained: Trained, source: str, config: GenerationConfig = GenerationConfig(), length: int = 512, batch: int = 64,
-    limit: int = 0) -> Result:
-  """Has every example of task:NAME:SOURCE answered, the first `limit` of them unless 0, `batch` at a time.
+    trained: Trained, source: str, config: GenerationConfig = GenerationConfig(),
+    reading: ReadingConfig = ReadingConfig()) -> Result:
+  """Has the examples of task:NAME:SOURCE answered.
 
-  length: tokens that are read of an example's inputs, special ones included. Raises SourceError, ConfigError for a
-  model that is no encoder-decoder and for numbers that cannot be, and what `generate` raises.
+  Raises SourceError, ConfigError for a model that is no encoder-decoder, and what `generate` raises.
   """
-  if batch < 1 or limit < 0:
-    raise ConfigError(f'a batch is at least 1 and a limit not negative, got {batch} and {limit}')
   if generate.continues(trained) or not trained.tokenizer:
     raise ConfigError('tasks as text to text are for an encoder-decoder with its tokenizer')
   task = examples_lib.task_of(source)
-  asked = list(itertools.islice(examples_lib.examples(source), limit or None))
+  asked = list(itertools.islice(examples_lib.examples(source), reading.limit or None))
   if not asked:
     raise SourceError(f'{source} has no examples')
-  length = min(length, trained.model.max_length or length)
+  length = min(reading.length, trained.model.max_length or reading.length)
   try:
     before, behind, _ = delimiters(trained.tokenizer.vocab)
   except ValueError as error:
@@ -66,7 +78,7 @@ def evaluate(
   if room < 1:
     raise ConfigError(f'{length} tokens leave no room for text beside the {len(before) + len(behind)} around it')
   ids = trained.tokenizer.encode_batch([example.inputs for example in asked])
-  texts = written(trained, [some[:room] for some in ids], config, batch)
+  texts = written(trained, [some[:room] for some in ids], config, reading.batch)
   predictions = tuple(map(Prediction, asked, texts))
   return Result(predictions, judged(task, predictions), sum(len(some) > room for some in ids))
 

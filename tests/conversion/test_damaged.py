@@ -255,6 +255,6 @@ def test_a_full_disk(tmp_path, monkeypatch):
 def test_heads_of_a_small_t5_have_a_size(tmp_path):
   config = dataclasses.replace(test_t5x.small(t5.small()), block=dataclasses.replace(
       test_t5x.small(t5.small()).block, head_size=None))
-  conversion.save(tmp_path / 'out', config, test_t5x.model_of(config), family='t5')
+  conversion.save(tmp_path / 'out', config, test_t5x.model_of(config), like='t5')
   assert json.loads((tmp_path / 'out' / 'config.json').read_text())['d_kv'] == 4
   assert conversion.load(tmp_path / 'out').config.block.head_size == 4

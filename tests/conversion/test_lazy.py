@@ -56,7 +56,7 @@ def made(family):
 def checkpoint(request, tmp_path_factory):
   config, boxed, params = made(request.param)
   folder = tmp_path_factory.mktemp(request.param) / 'in'
-  conversion.save(folder, config, params, family=request.param, dtype='bfloat16', shard_bytes=20_000)
+  conversion.save(folder, config, params, like=request.param, dtype='bfloat16', shard_bytes=20_000)
   assert len(list(folder.glob('*.safetensors'))) > 2
   return folder, boxed, conversion.load(folder).params
 
@@ -101,7 +101,7 @@ def test_a_device_needs_its_own_bytes(checkpoint, bytes_read):
 
 def test_a_copy_is_compared_where_it_is_read(tmp_path):
   config, _, params = made('gpt2')
-  conversion.save(tmp_path / 'in', config, params, family='gpt2')
+  conversion.save(tmp_path / 'in', config, params, like='gpt2')
   tensors = {name: files.SafeTensors(tmp_path / 'in').read(name) for name in files.SafeTensors(tmp_path / 'in').tensors}
   tensors['lm_head.weight'] = tensors['transformer.wte.weight'] + (np.arange(96) == 90)[:, None]
   files.write_safetensors(tmp_path / 'in', tensors.items(), 1 << 30)
@@ -113,7 +113,7 @@ def test_a_copy_is_compared_where_it_is_read(tmp_path):
 
 def test_a_truncated_shard_is_named(tmp_path):
   config, _, params = made('llama')
-  conversion.save(tmp_path / 'in', config, params, family='llama', shard_bytes=20_000)
+  conversion.save(tmp_path / 'in', config, params, like='llama', shard_bytes=20_000)
   shard = sorted((tmp_path / 'in').glob('model-*'))[2]
   shard.write_bytes(shard.read_bytes()[:-100])
   with pytest.raises(conversion.ConvertError, match=f'{shard.name} cannot be read'):
@@ -134,7 +134,7 @@ def model(tmp_path_factory):
   tokenizer = tokenizers.train_sentencepiece(
       [f'The cat number {i} sat on the mat.' for i in range(60)], 310, 'bpe', layout='llama')
   folder = tmp_path_factory.mktemp('model') / 'in'
-  conversion.save(folder, config, params, tokenizer, family='llama')
+  conversion.save(folder, config, params, tokenizer, like='llama')
   return folder
 
 

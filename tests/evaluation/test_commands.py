@@ -8,6 +8,7 @@ import pytest
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.cli import commands
 from plm_jax.config import ConfigError
+from plm_jax.evaluation.few_shot import FewShotConfig
 from plm_jax.inference import loading
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
@@ -53,7 +54,8 @@ def test_perplexity(tmp_path, capsys):
 
 
 def test_few_shot(data, tmp_path, capsys):
-  commands.few_shot_command('run', 'piqa', data, shots=1, limit=4, output=str(tmp_path / 'out.jsonl'))
+  commands.few_shot_command(
+      'run', 'piqa', str(tmp_path / 'out.jsonl'), settings=FewShotConfig(data, shots=1, limit=4))
   out = capsys.readouterr().out.splitlines()
   assert out[0] == 'piqa, 1 shots, 4 questions'
   assert out[2] == 'guessing            50.00%'
@@ -67,7 +69,7 @@ def test_few_shot(data, tmp_path, capsys):
 
 def test_prompts_that_are_cut_are_told(tmp_path, capsys):
   (tmp_path / 'a.jsonl').write_text(json.dumps({'text': 'the cat sat on the mat ' * 9}) + '\n')
-  commands.few_shot_command('run', 'lambada', str(tmp_path / 'a.jsonl'))
+  commands.few_shot_command('run', 'lambada', settings=FewShotConfig(str(tmp_path / 'a.jsonl')))
   out = capsys.readouterr().out
   assert 'perplexity' in out and '1 prompts were too long and lost their beginning' in out
 
@@ -78,5 +80,6 @@ def test_no_data():
 
 
 def test_a_template(data, tmp_path):
-  commands.few_shot_command('run', 'multiple-choice', data, template='Q {question} A', output=str(tmp_path / 'o.jsonl'))
+  commands.few_shot_command(
+      'run', 'multiple-choice', str(tmp_path / 'o.jsonl'), settings=FewShotConfig(data, template='Q {question} A'))
   assert json.loads((tmp_path / 'o.jsonl').read_text().splitlines()[0])['prompt'] == 'Q the cat A'

@@ -10,7 +10,7 @@ from plm_jax.config import ConfigError
 from plm_jax.data.examples import Example, task_of
 from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import text_to_text
-from plm_jax.evaluation.text_to_text import Prediction
+from plm_jax.evaluation.text_to_text import Prediction, ReadingConfig
 from plm_jax.inference import generate
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
@@ -59,12 +59,12 @@ def test_each_example_gets_its_own_answer(trained, tmp_path):
   rows = [json.dumps({'sentence': text, 'label': n % 2}) for n, text in enumerate(texts)]
   (tmp_path / 'x.jsonl').write_text('\n'.join(rows))
   config = GenerationConfig(max_new=6)
-  result = text_to_text.evaluate(trained, f'task:sst2:{tmp_path}/x.jsonl', config, length=24, batch=2)
+  result = text_to_text.evaluate(trained, f'task:sst2:{tmp_path}/x.jsonl', config, ReadingConfig(24, 2))
   alone = [generate.generate(trained, [f'sst2 sentence: {text}'[:23]], config)[0][0].text.strip() for text in texts]
   assert [some.text for some in result.predictions] == alone
   assert len(set(alone)) > 1 and result.cut == 1
   assert [some.example.targets[0] for some in result.predictions] == ['negative', 'positive'] * 2 + ['negative']
-  two = text_to_text.evaluate(trained, f'task:sst2:{tmp_path}/x.jsonl', config, length=24, batch=2, limit=2)
+  two = text_to_text.evaluate(trained, f'task:sst2:{tmp_path}/x.jsonl', config, ReadingConfig(24, 2, 2))
   assert two.predictions == result.predictions[:2]
 
 

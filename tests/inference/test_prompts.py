@@ -149,6 +149,6 @@ def test_numbers_that_cannot_be(tmp_path):
   for ask in (lambda: few_shot.evaluate(TASKS['piqa'], uniform(), examples, shots=-1),
               lambda: few_shot.evaluate(TASKS['piqa'], uniform(), [], 0), lambda: few_shot.subset(examples, -1, 0),
               lambda: perplexity.perplexity(uniform(), ['\ud800 a']), lambda: uniform().score([]),
-              lambda: text_to_text.evaluate(decoder(), 'task:sst2:a.tsv', batch=0)):
+              lambda: text_to_text.ReadingConfig(batch=0)):
     with pytest.raises(ConfigError):
       ask()

@@ -80,7 +80,7 @@ def test_there_and_back(tmp_path, family, heads):
   shapes = parameters(config, {name: family.heads[name].make(config, 3) for name in heads})
   draw = np.random.default_rng(0)
   params = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32), shapes)
-  conversion.save(tmp_path / 'out', config, params, family=family.name)
+  conversion.save(tmp_path / 'out', config, params, like=family.name)
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert family.classes[said['architectures'][0]] == heads and said['model_type'] == family.name
   imported = conversion.load(tmp_path / 'out')

@@ -61,7 +61,7 @@ def test_there_and_back(family, heads, cls, tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config = small(family)
   params = parameters_of(family, config, heads)
-  conversion.save(tmp_path / 'out', config, params, family=family)
+  conversion.save(tmp_path / 'out', config, params, like=family)
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert (said['model_type'], said['architectures']) == (family, [cls])
   names = files.load_file(tmp_path / 'out' / 'model.safetensors').keys()
@@ -77,7 +77,7 @@ def test_an_untied_head_has_a_matrix(tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config = small('gpt2', tied=False)
   params = parameters_of('gpt2', config, ('lm',))
-  conversion.save(tmp_path / 'out', config, params, family='gpt2')
+  conversion.save(tmp_path / 'out', config, params, like='gpt2')
   matrix = files.load_file(tmp_path / 'out' / 'model.safetensors')['lm_head.weight']
   np.testing.assert_array_equal(matrix, np.asarray(params['heads_lm']['kernel']).T)
   tiny.assert_same(conversion.load(tmp_path / 'out').params, params)
@@ -88,7 +88,7 @@ def test_a_tied_matrix_under_its_other_name(tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config, table = small('gpt2'), 'transformer.wte.weight'
   params = parameters_of('gpt2', config, ('lm',))
-  conversion.save(tmp_path / 'in', config, params, family='gpt2')
+  conversion.save(tmp_path / 'in', config, params, like='gpt2')
   path = tmp_path / 'in' / 'model.safetensors'
   tensors = files.load_file(path)
   for number, names in enumerate((('lm_head.weight',), ('lm_head.weight', table))):
@@ -105,7 +105,7 @@ def test_names_of_the_hub(tmp_path):
   files = pytest.importorskip('safetensors.numpy')
   config = small('gpt2')
   params = parameters_of('gpt2', config, ('lm',))
-  conversion.save(tmp_path / 'in', config, params, family='gpt2')
+  conversion.save(tmp_path / 'in', config, params, like='gpt2')
   path = tmp_path / 'in' / 'model.safetensors'
   tensors = {name.removeprefix('transformer.'): x for name, x in files.load_file(path).items()}
   files.save_file(tensors | {f'h.{n}.attn.bias': np.tril(np.ones((1, 1, 24, 24), np.float32)) for n in range(4)}, path)
@@ -121,7 +121,7 @@ def test_bands_are_written_as_short_as_they_repeat(tmp_path):
   pytest.importorskip('safetensors')
   for number, windows in enumerate(((), (0, 6), (6, 6, 0, 0), (0, 6, 6, 6))):
     config = small('gpt_neo', windows=windows)
-    conversion.save(tmp_path / f'{number}', config, parameters_of('gpt_neo', config, ()), family='gpt_neo')
+    conversion.save(tmp_path / f'{number}', config, parameters_of('gpt_neo', config, ()), like='gpt_neo')
     assert conversion.load(tmp_path / f'{number}').config.windows == windows
   said = json.loads((tmp_path / '2' / 'config.json').read_text())
   assert said['attention_layers'] == ['local', 'local', 'global', 'global'] and said['window_size'] == 6
@@ -134,4 +134,4 @@ def test_gpt_is_refused_where_theirs_cannot_hold_it(tmp_path):
   config = small('openai-gpt')
   config = dataclasses.replace(config, block=dataclasses.replace(config.block, mlp_dim=48))
   with pytest.raises(conversion.ConvertError, match=r'block\.mlp_dim is 48, which they have at 64 only'):
-    conversion.save(tmp_path / 'x', config, parameters_of('openai-gpt', config, ()), family='openai-gpt')
+    conversion.save(tmp_path / 'x', config, parameters_of('openai-gpt', config, ()), like='openai-gpt')

@@ -44,7 +44,7 @@ def test_there_and_back_as_command_r(tmp_path):
   block = dataclasses.replace(config.block, head_size=16)
   config = dataclasses.replace(config, vocab=96, max_length=64, block=block)
   params = jax.tree.map(np.asarray, tiny.random_params(parameters(config)))
-  conversion.save(tmp_path / 'out', config, params, family='cohere')
+  conversion.save(tmp_path / 'out', config, params, like='cohere')
   found = conversion.load(tmp_path / 'out')
   assert found.config == config and set(found.heads) == {'lm'}
   tiny.assert_same(found.params, params)

@@ -75,7 +75,7 @@ def saved(request, tmp_path_factory):
   family, config = KINDS[request.param]
   folder = tmp_path_factory.mktemp('out') / 'checkpoint'
   params = tiny.random_params(shapes_of(family, config))
-  conversion.save(folder, config, params, family=family)
+  conversion.save(folder, config, params, like=family)
   return family, config, params, folder
 
 
@@ -109,7 +109,7 @@ def changed(folder, new, tensors=(), **attributes):
 def written(kind, tmp_path_factory):
   family, config = KINDS[kind]
   folder = tmp_path_factory.mktemp('kind') / 'checkpoint'
-  conversion.save(folder, config, tiny.random_params(shapes_of(family, config)), family=family)
+  conversion.save(folder, config, tiny.random_params(shapes_of(family, config)), like=family)
   return folder
 
 
@@ -142,7 +142,7 @@ def test_an_encoder_alone(tmp_path):
       name: np.ones((1, 8), np.int32) for name in ('tokens', 'segments')}))['params']
   params = {'backbone': tiny.random_params(shapes)}
   assert set(params['backbone']) == {'tokens', 'encoder'}
-  conversion.save(tmp_path / 'out', config, params, family='t5')
+  conversion.save(tmp_path / 'out', config, params, like='t5')
   said = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert said['architectures'] == ['T5EncoderModel']
   imported = conversion.load(tmp_path / 'out')
@@ -153,10 +153,10 @@ def test_an_encoder_alone(tmp_path):
 def test_what_they_cannot_hold(tmp_path, tmp_path_factory):
   odd = dataclasses.replace(KINDS['t5'][1], logit_factor=0.5)
   with pytest.raises(ConvertError, match=r'T5 multiplies logits by 0\.25 where they are of the token table'):
-    conversion.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), family='t5')
+    conversion.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), like='t5')
   sides = dataclasses.replace(KINDS['t5'][1], decoder_heads=2)
   with pytest.raises(ConvertError, match='decoder_heads: 2 has no counterpart there'):
-    conversion.save(tmp_path / 'sides', sides, tiny.random_params(shapes_of('t5', sides)), family='t5')
+    conversion.save(tmp_path / 'sides', sides, tiny.random_params(shapes_of('t5', sides)), like='t5')
   folder = written('bart', tmp_path_factory)
   with pytest.raises(ConvertError, match=r'fc1\.weight is \[24, 16\], the configuration makes it \[48, 16\]'):
     conversion.load(changed(folder, tmp_path / 'two', decoder_ffn_dim=48))

@@ -129,7 +129,7 @@ def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path):
       train=dataclasses.replace(first.train, phases=(Phase(1, 32, 8),), eval_every=1))
   run(first)
   trained = loading.load(first.folder)
-  conversion.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, family='t5')
+  conversion.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, like='t5')
   (tmp_path / 'out' / 'spiece.model').unlink()
   folder = str(tmp_path / 'out')
   again = run(dataclasses.replace(
