@@ -39,6 +39,7 @@ def product(inputs: int, axes: tuple[str | None, ...], x, kernel):
 
 
 def product_pulled(inputs, axes, kept, grads):
+  """Returns the gradients of `product` by x and by the kernel, of the gradient by its result."""
   x, kernel = kept
   rows = tuple(range(x.ndim - inputs))
   features = tuple(range(inputs, kernel.ndim))
@@ -55,6 +56,7 @@ def product_pulled(inputs, axes, kept, grads):
 
 
 def product_kept(inputs, axes, x, kernel):
+  """Returns the product, and what its gradient is made of."""
   return product(inputs, axes, x, kernel), (x, kernel)
 
 
@@ -72,6 +74,7 @@ def plus(y, bias):
 
 
 def plus_pulled(shape, grads):
+  """Returns the gradients of `plus` by y and by a bias of this shape, of the gradient by their sum."""
   rows = grads.shape[:grads.ndim - len(shape)]
   multiplied = lambda grads: jnp.tensordot(jnp.ones(rows, grads.dtype), grads, len(rows))
   added = lambda grads: grads.sum(range(len(rows)))

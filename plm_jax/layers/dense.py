@@ -54,13 +54,14 @@ class Dropout(nn.Module):
     return self.drop(x, self.keep(x.shape, rows))
 
   def keep(self, shape: tuple[int, ...], rows=None):
-    """-> bool `shape` [B, ...], or None where nothing is dropped."""
+    """Draws bool `shape` [B, ...], or returns None where nothing is dropped."""
     if rows is None or not self.rate:
       return None
     key = self.make_rng('dropout')
     return jax.vmap(lambda row: cpu.keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
 
   def drop(self, x, keep):
+    """Sets x [B, ...] to 0 where `keep` is False, and divides the rest by its share; None: keeps all."""
     return x if keep is None else jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
 
 
