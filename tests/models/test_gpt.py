@@ -127,7 +127,7 @@ def test_bands_are_written_as_short_as_they_repeat(tmp_path):
   assert said['attention_layers'] == ['local', 'local', 'global', 'global'] and said['window_size'] == 6
   with pytest.raises(conversion.ConvertError, match='windows of several sizes'):
     conversion.save(tmp_path / 'x', small('gpt_neo', windows=(3, 6)), parameters_of('gpt_neo', config, ()),
-                 family='gpt_neo')
+                    like='gpt_neo')
 
 
 def test_gpt_is_refused_where_theirs_cannot_hold_it(tmp_path):
