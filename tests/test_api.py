@@ -32,6 +32,7 @@ def runs(tmp_path_factory):
     yield folder
 
 
+@pytest.mark.slow
 def test_docstrings(runs):
   """Every function of the door shows a use, which works."""
   functions = [value for value in vars(api).values()
@@ -93,6 +94,7 @@ def test_the_door_is_light():
     getattr(plm_jax, 'trian')  # noqa: B009
 
 
+@pytest.mark.slow
 def test_the_page_in_python(runs, monkeypatch):
   """What README shows works as it stands there, at the smallest scale."""
   (runs / 'held_out.txt').write_text(tiny.text()[:3000])

@@ -16,7 +16,7 @@ from plm_jax.layers.dense import count
 
 BEFORE = pathlib.Path(__file__).parent / 'fixtures' / 'before'
 AFTER = json.loads((BEFORE / 'after.json').read_text())
-QUICK = {'bert_base', 't5_small'}
+QUICK = {'bert_base'}
 
 
 @pytest.fixture(scope='module')

@@ -75,6 +75,7 @@ def test_a_row_each_on_a_mesh_of_three_axes(recipe):
     np.testing.assert_allclose(got[1][term], pair, rtol=1e-5, err_msg=term)
 
 
+@pytest.mark.slow
 def test_corruption_is_that_of_one_device(learner, windows, batch):
   mesh = mesh_of('mixed')
   with jax.set_mesh(mesh):
@@ -117,6 +118,7 @@ def test_split_parameters_and_optimizer_state_are_an_eighth_on_each_device(learn
   assert tiny.flat(shardings.params) == tiny.flat(shardings.opt_state[1].mu) == tiny.flat(shardings.opt_state[1].nu)
 
 
+@pytest.mark.slow
 def test_a_fresh_state_does_not_depend_on_the_mesh(learner, windows):
   made = []
   for shape in (1, 1, 1), MESHES['mixed']:

@@ -44,6 +44,7 @@ def on_one_device(changes, **model):
   return dataclasses.replace(config, mesh=mesh, model=model, **changes)
 
 
+@pytest.mark.slow
 def test_a_run_that_fits_no_memory_is_refused_with_what_it_needs(monkeypatch):
   monkeypatch.setattr(preflight, 'memory', lambda mesh: 2**30)
   preflight.check_size(on_one_device({}))

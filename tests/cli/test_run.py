@@ -71,7 +71,7 @@ def test_a_run_leaves_metrics_checkpoints_and_a_report(finished):
   assert result.finished and result.step == 8
 
 
-@pytest.mark.parametrize('how', ['crash', 'signal'])
+@pytest.mark.parametrize('how', ['crash', pytest.param('signal', marks=pytest.mark.slow)])
 def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_path, monkeypatch):
   args = [*command, f'--output={tmp_path / "run"}']
   def disturbed(*arguments):
@@ -150,12 +150,14 @@ def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, mo
   assert {path.name for path in (tmp_path / 'records').glob('windows/*/*.json')} == names
 
 
+@pytest.mark.slow
 def test_finished_runs_do_nothing_more(command, finished):
   folder, result = finished
   again = run(parse(BERT_BASE, [*command, f'--output={folder}']))
   assert again.step == 8 and same(again.params, result.params)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, monkeypatch):
   monkeypatch.setattr('shutil.disk_usage', lambda folder: types.SimpleNamespace(free=1000))
   with pytest.raises(SystemExit, match=r'no space left for a checkpoint .* 0\.0 MB are free'):
@@ -163,16 +165,19 @@ def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, mo
   assert not any((tmp_path / 'run' / 'checkpoints').iterdir())
 
 
+@pytest.mark.slow
 def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp_path):
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--optim.peak=0']
   assert same(run(parse(BERT_BASE, args)).params, finished[1].params)
 
 
+@pytest.mark.slow
 def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
   run(parse(BERT_BASE, [*command, f'--output={finished[0]}', '--mode=evaluate']))
   assert f'mlm: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path, capsys, monkeypatch):
   (tmp_path / 'other.txt').write_text('The old array is copied in memory. Quite other words.\n\n' * 40)
   monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), str(tmp_path / 'other.txt')])
@@ -186,6 +191,7 @@ def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path,
     cli.main()
 
 
+@pytest.mark.slow
 def test_fill_mask_gives_probabilities_in_order(finished):
   trained = loading.load(finished[0])
   assert same(trained.params, finished[1].params)

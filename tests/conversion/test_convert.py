@@ -306,6 +306,7 @@ def test_tensorflow_unknown_variable(tmp_path):
     conversion.load(tmp_path / 'tf')
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, monkeypatch, capsys):
   """fill-mask takes an imported checkpoint; export writes one that gives the same answers."""
   tokenizer = WordPiece([*SPECIALS, *(chr(97 + n) for n in range(26)), *(f'##{n}' for n in range(9))])

@@ -41,6 +41,7 @@ def test_there_and_back(opened, tmp_path):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.slow
 def test_what_is_not_there(opened):
   _, client = opened
   assert not client.ask('conversion.is_checkpoint("gs://bucket/nix")')

@@ -138,6 +138,7 @@ def model(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_generation_on_a_mesh(model, bytes_read):
   """The same tokens as on one device; tensors are split, and each byte is read once."""
   prompts, config = ['The cat', 'sat on the'], GenerationConfig(max_new=8)

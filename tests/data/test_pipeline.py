@@ -265,6 +265,7 @@ def test_heldout_batches_have_each_window_once_and_empty_rows_at_the_end(tmp_pat
   assert [batch['corpus'].tolist() for batch in heldout_batches(w, 4, corpus=3)] == [[3] * 4] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('hide', ['', 'sys.modules["tensorflow"] = None'])
 def test_a_program_ends_quietly_with_a_stream_open(tmp_path, hide):
   program = f'''

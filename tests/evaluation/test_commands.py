@@ -41,6 +41,7 @@ def data(tmp_path):
   return str(tmp_path / 'rows.jsonl')
 
 
+@pytest.mark.slow
 def test_perplexity(tmp_path, capsys):
   (tmp_path / 'a.txt').write_text('the cat sat on the mat, and the dog too ' * 3)
   commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4)

@@ -53,6 +53,7 @@ def trained() -> Trained:
   return Trained('t5', cfg, heads, tiny.random_params(shapes['params'], std=0.5), raw_bytes.Bytes())
 
 
+@pytest.mark.slow
 def test_each_example_gets_its_own_answer(trained, tmp_path):
   """In batches of like lengths, the last of them filled up: as if each was asked alone, cut to so many tokens."""
   texts = ['a long sentence, which is cut', 'bc', 'def', 'gh ijk', 'lm']

@@ -81,6 +81,7 @@ def test_a_row_is_the_objectives():
       types=[0, 0, 0, 0, 0, 1, 2, 1, 2, 3], segments=[1] * 10, ranks=[0, 0, 0, 0, 0, 1, 2, 3, 4, 5])
 
 
+@pytest.mark.slow
 def test_blanks_are_filled_as_whole_rows_would_have_it():
   """Of ragged prompts, one blank after another, from the cache."""
   most = 6
@@ -120,6 +121,7 @@ def test_scores_are_sums_over_whole_rows():
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_task_is_learned_as_a_cloze():
   """Texts with a letter of the first half of the alphabet are very good, the others bad; new texts are told apart."""
   cloze = Cloze('{text} . [MASK] .', ('very good', 'bad'))
@@ -183,6 +185,7 @@ def test_what_cannot_be_filled():
       ask(trained(), ['a [MASK] b', '[MASK] \udc80'])
 
 
+@pytest.mark.slow
 def test_examples_of_a_report(monkeypatch):
   """What does not fit is left out."""
   monkeypatch.setattr(blanks, 'heldout_blanks', lambda *_: [('a [MASK] c', 'b'), ('a ' * 30 + '[MASK]', 'b')])

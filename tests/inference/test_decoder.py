@@ -65,6 +65,7 @@ def ragged(prompts, length):
   return {'tokens': jnp.array(tokens), 'segments': jnp.array(segments)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('apart', [True, False])
 def test_every_step_is_that_of_the_whole_text(model, apart):
   steps = DecoderSteps(model.config, model.head, apart)

@@ -53,6 +53,7 @@ def model(request, tokenizer):
   return trained(models(tokenizer.vocab.size)[request.param], tokenizer)
 
 
+@pytest.mark.slow
 def test_a_text_has_its_vectors_whatever_stands_beside_it(model, monkeypatch):
   ends = dataclasses.replace(model.tokenizer.vocab, bos=2, eos=3, sop=2, eop=3)
   monkeypatch.setattr(model.tokenizer, 'vocab', ends)
@@ -66,6 +67,7 @@ def test_a_text_has_its_vectors_whatever_stands_beside_it(model, monkeypatch):
   np.testing.assert_array_equal(encode(model, TEXTS[:1], layer=-2), encode(model, TEXTS[:1], layer=1))
 
 
+@pytest.mark.slow
 def test_pooling(tokenizer):
   model = trained(models(tokenizer.vocab.size)[0], tokenizer)
   tokens = encode(model, TEXTS, pooling='none')
@@ -95,6 +97,7 @@ def test_hidden_states_are_those_of_transformers(case):
     np.testing.assert_allclose(np.asarray(found)[real], outputs[name][real], atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_rows_of_many_lengths_are_read_in_few_shapes(tokenizer, monkeypatch):
   shapes = set()
   read = encoding.vectors

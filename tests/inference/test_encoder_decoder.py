@@ -65,6 +65,7 @@ def written(model):
   return tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('apart', [True, False], ids=['apart', 'scanned'])
 def test_token_by_token(model, written, apart):
   steps = model.steps(apart)
@@ -72,6 +73,7 @@ def test_token_by_token(model, written, apart):
   np.testing.assert_array_equal(found['tokens'][:, 0], written[:, 1:])
 
 
+@pytest.mark.slow
 def test_a_beam_is_scored_as_it_is_read_at_once(model):
   """Rows of one source keep its memory, whichever of them go on."""
   steps, beams = model.steps(True), 3
@@ -118,6 +120,7 @@ def unused(path) -> bool:
   return names[0] == 'encoder' or ('cross' in names and names[names.index('cross') + 1] in ('key', 'value'))
 
 
+@pytest.mark.slow
 def test_padding_of_the_source_changes_nothing(model):
   """As many more columns of it as there are."""
   steps = model.steps(True)
@@ -127,6 +130,7 @@ def test_padding_of_the_source_changes_nothing(model):
   np.testing.assert_array_equal(short, long)
 
 
+@pytest.mark.slow
 def test_a_bias_of_logits_is_not_trained():
   model = Model('learned')
   batch = {'tokens': SOURCES, 'segments': BATCH['source_segments'], 'decoder_tokens': SOURCES,
@@ -151,6 +155,7 @@ def test_what_stands_around_a_text():
     delimiters(Vocab(40, pad=0))
 
 
+@pytest.mark.slow
 def test_prompts_go_to_the_encoder():
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 170, layout='t5')
   config = EncoderDecoderConfig(176, tiny.block(attention=dict(position=Buckets(8, 6))), StackConfig(1), StackConfig(1))

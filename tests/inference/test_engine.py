@@ -89,6 +89,7 @@ def test_wide_beams_find_the_best_of_all_texts(table, penalty):
     np.testing.assert_allclose(score, [s for s, _ in expected], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_beams_stop_when_they_are_told_to(table):
   likely_end = table.copy()
   likely_end[..., END] += 2

@@ -45,6 +45,7 @@ def drawn(trained):
   return [row for row, in generate.generate(trained, PROMPTS, DRAWN, seed=1)]
 
 
+@pytest.mark.slow
 def test_texts_are_their_tokens(trained, drawn, tokenizer):
   for row in drawn:
     assert 0 < len(row.tokens) <= 24 and max(row.tokens) < tokenizer.vocab.size
@@ -92,6 +93,7 @@ def test_characters_of_several_tokens(tokenizer):
   assert [generate.stable_prefix(text, ()) for text in texts][-2] in ('', '北')
 
 
+@pytest.mark.slow
 def test_beams_come_best_first(trained):
   config = GenerationConfig(8, beams=3, number=3, stop=('e',))
   for found in generate.generate(trained, PROMPTS, config):
@@ -164,6 +166,7 @@ def shell(trained, monkeypatch, capsys):
   return run
 
 
+@pytest.mark.slow
 def test_command(shell, trained, tmp_path):
   config = GenerationConfig(6)
   texts = [prompt + found.text for prompt, (found,) in zip(

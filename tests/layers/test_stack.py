@@ -57,6 +57,7 @@ SHARED = [dict(layers=4, groups=1), dict(layers=5, groups=2, inner=2), dict(laye
           dict(layers=3, groups=1, shared='mlp')]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stack', [dict(layers=3), *SHARED], ids=str)
 def test_scan_equals_loop(stack):
   cfg = tiny.block()
@@ -64,6 +65,7 @@ def test_scan_equals_loop(stack):
   agree(value_and_grad(cfg, params, **stack), value_and_grad(cfg, params, **stack, scan=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stack', SHARED, ids=str)
 def test_sharing_equals_copies_and_gradients_are_their_sums(stack):
   """Layer n is of group int(n / (layers / groups)), as in transformers' ALBERT; its inner blocks take turns."""
@@ -85,6 +87,7 @@ def test_sharing_equals_copies_and_gradients_are_their_sums(stack):
   agree((y, grads, dx), (y_all, {'layers': {'block': sums}}, dx_all))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stack', [
     dict(remat='dots'), dict(scan=False, remat='full'), dict(groups=1, remat='full')], ids=str)
 def test_rematerialisation_changes_nothing_dropout_included(stack):
@@ -94,6 +97,7 @@ def test_rematerialisation_changes_nothing_dropout_included(stack):
   agree(value_and_grad(cfg, params, rows=ROWS, layers=2, **stack), plain)
 
 
+@pytest.mark.slow
 def test_what_rematerialisation_computes_again_and_keeps():
   """Three layers on 2 rows of 32 tokens: 3,145,728 floating point operations of products with parameters forward, and
   786,432 of attention's; as many twice in the backward pass, and 86,016 of biases' gradients."""
@@ -113,6 +117,7 @@ def test_what_rematerialisation_computes_again_and_keeps():
   assert kept['full'] < 300_000 < kept['dots'] < 450_000 < kept['none']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scan', [True, False])
 def test_each_layer_draws_its_own_dropout(scan):
   """With weights of zero a layer passes on its dropped input: what both layers drop alike would stay as after one."""
@@ -232,6 +237,7 @@ def test_activations_at_one():
   assert values == {'gelu': 0.8413, 'gelu_tanh': 0.8412, 'relu': 1.0, 'silu': 0.7311, 'tanh': 0.7616}
 
 
+@pytest.mark.slow
 def test_a_row_of_padding_gives_no_nan():
   for cfg, rows in (tiny.block(), ROWS), (tiny.block(norm_at='pre'), None):
     y, grads = value_and_grad(cfg, init(cfg, layers=2), rows=rows, layers=2)
@@ -294,6 +300,7 @@ def test_queries_of_their_own_read_kv(norm_at):
   assert grad[1, :5].any(-1).all() and not grad[1, 5:].any() and not grad[0].any()
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_close_and_parameters_stay_float32():
   cfg = tiny.block(init=dict(std=0.1))
   params = init(cfg, layers=2)

@@ -82,6 +82,7 @@ def test_the_source_encoder_has_parameters_of_its_own(params):
       'tokens', 'source', 'encoder', 'decoder'}
 
 
+@pytest.mark.slow
 def test_the_encoder_reads_what_the_source_encoder_has_made(params):
   """And never BART's own vectors of the source's ids: these are the decoder's alone."""
   table = params['backbone']['tokens']
@@ -106,6 +107,7 @@ def test_the_encoder_reads_what_the_source_encoder_has_made(params):
   np.testing.assert_allclose(read * real, plain * real, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_which_parameters_the_first_stage_moves(params):
   moved = after(params, bart.SOURCE_STAGE)
   source = {name for name in named(params) if name.startswith('backbone/source/')}
@@ -114,10 +116,12 @@ def test_which_parameters_the_first_stage_moves(params):
   assert moved == source | first | {f'backbone/{side}/embeddings/positions' for side in ('encoder', 'decoder')}
 
 
+@pytest.mark.slow
 def test_the_second_stage_moves_all(params):
   assert after(params, ()) == named(params)
 
 
+@pytest.mark.slow
 def test_it_writes_what_it_would_at_once(params):
   """Through the one engine, which knows nothing of source encoders."""
   head, rows = ByHand().heads(CONFIG)['lm'], batch()

@@ -80,6 +80,7 @@ def without_tokens(params):
   return {**params, 'heads_mlm': head, 'backbone': {**params['backbone'], 'embeddings': embeddings}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('conv', [0, 3], ids=['plain', 'conv'])
 def test_documents_in_one_row_do_not_see_each_other(conv):
   """Not by attention, not by the convolution, not in the mask decoder; and inside a document all see all."""
@@ -110,6 +111,7 @@ def test_another_document_changes_not_a_bit():
   assert np.abs(np.asarray(plain['rtd']) - np.asarray(other['rtd']))[SEGMENTS == 2].min() > 0
 
 
+@pytest.mark.slow
 def test_masks_are_not_read_off_the_last_layers_output():
   """They are what the decoder makes of the layer before it, and of absolute positions, which nothing else sees."""
   cfg = config(layers=2)
@@ -142,6 +144,7 @@ def test_masks_are_not_read_off_the_last_layers_output():
   np.testing.assert_allclose(*by_hand(backbone), atol=5e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('remat', ['none', 'full'])
 def test_scan_is_the_loop(remat):
   scanned, unrolled = config(layers=3, conv=3, remat=remat), config(layers=3, conv=3, scan=False)
@@ -165,6 +168,7 @@ def test_each_term_can_be_left_out():
   assert names['c2p', 'p2c'] - names[()] == key | query | table
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_for_an_example_anywhere():
   cfg = config(dropout=0.3)
   some = params(cfg)
@@ -207,6 +211,7 @@ def test_parameters(name):
   assert abs((number - cfg.vocab * cfg.block.width) / 1e6 / PUBLISHED[name] - 1) < 0.04
 
 
+@pytest.mark.slow
 def test_flops_against_the_compiler():
   """Its own count includes norms, softmax, activations and the projection of distances.
 

@@ -46,6 +46,7 @@ def model():
   return model, params, batch
 
 
+@pytest.mark.slow
 def test_part_a_does_not_feel_part_b_and_b_feels_what_is_before_it(model):
   """By the gradient of every position's output with respect to every token's row of the table: exactly zero, or not."""
   model, params, batch = model

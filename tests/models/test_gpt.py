@@ -51,6 +51,7 @@ def parameters_of(family: str, config, heads):
   return tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), BATCH)['params'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('family', 'heads', 'cls'), [
     ('openai-gpt', ('lm',), 'OpenAIGPTLMHeadModel'), ('openai-gpt', ('lm', 'choice'), 'OpenAIGPTDoubleHeadsModel'),
     ('gpt2', ('lm',), 'GPT2LMHeadModel'), ('gpt2', ('lm', 'choice'), 'GPT2DoubleHeadsModel'),

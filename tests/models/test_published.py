@@ -88,6 +88,7 @@ def test_flops_against_the_compiler(changes):
   assert 1 < cost['flops'] / (4 * config.forward_flops(64, 10)) < 1.06
 
 
+@pytest.mark.slow
 def test_hidden_states_against_numpy(learner, params, batch):
   hidden = jax.jit(lambda p, b: Encoder(tiny.config()).apply({'params': p}, b).hidden)(params['backbone'], batch)
   text = batch['segments'] > 0

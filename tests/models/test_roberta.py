@@ -57,6 +57,7 @@ def test_a_model_of_one_type_takes_no_notice_of_types():
   np.testing.assert_array_equal(plain, jax.jit(Encoder(config).apply)({'params': moved}, batch).hidden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('together', [True, False], ids=['together', 'apart'])
 def test_documents_of_a_row_see_each_other_if_they_shall(together):
   """Another second document: nothing of the first changes by a bit, or all of it does; its gradient likewise."""

@@ -34,6 +34,7 @@ def shapes_of(family, config):
   return unbox(conversion.boxed_shapes(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('family', 'size', 'number'), [
     pytest.param(family, size, number, id=f'{family}-{size.__name__}')
     for family, sizes in SIZES.items() for size, number in sizes.items()])

@@ -62,6 +62,7 @@ def test_parameters_of_the_released_sizes():
     assert cfg.block.head_dim == 64 and cfg.block.mlp_dim == 4 * cfg.block.width
 
 
+@pytest.mark.slow
 def test_who_sees_whom():
   """By gradient: the query stream of a predicted token depends on every earlier one in the order, and not at all on
   itself and on later ones; the content stream on itself too; nothing on other texts, on padding and through memory."""
@@ -115,6 +116,7 @@ def test_texts_of_a_row_do_not_touch_each_other_by_a_bit():
   assert np.abs(before.hidden[2, :5] - after.hidden[2, :5]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_memory_is_a_longer_row_in_which_it_comes_first():
   """And a row run on its own may be the memory of the next."""
   row = dict(tokens=IDS[:2, MEMORY:], segments=np.ones((2, LENGTH), int), backward=BATCH['backward'][:2])
@@ -154,6 +156,7 @@ def test_content_does_not_depend_on_what_is_predicted():
   np.testing.assert_array_equal(one.pooled, one.hidden[np.arange(3), [9, 9, 8]])
 
 
+@pytest.mark.slow
 def test_without_an_order_what_is_predicted_comes_last():
   """As blanks are filled: from all other tokens, not from each other."""
   plain = {name: BATCH[name] for name in ('tokens', 'segments', 'positions')}
@@ -176,6 +179,7 @@ def with_gradients(**stack):
   return jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(params()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stack', [dict(scan=False), dict(remat='full')], ids=str)
 def test_loops_and_rematerialisation_change_nothing(stack):
   want, got = with_gradients(), with_gradients(**stack)

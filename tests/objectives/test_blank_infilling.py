@@ -76,6 +76,7 @@ def test_fixed_keys_give_fixed_spans():
       [[2, 7, 15, 0, 0], [3, 2, 4, 0, 0]], [[1, 9, 17, 0, 0], [4, 3, 2, 0, 0]], [[2, 9, 14, 0, 0], [4, 2, 3, 0, 0]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', [BlankInfilling(), MIXED, TOGETHER, APART],
                          ids=['short', 'mixed', 'together', 'apart'])
 def test_part_a_with_its_spans_is_the_text(objective):
@@ -128,6 +129,7 @@ def test_spans_see_their_own_document_where_documents_are_apart():
   assert batch['segments'].max() == 1
 
 
+@pytest.mark.slow
 def test_kinds_of_blanks():
   """Long ones are at least half of the text, sentences are whole, and short ones are parted by text."""
   windows, batch = corrupted(MIXED, rows=512)
@@ -180,6 +182,7 @@ def test_rows_are_as_long_as_asked_for():
     assert batch['tokens'].shape[1] == 64 and batch['labels'].shape[1] == objective.predictions(64)
 
 
+@pytest.mark.slow
 def test_the_same_example_in_another_batch():
   windows, batch = corrupted(MIXED)
   part = tiny.take(windows, np.array([7, 3]))

@@ -44,6 +44,7 @@ def test_a_row_without_room_loses_its_end():
   np.testing.assert_array_equal(batch['tokens'][0], [1, 5, 6, 1, 7, 8])
 
 
+@pytest.mark.slow
 def test_documents_of_a_row_do_not_see_each_other():
   """Another text in one document changes neither the other's losses nor their gradients, by a bit."""
   objective = CausalLM(reserve=2)

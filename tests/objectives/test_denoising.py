@@ -41,6 +41,7 @@ def applied():
   return {name: some.tokens[:some.size].tolist() for name, some in after.items()}
 
 
+@pytest.mark.slow
 def test_fixed_keys_give_fixed_noise(applied):
   assert applied == dict(
       masking=[11, 4, 13, 4, 4, 31, 32, 33, 34, 41], deletion=[12, 13, 22, 31, 32, 33, 41],
@@ -56,6 +57,7 @@ def corrupted(objective, rows=64, length=32):
   return windows, jax.device_get(jax.jit(lambda k, w: objective.corrupt(k, w, VOCAB))(jax.random.key(3), windows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('noises', [DenoisingAutoencoder().noises, ALL], ids=['released', 'all'])
 def test_the_decoder_writes_the_text(noises):
   objective = DenoisingAutoencoder(noises)
@@ -128,6 +130,7 @@ def test_languages_of_corpora():
     DenoisingAutoencoder(languages=('en_XX', 'xx_XX'))
 
 
+@pytest.mark.slow
 def test_infilling_counts_words_and_leaves_none_in_part():
   """What is done to 40 words of three tokens is what is done to 40 tokens, word by word: fairseq's add_whole_word_mask
   goes from the start of a word to that of another. 0.35 of 40 are 14 in spans of 3.5: the numbers of mBART, section

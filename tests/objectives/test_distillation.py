@@ -67,6 +67,7 @@ def test_an_own_beginning():
   assert not begun['backbone']['kernel'].any() and begun['teacher']['backbone']['kernel'].all()
 
 
+@pytest.mark.slow
 def test_only_the_student_learns(learner, windows, params):
   state = jax.eval_shape(lambda: init_state(learner, windows))
   state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state).replace(params=params)
@@ -105,6 +106,7 @@ def test_losses_against_numpy(targets):
   assert losses['cosine'][1] == 6 and losses['mlm'][1] == 3
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_learn_from_oneself(windows):
   """A student with all of its teacher's layers, types and pooler computes what its teacher does."""
   model = dataclasses.replace(OBJECTIVE, model=tiny.config()).build(tiny.config(), packed=False)

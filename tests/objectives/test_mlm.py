@@ -142,6 +142,7 @@ def test_classification_literal():
   assert [float(x) for x in losses['x_accuracy']] == [1, 2]
 
 
+@pytest.mark.slow
 def test_rows_of_padding_weigh_nothing():
   windows = tiny.windows(4)
   for name in ('tokens', 'segments', 'sentences', 'words'):
@@ -161,6 +162,7 @@ def test_values_that_cannot_be(changes, message):
     MaskedLM(**changes)
 
 
+@pytest.mark.slow
 def test_statistics_of_the_released_code():
   """google-research/bert@eedf5716 create_pretraining_data.py on 150 synthetic documents, rows of 64 tokens, 5 times.
 
@@ -192,6 +194,7 @@ def test_statistics_of_the_released_code():
   assert abs(size.mean() - 55.4) < 2
 
 
+@pytest.mark.slow
 def test_roberta_may_mask_special_tokens_and_rounds_at_random():
   """0.15 of 122 tokens are 18.3: 19 in three rows of ten, 18 in the others. fairseq masks <s> and </s> as others."""
   windows = {name: x if x.ndim == 1 else np.ones((4000, 120), np.int32) for name, x in tiny.windows(4000, 120).items()}
@@ -216,6 +219,7 @@ def test_a_token_that_is_drawn_twice_weighs_twice():
   assert (masked < batch['weights'].sum(1)).sum() > 40
 
 
+@pytest.mark.slow
 def test_n_grams_in_successive_windows():
   """DeBERTa: 1, 2 or 3 words of 6, 12 or 18, p ~ 1/n (mlm.sh: --max_ngram 3), so that a sixth of the words is chosen up
   to where 15% of the tokens are."""
@@ -231,6 +235,7 @@ def test_n_grams_in_successive_windows():
   assert masked[:, :80].mean() > 1.5 * np.mean([row[n - 10:n].mean() for row, n in zip(masked, size, strict=True)])
 
 
+@pytest.mark.slow
 def test_dropout_behind_the_pooler():
   """google-research/bert, run_pretraining.py, and albert: the question reads what the pooler gives."""
   model = tiny.config(dropout=0.5)

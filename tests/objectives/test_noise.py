@@ -54,6 +54,7 @@ def test_choose_tokens_is_uniform_and_exact(number):
 UNITS = jnp.array([0, 1, 1, 1, 2, 3, 3, 0, 4, 5, 5, 5, 5, 6, 0, 0])
 
 
+@pytest.mark.slow
 def test_choose_spans_literal():
   assert noise.choose_spans(jax.random.key(0), UNITS, 4).astype(int).tolist() == [
       0, 0, 0, 0, 1, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]
@@ -80,6 +81,7 @@ def test_words_are_chosen_alike_whatever_their_number_or_the_gaps_between_number
   np.testing.assert_array_equal(many(noise.choose_spans, 50, gaps, 5), many(noise.choose_spans, 50, UNITS, 5))
 
 
+@pytest.mark.slow
 def test_span_lengths_have_their_shares():
   """A budget of three units is spent as 3, as 2 + 1 or as 1 + 1 + 1, with a last span cut to what is left."""
   p = np.array([6, 3, 2]) / 11

@@ -123,6 +123,7 @@ def is_run(tokens):
   return tokens == list(range(tokens[0], tokens[0] + len(tokens)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('slack', [0, 8])
 def test_rows_are_what_the_released_code_would_make_of_the_same_cuts(slack):
   pair, budget = NextSentence(slack=slack, short=0.3), 21
@@ -165,6 +166,7 @@ def test_rows_are_what_the_released_code_would_make_of_the_same_cuts(slack):
   assert truncated > 40 and whole > 40 and b_from_start > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('pair', [NextSentence(slack=12, short=0.0, random=0.0), SentenceOrder(slack=12, short=0.0)])
 def test_every_token_of_a_window_is_met_in_some_epoch(pair):
   """Rows hold 20 of 32 tokens; the last sentences are as likely to be among them as the first."""
@@ -185,6 +187,7 @@ def test_halves_lose_tokens_at_both_ends():
   assert min(lost_front.values()) > 20
 
 
+@pytest.mark.slow
 def test_half_of_the_pairs_are_random_and_single_sentences_always():
   windows = numbered(4000, 24, shortest=24)
   several = windows | dict(sentences=np.broadcast_to(np.arange(1, 25) // 4 + 1, (4000, 24)))
@@ -195,6 +198,7 @@ def test_half_of_the_pairs_are_random_and_single_sentences_always():
   assert arrange(never, one)['nsp'].all()
 
 
+@pytest.mark.slow
 def test_short_rows():
   windows = numbered(3000, 40, shortest=40)
   # Sentences of one token: a row ends exactly at its target.

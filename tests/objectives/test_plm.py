@@ -30,6 +30,7 @@ def large():
   return windows, corrupt(windows)
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_the_released_code():
   assert [(OBJECTIVE.window(length), OBJECTIVE.remembered(length), OBJECTIVE.predictions(length))
           for length in (512, 128, 32)] == [(893, 384, 85), (221, 96, 21), (53, 24, 5)]
@@ -41,6 +42,7 @@ def test_sizes_are_those_of_the_released_code():
     assert shapes['memory_tokens'].shape == (2, OBJECTIVE.remembered(length))
 
 
+@pytest.mark.slow
 def test_literal():
   objective = PermutationLM(memory=0.5, group=4)
   at = np.arange(1, 22)
@@ -80,6 +82,7 @@ def filled(windows, batch):
   return ((windows['segments'] > 0).sum(1) >= 509) & (batch['segments'] > 0).all(1)
 
 
+@pytest.mark.slow
 def test_one_of_six_tokens_is_predicted(large):
   windows, batch = large
   text = (batch['segments'] > 0) & (batch['tokens'] != tiny.VOCAB.cls) & (batch['tokens'] != tiny.VOCAB.sep)
@@ -150,6 +153,7 @@ def test_rows_and_their_memory_are_text_in_reading_order(large):
   assert 70 < random < 130
 
 
+@pytest.mark.slow
 def test_every_token_is_predicted_in_some_epoch():
   windows = tiny.windows(1, OBJECTIVE.window(32), shortest=OBJECTIVE.window(32))
   windows = {name: np.repeat(x, 400, 0) for name, x in windows.items()} | dict(epoch=np.arange(400, dtype=np.int32))
@@ -158,6 +162,7 @@ def test_every_token_is_predicted_in_some_epoch():
   assert set(batch['labels'][batch['weights'] > 0]) == set(range(5, 58))
 
 
+@pytest.mark.slow
 def test_corruption_follows_the_example():
   windows = tiny.windows(8, OBJECTIVE.window(32), shortest=40)
   alone = PermutationLM(random=0.0)

@@ -60,6 +60,7 @@ def largest(tree):
   return max(np.abs(x).max() for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.slow
 def test_the_discriminator_leaves_the_generators_tables_alone():
   """Gradient-disentangled sharing: to the bit."""
   for sharing, model in (('disentangled', BERT), ('disentangled', DEBERTA), ('none', BERT)):
@@ -70,6 +71,7 @@ def test_the_discriminator_leaves_the_generators_tables_alone():
   assert largest(grads['rtd']['difference']['tokens']) > 1e-3 and largest(grads['mlm']['difference']) == 0
 
 
+@pytest.mark.slow
 def test_shared_tables_learn_from_both():
   grads, _ = gradients('embeddings')
   tables = grads['rtd']['generator']['backbone'].pop('embeddings')
@@ -91,6 +93,7 @@ def test_which_parameters_there_are():
   assert names('disentangled', DEBERTA) == (common | {'difference'}, {'norm'}, {'tokens'})
 
 
+@pytest.mark.slow
 def test_a_fresh_difference_is_zero():
   learner, _, _ = setting('disentangled')
   windows = tiny.windows(2, learner.objective.window(LENGTH))
@@ -98,6 +101,7 @@ def test_a_fresh_difference_is_zero():
   assert largest(params['difference']) == 0 and largest(params['generator']['backbone']['embeddings']) > 0
 
 
+@pytest.mark.slow
 def test_labels_say_which_tokens_differ_from_the_original():
   """A sample that happens to be the original is no replacement, and padding weighs nothing."""
   learner, _, batch = setting('none')
@@ -152,6 +156,7 @@ def test_a_fixed_key_gives_fixed_draws():
 DRAWN = [3, 3, 2, 2, 2, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_example_alone():
   learner, params, _ = setting('embeddings')
   windows = tiny.windows(8, learner.objective.window(LENGTH))
@@ -166,6 +171,7 @@ def test_samples_depend_on_the_example_alone():
   assert (np.asarray(later) != np.asarray(run(windows)[0])).any(-1).all()
 
 
+@pytest.mark.slow
 def test_samples_and_masks_are_drawn_with_keys_of_their_own():
   key, windows = jax.random.key(7), tiny.windows(4, 30)
   draws = ReplacedTokenDetection().corrupt(key, windows, tiny.VOCAB)['draw']
@@ -175,6 +181,7 @@ def test_samples_and_masks_are_drawn_with_keys_of_their_own():
   assert len(np.unique(every, axis=0)) == 16
 
 
+@pytest.mark.slow
 def test_micro_steps_change_nothing():
   learner, params, batch = setting('disentangled')
   key = jax.random.key(0)
@@ -222,6 +229,7 @@ def test_questions_about_pairs_are_refused():
     ReplacedTokenDetection(mlm=MaskedLM())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('model', [BERT, DEBERTA], ids=['bert', 'deberta'])
 def test_two_optimizers_are_a_generators_step_and_a_discriminators(model):
   """As get_decoupled_loss_fn in the released rtd_task.py has it: the generator learns its loss, the discriminator ten

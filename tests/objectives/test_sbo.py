@@ -87,6 +87,7 @@ def test_labels_are_the_text_and_boundaries_are_visible():
   assert (batch['positions'] - batch['left'] - 1 == batch['offset'])[bounded].all()
 
 
+@pytest.mark.slow
 def test_spans_are_masked_random_or_kept_as_a_whole():
   windows, batch = corrupted(rows=2048)
   text = np.pad(windows['tokens'], ((0, 0), (1, 1)))
@@ -102,6 +103,7 @@ def test_spans_are_masked_random_or_kept_as_a_whole():
   assert (masked[:, 1:] == masked[:, :-1])[inside[:, 1:]].mean() > 0.99
 
 
+@pytest.mark.slow
 def test_both_losses_are_of_the_same_tokens_and_learn():
   config = tiny.config(layers=1)
   model = WithHeads(config.backbone(), OBJECTIVE.heads(config))
@@ -122,6 +124,7 @@ def test_what_cannot_be(change):
     SpanBoundary(**change)
 
 
+@pytest.mark.slow
 def test_masks_follow_chinese_words():
   """A segmented source: every mask covers the characters of whole words, of which many have two or three."""
   lines = ['我们 喜欢 北京 的 春天 。 他们 学习 自然 语言 处理 。', '中国 文字 很 有趣 。 图书馆 里 没有 学生 。'] * 8

@@ -47,6 +47,7 @@ def test_one_step_by_hand():
   np.testing.assert_allclose(change, [(p - 0.5) * moved], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_perturbation_changes_most_where_it_is_allowed_to(setting):
   params, batch = setting
   keys = jax.random.split(jax.random.key(1), 4)
@@ -68,6 +69,7 @@ def test_the_perturbation_changes_most_where_it_is_allowed_to(setting):
   assert (change > divergence(apply(params, batch, noise), plain)).all()
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_parameter(setting):
   params, batch = setting
   keys = jax.random.split(jax.random.key(1), 4)
@@ -81,6 +83,7 @@ def test_gradients_reach_every_parameter(setting):
   assert all(np.isfinite(x).all() for x in found.values())
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_each_other(setting):
   params, batch = setting
   keys = jax.random.split(jax.random.key(1), 4)

@@ -95,6 +95,7 @@ ANY = (
     *map(TokenCorruption, (0.01, 0.15, 0.5, 0.99)), PrefixLM(0.25, 'unique'), PrefixLM(0.5, 'unique'))
 
 
+@pytest.mark.slow
 def test_any_rate_mean_and_length_give_the_text_back():
   """Texts of 0 to 48 tokens in rows of 48, five of each: where the sentinels stand, the target has what is missing."""
   sizes = jnp.tile(jnp.arange(49), 5)
@@ -172,6 +173,7 @@ def test_sentinels_are_enough():
     MixtureOfDenoisers(sentinels=101).corrupt(jax.random.key(0), windows, VOCAB)
 
 
+@pytest.mark.slow
 def test_rows_of_the_paper_s_length():
   """UL2's 512 tokens: half of a text in spans of three is 127 sentinels, and one more, and three modes."""
   objective = MixtureOfDenoisers(UL2, sentinels=160)

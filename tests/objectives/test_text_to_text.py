@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tiny
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
@@ -80,6 +81,7 @@ def test_nothing_is_learned_of_an_example_without_inputs_or_of_an_empty_row():
   assert rows(window([], []))['weights'] == [0.0] * 5
 
 
+@pytest.mark.slow
 def test_examples_of_a_row_do_not_see_each_other():
   """An example's logits are the same, to rounding, beside another and alone."""
   objective = TextToText(decoder_length=5)

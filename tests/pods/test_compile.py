@@ -150,6 +150,7 @@ def test_scanned_and_unrolled_products_count_the_same():
     assert counts[1] == counts[6] == times * 6 * 2 * 8 * 16 * 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scan', [True, False])
 def test_the_analytic_count_is_the_compiled_one(scan):
   """A gradient of the model: 3 times its forward pass, of the matrix products."""

@@ -126,6 +126,7 @@ def test_options_that_make_no_job(options, message):
     hosts.join(HostsConfig(**options))
 
 
+@pytest.mark.slow
 def test_hosts_that_do_not_share_the_output_end_before_text_is_prepared(tmp_path):
   """Disks of their own are folders of their own here, with an output that is relative to them."""
   folders = [tmp_path / '0', tmp_path / '1']

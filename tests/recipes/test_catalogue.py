@@ -76,6 +76,7 @@ def documented(family):
   return [shlex.split(line, comments=True)[3:] for line in lines if line.strip().startswith('python -m plm_jax ')]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('family', recipes.FAMILIES)
 def test_the_commands_that_a_family_tells_are_understood(family, monkeypatch):
   asked = []
@@ -143,6 +144,7 @@ def test_doors():
     assert name in recipes.FAMILIES or name in recipes.every()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('module', 'said'), [
     ('experiments.gpt3_13b', 'error: gpt3_13b has no file of its own: type `python -m experiments.gpt3 --size=13b`, or '
                              '`python -m plm_jax train gpt3_13b`'),

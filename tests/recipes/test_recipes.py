@@ -16,7 +16,7 @@ from plm_jax.inference.search import GenerationConfig
 from plm_jax.training import train
 
 RECIPES = [*recipes.every()]
-QUICK = {'bert_base', 'gpt2_small', 't5_small'}
+QUICK = {'bert_base'}
 
 
 @pytest.fixture(scope='module')
@@ -121,6 +121,7 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
     assert len(fill_mask.fill(ours, ['Bada [MASK] kofu.'], top=3)[0][0]) == 3
 
 
+@pytest.mark.slow
 def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path):
   """Of a T5 it writes a tokenizer.json alone: no model of SentencePiece."""
   first = dataclasses.replace(smallest('t5_small'), output=str(tmp_path / 'first'))

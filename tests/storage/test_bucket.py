@@ -346,6 +346,7 @@ def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, mu
   assert status == 1 and 'train-00000.npy is damaged: 1 of 147 blocks' in said
 
 
+@pytest.mark.slow
 def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, client):
   client.ask('from plm_jax.data import sources')
   text = b'A line of text.\nAnd one more.\n\n' * 10_000

@@ -190,6 +190,7 @@ def questions(kind: str, number: int, seed: int) -> list[Example]:
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['classification', 'similarity', 'choice'])
 def test_learns_what_others_are_asked(trained, kind):
   task = RowTask(kind)
@@ -201,6 +202,7 @@ def test_learns_what_others_are_asked(trained, kind):
   assert set(done.heads) == {task.head, 'lm'}
 
 
+@pytest.mark.slow
 def test_language_is_learned_beside_the_label(trained):
   """The gradient is the label's and half of the language model's."""
   example = questions('classification', 4, 0)

@@ -42,6 +42,7 @@ def test_parts_have_the_ids_of_the_whole(trained, monkeypatch):
   assert encoded() == whole
 
 
+@pytest.mark.slow
 def test_a_word_without_end():
   """A megabyte of letters: one unknown word of BERT, parts of the library's own ids in BPE; learnt from by neither."""
   word = ''.join(random.Random(0).choices('abcdefgh', k=1 << 20))

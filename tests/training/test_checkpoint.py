@@ -46,6 +46,7 @@ def saved(state, learner, windows, tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mesh', [(2, 2, 2), (1, 8, 1), (1, 1, 1)], ids=str)
 def test_restored_to_the_bit_on_any_mesh(saved, state, learner, windows, mesh):
   shapes, shardings = layout(learner, windows, *mesh)
@@ -116,6 +117,7 @@ def test_no_changed_byte_goes_unnoticed(copy):
   checkpoints.close()
 
 
+@pytest.mark.slow
 def test_no_lost_truncated_or_foreign_file_goes_unnoticed(copy):
   checkpoints = Checkpoints(copy, keep=None)
   for path in [path for path in (copy / '5').rglob('*') if path.is_file()]:
@@ -134,6 +136,7 @@ def test_no_lost_truncated_or_foreign_file_goes_unnoticed(copy):
   checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_before_there_were_sums(copy, state, learner, windows):
   (copy / '5/sums.json').unlink()
   checkpoints = Checkpoints(copy, keep=None)
@@ -149,6 +152,7 @@ def test_a_checkpoint_of_before_there_were_sums(copy, state, learner, windows):
   assert int(restore(copy, learner, windows, 3).step) == 3
 
 
+@pytest.mark.slow
 def test_the_newest_whole_one_is_found_and_what_is_damaged_put_aside(copy):
   (copy / '5/state/manifest.ocdbt').unlink()
   said = []
@@ -176,6 +180,7 @@ def test_numbers_that_are_not_finite_are_refused(state, learner, windows, tmp_pa
   checkpoints.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('raised', 'message'), [
     (PermissionError(errno.EACCES, 'Permission denied', '/there'), '/there: Permission denied'),
     (ValueError('PERMISSION_DENIED: the caller does not have storage.objects.get [source locations=x]'), 'PERMISSION'),
@@ -213,6 +218,7 @@ def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch):
   assert sorted(path.name for path in tmp_path.iterdir()) == ['1', '2']
 
 
+@pytest.mark.slow
 def test_who_reads_makes_and_removes_nothing(copy, learner, windows):
   """A run may be saving at that moment."""
   draft = copy / '7.orbax-checkpoint-tmp'
@@ -221,6 +227,7 @@ def test_who_reads_makes_and_removes_nothing(copy, learner, windows):
   assert draft.exists() and sorted(path.name for path in copy.iterdir()) == ['3', '5', draft.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'changes', [dict(mlp_dim=32), dict(layers=3), {'mlp.gated': True}, {'norm.kind': 'rms'}], ids=str)
 def test_a_checkpoint_of_another_model(copy, windows, changes):
@@ -247,6 +254,7 @@ def test_a_folder_without_checkpoints(learner, windows, tmp_path):
   assert not (tmp_path / 'nowhere').exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_damaged_meta(copy):
   (copy / '5/meta/metadata').write_text(json.dumps({'step': 5})[:5])
   (copy / '5/sums.json').unlink()

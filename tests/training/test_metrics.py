@@ -59,6 +59,7 @@ def test_a_run_that_goes_on_takes_out_what_it_will_write_again():
   assert metrics.lines_until('', 8) == metrics.lines_until('[]\n\n3\n', 8) == ''
 
 
+@pytest.mark.slow
 def test_evaluation_is_a_mean_over_all_batches_and_knows_the_baseline(learner, params, windows):
   evaluate = evaluator(learner)
   batches = [tiny.take(windows, slice(0, 6)), tiny.take(windows, slice(6, 12))]
@@ -78,6 +79,7 @@ def test_evaluation_of_nothing(learner, params):
   assert evaluator(learner)(params, []) == {}
 
 
+@pytest.mark.slow
 def test_bits_per_byte_are_those_of_all_labels():
   """A model of zeros says that each of 96 tokens is as likely: so many bits, for as many bytes as the labels have."""
   objective = CausalLM(reserve=4)

@@ -276,6 +276,7 @@ def squares(grads, decay):
   return np.outer(rows, columns) / rows.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('layers', [0, 2])
 def test_adafactor_sees_the_heads_of_attention_as_one_matrix(layers):
   """[D, H, A] and, on the way out, [H, A, D]; at rate 1 and size 1 an update is the gradient by the root of its mean

@@ -26,6 +26,7 @@ def close_losses(got, want):
     np.testing.assert_allclose(got[name], pair, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('accumulate', [2, 4])
 def test_accumulation_changes_nothing_dropout_included(learner, params, batch, accumulate):
   want, want_losses = gradient(learner, params, batch)
@@ -37,6 +38,7 @@ def test_accumulation_changes_nothing_dropout_included(learner, params, batch, a
 STILL = {'dropout': 0.0, 'attention.dropout': 0.0}
 
 
+@pytest.mark.slow
 def test_rows_may_be_shuffled_across_micro_steps(params, batch):
   """Rows weigh as they weigh in the whole batch: a mean of means of micro-steps would differ."""
   want, want_losses = gradient(tiny.learner(**STILL), params, batch)
@@ -50,6 +52,7 @@ def test_rows_may_be_shuffled_across_micro_steps(params, batch):
     close_losses(losses, want_losses)
 
 
+@pytest.mark.slow
 def test_dropout_follows_the_number_of_a_row(learner, params, batch):
   order = np.array([3, 1, 15, 0, 8, 2, 9, 14, 4, 13, 12, 7, 6, 10, 11, 5])
   run = jax.jit(lambda *inputs, key: learner.model.apply({'params': params}, *inputs, rngs={'dropout': key})['mlm'])
@@ -87,6 +90,7 @@ def fresh(learner, params):
   return State(np.int32(0), params, jax.device_get(learner.optimizer.init(params)), np.int32(0), np.int32(0))
 
 
+@pytest.mark.slow
 def test_training_learns_and_counts(learner, params, windows):
   state, losses = fresh(learner, params), []
   for _ in range(12):
@@ -129,6 +133,7 @@ def test_a_step_that_is_not_finite_is_left_out_to_the_bit(learner, params, windo
   assert any((a != b).any() for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(good.params), strict=True))
 
 
+@pytest.mark.slow
 def test_an_update_that_is_not_finite_is_left_out_as_a_gradient_is(windows):
   """Without eps Adam divides 0 by 0 where there is no gradient; loss and gradient look as ever."""
   learner = tiny.learner(optim=OptimConfig(warmup=0, schedule='constant', eps=0.0), layers=1)
@@ -147,6 +152,7 @@ def test_the_old_state_is_given_away(learner, params, windows):
   assert not any(x.is_deleted() for x in jax.tree.leaves(following))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('accumulate', [1, 4])
 def test_nothing_to_predict_is_no_nan(params, batch, accumulate):
   learner = tiny.learner(accumulate=accumulate)
@@ -165,6 +171,7 @@ def test_windows_of_padding_alone_are_left_out(learner, params, windows):
   assert numbers['mlm'] == (0, 0) == numbers['nsp'] and numbers['loss'] == numbers['skipped'] == 0
 
 
+@pytest.mark.slow
 def test_a_fresh_state_has_the_initial_values_of_the_paper(learner, windows):
   state = jax.jit(lambda: init_state(learner, windows))()
   flat = tiny.flat(jax.device_get(tiny.unbox(state.params)))
@@ -179,6 +186,7 @@ def test_a_fresh_state_has_the_initial_values_of_the_paper(learner, windows):
   assert (query[0] != query[1]).any()
 
 
+@pytest.mark.slow
 def test_evaluation_has_no_dropout_and_other_masks_than_training(learner, params, windows, batch):
   run = jax.jit(functools.partial(step.eval_step, learner))
   first, second = jax.device_get((run(params, windows), run(params, windows)))
