@@ -45,8 +45,9 @@ class RoBERTaSize(Size):
 
 def formatted(pair: FullSentences | NextSentence, length: int = 512, batch: int = 256) -> RoBERTaSize:
   """Makes a format of rows. The rate is that of table 3 for 256 rows; section 3.1: BERT's warmup, b2 of 0.98, full rows
-  from the first step on."""
-  return RoBERTaSize(model=roberta.base, parameters=124_697_433, peak=1e-4, steps=1_000_000, length=length, batch=batch,
+  from the first step on. What asks for the next sentence has BERT's pooler and head for it, 592,130 parameters."""
+  parameters = 124_697_433 + 592_130 * isinstance(pair, NextSentence)
+  return RoBERTaSize(model=roberta.base, parameters=parameters, peak=1e-4, steps=1_000_000, length=length, batch=batch,
                      pod='v3:4x4', pair=pair)
 
 

@@ -18,7 +18,7 @@ PAPERS = {
     # Liu et al. 2019, section 5 and table 9; tables 2 and 3 for the formats. RobertaForMaskedLM.
     'roberta_base': (124_697_433, 125, 6e-4, 8192, 512), 'roberta_large': (355_412_057, 355, 4e-4, 8192, 512),
     'roberta_full_sentences': (124_697_433, 125, 1e-4, 256, 512),
-    'roberta_segment_pair': (124_697_433, 125, 1e-4, 256, 512),
+    'roberta_segment_pair': (125_289_563, 125, 1e-4, 256, 512),
     # Lan et al. 2020, table 1 and section 4.1, whose 235M of xxlarge no count comes to. AlbertForPreTraining.
     'albert_base': (11_813_810, 12, 0.00176, 4096, 512), 'albert_large': (17_847_474, 18, 0.00176, 4096, 512),
     'albert_xlarge': (59_021_490, 60, 0.00176, 4096, 512), 'albert_xxlarge': (223_158_450, 235, 0.00176, 4096, 512),
