@@ -34,7 +34,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import brief
 
-__all__ = ['ConvertError', 'Imported', 'Lazy', 'counterpart', 'family_of', 'is_checkpoint', 'load', 'save', 'tensors']
+__all__ = ['ConvertError', 'Imported', 'Lazy', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load', 'save', 'tensors']
 
 # model_type of transformers -> the module that holds FAMILY, and ORIGINAL for checkpoints older than transformers.
 FAMILIES = {
@@ -219,6 +219,14 @@ def family_of(name: str, original: bool = False) -> Family:
     raise ConvertError(f'models of type {brief(name)} are not known; known are {", ".join(FAMILIES)}')
   module = importlib.import_module(FAMILIES[name])
   return module.ORIGINAL if original else module.FAMILY
+
+
+def head_of(family: str, name: str, config: Any, classes: int) -> nn.Module:
+  """Makes the head of a family, as transformers has it. Raises ConvertError where the family has no such head."""
+  heads = family_of(family).heads
+  if name not in heads:
+    raise ConvertError(f'models of type {family} have no head {name!r}, they have {", ".join(heads)}')
+  return heads[name].make(config, classes)
 
 
 def open_checkpoint(path: pathlib.Path):

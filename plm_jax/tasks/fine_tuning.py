@@ -28,7 +28,7 @@ from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import NextTokens, TokenClasses, WithHeads
 from plm_jax.objectives import Objective
 from plm_jax.objectives.mlm import classification
-from plm_jax.tasks.forms import BothSides, Decoded, Delimiters, form_of, row
+from plm_jax.tasks.former_forms import BothSides, Decoded, Delimiters, form_of, row
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.optim import OptimConfig, make_optimizer
 from plm_jax.training.step import Learner, init_state, train_step

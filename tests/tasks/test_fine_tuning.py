@@ -14,7 +14,7 @@ from plm_jax.layers.heads import SummaryClasses
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import deberta_v2, xlnet
 from plm_jax.tasks.fine_tuning import Example, RowTask, encode, fine_tune, predict, prepared
-from plm_jax.tasks.forms import row
+from plm_jax.tasks.former_forms import row
 from plm_jax.tokenizers import WordBPE, train_byte_bpe
 from plm_jax.training.optim import OptimConfig
 
