@@ -34,7 +34,8 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import brief
 
-__all__ = ['ConvertError', 'Imported', 'Lazy', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load', 'save', 'tensors']
+__all__ = ['ConvertError', 'Imported', 'Lazy', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load', 'save',
+           'tensors']
 
 # model_type of transformers -> the module that holds FAMILY, and ORIGINAL for checkpoints older than transformers.
 FAMILIES = {
