@@ -22,14 +22,14 @@ from bucket_client import Client, Failed
 RUN = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--train.save-every=2')
 KILLED = """
 import os
-from plm_jax.training import train
-batches = train.batches
+from plm_jax.training import feed
+batches = feed.batches
 def killed(*arguments):
   for step, phase, windows in batches(*arguments):
     if step == 5:
       os.kill(os.getpid(), 9)
     yield step, phase, windows
-train.batches = killed
+feed.batches = killed
 """
 BITS = """
 import hashlib

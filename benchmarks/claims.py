@@ -33,8 +33,9 @@ from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.training import scales
 from plm_jax.training.evaluate import evaluator
+from plm_jax.training.feed import heldout_stream
 from plm_jax.training.learner import make_learner
-from plm_jax.training.train import heldout_stream, train
+from plm_jax.training.train import train
 
 LENGTH, ROWS = 32, 64
 TOKENS, ORDER = MaskedLM(Single()), MaskedLM(SentenceOrder())

@@ -157,9 +157,9 @@ class PlmJax:
 
     from plm_jax.layers.dense import count
     from plm_jax.sharding import make_mesh
+    from plm_jax.training.feed import batches, open_phase
     from plm_jax.training.learner import make_learner
     from plm_jax.training.step import jitted_step, sharded_init
-    from plm_jax.training.train import batches, open_phase
 
     self.config, self.tokenizer, self.beams = config, tokenizer, (1, args.beams)
     mesh = make_mesh(config.mesh)
@@ -205,8 +205,8 @@ class Torch:
     import jax
     import torch
 
+    from plm_jax.training.feed import open_phase
     from plm_jax.training.optim import schedule
-    from plm_jax.training.train import open_phase
 
     torch.set_num_threads(os.cpu_count() or 1)
     torch.manual_seed(0)

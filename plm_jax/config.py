@@ -108,6 +108,11 @@ class TrainConfig(Checked):
   """steps between checkpoints"""
   keep: int = 3
   """checkpoints to keep"""
+  best: str = ''
+  """held-out figure by whose best value a checkpoint is kept besides, whose parameters the run then ends with; empty:
+  it ends with the last"""
+  early: int = 0
+  """evaluations without a better one (see best) after which the run ends; 0: it goes on to the last step"""
   patience: int = 10
   """steps in a row with a loss, gradient or update that is not finite (each is skipped) before the run stops"""
   resume: Literal['newest', 'whole'] = 'newest'
@@ -253,8 +258,8 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
 
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
 FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
-        'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.accumulate', 'train.resume',
-        'data.prepare.workers'}
+        'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.best', 'train.early',
+        'train.accumulate', 'train.resume', 'data.prepare.workers'}
 FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')
          for how in ('remat', 'scan')}
 FREE |= {f'{model}.block.init.{how}' for model in ('model', 'objective.model') for how in ('tables', 'matrices')}

@@ -9,11 +9,11 @@ import time
 
 from plm_jax import recipes
 from plm_jax.cli.run import main
-from plm_jax.training import train
+from plm_jax.training import feed
 
 if __name__ == '__main__':
   coordinator, count, index, terminated, *args = sys.argv[1:]
-  batches = train.batches
+  batches = feed.batches
 
   def disturbed(*arguments):
     for step, phase, windows in batches(*arguments):
@@ -23,6 +23,6 @@ if __name__ == '__main__':
         time.sleep(2)  # a notice takes a second or so to reach all
       yield step, phase, windows
 
-  train.batches = disturbed
+  feed.batches = disturbed
   main(recipes.find('bert_base'), [*args, '--hosts.distributed=True', f'--hosts.coordinator={coordinator}',
                           f'--hosts.count={count}', f'--hosts.index={index}'])

@@ -14,14 +14,14 @@ SMALL = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--
 # Dies as by kill -9 before its sixth step, while the checkpoint of the fourth may be on its way.
 KILLED = """
 import os
-from plm_jax.training import train
-batches = train.batches
+from plm_jax.training import feed
+batches = feed.batches
 def killed(*arguments):
   for step, phase, windows in batches(*arguments):
     if step == 5:
       os.kill(os.getpid(), 9)
     yield step, phase, windows
-train.batches = killed
+feed.batches = killed
 """
 SAME = """
 import jax

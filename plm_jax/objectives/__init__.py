@@ -53,6 +53,10 @@ class Objective(Checked, abc.ABC):
     del outputs, batch
     return {}
 
+  def larger(self, figure: str) -> bool:
+    """Tells whether a held-out figure is better where it is larger: an accuracy is, a loss is not."""
+    return figure.endswith('accuracy')
+
   @abc.abstractmethod
   def predictions(self, length: int) -> int:
     """Returns M, the most positions predicted in a row of `length` tokens."""

@@ -195,6 +195,12 @@ class DamagedError(CheckpointError):
     super().__init__(f'the checkpoint of step {step:,} is damaged: {what}. {advice[0].upper()}{advice[1:]}')
 
 
+def of_run(folder: epath.PathLike) -> epath.Path:
+  """Finds the checkpoints of the run in `folder` that its users want: the best, where it is kept, else the newest."""
+  folder = storage.path_of(folder)
+  return folder / 'best' if (folder / 'best').is_dir() else folder / 'checkpoints'
+
+
 def restore_params(folder: epath.PathLike, shapes, shardings=None):
   """Restores the parameters alone of the newest checkpoint in `folder`, without reading the optimizer's state. Raises
   CheckpointError."""

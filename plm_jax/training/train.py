@@ -1,5 +1,5 @@
 """The training loop. It knows no model and no objective by name."""
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import logging
@@ -17,17 +17,14 @@ from tqdm import tqdm
 from plm_jax import config as config_lib
 from plm_jax import config_file, sharding, storage
 from plm_jax.config import Experiment, Phase
-from plm_jax.data import counts
-from plm_jax.data.pipeline import Pipeline, Shares, heldout_batches, open_pipeline
-from plm_jax.data.records import read_meta
-from plm_jax.data.windows import Windows
 from plm_jax.errors import Expected
 from plm_jax.pods import hosts
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import metrics
-from plm_jax.training.checkpoint import CheckpointError, Checkpoints, restore_params
-from plm_jax.training.evaluate import evaluator
+from plm_jax.training.best import Best
+from plm_jax.training.checkpoint import CheckpointError, Checkpoints, of_run, restore_params
+from plm_jax.training.feed import Feed, TextFeed
 from plm_jax.training.learner import make_learner
 from plm_jax.training.optim import schedule
 from plm_jax.training.step import jitted_step, sharded_init
@@ -50,34 +47,35 @@ class Result:
   seconds: float
   heldout: dict[str, float]  # of the last evaluation
   epochs: float = 0.0  # how often the text was read, on average
+  best: int | None = None  # step whose parameters and figures these are, where the best of the run are asked for
 
 
 def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer, lock: Lock | None = None) -> Result:
-  """Trains, or goes on with, the run in config.folder.
+  """Trains, or goes on with, the run in config.folder, on text.
 
   records: folders of token records, one a corpus, all made with `tokenizer`. lock: of the folder, which nobody else may
-  train in; None: it is taken here. Raises ConfigError, RecordsError, LockError or CheckpointError before anything is
-  changed, TrainingError when the loss stays not finite, and CheckpointError for a save that failed.
+  train in; None: it is taken here. Raises what `fit` does, and RecordsError.
+  """
+  return fit(config, lambda mesh: TextFeed(config, records, tokenizer, mesh), tokenizer, lock)
+
+
+def fit(config: Experiment, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, lock: Lock | None = None) -> Result:
+  """Trains, or goes on with, the run in config.folder, on what `open_feed(mesh)` gives.
+
+  Raises ConfigError, LockError or CheckpointError before anything is changed, TrainingError when the loss stays not
+  finite, and CheckpointError for a save that failed.
   """
   if lock is None:
     with hosts.owned(config.folder) as lock:
-      return train(config, records, tokenizer, lock)
+      return fit(config, open_feed, tokenizer, lock)
   started = time.time()
   mesh = sharding.make_mesh(config.mesh)
-  for phase in config.train.phases:
-    sharding.check_batch(phase.batch, config.train.accumulate, mesh)
   learner = make_learner(config, tokenizer.vocab)
-  for folder in records:  # those of all phases at once
-    counts.complete(folder, read_meta(folder), config.rules)
-  pipelines = [
-      open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
-  for phase in config.train.phases:
-    open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
-
+  feed = open_feed(mesh)
   folder = storage.path_of(config.folder)
   with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)) as checkpoints, \
-      interrupts() as interrupted:
-    make_state, shapes, layout = sharded_init(learner, pipelines[0].batch(0, slice(1)), mesh)
+      contextlib.closing(Best(config, folder)) as best, interrupts() as interrupted:
+    make_state, shapes, layout = sharded_init(learner, feed.first(), mesh)
     # 1. Resume this run. 2. Start: warm, or from scratch.
     if (step := resumed_step(config, checkpoints)) is not None:
       same_run(config, checkpoints.meta(step), tokenizer, step)
@@ -93,11 +91,11 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
         storage.write(folder / 'config.json', config_file.dump(config))
 
     update = jitted_step(learner, layout)
-    evaluate = evaluator(learner, tokenizer.sizes)
+    evaluate = feed.evaluator(learner, mesh)
     log = Log(config, folder, int(state.step), mesh)
     heldout: dict[str, float] = {}
-    stopped = False
-    for step, phase, windows in batches(config, pipelines, int(state.step), mesh):
+    stopped, ended = False, best.hopeless(int(state.step))
+    for step, phase, windows in [] if ended else feed.stream(int(state.step), mesh):
       state, numbers = update(state, windows)
       done = step + 1
       log.add(phase, numbers)
@@ -110,43 +108,39 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
         if streak >= config.train.patience:
           checkpoints.save(done, state, meta)
           checkpoints.wait()
-          raise not_finite(config, pipelines, done, streak)
+          raise not_finite(config, feed, done, streak)
       if (done % config.train.eval_every == 0 or last) and not stopped:
-        heldout = evaluate(state.params, heldout_stream(config, records, phase, mesh))
+        heldout = evaluate(state.params, phase)
         log.evaluated(done, heldout)
-      if done % config.train.save_every == 0 or last or stopped:
+        best.offer(done, heldout, state.params, meta)
+        ended = last or best.hopeless(done)
+      if done % config.train.save_every == 0 or ended or stopped:
         checkpoints.save(done, state, meta)
-      if stopped:
+      if stopped or ended:
         break
     checkpoints.wait()
     if not heldout and not stopped:  # the run had finished before
-      heldout = evaluate(state.params, heldout_stream(config, records, config.train.phases[-1], mesh))
+      heldout = evaluate(state.params, config.train.phases[-1])
     log.close()
-    epochs = sum(phase.steps * phase.batch / sum(map(len, pipeline.corpora))
-                 for phase, pipeline in zip(config.train.phases, pipelines, strict=True))
-    return Result(int(state.step), state.params, not stopped, time.time() - started, heldout, epochs)
+    if not stopped and best.step is not None:
+      state, heldout = state.replace(params=best.restore(shapes.params, layout.params)), best.values
+    return Result(int(state.step), state.params, not stopped, time.time() - started, heldout, feed.epochs, best.step)
 
 
 def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> dict[str, float]:
-  """Measures held-out losses of the newest checkpoint of the run in config.folder, with rows of its last phase."""
-  mesh, learner, phase = sharding.make_mesh(config.mesh), make_learner(config, tokenizer.vocab), config.train.phases[-1]
-  pipeline = open_phase(config, records, tokenizer, phase, 0)
+  """Measures held-out losses of the run in config.folder, with rows of its last phase: see `measure`."""
+  last = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=config.train.phases[-1:]))
+  return measure(config, lambda mesh: TextFeed(last, records, tokenizer, mesh), tokenizer)
+
+
+def measure(config: Experiment, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer) -> dict[str, float]:
+  """Measures what was held out by the newest checkpoint of the run in config.folder, or its best where that is kept."""
+  mesh, learner = sharding.make_mesh(config.mesh), make_learner(config, tokenizer.vocab)
   with jax.set_mesh(mesh):
-    _, shapes, layout = sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
-    params = restore_params(storage.path_of(config.folder) / 'checkpoints', shapes.params, layout.params)
-    return evaluator(learner, tokenizer.sizes)(params, heldout_stream(config, records, phase, mesh))
-
-
-def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
-  """Opens the pipeline of a phase, each of which has an order of its own."""
-  data = config.data
-  pipeline = open_pipeline(records, config.rule(phase), phase.batch, config.seed + number, data.block,
-                           Shares(data.weights or None, data.cap, data.temperature), tokenizer.hash)
-  for corpus in pipeline.corpora:
-    if corpus.clipped and jax.process_index() == 0:
-      logger.warning('%s: %d of %d examples are too long for rows of %d tokens and targets of %d, and lose their ends',
-                  corpus.folder, corpus.clipped, corpus.documents, phase.length, corpus.length - phase.length)
-  return pipeline
+    feed = open_feed(mesh)
+    _, shapes, layout = sharded_init(learner, feed.first(), mesh)
+    params = restore_params(of_run(config.folder), shapes.params, layout.params)
+    return feed.evaluator(learner, mesh)(params, config.train.phases[-1])
 
 
 def resumed_step(config: Experiment, checkpoints: Checkpoints) -> int | None:
@@ -156,35 +150,6 @@ def resumed_step(config: Experiment, checkpoints: Checkpoints) -> int | None:
   if (step := checkpoints.latest()) is not None:
     checkpoints.check(step)
   return step
-
-
-def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
-  """Yields (step, phase, windows on the devices) from step `start` to the end of the run."""
-  first = 0
-  for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
-    rows = sharding.host_rows(phase.batch, mesh)
-    begin = max(start, first)
-    for step, windows in enumerate(pipeline.stream(begin - first, phase.steps, rows), begin):
-      yield step, phase, sharding.to_devices(windows, phase.batch, mesh)
-    first += phase.steps
-
-
-def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[Any]:
-  """Yields held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
-  rows, share = sharding.host_rows(phase.batch, mesh), max(1, config.train.eval_batches // len(records))
-  for corpus, windows in enumerate(open_heldout(config, records, phase)):
-    for batch in heldout_batches(windows, phase.batch, rows, share, corpus):
-      yield sharding.to_devices(batch, phase.batch, mesh)
-
-
-def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
-  """Opens the held-out windows of each corpus; of one that has none, where a run is only evaluated on it, all of it."""
-  length = config.objective.window(phase.length)
-  budget = config.objective.target_budget
-  # Text that somebody wants a run evaluated on is not held out from anything.
-  whole = [config.mode == 'evaluate' and not read_meta(folder).heldout for folder in records]
-  return [Windows(folder, 'train' if all_of_it else 'heldout', length, config.data.assembly, budget)
-          for folder, all_of_it in zip(records, whole, strict=True)]
 
 
 def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer, step: int) -> None:
@@ -200,18 +165,15 @@ def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer, ste
         f'{config.folder} to begin with its parameters. Changed:\n  ' + '\n  '.join(changed))
 
 
-def not_finite(config: Experiment, pipelines: Sequence[Pipeline], done: int, streak: int) -> TrainingError:
+def not_finite(config: Experiment, feed: Feed, done: int, streak: int) -> TrainingError:
   """Says where it happened, which text was in the batch, and what to try."""
   step = done - streak
-  firsts = np.cumsum([0, *(phase.steps for phase in config.train.phases)])
-  number = int(np.searchsorted(firsts, step, 'right')) - 1
-  index = pipelines[number].batch(step - int(firsts[number]))['index']
   return TrainingError(
       f'the loss, its gradient or what the optimizer made of it was not finite in {streak} steps in a row, from step '
       f'{step} on; each was skipped, and the last good parameters are in the checkpoint of step {done}. The batch of '
-      f'step {step} holds the windows {np.array2string(index, max_line_width=100, threshold=32)} of the training '
-      'split. What helps most often: a smaller --optim.peak, a longer --optim.warmup, --optim.clip 1, '
-      '--model.block.dtype float32, or another --seed. Each makes another run, which needs another --output; with '
+      f'step {step} holds {feed.contents(step)}. What helps most often: a smaller --optim.peak, a longer '
+      '--optim.warmup, --optim.clip 1, --model.block.dtype float32, or another --seed. Each makes another run, which '
+      'needs another --output; with '
       f'--warm-start={shlex.quote(config.folder)} it begins with those parameters.')
 
 
@@ -251,7 +213,7 @@ class Log:
     self.pending: list[Any] = []
     self.tokens, self.flops, self.since = 0, 0.0, time.time()
     self.length = 0
-    self.warm = False
+    self.seen: set[tuple[int, int]] = set()  # shapes of batches
 
   def add(self, phase: Phase, numbers) -> None:
     """Keeps the numbers of a step, still on the devices, for the next line; a phase's first step does not count for
@@ -259,10 +221,11 @@ class Log:
     if jax.default_backend() == 'cpu':
       # Collectives of several programs in flight can starve each other of the CPU's few threads.
       jax.block_until_ready(numbers)
-    if phase.length != self.length:
-      # The first step of a phase compiles: not a part of the speed.
+    if (phase.batch, phase.length) not in self.seen:
+      # The first step of a shape compiles: not a part of the speed.
       jax.block_until_ready(numbers)
       self.since, self.tokens, self.flops, self.length = time.time(), 0, 0.0, phase.length
+      self.seen.add((phase.batch, phase.length))
     else:
       self.tokens += phase.batch * phase.length
       self.flops += phase.batch * self.config.objective.step_flops(self.config.model, phase.length)

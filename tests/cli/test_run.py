@@ -20,7 +20,7 @@ from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.shards import Shards
 from plm_jax.inference import fill_mask, loading
 from plm_jax.storage.lock import Lock
-from plm_jax.training import train
+from plm_jax.training import feed
 from plm_jax.training.checkpoint import CheckpointError
 
 BERT_BASE = recipes.find('bert_base')
@@ -81,9 +81,9 @@ def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_
           raise KeyError('power cut')
         os.kill(os.getpid(), signal.SIGTERM)
       yield step, phase, windows
-  batches = train.batches
+  batches = feed.batches
   with monkeypatch.context() as patch:
-    patch.setattr(train, 'batches', disturbed)
+    patch.setattr(feed, 'batches', disturbed)
     if how == 'crash':
       with pytest.raises(KeyError):
         run(parse(BERT_BASE, args))
@@ -143,7 +143,7 @@ def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, mo
     reads.append(self.entries[number].name)
     return sentences(self, number)
   monkeypatch.setattr(Shards, 'sentences', read)
-  monkeypatch.setattr(train, 'open_phase', lambda *_: 1 / 0)
+  monkeypatch.setattr(feed, 'open_phase', lambda *_: 1 / 0)
   with pytest.raises(ZeroDivisionError):
     run(parse(BERT_BASE, [*command, f'--data.path={tmp_path / "records"}', f'--output={tmp_path / "run"}']))
   assert reads == ['train-00000', 'heldout-00000']

@@ -13,7 +13,7 @@ from plm_jax.cli.run import run
 from plm_jax.config import Experiment, Phase
 from plm_jax.inference import fill_mask, generate, loading
 from plm_jax.inference.search import GenerationConfig
-from plm_jax.training import train
+from plm_jax.training import feed
 
 RECIPES = [*recipes.every()]
 QUICK = {'bert_base'}
@@ -83,9 +83,9 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
       if step == 2:
         raise KeyError('power cut')
       yield step, phase, windows
-  batches = train.batches
+  batches = feed.batches
   with monkeypatch.context() as patch:
-    patch.setattr(train, 'batches', cut)
+    patch.setattr(feed, 'batches', cut)
     with pytest.raises(KeyError, match='power cut'):
       run(config)
   taken_up = []
@@ -94,7 +94,7 @@ def test_recipe(name, corpus, tmp_path, request, monkeypatch, capsys):
       taken_up.append(item[0])
       yield item
   with monkeypatch.context() as patch:
-    patch.setattr(train, 'batches', counted)
+    patch.setattr(feed, 'batches', counted)
     result = run(config)
   assert result and result.finished and taken_up == [2]
   figures = [result.heldout[term] for term in config.objective.terms]

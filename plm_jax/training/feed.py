@@ -1,0 +1,131 @@
+"""What a run learns from, and what it is held against: text, in windows, or whatever else gives batches."""
+import abc
+from collections.abc import Callable, Iterator, Sequence
+import logging
+from typing import Any
+
+from etils import epath
+import jax
+import numpy as np
+
+from plm_jax import sharding
+from plm_jax.config import Experiment, Phase
+from plm_jax.data import counts
+from plm_jax.data.pipeline import Pipeline, Shares, heldout_batches, open_pipeline
+from plm_jax.data.records import read_meta
+from plm_jax.data.windows import Windows
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.training.evaluate import evaluator
+from plm_jax.training.step import Learner
+
+logger = logging.getLogger(__name__)
+Evaluate = Callable[[Any, Phase], dict[str, float]]
+
+
+class Feed(abc.ABC):
+  """Batches of a run, each a function of the seed and the step alone."""
+
+  @abc.abstractmethod
+  def first(self) -> dict[str, Any]:
+    """Returns a row of windows of the first batch, from which a model takes its shapes."""
+
+  @abc.abstractmethod
+  def stream(self, start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
+    """Yields (step, phase with the rows and the length of this batch, windows on the devices) from step `start` to the
+    end of the run."""
+
+  @abc.abstractmethod
+  def evaluator(self, learner: Learner, mesh) -> Evaluate:
+    """Makes a function(params, phase) -> figures of what was held out."""
+
+  @abc.abstractmethod
+  def contents(self, step: int) -> str:
+    """Says what is in the batch of a step."""
+
+  @property
+  @abc.abstractmethod
+  def epochs(self) -> float:
+    """How often a whole run reads what it learns from, on average."""
+
+
+class TextFeed(Feed):
+  """Windows of token records, one folder a corpus, all made with `tokenizer`."""
+
+  def __init__(self, config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer, mesh):
+    """Raises RecordsError, and MeshError for batches that the devices cannot share."""
+    for phase in config.train.phases:
+      sharding.check_batch(phase.batch, config.train.accumulate, mesh)
+    self.config, self.records, self.sizes = config, records, tokenizer.sizes
+    for folder in records:  # those of all phases at once
+      counts.complete(folder, read_meta(folder), config.rules)
+    self.pipelines = [
+        open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
+    for phase in config.train.phases:
+      open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
+
+  def first(self):
+    """Reads the first window."""
+    return self.pipelines[0].batch(0, slice(1))
+
+  def stream(self, start, mesh):
+    """Yields the windows of every phase in turn."""
+    return batches(self.config, self.pipelines, start, mesh)
+
+  def evaluator(self, learner, mesh):
+    """Makes the function that measures the losses of held-out text."""
+    evaluate = evaluator(learner, self.sizes)
+    return lambda params, phase: evaluate(params, heldout_stream(self.config, self.records, phase, mesh))
+
+  def contents(self, step):
+    """Names the windows of the batch."""
+    firsts = np.cumsum([0, *(phase.steps for phase in self.config.train.phases)])
+    number = int(np.searchsorted(firsts, step, 'right')) - 1
+    index = self.pipelines[number].batch(step - int(firsts[number]))['index']
+    return f'the windows {np.array2string(index, max_line_width=100, threshold=32)} of the training split'
+
+  @property
+  def epochs(self):
+    """Divides the rows of each phase by the windows there are."""
+    return sum(phase.steps * phase.batch / sum(map(len, pipeline.corpora))
+               for phase, pipeline in zip(self.config.train.phases, self.pipelines, strict=True))
+
+
+def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
+  """Opens the pipeline of a phase, each of which has an order of its own."""
+  data = config.data
+  pipeline = open_pipeline(records, config.rule(phase), phase.batch, config.seed + number, data.block,
+                           Shares(data.weights or None, data.cap, data.temperature), tokenizer.hash)
+  for corpus in pipeline.corpora:
+    if corpus.clipped and jax.process_index() == 0:
+      logger.warning('%s: %d of %d examples are too long for rows of %d tokens and targets of %d, and lose their ends',
+                  corpus.folder, corpus.clipped, corpus.documents, phase.length, corpus.length - phase.length)
+  return pipeline
+
+
+def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
+  """Yields (step, phase, windows on the devices) from step `start` to the end of the run."""
+  first = 0
+  for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
+    rows = sharding.host_rows(phase.batch, mesh)
+    begin = max(start, first)
+    for step, windows in enumerate(pipeline.stream(begin - first, phase.steps, rows), begin):
+      yield step, phase, sharding.to_devices(windows, phase.batch, mesh)
+    first += phase.steps
+
+
+def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[Any]:
+  """Yields held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
+  rows, share = sharding.host_rows(phase.batch, mesh), max(1, config.train.eval_batches // len(records))
+  for corpus, windows in enumerate(open_heldout(config, records, phase)):
+    for batch in heldout_batches(windows, phase.batch, rows, share, corpus):
+      yield sharding.to_devices(batch, phase.batch, mesh)
+
+
+def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
+  """Opens the held-out windows of each corpus; of one that has none, where a run is only evaluated on it, all of it."""
+  length = config.objective.window(phase.length)
+  budget = config.objective.target_budget
+  # Text that somebody wants a run evaluated on is not held out from anything.
+  whole = [config.mode == 'evaluate' and not read_meta(folder).heldout for folder in records]
+  return [Windows(folder, 'train' if all_of_it else 'heldout', length, config.data.assembly, budget)
+          for folder, all_of_it in zip(records, whole, strict=True)]
