@@ -122,9 +122,14 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec(TABLE['batch']))
 
 
+def batch_split(mesh: Mesh) -> int:
+  """Counts the parts that rows are dealt to."""
+  return math.prod(mesh.shape[axis] for axis in TABLE['batch'])
+
+
 def check_batch(rows: int, accumulate: int, mesh: Mesh) -> None:
   """Raises MeshError unless every micro-step gives every device the same number of rows."""
-  split = math.prod(mesh.shape[axis] for axis in TABLE['batch'])
+  split = batch_split(mesh)
   if rows % (split * accumulate):
     raise MeshError(
         f'a batch of {rows} rows cannot be dealt evenly to {split} devices (data {mesh.shape["data"]} x fsdp '

@@ -14,7 +14,7 @@ from plm_jax.config import ConfigError, Experiment
 from plm_jax.sharding import from_host, shardings
 from plm_jax.tokenizers import Tokenizer, TokenizerError
 from plm_jax.tokenizers import load as load_tokenizer
-from plm_jax.training.checkpoint import CheckpointError, newest_meta, restore_params
+from plm_jax.training.checkpoint import CheckpointError, newest_meta, of_run, restore_params
 from plm_jax.training.learner import make_learner, shapes
 
 
@@ -78,7 +78,7 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
                    str(folder), mesh)
   config, tokenizer, boxed = read_run(folder)
   params = restore_params(
-      epath.Path(folder) / 'checkpoints', nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
+      of_run(folder), nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
   objective = config.objective
   return Trained(
       config.family, config.model, objective.heads(config.model), objective.exported_params(params), tokenizer,
@@ -92,7 +92,7 @@ def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
   """
   folder, config = storage.path_of(folder), read_config(folder)
   tokenizer = load_tokenizer(folder / 'tokenizer')
-  if strange := unlike(folder, config, tokenizer, newest_meta(folder / 'checkpoints')):
+  if strange := unlike(folder, config, tokenizer, newest_meta(of_run(folder))):
     raise CheckpointError('; '.join(strange))
   learner = make_learner(config, tokenizer.vocab)
   return config, tokenizer, shapes(config, learner).params

@@ -2,16 +2,20 @@
 import abc
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import conversion
-from plm_jax.objectives import Arrays, Objective
+from plm_jax.checked import within
+from plm_jax.objectives import Arrays, Losses, Objective
+from plm_jax.objectives.mlm import classification
 from plm_jax.tasks.examples import Example, Features
-from plm_jax.tasks.forms import Form, form_of
+from plm_jax.tasks.forms import Cut, Form, form_of
+from plm_jax.tasks.reading import Kind
 from plm_jax.tokenizers import Tokenizer
 
 
@@ -25,20 +29,31 @@ class Task(Objective):
   other `Features.values`. Where no two examples share a row, E is 1.
   """
 
+  limits = within(language='[0, 1e6]')
+
   head: ClassVar[str]
   """name of the head among those of the family: label, tags, span, choice"""
-  larger: ClassVar[bool] = True
-  """whether the first measure is better where it is larger"""
+  per: ClassVar[Literal['slot', 'token', 'row']]
+  """what the head gives numbers for"""
 
   family: str = 'bert'
   """model_type of transformers whose head and whose form of rows are taken"""
   labels: tuple[str, ...] = ()
   """names of the classes; empty: those of the training examples, in the order of their names"""
+  cut: Cut = 'longest'
+  """which text loses its end where two are too long for a row"""
+  language: float = 0.0
+  """lambda, factor of the loss of language modelling besides, of decoders (Radford et al. 2018, section 3.2: 0.5)"""
 
   @property
   def form(self) -> Form:
     """How the family takes texts."""
     return form_of(self.family)
+
+  @property
+  @abc.abstractmethod
+  def reads(self) -> Kind:
+    """Which kind of examples the task has: see `tasks.reading`."""
 
   @property
   @abc.abstractmethod
@@ -60,9 +75,28 @@ class Task(Objective):
   def scores(self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, float]:
     """Measures predictions by the field's metrics, in percent; by the first the best checkpoint is chosen."""
 
+  @abc.abstractmethod
+  def judged(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """Returns (sum, weight) of the task's loss, under the head's name, and of NAME_accuracy where there is one."""
+
   def heads(self, model: Any) -> dict[str, nn.Module]:
-    """Returns the family's head of the task."""
-    return {self.head: conversion.head_of(self.family, self.head, model, self.classes)}
+    """Returns the family's head of the task, and that of language modelling where its loss is added."""
+    names = [self.head, *(['lm'] if self.language else [])]
+    return {name: conversion.head_of(self.family, name, model, self.classes) for name in names}
+
+  def loss(self, outputs, batch):
+    """Returns the task's losses, and `lm`: each token of a text predicts the next."""
+    losses = self.judged(outputs, batch)
+    if self.language:
+      segments = batch['segments']
+      follows = (segments > 0) & (segments == jnp.pad(segments[:, 1:], ((0, 0), (0, 1))))
+      following = jnp.pad(batch['tokens'][:, 1:], ((0, 0), (0, 1)))
+      losses |= classification('lm', outputs['lm'], following, follows.astype(jnp.float32))
+    return losses
+
+  def larger(self, figure: str) -> bool:
+    """Tells that all figures but losses are better where they are larger."""
+    return figure not in self.terms
 
   def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
     """Returns the rows with what the family's form adds to them."""
@@ -80,13 +114,8 @@ class Task(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """The task's own loss."""
-    return {self.head: 1.0}
-
-
-def weighted(loss, right, weight) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-  """Returns (sum, weight) of a loss and of what is right, both as large as `weight`."""
-  return ((loss * weight).sum(), weight.sum()), ((right * weight).sum(), weight.sum())
+    """The task's own loss, and that of language modelling with its factor."""
+    return {self.head: 1.0, **({'lm': self.language} if self.language else {})}
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

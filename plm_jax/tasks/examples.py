@@ -74,6 +74,8 @@ class Features:
   """arrays of a number a row [N]: `stand`, the token that stands for the row; `label`; `start` and `end`; ..."""
   example: np.ndarray
   """number of the example that each row is of [N] int32"""
+  beside: Mapping[str, Ragged] = dataclasses.field(default_factory=dict)
+  """arrays as long as the tokens that only predictions read"""
   group: int = 1
   """rows that are asked together, one behind another: the choices of a question"""
   clipped: int = 0

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.config import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.tokenizers.contract import Vocab
 
 Cut = Literal['longest', 'first', 'second', 'none']

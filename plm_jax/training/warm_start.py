@@ -11,7 +11,7 @@ from plm_jax import conversion
 from plm_jax.config import ConfigError, Experiment
 from plm_jax.inference.loading import load, place, read_config, read_run, tokenizer_of
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training.checkpoint import CheckpointError, check_finite, restore_params
+from plm_jax.training.checkpoint import CheckpointError, check_finite, of_run, restore_params
 from plm_jax.training.step import Learner
 
 
@@ -82,7 +82,7 @@ def warm(config: Experiment, params, layout):
     found = jax.tree.map(place, theirs, chosen)
     check_finite(found, folder)
   else:
-    found = restore_params(epath.Path(folder) / 'checkpoints', theirs, chosen)
+    found = restore_params(of_run(folder), theirs, chosen)
   return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
 
 

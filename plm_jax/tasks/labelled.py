@@ -1,0 +1,55 @@
+"""From labelled sources to a run: what `config.data` is for a downstream task, and what is known when it is read."""
+from collections.abc import Sequence
+import dataclasses
+
+from plm_jax.checked import within
+from plm_jax.errors import ConfigError
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.examples import Example, Features
+from plm_jax.tasks.sources import Report, SourceConfig, Use, examples
+from plm_jax.tokenizers import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledConfig(SourceConfig):
+  """From labelled examples to batches."""
+
+  limits = within(epochs='[0, 1e6]', warmup='[0, 1]', evaluations='(0, 1e6]')
+
+  epochs: float = 3.0
+  """how often every example is learned from; 0: for the steps of --train.phases"""
+  warmup: float = 0.1
+  """share of the steps in which the learning rate rises, where --optim.warmup is 0"""
+  evaluations: float = 1.0
+  """in an epoch, where epochs are counted; a checkpoint is saved with each"""
+  pack: bool = False
+  """several short examples share a row, apart from each other: the same losses, sooner"""
+  by_length: bool = False
+  """examples of like length come together: less padding, an order that is less random"""
+  tokenizer: str = ''
+  """file or folder of the tokenizer; empty: that of the run or checkpoint that it starts from"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+  """Examples with the rows that were made of them."""
+
+  examples: Sequence[Example]
+  features: Features
+  report: Report
+
+
+def read(task: Task, sources: Sequence[str], use: Use, data: SourceConfig, tokenizer: Tokenizer, length: int) -> Labelled:
+  """Reads the examples of sources, and makes rows of them. Raises SourceError, ConfigError."""
+  found = examples(task.reads, sources, data.columns, task.labels, use, data.on_error)
+  return Labelled(found.examples, task.features(found.examples, tokenizer, length), found.report)
+
+
+def named(task: Task, data: SourceConfig) -> Task:
+  """Returns the task with the names of its classes, those of the training examples where it has none."""
+  if task.labels or task.reads in ('regression', 'answers', 'choice'):
+    return task
+  labels = examples(task.reads, data.train, data.columns, (), 'train', data.on_error).labels
+  if len(labels) < 2:
+    raise ConfigError(f'{", ".join(data.train)}: all examples have the label {labels[0]!r}: there is nothing to learn')
+  return dataclasses.replace(task, labels=labels)
