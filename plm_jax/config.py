@@ -60,6 +60,11 @@ class DataConfig(Checked):
   block: int = 64
   """windows read together: 1 is a perfect shuffle, more suits buckets"""
 
+  @property
+  def packed(self) -> bool:
+    """Whether rows may hold several texts, apart from each other."""
+    return self.assembly != 'document'
+
 
 @dataclasses.dataclass(frozen=True)
 class Phase(Checked):

@@ -14,9 +14,9 @@ from benchmarks import gpu
 from plm_jax import recipes
 from plm_jax.inference.decoder import DecoderSteps
 from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
+from plm_jax.objectives import window_shapes
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
-from plm_jax.training.step import window_shapes
 
 RECIPES = [*recipes.every()]
 # Where the kernel is used on a Hopper: in the training step, in evaluation, in reading a prompt.

@@ -10,6 +10,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from plm_jax.checked import Checked
 from plm_jax.layers.heads import WithHeads
@@ -101,6 +102,10 @@ class Objective(Checked, abc.ABC):
     that."""
     return 3 * model.forward_flops(length, self.predictions(length))
 
+  def shapes(self, rows: int, length: int, layout: Any = None) -> Any:
+    """Returns windows without their content, as they are for rows of `length` tokens; layout: their sharding."""
+    return window_shapes(rows, self.window(length), layout)
+
   def with_teacher(self, describe: Callable[[str], Any]) -> 'Objective':
     """Returns the objective with all that it has to know of other models before a run; ValueError where it cannot.
 
@@ -121,3 +126,11 @@ class Objective(Checked, abc.ABC):
     """Returns, of parameters as they are trained, `backbone` and `heads_NAME`: a model that needs no more than
     these."""
     return params
+
+
+def window_shapes(rows: int, length: int, layout: Any = None) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns a batch of windows of text (data/windows.py) without its content."""
+  def shape(*size):
+    return jax.ShapeDtypeStruct(size, jnp.int32, sharding=layout)
+  return {name: shape(rows, length) for name in ('tokens', 'segments', 'sentences', 'words')} | {
+      name: shape(rows) for name in ('document', 'corpus', 'index', 'epoch')}

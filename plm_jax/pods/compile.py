@@ -22,7 +22,7 @@ from plm_jax.config import ConfigError, Experiment, Phase
 from plm_jax.pods.hlo import Program
 from plm_jax.training import metrics
 from plm_jax.training.learner import make_learner, stand_in
-from plm_jax.training.step import Learner, jitted_step, sharded_init, window_shapes
+from plm_jax.training.step import Learner, jitted_step, sharded_init
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,7 @@ def topology(name: str) -> list[Any]:
 
 def analyse(config: Experiment, learner: Learner, phase: Phase, mesh) -> Report:
   """Compiles the step of one phase. Raises ConfigError where it does not fit."""
-  windows = window_shapes(phase.batch, config.objective.window(phase.length), sharding.batch_sharding(mesh))
+  windows = config.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
   started = time.time()
   with jax.set_mesh(mesh):
     _, shapes, layout = sharded_init(learner, windows, mesh)

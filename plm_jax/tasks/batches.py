@@ -129,12 +129,12 @@ class Batches:
     if group > 1:
       batch = {name: x.reshape(rows // group, group, *x.shape[1:]) for name, x in batch.items()}
       # Of the answer to a group each of its rows tells.
-      batch = {name: x if name in GROUPED or name in features.aligned else x[:, 0] for name, x in batch.items()}
+      batch = {name: x if name in GROUPED else x[:, 0] for name, x in batch.items()}
     return batch, placed
 
 
 PLACES = ('stand', 'start', 'end')  # values that are places in a row
-GROUPED = ('tokens', 'segments', 'extract')  # arrays that each row of a group has of its own
+GROUPED = ('tokens', 'segments', 'types', 'extract')  # arrays that each row of a group has of its own
 
 
 def order(units: int, batch: int, seed: int, epoch: int, sizes: np.ndarray | None = None) -> np.ndarray:

@@ -2,12 +2,14 @@
 import dataclasses
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import WithHeads
 from plm_jax.objectives.mlm import classification
+from plm_jax.tasks.batches import GROUPED
 from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.examples import Features, Ragged
 from plm_jax.tasks.sequence import Classified, encoded, known, measured
@@ -36,6 +38,7 @@ class ChoiceTask(Task):
 
   head: ClassVar[str] = 'choice'
   per: ClassVar = 'row'
+  of_rows: ClassVar = ('label', 'real')
 
   cut: str = 'first'
 
@@ -53,12 +56,19 @@ class ChoiceTask(Task):
     """Builds the module, whose rows come in groups."""
     return Grouped(model.backbone(packed), self.heads(model))
 
+  def shapes(self, rows, length, layout=None):
+    """Returns a batch without its content, of four choices a question."""
+    own = super().shapes(rows, length, layout)
+    def shape(x, *size):
+      return jax.ShapeDtypeStruct(size, x.dtype, sharding=layout)
+    return {name: shape(x, rows, 4, *x.shape[1:]) if name in GROUPED else x for name, x in own.items()}
+
   def corrupt(self, key, windows, vocab):
     """Returns the rows with what the family's form adds to them, row by row."""
     del key
     groups, size = windows['tokens'].shape[:2]
     rows = {name: windows[name].reshape(groups * size, *windows[name].shape[2:])
-            for name in ('tokens', 'segments', 'types', 'extract') if name in windows}
+            for name in GROUPED if name in windows}
     rows = self.form.arrange(rows, vocab)
     return windows | {name: x.reshape(groups, size, *x.shape[1:]) for name, x in rows.items()}
 

@@ -13,9 +13,8 @@ from plm_jax import conversion
 from plm_jax.checked import within
 from plm_jax.objectives import Arrays, Losses, Objective
 from plm_jax.objectives.mlm import classification
-from plm_jax.tasks.examples import Example, Features
+from plm_jax.tasks.examples import Example, Features, Kind
 from plm_jax.tasks.forms import Cut, Form, form_of
-from plm_jax.tasks.reading import Kind
 from plm_jax.tokenizers import Tokenizer
 
 
@@ -35,6 +34,11 @@ class Task(Objective):
   """name of the head among those of the family: label, tags, span, choice"""
   per: ClassVar[Literal['slot', 'token', 'row']]
   """what the head gives numbers for"""
+
+  of_tokens: ClassVar[tuple[str, ...]] = ()
+  """arrays [B, L] that the loss reads"""
+  of_rows: ClassVar[tuple[str, ...]] = ('label',)
+  """arrays [B, E] that the loss reads"""
 
   family: str = 'bert'
   """model_type of transformers whose head and whose form of rows are taken"""
@@ -93,6 +97,14 @@ class Task(Objective):
       following = jnp.pad(batch['tokens'][:, 1:], ((0, 0), (0, 1)))
       losses |= classification('lm', outputs['lm'], following, follows.astype(jnp.float32))
     return losses
+
+  def shapes(self, rows, length, layout=None):
+    """Returns a batch without its content, of one example a row."""
+    def shape(*size, dtype=jnp.int32):
+      return jax.ShapeDtypeStruct(size, dtype, sharding=layout)
+    whole = dict.fromkeys(('tokens', 'segments', 'types', *self.of_tokens), shape(rows, length))
+    return whole | {name: shape(rows, 1) for name in ('extract', *self.of_rows)} | {
+        'weight': shape(rows, 1, dtype=jnp.float32)}
 
   def larger(self, figure: str) -> bool:
     """Tells that all figures but losses are better where they are larger."""

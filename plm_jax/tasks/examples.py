@@ -1,9 +1,12 @@
 """Labelled examples, and what a task makes of them: rows of numbers of any length."""
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+Kind = Literal['classification', 'regression', 'tagging', 'answers', 'choice']
+"""what examples are like"""
 
 
 class Answer(NamedTuple):

@@ -30,6 +30,12 @@ class LabelledConfig(SourceConfig):
   """file or folder of the tokenizer; empty: that of the run or checkpoint that it starts from"""
 
 
+  @property
+  def packed(self) -> bool:
+    """Whether rows may hold several texts, apart from each other."""
+    return self.pack
+
+
 @dataclasses.dataclass(frozen=True)
 class Labelled:
   """Examples with the rows that were made of them."""
@@ -39,7 +45,8 @@ class Labelled:
   report: Report
 
 
-def read(task: Task, sources: Sequence[str], use: Use, data: SourceConfig, tokenizer: Tokenizer, length: int) -> Labelled:
+def read(
+    task: Task, sources: Sequence[str], use: Use, data: SourceConfig, tokenizer: Tokenizer, length: int) -> Labelled:
   """Reads the examples of sources, and makes rows of them. Raises SourceError, ConfigError."""
   found = examples(task.reads, sources, data.columns, task.labels, use, data.on_error)
   return Labelled(found.examples, task.features(found.examples, tokenizer, length), found.report)

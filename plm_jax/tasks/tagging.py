@@ -39,6 +39,8 @@ class TaggingTask(Task):
 
   head: ClassVar[str] = 'tags'
   per: ClassVar = 'token'
+  of_tokens: ClassVar = ('tags', 'marks')
+  of_rows: ClassVar = ()
 
   context: Literal['sentence', 'document'] = 'sentence'
   """a row is a sentence, or as many neighbours in a document as it has room for, which see each other"""

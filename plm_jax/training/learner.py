@@ -5,7 +5,7 @@ from plm_jax.config import ConfigError, Experiment
 from plm_jax.errors import Expected, outside
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.optim import make_optimizer
-from plm_jax.training.step import Learner, init_state, window_shapes
+from plm_jax.training.step import Learner, init_state
 
 
 def make_learner(config: Experiment, vocab: Vocab) -> Learner:
@@ -25,7 +25,7 @@ def make_learner(config: Experiment, vocab: Vocab) -> Learner:
         f'the objective needs special tokens that the tokenizer does not have: {", ".join(lacking)}. One that is '
         'trained for GLM or T5 has theirs: --data.prepare.layout glm or t5')
   try:
-    model = objective.build(config.model, packed=config.data.assembly != 'document')
+    model = objective.build(config.model, packed=config.data.packed)
   except ValueError as error:
     raise ConfigError(str(error)) from error
   except (AttributeError, TypeError) as error:  # of a file: the command line has recipes whose parts go together
@@ -38,7 +38,7 @@ def shapes(config: Experiment, learner: Learner, rows: int = 2):
   """Returns the shapes of a run's state, with their logical axes. Raises ConfigError where the options make no
   model."""
   try:
-    windows = window_shapes(rows, config.objective.window(config.train.phases[0].length))
+    windows = config.objective.shapes(rows, config.train.phases[0].length)
     return jax.eval_shape(lambda w: init_state(learner, w), windows)
   except Expected:
     raise

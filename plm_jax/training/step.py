@@ -50,14 +50,6 @@ def init_state(learner: Learner, windows) -> State:
   return State(zero, params, learner.optimizer.init(params), zero, zero)
 
 
-def window_shapes(rows: int, length: int, layout=None) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns a batch of windows (data/windows.py) without its content."""
-  def shape(*size):
-    return jax.ShapeDtypeStruct(size, jnp.int32, sharding=layout)
-  return {name: shape(rows, length) for name in ('tokens', 'segments', 'sentences', 'words')} | {
-      name: shape(rows) for name in ('document', 'corpus', 'index', 'epoch')}
-
-
 def sharded_init(learner: Learner, windows, mesh):
   """Returns a function that makes the fresh state on the mesh, the state's shapes, and its shardings."""
   boxed = jax.eval_shape(lambda: init_state(learner, windows))

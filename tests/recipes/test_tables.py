@@ -5,11 +5,11 @@ import pytest
 
 from plm_jax import recipes
 from plm_jax.layers.dense import count
+from plm_jax.objectives import window_shapes
 from plm_jax.objectives.pairs import Consecutive
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
 from plm_jax.training.optim import schedule
-from plm_jax.training.step import window_shapes
 
 # Of a recipe: parameters, millions of them as the paper rounds them (0: it names none), peak, rows, tokens in a row.
 PAPERS = {

@@ -10,11 +10,12 @@ import tiny
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.cli import report
 from plm_jax.layers.stack import StackConfig
+from plm_jax.objectives import window_shapes
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.training import metrics
 from plm_jax.training.evaluate import evaluator
 from plm_jax.training.optim import OptimConfig, make_optimizer
-from plm_jax.training.step import Learner, eval_step, init_state, window_shapes
+from plm_jax.training.step import Learner, eval_step, init_state
 
 
 def test_sums_are_divided_once():
