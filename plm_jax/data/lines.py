@@ -96,9 +96,9 @@ def numbered(found: Opened, on_error: OnError, tally: Tally) -> Iterator[tuple[i
   Raises SourceError for a line that is not UTF-8 or too long, which are counted with `skip`, and always for archives
   that are damaged.
   """
-  start, offset = tally.bytes, 0
+  name, start, offset = str(found.file), tally.bytes, 0
   for number, line in enumerate(raw_lines(found), 1):
-    where = f'{found.file}:{number}'
+    where = f'{name}:{number}'
     place = f'byte {offset} of the file'
     offset += len(line)
     if number % 256 == 0:

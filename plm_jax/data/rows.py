@@ -1,6 +1,7 @@
 """Rows of a task's data, as its makers, TFDS or others have laid them out.
 
     rows('piqa/valid.jsonl.gz')  rows('multi30k/train.tsv.gz')  rows('dev-v1.1.json')  rows('tfds:piqa:validation')
+    rows('eng.train.conll')      a row is a sentence: {'words': [...], 'tags': [...], 'document': 0}
 
 A row is a dictionary of JSON values. Where sources of one data set call a column by different names, a task names all:
 the first that a row has is read. A dot goes inside: 'question.stem'.
@@ -13,11 +14,14 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import tfds
+from plm_jax.data import columns, tfds
+from plm_jax.data.columns import Layout
 from plm_jax.data.files import files, length_of
 from plm_jax.data.lines import OnError, SourceError, Tally, cells, lines, parsed, report, whole
 
-FORMATS = '.jsonl, .tsv, .csv or SQuAD\'s .json, plain, .gz or .xz, or tfds:NAME:SPLIT'
+FORMATS = '.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, plain, .gz or .xz, or tfds:NAME:SPLIT'
+KNOWN = re.compile(r'\.(jsonl|tsv|csv|json|conllu?)(\.gz|\.xz)?$')
+HALF = re.compile('[\ud800-\udfff]')  # of a surrogate pair
 
 
 class Row(NamedTuple):
@@ -33,10 +37,11 @@ def rows(source: str) -> list[Row]:
   return found
 
 
-def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) -> Iterator[Row]:
+def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None,
+         layout: Layout = Layout()) -> Iterator[Row]:
   """Yields the rows of .jsonl files, of .tsv and .csv files, whose first line names the columns (in a .tsv quotes are
-  as any other character), of SQuAD's .json (a row is a question), each plain, .gz or .xz, several by commas or a glob;
-  or of tfds:NAME:SPLIT.
+  as any other character), of SQuAD's .json (a row is a question), of .conll and .conllu (a sentence), each plain, .gz
+  or .xz, several by commas or a glob; or of tfds:NAME:SPLIT. What names of files do not say is in `layout`.
 
   Raises SourceError for what is missing or unreadable; with `skip`, lines that are no rows are counted in `tally`.
   """
@@ -46,18 +51,30 @@ def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None) 
       yield Row(plain(row), f'{source}[{number}]')
     return
   for file in files(source):
-    kind = re.search(r'\.(jsonl|tsv|csv|json)(\.gz|\.xz)?$', file.name.lower())
-    if not kind:
-      raise SourceError(f'{file}: rows are read from {FORMATS}')
+    kind, name, found = kind_of(file, layout), str(file), lines(file, on_error, tally)
     done = tally.bytes
-    found = lines(file, on_error, tally)
-    if kind[1] == 'json':
+    if kind == 'json':
       yield from squad_rows(file, found)
-    elif kind[1] == 'jsonl':
-      yield from json_rows(str(file), found, on_error, tally)
+    elif kind == 'jsonl':
+      yield from json_rows(name, found, on_error, tally)
+    elif kind == 'words':
+      yield from map(Row._make, columns.rows(name, found, layout, on_error, tally))
     else:
-      yield from table_rows(str(file), cells(found, '\t' if kind[1] == 'tsv' else ',', str(file)), on_error, tally)
+      table = cells(found, '\t' if kind == 'tsv' else ',', name)
+      yield from table_rows(name, table, on_error, tally, layout.header)
     tally.bytes = done + length_of(file)
+
+
+def kind_of(file: epath.Path, layout: Layout) -> str:
+  """Returns jsonl, json, tsv, csv or words, by a file's name and, where that does not say it, the layout. Raises
+  SourceError."""
+  named = KNOWN.search(file.name.lower())
+  kind = named[1] if named else ''
+  if kind.startswith('conll') or (layout.words and kind in ('', 'tsv')):
+    return 'words'
+  if not kind:
+    raise SourceError(f'{file}: rows are read from {FORMATS}')
+  return kind
 
 
 def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
@@ -69,16 +86,20 @@ def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, ta
         yield Row(row, f'{name}:{number}')
 
 
-def table_rows(name: str, found: Iterator[tuple[int, list[str]]], on_error: OnError, tally: Tally) -> Iterator[Row]:
-  """Yields the rows of a table, by the columns that its first line names; one of another length is reported."""
+def table_rows(name: str, found: Iterator[tuple[int, list[str]]], on_error: OnError, tally: Tally,
+               named: bool = True) -> Iterator[Row]:
+  """Yields the rows of a table, by the columns that its first line names, or by their numbers from 0; one of another
+  length is reported."""
   header: list[str] = []
   for number, fields in found:
     if not header:
-      header = fields
-    elif len(fields) == len(header):
+      header = fields if named else list(map(str, range(len(fields))))
+      if named:
+        continue
+    if len(fields) == len(header):
       yield Row(dict(zip(header, fields, strict=True)), f'{name}:{number}')
     elif any(map(str.strip, fields)):
-      problem = f'{len(fields)} fields, but the first line names {len(header)} columns'
+      problem = f'{len(fields)} fields, but the first line {"names" if named else "has"} {len(header)} columns'
       report(f'{name}:{number}: {problem}', on_error, tally)
 
 
@@ -102,6 +123,10 @@ def plain(value: Any) -> Any:
     return {name: plain(x) for name, x in value.items()}
   if isinstance(value, np.ndarray):
     return [plain(x) for x in value.tolist()]
+  if hasattr(value, 'to_list'):  # lists of lists of different lengths, such as RACE's choices
+    value = value.to_list()
+  if isinstance(value, list):
+    return [plain(x) for x in value]
   if isinstance(value, np.generic):
     value = value.item()
   return value.decode() if isinstance(value, bytes) else value
@@ -130,7 +155,7 @@ def text(row: Row, *names: str) -> str:
 
 def is_text(value: Any) -> bool:
   """Tells whether it is a string without half a surrogate pair, which JSON can hold and UTF-8 cannot."""
-  return isinstance(value, str) and not any('\ud800' <= letter <= '\udfff' for letter in value)
+  return isinstance(value, str) and not HALF.search(value)
 
 
 def choices(row: Row, *names: str) -> tuple[list[str], list[str]]:

@@ -1,5 +1,5 @@
 """Data sets of TFDS: tfds:NAME, tfds:NAME:SPLIT, or by the folder that holds one, tfds:FOLDER:SPLIT."""
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import contextlib
 import re
 from typing import Any
@@ -38,6 +38,17 @@ def documents(source: str, reading: Reading, tally: Tally) -> Iterator[Document]
     text = decode(example[reading.field], where, reading.on_error, tally)
     if text is not None:
       yield from split_text(text, where, tally)
+
+
+def class_names(source: str, feature: str) -> tuple[str, ...]:
+  """Returns what the classes of a feature are called, in the order of their numbers; () where it has none. A dot goes
+  inside. Raises SourceError for a data set that is not there."""
+  builder, _ = builder_of(source)
+  found: Any = builder.info.features
+  for part in feature.split('.'):
+    found = found[part] if isinstance(found, Mapping) and part in found else None
+  found = getattr(found, 'feature', found)  # of the items of a sequence
+  return tuple(getattr(found, 'names', None) or ())
 
 
 def builder_of(source: str) -> tuple[Any, str]:

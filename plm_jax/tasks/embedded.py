@@ -1,0 +1,154 @@
+"""Tasks that every machine has, made of the docstrings of installed packages: for tests, and for recipes without data.
+
+    embedded:classification    which package a paragraph is of
+    embedded:tagging           which words are names of the code; the mark-up that said so is gone
+    embedded:answers           what a function does, among its neighbours
+    embedded:choice            which sentence comes next
+
+With :dev behind it, what is kept for measuring: no source file is in both, and no paragraph begins alike. They are
+easy, and good for nothing else. Which examples there are depends on the packages' versions.
+"""
+import ast
+from collections.abc import Iterator
+import functools
+import inspect
+import re
+from typing import Any, NamedTuple
+import warnings
+import zlib
+
+from plm_jax.data import embedded, sentences
+from plm_jax.data.lines import SourceError
+from plm_jax.data.rows import Row
+
+PACKAGES = ('flax', 'jax', 'numpy', 'optax', 'scipy')  # those that are always there
+FILES = 16  # of a package: seconds of parsing
+DEV = 5  # each fifth file is for measuring
+NEIGHBOURS = 4  # functions of a context, and sentences to choose from
+LONGEST = 60  # words of a text
+
+
+class Docstring(NamedTuple):
+  """Prose about a function or a class."""
+
+  file: str  # its name among the package's
+  name: str
+  marked: tuple[str, ...]  # paragraphs, names of code between \1 and \2
+
+  @property
+  def paragraphs(self) -> list[str]:
+    """Paragraphs without marks."""
+    return [unmarked(text) for text in self.marked]
+
+  @property
+  def summary(self) -> str:
+    """The first sentence."""
+    return first_sentence(self.marked[0])
+
+
+def rows(source: str) -> Iterator[Row]:
+  """Yields the rows of embedded:KIND or embedded:KIND:dev. Raises SourceError for another name."""
+  _, kind, part = (*source.split(':'), '', '')[:3]
+  if kind not in MAKERS or part not in ('', 'train', 'dev') or source.count(':') > 2:
+    raise SourceError(f'{source!r} is none of embedded:KIND and embedded:KIND:dev, KIND one of {", ".join(MAKERS)}')
+  found = [text for text in docstrings() if (zlib.crc32(text.file.encode()) % DEV == 0) == (part == 'dev')]
+  for number, columns in enumerate(MAKERS[kind](found)):
+    yield Row(columns, f'{source}:{number}')
+
+
+def classification(found: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yields paragraphs and their package."""
+  for text in found:
+    for paragraph in text.paragraphs:
+      yield {'text': paragraph, 'label': text.file.partition('/')[0]}
+
+
+def tagging(found: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yields the words of paragraphs that name some code, and their tags B-NAME, I-NAME and O."""
+  numbers = {file: number for number, file in enumerate(dict.fromkeys(text.file for text in found))}
+  for text in found:
+    for paragraph in text.marked:
+      words, tags, tag = [], [], 'O'
+      for word in re.findall(r'[\1\2]|\w+|[^\w\s\1\2]', paragraph):
+        if word in '\1\2':
+          tag = 'B-NAME' if word == '\1' else 'O'
+          continue
+        words.append(word)
+        tags.append(tag)
+        tag = 'I-NAME' if tag == 'B-NAME' else tag
+      if len(set(tags)) > 1:
+        yield {'words': words, 'tags': tags, 'document': numbers[text.file]}
+
+
+def answers(found: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yields a question for each function, the summaries of it and its neighbours, and its own as the answer."""
+  for start in range(0, len(found), NEIGHBOURS):
+    near = list({text.name: text for text in found[start:start + NEIGHBOURS]}.values())
+    context = ' '.join(f'{text.name}: {text.summary}' for text in near)
+    for text in near:
+      place = context.index(f'{text.name}: {text.summary}') + len(text.name) + 2
+      yield {'question': f'What does {text.name} do?', 'context': context,
+             'answers': [{'text': text.summary, 'answer_start': place}]}
+
+
+def choice(found: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yields a sentence, the one behind it among others from elsewhere, and which it is."""
+  pairs = [pair for text in found for paragraph in text.paragraphs
+           if len(pair := sentences.split(paragraph)[:2]) == 2]
+  follow = list(dict.fromkeys(second for _, second in pairs))
+  for first, second in pairs:
+    draw = zlib.crc32(first.encode())
+    step = 1 + draw % max(1, len(follow) // NEIGHBOURS - 1)
+    place = follow.index(second)
+    others = [follow[(place + step * n) % len(follow)] for n in range(1, NEIGHBOURS)]
+    label = draw // 8 % NEIGHBOURS
+    yield {'context': first, 'choices': [*others[:label], second, *others[label:]], 'label': label}
+
+
+@functools.cache
+def docstrings() -> tuple[Docstring, ...]:
+  """Reads the docstrings of some source files of each package; no two paragraphs begin with the same sentence."""
+  files = sorted((package, zlib.crc32(name.encode()), name, path) for name, path in embedded.source_files()
+                 if (package := name.partition('/')[0]) in PACKAGES and not name.endswith('__init__.py'))
+  seen: set[str] = set()
+  found = []
+  for package in PACKAGES:
+    taken = 0
+    for _, _, name, path in (file for file in files if file[0] == package):
+      texts = list(of_file(name, path.read_bytes(), seen))
+      found += texts
+      taken += bool(texts)
+      if taken == FILES:
+        break
+  return tuple(found)
+
+
+def of_file(name: str, content: bytes, seen: set[str]) -> Iterator[Docstring]:
+  """Yields what a source file says of its functions and classes, without paragraphs whose first sentence was `seen`."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # invalid escapes in other people's strings
+    tree = ast.parse(content)
+  for node in ast.walk(tree):
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and (docstring := ast.get_docstring(node, clean=False)):
+      lines = inspect.cleandoc(docstring).expandtabs().split('\n')
+      texts = [embedded.plain(CODE.sub('\1\\1\2', line)) for line in embedded.paragraphs(lines)]
+      prose = {first_sentence(text): text for text in reversed(texts)
+               if embedded.is_prose(unmarked(text)) and len(text.split()) <= LONGEST}
+      fresh = tuple(text for sentence, text in reversed(prose.items()) if sentence not in seen)
+      seen.update(prose)
+      if fresh:
+        yield Docstring(name, node.name, fresh)
+
+
+def first_sentence(marked: str) -> str:
+  """Returns the first sentence of a paragraph, without marks."""
+  return sentences.split(unmarked(marked))[0]
+
+
+def unmarked(text: str) -> str:
+  """Takes the marks out of a paragraph."""
+  return re.sub('[\1\2]', '', text)
+
+
+CODE = re.compile(r'(?::[\w:+-]+:)?``?[!~]?([^`<>\1\2]+?)``?(?![`_])')
+MAKERS = {'classification': classification, 'tagging': tagging, 'answers': answers, 'choice': choice}

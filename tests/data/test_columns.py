@@ -1,0 +1,110 @@
+import gzip
+import lzma
+
+import pytest
+
+from plm_jax.data.columns import Layout
+from plm_jax.data.lines import SourceError, Tally
+from plm_jax.data.rows import each, plain
+
+CONLL = '''-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+Peter NNP B-NP B-PER
+-DOCSTART- -X- -X- O
+
+BRUSSELS NNP B-NP B-LOC
+'''
+UNIVERSAL = '''# newdoc id = a
+# text = They buy books.
+1-2\tThey'd\t_\t_\t_\t_\t_\t_\t_\t_
+1\tThey\tthey\tPRON\tPRP\t_\t2\tnsubj\t_\t_
+2\tbuy\tbuy\tVERB\tVBP\t_\t0\troot\t_\t_
+2.1\tbuy\tbuy\tVERB\tVBP\t_\t_\t_\t_\t_
+
+# newdoc id = b
+1\t#\t#\tSYM\tNN\t_\t0\troot\t_\t_
+'''
+
+
+def read(path, layout=Layout(), **keywords):
+  return [(row.columns, row.where.removeprefix(f'{path}')) for row in each(f'{path}', layout=layout, **keywords)]
+
+
+@pytest.mark.parametrize(('name', 'pack'), [
+    ('a.conll', bytes), ('a.CONLL', bytes), ('a.conll.gz', gzip.compress), ('a.conll.xz', lzma.compress)])
+def test_sentences_are_rows_with_the_line_of_their_first_word(tmp_path, name, pack):
+  path = tmp_path / name
+  path.write_bytes(pack(CONLL.encode()))
+  assert read(path) == [
+      ({'words': ['EU', 'rejects'], 'tags': ['B-ORG', 'O'], 'document': 1}, ':3'),
+      ({'words': ['Peter'], 'tags': ['B-PER'], 'document': 1}, ':6'),
+      ({'words': ['BRUSSELS'], 'tags': ['B-LOC'], 'document': 2}, ':9')]
+
+
+def test_columns_are_chosen_and_other_names_are_read_when_asked_for(tmp_path):
+  path = tmp_path / 'eng.testa'
+  path.write_text(CONLL)
+  assert read(path, Layout(words=True, tag=1))[0][0]['tags'] == ['NNP', 'VBZ']
+  assert read(path, Layout(words=True, word=-1, tag=0))[0][0] == {
+      'words': ['B-ORG', 'O'], 'tags': ['EU', 'rejects'], 'document': 1}
+  with pytest.raises(SourceError, match=r'testa:3: no column 4, there are 4'):
+    read(path, Layout(words=True, tag=4))
+  with pytest.raises(SourceError, match=r'eng.testa: rows are read from \.jsonl'):
+    read(path)
+
+
+def test_tabs_keep_words_with_spaces_and_each_sentence_is_a_document_where_none_begins(tmp_path):
+  path = tmp_path / 'a.conll'
+  path.write_text('New York\tB-LOC\n\u3002\tO\n\n\n \n-\tO', encoding='utf-8')
+  assert read(path) == [({'words': ['New York', '\u3002'], 'tags': ['B-LOC', 'O'], 'document': 0}, ':1'),
+                        ({'words': ['-'], 'tags': ['O'], 'document': 1}, ':6')]
+  path.write_text('Hello\nyou\n')
+  assert read(path) == [({'words': ['Hello', 'you'], 'document': 0}, ':1')]
+
+
+def test_conllu_has_words_and_parts_of_speech(tmp_path):
+  path = tmp_path / 'a.conllu'
+  path.write_text(UNIVERSAL)
+  assert read(path) == [({'words': ['They', 'buy'], 'tags': ['PRON', 'VERB'], 'document': 1}, ':4'),
+                        ({'words': ['#'], 'tags': ['SYM'], 'document': 2}, ':9')]
+  assert read(path, Layout(tag=4))[0][0]['tags'] == ['PRP', 'VBP']
+
+
+@pytest.mark.parametrize(('line', 'message'), [
+    ('b', r'a\.conll:2: 1 columns, but the first line has 2'), ('b O O', r'a\.conll:2: 3 columns, but'),
+    ('\tO', r'a\.conll:2: a word and its tag must not be empty'), ('b\t', r'a\.conll:2: a word and its tag must not')])
+def test_a_bad_line_is_named_or_its_sentence_left_out(tmp_path, line, message):
+  path = tmp_path / 'a.conll'
+  path.write_text(f'a O\n{line}\nc O\n\nd O\n')
+  with pytest.raises(SourceError, match=message + r'.*--on-error=skip'):
+    read(path)
+  tally = Tally()
+  assert read(path, on_error='skip', tally=tally) == [({'words': ['d'], 'tags': ['O'], 'document': 0}, ':5')]
+  assert tally.skipped == 1
+
+
+def test_a_file_without_words_is_refused(tmp_path):
+  (tmp_path / 'a.conll').write_text('\n-DOCSTART- O\n')
+  with pytest.raises(SourceError, match=r'a\.conll has no sentences'):
+    read(tmp_path / 'a.conll')
+
+
+def test_a_table_without_a_header_has_numbers_for_columns(tmp_path):
+  path = tmp_path / 'cola.tsv'  # as it is published
+  path.write_text('gj04\t1\t\tOur friends won\'t buy this.\ngj04\t0\t*\tThey drank "the pub.\n')
+  assert read(path, Layout(header=False)) == [
+      ({'0': 'gj04', '1': '1', '2': '', '3': "Our friends won't buy this."}, ':1'),
+      ({'0': 'gj04', '1': '0', '2': '*', '3': 'They drank "the pub.'}, ':2')]
+  path.write_text('a\tb\nc\n')
+  with pytest.raises(SourceError, match=r'cola\.tsv:2: 1 fields, but the first line has 2 columns'):
+    read(path, Layout(header=False))
+
+
+def test_lists_of_lists_of_different_lengths_become_json():
+  class Lists:
+    def to_list(self):
+      return [[b'a', b'b'], [b'c']]
+  assert plain({'options': Lists()}) == {'options': [['a', 'b'], ['c']]}
