@@ -80,7 +80,7 @@ class Objective(Checked, abc.ABC):
 
   @property
   def frozen(self) -> tuple[str, ...]:
-    """Parameters that are not trained, a teacher's, by the patterns of `optim.matching`."""
+    """Parameters that are not trained, a teacher's, by the patterns of `selection.matching`."""
     return ()
 
   @property

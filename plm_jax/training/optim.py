@@ -1,7 +1,6 @@
 """Optimizers and schedules from optax, as the papers had them."""
 from collections.abc import Callable, Sequence
 import dataclasses
-import fnmatch
 from typing import Any, Literal
 
 import jax
@@ -10,14 +9,10 @@ import numpy as np
 import optax
 
 from plm_jax.checked import Checked, within
-from plm_jax.errors import Expected
+from plm_jax.training.selection import is_stacked, matching
 
 Schedule = Literal['bert', 'electra', 'linear', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
 Pace = Sequence[tuple[int, int]]  # one phase after another: updates, and tokens that each of them sees
-
-
-class ParameterError(Expected):
-  """A pattern of names that no parameter has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,32 +133,6 @@ def make_optimizer(
   return optax.GradientTransformation(whole.init, update)
 
 
-def matching(patterns: Sequence[str], tree) -> Any:
-  """Returns the same tree of numpy bools, of the whole parameter [] or of each of its layers [N].
-
-  A pattern is the name of a parameter or the beginning of one, `backbone/encoder/embeddings`, a `*` in which stands for
-  any part of a name between slashes; `...attention/query[0]` is the first layer of those that hold one layer a row.
-  Raises ParameterError for a pattern that matches nothing.
-  """
-  leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-  names = [[entry.key for entry in path if hasattr(entry, 'key')] for path, _ in leaves]
-  found = [np.zeros((), bool) for _ in leaves]
-  for pattern in patterns:
-    path, _, layer = pattern.removesuffix(']').partition('[')
-    parts, matches = path.split('/'), 0
-    for number, (name, (_, x)) in enumerate(zip(names, leaves, strict=True)):
-      if len(parts) > len(name) or not all(map(fnmatch.fnmatchcase, name, parts)):
-        continue
-      rows = np.array([str(n) == layer for n in range(x.shape[0])] if layer and is_stacked(name) else not layer)
-      matches += rows.any()
-      found[number] = found[number] | rows
-    if not matches:
-      there = '\n  '.join('/'.join(name) + (f'[0..{x.shape[0] - 1}]' if is_stacked(name) else '')
-                         for name, (_, x) in zip(names, leaves, strict=True))
-      raise ParameterError(f'no parameter is called {pattern!r}. There are:\n  {there}')
-  return structure.unflatten(found)
-
-
 def clipping(limit: float, parts: Sequence[Sequence[str]] = ()) -> optax.GradientTransformation:
   """Scales a gradient that is longer than `limit` down to it.
 
@@ -245,11 +214,6 @@ def by_matrices(transform: optax.GradientTransformation) -> optax.GradientTransf
     new, state = transform.update(matrices(updates), state, matrices(params))
     return jax.tree.map(lambda new, old: new.reshape(old.shape), new, updates), state
   return optax.GradientTransformation(lambda params: transform.init(matrices(params)), update)
-
-
-def is_stacked(name: Sequence[Any]) -> bool:
-  """Tells whether the parameter with this path holds one layer a row."""
-  return {'layers', 'block'} <= set(name)
 
 
 def decayed(params, exempt: Sequence[str] = OptimConfig.exempt):

@@ -7,7 +7,8 @@ import pytest
 import tiny
 
 from plm_jax.models import bart, deberta_v2, gpt2, llama, t5, xlnet
-from plm_jax.training.optim import OptimConfig, ParameterError, clipping, decayed, make_optimizer, matching, schedule
+from plm_jax.training.optim import OptimConfig, clipping, decayed, make_optimizer, schedule
+from plm_jax.training.selection import ParameterError, matching
 
 
 def run(config, params, grads, steps=20):
