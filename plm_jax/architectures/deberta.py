@@ -108,7 +108,7 @@ class Deberta(nn.Module):
   batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types and place [B, L],
   the row of the position table, and positions [B, M], those whose masks are to be decoded (all, where it is missing).
   `packed`: rows may hold several segments; optional visible [B, L, L], True where a query (row) sees a key, instead
-  of what segments say. rows [B] key dropout; None: no dropout.
+  of what segments say; noise and perturbation: those of `Embeddings`. rows [B] key dropout; None: no dropout.
 
   Released code zeroes the embeddings of padding. Only the convolution could see them, and does so itself here.
   """
@@ -125,7 +125,7 @@ class Deberta(nn.Module):
     types = batch.get('types', jnp.zeros_like(tokens))
     embeddings = Embeddings(
         cfg.block, cfg.vocab, 0, cfg.max_length if cfg.biased_input else 0, cfg.types, name='embeddings')
-    x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), batch.get('perturbation'))
+    x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), batch)
     self.sow('intermediates', 'embedded', x)
     mask = of_batch(batch, self.packed)
     local = Convolution(cfg, name='conv')(x, segments, rows) if cfg.conv else None

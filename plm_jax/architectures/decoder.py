@@ -108,6 +108,7 @@ class Decoder(nn.Module):
     types [B, L]       rows of the second table; 0
     ranks [B, L]       a token sees those of its segment whose rank is no larger; `place`
     visible [B, L, K]  instead, True where a token sees a key: the cache's first, then the row's
+    noise, perturbation [B, L, D]  those of `Embeddings`
 
   cache: what `extend` has made of earlier rows; the row goes on from there, and gives its `place`. remember: give
   Output.keys. rows [B] key dropout; None: no dropout.
@@ -125,7 +126,7 @@ class Decoder(nn.Module):
     types = batch['types'] if 'types' in batch else jnp.zeros_like(tokens)
     learned = cfg.max_length if cfg.absolute == 'learned' else 0
     embeddings = Embeddings(cfg.block, cfg.vocab, 0, learned, cfg.types, norm=False, name='embeddings')
-    x, embedding = embeddings(tokens, types, place, rows)
+    x, embedding = embeddings(tokens, types, place, rows, moved=batch)
     self.sow('intermediates', 'embedded', x)
 
     ranks = batch.get('ranks', place)

@@ -99,8 +99,8 @@ class Encoder(nn.Module):
 
   batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types [B, L], and
   place [B, L], the row of the position table (that of `places` where it is missing). `packed`: rows may hold several
-  segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say.
-  rows [B] key dropout; None: no dropout.
+  segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say; optional
+  noise and perturbation, those of `Embeddings`. rows [B] key dropout; None: no dropout.
   """
 
   cfg: EncoderConfig
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
     positions = cfg.max_length and cfg.max_length + cfg.first_position
     embeddings = Embeddings(
         cfg.block, cfg.vocab, cfg.embed_dim, positions, cfg.types, cfg.block.norm_at == 'post', name='embeddings')
-    x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), batch.get('perturbation'))
+    x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), batch)
     self.sow('intermediates', 'embedded', x)
     mask = of_batch(batch, self.packed)
     x: Any = Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, rows)

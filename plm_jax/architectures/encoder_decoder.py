@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar, Literal
 
+from flax.core import FrozenDict
 import flax.linen as nn
 import flax.struct
 import jax
@@ -136,7 +137,8 @@ class EncoderDecoder(nn.Module):
   out: place [B, L] and decoder_place [B, T], positions, from 0; encoded [B, L, D], what the encoder has made before;
   embedded [B, L, D], vectors that take the place of the encoder's tokens (a source encoder's), positions added;
   visible [B, L, L] and decoder_visible [B, T, K], True where a token of a side sees one of its own, instead of by
-  segments and order: the cache's first, then the row's.
+  segments and order: the cache's first, then the row's; noise and perturbation [B, L, D] of the encoder's tokens, those
+  of `Embeddings`.
 
   cache: what `extend` has made of the decoder's earlier tokens; the row goes on from there, and gives its
   decoder_place; the encoder's side is not read again. remember: give Output.keys. rows [B] key dropout; None: none.
@@ -160,7 +162,7 @@ class EncoderDecoder(nn.Module):
       if cfg.source.layers:
         foreign = dataclasses.replace(cfg, stack=cfg.source)
         x, _ = Side(foreign, name='source')(None, x, where, mask, rows=rows)
-      encoded, _ = Side(cfg, name='encoder')(table, x, where, mask, rows=rows)
+      encoded, _ = Side(cfg, name='encoder')(table, x, where, mask, rows=rows, moved=batch)
     if not cfg.decoder.layers:
       return alone(table, encoded, segments)
     tokens, own = batch['decoder_tokens'], batch['decoder_segments']
@@ -184,11 +186,11 @@ class Side(nn.Module):
   cross: bool = False
 
   @nn.compact
-  def __call__(
-      self, table, tokens, where, mask, memory: Memory | None = None, rows=None, *, cache=None, remember=False):
+  def __call__(self, table, tokens, where, mask, memory: Memory | None = None, rows=None, *, cache=None, remember=False,
+               moved: Mapping[str, jax.Array] = FrozenDict()):
     """tokens [B, L], or vectors in their place [B, L, D]; where [B|1, L] -> ([B, L, D], what is remembered or None).
 
-    table [V, D], of tokens; None: this side has one of its own."""
+    table [V, D], of tokens; None: this side has one of its own. moved: that of `Embeddings`."""
     cfg = self.cfg
     if cfg.max_length and tokens.shape[1] > cfg.max_length:
       raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
@@ -199,7 +201,7 @@ class Side(nn.Module):
       tables['positions'] = sinusoids(positions, block.width)
     embeddings = Embeddings(
         block, cfg.vocab, 0, positions, 0, cfg.embed_norm, cfg.embed_factor, name='embeddings')
-    x, _ = embeddings(tokens, None, where + cfg.first_position, rows, tables)
+    x, _ = embeddings(tokens, None, where + cfg.first_position, rows, tables, moved)
     self.sow('intermediates', 'embedded', x)
     past = kept = None
     if cache is not None:

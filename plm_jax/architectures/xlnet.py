@@ -3,6 +3,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import ClassVar, Literal
 
+from flax.core import FrozenDict
 import flax.linen as nn
 import flax.struct
 import jax
@@ -88,6 +89,7 @@ class XLNet(nn.Module):
     ranks [B, L]       the factorisation order: content sees ranks no larger than its own, queries smaller ones. With
                        positions alone, these come after all others and do not see each other
     visible [B, L, K]  instead, True where a token sees a key: memory first, then the row. Content always sees itself
+    noise, perturbation [B, L, D]  those of `Embeddings`
     backward [B]       True for rows whose text runs backwards
     memory_tokens, memory_segments [B, K']  the text before the row. Its hidden states are computed here, in one
                        stream, and pass no gradient on (Dai et al. 2019, section 3.2)
@@ -110,8 +112,8 @@ class XLNet(nn.Module):
     layers = Layers(block, cfg.stack, two_streams, name='layers')
     mask = self.param('mask', named(block.init.plain, (None, None, 'width')), (1, 1, block.width))
 
-    def embed(tokens):
-      return embeddings(tokens, jnp.zeros_like(tokens), jnp.zeros_like(tokens), rows)
+    def embed(tokens, moved: Mapping[str, jax.Array] = FrozenDict()):
+      return embeddings(tokens, jnp.zeros_like(tokens), jnp.zeros_like(tokens), rows, moved=moved)
 
     def context(types, past):
       """For rows with relative segments `types`, behind `past` [B, K'], the segments of their memory."""
@@ -132,7 +134,7 @@ class XLNet(nn.Module):
     elif memory is not None:
       past = batch.get('memory_segments', jnp.ones(memory.shape[1:3], segments.dtype))
 
-    x, embedding = embed(tokens)
+    x, embedding = embed(tokens, batch)
     self.sow('intermediates', 'embedded', x)
     types = batch.get('types', jnp.zeros_like(tokens))
     seen = context(types, past)

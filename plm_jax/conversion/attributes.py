@@ -35,7 +35,7 @@ FIXED = {
 # Fields of ours that say how a model is computed or begins, not which one it is; and the longest row of a model without
 # a table of positions.
 FREE = {'block.dtype', 'block.init.out_std', 'block.init.tables', 'block.init.matrices', 'stack.scan', 'stack.remat',
-        'decoder.scan', 'decoder.remat', 'max_length'}
+        'stack.frozen', 'decoder.scan', 'decoder.remat', 'decoder.frozen', 'max_length'}
 
 
 LAYERS = 1000  # at most; released models have up to 126

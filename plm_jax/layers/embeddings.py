@@ -1,6 +1,7 @@
 """From ids to vectors."""
 from collections.abc import Mapping
 
+from flax.core import FrozenDict
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -27,12 +28,14 @@ class Embeddings(nn.Module):
 
   @nn.compact
   def __call__(
-      self, tokens, types, positions, rows=None, tables: Mapping[str, jax.Array] | None = None, perturbation=None):
+      self, tokens, types, positions, rows=None, tables: Mapping[str, jax.Array] | None = None,
+      moved: Mapping[str, jax.Array] = FrozenDict()):
     """tokens, types, positions [B, L] -> (x [B, L, D], token table [V, E]). tokens may be vectors instead,
     [B, L, E], on which there is no factor.
 
     tables: another model's, or fixed, `tokens`, `positions` or `types`, which this one uses and has none of its own.
-    perturbation [B, L, E]: added to the sum, which is normalised for it, so that all sums are of one size.
+    moved: `noise` [B, L, E] is added to the token vectors, and `perturbation` [B, L, E] to the sum, which is normalised
+    for it, so that all sums are of one size; both may be left out, and a batch given as it is.
     """
     cfg = self.cfg
     def table(name, size, axes):
@@ -44,14 +47,16 @@ class Embeddings(nn.Module):
     x = tokens if tokens.ndim == 3 else gathered(embedding, 'vocab', 'width')[tokens]
     if self.factor != 1 and tokens.ndim < 3:
       x *= self.factor
+    if 'noise' in moved:
+      x += moved['noise']
     if self.positions:
       x += gathered(table('positions', self.positions, (None, 'width')), None, 'width')[positions]
     if self.types:
       rows_of_types = gathered(table('types', self.types, (None, 'width')), None, 'width')
       # From few rows a product with one-hot rows: the gradient of a gather from these is a serial scatter.
       x += nn.one_hot(types, self.types) @ rows_of_types if self.types <= 16 else rows_of_types[types]
-    if perturbation is not None:
-      x = normalised(x, jnp.ones(()), jnp.zeros(()), eps=1e-7) + perturbation
+    if 'perturbation' in moved:
+      x = normalised(x, jnp.ones(()), jnp.zeros(()), eps=1e-7) + moved['perturbation']
     if self.norm:
       x = cfg.make_norm('norm')(x)
     x = Dropout(cfg.dropout, name='dropout')(x.astype(cfg.compute), rows)

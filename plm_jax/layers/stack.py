@@ -33,11 +33,15 @@ class StackConfig(Checked):
   """what the layers of a group share; the rest is each layer's own (Lan et al. 2020, table 4)"""
   scan: bool = True
   """compile one layer and loop over it: compile time does not grow with depth"""
+  frozen: int = 0
+  """layers at the bottom behind which the backward pass ends: neither they nor what is below them is trained"""
   remat: Remat = 'none'
   """what the backward pass computes again to save memory: nothing, all but products with parameters, or everything"""
 
   def conflict(self, option):
-    """Says that there are more groups than layers."""
+    """Says that there are more groups than layers, or more that are frozen."""
+    if self.frozen > self.blocks or (self.frozen and self.groups):
+      return f'{option("frozen")} is at most the number of layers, which share nothing, got {self.frozen}'
     if self.groups > self.layers:
       return f'{option("groups")} is at most {option("layers")}, got {self.groups} groups of {self.layers} layers'
     return None
@@ -123,11 +127,23 @@ class Layers(nn.Module):
     if parts:
       x, (seen, given) = cpu.in_turn(layer, x, parts, cache)
     else:
-      x, (seen, given) = jax.lax.scan(
-          layer, x, (jnp.arange(stack.blocks), own, cache), unroll=1 if stack.scan else stack.blocks)
+      x, (seen, given) = above_frozen(layer, x, (jnp.arange(stack.blocks), own, cache), stack)
     if seen is not None:
       self.put_variable('intermediates', 'block', seen)
     return (x, given) if remember else x
+
+
+def above_frozen(layer, x, each, stack: StackConfig):
+  """Runs jax.lax.scan over layers, the frozen ones by themselves, behind which the backward pass ends."""
+  def run(x, each, number):
+    return jax.lax.scan(layer, x, each, unroll=1 if stack.scan else max(1, number))
+  if not stack.frozen:
+    return run(x, each, stack.blocks)
+  below = jax.tree.map(lambda leaf: leaf[:stack.frozen], each)
+  above = jax.tree.map(lambda leaf: leaf[stack.frozen:], each)
+  x, first = jax.lax.stop_gradient(run(*jax.lax.stop_gradient((x, below)), stack.frozen))
+  x, last = run(x, above, stack.blocks - stack.frozen)
+  return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), first, last)
 
 
 class Stack(nn.Module):

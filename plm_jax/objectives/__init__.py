@@ -19,6 +19,29 @@ Arrays = dict[str, jax.Array]
 Losses = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), to be divided once over the whole batch
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Passes:
+  """A model with its parameters, which an objective asks for the outputs of a batch, once or more often."""
+
+  model: nn.Module
+  params: Any
+  rows: jax.Array
+  """number of each row in the whole batch [B]"""
+  key: jax.Array
+  """of dropout in this step"""
+
+  def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Any:
+    """Returns the outputs by name, with dropout by `key`, that of the step where there is none."""
+    rngs = {'dropout': self.key if key is None else key}
+    return self.model.apply({'params': self.params}, batch, self.rows, rngs=rngs)
+
+  @property
+  def width(self) -> int:
+    """E, width of token vectors: of `noise` and `perturbation` in a batch."""
+    paths = jax.tree_util.tree_flatten_with_path(self.params['backbone'])[0]
+    return next(x.shape[-1] for path, x in paths if path[-1].key == 'tokens')
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective(Checked, abc.ABC):
   """The contract; `plm_jax/data/windows.py` specifies the windows. `model` is the configuration of the backbone."""
@@ -44,6 +67,11 @@ class Objective(Checked, abc.ABC):
   def loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
     """Returns (sum, weight) pairs by name. A weight depends on the batch alone; a row with nothing to predict weighs
     0."""
+
+  def losses(self, passes: Passes, batch: Arrays) -> Losses:
+    """Returns (sum, weight) pairs of a training step: those of `loss`, or what takes other passes through the model
+    besides. The weights of `terms` are those of `loss`."""
+    return self.loss(passes(batch), batch)
 
   def answers(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
     """Returns what NAME_accuracy is held against: NAME -> (the true classes [...], what each weighs in the accuracy

@@ -5,6 +5,7 @@ from plm_jax.config import ConfigError, Experiment
 from plm_jax.errors import Expected, outside
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.optim import make_optimizer
+from plm_jax.training.selection import Selection
 from plm_jax.training.step import Learner, init_state
 
 
@@ -30,8 +31,10 @@ def make_learner(config: Experiment, vocab: Vocab) -> Learner:
     raise ConfigError(str(error)) from error
   except (AttributeError, TypeError) as error:  # of a file: the command line has recipes whose parts go together
     raise ConfigError(f'{type(objective).__name__} is not for {type(config.model).__name__}: {error}') from error
-  optimizer = make_optimizer(config.optim, config.train.steps, objective.frozen, config.train.pace, objective.parts)
-  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate)
+  select = Selection(config.optim.only, objective.frozen)
+  optimizer = make_optimizer(
+      config.optim, config.train.steps, pace=config.train.pace, parts=objective.parts, select=select)
+  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate, select)
 
 
 def shapes(config: Experiment, learner: Learner, rows: int = 2):

@@ -9,9 +9,9 @@ import numpy as np
 import optax
 
 from plm_jax.checked import Checked, within
-from plm_jax.training.selection import is_stacked, matching
+from plm_jax.training.selection import Selection, heights, is_stacked
 
-Schedule = Literal['bert', 'electra', 'linear', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
+Schedule = Literal['bert', 'electra', 'linear', 'slanted', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
 Pace = Sequence[tuple[int, int]]  # one phase after another: updates, and tokens that each of them sees
 
 
@@ -21,7 +21,7 @@ class OptimConfig(Checked):
 
   limits = within(
       warmup='[0, 1e18]', horizon='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)', eps='[0, 1]',
-      decay_power='[0, 10]', momentum='[0, 1)')
+      decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
 
   kind: Literal['adamw', 'lamb', 'adafactor'] = 'adamw'
   """Adam with decoupled decay, LAMB (You et al. 2020), or Adafactor (Shazeer and Stern 2018, as T5 has it)"""
@@ -36,7 +36,8 @@ class OptimConfig(Checked):
   schedule: Schedule = 'bert'
   """after the warmup: a line (linear) or half a cosine to the end, the same from peak at step 0 on (bert, gpt1),
   1 / sqrt(step) with and without the linear warmup (inverse_sqrt, t5), or flat; electra: bert's line, by which its
-  warmup is multiplied too"""
+  warmup is multiplied too; slanted: linear, whose warmup begins at the floor (Howard and Ruder 2018, equation 3, with
+  a floor of 1/32 and a warmup of a tenth)"""
   power: float = 1.0
   """exponent of a line's remaining part"""
   floor: float = 0.0
@@ -68,7 +69,14 @@ class OptimConfig(Checked):
   momentum: float = 0.0
   """decay of the mean of Adafactor's updates; 0: none is kept"""
   only: tuple[str, ...] = ()
-  """parameters that are trained, by patterns (see `matching`), while the others stay as they are; none: all are"""
+  """parameters that are trained, by patterns (see `selection.matching`), while the others stay as they are; none: all
+  are"""
+  layer_decay: float = 1.0
+  """factor on the learning rate for each step down from the head: layer n of N has it to the power of N + 2 - n,
+  embeddings N + 2, heads 0, as in ELECTRA's released code (Clark et al. 2020, appendix B; `selection.heights`)"""
+  unfreeze: int = 0
+  """updates after which one layer more learns, from the top; at first heads alone do (gradual unfreezing, Howard and
+  Ruder 2018, section 3.3: an epoch); 0: all learn from the first on"""
 
 
 def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any], jax.Array]:
@@ -88,24 +96,26 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
     line = config.floor + (1 - config.floor) * jnp.maximum(1 - done, 0) ** config.power
     cosine = config.floor + (1 - config.floor) * (1 + jnp.cos(jnp.pi * done)) / 2
     root = jnp.sqrt(max(1, config.warmup) / jnp.maximum(step, max(1, config.warmup)))
-    after = {'bert': line, 'electra': line, 'linear': line, 'gpt1': cosine, 'cosine': cosine, 'inverse_sqrt': root,
-             't5': root, 'constant': 1.0}[config.schedule]
+    after = {'bert': line, 'electra': line, 'linear': line, 'slanted': line, 'gpt1': cosine, 'cosine': cosine,
+             'inverse_sqrt': root, 't5': root, 'constant': 1.0}[config.schedule]
     # GPT's code reaches the peak before it joins the cosine from step 0.
     rise = {'t5': 0, 'gpt1': config.warmup + 1}.get(config.schedule, config.warmup)
     begin = step / max(1, config.warmup) * (after if config.schedule == 'electra' else 1)
+    if config.schedule == 'slanted':
+      begin = config.floor + (1 - config.floor) * begin
     return config.peak * jnp.where(step < rise, begin, after)
   return rate
 
 
 def make_optimizer(
     config: OptimConfig, steps: int, frozen: Sequence[str] = (), pace: Pace = (),
-    parts: Sequence[Sequence[str]] = ()) -> optax.GradientTransformation:
+    parts: Sequence[Sequence[str]] = (), select: Selection | None = None) -> optax.GradientTransformation:
   """Makes the optimizer: clip, the optimizer's direction, decoupled decay, LAMB's ratio, schedule: the order of the
   released code.
 
-  frozen: patterns of parameters that stay as they are, bit for bit, and have no state here, as those do that are not
-  in config.only. What stays does not count in the norm that is clipped. pace: that of `schedule`. parts: those of
-  `clipping`. The transformation raises ParameterError for a pattern that matches nothing.
+  What `select` leaves out stays as it is, bit for bit, has no state here, and does not count in the norm that is
+  clipped; without it that is what is not in config.only or matches a pattern of `frozen`. pace: that of `schedule`.
+  parts: those of `clipping`. The transformation raises ParameterError for a pattern that matches nothing.
   """
   ratio = optax.masked(each_layer(optax.scale_by_trust_ratio()), lambda params: decayed(params, config.exempt))
   optimizer = optax.chain(
@@ -114,23 +124,45 @@ def make_optimizer(
       decay(config, steps, pace),
       ratio if config.kind == 'lamb' else optax.identity(),
       optax.scale_by_learning_rate(schedule(config, steps, pace)))
-  if not frozen and not config.only:
+  select = select or Selection(config.only, tuple(frozen))
+  optimizer = chosen(optimizer, select) if select else optimizer
+  if config.layer_decay == 1 and not config.unfreeze:
     return optimizer
-  def learning(tree):
-    free, stay = matching(config.only or ('*',), tree), matching(frozen, tree)
-    return jax.tree.map(lambda free, stay: free & ~stay, free, stay)
+  return optax.chain(optimizer, by_height(config.layer_decay, config.unfreeze))
+
+
+def chosen(optimizer: optax.GradientTransformation, select: Selection) -> optax.GradientTransformation:
+  """Makes an optimizer of the parameters that are selected; of the others the updates are -0.0."""
   # Of zeros, only this one leaves every number as it is that it is added to.
   nothing = optax.stateless(lambda updates, _: jax.tree.map(lambda x: jnp.full_like(x, -0.0), updates))
   whole = optax.partition({'trained': optimizer, 'frozen': nothing}, lambda tree: jax.tree.map(
-      lambda rows: 'trained' if rows.any() else 'frozen', learning(tree)))
+      lambda rows: 'trained' if rows.any() else 'frozen', select(tree)))
   def rows_of(tree, zero):
     def of_leaf(rows, x):
       return x if rows.all() or not rows.any() else jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, zero)
-    return jax.tree.map(of_leaf, learning(tree), tree)
+    return jax.tree.map(of_leaf, select(tree), tree)
   def update(updates, state, params=None):
     updates, state = whole.update(rows_of(updates, 0.0), state, params)
     return rows_of(updates, -0.0), state
   return optax.GradientTransformation(whole.init, update)
+
+
+def by_height(layer_decay: float, unfreeze: int) -> optax.GradientTransformation:
+  """Scales updates by how far below the head their parameter is (`selection.heights`): those of each layer by
+  `layer_decay` to the power of it; where `unfreeze` is not 0 they are -0.0 for so many steps more, the lower it is.
+
+  Means of gradients go on meanwhile, and the gradient that is clipped is that of all: a layer that begins to learn does
+  so at the pace of the others.
+  """
+  def update(updates, state, params=None):
+    del params
+    def scaled(x, height):
+      height = height.reshape(-1, *[1] * (x.ndim - 1)) if height.ndim else height
+      x = x if layer_decay == 1 else x * jnp.asarray(layer_decay ** height, x.dtype)
+      return jnp.where(state.count >= unfreeze * np.maximum(height - 1, 0), x, -0.0) if unfreeze else x
+    updates = jax.tree.map(scaled, updates, heights(updates))
+    return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
+  return optax.GradientTransformation(lambda params: optax.ScaleByScheduleState(jnp.zeros((), jnp.int32)), update)
 
 
 def clipping(limit: float, parts: Sequence[Sequence[str]] = ()) -> optax.GradientTransformation:

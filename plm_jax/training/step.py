@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax import sharding
-from plm_jax.objectives import Objective
+from plm_jax.objectives import Objective, Passes
+from plm_jax.training.selection import Selection, parted
 
 
 class State(flax.struct.PyTreeNode):
@@ -34,6 +35,7 @@ class Learner:
   vocab: Any  # the tokenizer's Vocab
   seed: int
   accumulate: int = 1  # micro-steps that share one update
+  select: Selection = Selection()  # of parameters: of the others no gradient is computed
 
   def key(self, purpose: int):
     """Makes the keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation."""
@@ -99,32 +101,38 @@ def eval_step(learner: Learner, params, windows):
 def gradient(learner: Learner, params, batch, dropout_key):
   """Returns the gradient of the objective's terms, each a mean over the whole batch, and its (sum, weight) pairs.
 
+  It is computed for what learner.select names, and 0 elsewhere.
+
   Micro-steps take every `accumulate`-th row, which leaves rows on their devices. Each sum is divided by the weight of
   the whole batch, so the result does not depend on the split.
   """
   rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
   weights = term_weights(learner, params, batch)
 
-  def loss(params, batch, rows):
-    outputs: Any = learner.model.apply({'params': params}, batch, rows, rngs={'dropout': dropout_key})
-    losses = learner.objective.loss(outputs, batch)
+  moving, whole = parted(learner.select, params)
+
+  def loss(moving, batch, rows):
+    losses = learner.objective.losses(Passes(learner.model, whole(moving), rows, dropout_key), batch)
     return sum(factor * losses[name][0] / weights[name] for name, factor in learner.objective.terms.items()), losses
 
   grad = jax.grad(loss, has_aux=True)
+  still = jax.tree.map(jnp.zeros_like, jax.tree.leaves(params))
   if learner.accumulate == 1:
-    return grad(params, batch, rows)
+    grads, losses = grad(moving, batch, rows)
+    return whole(grads, still), losses
 
   def micro(x):
     x = x.reshape(-1, learner.accumulate, *x.shape[1:]).swapaxes(0, 1)
     return sharding.constrain(x, None, 'batch', *[None] * (x.ndim - 2))
 
   def add(total, part):
-    return jax.tree.map(jnp.add, total, grad(params, *part)), None
+    return jax.tree.map(jnp.add, total, grad(moving, *part)), None
 
   parts = jax.tree.map(micro, (batch, rows))
   zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                      jax.eval_shape(grad, params, *jax.tree.map(lambda x: x[0], parts)))
-  return jax.lax.scan(add, zero, parts)[0]
+                      jax.eval_shape(grad, moving, *jax.tree.map(lambda x: x[0], parts)))
+  grads, losses = jax.lax.scan(add, zero, parts)[0]
+  return whole(grads, still), losses
 
 
 def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:
