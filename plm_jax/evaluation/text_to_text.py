@@ -24,6 +24,7 @@ from plm_jax.inference import generate
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.objectives.seq2seq import delimiters
+from plm_jax.tasks import metrics as labels
 
 
 class Prediction(NamedTuple):
@@ -113,34 +114,30 @@ def accuracy(task: TextTask, texts, targets) -> float:
 
 def matthews(task: TextTask, texts, targets) -> float:
   """Measures Matthews' correlation of two answers, in percent; other words count as the first."""
-  ours, theirs = ([text == task.answers[1] for text in some] for some in (texts, firsts(targets)))
-  return correlation('pearsonr', ours, theirs)
+  return labels.matthews(*seconds(task, texts, targets))
 
 
 def f1(task: TextTask, texts, targets) -> float:
   """Measures the F1 of the second of two answers, in percent."""
-  ours, theirs = (np.array([text == task.answers[1] for text in some]) for some in (texts, firsts(targets)))
-  return 100 * 2 * float((ours & theirs).sum()) / max(int(ours.sum() + theirs.sum()), 1)
+  return labels.f1(*seconds(task, texts, targets))
+
+
+def seconds(task: TextTask, texts, targets) -> tuple[list[int], list[int]]:
+  """Returns, of targets and of texts, 1 for the second of two answers and 0 for the rest."""
+  ours, theirs = ([int(text == task.answers[1]) for text in some] for some in (texts, firsts(targets)))
+  return theirs, ours
 
 
 def pearson(task: TextTask, texts, targets) -> float:
   """Measures Pearson's correlation of numbers written as text, in percent."""
   del task
-  return correlation('pearsonr', numbers(texts), numbers(firsts(targets)))
+  return labels.pearson(numbers(firsts(targets)), numbers(texts))
 
 
 def spearman(task: TextTask, texts, targets) -> float:
   """Measures Spearman's correlation of numbers written as text, in percent."""
   del task
-  return correlation('spearmanr', numbers(texts), numbers(firsts(targets)))
-
-
-def correlation(kind: str, ours, theirs) -> float:
-  """Returns a correlation in percent; 0 where one side is the same throughout."""
-  from scipy import stats  # late: it takes a second to load
-  if len(set(ours)) < 2 or len(set(theirs)) < 2:
-    return 0.0
-  return 100 * float(getattr(stats, kind)(np.asarray(ours, float), np.asarray(theirs, float)).statistic)
+  return labels.spearman(numbers(firsts(targets)), numbers(texts))
 
 
 def numbers(texts: Sequence[str]) -> list[float]:
