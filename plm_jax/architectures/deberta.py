@@ -15,6 +15,7 @@ from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.embeddings import Embeddings
+from plm_jax.layers.heads import standing
 from plm_jax.layers.masks import of_batch
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.layers.norm import Norm, NormConfig
@@ -29,7 +30,6 @@ class DebertaConfig(Checked):
   limits = within(vocab='[1, inf)', max_length='[1, inf)')
 
   kind: ClassVar[Kind] = 'encoder'
-  added: ClassVar[tuple[str, ...]] = ()
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
   tied: ClassVar[bool] = True  # masked tokens are read off by the token table
@@ -69,6 +69,11 @@ class DebertaConfig(Checked):
     """Whether masked tokens are read off the decoder."""
     return self.absolute and not self.biased_input
 
+  @property
+  def added(self) -> tuple[str, ...]:
+    """Parts of the backbone that begin afresh where a run starts from a model that has none."""
+    return ('pooler',) if self.pooler else ()
+
   def backbone(self, packed: bool = False) -> 'Deberta':
     """Makes the module; packed: rows hold several segments that do not see each other."""
     return Deberta(self, packed)
@@ -106,7 +111,8 @@ class Deberta(nn.Module):
   """batch -> Output (He et al. 2021, arXiv:2006.03654).
 
   batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types and place [B, L],
-  the row of the position table, and positions [B, M], those whose masks are to be decoded (all, where it is missing).
+  the row of the position table, positions [B, M], those whose masks are to be decoded (all, where it is missing), and
+  extract [B, E], tokens to be pooled in place of the first.
   `packed`: rows may hold several segments; optional visible [B, L, L], True where a query (row) sees a key, instead
   of what segments say; noise and perturbation: those of `Embeddings`. rows [B] key dropout; None: no dropout.
 
@@ -138,8 +144,7 @@ class Deberta(nn.Module):
     pooled = None
     if cfg.pooler:
       dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')
-      pooled = activation(cfg.pooler_activation)(dense(x[:, 0]))
-      pooled = Dropout(cfg.block.dropout, name='pooler_dropout')(pooled, rows)
+      pooled = activation(cfg.pooler_activation)(dense(standing(x, batch)))
     return Output(x, pooled, embedding, decoded)
 
 

@@ -15,6 +15,7 @@ from plm_jax.checked import Checked, within
 from plm_jax.layers.attention import Past, Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
+from plm_jax.layers.heads import standing
 from plm_jax.layers.masks import visible
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
@@ -91,8 +92,9 @@ class DecoderConfig(Checked):
 
 
 class Output(flax.struct.PyTreeNode):
-  """What heads read. hidden [B, L, D]; pooled [B, D], that of the last token that is no padding; embedding [V, D], the
-  token table; keys: `key` and `value` [N, B, L, G, A] of the row, or None."""
+  """What heads read. hidden [B, L, D]; pooled [B, D], that of the last token that is no padding, or [B, E, D], those
+  that the batch names; embedding [V, D], the token table; keys: `key` and `value` [N, B, L, G, A] of the row, or
+  None."""
 
   hidden: jax.Array
   pooled: jax.Array
@@ -109,6 +111,7 @@ class Decoder(nn.Module):
     ranks [B, L]       a token sees those of its segment whose rank is no larger; `place`
     visible [B, L, K]  instead, True where a token sees a key: the cache's first, then the row's
     noise, perturbation [B, L, D]  those of `Embeddings`
+    extract [B, E]     tokens to be pooled in place of the last
 
   cache: what `extend` has made of earlier rows; the row goes on from there, and gives its `place`. remember: give
   Output.keys. rows [B] key dropout; None: no dropout.
@@ -142,8 +145,7 @@ class Decoder(nn.Module):
         x, mask, place, distance, rows, past=None if cache is None else cache['places'], cache=own or None,
         remember='keys' if remember else '')
     x, given = x if remember else (x, None)
-    last = jnp.max(jnp.arange(tokens.shape[1]) * (segments > 0), 1)
-    return Output(x, jnp.take_along_axis(x, last[:, None, None], 1)[:, 0], embedding, given)
+    return Output(x, standing(x, batch, segments), embedding, given)
 
 
 def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):

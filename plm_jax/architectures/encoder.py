@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from plm_jax.architectures import Kind, resized
 from plm_jax.checked import Checked, within
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import Dense, Dropout
+from plm_jax.layers.dense import Dense
 from plm_jax.layers.embeddings import Embeddings
+from plm_jax.layers.heads import standing
 from plm_jax.layers.masks import of_batch
 from plm_jax.layers.stack import Stack, StackConfig
 
@@ -24,7 +25,6 @@ class EncoderConfig(Checked):
   limits = within(vocab='[1, inf)', padding='[-1, inf)')
 
   kind: ClassVar[Kind] = 'encoder'
-  added: ClassVar[tuple[str, ...]] = ()
   cls_last: ClassVar[bool] = False
 
   vocab: int = 30522
@@ -50,6 +50,11 @@ class EncoderConfig(Checked):
   def first_position(self) -> int:
     """The row of the position table that a row's first token has."""
     return self.padding + 1
+
+  @property
+  def added(self) -> tuple[str, ...]:
+    """Parts of the backbone that begin afresh where a run starts from a model that has none."""
+    return ('pooler',) if self.pooler else ()
 
   def backbone(self, packed: bool = False) -> 'Encoder':
     """Makes the module; packed: rows hold several segments that do not see each other."""
@@ -85,8 +90,9 @@ class EncoderConfig(Checked):
 
 
 class Output(flax.struct.PyTreeNode):
-  """What heads read. hidden [B, L, D]; pooled [B, D] or None; embedding [V, E], the token table; predicted [B, M, D],
-  what masked tokens are read off where that is not hidden itself, or None."""
+  """What heads read. hidden [B, L, D]; pooled [B, D], or [B, E, D] where the batch has `extract`, or None; embedding
+  [V, E], the token table; predicted [B, M, D], what masked tokens are read off where that is not hidden itself, or
+  None."""
 
   hidden: jax.Array
   pooled: jax.Array | None
@@ -100,12 +106,12 @@ class Encoder(nn.Module):
   batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types [B, L], and
   place [B, L], the row of the position table (that of `places` where it is missing). `packed`: rows may hold several
   segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say; optional
-  noise and perturbation, those of `Embeddings`. rows [B] key dropout; None: no dropout.
+  noise and perturbation, those of `Embeddings`; optional extract [B, E], tokens to be pooled in place of the first.
+  rows [B] key dropout; None: no dropout.
   """
 
   cfg: EncoderConfig
   packed: bool = False
-  drop_pooled: bool = True  # dropout behind the pooler too
 
   @nn.compact
   def __call__(self, batch: Mapping[str, Any], rows=None) -> Output:
@@ -124,8 +130,7 @@ class Encoder(nn.Module):
     pooled = None
     if cfg.pooler:
       dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')
-      pooled = Dropout(cfg.block.dropout, name='pooler_dropout')(
-          jnp.tanh(dense(x[:, 0])), rows if self.drop_pooled else None)
+      pooled = jnp.tanh(dense(standing(x, batch)))
     return Output(x, pooled, embedding)
 
 

@@ -19,6 +19,7 @@ from plm_jax.layers.attention import Keys, Past, Visible
 from plm_jax.layers.block import BlockConfig, Memory
 from plm_jax.layers.dense import Dropout, named
 from plm_jax.layers.embeddings import Embeddings
+from plm_jax.layers.heads import standing
 from plm_jax.layers.masks import of_batch, visible
 from plm_jax.layers.stack import Stack, StackConfig
 
@@ -119,8 +120,9 @@ class EncoderDecoderConfig(Checked):
 
 class Output(flax.struct.PyTreeNode):
   """What heads read. hidden [B, T, D], the decoder's, or [B, L, D] where there is none; pooled [B, D], its last token
-  that is no padding; embedding [V, D], the token table; encoded [B, L, D]; keys: `key`, `value` [N, B, T, G, A] of the
-  decoder's row and `memory`, the same [N, B, L, G, A] of the encoder's, or None."""
+  that is no padding, or [B, E, D], those that the batch names; embedding [V, D], the token table; encoded [B, L, D];
+  keys: `key`, `value` [N, B, T, G, A] of the decoder's row and `memory`, the same [N, B, L, G, A] of the encoder's, or
+  None."""
 
   hidden: jax.Array
   pooled: jax.Array
@@ -138,7 +140,7 @@ class EncoderDecoder(nn.Module):
   embedded [B, L, D], vectors that take the place of the encoder's tokens (a source encoder's), positions added;
   visible [B, L, L] and decoder_visible [B, T, K], True where a token of a side sees one of its own, instead of by
   segments and order: the cache's first, then the row's; noise and perturbation [B, L, D] of the encoder's tokens, those
-  of `Embeddings`.
+  of `Embeddings`; extract [B, E], tokens of the decoder to be pooled in place of the last.
 
   cache: what `extend` has made of the decoder's earlier tokens; the row goes on from there, and gives its
   decoder_place; the encoder's side is not read again. remember: give Output.keys. rows [B] key dropout; None: none.
@@ -164,7 +166,7 @@ class EncoderDecoder(nn.Module):
         x, _ = Side(foreign, name='source')(None, x, where, mask, rows=rows)
       encoded, _ = Side(cfg, name='encoder')(table, x, where, mask, rows=rows, moved=batch)
     if not cfg.decoder.layers:
-      return alone(table, encoded, segments)
+      return alone(table, encoded, batch, segments)
     tokens, own = batch['decoder_tokens'], batch['decoder_segments']
     where = positions_of(batch, 'decoder_place', tokens)
     seen = lambda name, mine: mine if cache is None else jnp.concatenate([cache[name], mine], 1)
@@ -176,7 +178,7 @@ class EncoderDecoder(nn.Module):
     memory = Memory(encoded, visible(own, segments) if self.packed else (segments > 0)[:, None, None])
     hidden, keys = Side(cfg, cross=True, name='decoder')(
         table, tokens, where, mask, memory, rows, cache=cache, remember=remember)
-    return Output(hidden, last_of(hidden, own), table, encoded, keys)
+    return Output(hidden, standing(hidden, batch, own), table, encoded, keys)
 
 
 class Side(nn.Module):
@@ -213,15 +215,9 @@ class Side(nn.Module):
     return (Dropout(block.dropout, name='dropout')(y, rows) if cfg.last_dropout else y), keys
 
 
-def alone(table, encoded, segments):
+def alone(table, encoded, batch, segments):
   """Returns the encoder's output, as heads read it."""
-  return Output(encoded, last_of(encoded, segments), table, encoded)
-
-
-def last_of(hidden, segments):
-  """Returns [B, D]: of each row the last token that is no padding."""
-  last = jnp.max(jnp.arange(hidden.shape[1]) * (segments > 0), 1)
-  return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
+  return Output(encoded, standing(encoded, batch, segments), table, encoded)
 
 
 def one_layer(block, x, visible: Visible, memory: Memory | None, rows=None, cache=None):

@@ -15,6 +15,7 @@ from plm_jax.layers.attention import AttentionConfig, Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dropout, named
 from plm_jax.layers.embeddings import Embeddings
+from plm_jax.layers.heads import standing
 from plm_jax.layers.masks import visible
 from plm_jax.layers.positions import TransformerXL
 from plm_jax.layers.stack import Layers, StackConfig
@@ -70,8 +71,8 @@ class XLNetConfig(Checked):
 
 class Output(flax.struct.PyTreeNode):
   """What heads read. hidden [B, L, D], of the content stream; predicted [B, M, D], of the query stream, or None;
-  pooled [B, D], of the last token, before any dense layer; embedding [V, D], the token table; memory [N, B, L, D],
-  what each layer was given, or None."""
+  pooled [B, D], of the last token, or [B, E, D], those that the batch names, before any dense layer; embedding [V, D],
+  the token table; memory [N, B, L, D], what each layer was given, or None."""
 
   hidden: jax.Array
   predicted: jax.Array | None
@@ -91,6 +92,7 @@ class XLNet(nn.Module):
     visible [B, L, K]  instead, True where a token sees a key: memory first, then the row. Content always sees itself
     noise, perturbation [B, L, D]  those of `Embeddings`
     backward [B]       True for rows whose text runs backwards
+    extract [B, E]     tokens to be pooled in place of the last
     memory_tokens, memory_segments [B, K']  the text before the row. Its hidden states are computed here, in one
                        stream, and pass no gradient on (Dai et al. 2019, section 3.2)
     memory [N, B, K', D]  instead of memory_tokens, what each layer was given before: an earlier Output's
@@ -149,9 +151,7 @@ class XLNet(nn.Module):
     x, given = x if self.remember else (x, None)
     x = Dropout(block.dropout, name='dropout')(x, rows)
     hidden = x[:, :length]
-    last = jnp.max(jnp.arange(length) * (segments > 0), 1)
-    pooled = jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
-    return Output(hidden, None if positions is None else x[:, length:], pooled, embedding,
+    return Output(hidden, None if positions is None else x[:, length:], standing(hidden, batch, segments), embedding,
                   None if given is None else given[:, :, :length])
 
   def masks(self, batch, past):

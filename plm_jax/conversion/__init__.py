@@ -25,7 +25,7 @@ from plm_jax import checked, storage
 from plm_jax.conversion import attributes, files, folders, rules, vocabulary
 from plm_jax.conversion.folders import Place, inside, ordinary
 from plm_jax.conversion.lazy import Lazy
-from plm_jax.conversion.rules import ConvertError, Family
+from plm_jax.conversion.rules import ConvertError, Family, Head
 from plm_jax.conversion.t5x import T5X, is_t5x
 from plm_jax.conversion.torch_pickle import PICKLED, TorchPickle
 from plm_jax.errors import understood
@@ -35,7 +35,7 @@ from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import brief
 
 __all__ = ['ConvertError', 'Imported', 'Lazy', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load', 'save',
-           'tensors']
+           'tensors', 'with_parts']
 
 # model_type of transformers -> the module that holds FAMILY, and ORIGINAL for checkpoints older than transformers.
 FAMILIES = {
@@ -223,11 +223,27 @@ def family_of(name: str, original: bool = False) -> Family:
 
 
 def head_of(family: str, name: str, config: Any, classes: int) -> nn.Module:
-  """Makes the head of a family, as transformers has it. Raises ConvertError where the family has no such head."""
+  """Makes the head of a family, as transformers has it, for a backbone with this configuration. Raises ConvertError
+  where the family has no such head, or the backbone not what it reads."""
+  head = known_head(family, name)
+  if lacking := [part for part in head.parts if not getattr(config, part)]:
+    raise ConvertError(f'the head {name!r} of models of type {family} reads what the model does not have: give it '
+                       f'{", ".join(f"{part}=True" for part in lacking)}')
+  return head.make(config, classes)
+
+
+def with_parts(family: str, name: str, config: Any) -> Any:
+  """Returns the configuration of a backbone with what the head of a family reads: a pooler. Raises ConvertError where
+  the family has no such head."""
+  return checked.replaced(config, dict.fromkeys(known_head(family, name).parts, True))
+
+
+def known_head(family: str, name: str) -> Head:
+  """Returns a head of a family. Raises ConvertError where it has no such head."""
   heads = family_of(family).heads
   if name not in heads:
     raise ConvertError(f'models of type {family} have no head {name!r}, they have {", ".join(heads)}')
-  return heads[name].make(config, classes)
+  return heads[name]
 
 
 def open_checkpoint(path: pathlib.Path):

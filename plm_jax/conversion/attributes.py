@@ -53,6 +53,8 @@ def check(family: Family, hf_config: Mapping[str, Any]) -> None:
   counts = {'num_labels', *(name for head in family.heads.values() for name in head.sizes)}
   for name in sorted(counts):
     expect(name, lambda x: type(x) is int and 0 < x <= SIZE, f'a number from 1 to {SIZE:,}')
+  for name in sorted({head.dropout for head in family.heads.values()} - {''}):
+    expect(name, lambda x: isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1, 'a share below 1')
   for attribute in family.attributes:
     most = LAYERS if attribute.ours.endswith('layers') else SIZE
     expect(attribute.theirs, lambda x, most=most: not isinstance(x, int) or abs(x) <= most, f'at most {most:,}')
@@ -129,7 +131,9 @@ def write(family: Family, config: Any) -> dict[str, Any]:
 def make_head(head: Head, config: Any, hf_config: Mapping[str, Any]) -> nn.Module:
   """Makes `head` for our configuration of the backbone and the contents of their config.json."""
   classes = len(hf_config['id2label']) if hf_config.get('id2label') else hf_config.get('num_labels') or 2
-  return head.make(config, classes, **{name: hf_config.get(name) or default for name, default in head.sizes.items()})
+  made = head.make(config, classes, **{name: hf_config.get(name) or default for name, default in head.sizes.items()})
+  rate = hf_config.get(head.dropout) if head.dropout else None
+  return made if rate is None else made.clone(dropout=float(rate))
 
 
 def outward(attribute: Attribute, config: Any) -> Any:

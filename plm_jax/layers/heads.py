@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import Dense, named
+from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.sharding import constrain, gathered
 
@@ -19,7 +19,7 @@ class WithHeads(nn.Module):
 
   def __call__(self, batch, rows=None):
     output = self.backbone(batch, rows)
-    return {name: head(output, batch) for name, head in self.heads.items()}
+    return {name: head(output, batch, rows) for name, head in self.heads.items()}
 
 
 class MaskedTokens(nn.Module):
@@ -33,8 +33,9 @@ class MaskedTokens(nn.Module):
   tied: bool = True
 
   @nn.compact
-  def __call__(self, output, batch):
+  def __call__(self, output, batch, rows=None):
     """batch['positions'] [B, M] (all positions where it is missing) -> logits [B, M, V], float32."""
+    del rows
     cfg, embedding = self.cfg, output.embedding
     h = output.hidden if output.predicted is None else output.predicted
     if 'positions' in batch and output.predicted is None:
@@ -58,8 +59,9 @@ class BoundaryTokens(nn.Module):
   size: int  # of their embedding
 
   @nn.compact
-  def __call__(self, output, batch):
+  def __call__(self, output, batch, rows=None):
     """batch['left'], ['right'], ['offset'] [B, M]: positions around the span, place in it -> [B, M, V], float32."""
+    del rows
     cfg, embedding = self.cfg, output.embedding
     table = self.param('offsets', named(cfg.init.plain, (None, None)), (self.targets, self.size), jnp.float32)
     around = [jnp.take_along_axis(output.hidden, batch[side][..., None], axis=1) for side in ('left', 'right')]
@@ -81,8 +83,9 @@ class NextTokens(nn.Module):
   bias: bool = False  # on the logits: a constant that came with a checkpoint, which is not trained (BART)
 
   @nn.compact
-  def __call__(self, output, batch):
+  def __call__(self, output, batch, rows=None):
     """batch['positions'] [B, M] (all positions where it is missing) -> [B, M, V], float32."""
+    del rows
     h = output.hidden
     if 'positions' in batch:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
@@ -104,41 +107,58 @@ class TiedTokens(nn.Module):
   """Vocabulary logits by the token table alone, transposed, and a bias of the head's own (XLNet)."""
 
   @nn.compact
-  def __call__(self, output, batch):
+  def __call__(self, output, batch, rows=None):
     """-> [B, M, V] float32 of the query stream where there is one, else [B, L, V] of all tokens."""
-    del batch
+    del batch, rows
     embedding, h = output.embedding, output.hidden if output.predicted is None else output.predicted
     return tied(self, h, embedding)
 
 
 class PooledClasses(nn.Module):
-  """Class logits from the pooled first token: NSP, and sentence classification."""
+  """Class logits from what is pooled: of the first token by a dense layer (BERT), or the last (GPT)."""
 
   cfg: BlockConfig
-  classes: int
+  classes: int | None  # None: one score, without an axis of classes (multiple choice)
+  dropout: float | None = None  # of what is pooled; None: the block's
+  bias: bool = True
 
   @nn.compact
-  def __call__(self, output, batch):
-    """-> [B, C], float32."""
+  def __call__(self, output, batch, rows=None):
+    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32; rows [B] key dropout."""
     del batch
-    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.pooled)
+    return classified(self, Dropout(rate(self), name='dropout')(output.pooled, rows), self.bias)
 
 
-class FirstTokenClasses(nn.Module):
-  """Class logits from the first token by a hidden layer of the head's own: RoBERTa's tanh, DistilBERT's relu."""
+class SummaryClasses(nn.Module):
+  """Class logits from what is pooled by a hidden layer of the head's own (XLNet, BART, T5)."""
 
   cfg: BlockConfig
-  classes: int
+  classes: int | None  # None: one score, without an axis of classes (multiple choice)
   act: Activation = 'tanh'
+  dropout: float | None = None  # of the hidden layer; None: the block's
+  before: bool = False  # of what is pooled too
 
   @nn.compact
-  def __call__(self, output, batch):
-    """-> [B, C], float32."""
-    del batch
-    cfg = self.cfg
+  def __call__(self, output, batch, rows=None):
+    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32; rows [B] key dropout."""
+    cfg, h = self.cfg, self.token(output, batch)
+    if self.before:
+      h = Dropout(rate(self), name='first_dropout')(h, rows)
     hidden = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init.plain, name='hidden')
-    h = activation(self.act)(hidden(output.hidden[:, 0]))
-    return Dense((self.classes,), ('width', None), True, jnp.float32, cfg.init.plain, name='dense')(h)
+    return classified(self, Dropout(rate(self), name='dropout')(activation(self.act)(hidden(h)), rows))
+
+  def token(self, output, batch):
+    """Returns what is read [B, D], or [B, E, D]."""
+    del batch
+    return output.pooled
+
+
+class FirstTokenClasses(SummaryClasses):
+  """Class logits from the first token by a hidden layer: RoBERTa's tanh, ELECTRA's gelu, DistilBERT's relu."""
+
+  def token(self, output, batch):
+    """Returns the first token, or those that batch['extract'] names."""
+    return standing(output.hidden, batch)
 
 
 class TokenClasses(nn.Module):
@@ -146,74 +166,29 @@ class TokenClasses(nn.Module):
 
   cfg: BlockConfig
   classes: int
+  dropout: float | None = None  # of the tokens; None: the block's
+  encoder: bool = False  # of an encoder-decoder the encoder's tokens are read, not the decoder's
 
   @nn.compact
-  def __call__(self, output, batch):
-    """-> [B, L, C], float32."""
+  def __call__(self, output, batch, rows=None):
+    """-> [B, L, C], float32; rows [B] key dropout."""
     del batch
-    return Dense((self.classes,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.hidden)
+    h = output.encoded if self.encoder else output.hidden
+    return classified(self, Dropout(rate(self), name='dropout')(h, rows))
 
 
 class SpanEnds(nn.Module):
   """Where an answer starts and ends (Devlin et al. 2019, section 4.2): a score for every token, twice."""
 
   cfg: BlockConfig
+  dropout: float = 0.0  # of the tokens
 
   @nn.compact
-  def __call__(self, output, batch):
-    """-> [B, L, 2] float32, start and end."""
+  def __call__(self, output, batch, rows=None):
+    """-> [B, L, 2] float32, start and end; rows [B] key dropout."""
     del batch
-    return Dense((2,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.hidden)
-
-
-class RowScore(nn.Module):
-  """One score a row from the pooled first token (Devlin et al. 2019, section 4.4): multiple choice.
-
-  Each choice is a row of its own; the softmax is over the rows of one question.
-  """
-
-  cfg: BlockConfig
-
-  @nn.compact
-  def __call__(self, output, batch):
-    """-> [B], float32."""
-    del batch
-    return Dense((1,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(output.pooled)[..., 0]
-
-
-class SummaryClasses(nn.Module):
-  """Class logits from the token that stands for a row by a dense layer with tanh of the head's own (XLNet, BART).
-
-  batch['extract'] [B] names another token.
-  """
-
-  cfg: BlockConfig
-  classes: int
-
-  @nn.compact
-  def __call__(self, output, batch):
-    """-> [B, C], float32."""
-    cfg = self.cfg
-    summary = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init.plain, name='summary')
-    h = jnp.tanh(summary(standing(output, batch)))
-    return Dense((self.classes,), ('width', None), True, jnp.float32, cfg.init.plain, name='dense')(h)
-
-
-class ExtractClasses(nn.Module):
-  """Class logits from the token that stands for a row (Radford et al. 2018, section 3.3): its last, the extract token.
-
-  batch['extract'] [B] names another one.
-  """
-
-  cfg: BlockConfig
-  classes: int
-  bias: bool = False
-
-  @nn.compact
-  def __call__(self, output, batch):
-    """-> [B, C], float32."""
-    h = standing(output, batch)
-    return Dense((self.classes,), ('width', None), self.bias, jnp.float32, self.cfg.init.plain, name='dense')(h)
+    h = Dropout(self.dropout, name='dropout')(output.hidden, rows)
+    return Dense((2,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(h)
 
 
 class ReplacedTokens(nn.Module):
@@ -226,9 +201,9 @@ class ReplacedTokens(nn.Module):
   first: bool = False
 
   @nn.compact
-  def __call__(self, output, batch):
+  def __call__(self, output, batch, rows=None):
     """-> [B, L], float32."""
-    del batch
+    del batch, rows
     cfg, h = self.cfg, output.hidden
     if self.first:
       h = cfg.make_norm('norm')(h + h[:, :1])
@@ -237,11 +212,29 @@ class ReplacedTokens(nn.Module):
     return Dense((1,), ('width', None), True, jnp.float32, cfg.init.plain, name='dense')(h)[..., 0]
 
 
-def standing(output, batch):
-  """Returns [B, D]: the token that stands for each row, or the one that batch['extract'] [B] names."""
-  if 'extract' not in batch:
-    return output.pooled
-  return jnp.take_along_axis(output.hidden, batch['extract'][:, None, None], axis=1)[:, 0]
+def standing(hidden, batch, segments=None):
+  """Returns what stands for texts: of hidden [B, L, D] the tokens that batch['extract'] [B, E] names -> [B, E, D].
+
+  Without them one token of each row [B, D]: the first, or of `segments` [B, L] the last that is no padding.
+  """
+  if 'extract' in batch:
+    return jnp.take_along_axis(hidden, batch['extract'][..., None], axis=1)
+  if segments is None:
+    return hidden[:, 0]
+  last = jnp.max(jnp.arange(hidden.shape[1]) * (segments > 0), 1)
+  return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
+
+
+def classified(head, h, bias: bool = True):
+  """Turns h [..., D] into logits [..., C], or one score [...] where the head has no classes, by its layer `dense`."""
+  cfg, classes = head.cfg, head.classes
+  logits = Dense((classes or 1,), ('width', None), bias, jnp.float32, cfg.init.plain, name='dense')(h)
+  return logits if classes else logits[..., 0]
+
+
+def rate(head) -> float:
+  """Returns the share that a head drops: its own, or the block's."""
+  return head.cfg.dropout if head.dropout is None else head.dropout
 
 
 def tied(head: nn.Module, h, embedding):

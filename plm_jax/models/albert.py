@@ -10,7 +10,7 @@ from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import MaskedTokens, PooledClasses
+from plm_jax.layers.heads import MaskedTokens, PooledClasses, TokenClasses
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
@@ -103,8 +103,18 @@ FAMILY = Family(
         )),
         'sop': Head(
             lambda config, classes: PooledClasses(config.block, 2),
-            matrix('heads_sop/dense', 'sop_classifier.classifier')),
-        **{name: bert.FAMILY.heads[name] for name in ('label', 'tags', 'choice', 'span')},
+            matrix('heads_sop/dense', 'sop_classifier.classifier'), parts=('pooler',)),
+        # Versions without dropout in pre-training have it in front of classifiers.
+        'label': Head(
+            lambda config, classes: PooledClasses(config.block, classes, 0.1),
+            matrix('heads_label/dense', 'classifier'), dropout='classifier_dropout_prob', parts=('pooler',)),
+        'tags': Head(
+            lambda config, classes: TokenClasses(config.block, classes, 0.1),
+            matrix('heads_tags/dense', 'classifier'), dropout='classifier_dropout_prob'),
+        'choice': Head(
+            lambda config, classes: PooledClasses(config.block, None, 0.1),
+            matrix('heads_choice/dense', 'classifier'), dropout='classifier_dropout_prob', parts=('pooler',)),
+        'span': bert.FAMILY.heads['span'],
     },
     classes={
         'AlbertModel': (), 'AlbertForPreTraining': ('mlm', 'sop'), 'AlbertForMaskedLM': ('mlm',),

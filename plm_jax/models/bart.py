@@ -10,7 +10,7 @@ from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoder
 from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Row, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import NextTokens, SpanEnds, SummaryClasses
+from plm_jax.layers.heads import NextTokens, SummaryClasses, TokenClasses
 from plm_jax.layers.init import NORMAL
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
@@ -95,6 +95,22 @@ def side(name: str) -> tuple[Rule, ...]:
   )
 
 
+# What encoder-decoders are asked, all of their decoder's states. transformers has no class for tags and choices.
+ASKED = {
+    'label': Head(lambda config, classes: SummaryClasses(config.block, classes, dropout=0.0, before=True), (
+        *matrix('heads_label/hidden', 'classification_head.dense'),
+        *matrix('heads_label/dense', 'classification_head.out_proj'),
+    ), dropout='classifier_dropout'),
+    'choice': Head(lambda config, classes: SummaryClasses(config.block, None, dropout=0.0, before=True), (
+        *matrix('heads_choice/hidden', 'choice_head.dense'),
+        *matrix('heads_choice/dense', 'choice_head.out_proj'),
+    ), dropout='classifier_dropout'),
+    'tags': Head(
+        lambda config, classes: TokenClasses(config.block, classes, 0.0), matrix('heads_tags/dense', 'classifier'),
+        dropout='classifier_dropout'),
+    'span': bert.FAMILY.heads['span'],
+}
+
 # transformers' BART. What older files say of norms is `fixed`, as this and mBART are two families there.
 FAMILY = Family(
     name='bart',
@@ -131,11 +147,7 @@ FAMILY = Family(
             Rule('backbone/tokens', 'lm_head.weight', copy=True),
             Rule('heads_lm/bias', 'final_logits_bias', Row(), where=lambda config: config.logit_bias),
         )),
-        'label': Head(lambda config, classes: SummaryClasses(config.block, classes), (
-            *matrix('heads_label/summary', 'classification_head.dense'),
-            *matrix('heads_label/dense', 'classification_head.out_proj'),
-        )),
-        'span': Head(lambda config, classes: SpanEnds(config.block), bert.FAMILY.heads['span'].rules),
+        **ASKED,
     },
     classes={
         'BartForConditionalGeneration': ('lm',), 'BartModel': (), 'BartForSequenceClassification': ('label',),

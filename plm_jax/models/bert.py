@@ -9,7 +9,7 @@ from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.conversion.rules import Attribute, Count, Family, Head, Linear, Rule, Same
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import MaskedTokens, PooledClasses, RowScore, SpanEnds, TokenClasses
+from plm_jax.layers.heads import MaskedTokens, PooledClasses, SpanEnds, TokenClasses
 from plm_jax.layers.stack import StackConfig
 
 
@@ -141,16 +141,16 @@ FAMILY = Family(
         )),
         'nsp': Head(
             lambda config, classes: PooledClasses(config.block, 2),
-            matrix('heads_nsp/dense', 'cls.seq_relationship')),
+            matrix('heads_nsp/dense', 'cls.seq_relationship'), parts=('pooler',)),
         'label': Head(
             lambda config, classes: PooledClasses(config.block, classes),
-            matrix('heads_label/dense', 'classifier')),
+            matrix('heads_label/dense', 'classifier'), dropout='classifier_dropout', parts=('pooler',)),
         'tags': Head(
             lambda config, classes: TokenClasses(config.block, classes),
-            matrix('heads_tags/dense', 'classifier')),
+            matrix('heads_tags/dense', 'classifier'), dropout='classifier_dropout'),
         'choice': Head(
-            lambda config, classes: RowScore(config.block),
-            matrix('heads_choice/dense', 'classifier')),
+            lambda config, classes: PooledClasses(config.block, None),
+            matrix('heads_choice/dense', 'classifier'), dropout='classifier_dropout', parts=('pooler',)),
         'span': Head(
             lambda config, classes: SpanEnds(config.block),
             matrix('heads_span/dense', 'qa_outputs')),

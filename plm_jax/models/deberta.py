@@ -4,6 +4,7 @@ Parameters besides the token table, as published with the code: base 100M, large
 there are absolute positions too, which the mask decoder alone sees.
 """
 from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 from plm_jax.architectures.deberta import Deberta, DebertaConfig
@@ -109,7 +110,9 @@ HEADS = {
         *matrix('heads_rtd/hidden', 'mask_predictions.dense'),
         *matrix('heads_rtd/dense', 'mask_predictions.classifier'),
     )),
-    **{name: bert.FAMILY.heads[name] for name in ('label', 'tags', 'span')},
+    **{name: dataclasses.replace(bert.FAMILY.heads[name], dropout='cls_dropout') for name in ('label', 'choice')},
+    'tags': dataclasses.replace(bert.FAMILY.heads['tags'], dropout=''),
+    'span': bert.FAMILY.heads['span'],
 }
 ALIASES = (
     (r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias'),

@@ -17,7 +17,7 @@ from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.init import NORMAL
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import bert, deberta
+from plm_jax.models import deberta
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 from plm_jax.models.deberta import ATTENTION, THEIR_ATTENTION
 
@@ -101,7 +101,6 @@ FAMILY = dataclasses.replace(
         *norm('backbone/conv/norm', 'deberta.encoder.conv.LayerNorm'),
         *deberta.RULES,
     ),
-    heads=deberta.HEADS | {'choice': bert.FAMILY.heads['choice']},
     classes={cls.replace('Deberta', 'DebertaV2'): heads for cls, heads in deberta.FAMILY.classes.items()} | {
         'DebertaV2ForMultipleChoice': ('choice',)},
     to_current=to_current,

@@ -7,7 +7,7 @@ import dataclasses
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens
+from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens, SpanEnds
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS, matrix, norm
 
@@ -44,7 +44,7 @@ FAMILY = Family(
         Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed={'tie_weights_': True},
-    # Dropout of heads, and how a table begins that the checkpoint holds.
+    # What heads read for themselves, and how a table begins that the checkpoint holds.
     ignored=frozenset({'qa_dropout', 'seq_classif_dropout', 'sinusoidal_pos_embds'}),
     rules=(
         Rule('backbone/embeddings/tokens', 'distilbert.embeddings.word_embeddings.weight'),
@@ -67,13 +67,16 @@ FAMILY = Family(
             *bert.output('vocab_projector', 'vocab_projector.bias'),
         )),
         'label': Head(
-            lambda config, classes: FirstTokenClasses(config.block, classes, 'relu'),
-            (*matrix('heads_label/hidden', 'pre_classifier'), *matrix('heads_label/dense', 'classifier'))),
-        # One class: the softmax is over the rows of a question.
+            lambda config, classes: FirstTokenClasses(config.block, classes, 'relu', 0.2),
+            (*matrix('heads_label/hidden', 'pre_classifier'), *matrix('heads_label/dense', 'classifier')),
+            dropout='seq_classif_dropout'),
         'choice': Head(
-            lambda config, classes: FirstTokenClasses(config.block, 1, 'relu'),
-            (*matrix('heads_choice/hidden', 'pre_classifier'), *matrix('heads_choice/dense', 'classifier'))),
-        **{name: bert.FAMILY.heads[name] for name in ('tags', 'span')},
+            lambda config, classes: FirstTokenClasses(config.block, None, 'relu', 0.2),
+            (*matrix('heads_choice/hidden', 'pre_classifier'), *matrix('heads_choice/dense', 'classifier')),
+            dropout='seq_classif_dropout'),
+        'tags': dataclasses.replace(bert.FAMILY.heads['tags'], dropout=''),
+        'span': Head(
+            lambda config, classes: SpanEnds(config.block, 0.1), bert.FAMILY.heads['span'].rules, dropout='qa_dropout'),
     },
     classes={
         'DistilBertModel': (), 'DistilBertForMaskedLM': ('mlm',), 'DistilBertForSequenceClassification': ('label',),

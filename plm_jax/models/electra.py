@@ -80,14 +80,14 @@ FAMILY = dataclasses.replace(
             *bert.output('generator_lm_head', 'generator_lm_head.bias'),
         )),
         'label': Head(
-            lambda config, classes: FirstTokenClasses(config.block, classes, 'gelu'),
+            lambda config, classes: FirstTokenClasses(config.block, classes, 'gelu', before=True),
             (*bert.matrix('heads_label/hidden', 'classifier.dense'),
-             *bert.matrix('heads_label/dense', 'classifier.out_proj'))),
+             *bert.matrix('heads_label/dense', 'classifier.out_proj')), dropout='classifier_dropout'),
         'tags': bert.FAMILY.heads['tags'],
         'choice': Head(
-            lambda config, classes: FirstTokenClasses(config.block, 1, 'gelu'),
+            lambda config, classes: FirstTokenClasses(config.block, None, 'gelu', 0.1),
             (*bert.matrix('heads_choice/hidden', 'sequence_summary.summary'),
-             *bert.matrix('heads_choice/dense', 'classifier'))),
+             *bert.matrix('heads_choice/dense', 'classifier')), dropout='summary_last_dropout'),
         'span': bert.FAMILY.heads['span'],
     },
     classes={

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Rule
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
+from plm_jax.layers.heads import PooledClasses
 from plm_jax.layers.init import NORMAL
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models.gpt2 import CHOICE, LABEL, LM, RULES, SUMMARY
+from plm_jax.models.gpt2 import ASKED, LABEL, LM, RULES, SUMMARY
 
 
 def base(dtype: Dtype = 'float32') -> DecoderConfig:
@@ -64,7 +65,11 @@ FAMILY = Family(
         *RULES,
     ),
     parts={},
-    heads={'lm': LM, 'choice': CHOICE, 'label': LABEL},
+    heads={
+        'lm': LM, **ASKED,
+        # The released code drops what the classifier reads (clf_pdrop).
+        'label': Head(lambda config, classes: PooledClasses(config.block, classes, 0.1, bias=False), LABEL.rules),
+    },
     classes={
         'OpenAIGPTLMHeadModel': ('lm',), 'OpenAIGPTModel': (), 'OpenAIGPTDoubleHeadsModel': ('lm', 'choice'),
         'OpenAIGPTForSequenceClassification': ('label',),

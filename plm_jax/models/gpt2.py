@@ -13,7 +13,7 @@ from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Linear, Packed, Rule, Same
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import ExtractClasses, NextTokens
+from plm_jax.layers.heads import NextTokens, PooledClasses, TokenClasses
 from plm_jax.layers.init import NORMAL
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
@@ -114,11 +114,16 @@ LM = Head(lambda config, classes: NextTokens(config.block, config.vocab, config.
     Rule('heads_lm/kernel', 'lm_head.weight', Linear(), where=lambda config: not config.tied),
     Rule('backbone/embeddings/tokens', 'lm_head.weight', copy=True, where=lambda config: config.tied),
 ))
-LABEL = Head(lambda config, classes: ExtractClasses(config.block, classes), (
+LABEL = Head(lambda config, classes: PooledClasses(config.block, classes, 0.0, bias=False), (
     Rule('heads_label/dense/kernel', 'score.weight', Linear()),))
 CHOICE = Head(
-    lambda config, classes: ExtractClasses(config.block, 1, bias=True),
-    bert.matrix('heads_choice/dense', 'multiple_choice_head.summary'))
+    lambda config, classes: PooledClasses(config.block, None, 0.1),
+    bert.matrix('heads_choice/dense', 'multiple_choice_head.summary'), dropout='summary_first_dropout')
+TAGS = Head(
+    lambda config, classes: TokenClasses(config.block, classes, 0.1),
+    bert.matrix('heads_tags/dense', 'classifier'), dropout='classifier_dropout')
+# What decoders are asked. Where transformers has a class for it, it calls parameters the same, but for LLaMA's tags.
+ASKED = {'label': LABEL, 'tags': TAGS, 'span': bert.FAMILY.heads['span'], 'choice': CHOICE}
 SUMMARY = {'summary_type': 'cls_index', 'summary_use_proj': True, 'summary_activation': None,
            'summary_proj_to_labels': True}
 
@@ -154,8 +159,7 @@ FAMILY = Family(
         *norm('backbone/stack/norm', 'transformer.ln_f'),
     ),
     parts={},
-    heads={'lm': LM, 'choice': CHOICE, 'label': LABEL,
-           **{name: bert.FAMILY.heads[name] for name in ('tags', 'span')}},
+    heads={'lm': LM, **ASKED},
     classes={
         'GPT2LMHeadModel': ('lm',), 'GPT2Model': (), 'GPT2DoubleHeadsModel': ('lm', 'choice'),
         'GPT2ForSequenceClassification': ('label',), 'GPT2ForTokenClassification': ('tags',),

@@ -11,7 +11,7 @@ from plm_jax import checked
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.conversion.rules import Attribute, Linear, Rule
 from plm_jax.layers.common import Dtype
-from plm_jax.models import bert, gpt2
+from plm_jax.models import gpt2
 from plm_jax.models.bert import ACTIVATIONS, matrix
 from plm_jax.models.gpt2 import BLOCK, LAYER
 
@@ -86,7 +86,7 @@ FAMILY = dataclasses.replace(
         *matrix(f'{BLOCK}/mlp/up', f'{LAYER}.mlp.c_fc'),
         *matrix(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.c_proj'),
     ),
-    heads={'lm': gpt2.LM, 'label': gpt2.LABEL, **{name: bert.FAMILY.heads[name] for name in ('tags', 'span')}},
+    heads={'lm': gpt2.LM, **gpt2.ASKED},
     classes={
         'GPTNeoForCausalLM': ('lm',), 'GPTNeoModel': (), 'GPTNeoForSequenceClassification': ('label',),
         'GPTNeoForTokenClassification': ('tags',), 'GPTNeoForQuestionAnswering': ('span',),

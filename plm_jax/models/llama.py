@@ -19,7 +19,7 @@ from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.rope import DynamicScaling, LinearScaling, Llama3Scaling, Rope, Unscaled, YarnScaling
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import bert, gpt2
+from plm_jax.models import gpt2
 from plm_jax.models.bert import ACTIVATIONS, matrix
 
 PROJECTIONS = ('query', 'key', 'value', 'out')
@@ -251,9 +251,8 @@ FAMILY = Family(
     parts={},
     heads={
         'lm': gpt2.LM,
-        'label': gpt2.LABEL,
-        'tags': dataclasses.replace(bert.FAMILY.heads['tags'], rules=matrix('heads_tags/dense', 'score')),
-        'span': bert.FAMILY.heads['span'],
+        **gpt2.ASKED,
+        'tags': dataclasses.replace(gpt2.TAGS, rules=matrix('heads_tags/dense', 'score')),
     },
     classes={
         'LlamaModel': (), 'LlamaForCausalLM': ('lm',), 'LlamaForSequenceClassification': ('label',),

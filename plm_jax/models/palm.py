@@ -97,7 +97,7 @@ FAMILY = Family(
         Rule('backbone/stack/norm/scale', 'model.norm.weight'),
     ),
     parts={},
-    heads={'lm': gpt2.LM},
+    heads={'lm': gpt2.LM, **gpt2.ASKED},
     classes={'CohereModel': (), 'CohereForCausalLM': ('lm',)},
     prefix='model.',
     aliases=((r'^(embed_tokens|layers|norm)\.', r'model.\1.'),),

@@ -66,10 +66,11 @@ FAMILY = dataclasses.replace(
             *bert.output('lm_head.decoder', 'lm_head.bias'),
         )),
         'label': Head(
-            lambda config, classes: FirstTokenClasses(config.block, classes),
+            lambda config, classes: FirstTokenClasses(config.block, classes, before=True),
             (*bert.matrix('heads_label/hidden', 'classifier.dense'),
-             *bert.matrix('heads_label/dense', 'classifier.out_proj'))),
-        **{name: bert.FAMILY.heads[name] for name in ('tags', 'choice', 'span')},
+             *bert.matrix('heads_label/dense', 'classifier.out_proj')), dropout='classifier_dropout'),
+        **{name: bert.FAMILY.heads[name] for name in ('tags', 'span')},
+        'choice': dataclasses.replace(bert.FAMILY.heads['choice'], dropout=''),
     },
     classes={
         'RobertaModel': (), 'RobertaForMaskedLM': ('mlm',), 'RobertaForSequenceClassification': ('label',),

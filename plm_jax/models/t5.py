@@ -21,12 +21,12 @@ from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.buckets import Buckets
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import NextTokens, SpanEnds, SummaryClasses
+from plm_jax.layers.heads import NextTokens, TokenClasses
 from plm_jax.layers.init import InitConfig
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import bert
+from plm_jax.models import bart
 from plm_jax.models.bert import ACTIVATIONS, matrix
 
 
@@ -244,11 +244,9 @@ FAMILY = Family(
             Rule('heads_lm/kernel', 'lm_head.weight', Linear(), where=lambda config: not config.tied),
             Rule('backbone/tokens', 'lm_head.weight', copy=True, where=lambda config: config.tied),
         )),
-        'label': Head(lambda config, classes: SummaryClasses(config.block, classes), (
-            *matrix('heads_label/summary', 'classification_head.dense'),
-            *matrix('heads_label/dense', 'classification_head.out_proj'),
-        )),
-        'span': Head(lambda config, classes: SpanEnds(config.block), bert.FAMILY.heads['span'].rules),
+        **bart.ASKED,
+        'tags': Head(lambda config, classes: TokenClasses(config.block, classes, 0.0, encoder=True),
+                     bart.ASKED['tags'].rules, dropout='classifier_dropout'),
     },
     classes={
         'T5ForConditionalGeneration': ('lm',), 'T5Model': (), 'T5EncoderModel': (),

@@ -56,7 +56,6 @@ FAMILY = dataclasses.replace(
            'static_position_embeddings': True, 'share_encoder_decoder_embeddings': True},
     ignored=bart.FAMILY.ignored | {'decoder_vocab_size'},
     rules=tuple(rule for rule in bart.FAMILY.rules if '/embeddings/' not in rule.ours),
-    heads={'lm': bart.FAMILY.heads['lm']},
     classes={'MarianMTModel': ('lm',), 'MarianModel': ()},
     says={'pad_token_id': 0, 'decoder_start_token_id': 0, 'eos_token_id': 1, 'forced_eos_token_id': 1},
     skipped=(r'embed_positions\.weight$', r'(encoder|decoder)\.version$'),

@@ -9,7 +9,7 @@ import dataclasses
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
 from plm_jax.conversion.rules import Attribute, Axes, Family, Head, Rule
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import SummaryClasses, TiedTokens
+from plm_jax.layers.heads import SummaryClasses, TiedTokens, TokenClasses
 from plm_jax.layers.init import NORMAL
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
@@ -84,15 +84,17 @@ FAMILY = Family(
             Rule('heads_mlm/bias', 'lm_loss.bias'),
             Rule('backbone/embeddings/tokens', 'lm_loss.weight', copy=True),
         )),
-        'label': Head(lambda config, classes: SummaryClasses(config.block, classes), (
-            *matrix('heads_label/summary', 'sequence_summary.summary'),
+        'label': Head(lambda config, classes: SummaryClasses(config.block, classes, dropout=0.1), (
+            *matrix('heads_label/hidden', 'sequence_summary.summary'),
             *matrix('heads_label/dense', 'logits_proj'),
-        )),
-        'choice': Head(lambda config, classes: SummaryClasses(config.block, 1), (
-            *matrix('heads_choice/summary', 'sequence_summary.summary'),
+        ), dropout='summary_last_dropout'),
+        'choice': Head(lambda config, classes: SummaryClasses(config.block, None, dropout=0.1), (
+            *matrix('heads_choice/hidden', 'sequence_summary.summary'),
             *matrix('heads_choice/dense', 'logits_proj'),
-        )),
-        **{name: bert.FAMILY.heads[name] for name in ('tags', 'span')},
+        ), dropout='summary_last_dropout'),
+        'tags': Head(lambda config, classes: TokenClasses(config.block, classes, 0.0),
+                     bert.FAMILY.heads['tags'].rules),
+        'span': bert.FAMILY.heads['span'],
     },
     classes={
         'XLNetModel': (), 'XLNetLMHeadModel': ('mlm',), 'XLNetForSequenceClassification': ('label',),

@@ -159,7 +159,7 @@ class StudentTeacher(nn.Module):
     asked = batch if self.targets == 'predicted' else {
         name: x for name, x in batch.items() if name != 'positions'}
     output = self.backbone(batch, rows)
-    logits = self.heads['mlm'](output, asked)
+    logits = self.heads['mlm'](output, asked, rows)
     predicted = logits if self.targets == 'predicted' else jnp.take_along_axis(
         logits, batch['positions'][..., None], axis=1)
     taught = jax.lax.stop_gradient(self.teacher(asked))
@@ -170,9 +170,9 @@ class StudentTeacher(nn.Module):
 class Hidden(nn.Module):
   """The last hidden states themselves."""
 
-  def __call__(self, output, batch):
+  def __call__(self, output, batch, rows=None):
     """-> [B, L, D]."""
-    del batch
+    del batch, rows
     return output.hidden
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax.checked import within
-from plm_jax.layers.heads import MaskedTokens, PooledClasses, WithHeads
+from plm_jax.layers.heads import MaskedTokens, PooledClasses
 from plm_jax.objectives import Objective, noise
 from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
 
@@ -114,15 +114,8 @@ class MaskedLM(Objective):
     """Returns `mlm`, and the classifier of the question about the row, `nsp` or `sop`, where there is one."""
     heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block, model.tied)}
     if self.pair.question:
-      heads[self.pair.question] = PooledClasses(model.block, 2)
+      heads[self.pair.question] = PooledClasses(model.block, 2, 0.0 if self.pooled == 'whole' else None)
     return heads
-
-  def build(self, model, packed: bool) -> nn.Module:
-    """Builds the module; the pooler's output has no dropout where `pooled` is whole."""
-    backbone = model.backbone(packed)
-    if self.pair.question and self.pooled == 'whole':
-      backbone = backbone.clone(drop_pooled=False)
-    return WithHeads(backbone, self.heads(model))
 
   def loss(self, outputs, batch):
     """Returns cross-entropy and accuracy of masked tokens and of the question."""

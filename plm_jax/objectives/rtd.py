@@ -159,7 +159,8 @@ class GeneratorDiscriminator(nn.Module):
     filled, replaced = fill(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], sampled)
     seen = {name: x for name, x in batch.items() if name not in ('positions', 'labels', 'weights', 'draw')}
     output = self.backbone({**seen, 'tokens': filled, 'tables': tables}, rows)
-    return {'mlm': logits, 'replaced': replaced, **{name: head(output, seen) for name, head in self.heads.items()}}
+    given = {name: head(output, seen, rows) for name, head in self.heads.items()}
+    return {'mlm': logits, 'replaced': replaced, **given}
 
 
 def fill(tokens, positions, labels, weights, sampled):

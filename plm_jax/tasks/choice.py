@@ -20,7 +20,8 @@ class Grouped(WithHeads):
 
   def __call__(self, batch, rows=None):
     groups, size = batch['tokens'].shape[:2]
-    together = ('tokens', 'segments', 'types', 'extract', 'place', 'decoder_tokens', 'decoder_segments')
+    together = ('tokens', 'segments', 'types', 'extract', 'place', 'ranks', 'decoder_tokens', 'decoder_segments',
+                'decoder_place')
     flat = {name: x.reshape(groups * size, *x.shape[2:]) for name, x in batch.items() if name in together}
     if rows is not None:
       rows = (rows[:, None] * size + jnp.arange(size)).ravel()

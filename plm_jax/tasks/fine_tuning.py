@@ -114,7 +114,7 @@ class RowTask(Objective):
       marks = np.ones(truth.shape, np.float32)
     following = np.pad(segments[:, 1:], ((0, 0), (0, 1)))
     return dict(
-        tokens=tokens, segments=segments, extract=segments.sum(1, dtype=np.int32) - 1,
+        tokens=tokens, segments=segments, extract=segments.sum(1, dtype=np.int32)[:, None] - 1,
         labels=np.pad(tokens[:, 1:], ((0, 0), (0, 1))), weights=following.astype(np.float32), truth=truth, marks=marks)
 
   def check(self, examples: Sequence[Example]) -> None:
@@ -157,8 +157,8 @@ class RowTask(Objective):
     the sum."""
     if self.kind == 'tagging':
       return outputs[self.head]
-    return outputs[self.head].reshape(-1, self.rows, *outputs[self.head].shape[1:]).sum(
-        -1 if self.kind == 'choice' else 1)
+    found = outputs[self.head].reshape(-1, self.rows, 1 if self.kind == 'choice' else self.classes)
+    return found.sum(-1 if self.kind == 'choice' else 1)
 
   def loss(self, outputs, batch):
     """Returns (sum, weight) pairs: label, label_accuracy, and those of language modelling where it is trained

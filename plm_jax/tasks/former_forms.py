@@ -8,7 +8,7 @@ import numpy as np
 
 from plm_jax.config import ConfigError
 from plm_jax.inference.loading import Trained
-from plm_jax.layers.heads import ExtractClasses, SummaryClasses
+from plm_jax.layers.heads import PooledClasses, SummaryClasses
 from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.optim import OptimConfig
@@ -62,7 +62,7 @@ class Decoded:
 
   def head(self, model, classes: int, bias: bool) -> nn.Module:
     """Makes the layer that reads the state at extract -> logits [B, classes]."""
-    return ExtractClasses(model.block, classes, bias)
+    return PooledClasses(model.block, classes, 0.0, bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class BothSides:
   def head(self, model, classes: int, bias: bool) -> nn.Module:
     """Makes the hidden layer and the one over it that read the last token's state -> logits [B, classes]."""
     del bias
-    return SummaryClasses(model.block, classes)
+    return SummaryClasses(model.block, classes, dropout=0.0)
 
 
 FORMS = {'decoder': Decoded(), 'encoder-decoder': BothSides()}  # by the kind of the architecture

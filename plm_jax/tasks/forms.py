@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.errors import ConfigError
+from plm_jax.objectives.clm import boundaries
+from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers.contract import Vocab
 
 Cut = Literal['longest', 'first', 'second', 'none']
 """which text loses its end where a row is too long: the longer one, the first, the second, or none may"""
+Ids = list[int]
 
 
 class Row(NamedTuple):
@@ -29,45 +32,183 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-  """An encoder's: [CLS] text [SEP], and for a second one text [SEP] with types 1 (Devlin et al. 2019, section 3)."""
+  """An encoder's: [CLS] text [SEP], and for a second one text [SEP] with types 1 (Devlin et al. 2019, section 3).
 
-  doubled: bool = False
-  """two separators between texts, and no types (Liu et al. 2019)"""
-  last: bool = False
-  """the classifying token stands at the end and has the type 2 (Yang et al. 2019)"""
+  So do the released ALBERT, ELECTRA, SpanBERT, DeBERTa, and, without a table of types, DistilBERT.
+  """
 
-  def around(self, vocab: Vocab) -> tuple[list[int], list[int], list[int]]:
+  absolute: bool = True
+  """positions are rows of a table, which begin anew with every text of a row"""
+
+  def around(self, vocab: Vocab) -> tuple[Ids, Ids, Ids]:
     """Returns the ids before the first text, between two, and behind the last. Raises ConfigError where the tokenizer
     lacks one."""
     if min(vocab.cls, vocab.sep) < 0:
       raise ConfigError('the tokenizer has no [CLS] or no [SEP], which stand around the texts of an encoder')
-    cls, sep = [vocab.cls], [vocab.sep]
-    return ([], sep, sep + cls) if self.last else (cls, sep * (2 if self.doubled else 1), sep)
+    return [vocab.cls], [vocab.sep], [vocab.sep]
 
   def specials(self, vocab: Vocab, texts: int) -> int:
     """Counts the tokens of a row that are of no text."""
     before, between, behind = self.around(vocab)
     return len(before) + len(between) * (texts - 1) + len(behind)
 
+  def more(self, vocab: Vocab) -> int:
+    """Counts the ids behind the vocabulary that rows have, so that the model needs vectors for them."""
+    del vocab
+    return 0
+
   def row(self, texts: Sequence[Sequence[int]], vocab: Vocab, length: int, cut: Cut = 'longest') -> Row:
     """Puts one text, or two, in a row of at most `length` tokens. Raises ConfigError where they do not fit and none may
     be cut."""
     before, between, behind = self.around(vocab)
     kept = fitted([len(text) for text in texts], length - self.specials(vocab, len(texts)), cut)
-    tokens, types, starts = list(before), [0] * len(before), []
+    tokens, owners, starts = list(before), [0] * len(before), []
     for number, (text, size) in enumerate(zip(texts, kept, strict=True)):
       starts.append(len(tokens))
       more = [*text[:size], *(between if number + 1 < len(texts) else behind)]
       tokens += more
-      types += [0 if self.doubled else number] * len(more)
-    if self.last:
-      types[-1] = 2
-    return Row(tokens, types, starts, len(tokens) - 1 if self.last else 0, kept)
+      owners += [number] * len(more)
+    return Row(tokens, self.types(owners), starts, self.stand(tokens, vocab), kept)
+
+  def types(self, owners: list[int]) -> list[int]:
+    """Returns the types of tokens of a row, of which the numbers of their texts are given."""
+    return owners
+
+  def stand(self, tokens: list[int], vocab: Vocab) -> int:
+    """Returns the place of the token that stands for a row: the first."""
+    del tokens, vocab
+    return 0
 
   def arrange(self, batch: dict[str, jax.Array], vocab: Vocab) -> dict[str, jax.Array]:
-    """Adds to a batch what the family reads besides: `place` [B, L], where a row holds several texts apart."""
+    """Adds to a batch what the family reads besides tokens and segments [..., L]: `place` [..., L], which begins anew
+    with every text of a row."""
+    return {**batch, 'place': places(batch['segments']) + self.first(vocab)} if self.absolute else batch
+
+  def first(self, vocab: Vocab) -> int:
+    """Returns the row of the table of positions that a text's first token has."""
     del vocab
-    return batch
+    return 0
+
+
+class Doubled(Form):
+  """RoBERTa's: <s> text </s>, and for a second one </s> text </s>, without types; positions are numbered from behind
+  the id of padding (Liu et al. 2019; fairseq)."""
+
+  def around(self, vocab):
+    """Returns <s>, </s></s>, </s>."""
+    before, between, behind = super().around(vocab)
+    return before, between * 2, behind
+
+  def types(self, owners):
+    """Returns zeros."""
+    return [0] * len(owners)
+
+  def first(self, vocab):
+    """Returns the place behind that of padding."""
+    return max(vocab.pad, 0) + 1
+
+
+class Last(Form):
+  """XLNet's: text <sep> text <sep> <cls>, the last of which stands for the row and has the type 2 (Yang et al. 2019,
+  released code)."""
+
+  def around(self, vocab):
+    """Returns nothing, <sep>, <sep><cls>."""
+    before, between, behind = super().around(vocab)
+    return [], between, behind + before
+
+  def types(self, owners):
+    """Returns 0 for the first text, 1 for the second, 2 for the last token."""
+    return [*owners[:-1], 2]
+
+  def stand(self, tokens, vocab):
+    """Returns the last place."""
+    del vocab
+    return len(tokens) - 1
+
+
+class Decoded(Form):
+  """A decoder's (Radford et al. 2018, section 3.3): start text delimiter text extract, the last of which is read.
+
+  The three are the tokenizer's bos, sep and cls where it has them, as GPT's has when it was made for this; else the
+  start and the end of a document, with the end for both delimiter and extract.
+  """
+
+  def around(self, vocab):
+    """Returns start, delimiter, extract. Raises ConfigError for a tokenizer with neither start nor end."""
+    if found := marks(vocab):
+      start, delimiter, extract = found
+      return [start], [delimiter], [extract]
+    try:
+      start, end = boundaries(vocab)
+    except ValueError as error:
+      raise ConfigError(str(error)) from error
+    return [start], [end], [end]
+
+  def types(self, owners):
+    """Returns zeros."""
+    return [0] * len(owners)
+
+  def stand(self, tokens, vocab):
+    """Returns the last place."""
+    del vocab
+    return len(tokens) - 1
+
+
+class Added(Decoded):
+  """GPT's own, whose released vocabulary has no special tokens: start, delimiter and extract are then three ids behind
+  it, whose vectors the model has to be given (Radford et al. 2018, section 4.1; `more`)."""
+
+  def around(self, vocab):
+    """Returns the tokenizer's start, delimiter and extract, or the three ids behind it."""
+    start, delimiter, extract = marks(vocab) or range(vocab.size, vocab.size + 3)
+    return [start], [delimiter], [extract]
+
+  def more(self, vocab):
+    """Returns 3 where the tokenizer has not the three tokens."""
+    return 0 if marks(vocab) else 3
+
+
+class BothSides(Form):
+  """An encoder-decoder's: both sides read the same row, BART's <s> text </s></s> text </s> (Lewis et al. 2020, section
+  3.2), T5's text </s> text </s>; the decoder's state at the last end is read.
+
+  As released, and in transformers' classes, the decoder's row is the encoder's shifted right: its state at a token has
+  read those before it, and all of them through the encoder. Figure 3 of the paper shows no shift.
+  """
+
+  def around(self, vocab):
+    """Returns the ids before, between and behind. Raises ConfigError where the tokenizer lacks one."""
+    before, behind, _ = self.ends(vocab)
+    end = [behind[0]]
+    return [*before], end * (2 if before else 1), [*behind]
+
+  def types(self, owners):
+    """Returns zeros."""
+    return [0] * len(owners)
+
+  def stand(self, tokens, vocab):
+    """Returns the place of the last end."""
+    end = self.ends(vocab)[1][0]
+    return len(tokens) - 1 - tokens[::-1].index(end)
+
+  def arrange(self, batch, vocab):
+    """Adds decoder_tokens and decoder_segments, the row shifted right text by text, and where positions are rows of a
+    table `place` and decoder_place."""
+    batch, segments = super().arrange(batch, vocab), batch['segments']
+    # mBART's begins with the language, which is behind the text that is read.
+    start = vocab.source if vocab.source >= 0 else self.ends(vocab)[2]
+    shifted = jnp.where(places(segments) > 0, jnp.roll(batch['tokens'], 1, -1), start)
+    batch |= {'decoder_tokens': jnp.where(segments > 0, shifted, max(vocab.pad, 0)), 'decoder_segments': segments}
+    return batch | ({'decoder_place': batch['place']} if 'place' in batch else {})
+
+  def ends(self, vocab):
+    """Returns the ids before and behind a text, and the one with which the decoder begins. Raises ConfigError where the
+    tokenizer lacks one."""
+    try:
+      return delimiters(vocab)
+    except ValueError as error:
+      raise ConfigError(str(error)) from error
 
 
 def fitted(sizes: Sequence[int], room: int, cut: Cut) -> list[int]:
@@ -84,16 +225,32 @@ def fitted(sizes: Sequence[int], room: int, cut: Cut) -> list[int]:
 
 
 def form_of(family: str) -> Form:
-  """Returns the form of a family, by transformers' model_type."""
-  return FORMS.get(family, Form())
+  """Returns the form of a family, by transformers' model_type. Raises ConfigError for one that has none."""
+  if family not in FORMS:
+    raise ConfigError(f'models of type {family} have no form of labelled texts; known are {", ".join(FORMS)}')
+  return FORMS[family]
 
 
-FORMS = {'roberta': Form(doubled=True), 'xlnet': Form(last=True)}
+FORMS = {
+    **dict.fromkeys(('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2'), Form()),
+    'roberta': Doubled(), 'xlnet': Last(absolute=False),
+    'openai-gpt': Added(), **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), Decoded()),
+    **dict.fromkeys(('llama', 'cohere'), Decoded(absolute=False)),
+    **dict.fromkeys(('t5', 'mt5'), BothSides(absolute=False)),
+    **dict.fromkeys(('bart', 'mbart', 'marian'), BothSides()),
+}
+
+
+def marks(vocab: Vocab) -> tuple[int, ...]:
+  """Returns the ids of GPT's start, delimiter and extract, or none: they have to differ."""
+  ids = vocab.bos, vocab.sep, vocab.cls
+  return ids if min(ids) >= 0 and len(set(ids)) == len(ids) else ()
 
 
 def places(segments: jax.Array) -> jax.Array:
-  """Numbers the tokens of each text of rows [B, L] from 0: place [B, L]; segments: 0 padding, equal ones are one text,
-  which lies in one piece."""
-  at = jnp.arange(segments.shape[1])
-  new = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
-  return at - jax.lax.cummax(jnp.where(new, at, 0), axis=1)
+  """Numbers the tokens of each text of rows [..., L] from 0: place [..., L]; segments: 0 padding, equal ones are one
+  text, which lies in one piece."""
+  at = jnp.arange(segments.shape[-1])
+  first = jnp.ones_like(segments[..., :1], bool)
+  new = jnp.concatenate([first, segments[..., 1:] != segments[..., :-1]], -1)
+  return at - jax.lax.cummax(jnp.where(new, at, 0), axis=segments.ndim - 1)

@@ -52,11 +52,11 @@ def make_batch(inputs, config):
   if 'attention_mask' in inputs and 'visible' not in batch:
     batch['visible'] = jnp.tril(jnp.ones((rows, length, length), bool)) & (batch['segments'][:, None] > 0)
     batch['segments'] = jnp.ones_like(batch['segments'])
-  last = jnp.full(rows, length - 1)
+  last = jnp.full((rows, 1), length - 1)
   if 'mc_token_ids' in inputs:
-    batch['extract'] = inputs['mc_token_ids'].reshape(-1)
+    batch['extract'] = inputs['mc_token_ids'].reshape(-1, 1)
   elif config.get('pad_token_id') is not None:
-    batch['extract'] = jnp.max(jnp.arange(length) * (batch['tokens'] != config['pad_token_id']), 1)
+    batch['extract'] = jnp.max(jnp.arange(length) * (batch['tokens'] != config['pad_token_id']), 1, keepdims=True)
   else:
     batch['extract'] = last
   return batch

@@ -72,8 +72,8 @@ class Seen:
 class Everything:
   """A head that is the backbone's output."""
 
-  def __call__(self, output, batch):
-    del batch
+  def __call__(self, output, batch, rows=None):
+    del batch, rows
     return output
 
 
@@ -167,7 +167,8 @@ def pretraining(outputs, inputs, config):
 
 def sequence_classes(outputs, inputs, config):
   """Regression with one class, several answers at once with float labels, else one of the classes."""
-  logits = outputs['label']
+  # Of one text a row.
+  logits = outputs['label'].reshape(len(inputs['input_ids']), -1)
   def loss():
     labels = inputs['labels']
     kind = config.get('problem_type') or (

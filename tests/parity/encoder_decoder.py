@@ -55,7 +55,7 @@ def make_batch(inputs, config, generates: bool):
   rows, length = tokens.shape
   seen = inputs.get('decoder_attention_mask', jnp.ones_like(tokens)) > 0
   eos = jnp.isin(inputs['input_ids'], jnp.array(config.get('eos_token_id', -1)))
-  extract = jnp.max(jnp.arange(eos.shape[1]) * eos, 1)
+  extract = jnp.max(jnp.arange(eos.shape[1]) * eos, 1, keepdims=True)
   return batch | {
       'decoder_tokens': tokens, 'decoder_segments': jnp.ones_like(tokens), 'extract': extract,
       'decoder_visible': jnp.tril(jnp.ones((rows, length, length), bool)) & seen[:, None]}

@@ -34,7 +34,7 @@ def task_arrays(task, *examples, length=8):
 def test_rows_of_one_text_and_of_two():
   one = task_arrays(RowTask('classification'), Example(('a b',), 1))
   assert one['tokens'].tolist() == [[START, 5, 6, EXTRACT, 0, 0, 0, 0]]
-  assert one['extract'].tolist() == [3] and one['truth'].tolist() == [1]
+  assert one['extract'].tolist() == [[3]] and one['truth'].tolist() == [1]
   assert one['labels'].tolist() == [[5, 6, EXTRACT, 0, 0, 0, 0, 0]]
   assert one['weights'].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0]]
   two = task_arrays(RowTask('entailment', classes=3), Example(('a b', 'c'), 2))
