@@ -13,8 +13,8 @@ import numpy as np
 from plm_jax.errors import Expected
 from plm_jax.evaluation.metrics import normalised, words_f1
 
-Language = Literal['en', 'zh']
-"""whose official measure of answers is taken: SQuAD's or CMRC 2018's"""
+Script = Literal['squad', 'cmrc']
+"""whose official script measures answers: SQuAD's, or CMRC 2018's for Chinese"""
 Golds = Sequence[Sequence[str]]  # of each question the answers that are right; none: it has no answer
 
 
@@ -167,18 +167,18 @@ def borders(sentences: Sequence[Sequence[str]], types: dict[str, int]) -> tuple[
   return begins * len(tags) + ends, kind[begins]
 
 
-def squad(golds: Golds, predicted: Sequence[str], language: Language = 'en') -> dict[str, float]:
+def answers(golds: Golds, predicted: Sequence[str], script: Script = 'squad') -> dict[str, float]:
   """Measures answers by F1 and exact match, the best over each question's right ones.
 
-  en: of words, as SQuAD 1.1's script does (Rajpurkar et al. 2016, section 6.1), which gives F1 0 to two answers
-  without words; zh: CMRC 2018's (Cui et al. 2019).
+  squad: of words, as SQuAD 1.1 has it (Rajpurkar et al. 2016, section 6.1), whose script gives F1 0 to two answers
+  without words; cmrc: of Chinese characters and words in a row (Cui et al. 2019).
   """
-  found = answer_scores(golds, predicted, language, 0.0)
+  found = answer_scores(golds, predicted, script, 0.0)
   return {name: 100 * float(score.mean()) for name, score in found.items()}
 
 
-def squad2(golds: Golds, predicted: Sequence[str], nulls: Sequence[float], threshold: float = 0.0,
-           language: Language = 'en') -> dict[str, float]:
+def answers_or_none(golds: Golds, predicted: Sequence[str], nulls: Sequence[float], threshold: float = 0.0,
+                    script: Script = 'squad') -> dict[str, float]:
   """Measures answers to questions that may have none, as SQuAD 2.0's script does, under its names (Rajpurkar et al.
   2018).
 
@@ -186,8 +186,8 @@ def squad2(golds: Golds, predicted: Sequence[str], nulls: Sequence[float], thres
   `threshold` the answer is none. best_f1 and best_exact are those at the threshold that would have been best,
   best_f1_thresh and best_exact_thresh, which are not in percent. HasAns and NoAns are there where such questions are.
   """
-  plain, _ = COMPARED[language]
-  found = answer_scores([[text for text in some if plain(text)] or [''] for some in golds], predicted, language, 1.0)
+  plain, _ = COMPARED[script]
+  found = answer_scores([[text for text in some if plain(text)] or [''] for some in golds], predicted, script, 1.0)
   above, answered = np.asarray(nulls, np.float64), np.array([len(some) > 0 for some in golds])
   measured, best = {}, {}
   for name, raw in found.items():
@@ -211,13 +211,13 @@ def best_threshold(name: str, change: np.ndarray, nulls: np.ndarray, unanswered:
           f'best_{name}_thresh': float(nulls[order[at]]) if better else 0.0}
 
 
-def answer_scores(golds: Golds, predicted: Sequence[str], language: Language, empty: float) -> dict[str, np.ndarray]:
+def answer_scores(golds: Golds, predicted: Sequence[str], script: Script, empty: float) -> dict[str, np.ndarray]:
   """Measures each answer by the best of its golds: 'f1' and 'exact' [N], from 0 to 1; empty: F1 of two without
   words."""
   if len(golds) != len(predicted) or not len(golds) or not all(map(len, golds)):
     raise Expected(f'an answer to each question, and one or more that are right: got {len(predicted)} answers to '
                    f'{len(golds)} questions, {sum(not some for some in golds)} of which have none')
-  plain, score = COMPARED[language]
+  plain, score = COMPARED[script]
   pairs = [*zip(predicted, golds, strict=True)]
   both_empty = lambda text, gold: empty if not plain(text) and not plain(gold) else score(text, gold)
   return {'f1': np.array([max(both_empty(text, gold) for gold in some) for text, some in pairs], float),
@@ -263,7 +263,7 @@ METRICS: dict[str, Callable[[Any, Any], float]] = {
     'accuracy': accuracy, 'f1': f1, 'macro_f1': macro_f1, 'matthews': matthews, 'pearson': pearson,
     'spearman': spearman}
 """measures of labels: (truth, predicted) -> percent"""
-COMPARED = {'en': (normalised, words_f1), 'zh': (without_signs, segments_f1)}  # by equality, and by F1
+COMPARED = {'squad': (normalised, words_f1), 'cmrc': (without_signs, segments_f1)}  # by equality, and by F1
 SIGNS = {ord(sign): None for sign in '-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』'}
 HAN = re.compile('([\u4e00-\u9fa5])')
 OPENING = re.compile(r'^"|(?<=[ (\[{<])"')  # a quotation mark that opens

@@ -85,29 +85,29 @@ def test_answers_are_measured_as_squad_1_does():
   golds = [['the Broncos', 'Denver Broncos', 'Broncos'], ['in 1990', '1990'], ['The'], ['gold-plated cup'], ['x']]
   said = ['Denver Broncos!', 'late in 1990', 'a', 'the cup, gold plated', '']
   # 'The' and 'a' are equal, without a word in common.
-  assert metrics.squad(golds, said) == pytest.approx({'f1': 44.0, 'exact': 40.0})
+  assert metrics.answers(golds, said) == pytest.approx({'f1': 44.0, 'exact': 40.0})
   with pytest.raises(Expected, match='2 questions, 1 of which have none'):
-    metrics.squad([['x'], []], ['x', ''])
+    metrics.answers([['x'], []], ['x', ''])
 
 
 def test_answers_that_may_be_none_are_measured_as_squad_2_does():
   golds = [['Denver Broncos'], [], ['in 1990', '1990'], [], ['cup'], ['The'], []]
   said = ['Broncos', 'x', '1990', 'y', 'a gold cup', 'z', 'the']
   nulls = [-3.0, -2.0, -2.5, 1.5, 2.0, -4.0, 0.5]
-  found = metrics.squad2(golds, said, nulls, threshold=1.0)
+  found = metrics.answers_or_none(golds, said, nulls, threshold=1.0)
   assert found == pytest.approx({
       'f1': 52.38095238095237, 'HasAns_f1': 41.666666666666664, 'NoAns_f1': 66.66666666666667,
       'exact': 42.857142857142854, 'HasAns_exact': 25.0, 'NoAns_exact': 66.66666666666667,
       'best_f1': 66.66666666666666, 'best_f1_thresh': -2.5,
       'best_exact': 57.142857142857146, 'best_exact_thresh': -2.5})
   assert next(iter(found)) == 'f1'
-  assert 'NoAns_f1' not in metrics.squad2([['x']], ['x'], [0.0])
+  assert 'NoAns_f1' not in metrics.answers_or_none([['x']], ['x'], [0.0])
 
 
 def test_chinese_answers_are_measured_as_cmrc_does():
   golds = [['1990年12月', '90年'], ['《红楼梦》'], ['光荣公司(KOEI Inc.)'], ['约12.5%'], ['……']]
   said = ['1990年', '红楼梦。', '日本KOEI公司', '12.5%', '《》']
-  scores = metrics.answer_scores(golds, said, 'zh', 0.0)
+  scores = metrics.answer_scores(golds, said, 'cmrc', 0.0)
   assert scores['f1'].tolist() == pytest.approx([2 / 3, 1, 0.2857142857142857, 0.8, 0])
   assert scores['exact'].tolist() == [0, 1, 0, 0, 0]
   assert metrics.segments('光荣公司(KOEI Inc.), "12.5%"，1-2年。') == [
