@@ -7,6 +7,9 @@ A row is a dictionary of JSON values. Where sources of one data set call a colum
 the first that a row has is read. A dot goes inside: 'question.stem'.
 """
 from collections.abc import Iterator, Sequence
+import contextlib
+import itertools
+import json
 import re
 from typing import Any, NamedTuple
 
@@ -40,8 +43,9 @@ def rows(source: str) -> list[Row]:
 def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None,
          layout: Layout = Layout()) -> Iterator[Row]:
   """Yields the rows of .jsonl files, of .tsv and .csv files, whose first line names the columns (in a .tsv quotes are
-  as any other character), of SQuAD's .json (a row is a question), of .conll and .conllu (a sentence), each plain, .gz
-  or .xz, several by commas or a glob; or of tfds:NAME:SPLIT. What names of files do not say is in `layout`.
+  as any other character), of .json (SQuAD's, whose rows are questions; others: `whole_rows`), of .conll and .conllu
+  (sentences), each plain, .gz or .xz, several by commas or a glob; or of tfds:NAME:SPLIT. What names of files do not
+  say is in `layout`.
 
   Raises SourceError for what is missing or unreadable; with `skip`, lines that are no rows are counted in `tally`.
   """
@@ -54,7 +58,7 @@ def each(source: str, on_error: OnError = 'refuse', tally: Tally | None = None,
     kind, name, found = kind_of(file, layout), str(file), lines(file, on_error, tally)
     done = tally.bytes
     if kind == 'json':
-      yield from squad_rows(file, found)
+      yield from whole_rows(file, found, on_error, tally)
     elif kind == 'jsonl':
       yield from json_rows(name, found, on_error, tally)
     elif kind == 'words':
@@ -103,18 +107,46 @@ def table_rows(name: str, found: Iterator[tuple[int, list[str]]], on_error: OnEr
       report(f'{name}:{number}: {problem}', on_error, tally)
 
 
-def squad_rows(file: epath.Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
-  """Yields SQuAD's articles, a row for each question: what its entry has, with its `context` and the article's
-  `title`."""
+def whole_rows(file: epath.Path, found: Iterator[tuple[int, str]], on_error: OnError, tally: Tally) -> Iterator[Row]:
+  """Yields the rows of a .json file: SQuAD's, a list of objects, DREAM's and C3's passages, or a line for each object,
+  as CLUE has it. Raises SourceError for another."""
+  first = next(found, (1, ''))
+  found = itertools.chain([first], found)
+  head: Any = None
+  with contextlib.suppress(ValueError, RecursionError):
+    head = json.loads(first[1])
+  if isinstance(head, dict) and 'data' not in head:
+    yield from json_rows(str(file), found, on_error, tally)
+    return
   try:
-    articles = storage.parse_json(whole(file, lines), file, dict, SourceError)['data']
-    found = [Row({**question, 'title': article.get('title', ''), 'context': paragraph['context']},
-                 f'{file}:{question.get("id", "")}')
-             for article in articles for paragraph in article['paragraphs'] for question in paragraph['qas']]
-  except (TypeError, KeyError, AttributeError, SourceError) as error:
-    raise SourceError(f'{file}: a .json file is laid out as SQuAD, data[].paragraphs[].qas[]; got '
-                      f'{type(error).__name__}: {error}') from error
-  yield from found
+    value = storage.parse_json(whole(file, found), file, (dict, list), SourceError)
+    rows = squad_rows(file, value) if isinstance(value, dict) else list_rows(file, value)
+  except (TypeError, KeyError, AttributeError, ValueError, SourceError) as error:
+    raise SourceError(f'{file}: a .json file is laid out as SQuAD, data[].paragraphs[].qas[], or is a list of objects; '
+                      f'got {type(error).__name__}: {error}') from error
+  yield from rows
+
+
+def squad_rows(file: epath.Path, value: dict[str, Any]) -> list[Row]:
+  """Returns SQuAD's articles, a row for each question: what its entry has, with its `context` and the article's
+  `title`."""
+  return [Row({**question, 'title': article.get('title', ''), 'context': paragraph['context']},
+              f'{file}:{question.get("id", "")}')
+          for article in value['data'] for paragraph in article['paragraphs'] for question in paragraph['qas']]
+
+
+def list_rows(file: epath.Path, value: list[Any]) -> list[Row]:
+  """Returns the objects of a list, or a row for each question of passages: [turns, [questions], id], as DREAM and C3
+  have them (Sun et al. 2019 and 2020)."""
+  rows = []
+  for number, item in enumerate(value):
+    if isinstance(item, dict):
+      rows.append(Row(item, f'{file}:[{number}]'))
+      continue
+    context, questions, name = item
+    rows += [Row({**question, 'context': context, 'id': f'{name}-{place}'}, f'{file}:{name}')
+             for place, question in enumerate(questions)]
+  return rows
 
 
 def plain(value: Any) -> Any:

@@ -1,5 +1,5 @@
 """Data sets of TFDS: tfds:NAME, tfds:NAME:SPLIT, or by the folder that holds one, tfds:FOLDER:SPLIT."""
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 import contextlib
 import re
 from typing import Any
@@ -46,7 +46,7 @@ def class_names(source: str, feature: str) -> tuple[str, ...]:
   builder, _ = builder_of(source)
   found: Any = builder.info.features
   for part in feature.split('.'):
-    found = found[part] if isinstance(found, Mapping) and part in found else None
+    found = found[part] if hasattr(found, 'keys') and part in found else None  # a FeaturesDict is no Mapping
   found = getattr(found, 'feature', found)  # of the items of a sequence
   return tuple(getattr(found, 'names', None) or ())
 

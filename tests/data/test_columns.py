@@ -1,4 +1,5 @@
 import gzip
+import json
 import lzma
 
 import pytest
@@ -108,3 +109,20 @@ def test_lists_of_lists_of_different_lengths_become_json():
     def to_list(self):
       return [[b'a', b'b'], [b'c']]
   assert plain({'options': Lists()}) == {'options': [['a', 'b'], ['c']]}
+
+
+def test_json_of_every_layout(tmp_path):
+  path = tmp_path / 'a.json'
+  path.write_text('{"sentence": "x", "label": "100"}\n{"sentence": "y"}\n')  # CLUE: a line for each
+  assert read(path) == [({'sentence': 'x', 'label': '100'}, ':1'), ({'sentence': 'y'}, ':2')]
+  path.write_text(json.dumps([{'a': 1}, {'a': 2}], indent=2))
+  assert read(path) == [({'a': 1}, ':[0]'), ({'a': 2}, ':[1]')]
+  passages = [[['M: Hi.', 'W: Bye.'], [{'question': 'q', 'choice': ['x', 'y'], 'answer': 'y'},
+                                       {'question': 'r', 'choice': ['z', 'w'], 'answer': 'z'}], '4-199']]
+  path.write_text(json.dumps(passages))  # DREAM, C3
+  assert read(path)[1] == ({'question': 'r', 'choice': ['z', 'w'], 'answer': 'z', 'context': ['M: Hi.', 'W: Bye.'],
+                            'id': '4-199-1'}, ':4-199')
+  for wrong in ('[1]', '[[1, 2]]', '"x"', '{"data": 1}', '{"a": 1}\nx'):
+    path.write_text(wrong)
+    with pytest.raises(SourceError, match=r'a\.json'):
+      read(path)

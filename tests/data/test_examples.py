@@ -71,7 +71,7 @@ def test_damaged_files_are_named(tmp_path):
   (tmp_path / 'a.tsv').write_text('de\ten\nJa\n')
   with pytest.raises(SourceError, match=r'a\.tsv:2: 1 fields, but the first line names 2'):
     rows(f'{tmp_path}/a.tsv')
-  (tmp_path / 'b.json').write_text('[]')
+  (tmp_path / 'b.json').write_text('7')
   with pytest.raises(SourceError, match='laid out as SQuAD'):
     rows(f'{tmp_path}/b.json')
   (tmp_path / 'c.txt').write_text('x')

@@ -259,3 +259,34 @@ def test_what_is_embedded_has_no_text_in_both_parts():
       assert len(classes) == (len(train.labels) or 4)
   with pytest.raises(SourceError, match='is none of embedded:KIND and embedded:KIND:dev'):
     examples('tagging', ['embedded:parsing'])
+
+
+def test_tfds_has_names_for_its_numbers(tmp_path):
+  tfds = pytest.importorskip('tensorflow_datasets')
+  tf = pytest.importorskip('tensorflow')
+  names = tfds.features.ClassLabel(names=['B-PER', 'O'])  # not in the order of ours
+  features = tfds.features.FeaturesDict({
+      'tokens': tfds.features.Sequence(tfds.features.Text()), 'tags': tfds.features.Sequence(names),
+      'text': tfds.features.Text(), 'label': names, 'questions': tfds.features.Sequence(tfds.features.Text()),
+      'answers': tfds.features.Sequence(tfds.features.Text()),
+      'options': tfds.features.Sequence(tfds.features.Sequence(tfds.features.Text()))})
+  rows = [{'tokens': ['Ann', 'sat'], 'tags': [0, 1], 'text': 'Fine.', 'label': 1, 'questions': ['q', 'r'],
+           'answers': ['B', 'A'], 'options': [['x', 'y', 'z'], ['v', 'w']]},
+          {'tokens': ['He'], 'tags': [1], 'text': 'Bad.', 'label': -1, 'questions': ['s'], 'answers': ['C'],
+           'options': [['x', 'y', 'z']]}]
+  with tf.io.TFRecordWriter(f'{tmp_path}/small-test.tfrecord-00000-of-00001') as writer:
+    for row in rows:
+      writer.write(features.serialize_example(features.encode_example(row)))
+  template = tfds.core.ShardedFileTemplate(tmp_path, dataset_name='small', split='test', filetype_suffix='tfrecord')
+  tfds.folder_dataset.write_metadata(
+      data_dir=tmp_path, features=features, split_infos=[tfds.core.SplitInfo('test', [2], 0, template)])
+  source = f'tfds:{tmp_path}:test'
+  found = examples('classification', [source], labels=('O', 'B-PER'), use='predict')
+  assert found.examples == [Example(('Fine.',), 0, where=f'{source}[0]'),
+                            Example(('Bad.',), None, where=f'{source}[1]', document=1)]
+  with pytest.raises(SourceError, match=r'test\[1\]: no label to measure by'):
+    examples('classification', [source], labels=('O', 'B-PER'), use='dev')
+  assert [example.label for example in examples('tagging', [source], labels=('O', 'B-PER')).examples] == [(1, 0), (0,)]
+  race = examples('choice', [source], Columns('text', 'question', 'answer', 'options')).examples
+  assert [(*example.texts, example.choices, example.label) for example in race] == [
+      ('Fine.', 'q', ('x', 'y', 'z'), 1), ('Fine.', 'r', ('v', 'w'), 0), ('Bad.', 's', ('x', 'y', 'z'), 2)]
