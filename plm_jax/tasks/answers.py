@@ -152,9 +152,9 @@ class AnswerTask(Task):
     made, size, step = [], len(context.ids), min(self.stride, room)
     for at in range(0, max(size - room, 0) + step, step):
       until = min(at + room, size)
-      texts = (context.ids[at:until], question) if form.last else (question, context.ids[at:until])
+      texts = (context.ids[at:until], question) if form.question_last else (question, context.ids[at:until])
       row = form.row(texts, vocab, length, 'none')
-      shift = row.starts[0 if form.last else 1] - at
+      shift = row.starts[0 if form.question_last else 1] - at
       extent = np.zeros((2, len(row.tokens)), np.int32)
       extent[:, at + shift:until + shift] = context.begins[at:until], context.ends[at:until]
       inside = target and at <= target[0] and target[1] < until

@@ -1,7 +1,7 @@
 """How families take labelled texts: which tokens stand around them in a row, and which token stands for the row."""
 from collections.abc import Sequence
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ class Form:
 
   absolute: bool = True
   """positions are rows of a table, which begin anew with every text of a row"""
+  question_last: ClassVar[bool] = False
+  """whether a question stands behind its context"""
 
   def around(self, vocab: Vocab) -> tuple[Ids, Ids, Ids]:
     """Returns the ids before the first text, between two, and behind the last. Raises ConfigError where the tokenizer
@@ -111,6 +113,8 @@ class Doubled(Form):
 class Last(Form):
   """XLNet's: text <sep> text <sep> <cls>, the last of which stands for the row and has the type 2 (Yang et al. 2019,
   released code)."""
+
+  question_last = True
 
   def around(self, vocab):
     """Returns nothing, <sep>, <sep><cls>."""
