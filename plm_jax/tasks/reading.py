@@ -239,17 +239,17 @@ def choice(row: Row, columns: Columns) -> Unlabelled:
 
 
 def chosen(label: Any, example: Example, called: Sequence[str]) -> int:
-  """Returns which choice is right: by what it is called, its number from 0, its letter or its text. Raises
+  """Returns which choice is right: by what it is called, its text, its number from 0 or its letter. Raises
   Unreadable."""
   said, count = str(label).strip(), len(example.choices)
-  if said in called:
+  if said in called and list(called) != list(map(str, range(count))):
     return list(called).index(said)
+  if isinstance(label, str) and example.choices.count(said) == 1:
+    return example.choices.index(said)
   if re.fullmatch(r'\d{1,4}', said) and int(said) < count:
     return int(said)
   if re.fullmatch('[A-Z]', said) and ord(said) - ord('A') < count:
     return ord(said) - ord('A')
-  if example.choices.count(said) == 1:
-    return example.choices.index(said)
   raise Unreadable('unknown label', f'{example.where}: the label is a number below {count}, a letter, or one of the '
                    f'choices, got {label!r:.80}')
 

@@ -95,9 +95,9 @@ def examples(kind: Kind, sources: Sequence[str], columns: Columns = Columns(), l
     part = list(of_source(kind, source, columns, on_error, tally, report))
     if not part:
       raise SourceError(f'{source} has no examples' + (f': {tally.examples[-1]}' if tally.examples else ''))
-    if use != 'predict' and all(item.label is None for item in part):
+    if use != 'predict' and all(unknown(kind, item.label, labels) for item in part):
       wanted = ' or '.join(map(repr, columns.over(reading.GUESSES[kind]).label.split('|')))
-      raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has a column {wanted}')
+      raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has one in {wanted}')
     read += in_bio(source, part, tuple(labels), report) if kind == 'tagging' else part
   names = tuple(labels) or names_of(kind, read)
   numbers = itertools.count()
@@ -209,6 +209,12 @@ def label_of(kind: Kind, item: Unlabelled, names: Sequence[str], use: Use) -> An
   if kind == 'tagging':
     return tuple(class_of(tag, names, where) for tag in item.label)
   return reading.number(label, where) if kind == 'regression' else label if kind == 'choice' else None
+
+
+def unknown(kind: Kind, label: Any, names: Sequence[str]) -> bool:
+  """Tells whether a row has no label: nothing, or as the test sets of benchmarks the class -1, where that is none."""
+  hidden = kind == 'classification' and type(label) is int and label == -1 and bool(names) and '-1' not in names
+  return label is None or label == '' or hidden
 
 
 def class_of(label: Any, names: Sequence[str], where: str) -> int:

@@ -20,6 +20,7 @@ TABLE = 'text\tlabel\tsentence\n' + ''.join(f'Some text {n}.\t{n % 2}\t"Fine"\n'
 LIST = json.dumps([{'text': 'One.'}, 'Two.', {'text': 'Three.'}])
 SQUAD = json.dumps({'data': [{'paragraphs': [{'context': 'I did.', 'qas': [
     {'id': '7', 'question': 'Who?', 'answers': [{'text': 'I', 'answer_start': 0}]}]}]}]})
+WORDS = ''.join(f'-DOCSTART- O\n\nWord{n}\tB-X\nof\tO\n\nOne\tO\n\n' for n in range(20))
 FILES = {
     'a.txt': TEXT.encode(), 'a.txt.gz': gzip.compress(TEXT.encode()), 'a.txt.xz': lzma.compress(TEXT.encode()),
     'a.jsonl': LINES.encode(), 'a.jsonl.gz': gzip.compress(LINES.encode()), 'wiki_00': WIKI.encode(),
@@ -57,10 +58,11 @@ def test_reading(tmp_path, name, on_error):
   assert '' in outcomes or name.endswith(('gz', 'xz'))  # archives have checksums
 
 
-@pytest.mark.parametrize(('name', 'task'), [('a.jsonl', 'sst2'), ('a.tsv', 'sst2'), ('b.json', 'squad')])
+@pytest.mark.parametrize(('name', 'task'), [
+    ('a.jsonl', 'sst2'), ('a.tsv', 'sst2'), ('b.json', 'squad'), ('c.conll', 'sst2')])
 def test_rows(tmp_path, name, task):
   path = tmp_path / name
-  whole = FILES.get(name, SQUAD.encode())
+  whole = {'b.json': SQUAD.encode(), 'c.conll': WORDS.encode()}.get(name) or FILES[name]
   damaged = [*mutate.contents(whole, 60), *(mutate.jsons(json.loads(SQUAD), 60) if name == 'b.json' else ())]
   for content in damaged:
     path.write_bytes(content)

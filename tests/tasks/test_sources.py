@@ -124,8 +124,11 @@ def test_lines_that_are_no_rows_are_counted_too(write):
 
 def test_sources_that_cannot_be_used_are_refused_even_when_rows_are_skipped(write):
   unlabelled = write([{'text': 'x'}, {'text': 'y', 'label': 'a'}], 'test.jsonl')
-  with pytest.raises(SourceError, match=r"test\.jsonl has no labels to measure by: no row has a column 'stars'"):
+  with pytest.raises(SourceError, match=r"test\.jsonl has no labels to measure by: no row has one in 'stars'"):
     examples('classification', [unlabelled], Columns(label='stars'), ('a', 'b'), 'dev', 'skip')
+  hidden = write([{'text': 'x', 'label': -1}, {'text': 'y', 'label': -1}], 'hidden.jsonl')  # as GLUE's test sets
+  with pytest.raises(SourceError, match=r"hidden\.jsonl has no labels to measure by"):
+    examples('classification', [hidden], labels=('a', 'b'), use='dev')
   with pytest.raises(SourceError, match=r'empty\.jsonl has no examples'):
     examples('classification', [write('', 'empty.jsonl')])
   with pytest.raises(SourceError, match=r'no examples are left: .*none of those'):
@@ -218,6 +221,8 @@ def test_squad_json(write):
      ('x', 'y'), 1),
     ({'question': {'stem': 'q', 'choices': [{'label': 'A', 'text': 'x'}, {'label': 'B', 'text': 'y'}]},
       'answerKey': 'B'}, ('q', ''), ('x', 'y'), 1),
+    ({'context': 'c', 'question': 'q', 'choices': ['1', '2', '0'], 'answer': '2'}, ('c', 'q'), ('1', '2', '0'), 1),
+    ({'context': 'c', 'question': 'q', 'choices': ['1', '2', '0'], 'label': 2}, ('c', 'q'), ('1', '2', '0'), 2),
     ({'goal': 'g', 'sol1': 'x', 'sol2': 'y', 'label': 0}, ('g', ''), ('x', 'y'), 0),
     ({'premise': 'p', 'question': 'effect', 'choice1': 'x', 'choice2': 'y', 'label': 1},
      ('p', 'What happened as a result?'), ('x', 'y'), 1)])
