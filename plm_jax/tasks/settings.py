@@ -27,8 +27,10 @@ LONG: Values = {'length': 256}  # passages of BoolQ
 BERTS: Mapping[str, Values] = {
     'mrpc': {'epochs': 5.0},  # transformers 4 examples/flax/text-classification: 88.97 F1, which 3 do not reach
     'boolq': LONG, 'c3': READING, 'dream': READING, 'race': {'length': 512},
-    # Cui et al. 2019 (whole word masking for Chinese BERT), table 2
-    'chnsenticorp': {'batch': 64, 'length': 256}, 'thucnews': {'batch': 64, 'length': 64},
+    # 649453932/Bert-Chinese-Text-Classification-Pytorch, models/bert.py
+    'thucnews': {'peak': 5e-5, 'batch': 128, 'length': 32},
+    # Cui et al. 2019 (whole word masking for Chinese BERT), table 2, from memory
+    'chnsenticorp': {'batch': 64, 'length': 256},
     'cmrc2018': {'batch': 64, 'length': 512}, 'drcd': {'batch': 64, 'length': 512},
     **{f'embedded_{kind}': {'length': 128} for kind in ('classification', 'tagging', 'choice')},
     'embedded_answers': {'length': 192, 'stride': 64},
@@ -42,11 +44,11 @@ ROBERTA = {
     **{task: {'peak': 1e-5, 'batch': 16} for task in ('mrpc', 'cola')},
     **{task: {'peak': 2e-5, 'batch': 16} for task in ('rte', 'stsb')}}
 ROBERTA['qqp'] = {**ROBERTA['qqp'], 'warmup': 0.25}
-# Liu et al. 2019, table 10
+# Liu et al. 2019, table 10, from memory
 ROBERTA_ANSWERS: Values = {'peak': 1.5e-5, 'batch': 48, 'epochs': 2.0, 'weight_decay': 0.01, 'length': 512}
 ROBERTA_RACE: Values = {'peak': 1e-5, 'batch': 16, 'epochs': 4.0, 'weight_decay': 0.1, 'length': 512}
 
-# Lan et al. 2020, table 14: rate, steps, warmup in steps, batch.
+# Lan et al. 2020, table 14: rate, steps, warmup in steps, batch; WNLI, SQuAD and RACE from memory.
 ALBERT = {
     task: {'peak': peak, 'steps': steps, 'warmup': warmup, 'batch': batch} for task, peak, steps, warmup, batch in (
         ('cola', 1e-5, 5336, 320, 16), ('stsb', 2e-5, 3598, 214, 16), ('sst2', 1e-5, 20935, 1256, 32),
@@ -80,8 +82,9 @@ DEBERTA = {
         'qqp': (1e-5, 6, 64, 1000), 'rte': (1e-5, 6, 32, 50), 'sst2': (6e-6, 8, 32, 500), 'stsb': (7e-6, 4, 32, 50)}}
 FROM_MNLI = ('rte', 'stsb', 'mrpc', 'copa')  # DeBERTa README, note 1, following RoBERTa
 
-# Yang et al. 2019, A.4.2 (MNLI, SQuAD, RACE), and zihangdai/xlnet: README (STS-B), scripts/gpu_squad_base.sh; without
-# decay its model_utils.py takes TensorFlow's Adam, whose means are corrected.
+# zihangdai/xlnet: scripts/tpu_squad_large.sh, gpu_squad_base.sh, tpu_race_large_bsz32.sh, README (STS-B); MNLI, and the
+# decay by layers of SQuAD, from Yang et al. 2019, A.4.2, from memory. Where no weights decay its model_utils.py takes
+# TensorFlow's Adam, whose means are corrected.
 XLNET: Values = {'schedule': 'linear'}
 PLAIN: Values = {'weight_decay': 0.0, 'bias_correction': True}
 XLNETS: Mapping[str, Values] = {
