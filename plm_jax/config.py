@@ -28,6 +28,7 @@ from plm_jax.objectives.spans import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig, schedule
+from plm_jax.training.tuning import TuningConfig
 
 Scale = Literal['paper', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
@@ -181,6 +182,7 @@ class Experiment(Checked):
   data: DataConfig = DataConfig()
   optim: OptimConfig = OptimConfig()
   train: TrainConfig = TrainConfig()
+  tuning: TuningConfig = TuningConfig()
   mesh: MeshConfig = MeshConfig()
   hosts: HostsConfig = HostsConfig()
   prompts: tuple[str, ...] = ()
@@ -208,6 +210,8 @@ def check(config: Experiment) -> None:
   checked.check(config)
   if (config.mode == 'compile') != bool(config.topology):
     raise ConfigError('--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
+  if config.tuning.reinitialise and not config.warm_start:
+    raise ConfigError('--tuning.reinitialise is for a run that begins with what was trained before: give --warm-start')
   check_rows(config)
   check_corpora(config.data, getattr(config.objective, 'languages', ()))
   warmup, length = config.optim.warmup, config.train.steps

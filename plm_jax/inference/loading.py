@@ -14,6 +14,7 @@ from plm_jax.config import ConfigError, Experiment
 from plm_jax.sharding import from_host, shardings
 from plm_jax.tokenizers import Tokenizer, TokenizerError
 from plm_jax.tokenizers import load as load_tokenizer
+from plm_jax.training import adapters
 from plm_jax.training.checkpoint import CheckpointError, newest_meta, of_run, restore_params
 from plm_jax.training.learner import make_learner, shapes
 
@@ -81,8 +82,8 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
       of_run(folder), nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
   objective = config.objective
   return Trained(
-      config.family, config.model, objective.heads(config.model), objective.exported_params(params), tokenizer,
-      str(folder), mesh)
+      config.family, config.model, objective.heads(config.model), adapters.merged(objective.exported_params(params)),
+      tokenizer, str(folder), mesh)
 
 
 def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:

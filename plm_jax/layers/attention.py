@@ -102,13 +102,13 @@ class Attention(nn.Module):
       return dense(name, (number, size), 'width', 'heads', None, init=init)
     query = heads('query', common.heads, size ** -0.5 / self.scale)
     key, value = heads('key', common.key_heads), heads('value', common.key_heads)
-    q = query(x)
+    q = query(x, rows)
     if isinstance(kv, Keys):
       k, v = kv
       if self.is_initializing():  # the parameters are the same, in use or not
         _ = key(x), value(x)
     else:
-      k, v = key(kv), value(kv)
+      k, v = key(kv, rows), value(kv, rows)
     q, k, logits = cfg.position.interact(self, common, q, k, visible.context, query, key)
     q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
     if not isinstance(kv, Keys):
@@ -127,7 +127,7 @@ class Attention(nn.Module):
       y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
     y = constrain(y, *SPLIT)
     init = common.init.matrix(common.heads * size, common.width, out=True)
-    return dense('out', (common.width,), 'heads', None, 'width', init=init)(y)
+    return dense('out', (common.width,), 'heads', None, 'width', init=init)(y, rows)
 
 
 def fits(q, k, bias: bool, dropout: bool) -> bool:

@@ -1,4 +1,5 @@
 """Affine maps, embeddings' initializers and dropout: the smallest parts, with their logical axes."""
+from collections.abc import Mapping
 import math
 from typing import Any
 
@@ -19,7 +20,8 @@ class Dense(nn.Module):
   """x [..., *inputs] -> [..., *features]: contracts the trailing axes of x with the leading ones of the kernel.
 
   `axes` are the logical names of the kernel's axes, inputs first. One kernel of three or more axes instead of a
-  reshaped matrix keeps heads visible to the sharding table.
+  reshaped matrix keeps heads visible to the sharding table. Where an `adapter` stands beside the kernel
+  (`training.adapters`), x goes through it too; rows [B] key its dropout, None: no dropout.
   """
 
   features: tuple[int, ...]
@@ -29,16 +31,52 @@ class Dense(nn.Module):
   init: Initializer = drawn('truncated', 0.02)
 
   @nn.compact
-  def __call__(self, x) -> Any:
+  def __call__(self, x, rows=None) -> Any:
     inputs = x.shape[x.ndim - (len(self.axes) - len(self.features)):]
     kernel = self.param('kernel', named(self.init, self.axes), (*inputs, *self.features), jnp.float32)
     # By its name: inside a rule of its own jax.checkpoint does not see the product.
     y = checkpoint_name(cpu.product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype)), PRODUCT)
+    if self.has_variable('params', 'adapter'):
+      y = self.adapted(x, y, kernel, self.get_variable('params', 'adapter'), rows)
     if self.bias:
       axes = self.axes[len(inputs):]
       bias = self.param('bias', named(nn.initializers.zeros, axes), self.features, jnp.float32)
       y = cpu.plus(y, gathered(bias.astype(self.dtype), *axes))
     return y
+
+  def adapted(self, x, y, kernel, adapter: Mapping[str, jax.Array], rows):
+    """Adds to y [..., *features], the product of x and the kernel, that of x and the adapter's matrices, and gives the
+    columns their lengths where it has some (Hu et al. 2022, equation 3; Liu et al. 2024, equation 5)."""
+    into = kernel.ndim - len(self.features)
+    if 'dropout' in adapter and rows is not None:
+      key, keep = self.make_rng('dropout'), 1 - jax.lax.stop_gradient(adapter['dropout'])
+      kept = jax.vmap(lambda row: jax.random.bernoulli(jax.random.fold_in(key, row), keep, x.shape[1:]))(rows)
+      x = jnp.where(kept, x / keep.astype(x.dtype), jnp.zeros((), x.dtype))
+    down, up = (adapter[name].astype(self.dtype) for name in ('down', 'up'))
+    low = cpu.product(into, (*self.axes[:into], None), x.astype(self.dtype), down)
+    factor = jax.lax.stop_gradient(adapter['factor']).astype(self.dtype)
+    y += cpu.product(1, (None, *self.axes[into:]), low, up) * factor
+    if 'magnitude' in adapter:
+      # Lengths count as given, which saves their gradient (Liu et al. 2024, section 4.3).
+      whole = jax.lax.stop_gradient(lengths(into, low_sum(kernel, adapter), layers=0))
+      y *= (adapter['magnitude'] / whole).astype(self.dtype)
+    return y
+
+
+def low_sum(kernel, adapter: Mapping[str, jax.Array]):
+  """Adds the product of an adapter's matrices to a kernel [*inputs, *features]."""
+  return kernel + adapter['factor'] * jnp.tensordot(adapter['down'], adapter['up'], 1)
+
+
+def low_rank(inputs: int, kernel, adapter: Mapping[str, jax.Array]):
+  """Returns the kernel [*inputs, *features] that does what one with an adapter does."""
+  whole = low_sum(kernel, adapter)
+  return whole * (adapter['magnitude'] / lengths(inputs, whole, layers=0)) if 'magnitude' in adapter else whole
+
+
+def lengths(inputs: int, kernel, layers: int = 1):
+  """Returns the length of each column of a kernel [.., *inputs, *features] -> [.., *features]."""
+  return jnp.sqrt(jnp.square(kernel).sum(range(layers, layers + inputs)))
 
 
 class Dropout(nn.Module):

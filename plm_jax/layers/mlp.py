@@ -54,8 +54,8 @@ class Mlp(nn.Module):
       return Dense((features,), axes, cfg.bias, self.common.compute, init, name=name)
     # The backward pass keeps what goes in, not the parts of the function: one array [B, L, F] instead of four.
     act = jax.checkpoint(activation(cfg.activation))
-    h = act(constrain(dense('up', hidden, 'width', 'mlp')(x), 'batch', None, 'mlp'))
+    h = act(constrain(dense('up', hidden, 'width', 'mlp')(x, rows), 'batch', None, 'mlp'))
     if cfg.gated:
-      h *= constrain(dense('gate', hidden, 'width', 'mlp')(x), 'batch', None, 'mlp')
+      h *= constrain(dense('gate', hidden, 'width', 'mlp')(x, rows), 'batch', None, 'mlp')
     h = Dropout(cfg.dropout, name='dropout')(h, rows)
-    return dense('down', width, 'mlp', 'width', init=self.common.init.matrix(hidden, width, out=True))(h)
+    return dense('down', width, 'mlp', 'width', init=self.common.init.matrix(hidden, width, out=True))(h, rows)

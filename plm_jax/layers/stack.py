@@ -100,7 +100,9 @@ class Layers(nn.Module):
       return {name: parts[stack.copies(name)][name] for name in next(iter(parts.values()))}
 
     parts = self.get_variable('split', 'block')
-    params: Any = {} if parts else self.param('block', initial)
+    # What is there already may hold more than what is made afresh: adapters.
+    given: Any = self.get_variable('params', 'block')
+    params: Any = {} if parts else self.param('block', initial) if given is None else nn.unbox(given)
     own = {name: part for name, part in params.items() if stack.copies(name) == stack.blocks}
     look = [name for name, wanted in (
         ('intermediates', self.is_mutable_collection('intermediates')), ('keys', remember == 'keys')) if wanted]

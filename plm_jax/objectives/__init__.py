@@ -68,6 +68,11 @@ class Objective(Checked, abc.ABC):
     """Returns (sum, weight) pairs by name. A weight depends on the batch alone; a row with nothing to predict weighs
     0."""
 
+  @property
+  def moves_inputs(self) -> bool:
+    """Whether `losses` asks for gradients of token vectors, so that none may be cut off above them."""
+    return False
+
   def losses(self, passes: Passes, batch: Arrays) -> Losses:
     """Returns (sum, weight) pairs of a training step: those of `loss`, or what takes other passes through the model
     besides. The weights of `terms` are those of `loss`."""

@@ -7,6 +7,7 @@ from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.optim import make_optimizer
 from plm_jax.training.selection import Selection
 from plm_jax.training.step import Learner, init_state
+from plm_jax.training.tuning import shortened
 
 
 def make_learner(config: Experiment, vocab: Vocab) -> Learner:
@@ -26,15 +27,17 @@ def make_learner(config: Experiment, vocab: Vocab) -> Learner:
         f'the objective needs special tokens that the tokenizer does not have: {", ".join(lacking)}. One that is '
         'trained for GLM or T5 has theirs: --data.prepare.layout glm or t5')
   try:
-    model = objective.build(config.model, packed=config.data.packed)
+    backbone = config.model if objective.moves_inputs else shortened(config.model, config.tuning.top)
+    model = objective.build(backbone, packed=config.data.packed)
   except ValueError as error:
     raise ConfigError(str(error)) from error
   except (AttributeError, TypeError) as error:  # of a file: the command line has recipes whose parts go together
     raise ConfigError(f'{type(objective).__name__} is not for {type(config.model).__name__}: {error}') from error
-  select = Selection(config.optim.only, objective.frozen)
+  adapter = config.tuning.adapter
+  select = Selection(config.optim.only, objective.frozen, adapter.kind != 'none', config.tuning.top)
   optimizer = make_optimizer(
       config.optim, config.train.steps, pace=config.train.pace, parts=objective.parts, select=select)
-  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate, select)
+  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate, select, adapter)
 
 
 def shapes(config: Experiment, learner: Learner, rows: int = 2):

@@ -100,6 +100,8 @@ class Selection:
   """patterns of those that are (`matching`); none: all"""
   frozen: tuple[str, ...] = ()
   """patterns of those that are not"""
+  adapters: bool = False
+  """only heads and adapters are, beside those of `only`"""
   top: int = -1
   """layers that are trained beneath the head, from the top; 0: nothing of the backbone; -1: all of it"""
 
@@ -109,7 +111,9 @@ class Selection:
   def __call__(self, tree) -> Any:
     """Returns the same tree of numpy bools, [] or of each layer [N]. Raises ParameterError for a pattern that matches
     nothing."""
-    chosen, frozen = matching(self.only or ('**',), tree), matching(self.frozen, tree)
+    chosen, frozen = matching(self.only or (() if self.adapters else ('**',)), tree), matching(self.frozen, tree)
+    if self.adapters:
+      chosen = jax.tree_util.tree_map_with_path(lambda path, yes: yes | adapts(path), chosen)
     chosen = jax.tree.map(lambda yes, no: yes & ~no, chosen, frozen)
     if self.top < 0:
       return chosen
@@ -117,6 +121,12 @@ class Selection:
       backbone = path[0].key == 'backbone'
       return yes & ((height <= self.top + 1) if self.top or not backbone else np.zeros((), bool))
     return jax.tree_util.tree_map_with_path(near, chosen, heights(tree))
+
+
+def adapts(path) -> bool:
+  """Tells whether the parameter at a path is of a head, or an adapter's."""
+  name = [entry.key for entry in path if hasattr(entry, 'key')]
+  return name[0] != 'backbone' or ('adapter' in name and name[-1] in ('down', 'up', 'magnitude'))
 
 
 def parted(select: Selection, tree):

@@ -12,6 +12,8 @@ import optax
 
 from plm_jax import sharding
 from plm_jax.objectives import Objective, Passes
+from plm_jax.training import adapters
+from plm_jax.training.adapters import AdapterConfig
 from plm_jax.training.selection import Selection, parted
 
 
@@ -36,9 +38,11 @@ class Learner:
   seed: int
   accumulate: int = 1  # micro-steps that share one update
   select: Selection = Selection()  # of parameters: of the others no gradient is computed
+  adapter: AdapterConfig = AdapterConfig()  # what stands beside kernels
 
   def key(self, purpose: int):
-    """Makes the keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation."""
+    """Makes the keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation, 4
+    adapters."""
     return jax.random.fold_in(jax.random.key(self.seed), purpose)
 
 
@@ -48,6 +52,8 @@ def init_state(learner: Learner, windows) -> State:
   batch = jax.eval_shape(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab), windows)
   batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
   params = learner.model.init(learner.key(0), batch)['params']
+  if learner.adapter.kind != 'none':
+    params = adapters.add(params, learner.adapter, learner.key(4))
   zero = jnp.zeros((), jnp.int32)
   return State(zero, params, learner.optimizer.init(params), zero, zero)
 

@@ -11,7 +11,9 @@ from plm_jax import conversion
 from plm_jax.config import ConfigError, Experiment
 from plm_jax.inference.loading import load, place, read_config, read_run, tokenizer_of
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.training import adapters
 from plm_jax.training.checkpoint import CheckpointError, check_finite, of_run, restore_params
+from plm_jax.training.selection import heights
 from plm_jax.training.step import Learner
 
 
@@ -34,7 +36,14 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
   """
   if config.warm_start:
     same_tokenizer(config.warm_start, tokenizer_of(config.warm_start), tokenizer)
-    params = {**params, **warm(config, params, layout)}
+    again = config.tuning.reinitialise
+    fresh = jax.tree.map(jax.numpy.copy, adapters.without(params)) if again else None
+    plain = adapters.without(params)
+    plain = {**plain, **warm(config, plain, adapters.without(layout))}
+    plain = reinitialised(plain, fresh, again) if again else plain
+    params = adapters.beside(plain, params)
+    if learner.adapter.kind == 'dora':
+      params = jax.jit(adapters.begun, out_shardings=layout, donate_argnums=0)(params)
   def found(folder):
     other = load(folder)
     same_tokenizer(folder, other.tokenizer, tokenizer)
@@ -46,6 +55,18 @@ def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, la
   return params if begun is params else jax.tree.map(place, begun, layout)
 
 
+def reinitialised(params, fresh, n: int) -> Any:
+  """Returns parameters whose pooler and n layers nearest to the head are those of `fresh` (Zhang et al. 2021, section
+  4, who find that the top of a pre-trained model is not where to begin from)."""
+  def leaf(path, old, new, height):
+    if path[0].key != 'backbone':
+      return old
+    afresh = np.asarray(height <= n + 1)
+    return jax.numpy.where(afresh.reshape(-1, *[1] * (old.ndim - 1)), new, old) if afresh.ndim else (
+        new if afresh else old)
+  return jax.tree_util.tree_map_with_path(leaf, params, fresh, heights(params))
+
+
 def warm(config: Experiment, params, layout):
   """Returns the part of `params` that the run or checkpoint in config.warm_start has."""
   folder, imported, shapes = config.warm_start, None, None
@@ -55,7 +76,8 @@ def warm(config: Experiment, params, layout):
     other, _, boxed = read_run(folder)
     shapes: Any = nn.unbox(boxed)
     # Some objectives keep tables elsewhere while they train; what does not is read as it lies, each host its part.
-    if differing(shapes['backbone'], jax.eval_shape(other.objective.exported_params, shapes)['backbone']):
+    exported = jax.eval_shape(lambda params: adapters.merged(other.objective.exported_params(params)), shapes)
+    if differing(shapes['backbone'], exported['backbone']):
       shapes = None
   if shapes is None:
     imported = shapes = load(folder).params
