@@ -35,7 +35,8 @@ class Dense(nn.Module):
     inputs = x.shape[x.ndim - (len(self.axes) - len(self.features)):]
     kernel = self.param('kernel', named(self.init, self.axes), (*inputs, *self.features), jnp.float32)
     # By its name: inside a rule of its own jax.checkpoint does not see the product.
-    y = checkpoint_name(cpu.product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype)), PRODUCT)
+    y: Any = cpu.product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype))
+    y = checkpoint_name(y, PRODUCT)
     if self.has_variable('params', 'adapter'):
       y = self.adapted(x, y, kernel, self.get_variable('params', 'adapter'), rows)
     if self.bias:
@@ -53,9 +54,10 @@ class Dense(nn.Module):
       kept = jax.vmap(lambda row: jax.random.bernoulli(jax.random.fold_in(key, row), keep, x.shape[1:]))(rows)
       x = jnp.where(kept, x / keep.astype(x.dtype), jnp.zeros((), x.dtype))
     down, up = (adapter[name].astype(self.dtype) for name in ('down', 'up'))
-    low = cpu.product(into, (*self.axes[:into], None), x.astype(self.dtype), down)
+    low: Any = cpu.product(into, (*self.axes[:into], None), x.astype(self.dtype), down)
     factor = jax.lax.stop_gradient(adapter['factor']).astype(self.dtype)
-    y += cpu.product(1, (None, *self.axes[into:]), low, up) * factor
+    more: Any = cpu.product(1, (None, *self.axes[into:]), low, up)
+    y += more * factor
     if 'magnitude' in adapter:
       # Lengths count as given, which saves their gradient (Liu et al. 2024, section 4.3).
       whole = jax.lax.stop_gradient(lengths(into, low_sum(kernel, adapter), layers=0))

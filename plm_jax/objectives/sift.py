@@ -14,7 +14,7 @@ class Sift(Checked):
 
       def logits(perturbation):
         return model.apply(params, {**batch, 'perturbation': perturbation}, rows, rngs=rngs)['label']
-      clean, change = sift(logits, keys, (length, width))
+      clean, change = sift.change(logits, keys, (length, width))
       loss = cross_entropy(clean, labels) + sift.weight * change.mean()
 
   One thing differs from the released code: the tables of embeddings learn from the change too.
@@ -27,7 +27,7 @@ class Sift(Checked):
   noise: float = 1e-2
   """standard deviation of the noise to begin with, cut at twice that"""
 
-  def __call__(self, logits: Callable[[jax.Array], jax.Array], keys, shape: tuple[int, int]):
+  def change(self, logits: Callable[[jax.Array], jax.Array], keys, shape: tuple[int, ...]):
     """-> (logits without a perturbation [B, ..., C], how much they change under the worst one found [B, ...]).
 
     logits: perturbation [B, L, E] -> [B, ..., C]; keys [B], one a row; shape: (L, E). Dropout has to be the same in all
@@ -44,8 +44,11 @@ class Sift(Checked):
 def divergence(logits, target):
   """Returns both Kullback-Leibler divergences between the softmax of two [..., C], summed -> [...].
 
-  In each the first distribution is taken as given: gradients are those of the two cross-entropies.
+  In each the first distribution is taken as given: gradients are those of the two cross-entropies. Of one number, C =
+  1, it is the squared difference.
   """
+  if logits.shape[-1] == 1:
+    return jnp.square(logits.astype(jnp.float32) - target)[..., 0]
   one, other = (jax.nn.log_softmax(x.astype(jnp.float32)) for x in (logits, target))
   def given(p, q):
     p = jax.lax.stop_gradient(p)

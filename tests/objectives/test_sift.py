@@ -39,7 +39,7 @@ def test_one_step_by_hand():
   sift = Sift(step=0.25, noise=0.1)
   key = jax.random.split(jax.random.key(3), 1)
   noise = float(np.clip(jax.random.normal(key[0], (1, 1)), -2, 2)[0, 0] * 0.1)
-  clean, change = sift(lambda x: jnp.stack([x[:, 0, 0], 0 * x[:, 0, 0]], -1), key, (1, 1))
+  clean, change = sift.change(lambda x: jnp.stack([x[:, 0, 0], 0 * x[:, 0, 0]], -1), key, (1, 1))
   np.testing.assert_array_equal(clean, [[0, 0]])
   moved = noise + 0.25 * np.sign(noise)
   p = 1 / (1 + np.exp(-moved))
@@ -56,7 +56,7 @@ def test_the_perturbation_changes_most_where_it_is_allowed_to(setting):
     seen.append(perturbation)
     return apply(params, batch, perturbation)
   sift = Sift(step=0.05, noise=0.3)
-  _, change = sift(logits, keys, (LENGTH, WIDTH))
+  _, change = sift.change(logits, keys, (LENGTH, WIDTH))
   zero, worst = seen[0], seen[-1]
   assert not zero.any()
   noise = jax.vmap(lambda key: jnp.clip(jax.random.normal(key, (LENGTH, WIDTH)), -2, 2) * 0.3)(keys)
@@ -76,7 +76,7 @@ def test_gradients_reach_every_parameter(setting):
   @jax.jit
   @jax.grad
   def gradient(params):
-    return Sift()(lambda x: apply(params, batch, x), keys, (LENGTH, WIDTH))[1].mean()
+    return Sift().change(lambda x: apply(params, batch, x), keys, (LENGTH, WIDTH))[1].mean()
   found = tiny.flat(gradient(params))
   for name, x in found.items():
     assert name.endswith('key/bias') or np.abs(x).max() > 0, name
@@ -88,7 +88,7 @@ def test_rows_do_not_depend_on_each_other(setting):
   params, batch = setting
   keys = jax.random.split(jax.random.key(1), 4)
   def change(batch, keys):
-    return jax.jit(lambda b: Sift()(lambda x: apply(params, b, x), keys, (LENGTH, WIDTH))[1])(batch)
+    return jax.jit(lambda b: Sift().change(lambda x: apply(params, b, x), keys, (LENGTH, WIDTH))[1])(batch)
   order = np.array([2, 0, 3, 1])
   np.testing.assert_allclose(
       change(tiny.take(batch, order), keys[order]), np.asarray(change(batch, keys))[order], rtol=1e-4, atol=1e-9)

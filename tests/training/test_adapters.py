@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+from typing import Any
 
 from flax.linen import Partitioned
 import jax
@@ -53,7 +54,8 @@ def test_dense_by_hand(kind):
   dense = Dense((7,), ('heads', None, 'width'), bias=True)
   params = jax.tree.map(jnp.asarray, {'kernel': kernel, 'bias': np.arange(7.0), 'adapter': adapter})
   want = np.einsum('xab,abc->xc', x, whole) + np.arange(7)
-  np.testing.assert_allclose(dense.apply({'params': params}, x), want, rtol=1e-5, atol=1e-5)
+  got: Any = dense.apply({'params': params}, x)
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -137,8 +139,10 @@ def test_adapters_and_heads_alone_have_a_gradient(kind):
 @pytest.mark.slow
 def test_dropout_of_what_adapters_read_follows_the_row():
   one, params, batch = setting('lora', 0.5)
-  run = jax.jit(lambda key, batch, rows: one.model.apply(
-      {'params': params}, batch, rows, rngs={'dropout': key})['mlm'])
+  @jax.jit
+  def run(key, batch, rows):
+    outputs: Any = one.model.apply({'params': params}, batch, rows, rngs={'dropout': key})
+    return outputs['mlm']
   rows = np.arange(4)
   first = run(one.key(2), batch, rows)
   assert np.abs(first - run(one.key(5), batch, rows)).max() > 0.1
