@@ -265,7 +265,6 @@ def extents(text: str, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   the bytes of one, stand for the same. Characters that the tokenizer leaves out belong to the token before them. Both
   are 0 where nothing but blanks is left.
   """
-  starts = np.maximum.accumulate(starts)
   starts = np.where(starts == starts[:1], 0, starts)  # the first token has what was left out before it, too
   codes = np.frombuffer(text.encode('utf-32-le'), np.uint32)
   solid = np.flatnonzero(~blanks()[np.minimum(codes, len(blanks()) - 1)])

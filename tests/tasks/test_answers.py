@@ -110,6 +110,16 @@ def test_every_character_is_of_a_token_and_tokens_begin_and_end_with_something(k
     assert all(covered[at] or blank(character) for at, character in enumerate(text))
 
 
+def test_tokens_reach_up_to_the_next_and_those_of_one_character_share_it():
+  begins, ends = extents('\u0301ab \u200b🎉. ', np.array([1, 3, 5, 5, 6]))
+  assert begins.tolist() == [0, 0, 5, 5, 6]
+  assert ends.tolist() == [3, 0, 6, 6, 7]
+  # The first token of a character begins a part, the last one ends it.
+  scores, first, last = best_parts(np.zeros((5, 2)), begins, ends, 5, 9)
+  assert scores.tolist() == [0] * 6
+  assert [*zip(first.tolist(), last.tolist(), strict=True)] == [(0, 0), (0, 3), (0, 4), (2, 3), (2, 4), (4, 4)]
+
+
 def test_windows_begin_every_stride_and_hold_the_answer_whole():
   tokenizer = tokenizers.WordPiece(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij', '?', '##b'])
   example = Example(('a ? ? ?', 'a b  c d e fb'), answers=(Answer('d e', 7),))
@@ -234,11 +244,13 @@ def test_the_best_of_all_windows_wins_and_none_where_nothing_is_better():
   logits[0][3:5] = [[3, 0], [0, 2]]  # b c: 5
   logits[1][3] = [1, 3]  # d: 4
   logits[0][-1] = 99  # [SEP] never wins
-  logits[0][0], logits[1][0] = [2.5, 2.5], [4, 0.5]
+  logits[0][0], logits[1][0] = [4, 0.5], [2.5, 2.5]
   found, = task.predict([example], features, logits)
   assert [part[:4] for part in found.candidates] == [('b c', 0, 3, 5), ('d', 4, 5, 4)]
   assert (found.text, found.start, found.end, found.null) == ('b c', 0, 3, -0.5)
   assert found.probability == pytest.approx(1 / (1 + np.exp(-1) + np.exp(-0.5)))
+  same, = AnswerTask(unanswerable=True, stride=2, n_best=2, null_threshold=-0.5).predict([example], features, logits)
+  assert same == found
   none, = AnswerTask(unanswerable=True, stride=2, null_threshold=-1.0).predict([example], features, logits)
   assert (none.text, none.start, none.end, none.null) == ('', -1, -1, -0.5)
   # Without a threshold there is always an answer; what is no number is no answer.

@@ -71,6 +71,7 @@ def test_chunks_of_mixed_schemes_are_those_of_seqeval():
   assert found.types['PER'] == pytest.approx((100 / 3, 100 / 3, 100 / 3, 3))
   ended = metrics.chunks([['B-A', 'E-A', 'I-A', 'S-B']], [['B-A', 'I-A', 'I-A', 'I-B']])
   assert ended.total == pytest.approx((50, 100 / 3, 40, 3))
+  assert metrics.chunks([['S-A', 'I-A']], [['S-A', 'I-A']]).total.support == 2
 
 
 def test_chunks_do_not_cross_sentences_nor_need_any():
@@ -101,6 +102,8 @@ def test_answers_that_may_be_none_are_measured_as_squad_2_does():
       'best_f1': 66.66666666666666, 'best_f1_thresh': -2.5,
       'best_exact': 57.142857142857146, 'best_exact_thresh': -2.5})
   assert next(iter(found)) == 'f1'
+  worse = metrics.answers_or_none([[], ['x']], ['y', 'z'], [-1.0, 1.0])
+  assert (worse['best_f1'], worse['best_f1_thresh']) == (50, 0)  # no answer is worth giving
   assert 'NoAns_f1' not in metrics.answers_or_none([['x']], ['x'], [0.0])
 
 
@@ -112,6 +115,7 @@ def test_chinese_answers_are_measured_as_cmrc_does():
   assert scores['exact'].tolist() == [0, 1, 0, 0, 0]
   assert metrics.segments('光荣公司(KOEI Inc.), "12.5%"，1-2年。') == [
       '光', '荣', '公', '司', '(', 'koei', 'inc.', ')', ',', '``', '12.5', '%', '"', '12', '年']
+  assert metrics.segments("It's 1,000, 'tis U.S.") == ['it', "'s", '1,000', ',', "'", 'tis', 'u.s', '.']
 
 
 def test_random_labels_agree_with_counts_made_by_hand():
