@@ -162,6 +162,15 @@ class AnswerTask(Task):
       made.append((row.tokens, row.types, *extent, row.stand, start, end))
     return made
 
+  def compared(self, outputs, batch):
+    """Returns logits of where answers begin and end [B, E, 2, L], and half of what each question weighs [B, E, 1]."""
+    logits = jnp.moveaxis(outputs['span'], -1, 1)[:, None]  # [B, 1, 2, L]
+    weight = batch['weight']
+    if weight.shape[1] > 1:
+      own = 1 + jnp.arange(weight.shape[1])[:, None] == batch['segments'][:, None]
+      logits = jnp.where(own[:, :, None], logits, jnp.finfo(logits.dtype).min)
+    return logits, weight[..., None] / 2
+
   def judged(self, outputs, batch):
     """Returns (sum, weight) pairs: span, the mean of the cross-entropies of begin and end, and span_accuracy, whether
     both are right.
@@ -170,10 +179,7 @@ class AnswerTask(Task):
     questions, over the question's own tokens. A place beyond the row weighs nothing.
     """
     places, length = jnp.stack([batch['start'], batch['end']], -1), outputs['span'].shape[1]  # [B, E, 2]
-    logits = jnp.moveaxis(outputs['span'], -1, 1)[:, None]  # [B, 1, 2, L]
-    if places.shape[1] > 1:
-      own = 1 + jnp.arange(places.shape[1])[:, None] == batch['segments'][:, None]
-      logits = jnp.where(own[:, :, None], logits, jnp.finfo(logits.dtype).min)
+    logits, _ = self.compared(outputs, batch)
     weight = batch['weight'] * (places < length).all(-1)
     places = jnp.minimum(places, length - 1)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, places)

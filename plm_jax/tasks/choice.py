@@ -21,7 +21,7 @@ class Grouped(WithHeads):
   def __call__(self, batch, rows=None):
     groups, size = batch['tokens'].shape[:2]
     together = ('tokens', 'segments', 'types', 'extract', 'place', 'ranks', 'decoder_tokens', 'decoder_segments',
-                'decoder_place')
+                'decoder_place', 'noise', 'perturbation')
     flat = {name: x.reshape(groups * size, *x.shape[2:]) for name, x in batch.items() if name in together}
     if rows is not None:
       rows = (rows[:, None] * size + jnp.arange(size)).ravel()
@@ -101,6 +101,10 @@ class ChoiceTask(Task):
   def judged(self, outputs, batch):
     """Returns the cross-entropy and accuracy of the choices [B, C]."""
     return classification('choice', chosen(outputs, batch), batch['label'][:, 0], batch['weight'][:, 0])
+
+  def compared(self, outputs, batch):
+    """Returns the scores of choices [B, C], and what each question weighs."""
+    return chosen(outputs, batch), batch['weight'][:, 0]
 
   def answers(self, outputs, batch):
     """Returns the choices that are right."""

@@ -15,6 +15,7 @@ from plm_jax.objectives import Arrays, Losses, Objective
 from plm_jax.objectives.mlm import classification
 from plm_jax.tasks.examples import Example, Features, Kind
 from plm_jax.tasks.forms import Cut, Form, form_of
+from plm_jax.tasks.regularize import Plain, Regularizer
 from plm_jax.tokenizers import Tokenizer
 
 
@@ -46,6 +47,8 @@ class Task(Objective):
   """names of the classes; empty: those of the training examples, in the order of their names"""
   cut: Cut = 'longest'
   """which text loses its end where two are too long for a row"""
+  regularizer: Regularizer = Plain()
+  """what is asked of the model besides the right answer, while it is trained"""
   language: float = 0.0
   """lambda, factor of the loss of language modelling besides, of decoders (Radford et al. 2018, section 3.2: 0.5)"""
 
@@ -82,6 +85,19 @@ class Task(Objective):
   @abc.abstractmethod
   def judged(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
     """Returns (sum, weight) of the task's loss, under the head's name, and of NAME_accuracy where there is one."""
+
+  def compared(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> tuple[jax.Array, jax.Array]:
+    """Returns what a regulariser compares between passes: logits [..., C], and weights that broadcast to [...]."""
+    return outputs[self.head], batch['marks' if self.per == 'token' else 'weight']
+
+  @property
+  def moves_inputs(self) -> bool:
+    """Whether the regulariser moves token vectors."""
+    return self.regularizer.moves_inputs
+
+  def losses(self, passes, batch):
+    """Returns those of the regulariser."""
+    return self.regularizer(self, passes, batch)
 
   def heads(self, model: Any) -> dict[str, nn.Module]:
     """Returns the family's head of the task, and that of language modelling where its loss is added."""

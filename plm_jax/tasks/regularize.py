@@ -47,7 +47,7 @@ class RDrop(Checked):
     (one, weight), (other, _) = (task.compared(each, batch) for each in outputs)
     apart = (symmetric(one, other) * weight).sum()
     losses = mean([task.loss(each, batch) for each in outputs])
-    return added(task, losses, self.alpha * apart) | {'rdrop': (apart, weight.sum())}
+    return added(task, losses, self.alpha * apart) | {'rdrop': (apart, losses[task.head][1])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,9 +136,8 @@ class ScaleInvariant(Sift):
       return task.compared(outputs[-1], batch)[0]
     keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(passes.key, 3), row))(passes.rows)
     _, change = self.change(logits, keys, (*batch['tokens'].shape[1:], passes.width))
-    weight = task.compared(outputs[0], batch)[1]
-    apart = (change * weight).sum()
-    return added(task, task.loss(outputs[0], batch), self.weight * apart) | {'sift': (apart, weight.sum())}
+    apart, losses = (change * task.compared(outputs[0], batch)[1]).sum(), task.loss(outputs[0], batch)
+    return added(task, losses, self.weight * apart) | {'sift': (apart, losses[task.head][1])}
 
 
 Regularizer = Plain | RDrop | FGM | FreeLB | ScaleInvariant
