@@ -173,7 +173,7 @@ def symmetric(one: jax.Array, other: jax.Array) -> jax.Array:
 
 def mean(losses: list[Losses]) -> Losses:
   """Returns the mean of several (sum, weight), whose weights are those of the batch."""
-  return {name: (sum(each[name][0] for each in losses) / len(losses), pair[1]) for name, pair in losses[0].items()}
+  return {name: (jnp.stack([each[name][0] for each in losses]).mean(), pair[1]) for name, pair in losses[0].items()}
 
 
 def added(task: Any, losses: Losses, more: jax.Array) -> Losses:
