@@ -20,6 +20,7 @@ from parity import (
     decoder,
     encoder,
     encoder_decoder,
+    fine_tuning,
     generation,
     glm,
     noises,
@@ -75,6 +76,9 @@ TRAINING = {
                     trajectory.run(trajectory.GivenText)),
     **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'), trajectory.run(trajectory.GivenPairs)),
+    **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items() for name in (
+        'Bert', 'Roberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'XLNet', 'OpenAIGPT', 'GPT2',
+        'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart')},
 }
 # Of references that are not transformers: family, and what the case calls its kind or its runner.
 KINDS = {

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity import encoder, encoder_decoder
+from parity.fine_tuning import Given
 from parity.shared import Unsupported
 from plm_jax import conversion
 from plm_jax.objectives.clm import CausalLM
@@ -20,14 +21,6 @@ from plm_jax.training.step import Learner, State, train_step
 ROWS = {'input_ids', 'attention_mask', 'labels'}
 
 
-class Given:
-  """An objective's rows are corrupted already."""
-
-  def corrupt(self, key, windows, vocab):
-    del key, vocab
-    return windows
-
-
 @dataclasses.dataclass(frozen=True)
 class GivenMasks(Given, MaskedLM):
   """Masked language modelling, with the next sentence where a case asks for it."""
@@ -35,7 +28,8 @@ class GivenMasks(Given, MaskedLM):
   known = ROWS | {'token_type_ids', 'position_ids', 'next_sentence_label'}
 
   @classmethod
-  def of(cls, inputs):
+  def of(cls, inputs, said):
+    del said
     return cls(pair=NextSentence() if 'next_sentence_label' in inputs else Single())
 
   def batch(self, rows, said):
@@ -54,8 +48,8 @@ class GivenText(Given, CausalLM):
   known = ROWS
 
   @classmethod
-  def of(cls, inputs):
-    del inputs
+  def of(cls, inputs, said):
+    del inputs, said
     return cls()
 
   def batch(self, rows, said):
@@ -72,8 +66,8 @@ class GivenPairs(Given, MixtureOfDenoisers):
   known = ROWS | {'decoder_input_ids', 'decoder_attention_mask'}
 
   @classmethod
-  def of(cls, inputs):
-    del inputs
+  def of(cls, inputs, said):
+    del inputs, said
     return cls()
 
   def batch(self, rows, said):
@@ -88,16 +82,18 @@ def labelled(labels):
 
 def without_dropout(config):
   """What references train without, whatever their configuration says."""
-  def off(name, value):
-    if dataclasses.is_dataclass(value):
-      return without_dropout(value)
-    return 0.0 if name.endswith('dropout') and isinstance(value, float) else value
   return dataclasses.replace(config, **{
       field.name: off(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)})
 
 
+def off(name, value):
+  if dataclasses.is_dataclass(value):
+    return without_dropout(value)
+  return 0.0 if name.endswith('dropout') and isinstance(value, float) else value
+
+
 def run(kind):
-  """A runner that trains with an objective of the kind GivenMasks, GivenText or GivenPairs."""
+  """A runner that trains with an objective of a kind: GivenMasks, GivenText, GivenPairs, or of `fine_tuning`."""
   return functools.partial(train, kind)
 
 
@@ -113,9 +109,12 @@ def train(kind, case) -> dict[str, np.ndarray]:
       peak=said['lr'], warmup=0, schedule='constant', b1=b1, b2=b2, eps=said.get('eps', 1e-8), bias_correction=True,
       weight_decay=said.get('weight_decay', 0.01), clip=said.get('clip_norm') or 0.0,
       exempt=OptimConfig.exempt if said.get('no_decay_norm_bias') else ())
-  objective, config = kind.of(case.inputs), case.config
-  imported = dataclasses.replace(imported, config=without_dropout(imported.config))
-  learner = Learner(imported.model(), objective, make_optimizer(optim, said['steps']), None, 0)
+  config = case.config
+  objective = kind.of(case.inputs, config)
+  heads = {name: head.clone(**{field: off(field, getattr(head, field)) for field in ('cfg', 'dropout')
+                               if hasattr(head, field)}) for name, head in imported.heads.items()}
+  imported = dataclasses.replace(imported, config=without_dropout(imported.config), heads=heads)
+  learner = Learner(objective.model(imported), objective, make_optimizer(optim, said['steps']), None, 0)
   params = jax.tree.map(jnp.asarray, imported.params)
   zero = jnp.zeros((), jnp.int32)
   state: Any = State(zero, params, learner.optimizer.init(params), zero, zero)
@@ -123,7 +122,8 @@ def train(kind, case) -> dict[str, np.ndarray]:
   losses, norms = [], []
   with jax.default_matmul_precision('highest'):
     for step in range(said['steps']):
-      rows = {name: jnp.asarray(x[step], jnp.int32) for name, x in case.inputs.items()}
+      rows = {name: jnp.asarray(x[step], jnp.float32 if x.dtype.kind == 'f' else jnp.int32)
+              for name, x in case.inputs.items()}
       state, numbers = update(state, objective.batch(rows, config))
       losses.append(numbers['loss'])
       norms.append(numbers['grad_norm'])
