@@ -320,7 +320,7 @@ def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
   return os.fspath(folder)
 
 
-def export(model: Model, folder: Path, dtype: Dtype | None = None) -> Exported:
+def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:
   """Writes a checkpoint that transformers loads, with its tokenizer.
 
   >>> plm_jax.export('runs/bert_base-laptop', 'exported').how
@@ -330,6 +330,7 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None) -> Exported:
     model: what is to be written; the folder of another library's checkpoint is one that `convert` takes
     folder: not there yet, or empty
     dtype: of the tensors; None: float32, or of a checkpoint what it had
+    labels: names of the classes of a head that has some, in their order; none: those that the model comes with
 
   Returns:
     What reads it, and which heads were left out.
@@ -341,7 +342,8 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None) -> Exported:
     return convert(model, folder, dtype)
   trained = opened(model)
   params, lost = conversion.counterpart(trained.family, trained.params)
-  conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=trained.family)
+  like = conversion.Like(trained.family, tuple(labels) or trained.labels)
+  conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
   return Exported(conversion.family_of(trained.family).read.format(folder=os.fspath(folder)), tuple(lost))
 
 

@@ -34,8 +34,8 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import brief
 
-__all__ = ['ConvertError', 'Imported', 'Lazy', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load', 'save',
-           'tensors', 'with_parts']
+__all__ = ['ConvertError', 'Imported', 'Lazy', 'Like', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load',
+           'save', 'tensors', 'with_parts']
 
 # model_type of transformers -> the module that holds FAMILY, and ORIGINAL for checkpoints older than transformers.
 FAMILIES = {
@@ -89,6 +89,13 @@ class Imported:
   form: Mapping[str, tuple[str, str]]
   """tensor in the file -> (its name in the rules, its type): what an export needs to give back the same"""
 
+  @property
+  def labels(self) -> tuple[str, ...]:
+    """Names of the classes, where the configuration says them (id2label)."""
+    names = self.extra.get('id2label') or {}
+    names = names if isinstance(names, Mapping) else dict(enumerate(names))
+    return tuple(str(names[number]) for number in sorted(names, key=int))
+
   def model(self) -> WithHeads:
     """Makes the module: the backbone with the heads that were read."""
     return WithHeads(family_of(self.family).backbone(self.config), dict(self.heads))
@@ -96,6 +103,16 @@ class Imported:
   def shapes(self) -> Any:
     """Returns the shapes of the parameters, with their logical axes (flax boxes)."""
     return boxed_shapes(self.model())
+
+
+@dataclasses.dataclass(frozen=True)
+class Like:
+  """A family, and what its configuration is to say of classes."""
+
+  family: str
+  """model_type of transformers"""
+  labels: tuple[str, ...] = ()
+  """names of the classes, in their order; none: LABEL_0, LABEL_1, ..."""
 
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
@@ -143,26 +160,34 @@ def save(
     params: Any,
     tokenizer: Tokenizer | None = None,
     dtype: str | None = None,
-    like: Imported | str = 'bert',
+    like: 'Imported | Like | str' = 'bert',
     shard_bytes: int = 5 << 30,
 ) -> None:
   """Writes what transformers reads with AutoModelForPreTraining and its like, and AutoTokenizer: all of it or nothing.
 
   params: the tree of WithHeads, 'backbone' and 'heads_NAME'. dtype: float32, float16 or bfloat16; None: as in `like`,
-  else float32. like: a family; or an import, whose names of tensors, types, labels and special ids are used again, so
-  that the export of an import is the same to the bit. shard_bytes: size above which a file is split. Raises
-  ConvertError for what transformers cannot hold, or a folder that is not empty.
+  else float32. like: a family; one with the names of its classes; or an import, whose names of tensors, types, labels
+  and special ids are used again, so that the export of an import is the same to the bit. shard_bytes: size above which
+  a file is split. Raises ConvertError for what transformers cannot hold, or a folder that is not empty.
   """
-  before = None if isinstance(like, str) else like
-  kind = family_of(like if isinstance(like, str) else like.family).of(config)
-  hf_config, arrays = describe(kind, config, params, tokenizer, before), tensors(kind, params, copies=bool(before))
+  like = Like(like) if isinstance(like, str) else like
+  before = like if isinstance(like, Imported) else None
+  kind = family_of(like.family)
+  if {name.removeprefix('heads_') for name in params if name.startswith('heads_')} & kind.encoding:
+    config = dataclasses.replace(config, decoder=StackConfig(0))
+    params = {**params, 'backbone': {name: x for name, x in params['backbone'].items() if name != 'decoder'}}
+  kind = kind.of(config)
+  hf_config, arrays = describe(kind, config, params, tokenizer, like), tensors(kind, params, copies=bool(before))
   types = {found.name: short for short, found in rules.DTYPES.items()}
   if dtype is not None and dtype not in types:
     raise ConvertError(f'dtype is one of {", ".join(types)}, got {dtype!r}')
   targets: dict[str, list[tuple[str, str]]] = {}
   for name, (new, old_type) in (before.form if before else {}).items():
     targets.setdefault(new, []).append((name, old_type))
-  bare = not kind.classes.get(hf_config['architectures'][0], [name for name in params if name.startswith('heads_')])
+  cls = hf_config['architectures'][0]
+  bare = not kind.classes.get(cls, [name for name in params if name.startswith('heads_')])
+  of_heads = {name for head in kind.heads.values() for rule in head.rules if rule.ours.startswith('heads_')
+              for name in rule.names(())}
 
   every = [*kind.rules, *(rule for head in kind.heads.values() for rule in head.rules)]
   # Copies of others are written only where an import had them.
@@ -171,6 +196,8 @@ def save(
   def pairs():
     for name, x in arrays:
       plain = name.removeprefix(kind.prefix) if bare else name
+      if cls in kind.within and name not in of_heads:
+        plain = kind.within[cls] + name.removeprefix(kind.prefix)
       places = targets.get(name, [(plain, 'F32')] if name not in copies else [])
       for place, old_type in places:
         short = types[dtype] if dtype and old_type in rules.DTYPES else old_type
@@ -363,29 +390,39 @@ def flat_dict(tree: Any) -> dict[str, Any]:
   return dict(flatten_dict(tree, sep='/'))
 
 
-def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | None, like: Imported | None) -> dict:
+def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | None, like: Imported | Like) -> dict:
   """Returns the contents of their config.json. Raises ConvertError where the parameters are not of this
   configuration."""
   heads = [name.removeprefix('heads_') for name in params if name.startswith('heads_')]
   rules.refuse([f'head {name} has no counterpart there' for name in heads if name not in family.heads])
   # Heads without parameters are not to be seen in them: those of an import, else as many as a class of theirs has.
-  free = family.free & set(like.heads) if like else family.free
+  before = like if isinstance(like, Imported) else None
+  free = family.free & set(before.heads) if before else family.free
   classes = sorted((cls for cls, names in family.classes.items()
-                    if set(names) - free == set(heads) - family.beside and (not like or free <= set(names))),
-                   key=lambda cls: -len(family.classes[cls])) or (like and like.extra.get('architectures'))
+                    if set(names) - free == set(heads) - family.beside and (not before or free <= set(names))),
+                   key=lambda cls: -len(family.classes[cls])) or (before and before.extra.get('architectures'))
   if not classes:
     raise ConvertError(f'transformers has no {family.name} class with the heads {", ".join(heads)}: leave one out')
-  hf_config = {**family.says, **(like.extra if like else {}), 'model_type': family.name,
+  hf_config = {**family.says, **(before.extra if before else {}), 'model_type': family.name,
                'architectures': [*classes][:1], **attributes.write(family, config)}
+  if heads:
+    hf_config['architectures'] = [*classes][:1]  # whatever a bare backbone of the kind would be
   hf_config.pop('torch_dtype', None)
   ids = {role: getattr(tokenizer.vocab, role) for role in ('pad', 'bos', 'eos')} if tokenizer else {}
   for role, number in ids.items():
     hf_config.setdefault(f'{role}_token_id', number if number >= 0 else None)
   hf_config.setdefault('pad_token_id', 0)
   labels = [np.shape(params[f'heads_{name}']['dense']['kernel'])[-1] for name in heads if name in LABELLED]
+  names = like.labels if isinstance(like, Like) else ()
+  if labels and names and len({*names}) != labels[0]:
+    raise ConvertError(f'the head has {labels[0]} classes, for which there are {len({*names})} names: '
+                       f'{brief(list(names))}')
   if labels and len(hf_config.get('id2label') or ()) != labels[0]:
-    hf_config['id2label'] = {str(number): f'LABEL_{number}' for number in range(labels[0])}
-    hf_config['label2id'] = {label: int(number) for number, label in hf_config['id2label'].items()}
+    names = names or [f'LABEL_{number}' for number in range(labels[0])]
+    hf_config['id2label'] = {str(number): name for number, name in enumerate(names)}
+    hf_config['label2id'] = {name: number for number, name in enumerate(names)}
+    if 'label' in heads:
+      hf_config['problem_type'] = 'regression' if labels[0] == 1 else 'single_label_classification'
   modules = {name: family.heads[name].make(config, labels[0] if labels else 2) for name in heads}
   shapes = parameter_shapes(family, config, modules)
   found = {name: np.shape(x) for name, x in flat_dict(nn.unbox(params)).items()}

@@ -280,6 +280,8 @@ class Family:
   heads: Mapping[str, Head]
   classes: Mapping[str, tuple[str, ...]]  # their class -> its heads; the first with the same heads is written
   prefix: str  # of the backbone's tensors, which their class without heads leaves out
+  within: Mapping[str, str] = dataclasses.field(default_factory=dict)  # their class -> another prefix that it has
+  encoding: frozenset[str] = frozenset()  # heads whose class of theirs holds an encoder-decoder's encoder alone
   aliases: tuple[tuple[str, str], ...] = ()  # regular expressions of old names, and their replacements
   read: str = 'transformers loads it with from_pretrained({folder!r})'  # how an export is used
   pickled: bool = False  # whether released only as torch's pickles, which are then read, as data

@@ -37,6 +37,8 @@ class Trained:
   """the folder that it is from"""
   mesh: Mesh | None = None
   """the devices that share its parameters; None: one"""
+  labels: tuple[str, ...] = ()
+  """names of the classes that a head of a task tells apart"""
 
   @property
   def can(self) -> tuple[str, ...]:
@@ -76,14 +78,14 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
     if mesh is not None:
       params = jax.tree.map(place, params, shardings(imported.shapes(), mesh))
     return Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
-                   str(folder), mesh)
+                   str(folder), mesh, imported.labels)
   config, tokenizer, boxed = read_run(folder)
   params = restore_params(
       of_run(folder), nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
   objective = config.objective
   return Trained(
       config.family, config.model, objective.heads(config.model), adapters.merged(objective.exported_params(params)),
-      tokenizer, str(folder), mesh)
+      tokenizer, str(folder), mesh, getattr(objective, 'labels', ()))
 
 
 def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:

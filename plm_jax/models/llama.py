@@ -208,7 +208,7 @@ def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 BLOCK, LAYER = 'backbone/stack/layers/block', 'model.layers.{n}'
 SWITCH = ((False, ()), (True, PROJECTIONS))
 
-# transformers' Llama. The file that answers questions calls the backbone `transformer`, so it is read and not written.
+# transformers' Llama.
 FAMILY = Family(
     name='llama',
     backbone=lambda config: Decoder(config),
@@ -256,9 +256,10 @@ FAMILY = Family(
     },
     classes={
         'LlamaModel': (), 'LlamaForCausalLM': ('lm',), 'LlamaForSequenceClassification': ('label',),
-        'LlamaForTokenClassification': ('tags',),
+        'LlamaForTokenClassification': ('tags',), 'LlamaForQuestionAnswering': ('span',),
     },
     prefix='model.',
+    within={'LlamaForQuestionAnswering': 'transformer.'},
     aliases=((r'^transformer\.', 'model.'), (r'^(embed_tokens|layers|norm)\.', r'model.\1.')),
     to_current=to_current,
     from_current=from_current,

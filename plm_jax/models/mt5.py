@@ -48,7 +48,7 @@ DEFAULTS = {'vocab_size': 250_112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6
 
 def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads T5's configuration; logits are never scaled, whatever is tied."""
-  renamed = ['T5EncoderModel' if name == 'MT5EncoderModel' else name for name in hf_config.get('architectures') or ()]
+  renamed = [name.removeprefix('M') for name in hf_config.get('architectures') or ()]
   found = t5.to_current({**DEFAULTS, **hf_config, 'architectures': renamed, 'scale_decoder_outputs': False})
   return {**found, **({'architectures': hf_config['architectures']} if 'architectures' in hf_config else {})}
 
@@ -67,6 +67,7 @@ FAMILY = dataclasses.replace(
     name='mt5',
     config=small(),
     classes={f'M{name}': heads for name, heads in t5.FAMILY.classes.items()},
+    within={f'M{name}': prefix for name, prefix in t5.FAMILY.within.items()},
     to_current=to_current,
     from_current=from_current,
 )

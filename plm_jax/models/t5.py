@@ -150,7 +150,7 @@ def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   gated, name = kind.startswith('gated-'), kind.removeprefix('gated-')
   scaled = hf_config.pop('scale_decoder_outputs', hf_config.get('tie_word_embeddings') is not False)
   decoder = hf_config.get('num_decoder_layers')
-  if 'T5EncoderModel' in (hf_config.get('architectures') or ()):
+  if {'T5EncoderModel', 'T5ForTokenClassification'} & set(hf_config.get('architectures') or ()):
     # Their class leaves the decoder out, whatever the rest says of it.
     decoder, hf_config['is_encoder_decoder'] = 0, True
   return {**hf_config, 'dense_act_fn': 'gelu_new' if kind == 'gated-gelu' else name, 'is_gated_act': gated,
@@ -251,8 +251,11 @@ FAMILY = Family(
     classes={
         'T5ForConditionalGeneration': ('lm',), 'T5Model': (), 'T5EncoderModel': (),
         'T5ForSequenceClassification': ('label',), 'T5ForQuestionAnswering': ('span',),
+        'T5ForTokenClassification': ('tags',),
     },
     prefix='',
+    within={'T5ForSequenceClassification': 'transformer.', 'T5ForTokenClassification': 'transformer.'},
+    encoding=frozenset({'tags'}),
     aliases=((r'^transformer\.', ''),),
     says={'decoder_start_token_id': 0},
     to_current=to_current,

@@ -127,5 +127,8 @@ def train(kind, case) -> dict[str, np.ndarray]:
       state, numbers = update(state, objective.batch(rows, config))
       losses.append(numbers['loss'])
       norms.append(numbers['grad_norm'])
-  final = conversion.tensors(conversion.family_of(imported.family).of(imported.config), state.params)
-  return {'losses': np.array(losses), 'grad_norms': np.array(norms), **{f'final/{name}': x for name, x in final}}
+  family = conversion.family_of(imported.family).of(imported.config)
+  final = dict(conversion.tensors(family, state.params, copies=True))
+  names = {name: conversion.rename(family, name.removeprefix('final/')) for name in case.outputs if '/' in name}
+  return {'losses': np.array(losses), 'grad_norms': np.array(norms),
+          **{name: final[new] for name, new in names.items() if new in final}}
