@@ -249,14 +249,22 @@ def family_of(name: str, original: bool = False) -> Family:
   return module.ORIGINAL if original else module.FAMILY
 
 
-def head_of(family: str, name: str, config: Any, classes: int) -> nn.Module:
-  """Makes the head of a family, as transformers has it, for a backbone with this configuration. Raises ConvertError
-  where the family has no such head, or the backbone not what it reads."""
+def head_of(family: str, name: str, config: Any, classes: int, words: Sequence[int] = ()) -> nn.Module:
+  """Makes the head of a family, as transformers has it, for a backbone with this configuration.
+
+  words: of GLM, which says a class by a word, the id of each. Raises ConvertError where the family has no such head, or
+  the backbone not what it reads, and for other words than there are classes.
+  """
   head = known_head(family, name)
   if lacking := [part for part in head.parts if not getattr(config, part)]:
     raise ConvertError(f'the head {name!r} of models of type {family} reads what the model does not have: give it '
                        f'{", ".join(f"{part}=True" for part in lacking)}')
-  return head.make(config, classes)
+  if not head.words:
+    return head.make(config, classes)
+  if len({*words}) != classes or not all(0 <= word < config.vocab for word in words):
+    raise ConvertError(f'models of type {family} say a class by a word that is one token: give {classes} ids below '
+                       f'{config.vocab:,}, each another, got {brief(list(words))}')
+  return head.make(config, classes, words=tuple(words))
 
 
 def with_parts(family: str, name: str, config: Any) -> Any:

@@ -251,6 +251,7 @@ class Head:
   rules: tuple[Rule, ...]
   sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # attributes of theirs that are the head's own
   dropout: str = ''  # the attribute of theirs that is its dropout, where there is one and it is not null
+  words: bool = False  # its classes are words of the vocabulary, whose ids `make` takes
   parts: tuple[str, ...] = ()  # fields of the backbone's config that have to be true: what it reads is made there
 
 

@@ -191,6 +191,19 @@ class SpanEnds(nn.Module):
     return Dense((2,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(h)
 
 
+class WordClasses(nn.Module):
+  """Class logits of what is pooled as those of words, one for each class (Du et al. 2022, section 2.3: GLM)."""
+
+  words: tuple[int, ...]  # ids
+
+  @nn.compact
+  def __call__(self, output, batch, rows=None):
+    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32."""
+    del batch, rows
+    table = gathered(output.embedding, 'vocab', 'width')[jnp.array(self.words)].astype(output.pooled.dtype)
+    return jnp.einsum('...d,cd->...c', output.pooled, table, preferred_element_type=jnp.float32)
+
+
 class ReplacedTokens(nn.Module):
   """For every token a logit of having been replaced (Clark et al. 2020, section 2): dense, activation, one unit.
 

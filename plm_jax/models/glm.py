@@ -18,11 +18,12 @@ from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Packed, Rule, Same, Shape
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import NextTokens
+from plm_jax.layers.heads import NextTokens, WordClasses
 from plm_jax.layers.init import NORMAL
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
+from plm_jax.models import gpt2
 from plm_jax.models.bert import matrix, norm
 
 
@@ -170,9 +171,13 @@ FAMILY = Family(
         *norm('backbone/stack/norm', 'glm.transformer.final_layernorm'),
     ),
     parts={},
-    heads={'lm': Head(lambda config, classes: NextTokens(config.block, config.vocab, config.tied), (
-        Rule('backbone/embeddings/tokens', 'glm.lm_head.weight', copy=True),
-    ))},
+    heads={
+        'lm': Head(lambda config, classes: NextTokens(config.block, config.vocab, config.tied), (
+            Rule('backbone/embeddings/tokens', 'glm.lm_head.weight', copy=True),
+        )),
+        'label': Head(lambda config, classes, words=(): WordClasses(words), (), words=True),
+        **{name: gpt2.ASKED[name] for name in ('tags', 'span', 'choice')},
+    },
     classes={'GLMForConditionalGeneration': ('lm',), 'GLMModel': ()},
     prefix='glm.',
     # Bare names in the original, and those of the code that came after it (SwissArmyTransformer).

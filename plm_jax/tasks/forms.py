@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from plm_jax.errors import ConfigError
 from plm_jax.objectives.clm import boundaries
+from plm_jax.objectives.glm import end_of_text
 from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers.contract import Vocab
 
@@ -215,6 +216,30 @@ class BothSides(Form):
       raise ConfigError(str(error)) from error
 
 
+class Blank(Form):
+  """GLM's (Du et al. 2022, section 2.3): [CLS] text [SEP] text [MASK] end of text, all of which sees itself, then the
+  token that begins what fills the blank; its state stands for the row, and the label's word is predicted from it."""
+
+  def around(self, vocab):
+    """Returns [CLS], [SEP] and what asks. Raises ConfigError where the tokenizer lacks one."""
+    needed = {'[CLS]': vocab.cls, '[MASK]': vocab.mask, '<|startofpiece|>': vocab.sop}
+    if lacking := [name for name, number in needed.items() if number < 0]:
+      raise ConfigError(f'the tokenizer has no {" and no ".join(lacking)}: it is not that of a GLM')
+    end = end_of_text(vocab)
+    return [vocab.cls], [vocab.sep if vocab.sep >= 0 else end], [vocab.mask, end, vocab.sop]
+
+  def stand(self, tokens, vocab):
+    """Returns the last place."""
+    del vocab
+    return len(tokens) - 1
+
+  def arrange(self, batch, vocab):
+    """Adds ranks, types and place [..., L]: what fills the blank comes after all others, at the blank's place."""
+    fills = ((batch['tokens'] == vocab.sop) & (batch['segments'] > 0)).astype(jnp.int32)
+    place = jnp.maximum(places(batch['segments']) - 2 * fills, 0)
+    return {**batch, 'place': place, 'types': fills, 'ranks': fills}
+
+
 def fitted(sizes: Sequence[int], room: int, cut: Cut) -> list[int]:
   """Returns what is left of texts of so many tokens in `room`. Raises ConfigError where it is too little."""
   kept, over = list(sizes), sum(sizes) - room
@@ -240,7 +265,7 @@ FORMS = {
     'roberta': Doubled(), 'xlnet': Last(absolute=False),
     'openai-gpt': Added(), **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), Decoded()),
     **dict.fromkeys(('llama', 'cohere'), Decoded(absolute=False)),
-    **dict.fromkeys(('t5', 'mt5'), BothSides(absolute=False)),
+    'glm': Blank(), **dict.fromkeys(('t5', 'mt5'), BothSides(absolute=False)),
     **dict.fromkeys(('bart', 'mbart', 'marian'), BothSides()),
 }
 

@@ -18,6 +18,7 @@ from plm_jax.models import (
     deberta_v2,
     distilbert,
     electra,
+    glm,
     gpt,
     gpt2,
     gpt3,
@@ -45,9 +46,11 @@ MODELS = {
     't5': (t5.small(), T5), 'mt5': (mt5.small(), T5), 'bart': (bart.base(), VOCAB),
     'mbart': (mbart.large(), Vocab(96, pad=1, bos=0, eos=2, source=90, target=91)),
     'marian': (transformer.base(), VOCAB),
+    'glm': (glm.base(), Vocab(96, pad=0, cls=2, sep=3, mask=4, sop=5, eop=6, eos=7)),
 }
 SLOW = {'gpt3', 'gpt_neo', 'cohere', 'mt5', 'mbart', 'marian', 'albert', 'electra', 'distilbert', 'v3'}
 LENGTH = 40
+WORDS = (30, 31, 32)  # of classes, where a family says them by words
 
 
 class States:
@@ -89,7 +92,7 @@ def test_texts_in_one_row_are_apart(name):
   model = checked.replaced(model.resized(block, 2, 96, LENGTH), changes)
   for head in ('label', 'choice'):
     model = conversion.with_parts(family, head, model)
-  heads = {head: conversion.head_of(family, head, model, 3) for head in ('label', 'tags', 'span', 'choice')}
+  heads = {head: conversion.head_of(family, head, model, 3, WORDS) for head in ('label', 'tags', 'span', 'choice')}
   form = form_of(family)
   rows = [form.row(some, vocab, 20) for some in texts()]
   alone, packed = (form.arrange(laid(some, len(some[0])), vocab) for some in ([[row] for row in rows], [rows]))

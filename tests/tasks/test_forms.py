@@ -1,0 +1,100 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import conversion
+from plm_jax.errors import ConfigError
+from plm_jax.inference import blanks
+from plm_jax.layers.heads import WithHeads
+from plm_jax.models import deberta_v2, glm
+from plm_jax.tasks.forms import FORMS, form_of
+from plm_jax.tokenizers.contract import Vocab
+
+BERT = Vocab(96, pad=0, unk=1, cls=2, sep=3, mask=4)
+ROBERTA = Vocab(96, pad=1, unk=3, cls=0, sep=2, mask=4, bos=0, eos=2)
+GPT2, LLAMA = Vocab(96, bos=90, eos=90), Vocab(96, unk=0, bos=1, eos=2)
+T5 = Vocab(96, pad=0, unk=2, eos=1, sentinel=95)
+MBART = Vocab(96, pad=1, unk=3, bos=0, eos=2, source=80, target=81)
+GLM = Vocab(96, pad=0, cls=2, sep=3, mask=4, sop=5, eop=6, eos=7)
+
+
+@pytest.mark.parametrize(('family', 'vocab', 'tokens', 'types', 'stand'), [
+    ('bert', BERT, [2, 10, 11, 3, 20, 3], [0, 0, 0, 0, 1, 1], 0),
+    ('deberta-v2', BERT, [2, 10, 11, 3, 20, 3], [0, 0, 0, 0, 1, 1], 0),
+    ('roberta', ROBERTA, [0, 10, 11, 2, 2, 20, 2], [0] * 7, 0),
+    ('xlnet', BERT, [10, 11, 3, 20, 3, 2], [0, 0, 0, 1, 1, 2], 5),
+    ('openai-gpt', Vocab(96, bos=7, sep=8, cls=9), [7, 10, 11, 8, 20, 9], [0] * 6, 5),
+    ('openai-gpt', Vocab(96), [96, 10, 11, 97, 20, 98], [0] * 6, 5),
+    ('gpt2', GPT2, [90, 10, 11, 90, 20, 90], [0] * 6, 5),
+    ('llama', LLAMA, [1, 10, 11, 2, 20, 2], [0] * 6, 5),
+    ('t5', T5, [10, 11, 1, 20, 1], [0] * 5, 4),
+    ('bart', ROBERTA, [0, 10, 11, 2, 2, 20, 2], [0] * 7, 6),
+    ('mbart', MBART, [10, 11, 2, 20, 2, 80], [0] * 6, 4),
+    ('glm', GLM, [2, 10, 11, 3, 20, 4, 7, 5], [0, 0, 0, 0, 1, 1, 1, 1], 7)])
+def test_rows_of_pairs(family, vocab, tokens, types, stand):
+  row = form_of(family).row([[10, 11], [20]], vocab, 12)
+  assert (row.tokens, row.types, row.stand, row.kept) == (tokens, types, stand, [2, 1])
+  assert [tokens[start] for start in row.starts] == [10, 20]
+  assert form_of(family).specials(vocab, 2) == len(tokens) - 3
+
+
+def test_ids_behind_the_vocabulary():
+  """Only GPT's rows have some, and only where its tokenizer was not made for them."""
+  assert form_of('openai-gpt').more(Vocab(96)) == 3 and not form_of('openai-gpt').more(Vocab(96, bos=7, sep=8, cls=9))
+  assert not any(form.more(LLAMA) for name, form in FORMS.items() if name != 'openai-gpt')
+
+
+def test_every_family_has_a_form():
+  assert set(FORMS) == set(conversion.FAMILIES)
+  with pytest.raises(ConfigError, match='models of type elmo have no form'):
+    form_of('elmo')
+
+
+def test_tokenizers_without_what_stands_around():
+  for family, vocab, lacks in (
+      ('bert', GPT2, r'no \[CLS\]'), ('gpt2', Vocab(96), 'eos or sep'), ('glm', BERT, 'startof')):
+    with pytest.raises(ConfigError, match=lacks):
+      form_of(family).row([[10]], vocab, 12)
+
+
+def test_the_decoder_reads_each_text_shifted():
+  """<s> 10 </s> and <s> 20 21 </s> in one row: each begins with </s>, and positions begin anew."""
+  batch = {'tokens': jnp.array([[0, 10, 2, 0, 20, 21, 2, 1]]), 'segments': jnp.array([[1, 1, 1, 2, 2, 2, 2, 0]])}
+  made = form_of('bart').arrange(batch, ROBERTA)
+  assert made['decoder_tokens'].tolist() == [[2, 0, 10, 2, 0, 20, 21, 1]]
+  assert made['decoder_place'].tolist()[0][:7] == [0, 1, 2, 0, 1, 2, 3]
+  assert form_of('mbart').arrange(batch, MBART)['decoder_tokens'].tolist()[0][0] == 80
+  assert form_of('roberta').arrange(batch, ROBERTA)['place'].tolist()[0][:7] == [2, 3, 4, 2, 3, 4, 5]
+
+
+def test_a_blank_is_laid_as_it_is_filled():
+  row = form_of('glm').row([[10, 11, 12]], GLM, 12)
+  batch = {'tokens': jnp.array([row.tokens]), 'segments': jnp.ones((1, len(row.tokens)), jnp.int32)}
+  made = form_of('glm').arrange(batch, GLM)
+  wanted = blanks.lay(blanks.Text([2, 10, 11, 12, 4, 7], ((4, ()),)), GLM)
+  assert {name: made[name][0].tolist() for name in wanted} == wanted
+
+
+def test_a_word_for_each_class():
+  model = glm.base().resized(tiny.block(norm_at='pre'), 1, 96, 16)
+  head = conversion.head_of('glm', 'label', model, 2, words=(30, 31))
+  row = form_of('glm').row([[10, 11, 12]], GLM, 16)
+  batch = {'tokens': jnp.array([row.tokens]), 'segments': jnp.ones((1, len(row.tokens)), jnp.int32)}
+  batch = form_of('glm').arrange(batch, GLM) | {'extract': jnp.array([[row.stand]])}
+  lm = conversion.head_of('glm', 'lm', model, 2)
+  whole = WithHeads(model.backbone(), {'lm': lm, 'label': head})
+  params = whole.init(jax.random.key(0), batch)
+  outputs = whole.apply(params, batch)
+  np.testing.assert_allclose(outputs['label'][0, 0], outputs['lm'][0, row.stand, 30:32], rtol=1e-5)
+  for words in ((), (30,), (30, 30), (30, 96)):
+    with pytest.raises(conversion.ConvertError, match='2 ids below 96'):
+      conversion.head_of('glm', 'label', model, 2, words)
+
+
+def test_a_head_that_does_not_fit_the_backbone():
+  with pytest.raises(conversion.ConvertError, match='give it pooler=True'):
+    conversion.head_of('deberta-v2', 'label', deberta_v2.v3_small(), 2)
+  assert conversion.with_parts('deberta-v2', 'label', deberta_v2.v3_small()).pooler
+  assert conversion.with_parts('deberta-v2', 'tags', deberta_v2.v3_small()) == deberta_v2.v3_small()
