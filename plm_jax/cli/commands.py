@@ -11,6 +11,7 @@ from plm_jax.cli import options, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
+from plm_jax.data import sources
 from plm_jax.data.prepare import PrepareConfig, TextConfig
 from plm_jax.data.windows import Assembly, Windows
 from plm_jax.evaluation import few_shot, scoring, text_to_text
@@ -21,6 +22,7 @@ from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
+from plm_jax.training import growth
 
 
 @command()
@@ -165,6 +167,27 @@ def export_command(
   print(f'checkpoint in {out}: {done.how}')
 
 
+@command(words='[1, 1000000]', least='[1, inf)')
+def grow_command(
+    run: tyro.conf.Positional[str], text: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
+    words: int = 1000, least: int = 5) -> None:
+  """Writes a checkpoint whose vocabulary has the words of a domain besides, for --warm-start.
+
+  Args:
+    run: folder of a run, or of a checkpoint, with a WordPiece tokenizer
+    text: the domain's: files, globs, folders
+    out: folder for the checkpoint, not there yet
+    words: added at most: the most frequent that are split into pieces
+    least: how often a word comes at least
+  """
+  trained = api.load(run)
+  found = growth.new_words(sources.texts(text), growth.wordpiece_of(trained), words, least)
+  grown = growth.grown(trained, found)
+  api.export(grown, out)
+  print(f'{len(found)} words more, {", ".join(found[:5])}{", ..." if len(found) > 5 else ""}: '
+        f'give --warm-start={out} --model.vocab={grown.model.vocab}')
+
+
 @command()
 def evaluate_command(
     run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]] = (),
@@ -287,7 +310,7 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
 
 COMMANDS = {
     'prepare': prepare_command, 'train': train_command, 'rows': rows_command, 'evaluate': evaluate_command,
-    'fill-mask': fill_mask_command, 'export': export_command, 'generate': generate_command,
+    'fill-mask': fill_mask_command, 'export': export_command, 'grow': grow_command, 'generate': generate_command,
     'perplexity': perplexity_command, 'few-shot': few_shot_command, 'text-to-text': text_to_text_command,
     'verify': verify_command}
 

@@ -12,6 +12,7 @@ from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.training import step
 from plm_jax.training.optim import OptimConfig, make_optimizer, schedule
 from plm_jax.training.selection import ParameterError, Selection, heights
+from plm_jax.training.warm_start import reinitialised
 
 
 def tree():
@@ -179,3 +180,14 @@ def test_the_rest_of_the_gradient_is_what_it_was(accumulate):
              for r, g in zip(jax.tree.leaves(rows), jax.tree.leaves(top), strict=True))
 
 
+
+
+def test_top_layers_and_the_pooler_begin_afresh():
+  """Zhang et al. 2021, section 4; the head is new anyway, and what is below stays."""
+  old, new = tree(), jax.tree.map(lambda x: -x, tree())
+  got = tiny.flat(reinitialised(old, new, 2))
+  layers = 'backbone/stack/layers/block/attention/query'
+  assert {name: np.asarray(x).ravel().tolist() for name, x in got.items()} == {
+      'heads_label/dense/bias': [1, 1], 'backbone/pooler/bias': [-1], 'backbone/stack/norm/scale': [-1],
+      f'{layers}/kernel': [1, 1, -1, -1, -1, -1], f'{layers}/bias': [1, -1, -1],
+      'backbone/embeddings/tokens': [1] * 4, 'backbone/embeddings/norm/scale': [1]}
