@@ -214,8 +214,11 @@ def save(
 def counterpart(family: str, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
   """Returns (what transformers has of `params`, the tree that `save` takes; names of the heads that it does not
   have)."""
-  heads = family_of(family).heads
+  heads, classes = family_of(family).heads, [set(names) for names in family_of(family).classes.values()]
   lost = [name for name in params if name.startswith('heads_') and name.removeprefix('heads_') not in heads]
+  left = {name.removeprefix('heads_') for name in params if name.startswith('heads_') and name not in lost}
+  if left not in classes and left - {'lm'} in classes:
+    lost.append('heads_lm')  # which was trained beside a task's
   return ({name: tree for name, tree in params.items() if name not in lost},
           [name.removeprefix('heads_') for name in lost])
 

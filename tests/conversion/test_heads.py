@@ -1,0 +1,106 @@
+"""Heads of tasks in files: names of classes, dropout, what transformers' classes call the rest."""
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import checked, conversion
+from plm_jax.architectures.encoder import Output
+from plm_jax.layers.heads import WithHeads
+from plm_jax.models import llama, t5
+
+files = pytest.importorskip('safetensors.numpy')
+
+BATCH = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
+
+
+def saved(folder, family, model, head, labels=(), classes=3):
+  """An export with random parameters -> the contents of its config.json."""
+  heads = {head: conversion.head_of(family, head, model, classes)}
+  shapes = jax.eval_shape(WithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  params = tiny.random_params(shapes)
+  conversion.save(folder, model, params, like=conversion.Like(family, labels))
+  return params, json.loads((folder / 'config.json').read_text())
+
+
+def test_names_of_classes_are_written_and_read(tmp_path):
+  _, said = saved(tmp_path / 'a', 'bert', tiny.config(), 'label', ('no', 'maybe', 'yes'))
+  assert said['architectures'] == ['BertForSequenceClassification']
+  assert said['id2label'] == {'0': 'no', '1': 'maybe', '2': 'yes'} and said['label2id']['yes'] == 2
+  assert said['problem_type'] == 'single_label_classification'
+  assert conversion.load(tmp_path / 'a').labels == ('no', 'maybe', 'yes')
+  _, said = saved(tmp_path / 'b', 'bert', tiny.config(), 'label', classes=1)
+  assert said['problem_type'] == 'regression' and said['id2label'] == {'0': 'LABEL_0'}
+  for names in (('no', 'yes'), ('no', 'yes', 'no')):
+    with pytest.raises(conversion.ConvertError, match='the head has 3 classes, for which there are 2 names'):
+      saved(tmp_path / 'c', 'bert', tiny.config(), 'tags', names)
+
+
+@pytest.mark.parametrize(('attribute', 'rate'), [({}, None), ({'classifier_dropout': None}, None),
+                                                 ({'classifier_dropout': 0.25}, 0.25)])
+def test_dropout_is_the_classifiers_own(tmp_path, attribute, rate):
+  _, said = saved(tmp_path / 'a', 'bert', tiny.config(), 'label')
+  (tmp_path / 'a' / 'config.json').write_text(json.dumps(said | attribute))
+  imported = conversion.load(tmp_path / 'a')
+  assert imported.heads['label'].dropout == rate
+  conversion.save(tmp_path / 'b', imported.config, imported.params, like=imported)
+  assert json.loads((tmp_path / 'b' / 'config.json').read_text()).get('classifier_dropout') == rate
+  (tmp_path / 'a' / 'config.json').write_text(json.dumps(said | {'classifier_dropout': 1.5}))
+  with pytest.raises(conversion.ConvertError, match=r'classifier_dropout is 1\.5, expected a share below 1'):
+    conversion.load(tmp_path / 'a')
+
+
+@pytest.mark.parametrize(('family', 'kind', 'rate'), [
+    ('bert', 'label', 0.1), ('bert', 'span', 0.0), ('roberta', 'label', 0.1), ('distilbert', 'label', 0.2),
+    ('distilbert', 'span', 0.1), ('albert', 'label', 0.1), ('xlnet', 'tags', 0.0), ('xlnet', 'label', 0.1),
+    ('gpt2', 'label', 0.0), ('openai-gpt', 'label', 0.1), ('bart', 'label', 0.0), ('llama', 'tags', 0.1)])
+def test_published_dropout(family, kind, rate):
+  config = conversion.family_of(family).config
+  head = conversion.head_of(family, kind, conversion.with_parts(family, kind, config), 2)
+  assert (config.block.dropout if head.dropout is None else head.dropout) == rate
+
+
+def test_dropout_follows_the_row_and_not_its_place():
+  head = conversion.head_of('roberta', 'label', tiny.config(dropout=0.5), 2)
+  draw = np.random.default_rng(0)
+  hidden = jnp.asarray(np.repeat(draw.normal(size=(1, 4, 32)), 3, 0), jnp.float32)
+  output = Output(hidden, None, jnp.zeros((96, 32)))
+  params = tiny.random_params(jax.eval_shape(head.init, jax.random.key(0), output, {})['params'])
+  def answers(rows):
+    return np.asarray(head.apply({'params': params}, output, {}, rows, rngs={'dropout': jax.random.key(0)}))
+  one, other = answers(jnp.array([0, 1, 2])), answers(jnp.array([2, 0, 1]))
+  assert len(np.unique(one, axis=0)) == 3
+  np.testing.assert_array_equal(other, one[[2, 0, 1]])
+  assert len(np.unique(answers(None), axis=0)) == 1
+
+
+def test_transformers_classes_that_call_the_backbone_otherwise(tmp_path):
+  block = checked.replaced(llama.llama_7b().block, {'width': 32, 'heads': 4, 'mlp_dim': 64})
+  model = llama.llama_7b().resized(block, 1, 96, 16)
+  params, said = saved(tmp_path / 'llama', 'llama', model, 'span')
+  names = files.load_file(tmp_path / 'llama' / 'model.safetensors')
+  assert said['architectures'] == ['LlamaForQuestionAnswering']
+  assert {name.partition('.')[0] for name in names} == {'transformer', 'qa_outputs'}
+  tiny.assert_same(conversion.load(tmp_path / 'llama').params, params)
+
+
+def test_the_encoder_alone_tells_tags(tmp_path):
+  """T5ForTokenClassification has no decoder."""
+  block = checked.replaced(t5.small().block, {'width': 32, 'heads': 4, 'head_size': 8, 'mlp_dim': 64})
+  params, said = saved(tmp_path / 't5', 't5', t5.small().resized(block, 1, 96, 16), 'tags')
+  names = files.load_file(tmp_path / 't5' / 'model.safetensors')
+  assert said['architectures'] == ['T5ForTokenClassification']
+  assert not any('decoder' in name for name in names) and 'transformer.shared.weight' in names
+  imported = conversion.load(tmp_path / 't5')
+  assert imported.config.decoder.layers == 0
+  tiny.assert_same(imported.params['heads_tags'], params['heads_tags'])
+
+
+def test_language_modelling_beside_a_task_is_left_out():
+  params = dict.fromkeys(('backbone', 'heads_label', 'heads_lm'))
+  assert conversion.counterpart('llama', params) == ({'backbone': None, 'heads_label': None}, ['lm'])
+  params = dict.fromkeys(('backbone', 'heads_choice', 'heads_lm'))
+  assert conversion.counterpart('gpt2', params) == (params, [])
