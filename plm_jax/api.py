@@ -32,11 +32,14 @@ from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
+from plm_jax.tasks.forms import form_of
 
 Path = str | os.PathLike[str]
 Model = Trained | Path
 Dtype = Literal['float32', 'float16', 'bfloat16']
 Config = TypeVar('Config')
+
+ASKED = ('label', 'tags', 'span', 'choice')  # heads of tasks
 
 
 class Exported(NamedTuple):
@@ -342,7 +345,11 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Seque
     return convert(model, folder, dtype)
   trained = opened(model)
   params, lost = conversion.counterpart(trained.family, trained.params)
-  like = conversion.Like(trained.family, tuple(labels) or trained.labels)
+  around = None
+  # Rows of a decoder's task have an end that its texts have not in pre-training.
+  if trained.tokenizer and trained.model.kind == 'decoder' and {f'heads_{name}' for name in ASKED} & params.keys():
+    around = form_of(trained.family).around(trained.tokenizer.vocab)
+  like = conversion.Like(trained.family, tuple(labels) or trained.labels, around)
   conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
   return Exported(conversion.family_of(trained.family).read.format(folder=os.fspath(folder)), tuple(lost))
 

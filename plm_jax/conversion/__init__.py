@@ -113,6 +113,8 @@ class Like:
   """model_type of transformers"""
   labels: tuple[str, ...] = ()
   """names of the classes, in their order; none: LABEL_0, LABEL_1, ..."""
+  around: vocabulary.Around | None = None
+  """ids before the first text, between two and behind the last; None: what texts have in pre-training"""
 
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
@@ -207,6 +209,8 @@ def save(
     files.write_safetensors(draft, pairs(), shard_bytes)
     if tokenizer:
       vocabulary.save(draft, tokenizer, config.max_length)
+      if isinstance(like, Like) and like.around:
+        vocabulary.surround(draft, tokenizer, like.around)
     hf_config['dtype'] = dtype or (before and before.extra.get('dtype', before.extra.get('torch_dtype'))) or 'float32'
     files.write_json(draft / CONFIG, hf_config)
 

@@ -1,4 +1,5 @@
 """Tokenizer files that transformers reads and writes."""
+from collections.abc import Sequence
 import json
 import pathlib
 from typing import Any
@@ -28,6 +29,7 @@ from plm_jax.tokenizers.contract import BLANKS, CONFIG, brief, check_ids, option
 from plm_jax.tokenizers.wordpiece import SPECIALS, assemble
 
 FAST = 'tokenizer.json'
+Around = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 def load(folder: pathlib.Path) -> Tokenizer | None:
@@ -70,6 +72,23 @@ def save(folder: pathlib.Path, tokenizer: Tokenizer, max_length: int) -> None:
            LanguagePieces: write_unigram}.get(type(tokenizer))
   if write and content.get('tokenizer_class') != 'XLNetTokenizer':
     write(folder / FAST, tokenizer)
+
+
+def surround(folder: pathlib.Path, tokenizer: Tokenizer, around: Around) -> None:
+  """Makes transformers put ids around texts as a task's rows have them, in the files that `save` has written: those
+  before the first, between two, behind the last. Without a tokenizer.json nothing changes."""
+  if not (folder / FAST).exists() or max(max(ids, default=0) for ids in around) >= len(tokenizer.pieces):
+    return
+  before, between, behind = ([tokenizer.pieces[i] for i in ids] for ids in around)
+  def side(names, text):
+    return [f'{name}:{text}' for name in names]
+  fast = tokenizers.Tokenizer.from_file(str(folder / FAST))
+  fast.post_processor = processors.TemplateProcessing(
+      single=[*side(before, 0), '$A:0', *side(behind, 0)],
+      pair=[*side(before, 0), '$A:0', *side(between, 0), '$B:1', *side(behind, 1)],
+      special_tokens=[(tokenizer.pieces[i], i) for i in sorted({i for ids in around for i in ids})])
+  (folder / FAST).write_text(json.dumps(json.loads(fast.to_str()), ensure_ascii=False) + '\n')
+  write_json(folder / CONFIG, {**read_json(folder / CONFIG), 'tokenizer_class': 'PreTrainedTokenizerFast'})
 
 
 def from_fast(folder: pathlib.Path) -> Tokenizer:

@@ -6,11 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+import tokenizers
 
 from plm_jax import checked, conversion
 from plm_jax.architectures.encoder import Output
 from plm_jax.layers.heads import WithHeads
-from plm_jax.models import llama, t5
+from plm_jax.models import gpt2, llama, t5
+from plm_jax.tasks.forms import form_of
+from plm_jax.tokenizers import train_byte_bpe
 
 files = pytest.importorskip('safetensors.numpy')
 
@@ -104,3 +107,17 @@ def test_language_modelling_beside_a_task_is_left_out():
   assert conversion.counterpart('llama', params) == ({'backbone': None, 'heads_label': None}, ['lm'])
   params = dict.fromkeys(('backbone', 'heads_choice', 'heads_lm'))
   assert conversion.counterpart('gpt2', params) == (params, [])
+
+
+def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
+  tokenizer = train_byte_bpe(['a quick brown fox'], 270, layout='gpt2')
+  model = gpt2.small().resized(tiny.block(norm_at='pre'), 1, tokenizer.vocab.size, 16)
+  heads = {'label': conversion.head_of('gpt2', 'label', model, 2)}
+  shapes = jax.eval_shape(WithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  form = form_of('gpt2')
+  like = conversion.Like('gpt2', (), form.around(tokenizer.vocab))
+  conversion.save(tmp_path / 'a', model, tiny.random_params(shapes), tokenizer, like=like)
+  texts = ['a fox', 'quick']
+  row = form.row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
+  assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts).ids == row.tokens
+  assert conversion.load(tmp_path / 'a').tokenizer.encode(texts[0]) == tokenizer.encode(texts[0])
