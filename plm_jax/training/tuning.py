@@ -20,7 +20,9 @@ class TuningConfig(Checked):
   """what is trained beside kernels, with the head, instead of them"""
 
   def conflict(self, option):
-    """Says that adapters and top layers are two answers to one question."""
+    """Says that adapters and top layers are two answers to one question, or that what begins afresh is not trained."""
+    if self.reinitialise and (self.adapter.kind != 'none' or 0 <= self.top < self.reinitialise):
+      return f'{option("reinitialise")} makes {self.reinitialise} layers begin afresh, and they are not all trained'
     if self.top >= 0 and self.adapter.kind != 'none':
       return f'{option("top")} says which layers are trained, {option("adapter.kind")} that none are: leave out one'
     return None

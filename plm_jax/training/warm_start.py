@@ -80,7 +80,7 @@ def warm(config: Experiment, params, layout):
     if differing(shapes['backbone'], exported['backbone']):
       shapes = None
   if shapes is None:
-    imported = shapes = load(folder).params
+    imported = shapes = load(folder, jax.tree.leaves(layout)[0].mesh).params
   names = [name for name in params if name in shapes]
   if 'backbone' not in names:
     raise CheckpointError(f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
