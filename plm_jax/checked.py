@@ -10,7 +10,7 @@ given a number is finite and not negative, and a whole number fits 32 bits. What
 `conflict`. All of this is checked when an object is made; only what reads a command line or a file, and knows better
 names for the fields, puts it off (`later`) and calls `check` on the whole.
 """
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 import contextlib
 import contextvars
 import dataclasses
@@ -251,3 +251,13 @@ def limits_of(cls: type) -> dict[str, str]:
 
 
 _later = contextvars.ContextVar('later', default=False)
+
+
+def differences(old: Any, new: Any, free: Container[str] = (), path: str = '') -> list[str]:
+  """Lists the fields outside `free` in which two configurations differ, as 'field: old -> new'."""
+  if path in free:
+    return []
+  if dataclasses.is_dataclass(old) and type(old) is type(new):
+    return [line for f in dataclasses.fields(old) for line in differences(
+        getattr(old, f.name), getattr(new, f.name), free, f'{path}.{f.name}'.lstrip('.'))]
+  return [] if old == new else [f'{path}: {old} -> {new}']

@@ -27,6 +27,11 @@ from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.objectives.spans import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.sharding import MeshConfig
+from plm_jax.tasks.answers import AnswerTask
+from plm_jax.tasks.choice import ChoiceTask
+from plm_jax.tasks.labelled import LabelledConfig
+from plm_jax.tasks.sequence import SequenceTask
+from plm_jax.tasks.tagging import TaggingTask
 from plm_jax.training.optim import OptimConfig, schedule
 from plm_jax.training.tuning import TuningConfig
 
@@ -34,8 +39,10 @@ Scale = Literal['paper', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
 # The configurations in `architectures`, and the objectives: the command line has to know them.
 Model = EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDecoderConfig
-Task = (MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling |
-        MixtureOfDenoisers | DenoisingAutoencoder | TextToText)
+Objectives = (
+    MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling |
+    MixtureOfDenoisers | DenoisingAutoencoder | TextToText)
+Tasks = SequenceTask | TaggingTask | AnswerTask | ChoiceTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +161,7 @@ class HostsConfig(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment(Checked):
+class Run(Checked):
   """One run. Give the same command again and it goes on from its newest checkpoint."""
 
   limits = within(seed='[0, 4294967295]')
@@ -178,8 +185,8 @@ class Experiment(Checked):
   seed: int = 0
   """of initial parameters, order of text, corruption and dropout"""
   model: Model = EncoderConfig()
-  objective: Task = MaskedLM()
-  data: DataConfig = DataConfig()
+  objective: Any = None
+  data: Any = None
   optim: OptimConfig = OptimConfig()
   train: TrainConfig = TrainConfig()
   tuning: TuningConfig = TuningConfig()
@@ -195,6 +202,14 @@ class Experiment(Checked):
       return os.fspath(storage.path_of(self.output))
     return f'runs/{self.name}' + (f'-{self.scale}' if self.scale != 'paper' else '')
 
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Run):
+  """A run that learns from text."""
+
+  objective: Objectives = MaskedLM()
+  data: DataConfig = DataConfig()
+
   def rule(self, phase: Phase) -> Rule:
     """Says how a phase cuts text into windows."""
     return Rule(self.data.assembly, self.objective.window(phase.length), self.objective.target_budget)
@@ -205,15 +220,29 @@ class Experiment(Checked):
     return tuple(dict.fromkeys(map(self.rule, self.train.phases)))
 
 
-def check(config: Experiment) -> None:
+@dataclasses.dataclass(frozen=True)
+class FineTuning(Run):
+  """A run that learns a task from labelled examples."""
+
+  family: str = 'bert'
+  """model_type of transformers, whose heads and form of rows are taken, and under which `export` writes the model"""
+  objective: Tasks = SequenceTask()
+  data: LabelledConfig = LabelledConfig()
+
+
+def check(config: Run) -> None:
   """Raises ConfigError for what can be seen to fail from the configuration alone."""
   checked.check(config)
   if (config.mode == 'compile') != bool(config.topology):
     raise ConfigError('--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
   if config.tuning.reinitialise and not config.warm_start:
     raise ConfigError('--tuning.reinitialise is for a run that begins with what was trained before: give --warm-start')
-  check_rows(config)
-  check_corpora(config.data, getattr(config.objective, 'languages', ()))
+  if isinstance(config, Experiment):
+    check_rows(config.data, config.objective)
+    check_corpora(config.data, getattr(config.objective, 'languages', ()))
+  elif isinstance(config, FineTuning):
+    check_labelled(config)
+  check_lengths(config)
   warmup, length = config.optim.warmup, config.train.steps
   if config.optim.clock == 'tokens':
     length = sum(steps * tokens for steps, tokens in config.train.pace)
@@ -230,8 +259,8 @@ def check(config: Experiment) -> None:
                           'guessed')
 
 
-def check_rows(config: Experiment) -> None:
-  """Checks the lengths of rows, and what they are made of. Raises ConfigError."""
+def check_lengths(config: Run) -> None:
+  """Checks the lengths of rows. Raises ConfigError."""
   if not config.train.phases:
     raise ConfigError('--train.phases: a run needs at least one, of one step or more')
   lengths = [phase.length for phase in config.train.phases]
@@ -240,17 +269,32 @@ def check_rows(config: Experiment) -> None:
         f'rows of {max(lengths)} tokens do not fit the model: --model.max-length is {config.model.max_length}')
   if config.objective.window(min(lengths)) < 2 or min(lengths) < 8:
     raise ConfigError(f'rows of {min(lengths)} tokens leave no room for text: use 8 or more')
-  if config.objective.one_document and config.data.assembly != 'document':
+
+
+def check_rows(data: DataConfig, objective: Any) -> None:
+  """Checks what rows of text are made of. Raises ConfigError."""
+  if objective.one_document and data.assembly != 'document':
     raise ConfigError(
-        f'--data.assembly {config.data.assembly} joins documents, but the objective makes rows of sentences of '
+        f'--data.assembly {data.assembly} joins documents, but the objective makes rows of sentences of '
         'one document: use --data.assembly document')
-  if bool(config.objective.target_budget) != (config.data.assembly == 'examples'):
-    raise ConfigError(f'--data.assembly is {config.data.assembly}, but examples is for objectives of tasks as text to '
+  if bool(objective.target_budget) != (data.assembly == 'examples'):
+    raise ConfigError(f'--data.assembly is {data.assembly}, but examples is for objectives of tasks as text to '
                       'text, and for no others')
-  for path in config.data.path:
-    if path.startswith('task:') and not config.objective.target_budget:
+  for path in data.path:
+    if path.startswith('task:') and not objective.target_budget:
       raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
                         'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
+
+
+def check_labelled(config: FineTuning) -> None:
+  """Checks a run on labelled examples. Raises ConfigError."""
+  if not config.data.train:
+    raise ConfigError('--data.train names no source of examples: a file, or tfds:NAME:SPLIT')
+  if len(config.train.phases) != 1:
+    raise ConfigError('--train.phases: labelled examples are learned from in one phase')
+  if config.objective.family != config.family:
+    raise ConfigError(f'--objective.family is {config.objective.family}, and --family is {config.family}: the head is '
+                      "the family's")
 
 
 def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
@@ -269,6 +313,8 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
 FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
         'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.best', 'train.early',
         'train.accumulate', 'train.resume', 'data.prepare.workers'}
+# Folded into phases and the learning rate.
+FREE |= {'data.epochs', 'data.warmup', 'data.evaluations', 'data.tokenizer'}
 FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')
          for how in ('remat', 'scan')}
 FREE |= {f'{model}.block.init.{how}' for model in ('model', 'objective.model') for how in ('tables', 'matrices')}
@@ -277,17 +323,12 @@ COURSE = ('train.phases', *(f'optim.{name}' for name in ('peak', 'warmup', 'hori
                                                          'floor')))
 
 
-def differences(old: Any, new: Any, path: str = '') -> list[str]:
+def differences(old: Any, new: Any) -> list[str]:
   """Fields outside FREE in which two configurations differ, as 'field: old -> new'."""
-  if path in FREE:
-    return []
-  if dataclasses.is_dataclass(old) and type(old) is type(new):
-    return [line for f in dataclasses.fields(old) for line in differences(
-        getattr(old, f.name), getattr(new, f.name), f'{path}.{f.name}'.lstrip('.'))]
-  return [] if old == new else [f'{path}: {old} -> {new}']
+  return checked.differences(old, new, FREE)
 
 
-def obstacles(old: Experiment, new: Experiment, done: int) -> list[str]:
+def obstacles(old: Run, new: Run, done: int) -> list[str]:
   """Says why `new` cannot go on from step `done` of `old`: differences, as 'field: old -> new', and steps not to be
   undone.
 
@@ -317,7 +358,7 @@ def past(phases: Sequence[Phase], done: int) -> list[tuple[int, int, int]] | Non
   return found if done <= 0 else None
 
 
-def rates(config: Experiment, done: int) -> np.ndarray:
+def rates(config: Run, done: int) -> np.ndarray:
   """Returns the learning rates of steps before `done`: all, or thousands of them."""
   steps = np.unique(np.linspace(0, max(done - 1, 0), min(done, 10_000)).astype(np.int64))
   return np.asarray(schedule(config.optim, config.train.steps, config.train.pace)(steps))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, errors, recipes, storage
-from plm_jax.cli import options, verify
+from plm_jax.cli import finetune, options, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -29,6 +29,12 @@ from plm_jax.training import growth
 def train_command() -> None:
   """Trains a model by a recipe: `train RECIPE`, with --help for what it is and its options. Alone, lists recipes."""
   print(recipes.listed())
+
+
+@command()
+def finetune_command() -> None:
+  """Teaches a model a task: `finetune --init=FOLDER --task=NAME`, with --help for what there is."""
+  finetune.start(args=['--help'])
 
 
 @command(vocab=PrepareConfig.limits['vocab'])
@@ -309,10 +315,10 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
 
 
 COMMANDS = {
-    'prepare': prepare_command, 'train': train_command, 'rows': rows_command, 'evaluate': evaluate_command,
-    'fill-mask': fill_mask_command, 'export': export_command, 'grow': grow_command, 'generate': generate_command,
-    'perplexity': perplexity_command, 'few-shot': few_shot_command, 'text-to-text': text_to_text_command,
-    'verify': verify_command}
+    'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command, 'rows': rows_command,
+    'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
+    'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
+    'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command}
 
 
 def main() -> None:
@@ -320,6 +326,9 @@ def main() -> None:
   args = sys.argv[1:]
   if args[:1] == ['train'] and args[1:] and not args[1].startswith('-'):  # its options are known when the recipe is
     runs.start(args[1], args[2:])
+    return
+  if args[:1] == ['finetune']:
+    finetune.start(args=args[1:])
     return
   with errors.shown():
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))

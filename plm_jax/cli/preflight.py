@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from plm_jax import recipes, storage
-from plm_jax.config import ConfigError, Experiment
+from plm_jax.config import ConfigError, Experiment, Run
 from plm_jax.data.records import read_meta
 from plm_jax.inference import fill_mask
 from plm_jax.objectives.glm import BlankInfilling
@@ -18,7 +18,7 @@ from plm_jax.training.checkpoint import CheckpointError
 from plm_jax.training.learner import make_learner, shapes, stand_in
 
 
-def run_tokenizer(config: Experiment) -> Tokenizer:
+def run_tokenizer(config: Run) -> Tokenizer:
   """Loads the tokenizer of the run in config.folder. Raises CheckpointError where there is no run."""
   folder = storage.path_of(config.folder)
   if not (folder / 'config.json').exists():
@@ -58,7 +58,7 @@ def check_prompts(config: Experiment, tokenizer: Tokenizer) -> None:
                         f'room for an answer in the {model.max_length} of the model')
 
 
-def check_size(config: Experiment) -> None:
+def check_size(config: Run) -> None:
   """Raises ConfigError for options that make no model, and for a run that fits the memory of no device here; MeshError
   for a mesh that there is not, or that a batch cannot be dealt to."""
   mesh = make_mesh(config.mesh)

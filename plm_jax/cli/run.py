@@ -1,15 +1,9 @@
 """From a recipe and a command line to a run: what `python -m plm_jax train` does, and every file of `experiments/`."""
 from collections.abc import Mapping, Sequence
-import contextlib
 import dataclasses
-import importlib.metadata
 import os
-import pathlib
-import platform
 import shlex
-import subprocess
 import sys
-import time
 from typing import Any, NamedTuple, get_args
 
 from etils import epath
@@ -20,7 +14,9 @@ import tyro
 from plm_jax import checked, config_file, errors, recipes, storage
 from plm_jax import config as config_lib
 from plm_jax.cli import options, preflight, report
-from plm_jax.config import ConfigError, Experiment, HostsConfig, Scale
+from plm_jax.cli.concluding import say, surroundings
+from plm_jax.cli.fine_tuned import fine_tuned, measured
+from plm_jax.config import ConfigError, Experiment, FineTuning, HostsConfig, Run, Scale
 from plm_jax.data import embedded
 from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.records import RecordsError
@@ -86,7 +82,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
 
 
-def run(config: Experiment) -> Result | None:
+def run(config: Experiment | FineTuning) -> Result | None:
   """Does one run in this process; in a job of several, every process calls it alike."""
   config_lib.check(config)
   if config.mode == 'compile':
@@ -103,7 +99,12 @@ def run(config: Experiment) -> Result | None:
     preflight.check_size(config)
     hosts.check_shared(config.folder)
     with hosts.owned(config.folder) as lock:
-      return trained(config, lock)
+      return fine_tuned(config, lock) if isinstance(config, FineTuning) else trained(config, lock)
+  if isinstance(config, FineTuning):
+    if config.mode == 'prepare':
+      raise ConfigError('labelled examples need no records: they are read when a run begins')
+    tell(measured(config))
+    return None
   folders, tokenizer = corpora(config)
   if config.mode == 'prepare':
     say('\n'.join(map(str, folders)))
@@ -230,11 +231,7 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
       'Parameters': f'{parameters:,}',
       'Duration of this process': f'{result.seconds / 60:.1f} min',
   }
-  environment = {
-      'Command': shlex.join(['python', *sys.orig_argv[1:]]), 'Finished': time.strftime('%F %T %Z'),
-      'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}', 'Python': platform.python_version(),
-      'plm_jax': own_version(),
-      **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}
+  environment = surroundings()
   path = report.write_report(config.folder, report.Summary(
       title=config.name, headline=headline, blanks=cards, samples=samples, config=config_file.to_json(config),
       environment=environment, notes=[]))
@@ -251,23 +248,3 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
     if of:
       prompt = shlex.quote(prompts[0] if prompts else kind)
       print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {prompt}')
-
-
-def own_version() -> str:
-  """Returns the version that is installed, and the commit where the code lies in a git checkout."""
-  said = []
-  with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-    said.append(importlib.metadata.version('plm_jax'))
-  home = pathlib.Path(__file__).parents[2]
-  with contextlib.suppress(OSError, subprocess.SubprocessError):
-    if (home / '.git').exists():
-      asked = ['git', '-C', str(home), 'describe', '--always', '--dirty', '--abbrev=12']
-      commit = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-      said.append(f'commit {commit}')
-  return ', '.join(said) or 'unknown'
-
-
-def say(text: str) -> None:
-  """Prints a line on process 0 of a job."""
-  if jax.process_index() == 0:
-    print(text, flush=True)

@@ -6,7 +6,6 @@ from typing import Any
 import flax.linen as nn
 
 from plm_jax import checked
-from plm_jax import config as config_lib
 from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, refuse
 from plm_jax.tokenizers.contract import brief
 
@@ -122,7 +121,7 @@ def write(family: Family, config: Any) -> dict[str, Any]:
   if config.stack.groups in (0, config.stack.layers):
     config = checked.replaced(config, {'stack.groups': alone, 'stack.shared': 'all'})
   values = {attribute.theirs: outward(attribute, config) for attribute in family.attributes}
-  lost = [line.split(' -> ')[0] for line in config_lib.differences(config, read(family, values))]
+  lost = [line.split(' -> ')[0] for line in checked.differences(config, read(family, values))]
   refuse([f'{line} has no counterpart there' for line in lost if line.split(':')[0] not in FREE | family.parts.keys()],
          f'cannot write this model as a {family.name} of transformers')
   return dict(family.from_current(values))

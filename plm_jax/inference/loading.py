@@ -10,8 +10,9 @@ import numpy as np
 
 from plm_jax import config as config_lib
 from plm_jax import config_file, conversion, storage
-from plm_jax.config import ConfigError, Experiment
+from plm_jax.config import ConfigError, Run
 from plm_jax.sharding import from_host, shardings
+from plm_jax.tasks.contract import Task
 from plm_jax.tokenizers import Tokenizer, TokenizerError
 from plm_jax.tokenizers import load as load_tokenizer
 from plm_jax.training import adapters
@@ -39,6 +40,10 @@ class Trained:
   """the devices that share its parameters; None: one"""
   labels: tuple[str, ...] = ()
   """names of the classes that a head of a task tells apart"""
+  task: Any = None
+  """the downstream task that it has learned (`tasks.contract.Task`); None: it has not"""
+  length: int = 0
+  """tokens of the rows that it has learned it in; 0: not known"""
 
   @property
   def can(self) -> tuple[str, ...]:
@@ -85,10 +90,20 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
   objective = config.objective
   return Trained(
       config.family, config.model, objective.heads(config.model), adapters.merged(objective.exported_params(params)),
-      tokenizer, str(folder), mesh, getattr(objective, 'labels', ()))
+      tokenizer, str(folder), mesh, getattr(objective, 'labels', ()),
+      **({'task': objective, 'length': config.train.phases[-1].length} if isinstance(objective, Task) else {}))
 
 
-def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
+def described(folder: epath.PathLike) -> tuple[str, Any]:
+  """Reads the family and the configuration of the backbone of a run, or of another library's checkpoint."""
+  if conversion.is_checkpoint(folder):
+    imported = conversion.load(folder, heads=(), lazy=True)
+    return imported.family, imported.config
+  config = read_config(folder)
+  return config.family, config.model
+
+
+def read_run(folder: epath.PathLike) -> tuple[Run, Tokenizer, Any]:
   """Reads a run -> (its configuration, its tokenizer, the shapes of its parameters, with their logical axes).
 
   Raises CheckpointError where the first two are not those that the newest checkpoint tells of.
@@ -101,7 +116,7 @@ def read_run(folder: epath.PathLike) -> tuple[Experiment, Tokenizer, Any]:
   return config, tokenizer, shapes(config, learner).params
 
 
-def read_config(folder: epath.PathLike) -> Experiment:
+def read_config(folder: epath.PathLike) -> Run:
   """Reads what a run is. Raises CheckpointError for a folder of none, ConfigError for a configuration that cannot be
   read."""
   path = storage.path_of(folder) / 'config.json'
@@ -109,8 +124,8 @@ def read_config(folder: epath.PathLike) -> Experiment:
     if not path.exists():
       raise CheckpointError(f'{folder} is not the folder of a run: it has no config.json')
   config = config_file.from_json(storage.read_json(path, error=ConfigError), str(path))
-  if not isinstance(config, Experiment):
-    raise ConfigError(f'{path} describes a {type(config).__name__}, expected an Experiment')
+  if not isinstance(config, Run):
+    raise ConfigError(f'{path} describes a {type(config).__name__}, expected an Run')
   return config
 
 
@@ -124,7 +139,7 @@ def tokenizer_of(folder: epath.PathLike) -> Tokenizer | None:
     return None
 
 
-def unlike(folder: epath.Path, config: Experiment, tokenizer: Tokenizer, told: dict[str, Any]) -> list[str]:
+def unlike(folder: epath.Path, config: Run, tokenizer: Tokenizer, told: dict[str, Any]) -> list[str]:
   """Lists what is wrong with config.json and the tokenizer of a run, by what a checkpoint tells of them."""
   problems = []
   if told.get('tokenizer') != tokenizer.hash:

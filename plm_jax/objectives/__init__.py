@@ -91,6 +91,10 @@ class Objective(Checked, abc.ABC):
     """Tells whether a held-out figure is better where it is larger: an accuracy is, a loss is not."""
     return figure.endswith('accuracy')
 
+  def shown(self, figure: str, value: float) -> str:
+    """Writes a held-out figure for people."""
+    return f'{figure} {value:.1%}' if figure.endswith(('accuracy', 'baseline')) else f'{figure} {value:.3f}'
+
   @abc.abstractmethod
   def predictions(self, length: int) -> int:
     """Returns M, the most positions predicted in a row of `length` tokens."""

@@ -18,7 +18,7 @@ import jax
 from jax.experimental import topologies
 
 from plm_jax import sharding
-from plm_jax.config import ConfigError, Experiment, Phase
+from plm_jax.config import ConfigError, Phase, Run
 from plm_jax.pods.hlo import Program
 from plm_jax.training import metrics
 from plm_jax.training.learner import make_learner, stand_in
@@ -75,7 +75,7 @@ class Report:
     return {'compute': self.flops / peak, 'memory': self.traffic / chip.bandwidth, 'network': sent / chip.links}
 
 
-def compile_run(config: Experiment) -> list[Report]:
+def compile_run(config: Run) -> list[Report]:
   """Compiles the step of every phase for config.topology and prints what it needs.
 
   Raises ConfigError for a topology that the compiler does not know and for a step that does not fit its memory.
@@ -134,7 +134,7 @@ def topology(name: str) -> list[Any]:
                       f'among others:\n  {known}') from error
 
 
-def analyse(config: Experiment, learner: Learner, phase: Phase, mesh) -> Report:
+def analyse(config: Run, learner: Learner, phase: Phase, mesh) -> Report:
   """Compiles the step of one phase. Raises ConfigError where it does not fit."""
   windows = config.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
   started = time.time()

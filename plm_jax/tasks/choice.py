@@ -12,6 +12,7 @@ from plm_jax.objectives.mlm import classification
 from plm_jax.tasks.batches import GROUPED
 from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.examples import Features, Ragged
+from plm_jax.tasks.forms import Cut
 from plm_jax.tasks.sequence import Classified, encoded, known, measured
 
 
@@ -41,7 +42,7 @@ class ChoiceTask(Task):
   per: ClassVar = 'row'
   of_rows: ClassVar = ('label', 'real')
 
-  cut: str = 'first'
+  cut: Cut = 'first'
 
   @property
   def reads(self):

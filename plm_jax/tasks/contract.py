@@ -29,7 +29,7 @@ class Task(Objective):
   other `Features.values`. Where no two examples share a row, E is 1.
   """
 
-  limits = within(language='[0, 1e6]')
+  limits = within(auxiliary='[0, 1e6]')
 
   head: ClassVar[str]
   """name of the head among those of the family: label, tags, span, choice"""
@@ -49,7 +49,7 @@ class Task(Objective):
   """which text loses its end where two are too long for a row"""
   regularizer: Regularizer = Plain()
   """what is asked of the model besides the right answer, while it is trained"""
-  language: float = 0.0
+  auxiliary: float = 0.0
   """lambda, factor of the loss of language modelling besides, of decoders (Radford et al. 2018, section 3.2: 0.5)"""
 
   @property
@@ -101,13 +101,13 @@ class Task(Objective):
 
   def heads(self, model: Any) -> dict[str, nn.Module]:
     """Returns the family's head of the task, and that of language modelling where its loss is added."""
-    names = [self.head, *(['lm'] if self.language else [])]
+    names = [self.head, *(['lm'] if self.auxiliary else [])]
     return {name: conversion.head_of(self.family, name, model, self.classes) for name in names}
 
   def loss(self, outputs, batch):
     """Returns the task's losses, and `lm`: each token of a text predicts the next."""
     losses = self.judged(outputs, batch)
-    if self.language:
+    if self.auxiliary:
       segments = batch['segments']
       follows = (segments > 0) & (segments == jnp.pad(segments[:, 1:], ((0, 0), (0, 1))))
       following = jnp.pad(batch['tokens'][:, 1:], ((0, 0), (0, 1)))
@@ -122,9 +122,13 @@ class Task(Objective):
     return whole | {name: shape(rows, 1) for name in ('extract', *self.of_rows)} | {
         'weight': shape(rows, 1, dtype=jnp.float32)}
 
+  def shown(self, figure, value):
+    """Writes metrics, which are percents, with two digits, as tables have them."""
+    return f'{figure} {value:.2f}'
+
   def larger(self, figure: str) -> bool:
-    """Tells that all figures but losses are better where they are larger."""
-    return figure not in self.terms
+    """Tells that figures but losses are better where they are larger."""
+    return not figure.endswith('loss')
 
   def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
     """Returns the rows with what the family's form adds to them."""
@@ -143,7 +147,12 @@ class Task(Objective):
   @property
   def terms(self) -> Mapping[str, float]:
     """The task's own loss, and that of language modelling with its factor."""
-    return {self.head: 1.0, **({'lm': self.language} if self.language else {})}
+    return {self.head: 1.0, **({'lm': self.auxiliary} if self.auxiliary else {})}
+
+
+def weighted(loss, right, weight) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+  """Returns (sum, weight) of a loss and of what is right, both as large as `weight`."""
+  return ((loss * weight).sum(), weight.sum()), ((right * weight).sum(), weight.sum())
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

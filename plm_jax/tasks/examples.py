@@ -49,9 +49,8 @@ class Ragged:
   @classmethod
   def of(cls, rows: Iterable[Sequence[Any]], dtype: Any = np.int32) -> 'Ragged':
     """Joins rows."""
-    rows = [np.asarray(row, dtype) for row in rows]
-    offsets = np.cumsum([0, *map(len, rows)])
-    return cls(np.concatenate([np.zeros(0, dtype), *rows]), offsets)
+    parts = [np.asarray(row, dtype) for row in rows]
+    return cls(np.concatenate([np.zeros(0, dtype), *parts]), np.cumsum([0, *map(len, parts)]))
 
   def __len__(self) -> int:
     return len(self.offsets) - 1

@@ -8,7 +8,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from plm_jax import sharding
-from plm_jax.config import Experiment, Phase
+from plm_jax.config import FineTuning, Phase
 from plm_jax.tasks.batches import Batches, Placed, Shape, gathered
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Features
@@ -21,7 +21,7 @@ from plm_jax.training.step import Learner
 class LabelledFeed(Feed):
   """Batches of training examples; development sets, each measured by the task's metrics."""
 
-  def __init__(self, config: Experiment, train: Labelled, dev: Mapping[str, Labelled], pad: int, mesh):
+  def __init__(self, config: FineTuning, train: Labelled, dev: Mapping[str, Labelled], pad: int, mesh):
     """dev: name -> set; the figures of the first have no name before them, those of others have NAME_."""
     self.config, self.dev, self.mesh, self.pad = config, dev, mesh, pad
     phase = config.train.phases[0]
@@ -47,14 +47,15 @@ class LabelledFeed(Feed):
   def evaluator(self, learner, mesh):
     """Makes the function that answers the development sets and measures the answers."""
     outputs = forward(learner)
-    task: Task = self.config.objective
     def evaluate(params, phase) -> dict[str, float]:
       del phase
       figures: dict[str, float] = {}
       shape = self.shape(1, self.config.data.pack)
+      task: Any = self.config.objective
       for name, some in self.dev.items():
         found, losses = answered(task, outputs, params, some.features, shape, mesh)
-        values = task.scores(some.examples, task.predict(some.examples, some.features, found)) | losses
+        values = task.scores(some.examples, task.predict(some.examples, some.features, found)) | {
+            'loss': losses[task.head]}
         figures |= {f'{name}_{figure}' if name else figure: value for figure, value in values.items()}
       return figures
     return evaluate
@@ -73,7 +74,7 @@ class LabelledFeed(Feed):
 
 def forward(learner: Learner) -> Callable[[Any, Any], Any]:
   """Makes a compiled function(params, windows) -> (losses, outputs of the task's head), without dropout."""
-  objective = learner.objective
+  objective: Any = learner.objective
   def outputs(params, windows):
     batch = objective.corrupt(learner.key(3), windows, learner.vocab)
     found: Any = learner.model.apply({'params': params}, batch)

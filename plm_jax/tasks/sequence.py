@@ -1,7 +1,7 @@
 """Classes, or a number, of a text or of a pair of texts (Devlin et al. 2019, section 4.1)."""
 from collections.abc import Sequence
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -96,7 +96,7 @@ def known(examples: Sequence[Example]) -> np.ndarray:
   return np.array([example.label is not None for example in examples], np.float32)
 
 
-def measured(names: Sequence[str], truth: Sequence[float], found: Sequence[float]) -> dict[str, float]:
+def measured(names: Sequence[str], truth: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
   """Computes metrics of labels by their names, in percent."""
   return {name: float(METRICS[name](np.asarray(truth), np.asarray(found))) for name in names}
 

@@ -120,7 +120,8 @@ class TaggingTask(Task):
     if self.measures == 'accuracy':
       flat = [np.array([tag for of in some for tag in of]) for some in (truth, found)]
       return {'accuracy': float(metrics.accuracy(*flat))}
-    return metrics.entities(truth, found)
+    total = metrics.chunks(truth, found).total
+    return {'f1': total.f1, 'precision': total.precision, 'recall': total.recall}
 
 
 def divided(examples: Sequence[Example], tokenizer: Tokenizer, room: int) -> tuple[list[Piece], list[str]]:

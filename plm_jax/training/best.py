@@ -3,7 +3,7 @@ from typing import Any
 
 from etils import epath
 
-from plm_jax.config import ConfigError, Experiment
+from plm_jax.config import ConfigError, Run
 from plm_jax.training.checkpoint import Checkpoints, restore_params
 
 
@@ -13,7 +13,7 @@ class Best:
   What it knows it reads from there, so that a run that is continued chooses as if it had not been stopped.
   """
 
-  def __init__(self, config: Experiment, folder: epath.Path):
+  def __init__(self, config: Run, folder: epath.Path):
     self.name, self.sign = config.train.best, 1 if config.objective.larger(config.train.best) else -1
     self.config, self.folder = config, folder / 'best'
     self.checkpoints = Checkpoints(self.folder, keep=1) if self.name else None

@@ -1,7 +1,7 @@
 """From a run's configuration to what learns."""
 import jax
 
-from plm_jax.config import ConfigError, Experiment
+from plm_jax.config import ConfigError, Run
 from plm_jax.errors import Expected, outside
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.optim import make_optimizer
@@ -10,7 +10,7 @@ from plm_jax.training.step import Learner, init_state
 from plm_jax.training.tuning import shortened
 
 
-def make_learner(config: Experiment, vocab: Vocab) -> Learner:
+def make_learner(config: Run, vocab: Vocab) -> Learner:
   """Raises ConfigError for a tokenizer that the model has no room for."""
   padding = config.model.padding
   if padding not in (-1, vocab.pad):
@@ -40,7 +40,7 @@ def make_learner(config: Experiment, vocab: Vocab) -> Learner:
   return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate, select, adapter)
 
 
-def shapes(config: Experiment, learner: Learner, rows: int = 2):
+def shapes(config: Run, learner: Learner, rows: int = 2):
   """Returns the shapes of a run's state, with their logical axes. Raises ConfigError where the options make no
   model."""
   try:
@@ -53,7 +53,7 @@ def shapes(config: Experiment, learner: Learner, rows: int = 2):
         f'the options of {config.name} do not make a model that can be built: {outside(error)}') from error
 
 
-def stand_in(config: Experiment) -> Vocab:
+def stand_in(config: Run) -> Vocab:
   """Makes a vocabulary for shapes alone: ids of special tokens change none."""
   size = config.model.vocab
   return Vocab(size, max(config.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,

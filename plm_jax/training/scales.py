@@ -1,10 +1,13 @@
 """The same recipe, smaller: what --scale=laptop and --scale=test make of a paper's run."""
 import dataclasses
+from typing import TypeVar
 
 from plm_jax import checked
-from plm_jax.config import Experiment, Phase, Scale, TrainConfig
+from plm_jax.config import Experiment, Phase, Run, Scale, TrainConfig
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.seq2seq import SequenceToSequence
+
+Size = TypeVar('Size', bound=Run)
 
 
 def scaled(paper: Experiment, scale: Scale) -> Experiment:
@@ -60,7 +63,7 @@ def test(paper: Experiment) -> Experiment:
           phases=(Phase(6, 32, 8), Phase(2, 64, 8)), log_every=2, eval_every=4, eval_batches=2, save_every=4))
 
 
-def resized(paper: Experiment, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Experiment:
+def resized(paper: Size, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Size:
   """Returns the same wiring in another size, in float32, which a CPU multiplies as fast."""
   block = paper.model.block
   block = dataclasses.replace(block, width=width, heads=heads, head_size=None,

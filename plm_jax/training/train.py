@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from plm_jax import config as config_lib
 from plm_jax import config_file, sharding, storage
-from plm_jax.config import Experiment, Phase
+from plm_jax.config import Experiment, Phase, Run
 from plm_jax.errors import Expected
 from plm_jax.pods import hosts
 from plm_jax.storage.lock import Lock
@@ -59,7 +59,7 @@ def train(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenize
   return fit(config, lambda mesh: TextFeed(config, records, tokenizer, mesh), tokenizer, lock)
 
 
-def fit(config: Experiment, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, lock: Lock | None = None) -> Result:
+def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, lock: Lock | None = None) -> Result:
   """Trains, or goes on with, the run in config.folder, on what `open_feed(mesh)` gives.
 
   Raises ConfigError, LockError or CheckpointError before anything is changed, TrainingError when the loss stays not
@@ -133,7 +133,7 @@ def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: T
   return measure(config, lambda mesh: TextFeed(last, records, tokenizer, mesh), tokenizer)
 
 
-def measure(config: Experiment, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer) -> dict[str, float]:
+def measure(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer) -> dict[str, float]:
   """Measures what was held out by the newest checkpoint of the run in config.folder, or its best where that is kept."""
   mesh, learner = sharding.make_mesh(config.mesh), make_learner(config, tokenizer.vocab)
   with jax.set_mesh(mesh):
@@ -143,7 +143,7 @@ def measure(config: Experiment, open_feed: Callable[[Any], Feed], tokenizer: Tok
     return feed.evaluator(learner, mesh)(params, config.train.phases[-1])
 
 
-def resumed_step(config: Experiment, checkpoints: Checkpoints) -> int | None:
+def resumed_step(config: Run, checkpoints: Checkpoints) -> int | None:
   """Returns the step of the checkpoint to go on from, whose files are as they were written; None: there is none."""
   if config.train.resume == 'whole':
     checkpoints.put_damaged_aside(logger.warning)
@@ -152,7 +152,7 @@ def resumed_step(config: Experiment, checkpoints: Checkpoints) -> int | None:
   return step
 
 
-def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer, step: int) -> None:
+def same_run(config: Run, meta: dict[str, Any], tokenizer: Tokenizer, step: int) -> None:
   """Raises CheckpointError unless this configuration and tokenizer can go on from the checkpoint of `step`."""
   old = config_file.from_json(meta['config'], f'the checkpoint of step {step} in {config.folder}')
   changed = config_lib.obstacles(old, config, step)
@@ -165,7 +165,7 @@ def same_run(config: Experiment, meta: dict[str, Any], tokenizer: Tokenizer, ste
         f'{config.folder} to begin with its parameters. Changed:\n  ' + '\n  '.join(changed))
 
 
-def not_finite(config: Experiment, feed: Feed, done: int, streak: int) -> TrainingError:
+def not_finite(config: Run, feed: Feed, done: int, streak: int) -> TrainingError:
   """Says where it happened, which text was in the batch, and what to try."""
   step = done - streak
   return TrainingError(
@@ -203,7 +203,7 @@ def interrupts():
 class Log:
   """Progress bar, JSON lines, TensorBoard; only process 0 writes."""
 
-  def __init__(self, config: Experiment, folder: epath.Path, start: int, mesh):
+  def __init__(self, config: Run, folder: epath.Path, start: int, mesh):
     self.config, self.mesh = config, mesh
     self.rate = schedule(config.optim, config.train.steps, config.train.pace)
     self.writer = metrics.Writer(folder, start) if jax.process_index() == 0 else None
@@ -257,8 +257,7 @@ class Log:
     """Writes held-out values after `done` steps. The time of the evaluation does not count for speed."""
     if self.writer:
       self.writer.write(done, 'heldout', values)
-    text = '  '.join(f'{name} {value:.1%}' if name.endswith(('accuracy', 'baseline')) else f'{name} {value:.3f}'
-                     for name, value in values.items())
+    text = '  '.join(self.config.objective.shown(name, value) for name, value in values.items())
     if not self.bar.disable:
       self.bar.write(f'step {done:,}  held-out: {text}')
     self.since = time.time()

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from plm_jax import conversion
-from plm_jax.config import ConfigError, Experiment
+from plm_jax.config import ConfigError, Run
 from plm_jax.inference.loading import load, place, read_config, read_run, tokenizer_of
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import adapters
@@ -17,7 +17,7 @@ from plm_jax.training.selection import heights
 from plm_jax.training.step import Learner
 
 
-def with_teacher(config: Experiment) -> Experiment:
+def with_teacher(config: Run) -> Run:
   """Returns the configuration with what its objective has to know of other models. Raises ConfigError."""
   def describe(folder):
     known = conversion.is_checkpoint(folder)
@@ -28,7 +28,7 @@ def with_teacher(config: Experiment) -> Experiment:
     raise ConfigError(str(error)) from error
 
 
-def start(config: Experiment, learner: Learner, tokenizer: Tokenizer, params, layout):
+def start(config: Run, learner: Learner, tokenizer: Tokenizer, params, layout):
   """Turns fresh parameters into those that a run begins with, in the shardings of `layout`.
 
   A warm start gives all that this run has too; then the objective has its say. Raises CheckpointError for parameters of
@@ -67,7 +67,7 @@ def reinitialised(params, fresh, n: int) -> Any:
   return jax.tree_util.tree_map_with_path(leaf, params, fresh, heights(params))
 
 
-def warm(config: Experiment, params, layout):
+def warm(config: Run, params, layout):
   """Returns the part of `params` that the run or checkpoint in config.warm_start has."""
   folder, imported, shapes = config.warm_start, None, None
   if conversion.is_checkpoint(folder):

@@ -1,0 +1,66 @@
+"""What is shown of a run on labelled examples, and what every report says of its surroundings."""
+import contextlib
+import importlib.metadata
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+import time
+
+import jax
+
+from plm_jax import config_file
+from plm_jax.cli import report
+from plm_jax.pods import hosts
+from plm_jax.tasks.setup import Settled
+from plm_jax.training.train import Result
+
+
+def conclude(ready: Settled, result: Result) -> None:
+  """Writes the report, and what the terminal shows at the end."""
+  config = ready.config
+  with hosts.together('report'):
+    if jax.process_index() == 0:
+      headline = {f'Development {name.replace("_", " ")}': f'{value:.2f}' for name, value in result.heldout.items()}
+      headline |= {
+          'Steps': f'{result.step:,}' + (f', the best of them {result.best:,}' if result.best is not None else ''),
+          'Training examples': f'{len(ready.train.examples):,}', 'Epochs': f'{result.epochs:.1f}',
+          'Duration of this process': f'{result.seconds / 60:.1f} min'}
+      path = report.write_report(config.folder, report.Summary(
+          title=config.name, headline=headline, config=config_file.to_json(config), environment=surroundings(),
+          notes=ready.train.report.lines()))
+      print()
+      for name, value in headline.items():
+        print(f'{name + ":":34}{value}')
+      print(f'\nreport: {path}')
+      print(f'more:   python -m plm_jax predict {shlex.quote(config.folder)} FILE')
+
+
+def surroundings() -> dict[str, str]:
+  """Returns the command, the devices and the versions of a run."""
+  return {
+      'Command': shlex.join(['python', *sys.orig_argv[1:]]), 'Finished': time.strftime('%F %T %Z'),
+      'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}', 'Python': platform.python_version(),
+      'plm_jax': own_version(),
+      **{name: importlib.metadata.version(name) for name in ('jax', 'flax', 'optax', 'orbax-checkpoint')}}
+
+
+def own_version() -> str:
+  """Returns the version that is installed, and the commit where the code lies in a git checkout."""
+  said = []
+  with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    said.append(importlib.metadata.version('plm_jax'))
+  home = pathlib.Path(__file__).parents[2]
+  with contextlib.suppress(OSError, subprocess.SubprocessError):
+    if (home / '.git').exists():
+      asked = ['git', '-C', str(home), 'describe', '--always', '--dirty', '--abbrev=12']
+      commit = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+      said.append(f'commit {commit}')
+  return ', '.join(said) or 'unknown'
+
+
+def say(text: str) -> None:
+  """Prints a line on process 0 of a job."""
+  if jax.process_index() == 0:
+    print(text, flush=True)

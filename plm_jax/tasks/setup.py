@@ -1,0 +1,53 @@
+"""From a configuration to a fine-tuning run: its examples are read, and what depends on them is settled."""
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from plm_jax.config import FineTuning
+from plm_jax.tasks.feed import LabelledFeed
+from plm_jax.tasks.labelled import Labelled, named, read
+from plm_jax.tokenizers import Tokenizer
+
+
+class Settled(NamedTuple):
+  """A run whose examples have been read."""
+
+  config: FineTuning
+  """with names of classes, steps, warmup and evaluations"""
+  train: Labelled
+  dev: Mapping[str, Labelled]
+  """by name; '' is the first, by which the best checkpoint is chosen"""
+  open_feed: Callable[[Any], LabelledFeed]
+  """as `training.train.fit` takes it"""
+
+
+def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
+  """Reads the examples of a run and settles what depends on them. Raises SourceError, ConfigError.
+
+  Steps are those of `data.epochs`; the share `data.warmup` of them is the warmup where none is given; evaluations and
+  checkpoints come `data.evaluations` times an epoch.
+  """
+  data, phase = config.data, config.train.phases[0]
+  task = named(config.objective, data)
+  train = read(task, data.train, 'train', data, tokenizer, phase.length)
+  names = ['', *(epath.Path(source).name.split('.')[0] for source in data.dev[1:])]
+  dev = {name: read(task, [source], 'dev', data, tokenizer, phase.length)
+         for name, source in zip(names, data.dev, strict=False)}
+  loop, optim = config.train, config.optim
+  if data.epochs:
+    batches = -(-len(train.features) // (train.features.group * phase.batch))
+    steps = max(1, round(data.epochs * batches))
+    every = max(1, round(batches / data.evaluations))
+    loop = dataclasses.replace(loop, phases=(dataclasses.replace(phase, steps=steps),), eval_every=every,
+                               save_every=every, log_every=min(loop.log_every, every))
+  if not dev:
+    loop = dataclasses.replace(loop, best='')
+  if not optim.warmup:
+    optim = dataclasses.replace(optim, warmup=round(data.warmup * loop.steps))
+  config = dataclasses.replace(config, objective=task, train=loop, optim=optim)
+  pad = max(tokenizer.vocab.pad, 0)
+  return Settled(config, train, dev, lambda mesh: LabelledFeed(config, train, dev, pad, mesh))
+
+
