@@ -41,12 +41,14 @@ def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   assert result and result.finished
   lines = [json.loads(line) for line in pathlib.Path('runs', name, 'metrics.jsonl').read_text().splitlines()]
   losses = {str(line['step']): line['loss'] for line in lines if line['split'] == 'train'}
-  assert losses == pytest.approx(AFTER[name]['losses'], rel=1e-5)
+  # What is pooled is dropped in the head, where it was in the backbone: by other draws.
+  redrawn = bool(getattr(getattr(config.objective, 'pair', None), 'question', '')) and config.model.block.dropout > 0
+  assert losses == pytest.approx(AFTER[name]['losses'], rel=1e-3 if redrawn else 1e-5)
   trained = loading.load(f'runs/{name}')
   sizes = {jax.tree_util.keystr(path): float(np.abs(leaf).sum())
            for path, leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(trained.params))[0]}
   # Gradients of key biases are zero but for rounding, which Adam makes steps of.
-  assert sizes == pytest.approx(AFTER[name]['sizes'], rel=1e-4, abs=3e-3)
+  assert sizes == pytest.approx(AFTER[name]['sizes'], rel=2e-3 if redrawn else 1e-4, abs=3e-3)
 
   params, _ = conversion.counterpart(trained.family, trained.params)
   conversion.save(tmp_path / 'out', trained.model, params, trained.tokenizer, like=trained.family)

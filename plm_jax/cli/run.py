@@ -82,7 +82,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
 
 
-def run(config: Experiment | FineTuning) -> Result | None:
+def run(config: Run) -> Result | None:
   """Does one run in this process; in a job of several, every process calls it alike."""
   config_lib.check(config)
   if config.mode == 'compile':
@@ -99,18 +99,26 @@ def run(config: Experiment | FineTuning) -> Result | None:
     preflight.check_size(config)
     hosts.check_shared(config.folder)
     with hosts.owned(config.folder) as lock:
-      return fine_tuned(config, lock) if isinstance(config, FineTuning) else trained(config, lock)
+      return fine_tuned(config, lock) if isinstance(config, FineTuning) else trained(of_text(config), lock)
   if isinstance(config, FineTuning):
     if config.mode == 'prepare':
       raise ConfigError('labelled examples need no records: they are read when a run begins')
     tell(measured(config))
     return None
+  config = of_text(config)
   folders, tokenizer = corpora(config)
   if config.mode == 'prepare':
     say('\n'.join(map(str, folders)))
     return None
   tell(evaluate_run(config, folders, tokenizer))
   return None
+
+
+def of_text(config: Run) -> Experiment:
+  """Returns the run, which learns from text. Raises ConfigError for one that does not."""
+  if not isinstance(config, Experiment):
+    raise ConfigError(f'{config.name} is no run that learns from text')
+  return config
 
 
 def trained(config: Experiment, lock: Lock) -> Result:
@@ -189,6 +197,12 @@ def tell(values: Mapping[str, float]) -> None:
 def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: MeshConfig = MeshConfig()) -> None:
   """Prints the held-out losses of the run in `folder`, on its own text or, all of them, on `texts`."""
   config = read_config(folder)
+  if isinstance(config, FineTuning):
+    if texts:
+      config = dataclasses.replace(config, data=dataclasses.replace(config.data, dev=tuple(texts)))
+    run(dataclasses.replace(config, mode='evaluate', topology='', output=folder, mesh=mesh, hosts=HostsConfig()))
+    return
+  config = of_text(config)
   data, train_config = config.data, config.train
   if texts:
     data = dataclasses.replace(data, path=tuple(texts), weights=(),

@@ -56,7 +56,7 @@ def named(task: Task, data: SourceConfig) -> Task:
   """Returns the task with the names of its classes, those of the training examples where it has none."""
   if task.labels or task.reads in ('regression', 'answers', 'choice'):
     return task
-  labels: tuple[str, ...] = examples(task.reads, data.train, data.columns, (), 'train', data.on_error).labels
+  labels = [*examples(task.reads, data.train, data.columns, (), 'train', data.on_error).labels]
   if len(labels) < 2:
     raise ConfigError(f'{", ".join(data.train)}: all examples have the label {labels[0]!r}: there is nothing to learn')
-  return dataclasses.replace(task, labels=labels)
+  return dataclasses.replace(task, labels=tuple(labels))

@@ -32,7 +32,7 @@ class Published:
   """which text loses its end where two are too long for a row"""
   unanswerable: bool = False
   """whether a question may have no answer"""
-  language: Literal['en', 'zh'] = 'en'
+  script: Literal['squad', 'cmrc'] = 'squad'
   """whose official script measures answers"""
 
   @property
@@ -121,8 +121,8 @@ ANSWERS = {
     'squad': Published('answers', measures=('f1', 'exact'), cut='second', data=('tfds:squad',)),
     'squad_v2': Published('answers', measures=('f1', 'exact'), cut='second', unanswerable=True,
                           data=('tfds:squad/v2.0',)),
-    'cmrc2018': Published('answers', measures=('f1', 'exact'), cut='second', language='zh'),
-    'drcd': Published('answers', measures=('f1', 'exact'), cut='second', language='zh'),
+    'cmrc2018': Published('answers', measures=('f1', 'exact'), cut='second', script='cmrc'),
+    'drcd': Published('answers', measures=('f1', 'exact'), cut='second', script='cmrc'),
 }
 # Zellers et al. 2018; Lai et al. 2017 (all its schools); Sun et al. 2019 and 2020; Talmor et al. 2019; Bisk et al.
 # 2020. Where a row is too long it is the passage that loses its end.
