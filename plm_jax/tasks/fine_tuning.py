@@ -74,7 +74,7 @@ class RowTask(Objective):
   @property
   def terms(self) -> Mapping[str, float]:
     """Weights of the loss: of the label 1, and `language` of the next token."""
-    return {'label': 1.0, **({'lm': self.language} if self.language else {})}
+    return {'label': 1.0, **({'lm': self.auxiliary} if self.language else {})}
 
   def window(self, length: int) -> int:
     """Returns the tokens of text that a row of `length` takes: all."""
@@ -82,7 +82,7 @@ class RowTask(Objective):
 
   def predictions(self, length: int) -> int:
     """Returns M, the most positions predicted in a row of `length`: all or none."""
-    return length if self.language else 0
+    return length if self.auxiliary else 0
 
   def arrays(self, examples: Sequence[Example], tokenizer: Tokenizer, delimiters: Delimiters, length: int):
     """Makes rows of examples: tokens, segments, labels, weights [B R, length], extract [B R], truth and marks [B], of
@@ -148,7 +148,7 @@ class RowTask(Objective):
     classes, choice = (1, True) if self.kind == 'choice' else (self.classes, False)
     heads: dict[str, nn.Module] = {self.head: TokenClasses(model.block, classes) if self.kind == 'tagging' else
                                    form_of(model).head(model, classes, bias=choice)}
-    if self.language:
+    if self.auxiliary:
       heads['lm'] = NextTokens(model.block, model.vocab, model.tied, model.logit_factor)
     return heads
 
@@ -164,7 +164,7 @@ class RowTask(Objective):
     """Returns (sum, weight) pairs: label, label_accuracy, and those of language modelling where it is trained
     besides."""
     losses = classification('label', self.logits(outputs), batch['truth'], batch['marks'])
-    return losses | (classification('lm', outputs['lm'], batch['labels'], batch['weights']) if self.language else {})
+    return losses | (classification('lm', outputs['lm'], batch['labels'], batch['weights']) if self.auxiliary else {})
 
 
 def fine_tune(
