@@ -1,9 +1,10 @@
-"""Downstream tasks: labelled text, and fine-tuning on it.
+"""Downstream tasks: what was pre-trained is put to use.
 
-    sources      labelled examples of files and data sets, and what cannot be one
-    table        tasks of the field by name; settings: how each family was fine-tuned on them
-    answers      questions whose answers stand in a context
-    metrics      of labels, chunks and answers, as the field's scorers have them
-    fine_tuning  the loop of fine-tuning
-    forms        rows of labelled text, as each family takes them
+    examples, reading, sources, tags, embedded   labelled examples, and where they come from
+    table, settings                              the field's tasks and the published settings, as data
+    contract, sequence, tagging, answers, choice what a task is; a file for each kind
+    forms                                        how families take texts
+    batches, feed, setup                         from examples to a run
+    metrics, predict                             what a model says, and how good that is
+    regularize, augment                          more than the right answer is asked, of more than the text
 """

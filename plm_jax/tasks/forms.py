@@ -13,7 +13,7 @@ from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers.contract import Vocab
 
 Cut = Literal['longest', 'first', 'second', 'none']
-"""which text loses its end where a row is too long: the longer one, the first, the second, or none may"""
+"""which text loses its end where a row is too long: the longer one, the first, the second (then the other), or none may"""
 Ids = list[int]
 
 
@@ -247,7 +247,9 @@ def fitted(sizes: Sequence[int], room: int, cut: Cut) -> list[int]:
     while sum(kept) > room and max(kept):
       kept[max(range(len(kept)), key=lambda number: kept[number])] -= 1
   elif over > 0 and cut != 'none':
-    kept[0 if cut == 'first' else -1] -= over
+    chosen = 0 if cut == 'first' else -1
+    kept[chosen] -= min(over, kept[chosen])
+    kept[-1 - chosen] -= max(0, sum(kept) - room)  # what is then still too much is of the other
   if room < 1 or min(kept) < 0 or sum(kept) > room:
     raise ConfigError(f'texts of {" and ".join(map(str, sizes))} tokens do not fit a row that has room for {room}')
   return kept
