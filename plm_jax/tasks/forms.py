@@ -13,7 +13,7 @@ from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers.contract import Vocab
 
 Cut = Literal['longest', 'first', 'second', 'none']
-"""which text loses its end where a row is too long: the longer one, the first, the second (then the other), or none may"""
+"""which text loses its end where a row is too long: the longer one, the first or the second, then the other, or none"""
 Ids = list[int]
 
 
