@@ -7,27 +7,30 @@
 What differs between families is data beside their models (`plm_jax.conversion.rules.Family`). Whatever a file holds
 beyond that is refused by name. Parameters are float32 here; a float16 or bfloat16 file is widened exactly.
 """
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 import dataclasses
-import importlib
-import pathlib
-import re
 from typing import Any
 
 from etils import epath
 import flax.linen as nn
-from flax.traverse_util import flatten_dict, unflatten_dict
-import jax
-import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
 import numpy as np
 
 from plm_jax import checked, storage
 from plm_jax.conversion import attributes, files, folders, rules, vocabulary
-from plm_jax.conversion.folders import Place, inside, ordinary
+from plm_jax.conversion.families import boxed_shapes, family_of, flat_dict, head_of, parameter_shapes, with_parts
 from plm_jax.conversion.lazy import Lazy
-from plm_jax.conversion.rules import ConvertError, Family, Head
-from plm_jax.conversion.t5x import T5X, is_t5x
-from plm_jax.conversion.torch_pickle import PICKLED, TorchPickle
+from plm_jax.conversion.opening import (
+    CONFIG,
+    ORIGINAL_CONFIG,
+    check_layers,
+    choose_heads,
+    open_checkpoint,
+    rename,
+    states,
+)
+from plm_jax.conversion.rules import ConvertError, Family
+from plm_jax.conversion.t5x import is_t5x
 from plm_jax.errors import understood
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.stack import StackConfig
@@ -36,36 +39,6 @@ from plm_jax.tokenizers.contract import brief
 
 __all__ = ['ConvertError', 'Imported', 'Lazy', 'Like', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load',
            'save', 'tensors', 'with_parts']
-
-# model_type of transformers -> the module that holds FAMILY, and ORIGINAL for checkpoints older than transformers.
-FAMILIES = {
-    'bert': 'plm_jax.models.bert',
-    'roberta': 'plm_jax.models.roberta',
-    'spanbert': 'plm_jax.models.spanbert',
-    'albert': 'plm_jax.models.albert',
-    'distilbert': 'plm_jax.models.distilbert',
-    'xlnet': 'plm_jax.models.xlnet',
-    'deberta-v2': 'plm_jax.models.deberta_v2',
-    'deberta': 'plm_jax.models.deberta',
-    'electra': 'plm_jax.models.electra',
-    'openai-gpt': 'plm_jax.models.gpt',
-    'gpt2': 'plm_jax.models.gpt2',
-    'gpt3': 'plm_jax.models.gpt3',
-    'gpt_neo': 'plm_jax.models.gpt_neo',
-    'llama': 'plm_jax.models.llama',
-    'cohere': 'plm_jax.models.palm',
-    'glm': 'plm_jax.models.glm',
-    't5': 'plm_jax.models.t5',
-    'mt5': 'plm_jax.models.mt5',
-    'bart': 'plm_jax.models.bart',
-    'mbart': 'plm_jax.models.mbart',
-    'marian': 'plm_jax.models.transformer',
-}
-# Of a batch, by one model or head or another.
-READ = ('tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'left', 'right', 'offset')
-CONFIG, ORIGINAL_CONFIG = 'config.json', 'bert_config.json'
-# Of GLM's own code: a file for each process that had a part of the model, and files that name a step.
-STATES, LATEST = 'mp_rank_{:02}_model_states.pt', ('latest_checkpointed_iteration.txt', 'latest')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -245,164 +218,6 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
     if not (path / CONFIG).exists():
       return (path / ORIGINAL_CONFIG).exists() or states(path) is not None or is_t5x(path)
     return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
-
-
-def family_of(name: str, original: bool = False) -> Family:
-  """Returns the family of a model_type; original: of the authors' own code. Raises ConvertError for one that is not
-  known."""
-  if not isinstance(name, str) or name not in FAMILIES:
-    raise ConvertError(f'models of type {brief(name)} are not known; known are {", ".join(FAMILIES)}')
-  module = importlib.import_module(FAMILIES[name])
-  return module.ORIGINAL if original else module.FAMILY
-
-
-def head_of(family: str, name: str, config: Any, classes: int, words: Sequence[int] = ()) -> nn.Module:
-  """Makes the head of a family, as transformers has it, for a backbone with this configuration.
-
-  words: of GLM, which says a class by a word, the id of each. Raises ConvertError where the family has no such head, or
-  the backbone not what it reads, and for other words than there are classes.
-  """
-  head = known_head(family, name)
-  if lacking := [part for part in head.parts if not getattr(config, part)]:
-    raise ConvertError(f'the head {name!r} of models of type {family} reads what the model does not have: give it '
-                       f'{", ".join(f"{part}=True" for part in lacking)}')
-  if not head.words:
-    return head.make(config, classes)
-  if len({*words}) != classes or not all(0 <= word < config.vocab for word in words):
-    raise ConvertError(f'models of type {family} say a class by a word that is one token: give {classes} ids below '
-                       f'{config.vocab:,}, each another, got {brief(list(words))}')
-  return head.make(config, classes, words=tuple(words))
-
-
-def with_parts(family: str, name: str, config: Any) -> Any:
-  """Returns the configuration of a backbone with what the head of a family reads: a pooler. Raises ConvertError where
-  the family has no such head."""
-  return checked.replaced(config, dict.fromkeys(known_head(family, name).parts, True))
-
-
-def known_head(family: str, name: str) -> Head:
-  """Returns a head of a family. Raises ConvertError where it has no such head."""
-  heads = family_of(family).heads
-  if name not in heads:
-    raise ConvertError(f'models of type {family} have no head {name!r}, they have {", ".join(heads)}')
-  return heads[name]
-
-
-def open_checkpoint(path: pathlib.Path):
-  """Opens a checkpoint -> (folder, family, contents of the config, source of tensors)."""
-  if folder := states(path):
-    return folder, *open_states(folder)
-  prefix = path
-  if path.is_dir() and (path / ORIGINAL_CONFIG).exists() and not (path / CONFIG).exists():
-    found = sorted(path.glob('*.ckpt*.index'))
-    if len(found) != 1:
-      raise ConvertError(f'{path} has {len(found)} TensorFlow checkpoints (*.ckpt.index), expected one: name it')
-    prefix = found[0].with_suffix('')
-  if prefix.with_name(f'{prefix.name}.index').exists() and not prefix.is_dir():
-    hf_config = files.read_json(prefix.parent / ORIGINAL_CONFIG)
-    return prefix.parent, family_of('bert', original=True), hf_config, files.TensorFlow(prefix)
-  if is_t5x(path):
-    source = T5X(path)
-    hf_config = files.read_json(path / CONFIG) if (path / CONFIG).exists() else source.described()
-    return path, family_of(model_type(hf_config)), hf_config, source
-  if path.is_file():
-    raise ConvertError(files.advice(str(path)) if path.suffix in files.FOREIGN else
-                       f'{path} is a file: give the folder that holds it, with its {CONFIG}')
-  if not (path / CONFIG).exists():
-    raise ConvertError(f'{path} has neither a {CONFIG} nor a {ORIGINAL_CONFIG}' if path.is_dir() else
-                       f'there is no folder {path}')
-  hf_config = files.read_json(path / CONFIG)
-  family = family_of(model_type(hf_config))
-  if family.pickled and (path / PICKLED).exists() and not (path / files.SINGLE).exists():
-    return path, family, hf_config, TorchPickle(path / PICKLED)
-  return path, family, hf_config, files.SafeTensors(path)
-
-
-def states(path: Place) -> Place | None:
-  """Finds the folder of GLM's own code in which the parameters are: this one, or of the step that it names as its
-  newest."""
-  if (path / STATES.format(0)).exists():
-    return path
-  named = [storage.read_text(path / name, 1 << 10, ConvertError).strip()
-           for name in LATEST if ordinary(path / name)]
-  return next((place for step in named if ((place := inside(path, step)) / STATES.format(0)).exists()), None)
-
-
-def open_states(folder: pathlib.Path):
-  """Opens a file of GLM's own code -> (family, contents of the config, which the original has not, source of
-  tensors)."""
-  if (folder / STATES.format(1)).exists():
-    raise ConvertError(f'{folder} holds the parts of a model that was split between processes: put it together first, '
-                       'with change_mp.py of the original code')
-  source, module = TorchPickle(folder / STATES.format(0), inside='module'), importlib.import_module(FAMILIES['glm'])
-  hf_config = files.read_json(folder / CONFIG) if (folder / CONFIG).exists() else module.described(source.tensors)
-  return family_of('glm'), hf_config, source
-
-
-def model_type(hf_config: Mapping[str, Any]) -> str:
-  """Configurations from before 2020 do not say; their class does, or an attribute that no other family has."""
-  if 'model_type' in hf_config:
-    return hf_config['model_type']
-  for name in FAMILIES:
-    family = family_of(name)
-    if set(hf_config.get('architectures') or ()) & set(family.classes) or family.marks & hf_config.keys():
-      return name
-  raise ConvertError(f'{CONFIG} says no model_type')
-
-
-def rename(family: Family, name: str) -> str | None:
-  """Returns a tensor's name in the rules; None for what is no parameter."""
-  if any(re.search(pattern, name) for pattern in family.skipped):
-    return None
-  return files.renamer(family.aliases)(name)
-
-
-def check_layers(config: Any, names: Sized) -> None:
-  """Raises ConvertError for more layers than there are tensors, each of which a layer would have of its own: some
-  models are laid out layer by layer before anything is compared."""
-  stacks = [getattr(config, name, None) for name in ('stack', 'decoder')]
-  layers = sum(stack.layers for stack in stacks if isinstance(stack, StackConfig) and not stack.groups)
-  if layers > len(names):
-    raise ConvertError(f'the configuration makes {layers:,} layers, the file has {len(names):,} tensors')
-
-
-def choose_heads(family: Family, hf_config: Mapping[str, Any], names: Mapping[str, Any], wanted: Sequence[str] | None):
-  """Returns the heads to read, and those that are wanted and not there."""
-  rules.refuse([f'{name!r}; known are {", ".join(family.heads)}' for name in wanted or () if name not in family.heads],
-               'no such head')
-  own = {name: {rule.theirs for rule in head.rules if not rule.copy} for name, head in family.heads.items()}
-  declared = wanted if wanted is not None else [
-      name for cls in hf_config.get('architectures') or () for name in family.classes.get(cls, ())]
-  present = [name for name in family.heads if own[name] & set(names) or name in family.free & set(declared)]
-  # One name, several meanings: `classifier.weight` is of whichever head the caller or the configuration says.
-  for name in list(present):
-    rivals = [other for other in present if own[other] & own[name]]
-    if len(rivals) > 1:
-      keep = [other for other in rivals if other in declared]
-      if len(keep) != 1 and wanted is None:
-        raise ConvertError(f'{", ".join(sorted(own[name]))} may be of the heads {", ".join(rivals)}, and the '
-                           'configuration names no class that tells: give heads=')
-      present = [other for other in present if other not in rivals or other in keep[:1]]
-  if wanted is None:
-    return present, ()
-  return [name for name in present if name in wanted], tuple(name for name in wanted if name not in present)
-
-
-def parameter_shapes(family: Family, config: Any, heads: Mapping[str, nn.Module]) -> dict[str, tuple[int, ...]]:
-  """Returns 'a/b/c' -> shape of every parameter of the model with these heads."""
-  shapes = boxed_shapes(WithHeads(family.backbone(config), dict(heads)))
-  return {name: x.shape for name, x in flat_dict(nn.unbox(shapes)).items()}
-
-
-def boxed_shapes(model: nn.Module) -> Any:
-  """Returns the shapes of a model's parameters, in boxes with their logical axes; nothing is computed."""
-  ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  return jax.eval_shape(model.init, jax.random.key(0), dict.fromkeys(READ, ids))['params']
-
-
-def flat_dict(tree: Any) -> dict[str, Any]:
-  """Flattens a tree of dictionaries: 'a/b/c' -> leaf."""
-  return dict(flatten_dict(tree, sep='/'))
 
 
 def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | None, like: Imported | Like) -> dict:

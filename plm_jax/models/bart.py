@@ -7,7 +7,8 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Row, Rule
+from plm_jax.conversion.layouts import Row
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens, SummaryClasses, TokenClasses

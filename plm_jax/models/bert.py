@@ -6,7 +6,8 @@ import dataclasses
 
 from plm_jax import checked
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
-from plm_jax.conversion.rules import Attribute, Count, Family, Head, Linear, Rule, Same
+from plm_jax.conversion.layouts import Count, Linear, Same
+from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import MaskedTokens, PooledClasses, SpanEnds, TokenClasses

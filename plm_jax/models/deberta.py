@@ -8,7 +8,8 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.deberta import Deberta, DebertaConfig
-from plm_jax.conversion.rules import Attribute, Family, Head, Linear, Packed, Rule, Same
+from plm_jax.conversion.layouts import Linear, Packed, Same
+from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype

@@ -9,7 +9,8 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.deberta import DebertaConfig
-from plm_jax.conversion.rules import Attribute, Axes, Rule
+from plm_jax.conversion.layouts import Axes
+from plm_jax.conversion.rules import Attribute, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype

@@ -15,7 +15,8 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Packed, Rule, Same, Shape
+from plm_jax.conversion.layouts import Packed, Same
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule, Shape
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens, WordClasses

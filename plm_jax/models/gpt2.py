@@ -10,7 +10,8 @@ import dataclasses
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Linear, Packed, Rule, Same
+from plm_jax.conversion.layouts import Linear, Packed, Same
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import NextTokens, PooledClasses, TokenClasses

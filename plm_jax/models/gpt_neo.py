@@ -9,7 +9,8 @@ from typing import Any
 
 from plm_jax import checked
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.conversion.rules import Attribute, Linear, Rule
+from plm_jax.conversion.layouts import Linear
+from plm_jax.conversion.rules import Attribute, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.models import gpt2
 from plm_jax.models.bert import ACTIVATIONS, matrix

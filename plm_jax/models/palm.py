@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
-from plm_jax.conversion.rules import Attribute, Family, Pairs, Rule
+from plm_jax.conversion.layouts import Pairs
+from plm_jax.conversion.rules import Attribute, Family, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype

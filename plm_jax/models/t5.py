@@ -16,7 +16,8 @@ from typing import Any
 
 from plm_jax import checked
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Linear, Rule
+from plm_jax.conversion.layouts import Linear
+from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.buckets import Buckets

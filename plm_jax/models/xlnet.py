@@ -7,7 +7,8 @@ paper's table 8 has 0 there, the released code 0.1) nor on the table of distance
 import dataclasses
 
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
-from plm_jax.conversion.rules import Attribute, Axes, Family, Head, Rule
+from plm_jax.conversion.layouts import Axes
+from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import SummaryClasses, TiedTokens, TokenClasses
 from plm_jax.layers.init import NORMAL

@@ -11,7 +11,7 @@ import tiny
 
 from plm_jax import conversion, sharding, tokenizers
 from plm_jax.conversion import files
-from plm_jax.conversion.rules import Axes, Linear, Packed, Pairs, Same
+from plm_jax.conversion.layouts import Axes, Linear, Packed, Pairs, Same
 from plm_jax.conversion.slices import sizes
 from plm_jax.inference import generate, loading
 from plm_jax.inference.search import GenerationConfig

@@ -26,7 +26,7 @@ VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4, sop=90, eop=91, gmask
 def test_parameters_as_published(size, millions, layers, width, rows):
   """The table of the released models; 2B and 10B are rounded there."""
   config = getattr(glm, size)()
-  shapes = conversion.parameter_shapes(glm.FAMILY, config, {})
+  shapes = conversion.families.parameter_shapes(glm.FAMILY, config, {})
   total = sum(map(math.prod, shapes.values()))
   by_hand = config.vocab * width + 2 * rows * width + layers * (12 * width ** 2 + 13 * width) + 2 * width
   assert total == by_hand and abs(total / 1e6 / millions - 1) < 0.01

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from plm_jax import conversion
-from plm_jax.conversion.rules import Pairs
+from plm_jax.conversion.layouts import Pairs
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import palm

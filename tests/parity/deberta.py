@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from parity.encoder import Seen
 from plm_jax import conversion
-from plm_jax.conversion import CONFIG
+from plm_jax.conversion.opening import CONFIG
 
 TOKENS, POSITIONS = (f'deberta.embeddings.{name}_embeddings' for name in ('word', 'position'))
 

@@ -47,7 +47,7 @@ def test_ids_behind_the_vocabulary():
 
 
 def test_every_family_has_a_form():
-  assert set(FORMS) == set(conversion.FAMILIES)
+  assert set(FORMS) == set(conversion.families.FAMILIES)
   with pytest.raises(ConfigError, match='models of type elmo have no form'):
     form_of('elmo')
 
