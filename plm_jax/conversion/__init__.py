@@ -18,16 +18,24 @@ import numpy as np
 
 from plm_jax import checked, storage
 from plm_jax.conversion import attributes, files, folders, rules, vocabulary
-from plm_jax.conversion.families import boxed_shapes, family_of, flat_dict, head_of, parameter_shapes, with_parts
+from plm_jax.conversion.families import (
+  asks_words,
+  boxed_shapes,
+  family_of,
+  flat_dict,
+  head_of,
+  parameter_shapes,
+  with_parts,
+)
 from plm_jax.conversion.lazy import Lazy
 from plm_jax.conversion.opening import (
-    CONFIG,
-    ORIGINAL_CONFIG,
-    check_layers,
-    choose_heads,
-    open_checkpoint,
-    rename,
-    states,
+  CONFIG,
+  ORIGINAL_CONFIG,
+  check_layers,
+  choose_heads,
+  open_checkpoint,
+  rename,
+  states,
 )
 from plm_jax.conversion.rules import ConvertError, Family
 from plm_jax.conversion.t5x import is_t5x
@@ -37,8 +45,8 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import brief
 
-__all__ = ['ConvertError', 'Imported', 'Lazy', 'Like', 'counterpart', 'family_of', 'head_of', 'is_checkpoint', 'load',
-           'save', 'tensors', 'with_parts']
+__all__ = ['ConvertError', 'Imported', 'Lazy', 'Like', 'asks_words', 'counterpart', 'family_of', 'head_of',
+           'is_checkpoint', 'load', 'save', 'tensors', 'with_parts']
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

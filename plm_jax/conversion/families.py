@@ -74,6 +74,11 @@ def with_parts(family: str, name: str, config: Any) -> Any:
   return checked.replaced(config, dict.fromkeys(known_head(family, name).parts, True))
 
 
+def asks_words(family: str, name: str) -> bool:
+  """Tells whether a head of a family says a class by a word (GLM)."""
+  return known_head(family, name).words
+
+
 def known_head(family: str, name: str) -> Head:
   """Returns a head of a family. Raises ConvertError where it has no such head."""
   heads = family_of(family).heads

@@ -10,7 +10,7 @@ its data, or the kind of your own: classification, regression, tagging, answers,
 import dataclasses
 from typing import Any, NamedTuple, get_args
 
-from plm_jax import checked
+from plm_jax import checked, conversion
 from plm_jax.config import ConfigError, FineTuning, Phase, Scale, Tasks, TrainConfig
 from plm_jax.models import bert
 from plm_jax.tasks.answers import AnswerTask
@@ -24,6 +24,7 @@ from plm_jax.tasks.tagging import TaggingTask
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import resized
 
+HEADS = {'classification': 'label', 'regression': 'label', 'tagging': 'tags', 'answers': 'span', 'choice': 'choice'}
 OPTIM = {field.name for field in dataclasses.fields(OptimConfig)}
 
 
@@ -53,7 +54,8 @@ def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tup
   phase = Phase(values.get('steps', 1), values['length'], values['batch'])
   warmup = values['warmup']
   config = FineTuning(
-      f'finetune_{task}', family=start.family, model=start.model or bert.base(), warm_start=start.folder,
+      f'finetune_{task}', family=start.family, warm_start=start.folder,
+      model=conversion.with_parts(start.family, HEADS[known.kind], start.model or bert.base()),
       objective=objective(known, own and name != task, start.family, values),
       data=LabelledConfig(
           train=train or known.train, dev=dev or (() if own else known.dev), columns=known.columns,

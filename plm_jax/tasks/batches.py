@@ -82,7 +82,12 @@ class Batches:
     """Makes the batch of a step of the run."""
     epoch, number = divmod(step, self.steps)
     units = self.kept(epoch)[number]
-    return self.read(units[units >= 0])
+    return self.of_epoch(units[units >= 0], epoch)
+
+  def of_epoch(self, units: np.ndarray, epoch: int) -> tuple[dict[str, np.ndarray], Placed]:
+    """Makes the batch of units as they are in an epoch: the same in all."""
+    del epoch
+    return self.read(units)
 
   @functools.lru_cache(maxsize=2)  # noqa: B019  as long as the run
   def kept(self, epoch: int) -> np.ndarray:

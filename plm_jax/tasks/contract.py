@@ -45,6 +45,9 @@ class Task(Objective):
   """model_type of transformers whose head and whose form of rows are taken"""
   labels: tuple[str, ...] = ()
   """names of the classes; empty: those of the training examples, in the order of their names"""
+  words: tuple[int, ...] = ()
+  """ids of the tokens that say the classes, of a family that is asked by a blank (GLM); empty: the first token of each
+  name"""
   cut: Cut = 'longest'
   """which text loses its end where two are too long for a row"""
   regularizer: Regularizer = Plain()
@@ -102,7 +105,8 @@ class Task(Objective):
   def heads(self, model: Any) -> dict[str, nn.Module]:
     """Returns the family's head of the task, and that of language modelling where its loss is added."""
     names = [self.head, *(['lm'] if self.auxiliary else [])]
-    return {name: conversion.head_of(self.family, name, model, self.classes) for name in names}
+    words = {self.head: self.words}
+    return {name: conversion.head_of(self.family, name, model, self.classes, words.get(name, ())) for name in names}
 
   def loss(self, outputs, batch):
     """Returns the task's losses, and `lm`: each token of a text predicts the next."""

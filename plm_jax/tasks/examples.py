@@ -1,5 +1,5 @@
 """Labelled examples, and what a task makes of them: rows of numbers of any length."""
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
@@ -47,7 +47,7 @@ class Ragged:
   offsets: np.ndarray
 
   @classmethod
-  def of(cls, rows: Iterable[Sequence[Any]], dtype: Any = np.int32) -> 'Ragged':
+  def of(cls, rows: Iterable[Any], dtype: Any = np.int32) -> 'Ragged':
     """Joins rows."""
     parts = [np.asarray(row, dtype) for row in rows]
     return cls(np.concatenate([np.zeros(0, dtype), *parts]), np.cumsum([0, *map(len, parts)]))

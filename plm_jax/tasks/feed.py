@@ -9,10 +9,12 @@ import numpy as np
 
 from plm_jax import sharding
 from plm_jax.config import FineTuning, Phase
+from plm_jax.tasks.augmenting import augmenting
 from plm_jax.tasks.batches import Batches, Placed, Shape, gathered
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Features
 from plm_jax.tasks.labelled import Labelled
+from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import metrics
 from plm_jax.training.feed import Feed
 from plm_jax.training.step import Learner
@@ -21,13 +23,15 @@ from plm_jax.training.step import Learner
 class LabelledFeed(Feed):
   """Batches of training examples; development sets, each measured by the task's metrics."""
 
-  def __init__(self, config: FineTuning, train: Labelled, dev: Mapping[str, Labelled], pad: int, mesh):
+  def __init__(self, config: FineTuning, train: Labelled, dev: Mapping[str, Labelled], tokenizer: Tokenizer, mesh):
     """dev: name -> set; the figures of the first have no name before them, those of others have NAME_."""
-    self.config, self.dev, self.mesh, self.pad = config, dev, mesh, pad
-    phase = config.train.phases[0]
-    self.phase = phase
-    self.batches = Batches(train.features, self.shape(config.train.accumulate, config.data.pack), config.seed,
-                           config.data.by_length)
+    self.config, self.dev, self.mesh, self.pad = config, dev, mesh, max(tokenizer.vocab.pad, 0)
+    self.phase = config.train.phases[0]
+    data, shape = config.data, self.shape(config.train.accumulate, config.data.pack)
+    if data.augment.share:
+      self.batches: Batches = augmenting(config, train, tokenizer, shape)
+    else:
+      self.batches = Batches(train.features, shape, config.seed, data.by_length)
 
   def shape(self, accumulate: int, pack: bool) -> Shape:
     """Says how rows are laid out."""

@@ -4,6 +4,7 @@ import dataclasses
 
 from plm_jax.checked import within
 from plm_jax.errors import ConfigError
+from plm_jax.tasks.augment import AugmentConfig
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.sources import Report, SourceConfig, Use, examples
@@ -26,6 +27,10 @@ class LabelledConfig(SourceConfig):
   """several short examples share a row, apart from each other: the same losses, sooner"""
   by_length: bool = False
   """examples of like length come together: less padding, an order that is less random"""
+  unfreeze: bool = False
+  """one layer more learns in each epoch, from the top (gradual unfreezing, Howard and Ruder 2018, section 3.3)"""
+  augment: AugmentConfig = AugmentConfig()
+  """how words of training texts with a class are exchanged, left out, put in and replaced"""
   tokenizer: str = ''
   """file or folder of the tokenizer; empty: that of the run or checkpoint that it starts from"""
 

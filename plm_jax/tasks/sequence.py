@@ -12,6 +12,7 @@ from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.examples import Example, Features, Ragged
 from plm_jax.tasks.metrics import METRICS
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.contract import Vocab
 
 
 class Classified(NamedTuple):
@@ -55,9 +56,12 @@ class SequenceTask(Task):
     for example in examples:
       if len(example.texts) not in (1, 2):
         raise ConfigError(f'{example.where}: expected a text or two, got {len(example.texts)}')
-    vocab = tokenizer.vocab
     ids = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
-    texts = [[next(ids) for _ in example.texts] for example in examples]
+    return self.made(examples, [[next(ids) for _ in example.texts] for example in examples], tokenizer.vocab, length)
+
+  def made(self, examples: Sequence[Example], texts: Sequence[Sequence[Sequence[int]]], vocab: Vocab, length: int
+           ) -> Features:
+    """Makes a row of each example, of the ids of its texts."""
     rows = [self.form.row(of, vocab, length, self.cut) for of in texts]
     label = np.array([example.label or 0 for example in examples], np.float32 if self.regression else np.int32)
     return Features(

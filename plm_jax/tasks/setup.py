@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from plm_jax.config import FineTuning
+from plm_jax import conversion
+from plm_jax.config import ConfigError, FineTuning
 from plm_jax.tasks.feed import LabelledFeed
 from plm_jax.tasks.labelled import Labelled, named, read
 from plm_jax.tokenizers import Tokenizer
@@ -30,7 +31,7 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
   checkpoints come `data.evaluations` times an epoch.
   """
   data, phase = config.data, config.train.phases[0]
-  task = named(config.objective, data)
+  task = spoken(named(config.objective, data), config.family, tokenizer)
   train = read(task, data.train, 'train', data, tokenizer, phase.length)
   names = ['', *(epath.Path(source).name.split('.')[0] for source in data.dev[1:])]
   dev = {name: read(task, [source], 'dev', data, tokenizer, phase.length)
@@ -42,12 +43,23 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
     every = max(1, round(batches / data.evaluations))
     loop = dataclasses.replace(loop, phases=(dataclasses.replace(phase, steps=steps),), eval_every=every,
                                save_every=every, log_every=min(loop.log_every, every))
+    if data.unfreeze:
+      optim = dataclasses.replace(optim, unfreeze=batches)
   if not dev:
     loop = dataclasses.replace(loop, best='')
   if not optim.warmup:
     optim = dataclasses.replace(optim, warmup=round(data.warmup * loop.steps))
   config = dataclasses.replace(config, objective=task, train=loop, optim=optim)
-  pad = max(tokenizer.vocab.pad, 0)
-  return Settled(config, train, dev, lambda mesh: LabelledFeed(config, train, dev, pad, mesh))
+  return Settled(config, train, dev, lambda mesh: LabelledFeed(config, train, dev, tokenizer, mesh))
 
 
+def spoken(task: Any, family: str, tokenizer: Tokenizer) -> Any:
+  """Returns the task with the tokens that say its classes, where the family is asked by a blank. Raises ConfigError for
+  names of which two begin with the same token."""
+  if not conversion.asks_words(family, task.head) or task.words:
+    return task
+  first = [ids[0] if ids else -1 for ids in tokenizer.encode_batch([f' {name}' for name in task.labels])]
+  if len({*first}) < len(first) or -1 in first:
+    raise ConfigError(f'a {family} says a class by the first token of its name, and these are not all different: '
+                      f'{", ".join(task.labels[:20])}: give --objective.words, an id for each')
+  return dataclasses.replace(task, words=tuple(first))
