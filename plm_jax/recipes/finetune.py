@@ -46,7 +46,7 @@ def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tup
     name = f'embedded_{task}' if f'embedded_{task}' in TASKS else task
   elif task not in TASKS:
     raise ConfigError(f'--task is one of {", ".join((*get_args(Kind), *TASKS))}, got {checked.shortened(task)}')
-  known = TASKS.get(name, Published(kind=task))  # pyright: ignore
+  known = TASKS.get(name, Published('regression', measures=('pearson', 'spearman')))  # of which nothing is embedded
   values = settings(name if name in TASKS else 'stsb', start.family, size_of(start.model))
   if not train and not known.train:
     raise ConfigError(f'TFDS does not have {task}: give --train and --dev')
@@ -63,7 +63,8 @@ def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tup
           tokenizer=start.folder),
       optim=OptimConfig(**{'warmup': 0, **{name: value for name, value in values.items() if name in OPTIM and
                                            name != 'warmup'}, **({'warmup': int(warmup)} if warmup >= 1 else {})}),
-      train=TrainConfig(phases=(phase,), log_every=50, best=known.measures[0]))
+      train=TrainConfig(phases=(phase,), log_every=50,
+                        best='f1' if known.measures[0] == 'entities' else known.measures[0]))
   return scaled(fitted(config), scale, fresh=start.model is None)
 
 
