@@ -12,13 +12,16 @@ from plm_jax.sharding import constrain, gathered
 
 
 class WithHeads(nn.Module):
-  """A backbone and named heads: batch -> {name: head's output}. Parameters: `backbone`, and `heads_NAME` each."""
+  """A backbone and named heads: batch -> {name: head's output}. Parameters: `backbone`, and `heads_NAME` each.
+
+  batch['output']: what the backbone would say, where that is known before.
+  """
 
   backbone: nn.Module
   heads: Mapping[str, nn.Module]
 
   def __call__(self, batch, rows=None):
-    output = self.backbone(batch, rows)
+    output = batch['output'] if 'output' in batch else self.backbone(batch, rows)
     return {name: head(output, batch, rows) for name, head in self.heads.items()}
 
 

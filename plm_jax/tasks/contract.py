@@ -18,6 +18,9 @@ from plm_jax.tasks.forms import Cut, Form, form_of
 from plm_jax.tasks.regularize import Plain, Regularizer
 from plm_jax.tokenizers import Tokenizer
 
+Per = Literal['slot', 'token', 'row']
+"""what a head gives numbers for: texts, tokens, or whole rows"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Task(Objective):
@@ -33,7 +36,7 @@ class Task(Objective):
 
   head: ClassVar[str]
   """name of the head among those of the family: label, tags, span, choice"""
-  per: ClassVar[Literal['slot', 'token', 'row']]
+  per: ClassVar[Per]
   """what the head gives numbers for"""
 
   of_tokens: ClassVar[tuple[str, ...]] = ()
@@ -137,7 +140,7 @@ class Task(Objective):
   def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
     """Returns the rows with what the family's form adds to them."""
     del key
-    return self.form.arrange(windows, vocab)
+    return windows if 'output' in windows else self.form.arrange(windows, vocab)
 
   def window(self, length: int) -> int:
     """Returns the tokens of a row: all are the task's."""

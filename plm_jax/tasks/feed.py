@@ -1,19 +1,21 @@
 """What a fine-tuning run learns from, and what it is held against: labelled examples."""
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import sharding
+from plm_jax import conversion, sharding
+from plm_jax.architectures.encoder import Output
 from plm_jax.config import FineTuning, Phase
 from plm_jax.tasks.augmenting import augmenting
 from plm_jax.tasks.batches import Batches, Placed, Shape, gathered
-from plm_jax.tasks.contract import Task
-from plm_jax.tasks.examples import Features
+from plm_jax.tasks.contract import Per
 from plm_jax.tasks.labelled import Labelled
+from plm_jax.tasks.regularize import Plain
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import metrics
 from plm_jax.training.feed import Feed
@@ -42,6 +44,14 @@ class LabelledFeed(Feed):
     """Makes the first batch."""
     return self.batches.batch(0)[0]
 
+  def begin(self, learner, params, mesh):
+    """Computes what a backbone that stays as it is says of the training examples."""
+    self.batches = self.known(self.batches, learner, params)
+
+  def known(self, batches: Batches, learner: Learner, params: Any) -> Batches:
+    """Returns batches with what the backbone says of them, where that never changes."""
+    return said(batches, self.config, learner, params, self.mesh) if stays(self.config) else batches
+
   def stream(self, start, mesh):
     """Yields batches, whose rows and lengths are those that each needs."""
     for step in range(start, self.phase.steps):
@@ -50,14 +60,15 @@ class LabelledFeed(Feed):
 
   def evaluator(self, learner, mesh):
     """Makes the function that answers the development sets and measures the answers."""
-    outputs = forward(learner)
+    outputs, asked = forward(learner), {}
     def evaluate(params, phase) -> dict[str, float]:
       del phase
       figures: dict[str, float] = {}
-      shape = self.shape(1, self.config.data.pack)
       task: Any = self.config.objective
       for name, some in self.dev.items():
-        found, losses = answered(task, outputs, params, some.features, shape, mesh)
+        if name not in asked:
+          asked[name] = self.known(Batches(some.features, self.shape(1, self.config.data.pack)), learner, params)
+        found, losses = answered(outputs, params, asked[name], mesh, task.per)
         values = task.scores(some.examples, task.predict(some.examples, some.features, found)) | {
             'loss': losses[task.head]}
         figures |= {f'{name}_{figure}' if name else figure: value for figure, value in values.items()}
@@ -86,21 +97,20 @@ def forward(learner: Learner) -> Callable[[Any, Any], Any]:
   return jax.jit(outputs)
 
 
-def answered(
-    task: Task, outputs: Callable[[Any, Any], Any], params: Any, features: Features, shape: Shape, mesh,
-) -> tuple[list[np.ndarray], dict[str, float]]:
-  """Asks a model all features -> (what the head gave for each, in their order; mean losses)."""
-  found: list[Any] = [None] * len(features)
-  sizes, losses = features.tokens.lengths, []
+def answered(outputs: Callable[[Any, Any], Any], params: Any, batches: Batches, mesh, per: Per
+             ) -> tuple[list[np.ndarray], dict[str, float]]:
+  """Asks a model all features -> (what `outputs` gave for each, in their order; mean losses)."""
+  found: list[Any] = [None] * len(batches.features)
+  sizes, losses = batches.features.tokens.lengths, []
   pending: list[tuple[Any, Placed]] = []
   def fetch():
     (pairs, values), placed = pending.pop(0)
     losses.append(jax.device_get(pairs))
     whole = multihost_utils.process_allgather(values, tiled=True) if jax.process_count() > 1 else jax.device_get(values)
-    for number, value in zip(placed.number, gathered(np.asarray(whole), placed, sizes[placed.number], task.per),
+    for number, value in zip(placed.number, gathered(np.asarray(whole), placed, sizes[placed.number], per),
                              strict=True):
       found[number] = value
-  for windows, placed in Batches(features, shape).once():
+  for windows, placed in batches.once():
     pending.append((outputs(params, on_devices(windows, mesh)), placed))
     if len(pending) > 1:  # one is computed while another is read
       fetch()
@@ -109,11 +119,60 @@ def answered(
   return found, metrics.combine(losses)
 
 
+def stays(config: FineTuning) -> bool:
+  """Tells whether what the backbone says of an example is the same throughout the run, and all that the loss asks."""
+  task, tuning, data = config.objective, config.tuning, config.data
+  return (data.cache and tuning.top == 0 and tuning.adapter.kind == 'none' and not config.optim.only
+          and not task.auxiliary and isinstance(task.regularizer, Plain) and not data.augment.share
+          and not data.pack and task.per != 'row' and not conversion.asks_words(config.family, task.head))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Said(Batches):
+  """Batches with what the backbone says of them, so that it need not be asked again."""
+
+  vectors: Sequence[np.ndarray] = ()
+  """of each feature: of slots [2, D], hidden state and what is pooled of the token that stands for it; of tokens
+  [tokens, D]"""
+  slots: bool = True
+
+  def read(self, units):
+    """Lays out units [n] as a batch with `output`; of slots there is nothing else but their values."""
+    batch, placed = super().read(units)
+    size = self.vectors[0].shape[-1]
+    if self.slots:
+      rows = batch['weight'].shape[0]
+      given = np.zeros((rows, 2, 1, size), np.float32)
+      given[placed.row, :, 0] = np.stack([self.vectors[number] for number in placed.number])
+      kept = {name: x for name, x in batch.items() if name not in ('segments', 'types')}
+      kept |= {'tokens': np.zeros((rows, 1), np.int32), 'extract': np.zeros_like(batch['extract'])}
+      return kept | {'output': Output(given[:, 0], given[:, 1], None)}, placed  # pyright: ignore[reportArgumentType]
+    hidden = np.zeros((*batch['tokens'].shape, size), np.float32)
+    for row, number in zip(placed.row, placed.number, strict=True):
+      hidden[row, :len(self.vectors[number])] = self.vectors[number]
+    return batch | {'output': Output(hidden, None, None)}, placed  # pyright: ignore[reportArgumentType]
+
+
+def said(batches: Batches, config: FineTuning, learner: Learner, params: Any, mesh) -> Said:
+  """Asks the backbone all features once."""
+  task = config.objective
+  @jax.jit
+  def outputs(params, windows):
+    batch = task.corrupt(learner.key(3), windows, learner.vocab)
+    output: Any = config.model.backbone(config.data.packed).apply({'params': params}, batch)
+    if task.per == 'token':
+      return {}, output.hidden
+    stand = jnp.take_along_axis(output.hidden, batch['extract'][..., None], 1)
+    return {}, jnp.stack([stand, stand if output.pooled is None else output.pooled], 2)
+  vectors, _ = answered(outputs, params['backbone'], Batches(batches.features, batches.shape), mesh, task.per)
+  return Said(batches.features, batches.shape, batches.seed, batches.by_length, vectors, task.per == 'slot')
+
+
 def on_devices(windows: Mapping[str, np.ndarray], mesh) -> Any:
   """Puts a batch that every host has whole on the mesh."""
   rows = len(windows['tokens'])
   own = sharding.host_rows(rows, mesh)
-  return sharding.to_devices({name: x[own] for name, x in windows.items()}, rows, mesh)
+  return sharding.to_devices(jax.tree.map(lambda x: x[own], dict(windows)), rows, mesh)
 
 
 def shaped(phase: Phase, windows: Mapping[str, np.ndarray]) -> Phase:

@@ -29,6 +29,8 @@ class LabelledConfig(SourceConfig):
   """examples of like length come together: less padding, an order that is less random"""
   unfreeze: bool = False
   """one layer more learns in each epoch, from the top (gradual unfreezing, Howard and Ruder 2018, section 3.3)"""
+  cache: bool = True
+  """what a backbone that is not trained says of an example is computed once, without dropout, and kept in memory"""
   augment: AugmentConfig = AugmentConfig()
   """how words of training texts with a class are exchanged, left out, put in and replaced"""
   tokenizer: str = ''

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from plm_jax import sharding
 from plm_jax.errors import ConfigError
 from plm_jax.inference.loading import Trained
-from plm_jax.tasks.batches import Shape
+from plm_jax.tasks.batches import Batches, Shape
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.feed import answered
@@ -56,7 +56,7 @@ def predict(
   with jax.set_mesh(mesh):
     params = {name: jax.tree.map(jnp.asarray, trained.params[name]) for name in ('backbone', f'heads_{task.head}')}
     outputs = functools.partial(compiled(task, trained.model, shape.pack), trained.tokenizer.vocab)
-    found, _ = answered(task, outputs, params, features, shape, mesh)
+    found, _ = answered(outputs, params, Batches(features, shape), mesh, task.per)
   return task.predict(examples, features, found)
 
 

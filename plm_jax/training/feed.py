@@ -29,6 +29,10 @@ class Feed(abc.ABC):
   def first(self) -> dict[str, Any]:
     """Returns a row of windows of the first batch, from which a model takes its shapes."""
 
+  def begin(self, learner: Learner, params: Any, mesh) -> None:
+    """Is told the parameters that a run begins or goes on with, before its first batch."""
+    del learner, params, mesh
+
   @abc.abstractmethod
   def stream(self, start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
     """Yields (step, phase with the rows and the length of this batch, windows on the devices) from step `start` to the

@@ -90,6 +90,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
         tokenizer.save(folder / 'tokenizer')
         storage.write(folder / 'config.json', config_file.dump(config))
 
+    feed.begin(learner, state.params, mesh)
     update = jitted_step(learner, layout)
     evaluate = feed.evaluator(learner, mesh)
     log = Log(config, folder, int(state.step), mesh)

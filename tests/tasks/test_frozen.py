@@ -1,0 +1,48 @@
+"""A backbone that is not trained is asked once."""
+
+import jax
+import numpy as np
+import pytest
+
+from plm_jax import checked, tokenizers
+from plm_jax.config import FineTuning, Phase, TrainConfig
+from plm_jax.models import bert
+from plm_jax.tasks.labelled import LabelledConfig
+from plm_jax.tasks.sequence import SequenceTask
+from plm_jax.tasks.setup import settled
+from plm_jax.tasks.tagging import TaggingTask
+from plm_jax.training.optim import OptimConfig
+from plm_jax.training.train import fit
+from plm_jax.training.tuning import TuningConfig
+
+TEXTS = [('the cat sat down here', 'good'), ('dogs bark at night', 'bad'), ('a cat is a cat', 'good'),
+         ('no dogs here', 'bad'), ('it purrs', 'good')]
+WORDS = 'the O\ncat B-PET\nsat O\n\ndogs B-PET\nbark O\n\na O\ncat B-PET\n'
+
+
+def run(tmp_path, task, source, name, **data):
+  tokenizer = tokenizers.train_wordpiece(iter([text for text, _ in TEXTS]), 60)
+  model = checked.replaced(bert.sized(2, 64), {'vocab': tokenizer.vocab.size, 'max_length': 16, 'block.heads': 2,
+                                               'block.dropout': 0.0, 'block.attention.dropout': 0.0})
+  config = FineTuning(
+      name, model=model, objective=task, output=str(tmp_path / name), tuning=TuningConfig(top=0),
+      data=LabelledConfig(train=(str(source),), dev=(str(source),), epochs=2, **data),
+      optim=OptimConfig(peak=0.05, warmup=0), train=TrainConfig(phases=(Phase(1, 16, 2),)))
+  ready = settled(config, tokenizer)
+  return fit(ready.config, ready.open_feed, tokenizer)
+
+
+@pytest.mark.parametrize('kind', ['label', 'tags'])
+def test_what_is_kept_teaches_the_same(kind, tmp_path):
+  if kind == 'label':
+    source, task = tmp_path / 'texts.tsv', SequenceTask()
+    source.write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in TEXTS))
+  else:
+    source, task = tmp_path / 'words.conll', TaggingTask()
+    source.write_text(WORDS)
+  kept, asked = (run(tmp_path, task, source, f'{kind}{cache}', cache=cache) for cache in (True, False))
+  for ours, theirs in zip(jax.tree.leaves(kept.params), jax.tree.leaves(asked.params), strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  assert kept.heldout == pytest.approx(asked.heldout, abs=1e-4)
+  head = kept.params[f'heads_{kind}']['dense']['kernel']
+  assert np.abs(head).max() > 0.06  # it has learned: it began within 0.04
