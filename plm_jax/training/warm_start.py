@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from plm_jax import conversion
-from plm_jax.config import ConfigError, Run
+from plm_jax.checked import shortened
+from plm_jax.config import ConfigError, FineTuning, Run
 from plm_jax.inference.loading import load, place, read_config, read_run, tokenizer_of
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import adapters
@@ -68,7 +69,8 @@ def reinitialised(params, fresh, n: int) -> Any:
 
 
 def warm(config: Run, params, layout):
-  """Returns the part of `params` that the run or checkpoint in config.warm_start has."""
+  """Returns the part of `params` that the run or checkpoint in config.warm_start has. The head of another task, with
+  other classes, is not taken over."""
   folder, imported, shapes = config.warm_start, None, None
   if conversion.is_checkpoint(folder):
     imported = shapes = conversion.load(folder, lazy=True).params
@@ -81,7 +83,8 @@ def warm(config: Run, params, layout):
       shapes = None
   if shapes is None:
     imported = shapes = load(folder, jax.tree.leaves(layout)[0].mesh).params
-  names = [name for name in params if name in shapes]
+  foreign = of_other_classes(config, params, shapes)
+  names = [name for name in params if name in shapes and name not in foreign]
   if 'backbone' not in names:
     raise CheckpointError(f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
   new = [part for part in config.model.added if part not in shapes['backbone']]
@@ -94,9 +97,11 @@ def warm(config: Run, params, layout):
   wrong = [f'{path}: {theirs}, here {ours}' for path, ours, theirs in differing(own, theirs)]
   if wrong:
     raise CheckpointError(f'{folder} is of another model than this run:\n  ' + '\n  '.join(wrong))
-  afresh = [name for name in params if name not in names] + [f'backbone/{part}' for part in new]
+  afresh = [name for name in params if name not in shapes] + [f'backbone/{part}' for part in new]
   if jax.process_index() == 0 and afresh:
     print(f'{", ".join(afresh)}: not in {folder}, begun afresh', flush=True)
+  for name, classes in foreign.items() if jax.process_index() == 0 else ():
+    print(f'{name}: in {folder} it is for {classes}, begun afresh', flush=True)
   chosen = shared(layout)
   # What is there to be replaced makes room first.
   jax.tree.map(lambda x: x.delete(), own)
@@ -106,6 +111,20 @@ def warm(config: Run, params, layout):
   else:
     found = restore_params(of_run(folder), theirs, chosen)
   return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
+
+
+def of_other_classes(config: Run, params, shapes) -> dict[str, str]:
+  """Finds the heads that what a task begins with has for other classes: name -> which."""
+  if not isinstance(config, FineTuning):
+    return {}
+  found = {name: 'other classes' for name in params if name.startswith('heads_') and name in shapes and
+           differing(params[name], within(shapes[name], params[name]))}
+  name, before = f'heads_{config.objective.head}', ()
+  if name in shapes and not conversion.is_checkpoint(config.warm_start):
+    before = getattr(read_config(config.warm_start).objective, 'labels', ())
+  if before and before != config.objective.labels:
+    found[name] = f'the classes {shortened(", ".join(before))}'
+  return found
 
 
 def same_tokenizer(folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
