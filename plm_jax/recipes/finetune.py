@@ -36,6 +36,11 @@ class Start(NamedTuple):
   model: Any = None
   """configuration of the backbone; None: BERT base, or smaller, by the scale"""
 
+  @property
+  def name(self) -> str:
+    """Last part of the folder."""
+    return self.folder.rstrip('/').rpartition('/')[2]
+
 
 def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tuple[str, ...] = (),
            dev: tuple[str, ...] = ()) -> FineTuning:
@@ -54,7 +59,7 @@ def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tup
   phase = Phase(values.get('steps', 1), values['length'], values['batch'])
   warmup = values['warmup']
   config = FineTuning(
-      f'finetune_{task}', family=start.family, warm_start=start.folder,
+      '-'.join(filter(None, (f'finetune_{task}', start.name))), family=start.family, warm_start=start.folder,
       model=conversion.with_parts(start.family, HEADS[known.kind], start.model or bert.base()),
       objective=objective(known, own and name != task, start.family, values),
       data=LabelledConfig(

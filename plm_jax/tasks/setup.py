@@ -36,7 +36,10 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
   names = ['', *(epath.Path(source).name.split('.')[0] for source in data.dev[1:])]
   dev = {name: read(task, [source], 'dev', data, tokenizer, phase.length)
          for name, source in zip(names, data.dev, strict=False)}
-  loop, optim = config.train, config.optim
+  loop, optim, model = config.train, config.optim, config.model
+  # Ids behind the vocabulary, for tokens of rows that the tokenizer does not have.
+  if (ids := tokenizer.vocab.size + task.form.more(tokenizer.vocab)) > model.vocab:
+    model = dataclasses.replace(model, vocab=ids)
   if data.epochs:
     batches = -(-len(train.features) // (train.features.group * phase.batch))
     steps = max(1, round(data.epochs * batches))
@@ -49,7 +52,7 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
     loop = dataclasses.replace(loop, best='')
   if not optim.warmup:
     optim = dataclasses.replace(optim, warmup=round(data.warmup * loop.steps))
-  config = dataclasses.replace(config, objective=task, train=loop, optim=optim)
+  config = dataclasses.replace(config, objective=task, train=loop, optim=optim, model=model)
   return Settled(config, train, dev, lambda mesh: LabelledFeed(config, train, dev, tokenizer, mesh))
 
 

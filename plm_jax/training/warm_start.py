@@ -1,4 +1,5 @@
 """What a run begins with: fresh parameters, or those of another run or checkpoint."""
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -94,6 +95,8 @@ def warm(config: Run, params, layout):
   own = shared(params)
   # What they have and this run has not, such as a pooler, stays behind.
   theirs = within(shapes, own)
+  if any(has_more_ids(params[name], theirs[name]) for name in names):
+    imported = theirs = longer(own, within(load(folder).params, own))
   wrong = [f'{path}: {theirs}, here {ours}' for path, ours, theirs in differing(own, theirs)]
   if wrong:
     raise CheckpointError(f'{folder} is of another model than this run:\n  ' + '\n  '.join(wrong))
@@ -117,7 +120,7 @@ def of_other_classes(config: Run, params, shapes) -> dict[str, str]:
   """Finds the heads that what a task begins with has for other classes: name -> which."""
   if not isinstance(config, FineTuning):
     return {}
-  found = {name: 'other classes' for name in params if name.startswith('heads_') and name in shapes and
+  found = {name: 'other classes' for name in params if name.startswith('heads_') and name != 'heads_lm' and name in shapes and
            differing(params[name], within(shapes[name], params[name]))}
   name, before = f'heads_{config.objective.head}', ()
   if name in shapes and not conversion.is_checkpoint(config.warm_start):
@@ -125,6 +128,33 @@ def of_other_classes(config: Run, params, shapes) -> dict[str, str]:
   if before and before != config.objective.labels:
     found[name] = f'the classes {shortened(", ".join(before))}'
   return found
+
+
+TABLES = {'embeddings/tokens': 0, 'kernel': 1, 'bias': 0}
+"""parameters with a row for each id, in the backbone and in heads that predict them, and the axis of these rows"""
+
+
+def has_more_ids(own, theirs) -> bool:
+  """Tells whether a part of the model differs from what it starts from in ids alone, of which it has more."""
+  wrong = differing(own, theirs)
+  return bool(wrong) and all(more_rows(ours or [], other or [], TABLES.get(path)) for path, ours, other in wrong)
+
+
+def more_rows(ours: Sequence[int], theirs: Sequence[int], axis: int | None) -> bool:
+  """Tells whether two shapes differ in one axis, in which ours is longer."""
+  return axis is not None and len(ours) == len(theirs) and ours[axis] > theirs[axis] and all(
+      n == m for place, (n, m) in enumerate(zip(ours, theirs, strict=True)) if place != axis)
+
+
+def longer(own, theirs):
+  """Returns their parameters, where they have fewer ids with the last rows of ours behind."""
+  def leaf(ours, x):
+    axis = next((axis for axis, (n, m) in enumerate(zip(ours.shape, x.shape, strict=True)) if n != m), None)
+    if axis is None:
+      return x
+    rest = np.take(np.asarray(ours), range(x.shape[axis], ours.shape[axis]), axis)
+    return np.concatenate([np.asarray(x), rest], axis)
+  return jax.tree.map(leaf, own, theirs)
 
 
 def same_tokenizer(folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
