@@ -120,8 +120,8 @@ def of_other_classes(config: Run, params, shapes) -> dict[str, str]:
   """Finds the heads that what a task begins with has for other classes: name -> which."""
   if not isinstance(config, FineTuning):
     return {}
-  found = {name: 'other classes' for name in params if name.startswith('heads_') and name != 'heads_lm' and name in shapes and
-           differing(params[name], within(shapes[name], params[name]))}
+  heads = [name for name in params if name.startswith('heads_') and name != 'heads_lm' and name in shapes]
+  found = {name: 'other classes' for name in heads if differing(params[name], within(shapes[name], params[name]))}
   name, before = f'heads_{config.objective.head}', ()
   if name in shapes and not conversion.is_checkpoint(config.warm_start):
     before = getattr(read_config(config.warm_start).objective, 'labels', ())
