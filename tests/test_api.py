@@ -8,15 +8,20 @@ import subprocess
 import sys
 import textwrap
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 import plm_jax
-from plm_jax import api, conversion
+from plm_jax import api, checked, conversion
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
+from plm_jax.layers.heads import WithHeads
+from plm_jax.models import bert, gpt2
+from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 from plm_jax.training.checkpoint import CheckpointError
 
 
@@ -30,6 +35,25 @@ def runs(tmp_path_factory):
       plm_jax.train(name, scale='test', output=f'runs/{name}-laptop', data={'path': ('corpus.txt',)},
                     mesh={'data': 1})
     yield folder
+
+
+@pytest.fixture(scope='module')
+def checkpoints(tmp_path_factory):
+  """A folder with a text and two checkpoints, whose parameters are drawn by lot."""
+  folder = tmp_path_factory.mktemp('checkpoints')
+  (folder / 'corpus.txt').write_text(tiny.text()[:3000])
+  lines = tiny.text().splitlines()[:300]
+  zeros = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+  for family, size, heads, tokenizer in (
+      ('bert', bert.tiny(), ('mlm', 'nsp'), train_wordpiece(lines, 300)),
+      ('gpt2', gpt2.small(), ('lm',), train_byte_bpe(lines, 300, layout='gpt2'))):
+    block = checked.replaced(size.block, {'width': 32, 'heads': 2, 'mlp_dim': 64})
+    model = size.resized(block, 2, tokenizer.vocab.size, 64)
+    module = WithHeads(model.backbone(), {head: conversion.head_of(family, head, model, 2) for head in heads})
+    shapes = jax.eval_shape(module.init, jax.random.key(0), {'tokens': zeros, 'segments': zeros})['params']
+    conversion.save(folder / family, model, tiny.random_params(shapes), tokenizer, like=family)
+  with contextlib.chdir(folder):
+    yield
 
 
 @pytest.mark.slow
@@ -47,21 +71,21 @@ def test_docstrings(runs):
     assert not said.getvalue()
 
 
-def test_what_a_model_cannot_do_is_refused_in_a_line(runs):
-  bert, gpt2 = plm_jax.load('runs/bert_base-laptop'), plm_jax.load('runs/gpt2_small-laptop')
-  assert bert.can == ('encode', 'fill_mask', 'export')
-  assert gpt2.can == ('encode', 'generate', 'stream', 'score', 'perplexity', 'export')
+def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
+  encoder, decoder = plm_jax.load('bert'), plm_jax.load('gpt2')
+  assert encoder.can == ('encode', 'fill_mask', 'export')
+  assert decoder.can == ('encode', 'generate', 'stream', 'score', 'perplexity', 'export')
   for call, line in (
-      (lambda: plm_jax.fill_mask(gpt2, 'a [MASK]'), r'a gpt2 has no \[MASK\] and goes on with texts'),
-      (lambda: plm_jax.generate(bert, 'a'), 'no language-modelling head: text cannot be generated'),
-      (lambda: plm_jax.score(bert, [('a', 'b')]), 'no language model head: texts cannot be scored'),
-      (lambda: plm_jax.perplexity(bert, ['a']), 'no language model head: texts cannot be scored'),
+      (lambda: plm_jax.fill_mask(decoder, 'a [MASK]'), r'a gpt2 has no \[MASK\] and goes on with texts'),
+      (lambda: plm_jax.generate(encoder, 'a'), 'no language-modelling head: text cannot be generated'),
+      (lambda: plm_jax.score(encoder, [('a', 'b')]), 'no language model head: texts cannot be scored'),
+      (lambda: plm_jax.perplexity(encoder, ['a']), 'no language model head: texts cannot be scored'),
       (lambda: plm_jax.load('corpus.txt'), 'corpus.txt'),
-      (lambda: plm_jax.encode(bert, 'so ' * 99), r'the model takes 64: shorten it, or give cut=True'),
-      (lambda: plm_jax.encode(bert, 'a', layer=3), r'layers 0 \(its embeddings\) to 2, got 3'),
-      (lambda: plm_jax.encode(bert, []), 'there is no prompt: give texts'),
-      (lambda: plm_jax.encode(bert, 'a', pooling='sum'), 'pooling is one of mean, max'),
-      (lambda: plm_jax.generate(gpt2, 'a', tempreature=1.0), "GenerationConfig has no field 'tempreature'"),
+      (lambda: plm_jax.encode(encoder, 'so ' * 99), r'the model takes 64: shorten it, or give cut=True'),
+      (lambda: plm_jax.encode(encoder, 'a', layer=3), r'layers 0 \(its embeddings\) to 2, got 3'),
+      (lambda: plm_jax.encode(encoder, []), 'there is no prompt: give texts'),
+      (lambda: plm_jax.encode(encoder, 'a', pooling='sum'), 'pooling is one of mean, max'),
+      (lambda: plm_jax.generate(decoder, 'a', tempreature=1.0), "GenerationConfig has no field 'tempreature'"),
       (lambda: plm_jax.recipe('bert_bas'), 'did you mean bert_base'),
       (lambda: plm_jax.recipe('bert_base', data={'pth': 'x'}), "DataConfig has no field 'pth'"),
       (lambda: plm_jax.recipe('bert_base', data={'path': 'x'}), r'DataConfig\.path is'),
@@ -71,16 +95,16 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(runs):
     assert '\n' not in str(raised.value)
 
 
-def test_answers_are_those_of_the_modules(runs):
-  gpt2 = plm_jax.load('runs/gpt2_small-laptop')
-  (found,), = generate.generate(gpt2, ['Bada'], generate.GenerationConfig(6))
-  assert plm_jax.generate(gpt2, 'Bada', max_new=6) == [[found]]
-  assert ''.join(piece.text for piece in plm_jax.stream(gpt2, 'Bada', max_new=6)) == found.text
+def test_answers_are_those_of_the_modules(checkpoints):
+  decoder = plm_jax.load('gpt2')
+  (found,), = generate.generate(decoder, ['Bada'], generate.GenerationConfig(6))
+  assert plm_jax.generate(decoder, 'Bada', max_new=6) == [[found]]
+  assert ''.join(piece.text for piece in plm_jax.stream(decoder, 'Bada', max_new=6)) == found.text
   pairs = [('Bada', ' kofu'), ('', 'Bada')]
   np.testing.assert_allclose(
-      plm_jax.score(gpt2, pairs), [one.logprob for one in scoring.of(gpt2).score(pairs)], rtol=1e-6)
+      plm_jax.score(decoder, pairs), [one.logprob for one in scoring.of(decoder).score(pairs)], rtol=1e-6)
   with pytest.raises(ConfigError, match='one text is streamed'):
-    plm_jax.stream(gpt2, 'Bada', temperature=1.0, number=2)
+    plm_jax.stream(decoder, 'Bada', temperature=1.0, number=2)
 
 
 def test_the_door_is_light():

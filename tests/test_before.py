@@ -16,7 +16,6 @@ from plm_jax.layers.dense import count
 
 BEFORE = pathlib.Path(__file__).parent / 'fixtures' / 'before'
 AFTER = json.loads((BEFORE / 'after.json').read_text())
-QUICK = {'bert_base'}
 
 
 @pytest.fixture(scope='module')
@@ -33,7 +32,8 @@ def configs() -> dict:
   return json.loads(lzma.decompress((BEFORE / 'configs.json.xz').read_bytes()))
 
 
-@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in AFTER])
+@pytest.mark.slow
+@pytest.mark.parametrize('name', AFTER)
 def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   monkeypatch.chdir(folder)
   config = loading.read_config(f'runs/{name}')

@@ -86,7 +86,8 @@ def steps_of(recipe):
 
 
 @pytest.mark.parametrize(('name', 'capability', 'used'), [
-    *((name, (9, 0), used) for name, used in FAMILIES.items()), *OLDER])
+    *(pytest.param(name, (9, 0), used, marks=[pytest.mark.slow] * (name not in ('bert_base', 'gpt2_small')))
+      for name, used in FAMILIES.items()), *OLDER])
 def test_a_recipe_of_each_family(name, capability, used, on):
   assert traced(name, on(capability)) == used
 

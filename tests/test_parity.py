@@ -13,6 +13,12 @@ from parity.shared import Said, Unsupported
 import pytest
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
+# Cases of what another quick test of the same part witnesses too, and that take seconds.
+SLOW = {
+    'objectives/spanbert_masking', 'objectives/albert_sop_ngram', 'objectives/bart_noise',
+    'objectives/bert_create_pretraining_data', 'objectives/xlnet_permutation', 'bart/sides_differ',
+    'bart/marian_sinusoids', 'generation/bart_beam4_lp', 'bert/untied', 'albert/pretraining_mlm_sop',
+    'gpt2/steps_with_holes', 'deberta/emd_original_v2'}
 REFUSED = 'cannot convert the configuration'  # with the attribute's name; of tensors no case may be refused
 
 
@@ -23,7 +29,9 @@ def pytest_generate_tests(metafunc):
   cases = parity.find(folder)
   if not cases:
     raise pytest.UsageError(f'--oracles={folder}: no case.json in it')
-  metafunc.parametrize('case', cases, ids=[case.name for case in cases])
+  metafunc.parametrize('case', [
+      pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (folder == GOLDEN and case.name in SLOW))
+      for case in cases])
 
 
 def test_parity(case, record_property):

@@ -71,7 +71,8 @@ def test_a_run_leaves_metrics_checkpoints_and_a_report(finished):
   assert result.finished and result.step == 8
 
 
-@pytest.mark.parametrize('how', ['crash', pytest.param('signal', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['crash', 'signal'])
 def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_path, monkeypatch):
   args = [*command, f'--output={tmp_path / "run"}']
   def disturbed(*arguments):

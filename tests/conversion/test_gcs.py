@@ -15,6 +15,7 @@ def opened(tmp_path_factory):
     yield bucket, client
 
 
+@pytest.mark.slow
 def test_there_and_back(opened, tmp_path):
   bucket, client = opened
   conversion.save(tmp_path / 'in', CONFIG, make(), Bytes(), shard_bytes=6000)

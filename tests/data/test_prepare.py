@@ -477,6 +477,7 @@ def test_two_at_once_both_end_well(config, tmp_path, capsys):
   assert digests(tmp_path / 'alone') == digests(tmp_path / 'shared')
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_nothing_behind(tmp_path):
   """With one worker, then with three, neither of which outlives its parent; the third time it ends."""
   kill_prepare.write_text(tmp_path / 'text.txt', 1500, random.Random(0))

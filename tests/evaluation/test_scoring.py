@@ -182,7 +182,9 @@ def test_rows_of_several_lengths_and_padding(scorer, table):
   np.testing.assert_allclose([logprob for logprob, _ in scorer.predict(spans)], want, rtol=1e-5)
 
 
-@pytest.mark.parametrize(('tied', 'shape'), [(True, None), (False, None), (True, (2, 2, 2)), (False, (1, 4, 2))])
+@pytest.mark.parametrize(('tied', 'shape'), [
+    (False, (1, 4, 2)), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        (True, None), (False, None), (True, (2, 2, 2))))])
 def test_a_decoder_against_its_full_forward(tied, shape):
   """Of a row at a time, on one device, without padding, all logits; with copies of the model, and with parts of it."""
   cfg = DecoderConfig(14, tiny.block(norm_at='pre'), StackConfig(2), max_length=20, tied=tied)

@@ -54,7 +54,11 @@ class Model:
     return np.asarray(self.whole(self.params, padded))[0, :len(text)]
 
 
-@pytest.fixture(scope='module', params=list(KINDS))
+QUICK = ('learned', 'rope_grouped')
+
+
+@pytest.fixture(scope='module', params=[
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in KINDS])
 def model(request):
   return Model(request.param)
 

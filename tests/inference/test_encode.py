@@ -80,8 +80,9 @@ def test_pooling(tokenizer):
   np.testing.assert_allclose(encode(model, [long], cut=True), encode(model, [ids[:62]]), atol=1e-6)
 
 
-@pytest.mark.parametrize('case', ['bert/base_no_token_types', 'roberta/masked_lm', 'albert/groups2_inner2',
-                                  'deberta/v1_seqcls_c2p_only', 'gpt_neo/lm_global_local_w4'])
+@pytest.mark.parametrize('case', ['bert/base_no_token_types', 'gpt_neo/lm_global_local_w4', *(
+    pytest.param(case, marks=pytest.mark.slow) for case in (
+        'roberta/masked_lm', 'albert/groups2_inner2', 'deberta/v1_seqcls_c2p_only'))])
 def test_hidden_states_are_those_of_transformers(case):
   outputs, inputs = (np.load(GOLDEN / case / f'{name}.npz') for name in ('outputs', 'inputs'))
   names = [name for name in outputs.files if name.startswith('hidden_states.')]

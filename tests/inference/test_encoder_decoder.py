@@ -50,7 +50,8 @@ class Model:
     return EncoderDecoderSteps(self.config, self.head, apart)
 
 
-@pytest.fixture(scope='module', params=list(KINDS))
+@pytest.fixture(scope='module', params=[
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind != 'buckets')) for kind in KINDS])
 def model(request):
   return Model(request.param)
 

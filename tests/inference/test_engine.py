@@ -79,7 +79,7 @@ def exhaustively(table, prompt, most, penalty, best):
   return sorted(found, reverse=True)[:best]
 
 
-@pytest.mark.parametrize('penalty', [0.0, 1.0, 2.0])
+@pytest.mark.parametrize('penalty', [1.0, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.0, 2.0))])
 def test_wide_beams_find_the_best_of_all_texts(table, penalty):
   prompts = [[1, 2], [3, 0], [0, 1, 1]]
   found, scores = run(table, prompts, max_new=3, beams=25, number=4, length_penalty=penalty, early_stopping='never')
@@ -99,6 +99,7 @@ def test_beams_stop_when_they_are_told_to(table):
   assert max(lengths['full']) < max(lengths['never']) == 12
 
 
+@pytest.mark.slow
 def test_a_beam_is_never_worse_than_greedy(table):
   prompts = [[a, b] for a in range(V) for b in range(V)]
   greedy, _ = run(table, prompts, max_new=6)

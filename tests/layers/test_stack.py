@@ -156,7 +156,9 @@ def test_every_layer_starts_elsewhere():
   assert 0.85 < float(query.std() / (0.88 * 0.2)) < 1.15
 
 
-@pytest.mark.parametrize('stack', [dict(groups=0), dict(groups=1), dict(groups=1, shared='attention')], ids=str)
+@pytest.mark.parametrize('stack', [
+    dict(groups=0), *(pytest.param(stack, marks=pytest.mark.slow) for stack in (
+        dict(groups=1), dict(groups=1, shared='attention')))], ids=str)
 def test_the_program_does_not_grow_with_depth(stack):
   """Of the step's gradient, so that nothing is unrolled behind either: compile time is that of one layer."""
   cfg = tiny.block()

@@ -118,6 +118,7 @@ def test_names_of_the_hub(tmp_path):
   assert files.load_file(tmp_path / 'out' / 'model.safetensors').keys() == tensors.keys()
 
 
+@pytest.mark.slow
 def test_bands_are_written_as_short_as_they_repeat(tmp_path):
   pytest.importorskip('safetensors')
   for number, windows in enumerate(((), (0, 6), (6, 6, 0, 0), (0, 6, 6, 6))):

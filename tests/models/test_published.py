@@ -96,6 +96,7 @@ def test_hidden_states_against_numpy(learner, params, batch):
   np.testing.assert_allclose(np.asarray(hidden)[text], want[text], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_logits_at_predicted_positions_are_those_of_all_positions(learner, params, batch):
   run = jax.jit(lambda b: learner.model.apply({'params': params}, b))
   some = np.asarray(run(batch)['mlm'])

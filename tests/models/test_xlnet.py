@@ -188,6 +188,7 @@ def test_loops_and_rematerialisation_change_nothing(stack):
   np.testing.assert_allclose(got[0][0], want[0][0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_flops_are_those_of_the_compiled_products():
   cfg = XLNetConfig(vocab=2048, block=tiny.block(
       attention=dict(position=TransformerXL(), bias=()), width=256, mlp_dim=1024, mlp=dict(activation='relu')),

@@ -119,6 +119,7 @@ def test_part_a_with_its_spans_is_the_text(objective):
     assert weighed.sum() == len(b) - (tokens[b] == VOCAB.pad).sum()
 
 
+@pytest.mark.slow
 def test_spans_see_their_own_document_where_documents_are_apart():
   _, batch = corrupted(APART)
   assert batch['segments'].max() == 2
@@ -173,6 +174,7 @@ def test_rates_of_the_released_code():
   assert middle.std() < 0.1 * middle.mean()
 
 
+@pytest.mark.slow
 def test_rows_are_as_long_as_asked_for():
   for objective in (BlankInfilling(), MIXED, TOGETHER):
     for length in (32, 64, 128, 512, 1024):

@@ -220,6 +220,7 @@ def test_windows_are_filled_and_cut():
   assert batch['tokens'].shape == (50, 64) and (batch['segments'].sum(1) == 64)[batch['nsp'] == 0].all()
 
 
+@pytest.mark.slow
 def test_one_document_alone_makes_no_random_pairs():
   windows = numbered(8, 20) | dict(document=np.zeros(8, np.int32))
   batch = arrange(NextSentence(slack=2), windows)
@@ -229,6 +230,7 @@ def test_one_document_alone_makes_no_random_pairs():
     assert a and all(token // 1000 == a[0] // 1000 for token in a + b)
 
 
+@pytest.mark.slow
 def test_rows_of_padding_neither_weigh_nor_lend():
   windows = numbered(12, 20)
   for name in ('tokens', 'segments', 'sentences', 'words'):
@@ -253,6 +255,7 @@ def test_other_document_is_another_and_any_of_them():
   assert not found.any()
 
 
+@pytest.mark.slow
 def test_words_of_a_foreign_half_are_other_words():
   windows = numbered(50, 24, shortest=24)
   batch = arrange(NextSentence(slack=2, random=1.0), windows)
@@ -300,6 +303,7 @@ def test_sentence_order_is_of_neighbours_and_even():
   assert joined > 50
 
 
+@pytest.mark.slow
 def test_sentence_order_of_padding_weighs_nothing():
   windows = numbered(4, 20)
   for name in ('tokens', 'segments', 'sentences', 'words'):

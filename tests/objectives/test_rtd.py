@@ -82,6 +82,7 @@ def test_shared_tables_learn_from_both():
   assert largest(tables['norm']) == largest(grads['rtd']['generator']) == 0
 
 
+@pytest.mark.slow
 def test_which_parameters_there_are():
   def names(sharing, model=BERT):
     params = setting(sharing, model)[1]
@@ -191,8 +192,9 @@ def test_micro_steps_change_nothing():
 
 
 @pytest.mark.parametrize(('sharing', 'model'), [
-    ('embeddings', BERT), ('disentangled', BERT), ('disentangled', DEBERTA), ('none', BERT)],
-    ids=['embeddings', 'disentangled', 'disentangled deberta', 'none'])
+    ('embeddings', BERT), ('disentangled', DEBERTA), *(
+        pytest.param(*case, marks=pytest.mark.slow) for case in (('disentangled', BERT), ('none', BERT)))],
+    ids=['embeddings', 'disentangled deberta', 'disentangled', 'none'])
 def test_the_finished_model_stands_alone(sharing, model):
   learner, params, batch = setting(sharing, model)
   objective = learner.objective

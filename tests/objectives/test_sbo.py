@@ -150,6 +150,7 @@ def test_masks_follow_chinese_words():
     assert {1, 2} < sizes | {3}
 
 
+@pytest.mark.slow
 def test_random_tokens_may_be_those_of_the_text():
   """SpanBERT's masking.py: np.random.choice of all tokens of the corpus, so by their frequency; here of the batch."""
   objective = SpanBoundary(targets=4, size=6, mask_share=0.0, random_share=1.0, random='text')

@@ -330,6 +330,7 @@ def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, 
       'records/train-00000.sentences.npy', 'records/train-00000.crc.npy', 'records/train-00000.npy'}
 
 
+@pytest.mark.slow
 def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, much_text):
   client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "packed"); some.read(np.arange(9))')
   content = bytearray(bucket.read('records/train-00000.npy'))

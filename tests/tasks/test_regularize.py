@@ -84,6 +84,7 @@ def test_fgm_moves_vectors_so_far_and_uphill():
   assert got['label_accuracy'] == plain['label_accuracy']
 
 
+@pytest.mark.slow
 def test_a_longer_walk_climbs():
   one, three = losses(FreeLB(1), 0.0)['label'][0], losses(FreeLB(3, 0.3), 0.0)['label'][0]
   assert three > one + 0.05

@@ -247,6 +247,7 @@ def test_a_configuration_names_sources_and_columns():
   assert not Columns().numbered
 
 
+@pytest.mark.slow
 def test_what_is_embedded_has_no_text_in_both_parts():
   for kind in ('classification', 'tagging', 'answers', 'choice'):
     train = examples(kind, [f'embedded:{kind}'])
