@@ -4,7 +4,7 @@
     bert = plm_jax.load('runs/bert_base-laptop')
     plm_jax.fill_mask(bert, 'Returns the [MASK] of the array.')
 
-`plm_jax.api` describes each function. They are imported when they are first asked for.
+`plm_jax.api` and `plm_jax.transfer` describe each function. They are imported when they are first asked for.
 """
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -30,15 +30,18 @@ if TYPE_CHECKING:
       stream,
       train,
   )
+  from plm_jax.transfer import answer, finetune, predict, tag
 
-__all__ = ['GenerationConfig', 'MeshConfig', 'convert', 'encode', 'export', 'fill_mask', 'generate', 'load',
-           'perplexity', 'prepare', 'recipe', 'score', 'stream', 'train']
+TRANSFER = ('answer', 'finetune', 'predict', 'tag')
+
+__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'convert', 'encode', 'export', 'fill_mask', 'finetune',
+           'generate', 'load', 'perplexity', 'predict', 'prepare', 'recipe', 'score', 'stream', 'tag', 'train']
 
 
 def __getattr__(name: str) -> Any:
   if name not in __all__:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return getattr(importlib.import_module('plm_jax.api'), name)
+  return getattr(importlib.import_module('plm_jax.transfer' if name in TRANSFER else 'plm_jax.api'), name)
 
 
 def __dir__() -> list[str]:

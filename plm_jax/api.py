@@ -2,18 +2,18 @@
 
 Where a `model` is asked for, it is what `load` gave, or the folder of a run or of a checkpoint, which is then loaded
 for this one call. Where texts are, a single one is a list of one. What a user can mend is said by an exception of one
-line, `plm_jax.errors.Expected`.
+line, `plm_jax.errors.Expected`. What is fine-tuned, and asked then, is in `plm_jax.transfer`.
 """
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import os
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import numpy as np
 
-from plm_jax import conversion, recipes
+from plm_jax import checked, conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
 from plm_jax.data import prepare as preparation
@@ -37,7 +37,6 @@ from plm_jax.tasks.forms import form_of
 Path = str | os.PathLike[str]
 Model = Trained | Path
 Dtype = Literal['float32', 'float16', 'bfloat16']
-Config = TypeVar('Config')
 
 ASKED = ('label', 'tags', 'span', 'choice')  # heads of tasks
 
@@ -127,7 +126,7 @@ def generate(
   """
   trained = opened(model)
   with on(trained):
-    return generation.generate(trained, several(prompts), changed(config, options), seed)
+    return generation.generate(trained, several(prompts), checked.changed(config, options), seed)
 
 
 def stream(
@@ -143,7 +142,7 @@ def stream(
   Yields:
     What is new, `text`, and by what the whole has `ended`, '' while it has not.
   """
-  config = changed(config, options)
+  config = checked.changed(config, options)
   if config.number > 1:
     raise ConfigError(f'one text is streamed: number is 1, got {config.number}')
   trained = opened(model)
@@ -269,7 +268,7 @@ def recipe(name: str, scale: Scale = 'paper', **options: Any) -> Experiment:
   Raises:
     ConfigError: there is no such recipe or field, or a value that the field does not take.
   """
-  return changed(recipes.find(name)(scale), options)
+  return checked.changed(recipes.find(name)(scale), options)
 
 
 def train(config: str | Experiment, **options: Any) -> Trained:
@@ -291,7 +290,7 @@ def train(config: str | Experiment, **options: Any) -> Trained:
   Raises:
     ConfigError, SourceError, CheckpointError: what cannot be trained, before anything is; or diverges.
   """
-  config = recipe(config, **options) if isinstance(config, str) else changed(config, options)
+  config = recipe(config, **options) if isinstance(config, str) else checked.changed(config, options)
   if config.mode != 'train':
     raise ConfigError(f'a run trains with mode train, got {config.mode}: that is a command, `python -m plm_jax train`')
   runs.run(config)
@@ -319,7 +318,7 @@ def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
   """
   reachable.check_reachable({os.fspath(folder): 'write'})
   rules = (recipe(like) if like else Experiment('bert_base')).rules  # by which its windows are counted, too
-  preparation.prepare(changed(PrepareConfig(source=source, **settings_of(like)), options), folder, rules)
+  preparation.prepare(checked.changed(PrepareConfig(source=source, **settings_of(like)), options), folder, rules)
   return os.fspath(folder)
 
 
@@ -395,13 +394,3 @@ def settings_of(name: str) -> dict[str, Any]:
   config = recipe(name)
   return {'vocab': config.model.vocab,
           **{field.name: getattr(config.data.prepare, field.name) for field in dataclasses.fields(TextConfig)}}
-
-
-def changed(config: Config, options: Mapping[str, Any]) -> Config:
-  """Replaces fields of a configuration; of a section, by a mapping of those of its fields. Raises ConfigError."""
-  known: Any = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # pyright: ignore
-  if unknown := [name for name in options if name not in known]:
-    raise ConfigError(f'{type(config).__name__} has no field {unknown[0]!r}: it has {", ".join(known)}')
-  values = {name: changed(known[name], value) if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name])
-            else value for name, value in options.items()}
-  return dataclasses.replace(config, **values)  # pyright: ignore

@@ -20,10 +20,11 @@ import numbers
 import re
 import types
 import typing
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from plm_jax.errors import ConfigError
 
+Config = TypeVar('Config')
 Named = Callable[[str], str]  # 'train.keep' -> how messages call it
 
 LARGEST = 2 ** 31 - 1, 3e38  # a whole number and a number on a device
@@ -251,6 +252,16 @@ def limits_of(cls: type) -> dict[str, str]:
 
 
 _later = contextvars.ContextVar('later', default=False)
+
+
+def changed(config: Config, options: Mapping[str, Any]) -> Config:
+  """Replaces fields of a configuration; of a section, by a mapping of those of its fields. Raises ConfigError."""
+  known: Any = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # pyright: ignore
+  if unknown := [name for name in options if name not in known]:
+    raise ConfigError(f'{type(config).__name__} has no field {unknown[0]!r}: it has {", ".join(known)}')
+  values = {name: changed(known[name], value) if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name])
+            else value for name, value in options.items()}
+  return dataclasses.replace(config, **values)  # pyright: ignore
 
 
 def differences(old: Any, new: Any, free: Container[str] = (), path: str = '') -> list[str]:

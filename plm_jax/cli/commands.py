@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, errors, recipes, storage
-from plm_jax.cli import finetune, options, verify
+from plm_jax.cli import applied, finetune, options, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -20,7 +20,7 @@ from plm_jax.evaluation.text_to_text import ReadingConfig
 from plm_jax.inference import generate
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
-from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.sharding import MeshConfig
 from plm_jax.storage import reachable
 from plm_jax.training import growth
 
@@ -105,11 +105,6 @@ def fill_mask_command(
         print(f'  {piece}' if math.isnan(probability) else f'  {probability:7.2%}  {piece}')
 
 
-def shared(folder: str, mesh: MeshConfig) -> Trained:
-  """Loads a model, on the devices of the mesh where there are several."""
-  return api.load(folder, mesh if make_mesh(mesh).size > 1 else None)
-
-
 @command(seed=options.SEED)
 def generate_command(
     run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]] = (), file: str = '',
@@ -130,7 +125,7 @@ def generate_command(
     prompts += tuple((sys.stdin.read() if file == '-' else storage.read_text(file)).splitlines())
   if not prompts:
     raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
-  print_continuations(shared(run, mesh), prompts, stream, seed, settings)
+  print_continuations(applied.shared(run, mesh), prompts, stream, seed, settings)
 
 
 def print_continuations(
@@ -287,7 +282,7 @@ def text_to_text_command(
     settings: how the answers are written
   """
   reachable.check_reachable({output: 'write'})
-  trained = shared(checkpoint, mesh)
+  trained = applied.shared(checkpoint, mesh)
   with api.on(trained):
     result = text_to_text.evaluate(trained, task, settings, reading)
   print(f'{task}, {len(result.predictions):,} examples')
@@ -318,7 +313,9 @@ COMMANDS = {
     'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command, 'rows': rows_command,
     'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
     'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
-    'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command}
+    'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
+    'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
+    'encode': applied.encode_command}
 
 
 def main() -> None:
@@ -334,7 +331,8 @@ def main() -> None:
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
     if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):
       args = ['prepare', *settings_of(recipe), *args[1:]]
-    booleans = {'start', 'stream', *options.booleans_of(TextConfig()), *options.booleans_of(GenerationConfig())}
+    booleans = {'start', 'stream', 'pack', 'cut', *options.booleans_of(TextConfig()),
+                *options.booleans_of(GenerationConfig())}
     with checked.later():
       tyro.extras.subcommand_cli_from_dict(
           COMMANDS, prog='python -m plm_jax', args=options.normalise_booleans(args, booleans),

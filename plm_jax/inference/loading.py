@@ -49,8 +49,12 @@ class Trained:
   def can(self) -> tuple[str, ...]:
     """What can be asked of it: names of functions of `plm_jax`."""
     kind, lm = self.model.kind, 'lm' in self.heads
+    reads = self.task.reads if self.task else None
     able = {
         'encode': True,
+        'predict': reads is not None,
+        'answer': reads == 'answers',
+        'tag': reads == 'tagging',
         'fill_mask': 'mlm' in self.heads or (lm and kind == 'infilling'),
         'generate': lm,
         'stream': lm,

@@ -20,6 +20,7 @@ import zlib
 from plm_jax.data import embedded, sentences
 from plm_jax.data.lines import SourceError
 from plm_jax.data.rows import Row
+from plm_jax.tasks.words import split
 
 PACKAGES = ('flax', 'jax', 'numpy', 'optax', 'scipy')  # those that are always there
 FILES = 16  # of a package: seconds of parsing
@@ -69,13 +70,14 @@ def tagging(found: list[Docstring]) -> Iterator[dict[str, Any]]:
   for text in found:
     for paragraph in text.marked:
       words, tags, tag = [], [], 'O'
-      for word in re.findall(r'[\1\2]|\w+|[^\w\s\1\2]', paragraph):
-        if word in '\1\2':
-          tag = 'B-NAME' if word == '\1' else 'O'
+      for part in re.split('([\1\2])', paragraph):
+        if part in ('\1', '\2'):
+          tag = 'B-NAME' if part == '\1' else 'O'
           continue
-        words.append(word)
-        tags.append(tag)
-        tag = 'I-NAME' if tag == 'B-NAME' else tag
+        for word in split(part):
+          words.append(word.text)
+          tags.append(tag)
+          tag = 'I-NAME' if tag == 'B-NAME' else tag
       if len(set(tags)) > 1:
         yield {'words': words, 'tags': tags, 'document': numbers[text.file]}
 

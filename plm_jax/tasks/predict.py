@@ -1,5 +1,5 @@
 """What a model that has learned a task says of examples."""
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -44,20 +44,29 @@ def predict(
   Raises:
     ConfigError: the model has learned no task or has no tokenizer, an example is not of the task.
   """
-  task = task_of(trained)
-  if trained.tokenizer is None:
+  return predictor(trained, batch, length, pack)(examples)
+
+
+def predictor(
+    trained: Trained, batch: int = 32, length: int = 0, pack: bool = False) -> Callable[[Sequence[Example]], list[Any]]:
+  """Makes a function that answers examples as `predict` does, for many calls: parameters lie on the device once."""
+  task, tokenizer = task_of(trained), trained.tokenizer
+  if tokenizer is None:
     raise ConfigError('the model has no tokenizer, which makes rows of texts')
-  if not examples:
-    return []
-  features = task.features(examples, trained.tokenizer, length or trained.length or trained.model.max_length or LONGEST)
+  length = length or trained.length or trained.model.max_length or LONGEST
   mesh = trained.mesh or sharding.make_mesh(sharding.MeshConfig(1))
-  shape = Shape(batch, length or trained.length or trained.model.max_length or LONGEST, sharding.batch_split(mesh),
-                max(trained.tokenizer.vocab.pad, 0), pack and task.per != 'row')
+  shape = Shape(batch, length, sharding.batch_split(mesh), max(tokenizer.vocab.pad, 0), pack and task.per != 'row')
   with jax.set_mesh(mesh):
     params = {name: jax.tree.map(jnp.asarray, trained.params[name]) for name in ('backbone', f'heads_{task.head}')}
-    outputs = functools.partial(compiled(task, trained.model, shape.pack), trained.tokenizer.vocab)
-    found, _ = answered(outputs, params, Batches(features, shape), mesh, task.per)
-  return task.predict(examples, features, found)
+  outputs = functools.partial(compiled(task, trained.model, shape.pack), tokenizer.vocab)
+  def answer(examples: Sequence[Example]) -> list[Any]:
+    if not examples:
+      return []
+    features = task.features(examples, tokenizer, length)
+    with jax.set_mesh(mesh):
+      found, _ = answered(outputs, params, Batches(features, shape), mesh, task.per)
+    return task.predict(examples, features, found)
+  return answer
 
 
 @functools.lru_cache(maxsize=8)

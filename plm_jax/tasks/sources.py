@@ -100,10 +100,44 @@ def examples(kind: Kind, sources: Sequence[str], columns: Columns = Columns(), l
       raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has one in {wanted}')
     read += in_bio(source, part, tuple(labels), report) if kind == 'tagging' else part
   names = tuple(labels) or names_of(kind, read)
+  kept = with_labels(kind, read, names, use, on_error, tally, report)
+  if not kept:
+    raise SourceError(f'{", ".join(sources)}: no examples are left: {tally.examples[0]}')
+  note_numbers(kind, read, names, report)
+  report.examples, report.problems = len(kept), tally.examples
+  report.skipped['unreadable lines'] += tally.skipped - report.skipped.total()
+  report.skipped = +report.skipped
+  return Found(kept, names, report)
+
+
+def in_chunks(kind: Kind, source: str, columns: Columns = Columns(), labels: Sequence[str] = (),
+              on_error: OnError = 'refuse', size: int = 4096, report: Report | None = None) -> Iterator[list[Example]]:
+  """Yields the examples of a source, which may have labels, `size` at a time: no more of it is in memory.
+
+  Tags in IOB1 are made BIO where those of a chunk are. Args and errors are those of `examples`, to predict.
+  """
+  report, tally, empty = report or Report(), Tally(), True
+  found = of_source(kind, source, columns, on_error, tally, report)
+  while part := list(itertools.islice(found, size)):
+    part = in_bio(source, part, tuple(labels), report) if kind == 'tagging' else part
+    if chunk := with_labels(kind, part, labels, 'predict', on_error, tally, report):
+      report.examples += len(chunk)
+      empty = False
+      yield chunk
+  if empty:
+    raise SourceError(f'{source} has no examples' + (f': {tally.examples[-1]}' if tally.examples else ''))
+  report.problems = tally.examples
+  report.skipped['unreadable lines'] += tally.skipped - report.skipped.total()
+  report.skipped = +report.skipped
+
+
+def with_labels(kind: Kind, found: Sequence[Unlabelled], names: Sequence[str], use: Use, on_error: OnError,
+                tally: Tally, report: Report) -> list[Example]:
+  """Returns examples with their labels as numbers of `names`, and the documents that they are of."""
   numbers = itertools.count()
   documents = collections.defaultdict(lambda: next(numbers))
   kept = []
-  for position, item in enumerate(read):
+  for position, item in enumerate(found):
     try:
       label = label_of(kind, item, names, use)
     except Unreadable as error:
@@ -113,13 +147,7 @@ def examples(kind: Kind, sources: Sequence[str], columns: Columns = Columns(), l
     document = documents[place, item.document, None if item.document is not None else position]
     kept.append(dataclasses.replace(item.example, label=label, document=document))
     report.moved += item.moved
-  if not kept:
-    raise SourceError(f'{", ".join(sources)}: no examples are left: {tally.examples[0]}')
-  note_numbers(kind, read, names, report)
-  report.examples, report.problems = len(kept), tally.examples
-  report.skipped['unreadable lines'] += tally.skipped - report.skipped.total()
-  report.skipped = +report.skipped
-  return Found(kept, names, report)
+  return kept
 
 
 def of_source(kind: Kind, source: str, columns: Columns, on_error: OnError, tally: Tally,

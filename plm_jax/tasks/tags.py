@@ -1,5 +1,5 @@
 """Tags of chunks: B-TYPE begins one, I-TYPE goes on with it, O is outside (Ramshaw and Marcus 1995)."""
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import re
 from typing import NamedTuple
 
@@ -45,6 +45,19 @@ def to_bio(tags: Sequence[str]) -> tuple[str, ...]:
     found.append(f'B-{chunk[2]}' if chunk and starts else tag)
     before = chunk[2] if chunk else ''
   return tuple(found)
+
+
+def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+  """Yields (first word, last word, type) of each chunk; an I- behind nothing begins one, as conlleval has it."""
+  found = [re.fullmatch('([BIES])-(.+)', tag) for tag in tags]
+  first = 0
+  for at, this in enumerate(found):
+    before = found[at - 1] if at else None
+    after = found[at + 1] if at + 1 < len(found) else None
+    if this and (this[1] in 'BS' or not before or before[2] != this[2] or before[1] in 'ES'):
+      first = at
+    if this and (this[1] in 'ES' or not after or after[2] != this[2] or after[1] in 'BS'):
+      yield first, at, this[2]
 
 
 def names_of(sentences: Iterable[Sequence[str]]) -> tuple[str, ...]:
