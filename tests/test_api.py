@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+import tuned
 
 import plm_jax
-from plm_jax import api, checked, conversion
+from plm_jax import api, checked, conversion, transfer
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
@@ -30,6 +31,11 @@ def runs(tmp_path_factory):
   """A folder with a text and two runs of seconds, in which the module's tests work."""
   folder = tmp_path_factory.mktemp('door')
   (folder / 'corpus.txt').write_text(tiny.text())
+  reviews = ''.join(f'A {word} film {number}.\t{label}\n' for number in range(12)
+                    for word, label in (('fine', 'good'), ('dull', 'bad')))
+  (folder / 'reviews.tsv').write_text(f'text\tlabel\n{reviews}')
+  for name, kind in (('names', 'tagging'), ('answers', 'answers')):
+    api.export(tuned.trained(kind), folder / 'runs' / name)
   with contextlib.chdir(folder):
     for name in ('bert_base', 'gpt2_small'):
       plm_jax.train(name, scale='test', output=f'runs/{name}-laptop', data={'path': ('corpus.txt',)},
@@ -59,10 +65,10 @@ def checkpoints(tmp_path_factory):
 @pytest.mark.slow
 def test_docstrings(runs):
   """Every function of the door shows a use, which works."""
-  functions = [value for value in vars(api).values()
-               if getattr(value, '__name__', '') in plm_jax.__all__ and value.__module__ == 'plm_jax.api']
+  functions = [value for module in (api, transfer) for value in vars(module).values()
+               if getattr(value, '__name__', '') in plm_jax.__all__ and value.__module__ == module.__name__]
   finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-  assert {value.__name__ for value in functions} == {name for name in plm_jax.__all__ if name.islower()}
+  assert sorted(value.__name__ for value in functions) == sorted(name for name in plm_jax.__all__ if name.islower())
   for function in functions:
     test, = finder.find(function, function.__name__, globs={'plm_jax': plm_jax})
     assert test.examples, f'{function.__name__} shows no use'
@@ -89,6 +95,10 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
       (lambda: plm_jax.recipe('bert_bas'), 'did you mean bert_base'),
       (lambda: plm_jax.recipe('bert_base', data={'pth': 'x'}), "DataConfig has no field 'pth'"),
       (lambda: plm_jax.recipe('bert_base', data={'path': 'x'}), r'DataConfig\.path is'),
+      (lambda: plm_jax.predict(bert, 'a'), 'has learned no task'),
+      (lambda: plm_jax.finetune('', 'sst3', scale='test'), 'sst3'),
+      (lambda: plm_jax.finetune('', 'sst2', scale='test', trian={}), "FineTuning has no field 'trian'"),
+      (lambda: plm_jax.finetune('', 'sst2', scale='test', mode='compile'), 'mode train, got compile'),
       (lambda: plm_jax.train('bert_base', scale='test', mode='evaluate'), 'mode train, got evaluate')):
     with pytest.raises((CheckpointError, ConfigError), match=line) as raised:
       call()

@@ -128,7 +128,7 @@ def answer_command(
     if not found.text:
       print(f'  {found.probability:7.2%}  no answer')
     for one in found.candidates[:top if found.text else top - 1]:
-      print(f'  {one.probability:7.2%}  {one.start}:{one.end}  {one.text}')
+      print(f'  {one.probability:7.2%}  {one.start}:{one.end}  {writing.flat(one.text)}')
 
 
 @command(batch='[1, 16777216]')

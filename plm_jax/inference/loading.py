@@ -13,6 +13,7 @@ from plm_jax import config_file, conversion, storage
 from plm_jax.config import ConfigError, Run
 from plm_jax.sharding import from_host, shardings
 from plm_jax.tasks.contract import Task
+from plm_jax.tasks.imported import task_of as imported_task
 from plm_jax.tokenizers import Tokenizer, TokenizerError
 from plm_jax.tokenizers import load as load_tokenizer
 from plm_jax.training import adapters
@@ -87,7 +88,7 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
     if mesh is not None:
       params = jax.tree.map(place, params, shardings(imported.shapes(), mesh))
     return Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
-                   str(folder), mesh, imported.labels)
+                   str(folder), mesh, imported.labels, imported_task(imported))
   config, tokenizer, boxed = read_run(folder)
   params = restore_params(
       of_run(folder), nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))

@@ -34,7 +34,7 @@ def asked(kind: Kind, given: Any, where: str) -> Asked:
   if kind == 'tagging' and is_text(given) and given.strip():
     found = words.split(given)
     return Asked(Example(tuple(word.text for word in found), where=where), given, tuple(word.start for word in found))
-  parts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+  parts: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
   if kind == 'tagging' and not isinstance(given, str) and texts(parts):
     return Asked(Example(parts, where=where))
   if kind == 'choice' and 2 <= len(parts) <= 3 and texts(parts[:-1]):

@@ -1,0 +1,57 @@
+"""Models made by hand that have learned a task: what they say of a text can be told by reading it.
+
+A vector of a word is one-hot, and attention takes the mean of a row, so that the first token knows which words there
+are. 'fine' is good and 'dull' is bad; 'angela merkel' is a person, 'berlin' a place; the answer to all questions is
+the person.
+"""
+import jax
+import jax.numpy as jnp
+import tiny
+
+from plm_jax import checked
+from plm_jax.inference.loading import Trained
+from plm_jax.tasks.answers import AnswerTask
+from plm_jax.tasks.choice import ChoiceTask
+from plm_jax.tasks.sequence import SequenceTask
+from plm_jax.tasks.tagging import TaggingTask
+from plm_jax.tokenizers import WordPiece
+
+PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'fine', 'dull', 'angela', 'merkel', 'berlin', 'a', 'film',
+          'came', 'to', 'who', '?', '.', '##s', *'bcdefghijklmno']
+WIDTH = len(PIECES)
+assert WIDTH == 32
+TASKS = {
+    'classification': SequenceTask(labels=('bad', 'good')), 'regression': SequenceTask(
+        regression=True, measures=('pearson',)),
+    'tagging': TaggingTask(labels=('O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC')),
+    'answers': AnswerTask(stride=8, question_length=8), 'choice': ChoiceTask()}
+# Of a kind of task: (word, class) -> how much the head makes of it.
+SAID = {
+    'classification': {('fine', 1): 3.0, ('dull', 0): 3.0}, 'regression': {('fine', 0): 1.0, ('dull', 0): -1.0},
+    'tagging': {('angela', 1): 1.0, ('merkel', 2): 1.0, ('berlin', 3): 1.0},
+    'answers': {('angela', 0): 1.0, ('merkel', 1): 1.0}, 'choice': {('fine', 0): 3.0}}
+
+
+def trained(kind: str) -> Trained:
+  """Makes the model of a kind of task."""
+  task = TASKS[kind]
+  model = checked.replaced(tiny.config(layers=1), {'vocab': WIDTH})
+  shapes = jax.eval_shape(task.build(model, False).init, jax.random.key(0), task.shapes(2, 8))
+  params = jax.tree_util.tree_map_with_path(filled, tiny.unbox(shapes)['params'])
+  head = params[f'heads_{task.head}']['dense']
+  for (word, place), value in SAID[kind].items():
+    head['kernel'] = head['kernel'].at[PIECES.index(word), place].set(value)
+  if kind == 'tagging':
+    head['bias'] = head['bias'].at[0].set(1.5)
+  return Trained('bert', model, task.heads(model), params, WordPiece(PIECES), labels=task.labels, task=task,
+                 length=24)
+
+
+def filled(path, x):
+  """Makes a leaf: identities where vectors go through, zeros where nothing is to be said, ones for scales."""
+  name = '/'.join(entry.key for entry in path)
+  if name.endswith('scale'):
+    return jnp.ones(x.shape)
+  if name.endswith(('embeddings/tokens', 'pooler/kernel', 'value/kernel', 'out/kernel')):
+    return jnp.eye(WIDTH).reshape(x.shape)
+  return jnp.zeros(x.shape)
