@@ -95,7 +95,7 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
       (lambda: plm_jax.recipe('bert_bas'), 'did you mean bert_base'),
       (lambda: plm_jax.recipe('bert_base', data={'pth': 'x'}), "DataConfig has no field 'pth'"),
       (lambda: plm_jax.recipe('bert_base', data={'path': 'x'}), r'DataConfig\.path is'),
-      (lambda: plm_jax.predict(bert, 'a'), 'has learned no task'),
+      (lambda: plm_jax.predict(encoder, 'a'), 'has learned no task'),
       (lambda: plm_jax.finetune('', 'sst3', scale='test'), 'sst3'),
       (lambda: plm_jax.finetune('', 'sst2', scale='test', trian={}), "FineTuning has no field 'trian'"),
       (lambda: plm_jax.finetune('', 'sst2', scale='test', mode='compile'), 'mode train, got compile'),
