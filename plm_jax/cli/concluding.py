@@ -7,11 +7,13 @@ import shlex
 import subprocess
 import sys
 import time
+from xml.etree.ElementTree import Element
 
 import jax
 
 from plm_jax import config_file
-from plm_jax.cli import report
+from plm_jax.cli import mistakes, report
+from plm_jax.inference import loading
 from plm_jax.pods import hosts
 from plm_jax.tasks.setup import Settled
 from plm_jax.training.train import Result
@@ -29,12 +31,20 @@ def conclude(ready: Settled, result: Result) -> None:
           'Duration of this process': f'{result.seconds / 60:.1f} min'}
       path = report.write_report(config.folder, report.Summary(
           title=config.name, headline=headline, config=config_file.to_json(config), environment=surroundings(),
-          notes=ready.train.report.lines()))
+          notes=ready.train.report.lines(), sections=shown(ready)))
       print()
       for name, value in headline.items():
         print(f'{name + ":":34}{value}')
       print(f'\nreport: {path}')
       print(f'more:   python -m plm_jax predict {shlex.quote(config.folder)} FILE')
+
+
+def shown(ready: Settled) -> list[Element]:
+  """Makes what the report shows of the first development set, by the best parameters; nothing where several hosts share
+  the model."""
+  if not ready.dev or jax.process_count() > 1:
+    return []
+  return mistakes.sections(loading.load(ready.config.folder), next(iter(ready.dev.values())).examples)
 
 
 def surroundings() -> dict[str, str]:

@@ -27,6 +27,7 @@ class Summary:
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # JSON values
   environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
   notes: Sequence[str] = ()  # warnings
+  sections: Sequence[ElementTree.Element] = ()  # what a kind of run shows besides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ def render(summary: Summary, curves: Curves, phases: Sequence[Phase]) -> str:
       el('ul', *(el('li', note) for note in summary.notes), class_='notes') if summary.notes else None,
       el('dl', *headline, class_='headline') if summary.headline else None,
       blanks(summary.blanks) if summary.blanks else None, samples(summary.samples) if summary.samples else None,
-      charts(curves, phases),
+      *summary.sections, charts(curves, phases),
       el('section', el('h2', 'Environment'), table(summary.environment)) if summary.environment else None,
       el('details', el('summary', el('h2', 'Configuration')), table(summary.config)) if summary.config else None,
       el('footer', 'Written by plm_jax. The numbers behind the curves are in metrics.jsonl, beside this file.'))
@@ -359,6 +360,8 @@ path { fill: none; stroke-linejoin: round; } .grid { stroke: var(--rule); } .axi
 table { border-collapse: collapse; width: 100%; margin-top: 8px; } td table { margin: 0; }
 th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--rule); }
 tr:last-child > * { border-bottom: 0; } th { font-weight: 400; font-size: 14px; width: 180px; } td th { width: 110px; }
+.counts { width: auto; } .counts th, .counts td { text-align: right; width: auto; padding: 4px 12px; }
+.counts th:first-child { text-align: left; } small { color: var(--amber); font-size: 11px; }
 td, .prompt, .missed, dd, li { overflow-wrap: anywhere; }
 td { font-family: ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace; }
 summary { cursor: pointer; margin-top: 40px; } summary h2 { display: inline; } @page { margin: 14mm; }
