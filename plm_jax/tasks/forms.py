@@ -110,6 +110,11 @@ class Doubled(Form):
     """Returns the place behind that of padding."""
     return max(vocab.pad, 0) + 1
 
+  def arrange(self, batch, vocab):
+    """Adds `place`, that of padding for all of it."""
+    batch = super().arrange(batch, vocab)
+    return {**batch, 'place': jnp.where(batch['segments'] > 0, batch['place'], max(vocab.pad, 0))}
+
 
 class Last(Form):
   """XLNet's: text <sep> text <sep> <cls>, the last of which stands for the row and has the type 2 (Yang et al. 2019,
@@ -280,8 +285,9 @@ def marks(vocab: Vocab) -> tuple[int, ...]:
 
 def places(segments: jax.Array) -> jax.Array:
   """Numbers the tokens of each text of rows [..., L] from 0: place [..., L]; segments: 0 padding, equal ones are one
-  text, which lies in one piece."""
+  text, which lies in one piece. Padding goes on from the text before it, as in a row of one text: nothing sees it, but
+  the softmax over a row that says where answers are has it too (BERT's run_squad.py)."""
   at = jnp.arange(segments.shape[-1])
   first = jnp.ones_like(segments[..., :1], bool)
-  new = jnp.concatenate([first, segments[..., 1:] != segments[..., :-1]], -1)
+  new = jnp.concatenate([first, (segments[..., 1:] != segments[..., :-1]) & (segments[..., 1:] > 0)], -1)
   return at - jax.lax.cummax(jnp.where(new, at, 0), axis=segments.ndim - 1)

@@ -66,7 +66,13 @@ def test_the_decoder_reads_each_text_shifted():
   assert made['decoder_tokens'].tolist() == [[2, 0, 10, 2, 0, 20, 21, 1]]
   assert made['decoder_place'].tolist()[0][:7] == [0, 1, 2, 0, 1, 2, 3]
   assert form_of('mbart').arrange(batch, MBART)['decoder_tokens'].tolist()[0][0] == 80
-  assert form_of('roberta').arrange(batch, ROBERTA)['place'].tolist()[0][:7] == [2, 3, 4, 2, 3, 4, 5]
+  assert form_of('roberta').arrange(batch, ROBERTA)['place'].tolist() == [[2, 3, 4, 2, 3, 4, 5, 1]]
+
+
+def test_padding_has_the_places_behind_its_text():
+  """As in BERT's own rows, where the softmax over a row has padding too (run_squad.py)."""
+  batch = {'tokens': jnp.array([[2, 10, 3, 0, 0]]), 'segments': jnp.array([[1, 1, 1, 0, 0]])}
+  assert form_of('bert').arrange(batch, BERT)['place'].tolist() == [[0, 1, 2, 3, 4]]
 
 
 def test_a_blank_is_laid_as_it_is_filled():
