@@ -2,11 +2,11 @@
 import dataclasses
 
 import jax.numpy as jnp
-import optax
 
 from parity import decoder, encoder, encoder_decoder, xlnet
 from parity.shared import Unsupported
 from plm_jax.layers.heads import standing
+from plm_jax.tasks.answers import AnswerTask
 from plm_jax.tasks.choice import ChoiceTask, Grouped
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.tagging import TaggingTask
@@ -103,8 +103,8 @@ class GivenChoices(Given, ChoiceTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenSpans(Given, SequenceTask):
-  """Where an answer starts and ends; the loss is the mean of both, and answers behind the row do not count."""
+class GivenSpans(Given, AnswerTask):
+  """Where an answer starts and ends; answers behind the row do not count."""
 
   known = ROWS | {'start_positions', 'end_positions'}
 
@@ -113,21 +113,9 @@ class GivenSpans(Given, SequenceTask):
     del inputs, said
     return cls()
 
-  @property
-  def terms(self):
-    return {'start': 0.5, 'end': 0.5}
-
   def batch(self, rows, said):
-    return rows_of(rows, said) | {name: rows[f'{name}_positions'].reshape(-1) for name in ('start', 'end')}
-
-  def loss(self, outputs, batch):
-    losses, length = {}, outputs['span'].shape[1]
-    for number, name in enumerate(('start', 'end')):
-      inside = (batch[name] < length).astype(jnp.float32)
-      each = optax.softmax_cross_entropy_with_integer_labels(
-          outputs['span'][..., number], jnp.minimum(batch[name], length - 1))
-      losses[name] = (each * inside).sum(), inside.sum()
-    return losses
+    places = {name: rows[f'{name}_positions'].reshape(-1, 1) for name in ('start', 'end')}
+    return rows_of(rows, said) | places | {'weight': jnp.ones(places['start'].shape, jnp.float32)}
 
 
 KINDS = {
