@@ -32,7 +32,7 @@ class Task(Objective):
   other `Features.values`. Where no two examples share a row, E is 1.
   """
 
-  limits = within(auxiliary='[0, 1e6]')
+  limits = within(auxiliary='[0, 1e6]', head_dropout='[-1, 1)')
 
   head: ClassVar[str]
   """name of the head among those of the family: label, tags, span, choice"""
@@ -57,6 +57,8 @@ class Task(Objective):
   """what is asked of the model besides the right answer, while it is trained"""
   auxiliary: float = 0.0
   """lambda, factor of the loss of language modelling besides, of decoders (Radford et al. 2018, section 3.2: 0.5)"""
+  head_dropout: float = -1.0
+  """share of what the head reads that is dropped; -1: as many as the family's"""
 
   @property
   def form(self) -> Form:
@@ -109,7 +111,10 @@ class Task(Objective):
     """Returns the family's head of the task, and that of language modelling where its loss is added."""
     names = [self.head, *(['lm'] if self.auxiliary else [])]
     words = {self.head: self.words}
-    return {name: conversion.head_of(self.family, name, model, self.classes, words.get(name, ())) for name in names}
+    heads = {name: conversion.head_of(self.family, name, model, self.classes, words.get(name, ())) for name in names}
+    if self.head_dropout >= 0 and hasattr(heads[self.head], 'dropout'):
+      heads[self.head] = heads[self.head].clone(dropout=self.head_dropout)
+    return heads
 
   def loss(self, outputs, batch):
     """Returns the task's losses, and `lm`: each token of a text predicts the next."""

@@ -13,6 +13,8 @@ from plm_jax.architectures.encoder import Output
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import gpt2, llama, t5
 from plm_jax.tasks.forms import form_of
+from plm_jax.tasks.sequence import SequenceTask
+from plm_jax.tasks.tagging import TaggingTask
 from plm_jax.tokenizers import train_byte_bpe
 
 files = pytest.importorskip('safetensors.numpy')
@@ -121,3 +123,11 @@ def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
   row = form.row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
   assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts).ids == row.tokens
   assert conversion.load(tmp_path / 'a').tokenizer.encode(texts[0]) == tokenizer.encode(texts[0])
+
+
+def test_the_dropout_of_a_head_is_the_familys_or_the_tasks():
+  model = tiny.config()
+  assert TaggingTask(family='gpt2').heads(gpt2.small())['tags'].dropout == 0.1
+  assert TaggingTask(family='gpt2', head_dropout=0.3).heads(gpt2.small())['tags'].dropout == 0.3
+  assert SequenceTask(head_dropout=0.0, auxiliary=0.5, family='gpt2').heads(gpt2.small())['label'].dropout == 0.0
+  assert SequenceTask().heads(model)['label'].dropout is None  # the block's
