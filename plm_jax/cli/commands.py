@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from plm_jax import api, checked, errors, recipes, storage
+from plm_jax import api, checked, conversion, errors, recipes, storage
 from plm_jax.cli import applied, finetune, options, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
+from plm_jax.conversion import peft
 from plm_jax.data import sources
 from plm_jax.data.prepare import PrepareConfig, TextConfig
 from plm_jax.data.windows import Assembly, Windows
@@ -18,7 +19,7 @@ from plm_jax.evaluation import few_shot, scoring, text_to_text
 from plm_jax.evaluation.few_shot import FewShotConfig
 from plm_jax.evaluation.text_to_text import ReadingConfig
 from plm_jax.inference import generate
-from plm_jax.inference.loading import Trained
+from plm_jax.inference.loading import Trained, with_adapter
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import reachable
@@ -154,14 +155,22 @@ def print_continuations(
 @command()
 def export_command(
     run: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
-    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same') -> None:
-  """Writes a checkpoint that transformers loads, with its tokenizer.
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False) -> None:
+  """Writes a checkpoint that transformers loads, with its tokenizer; or an adapter that peft loads.
 
   Args:
     run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
     out: folder for the checkpoint, local or in a bucket, not there yet
     dtype: of the tensors; same: float32, or what the checkpoint had
+    adapter: of a run with --tuning.adapter.kind: only what was trained, beside the base model that it began with
   """
+  if adapter:
+    config, params = with_adapter(run)
+    base = config.warm_start if conversion.is_checkpoint(config.warm_start) else ''
+    peft.save(out, config.family, config.model, params, config.tuning.adapter, base)
+    print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where base is the model '
+          f'that the run began with{": " + base if base else ", exported"}')
+    return
   done = api.export(run, out, None if dtype == 'same' else dtype)
   if done.lost:
     print(f'left out, as transformers has no such head for this model: {", ".join(done.lost)}')

@@ -99,6 +99,16 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
       **({'task': objective, 'length': config.train.phases[-1].length} if isinstance(objective, Task) else {}))
 
 
+def with_adapter(folder: epath.PathLike) -> tuple[Run, Any]:
+  """Reads a run and its parameters, with what was trained beside kernels apart from them. Raises ConfigError where
+  nothing was, or where it began with no model that others could have too."""
+  config, _, boxed = read_run(folder)
+  if config.tuning.adapter.kind == 'none' or not config.warm_start:
+    lacks = '--tuning.adapter.kind' if config.tuning.adapter.kind == 'none' else '--warm-start'
+    raise ConfigError(f'{folder} was trained without {lacks}: it has no adapter of a model')
+  return config, restore_params(of_run(folder), nn.unbox(boxed))
+
+
 def described(folder: epath.PathLike) -> tuple[str, Any]:
   """Reads the family and the configuration of the backbone of a run, or of another library's checkpoint."""
   if conversion.is_checkpoint(folder):
