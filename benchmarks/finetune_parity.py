@@ -1,0 +1,285 @@
+"""The same fine-tuning here and in transformers with torch: from the same weights, the same batches, step by step.
+
+    python -m benchmarks.finetune_parity --data DIR
+    python -m benchmarks.finetune_parity --data DIR --family bert gpt2 --task sst2 squad
+
+Needs the extra `bench`, and somewhere in DIR sst2_dev.tsv.gz, stsb_dev.tsv.gz, wikigold.conll.gz,
+squad_v1.1_devA.json.gz and swag_sample500.jsonl.gz.
+
+transformers makes and saves a small random model with the head of the task, dropout off; `plm_jax finetune` learns the
+task from that folder, as it would from any. torch then gets the numbers of the very batches that the run had, and
+transformers' model learns from them with torch's AdamW, clipping, and what transformers' Trainer takes for schedule and
+for parameters that do not decay. Compared are the losses of all steps, the norms of gradients before clipping, and how
+far apart the parameters are in the end, as a share of how far they moved. The rows themselves are held against
+transformers' tokenizer where it makes such rows.
+
+Padding counts in one place: in the softmax over a row that says where an answer is. There transformers' tables keep the
+row of the padding token as it is (padding_idx), which BERT's own code and plm_jax do not: torch's are told not to. What
+padding sees in a decoder is nobody's convention, and differs: contexts of decoders are cut so that rows are full.
+"""
+import argparse
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+import tempfile
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from benchmarks.side_by_side import machine
+from benchmarks.training_step import torch_ready
+from plm_jax import conversion, tokenizers
+from plm_jax.cli import run as runs
+from plm_jax.cli.fine_tuned import texts
+from plm_jax.config import FineTuning, Phase
+from plm_jax.conversion import vocabulary
+from plm_jax.inference.loading import described
+from plm_jax.recipes import finetune
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.tasks.setup import Settled, settled
+from plm_jax.tasks.sources import examples
+from plm_jax.tokenizers import Tokenizer
+
+FILES = {'sst2': 'sst2_dev.tsv.gz', 'stsb': 'stsb_dev.tsv.gz', 'wikigold': 'wikigold.conll.gz',
+         'squad': 'squad_v1.1_devA.json.gz', 'swag': 'swag_sample500.jsonl.gz'}
+CLASSES = {'sst2': 'SequenceClassification', 'stsb': 'SequenceClassification', 'wikigold': 'TokenClassification',
+           'squad': 'QuestionAnswering', 'swag': 'MultipleChoice'}
+FAMILIES = {'bert': 'Bert', 'deberta-v2': 'DebertaV2', 'gpt2': 'GPT2', 't5': 'T5'}
+WIDTH, LAYERS, HEADS, PIECES, LENGTH, BATCH, STEPS = 64, 3, 4, 2000, 128, 8, 20
+STD = 0.1  # of initial parameters: large, so that outputs depend on all of them
+OPTIM: Any = dict(peak=1e-3, warmup=4, schedule='linear', bias_correction=True, eps=1e-6, weight_decay=0.1,
+                  clip=1.0, exempt=('bias', 'scale'))
+"""what transformers' Trainer can do too; the rest is the recipe's"""
+
+
+class Compared(NamedTuple):
+  """What came of a pair of runs."""
+
+  loss: float
+  """largest difference of a step's losses"""
+  norm: float
+  """largest difference of a step's gradient norms, as a share of them"""
+  parameters: float
+  """distance of the parameters in the end, as a share of how far torch's moved"""
+  first: float
+  last: float
+  """torch's losses of the first and of the last step"""
+  rows: str
+  """what transformers' tokenizer makes of the texts"""
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data', required=True, help='folder with the files, at any depth')
+  parser.add_argument('--family', choices=FAMILIES, nargs='*', default=list(FAMILIES))
+  parser.add_argument('--task', choices=FILES, nargs='*', default=list(FILES))
+  parser.add_argument('--steps', type=int, default=STEPS)
+  args = parser.parse_args()
+  torch_ready()
+  print(machine('jax', 'torch', 'transformers'))
+  print('\n| family | task | losses of torch | loss | gradient norm | parameters | rows as transformers makes them |')
+  print('|---' * 7 + '|')
+  with tempfile.TemporaryDirectory() as folder:
+    for family in args.family:
+      tokenizer = trained_tokenizer(family, args.data)
+      for task in args.task:
+        if not model_class(family, task):
+          print(f'| {family} | {task} | transformers has no such class | | | | |')
+          continue
+        found = compared(pathlib.Path(folder) / f'{family}-{task}', family, task, args.data, tokenizer, args.steps)
+        print(f'| {family} | {task} | {found.first:.3f} to {found.last:.3f} | {found.loss:.1e} | {found.norm:.1e} | '
+              f'{found.parameters:.1e} | {found.rows} |', flush=True)
+
+
+def file_of(task: str, data: str) -> str:
+  found = sorted(pathlib.Path(data).expanduser().rglob(FILES[task]))
+  if not found:
+    raise SystemExit(f'{data} has no {FILES[task]}')
+  return str(found[0])
+
+
+def trained_tokenizer(family: str, data: str) -> Tokenizer:
+  """Trains the family's kind of tokenizer on the texts of all tasks."""
+  configs = [finetune.recipe(task, train=(file_of(task, data),)) for task in FILES]
+  lines = [line for config in configs for line in texts(config, config.data)]
+  if family == 'bert':
+    return tokenizers.train_wordpiece(lines, PIECES)
+  if family == 'gpt2':
+    return tokenizers.train_byte_bpe(lines, PIECES, layout='gpt2')
+  return tokenizers.train_sentencepiece(lines, PIECES, layout='deberta' if family == 'deberta-v2' else 't5')
+
+
+def model_class(family: str, task: str) -> Any:
+  """transformers' class for the task, None where it has none."""
+  import transformers
+
+  name = FAMILIES[family]
+  kind = 'DoubleHeadsModel' if (family, task) == ('gpt2', 'swag') else f'For{CLASSES[task]}'
+  return getattr(transformers, name + kind, None)
+
+
+def saved(folder: pathlib.Path, family: str, task: str, tokenizer: Tokenizer) -> None:
+  """Writes a random model of transformers with the head of the task."""
+  import torch
+  import transformers
+
+  vocab = tokenizer.vocab
+  labels = {'wikigold': 9, 'stsb': 1, 'swag': 1}.get(task, 2)
+  common = {'vocab_size': vocab.size, 'num_labels': labels, 'pad_token_id': max(vocab.pad, 0)}
+  encoder = {'hidden_size': WIDTH, 'num_hidden_layers': LAYERS, 'num_attention_heads': HEADS,
+             'intermediate_size': 4 * WIDTH, 'max_position_embeddings': LENGTH, 'hidden_dropout_prob': 0.0,
+             'attention_probs_dropout_prob': 0.0, 'initializer_range': STD}
+  sizes = {
+      'bert': encoder,
+      'deberta-v2': {**encoder, 'relative_attention': True, 'pos_att_type': ['p2c', 'c2p'], 'position_buckets': 32,
+                     'norm_rel_ebd': 'layer_norm', 'share_att_key': True, 'position_biased_input': False,
+                     'type_vocab_size': 0},
+      'gpt2': {'n_embd': WIDTH, 'n_layer': LAYERS, 'n_head': HEADS, 'n_positions': LENGTH, 'resid_pdrop': 0.0,
+               'embd_pdrop': 0.0, 'attn_pdrop': 0.0, 'summary_first_dropout': 0.0, 'classifier_dropout': 0.0,
+               'initializer_range': STD, 'bos_token_id': vocab.bos, 'eos_token_id': vocab.eos},
+      't5': {'d_model': WIDTH, 'd_kv': WIDTH // HEADS, 'd_ff': 4 * WIDTH, 'num_layers': LAYERS, 'num_heads': HEADS,
+             'dropout_rate': 0.0, 'classifier_dropout': 0.0, 'decoder_start_token_id': vocab.pad,
+             'eos_token_id': vocab.eos}}[family]
+  torch.manual_seed(0)
+  model = model_class(family, task)(getattr(transformers, f'{FAMILIES[family]}Config')(**common, **sizes))
+  model.save_pretrained(folder)
+  vocabulary.save(folder, tokenizer, LENGTH)
+
+
+def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer: Tokenizer, steps: int) -> Compared:
+  """Does both runs."""
+  with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    saved(folder, family, task, tokenizer)
+    file = file_of(task, data)
+    if task == 'squad' and family in ('gpt2', 't5'):
+      file = full_rows(folder.with_suffix('.jsonl'), file, described(folder)[0], tokenizer)
+    config = run_of(folder, task, file, steps)
+    result: Any = runs.run(config)
+  lines = [json.loads(line) for line in (pathlib.Path(config.folder) / 'metrics.jsonl').read_text().splitlines()]
+  ours = np.array([[line['loss'], line['grad_norm']] for line in lines if line['split'] == 'train'])
+  ready = settled(config, tokenizer)
+  feed = ready.open_feed(make_mesh(MeshConfig()))
+  batches = [feed.batches.batch(step) for step in range(steps)]
+  theirs, begun, ended = learned(folder, family, task, [arrays for arrays, _ in batches], ready.config)
+  named = dict(conversion.tensors(conversion.family_of(family).of(ready.config.model), jax.device_get(result.params)))
+  named = {name: x for name, x in named.items() if name in ended}
+  apart, moved = (np.sqrt(sum(np.square(x - other[name]).sum() for name, x in some.items()))
+                  for some, other in ((named, ended), ({name: begun[name] for name in named}, ended)))
+  rows = agreement(folder, family, ready, [placed.number for _, placed in batches])
+  gaps = np.abs(ours - theirs)
+  return Compared(gaps[:, 0].max(), (gaps[:, 1] / theirs[:, 1]).max(), float(apart / moved), *theirs[[0, -1], 0], rows)
+
+
+def run_of(folder: pathlib.Path, name: str, file: str, steps: int) -> FineTuning:
+  """The recipe's run of the task from the folder, with the optimizer and the sizes of this comparison."""
+  config = finetune.recipe(name, finetune.Start(str(folder), *described(folder)), train=(file,))
+  loop = dataclasses.replace(config.train, phases=(Phase(steps, LENGTH, BATCH),), log_every=1, best='')
+  task = dataclasses.replace(config.objective, head_dropout=0.0)  # which is no matter of the checkpoint's
+  return dataclasses.replace(
+      config, output=f'{folder}-run', objective=task, data=dataclasses.replace(config.data, epochs=0.0), train=loop,
+      optim=dataclasses.replace(config.optim, **OPTIM))
+
+
+def full_rows(path: pathlib.Path, file: str, family: str, tokenizer: Tokenizer) -> str:
+  """Writes the questions whose context, cut behind a word, fills a row with the question and still has the answer."""
+  config = finetune.recipe('squad', finetune.Start(family=family), train=(file,))
+  task, kept = config.objective, []
+  for example in examples(task.reads, config.data.train).examples:
+    question, context = example.texts
+    room = LENGTH - task.form.specials(tokenizer.vocab, 2) - len(tokenizer.encode_batch([question])[0])
+    ids, _, starts = tokenizer.encode_places([context])
+    cut = context[:starts[room]].rstrip() if len(ids) > room else ''
+    answers = [answer for answer in example.answers or () if answer.start + len(answer.text) <= len(cut)]
+    if answers and context[len(cut)].isspace() and len(tokenizer.encode_batch([cut])[0]) == room:
+      kept.append({'question': question, 'context': cut, 'answers': {
+          'text': [answer.text for answer in answers], 'answer_start': [answer.start for answer in answers]}})
+  path.write_text(''.join(json.dumps(row) + '\n' for row in kept))
+  return str(path)
+
+
+def learned(folder: pathlib.Path, family: str, task: str, batches: Sequence[dict[str, np.ndarray]], config: FineTuning):
+  """Learns from the batches with torch -> losses and gradient norms [steps, 2], parameters by name before and after."""
+  import torch
+  import transformers
+
+  model = model_class(family, task).from_pretrained(folder)
+  model.train()
+  model.get_input_embeddings().padding_idx = None
+  def parameters():
+    return {name: x.detach().numpy().copy() for name, x in model.named_parameters()}
+  begun, optim = parameters(), config.optim
+  decay = {*transformers.Trainer.get_decay_parameter_names(None, model)}  # pyright: ignore
+  groups = [{'params': [x for name, x in model.named_parameters() if (name in decay) == yes], 'weight_decay': rate}
+            for yes, rate in ((True, optim.weight_decay), (False, 0.0))]
+  optimizer = torch.optim.AdamW(groups, lr=optim.peak, betas=(optim.b1, optim.b2), eps=optim.eps)
+  schedule = transformers.get_linear_schedule_with_warmup(optimizer, optim.warmup, len(batches))
+  numbers = []
+  for batch in batches:
+    found = model(**{name: torch.tensor(x) for name, x in arguments(family, task, batch).items()})
+    loss = found.mc_loss if 'mc_loss' in found else found.loss
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optim.clip)
+    numbers.append([loss.item(), norm.item()])
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+  return np.array(numbers), begun, parameters()
+
+
+def arguments(family: str, task: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The arguments of transformers' classes of a batch that has no empty rows."""
+  assert (batch['weight'] == 1).all()
+  given = {'input_ids': batch['tokens'].astype(np.int64), 'attention_mask': (batch['segments'] > 0).astype(np.int64)}
+  if family in ('bert', 'deberta-v2'):
+    given['token_type_ids'] = batch['types'].astype(np.int64)
+  if task == 'wikigold':
+    return given | {'labels': np.where(batch['marks'] > 0, batch['tags'], -100).astype(np.int64)}
+  if task == 'squad':
+    return given | {f'{name}_positions': batch[name][:, 0].astype(np.int64) for name in ('start', 'end')}
+  label = batch['label'][:, 0] if task == 'stsb' else batch['label'][:, 0].astype(np.int64)
+  if (family, task) == ('gpt2', 'swag'):
+    return given | {'mc_labels': label, 'mc_token_ids': batch['extract'][..., 0].astype(np.int64)}
+  return given | {'labels': label}
+
+
+def agreement(folder: pathlib.Path, family: str, ready: Settled, batches: Sequence[np.ndarray]) -> str:
+  """How many of the rows of the batches transformers' tokenizer makes alike: ids, and types where BERT has some."""
+  import transformers
+
+  if family == 'gpt2':
+    return 'it puts nothing around texts'
+  fast, task = transformers.AutoTokenizer.from_pretrained(folder), ready.config.objective
+  features = ready.train.features
+  same = every = 0
+  for number in np.unique(np.concatenate(batches)).tolist():
+    own = np.flatnonzero(features.example == features.example[number])
+    made = theirs(fast, task, ready.train.examples[features.example[number]], int(np.flatnonzero(own == number)[0]))
+    every += 1
+    alike = made['input_ids'] == features.tokens[number].tolist()
+    same += alike and (family != 'bert' or made['token_type_ids'] == features.aligned['types'][number].tolist())
+  return f'{same} of {every}'
+
+
+def theirs(fast: Any, task: Any, example: Any, number: int) -> dict[str, list[int]]:
+  """Row `number` of an example as transformers' scripts for the kind of task make it."""
+  texts, cut = example.texts, {'longest': 'longest_first', 'first': 'only_first', 'second': 'only_second'}[task.cut]
+  limits = {'truncation': cut, 'max_length': LENGTH}
+  if task.reads == 'tagging':
+    return fast(list(texts), is_split_into_words=True, truncation=True, max_length=LENGTH)
+  if task.reads == 'choice':
+    return fast(texts[0], f'{texts[1]} {example.choices[number]}'.strip(), **limits)
+  if task.reads == 'answers':
+    question = len(fast(texts[0], add_special_tokens=False)['input_ids'])
+    room = LENGTH - question - fast.num_special_tokens_to_add(pair=True)
+    rows = fast(*texts, truncation='only_second', max_length=LENGTH, stride=max(0, room - task.stride),
+                return_overflowing_tokens=True)
+    return {name: rows[name][number] for name in ('input_ids', 'token_type_ids') if name in rows}
+  return fast(*texts, **limits)
+
+
+if __name__ == '__main__':
+  main()
