@@ -52,6 +52,10 @@ def write(folder: pathlib.Path, kind: str, part: str, count: int) -> str:
   return str(path)
 
 
+def phases(steps: int, length: int = 16) -> tuple[Phase, ...]:
+  return (Phase(steps, length, 8),)
+
+
 def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6, start: Start = Start(),
         **changes: Any) -> FineTuning:
   """A run of batches of 8 on one device, evaluated and saved at every second step; `changes` of fields by their paths,
@@ -66,6 +70,7 @@ def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6, star
   if kind == 'answers':
     changes = {'objective__stride': 4, 'objective__question_length': 4, **changes}
   return checked.replaced(config, {
-      'data.epochs': 0.0, 'data.tokenizer': str(folder / 'tokenizer'), 'train.phases': (Phase(steps, 16, 8),),
-      'train.log_every': 1, 'train.eval_every': 2, 'train.save_every': 2, 'mesh.data': 1, 'model.vocab': 80,
-      'optim.peak': 1e-2, **{name.replace('__', '.'): value for name, value in changes.items()}})
+      'data.epochs': 0.0, 'data.tokenizer': str(folder / 'tokenizer'), 'train.phases': phases(steps),
+      'train.log_every': 1, 'train.eval_every': 2, 'train.save_every': 2, 'mesh.data': 1,
+      **({} if start.model else {'model.vocab': 80}), 'optim.peak': 1e-2,
+      **{name.replace('__', '.'): value for name, value in changes.items()}})

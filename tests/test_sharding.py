@@ -35,7 +35,8 @@ def single(learner, params, batch):
   return jax.device_get(jax.jit(functools.partial(gradient, learner))(params, batch))
 
 
-@pytest.mark.parametrize(('name', 'accumulate'), [('data', 1), ('fsdp', 1), ('tensor', 1), ('mixed', 2)])
+@pytest.mark.parametrize(('name', 'accumulate'), [
+    ('mixed', 2), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ('data', 'fsdp', 'tensor'))])
 def test_loss_and_gradient_are_those_of_one_device(windows, params, batch, single, name, accumulate):
   """Dropout included."""
   mesh, learner = mesh_of(name), tiny.learner(accumulate=accumulate)

@@ -40,7 +40,8 @@ def load(folder):
   return lambda: conversion.load(folder, lazy=True)
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('case', [
+    *CASES[:3], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[3:])])
 def test_configurations(case, tmp_path):
   found = golden(case)
   if not found:

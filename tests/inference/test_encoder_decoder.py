@@ -96,6 +96,7 @@ def test_the_first_and_the_last_token_may_be_given(model):
   assert found['tokens'][:, 0, -1].tolist() == [2] * 3
 
 
+@pytest.mark.slow
 def test_a_source_is_read_once(model, written):
   """The encoder's parameters, and those that make keys of what it says, have no part in a step: here they are nan."""
   backbone = model.config.backbone()

@@ -72,6 +72,7 @@ def test_part_a_does_not_feel_part_b_and_b_feels_what_is_before_it(model):
   assert not got[:size, size:].any()
 
 
+@pytest.mark.slow
 def test_both_positions_matter(model):
   model, params, batch = model
   run = jax.jit(lambda batch: model.apply({'params': params}, batch)['lm'])

@@ -70,7 +70,8 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope='module', params=list(KINDS))
+@pytest.fixture(scope='module', params=[
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ('t5', 'bart'))) for kind in KINDS])
 def saved(request, tmp_path_factory):
   """-> family, configuration, parameters, and the folder that they were written to."""
   family, config = KINDS[request.param]

@@ -58,7 +58,8 @@ def parts_of(text, draw, number):
       yield Answer(text[start:end], start)
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', [
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ('wordpiece', 'albert'))) for kind in KINDS])
 def test_answers_come_back_to_the_character_from_every_window(kind):
   draw, tokenizer = np.random.default_rng(0), tokenizer_of(kind)
   questions = ('Who?', 'How tall is it?', '谁？') * 4

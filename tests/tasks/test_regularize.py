@@ -72,6 +72,7 @@ def test_nothing_to_add_is_the_plain_loss(regularizer):
     np.testing.assert_allclose(got[name], pair, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_fgm_moves_vectors_so_far_and_uphill():
   task, (_, _, batch) = Task(), setting(0.0)
   noise = FGM(0.5).noise(task, passes(0.0), batch)

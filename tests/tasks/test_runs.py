@@ -100,6 +100,7 @@ def scripted(figures: list[float], seen: dict):
   return evaluator
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_best_parameters_and_early(home, tmp_path, monkeypatch):
   """Early: after two evaluations that are no better. The same command does not go on."""
   seen: dict = {}

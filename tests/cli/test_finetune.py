@@ -1,0 +1,148 @@
+"""What is typed to fine-tune: several seeds, strategies, every backbone, and input that cannot be used."""
+import json
+import pathlib
+
+import jax
+import labelled
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import checked, conversion, tokenizers
+from plm_jax.cli import finetune
+from plm_jax.cli.run import run
+from plm_jax.inference import loading
+from plm_jax.layers.heads import WithHeads
+from plm_jax.models import bert, gpt2
+from plm_jax.recipes.finetune import Start
+from plm_jax.tasks.regularize import FGM, FreeLB, RDrop, ScaleInvariant
+from plm_jax.training.adapters import AdapterConfig
+
+
+@pytest.fixture(scope='module')
+def home(tmp_path_factory) -> pathlib.Path:
+  return tmp_path_factory.mktemp('labelled')
+
+
+def written(folder: pathlib.Path, family: str, size, tokenizer, vocab: int = 0) -> Start:
+  """Writes a small checkpoint of a family, with parameters drawn by lot."""
+  block = checked.replaced(size.block, {'width': 32, 'heads': 2, 'mlp_dim': 64, 'head_size': None, 'kv_heads': (
+      size.block.kv_heads and 1)})
+  model = size.resized(block, 2, vocab or tokenizer.vocab.size, 64)
+  zeros = jax.ShapeDtypeStruct((1, 8), np.int32)
+  batch = dict.fromkeys(('tokens', 'segments', 'decoder_tokens', 'decoder_segments'), zeros)
+  shapes = jax.eval_shape(WithHeads(model.backbone(), {}).init, jax.random.key(0), batch)['params']
+  conversion.save(folder, model, tiny.random_params(shapes), tokenizer, like=family)
+  return Start(str(folder), *loading.described(folder))
+
+
+@pytest.fixture(scope='module')
+def encoder(home) -> Start:
+  return written(home / 'bert', 'bert', bert.tiny(), labelled.tokenizer())
+
+
+def test_a_collapsed_run_is_named(capsys):
+  """More than five points below the median, and three times the spread of those above it."""
+  assert finetune.collapsed({0: 66.0, 1: 67.0, 2: 52.7}) == [2]
+  assert finetune.collapsed({0: 90.0, 1: 91.0, 2: 86.0}) == []
+  assert finetune.collapsed({0: 60.0, 1: 70.0, 2: 52.0}) == []
+  finetune.summary('accuracy', {0: 66.0, 1: 67.0, 2: 52.7})
+  assert capsys.readouterr().out.splitlines() == [
+      'accuracy of 3 seeds: mean 61.90, standard deviation 7.98, best 67.00, median 66.00',
+      'collapsed: seeds 2, without which the mean is 66.50']
+
+
+@pytest.mark.slow
+def test_several_seeds_are_summed_up(home, tmp_path, encoder, capsys):
+  files = [labelled.write(tmp_path, 'classification', part, 8) for part in ('train', 'dev')]
+  finetune.start(args=['--task=classification', f'--init={encoder.folder}', f'--train={files[0]}', f'--dev={files[1]}',
+                       '--scale=test', '--seeds=2', f'--output={tmp_path / "run"}', '--mesh.data=1'])
+  said = capsys.readouterr().out
+  assert 'accuracy of 2 seeds: mean ' in said
+  params = [loading.load(tmp_path / f'run/seed-{seed}').params['heads_label']['dense']['kernel'] for seed in (0, 1)]
+  assert not np.array_equal(*params)
+
+
+def bad(tmp_path, name: str, text: str, kind: str = 'classification', dev: str = '', *more: str) -> str:
+  """What the command says of a file."""
+  (tmp_path / name).write_text(text)
+  args = [f'--task={kind}', f'--train={tmp_path / name}', '--scale=test', f'--output={tmp_path / "run"}', *more]
+  with pytest.raises(SystemExit) as error:
+    finetune.start(args=[*args, *([f'--dev={dev}'] if dev else [])])
+  assert not (tmp_path / 'run' / 'config.json').exists()
+  said = str(error.value)
+  assert '\n' not in said.strip()
+  return said
+
+
+GOOD = 'text\tlabel\nthe film is good\tgood\na book was bad\tbad\n'
+
+
+def test_rows_that_cannot_be_used_are_named(tmp_path):
+  """By file and line."""
+  said = bad(tmp_path, 'a.tsv', 'text\tstars\nfine\t1\n')
+  assert f"{tmp_path / 'a.tsv'} has no labels to learn from: no row has one in 'label'" in said
+  (tmp_path / 'dev.tsv').write_text('text\tlabel\nfine film\tugly\n')
+  said = bad(tmp_path, 'b.tsv', GOOD, 'classification', str(tmp_path / 'dev.tsv'))
+  assert f'{tmp_path / "dev.tsv"}:2' in said and "'ugly'" in said
+  (tmp_path / 'dev.tsv').write_text('text\nfine film\n')
+  assert str(tmp_path / 'dev.tsv') in bad(tmp_path, 'c.tsv', GOOD, 'classification', str(tmp_path / 'dev.tsv'))
+  said = bad(tmp_path, 'd.tsv', GOOD + '\tgood\n')
+  assert f'{tmp_path / "d.tsv"}:4' in said
+  row = {'question': 'who', 'context': 'the film of ana', 'answers': [{'text': 'bo', 'answer_start': 4}]}
+  said = bad(tmp_path, 'e.jsonl', json.dumps(row) + '\n', 'answers')
+  assert f'{tmp_path / "e.jsonl"}:1' in said and "'bo'" in said
+  said = bad(tmp_path, 'f.jsonl', json.dumps({'words': ['ana', 'is'], 'tags': ['B-PER']}) + '\n', 'tagging')
+  assert f'{tmp_path / "f.jsonl"}:1' in said
+
+
+STRATEGIES = {
+    'top': {'tuning__top': 1}, 'frozen': {'tuning__top': 0}, 'layer_decay': {'optim__layer_decay': 0.5},
+    'unfreeze': {'optim__unfreeze': 1}, 'reinitialise': {'tuning__reinitialise': 1},
+    **{kind: {'tuning__adapter': AdapterConfig(kind, 2)} for kind in ('lora', 'rslora', 'dora')},
+    'r-drop': {'objective__regularizer': RDrop()}, 'fgm': {'objective__regularizer': FGM()},
+    'freelb': {'objective__regularizer': FreeLB(2)}, 'sift': {'objective__regularizer': ScaleInvariant()}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', STRATEGIES)
+def test_strategies(name, home, encoder, tmp_path):
+  """Two steps of each, and what of the backbone they leave as it was."""
+  result = run(labelled.run(home, steps=2, start=encoder, output=str(tmp_path / 'run'), **STRATEGIES[name]))
+  trained = loading.load(tmp_path / 'run')
+  old, new = (tiny.flat(jax.device_get(params['backbone'])) for params in (
+      conversion.load(encoder.folder).params, trained.params))
+  assert result.finished and old.keys() <= new.keys()
+  moved = {key for key in old if not np.array_equal(old[key], new[key])}
+  layers = {key for key in old if '/block/' in key}
+  lower = {key for key in layers if not np.array_equal(old[key][0], new[key][0])}
+  upper = {key for key in layers if not np.array_equal(old[key][1], new[key][1])}
+  if name == 'frozen':
+    assert not {key for key in moved if 'pooler' not in key}
+  elif name in ('lora', 'rslora', 'dora'):
+    assert {key for key in moved if 'pooler' not in key} == {
+        key for key in layers if key.endswith(('query/kernel', 'value/kernel'))}
+  elif name == 'top':
+    assert not lower and upper and not {key for key in moved if 'embeddings' in key}
+  elif name == 'unfreeze':
+    assert not lower
+  else:
+    assert lower and upper
+
+
+@pytest.mark.slow
+def test_auxiliary_language_modelling(home, tmp_path):
+  tokenizer = tokenizers.train_byte_bpe(['the film of ana is good, a book was bad'] * 9, 300, layout='gpt2')
+  begin = written(tmp_path / 'gpt2', 'gpt2', gpt2.small(), tokenizer)
+  result = run(labelled.run(
+      home, steps=2, start=begin, output=str(tmp_path / 'run'), objective__auxiliary=0.5,
+      data__tokenizer=begin.folder, train__phases=labelled.phases(2, 48)))
+  lines = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
+  first = next(line for line in lines if line['split'] == 'train')
+  assert first['loss'] == pytest.approx(first['label'] + 0.5 * first['lm'], rel=1e-5) and first['lm'] > 1
+  assert result.finished
+
+
+def test_what_a_backbone_cannot_do_is_refused_by_name(home, encoder, tmp_path):
+  with pytest.raises(conversion.ConvertError, match="models of type bert have no head 'lm', they have "):
+    run(labelled.run(home, start=encoder, output=str(tmp_path / 'run'), objective__auxiliary=0.5))
