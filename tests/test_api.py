@@ -135,7 +135,7 @@ def test_the_page_in_python(runs, monkeypatch):
   readme = (pathlib.Path(__file__).parents[1] / 'README.md').read_text()
   page = readme.partition('## In Python\n')[2].partition('\n## ')[0]
   blocks = [textwrap.dedent(block) for block in re.findall(r'(?:^    .*\n|^\n(?=    ))+', page, re.M)]
-  assert len(blocks) == 5
+  assert len(blocks) == 6
   names = {}
   monkeypatch.chdir(runs)
   for block in blocks:
@@ -143,3 +143,4 @@ def test_the_page_in_python(runs, monkeypatch):
   assert names['vectors'].shape == (10, 32) and names['of_cls'].shape == (1, 32)
   assert len(names['candidates']) == 5 and names['found'].per_token > 1
   assert conversion.load('mine/').family == 'bert'
+  assert names['told'].label in names['films'].labels == ('bad', 'good')

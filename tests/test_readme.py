@@ -13,6 +13,7 @@ import shlex
 
 import pytest
 import tiny
+import tuned
 
 import plm_jax
 from plm_jax import recipes
@@ -26,9 +27,10 @@ ELSEWHERE = {
     'scripts/': 'they make and ask machines that are paid for',
     '--mode=compile': 'the TPU compiler is asked by tests/pods/test_compile.py',
     '-m pytest': 'it is what runs this',
+    '--task=sst2': 'its data is downloaded',
     '--hosts.distributed': 'several processes are those of tests/pods/test_distributed.py'}
 # What the smallest models have no room for, and work that only takes longer.
-ROOM = {'prepare': ['--vocab=2048'], 'generate': ['--max-new=8']}
+ROOM = {'finetune': ['--scale=test'], 'prepare': ['--vocab=2048'], 'generate': ['--max-new=8']}
 SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16', '--max-new=64': '--max-new=8',
            '--workers=16': '--workers=1', '--beams=4': '--beams=2'}
 
@@ -67,6 +69,12 @@ class World:
     self.rows('dialogues.jsonl', told)
     self.rows('held_out.jsonl', told[:4])
     self.table('sst2.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:400])])
+    for name in ('reviews.tsv', 'more.tsv'):
+      self.table(name, 'text\tlabel', [f'{line}\t{("bad", "good")[n % 2]}' for n, line in enumerate(lines[:32])])
+    for name in ('context.txt', 'texts.txt'):
+      pathlib.Path(name).write_text('\n'.join(lines[:8]) + '\n')
+    for name, kind in (('names', 'tagging'), ('answers', 'answers')):
+      plm_jax.export(tuned.trained(kind), f'runs/{name}')
     self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])
     self.table('multi30k.tsv', 'de\ten', [f'{line}\t{line}' for line in lines])
 

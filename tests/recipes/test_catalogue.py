@@ -3,6 +3,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from plm_jax.cli import options
 from plm_jax.cli.run import parse, start
 from plm_jax.config import ConfigError
 from plm_jax.data import prepare as preparation
+from plm_jax.tasks.table import TASKS
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -139,6 +141,12 @@ def test_doors():
   """A file for each family, and for recipes of the README; nothing more in them."""
   doors = {path.stem: path.read_text() for path in (ROOT / 'experiments').glob('[a-z]*.py')}
   assert {*recipes.FAMILIES} <= {*doors} and {'bert_base', 'bert_large', 'gpt2_small'} <= {*doors}
+  tasks = {name: doors.pop(name) for name in [*doors] if name.startswith('finetune')}
+  assert {*tasks} == {'finetune', 'finetune_glue', 'finetune_squad', 'finetune_ner', 'finetune_choice'}
+  for name, text in tasks.items():
+    assert f'-m experiments.{name} --init=FOLDER' in text
+    default = re.search(r"\n  start\((?:'(\w+)', about=__doc__ or '')?\)\n$", text)
+    assert default and (name == 'finetune') == (default[1] is None) and (default[1] or 'sst2') in TASKS
   for name, text in doors.items():
     assert text.endswith(f"from plm_jax.cli.run import start\n\nif __name__ == '__main__':\n  start('{name}')\n")
     assert name in recipes.FAMILIES or name in recipes.every()
