@@ -6,5 +6,6 @@
     forms                                        how families take texts
     batches, feed, setup                         from examples to a run
     metrics, predict                             what a model says, and how good that is
+    asked, words, results, measuring, imported   texts in and names out; tasks of other libraries' checkpoints
     regularize, augment                          more than the right answer is asked, of more than the text
 """
