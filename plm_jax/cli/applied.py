@@ -1,12 +1,14 @@
 """python -m plm_jax predict, answer, tag and encode: what has been trained is put to use, on files of any size."""
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
+import dataclasses
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from plm_jax import api, storage, transfer
+from plm_jax.checked import Checked, within
 from plm_jax.cli import writing
 from plm_jax.cli.options import command
 from plm_jax.conversion import is_checkpoint
@@ -33,11 +35,44 @@ def shared(folder: str, mesh: MeshConfig) -> Trained:
   return api.load(folder, mesh if make_mesh(mesh).size > 1 else None)
 
 
-@command(batch='[1, 16777216]')
+@dataclasses.dataclass(frozen=True)
+class RowsConfig(Checked):
+  """How rows are read, and put to a model."""
+
+  limits = within(batch='[1, 16777216]')
+
+  batch: int = 32
+  """rows that go through the model together"""
+  pack: bool = False
+  """several short rows go through it as one"""
+  columns: Columns = Columns()
+  """which columns are read; empty: those of the run's training"""
+  on_error: OnError = 'refuse'
+  """what becomes of a row that is no example: refuse the file, or skip and count the row"""
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorsConfig(Checked):
+  """Which vectors of texts."""
+
+  limits = within(tokens='[1, 16777216]', layer='(-inf, inf)')
+
+  layer: int = -1
+  """0, the embeddings; k, the output of layer k; -1, the last"""
+  pooling: Pooling = 'mean'
+  """mean, maximum, first or last of the vectors of a text's tokens; none, all of them"""
+  cut: bool = False
+  """texts that are too long lose their end; otherwise they are refused"""
+  column: str = ''
+  """which column is read; empty: sentence, text, or another of the usual names"""
+  tokens: int = 8192
+  """that go through the model together, padding included"""
+
+
+@command()
 def predict_command(
-    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str = '', batch: int = 32,
-    pack: bool = False, columns: Columns = Columns(), on_error: OnError = 'refuse',
-    mesh: MeshConfig = MeshConfig(1)) -> None:
+    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str = '',
+    settings: Annotated[RowsConfig, tyro.conf.arg(name='')] = RowsConfig(), mesh: MeshConfig = MeshConfig(1)) -> None:
   """Writes what a model says of the rows of a file, by the names of its labels; where these have labels, how good it
   is.
 
@@ -46,10 +81,7 @@ def predict_command(
     file: .jsonl, .tsv, .csv, .json, .conll, plain, .gz or .xz; tfds:NAME:SPLIT; .txt, a text a line; - for standard
       input, a text a line, several apart by tabs
     output: .jsonl or .tsv, of tags .conll too; empty: JSON lines on standard output
-    batch: rows that go through the model together
-    pack: several short rows go through it as one
-    columns: which columns are read; empty: those of the run's training
-    on_error: what becomes of a row that is no example: refuse the file, or skip and count the row
+    settings: how
     mesh: devices that share the rows, and a large model
   """
   reachable.check_reachable({output: 'write'})
@@ -57,9 +89,9 @@ def predict_command(
   task = task_of(trained)
   layout = writing.layout(output, task.reads)
   report, scores = sources.Report(), measuring.Scores(task)
-  rows = chunks(task, file, columns.over(own_columns(run)), on_error, report)
+  rows = chunks(task, file, settings.columns.over(own_columns(run)), settings.on_error, report)
   with writing.text(output) as write:
-    predicted(trained, rows, layout, write, scores, batch, pack)
+    predicted(trained, rows, layout, write, scores, settings.batch, settings.pack)
   tell(report, scores, sys.stdout if output else sys.stderr)
   if output:
     print(f'{scores.rows:,} predictions in {output}')
@@ -164,10 +196,10 @@ def marked_up(task: Task, one: Asked, said: Any) -> str:
   return ' '.join(f'{word}/{tag}' for word, tag in zip(said.words, said.tags, strict=True)) + '\n'
 
 
-@command(tokens='[1, 16777216]', layer='(-inf, inf)')
+@command()
 def encode_command(
-    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str, layer: int = -1,
-    pooling: Pooling = 'mean', cut: bool = False, column: str = '', tokens: int = 8192,
+    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str,
+    settings: Annotated[VectorsConfig, tyro.conf.arg(name='')] = VectorsConfig(),
     mesh: MeshConfig = MeshConfig(1)) -> None:
   """Writes a vector for each text of a file, or with --pooling=none one for each of its tokens.
 
@@ -175,36 +207,33 @@ def encode_command(
     run: folder of a run, or of a checkpoint of transformers
     file: .txt, a text a line; .jsonl, .tsv, .csv, plain, .gz or .xz; tfds:NAME:SPLIT; - for standard input
     output: .npy; .npz, `vectors` and, of tokens, `lengths`; or .parquet
-    layer: 0, the embeddings; k, the output of layer k; -1, the last
-    pooling: mean, maximum, first or last of the vectors of its tokens; none, all of them
-    cut: texts that are too long lose their end; otherwise they are refused
-    column: which column is read; empty: sentence, text, or another of the usual names
-    tokens: that go through the model together, padding included
+    settings: which
     mesh: devices that share a large model
   """
   reachable.check_reachable({output: 'write'})
-  writer = writing.vectors(output, pooling == 'none')
+  writer = writing.vectors(output, settings.pooling == 'none')
   trained = shared(run, mesh)
   count = 0
   with writer as write, api.on(trained):
-    for chunk in writing.several(texts_of(file, column), CHUNK):
-      write(encoded(trained, chunk, layer, pooling, cut, tokens))
+    for chunk in writing.several(texts_of(file, settings.column), CHUNK):
+      write(encoded(trained, chunk, settings))
       count += len(chunk)
   if not count:
     raise SourceError(f'{name_of(file)} has no texts')
   print(f'vectors of {count:,} texts in {output}')
 
 
-def encoded(
-    trained: Trained, chunk: list[tuple[str, str]], layer: int, pooling: Pooling, cut: bool, tokens: int) -> Any:
+def encoded(trained: Trained, chunk: list[tuple[str, str]], settings: VectorsConfig) -> Any:
   """Encodes texts with the places that they are from. Raises SourceError that names the place of one that cannot
   be."""
+  def vectors(texts):
+    return encode.encode(trained, texts, settings.layer, settings.pooling, settings.cut, settings.tokens)
   try:
-    return encode.encode(trained, [text for text, _ in chunk], layer, pooling, cut, tokens)
+    return vectors([text for text, _ in chunk])
   except ConfigError:
     for text, where in chunk:
       try:
-        encode.encode(trained, [text], layer, pooling, cut, tokens)
+        vectors([text])
       except ConfigError as error:
         raise SourceError(f'{where}: {error}') from error
     raise

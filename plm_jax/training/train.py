@@ -84,18 +84,12 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
       state = make_state()
       state = state.replace(params=start(config, learner, tokenizer, state.params, layout.params))
     checkpoints.check_space(state)
-    meta = {'config': config_file.to_json(config), 'tokenizer': tokenizer.hash}
-    with hosts.together('files of the run'):
-      if jax.process_index() == 0:
-        tokenizer.save(folder / 'tokenizer')
-        storage.write(folder / 'config.json', config_file.dump(config))
-
+    meta = described(config, tokenizer, folder)
     feed.begin(learner, state.params, mesh)
     update = jitted_step(learner, layout)
     evaluate = feed.evaluator(learner, mesh)
     log = Log(config, folder, int(state.step), mesh)
-    heldout: dict[str, float] = {}
-    stopped, ended = False, best.hopeless(int(state.step))
+    heldout, stopped, ended = {}, False, best.hopeless(int(state.step))
     for step, phase, windows in [] if ended else feed.stream(int(state.step), mesh):
       state, numbers = update(state, windows)
       done = step + 1
@@ -126,6 +120,15 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
     if not stopped and best.step is not None:
       state, heldout = state.replace(params=best.restore(shapes.params, layout.params)), best.values
     return Result(int(state.step), state.params, not stopped, time.time() - started, heldout, feed.epochs, best.step)
+
+
+def described(config: Run, tokenizer: Tokenizer, folder: epath.Path) -> dict[str, Any]:
+  """Writes what the run is into its folder, by process 0 -> what each checkpoint tells of it."""
+  with hosts.together('files of the run'):
+    if jax.process_index() == 0:
+      tokenizer.save(folder / 'tokenizer')
+      storage.write(folder / 'config.json', config_file.dump(config))
+  return {'config': config_file.to_json(config), 'tokenizer': tokenizer.hash}
 
 
 def evaluate_run(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> dict[str, float]:
