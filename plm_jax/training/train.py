@@ -68,8 +68,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
   if lock is None:
     with hosts.owned(config.folder) as lock:
       return fit(config, open_feed, tokenizer, lock)
-  started = time.time()
-  mesh = sharding.make_mesh(config.mesh)
+  started, mesh = time.time(), sharding.make_mesh(config.mesh)
   learner = make_learner(config, tokenizer.vocab)
   feed = open_feed(mesh)
   folder = storage.path_of(config.folder)
