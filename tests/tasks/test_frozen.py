@@ -32,7 +32,7 @@ def run(tmp_path, task, source, name, **data):
   return fit(ready.config, ready.open_feed, tokenizer)
 
 
-@pytest.mark.parametrize('kind', ['label', 'tags'])
+@pytest.mark.parametrize('kind', ['label', pytest.param('tags', marks=pytest.mark.slow)])
 def test_what_is_kept_teaches_the_same(kind, tmp_path):
   if kind == 'label':
     source, task = tmp_path / 'texts.tsv', SequenceTask()
