@@ -15,6 +15,7 @@ from plm_jax.config import ConfigError, FineTuning, Scale
 from plm_jax.inference.loading import described
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import Start
+from plm_jax.tasks.regularize import REGULARIZERS
 from plm_jax.training.train import Result
 
 
@@ -29,7 +30,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
   """Returns the run that the arguments name, and how many seeds there are to be."""
   given = {}
   rest = list(args)
-  for name in ('task', 'init', 'train', 'dev', 'seeds'):
+  for name in ('task', 'init', 'train', 'dev', 'seeds', 'regularizer'):
     given[name], rest = options.taken(f'--{name}', rest)
   task = given['task'] or task
   scale: Any = options.value_of('--scale', rest) or 'paper'
@@ -49,6 +50,10 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
     raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or --scale=laptop, for a small fresh '
                       'model')
   default = finetune.recipe(task, begin, scale, sources(given['train']), sources(given['dev']))
+  if regularizer := given['regularizer']:
+    if regularizer not in REGULARIZERS:
+      raise ConfigError(f'--regularizer is one of {", ".join(REGULARIZERS)}, got {checked.shortened(regularizer)}')
+    default = checked.replaced(default, {'objective.regularizer': REGULARIZERS[regularizer]})
   with checked.later():
     config = tyro.cli(
         FineTuning, default=default, args=options.normalise_booleans(rest, options.booleans_of(default)),

@@ -141,6 +141,9 @@ class ScaleInvariant(Sift):
 
 
 Regularizer = Plain | RDrop | FGM | FreeLB | ScaleInvariant
+REGULARIZERS: dict[str, Regularizer] = {
+    'none': Plain(), 'rdrop': RDrop(), 'fgm': FGM(), 'freelb': FreeLB(), 'sift': ScaleInvariant()}
+"""by the names that the command line has for them"""
 
 
 def uphill(task: Any, passes: Passes, batch: Arrays) -> Callable[[jax.Array], jax.Array]:

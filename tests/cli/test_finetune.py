@@ -11,6 +11,7 @@ import tiny
 from plm_jax import checked, conversion, tokenizers
 from plm_jax.cli import finetune
 from plm_jax.cli.run import run
+from plm_jax.errors import ConfigError
 from plm_jax.inference import loading
 from plm_jax.layers.heads import WithHeads
 from plm_jax.models import bert, gpt2
@@ -146,3 +147,11 @@ def test_auxiliary_language_modelling(home, tmp_path):
 def test_what_a_backbone_cannot_do_is_refused_by_name(home, encoder, tmp_path):
   with pytest.raises(conversion.ConvertError, match="models of type bert have no head 'lm', they have "):
     run(labelled.run(home, start=encoder, output=str(tmp_path / 'run'), objective__auxiliary=0.5))
+
+
+def test_a_regulariser_is_named_on_the_command_line():
+  args = ['--scale=test', '--regularizer=rdrop', '--objective.regularizer.alpha=2', '--data.epochs=1']
+  config, seeds = finetune.parse('classification', args, '')
+  assert (config.objective.regularizer, seeds, config.data.epochs) == (RDrop(2.0), 1, 1.0)
+  with pytest.raises(ConfigError, match='--regularizer is one of none, rdrop, fgm, freelb, sift'):
+    finetune.parse('classification', ['--scale=test', '--regularizer=dropout'], '')
