@@ -46,7 +46,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
     raise ConfigError(f'--seeds is a number of runs, got {checked.shortened(seeds)}')
   init = given['init'] or ''
   begin = Start(init, *described(init)) if init else Start()
-  if not init and scale == 'paper' and options.value_of('--warm-start', rest) is None:
+  if not init and scale == 'paper' and not any(arg.startswith('--warm') for arg in rest):
     raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or --scale=laptop, for a small fresh '
                       'model')
   default = finetune.recipe(task, begin, scale, sources(given['train']), sources(given['dev']))

@@ -149,9 +149,11 @@ def test_what_a_backbone_cannot_do_is_refused_by_name(home, encoder, tmp_path):
     run(labelled.run(home, start=encoder, output=str(tmp_path / 'run'), objective__auxiliary=0.5))
 
 
-def test_a_regulariser_is_named_on_the_command_line():
+def test_what_the_command_line_asks_for():
   args = ['--scale=test', '--regularizer=rdrop', '--objective.regularizer.alpha=2', '--data.epochs=1']
   config, seeds = finetune.parse('classification', args, '')
   assert (config.objective.regularizer, seeds, config.data.epochs) == (RDrop(2.0), 1, 1.0)
+  with pytest.raises(ConfigError, match='--init is missing'):
+    finetune.parse('classification', [], '')
   with pytest.raises(ConfigError, match='--regularizer is one of none, rdrop, fgm, freelb, sift'):
     finetune.parse('classification', ['--scale=test', '--regularizer=dropout'], '')
