@@ -292,6 +292,8 @@ def check_labelled(config: FineTuning) -> None:
     raise ConfigError('--data.train names no source of examples: a file, or tfds:NAME:SPLIT')
   if len(config.train.phases) != 1:
     raise ConfigError('--train.phases: labelled examples are learned from in one phase')
+  if config.data.pack and config.objective.per == 'row':
+    raise ConfigError('--data.pack puts several examples in a row, and of a choice each answer has a row of its own')
   if config.objective.family != config.family:
     raise ConfigError(f'--objective.family is {config.objective.family}, and --family is {config.family}: the head is '
                       "the family's")

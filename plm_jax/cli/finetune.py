@@ -71,6 +71,8 @@ def several(config: FineTuning, seeds: int) -> list[Result]:
   """Does the run, with several seeds one after another, each in a folder of its own, and sums them up."""
   if seeds == 1:
     return [found] if (found := runs.run(config)) else []
+  if not config.data.dev:
+    raise ConfigError('--seeds sums up a figure of a development set: give --dev')
   results = {}
   for seed in range(config.seed, config.seed + seeds):
     found = runs.run(dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}'))

@@ -1,7 +1,8 @@
 """Whether what lies in a folder is what was written to it: all of it, as no run has the time to ask."""
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 import os
+from typing import Any
 
 from etils import epath
 import numpy as np
@@ -38,17 +39,25 @@ def of_run(folder: epath.Path) -> Iterator[str]:
   """Yields what is wrong with a run: with every checkpoint, and with its configuration and tokenizer beside the
   newest."""
   try:
-    with checkpoint.reading(folder / 'checkpoints') as (checkpoints, newest):
-      for step in checkpoints.steps():
-        try:
-          if not checkpoints.compare(step):
-            print(f'checkpoint {step} has no checksums, as those of earlier versions have none', flush=True)
-        except Expected as error:
-          yield getattr(error, 'what', str(error))
-      told = checkpoints.meta(newest)
+    told = yield from of_checkpoints(folder / 'checkpoints')
+    if (best := checkpoint.of_run(folder)) != folder / 'checkpoints':
+      yield from of_checkpoints(best)
     yield from loading.unlike(folder, loading.read_config(folder), tokenizers.load(folder / 'tokenizer'), told)
   except Expected as error:
     yield str(error)
+
+
+def of_checkpoints(folder: epath.Path) -> Generator[str, None, dict[str, Any]]:
+  """Yields what is wrong with the checkpoints in a folder; returns what is told beside the newest. Raises
+  CheckpointError where there is none."""
+  with checkpoint.reading(folder) as (checkpoints, newest):
+    for step in checkpoints.steps():
+      try:
+        if not checkpoints.compare(step):
+          print(f'checkpoint {step} has no checksums, as those of earlier versions have none', flush=True)
+      except Expected as error:
+        yield getattr(error, 'what', str(error))
+    return checkpoints.meta(newest)
 
 
 def of_records(folder: epath.Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.tasks.augment import AugmentConfig
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example, Features
-from plm_jax.tasks.sources import Report, SourceConfig, Use, examples
+from plm_jax.tasks.sources import Found, Report, SourceConfig, Use, examples
 from plm_jax.tokenizers import Tokenizer
 
 
@@ -36,7 +36,6 @@ class LabelledConfig(SourceConfig):
   tokenizer: str = ''
   """file or folder of the tokenizer; empty: that of the run or checkpoint that it starts from"""
 
-
   @property
   def packed(self) -> bool:
     """Whether rows may hold several texts, apart from each other."""
@@ -52,18 +51,23 @@ class Labelled:
   report: Report
 
 
-def read(
-    task: Task, sources: Sequence[str], use: Use, data: SourceConfig, tokenizer: Tokenizer, length: int) -> Labelled:
-  """Reads the examples of sources, and makes rows of them. Raises SourceError, ConfigError."""
-  found = examples(task.reads, sources, data.columns, task.labels, use, data.on_error)
+def read(task: Task, sources: Sequence[str], use: Use, data: SourceConfig) -> Found:
+  """Reads the examples of sources. Raises SourceError."""
+  return examples(task.reads, sources, data.columns, task.labels, use, data.on_error)
+
+
+def encoded(task: Task, found: Found, tokenizer: Tokenizer, length: int) -> Labelled:
+  """Makes rows of examples. Raises ConfigError for one that is not of the task."""
   return Labelled(found.examples, task.features(found.examples, tokenizer, length), found.report)
 
 
-def named(task: Task, data: SourceConfig) -> Task:
-  """Returns the task with the names of its classes, those of the training examples where it has none."""
-  if task.labels or task.reads in ('regression', 'answers', 'choice'):
+def named(task: Task, found: Found) -> Task:
+  """Returns the task with the names of its classes, those of the training examples where it has none. Raises
+  ConfigError where these are all of one class."""
+  if task.labels or task.reads not in ('classification', 'tagging'):
     return task
-  labels = [*examples(task.reads, data.train, data.columns, (), 'train', data.on_error).labels]
+  labels = [*found.labels]
   if len(labels) < 2:
-    raise ConfigError(f'{", ".join(data.train)}: all examples have the label {labels[0]!r}: there is nothing to learn')
-  return dataclasses.replace(task, labels=tuple(labels))
+    first = found.examples[0].where.rpartition(':')[0]
+    raise ConfigError(f'{first}: all examples have the label {labels[0]!r}: there is nothing to learn')
+  return dataclasses.replace(task, labels=found.labels)

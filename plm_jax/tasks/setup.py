@@ -1,5 +1,5 @@
 """From a configuration to a fine-tuning run: its examples are read, and what depends on them is settled."""
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from etils import epath
 from plm_jax import conversion
 from plm_jax.config import ConfigError, FineTuning
 from plm_jax.tasks.feed import LabelledFeed
-from plm_jax.tasks.labelled import Labelled, named, read
+from plm_jax.tasks.labelled import Labelled, encoded, named, read
 from plm_jax.tokenizers import Tokenizer
 
 
@@ -31,11 +31,11 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
   checkpoints come `data.evaluations` times an epoch.
   """
   data, phase = config.data, config.train.phases[0]
-  task = spoken(named(config.objective, data), config.family, tokenizer)
-  train = read(task, data.train, 'train', data, tokenizer, phase.length)
-  names = ['', *(epath.Path(source).name.split('.')[0] for source in data.dev[1:])]
-  dev = {name: read(task, [source], 'dev', data, tokenizer, phase.length)
-         for name, source in zip(names, data.dev, strict=False)}
+  found = read(config.objective, data.train, 'train', data)
+  task = spoken(named(config.objective, found), config.family, tokenizer)
+  train = encoded(task, found, tokenizer, phase.length)
+  dev = {name: encoded(task, read(task, [source], 'dev', data), tokenizer, phase.length)
+         for name, source in zip(names_of(data.dev), data.dev, strict=True)}
   loop, optim, model = config.train, config.optim, config.model
   # Ids behind the vocabulary, for tokens of rows that the tokenizer does not have.
   if (ids := tokenizer.vocab.size + task.form.more(tokenizer.vocab)) > model.vocab:
@@ -54,6 +54,13 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
     optim = dataclasses.replace(optim, warmup=round(data.warmup * loop.steps))
   config = dataclasses.replace(config, objective=task, train=loop, optim=optim, model=model)
   return Settled(config, train, dev, lambda mesh: LabelledFeed(config, train, dev, tokenizer, mesh))
+
+
+def names_of(sources: Sequence[str]) -> list[str]:
+  """Names development sets: the first '', others as their files are, with a number where two would be alike."""
+  names = [epath.Path(source).name.split('.')[0] for source in sources]
+  return ['' if not number else name if names[1:].count(name) == 1 else f'{name}_{number}'
+          for number, name in enumerate(names)]
 
 
 def spoken(task: Any, family: str, tokenizer: Tokenizer) -> Any:

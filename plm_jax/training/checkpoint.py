@@ -198,7 +198,10 @@ class DamagedError(CheckpointError):
 def of_run(folder: epath.PathLike) -> epath.Path:
   """Finds the checkpoints of the run in `folder` that its users want: the best, where it is kept, else the newest."""
   folder = storage.path_of(folder)
-  return folder / 'best' if (folder / 'best').is_dir() else folder / 'checkpoints'
+  best = folder / 'best'
+  # The folder is there before the first evaluation has put anything into it.
+  kept = best.is_dir() and any(path.name.rstrip('/').isdigit() for path in best.iterdir())
+  return best if kept else folder / 'checkpoints'
 
 
 def restore_params(folder: epath.PathLike, shapes, shardings=None):

@@ -95,8 +95,11 @@ def warm(config: Run, params, layout):
   own = shared(params)
   # What they have and this run has not, such as a pooler, stays behind.
   theirs = within(shapes, own)
-  if any(has_more_ids(params[name], theirs[name]) for name in names):
+  grown = [name for name in names if isinstance(config, FineTuning) and has_more_ids(own[name], theirs[name])]
+  if grown and all(name in grown or not differing(own[name], theirs[name]) for name in names):
     imported = theirs = longer(own, within(load(folder).params, own))
+    if jax.process_index() == 0:
+      print(f'{", ".join(grown)}: of more ids than in {folder}, whose rows begin afresh', flush=True)
   wrong = [f'{path}: {theirs}, here {ours}' for path, ours, theirs in differing(own, theirs)]
   if wrong:
     raise CheckpointError(f'{folder} is of another model than this run:\n  ' + '\n  '.join(wrong))

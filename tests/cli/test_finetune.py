@@ -157,3 +157,12 @@ def test_what_the_command_line_asks_for():
     finetune.parse('classification', [], '')
   with pytest.raises(ConfigError, match='--regularizer is one of none, rdrop, fgm, freelb, sift'):
     finetune.parse('classification', ['--scale=test', '--regularizer=dropout'], '')
+
+
+def test_choices_are_not_packed_and_seeds_need_a_figure():
+  config, _ = finetune.parse('choice', ['--scale=test', '--data.pack=True'], '')
+  with pytest.raises(ConfigError, match=r'--data\.pack puts several examples in a row'):
+    finetune.several(config, 1)
+  config, _ = finetune.parse('classification', ['--scale=test', '--train=a.tsv'], '')
+  with pytest.raises(ConfigError, match='--seeds sums up a figure of a development set'):
+    finetune.several(config, 2)

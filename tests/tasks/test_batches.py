@@ -6,6 +6,7 @@ import pytest
 
 from plm_jax.tasks.batches import Batches, Shape, few, gathered, order
 from plm_jax.tasks.examples import Features, Ragged
+from plm_jax.tasks.setup import names_of
 
 
 def features(sizes, group=1):
@@ -76,3 +77,7 @@ def test_steps_go_on_from_epoch_to_epoch():
   assert sorted(itertools.chain(*seen[:3])) == sorted(itertools.chain(*seen[3:])) == list(range(10))
   assert len(seen[2]) == 2
   assert seen[:3] != seen[3:]
+
+
+def test_development_sets_have_different_names():
+  assert names_of(['a/dev.tsv', 'b/dev.tsv', 'c/dev.tsv', 'c/other.tsv.gz']) == ['', 'dev_1', 'dev_2', 'other']

@@ -1,6 +1,7 @@
 """What a run takes over from what it starts from."""
 import numpy as np
 
+from plm_jax.training.checkpoint import of_run
 from plm_jax.training.warm_start import has_more_ids, longer
 
 
@@ -22,3 +23,10 @@ def test_fewer_ids_or_another_width_are_another_model():
   assert not has_more_ids(tree(3), tree(5))
   assert not has_more_ids(tree(5, width=4), tree(3))
   assert not has_more_ids(tree(5, classes=2), tree(3))
+
+
+def test_a_run_without_a_best_checkpoint_has_its_newest(tmp_path):
+  (tmp_path / 'best').mkdir()
+  assert of_run(tmp_path).name == 'checkpoints'
+  (tmp_path / 'best' / '12').mkdir()
+  assert of_run(tmp_path).name == 'best'
