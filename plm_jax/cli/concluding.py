@@ -16,6 +16,8 @@ from plm_jax.cli import mistakes, report
 from plm_jax.inference import loading
 from plm_jax.pods import hosts
 from plm_jax.tasks.setup import Settled
+from plm_jax.training.learner import selection
+from plm_jax.training.selection import trained
 from plm_jax.training.train import Result
 
 
@@ -27,6 +29,8 @@ def conclude(ready: Settled, result: Result) -> None:
       headline = {f'Development {name.replace("_", " ")}': f'{value:.2f}' for name, value in result.heldout.items()}
       headline |= {
           'Steps': f'{result.step:,}' + (f', the best of them {result.best:,}' if result.best is not None else ''),
+          'Parameters': f'{sum(x.size for x in jax.tree.leaves(result.params)):,}, of which '
+                        f'{trained(selection(config), result.params):,} are trained',
           'Training examples': f'{len(ready.train.examples):,}', 'Epochs': f'{result.epochs:.1f}',
           'Duration of this process': f'{result.seconds / 60:.1f} min'}
       path = report.write_report(config.folder, report.Summary(

@@ -33,11 +33,17 @@ def make_learner(config: Run, vocab: Vocab) -> Learner:
     raise ConfigError(str(error)) from error
   except (AttributeError, TypeError) as error:  # of a file: the command line has recipes whose parts go together
     raise ConfigError(f'{type(objective).__name__} is not for {type(config.model).__name__}: {error}') from error
-  adapter = config.tuning.adapter
-  select = Selection(config.optim.only, objective.frozen, adapter.kind != 'none', config.tuning.top)
+  select = selection(config)
   optimizer = make_optimizer(
       config.optim, config.train.steps, pace=config.train.pace, parts=objective.parts, select=select)
-  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate, select, adapter)
+  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate, select,
+                 config.tuning.adapter)
+
+
+def selection(config: Run) -> Selection:
+  """Says which parameters of a run are trained."""
+  tuning = config.tuning
+  return Selection(config.optim.only, config.objective.frozen, tuning.adapter.kind != 'none', tuning.top)
 
 
 def shapes(config: Run, learner: Learner, rows: int = 2):

@@ -129,6 +129,12 @@ def adapts(path) -> bool:
   return name[0] != 'backbone' or ('adapter' in name and name[-1] in ('down', 'up', 'magnitude'))
 
 
+def trained(select: Selection, tree) -> int:
+  """Counts the numbers of a tree of parameters that are trained."""
+  return sum(round(rows.mean() * x.size) for rows, x in zip(
+      jax.tree.leaves(select(tree)), jax.tree.leaves(tree), strict=True))
+
+
 def parted(select: Selection, tree):
   """Parts a tree -> (list of the leaves of which something is trained, a function of such a list: the whole tree, what
   is not trained in which has no gradient)."""

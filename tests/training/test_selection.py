@@ -11,7 +11,7 @@ from plm_jax.models import bart, deberta_v2, xlnet
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.training import step
 from plm_jax.training.optim import OptimConfig, make_optimizer, schedule
-from plm_jax.training.selection import ParameterError, Selection, heights
+from plm_jax.training.selection import ParameterError, Selection, heights, trained
 from plm_jax.training.warm_start import reinitialised
 
 
@@ -43,6 +43,10 @@ def test_learning_rates_fall_towards_the_text_as_electra_has_them():
       f'{layers}/kernel': [1 / 16, 1 / 16, 1 / 8, 1 / 8, 1 / 4, 1 / 4], f'{layers}/bias': [1 / 16, 1 / 8, 1 / 4],
       'backbone/stack/norm/scale': [1 / 4], 'backbone/embeddings/tokens': [1 / 32] * 4,
       'backbone/embeddings/norm/scale': [1 / 32]}
+
+
+def test_numbers_that_are_trained_are_counted_layer_by_layer():
+  assert [trained(select, tree()) for select in (Selection(), Selection(top=1), Selection(top=0))] == [18, 7, 2]
 
 
 def shapes(model):
