@@ -8,10 +8,10 @@ a run starts from a model that has none; `backbone`, the module; `resized`, the 
 import dataclasses
 from typing import Any, Literal, TypeVar
 
-Kind = Literal['encoder', 'decoder', 'infilling', 'encoder-decoder']
+Kind = Literal['encoder', 'decoder', 'infilling', 'encoder-decoder', 'recurrent']
 """encoder: tokens see both sides, and hidden ones are predicted; decoder: each sees those before it, and texts go on;
 infilling: a text is seen whole, and its blanks are written out behind it (GLM); encoder-decoder: a text is read, and
-another is written"""
+another is written; recurrent: words are read one after another, from both sides (ELMo)"""
 Config = TypeVar('Config')
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from parity import (
     deberta,
     decoder,
+    elmo,
     encoder,
     encoder_decoder,
     fine_tuning,
@@ -85,6 +86,7 @@ KINDS = {
     ('deberta', 'run_emd'): deberta.run(deberta.mask_decoder),
     ('deberta', 'run_rtd'): deberta.run(deberta.replaced_tokens),
     ('gpt3', 'GPT2LMHeadModel'): decoder.run(decoder.causal_lm),
+    ('elmo', 'run'): elmo.run,
     ('palm', 'run'): palm.run,
     ('spanbert', 'run'): spanbert.run,
     ('tables', 'run'): tables.run,
