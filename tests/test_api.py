@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import backbones
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +17,13 @@ import tiny
 import tuned
 
 import plm_jax
-from plm_jax import api, checked, conversion, transfer
+from plm_jax import api, conversion, transfer
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
 from plm_jax.layers.heads import WithHeads
-from plm_jax.models import bert, gpt2
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
+from plm_jax.training import train
 from plm_jax.training.checkpoint import CheckpointError
 
 
@@ -36,10 +37,12 @@ def runs(tmp_path_factory):
   (folder / 'reviews.tsv').write_text(f'text\tlabel\n{reviews}')
   for name, kind in (('names', 'tagging'), ('answers', 'answers')):
     api.export(tuned.trained(kind), folder / 'runs' / name)
-  with contextlib.chdir(folder):
+  with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+    patch.setattr(train, 'jitted_step', tiny.traced_step)
     for name in ('bert_base', 'gpt2_small'):
       plm_jax.train(name, scale='test', output=f'runs/{name}-laptop', data={'path': ('corpus.txt',)},
                     mesh={'data': 1})
+  with contextlib.chdir(folder):
     yield folder
 
 
@@ -50,11 +53,9 @@ def checkpoints(tmp_path_factory):
   (folder / 'corpus.txt').write_text(tiny.text()[:3000])
   lines = tiny.text().splitlines()[:300]
   zeros = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  for family, size, heads, tokenizer in (
-      ('bert', bert.tiny(), ('mlm', 'nsp'), train_wordpiece(lines, 300)),
-      ('gpt2', gpt2.small(), ('lm',), train_byte_bpe(lines, 300, layout='gpt2'))):
-    block = checked.replaced(size.block, {'width': 32, 'heads': 2, 'mlp_dim': 64})
-    model = size.resized(block, 2, tokenizer.vocab.size, 64)
+  for family, heads, tokenizer in (('bert', ('mlm', 'nsp'), train_wordpiece(lines, 300)),
+                                   ('gpt2', ('lm',), train_byte_bpe(lines, 300, layout='gpt2'))):
+    model = backbones.small(family, tokenizer.vocab.size, 64)
     module = WithHeads(model.backbone(), {head: conversion.head_of(family, head, model, 2) for head in heads})
     shapes = jax.eval_shape(module.init, jax.random.key(0), {'tokens': zeros, 'segments': zeros})['params']
     conversion.save(folder / family, model, tiny.random_params(shapes), tokenizer, like=family)
@@ -63,8 +64,9 @@ def checkpoints(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_docstrings(runs):
-  """Every function of the door shows a use, which works."""
+def test_docstrings(runs, monkeypatch):
+  """Every function of the door shows a use, which works. Steps are traced; those of README's page below are made."""
+  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
   functions = [value for module in (api, transfer) for value in vars(module).values()
                if getattr(value, '__name__', '') in plm_jax.__all__ and value.__module__ == module.__name__]
   finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)

@@ -14,7 +14,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.optim import OptimConfig, make_optimizer
-from plm_jax.training.step import Learner
+from plm_jax.training.step import Learner, train_step
 
 VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4)
 LENGTH = 32
@@ -41,6 +41,20 @@ def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimC
   optim = optim or OptimConfig(peak=1e-2, warmup=1, schedule='constant')
   return Learner(objective.build(model, packed=False), objective, make_optimizer(optim, 10), VOCAB, seed,
                  accumulate)
+
+
+def traced_step(learner: Learner, layout):
+  """Stands in for `training.train.jitted_step` where a run is to do all but learn: the step is traced and not compiled,
+  its state must keep its shapes, parameters stay as they are, and figures are ones."""
+  del layout
+  step = jax.jit(functools.partial(train_step, learner))
+  def update(state, windows):
+    after, numbers = step.eval_shape(state, windows)
+    kinds = [[(x.shape, x.dtype) for x in jax.tree.leaves(tree)] for tree in (state, after)]
+    assert kinds[0] == kinds[1]
+    return state.replace(step=state.step + 1), jax.tree.map(
+        lambda x: np.full(x.shape, jnp.issubdtype(x.dtype, jnp.inexact), x.dtype), numbers)
+  return update
 
 
 def windows(

@@ -1,0 +1,47 @@
+"""A small model of every family, under the names of transformers' model_type; 'v3' is deberta-v2 too."""
+from typing import Any
+
+from plm_jax import checked
+from plm_jax.models import (
+    albert,
+    bart,
+    bert,
+    deberta,
+    deberta_v2,
+    distilbert,
+    electra,
+    glm,
+    gpt,
+    gpt2,
+    gpt3,
+    gpt_neo,
+    llama,
+    mbart,
+    mt5,
+    palm,
+    roberta,
+    spanbert,
+    t5,
+    transformer,
+    xlnet,
+)
+
+PUBLISHED = {
+    'bert': bert.tiny, 'roberta': roberta.base, 'albert': albert.base, 'distilbert': distilbert.base,
+    'spanbert': spanbert.base, 'electra': electra.small, 'deberta': deberta.base, 'deberta-v2': deberta_v2.xlarge,
+    'v3': deberta_v2.v3_small, 'xlnet': xlnet.base, 'openai-gpt': gpt.base, 'gpt2': gpt2.small, 'gpt3': gpt3.small,
+    'gpt_neo': gpt_neo.b0_125, 'llama': llama.llama_7b, 'cohere': palm.palm_8b, 'glm': glm.base, 't5': t5.small,
+    'mt5': mt5.small, 'bart': bart.base, 'mbart': mbart.large, 'marian': transformer.base}
+
+
+def family(name: str) -> str:
+  return 'deberta-v2' if name == 'v3' else name
+
+
+def small(name: str, vocab: int, length: int) -> Any:
+  """Two layers of width 32, with one head of keys where several share it, and windows of 4 where there are any."""
+  size = PUBLISHED[name]()
+  block = checked.replaced(size.block, {'width': 32, 'heads': 2, 'mlp_dim': 64, 'head_size': None,
+                                        'kv_heads': size.block.kv_heads and 1})
+  model = size.resized(block, 2, vocab, length)
+  return checked.replaced(model, {'windows': (0, 4)} if getattr(size, 'windows', ()) else {})
