@@ -1,8 +1,8 @@
 """Every command that README shows runs as it is typed there, at --scale=test.
 
-A run has two steps of it. What a command reads is made before it: the text, and checkpoints from runs of the commands
-above it. Those of docs/recipes.md are the recipes' own, which tests/recipes/test_catalogue.py parses and
-tests/recipes/test_recipes.py trains.
+A run has two steps of it, which are traced and leave parameters as they began: tests/recipes/test_recipes.py trains the
+same recipes. What a command reads is made before it: the text, and checkpoints from runs of the commands above it.
+Those of docs/recipes.md are the recipes' own, which tests/recipes/test_catalogue.py parses.
 """
 import dataclasses
 import json
@@ -20,6 +20,7 @@ from plm_jax import recipes
 from plm_jax.cli import commands
 from plm_jax.cli.run import parse, run
 from plm_jax.config import Phase, TrainConfig
+from plm_jax.training import train
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Beginnings of commands, and why they are not run here.
@@ -129,6 +130,7 @@ class World:
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path, monkeypatch):
+  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   world, failed = World(), []
   for line in shown():

@@ -1,12 +1,14 @@
-"""Every recipe at its smallest: trained, exported, read back and asked for words; one of each wiring killed, taken up
-again and evaluated."""
+"""Every recipe at its smallest: run, exported and read back. One of each wiring with each objective is trained and
+asked for words; of each wiring one is killed, taken up again and evaluated. Steps of the others are traced: gradients
+and trajectories of families are those of the cases in tests/golden, and of tests/test_before.py."""
 import dataclasses
 import pathlib
-import random
+from typing import Literal
 
 import jax
 import numpy as np
 import pytest
+import tiny
 
 from plm_jax import conversion, recipes
 from plm_jax.cli import commands as cli
@@ -14,7 +16,7 @@ from plm_jax.cli.run import run
 from plm_jax.config import Experiment, Phase
 from plm_jax.inference import fill_mask, generate, loading
 from plm_jax.inference.search import GenerationConfig
-from plm_jax.training import feed
+from plm_jax.training import feed, train
 from plm_jax.training.train import Result
 
 RECIPES = [*recipes.every()]
@@ -22,14 +24,8 @@ RECIPES = [*recipes.every()]
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory) -> pathlib.Path:
-  """Three hundred documents in a language of two thousand words: enough for the tokenizers to find 2,048 pieces in."""
-  draw = random.Random(0)
-  syllables = [a + b for a in 'bdfgklmnprstvz' for b in 'aeiou']
-  words = [''.join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(2000)]
-  def sentence():
-    return f'{" ".join(draw.choices(words, k=draw.randint(5, 10)))}.'.capitalize()
   path = tmp_path_factory.mktemp('text') / 'corpus.txt'
-  path.write_text('\n\n'.join('\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(3)) for _ in range(300)))
+  path.write_text(tiny.text())
   return path
 
 
@@ -43,18 +39,24 @@ def smallest(name: str) -> Experiment:
                                 eval_batches=2, save_every=1))
 
 
-def different() -> list:
-  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often.
+How = Literal['disturbed', 'trained', 'traced']
 
-  The first of each wiring with each objective is killed, taken up again and evaluated.
-  """
+
+def different() -> list:
+  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often."""
   groups: dict[Experiment, list[str]] = {}
   for name in RECIPES:
     groups.setdefault(dataclasses.replace(smallest(name), name=''), []).append(name)
-  kinds: dict[tuple[type, type], str] = {}
+  wirings: set[type] = set()
+  kinds: set[tuple[type, type]] = set()
+  params = []
   for config, names in groups.items():
-    kinds.setdefault((type(config.model), type(config.objective)), names[0])
-  return [pytest.param(names[0], names[0] in kinds.values(), id='='.join(names)) for names in groups.values()]
+    wiring, kind = type(config.model), (type(config.model), type(config.objective))
+    how: How = 'disturbed' if wiring not in wirings else 'trained' if kind not in kinds else 'traced'
+    wirings.add(wiring)
+    kinds.add(kind)
+    params.append(pytest.param(names[0], how, id='='.join(names)))
+  return params
 
 
 def on(corpus: pathlib.Path, config: Experiment, folder: pathlib.Path) -> Experiment:
@@ -100,19 +102,21 @@ def killed_and_taken_up(config: Experiment, monkeypatch) -> Result | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('name', 'disturbed'), different())
-def test_recipe(name, disturbed, corpus, tmp_path, request, monkeypatch, capsys):
+@pytest.mark.parametrize(('name', 'how'), different())
+def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
   config = on(corpus, smallest(name), tmp_path / 'run')
   if hasattr(config.objective, 'teacher'):
     folder = str(request.getfixturevalue('teacher'))
     text = dataclasses.replace(config.data.prepare, tokenizer=f'{folder}/tokenizer')
     config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, teacher=folder),
                                  data=dataclasses.replace(config.data, prepare=text))
-  result = killed_and_taken_up(config, monkeypatch) if disturbed else run(config)
+  if how == 'traced':
+    monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
+  result = killed_and_taken_up(config, monkeypatch) if how == 'disturbed' else run(config)
   assert result and result.finished
   figures = [result.heldout[term] for term in config.objective.terms]
   assert np.isfinite(figures).all() and all(figures)
-  if disturbed:
+  if how == 'disturbed':
     capsys.readouterr()
     run(dataclasses.replace(config, mode='evaluate'))
     printed = dict(line.split(': ') for line in capsys.readouterr().out.strip().splitlines())
@@ -129,6 +133,8 @@ def test_recipe(name, disturbed, corpus, tmp_path, request, monkeypatch, capsys)
     assert theirs.model and theirs.family == config.family
     kept = {part: ours.params[part] for part in theirs.params}
     jax.tree.map(np.testing.assert_array_equal, kept, dict(theirs.params))
+  if how == 'traced':
+    return
   if 'lm' in ours.heads and ours.model.kind != 'infilling':
     assert len(generate.generate(ours, ['Bada kofu.'], GenerationConfig(4))[0]) == 1
   if 'mlm' in ours.heads:
@@ -136,8 +142,9 @@ def test_recipe(name, disturbed, corpus, tmp_path, request, monkeypatch, capsys)
 
 
 @pytest.mark.slow
-def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path):
+def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypatch):
   """Of a T5 it writes a tokenizer.json alone: no model of SentencePiece."""
+  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)  # what a run begins with is what it ends with
   first = dataclasses.replace(smallest('t5_small'), output=str(tmp_path / 'first'))
   first = dataclasses.replace(
       first, data=dataclasses.replace(first.data, path=(str(corpus),)),
@@ -147,8 +154,7 @@ def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path):
   conversion.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, like='t5')
   (tmp_path / 'out' / 'spiece.model').unlink()
   folder = str(tmp_path / 'out')
-  again = run(dataclasses.replace(
-      first, output=str(tmp_path / 'again'), warm_start=folder, optim=dataclasses.replace(first.optim, peak=0.0)))
+  again = run(dataclasses.replace(first, output=str(tmp_path / 'again'), warm_start=folder, seed=first.seed + 1))
   assert again
   warm = loading.load(str(tmp_path / 'again'))
   assert warm.tokenizer.pieces == trained.tokenizer.pieces
