@@ -144,9 +144,11 @@ def test_a_bias_of_logits_is_not_trained():
   np.testing.assert_array_equal(gradient['heads_lm']['bias'], np.zeros(VOCAB))
   assert np.abs(gradient['backbone']['tokens']).max() > 0
   without = NextTokens(model.config.block, VOCAB)
-  output = model.config.backbone().apply({'params': model.params['backbone']}, batch)
-  plain = without.apply({'params': {}}, output, batch)
-  biased = model.head.apply({'params': model.params['heads_lm']}, output, batch)
+  @jax.jit
+  def both(params):
+    output = model.config.backbone().apply({'params': params['backbone']}, batch)
+    return without.apply({'params': {}}, output, batch), model.head.apply({'params': params['heads_lm']}, output, batch)
+  plain, biased = both(model.params)
   np.testing.assert_allclose(biased - plain, np.broadcast_to(model.params['heads_lm']['bias'], plain.shape), atol=1e-5)
 
 

@@ -91,8 +91,8 @@ def test_a_word_for_each_class():
   batch = form_of('glm').arrange(batch, GLM) | {'extract': jnp.array([[row.stand]])}
   lm = conversion.head_of('glm', 'lm', model, 2)
   whole = WithHeads(model.backbone(), {'lm': lm, 'label': head})
-  params = whole.init(jax.random.key(0), batch)
-  outputs = whole.apply(params, batch)
+  params = tiny.random_params(jax.eval_shape(whole.init, jax.random.key(0), batch))
+  outputs = jax.jit(whole.apply)(params, batch)
   np.testing.assert_allclose(outputs['label'][0, 0], outputs['lm'][0, row.stand, 30:32], rtol=1e-5)
   for words in ((), (30,), (30, 30), (30, 96)):
     with pytest.raises(conversion.ConvertError, match='2 ids below 96'):
