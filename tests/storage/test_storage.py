@@ -1,8 +1,11 @@
 """Files on a disk; what a bucket does is in test_bucket.py."""
+import ctypes
 import errno
 import json
 import os
 import pathlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -179,3 +182,25 @@ def test_settings_are_kept_where_the_user_has_some(monkeypatch):
   monkeypatch.delenv('GCS_APPEND_MODE')
   environment.settle()
   assert os.environ['GCS_READ_CACHE_BLOCK_SIZE_MB'] == '16' and os.environ['GCS_APPEND_MODE'] == 'compose'
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), 'mallopt'), reason='another library of C')
+@pytest.mark.parametrize(('settings', 'kept'), [({}, True), ({'MALLOC_ARENA_MAX': '2'}, False)])
+def test_memory_that_is_freed_stays_with_the_process_unless_its_user_says_how(settings, kept):
+  program = """if True:
+    import resource, threading
+    import plm_jax
+    def pages():
+      return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    def work():
+      b'x' * (1 << 26), b'x' * (1 << 27)
+      before = pages()
+      b'x' * (1 << 26), b'x' * (1 << 27)
+      print(pages() - before)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()"""
+  plain = {name: value for name, value in os.environ.items() if not name.startswith(('MALLOC_', 'GLIBC_'))}
+  done = subprocess.run([sys.executable, '-c', program], env=plain | {'JAX_PLATFORMS': 'cpu'} | settings,
+                        capture_output=True, text=True, check=True)
+  assert (int(done.stdout) < 1000) == kept
