@@ -116,7 +116,8 @@ class Deberta(nn.Module):
   `packed`: rows may hold several segments; optional visible [B, L, L], True where a query (row) sees a key, instead
   of what segments say; noise and perturbation: those of `Embeddings`. rows [B] key dropout; None: no dropout.
 
-  Released code zeroes the embeddings of padding. Only the convolution could see them, and does so itself here.
+  Embeddings of padding are zero, as in the released code: its row of the table is zero in released checkpoints, where
+  the gradient of the norm, which a softmax over whole rows asks for, is thousands of times that of any other token.
   """
 
   cfg: DebertaConfig
@@ -132,6 +133,7 @@ class Deberta(nn.Module):
     embeddings = Embeddings(
         cfg.block, cfg.vocab, 0, cfg.max_length if cfg.biased_input else 0, cfg.types, name='embeddings')
     x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), batch)
+    x = jnp.where(segments[..., None] > 0, x, 0)
     self.sow('intermediates', 'embedded', x)
     mask = of_batch(batch, self.packed)
     local = Convolution(cfg, name='conv')(x, segments, rows) if cfg.conv else None

@@ -254,3 +254,21 @@ def test_what_is_not_known_is_refused():
                      ({'pos_att_type': 'c2p', 'relative_attention': False}, 'relative_attention')):
     with pytest.raises(ConvertError, match=name):
       attributes.read(deberta.FAMILY, deberta.to_current({'relative_attention': True, **said}))
+
+
+def test_padding_has_no_vector_of_its_own():
+  """Its row of the table may be zero, as in released checkpoints: through the norm the gradient there is that of any
+  other token times 1 / sqrt(1e-7). What sees it is a softmax over whole rows, such as that of where answers stand."""
+  model = config().backbone()
+  batch = {'tokens': jnp.where(SEGMENTS == 0, 0, 5 + jnp.arange(LENGTH)), 'segments': SEGMENTS}
+  params = unbox(model.init(jax.random.key(0), batch)['params'])
+  params['embeddings']['tokens'] = params['embeddings']['tokens'].at[0].set(0)
+
+  def loss(params):
+    output, seen = model.apply({'params': params}, batch, mutable=['intermediates'])
+    return jax.nn.logsumexp(output.hidden[..., 0], 1).sum(), seen['intermediates']['embedded'][0]
+
+  (_, embedded), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+  np.testing.assert_array_equal(embedded[SEGMENTS == 0], 0)
+  np.testing.assert_array_equal(grads['embeddings']['tokens'][0], 0)
+  assert np.abs(grads['embeddings']['tokens'][5]).max() > 0
