@@ -1,16 +1,17 @@
 """A run on labelled examples, from its sources to its report."""
 from collections.abc import Iterator
+import dataclasses
 import itertools
 
 from plm_jax import storage, tokenizers
 from plm_jax.checked import shortened
 from plm_jax.cli.concluding import conclude, say
 from plm_jax.config import ConfigError, FineTuning
-from plm_jax.inference.loading import tokenizer_of
+from plm_jax.inference.loading import read_config, tokenizer_of
 from plm_jax.sharding import make_mesh
 from plm_jax.storage.lock import Lock
 from plm_jax.tasks.labelled import LabelledConfig
-from plm_jax.tasks.setup import Settled, settled
+from plm_jax.tasks.setup import Settled, measuring, settled
 from plm_jax.tasks.sources import examples
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.train import Result, fit, measure
@@ -37,10 +38,14 @@ def fine_tuned(config: FineTuning, lock: Lock) -> Result:
 
 
 def measured(config: FineTuning) -> dict[str, float]:
-  """Measures the run in config.folder on its development sets."""
+  """Measures the run in config.folder on its development sets; what it learned from is not read. Raises ConfigError."""
   tokenizer = tokenizers.load(storage.path_of(config.folder) / 'tokenizer')
-  ready = settled(config, tokenizer)
-  return measure(ready.config, ready.open_feed, tokenizer)
+  run = read_config(config.folder)
+  if not isinstance(run, FineTuning):
+    raise ConfigError(f'{config.folder} has learned from text, and no task')
+  task = dataclasses.replace(config.objective, labels=run.objective.labels, words=run.objective.words)
+  config = dataclasses.replace(config, objective=task, model=run.model)
+  return measure(config, measuring(config, tokenizer), tokenizer)
 
 
 def announce(ready: Settled) -> None:

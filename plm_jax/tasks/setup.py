@@ -34,8 +34,7 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
   found = read(config.objective, data.train, 'train', data)
   task = spoken(named(config.objective, found), config.family, tokenizer)
   train = encoded(task, found, tokenizer, phase.length)
-  dev = {name: encoded(task, read(task, [source], 'dev', data), tokenizer, phase.length)
-         for name, source in zip(names_of(data.dev), data.dev, strict=True)}
+  dev = development(config, task, tokenizer)
   loop, optim, model = config.train, config.optim, config.model
   # Ids behind the vocabulary, for tokens of rows that the tokenizer does not have.
   if (ids := tokenizer.vocab.size + task.form.more(tokenizer.vocab)) > model.vocab:
@@ -54,6 +53,22 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
     optim = dataclasses.replace(optim, warmup=round(data.warmup * loop.steps))
   config = dataclasses.replace(config, objective=task, train=loop, optim=optim, model=model)
   return Settled(config, train, dev, lambda mesh: LabelledFeed(config, train, dev, tokenizer, mesh))
+
+
+def measuring(config: FineTuning, tokenizer: Tokenizer) -> Callable[[Any], LabelledFeed]:
+  """Reads the development sets of a run whose configuration is settled -> what opens its feed, to be measured by: its
+  batches for training are the first set's. Raises SourceError, and ConfigError where there is none."""
+  dev = development(config, config.objective, tokenizer)
+  if not dev:
+    raise ConfigError(f'{config.folder} has no development set that it could be measured on: give --dev')
+  return lambda mesh: LabelledFeed(config, dev[''], dev, tokenizer, mesh)
+
+
+def development(config: FineTuning, task: Any, tokenizer: Tokenizer) -> dict[str, Labelled]:
+  """Reads the development sets, by name. Raises SourceError, ConfigError."""
+  data, length = config.data, config.train.phases[0].length
+  return {name: encoded(task, read(task, [source], 'dev', data), tokenizer, length)
+          for name, source in zip(names_of(data.dev), data.dev, strict=True)}
 
 
 def names_of(sources: Sequence[str]) -> list[str]:

@@ -84,11 +84,13 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
       state = state.replace(params=start(config, learner, tokenizer, state.params, layout.params))
     checkpoints.check_space(state)
     meta = described(config, tokenizer, folder)
-    feed.begin(learner, state.params, mesh)
+    ended = int(state.step) >= config.train.steps or best.hopeless(int(state.step))
+    if not ended:
+      feed.begin(learner, state.params, mesh)
     update = jitted_step(learner, layout)
     evaluate = feed.evaluator(learner, mesh)
     log = Log(config, folder, int(state.step), mesh)
-    heldout, stopped, ended = {}, False, best.hopeless(int(state.step))
+    heldout, stopped = {}, False
     for step, phase, windows in [] if ended else feed.stream(int(state.step), mesh):
       state, numbers = update(state, windows)
       done = step + 1
@@ -113,7 +115,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
       if stopped or ended:
         break
     checkpoints.wait()
-    if not heldout and not stopped:  # the run had finished before
+    if not heldout and not stopped and best.step is None:  # the run had finished before
       heldout = evaluate(state.params, config.train.phases[-1])
     log.close()
     if not stopped and best.step is not None:

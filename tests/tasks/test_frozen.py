@@ -7,6 +7,7 @@ import pytest
 from plm_jax import checked, tokenizers
 from plm_jax.config import FineTuning, Phase, TrainConfig
 from plm_jax.models import bert
+from plm_jax.tasks.feed import LabelledFeed
 from plm_jax.tasks.labelled import LabelledConfig
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.setup import settled
@@ -30,6 +31,15 @@ def run(tmp_path, task, source, name, **data):
       optim=OptimConfig(peak=0.05, warmup=0), train=TrainConfig(phases=(Phase(1, 16, 2),)))
   ready = settled(config, tokenizer)
   return fit(ready.config, ready.open_feed, tokenizer)
+
+
+def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
+  """Not of what it learned from: its development set is answered anew."""
+  source = tmp_path / 'texts.tsv'
+  source.write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in TEXTS))
+  first = run(tmp_path, SequenceTask(), source, 'run')
+  monkeypatch.setattr(LabelledFeed, 'begin', None)
+  assert run(tmp_path, SequenceTask(), source, 'run').heldout == first.heldout
 
 
 @pytest.mark.parametrize('kind', ['label', pytest.param('tags', marks=pytest.mark.slow)])

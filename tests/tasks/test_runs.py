@@ -3,6 +3,7 @@ begin with."""
 import json
 import os
 import pathlib
+import shutil
 import signal
 
 import jax
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.cli.run import run
+from plm_jax.cli.run import evaluate, run
+from plm_jax.errors import ConfigError
 from plm_jax.inference import loading
 from plm_jax.recipes.finetune import Start
 from plm_jax.tasks.feed import LabelledFeed
@@ -30,6 +32,22 @@ def finished(home):
   """A run that nothing disturbed: (folder, result)."""
   folder = home / 'undisturbed'
   return folder, run(labelled.run(home, output=str(folder)))
+
+
+def test_a_run_is_measured_without_what_it_learned_from(finished, tmp_path, capsys):
+  """Its best checkpoint, by the figures that it ended with; the classes are those of its configuration."""
+  folder = shutil.copytree(finished[0], tmp_path / 'run')
+  said = json.loads((folder / 'config.json').read_text())
+  said['data']['train'] = ['gone.jsonl']
+  (folder / 'config.json').write_text(json.dumps(said))
+  capsys.readouterr()
+  evaluate(str(folder))
+  found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines())
+  assert {name: float(value) for name, value in found.items()} == pytest.approx(finished[1].heldout, abs=1e-4)
+  said['data']['dev'] = []
+  (folder / 'config.json').write_text(json.dumps(said))
+  with pytest.raises(ConfigError, match='has no development set'):
+    evaluate(str(folder))
 
 
 def losses(folder: pathlib.Path) -> list[float]:
