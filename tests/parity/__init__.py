@@ -36,17 +36,13 @@ from parity import (
 from parity.shared import Said, Unsupported
 
 ENCODERS = {
-    'Model': encoder.backbone, 'ForMaskedLM': encoder.masked_lm, 'ForSequenceClassification': encoder.sequence_classes,
-    'ForTokenClassification': encoder.token_classes, 'ForMultipleChoice': encoder.multiple_choice,
-    'ForQuestionAnswering': encoder.question_answering}
+    'Model': encoder.backbone, 'ForMaskedLM': encoder.masked_lm, **fine_tuning.KINDS}
 DECODERS = {
     'Model': decoder.backbone, 'LMHeadModel': decoder.causal_lm, 'ForCausalLM': decoder.causal_lm,
-    'DoubleHeadsModel': decoder.double_heads, 'ForSequenceClassification': encoder.sequence_classes,
-    'ForTokenClassification': encoder.token_classes, 'ForQuestionAnswering': encoder.question_answering}
+    'DoubleHeadsModel': decoder.double_heads, **fine_tuning.KINDS}
 BOTH = {
     'Model': encoder_decoder.backbone, 'EncoderModel': encoder_decoder.backbone, 'MTModel': encoder_decoder.seq2seq,
-    'ForConditionalGeneration': encoder_decoder.seq2seq, 'ForSequenceClassification': encoder.sequence_classes,
-    'ForQuestionAnswering': encoder.question_answering}
+    'ForConditionalGeneration': encoder_decoder.seq2seq, **fine_tuning.KINDS}
 # Classes of transformers: beginning of the name, what is behind it.
 CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
@@ -55,10 +51,7 @@ CLASSES = {
     'BertForNextSentencePrediction': encoder.run(encoder.next_sentence),
     'ElectraForPreTraining': encoder.run(encoder.replaced_tokens),
     'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
-    'XLNetForSequenceClassification': xlnet.run(encoder.sequence_classes),
-    'XLNetForTokenClassification': xlnet.run(encoder.token_classes),
-    'XLNetForMultipleChoice': xlnet.run(encoder.multiple_choice),
-    'XLNetForQuestionAnsweringSimple': xlnet.run(encoder.question_answering),
+    **{f'XLNet{rest}': xlnet.run(kind) for rest, kind in fine_tuning.KINDS.items()},
     **{name + rest: decoder.run(reading) for rest, reading in DECODERS.items() for name in (
         'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama')},
     **{name + rest: encoder_decoder.run(reading) for rest, reading in BOTH.items() for name in (

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from safetensors.numpy import load_file, save_file
 
-from parity.encoder import Seen
+from parity.shared import Seen
 from plm_jax import conversion
 from plm_jax.conversion.opening import CONFIG
 
@@ -27,7 +27,7 @@ def run(reading):
 def mask_decoder(case):
   """Label 0: not predicted; the predicted positions of all rows lie one behind another."""
   imported = conversion.load(case.path)
-  model = imported_model(imported)
+  model = Seen(imported.model())
   inputs = {name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()}
   batch = {'tokens': inputs['input_ids'], 'segments': inputs['input_mask']}
   most = max((case.inputs['labels'] > 0).sum(1))
@@ -69,7 +69,7 @@ def replaced_tokens(case):
     save_file(alone, pathlib.Path(folder) / 'model.safetensors')
     (pathlib.Path(folder) / CONFIG).write_text((case.path / CONFIG).read_text())
     imported = conversion.load(folder)
-  model = imported_model(imported)
+  model = Seen(imported.model())
   embeddings = {name: x for name, x in imported.params['backbone']['embeddings'].items() if name != 'tokens'}
   params = {**imported.params, 'backbone': {**imported.params['backbone'], 'embeddings': embeddings}}
   inputs = {name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()}
@@ -90,10 +90,6 @@ def replaced_tokens(case):
   table = table.at[case.config.get('padding_idx', 0)].set(0)
   return {'logits': logits, 'mask_labels': replaced, 'loss_per_token': per_token, **gradients(case, grads),
           f'grad/{TOKENS}._weight': table}
-
-
-def imported_model(imported):
-  return Seen(conversion.family_of(imported.family).backbone(imported.config), imported.heads)
 
 
 def gradients(case, grads):

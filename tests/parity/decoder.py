@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity import encoder
-from parity.shared import gradients, inputs_of
+from parity.fine_tuning import GivenChoices
+from parity.shared import Seen, gradients, layers_of, opened
 from plm_jax import conversion
 from plm_jax.architectures.decoder import empty_cache, extend
 
@@ -16,29 +17,25 @@ KNOWN = {'input_ids', 'attention_mask', 'position_ids', 'labels', 'mc_token_ids'
 
 
 def run(reading):
-  """A runner for the class that `reading` knows: (heads' outputs, inputs, config.json) -> what transformers returns."""
+  """A runner for the class of transformers that `reading` knows: see `shared.opened`."""
   return functools.partial(forward, reading)
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients, what the layers let see, and for cases that decode step by step the same with a cache."""
-  imported = conversion.load(case.path)
-  inputs = inputs_of(case, KNOWN)
-  batch = make_batch(inputs, case.config)
-  family = conversion.family_of(imported.family).of(imported.config)
-  model = encoder.Seen(family.backbone(imported.config), imported.heads)
+  imported, inputs, batch, build, read = opened(reading, case, KNOWN, make_batch)
+  family, model = conversion.family_of(imported.family).of(imported.config), Seen(build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
-    outputs: Any = model(params, batch)
-    given = model.inside(params, batch)
+    seen = model.intermediates(params, batch)
     # The last of them comes after the last norm, and in the shape of the rows that were given.
-    last = outputs['all'].hidden.reshape(*inputs['input_ids'].shape, -1)
-    return given | {f'hidden_states.{imported.config.stack.blocks}': last} | reading(outputs, inputs, case.config)
+    last = seen['output'].hidden.reshape(*inputs['input_ids'].shape, -1)
+    return layers_of(seen) | {f'hidden_states.{imported.config.stack.blocks}': last} | read(model(params, batch))
 
   with jax.default_matmul_precision('highest'):
     got = outputs(imported.params, batch)
-    got |= gradients(case, family, lambda: gradient(model, reading, imported, batch, inputs, case.config))
+    got |= gradients(case, family, lambda: gradient(model, read, imported, batch))
     if 'step_logits' in case.outputs:
       case.about.only(input_key='input_ids')
       got |= step_by_step(imported, batch, case.about['prefill'])
@@ -62,10 +59,10 @@ def make_batch(inputs, config):
   return batch
 
 
-def gradient(model, reading, imported, batch, inputs, config):
+def gradient(model, read, imported, batch):
   """d loss / d parameters."""
   def loss(params):
-    return reading(model(params, batch), inputs, config)['loss']
+    return read(model(params, batch))['loss']
   return jax.jit(jax.grad(loss))(jax.tree.map(jnp.asarray, imported.params))
 
 
@@ -116,8 +113,7 @@ def causal_lm(outputs, inputs, config):
 
 def double_heads(outputs, inputs, config):
   """The next tokens, and which of several rows it is."""
-  choice = outputs['choice'].reshape(inputs['input_ids'].shape[:-1])
-  given = causal_lm(outputs, inputs, config) | {'mc_logits': choice}
-  if 'mc_labels' in inputs:
-    given['mc_loss'] = encoder.cross_entropy(choice, inputs['mc_labels'])
-  return given
+  rows = {'input_ids': inputs['input_ids'], **({'labels': inputs['mc_labels']} if 'mc_labels' in inputs else {})}
+  choice = {'choice': outputs['choice'].reshape(rows['input_ids'].shape[:-1])}
+  return causal_lm(outputs, inputs, config) | {
+      f'mc_{name}': x for name, x in GivenChoices()(choice, rows, config).items()}

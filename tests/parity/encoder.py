@@ -1,5 +1,4 @@
 """Runs the cases of transformers' encoders: one table of batch names, one reading of outputs for each class."""
-from collections.abc import Callable
 import dataclasses
 import functools
 from typing import Any
@@ -9,76 +8,37 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from parity.shared import gradients, inputs_of
+from parity.shared import Outputs, Seen, gradients, opened
 from plm_jax import conversion
 from plm_jax.architectures.encoder import places
-from plm_jax.layers.heads import WithHeads
 
-Outputs = dict[str, jax.Array]
 KNOWN = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'labels', 'next_sentence_label',
          'sentence_order_label', 'start_positions', 'end_positions'}
 
 
-def run(reading: Callable[[Any, Outputs, Any], Outputs]):
-  """A runner for the class that `reading` knows: (heads' outputs, inputs, config.json) -> what transformers returns."""
+def run(reading):
+  """A runner for the class of transformers that `reading` knows: see `shared.opened`."""
   return functools.partial(forward, reading)
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients by the plain way, hidden states and attention from what the layers let see."""
-  imported = conversion.load(case.path)
-  inputs = inputs_of(case, KNOWN)
-  batch = make_batch(inputs)
-  family = conversion.family_of(imported.family).of(imported.config)
-  model = Seen(family.backbone(imported.config), imported.heads)
+  imported, _, batch, build, read = opened(reading, case, KNOWN, make_batch)
+  family, model = conversion.family_of(imported.family).of(imported.config), Seen(build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
-    return reading(model(params, batch), inputs, case.config)
-
-  @jax.jit
-  def inside(params, batch):
-    return model.inside(params, batch)
+    return read(model(params, batch))
 
   with jax.default_matmul_precision('highest'):
-    got = {**outputs(imported.params, batch), **inside(imported.params, batch)}
-    got |= gradients(case, family, lambda: gradient(family, reading, imported, batch, inputs, case.config))
+    got = {**outputs(imported.params, batch), **jax.jit(model.inside)(imported.params, batch)}
+    got |= gradients(case, family, lambda: gradient(build, read, imported, batch, case.config))
   return jax.device_get(got)
 
 
-class Seen:
-  """A model whose backbone's output is among the heads' outputs, as `all`."""
-
-  def __init__(self, backbone, heads):
-    self.model = WithHeads(backbone, {**heads, 'all': Everything()})
-
-  def __call__(self, params, batch):
-    return self.model.apply({'params': params}, batch)
-
-  def intermediates(self, params, batch):
-    """What the backbone lets see on its way."""
-    _, state = self.model.apply({'params': params}, batch, mutable=['intermediates'])
-    return state['intermediates']['backbone']
-
-  def inside(self, params, batch) -> Outputs:
-    """hidden_states.k and attentions.k, in the order of transformers: the embeddings first."""
-    seen = self.intermediates(params, batch)
-    layers = seen['stack']['layers']['block']
-    hidden = [seen['embedded'][0], *layers['hidden'][-1]]
-    return {**{f'hidden_states.{k}': x for k, x in enumerate(hidden)},
-            **{f'attentions.{k}': x for k, x in enumerate(layers['attention']['probs'][0])}}
-
-
-class Everything:
-  """A head that is the backbone's output."""
-
-  def __call__(self, output, batch, rows=None):
-    del batch, rows
-    return output
-
-
-def make_batch(inputs: Outputs) -> Outputs:
+def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
   """transformers' arguments under our names; rows of several choices one under another."""
+  del config
   shape = inputs['input_ids'].shape
   tokens = inputs['input_ids'].reshape(-1, shape[-1])
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
@@ -95,7 +55,7 @@ def make_batch(inputs: Outputs) -> Outputs:
   return batch
 
 
-def gradient(family, reading, imported, batch, inputs, config):
+def gradient(build, read, imported, batch, config):
   """d loss / d parameters. torch gives the padding token's row of the table no gradient from look-ups, only from the
   tied head: here look-ups of it go to a copy of the row behind the table, whose logits and gradient are left out.
   Where padding has a position, that row has none either."""
@@ -103,7 +63,7 @@ def gradient(family, reading, imported, batch, inputs, config):
   padding = getattr(imported.config, 'padding', -1)
   if padding >= 0 and 'place' not in batch:
     batch = {**batch, 'place': places(batch['tokens'], padding)}
-  model = Seen(family.backbone(dataclasses.replace(imported.config, vocab=vocab + 1)), imported.heads)
+  model = Seen(build(dataclasses.replace(imported.config, vocab=vocab + 1)))
   if pad is not None:
     batch = {**batch, 'tokens': jnp.where(batch['tokens'] == pad, vocab, batch['tokens'])}
   tables = {('backbone', 'embeddings', 'tokens'): 0, ('heads_mlm', 'bias'): 0, ('heads_mlm', 'kernel'): 1}
@@ -121,7 +81,7 @@ def gradient(family, reading, imported, batch, inputs, config):
     outputs = model(widen(params), batch)
     if 'mlm' in outputs:
       outputs['mlm'] = outputs['mlm'][..., :vocab]
-    return reading(outputs, inputs, config)['loss']
+    return read(outputs)['loss']
 
   grads = jax.jit(jax.grad(loss))(jax.tree.map(jnp.asarray, params))
   table = ('backbone', 'embeddings', 'positions')
@@ -165,31 +125,6 @@ def pretraining(outputs, inputs, config):
       outputs[question], inputs[labels]))
 
 
-def sequence_classes(outputs, inputs, config):
-  """Regression with one class, several answers at once with float labels, else one of the classes."""
-  # Of one text a row.
-  logits = outputs['label'].reshape(len(inputs['input_ids']), -1)
-  def loss():
-    labels = inputs['labels']
-    kind = config.get('problem_type') or (
-        'regression' if logits.shape[-1] == 1 else
-        'single_label_classification' if labels.dtype == jnp.int32 else 'multi_label_classification')
-    if kind == 'regression':
-      return jnp.square(logits.reshape(labels.shape) - labels).mean()
-    if kind == 'multi_label_classification' and str(config.get('model_type')).startswith('deberta') and (
-        not config.get('problem_type')):
-      return -(jax.nn.log_softmax(logits) * labels).sum(-1).mean()  # one answer, of which there are shares
-    if kind == 'multi_label_classification':
-      return optax.sigmoid_binary_cross_entropy(logits, labels).mean()
-    return cross_entropy(logits, labels)
-  return with_loss({'logits': logits}, inputs, loss)
-
-
-def token_classes(outputs, inputs, config):
-  del config
-  return with_loss({'logits': outputs['tags']}, inputs, lambda: cross_entropy(outputs['tags'], inputs['labels']))
-
-
 def replaced_tokens(outputs, inputs, config):
   """Whether each token was replaced; the loss is over what is no padding."""
   del config
@@ -199,25 +134,6 @@ def replaced_tokens(outputs, inputs, config):
     losses = optax.sigmoid_binary_cross_entropy(logits, inputs['labels'])
     return (losses * real).sum() / real.sum()
   return with_loss({'logits': logits}, inputs, loss)
-
-
-def multiple_choice(outputs, inputs, config):
-  del config
-  logits = outputs['choice'].reshape(inputs['input_ids'].shape[:2])
-  return with_loss({'logits': logits}, inputs, lambda: cross_entropy(logits, inputs['labels']))
-
-
-def question_answering(outputs, inputs, config):
-  del config
-  start, end = outputs['span'][..., 0], outputs['span'][..., 1]
-  given = {'start_logits': start, 'end_logits': end}
-  if 'start_positions' in inputs:
-    length = start.shape[1]
-    # Answers beyond the row are ignored.
-    labels = [jnp.where(inputs[f'{name}_positions'].reshape(-1) < length, inputs[f'{name}_positions'].reshape(-1), -100)
-              for name in ('start', 'end')]
-    given['loss'] = (cross_entropy(start, labels[0]) + cross_entropy(end, labels[1])) / 2
-  return given
 
 
 def with_loss(outputs, inputs, loss):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity import decoder, encoder
-from parity.shared import gradients, inputs_of
+from parity.shared import Seen, gradients, opened
 from plm_jax import conversion
 from plm_jax.architectures.encoder_decoder import extend, initial_cache
 
@@ -18,34 +18,31 @@ PADDING_HAS_NO_GRADIENT = ('bart', 'mbart')  # from look-ups, in torch
 
 
 def run(reading):
-  """A runner for the class that `reading` knows: (heads' outputs, inputs, config.json) -> what transformers returns."""
+  """A runner for the class of transformers that `reading` knows: see `shared.opened`."""
   return functools.partial(forward, reading)
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients, what the layers of both sides let see, and for cases that decode step by step the same with
   a cache."""
-  imported = conversion.load(case.path)
-  inputs = inputs_of(case, KNOWN)
-  batch = make_batch(inputs, case.config, reading is seq2seq)
-  family = conversion.family_of(imported.family).of(imported.config)
-  model = encoder.Seen(family.backbone(imported.config), imported.heads)
+  imported, _, batch, build, read = opened(
+      reading, case, KNOWN, functools.partial(make_batch, generates=reading is seq2seq))
+  family, model = conversion.family_of(imported.family).of(imported.config), Seen(build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
-    outputs: Any = model(params, batch)
-    return inside(model, params, batch, outputs['all'], imported.config) | reading(outputs, inputs, case.config)
+    return inside(model.intermediates(params, batch), imported.config) | read(model(params, batch))
 
   with jax.default_matmul_precision('highest'):
     got = outputs(imported.params, batch)
-    got |= gradients(case, family, lambda: gradient(family, reading, imported, batch, inputs, case.config))
+    got |= gradients(case, family, lambda: gradient(build, read, imported, batch, case.config))
     if 'step_logits' in case.outputs:
       case.about.only(input_key='decoder_input_ids')
       got |= step_by_step(imported, batch, case.about['prefill'])
   return jax.device_get(got)
 
 
-def make_batch(inputs, config, generates: bool):
+def make_batch(inputs, config, generates: bool = False):
   """transformers' arguments under our names. There padding of the decoder sees the text before it, so what is seen is
   said in full. generates: labels are text, which the decoder reads; else it reads the encoder's where it has no own."""
   batch = encoder.make_batch({name: x for name, x in inputs.items() if name in ('input_ids', 'attention_mask')})
@@ -72,10 +69,10 @@ def shifted(labels, config):
   return jnp.concatenate([first, labels[:, :-1]], 1)
 
 
-def inside(model, params, batch, output, config):
+def inside(sides, config):
   """hidden_states.k and attentions.k of each side, in the order of transformers: the embeddings first, and the last
   after the last norm."""
-  sides = model.intermediates(params, batch)
+  output = sides['output']
   if not config.decoder.layers:
     return of_side(sides['encoder'], output.encoded, '')
   return {'encoder_last_hidden_state': output.encoded, **of_side(sides['encoder'], output.encoded, 'encoder_'),
@@ -92,14 +89,15 @@ def of_side(seen, last, prefix):
           **{f'{name}.{k}': x for name, every in probs.items() for k, x in enumerate(every)}}
 
 
-def gradient(family, reading, imported, batch, inputs, config):
+def gradient(build, read, imported, batch, config):
   """d loss / d parameters. For BART look-ups of padding go to a copy of its row behind the table, whose gradient is
   left out, as torch gives them none."""
   vocab, params, pad = imported.config.vocab, jax.tree.map(jnp.asarray, imported.params), config['pad_token_id']
-  heads, widen, wider = imported.heads, lambda params: params, imported.config
+  widen, module = lambda params: params, build(imported.config)
   if imported.family in PADDING_HAS_NO_GRADIENT:
-    wider = dataclasses.replace(wider, vocab=vocab + 1)
-    heads = {name: head.clone(vocab=vocab + 1) if name == 'lm' else head for name, head in heads.items()}
+    module = build(dataclasses.replace(imported.config, vocab=vocab + 1))
+    module = module.clone(heads={
+        name: head.clone(vocab=vocab + 1) if name == 'lm' else head for name, head in module.heads.items()})
     batch = {**batch, **{name: jnp.where(batch[name] == pad, vocab, batch[name])
                          for name in ('tokens', 'decoder_tokens')}}
     paths = [path for path in (('backbone', 'tokens'), ('heads_lm', 'bias')) if path[0] in params]
@@ -108,13 +106,13 @@ def gradient(family, reading, imported, batch, inputs, config):
         x = encoder.at(params, path)
         params = encoder.put(params, path, jnp.concatenate([x, jax.lax.stop_gradient(x[pad])[None]]))
       return params
-  model = encoder.Seen(family.backbone(wider), heads)
+  model = Seen(module)
 
   def loss(params):
     outputs: Any = model(widen(params), batch)
     if 'lm' in outputs:
       outputs['lm'] = outputs['lm'][..., :vocab]
-    return reading(outputs, inputs, config)['loss']
+    return read(outputs)['loss']
   return jax.jit(jax.grad(loss))(params)
 
 

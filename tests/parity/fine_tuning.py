@@ -1,121 +1,128 @@
-"""What trajectories of transformers' classes for downstream tasks train: the tasks, with rows that are made already."""
+"""Downstream tasks as transformers' classes compute them: the tasks of plm_jax, of rows that are made already.
+
+Module and loss are the task's own (`Task.build`, `Task.judged`), in one pass for cases with outputs of a head, and step
+by step in `trajectory`.
+"""
 import dataclasses
 
 import jax.numpy as jnp
 
-from parity import decoder, encoder, encoder_decoder, xlnet
-from parity.shared import Unsupported
+from parity.shared import Given, Unsupported
 from plm_jax.layers.heads import standing
 from plm_jax.tasks.answers import AnswerTask
-from plm_jax.tasks.choice import ChoiceTask, Grouped
+from plm_jax.tasks.choice import ChoiceTask
+from plm_jax.tasks.contract import Task
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.tagging import TaggingTask
 
+LABELS = {'labels', 'start_positions'}
 ROWS = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'decoder_input_ids', 'decoder_attention_mask'}
-DECODERS, BOTH = ('openai-gpt', 'gpt2', 'gpt_neo', 'llama'), ('t5', 'mt5', 'bart', 'mbart', 'marian')
 
 
-class Given:
-  """A task whose rows are arranged already."""
+class GivenTask(Given, Task):
+  """A task of which every row is an example, or one choice of an example."""
 
-  def corrupt(self, key, windows, vocab):
-    del key, vocab
-    return windows
+  known = ROWS | {'labels'}
 
-  def model(self, imported):
-    return imported.model()
+  @classmethod
+  def of(cls, imported, inputs):
+    """The task that a checkpoint has learned."""
+    del inputs
+    names = imported.labels or tuple(map(str, range(imported.extra.get('num_labels') or 2)))
+    return cls(family=imported.family, labels=names, head_dropout=0.0)
 
+  def module(self, imported):
+    return self.build(imported.config, False)
 
-def rows_of(rows, said):
-  """transformers' arguments under our names, and the token that stands for each row, by the kind of the model."""
-  kind, given = said['model_type'], {name: x for name, x in rows.items() if name in ROWS}
-  if kind in BOTH:
-    return encoder_decoder.make_batch(given, said, generates=False)
-  if kind in DECODERS:
-    return decoder.make_batch(given, said)
-  if kind == 'xlnet':
-    batch = xlnet.make_batch(given, said)
-    places = jnp.broadcast_to(jnp.arange(batch['tokens'].shape[1]), batch['tokens'].shape)
-    return batch | {'extract': standing(places[..., None], {}, batch['segments'])}
-  return encoder.make_batch(given) | {'extract': jnp.zeros((given['input_ids'].size // given['input_ids'].shape[-1], 1),
-                                                           jnp.int32)}
+  def batch(self, inputs, config, make_batch):
+    """Rows as their wiring makes them, the token that stands for each, and what the loss reads."""
+    rows = self.arranged(make_batch({name: x for name, x in inputs.items() if name in ROWS}, config), inputs)
+    return rows | (self.labelled(inputs) if LABELS & {*inputs} else {})
+
+  def arranged(self, rows, inputs):
+    """Rows with the token that stands for each: XLNet's last that is no padding, the first of other encoders."""
+    del inputs
+    if 'extract' in rows:
+      return rows
+    places = jnp.broadcast_to(jnp.arange(rows['tokens'].shape[1]), rows['tokens'].shape)[..., None]
+    stand = standing(places, {}, rows['segments'] if self.form.question_last else None)
+    return rows | {'extract': stand}
+
+  def labelled(self, inputs):
+    """What the loss reads besides the head's output."""
+    label = inputs['labels'].reshape(-1, 1)
+    return {'label': label, 'weight': jnp.ones(label.shape, jnp.float32)}
+
+  def __call__(self, outputs, inputs, config):
+    """Logits, and the loss where there are labels, under transformers' names."""
+    del config
+    given = self.called(outputs[self.head])
+    if not LABELS & {*inputs}:
+      return given
+    total, weight = self.judged(outputs, self.labelled(inputs))[self.head]
+    return given | {'loss': total / weight}
+
+  def called(self, logits):
+    return {'logits': logits}
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenClasses(Given, SequenceTask):
+class GivenClasses(GivenTask, SequenceTask):
   """A class of a row, or a number, by which of them the labels are."""
 
-  known = ROWS | {'labels'}
-
   @classmethod
-  def of(cls, inputs, said):
-    classes, kind = len(said.get('id2label') or ()) or said.get('num_labels', 2), said.get('problem_type')
-    kind = kind or ('regression' if classes == 1 else 'single_label_classification')
-    if (inputs['labels'].dtype.kind == 'f' and classes > 1) or kind == 'multi_label_classification':
-      raise Unsupported('training with several labels, or numbers, a row')
-    return cls(regression=kind == 'regression')
+  def of(cls, imported, inputs):
+    task, kind = super().of(imported, inputs), imported.extra.get('problem_type')
+    kind = kind or ('regression' if len(task.labels) == 1 else 'single_label_classification')
+    if kind == 'multi_label_classification' or (
+        len(task.labels) > 1 and 'labels' in inputs and inputs['labels'].dtype.kind == 'f'):
+      raise Unsupported('several labels, or numbers, a row: no task has them')
+    return dataclasses.replace(task, regression=kind == 'regression')
 
-  def batch(self, rows, said):
-    batch = rows_of(rows, said)
-    label = rows['labels'].reshape(-1, 1)
-    return batch | {'label': label, 'weight': jnp.ones(label.shape, jnp.float32)}
+  def called(self, logits):
+    return {'logits': logits[:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenTags(Given, TaggingTask):
+class GivenTags(GivenTask, TaggingTask):
   """A class of each token."""
 
-  known = ROWS | {'labels'}
-
-  @classmethod
-  def of(cls, inputs, said):
-    del inputs, said
-    return cls()
-
-  def batch(self, rows, said):
-    labels = rows['labels']
-    return rows_of(rows, said) | {
-        'tags': jnp.maximum(labels, 0), 'marks': (labels != -100).astype(jnp.float32)}
+  def labelled(self, inputs):
+    labels = inputs['labels']
+    return {'tags': jnp.maximum(labels, 0), 'marks': (labels != -100).astype(jnp.float32)}
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenChoices(Given, ChoiceTask):
+class GivenChoices(GivenTask, ChoiceTask):
   """One of several rows."""
 
-  known = ROWS | {'labels'}
-
-  @classmethod
-  def of(cls, inputs, said):
-    del inputs, said
-    return cls()
-
-  def model(self, imported):
-    model = imported.model()
-    return Grouped(model.backbone, model.heads)
-
-  def batch(self, rows, said):
-    groups, size = rows['input_ids'].shape[:2]
-    batch = {name: x.reshape(groups, size, *x.shape[1:]) for name, x in rows_of(rows, said).items()}
-    if 'visible' in batch:
+  def arranged(self, rows, inputs):
+    """Rows in groups."""
+    if 'visible' in rows:
       raise Unsupported('choices with masks of pairs of tokens')
-    ones = jnp.ones((groups, 1))
-    return batch | {'label': rows['labels'].reshape(-1, 1), 'weight': ones, 'real': (ones * size).astype(jnp.int32)}
+    shape = inputs['input_ids'].shape[:2]
+    return {name: x.reshape(*shape, *x.shape[1:]) for name, x in super().arranged(rows, inputs).items()}
+
+  def labelled(self, inputs):
+    groups, size = inputs['input_ids'].shape[:2]
+    return super().labelled(inputs) | {'tokens': inputs['input_ids'], 'real': jnp.full((groups, 1), size)}
+
+  def called(self, logits):
+    return {'logits': logits.reshape(logits.shape[:2])}
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenSpans(Given, AnswerTask):
+class GivenSpans(GivenTask, AnswerTask):
   """Where an answer starts and ends; answers behind the row do not count."""
 
   known = ROWS | {'start_positions', 'end_positions'}
 
-  @classmethod
-  def of(cls, inputs, said):
-    del inputs, said
-    return cls()
+  def labelled(self, inputs):
+    places = {name: inputs[f'{name}_positions'].reshape(-1, 1) for name in ('start', 'end')}
+    return places | {'weight': jnp.ones(places['start'].shape, jnp.float32)}
 
-  def batch(self, rows, said):
-    places = {name: rows[f'{name}_positions'].reshape(-1, 1) for name in ('start', 'end')}
-    return rows_of(rows, said) | places | {'weight': jnp.ones(places['start'].shape, jnp.float32)}
+  def called(self, logits):
+    return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}
 
 
 KINDS = {

@@ -5,8 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity import encoder
-from parity.shared import gradients, inputs_of
+from parity.shared import Seen, gradients, inputs_of
 from plm_jax import conversion
 from plm_jax.architectures.decoder import empty_cache, extend
 from plm_jax.objectives import glm, noise
@@ -68,7 +67,7 @@ def with_memory(case) -> dict[str, np.ndarray]:
 def load(case):
   imported = conversion.load(case.path)
   inputs = inputs_of(case, KNOWN)
-  return imported, encoder.Seen(conversion.family_of('glm').backbone(imported.config), imported.heads), inputs
+  return imported, Seen(imported.model()), inputs
 
 
 def make_batch(inputs, mask):

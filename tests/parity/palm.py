@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity import encoder
-from parity.shared import Unsupported
+from parity.shared import Seen, Unsupported
 from plm_jax import checked
 from plm_jax.architectures.decoder import Decoder
 from plm_jax.conversion.files import SafeTensors
-from plm_jax.layers.heads import NextTokens
+from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.rope import Rope, Unscaled
 from plm_jax.models import palm
 
@@ -29,7 +29,7 @@ def run(case) -> dict[str, np.ndarray]:
   config = dataclasses.replace(config, block=checked.replaced(config.block, {'attention.position': position}))
   theirs = {name: jnp.asarray(source.read(name), jnp.float32) for name in source.tensors}
   batch = encoder.make_batch({name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()})
-  model = encoder.Seen(Decoder(config), {'lm': NextTokens(config.block, config.vocab)})
+  model = Seen(WithHeads(Decoder(config), {'lm': NextTokens(config.block, config.vocab)}))
 
   @jax.jit
   def outputs(theirs):

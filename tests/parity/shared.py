@@ -1,11 +1,15 @@
-"""What runners share: a case's inputs, its gradients by name, and how to say that a case is not for them."""
+"""What runners share: a case's inputs, its model, its gradients by name, and how to say that a case is not for them."""
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plm_jax import conversion
+from plm_jax.layers.heads import WithHeads
+
+Outputs = dict[str, jax.Array]
 
 
 class Unsupported(Exception):
@@ -47,6 +51,88 @@ class Said(dict):
     every = list(super().items())
     inside = (f'{name}.{part}' for name, value in every if isinstance(value, Said) for part in value.left())
     return [*(name for name, value in every if name not in self.asked and not isinstance(value, Said)), *inside]
+
+
+class Given:
+  """An objective whose rows are arranged already."""
+
+  def corrupt(self, key, windows, vocab):
+    del key, vocab
+    return windows
+
+  def module(self, imported):
+    return imported.model()
+
+
+class Opened(NamedTuple):
+  """A case that goes through a model once."""
+
+  imported: Any
+  inputs: Outputs
+  batch: Outputs
+  build: Callable[[Any], nn.Module]
+  """the module for a configuration of the backbone"""
+  read: Callable[[Outputs], Outputs]
+  """what transformers returns, of the module's outputs"""
+
+
+def opened(reading, case, known: Collection[str], make_batch: Callable[[Outputs, Any], Outputs]) -> Opened:
+  """Reads a case of transformers' classes.
+
+  reading: a class of `fine_tuning`, whose module and loss are taken, or (outputs, inputs, config.json) -> what
+  transformers returns, of the heads in the file and the backbone's output, `all`.
+  """
+  imported, task = conversion.load(case.path), None
+  if isinstance(reading, type):
+    inputs: Any = inputs_of(case, {*known} & reading.known)
+    reading = task = reading.of(imported, inputs)
+    batch = task.batch(inputs, case.config, make_batch)
+  else:
+    inputs = inputs_of(case, known)
+    batch = make_batch(inputs, case.config)
+  def build(config):
+    if task:
+      return task.build(config, False)
+    heads: Any = {**imported.heads, 'all': Everything()}
+    return WithHeads(conversion.family_of(imported.family).backbone(config), heads)
+  return Opened(imported, inputs, batch, build, lambda outputs: reading(outputs, inputs, case.config))
+
+
+class Everything:
+  """A head that is the backbone's output."""
+
+  def __call__(self, output, batch, rows=None):
+    del batch, rows
+    return output
+
+
+class Seen:
+  """A model that lets see what is inside."""
+
+  def __init__(self, module: nn.Module):
+    self.module = module
+
+  def __call__(self, params, batch) -> Any:
+    return self.module.apply({'params': params}, batch)
+
+  def intermediates(self, params, batch) -> Any:
+    """What the backbone lets see on its way, and as `output` what it gives."""
+    _, state = self.module.apply({'params': params}, batch, mutable=['intermediates'],
+                                 capture_intermediates=lambda module, _: module.name == 'backbone')
+    seen = state['intermediates']['backbone']
+    return {**seen, 'output': seen['__call__'][0]}
+
+  def inside(self, params, batch) -> Outputs:
+    """hidden_states.k and attentions.k, in the order of transformers: the embeddings first."""
+    return layers_of(self.intermediates(params, batch))
+
+
+def layers_of(seen) -> Outputs:
+  """The same of what a backbone has let see."""
+  layers = seen['stack']['layers']['block']
+  hidden = [seen['embedded'][0], *layers['hidden'][-1]]
+  return {**{f'hidden_states.{k}': x for k, x in enumerate(hidden)},
+          **{f'attentions.{k}': x for k, x in enumerate(layers['attention']['probs'][0])}}
 
 
 def inputs_of(case, known: Collection[str]) -> dict[str, jax.Array]:

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from parity import encoder
-from parity.shared import inputs_of
+from parity.shared import Seen, inputs_of
 from plm_jax import conversion
 
 
@@ -21,8 +20,7 @@ def run(case) -> dict[str, np.ndarray]:
       tokens=inputs['src_tokens'], segments=(inputs['src_tokens'] != pad).astype(jnp.int32),
       types=inputs['segment_labels'], left=flat(inputs['pairs'][..., :1]), right=flat(inputs['pairs'][..., 1:]),
       offset=flat(jnp.arange(targets)))
-  family = conversion.family_of('spanbert')
-  model = encoder.Seen(family.backbone(imported.config), imported.heads)
+  family, model = conversion.family_of('spanbert'), Seen(imported.model())
 
   def outputs(params, batch):
     got = model(params, batch)

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity import encoder, encoder_decoder
-from parity.fine_tuning import Given
-from parity.shared import Unsupported
+from parity import decoder, encoder, encoder_decoder, xlnet
+from parity.shared import Given, Unsupported
 from plm_jax import conversion
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
@@ -19,6 +18,8 @@ from plm_jax.training.optim import OptimConfig, make_optimizer
 from plm_jax.training.step import Learner, State, train_step
 
 ROWS = {'input_ids', 'attention_mask', 'labels'}
+# What makes rows of a case of a downstream task.
+WIRINGS = {'encoder': encoder, 'decoder': decoder, 'encoder-decoder': encoder_decoder}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +29,13 @@ class GivenMasks(Given, MaskedLM):
   known = ROWS | {'token_type_ids', 'position_ids', 'next_sentence_label'}
 
   @classmethod
-  def of(cls, inputs, said):
-    del said
+  def of(cls, imported, inputs):
+    del imported
     return cls(pair=NextSentence() if 'next_sentence_label' in inputs else Single())
 
-  def batch(self, rows, said):
+  def batch(self, rows, said, make_batch):
     """All positions are read; those without a label weigh nothing."""
-    del said
+    del said, make_batch
     labels = rows['labels']
     places = jnp.broadcast_to(jnp.arange(labels.shape[1]), labels.shape)
     asked = {'nsp': rows['next_sentence_label']} if 'next_sentence_label' in rows else {}
@@ -48,13 +49,13 @@ class GivenText(Given, CausalLM):
   known = ROWS
 
   @classmethod
-  def of(cls, inputs, said):
-    del inputs, said
+  def of(cls, imported, inputs):
+    del imported, inputs
     return cls()
 
-  def batch(self, rows, said):
+  def batch(self, rows, said, make_batch):
     """A label is of the token itself: the position before predicts it."""
-    del said
+    del said, make_batch
     labels = jnp.pad(rows['labels'][:, 1:], ((0, 0), (0, 1)), constant_values=-100)
     return encoder.make_batch(rows) | labelled(labels)
 
@@ -66,12 +67,13 @@ class GivenPairs(Given, MixtureOfDenoisers):
   known = ROWS | {'decoder_input_ids', 'decoder_attention_mask'}
 
   @classmethod
-  def of(cls, inputs, said):
-    del inputs, said
+  def of(cls, imported, inputs):
+    del imported, inputs
     return cls()
 
-  def batch(self, rows, said):
+  def batch(self, rows, said, make_batch):
     """What the decoder reads follows from its labels."""
+    del make_batch
     some = labelled(rows['labels'])
     return encoder_decoder.make_batch(rows, said, generates=True) | some | {'content': some['weights']}
 
@@ -110,11 +112,12 @@ def train(kind, case) -> dict[str, np.ndarray]:
       weight_decay=said.get('weight_decay', 0.01), clip=said.get('clip_norm') or 0.0,
       exempt=OptimConfig.exempt if said.get('no_decay_norm_bias') else ())
   config = case.config
-  objective = kind.of(case.inputs, config)
+  objective = kind.of(imported, case.inputs)
+  wiring = xlnet if imported.family == 'xlnet' else WIRINGS[imported.config.kind]
   heads = {name: head.clone(**{field: off(field, getattr(head, field)) for field in ('cfg', 'dropout')
                                if hasattr(head, field)}) for name, head in imported.heads.items()}
   imported = dataclasses.replace(imported, config=without_dropout(imported.config), heads=heads)
-  learner = Learner(objective.model(imported), objective, make_optimizer(optim, said['steps']), None, 0)
+  learner = Learner(objective.module(imported), objective, make_optimizer(optim, said['steps']), None, 0)
   params = jax.tree.map(jnp.asarray, imported.params)
   zero = jnp.zeros((), jnp.int32)
   state: Any = State(zero, params, learner.optimizer.init(params), zero, zero)
@@ -124,7 +127,7 @@ def train(kind, case) -> dict[str, np.ndarray]:
     for step in range(said['steps']):
       rows = {name: jnp.asarray(x[step], jnp.float32 if x.dtype.kind == 'f' else jnp.int32)
               for name, x in case.inputs.items()}
-      state, numbers = update(state, objective.batch(rows, config))
+      state, numbers = update(state, objective.batch(rows, config, wiring.make_batch))
       losses.append(numbers['loss'])
       norms.append(numbers['grad_norm'])
   family = conversion.family_of(imported.family).of(imported.config)

@@ -1,16 +1,13 @@
 """Runs the cases of transformers' XLNet: the readings of the encoders, with its own inputs and two streams."""
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity import encoder
-from parity.shared import Unsupported, inputs_of
+from parity.shared import Seen, Unsupported, opened
 from plm_jax import conversion
 from plm_jax.architectures.xlnet import XLNet
-from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.masks import visible
 from plm_jax.objectives import noise
 from plm_jax.objectives.plm import PermutationLM, ranks_of
@@ -20,30 +17,27 @@ KNOWN = {'input_ids', 'attention_mask', 'input_mask', 'token_type_ids', 'perm_ma
 
 
 def run(reading):
-  """A runner for the class that `reading` knows: (heads' outputs, inputs, config.json) -> what transformers returns."""
+  """A runner for the class of transformers that `reading` knows: see `shared.opened`."""
   return functools.partial(forward, reading)
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  imported = conversion.load(case.path)
-  inputs = inputs_of(case, KNOWN | {name for name in case.inputs if name.startswith('mems.')})
-  batch = make_batch(inputs, case.config)
-  heads: Any = {**imported.heads, 'all': encoder.Everything()}
-  model = WithHeads(XLNet(imported.config, remember=True), heads)
+  imported, _, batch, build, read = opened(
+      reading, case, KNOWN | {name for name in case.inputs if name.startswith('mems.')}, make_batch)
+  model = Seen(build(imported.config).clone(backbone=XLNet(imported.config, remember=True)))
 
   @jax.jit
   def outputs(params, batch):
-    outputs, state = model.apply({'params': params}, batch, mutable=['intermediates'])
-    seen, memory = state['intermediates']['backbone'], outputs['all'].memory
-    given = inside(seen, params['backbone']['mask'], batch)
+    seen = model.intermediates(params, batch)
+    memory, given = seen['output'].memory, inside(seen, params['backbone']['mask'], batch)
     if case.about['forward_kwargs'].get('use_mems', case.config.get('use_mems_eval', True)):
       given |= {f'mems.{k}': x.swapaxes(0, 1) for k, x in enumerate(remembered(batch, memory, case.config))}
-    return given | reading(outputs, inputs, case.config)
+    return given | read(model(params, batch))
 
   @jax.jit
   @jax.grad
   def gradient(params):
-    return reading(model.apply({'params': params}, batch), inputs, case.config)['loss']
+    return read(model(params, batch))['loss']
 
   with jax.default_matmul_precision('highest'):
     got = outputs(imported.params, batch)
