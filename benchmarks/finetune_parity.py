@@ -15,7 +15,8 @@ transformers' tokenizer where it makes such rows.
 
 Padding counts in one place: in the softmax over a row that says where an answer is. There transformers' tables keep the
 row of the padding token as it is (padding_idx), which BERT's own code and plm_jax do not: torch's are told not to. What
-padding sees in a decoder is nobody's convention, and differs: contexts of decoders are cut so that rows are full.
+padding sees in a decoder or in DeBERTa is nobody's convention, and differs: contexts are cut for them so that rows are
+full.
 """
 import argparse
 from collections.abc import Sequence
@@ -48,12 +49,12 @@ FILES = {'sst2': 'sst2_dev.tsv.gz', 'stsb': 'stsb_dev.tsv.gz', 'wikigold': 'wiki
          'squad': 'squad_v1.1_devA.json.gz', 'swag': 'swag_sample500.jsonl.gz'}
 CLASSES = {'sst2': 'SequenceClassification', 'stsb': 'SequenceClassification', 'wikigold': 'TokenClassification',
            'squad': 'QuestionAnswering', 'swag': 'MultipleChoice'}
-FAMILIES = {'bert': 'Bert', 'deberta-v2': 'DebertaV2', 'gpt2': 'GPT2', 't5': 'T5'}
+FAMILIES = {'bert': 'Bert', 'deberta': 'Deberta', 'deberta-v2': 'DebertaV2', 'gpt2': 'GPT2', 't5': 'T5'}
 WIDTH, LAYERS, HEADS, PIECES, LENGTH, BATCH, STEPS = 64, 3, 4, 2000, 128, 8, 20
 STD = 0.1  # of initial parameters: large, so that outputs depend on all of them
 OPTIM: Any = dict(peak=1e-3, warmup=4, schedule='linear', bias_correction=True, eps=1e-6, weight_decay=0.1,
-                  clip=1.0, exempt=('bias', 'scale'))
-"""what transformers' Trainer can do too; the rest is the recipe's"""
+                  clip=1.0, exempt=('bias', 'scale', 'buckets'))
+"""what transformers' Trainer can do too, for which T5's relative_attention_bias is a bias; the rest is the recipe's"""
 
 
 class Compared(NamedTuple):
@@ -108,8 +109,8 @@ def trained_tokenizer(family: str, data: str) -> Tokenizer:
   lines = [line for config in configs for line in texts(config, config.data)]
   if family == 'bert':
     return tokenizers.train_wordpiece(lines, PIECES)
-  if family == 'gpt2':
-    return tokenizers.train_byte_bpe(lines, PIECES, layout='gpt2')
+  if family in ('deberta', 'gpt2'):
+    return tokenizers.train_byte_bpe(lines, PIECES, layout='gpt2' if family == 'gpt2' else 'bert')
   return tokenizers.train_sentencepiece(lines, PIECES, layout='deberta' if family == 'deberta-v2' else 't5')
 
 
@@ -133,11 +134,11 @@ def saved(folder: pathlib.Path, family: str, task: str, tokenizer: Tokenizer) ->
   encoder = {'hidden_size': WIDTH, 'num_hidden_layers': LAYERS, 'num_attention_heads': HEADS,
              'intermediate_size': 4 * WIDTH, 'max_position_embeddings': LENGTH, 'hidden_dropout_prob': 0.0,
              'attention_probs_dropout_prob': 0.0, 'initializer_range': STD}
+  disentangled = {**encoder, 'relative_attention': True, 'pos_att_type': ['p2c', 'c2p'],
+                  'position_biased_input': False, 'type_vocab_size': 0}
   sizes = {
-      'bert': encoder,
-      'deberta-v2': {**encoder, 'relative_attention': True, 'pos_att_type': ['p2c', 'c2p'], 'position_buckets': 32,
-                     'norm_rel_ebd': 'layer_norm', 'share_att_key': True, 'position_biased_input': False,
-                     'type_vocab_size': 0},
+      'bert': encoder, 'deberta': disentangled,
+      'deberta-v2': {**disentangled, 'position_buckets': 32, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True},
       'gpt2': {'n_embd': WIDTH, 'n_layer': LAYERS, 'n_head': HEADS, 'n_positions': LENGTH, 'resid_pdrop': 0.0,
                'embd_pdrop': 0.0, 'attn_pdrop': 0.0, 'summary_first_dropout': 0.0, 'classifier_dropout': 0.0,
                'initializer_range': STD, 'bos_token_id': vocab.bos, 'eos_token_id': vocab.eos},
@@ -155,7 +156,7 @@ def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer:
   with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     saved(folder, family, task, tokenizer)
     file = file_of(task, data)
-    if task == 'squad' and family in ('gpt2', 't5'):
+    if task == 'squad' and family != 'bert':
       file = full_rows(folder.with_suffix('.jsonl'), file, described(folder)[0], tokenizer)
     config = run_of(folder, task, file, steps)
     result: Any = runs.run(config)
@@ -165,8 +166,9 @@ def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer:
   feed = ready.open_feed(make_mesh(MeshConfig()))
   batches = [feed.batches.batch(step) for step in range(steps)]
   theirs, begun, ended = learned(folder, family, task, [arrays for arrays, _ in batches], ready.config)
-  named = dict(conversion.tensors(conversion.family_of(family).of(ready.config.model), jax.device_get(result.params)))
-  named = {name: x for name, x in named.items() if name in ended}
+  rules = conversion.family_of(family).of(ready.config.model)
+  named = dict(conversion.tensors(rules, jax.device_get(result.params), copies=True))
+  named = {name: named[conversion.rename(rules, name)] for name in ended}
   apart, moved = (np.sqrt(sum(np.square(x - other[name]).sum() for name, x in some.items()))
                   for some, other in ((named, ended), ({name: begun[name] for name in named}, ended)))
   rows = agreement(folder, family, ready, [placed.number for _, placed in batches])
@@ -190,11 +192,13 @@ def full_rows(path: pathlib.Path, file: str, family: str, tokenizer: Tokenizer) 
   task, kept = config.objective, []
   for example in examples(task.reads, config.data.train).examples:
     question, context = example.texts
-    room = LENGTH - task.form.specials(tokenizer.vocab, 2) - len(tokenizer.encode_batch([question])[0])
+    asked = len(tokenizer.encode_batch([question])[0])
+    room = LENGTH - task.form.specials(tokenizer.vocab, 2) - asked
     ids, _, starts = tokenizer.encode_places([context])
     cut = context[:starts[room]].rstrip() if len(ids) > room else ''
     answers = [answer for answer in example.answers or () if answer.start + len(answer.text) <= len(cut)]
-    if answers and context[len(cut)].isspace() and len(tokenizer.encode_batch([cut])[0]) == room:
+    whole = asked <= task.question_length and context[len(cut)].isspace()
+    if answers and whole and len(tokenizer.encode_batch([cut])[0]) == room:
       kept.append({'question': question, 'context': cut, 'answers': {
           'text': [answer.text for answer in answers], 'answer_start': [answer.start for answer in answers]}})
   path.write_text(''.join(json.dumps(row) + '\n' for row in kept))
@@ -234,7 +238,7 @@ def arguments(family: str, task: str, batch: dict[str, np.ndarray]) -> dict[str,
   """The arguments of transformers' classes of a batch that has no empty rows."""
   assert (batch['weight'] == 1).all()
   given = {'input_ids': batch['tokens'].astype(np.int64), 'attention_mask': (batch['segments'] > 0).astype(np.int64)}
-  if family in ('bert', 'deberta-v2'):
+  if family == 'bert':
     given['token_type_ids'] = batch['types'].astype(np.int64)
   if task == 'wikigold':
     return given | {'labels': np.where(batch['marks'] > 0, batch['tags'], -100).astype(np.int64)}
