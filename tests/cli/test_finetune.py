@@ -11,12 +11,14 @@ import tiny
 
 from plm_jax import conversion, tokenizers
 from plm_jax.cli import finetune
+from plm_jax.cli.fine_tuned import announce
 from plm_jax.cli.run import run
 from plm_jax.errors import ConfigError
 from plm_jax.inference import loading
 from plm_jax.layers.heads import WithHeads
 from plm_jax.recipes.finetune import Start
 from plm_jax.tasks.regularize import FreeLB, RDrop
+from plm_jax.tasks.setup import settled
 from plm_jax.training import train
 from plm_jax.training.adapters import AdapterConfig
 
@@ -95,6 +97,17 @@ def test_rows_that_cannot_be_used_are_named(tmp_path):
   assert f'{tmp_path / "e.jsonl"}:1' in said and "'bo'" in said
   said = bad(tmp_path, 'f.jsonl', json.dumps({'words': ['ana', 'is'], 'tags': ['B-PER']}) + '\n', 'tagging')
   assert f'{tmp_path / "f.jsonl"}:1' in said
+
+
+def test_words_without_pieces_are_counted_and_named(tmp_path, capsys):
+  """They are read as unknown ones; what the command says of them before the first step."""
+  path = tmp_path / 'a.conll'
+  path.write_text('ana B-PER\n\u200d O\nis O\n\n' * 7)
+  ready = settled(labelled.run(tmp_path, 'tagging', data__train=(str(path),), data__dev=()), labelled.tokenizer())
+  announce(ready)
+  said = capsys.readouterr().out
+  assert len(ready.train.features.skipped) == 7 and 'and 2 more such' in said
+  assert f'{path}:1: the tokenizer makes nothing of the word ' in said and 'read as an unknown one' in said
 
 
 STRATEGIES = {
