@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax.data.cutting import ranges
+from plm_jax.inference.batches import bucket
 from plm_jax.tasks.examples import Features, Ragged
 
 NEIGHBOURS = 64
@@ -112,7 +113,7 @@ class Batches:
       rows, slots = -(-shape.batch // shape.multiple) * shape.multiple * group, 1
       zero = np.zeros(len(numbers), np.int64)
       placed = Placed(numbers, np.arange(len(numbers)), zero, zero)
-      length = row_length(int(sizes.max(initial=1)), shape.length)
+      length = bucket(int(sizes.max(initial=1)), shape.length)
     places = ranges(placed.row * length + placed.first, placed.row * length + placed.first + sizes)[1]
     def laid(of: Ragged, empty: int = 0) -> np.ndarray:
       out = np.full(rows * length, empty, of.flat.dtype)
@@ -178,15 +179,6 @@ def packed(numbers: np.ndarray, sizes: np.ndarray, shape: Shape) -> tuple[Placed
     filled[free] += size
     counts[free] += 1
   return Placed(numbers, row, slot, first), few(-(-len(filled) // shape.multiple)) * shape.multiple, slots
-
-
-def row_length(size: int, longest: int) -> int:
-  """Finds the smallest of 8, 16, 24, ..., 64, 80, 96, 112, 128, 160, ... that holds `size`; `longest` at most.
-
-  Four to a doubling: half of the padding that two leave, which is worth the compilations where examples are many.
-  """
-  step = max(8, 1 << (max(1, size) - 1).bit_length() >> 3)
-  return min(-(-max(1, size) // step) * step, longest)
 
 
 def few(number: int) -> int:

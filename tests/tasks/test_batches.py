@@ -4,7 +4,7 @@ import itertools
 import numpy as np
 import pytest
 
-from plm_jax.tasks.batches import Batches, Shape, few, gathered, order, row_length
+from plm_jax.tasks.batches import Batches, Shape, few, gathered, order
 from plm_jax.tasks.examples import Features, Ragged
 from plm_jax.tasks.setup import names_of
 
@@ -19,7 +19,7 @@ def features(sizes, group=1):
 
 def test_a_batch_is_rows_as_long_as_the_longest_needs():
   batch, placed = Batches(features([3, 17, 2]), Shape(4, 32, pad=9)).read(np.array([2, 0]))
-  assert batch['tokens'].shape == (4, 8)
+  assert batch['tokens'].shape == (4, 16)
   np.testing.assert_array_equal(batch['tokens'][:2, :4], [[300, 301, 9, 9], [100, 101, 102, 9]])
   np.testing.assert_array_equal(batch['segments'][:, :4], [[1, 1, 0, 0], [1, 1, 1, 0], [0] * 4, [0] * 4])
   np.testing.assert_array_equal(batch['types'][0, :3], [7, 7, 0])
@@ -44,7 +44,7 @@ def test_packed_rows_hold_several_examples():
 
 def test_groups_stand_together():
   batch, _ = Batches(features([3, 2, 4, 1], group=2), Shape(2, 32)).read(np.array([1, 0]))
-  assert batch['tokens'].shape == (2, 2, 8)
+  assert batch['tokens'].shape == (2, 2, 16)
   np.testing.assert_array_equal(batch['tokens'][:, :, 0], [[300, 400], [100, 200]])
   np.testing.assert_array_equal(batch['extract'][:, :, 0], [[1, 1], [1, 1]])
   np.testing.assert_array_equal(batch['label'], [[3], [1]])
@@ -68,12 +68,6 @@ def test_neighbours_by_length_are_alike():
 
 def test_rows_come_in_few_numbers():
   assert [few(number) for number in (0, 1, 2, 3, 4, 5, 6, 7, 9, 13, 17)] == [1, 1, 2, 3, 4, 6, 6, 8, 12, 16, 24]
-
-
-def test_rows_come_in_few_lengths():
-  sizes = (0, 1, 8, 9, 17, 33, 57, 64, 65, 97, 113, 129, 161, 257, 511)
-  assert [row_length(size, 1024) for size in sizes] == [8, 8, 8, 16, 24, 40, 64, 64, 80, 112, 128, 160, 192, 320, 512]
-  assert row_length(97, 100) == 100
 
 
 def test_steps_go_on_from_epoch_to_epoch():
