@@ -30,22 +30,27 @@ MALLOC = {'M_TRIM_THRESHOLD': (-1, -1), 'M_MMAP_MAX': (-4, 0), 'M_ARENA_MAX': (-
 
 def settle() -> None:
   """Sets what is not set. Warns where JAX has been used before, and has taken its flags already."""
-  keep_memory()
   for name, value in DEFAULTS.items():
     os.environ.setdefault(name, value)
   if importlib.metadata.version('jaxlib').startswith('0.10.') and FUSIONS not in os.environ.get('XLA_FLAGS', ''):
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {FUSIONS}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT'.strip()
-    bridge = sys.modules.get('jax._src.xla_bridge')
-    if bridge is not None and bridge.backends_are_initialized():
+    if started():
       warnings.warn('JAX was used before plm_jax was imported, which on a CPU with jaxlib 0.10 may compute wrongly: '
                     'import plm_jax first', stacklevel=3)
 
 
+def started() -> bool:
+  """Tells whether JAX has been used, and has its flags and threads."""
+  bridge = sys.modules.get('jax._src.xla_bridge')
+  return bridge is not None and bridge.backends_are_initialized()
+
+
 def keep_memory() -> bool:
-  """Makes freed memory stay with the process, for its next step, where JAX computes on the CPU alone and nothing in the
-  environment says how to allocate -> whether it does. It has to come before JAX starts its threads."""
+  """Makes freed memory stay with the process, for its next step, where JAX will compute on the CPU alone and nothing in
+  the environment says how to allocate -> whether it does. Only a run asks for it: a program that imports plm_jax has
+  ways of its own. Once JAX has threads it comes too late, and does nothing."""
   told = 'GLIBC_TUNABLES' in os.environ or any(name.startswith('MALLOC_') for name in os.environ)
-  if told or not sys.platform.startswith('linux') or accelerated():
+  if told or started() or not sys.platform.startswith('linux') or accelerated():
     return False
   change = getattr(ctypes.CDLL(None), 'mallopt', None)  # other libraries of C do without
   return change is not None and all([change(*option) for option in MALLOC.values()])

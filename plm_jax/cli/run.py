@@ -11,7 +11,7 @@ import jax
 from jax.experimental import multihost_utils
 import tyro
 
-from plm_jax import checked, config_file, errors, recipes, storage
+from plm_jax import checked, config_file, environment, errors, recipes, storage
 from plm_jax import config as config_lib
 from plm_jax.cli import options, preflight, report
 from plm_jax.cli.concluding import say, surroundings
@@ -88,6 +88,7 @@ def run(config: Run) -> Result | None:
   if config.mode == 'compile':
     compile_run(config)
     return None
+  environment.keep_memory()
   written: dict[str, reachable.Use] = {config.folder: 'run'} if config.mode == 'train' else {}
   reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_file.to_json(config)), 'read'), **written})
   hosts.join(config.hosts)

@@ -189,7 +189,8 @@ def test_settings_are_kept_where_the_user_has_some(monkeypatch):
 def test_memory_that_is_freed_stays_with_the_process_unless_its_user_says_how(settings, kept):
   program = """if True:
     import resource, threading
-    import plm_jax
+    from plm_jax import environment
+    environment.keep_memory()
     def pages():
       return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     def work():
