@@ -29,6 +29,7 @@ from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.answers import AnswerTask
 from plm_jax.tasks.choice import ChoiceTask
+from plm_jax.tasks.embedding import EmbeddingTask
 from plm_jax.tasks.labelled import LabelledConfig
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.tagging import TaggingTask
@@ -42,7 +43,7 @@ Model = EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDec
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling |
     MixtureOfDenoisers | DenoisingAutoencoder | TextToText)
-Tasks = SequenceTask | TaggingTask | AnswerTask | ChoiceTask
+Tasks = SequenceTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,7 +294,7 @@ def check_labelled(config: FineTuning) -> None:
   if len(config.train.phases) != 1:
     raise ConfigError('--train.phases: labelled examples are learned from in one phase')
   if config.data.pack and config.objective.per == 'row':
-    raise ConfigError('--data.pack puts several examples in a row, and of a choice each answer has a row of its own')
+    raise ConfigError('--data.pack puts several examples in a row, and here each choice, or text, has a row of its own')
   if config.objective.family != config.family:
     raise ConfigError(f'--objective.family is {config.objective.family}, and --family is {config.family}: the head is '
                       "the family's")

@@ -83,5 +83,5 @@ def tokenizer_for(config: FineTuning) -> Tokenizer:
 def texts(config: FineTuning, data: LabelledConfig) -> Iterator[str]:
   """Yields the texts of the training examples."""
   task = config.objective
-  for example in examples(task.reads, data.train, data.columns, task.labels, 'predict', data.on_error).examples:
+  for example in examples(task.learns, data.train, data.columns, task.labels, 'predict', data.on_error).examples:
     yield ' '.join(example.texts) if task.reads == 'tagging' else '\n'.join((*example.texts, *example.choices))

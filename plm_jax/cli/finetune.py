@@ -12,11 +12,16 @@ from plm_jax import checked, errors
 from plm_jax.cli import options
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, FineTuning, Scale
+from plm_jax.embeddings.losses import LOSSES
 from plm_jax.inference.loading import described
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import Start
 from plm_jax.tasks.regularize import REGULARIZERS
 from plm_jax.training.train import Result
+
+# Options that name a value of a field of the objective.
+CHOSEN: dict[str, tuple[str, dict[str, Any]]] = {
+    'regularizer': ('regularizer', {**REGULARIZERS}), 'loss': ('loss_of', {**LOSSES})}
 
 
 def start(task: str = '', args: Sequence[str] | None = None, about: str = finetune.__doc__ or '') -> None:
@@ -30,7 +35,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
   """Returns the run that the arguments name, and how many seeds there are to be."""
   given = {}
   rest = list(args)
-  for name in ('task', 'init', 'train', 'dev', 'seeds', 'regularizer'):
+  for name in ('task', 'init', 'train', 'dev', 'seeds', *CHOSEN):
     given[name], rest = options.taken(f'--{name}', rest)
   task = given['task'] or task
   scale: Any = options.value_of('--scale', rest) or 'paper'
@@ -50,10 +55,13 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
     raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or --scale=laptop, for a small fresh '
                       'model')
   default = finetune.recipe(task, begin, scale, sources(given['train']), sources(given['dev']))
-  if regularizer := given['regularizer']:
-    if regularizer not in REGULARIZERS:
-      raise ConfigError(f'--regularizer is one of {", ".join(REGULARIZERS)}, got {checked.shortened(regularizer)}')
-    default = checked.replaced(default, {'objective.regularizer': REGULARIZERS[regularizer]})
+  for option, (field, known) in CHOSEN.items():
+    if value := given[option]:
+      if value not in known:
+        raise ConfigError(f'--{option} is one of {", ".join(known)}, got {checked.shortened(value)}')
+      if not hasattr(default.objective, field):
+        raise ConfigError(f'--{option} is for tasks of another kind than {task}')
+      default = checked.replaced(default, {f'objective.{field}': known[value]})
   with checked.later():
     config = tyro.cli(
         FineTuning, default=default, args=options.normalise_booleans(rest, options.booleans_of(default)),

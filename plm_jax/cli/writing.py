@@ -78,7 +78,7 @@ def truth_of(task: Task, one: Asked) -> Any:
   label, answers = one.example.label, one.example.answers
   if task.reads == 'answers':
     return None if answers is None else [answer.text for answer in answers]
-  if label is None or task.reads in ('choice', 'regression'):
+  if label is None or task.reads in ('choice', 'regression', 'embedding'):
     return label
   return [task.labels[tag] for tag in label] if isinstance(label, tuple) else task.labels[int(label)]
 
@@ -89,7 +89,7 @@ def table_row(task: Task, one: Asked, said: Any) -> str:
     cells = (one.example.key, one.example.texts[0], said.text, said.probability, said.start, said.end)
   elif task.reads == 'choice':
     cells = (said.number, said.probability, said.choice, *one.example.texts)
-  elif task.reads == 'regression':
+  elif task.reads in ('regression', 'embedding'):
     cells = (said.value, '\t'.join(map(flat, one.example.texts)))
   else:
     cells = (said.label, said.probability, *one.example.texts)
@@ -104,6 +104,7 @@ def flat(cell: str) -> str:
 HEADS: dict[Kind, tuple[str, ...]] = {
     'answers': ('id', 'question', 'answer', 'probability', 'start', 'end'),
     'choice': ('number', 'probability', 'choice', 'context', 'question'), 'regression': ('value', 'text', 'text_b'),
+    'embedding': ('value', 'text', 'text_b'),
     'classification': ('label', 'probability', 'text', 'text_b'), 'tagging': ()}
 
 

@@ -76,7 +76,8 @@ def with_parts(family: str, name: str, config: Any) -> Any:
 
 def asks_words(family: str, name: str) -> bool:
   """Tells whether a head of a family says a class by a word (GLM)."""
-  return known_head(family, name).words
+  head = family_of(family).heads.get(name)
+  return head is not None and head.words
 
 
 def known_head(family: str, name: str) -> Head:

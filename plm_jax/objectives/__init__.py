@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax import sharding
 from plm_jax.checked import Checked
 from plm_jax.layers.heads import WithHeads
 
@@ -29,11 +30,19 @@ class Passes:
   """number of each row in the whole batch [B]"""
   key: jax.Array
   """of dropout in this step"""
+  parts: int = 1
+  """parts of a batch that go through the model one after another, and again for their gradient: no more than one part's
+  states are in memory (gradient caching, Gao et al. 2021, section 3)"""
 
   def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Any:
     """Returns the outputs by name, with dropout by `key`, that of the step where there is none."""
     rngs = {'dropout': self.key if key is None else key}
-    return self.model.apply({'params': self.params}, batch, self.rows, rngs=rngs)
+    def outputs(part):
+      return self.model.apply({'params': self.params}, *part, rngs=rngs)
+    if self.parts == 1:
+      return outputs((batch, self.rows))
+    found = jax.lax.map(jax.checkpoint(outputs), sharding.split((batch, self.rows), self.parts))
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), found)
 
   @property
   def width(self) -> int:
@@ -67,6 +76,11 @@ class Objective(Checked, abc.ABC):
   def loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
     """Returns (sum, weight) pairs by name. A weight depends on the batch alone; a row with nothing to predict weighs
     0."""
+
+  @property
+  def whole(self) -> bool:
+    """Whether a row's loss depends on the other rows of its batch: micro-steps then share one loss (`Passes.parts`)."""
+    return False
 
   @property
   def moves_inputs(self) -> bool:

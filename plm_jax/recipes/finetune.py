@@ -5,7 +5,7 @@
     python -m plm_jax finetune --task=classification --scale=laptop        # on examples that every machine has: minutes
 
 FOLDER is that of a run, or of a checkpoint of transformers. A task is one of `tasks.table`, which says where TFDS has
-its data, or the kind of your own: classification, regression, tagging, answers, choice.
+its data, or the kind of your own: classification, regression, tagging, answers, choice, embedding.
 """
 import dataclasses
 from typing import Any, NamedTuple, get_args
@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, get_args
 from plm_jax import checked, conversion
 from plm_jax.config import ConfigError, FineTuning, Phase, Scale, Tasks, TrainConfig
 from plm_jax.models import bert
+from plm_jax.recipes import vectors
 from plm_jax.tasks.answers import AnswerTask
 from plm_jax.tasks.choice import ChoiceTask
+from plm_jax.tasks.embedding import EmbeddingTask
 from plm_jax.tasks.examples import Kind
 from plm_jax.tasks.labelled import LabelledConfig
 from plm_jax.tasks.sequence import SequenceTask
@@ -24,6 +26,7 @@ from plm_jax.tasks.tagging import TaggingTask
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import resized
 
+# Of vectors no family has a head.
 HEADS = {'classification': 'label', 'regression': 'label', 'tagging': 'tags', 'answers': 'span', 'choice': 'choice'}
 OPTIM = {field.name for field in dataclasses.fields(OptimConfig)}
 
@@ -53,18 +56,24 @@ def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tup
     raise ConfigError(f'--task is one of {", ".join((*get_args(Kind), *TASKS))}, got {checked.shortened(task)}')
   known = TASKS.get(name, Published('regression', measures=('pearson', 'spearman')))  # of which nothing is embedded
   values = settings(name if name in TASKS else 'stsb', start.family, size_of(start.model))
+  if scale != 'paper' and not train and task in vectors.EMBEDDED:
+    train, dev = (vectors.EMBEDDED[task],), dev or ('embedded:similarity:dev',)
   if not train and not known.train:
     raise ConfigError(f'TFDS does not have {task}: give --train and --dev')
   own = bool(train)  # names of classes are then those of the files, unless the task says them
   phase = Phase(values.get('steps', 1), values['length'], values['batch'])
   warmup = values['warmup']
+  model = start.model or bert.base()
+  model = conversion.with_parts(start.family, HEADS[known.kind], model) if known.kind in HEADS else model
   config = FineTuning(
       '-'.join(filter(None, (f'finetune_{task}', start.name))), family=start.family, warm_start=start.folder,
-      model=conversion.with_parts(start.family, HEADS[known.kind], start.model or bert.base()),
-      objective=objective(known, own and name != task, start.family, values),
+      model=model,
+      objective=(vectors.task_of(task, start.family, model.block.width) if known.kind == 'embedding' else
+                 objective(known, own and name != task, start.family, values)),
       data=LabelledConfig(
           train=train or known.train, dev=dev or (() if own else known.dev), columns=known.columns,
           epochs=0.0 if 'steps' in values else values['epochs'], warmup=warmup if warmup < 1 else 0.0,
+          evaluations=values.get('evaluations', 1.0), on_error='skip' if name in vectors.TASKS else 'refuse',
           tokenizer=start.folder),
       optim=OptimConfig(**{'warmup': 0, **{name: value for name, value in values.items() if name in OPTIM and
                                            name != 'warmup'}, **({'warmup': int(warmup)} if warmup >= 1 else {})}),
@@ -115,6 +124,10 @@ def scaled(paper: FineTuning, scale: Scale, fresh: bool) -> FineTuning:
   phase = dataclasses.replace(config.train.phases[0], length=min(length, config.train.phases[0].length), batch=16)
   if isinstance(task, AnswerTask):
     task = dataclasses.replace(task, stride=phase.length // 3, question_length=phase.length // 4)
+  if isinstance(task, EmbeddingTask) and config.data.train == ('embedded:similarity',) and task.entailment:
+    task = dataclasses.replace(task, entailment='same', contradiction='other')
+  if isinstance(task, EmbeddingTask) and task.vector.dense:
+    task = dataclasses.replace(task, vector=dataclasses.replace(task.vector, dense=config.model.block.width))
   optim = dataclasses.replace(config.optim, peak=1e-3, warmup=0) if fresh else config.optim
   if fresh:
     config = dataclasses.replace(config, model=checked.replaced(config.model, {'block.init.std': 0.08}))

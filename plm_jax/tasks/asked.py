@@ -13,7 +13,8 @@ from plm_jax.tasks.reading import Kind
 EXPECTED = {
     'classification': 'a text, or a pair of texts', 'regression': 'a text, or a pair of texts',
     'tagging': 'a text, or a list of its words', 'answers': 'a question and its context',
-    'choice': 'a context and a list of choices, between them a question if there is one'}
+    'choice': 'a context and a list of choices, between them a question if there is one',
+    'embedding': 'two texts'}
 """of each kind of task what an example is given as"""
 
 
@@ -42,7 +43,7 @@ def asked(kind: Kind, given: Any, where: str) -> Asked:
     if isinstance(choices, Sequence) and not isinstance(choices, str) and len(choices) > 1 and texts(choices):
       question = parts[1] if len(parts) == 3 else ''
       return Asked(Example((parts[0], question), choices=tuple(choices), where=where))
-  counts = {'classification': (1, 2), 'regression': (1, 2), 'answers': (2,)}.get(kind, ())
+  counts = {'classification': (1, 2), 'regression': (1, 2), 'answers': (2,), 'embedding': (2,)}.get(kind, ())
   if len(parts) not in counts or not texts(parts):
     raise ConfigError(f'{where}: expected {EXPECTED[kind]}, none of them empty, got {shortened(given)}')
   return Asked(Example(parts, where=where))

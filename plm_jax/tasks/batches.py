@@ -124,7 +124,7 @@ class Batches:
     batch = {'tokens': laid(features.tokens, shape.pad), 'segments': segments.reshape(rows, length),
              **{name: laid(of) for name, of in features.aligned.items()}}
     def in_slots(values: np.ndarray) -> np.ndarray:
-      out = np.zeros((rows, slots), values.dtype)
+      out = np.zeros((rows, slots, *values.shape[1:]), values.dtype)
       out[placed.row, placed.slot] = values
       return out
     for name, values in features.values.items():
@@ -190,11 +190,11 @@ def few(number: int) -> int:
 def gathered(outputs: Any, placed: Placed, sizes: np.ndarray, per: str) -> list[np.ndarray]:
   """Takes what a head gave for each feature out of a batch's outputs.
 
-  per: slot, of [B, E, ...]; token, of [B, L, ...], `sizes` tokens each; row, of [B, C] of groups of C features, each
-  the number of its own.
+  per: slot, of [B, E, ...]; token, of [B, L, ...], `sizes` tokens each; row, of [B, C, ...] of groups of C features,
+  each what is its own.
   """
   if per == 'slot':
     return list(outputs[placed.row, placed.slot])
   if per == 'row':
-    return list(outputs.reshape(-1)[placed.row])
+    return list(outputs.reshape(-1, *outputs.shape[2:])[placed.row])
   return [outputs[row, first:first + size] for row, first, size in zip(placed.row, placed.first, sizes, strict=True)]

@@ -2,36 +2,20 @@
 import dataclasses
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import ConfigError
-from plm_jax.layers.heads import WithHeads
 from plm_jax.objectives.mlm import classification
-from plm_jax.tasks.batches import GROUPED
-from plm_jax.tasks.contract import Task, softmax
+from plm_jax.tasks.contract import softmax
 from plm_jax.tasks.examples import Features, Ragged
 from plm_jax.tasks.forms import Cut
+from plm_jax.tasks.grouped import Grouped, GroupedTask
 from plm_jax.tasks.sequence import Classified, encoded, known, measured
 
 
-class Grouped(WithHeads):
-  """A backbone and heads for rows in groups: arrays of a batch [B, C, ...], outputs [B, C, ...]."""
-
-  def __call__(self, batch, rows=None):
-    groups, size = batch['tokens'].shape[:2]
-    together = ('tokens', 'segments', 'types', 'extract', 'place', 'ranks', 'decoder_tokens', 'decoder_segments',
-                'decoder_place', 'noise', 'perturbation')
-    flat = {name: x.reshape(groups * size, *x.shape[2:]) for name, x in batch.items() if name in together}
-    if rows is not None:
-      rows = (rows[:, None] * size + jnp.arange(size)).ravel()
-    outputs = super().__call__(flat, rows)
-    return {name: x.reshape(groups, size, *x.shape[1:]) for name, x in outputs.items()}
-
-
 @dataclasses.dataclass(frozen=True)
-class ChoiceTask(Task):
+class ChoiceTask(GroupedTask):
   """A row for each choice, context first, then the question with the choice; a score each, softmax over the rows.
 
   Questions may have different numbers of choices: those of a question that has fewer are made up by empty ones, which
@@ -39,7 +23,6 @@ class ChoiceTask(Task):
   """
 
   head: ClassVar[str] = 'choice'
-  per: ClassVar = 'row'
   of_rows: ClassVar = ('label', 'real')
 
   cut: Cut = 'first'
@@ -57,22 +40,6 @@ class ChoiceTask(Task):
   def build(self, model, packed):
     """Builds the module, whose rows come in groups."""
     return Grouped(model.backbone(packed), self.heads(model))
-
-  def shapes(self, rows, length, layout=None):
-    """Returns a batch without its content, of four choices a question."""
-    own = super().shapes(rows, length, layout)
-    def shape(x, *size):
-      return jax.ShapeDtypeStruct(size, x.dtype, sharding=layout)
-    return {name: shape(x, rows, 4, *x.shape[1:]) if name in GROUPED else x for name, x in own.items()}
-
-  def corrupt(self, key, windows, vocab):
-    """Returns the rows with what the family's form adds to them, row by row."""
-    del key
-    groups, size = windows['tokens'].shape[:2]
-    rows = {name: windows[name].reshape(groups * size, *windows[name].shape[2:])
-            for name in GROUPED if name in windows}
-    rows = self.form.arrange(rows, vocab)
-    return windows | {name: x.reshape(groups, size, *x.shape[1:]) for name, x in rows.items()}
 
   def features(self, examples, tokenizer, length):
     """Makes a row of each choice. Raises ConfigError for an example without choices."""

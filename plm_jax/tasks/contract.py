@@ -71,6 +71,15 @@ class Task(Objective):
     """Which kind of examples the task has: see `tasks.reading`."""
 
   @property
+  def learns(self) -> Kind:
+    """Which kind of examples it is taught by: that of those it answers, unless it says otherwise."""
+    return self.reads
+
+  def lessons(self, examples: Sequence[Example]) -> Sequence[Example]:
+    """Returns training examples as they are learned from: as they are. Raises ConfigError for one that cannot be."""
+    return examples
+
+  @property
   @abc.abstractmethod
   def classes(self) -> int:
     """C, numbers that the head gives for a row, or for a token."""
@@ -93,6 +102,10 @@ class Task(Objective):
   @abc.abstractmethod
   def judged(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
     """Returns (sum, weight) of the task's loss, under the head's name, and of NAME_accuracy where there is one."""
+
+  def heldout(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """Returns (sum, weight) of losses that development sets are measured by besides `scores`: those of training."""
+    return self.loss(outputs, batch)
 
   def compared(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> tuple[jax.Array, jax.Array]:
     """Returns what a regulariser compares between passes: logits [..., C], and weights that broadcast to [...]."""

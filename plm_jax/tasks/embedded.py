@@ -4,6 +4,9 @@
     embedded:tagging           which words are names of the code; the mark-up that said so is gone
     embedded:answers           what a function does, among its neighbours
     embedded:choice            which sentence comes next
+    embedded:similarity        how near to each other two sentences stood, as a score and a class
+    embedded:embedding         two sentences that stood together
+    embedded:sentences         sentences
 
 With :dev behind it, what is kept for measuring: no source file is in both, and no paragraph begins alike. They are
 easy, and good for nothing else. Which examples there are depends on the packages' versions.
@@ -12,6 +15,7 @@ import ast
 from collections.abc import Iterator
 import functools
 import inspect
+import itertools
 import re
 from typing import Any, NamedTuple
 import warnings
@@ -107,6 +111,39 @@ def choice(found: list[Docstring]) -> Iterator[dict[str, Any]]:
     yield {'context': first, 'choices': [*others[:label], second, *others[label:]], 'label': label}
 
 
+def embedding(found: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yields two sentences of a paragraph, one behind the other."""
+  for text in found:
+    for paragraph in text.paragraphs:
+      for first, second in itertools.pairwise(sentences.split(paragraph)):
+        yield {'anchor': first, 'positive': second}
+
+
+def single(found: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yields sentences."""
+  for text in found:
+    for paragraph in text.paragraphs:
+      yield from ({'text': sentence} for sentence in sentences.split(paragraph))
+
+
+def similarity(found: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yields a first sentence with the one behind it (score 5), one of the same file (2.5) and one of another package
+  (0), as far as there are such."""
+  firsts = [(text.file, text.summary) for text in found]
+  for number, text in enumerate(found):
+    draw = zlib.crc32(text.summary.encode())
+    def of(wanted, draw=draw, text=text):
+      others = [summary for file, summary in firsts if wanted(file) and summary != text.summary]
+      return others[draw % len(others)] if others else None
+    behind = (sentences.split(text.paragraphs[0])[1:] or [None])[0]
+    near = of(lambda file, text=text: file == text.file) if number % 2 else None
+    package = text.file.partition('/')[0]
+    far = of(lambda file, package=package: not file.startswith(package))
+    for second, score, label in ((behind, 5.0, 'same'), (near, 2.5, 'near'), (far, 0.0, 'other')):
+      if second:
+        yield {'sentence1': text.summary, 'sentence2': second, 'score': score, 'label': label}
+
+
 @functools.cache
 def docstrings() -> tuple[Docstring, ...]:
   """Reads the docstrings of some source files of each package; no two paragraphs begin with the same sentence."""
@@ -153,4 +190,5 @@ def unmarked(text: str) -> str:
 
 
 CODE = re.compile(r'(?::[\w:+-]+:)?``?[!~]?([^`<>\1\2]+?)``?(?![`_])')
-MAKERS = {'classification': classification, 'tagging': tagging, 'answers': answers, 'choice': choice}
+MAKERS = {'classification': classification, 'tagging': tagging, 'answers': answers, 'choice': choice,
+          'similarity': similarity, 'embedding': embedding, 'sentences': single}

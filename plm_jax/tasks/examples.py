@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-Kind = Literal['classification', 'regression', 'tagging', 'answers', 'choice']
+Kind = Literal['classification', 'regression', 'tagging', 'answers', 'choice', 'embedding']
 """what examples are like"""
 
 
@@ -23,7 +23,7 @@ class Example:
 
   texts: tuple[str, ...]
   """what is read: one text or two; of tagging the words of a sentence; of an answer the question and its context; of a
-  choice the context and the question, which may be ''"""
+  choice the context and the question, which may be ''; of embedding texts that belong together, then negatives"""
   label: int | float | tuple[int, ...] | None = None
   """number of the class, or of the choice; of a regression the value; of tagging the class of each word; None: unknown,
   and of an answer always"""

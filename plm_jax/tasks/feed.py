@@ -69,8 +69,8 @@ class LabelledFeed(Feed):
         if name not in asked:
           asked[name] = self.known(Batches(some.features, self.shape(1, self.config.data.pack)), learner, params)
         found, losses = answered(outputs, params, asked[name], mesh, task.per)
-        values = task.scores(some.examples, task.predict(some.examples, some.features, found)) | {
-            'loss': losses[task.head]}
+        values = task.scores(some.examples, task.predict(some.examples, some.features, found))
+        values |= {'loss': losses[task.head]} if task.head in losses else {}
         figures |= {f'{name}_{figure}' if name else figure: value for figure, value in values.items()}
       return figures
     return evaluate
@@ -93,7 +93,7 @@ def forward(learner: Learner) -> Callable[[Any, Any], Any]:
   def outputs(params, windows):
     batch = objective.corrupt(learner.key(3), windows, learner.vocab)
     found: Any = learner.model.apply({'params': params}, batch)
-    return objective.loss(found, batch), found[objective.head]
+    return objective.heldout(found, batch), found[objective.head]
   return jax.jit(outputs)
 
 

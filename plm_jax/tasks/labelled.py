@@ -53,7 +53,7 @@ class Labelled:
 
 def read(task: Task, sources: Sequence[str], use: Use, data: SourceConfig) -> Found:
   """Reads the examples of sources. Raises SourceError."""
-  return examples(task.reads, sources, data.columns, task.labels, use, data.on_error)
+  return examples(task.learns if use == 'train' else task.reads, sources, data.columns, task.labels, use, data.on_error)
 
 
 def encoded(task: Task, found: Found, tokenizer: Tokenizer, length: int) -> Labelled:
@@ -64,7 +64,7 @@ def encoded(task: Task, found: Found, tokenizer: Tokenizer, length: int) -> Labe
 def named(task: Task, found: Found) -> Task:
   """Returns the task with the names of its classes, those of the training examples where it has none. Raises
   ConfigError where these are all of one class."""
-  if task.labels or task.reads not in ('classification', 'tagging'):
+  if task.labels or task.learns not in ('classification', 'tagging'):
     return task
   labels = [*found.labels]
   if len(labels) < 2:

@@ -57,7 +57,9 @@ def predictor(
   mesh = trained.mesh or sharding.make_mesh(sharding.MeshConfig(1))
   shape = Shape(batch, length, sharding.batch_split(mesh), max(tokenizer.vocab.pad, 0), pack and task.per != 'row')
   with jax.set_mesh(mesh):
-    params = {name: jax.tree.map(jnp.asarray, trained.params[name]) for name in ('backbone', f'heads_{task.head}')}
+    heads = dataclasses.replace(task, auxiliary=0.0).heads(trained.model)
+    params = {name: jax.tree.map(jnp.asarray, trained.params[name])
+              for name in ('backbone', *(f'heads_{head}' for head in heads)) if name in trained.params}
   outputs = functools.partial(compiled(task, trained.model, shape.pack), tokenizer.vocab)
   def answer(examples: Sequence[Example]) -> list[Any]:
     if not examples:

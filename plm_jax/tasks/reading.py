@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import math
 import re
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from plm_jax.checked import Checked
 from plm_jax.data import rows as rows_lib
 from plm_jax.data.lines import SourceError
 from plm_jax.data.rows import Row
-from plm_jax.tasks.examples import Answer, Example
-
-Kind = Literal['classification', 'regression', 'tagging', 'answers', 'choice']
+from plm_jax.tasks.examples import Answer, Example, Kind
 
 
 class Unreadable(SourceError):
@@ -46,13 +44,14 @@ class Columns(Checked):
   """
 
   first: str = ''
-  """the text, or the first of two; of tagging the words; of answers the question; of a choice the context"""
+  """the text, or the first of two; of tagging the words; of answers the question; of a choice the context; of embedding
+  the anchor"""
   second: str = ''
-  """the second text; of answers the context; of a choice the question"""
+  """the second text; of answers the context; of a choice the question; of embedding what belongs to the anchor"""
   label: str = ''
   """what is to be said of it"""
   choices: str = ''
-  """of a choice: the column with all of them, or a column for each, by commas"""
+  """of a choice: the column with all of them, or a column for each, by commas; of embedding the same of negatives"""
 
   def over(self, other: 'Columns') -> 'Columns':
     """Returns these columns, and where one is empty the other's. The two texts go together."""
@@ -79,6 +78,10 @@ GUESSES: Mapping[Kind, Columns] = {
         'context|article|passage|sent1|startphrase|premise|ctx|content',
         'question.stem|question|sent2|goal', 'label|answerKey|answer|answers',
         'choices|question.choices|endings|options|candidates|choice'),
+    'embedding': Columns(
+        'anchor|query|sent0|sentence1|premise|question1|question|sentence|text',
+        'positive|passage|answer|sent1|sentence2|hypothesis|question2|translation', '',
+        'negatives|negative|hard_neg'),
 }
 SPLIT = ('ending0,ending1,ending2,ending3', 'answer0,answer1,answer2,answer3', 'sol1,sol2', 'choice1,choice2',
          'option1,option2')
@@ -94,6 +97,9 @@ def guessed(kind: Kind, columns: Columns, row: Row) -> Columns:
                   if first in row.columns and second in row.columns), usual)
   elif kind == 'tagging' and 'words' in row.columns:  # words in columns, which were numbers until they were read
     return Columns('words', label='tags')
+  elif kind == 'embedding':  # a text alone, and texts without negatives, are examples too
+    lacking = [name for name in ('second', 'choices') if value(row, getattr(usual, name)) is None]
+    usual = dataclasses.replace(usual, **dict.fromkeys(lacking, ''))
   elif kind == 'choice' and value(row, usual.choices) is None:
     usual = dataclasses.replace(usual, choices=next(
         (names for names in SPLIT if all(name in row.columns for name in names.split(','))), usual.choices))
@@ -254,6 +260,20 @@ def chosen(label: Any, example: Example, called: Sequence[str]) -> int:
                    f'choices, got {label!r:.80}')
 
 
+def together(row: Row, columns: Columns) -> Unlabelled:
+  """Reads texts that belong together: an anchor, its positive, and negatives, as far as there are columns for them."""
+  found = [text(row, names) for names in (columns.first, columns.second) if names]
+  for name in filter(None, columns.choices.split(',')):
+    given = value(row, name)
+    if isinstance(given, list):
+      if not all(rows_lib.is_text(one) and one.strip() for one in given):
+        raise Unreadable('no text', f'{row.where}: the column {there(row, name)!r} is to hold texts, got {given!r:.80}')
+      found += [one.strip() for one in given]
+    else:
+      found.append(text(row, name))
+  return Unlabelled(Example(tuple(found), where=row.where, key=key_of(row)))
+
+
 def asked(row: Row) -> Iterator[Row]:
   """Yields a row for each question of a passage, such as RACE's {'article', 'questions', 'options', 'answers'}; of
   others the row."""
@@ -279,4 +299,5 @@ def number(label: Any, where: str) -> float:
 
 
 READERS: Mapping[Kind, Callable[[Row, Columns], Unlabelled]] = {
-    'classification': sequence, 'regression': sequence, 'tagging': tagging, 'answers': answers, 'choice': choice}
+    'classification': sequence, 'regression': sequence, 'tagging': tagging, 'answers': answers, 'choice': choice,
+    'embedding': together}

@@ -65,7 +65,7 @@ def named(task: Task, example: Example, prediction: Any, text: str = '', starts:
   """
   if task.reads == 'answers':
     return prediction
-  if task.reads == 'regression':
+  if task.reads in ('regression', 'embedding'):
     return Value(prediction.label)
   shares = [float(share) for share in getattr(prediction, 'probabilities', ())]
   if task.reads == 'choice':

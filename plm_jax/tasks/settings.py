@@ -23,6 +23,11 @@ KINDS: Mapping[str, Values] = {
     'choice': {'batch': 16},  # Devlin et al. 2019, section 4.4: SWAG
 }
 READING: Values = {'epochs': 8.0, 'length': 512}  # CLUE's run_c3.py, by which DREAM's passages are read as well
+# Reimers and Gurevych 2019, section 3.1; UKPLab/sentence-transformers examples/training/nli and sts. README of
+# princeton-nlp/SimCSE, BERT base; measured every 125 steps.
+SBERT: Values = {'batch': 16, 'length': 128}
+SIMCSE: Values = {'batch': 64, 'peak': 3e-5, 'length': 32, 'warmup': 0.0, 'weight_decay': 0.0, 'epochs': 1.0,
+                  'schedule': 'linear', 'bias_correction': True, 'eps': 1e-8}
 LONG: Values = {'length': 256}  # passages of BoolQ
 BERTS: Mapping[str, Values] = {
     'mrpc': {'epochs': 5.0},  # transformers 4 examples/flax/text-classification: 88.97 F1, which 3 do not reach
@@ -32,7 +37,10 @@ BERTS: Mapping[str, Values] = {
     # Cui et al. 2019 (whole word masking for Chinese BERT), table 2, from memory
     'chnsenticorp': {'batch': 64, 'length': 256},
     'cmrc2018': {'batch': 64, 'length': 512}, 'drcd': {'batch': 64, 'length': 512},
-    **{f'embedded_{kind}': {'length': 128} for kind in ('classification', 'tagging', 'choice')},
+    'sbert_nli': {**SBERT, 'epochs': 1.0}, 'sbert_sts': {**SBERT, 'epochs': 4.0},
+    'simcse': {**SIMCSE, 'evaluations': 125.0},
+    'simcse_nli': {**SIMCSE, 'batch': 512, 'peak': 5e-5, 'epochs': 3.0, 'evaluations': 4.0},
+    **{f'embedded_{kind}': {'length': 128} for kind in ('classification', 'tagging', 'choice', 'embedding')},
     'embedded_answers': {'length': 192, 'stride': 64},
 }
 

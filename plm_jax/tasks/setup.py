@@ -33,6 +33,7 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
   data, phase = config.data, config.train.phases[0]
   found = read(config.objective, data.train, 'train', data)
   task = spoken(named(config.objective, found), config.family, tokenizer)
+  found = found._replace(examples=[*task.lessons(found.examples)])
   train = encoded(task, found, tokenizer, phase.length)
   dev = development(config, task, tokenizer)
   loop, optim, model = config.train, config.optim, config.model

@@ -5,7 +5,7 @@
 
 A source is what `data.rows` reads (.jsonl, .tsv, .csv, .conll, .conllu, SQuAD's .json, plain, .gz or .xz, several by
 commas or a glob; tfds:NAME:SPLIT), or embedded:KIND and embedded:KIND:dev, which every machine has. Of tagging any
-other file, and a .tsv, holds a word a line; its tags in IOB1 are made BIO.
+other file, and a .tsv, holds a word a line; its tags in IOB1 are made BIO. Of embedding a .txt holds a text a line.
 """
 import collections
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,8 @@ from plm_jax.checked import Checked
 from plm_jax.data import rows as rows_lib
 from plm_jax.data import tfds
 from plm_jax.data.columns import Layout
-from plm_jax.data.lines import OnError, SourceError, Tally
+from plm_jax.data.files import files
+from plm_jax.data.lines import OnError, SourceError, Tally, lines
 from plm_jax.data.lines import report as refuse_or_count
 from plm_jax.data.rows import Row
 from plm_jax.tasks import embedded, reading, tags
@@ -95,7 +96,7 @@ def examples(kind: Kind, sources: Sequence[str], columns: Columns = Columns(), l
     part = list(of_source(kind, source, columns, on_error, tally, report))
     if not part:
       raise SourceError(f'{source} has no examples' + (f': {tally.examples[-1]}' if tally.examples else ''))
-    if use != 'predict' and all(unknown(kind, item.label, labels) for item in part):
+    if use != 'predict' and kind != 'embedding' and all(unknown(kind, item.label, labels) for item in part):
       wanted = ' or '.join(map(repr, columns.over(reading.GUESSES[kind]).label.split('|')))
       raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has one in {wanted}')
     read += in_bio(source, part, tuple(labels), report) if kind == 'tagging' else part
@@ -173,6 +174,12 @@ def rows_of(kind: Kind, source: str, columns: Columns, on_error: OnError, tally:
   if source.startswith('embedded'):
     yield from embedded.rows(source)
     return
+  if kind == 'embedding' and PLAIN.search(source.lower()):
+    for file in files(source):
+      for number, line in lines(file, on_error, tally):
+        if line.strip():
+          yield Row({'text': line}, f'{file}:{number}')
+    return
   numbers = kind == 'tagging' and columns.numbered
   layout = Layout(header=not columns.numbered, words=kind == 'tagging',
                   word=int(columns.first) if numbers and columns.first else None,
@@ -227,6 +234,8 @@ def names_of(kind: Kind, found: Sequence[Unlabelled]) -> tuple[str, ...]:
 def label_of(kind: Kind, item: Unlabelled, names: Sequence[str], use: Use) -> Any:
   """Returns the label of an example as a number, or numbers of tags; None: it has none. Raises Unreadable."""
   label, where = item.label, item.example.where
+  if kind == 'embedding':
+    return None
   hidden = kind == 'classification' and '-1' not in names and type(label) is int and label < 0
   if label is None or label == '' or hidden:
     if use != 'predict':
@@ -266,4 +275,5 @@ def note_numbers(kind: Kind, found: Sequence[Unlabelled], names: Sequence[str], 
         f'{number} is {name!r}' for number, name in enumerate(names[:SHOWN])))
 
 
+PLAIN = re.compile(r'\.txt(\.gz|\.xz)?$')
 NUMBER = re.compile(r'-?\d{1,9}(\.\d{1,9})?')

@@ -28,6 +28,8 @@ class Published:
   """its sources without their splits, in TFDS; empty: it is not there"""
   splits: tuple[str, ...] = ('validation',)
   """names of those that it is measured on; MNLI has two"""
+  measured: tuple[str, ...] = ()
+  """sources that it is measured on, where these are of other data"""
   cut: Cut = 'longest'
   """which text loses its end where two are too long for a row"""
   unanswerable: bool = False
@@ -43,7 +45,7 @@ class Published:
   @property
   def dev(self) -> tuple[str, ...]:
     """Sources that it is measured on, each by itself."""
-    return tuple(f'{name}:{split}' for split in self.splits for name in self.data)
+    return self.measured or tuple(f'{name}:{split}' for split in self.splits for name in self.data)
 
 
 LABEL = 'label|gold_label'
@@ -136,12 +138,24 @@ CHOICE = {
     'piqa': Published('choice', Columns('goal|question', label='label'), cut='first', data=('tfds:piqa',)),
 }
 # What every machine has, for trials: `tasks.embedded`.
+# Reimers and Gurevych 2019, section 3.1 (SNLI and MultiNLI; STS-B); Gao et al. 2021, A: without labels a million
+# sentences of Wikipedia, which TFDS has not, with labels the pairs of both. All are measured on STS-B.
+STS_DEV = ('tfds:glue/stsb:validation',)
+SNLI = ('tfds:snli', 'tfds:glue/mnli')
+VECTORS = {
+    'sbert_nli': Published('embedding', Columns(label=LABEL), RELATIONS, ('spearman',), data=SNLI, measured=STS_DEV),
+    'sbert_sts': Published('embedding', measures=('spearman',), data=('tfds:glue/stsb',)),
+    'simcse': Published('embedding', measures=('spearman',), measured=STS_DEV),
+    'simcse_nli': Published('embedding', Columns(label=LABEL), RELATIONS, ('spearman',), data=SNLI, measured=STS_DEV),
+}
 EMBEDDED = {
     'embedded_classification': Published('classification', data=('embedded:classification',), splits=('dev',)),
     'embedded_tagging': Published('tagging', measures=('entities',), data=('embedded:tagging',), splits=('dev',)),
     'embedded_answers': Published('answers', measures=('f1', 'exact'), cut='second', data=('embedded:answers',),
                                   splits=('dev',)),
+    'embedded_embedding': Published('embedding', measures=('spearman',), data=('embedded:embedding',),
+                                    measured=('embedded:similarity:dev',)),
     'embedded_choice': Published('choice', cut='first', data=('embedded:choice',), splits=('dev',)),
 }
 TASKS: dict[str, Published] = {
-    **GLUE, **SUPERGLUE, **SICK, **CHINESE, **TAGGING, **ANSWERS, **CHOICE, **EMBEDDED}
+    **GLUE, **SUPERGLUE, **SICK, **CHINESE, **TAGGING, **ANSWERS, **CHOICE, **VECTORS, **EMBEDDED}

@@ -110,34 +110,32 @@ def gradient(learner: Learner, params, batch, dropout_key):
   It is computed for what learner.select names, and 0 elsewhere.
 
   Micro-steps take every `accumulate`-th row, which leaves rows on their devices. Each sum is divided by the weight of
-  the whole batch, so the result does not depend on the split.
+  the whole batch, so the result does not depend on the split; nor does it where rows are compared with each other:
+  micro-steps share their loss.
   """
   rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
   weights = term_weights(learner, params, batch)
 
+  parts = learner.accumulate if learner.objective.whole else 1
   moving, whole = parted(learner.select, params)
 
   def loss(moving, batch, rows):
-    losses = learner.objective.losses(Passes(learner.model, whole(moving), rows, dropout_key), batch)
+    losses = learner.objective.losses(Passes(learner.model, whole(moving), rows, dropout_key, parts), batch)
     return sum(factor * losses[name][0] / weights[name] for name, factor in learner.objective.terms.items()), losses
 
   grad = jax.grad(loss, has_aux=True)
   still = jax.tree.map(jnp.zeros_like, jax.tree.leaves(params))
-  if learner.accumulate == 1:
+  if learner.accumulate == parts:
     grads, losses = grad(moving, batch, rows)
     return whole(grads, still), losses
-
-  def micro(x):
-    x = x.reshape(-1, learner.accumulate, *x.shape[1:]).swapaxes(0, 1)
-    return sharding.constrain(x, None, 'batch', *[None] * (x.ndim - 2))
 
   def add(total, part):
     return jax.tree.map(jnp.add, total, grad(moving, *part)), None
 
-  parts = jax.tree.map(micro, (batch, rows))
+  micro = sharding.split((batch, rows), learner.accumulate)
   zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                      jax.eval_shape(grad, moving, *jax.tree.map(lambda x: x[0], parts)))
-  grads, losses = jax.lax.scan(add, zero, parts)[0]
+                      jax.eval_shape(grad, moving, *jax.tree.map(lambda x: x[0], micro)))
+  grads, losses = jax.lax.scan(add, zero, micro)[0]
   return whole(grads, still), losses
 
 

@@ -141,8 +141,9 @@ def test_doors():
   """A file for each family, and for recipes of the README; nothing more in them."""
   doors = {path.stem: path.read_text() for path in (ROOT / 'experiments').glob('[a-z]*.py')}
   assert {*recipes.FAMILIES} <= {*doors} and {'bert_base', 'bert_large', 'gpt2_small'} <= {*doors}
-  tasks = {name: doors.pop(name) for name in [*doors] if name.startswith('finetune')}
-  assert {*tasks} == {'finetune', 'finetune_glue', 'finetune_squad', 'finetune_ner', 'finetune_choice'}
+  tasks = {name: doors.pop(name) for name in [*doors] if 'cli.finetune' in doors[name]}
+  assert {*tasks} == {'finetune', 'finetune_glue', 'finetune_squad', 'finetune_ner', 'finetune_choice', 'sbert_nli',
+                      'sbert_sts', 'simcse'}
   for name, text in tasks.items():
     assert f'-m experiments.{name} --init=FOLDER' in text
     default = re.search(r"\n  start\((?:'(\w+)', about=__doc__ or '')?\)\n$", text)

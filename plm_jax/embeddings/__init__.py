@@ -1,0 +1,6 @@
+"""Sentence embeddings: one vector a text, such that texts of like meaning have like vectors.
+
+    losses       objectives of them, as values
+    measures     how good they are: similarity, retrieval, how they lie in their space; whitening
+    nearest      exact search among many
+"""
