@@ -9,6 +9,7 @@ import numpy as np
 from plm_jax import checked, storage
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
@@ -16,6 +17,7 @@ from plm_jax.checked import Checked, within
 from plm_jax.data.cutting import Assembly, Rule
 from plm_jax.data.prepare import TextConfig
 from plm_jax.errors import ConfigError
+from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
@@ -39,10 +41,10 @@ from plm_jax.training.tuning import TuningConfig
 Scale = Literal['paper', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
 # The configurations in `architectures`, and the objectives: the command line has to know them.
-Model = EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDecoderConfig
+Model = EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDecoderConfig | ElmoConfig
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling |
-    MixtureOfDenoisers | DenoisingAutoencoder | TextToText)
+    MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM)
 Tasks = SequenceTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask
 
 
@@ -241,6 +243,7 @@ def check(config: Run) -> None:
   if isinstance(config, Experiment):
     check_rows(config.data, config.objective)
     check_corpora(config.data, getattr(config.objective, 'languages', ()))
+    check_streams(config)
   elif isinstance(config, FineTuning):
     check_labelled(config)
   check_lengths(config)
@@ -285,6 +288,16 @@ def check_rows(data: DataConfig, objective: Any) -> None:
     if path.startswith('task:') and not objective.target_budget:
       raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
                         'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
+
+
+def check_streams(config: Experiment) -> None:
+  """Checks a run whose rows go on where those of the batch before ended. Raises ConfigError."""
+  if config.objective.carry(config.model, 1) is None:
+    return
+  if config.data.assembly != 'packed' or len(config.data.path) > 1:
+    raise ConfigError('the objective reads one text on and on: give --data.assembly packed and one --data.path')
+  if len({phase.batch for phase in config.train.phases}) > 1:
+    raise ConfigError('--train.phases: rows go on from batch to batch, so that all batches have as many')
 
 
 def check_labelled(config: FineTuning) -> None:

@@ -14,7 +14,7 @@ from plm_jax.layers import spelling
 from plm_jax.layers.characters import CharacterConfig, Characters
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.dense import Dropout
-from plm_jax.layers.lstm import LSTMState, ProjectedLSTM
+from plm_jax.layers.lstm import LSTMState, ProjectedLSTM, turned
 from plm_jax.sharding import constrain
 
 
@@ -112,7 +112,8 @@ class Elmo(nn.Module):
 
   def begin(self, batch) -> LSTMState:
     """Returns the state that the batch has, or that of a beginning."""
-    return batch['state'] if 'state' in batch else self.cfg.state(jax.tree.leaves(batch)[0].shape[0])
+    words = 'streams' if 'streams' in batch else 'characters'
+    return batch['state'] if 'state' in batch else self.cfg.state(len(batch[words]))
 
   def read(self, x, valid, state: LSTMState, rows) -> tuple[list[jax.Array], LSTMState]:
     """Reads x [B, 2, L, P], each direction in its order -> what each layer gives, [B, 2, L, P] each, and the state."""
@@ -135,10 +136,3 @@ def bounded(characters):
   begin, end = (spelling.mark(sign, longest) for sign in (spelling.SENTENCE_BEGIN, spelling.SENTENCE_END))
   ids = jnp.pad(characters, ((0, 0), (1, 1), (0, 0))).at[:, 0].set(begin)
   return ids.at[jnp.arange(len(ids)), lengths + 1].set(end)
-
-
-def turned(x, lengths):
-  """Turns the first `lengths` [B] entries of each row of x [B, T, ...] round; those behind stay."""
-  at = jnp.arange(x.shape[1])
-  place = jnp.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
-  return jnp.take_along_axis(x, place.reshape(*place.shape, *[1] * (x.ndim - 2)), 1)

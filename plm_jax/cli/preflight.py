@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from plm_jax import recipes, storage
+from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.config import ConfigError, Experiment, Run
 from plm_jax.data.records import read_meta
 from plm_jax.inference import fill_mask
@@ -67,7 +68,7 @@ def check_size(config: Run) -> None:
   state = shapes(config, make_learner(config, stand_in(config)))
   held = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
   rows, length = max(((phase.batch, phase.length) for phase in config.train.phases), key=math.prod)
-  block = config.model.block
+  block = config.model if isinstance(config.model, ElmoConfig) else config.model.block
   # Of each token what the backward pass of one layer reads, at the least; and on the hosts its windows.
   step = -(-rows // config.train.accumulate) * length * block.width * np.dtype(block.dtype).itemsize
   room = memory(mesh)

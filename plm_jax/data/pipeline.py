@@ -45,6 +45,7 @@ from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Batch, Windows
 
 CYCLE = 1024  # slots of a mixture
+BEHIND = 'tokens', 'segments', 'index'  # what is read of windows from the end of a text on
 READ_BYTES = 64 << 20  # of decoded windows, at most, that one read of the stream returns (but at least one step)
 READERS = 2  # reads in progress at once: one more than is being used hides the latency
 ROUNDS = 6  # of the permutation: pairs of an addition to the left and to the right half
@@ -98,12 +99,13 @@ class Pipeline:
   def __init__(
       self, corpora: Sequence[Windows], weights: Sequence[float] | None = None, batch: int = 256, seed: int = 0,
       block: int = 64, ordered: bool = False):
-    """`block` is K in windows; `ordered` keeps the windows of a block in the order of the text, one in each step."""
+    """`block` is K in windows; `ordered` keeps the windows of a block in the order of the text, one in each step, and
+    gives with each that of the same block in the opposite order: `behind_NAME`, for who reads from both sides."""
     if batch < 1 or block < 1:
       raise ValueError(f'batch and block are at least 1, not {batch} and {block}')
     self.corpora = tuple(corpora)
     self.size = batch
-    self.length = corpora[0].length
+    self.length, self.ordered = corpora[0].length, ordered
     self.schedule = Schedule.of(weights if weights is not None else [len(corpus) for corpus in corpora], len(corpora))
     self.orders = tuple(
         Order(len(corpus), batch, max(1, min(block, len(corpus) // (4 * batch))), seed, component, ordered)
@@ -122,7 +124,11 @@ class Pipeline:
     result: Batch = {}
     for number in np.unique(component):
       mine = component == number
-      part = self.corpora[number].read(*self.orders[number](time[mine], row[mine]), corpus=number)
+      corpus, order = self.corpora[number], self.orders[number]
+      part = corpus.read(*order(time[mine], row[mine]), corpus=number)
+      if self.ordered:
+        part |= behind(corpus, order(time[mine] // order.block * order.block + order.block - 1
+                                     - time[mine] % order.block, row[mine])[0])
       if mine.all():
         result = part
         break
@@ -151,7 +157,7 @@ class Pipeline:
       return
     last = None if stop_step is None else -(-stop_step // steps)
     tf = tensorflow()
-    ahead = threads_ahead if tf is None else functools.partial(tf_data_ahead, tf)
+    ahead = threads_ahead if tf is None else functools.partial(tf_data_ahead, tf, 8 + self.ordered * len(BEHIND))
     groups = ahead(read, start_step // steps, last)
     _reading.add(groups)
     for group in groups:
@@ -159,22 +165,34 @@ class Pipeline:
         yield {name: array[step] for name, array in group.items()}
 
 
+def behind(corpus: Windows, index: np.ndarray) -> Batch:
+  """Reads windows number `index` [B] as those that are read from the end of a text on."""
+  part = corpus.read(index)
+  return {f'behind_{name}': part[name] for name in BEHIND}
+
+
 def heldout_batches(windows: Windows, batch: int, rows: slice | None = None, batches: int | None = None,
-                    corpus: int = 0) -> Iterator[Batch]:
+                    corpus: int = 0, ordered: bool = False) -> Iterator[Batch]:
   """Yields every window once, or the first `batches`, labelled with `corpus`; row b has the b-th stretch of the text,
-  one window a batch.
+  one window a batch, and with `ordered` from its end on too, as `Pipeline` has it.
 
   So the rows of a batch are of different documents, which a question about pairs of them needs. Empty rows (0 but for
   the corpus) make up what is missing, so that shapes are one.
   """
   total = -(-len(windows) // batch)
   for number in range(total if batches is None else min(total, batches)):
-    index = (np.arange(batch) * total + number)[rows or slice(None)]
-    real = index < len(windows)
-    part = windows.read(index[real])
-    padded = {name: np.concatenate([array, np.zeros((len(index) - len(array), *array.shape[1:]), array.dtype)])
-              for name, array in part.items()}
-    yield padded | {'corpus': np.full(len(index), corpus, np.int32)}
+    first = (np.arange(batch) * total)[rows or slice(None)]
+    parts = padded(windows.read, first + number, len(windows))
+    if ordered:
+      parts |= padded(functools.partial(behind, windows), first + total - 1 - number, len(windows))
+    yield parts | {'corpus': np.full(len(first), corpus, np.int32)}
+
+
+def padded(read: Callable[[np.ndarray], Batch], index: np.ndarray, total: int) -> Batch:
+  """Reads windows number `index` [B], with rows of zeros behind for those that are not below `total`."""
+  part = read(index[index < total])
+  return {name: np.concatenate([array, np.zeros((len(index) - len(array), *array.shape[1:]), array.dtype)])
+          for name, array in part.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,8 +304,9 @@ def threads_ahead(read: Callable[[int], Batch], first: int, last: int | None) ->
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-def tf_data_ahead(tf, read: Callable[[int], Batch], first: int, last: int | None) -> Iterator[Batch]:
-  """Yields the same by tf.data, which has the readers in threads of its own; its arrays are read-only."""
+def tf_data_ahead(tf, count: int, read: Callable[[int], Batch], first: int, last: int | None) -> Iterator[Batch]:
+  """Yields the same, of so many arrays, by tf.data, which has the readers in threads of its own; its arrays are
+  read-only."""
   failures, names = [], []
 
   def load(number):
@@ -300,8 +319,8 @@ def tf_data_ahead(tf, read: Callable[[int], Batch], first: int, last: int | None
     return list(batch.values())
 
   numbers = tf.data.Dataset.range(first, last if last is not None else np.iinfo(np.int64).max)
-  groups = numbers.map(
-      lambda number: tf.numpy_function(load, [number], [tf.int32] * 8), num_parallel_calls=READERS, deterministic=True)
+  groups = numbers.map(lambda number: tf.numpy_function(load, [number], [tf.int32] * count),
+                       num_parallel_calls=READERS, deterministic=True)
   try:
     for arrays in groups.prefetch(1).as_numpy_iterator():
       yield dict(zip(names, arrays, strict=True))

@@ -44,11 +44,11 @@ class TextConfig(Checked):
 
   tokenizer: str = ''
   """A vocab.txt, a vocab.json, a SentencePiece .model, or a folder with one. Empty: train one on the source."""
-  kind: Literal[
-      'wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe', 'word-bpe', 'bytes'] = 'wordpiece'
-  """The tokenizer to train; word-bpe is GPT's; bytes, ByT5's, learn nothing, and are 384 whatever `vocab` says."""
+  kind: Literal['wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe', 'word-bpe', 'bytes', 'words',
+                'words-and-signs'] = 'wordpiece'
+  """The tokenizer to train; word-bpe is GPT's; bytes, ByT5's, learn nothing, and are 384; words are ELMo's."""
   lowercase: bool = True
-  """Whether the tokenizer to train ignores case (and, for WordPiece, accents); byte-level BPE never does."""
+  """Whether the tokenizer to train ignores case (and, for WordPiece, accents); byte-level BPE and words never do."""
   layout: tokenizers.Layout | Literal['gpt2'] = 'bert'
   """Special pieces of the SentencePiece model to train: as BERT has them, or ALBERT, DeBERTa, XLNet, GLM, T5 or
   mBART; of a WordPiece vocabulary, BERT's or GLM's; of byte-level BPE, RoBERTa's (bert) or GPT-2's."""
@@ -318,6 +318,8 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.train_byte_bpe(texts, config.vocab, layout=layout)
   elif config.kind == 'word-bpe':
     tokenizer = tokenizers.train_word_bpe(texts, config.vocab)
+  elif config.kind in ('words', 'words-and-signs'):
+    tokenizer = tokenizers.train_words(texts, config.vocab, signs=config.kind != 'words')
   elif config.layout == 'mbart':
     tokenizer = tokenizers.train_languages(texts, config.vocab)
   elif config.layout == 'gpt2':

@@ -64,14 +64,18 @@ class Trained:
     return (*(name for name, so in able.items() if so and self.tokenizer), 'export')
 
   def __repr__(self) -> str:
-    model, stack = self.model, self.model.stack
-    layers = f'{stack.blocks} + {model.decoder.blocks}' if model.kind == 'encoder-decoder' else f'{stack.blocks}'
+    model = self.model
+    if model.kind == 'recurrent':
+      layers, width = f'{model.layers}', model.width
+    else:
+      sides = (model.stack, model.decoder) if model.kind == 'encoder-decoder' else (model.stack,)
+      layers, width = ' + '.join(f'{side.blocks}' for side in sides), model.block.width
     parameters = sum(x.size for x in jax.tree.leaves(nn.unbox(self.params)))
     tokenizer = 'no tokenizer'
     if self.tokenizer:
       tokenizer = f'{self.tokenizer.kind.replace("_", "-")} tokenizer of {self.tokenizer.vocab.size:,} pieces'
     return '\n'.join((
-        f'<{self.family}, {model.kind}: {layers} layers of {model.block.width}, {parameters:,} parameters',
+        f'<{self.family}, {model.kind}: {layers} layers of {width}, {parameters:,} parameters',
         f' heads: {", ".join(self.heads) or "none"}; {tokenizer}',
         f' from {self.source or "memory"}; can {", ".join(self.can)}>'))
 

@@ -74,3 +74,10 @@ def remembering(key, shape, dtype=jnp.float32):
   """Initializes biases [S, 4, F]: of the forget gate 1, of the others 0."""
   del key
   return jnp.zeros(shape, dtype).at[:, 1].set(1)
+
+
+def turned(x, lengths):
+  """Turns the first `lengths` [B] entries of each row of x [B, T, ...] round; those behind stay."""
+  at = jnp.arange(x.shape[1])
+  place = jnp.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
+  return jnp.take_along_axis(x, place.reshape(*place.shape, *[1] * (x.ndim - 2)), 1)

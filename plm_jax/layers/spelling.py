@@ -14,12 +14,7 @@ IDS = 261  # that have a vector; 0 has none
 
 def spelled(words: Sequence[str], longest: int = LONGEST) -> np.ndarray:
   """Spells words [N] -> ids of characters [N, longest] int32. Half of a pair of UTF-16 is left out."""
-  return laid_out([word.encode('utf-8', 'ignore') for word in words], longest)
-
-
-def laid_out(words: Sequence[bytes], longest: int = LONGEST) -> np.ndarray:
-  """Returns the ids [N, longest] int32 of words given as bytes of UTF-8."""
-  kept = [word[:longest - 2] for word in words]
+  kept = [word.encode('utf-8', 'ignore')[:longest - 2] for word in words]
   sizes = np.array([len(word) for word in kept], np.int64)
   ids = np.full((len(kept), longest), PADDING, np.int32)
   column = np.arange(longest)

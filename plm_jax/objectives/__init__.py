@@ -17,7 +17,9 @@ from plm_jax.checked import Checked
 from plm_jax.layers.heads import WithHeads
 
 Arrays = dict[str, jax.Array]
-Losses = dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight), to be divided once over the whole batch
+# name -> (sum, weight), to be divided once over the whole batch; of a continuous objective also CARRY -> what is next
+Losses = dict[str, Any]
+CARRY = 'carry'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,6 +88,21 @@ class Objective(Checked, abc.ABC):
   def moves_inputs(self) -> bool:
     """Whether `losses` asks for gradients of token vectors, so that none may be cut off above them."""
     return False
+
+  def carry(self, model: Any, rows: int) -> Any:
+    """Returns the shapes of what each batch hands to the next, with a row each; None: nothing.
+
+    Then the objective is continuous: rows go on where those of the batch before ended, through windows in the order of
+    the text, and in `behind_NAME` through those of the same text from its end (`data.pipeline`). What is handed over is
+    zeros at first, comes to `corrupt` as windows['carry'], and is returned by `loss` and `losses` under CARRY.
+    """
+    del model, rows
+
+  def described(self, windows: Mapping[str, Any], tokenizer: Any) -> Mapping[str, Any]:
+    """Returns windows, numpy arrays on the host, with what only the tokenizer knows of them: most need no more than
+    ids."""
+    del tokenizer
+    return windows
 
   def losses(self, passes: Passes, batch: Arrays) -> Losses:
     """Returns (sum, weight) pairs of a training step: those of `loss`, or what takes other passes through the model

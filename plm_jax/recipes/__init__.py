@@ -20,6 +20,7 @@ from plm_jax.recipes import (
     deberta_v3,
     distilbert,
     electra,
+    elmo,
     glm,
     gpt,
     gpt2,
@@ -41,7 +42,7 @@ from plm_jax.recipes.table import Size
 
 # In the order in which they are listed: encoders, decoders, encoder-decoders.
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
-    bert, roberta, albert, spanbert, distilbert, deberta, deberta_v2, deberta_v3, electra, xlnet,
+    bert, roberta, albert, spanbert, distilbert, deberta, deberta_v2, deberta_v3, electra, xlnet, elmo,
     gpt, gpt2, gpt3, llama, palm, glm,
     t5, t5_v1_1, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
 EVERYWHERE = """\
@@ -135,6 +136,8 @@ def about(family: str) -> str:
 def layers(row: Size) -> str:
   """Returns the layers of a model and their width, such as 12 x 768, or 6 + 6 x 512."""
   model = row.model('bfloat16')
+  if model.kind == 'recurrent':
+    return f'{model.layers} x {model.cells:,}'
   sides = (model.stack, model.decoder) if model.kind == 'encoder-decoder' else (model.stack,)
   return f'{" + ".join(str(side.layers) for side in sides)} x {model.block.width:,}'
 

@@ -1,5 +1,5 @@
-"""Tokenizers: one contract; WordPiece, SentencePiece, two kinds of BPE and plain bytes behind it; `load`, which tells
-them apart."""
+"""Tokenizers: one contract; WordPiece, SentencePiece, two kinds of BPE, plain bytes and whole words behind it; `load`,
+which tells them apart."""
 from etils import epath
 
 from plm_jax import storage
@@ -11,11 +11,12 @@ from plm_jax.tokenizers.raw_bytes import Bytes, names_byt5
 from plm_jax.tokenizers.sentence_piece import Layout, PlainText, SentencePiece, train_sentencepiece
 from plm_jax.tokenizers.word_bpe import ENDS_WORD, WordBPE, train_word_bpe
 from plm_jax.tokenizers.wordpiece import BertText, WordPiece, train_wordpiece
+from plm_jax.tokenizers.words import Words, is_words, train_words
 
 __all__ = [
     'BertText', 'ByteBPE', 'Bytes', 'LanguagePieces', 'Layout', 'PlainText', 'SentencePiece', 'Tokenizer',
-    'TokenizerError', 'Vocab', 'WordBPE', 'WordPiece', 'load', 'train_byte_bpe', 'train_languages',
-    'train_sentencepiece', 'train_word_bpe', 'train_wordpiece'
+    'TokenizerError', 'Vocab', 'WordBPE', 'WordPiece', 'Words', 'load', 'train_byte_bpe', 'train_languages',
+    'train_sentencepiece', 'train_word_bpe', 'train_wordpiece', 'train_words'
 ]
 
 
@@ -53,7 +54,7 @@ def load_file(file: epath.Path, text: BertText | None) -> Tokenizer:
     ids = content['model'].get('vocab', {}) if is_tokenizer_json(content) else content
     # Where bytes are the alphabet each has a piece, the space too; a piece like the suffix may be there as well.
     return (WordBPE if 'Ġ' not in ids and any(map(ENDS_WORD.search, ids)) else ByteBPE).load(file)
-  return WordPiece.load(file, text)
+  return Words.load(file) if is_words(file) else WordPiece.load(file, text)
 
 
 def find(folder: epath.Path) -> epath.Path:
@@ -77,4 +78,4 @@ def find(folder: epath.Path) -> epath.Path:
   raise TokenizerError(f'no tokenizer in {folder}: expected {KINDS}.')
 
 
-KINDS = 'a vocab.txt (WordPiece), a vocab.json with merges.txt (BPE) or a *.model (SentencePiece)'
+KINDS = 'a vocab.txt (WordPiece, or words), a vocab.json with merges.txt (BPE) or a *.model (SentencePiece)'

@@ -6,6 +6,7 @@ import math
 import jax
 import numpy as np
 
+from plm_jax.objectives import CARRY
 from plm_jax.training import metrics
 from plm_jax.training.step import Learner, eval_step
 
@@ -21,8 +22,10 @@ def evaluator(learner: Learner, sizes: np.ndarray | None = None):
 
   def evaluate(params, batches: Iterable) -> dict[str, float]:
     results, counts = [], collections.defaultdict(lambda: np.zeros(learner.vocab.size))
+    carry = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), learner.carry)
     for windows in batches:
-      losses, answers = step(params, windows)
+      losses, answers = step(params, windows if carry is None else {**windows, CARRY: carry})
+      carry = losses.pop(CARRY, None)
       results.append(jax.device_get(losses))
       for name, (labels, weights) in answers.items():
         counts[name] += np.bincount(own_rows(labels), own_rows(weights), learner.vocab.size)

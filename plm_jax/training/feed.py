@@ -59,7 +59,7 @@ class TextFeed(Feed):
     """Raises RecordsError, and MeshError for batches that the devices cannot share."""
     for phase in config.train.phases:
       sharding.check_batch(phase.batch, config.train.accumulate, mesh)
-    self.config, self.records, self.sizes = config, records, tokenizer.sizes
+    self.config, self.records, self.sizes, self.tokenizer = config, records, tokenizer.sizes, tokenizer
     for folder in records:  # those of all phases at once
       counts.complete(folder, read_meta(folder), config.rules)
     self.pipelines = [
@@ -69,16 +69,16 @@ class TextFeed(Feed):
 
   def first(self):
     """Reads the first window."""
-    return self.pipelines[0].batch(0, slice(1))
+    return dict(self.config.objective.described(self.pipelines[0].batch(0, slice(1)), self.tokenizer))
 
   def stream(self, start, mesh):
     """Yields the windows of every phase in turn."""
-    return batches(self.config, self.pipelines, start, mesh)
+    return batches(self.config, self.pipelines, self.tokenizer, start, mesh)
 
   def evaluator(self, learner, mesh):
     """Makes the function that measures the losses of held-out text."""
     evaluate = evaluator(learner, self.sizes)
-    return lambda params, phase: evaluate(params, heldout_stream(self.config, self.records, phase, mesh))
+    return lambda params, phase: evaluate(params, heldout_stream(self, phase, mesh))
 
   def contents(self, step):
     """Names the windows of the batch."""
@@ -99,6 +99,8 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipelin
   data = config.data
   pipeline = open_pipeline(records, config.rule(phase), phase.batch, config.seed + number, data.block,
                            Shares(data.weights or None, data.cap, data.temperature), tokenizer.hash)
+  if continuous(config):
+    pipeline = Pipeline(pipeline.corpora, None, phase.batch, config.seed + number, data.block, ordered=True)
   for corpus in pipeline.corpora:
     if corpus.clipped and jax.process_index() == 0:
       logger.warning('%s: %d of %d examples are too long for rows of %d tokens and targets of %d, and lose their ends',
@@ -106,23 +108,30 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipelin
   return pipeline
 
 
-def batches(config: Experiment, pipelines: Sequence[Pipeline], start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
+def continuous(config: Experiment) -> bool:
+  """Tells whether rows of a batch go on where those of the batch before ended."""
+  return config.objective.carry(config.model, 1) is not None
+
+
+def batches(config: Experiment, pipelines: Sequence[Pipeline], tokenizer: Tokenizer, start: int, mesh
+            ) -> Iterator[tuple[int, Phase, Any]]:
   """Yields (step, phase, windows on the devices) from step `start` to the end of the run."""
   first = 0
   for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
     rows = sharding.host_rows(phase.batch, mesh)
     begin = max(start, first)
     for step, windows in enumerate(pipeline.stream(begin - first, phase.steps, rows), begin):
-      yield step, phase, sharding.to_devices(windows, phase.batch, mesh)
+      yield step, phase, sharding.to_devices(config.objective.described(windows, tokenizer), phase.batch, mesh)
     first += phase.steps
 
 
-def heldout_stream(config: Experiment, records, phase: Phase, mesh) -> Iterator[Any]:
+def heldout_stream(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
   """Yields held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
+  config, records = feed.config, feed.records
   rows, share = sharding.host_rows(phase.batch, mesh), max(1, config.train.eval_batches // len(records))
   for corpus, windows in enumerate(open_heldout(config, records, phase)):
-    for batch in heldout_batches(windows, phase.batch, rows, share, corpus):
-      yield sharding.to_devices(batch, phase.batch, mesh)
+    for batch in heldout_batches(windows, phase.batch, rows, share, corpus, continuous(config)):
+      yield sharding.to_devices(config.objective.described(batch, feed.tokenizer), phase.batch, mesh)
 
 
 def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:

@@ -36,8 +36,9 @@ def make_learner(config: Run, vocab: Vocab) -> Learner:
   select = selection(config)
   optimizer = make_optimizer(
       config.optim, config.train.steps, pace=config.train.pace, parts=objective.parts, select=select)
-  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate, select,
-                 config.tuning.adapter)
+  carry = objective.carry(config.model, config.train.phases[0].batch)
+  return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate,
+                 select, config.tuning.adapter, carry=carry)
 
 
 def selection(config: Run) -> Selection:

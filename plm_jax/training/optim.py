@@ -23,8 +23,9 @@ class OptimConfig(Checked):
       warmup='[0, 1e18]', horizon='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)', eps='[0, 1]',
       decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
 
-  kind: Literal['adamw', 'lamb', 'adafactor'] = 'adamw'
-  """Adam with decoupled decay, LAMB (You et al. 2020), or Adafactor (Shazeer and Stern 2018, as T5 has it)"""
+  kind: Literal['adamw', 'lamb', 'adafactor', 'adagrad'] = 'adamw'
+  """Adam with decoupled decay, LAMB (You et al. 2020), Adafactor (Shazeer and Stern 2018, as T5 has it), or Adagrad
+  (Duchi et al. 2011)"""
   peak: float = 1e-4
   """learning rate at the end of the warmup; times the size of the parameter with Adafactor (see parameter_scale)"""
   warmup: int = 10_000
@@ -68,6 +69,8 @@ class OptimConfig(Checked):
   """Adafactor's updates are shares of the parameter's size (Shazeer and Stern 2018, section 8); False: as they are"""
   momentum: float = 0.0
   """decay of the mean of Adafactor's updates; 0: none is kept"""
+  accumulator: float = 1.0
+  """what Adagrad's sums of squared gradients begin with (ELMo: 1)"""
   only: tuple[str, ...] = ()
   """parameters that are trained, by patterns (see `selection.matching`), while the others stay as they are; none: all
   are"""
@@ -191,6 +194,8 @@ def direction(config: OptimConfig) -> optax.GradientTransformation:
         optax.clip_by_block_rms(1.0),
         optax.scale_by_param_block_rms(1e-3) if config.parameter_scale else optax.identity()))
     return optax.chain(updates, optax.ema(config.momentum, debias=False)) if config.momentum else updates
+  if config.kind == 'adagrad':
+    return optax.scale_by_rss(config.accumulator, config.eps)
   plain = optax.scale_by_adam if config.bias_correction else scale_by_plain_adam
   return plain(config.b1, config.b2, config.eps)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax import sharding
-from plm_jax.objectives import Objective, Passes
+from plm_jax.objectives import CARRY, Objective, Passes
 from plm_jax.training import adapters
 from plm_jax.training.adapters import AdapterConfig
 from plm_jax.training.selection import Selection, parted
@@ -27,6 +27,12 @@ class State(flax.struct.PyTreeNode):
   streak: jax.Array  # int32, of these the ones in a row up to now
 
 
+class StreamState(State):
+  """The state of a run whose batches go on where the one before ended."""
+
+  carry: Any  # what the last batch has handed to the next, a row each
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
   """What stays the same from step to step."""
@@ -39,6 +45,7 @@ class Learner:
   accumulate: int = 1  # micro-steps that share one update
   select: Selection = Selection()  # of parameters: of the others no gradient is computed
   adapter: AdapterConfig = AdapterConfig()  # what stands beside kernels
+  carry: Any = None  # shapes of what a batch hands to the next, zeros at first; None: nothing
 
   def key(self, purpose: int):
     """Makes the keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation, 4
@@ -55,7 +62,11 @@ def init_state(learner: Learner, windows) -> State:
   if learner.adapter.kind != 'none':
     params = adapters.add(params, learner.adapter, learner.key(4))
   zero = jnp.zeros((), jnp.int32)
-  return State(zero, params, learner.optimizer.init(params), zero, zero)
+  state = zero, params, learner.optimizer.init(params), zero, zero
+  if learner.carry is None:
+    return State(*state)
+  return StreamState(*state, jax.tree.map(
+      lambda x: nn.Partitioned(jnp.zeros(x.shape, x.dtype), ('batch', *[None] * (x.ndim - 1))), learner.carry))
 
 
 def sharded_init(learner: Learner, windows, mesh):
@@ -72,17 +83,23 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
   Metrics: the objective's (sum, weight) pairs under their names, and scalars `loss`, `grad_norm`, `skipped`, `streak`.
   A loss, a gradient, or a new parameter or number of the optimizer that is not finite leaves both as they were.
   """
+  if isinstance(state, StreamState):
+    windows = {**windows, CARRY: state.carry}
   batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
   dropout_key = jax.random.fold_in(learner.key(2), state.step)
   grads, metrics = gradient(learner, state.params, batch, dropout_key)
+  carry = metrics.pop(CARRY, None)
   loss = total(learner.objective.terms, metrics)
   norm = optax.tree.norm(grads)
   updates, opt_state = learner.optimizer.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
-  finite = jnp.isfinite(loss) & jnp.isfinite(norm) & all_finite((params, opt_state))
+  finite = jnp.isfinite(loss) & jnp.isfinite(norm) & all_finite((params, opt_state, carry))
   keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
-  state = State(state.step + 1, keep(params, state.params), keep(opt_state, state.opt_state),
-                state.skipped + ~finite, jnp.where(finite, 0, state.streak + 1))
+  if isinstance(state, StreamState):
+    state = state.replace(carry=keep(carry, state.carry))
+  state = state.replace(
+      step=state.step + 1, params=keep(params, state.params), opt_state=keep(opt_state, state.opt_state),
+      skipped=state.skipped + ~finite, streak=jnp.where(finite, 0, state.streak + 1))
   return state, {**metrics, 'loss': loss, 'grad_norm': norm, 'skipped': state.skipped, 'streak': state.streak}
 
 
@@ -129,14 +146,21 @@ def gradient(learner: Learner, params, batch, dropout_key):
     grads, losses = grad(moving, batch, rows)
     return whole(grads, still), losses
 
+  def apart(part):
+    grads, losses = grad(moving, *part)
+    carry = {name: losses.pop(name) for name in (CARRY,) if name in losses}
+    return (grads, losses), carry
+
   def add(total, part):
-    return jax.tree.map(jnp.add, total, grad(moving, *part)), None
+    new, carry = apart(part)
+    return jax.tree.map(jnp.add, total, new), carry
 
   micro = sharding.split((batch, rows), learner.accumulate)
   zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                      jax.eval_shape(grad, moving, *jax.tree.map(lambda x: x[0], micro)))
-  grads, losses = jax.lax.scan(add, zero, micro)[0]
-  return whole(grads, still), losses
+                      jax.eval_shape(apart, jax.tree.map(lambda x: x[0], micro))[0])
+  (grads, losses), carry = jax.lax.scan(add, zero, micro)
+  carry = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), carry)
+  return whole(grads, still), {**losses, **carry}
 
 
 def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:

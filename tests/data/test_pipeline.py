@@ -104,6 +104,16 @@ def test_a_row_reads_the_windows_of_a_block_in_its_steps():
     assert all(max((w - w[i]) % 400) == 7 for w in window.reshape(10, 8) for i in [((w - w[0] + 8) % 400).argmin()])
 
 
+def test_an_ordered_pipeline_reads_each_block_from_both_ends(tmp_path):
+  pipeline = Pipeline([Windows(write(tmp_path / 'r', 400), 'train', 2, 'packed')], None, 4, 0, 8, ordered=True)
+  steps = list(pipeline.stream(0, 16))
+  index, behind = (np.stack([step[name] for step in steps]).reshape(2, 8, 4) for name in ('index', 'behind_index'))
+  assert (behind[:, ::-1] == index).all() and (np.diff(index, axis=1) % len(pipeline.corpora[0]) == 1).all()
+  for step, row in ((0, 1), (13, 3)):
+    same_window = pipeline.corpora[0].read(steps[step]['behind_index'])
+    np.testing.assert_array_equal(steps[step]['behind_tokens'][row], same_window['tokens'][row])
+
+
 def test_a_small_corpus_has_smaller_blocks(tmp_path):
   folder = write(tmp_path / 'r', 100)
   assert open_pipeline([folder], PAIRS, batch=4, block=64).orders[0].block == 6

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.architectures.elmo import Elmo, bounded, turned
+from plm_jax.architectures.elmo import Elmo, bounded
 from plm_jax.layers import spelling
 from plm_jax.layers.characters import CharacterConfig
 from plm_jax.layers.dense import count
+from plm_jax.layers.lstm import turned
 from plm_jax.models import elmo
 from plm_jax.models.elmo import WeightsError
 
