@@ -17,7 +17,7 @@ import tuned
 
 import plm_jax
 from plm_jax import recipes
-from plm_jax.cli import commands
+from plm_jax.cli import commands, vectors
 from plm_jax.cli.run import parse, run
 from plm_jax.config import Phase, TrainConfig
 from plm_jax.training import train
@@ -108,6 +108,11 @@ class World:
       return
     name, args = (args[1], args[2:]) if module == 'plm_jax' else (module.removeprefix('experiments.'), args)
     assert module == 'plm_jax' or (ROOT / 'experiments' / f'{name}.py').exists()
+    if name in recipes.word_vectors.PAPER:
+      pathlib.Path('words.txt').write_text('an array of arrays\nthe value of values\n' * 200)  # what is asked for
+      smaller = [arg for arg in args if not arg.startswith(('--scale', '--data.path'))]
+      vectors.start(name, [*smaller, '--scale=test', '--data.path=words.txt', f'--output=runs/{name}-laptop'])
+      return
     size = next((arg.partition('=')[2] for arg in args if arg.startswith('--size=')), '')
     self.train(recipes.find(name, size).name, [arg for arg in args if not arg.startswith('--size=')])
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, conversion, errors, recipes, storage
-from plm_jax.cli import applied, finetune, options, verify
+from plm_jax.cli import applied, finetune, options, vectors, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -36,6 +36,12 @@ def train_command() -> None:
 def finetune_command() -> None:
   """Teaches a model a task: `finetune --init=FOLDER --task=NAME`, with --help for what there is."""
   finetune.start(args=['--help'])
+
+
+@command()
+def vectors_command() -> None:
+  """Asks word vectors for neighbours and analogies, measures them, writes them for others: `vectors COMMAND`."""
+  vectors.main(['--help'])
 
 
 @command(vocab=PrepareConfig.limits['vocab'])
@@ -324,7 +330,7 @@ COMMANDS = {
     'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
-    'encode': applied.encode_command}
+    'encode': applied.encode_command, 'vectors': vectors_command}
 
 
 def main() -> None:
@@ -335,6 +341,9 @@ def main() -> None:
     return
   if args[:1] == ['finetune']:
     finetune.start(args=args[1:])
+    return
+  if args[:1] == ['vectors']:
+    vectors.main(args[1:])
     return
   with errors.shown():
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))

@@ -13,7 +13,7 @@ import tyro
 
 from plm_jax import checked, config_file, environment, errors, recipes, storage
 from plm_jax import config as config_lib
-from plm_jax.cli import options, preflight, report
+from plm_jax.cli import options, preflight, report, vectors
 from plm_jax.cli.concluding import say, surroundings
 from plm_jax.cli.fine_tuned import fine_tuned, measured
 from plm_jax.config import ConfigError, Experiment, FineTuning, HostsConfig, Run, Scale
@@ -28,7 +28,7 @@ from plm_jax.layers.dense import count
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.pods import hosts
 from plm_jax.pods.compile import compile_run
-from plm_jax.recipes import Recipe
+from plm_jax.recipes import Recipe, word_vectors
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
 from plm_jax.storage.lock import Lock
@@ -53,8 +53,12 @@ class Shown(NamedTuple):
 def start(name: str, args: Sequence[str] | None = None) -> None:
   """Runs the recipe of a name, or of a family with the --size among the arguments; exits with 1 and a message on bad
   input."""
+  args = sys.argv[1:] if args is None else args
+  if name in word_vectors.PAPER:
+    vectors.start(name, args)
+    return
   with errors.shown():
-    size, rest = options.taken('--size', sys.argv[1:] if args is None else args)
+    size, rest = options.taken('--size', args)
     if {'-h', '--help'} & {*rest} and recipes.needs_size(name, size):
       print(recipes.about(name))
     else:

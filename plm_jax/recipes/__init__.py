@@ -36,6 +36,7 @@ from plm_jax.recipes import (
     t5_v1_1,
     transformer,
     ul2,
+    word_vectors,
     xlnet,
 )
 from plm_jax.recipes.table import Size
@@ -110,7 +111,7 @@ def needs_size(name: str, size: str) -> bool:
 def alike(name: str) -> str:
   """Returns what may have been meant, as a sentence."""
   bare = name.removeprefix('experiments.').removesuffix('.py').replace('-', '_')
-  near = difflib.get_close_matches(bare, [*every(), *FAMILIES], 3, 0.6)
+  near = difflib.get_close_matches(bare, [*every(), *FAMILIES, *word_vectors.PAPER], 3, 0.6)
   return (f'did you mean {" or ".join(near)}? ' if near else '') + '`python -m plm_jax train` lists them'
 
 
@@ -154,5 +155,6 @@ def listed() -> str:
   for family, module in FAMILIES.items():
     lines.append(f'  {(module.__doc__ or "").partition(chr(10))[0]}')
     lines.append('      ' + ' '.join(Recipe(family, size).name for size in module.SIZES))
+  lines += [f'  {(word_vectors.__doc__ or "").partition(chr(10))[0]}', '      ' + ' '.join(word_vectors.PAPER)]
   return '\n'.join(['recipes:', *lines,
                     'run one:  python -m plm_jax train NAME --scale=laptop    (--help: what it is, and its options)'])

@@ -32,6 +32,7 @@ from parity import (
     spanbert,
     tables,
     trajectory,
+    words,
     xlnet,
 )
 from parity.shared import Said, Unsupported
@@ -94,6 +95,9 @@ KINDS = {
     ('objectives', 'run_xlnet'): xlnet.permutation,
     ('objectives', 'run_t5'): noises.spans,
     ('objectives', 'run_bart'): noises.bart,
+    ('wordvec', 'sgns'): words.word2vec,
+    ('wordvec', 'glove'): words.glove,
+    ('wordvec', 'fasttext'): words.fasttext,
     ('optimizers', 'bert_adamw'): optimizers.bert_adamw,
     ('optimizers', 'torch_adamw'): optimizers.torch_adamw,
     ('optimizers', 'lamb_albert'): optimizers.lamb_albert,

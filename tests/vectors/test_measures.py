@@ -1,0 +1,92 @@
+"""Co-occurrences, neighbours, similarities and analogies, on arrays made by hand."""
+import numpy as np
+import pytest
+
+from plm_jax.data.lines import SourceError
+from plm_jax.vectors import WordVectors, cooccurrence, measure
+from plm_jax.vectors.corpus import Sentences
+from plm_jax.vectors.words import WordError
+
+
+def test_pairs_by_distance():
+  """1 / distance, both ways round, within a sentence: 0 1 0 | 1."""
+  found = cooccurrence.counted(Sentences(np.array([0, 1, 0, 1], np.int32), np.array([0, 3, 4])), 2, 2, 1000)
+  assert found.tolist() == [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.0)]
+
+
+def test_counting_in_little_memory_is_counting(tmp_path, monkeypatch):
+  """Many files, merged in small pieces, give what one table gives."""
+  random = np.random.default_rng(0)
+  lengths = random.integers(0, 12, 400)
+  sentences = Sentences(np.minimum(random.zipf(1.4, lengths.sum()) - 1, 49).astype(np.int32),
+                        np.cumsum([0, *lengths]))
+  want = np.zeros((50, 50))
+  for start, end in zip(sentences.starts[:-1], sentences.starts[1:], strict=True):
+    ids = sentences.ids[start:end]
+    for i in range(len(ids)):
+      for j in range(max(0, i - 4), i):
+        want[ids[i], ids[j]] += 1 / (i - j)
+        want[ids[j], ids[i]] += 1 / (i - j)
+  monkeypatch.setattr(cooccurrence, 'WORDS', 50)
+  files = [*cooccurrence.spilled(sentences, 50, 4, 300, tmp_path)]
+  assert len(files) > 5
+  keys, counts = (np.concatenate(parts) for parts in zip(*cooccurrence.merged(files, read=7), strict=True))
+  assert (np.diff(keys) > 0).all()
+  got = np.zeros(2500)
+  got[keys] = counts
+  np.testing.assert_allclose(got.reshape(50, 50), want, atol=1e-12)
+
+
+WORDS = ('man', 'king', 'woman', 'queen', 'child', 'none')
+MATRIX = np.array([[3, 0, 1], [3, 3, 1], [0, 0, 4], [0, 3, 4], [2, 0, 2.5], [0, 0, 0]], np.float32)
+VECTORS = WordVectors(WORDS, MATRIX)
+
+
+def test_neighbours_and_analogies():
+  """Of the words that are asked about none is an answer; scores are those of the formulas, and ties keep their
+  order."""
+  unit = MATRIX / np.maximum(np.linalg.norm(MATRIX, axis=1, keepdims=True), 1e-9)
+  found = VECTORS.nearest('child', top=3)
+  assert [word for word, _ in found] == ['man', 'woman', 'queen']
+  np.testing.assert_allclose([score for _, score in found], unit[[0, 2, 3]] @ unit[4], rtol=1e-5)
+  assert len(VECTORS.nearest(['man'], ['child'], top=99)) == 4
+  (add, _), (mul, score) = (VECTORS.analogy('man', 'king', 'woman', how)[0] for how in ('add', 'mul'))
+  assert add == mul == 'queen'
+  a, b, c = ((1 + unit[3] @ unit[row]) / 2 for row in (0, 1, 2))
+  np.testing.assert_allclose(score, b * c / (a + 0.001), rtol=1e-5)
+  assert VECTORS.similarity('man', 'none') == 0
+  with pytest.raises(WordError, match="'prince' is none of the 6 words"):
+    VECTORS.nearest('prince')
+
+
+def test_scores_count_what_can_be_asked():
+  pairs = [('Man', 'king', 9.0), ('man', 'woman', 1.0), ('woman', 'queen', 5.0), ('man', 'prince', 3.0)]
+  found = measure.similarity(VECTORS, pairs)
+  cosines = [VECTORS.similarity(a.lower(), b) for a, b, _ in pairs[:3]]
+  assert sorted(range(3), key=cosines.__getitem__) == [1, 0, 2]  # by people: 1, 2, 0: one step of rank each
+  assert (found.answered, found.asked) == (3, 4) and found.value == pytest.approx(50)
+  assert measure.similarity(VECTORS, pairs, lower=False).answered == 2
+  parts = WordVectors(WORDS, MATRIX, lambda word: np.ones(3, np.float32))
+  assert measure.similarity(parts, pairs).answered == 4
+  questions = [['man', 'king', 'woman', 'queen'], ['king', 'man', 'queen', 'child'], ['a', 'b', 'man', 'king']]
+  for how in 'add', 'mul':
+    score = measure.analogies(VECTORS, questions, how)
+    assert (score.value, score.answered, score.asked) == (50.0, 2, 3)
+  assert measure.analogies(VECTORS, questions, most=4).answered == 1
+  assert measure.analogies(VECTORS, []).value == 0
+
+
+def test_files(tmp_path):
+  path = tmp_path / 'x.txt'
+  path.write_text(': A\n避 避一避 补 补一补\n\n: B\na b c d\n')
+  assert measure.read_analogies(path) == {'A': [['避', '避一避', '补', '补一补']], 'B': [['a', 'b', 'c', 'd']]}
+  path.write_text('word1\tword2\tscore\nsun\tsunlight\t50.0\n')
+  assert measure.read_pairs(path) == [('sun', 'sunlight', 50.0)]
+  for content, said in ((': A\na b c\n', 'x.txt:2: expected four words'), ('\n', 'has no analogies')):
+    path.write_text(content)
+    with pytest.raises(SourceError, match=said):
+      measure.read_analogies(path)
+  for content, said in (('a\tb\t1\na b 1\n', 'x.txt:2: expected two words and a number'), ('a\n', 'has no pairs')):
+    path.write_text(content)
+    with pytest.raises(SourceError, match=said):
+      measure.read_pairs(path)
