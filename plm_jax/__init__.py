@@ -4,7 +4,8 @@
     bert = plm_jax.load('runs/bert_base-laptop')
     plm_jax.fill_mask(bert, 'Returns the [MASK] of the array.')
 
-`plm_jax.api` and `plm_jax.transfer` describe each function. They are imported when they are first asked for.
+`plm_jax.api`, `plm_jax.transfer` and `plm_jax.similarity` describe each function. They are imported when they are first
+asked for.
 """
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -15,33 +16,36 @@ _environment.settle()
 
 if TYPE_CHECKING:
   from plm_jax.api import (
-      GenerationConfig,
-      MeshConfig,
-      convert,
-      encode,
-      export,
-      fill_mask,
-      generate,
-      load,
-      perplexity,
-      prepare,
-      recipe,
-      score,
-      stream,
-      train,
+    GenerationConfig,
+    MeshConfig,
+    convert,
+    export,
+    fill_mask,
+    generate,
+    load,
+    perplexity,
+    prepare,
+    recipe,
+    score,
+    stream,
+    train,
   )
+  from plm_jax.similarity import encode, search, similar
   from plm_jax.transfer import answer, finetune, predict, tag
 
-TRANSFER = ('answer', 'finetune', 'predict', 'tag')
+# Where a function is, if not in `plm_jax.api`.
+ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
+             **dict.fromkeys(('encode', 'search', 'similar'), 'plm_jax.similarity')}
 
 __all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'convert', 'encode', 'export', 'fill_mask', 'finetune',
-           'generate', 'load', 'perplexity', 'predict', 'prepare', 'recipe', 'score', 'stream', 'tag', 'train']
+           'generate', 'load', 'perplexity', 'predict', 'prepare', 'recipe', 'score', 'search', 'similar',
+           'stream', 'tag', 'train']
 
 
 def __getattr__(name: str) -> Any:
   if name not in __all__:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return getattr(importlib.import_module('plm_jax.transfer' if name in TRANSFER else 'plm_jax.api'), name)
+  return getattr(importlib.import_module(ELSEWHERE.get(name, 'plm_jax.api')), name)
 
 
 def __dir__() -> list[str]:

@@ -2,13 +2,16 @@
 
 Where a `model` is asked for, it is what `load` gave, or the folder of a run or of a checkpoint, which is then loaded
 for this one call. Where texts are, a single one is a list of one. What a user can mend is said by an exception of one
-line, `plm_jax.errors.Expected`. What is fine-tuned, and asked then, is in `plm_jax.transfer`.
+line, `plm_jax.errors.Expected`. What is fine-tuned, and asked then, is in `plm_jax.transfer`; vectors are in
+`plm_jax.similarity`.
 """
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
+import functools
 import os
-from typing import Any, Literal, NamedTuple, overload
+import pathlib
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -18,14 +21,14 @@ from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
 from plm_jax.data import prepare as preparation
 from plm_jax.data.prepare import PrepareConfig, TextConfig
+from plm_jax.embeddings import exchange
+from plm_jax.embeddings.encoding import embeds, longest_of
 from plm_jax.evaluation import perplexity as sliding
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.perplexity import Perplexity
 from plm_jax.inference import blanks, loading
-from plm_jax.inference import encode as encoding
 from plm_jax.inference import fill_mask as filling
 from plm_jax.inference import generate as generation
-from plm_jax.inference.encode import Pooling
 from plm_jax.inference.fill_mask import Candidates
 from plm_jax.inference.generate import Continuation, Piece, Prompt
 from plm_jax.inference.loading import Trained
@@ -38,7 +41,7 @@ Path = str | os.PathLike[str]
 Model = Trained | Path
 Dtype = Literal['float32', 'float16', 'bfloat16']
 
-ASKED = ('label', 'tags', 'span', 'choice')  # heads of tasks
+ASKED = ('label', 'tags', 'span', 'choice', 'embedding')  # heads of tasks
 
 
 class Exported(NamedTuple):
@@ -155,50 +158,6 @@ def stream(
         return
       yield found[0]
   return asked()
-
-
-@overload
-def encode(model: Model, texts: str | Sequence[Prompt], layer: int = -1,
-           pooling: Literal['mean', 'max', 'first', 'last'] = 'mean', cut: bool = False,
-           tokens: int = 8192) -> np.ndarray:
-  """Returns a vector for each text [N, D]."""
-
-
-@overload
-def encode(model: Model, texts: str | Sequence[Prompt], layer: int = -1, *, pooling: Literal['none'],
-           cut: bool = False, tokens: int = 8192) -> list[np.ndarray]:
-  """Returns a vector for each token of each text [L, D]."""
-
-
-def encode(
-    model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: Pooling = 'mean', cut: bool = False,
-    tokens: int = 8192) -> np.ndarray | list[np.ndarray]:
-  """Encodes texts as vectors, for search, clusters or classifiers.
-
-  >>> bert = plm_jax.load('runs/bert_base-laptop')
-  >>> vectors = plm_jax.encode(bert, ['Returns the array.', 'Sorts a list in place.'])
-  >>> vectors.shape == (2, bert.model.block.width)
-  True
-  >>> of_tokens = plm_jax.encode(bert, 'Returns the array.', layer=1, pooling='none')
-
-  Args:
-    model: any model with a tokenizer; an encoder-decoder encodes by its encoder
-    texts: texts, or their ids; each gets the special tokens that stand around a text in training
-    layer: 0: the embeddings; k: the output of layer k; -1: the last, as transformers numbers its `hidden_states`
-    pooling: over the tokens of a text: their mean, their maximum, the first or the last of them; none: all of them
-    cut: texts that are too long lose their end; otherwise they are refused
-    tokens: that go through the model together, padding included, at most
-
-  Returns:
-    float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
-
-  Raises:
-    CheckpointError: the model has no tokenizer.
-    ConfigError: no text, one that is too long or empty, a layer that the model does not have.
-  """
-  trained = opened(model)
-  with on(trained):
-    return encoding.encode(trained, several(texts), layer, pooling, cut, tokens)
 
 
 def score(model: Model, pairs: Sequence[tuple[str, str]], start: bool = True) -> np.ndarray:
@@ -348,9 +307,21 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Seque
   # Rows of a decoder's task have an end that its texts have not in pre-training.
   if trained.tokenizer and trained.model.kind == 'decoder' and {f'heads_{name}' for name in ASKED} & params.keys():
     around = form_of(trained.family).around(trained.tokenizer.vocab)
-  like = conversion.Like(trained.family, tuple(labels) or trained.labels, around)
+  like = conversion.Like(trained.family, tuple(labels) or trained.labels, around, modules_of(trained))
   conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
+  if like.beside:
+    return Exported(f'SentenceTransformer({os.fspath(folder)!r}) of sentence-transformers loads it',
+                    [name for name in lost if name not in ('embedding', 'relation')])
   return Exported(conversion.family_of(trained.family).read.format(folder=os.fspath(folder)), tuple(lost))
+
+
+def modules_of(trained: Trained) -> Callable[[pathlib.Path], None] | None:
+  """Makes what writes the modules of sentence vectors, where a model has learned them."""
+  if not embeds(trained):
+    return None
+  return functools.partial(
+      exchange.write, vector=trained.task.vector, params=trained.params.get('heads_embedding', {}),
+      width=trained.model.block.width, length=longest_of(trained))
 
 
 def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Exported:

@@ -92,7 +92,7 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
       (lambda: plm_jax.encode(encoder, 'so ' * 99), r'the model takes 64: shorten it, or give cut=True'),
       (lambda: plm_jax.encode(encoder, 'a', layer=3), r'layers 0 \(its embeddings\) to 2, got 3'),
       (lambda: plm_jax.encode(encoder, []), 'there is no prompt: give texts'),
-      (lambda: plm_jax.encode(encoder, 'a', pooling='sum'), 'pooling is one of mean, max'),
+      (lambda: plm_jax.encode(encoder, 'a', pooling='sum'), 'pooling is one of own, mean, max'),
       (lambda: plm_jax.generate(decoder, 'a', tempreature=1.0), "GenerationConfig has no field 'tempreature'"),
       (lambda: plm_jax.recipe('bert_bas'), 'did you mean bert_base'),
       (lambda: plm_jax.recipe('bert_base', data={'pth': 'x'}), "DataConfig has no field 'pth'"),

@@ -14,10 +14,10 @@ from plm_jax.cli.options import command
 from plm_jax.conversion import is_checkpoint
 from plm_jax.data.lines import OnError, SourceError, Tally, decode, lines
 from plm_jax.errors import ConfigError
-from plm_jax.inference import encode
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.loading import Trained, read_config
 from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.similarity import encode
 from plm_jax.storage import reachable
 from plm_jax.tasks import asked, measuring, reading, sources
 from plm_jax.tasks.asked import Asked
@@ -59,8 +59,9 @@ class VectorsConfig(Checked):
 
   layer: int = -1
   """0, the embeddings; k, the output of layer k; -1, the last"""
-  pooling: Pooling = 'mean'
-  """mean, maximum, first or last of the vectors of a text's tokens; none, all of them"""
+  pooling: Pooling = 'own'
+  """the sentence vectors that the model has learned, or the mean where it has learned none; mean, maximum, first, last,
+  ... of the vectors of a text's tokens; none, all of them"""
   cut: bool = False
   """texts that are too long lose their end; otherwise they are refused"""
   column: str = ''
@@ -227,7 +228,8 @@ def encoded(trained: Trained, chunk: list[tuple[str, str]], settings: VectorsCon
   """Encodes texts with the places that they are from. Raises SourceError that names the place of one that cannot
   be."""
   def vectors(texts):
-    return encode.encode(trained, texts, settings.layer, settings.pooling, settings.cut, settings.tokens)
+    pooling: Any = settings.pooling  # of which one gives lists
+    return encode(trained, texts, settings.layer, pooling, settings.cut, settings.tokens)
   try:
     return vectors([text for text, _ in chunk])
   except ConfigError:

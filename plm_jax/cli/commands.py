@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, conversion, errors, recipes, storage
-from plm_jax.cli import applied, finetune, options, vectors, verify
+from plm_jax.cli import applied, compared, finetune, options, vectors, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -330,7 +330,8 @@ COMMANDS = {
     'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
-    'encode': applied.encode_command, 'vectors': vectors_command}
+    'encode': applied.encode_command, 'vectors': vectors_command, 'similar': compared.similar_command,
+    'search': compared.search_command}
 
 
 def main() -> None:

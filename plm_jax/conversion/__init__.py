@@ -7,8 +7,9 @@
 What differs between families is data beside their models (`plm_jax.conversion.rules.Family`). Whatever a file holds
 beyond that is refused by name. Parameters are float32 here; a float16 or bfloat16 file is widened exactly.
 """
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import pathlib
 from typing import Any
 
 from etils import epath
@@ -96,6 +97,8 @@ class Like:
   """names of the classes, in their order; none: LABEL_0, LABEL_1, ..."""
   around: vocabulary.Around | None = None
   """ids before the first text, between two and behind the last; None: what texts have in pre-training"""
+  beside: Callable[[pathlib.Path], None] | None = None
+  """writes what else is to be in the folder"""
 
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
@@ -194,6 +197,8 @@ def save(
         vocabulary.surround(draft, tokenizer, like.around)
     hf_config['dtype'] = dtype or (before and before.extra.get('dtype', before.extra.get('torch_dtype'))) or 'float32'
     files.write_json(draft / CONFIG, hf_config)
+    if isinstance(like, Like) and like.beside:
+      like.beside(draft)
 
 
 def counterpart(family: str, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

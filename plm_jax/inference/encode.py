@@ -15,12 +15,13 @@ from plm_jax.inference.batches import by_length, doubled
 from plm_jax.inference.generate import Prompt, ids_of
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import check
+from plm_jax.layers.pooling import pooled
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.checkpoint import CheckpointError
 
-Pooling = Literal['mean', 'max', 'first', 'last', 'none']
+Pooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_mean', 'none']
 
 
 def encode(
@@ -36,8 +37,8 @@ def encode(
     texts: texts, or their ids; each gets the special tokens that stand around a text in training
     layer: 0: the embeddings; k: the output of layer k; -1: the last, which heads read (of a model that normalises
       first, its last norm included), -2 the one before, as in transformers' `hidden_states`
-    pooling: over the tokens of a text, special ones included: their mean, their maximum, the first or the last of them;
-      none: a vector for every token
+    pooling: over the tokens of a text, special ones included, see `layers.pooling`; none: a vector for every token;
+      own: the mean (`plm_jax.similarity.encode` knows of models that have learned another)
     cut: texts that are too long lose their end; otherwise they are refused
     tokens: that go through the model together, padding included, at most
 
@@ -74,14 +75,7 @@ def encode(
 def vectors(config, params, batch, layer: int, pooling: Pooling):
   """Computes the vectors of a batch of tokens and segments [B, L] -> [B, D], or [B, L, D] without pooling."""
   x = states(config, params, batch, layer).astype(jnp.float32)
-  real = (batch['segments'] > 0)[..., None]
-  if pooling == 'mean':
-    return (x * real).sum(1) / real.sum(1)
-  if pooling == 'max':
-    return jnp.where(real, x, -jnp.inf).max(1)
-  if pooling == 'first':
-    return x[:, 0]
-  return x[jnp.arange(len(x)), batch['segments'].sum(1) - 1] if pooling == 'last' else x
+  return x if pooling == 'none' else pooled(x, batch['segments'], 'mean' if pooling == 'own' else pooling)
 
 
 def states(config, params, batch, layer: int):

@@ -11,8 +11,10 @@ import numpy as np
 from plm_jax import config as config_lib
 from plm_jax import config_file, conversion, storage
 from plm_jax.config import ConfigError, Run
+from plm_jax.embeddings import exchange
 from plm_jax.sharding import from_host, shardings
 from plm_jax.tasks.contract import Task
+from plm_jax.tasks.embedding import EmbeddingTask
 from plm_jax.tasks.imported import task_of as imported_task
 from plm_jax.tokenizers import Tokenizer, TokenizerError
 from plm_jax.tokenizers import load as load_tokenizer
@@ -53,6 +55,8 @@ class Trained:
     reads = self.task.reads if self.task else None
     able = {
         'encode': True,
+        'similar': isinstance(self.task, EmbeddingTask),
+        'search': isinstance(self.task, EmbeddingTask),
         'predict': reads is not None,
         'answer': reads == 'answers',
         'tag': reads == 'tagging',
@@ -86,13 +90,15 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
 
   mesh: each of its devices gets its part of the parameters, and a host reads no more than its devices need.
   """
-  if conversion.is_checkpoint(folder):
-    imported = conversion.load(folder, lazy=mesh is not None)
+  given = exchange.read(folder)
+  if given or conversion.is_checkpoint(folder):
+    imported = conversion.load(given.root if given else folder, lazy=mesh is not None)
     params = imported.params
     if mesh is not None:
       params = jax.tree.map(place, params, shardings(imported.shapes(), mesh))
-    return Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
-                   str(folder), mesh, imported.labels, imported_task(imported))
+    trained = Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
+                      str(folder), mesh, imported.labels, imported_task(imported))
+    return with_vectors(trained, given) if given else trained
   config, tokenizer, boxed = read_run(folder)
   params = restore_params(
       of_run(folder), nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))
@@ -101,6 +107,16 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
       config.family, config.model, objective.heads(config.model), adapters.merged(objective.exported_params(params)),
       tokenizer, str(folder), mesh, getattr(objective, 'labels', ()),
       **({'task': objective, 'length': config.train.phases[-1].length} if isinstance(objective, Task) else {}))
+
+
+def with_vectors(trained: Trained, given: exchange.Given) -> Trained:
+  """Returns the encoder of a folder of sentence-transformers with the head that makes sentence vectors."""
+  task = EmbeddingTask(family=trained.family, vector=given.vector)
+  params = {**trained.params, **({'heads_embedding': given.params} if given.params else {})}
+  longest = [length for length in (given.length, trained.model.max_length) if length]
+  return dataclasses.replace(
+      trained, heads={**trained.heads, **task.heads(trained.model)}, params=params, task=task,
+      length=min(longest, default=0))
 
 
 def with_adapter(folder: epath.PathLike) -> tuple[Run, Any]:

@@ -53,17 +53,25 @@ def losses(case):
       'input_ids', 'attention_mask')}) for text in TEXTS}
   relation = {'params': {'dense': {'kernel': inputs['softmax_classifier.weight'].T,
                                    'bias': inputs['softmax_classifier.bias']}}}
-  got = {}
+  def vectors_of(params):
+    return {text: pooled(hidden_of(imported, params, batch).hidden, batch['segments'], 'mean')
+            for text, batch in batches.items()}
+  @jax.jit
+  def pulled(params, cotangents):
+    return jax.vjp(vectors_of, params)[1](cotangents)[0]
+  params, got = jax.tree.map(jnp.asarray, imported.params), {}
+  with jax.default_matmul_precision('highest'):
+    vectors = jax.jit(vectors_of)(params)
   for name, (loss, texts, labels) in LOSSES.items():
     label = jnp.asarray(inputs[labels])
-    def value(params, loss=loss, texts=texts, label=label):
-      vectors = jnp.stack([pooled(hidden_of(imported, params, batch).hidden, batch['segments'], 'mean')
-                           for batch in map(batches.get, texts)], 1)
-      logits = Relation(3).apply(relation, vectors) if isinstance(loss, Softmax) else None
-      total, weight = loss(vectors, Group(jnp.ones(len(label)), jnp.full(len(label), len(texts)), label, logits))
+    def value(vectors, loss=loss, texts=texts, label=label):
+      of = jnp.stack([vectors[text] for text in texts], 1)
+      logits = Relation(3).apply(relation, of) if isinstance(loss, Softmax) else None
+      total, weight = loss(of, Group(jnp.ones(len(label)), jnp.full(len(label), len(texts)), label, logits))
       return total / weight
     with jax.default_matmul_precision('highest'):
-      got[name], grads = jax.jit(jax.value_and_grad(value))(jax.tree.map(jnp.asarray, imported.params))
+      got[name], cotangents = jax.jit(jax.value_and_grad(value))(vectors)
+      grads = pulled(params, cotangents)
     given = dict(conversion.tensors(family, grads, copies=True))
     got |= {output: given[conversion.rename(family, output.rpartition('/')[2])] for output in case.outputs
             if output.startswith(f'grad/{name}/')}
