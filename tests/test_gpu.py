@@ -37,7 +37,8 @@ def others() -> list[str]:
             block.head_size or block.width // block.heads, block.heads // (block.kv_heads or block.heads))
   first: dict[tuple, str] = {}
   for name in [*FAMILIES, *recipes.every()]:
-    first.setdefault(kind(name), name)
+    if recipes.find(name)('paper').family != 'elmo':  # which has none
+      first.setdefault(kind(name), name)
   return [name for name in first.values() if name not in FAMILIES]
 
 

@@ -14,6 +14,7 @@ corpus come to in rows of 512.
 """
 import dataclasses
 
+from plm_jax import checked
 from plm_jax.config import Experiment, Scale
 from plm_jax.models import bert, distilbert
 from plm_jax.objectives.distillation import Distillation
@@ -39,5 +40,4 @@ def recipe(size: str, scale: Scale) -> Experiment:
   if scale == 'paper':
     return config
   # The smaller scales give every model two layers: the student has one of its teacher's two.
-  stack = dataclasses.replace(config.model.stack, layers=1)
-  return dataclasses.replace(config, model=dataclasses.replace(config.model, stack=stack))
+  return dataclasses.replace(config, model=checked.replaced(config.model, {'stack.layers': 1}))

@@ -121,13 +121,14 @@ def scaled(paper: FineTuning, scale: Scale, fresh: bool) -> FineTuning:
   layers, width, vocab, length, epochs = (2, 128, 4096, 128, 4.0) if scale == 'laptop' else (2, 32, 1024, 64, 1.0)
   config = resized(paper, layers, width, 2, vocab, length) if fresh else paper
   task: Any = config.objective
+  backbone: Any = config.model
   phase = dataclasses.replace(config.train.phases[0], length=min(length, config.train.phases[0].length), batch=16)
   if isinstance(task, AnswerTask):
     task = dataclasses.replace(task, stride=phase.length // 3, question_length=phase.length // 4)
   if isinstance(task, EmbeddingTask) and config.data.train == ('embedded:similarity',) and task.entailment:
     task = dataclasses.replace(task, entailment='same', contradiction='other')
   if isinstance(task, EmbeddingTask) and task.vector.dense:
-    task = dataclasses.replace(task, vector=dataclasses.replace(task.vector, dense=config.model.block.width))
+    task = dataclasses.replace(task, vector=dataclasses.replace(task.vector, dense=backbone.block.width))
   optim = dataclasses.replace(config.optim, peak=1e-3, warmup=0) if fresh else config.optim
   if fresh:
     config = dataclasses.replace(config, model=checked.replaced(config.model, {'block.init.std': 0.08}))

@@ -1,6 +1,6 @@
 """The same recipe, smaller: what --scale=laptop and --scale=test make of a paper's run."""
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plm_jax import checked
 from plm_jax.config import Experiment, Phase, Run, Scale, TrainConfig
@@ -41,13 +41,14 @@ def laptop(paper: Experiment) -> Experiment:
     init_std = 0.08
   if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
     optim = dict(peak=0.01 if paper.optim.schedule == 'constant' else 0.03, warmup=100)
-  block = checked.replaced(small.model.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  model: Any = small.model
+  block = checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
   if block.init.fan == 'none':
     block = checked.replaced(block, {'init.std': init_std})
   if block.init.out_std:
-    block = checked.replaced(block, {'init.out_std': init_std * (2 * small.model.stack.layers) ** -0.5})
+    block = checked.replaced(block, {'init.out_std': init_std * (2 * model.stack.layers) ** -0.5})
   return dataclasses.replace(
-      small, scale='laptop', model=dataclasses.replace(small.model, block=block),
+      small, scale='laptop', model=dataclasses.replace(model, block=block),
       data=dataclasses.replace(small.data, prepare=text),
       optim=dataclasses.replace(small.optim, clock='steps', horizon=0, **optim),
       train=TrainConfig(phases=(phase,), log_every=20, eval_every=phase.steps // 8,
@@ -64,14 +65,15 @@ def test(paper: Experiment) -> Experiment:
 
 
 def resized(paper: Size, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Size:
-  """Returns the same wiring in another size, in float32, which a CPU multiplies as fast."""
-  block = paper.model.block
+  """Returns the same wiring in another size, in float32, which a CPU multiplies as fast. It has to be one of blocks."""
+  model: Any = paper.model
+  block = model.block
   block = dataclasses.replace(block, width=width, heads=heads, head_size=None,
                               kv_heads=block.kv_heads and min(block.kv_heads, heads),
                               mlp_dim=4 * width, dtype='float32')
   if block.init.out_std:  # init_std over the root of twice the layers
     block = checked.replaced(block, {'init.out_std': block.init.std * (2 * layers) ** -0.5})
-  model = paper.model.resized(block, layers, vocab, max_length)
+  model = model.resized(block, layers, vocab, max_length)
   objective = paper.objective
   if getattr(objective, 'decoder_length', 0) > max_length // 2:
     objective = dataclasses.replace(objective, decoder_length=max_length // 2)
