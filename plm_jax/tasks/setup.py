@@ -7,6 +7,7 @@ from etils import epath
 
 from plm_jax import conversion
 from plm_jax.config import ConfigError, FineTuning
+from plm_jax.embeddings.teaching import taught
 from plm_jax.tasks.feed import LabelledFeed
 from plm_jax.tasks.labelled import Labelled, encoded, named, read
 from plm_jax.tokenizers import Tokenizer
@@ -34,7 +35,7 @@ def settled(config: FineTuning, tokenizer: Tokenizer) -> Settled:
   found = read(config.objective, data.train, 'train', data)
   task = spoken(named(config.objective, found), config.family, tokenizer)
   found = found._replace(examples=[*task.lessons(found.examples)])
-  train = encoded(task, found, tokenizer, phase.length)
+  train = taught(task, config.model, encoded(task, found, tokenizer, phase.length))
   dev = development(config, task, tokenizer)
   loop, optim, model = config.train, config.optim, config.model
   # Ids behind the vocabulary, for tokens of rows that the tokenizer does not have.

@@ -9,13 +9,16 @@ import pytest
 import tiny
 
 import plm_jax
-from plm_jax import conversion
+from plm_jax import checked, conversion
 from plm_jax.conversion import ConvertError
-from plm_jax.embeddings.losses import InBatch
+from plm_jax.embeddings.losses import InBatch, TeacherVectors
 from plm_jax.errors import ConfigError
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.pooling import VectorConfig
+from plm_jax.recipes import finetune
+from plm_jax.tasks.batches import Batches, Shape
 from plm_jax.tasks.embedding import EmbeddingTask
+from plm_jax.tasks.setup import settled
 
 TEXTS = ['the film is good', 'a book', '', 'who was of the film and the book and a film and a book and the film', 'ana']
 
@@ -107,6 +110,26 @@ def test_a_layer_of_training_alone_is_left_out(tmp_path):
   assert back.task.vector == VectorConfig(('first',)) and not (tmp_path / 'out' / '2_Dense').exists()
   np.testing.assert_array_equal(plm_jax.encode(back, 'a film'), plm_jax.encode(trained, 'a film'))
   assert conversion.is_checkpoint(tmp_path / 'out')
+
+
+def test_a_teacher_says_the_vectors(folder, trained, tmp_path):
+  """Of a text and its translation both are to have that of the first; a student of another width is refused."""
+  rows = [{'text': 'the film is good', 'translation': 'bo ana cy'}, {'text': 'a book', 'translation': 'dan'}]
+  path = tmp_path / 'pairs.jsonl'
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  config = checked.replaced(finetune.recipe('embedding', scale='test', train=(str(path),)), {
+      'objective.loss_of': TeacherVectors(teacher=str(folder)), 'objective.vector': VectorConfig(dense=12)})
+  ready = settled(config, labelled.tokenizer())
+  wanted = plm_jax.encode(trained, [row['text'] for row in rows])
+  np.testing.assert_array_equal(ready.train.features.values['target'], wanted[[0, 0, 1, 1]])
+  batch, _ = Batches(ready.train.features, Shape(2, 16)).batch(0)
+  assert batch['target'].shape == (2, 1, 12)
+  vectors = batch['target'].repeat(2, 1)
+  np.testing.assert_allclose(ready.config.objective.judged({'embedding': vectors}, batch)['embedding'], [0, 4])
+  with pytest.raises(ConfigError, match=r'have 12 numbers, and those that are trained 32: --objective.vector.dense'):
+    settled(checked.replaced(config, {'objective.vector': VectorConfig()}), labelled.tokenizer())
+  with pytest.raises(ConfigError, match='teacher names no model'):
+    settled(checked.replaced(config, {'objective.loss_of': TeacherVectors()}), labelled.tokenizer())
 
 
 def test_similar_and_search(trained):
