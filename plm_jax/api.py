@@ -19,6 +19,7 @@ import numpy as np
 from plm_jax import checked, conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
+from plm_jax.conversion import elmo
 from plm_jax.data import prepare as preparation
 from plm_jax.data.prepare import PrepareConfig, TextConfig
 from plm_jax.embeddings import exchange
@@ -302,6 +303,8 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Seque
   if not isinstance(model, Trained) and conversion.is_checkpoint(model):
     return convert(model, folder, dtype)
   trained = opened(model)
+  if trained.family == 'elmo':
+    return Exported(elmo.save(folder, trained.model, trained.params['backbone']), tuple(trained.heads))
   params, lost = conversion.counterpart(trained.family, trained.params)
   around = None
   # Rows of a decoder's task have an end that its texts have not in pre-training.

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax.checked import shortened
 from plm_jax.config import ConfigError
-from plm_jax.inference import blanks, generate
+from plm_jax.inference import blanks, elmo, generate
 from plm_jax.inference.batches import by_length, doubled
 from plm_jax.inference.generate import Prompt, ids_of
 from plm_jax.inference.loading import Trained
@@ -49,6 +49,8 @@ def encode(
     CheckpointError: the model has no tokenizer.
     ConfigError: no text, one that is too long or empty, a layer that the model does not have.
   """
+  if trained.model.kind == 'recurrent':
+    return elmo.encode(trained, [str(text) for text in texts], layer, pooling)
   if trained.tokenizer is None:
     raise CheckpointError('the model has no tokenizer: texts cannot be encoded without it')
   check([text if isinstance(text, str) else '' for text in texts], 'give texts')

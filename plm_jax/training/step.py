@@ -66,7 +66,8 @@ def init_state(learner: Learner, windows) -> State:
   if learner.carry is None:
     return State(*state)
   return StreamState(*state, jax.tree.map(
-      lambda x: nn.Partitioned(jnp.zeros(x.shape, x.dtype), ('batch', *[None] * (x.ndim - 1))), learner.carry))
+      lambda x: nn.LogicallyPartitioned(jnp.zeros(x.shape, x.dtype), ('batch', *[None] * (x.ndim - 1))),
+      learner.carry))
 
 
 def sharded_init(learner: Learner, windows, mesh):

@@ -1,0 +1,64 @@
+"""ELMo's released files: out and in again, and what is no such file."""
+import json
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import plm_jax
+from plm_jax.architectures.elmo import Elmo
+from plm_jax.config import ConfigError
+from plm_jax.conversion import elmo as files
+from plm_jax.inference.elmo import word_layers
+from plm_jax.inference.loading import Trained
+from plm_jax.layers.characters import CharacterConfig
+from plm_jax.models.elmo import ElmoConfig, WeightsError
+
+pytest.importorskip('h5py', reason='needs the extra: pip install "plm_jax[convert]"')
+TINY = ElmoConfig(characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1, longest=9), width=5, cells=7)
+
+
+@pytest.fixture(scope='module')
+def trained():
+  batch = {'characters': jnp.zeros((1, 2, 9), jnp.int32)}
+  shapes = nn.unbox(jax.eval_shape(lambda: Elmo(TINY).init(jax.random.key(0), batch)['params']))
+  rng = np.random.default_rng(0)
+  return Trained('elmo', TINY, {}, {'backbone': jax.tree.map(
+      lambda x: rng.normal(0, 0.5, x.shape).astype(np.float32), shapes)}, None)
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+  plm_jax.export(trained, tmp_path / 'out')
+  return tmp_path / 'out'
+
+
+def test_what_is_exported_is_read_again(trained, folder):
+  again = plm_jax.load(folder)
+  assert again.model == TINY and {path.name for path in folder.iterdir()} == {'options.json', 'weights.hdf5'}
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), again.params, trained.params)
+
+
+def test_vectors_of_words_do_not_depend_on_what_else_is_asked(trained):
+  one, two, none = word_layers(trained, [['a', 'b', 'c'], ['b'], []], rows=4)
+  assert one.shape == (3, 3, 10) and two.shape == (3, 1, 10) and none.shape == (3, 0, 10)
+  np.testing.assert_allclose(word_layers(trained, [['b']], rows=4)[0], two, atol=1e-6)
+  np.testing.assert_allclose(plm_jax.encode(trained, ['a b c', 'b'])[0], one[2].mean(0), atol=1e-6)
+  with pytest.raises(ConfigError, match='text 2 has no words'):
+    plm_jax.encode(trained, ['a', ' '])
+
+
+def test_files_of_something_else_are_refused(folder):
+  options = json.loads((folder / 'options.json').read_text())
+  options['lstm']['dim'] = 8
+  (folder / 'options.json').write_text(json.dumps(options))
+  with pytest.raises(WeightsError, match=r'W_0 of the weights is \[10, 28\], and options.json makes it \[10, 32'):
+    files.load(folder)
+  (folder / 'weights.hdf5').write_bytes(b'none')
+  with pytest.raises(WeightsError, match='cannot be read as HDF5'):
+    files.load(folder)
+  (folder / 'weights.hdf5').unlink()
+  with pytest.raises(WeightsError, match=r'has 0 files \*.hdf5, expected one'):
+    files.load(folder)
