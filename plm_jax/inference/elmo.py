@@ -1,19 +1,21 @@
 """Vectors of words in their sentences, of an ELMo: from all layers, for tasks to mix."""
 from collections.abc import Sequence
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.architectures.elmo import Elmo, ElmoConfig
+from plm_jax.checked import shortened
 from plm_jax.config import ConfigError
 from plm_jax.inference.loading import Trained
 from plm_jax.layers import spelling
 
 POOLED = {'mean': lambda x: x.mean(0), 'max': lambda x: x.max(0), 'first': lambda x: x[0], 'last': lambda x: x[-1],
           'none': lambda x: x}
+POOLED['own'] = POOLED['mean']
 
 
 def word_layers(trained: Trained, sentences: Sequence[Sequence[str]], rows: int = 32) -> list[np.ndarray]:
@@ -41,10 +43,11 @@ def word_layers(trained: Trained, sentences: Sequence[Sequence[str]], rows: int 
   return found
 
 
-def encode(trained: Trained, texts: Sequence[str], layer: int, pooling: Literal['mean', 'max', 'first', 'last', 'none']
-           ) -> np.ndarray | list[np.ndarray]:
+def encode(trained: Trained, texts: Sequence[str], layer: int, pooling: str) -> np.ndarray | list[np.ndarray]:
   """Encodes texts as `inference.encode.encode` does: their words, by the tokenizer or between spaces, in a layer from 0
-  to N. Raises ConfigError for a text without words, and a layer that there is not."""
+  to N. Raises ConfigError for a text without words, and a layer or a pooling that there is not."""
+  if pooling not in POOLED:
+    raise ConfigError(f'pooling of the words of an ELMo is one of {", ".join(POOLED)}, got {shortened(pooling)}')
   split = trained.tokenizer.split if hasattr(trained.tokenizer, 'split') else str.split  # type: ignore
   sentences = [split(text) for text in texts]
   if [] in sentences:
