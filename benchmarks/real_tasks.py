@@ -63,7 +63,7 @@ def main() -> None:
   parser.add_argument('--tasks', nargs='*', choices=TASKS, default=[*TASKS])
   parser.add_argument('--strategies', action='store_true')
   parser.add_argument('--seeds', type=int, default=3)
-  parser.add_argument('--peak', default='5e-4', help='learning rate of every arm that does not say its own')
+  parser.add_argument('--peak', default='2e-4', help='learning rate of every arm that does not say its own')
   parser.add_argument('--output', default='runs/real_tasks', help='folder of the runs')
   parser.add_argument('--arm', help=argparse.SUPPRESS)
   args, given = parser.parse_known_args()
@@ -90,7 +90,8 @@ def main() -> None:
           f'--dev={place(args.data, real.dev)}', f'--seeds={args.seeds}', f'--data.epochs={real.epochs}',
           f'--train.phases.0.length={real.length}', '--train.phases.0.batch=32',
           f'--data.pack={real.task != "dream"}', '--data.evaluations=1', f'--optim.peak={args.peak}',
-          '--model.block.dropout=0.1', '--model.block.attention.dropout=0.1', f'--output={folder}', *options,
+          '--optim.bias-correction=True', '--model.block.dropout=0.1', '--model.block.attention.dropout=0.1',
+          f'--output={folder}', *options,
           *(['--objective.stride=64'] if real.task == 'answers' else [])], real.measure, f'{folder}.json')
       scores = found['scores']
       print(f'| {name} | {real.measure} | {arm} | {statistics.mean(scores):.2f} | '
