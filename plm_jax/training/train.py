@@ -74,14 +74,8 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
   folder = storage.path_of(config.folder)
   with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)) as checkpoints, \
       contextlib.closing(Best(config, folder)) as best, interrupts() as interrupted:
-    make_state, shapes, layout = sharded_init(learner, feed.first(), mesh)
-    # 1. Resume this run. 2. Start: warm, or from scratch.
-    if (step := resumed_step(config, checkpoints)) is not None:
-      same_run(config, checkpoints.meta(step), tokenizer, step)
-      state = checkpoints.restore(step, shapes, layout)
-    else:
-      state = make_state()
-      state = state.replace(params=start(config, learner, tokenizer, state.params, layout.params))
+    _, shapes, layout = initial = sharded_init(learner, feed.first(), mesh)
+    state = begun(config, learner, tokenizer, checkpoints, initial)
     checkpoints.check_space(state)
     meta = described(config, tokenizer, folder)
     ended = int(state.step) >= config.train.steps or best.hopeless(int(state.step))
@@ -121,6 +115,17 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
     if not stopped and best.step is not None:
       state, heldout = state.replace(params=best.restore(shapes.params, layout.params)), best.values
     return Result(int(state.step), state.params, not stopped, time.time() - started, heldout, feed.epochs, best.step)
+
+
+def begun(config: Run, learner, tokenizer: Tokenizer, checkpoints: Checkpoints, initial):
+  """Returns the state that a run goes on from: that of its newest checkpoint, else a fresh one, warm or from scratch.
+  initial: what `sharded_init` gives."""
+  make_state, shapes, layout = initial
+  if (step := resumed_step(config, checkpoints)) is not None:
+    same_run(config, checkpoints.meta(step), tokenizer, step)
+    return checkpoints.restore(step, shapes, layout)
+  state = make_state()
+  return state.replace(params=start(config, learner, tokenizer, state.params, layout.params))
 
 
 def described(config: Run, tokenizer: Tokenizer, folder: epath.Path) -> dict[str, Any]:
