@@ -1,6 +1,8 @@
 """Files of word vectors, byte by byte."""
+import base64
 import gzip
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -69,6 +71,15 @@ def test_words_with_spaces_are_not_written(tmp_path):
   assert not (tmp_path / 'v').exists()
 
 
+# fasttext 0.9.2: train_unsupervised('b a b naïve a b\na b 東京 a\n' three times, dim=3, epoch=5, bucket=7, minn=3,
+# maxn=4, minCount=1, t=1).save_model, by zlib and base64.
+REAL = (
+    'eNrbJeavz8PAwMAMxKxQzIhEM0ExO1QNCxCnMMDAB3uYHhBQgdL/oSCJgQemMBHBtNEvtmNgg/HyEg+vL0sFGw0Gz+ZufLJrDYIP1wcT2bLF'
+    'fP++WF37K/Gc+wPF5fbnGoraOxe82SdQULq/b366fU2n+f7i8Pv7oo5esitgXr5PINpuv+MSY/uzEXz7S8Lj94ccDbIvYFbff2ze9P3SYv32'
+    'Pw8l7Xfwm72/a8Ik+xeuGShqkPUis7sbl+9nEJlnr9tatR/ue5gD6+P47KWj2fYLvr1il7Ceyf7sim/7gooP23HviLdPVwjev8Vb3f68Z4I9'
+    '06rg/Wt2qNsfVaq1D36ct1/Q29YeACMQbnc=')
+
+
 def facebook(version=12, words=((b'ab', 7), (b'\xff', 3)), labels=(), buckets=3, kind=2, longest=3) -> bytes:
   """A .bin as saveModel of fasttext.cc lays it out, from its struct fields."""
   entries = [*((word, count, 0) for word, count in words), *((word, count, 1) for word, count in labels)]
@@ -105,6 +116,22 @@ def test_vectors_of_a_bin_are_means_of_rows(tmp_path):
   assert 'bac' in found and 'bac' not in found.index
   np.testing.assert_allclose(found['bac'], table[[code(b'<ba'), code(b'bac'), code(b'ac>')]].mean(0))
   np.testing.assert_array_equal(found[''], 0)  # <> has no n-gram of three characters
+
+
+def test_a_bin_of_fasttext_itself(tmp_path):
+  """It comes out byte for byte, and get_word_vector says what is said here, of a word that it has never read too."""
+  content = zlib.decompress(base64.b64decode(REAL))
+  (tmp_path / 'a.bin').write_bytes(content)
+  read = fasttext_bin.load(tmp_path / 'a.bin')
+  fasttext_bin.save(read, tmp_path / 'b.bin')
+  assert (tmp_path / 'b.bin').read_bytes() == content
+  assert read.words == ('b', 'a', '</s>', 'naïve', '東京')
+  assert (read.arguments.buckets, read.arguments.epochs) == (7, 5)
+  for word, vector in {
+      'a': [-0.915434, 0.863911, -0.684555], 'naïve': [-1.02785, 0.969998, -0.76862],
+      '東京': [-0.853816, 0.805759, -0.638479], 'unseen': [-0.910982, 0.859708, -0.681227],
+      '</s>': [-0.958741, 0.904778, -0.716942]}.items():
+    np.testing.assert_allclose(read.vectors[word], vector, atol=1e-6)
 
 
 @pytest.mark.parametrize(('content', 'said'), [
