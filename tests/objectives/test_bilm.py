@@ -169,6 +169,7 @@ def test_what_is_read_and_what_is_predicted():
   assert jumped['streams'][0, 0, 0].tolist() == spell['['] and jumped['streams'][0, 1, 0].tolist() == spell[']']
 
 
+@pytest.mark.slow
 def test_micro_steps_hand_on_what_one_step_does(start, monkeypatch):
   monkeypatch.setattr(bilm, 'candidates', lambda *_: Candidates(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
   (one, first), (two, second) = (jax.jit(functools.partial(train_step, learner(n)))(start, windows(0)) for n in (1, 2))
@@ -191,6 +192,7 @@ def test_candidates_are_drawn_as_often_as_is_expected():
                                                     1 - (1 - np.log(9 / 8) / np.log(31)) ** 3], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_softmax_over_all_words_is_that_of_evaluation(start):
   """Of as many candidates as there are words none are drawn."""
   numbers = jax.jit(functools.partial(train_step, learner(samples=9)))(start, windows(0))[1]
