@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     stream,
     train,
   )
-  from plm_jax.similarity import encode, search, similar
+  from plm_jax.similarity import distil, encode, search, similar
   from plm_jax.transfer import answer, finetune, predict, tag
 
 # Where a function is, if not in `plm_jax.api`.
 ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
-             **dict.fromkeys(('encode', 'search', 'similar'), 'plm_jax.similarity')}
+             **dict.fromkeys(('distil', 'encode', 'search', 'similar'), 'plm_jax.similarity')}
 
-__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'convert', 'encode', 'export', 'fill_mask', 'finetune',
+__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'convert', 'distil', 'encode', 'export', 'fill_mask', 'finetune',
            'generate', 'load', 'perplexity', 'predict', 'prepare', 'recipe', 'score', 'search', 'similar',
            'stream', 'tag', 'train']
 

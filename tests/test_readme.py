@@ -74,6 +74,8 @@ class World:
       self.table(name, 'text\tlabel', [f'{line}\t{("bad", "good")[n % 2]}' for n, line in enumerate(lines[:32])])
     for name in ('context.txt', 'texts.txt'):
       pathlib.Path(name).write_text('\n'.join(lines[:8]) + '\n')
+    scored = [f'{one}\t{lines[n // 2]}\t{n % 5}' for n, one in enumerate(lines[:8])]
+    self.table('sts.tsv', 'sentence1\tsentence2\tscore', scored)
     for name, kind in (('names', 'tagging'), ('answers', 'answers')):
       plm_jax.export(tuned.trained(kind), f'runs/{name}')
     self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])

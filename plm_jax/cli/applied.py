@@ -13,6 +13,8 @@ from plm_jax.cli import writing
 from plm_jax.cli.options import command
 from plm_jax.conversion import is_checkpoint
 from plm_jax.data.lines import OnError, SourceError, Tally, decode, lines
+from plm_jax.embeddings import static
+from plm_jax.embeddings.static import StaticVectors
 from plm_jax.errors import ConfigError
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.loading import Trained, read_config
@@ -213,9 +215,9 @@ def encode_command(
   """
   reachable.check_reachable({output: 'write'})
   writer = writing.vectors(output, settings.pooling == 'none')
-  trained = shared(run, mesh)
+  trained = static.load(run) or shared(run, mesh)
   count = 0
-  with writer as write, api.on(trained):
+  with writer as write, api.on(trained) if isinstance(trained, Trained) else contextlib.nullcontext():
     for chunk in writing.several(texts_of(file, settings.column), CHUNK):
       write(encoded(trained, chunk, settings))
       count += len(chunk)
@@ -224,7 +226,7 @@ def encode_command(
   print(f'vectors of {count:,} texts in {output}')
 
 
-def encoded(trained: Trained, chunk: list[tuple[str, str]], settings: VectorsConfig) -> Any:
+def encoded(trained: Trained | StaticVectors, chunk: list[tuple[str, str]], settings: VectorsConfig) -> Any:
   """Encodes texts with the places that they are from. Raises SourceError that names the place of one that cannot
   be."""
   def vectors(texts):

@@ -331,7 +331,7 @@ COMMANDS = {
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
     'encode': applied.encode_command, 'vectors': vectors_command, 'similar': compared.similar_command,
-    'search': compared.search_command}
+    'search': compared.search_command, 'distil': compared.distil_command}
 
 
 def main() -> None:

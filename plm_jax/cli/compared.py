@@ -1,11 +1,11 @@
-"""python -m plm_jax similar and search: texts by how near their vectors are."""
+"""python -m plm_jax similar, search and distil: texts by how near their vectors are."""
 from collections.abc import Iterator
 import json
 
 import numpy as np
 import tyro
 
-from plm_jax import api, similarity, storage
+from plm_jax import similarity, storage
 from plm_jax.cli import applied, writing
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
@@ -31,7 +31,7 @@ def similar_command(run: tyro.conf.Positional[str], texts: tyro.conf.Positional[
     pairs = pairs_of(texts[0])
   if not pairs:
     raise ConfigError('there is nothing to compare: give two texts, or a file of pairs')
-  found = similarity.similar(api.load(run), [first for first, _ in pairs], [second for _, second in pairs])
+  found = similarity.similar(similarity.reader(run), [first for first, _ in pairs], [second for _, second in pairs])
   with writing.text(output) as write:
     for (first, second), cosine in zip(pairs, found, strict=True):
       write('\t'.join((f'{cosine:.4f}', writing.flat(first), writing.flat(second))) + '\n')
@@ -63,7 +63,7 @@ def search_command(
     tokens: that go through the model together, padding included
   """
   reachable.check_reachable({output: 'write'})
-  trained = api.load(run)
+  trained = similarity.reader(run)
   asked = [text for text, _ in applied.texts_of(queries, '')] if applied.is_file(queries) else [queries]
   texts: list[str] = []
   if corpus.endswith('.npy'):
@@ -81,7 +81,7 @@ def search_command(
       write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
 
 
-def encoded(trained: api.Trained, texts: list[str], tokens: int) -> Iterator[np.ndarray]:
+def encoded(trained: similarity.Model, texts: list[str], tokens: int) -> Iterator[np.ndarray]:
   """Yields the vectors of texts, thousands at a time."""
   for chunk in writing.several(texts, applied.CHUNK):
     yield similarity.encode(trained, chunk, tokens=tokens)
@@ -96,3 +96,16 @@ def mapped(file: str) -> np.ndarray:
   if found.ndim != 2 or found.dtype.kind != 'f':
     raise SourceError(f'{file} holds no vectors [N, D] but {found.dtype} {list(found.shape)}')
   return found
+
+
+@command(size='[0, 65536]')
+def distil_command(run: tyro.conf.Positional[str], out: tyro.conf.Positional[str], size: int = 256) -> None:
+  """Writes static vectors of an encoder, one a token, which embed texts without it; sentence-transformers loads them.
+
+  Args:
+    run: folder of a run, of a checkpoint, or of sentence-transformers
+    out: folder for them, not there yet
+    size: numbers of a vector, principal components of what the encoder says; 0: all of that
+  """
+  found = similarity.distil(run, out, size)
+  print(f'{len(found.table):,} vectors of {found.table.shape[1]} numbers in {out}')

@@ -6,4 +6,5 @@
     encoding     vectors of texts, by a model that has learned them
     exchange     folders of sentence-transformers, both ways
     teaching     vectors that a teacher gives
+    static       a vector a token, distilled from an encoder
 """
