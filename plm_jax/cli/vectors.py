@@ -1,7 +1,7 @@
 """python -m plm_jax vectors, and the runs that learn word vectors."""
 from collections.abc import Mapping, Sequence
 import os
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import jax
 import tyro
@@ -11,11 +11,13 @@ from plm_jax.cli import options, report
 from plm_jax.cli.concluding import say, surroundings
 from plm_jax.cli.options import command
 from plm_jax.config import Scale
+from plm_jax.data.lines import Tally, lines
 from plm_jax.errors import ConfigError
 from plm_jax.inference.samples import Sample
 from plm_jax.recipes import word_vectors
 from plm_jax.storage import reachable
-from plm_jax.vectors import exchange, fasttext_bin, formats, load, measure
+from plm_jax.vectors import classifier, exchange, fasttext_bin, formats, load, measure
+from plm_jax.vectors.classifier import Classifier
 from plm_jax.vectors.train import Result, VectorRun, restored, train
 
 SHOWN = 8  # words whose neighbours a report has
@@ -158,8 +160,38 @@ def export_command(
   print(f'vectors in {out}')
 
 
+@command()
+def classify_command(
+    text: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
+    settings: Annotated[Classifier, tyro.conf.arg(name='')] = Classifier()) -> None:
+  """Learns fastText's classifier of texts, and writes its .bin.
+
+  Args:
+    text: file of lines with labels, words that begin with __label__, and other words
+    out: .bin file
+    settings: how
+  """
+  model = classifier.learn(classifier.read(text), settings)
+  fasttext_bin.save(model, out)
+  print(f'{len(model.labels):,} labels, {len(model.words):,} words: python -m plm_jax vectors predict {out} FILE')
+
+
+@command(top='[1, 1000000]')
+def predict_command(model: tyro.conf.Positional[str], text: tyro.conf.Positional[str], top: int = 1) -> None:
+  """Prints the likeliest labels of each line, and their probabilities.
+
+  Args:
+    model: .bin of `classify`, or of fastText's supervised
+    text: file of lines
+    top: labels to print
+  """
+  texts = (line.split() for _, line in lines(storage.path_of(text), 'refuse', Tally()))
+  for found in classifier.predict(fasttext_bin.load(model), texts, top):
+    print(' '.join(f'{label} {chance:.5f}' for label, chance in found))
+
+
 COMMANDS = {'nearest': nearest_command, 'analogy': analogy_command, 'measure': measure_command,
-            'export': export_command}
+            'export': export_command, 'classify': classify_command, 'predict': predict_command}
 
 
 def main(args: Sequence[str]) -> None:

@@ -53,11 +53,22 @@ def hashed(word: str, shortest: int = 3, longest: int = 6) -> Iterator[tuple[str
   for start in range(len(parts)):
     code = OFFSET
     for stop in range(start + 1, min(start + longest, len(parts)) + 1):
-      for byte in parts[stop - 1]:
-        code = ((code ^ (byte | 0xFFFFFF00 if byte >= 128 else byte)) * PRIME) & MASK
+      code = hashed_on(code, parts[stop - 1])
       length = stop - start
       if length >= shortest and not (length == 1 and (start == 0 or stop == len(parts))):
         yield marked[start:stop], code
+
+
+def hashed_on(code: int, content: bytes) -> int:
+  """Returns the hash of what `code` is that of, with more bytes behind it."""
+  for byte in content:
+    code = ((code ^ (byte | 0xFFFFFF00 if byte >= 128 else byte)) * PRIME) & MASK
+  return code
+
+
+def code_of(word: str) -> int:
+  """Returns the hash of a word, without marks of its ends."""
+  return hashed_on(OFFSET, word.encode(errors='surrogateescape'))
 
 
 @dataclasses.dataclass(frozen=True)

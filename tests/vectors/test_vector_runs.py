@@ -156,7 +156,8 @@ def test_a_step_of_ranking_is_a_step_of_dense_gradient_descent():
   params = learner.config.init(jax.random.key(0), text.vocabulary)['params']
   params = {name: 3 * table for name, table in params.items()}  # some units beyond 1, where the bias is felt
   loss = jax.jit(lambda params: learner.loss({'params': params}, {}, batch)[0])
-  slopes, after = jax.grad(loss)(params), learner.step({'params': params}, {}, batch, 0.5)['params']
+  slopes = jax.jit(jax.grad(loss))(params)
+  after = jax.jit(lambda: learner.step({'params': params}, {}, batch, 0.5)['params'])()
   for name, fan in (('input', 1), ('first', 15), ('bias', 15), ('last', 4)):
     np.testing.assert_allclose(after[name], params[name] - 0.5 / fan * slopes[name], atol=1e-5)
     assert np.abs(slopes[name]).max() > 0

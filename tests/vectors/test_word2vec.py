@@ -81,7 +81,7 @@ def test_a_step_is_a_step_of_dense_gradient_descent(changes):
   learner = small(**changes).learner(text(), 0)
   batch, params = one(learner)
   problem = jax.jit(lambda params: learner.loss({'params': params}, learner.fixed, batch)[0])
-  slopes = jax.grad(problem)(params)
+  slopes = jax.jit(jax.grad(problem))(params)
   idle = {name: jnp.zeros(len(table)) for name, table in params.items()}
   after = jax.jit(lambda: learner.step({'params': params, 'idle': idle}, learner.fixed, batch, 0.1))()['params']
   for name, table in params.items():
