@@ -79,7 +79,7 @@ def test_what_cannot_be_learned_is_refused(tmp_path):
     classifier.learn([(['__label__a'], ['x', 'y'])])
   with pytest.raises(VocabularyError, match='the corpus is empty'):
     classifier.learn([])
-  words = fasttext_bin.FastText(fasttext_bin.Arguments(2, *[0] * 11, 0.0), ('a',), (), (1,), 1, np.ones((1, 2)),
-                                np.ones((1, 2)))
+  arguments = fasttext_bin.Arguments(2, 5, 1, 1, 5, 1, 2, 2, 0, 0, 0, 100, 1e-4)
+  words = fasttext_bin.FastText(arguments, ('a',), (), (1,), 1, np.ones((1, 2)), np.ones((1, 2)))
   with pytest.raises(fasttext_bin.FastTextError, match='predicts no labels by a softmax'):
     classifier.predict(words, [['a']])
