@@ -164,7 +164,8 @@ def read_config(folder: epath.PathLike) -> Run:
       raise CheckpointError(f'{folder} is not the folder of a run: it has no config.json')
   config = config_file.from_json(storage.read_json(path, error=ConfigError), str(path))
   if not isinstance(config, Run):
-    raise ConfigError(f'{path} describes a {type(config).__name__}, expected an Run')
+    raise ConfigError(f'{path} describes a {type(config).__name__}, expected a Run (word vectors are loaded by '
+                      'plm_jax.vectors.load)')
   return config
 
 

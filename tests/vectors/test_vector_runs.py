@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import plm_jax
 from plm_jax import config_file, recipes
 from plm_jax.cli import commands, vectors
 from plm_jax.cli import run as runs
@@ -99,6 +100,8 @@ def test_commands(text, tmp_path, monkeypatch, capsys):
   every = 'runs/word2vec-test', 'v.text', 'v.binary', 'v.glove', 'v.fasttext'
   nearest = [typed('vectors', 'nearest', path, 'day1', '--top=2') for path in every]
   assert len(set(nearest)) == 1 and len(nearest[0].splitlines()) == 2
+  with pytest.raises(Expected, match='describes a VectorRun, expected a Run'):
+    plm_jax.load('runs/word2vec-test')
   assert len(typed('vectors', 'analogy', 'v.text', 'day0', 'day1', 'beast0', '--how=mul').splitlines()) == 5
   pathlib.Path('pairs.tsv').write_text('a\tb\tscore\nday0\tday1\t9\nday0\tbeast1\t1\nDay2\tbeast3\t2\nday0\tx\t3\n')
   pathlib.Path('questions.txt').write_text(': x\nday0 day1 beast0 beast1\nday0 day1 beast0 nobody\n')
