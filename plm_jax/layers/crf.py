@@ -15,6 +15,7 @@ class CRF(nn.Module):
   tags: int  # C
 
   def setup(self):
+    """Makes what is scored of tags besides: which follow each other, begin a row, end one."""
     init = nn.initializers.zeros
     self.follow: Any = self.param('follow', init, (self.tags, self.tags), jnp.float32)  # [from, to]
     self.first: Any = self.param('first', init, (self.tags,), jnp.float32)
