@@ -52,11 +52,11 @@ class Word2Vec(WordModel):
   """by word2vec.c's and fastText's formula, or the paper's, which leaves out more"""
   subwords: Subwords = Subwords(longest=0)
   """parts of words that have vectors (fastText)"""
-  blocks: int = 8
+  blocks: int = 16
   """of words, in a small batch"""
-  words: int = 64
+  words: int = 32
   """in a block"""
-  noise: int = 32
+  noise: int = 16
   """words of noise that a block shares, each counted negatives / noise times"""
   limit: float = 1.0
   """of the rate times the curvature of a row's loss in a small batch, from which on the row moves less: a sum over many
