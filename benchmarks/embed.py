@@ -1,0 +1,95 @@
+"""Sentences a second into vectors, beside sentence-transformers; and an exact search among a million vectors.
+
+    python -m benchmarks.embed --model all-MiniLM-L6-v2/ --data sentences.txt
+    python -m benchmarks.embed --search
+
+Needs the extra `bench` with sentence-transformers. --model is a folder of sentence-transformers, --data a file with a
+sentence a line, as long as they come. Both get all of them at once and sort them by length; sentence-transformers pads
+a batch of 32 to its longest row, ours to one of a few lengths. Vectors of both are compared first. Static vectors are
+distilled from the same model. Compilation is not counted. --search: --queries at once among --vectors of --width.
+"""
+import argparse
+import pathlib
+import statistics
+import time
+from typing import Any
+
+from benchmarks.side_by_side import compare, contest, machine
+
+OURS, STATIC, THEIRS = 'plm_jax', 'plm_jax static', 'sentence-transformers'
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--model', help='folder of sentence-transformers')
+  parser.add_argument('--data', help='a sentence a line')
+  parser.add_argument('--sentences', type=int, default=1000, help='read of the data, at most')
+  parser.add_argument('--rounds', type=int, default=6)
+  parser.add_argument('--search', action='store_true')
+  parser.add_argument('--vectors', type=int, default=1_000_000)
+  parser.add_argument('--width', type=int, default=384)
+  parser.add_argument('--queries', type=int, nargs='*', default=[1, 10, 100])
+  parser.add_argument('--contestant', choices=(OURS, STATIC, THEIRS), help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.search:
+    search(args)
+    return
+  if not args.model or not args.data:
+    parser.error('give --model and --data, or --search')
+  lines = pathlib.Path(args.data).read_text().splitlines()
+  texts = [line for line in lines if line.strip()][:args.sentences]
+  if args.contestant:
+    run(args, texts)
+    return
+  given = ['--model', args.model, '--data', args.data, '--sentences', str(args.sentences)]
+  found = compare('benchmarks.embed', (OURS, STATIC, THEIRS), given, args.rounds)
+  print(machine('jax', 'torch', 'sentence-transformers'))
+  print(f'\n{len(texts):,} sentences\n\n| contestant | sentences a second | of {THEIRS} |\n' + '|---' * 3 + '|')
+  for name, figures in found.items():
+    print(f'| {name} | {len(texts) / figures["median"]:,.0f} | {found[THEIRS]["median"] / figures["median"]:.2f} |')
+  print(f'\ntheir first vector is {found[THEIRS]["first"]:.6f}, ours {found[OURS]["first"]:.6f}')
+
+
+def run(args: Any, texts: list[str]) -> None:
+  """Encodes all sentences, again and again; reports a number of the first vector."""
+  if args.contestant == THEIRS:
+    from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
+
+    model = SentenceTransformer(args.model, device='cpu')
+    def work():
+      return model.encode(texts, show_progress_bar=False)
+  else:
+    import plm_jax
+    from plm_jax.embeddings import static
+
+    trained = plm_jax.load(args.model)
+    reader = static.distil(trained) if args.contestant == STATIC else trained
+    def work():
+      return plm_jax.encode(reader, texts)
+  contest({'first': float(work()[0, 0])}, work, 1)
+
+
+def search(args: Any) -> None:
+  """Times the search for ten, the median of --rounds."""
+  import numpy as np
+
+  from plm_jax.embeddings.nearest import nearest
+
+  draw = np.random.default_rng(0)
+  corpus = draw.standard_normal((args.vectors, args.width), np.float32)
+  corpus /= np.linalg.norm(corpus, axis=1, keepdims=True)
+  print(machine('numpy'))
+  print(f'\n{args.vectors:,} vectors of {args.width}\n\n| queries | seconds |\n|---|---|')
+  for count in args.queries:
+    queries = draw.standard_normal((count, args.width), np.float32)
+    nearest(queries, corpus, 10, normalised=True)
+    seconds = []
+    for _ in range(args.rounds):
+      began = time.perf_counter()
+      nearest(queries, corpus, 10, normalised=True)
+      seconds.append(time.perf_counter() - began)
+    print(f'| {count} | {statistics.median(seconds):.2f} |')
+
+
+if __name__ == '__main__':
+  main()
