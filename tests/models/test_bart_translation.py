@@ -15,7 +15,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bart
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.training.optim import OptimConfig, make_optimizer
-from plm_jax.training.step import Learner, init_state, train_step
+from plm_jax.training.step import Learner, State, init_state, train_step
 
 PLAIN = EncoderDecoderConfig(
     40, tiny.block(), StackConfig(2), StackConfig(1), max_length=16, absolute='learned', first_position=2,
@@ -56,7 +56,8 @@ def after(params, only, steps=3):
   """-> the parameters that have other bits: names, and where there are layers which."""
   optim = OptimConfig(peak=1e-2, warmup=0, schedule='constant', only=only)
   learner = Learner(ByHand().build(CONFIG, False), ByHand(), make_optimizer(optim, 10), None, 0)
-  state = init_state(learner, batch()).replace(params=params, opt_state=learner.optimizer.init(params))
+  zero = jnp.zeros((), jnp.int32)
+  state = State(zero, params, learner.optimizer.init(params), zero, zero)
   update = jax.jit(lambda state, rows: train_step(learner, state, rows)[0])
   for step in range(steps):
     state = update(state, batch(step))

@@ -63,11 +63,11 @@ def largest(tree):
 @pytest.mark.slow
 def test_the_discriminator_leaves_the_generators_tables_alone():
   """Gradient-disentangled sharing: to the bit."""
-  for sharing, model in (('disentangled', BERT), ('disentangled', DEBERTA), ('none', BERT)):
+  for sharing, model in (('disentangled', DEBERTA), ('none', BERT)):
     grads, _ = gradients(sharing, model)
     assert largest(grads['rtd']['generator']) == 0
     assert largest(grads['rtd']['backbone']) > 1e-3 and largest(grads['mlm']['backbone']) == 0
-  grads, _ = gradients('disentangled')
+  grads, _ = gradients('disentangled', DEBERTA)
   assert largest(grads['rtd']['difference']['tokens']) > 1e-3 and largest(grads['mlm']['difference']) == 0
 
 
@@ -232,11 +232,10 @@ def test_questions_about_pairs_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('model', [BERT, DEBERTA], ids=['bert', 'deberta'])
-def test_two_optimizers_are_a_generators_step_and_a_discriminators(model):
+def test_two_optimizers_are_a_generators_step_and_a_discriminators():
   """As get_decoupled_loss_fn in the released rtd_task.py has it: the generator learns its loss, the discriminator ten
   times its own, each clipped at 1 by itself; written out with optax for each network alone."""
-  one, params, _ = setting('disentangled', model)
+  one, params, _ = setting('disentangled', DEBERTA)
   objective = dataclasses.replace(one.objective, optimizers='two', weight=10.0)
   config = OptimConfig(peak=1e-2, warmup=0, schedule='constant', eps=0.1)  # with which sizes matter
   windows = tiny.windows(8, objective.window(LENGTH))
@@ -246,7 +245,7 @@ def test_two_optimizers_are_a_generators_step_and_a_discriminators(model):
   state = State(zero, params, learner.optimizer.init(params), zero, zero)
   after = jax.device_get(jax.jit(functools.partial(train_step, learner))(state, windows)[0].params)
 
-  grads, _ = gradients('disentangled', model)
+  grads, _ = gradients('disentangled', DEBERTA)
   assert largest(grads['mlm']['difference']) == largest(grads['rtd']['generator']) == 0
   def step(names, grads, factor):
     own, grads = ({name: tree[name] for name in names if name in tree} for tree in (params, grads))
