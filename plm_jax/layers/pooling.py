@@ -74,8 +74,9 @@ def pooled(hidden: jax.Array, segments: jax.Array, how: Pooling) -> jax.Array:
     last = jnp.max(jnp.arange(hidden.shape[1]) * (segments > 0), 1)
     return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0] * real.max(1, keepdims=True)
   if how == 'max':
-    most = jnp.where(real[..., None] > 0, hidden, -jnp.inf).max(1)
-    return jnp.where(real.max(1, keepdims=True) > 0, most, 0)
+    # The gradient of max() looks for the numbers that are equal to it, and finds none where XLA has rounded otherwise.
+    place = jnp.where(real[..., None] > 0, hidden, -jnp.inf).argmax(1)
+    return jnp.take_along_axis(hidden, place[:, None], 1)[:, 0] * real.max(1, keepdims=True)
   weights = {'mean': real, 'mean_sqrt': real, 'weighted_mean': real * jnp.cumsum(real, 1)}.get(how)
   if weights is None:
     raise ConfigError(f'pooling is one of {", ".join(POOLINGS)}, got {how!r}')

@@ -2,8 +2,9 @@
 asked for words; of each wiring one is killed, taken up again and evaluated. Steps of the others are traced: gradients
 and trajectories of families are those of the cases in tests/golden, and of tests/test_before.py."""
 import dataclasses
+import functools
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -129,10 +130,11 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
       cli.main()
   else:
     cli.main()
-    theirs = conversion.load(tmp_path / 'out')
+    theirs: Any = (loading if config.family == 'elmo' else conversion).load(tmp_path / 'out')
     assert theirs.model and theirs.family == config.family
     kept = {part: ours.params[part] for part in theirs.params}
-    jax.tree.map(np.testing.assert_array_equal, kept, dict(theirs.params))
+    exact = 1e-6 if config.family == 'elmo' else 0  # in its files forget gates have a bias that is less by 1
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=exact), kept, dict(theirs.params))
   if how == 'traced':
     return
   if 'lm' in ours.heads and ours.model.kind != 'infilling':

@@ -5,7 +5,6 @@ import pytest
 
 from plm_jax import recipes
 from plm_jax.layers.dense import count
-from plm_jax.objectives import window_shapes
 from plm_jax.objectives.pairs import Consecutive
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
@@ -204,7 +203,7 @@ def test_the_model_has_the_parameters_of_the_table(name):
   vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7,
                 eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000, language=11)
   learner = make_learner(recipe, vocab)
-  windows = window_shapes(2, recipe.objective.window(recipe.train.phases[0].length))
+  windows = recipe.objective.shapes(2, recipe.train.phases[0].length)
   batch = jax.eval_shape(
       lambda key, windows: learner.objective.corrupt(key, windows, vocab), jax.eval_shape(jax.random.key, 0), windows)
   params = unbox(jax.eval_shape(learner.model.init, jax.eval_shape(jax.random.key, 0), batch))['params']
