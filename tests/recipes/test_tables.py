@@ -209,9 +209,10 @@ def test_the_model_has_the_parameters_of_the_table(name):
   params = unbox(jax.eval_shape(learner.model.init, jax.eval_shape(jax.random.key, 0), batch))['params']
   sizes = {part: count(tree) for part, tree in params.items()}
   backbone, whole = sizes['backbone'], sum(sizes.values()) - sizes.get('teacher', 0)
-  counted = {'deberta': backbone - 512 * recipe.model.block.width, 'deberta-v2': backbone + sizes.get('difference', 0),
-             'xlnet': backbone}.get(recipe.family, whole)
-  if recipe.family == 'deberta-v2' and 'difference' not in sizes:
+  counted = backbone if recipe.family in ('deberta', 'deberta-v2', 'xlnet') else whole
+  if recipe.family == 'deberta-v2' and 'difference' in sizes:
+    counted += sizes['difference']
+  elif recipe.family.startswith('deberta'):
     counted -= 512 * recipe.model.block.width
   if recipe.family == 'electra':
     shared = params['generator']['backbone']['embeddings']
