@@ -3,6 +3,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from plm_jax.cli.run import run
@@ -16,7 +17,8 @@ from plm_jax.training.step import StreamState
 def states(folder):
   manager = Checkpoints(folder / 'checkpoints', keep=None)
   try:
-    return manager.manager.restore(manager.latest())['state']
+    what = ocp.args.Composite(state=ocp.args.PyTreeRestore())
+    return manager.manager.restore(max(manager.steps()), args=what)['state']
   finally:
     manager.close()
 
