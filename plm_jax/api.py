@@ -19,7 +19,6 @@ import numpy as np
 from plm_jax import checked, conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
-from plm_jax.conversion import elmo
 from plm_jax.data import prepare as preparation
 from plm_jax.data.prepare import PrepareConfig, TextConfig
 from plm_jax.embeddings import exchange
@@ -283,7 +282,7 @@ def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
 
 
 def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:
-  """Writes a checkpoint that transformers loads, with its tokenizer.
+  """Writes a checkpoint that transformers loads, with its tokenizer; of an ELMo one that AllenNLP loads.
 
   >>> plm_jax.export('runs/bert_base-laptop', 'exported').how
   "transformers loads it with ...from_pretrained('exported')"
@@ -298,14 +297,14 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Seque
     What reads it, and which heads were left out.
 
   Raises:
-    ConvertError: transformers has no such model; the folder is not empty.
+    ConvertError: transformers has no such model; labels of a model without classes; the folder is not empty.
   """
   if not isinstance(model, Trained) and conversion.is_checkpoint(model):
     return convert(model, folder, dtype)
   trained = opened(model)
-  if trained.family == 'elmo':
-    return Exported(elmo.save(folder, trained.model, trained.params['backbone']), tuple(trained.heads))
   params, lost = conversion.counterpart(trained.family, trained.params)
+  if labels and not {f'heads_{name}' for name in conversion.LABELLED} & params.keys():
+    raise conversion.ConvertError(f'labels name the classes of a head, and none that has some is written: {labels}')
   around = None
   # Rows of a decoder's task have an end that its texts have not in pre-training.
   if trained.tokenizer and trained.model.kind == 'decoder' and {f'heads_{name}' for name in ASKED} & params.keys():

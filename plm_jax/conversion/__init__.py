@@ -18,7 +18,7 @@ from flax.traverse_util import unflatten_dict
 import numpy as np
 
 from plm_jax import checked, storage
-from plm_jax.conversion import attributes, files, folders, rules, vocabulary
+from plm_jax.conversion import attributes, elmo, files, folders, rules, vocabulary
 from plm_jax.conversion.families import (
   asks_words,
   boxed_shapes,
@@ -46,7 +46,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import brief
 
-__all__ = ['ConvertError', 'Imported', 'Lazy', 'Like', 'asks_words', 'counterpart', 'family_of', 'head_of',
+__all__ = ['LABELLED', 'ConvertError', 'Imported', 'Lazy', 'Like', 'asks_words', 'counterpart', 'family_of', 'head_of',
            'is_checkpoint', 'load', 'save', 'tensors', 'with_parts']
 
 
@@ -84,7 +84,7 @@ class Imported:
 
   def shapes(self) -> Any:
     """Returns the shapes of the parameters, with their logical axes (flax boxes)."""
-    return boxed_shapes(self.model())
+    return boxed_shapes(self.model(), family_of(self.family).reads(self.config))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,13 +103,16 @@ class Like:
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
   """Loads the checkpoint in folder `path`, local or in a bucket: config.json with safetensors, bert_config.json with
-  bert_model.ckpt.*, or T5X's checkpoint_STEP.
+  bert_model.ckpt.*, T5X's checkpoint_STEP, or an ELMo's options.json with .hdf5.
 
   heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. lazy: parameters are
   `Lazy`, which read a part of a file when it is asked for. Raises ConvertError for whatever is not understood, naming
   every tensor and attribute; TokenizerError for a damaged vocabulary.
   """
   place = folders.local(path)
+  if elmo.is_elmo(place):
+    config, backbone = elmo.load(place)
+    return Imported(config, {'backbone': backbone}, None, {}, tuple(heads or ()), elmo.FAMILY.name, {}, {})
   with understood(path, 'a checkpoint', ConvertError):
     folder, family, hf_config, source = open_checkpoint(place)
     attributes.check(family, hf_config)
@@ -154,9 +157,11 @@ def save(
   params: the tree of WithHeads, 'backbone' and 'heads_NAME'. dtype: float32, float16 or bfloat16; None: as in `like`,
   else float32. like: a family; one with the names of its classes; or an import, whose names of tensors, types, labels
   and special ids are used again, so that the export of an import is the same to the bit. shard_bytes: size above which
-  a file is split. Raises ConvertError for what transformers cannot hold, or a folder that is not empty.
+  a file is split. Of ELMo it is AllenNLP. Raises ConvertError for what they cannot hold, or a folder not empty.
   """
   like = Like(like) if isinstance(like, str) else like
+  if like.family == elmo.FAMILY.name:
+    return elmo.save(folder, config, params['backbone'], dtype)
   before = like if isinstance(like, Imported) else None
   kind = family_of(like.family)
   if {name.removeprefix('heads_') for name in params if name.startswith('heads_')} & kind.encoding:
@@ -174,7 +179,6 @@ def save(
   bare = not kind.classes.get(cls, [name for name in params if name.startswith('heads_')])
   of_heads = {name for head in kind.heads.values() for rule in head.rules if rule.ours.startswith('heads_')
               for name in rule.names(())}
-
   every = [*kind.rules, *(rule for head in kind.heads.values() for rule in head.rules)]
   # Copies of others are written only where an import had them.
   copies = {name for rule in rules.promoted(every, targets) if rule.copy for name in rule.names((0,))}
@@ -229,7 +233,7 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
     if not path.is_dir():
       return path.suffix in files.FOREIGN
     if not (path / CONFIG).exists():
-      return (path / ORIGINAL_CONFIG).exists() or states(path) is not None or is_t5x(path)
+      return (path / ORIGINAL_CONFIG).exists() or states(path) is not None or is_t5x(path) or elmo.is_elmo(path)
     return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
 
 

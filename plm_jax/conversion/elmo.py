@@ -1,7 +1,6 @@
 """ELMo as AllenNLP released it: an `options.json` and weights in an `.hdf5`, both ways."""
 from collections.abc import Mapping
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -10,19 +9,28 @@ import jax
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.architectures.elmo import ElmoConfig
+from plm_jax.architectures.elmo import Elmo, ElmoConfig
 from plm_jax.conversion import folders
+from plm_jax.conversion.rules import ConvertError, Family
 from plm_jax.errors import outside
 from plm_jax.models import elmo
 from plm_jax.models.elmo import WeightsError
 
 OPTIONS, WEIGHTS = 'options.json', 'weights.hdf5'  # released ones have a prefix
 
+# What AllenNLP knows of it: no tensors by name, but the arrays of a file of its own, and no heads.
+FAMILY = Family(
+    name='elmo', backbone=lambda config: Elmo(config), config=ElmoConfig(), attributes=(), fixed={},
+    ignored=frozenset(), rules=(), parts={}, heads={}, classes={}, prefix='',
+    read="AllenNLP reads it with Elmo('{folder}/options.json', '{folder}/weights.hdf5', 1)",
+    reads=lambda config: {'characters': (1, 8, config.characters.longest)})
+
 
 def is_elmo(folder: epath.PathLike) -> bool:
-  """Tells whether a folder holds files of an ELMo: NAMEoptions.json."""
+  """Tells whether a folder holds files of an ELMo, NAMEoptions.json, and none of another library."""
   folder = storage.path_of(folder)
-  return not storage.remote(folder) and folder.is_dir() and any(folder.glob(f'*{OPTIONS}'))
+  return not storage.remote(folder) and folder.is_dir() and any(folder.glob(f'*{OPTIONS}')) and (
+      not (folder / 'config.json').exists())
 
 
 def load(folder: epath.PathLike) -> tuple[ElmoConfig, dict[str, Any]]:
@@ -42,12 +50,14 @@ def load(folder: epath.PathLike) -> tuple[ElmoConfig, dict[str, Any]]:
     raise WeightsError(f'{weights} cannot be read as HDF5: {outside(error)}') from error
 
 
-def save(folder: epath.PathLike, config: ElmoConfig, params: Mapping[str, Any]) -> str:
-  """Writes options.json and weights.hdf5 as AllenNLP and bilm-tf read them, without softmax -> what reads them.
+def save(folder: epath.PathLike, config: ElmoConfig, params: Mapping[str, Any], dtype: str | None = None) -> None:
+  """Writes options.json and weights.hdf5 as AllenNLP and bilm-tf read them, without softmax.
 
-  params: of the backbone. Raises WeightsError for a model that they do not know, ConvertError for a folder that is not
-  empty.
+  params: of the backbone. Raises WeightsError for a model that they do not know, ConvertError for another dtype than
+  float32 and for a folder that is not empty.
   """
+  if dtype not in (None, 'float32'):
+    raise ConvertError(f'the .hdf5 of an ELMo holds float32, got {dtype}')
   if not config.skip:
     raise WeightsError('AllenNLP reads models whose LSTMs have skip connections only: --model.skip True')
   with folders.fresh_folder(folder) as draft:
@@ -55,8 +65,6 @@ def save(folder: epath.PathLike, config: ElmoConfig, params: Mapping[str, Any]) 
       for name, x in elmo.to_arrays(config, jax.tree.map(np.asarray, params)).items():
         file.create_dataset(name, data=x)
     (draft / OPTIONS).write_text(json.dumps(elmo.to_options(config), indent=1) + '\n')
-  name = os.fspath(folder)
-  return f"AllenNLP reads it with Elmo('{name}/{OPTIONS}', '{name}/{WEIGHTS}', 1)"
 
 
 def one(folder: pathlib.Path, pattern: str) -> pathlib.Path:

@@ -36,6 +36,7 @@ FAMILIES = {
     'bart': 'plm_jax.models.bart',
     'mbart': 'plm_jax.models.mbart',
     'marian': 'plm_jax.models.transformer',
+    'elmo': 'plm_jax.conversion.elmo',
 }
 # Of a batch, by one model or head or another.
 READ = ('tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'left', 'right', 'offset')
@@ -84,20 +85,22 @@ def known_head(family: str, name: str) -> Head:
   """Returns a head of a family. Raises ConvertError where it has no such head."""
   heads = family_of(family).heads
   if name not in heads:
-    raise ConvertError(f'models of type {family} have no head {name!r}, they have {", ".join(heads)}')
+    raise ConvertError(f'models of type {family} have no head {name!r}, they have {", ".join(heads) or "none"}')
   return heads[name]
 
 
 def parameter_shapes(family: Family, config: Any, heads: Mapping[str, nn.Module]) -> dict[str, tuple[int, ...]]:
   """Returns 'a/b/c' -> shape of every parameter of the model with these heads."""
-  shapes = boxed_shapes(WithHeads(family.backbone(config), dict(heads)))
+  shapes = boxed_shapes(WithHeads(family.backbone(config), dict(heads)), family.reads(config))
   return {name: x.shape for name, x in flat_dict(nn.unbox(shapes)).items()}
 
 
-def boxed_shapes(model: nn.Module) -> Any:
-  """Returns the shapes of a model's parameters, in boxes with their logical axes; nothing is computed."""
-  ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  return jax.eval_shape(model.init, jax.random.key(0), dict.fromkeys(READ, ids))['params']
+def boxed_shapes(model: nn.Module, reads: Mapping[str, tuple[int, ...]]) -> Any:
+  """Returns the shapes of a model's parameters, in boxes with their logical axes; nothing is computed. reads: those
+  of a family."""
+  shapes = dict.fromkeys(READ, (1, 8)) | dict(reads)
+  batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
+  return jax.eval_shape(model.init, jax.random.key(0), batch)['params']
 
 
 def flat_dict(tree: Any) -> dict[str, Any]:

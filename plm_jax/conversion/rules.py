@@ -97,6 +97,7 @@ class Family:
   # Our config and the tensors of a file -> our config, where their attributes do not tell.
   infer_from_tensors: Callable[[Any, Container[str]], Any] = lambda config, names: config
   number: Callable[[Any, int], str] = lambda config, n: str(n)  # our config, layer -> what {n} is in their names
+  reads: Callable[[Any], Mapping[str, Shape]] = lambda config: {}  # of a batch, besides ids: shapes of a row's
 
   def of(self, config: Any) -> 'Family':
     """Returns the family with the rules that a model with this configuration has, and the names of its layers."""

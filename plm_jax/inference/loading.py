@@ -11,7 +11,6 @@ import numpy as np
 from plm_jax import config as config_lib
 from plm_jax import config_file, conversion, storage
 from plm_jax.config import ConfigError, Run
-from plm_jax.conversion import elmo
 from plm_jax.embeddings import exchange
 from plm_jax.sharding import from_host, shardings
 from plm_jax.tasks.contract import Task
@@ -100,9 +99,6 @@ def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:
     trained = Trained(imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
                       str(folder), mesh, imported.labels, imported_task(imported))
     return with_vectors(trained, given) if given else trained
-  if elmo.is_elmo(folder):
-    model, params = elmo.load(folder)
-    return Trained('elmo', model, {}, {'backbone': params}, None, str(folder))
   config, tokenizer, boxed = read_run(folder)
   params = restore_params(
       of_run(folder), nn.unbox(boxed), None if mesh is None else shardings(boxed, mesh))

@@ -245,6 +245,15 @@ class Blank(Form):
     return {**batch, 'place': place, 'types': fills, 'ranks': fills}
 
 
+class Bare(Form):
+  """ELMo's: words with nothing around them; <S> and </S> are the model's own (Peters et al. 2018, released code)."""
+
+  def around(self, vocab):
+    """Returns nothing."""
+    del vocab
+    return [], [], []
+
+
 def fitted(sizes: Sequence[int], room: int, cut: Cut) -> list[int]:
   """Returns what is left of texts of so many tokens in `room`. Raises ConfigError where it is too little."""
   kept, over = list(sizes), sum(sizes) - room
@@ -273,7 +282,7 @@ FORMS = {
     'openai-gpt': Added(), **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), Decoded()),
     **dict.fromkeys(('llama', 'cohere'), Decoded(absolute=False)),
     'glm': Blank(), **dict.fromkeys(('t5', 'mt5'), BothSides(absolute=False)),
-    **dict.fromkeys(('bart', 'mbart', 'marian'), BothSides()),
+    **dict.fromkeys(('bart', 'mbart', 'marian'), BothSides()), 'elmo': Bare(absolute=False),
 }
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import plm_jax
+from plm_jax import conversion
 from plm_jax.architectures.elmo import Elmo
 from plm_jax.config import ConfigError
 from plm_jax.conversion import elmo as files
 from plm_jax.inference.elmo import word_layers
-from plm_jax.inference.loading import Trained
+from plm_jax.inference.loading import Trained, described
 from plm_jax.layers.characters import CharacterConfig
 from plm_jax.models.elmo import ElmoConfig, WeightsError
 
@@ -39,6 +40,20 @@ def test_what_is_exported_is_read_again(trained, folder):
   again = plm_jax.load(folder)
   assert again.model == TINY and {path.name for path in folder.iterdir()} == {'options.json', 'weights.hdf5'}
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), again.params, trained.params)
+
+
+def test_its_folder_is_one_that_the_converter_knows(trained, folder, tmp_path):
+  assert conversion.is_checkpoint(folder) and described(folder) == ('elmo', TINY)
+  imported = conversion.load(folder, heads=('lm',), lazy=True)
+  assert (imported.family, imported.tokenizer, imported.missing) == ('elmo', None, ('lm',))
+  shapes = jax.tree.map(np.shape, nn.unbox(imported.shapes()))
+  assert shapes == jax.tree.map(np.shape, imported.params)
+  assert f"AllenNLP reads it with Elmo('{tmp_path}/again/opt" in plm_jax.convert(folder, tmp_path / 'again').how
+  assert (tmp_path / 'again' / 'options.json').read_bytes() == (folder / 'options.json').read_bytes()
+  with pytest.raises(conversion.ConvertError, match='holds float32, got bfloat16'):
+    plm_jax.export(trained, tmp_path / 'none', dtype='bfloat16')
+  with pytest.raises(conversion.ConvertError, match='labels name the classes of a head, and none'):
+    plm_jax.export(trained, tmp_path / 'none', labels=('a', 'b'))
 
 
 def test_vectors_of_words_do_not_depend_on_what_else_is_asked(trained):

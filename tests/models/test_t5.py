@@ -31,7 +31,7 @@ SIZES = {
 def shapes_of(family, config):
   kind = conversion.family_of(family)
   model = WithHeads(kind.backbone(config), {'lm': kind.heads['lm'].make(config, 2)})
-  return unbox(conversion.families.boxed_shapes(model))
+  return unbox(conversion.families.boxed_shapes(model, {}))
 
 
 @pytest.mark.slow

@@ -32,7 +32,8 @@ GLM = Vocab(96, pad=0, cls=2, sep=3, mask=4, sop=5, eop=6, eos=7)
     ('t5', T5, [10, 11, 1, 20, 1], [0] * 5, 4),
     ('bart', ROBERTA, [0, 10, 11, 2, 2, 20, 2], [0] * 7, 6),
     ('mbart', MBART, [10, 11, 2, 20, 2, 80], [0] * 6, 4),
-    ('glm', GLM, [2, 10, 11, 3, 20, 4, 7, 5], [0, 0, 0, 0, 1, 1, 1, 1], 7)])
+    ('glm', GLM, [2, 10, 11, 3, 20, 4, 7, 5], [0, 0, 0, 0, 1, 1, 1, 1], 7),
+    ('elmo', Vocab(96, bos=0, eos=1, unk=2), [10, 11, 20], [0, 0, 1], 0)])
 def test_rows_of_pairs(family, vocab, tokens, types, stand):
   row = form_of(family).row([[10, 11], [20]], vocab, 12)
   assert (row.tokens, row.types, row.stand, row.kept) == (tokens, types, stand, [2, 1])
@@ -48,8 +49,8 @@ def test_ids_behind_the_vocabulary():
 
 def test_every_family_has_a_form():
   assert set(FORMS) == set(conversion.families.FAMILIES)
-  with pytest.raises(ConfigError, match='models of type elmo have no form'):
-    form_of('elmo')
+  with pytest.raises(ConfigError, match='models of type rnn have no form'):
+    form_of('rnn')
 
 
 def test_tokenizers_without_what_stands_around():
