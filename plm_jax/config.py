@@ -33,6 +33,7 @@ from plm_jax.tasks.answers import AnswerTask
 from plm_jax.tasks.choice import ChoiceTask
 from plm_jax.tasks.embedding import EmbeddingTask
 from plm_jax.tasks.labelled import LabelledConfig
+from plm_jax.tasks.recurrent import RecurrentSequence, RecurrentTagging
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.tagging import TaggingTask
 from plm_jax.training.optim import OptimConfig, schedule
@@ -45,7 +46,7 @@ Model = EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDec
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling |
     MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM)
-Tasks = SequenceTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask
+Tasks = SequenceTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask | RecurrentTagging | RecurrentSequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,6 +309,8 @@ def check_labelled(config: FineTuning) -> None:
     raise ConfigError('--train.phases: labelled examples are learned from in one phase')
   if config.data.pack and config.objective.per == 'row':
     raise ConfigError('--data.pack puts several examples in a row, and here each choice, or text, has a row of its own')
+  if wrong := config.objective.refuses(config):
+    raise ConfigError(wrong)
   if config.objective.family != config.family:
     raise ConfigError(f'--objective.family is {config.objective.family}, and --family is {config.family}: the head is '
                       "the family's")

@@ -83,6 +83,17 @@ class Output(flax.struct.PyTreeNode):
   embedding: jax.Array | None = None
   predicted: jax.Array | None = None
 
+  @property
+  def words(self):
+    """The layers of each word of sentences, without <S> and </S>: [B, T, N + 1, 2P]."""
+    return jnp.moveaxis(self.layers[:, :, 1:-1], 0, 2)  # pyright: ignore[reportOptionalSubscript]
+
+
+class Kept(flax.struct.PyTreeNode):
+  """What a task reads of an output that was computed before: words, as `Output.words`."""
+
+  words: jax.Array
+
 
 class Elmo(nn.Module):
   """batch -> Output.

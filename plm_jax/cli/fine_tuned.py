@@ -1,7 +1,8 @@
 """A run on labelled examples, from its sources to its report."""
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import dataclasses
 import itertools
+from typing import Any
 
 from plm_jax import storage, tokenizers
 from plm_jax.checked import shortened
@@ -10,11 +11,14 @@ from plm_jax.config import ConfigError, FineTuning
 from plm_jax.inference.loading import read_config, tokenizer_of
 from plm_jax.sharding import make_mesh
 from plm_jax.storage.lock import Lock
+from plm_jax.tasks.examples import Example
+from plm_jax.tasks.given import vocabulary
 from plm_jax.tasks.labelled import LabelledConfig
 from plm_jax.tasks.setup import Settled, measuring, settled
 from plm_jax.tasks.sources import examples
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.train import Result, fit, measure
+from plm_jax.training.warm_start import knows_ids
 
 SAMPLE = 100_000
 """examples at most from whose texts a tokenizer is trained"""
@@ -65,23 +69,34 @@ def announce(ready: Settled) -> None:
 
 
 def tokenizer_for(config: FineTuning) -> Tokenizer:
-  """Returns the tokenizer of a run: the one that it has, of what it starts from, or, of a fresh model, one that is
-  trained on the texts of its examples. Raises ConfigError."""
+  """Returns the tokenizer of a run: the one that it has, of what it starts from, or one that is trained on the texts of
+  its examples, where it is of a fresh model or of words of its own. Raises ConfigError."""
   own = storage.path_of(config.folder) / 'tokenizer'
   if own.exists():
     return tokenizers.load(own)
   data = config.data
-  for place in filter(None, (data.tokenizer, config.warm_start)):
+  for place in filter(None, (data.tokenizer, config.warm_start if knows_ids(config) else '')):
     if found := tokenizer_of(place):
       return found
     raise ConfigError(f'{shortened(place)} has no tokenizer: give --data.tokenizer, the folder of one')
+  if config.objective.own_words:
+    task: Any = config.objective
+    found = vocabulary(task, unlabelled(config, data))
+    say(f'{found.vocab.size:,} words have a vector of their own')
+    return found
   found = tokenizers.train_wordpiece(itertools.islice(texts(config, data), SAMPLE), config.model.vocab)
   say(f'trained a wordpiece tokenizer of {found.vocab.size:,} pieces on the texts of the examples')
   return found
 
 
+def unlabelled(config: FineTuning, data: LabelledConfig) -> Sequence[Example]:
+  """Reads the training examples, whatever their labels."""
+  task = config.objective
+  return examples(task.learns, data.train, data.columns, task.labels, 'predict', data.on_error).examples
+
+
 def texts(config: FineTuning, data: LabelledConfig) -> Iterator[str]:
   """Yields the texts of the training examples."""
   task = config.objective
-  for example in examples(task.learns, data.train, data.columns, task.labels, 'predict', data.on_error).examples:
+  for example in unlabelled(config, data):
     yield ' '.join(example.texts) if task.reads == 'tagging' else '\n'.join((*example.texts, *example.choices))

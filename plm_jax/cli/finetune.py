@@ -16,6 +16,8 @@ from plm_jax.embeddings.losses import LOSSES
 from plm_jax.inference.loading import described
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import Start
+from plm_jax.tasks.given import loaded
+from plm_jax.tasks.recurrent import RecurrentTask
 from plm_jax.tasks.regularize import REGULARIZERS
 from plm_jax.training.train import Result
 
@@ -35,7 +37,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
   """Returns the run that the arguments name, and how many seeds there are to be."""
   given = {}
   rest = list(args)
-  for name in ('task', 'init', 'train', 'dev', 'seeds', *CHOSEN):
+  for name in ('task', 'init', 'train', 'dev', 'seeds', 'vectors', *CHOSEN):
     given[name], rest = options.taken(f'--{name}', rest)
   task = given['task'] or task
   scale: Any = options.value_of('--scale', rest) or 'paper'
@@ -62,6 +64,11 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
       if not hasattr(default.objective, field):
         raise ConfigError(f'--{option} is for tasks of another kind than {task}')
       default = checked.replaced(default, {f'objective.{field}': known[value]})
+  if vectors := given['vectors']:
+    if not isinstance(default.objective, RecurrentTask):
+      raise ConfigError('--vectors are read beside the features of an ELMo, and --init is none')
+    default = checked.replaced(default, {
+        'objective.reader.vectors': vectors, 'objective.reader.width': loaded(vectors).matrix.shape[1]})
   with checked.later():
     config = tyro.cli(
         FineTuning, default=default, args=options.normalise_booleans(rest, options.booleans_of(default)),

@@ -29,12 +29,21 @@ class CRF(nn.Module):
     moves = jnp.where(steps, at(self.follow, tags[:, :-1], tags[:, 1:]), 0).sum(1)
     end = jnp.take_along_axis(tags, jnp.maximum(mask.sum(1) - 1, 0)[:, None], 1)[:, 0]
     path = own + moves + self.first[tags[:, 0]] + self.last[end]
+    return jnp.where(mask[:, 0], path - self.total(scores, mask), 0)
+
+  def total(self, scores, mask):
+    """Returns the logarithms [B] of what all rows of tags weigh together."""
     def step(alpha, now):
       score, real = now
       new = jax.nn.logsumexp(alpha[:, :, None] + self.follow, 1) + score
       return jnp.where(real[:, None], new, alpha), None
-    alpha, _ = jax.lax.scan(step, self.first + scores[:, 0], (scores[:, 1:].swapaxes(0, 1), steps.T))
-    return jnp.where(mask[:, 0], path - jax.nn.logsumexp(alpha + self.last, 1), 0)
+    alpha, _ = jax.lax.scan(step, self.first + scores[:, 0], (scores[:, 1:].swapaxes(0, 1), mask[:, 1:].T))
+    return jax.nn.logsumexp(alpha + self.last, 1)
+
+  def marginals(self, scores, mask):
+    """Returns the probability of each tag of each word [B, L, C], whatever the others are: how `total` grows with its
+    score."""
+    return jax.grad(lambda x: self.total(x, mask).sum())(scores) * mask[..., None]
 
   def decode(self, scores, mask):
     """Returns the likeliest tags [B, L] of scores [B, L, C] (Viterbi); 0 where there is no word."""

@@ -147,6 +147,11 @@ class Objective(Checked, abc.ABC):
     return ()
 
   @property
+  def own_words(self) -> bool:
+    """Whether the tokenizer is a list of words of the objective's own, whose ids mean nothing to the backbone."""
+    return False
+
+  @property
   def frozen(self) -> tuple[str, ...]:
     """Parameters that are not trained, a teacher's, by the patterns of `selection.matching`."""
     return ()

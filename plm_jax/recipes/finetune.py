@@ -4,7 +4,8 @@
     python -m plm_jax finetune --init=FOLDER --task=classification --train=mine.tsv --dev=other.tsv
     python -m plm_jax finetune --task=classification --scale=laptop        # on examples that every machine has: minutes
 
-FOLDER is that of a run, or of a checkpoint of transformers. A task is one of `tasks.table`, which says where TFDS has
+FOLDER is that of a run, of a checkpoint of transformers, or of an ELMo, whose features a tagger or a classifier then
+reads (`--vectors=FILE`: beside these word vectors). A task is one of `tasks.table`, which says where TFDS has
 its data, or the kind of your own: classification, regression, tagging, answers, choice, embedding.
 """
 import dataclasses
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 from plm_jax import checked, conversion
 from plm_jax.config import ConfigError, FineTuning, Phase, Scale, Tasks, TrainConfig
+from plm_jax.layers.reader import ReaderConfig
 from plm_jax.models import bert
 from plm_jax.recipes import vectors
 from plm_jax.tasks.answers import AnswerTask
@@ -19,12 +21,15 @@ from plm_jax.tasks.choice import ChoiceTask
 from plm_jax.tasks.embedding import EmbeddingTask
 from plm_jax.tasks.examples import Kind
 from plm_jax.tasks.labelled import LabelledConfig
+from plm_jax.tasks.recurrent import RecurrentSequence, RecurrentTagging
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.settings import settings
 from plm_jax.tasks.table import TASKS, Published
 from plm_jax.tasks.tagging import TaggingTask
+from plm_jax.tokenizers.words import SPECIALS
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import resized
+from plm_jax.training.tuning import TuningConfig
 
 # Of vectors no family has a head.
 HEADS = {'classification': 'label', 'regression': 'label', 'tagging': 'tags', 'answers': 'span', 'choice': 'choice'}
@@ -64,17 +69,23 @@ def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tup
   phase = Phase(values.get('steps', 1), values['length'], values['batch'])
   warmup = values['warmup']
   model = start.model or bert.base()
-  model = conversion.with_parts(start.family, HEADS[known.kind], model) if known.kind in HEADS else model
+  recurrent = model.kind == 'recurrent'
+  if recurrent:
+    model = dataclasses.replace(model, vocab=len(SPECIALS) + 1)  # as many words as the task turns out to have
+  elif known.kind in HEADS:
+    model = conversion.with_parts(start.family, HEADS[known.kind], model)
   config = FineTuning(
       '-'.join(filter(None, (f'finetune_{task}', start.name))), family=start.family, warm_start=start.folder,
       model=model,
-      objective=(vectors.task_of(task, start.family, model.block.width) if known.kind == 'embedding' else
+      objective=(objective_of_elmo(known, own and name != task, start.family, model) if recurrent else
+                 vectors.task_of(task, start.family, model.block.width) if known.kind == 'embedding' else
                  objective(known, own and name != task, start.family, values)),
+      tuning=TuningConfig(top=0 if recurrent else -1),
       data=LabelledConfig(
           train=train or known.train, dev=dev or (() if own else known.dev), columns=known.columns,
           epochs=0.0 if 'steps' in values else values['epochs'], warmup=warmup if warmup < 1 else 0.0,
           evaluations=values.get('evaluations', 1.0), on_error='skip' if name in vectors.TASKS else 'refuse',
-          tokenizer=start.folder),
+          tokenizer='' if recurrent else start.folder),
       optim=OptimConfig(**{'warmup': 0, **{name: value for name, value in values.items() if name in OPTIM and
                                            name != 'warmup'}, **({'warmup': int(warmup)} if warmup >= 1 else {})}),
       train=TrainConfig(phases=(phase,), log_every=50,
@@ -94,9 +105,20 @@ def objective(known: Published, unnamed: bool, family: str, values: dict[str, An
   return SequenceTask(**common, regression=known.kind == 'regression', measures=known.measures)
 
 
+def objective_of_elmo(known: Published, unnamed: bool, family: str, model: Any) -> RecurrentTagging | RecurrentSequence:
+  """Makes the objective of a task on an ELMo. Raises ConfigError for a kind that none is made for."""
+  labels, reader = () if unnamed else known.labels, ReaderConfig(longest=model.characters.longest)
+  if known.kind == 'tagging':
+    return RecurrentTagging(family, labels, measures=known.measures[0], reader=reader)  # pyright: ignore
+  if known.kind in ('classification', 'regression'):
+    return RecurrentSequence(family, labels, cut=known.cut, regression=known.kind == 'regression',
+                             measures=known.measures, reader=reader)
+  raise ConfigError(f'an ELMo learns tagging, classification and regression, not {known.kind}')
+
+
 def size_of(model: Any) -> str:
   """Tells published sizes apart, as `tasks.settings` calls them."""
-  if model is None:
+  if model is None or model.kind == 'recurrent':
     return ''
   size = 'large' if model.block.width >= 1024 else 'base' if model.block.width >= 768 else 'small'
   return f'v3-{size}' if model.vocab >= 128_000 else size

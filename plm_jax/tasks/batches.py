@@ -116,9 +116,9 @@ class Batches:
       length = bucket(int(sizes.max(initial=1)), shape.length)
     places = ranges(placed.row * length + placed.first, placed.row * length + placed.first + sizes)[1]
     def laid(of: Ragged, empty: int = 0) -> np.ndarray:
-      out = np.full(rows * length, empty, of.flat.dtype)
+      out = np.full((rows * length, *of.flat.shape[1:]), empty, of.flat.dtype)
       out[places] = of.flat[ranges(of.offsets[numbers], of.offsets[numbers + 1])[1]]
-      return out.reshape(rows, length)
+      return out.reshape(rows, length, *of.flat.shape[1:])
     segments = np.zeros(rows * length, np.int32)
     segments[places] = np.repeat(placed.slot + 1, sizes).astype(np.int32)
     batch = {'tokens': laid(features.tokens, shape.pad), 'segments': segments.reshape(rows, length),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import conversion
+from plm_jax.architectures.encoder import Output
 from plm_jax.checked import within
 from plm_jax.objectives import Arrays, Losses, Objective
 from plm_jax.objectives.mlm import classification
@@ -106,6 +107,29 @@ class Task(Objective):
   def heldout(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
     """Returns (sum, weight) of losses that development sets are measured by besides `scores`: those of training."""
     return self.loss(outputs, batch)
+
+  def read_off(self, outputs: Mapping[str, Any]) -> jax.Array:
+    """Returns what `predict` is given of what the head says, with the axes that `per` says."""
+    return outputs[self.head]
+
+  @property
+  def keeps(self) -> Per:
+    """What of a backbone's output the head reads, and all that has to be kept of one that is not trained."""
+    return self.per
+
+  def kept(self, output: Any) -> jax.Array:
+    """Returns what the head reads of each token, [B, L, ...], where that is all that it reads."""
+    return output.hidden
+
+  def recalled(self, kept: Any) -> Any:
+    """Returns an output of a backbone that says what was kept."""
+    return Output(kept, None, None)  # pyright: ignore[reportArgumentType]
+
+  def refuses(self, run: Any) -> str | None:
+    """Says what of a run (`config.FineTuning`) the task does not go with."""
+    if run.model.kind == 'recurrent':
+      return 'an ELMo learns tagging, and classification or regression of one text: RecurrentTagging, RecurrentSequence'
+    return None
 
   def compared(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> tuple[jax.Array, jax.Array]:
     """Returns what a regulariser compares between passes: logits [..., C], and weights that broadcast to [...]."""

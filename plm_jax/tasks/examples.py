@@ -41,7 +41,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-  """Rows of any length, in one array: row n is flat[offsets[n]:offsets[n + 1]]."""
+  """Rows of any length, in one array: row n is flat[offsets[n]:offsets[n + 1]], a number, or an array, an entry."""
 
   flat: np.ndarray
   offsets: np.ndarray

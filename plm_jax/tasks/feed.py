@@ -14,6 +14,7 @@ from plm_jax.config import FineTuning, Phase
 from plm_jax.tasks.augmenting import augmenting
 from plm_jax.tasks.batches import Batches, Placed, Shape, gathered
 from plm_jax.tasks.contract import Per
+from plm_jax.tasks.given import with_vectors
 from plm_jax.tasks.labelled import Labelled
 from plm_jax.tasks.regularize import Plain
 from plm_jax.tokenizers import Tokenizer
@@ -27,7 +28,7 @@ class LabelledFeed(Feed):
 
   def __init__(self, config: FineTuning, train: Labelled, dev: Mapping[str, Labelled], tokenizer: Tokenizer, mesh):
     """dev: name -> set; the figures of the first have no name before them, those of others have NAME_."""
-    self.config, self.dev, self.mesh, self.pad = config, dev, mesh, max(tokenizer.vocab.pad, 0)
+    self.config, self.dev, self.tokenizer, self.mesh = config, dev, tokenizer, mesh
     self.phase = config.train.phases[0]
     data, shape = config.data, self.shape(config.train.accumulate, config.data.pack)
     if data.augment.share:
@@ -38,7 +39,7 @@ class LabelledFeed(Feed):
   def shape(self, accumulate: int, pack: bool) -> Shape:
     """Says how rows are laid out."""
     split = sharding.batch_split(self.mesh)
-    return Shape(self.phase.batch, self.phase.length, split * accumulate, self.pad, pack)
+    return Shape(self.phase.batch, self.phase.length, split * accumulate, max(self.tokenizer.vocab.pad, 0), pack)
 
   def first(self):
     """Makes the first batch."""
@@ -47,6 +48,10 @@ class LabelledFeed(Feed):
   def begin(self, learner, params, mesh):
     """Computes what a backbone that stays as it is says of the training examples."""
     self.batches = self.known(self.batches, learner, params)
+
+  def fresh(self, params):
+    """Returns fresh parameters with the word vectors that the task is to begin with."""
+    return with_vectors(self.config.objective, self.tokenizer, params)
 
   def known(self, batches: Batches, learner: Learner, params: Any) -> Batches:
     """Returns batches with what the backbone says of them, where that never changes."""
@@ -93,7 +98,7 @@ def forward(learner: Learner) -> Callable[[Any, Any], Any]:
   def outputs(params, windows):
     batch = objective.corrupt(learner.key(3), windows, learner.vocab)
     found: Any = learner.model.apply({'params': params}, batch)
-    return objective.heldout(found, batch), found[objective.head]
+    return objective.heldout(found, batch), objective.read_off(found)
   return jax.jit(outputs)
 
 
@@ -133,24 +138,24 @@ class Said(Batches):
 
   vectors: Sequence[np.ndarray] = ()
   """of each feature: of slots [2, D], hidden state and what is pooled of the token that stands for it; of tokens
-  [tokens, D]"""
-  slots: bool = True
+  [tokens, ...], what the task keeps of each"""
+  task: Any = None
 
   def read(self, units):
     """Lays out units [n] as a batch with `output`; of slots there is nothing else but their values."""
     batch, placed = super().read(units)
-    size = self.vectors[0].shape[-1]
-    if self.slots:
+    if self.task.keeps == 'slot':
+      size = self.vectors[0].shape[-1]
       rows = batch['weight'].shape[0]
       given = np.zeros((rows, 2, 1, size), np.float32)
       given[placed.row, :, 0] = np.stack([self.vectors[number] for number in placed.number])
       kept = {name: x for name, x in batch.items() if name not in ('segments', 'types')}
       kept |= {'tokens': np.zeros((rows, 1), np.int32), 'extract': np.zeros_like(batch['extract'])}
       return kept | {'output': Output(given[:, 0], given[:, 1], None)}, placed  # pyright: ignore[reportArgumentType]
-    hidden = np.zeros((*batch['tokens'].shape, size), np.float32)
+    kept = np.zeros((*batch['tokens'].shape, *self.vectors[0].shape[1:]), np.float32)
     for row, number in zip(placed.row, placed.number, strict=True):
-      hidden[row, :len(self.vectors[number])] = self.vectors[number]
-    return batch | {'output': Output(hidden, None, None)}, placed  # pyright: ignore[reportArgumentType]
+      kept[row, :len(self.vectors[number])] = self.vectors[number]
+    return batch | {'output': self.task.recalled(kept)}, placed
 
 
 def said(batches: Batches, config: FineTuning, learner: Learner, params: Any, mesh) -> Said:
@@ -160,12 +165,12 @@ def said(batches: Batches, config: FineTuning, learner: Learner, params: Any, me
   def outputs(params, windows):
     batch = task.corrupt(learner.key(3), windows, learner.vocab)
     output: Any = config.model.backbone(config.data.packed).apply({'params': params}, batch)
-    if task.per == 'token':
-      return {}, output.hidden
+    if task.keeps == 'token':
+      return {}, task.kept(output)
     stand = jnp.take_along_axis(output.hidden, batch['extract'][..., None], 1)
     return {}, jnp.stack([stand, stand if output.pooled is None else output.pooled], 2)
-  vectors, _ = answered(outputs, params['backbone'], Batches(batches.features, batches.shape), mesh, task.per)
-  return Said(batches.features, batches.shape, batches.seed, batches.by_length, vectors, task.per == 'slot')
+  vectors, _ = answered(outputs, params['backbone'], Batches(batches.features, batches.shape), mesh, task.keeps)
+  return Said(batches.features, batches.shape, batches.seed, batches.by_length, vectors, task)
 
 
 def on_devices(windows: Mapping[str, np.ndarray], mesh) -> Any:

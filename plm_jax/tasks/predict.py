@@ -78,5 +78,5 @@ def compiled(task: Task, model: Any, pack: bool):
   @functools.partial(jax.jit, static_argnums=0)
   def outputs(vocab, params, windows):
     found: Any = module.apply({'params': params}, task.corrupt(jax.random.key(0), windows, vocab))
-    return {}, found[task.head]
+    return {}, task.read_off(found)
   return outputs

@@ -120,6 +120,11 @@ GPT: Values = {'peak': 6.25e-5, 'epochs': 3.0, 'batch': 32, 'warmup': 0.002, 'sc
                'bias_correction': True, 'eps': 1e-8}
 
 
+# AllenNLP's training_config ner_elmo and sst_5_elmo, from memory: Adam, its rate flat; epochs are fewer here.
+ELMO: Values = {'peak': 1e-3, 'epochs': 25.0, 'batch': 64, 'length': 256, 'warmup': 0.0, 'schedule': 'constant',
+                'weight_decay': 0.0, 'bias_correction': True, 'eps': 1e-8, 'clip': 5.0}
+
+
 def settings(task: str, family: str = 'bert', size: str = '') -> dict[str, Any]:
   """Returns the settings of a task of `tasks.table` for a family, which is a model_type of transformers or spanbert.
 
@@ -207,6 +212,12 @@ def gpt(task: str, kind: str, size: str) -> Values:
   return GPT if kind != 'answers' else {}
 
 
+def elmo(task: str, kind: str, size: str) -> Values:
+  """Returns those of what reads an ELMo's features."""
+  del task, size
+  return ELMO if kind == 'tagging' else {**ELMO, 'epochs': 10.0}
+
+
 OWN = {
     'roberta': roberta, 'albert': albert, 'electra': electra, 'deberta': deberta, 'deberta-v2': deberta_v2,
-    'xlnet': xlnet, 'spanbert': spanbert, 'bart': bart, 'mbart': bart, 'openai-gpt': gpt, 'gpt2': gpt}
+    'xlnet': xlnet, 'spanbert': spanbert, 'bart': bart, 'mbart': bart, 'openai-gpt': gpt, 'gpt2': gpt, 'elmo': elmo}

@@ -24,6 +24,7 @@ from plm_jax.tokenizers.memo import lists
 
 SPECIALS = ('<S>', '</S>', '<UNK>')  # ids 0, 1 and 2: the begin of a sentence, its end, any word that is not listed
 BEGIN, END, UNKNOWN = range(3)
+END_OF_LIST = '!!!MAXTERMID'  # of released lists, which is no word
 SPACED = re.compile(r'\S+')
 SIGNED = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
@@ -58,7 +59,7 @@ class Words:
     with understood(file, 'a list of words', TokenizerError):
       lines = storage.read_text(file, error=TokenizerError).removesuffix('\n').split('\n')
       signs = option(read_config(file.parent), 'signs', False)
-      return cls([line.strip() for line in lines if line.strip() != '!!!MAXTERMID'], signs)
+      return cls([line.strip() for line in lines if line.strip() != END_OF_LIST], signs)
 
   @text_can_be_encoded
   def encode(self, text: str, specials: bool = False) -> list[int]:
@@ -68,6 +69,11 @@ class Words:
     get = self._ids.get
     ids = [get(word, UNKNOWN) for word in self.split(text)]
     return [*ids, END] if ids else []
+
+  def numbered(self, words: Sequence[str]) -> list[int]:
+    """Returns the id of each word as it is, or of the word in lower case, or that of unknown ones."""
+    get = self._ids.get
+    return [get(word, get(word.lower(), UNKNOWN)) for word in words]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Encodes each text as `encode` does."""

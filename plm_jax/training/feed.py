@@ -29,6 +29,10 @@ class Feed(abc.ABC):
   def first(self) -> dict[str, Any]:
     """Returns a row of windows of the first batch, from which a model takes its shapes."""
 
+  def fresh(self, params: Any) -> Any:
+    """Returns fresh parameters with what is known of them before a run: they are as they are."""
+    return params
+
   def begin(self, learner: Learner, params: Any, mesh) -> None:
     """Is told the parameters that a run begins or goes on with, before its first batch."""
     del learner, params, mesh

@@ -75,7 +75,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
   with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)) as checkpoints, \
       contextlib.closing(Best(config, folder)) as best, interrupts() as interrupted:
     _, shapes, layout = initial = sharded_init(learner, feed.first(), mesh)
-    state = begun(config, learner, tokenizer, checkpoints, initial)
+    state = begun(config, learner, feed, tokenizer, checkpoints, initial)
     checkpoints.check_space(state)
     meta = described(config, tokenizer, folder)
     ended = int(state.step) >= config.train.steps or best.hopeless(int(state.step))
@@ -117,7 +117,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
     return Result(int(state.step), state.params, not stopped, time.time() - started, heldout, feed.epochs, best.step)
 
 
-def begun(config: Run, learner, tokenizer: Tokenizer, checkpoints: Checkpoints, initial):
+def begun(config: Run, learner, feed: Feed, tokenizer: Tokenizer, checkpoints: Checkpoints, initial):
   """Returns the state that a run goes on from: that of its newest checkpoint, else a fresh one, warm or from scratch.
   initial: what `sharded_init` gives."""
   make_state, shapes, layout = initial
@@ -125,7 +125,7 @@ def begun(config: Run, learner, tokenizer: Tokenizer, checkpoints: Checkpoints, 
     same_run(config, checkpoints.meta(step), tokenizer, step)
     return checkpoints.restore(step, shapes, layout)
   state = make_state()
-  return state.replace(params=start(config, learner, tokenizer, state.params, layout.params))
+  return state.replace(params=start(config, learner, tokenizer, feed.fresh(state.params), layout.params))
 
 
 def described(config: Run, tokenizer: Tokenizer, folder: epath.Path) -> dict[str, Any]:

@@ -37,7 +37,8 @@ def start(config: Run, learner: Learner, tokenizer: Tokenizer, params, layout):
   other shapes, or for other pieces of text.
   """
   if config.warm_start:
-    same_tokenizer(config.warm_start, tokenizer_of(config.warm_start), tokenizer)
+    if knows_ids(config):
+      same_tokenizer(config.warm_start, tokenizer_of(config.warm_start), tokenizer)
     again = config.tuning.reinitialise
     fresh = jax.tree.map(jax.numpy.copy, adapters.without(params)) if again else None
     plain = adapters.without(params)
@@ -55,6 +56,14 @@ def start(config: Run, learner: Learner, tokenizer: Tokenizer, params, layout):
   except ValueError as error:
     raise CheckpointError(str(error)) from error
   return params if begun is params else jax.tree.map(place, begun, layout)
+
+
+def knows_ids(config: Run) -> bool:
+  """Tells whether what a run begins with has parameters for the ids of a tokenizer: most have; of a backbone that reads
+  words by their characters only the task of a run that has learned one."""
+  folder = config.warm_start
+  return not config.objective.own_words or (bool(folder) and (
+      not conversion.is_checkpoint(folder) and read_config(folder).objective.own_words))
 
 
 def reinitialised(params, fresh, n: int) -> Any:

@@ -22,10 +22,13 @@ def test_likelihood_and_decoding_are_those_of_all_rows_of_tags():
   run: Any = lambda *args, **kwargs: jax.jit(
       lambda params, *args: CRF(3).apply({'params': params}, *args, **kwargs))(params, *args)
   likelihood, found = run(scores, tags, mask), run(scores, mask, method='decode')
+  marginals = run(scores, mask, method='marginals')
   for row, size in enumerate(sizes[:2]):
     paths = list(itertools.product(range(3), repeat=size))
     every = np.array([score(row, path) for path in paths])
     wanted = score(row, tuple(tags[row, :size])) - np.log(np.exp(every).sum())
     np.testing.assert_allclose(likelihood[row], wanted, rtol=1e-5)
+    shares = [sum(np.exp(x) for x, path in zip(every, paths, strict=True) if path[1] == tag) for tag in range(3)]
+    np.testing.assert_allclose(marginals[row, 1], shares / np.exp(every).sum(), rtol=1e-4)
     assert found[row].tolist() == [*paths[every.argmax()], *[0] * (4 - size)]
-  assert likelihood[2] == 0 and found[2].tolist() == [0] * 4
+  assert not marginals[1, 2:].any() and likelihood[2] == 0 and found[2].tolist() == [0] * 4
