@@ -11,6 +11,7 @@ class Expected(ValueError):
   came. Every error of this project that a user can mend is one."""
 
 
+STOPPED = 75  # exit status of a run that a signal has stopped, after it saved: sysexits.h's EX_TEMPFAIL, try again
 OPTIONS: contextvars.ContextVar[str] = contextvars.ContextVar('options', default='--')
 
 
@@ -49,6 +50,12 @@ def shown() -> Iterator[None]:
     sys.exit('interrupted')
   except OSError as error:
     sys.exit(f'error: {outside(error)}')
+
+
+def ended(finished: bool) -> None:
+  """Ends the command of a run that has not finished with the exit status that says so."""
+  if not finished:
+    sys.exit(STOPPED)
 
 
 @contextlib.contextmanager

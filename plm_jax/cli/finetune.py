@@ -27,10 +27,11 @@ CHOSEN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def start(task: str = '', args: Sequence[str] | None = None, about: str = finetune.__doc__ or '') -> None:
-  """Runs `finetune` with a task that need not be given; exits with 1 and a message on bad input."""
+  """Runs `finetune` with a task that need not be given; exits with 1 and a message on bad input,
+  with 75 where a signal has stopped it."""
   with errors.shown():
     config, seeds = parse(task, sys.argv[1:] if args is None else args, about)
-    several(config, seeds)
+    errors.ended(all(result.finished for result in several(config, seeds)))
 
 
 def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
@@ -83,7 +84,9 @@ def sources(text: str | None) -> tuple[str, ...]:
 
 
 def several(config: FineTuning, seeds: int) -> list[Result]:
-  """Does the run, with several seeds one after another, each in a folder of its own, and sums them up."""
+  """Does the run, with several seeds one after another, each in a folder of its own, and sums them up.
+
+  The last result is not finished where a signal has stopped it."""
   if seeds == 1:
     return [found] if (found := runs.run(config)) else []
   if not config.data.dev:
@@ -92,7 +95,7 @@ def several(config: FineTuning, seeds: int) -> list[Result]:
   for seed in range(config.seed, config.seed + seeds):
     found = runs.run(dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}'))
     if found is None or not found.finished:
-      return [*results.values()]
+      return [*results.values(), *([found] if found else [])]
     results[seed] = found
   measure = config.train.best or next(iter(results[config.seed].heldout))
   summary(measure, {seed: result.heldout[measure] for seed, result in results.items()})

@@ -66,9 +66,11 @@ def start(name: str, args: Sequence[str] | None = None) -> None:
 
 
 def main(recipe: Recipe, args: Sequence[str]) -> None:
-  """Runs a recipe with the command line's changes; exits with 1 and a message on bad input."""
+  """Runs a recipe with the command line's changes; exits with 1 and a message on bad input, with 75 where a signal has
+  stopped it."""
   with errors.shown(), errors.options_under('--data.prepare.'):
-    run(parse(recipe, args))
+    result = run(parse(recipe, args))
+    errors.ended(result is None or result.finished)
 
 
 def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:

@@ -25,9 +25,10 @@ COMMON = 100  # most frequent words, which are passed over there: they are near 
 
 
 def start(name: str, args: Sequence[str]) -> None:
-  """Runs the recipe of a name with the command line's changes; exits with 1 and a message on bad input."""
+  """Runs the recipe of a name with the command line's changes; exits with 1 and a message on bad input, with 75 where a
+  signal has stopped it."""
   with errors.shown():
-    run(parse(name, args))
+    errors.ended(run(parse(name, args)).finished)
 
 
 def parse(name: str, args: Sequence[str]) -> VectorRun:

@@ -16,6 +16,7 @@ import tiny
 from plm_jax import config as config_lib
 from plm_jax import recipes
 from plm_jax.cli import commands as cli
+from plm_jax.cli import finetune, vectors
 from plm_jax.cli.run import corpora, main, parse, run
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.shards import Shards
@@ -52,6 +53,17 @@ def finished(command, tmp_path_factory):
   """A run that nothing disturbed: (folder, result)."""
   folder = tmp_path_factory.mktemp('runs') / 'undisturbed'
   return folder, run(parse(BERT_BASE, [*command, f'--output={folder}']))
+
+
+def test_a_stopped_run_says_so_by_its_exit_status(monkeypatch):
+  """Of each command that trains: what starts it again has to know that it has not finished."""
+  for module in ('run', 'vectors'):
+    monkeypatch.setattr(f'plm_jax.cli.{module}.run', lambda config: types.SimpleNamespace(finished=False))
+  for start in (lambda: main(BERT_BASE, ['--scale=test']), lambda: vectors.start('word2vec', ['--scale=test']),
+                lambda: finetune.start('classification', ['--scale=test'])):
+    with pytest.raises(SystemExit) as ended:
+      start()
+    assert ended.value.code == 75
 
 
 def same(a, b) -> bool:

@@ -154,7 +154,7 @@ def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
   args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2', '--train.save-every=100']
   def command(folder, terminated):
     return [str(terminated), *args, '--mesh.fsdp=2', f'--output={tmp_path / folder}']
-  with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1)) as outputs:
+  with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1), status=75) as outputs:
     want = run(parse(recipes.find('bert_base'), [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}']))
     first, second = outputs()
   stopped = re.search(r'stopped by a signal at step (\d) and saved', first)
