@@ -50,7 +50,7 @@ EVERYWHERE = """\
 Every recipe takes --scale=laptop (minutes on 2 CPU cores), --scale=test (seconds), and the options that its --help
 tells. Without --data.path it learns the English documentation in the installed Python packages; records of your own
 text come from `python -m plm_jax prepare TEXT RECORDS --for=NAME`. On a pod every worker has to run the command, with
---hosts.distributed=True (see scripts/pod.sh)."""
+--hosts.distributed=True (see scripts/tpu.sh)."""
 
 
 @dataclasses.dataclass(frozen=True)
