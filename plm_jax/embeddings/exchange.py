@@ -49,18 +49,14 @@ def read(folder: Any) -> Given | None:
 
   Raises ConvertError, which names it, for a module, a pooling, an activation or a setting that is not known.
   """
-  place = storage.path_of(folder)
-  with storage.explained(place, 'read', ConvertError):
-    if not (place / MODULES).exists():
-      return None
-  home = folders.local(place)
-  listed = storage.read_json(home / MODULES, list, error=ConvertError)
-  names = [str(one.get('type', '')).rpartition('.')[2] if isinstance(one, dict) else '' for one in listed]
+  listed = modules(folder)
+  if listed is None:
+    return None
+  home, found = listed
+  names, paths = [name for name, _ in found], dict(found)
   if names not in [[name for name in KNOWN if name in names]] or names[:2] != ['Transformer', 'Pooling']:
     raise ConvertError(f'{home / MODULES}: the modules are {brief(names)}; known are {", ".join(KNOWN)}, in this '
                        'order, the last two of which may be left out')
-  said_paths = {name: str(one.get('path', '')) for name, one in zip(names, listed, strict=True)}
-  paths = {name: folders.inside(home, path) if path else home for name, path in said_paths.items()}
   check_settings(home, paths['Transformer'])
   said: dict[str, Any] = {'pooling': poolings(paths['Pooling'] / 'config.json'), 'normalise': 'Normalize' in names}
   params: dict[str, Any] = {}
@@ -69,6 +65,21 @@ def read(folder: Any) -> Given | None:
     said |= more
   length = lengths_of(paths['Transformer']).get('max_seq_length')
   return Given(str(paths['Transformer']), VectorConfig(**said), params, length if isinstance(length, int) else 0)
+
+
+def modules(folder: Any) -> tuple[pathlib.Path, list[tuple[str, pathlib.Path]]] | None:
+  """Reads which modules a folder of sentence-transformers has -> (the folder here, the name of each module's class and
+  its folder, in their order); None for a folder without modules.json. Raises ConvertError for what is no such list."""
+  place = storage.path_of(folder)
+  with storage.explained(place, 'read', ConvertError):
+    if not (place / MODULES).exists():
+      return None
+  home, found = folders.local(place), []
+  for one in storage.read_json(home / MODULES, list, error=ConvertError):
+    said = one if isinstance(one, dict) else {}
+    path = str(said.get('path', ''))
+    found.append((str(said.get('type', '')).rpartition('.')[2], folders.inside(home, path) if path else home))
+  return home, found
 
 
 def lengths_of(root: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Each is asked `loss(vectors, group)` and returns (sum, weight): vectors [B, C, W] float32 are those of the C texts of B
 examples, and `Group` says which of them are there. All means are those of the whole batch, over all its devices.
 """
+import abc
 import dataclasses
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -35,7 +36,7 @@ class Group(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorLoss(Checked):
+class VectorLoss(Checked, abc.ABC):
   """Base of the losses."""
 
   learns: ClassVar[Learns] = 'embedding'
@@ -44,9 +45,9 @@ class VectorLoss(Checked):
   whole: ClassVar[bool] = False
   """whether an example's loss depends on the other examples of its batch"""
 
+  @abc.abstractmethod
   def __call__(self, vectors: jax.Array, group: Group) -> Pair:
     """Returns (sum, weight) of vectors [B, C, W]."""
-    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

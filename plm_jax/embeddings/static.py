@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import storage
 from plm_jax.conversion import files, folders, vocabulary
 from plm_jax.conversion.rules import ConvertError
-from plm_jax.embeddings.exchange import MODULES
+from plm_jax.embeddings.exchange import MODULES, modules
 from plm_jax.embeddings.measures import unit
 from plm_jax.errors import ConfigError
 from plm_jax.inference import encode
@@ -63,17 +62,11 @@ class StaticVectors:
 def load(folder: Any) -> StaticVectors | None:
   """Loads static vectors; None for a folder of another kind. Raises ConvertError for a table that does not fit its
   tokenizer."""
-  place = storage.path_of(folder)
-  with storage.explained(place, 'read', ConvertError):
-    if not (place / MODULES).exists():
-      return None
-  home = folders.local(place)
-  listed = storage.read_json(home / MODULES, list, error=ConvertError)
-  names = [str(one.get('type', '')).rpartition('.')[2] if isinstance(one, dict) else '' for one in listed]
-  if names[:1] != [KIND]:
+  listed = modules(folder)
+  names = [name for name, _ in listed[1]] if listed else []
+  if listed is None or names[:1] != [KIND]:
     return None
-  path = str(listed[0].get('path', ''))
-  root = folders.inside(home, path) if path else home
+  root = listed[1][0][1]
   source, tokenizer = files.SafeTensors(root), vocabulary.load(root)
   if tokenizer is None or names[1:] not in ([], ['Normalize']) or TABLE not in source.tensors:
     raise ConvertError(f'{folder}: static vectors are a tokenizer, a tensor {TABLE} and the length 1 or not, got the '

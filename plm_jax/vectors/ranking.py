@@ -10,10 +10,11 @@ import numpy as np
 from plm_jax.checked import within
 from plm_jax.vectors import kernels
 from plm_jax.vectors.blocks import Shape, cut
-from plm_jax.vectors.contract import Batches, Learner, State, WordModel
+from plm_jax.vectors.contract import Batches, State, WordModel
 from plm_jax.vectors.corpus import Corpus, Sentences
+from plm_jax.vectors.parts import TextLearner
 from plm_jax.vectors.vocabulary import Vocabulary
-from plm_jax.vectors.word2vec import HELDOUT, edges, windows
+from plm_jax.vectors.word2vec import windows
 from plm_jax.vectors.words import WordVectors
 
 
@@ -58,27 +59,11 @@ class Ranking(WordModel):
     return WordVectors(vocabulary.words, np.asarray(params['input'][:-1], np.float32))
 
 
-class RankingLearner(Learner):
+class RankingLearner(TextLearner):
   """Ranking on a corpus."""
 
   def __init__(self, config: Ranking, corpus: Corpus, seed: int):
-    self.config, self.corpus, self.seed, self.fixed = config, corpus, seed, {}
-    self.shape = Shape(config.blocks, config.words, config.window, drawn=False)
-    self.firsts = edges(corpus.train, config.call)
-    self.calls = len(self.firsts) - 1
-    held = corpus.heldout
-    self.held = held.part(0, int(np.searchsorted(held.starts, config.call, 'right')) - 1)
-    longest = max(int(np.diff(corpus.train.starts[self.firsts]).max()), len(self.held.ids), 1)
-    self.room = -(-longest // self.shape.size)
-
-  def batches(self, epoch: int, call: int) -> Batches:
-    """Draws the other words for a part of the text."""
-    part = self.corpus.train.part(*self.firsts[call:call + 2])
-    return self.drawn(part, np.random.default_rng([self.seed, epoch, call]))
-
-  def heldout(self) -> Batches:
-    """Draws other words for what was held out, the same each time."""
-    return self.drawn(self.held, np.random.default_rng([self.seed, HELDOUT]))
+    super().__init__(config, corpus, seed, Shape(config.blocks, config.words, config.window, drawn=False))
 
   def drawn(self, part: Sentences, random: np.random.Generator) -> Batches:
     """Cuts blocks, and draws a word for each in their middles, uniformly; `there` where there is one to replace."""

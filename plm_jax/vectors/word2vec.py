@@ -16,14 +16,13 @@ import numpy as np
 from plm_jax.checked import within
 from plm_jax.vectors import huffman, kernels, vocabulary
 from plm_jax.vectors.blocks import Blocks, Shape, cut
-from plm_jax.vectors.contract import Batches, Learner, State, WordModel
+from plm_jax.vectors.contract import Batches, State, WordModel
 from plm_jax.vectors.corpus import Corpus, Sentences
 from plm_jax.vectors.fasttext_bin import composed
+from plm_jax.vectors.parts import TextLearner
 from plm_jax.vectors.subwords import Bags, Subwords
 from plm_jax.vectors.vocabulary import Subsampling, Vocabulary
 from plm_jax.vectors.words import WordVectors
-
-HELDOUT = 1 << 32  # the epoch that is measured on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,36 +95,19 @@ class Problem(NamedTuple):
   rows: dict[str, jax.Array]
 
 
-class Word2VecLearner(Learner):
+class Word2VecLearner(TextLearner):
   """Word2Vec on a corpus."""
 
   def __init__(self, config: Word2Vec, corpus: Corpus, seed: int):
-    self.config, self.corpus, self.seed = config, corpus, seed
+    super().__init__(config, corpus, seed, Shape(config.blocks, config.words, config.window))
     self.vocabulary = corpus.vocabulary
-    self.shape = Shape(config.blocks, config.words, config.window)
     self.keep = vocabulary.keep_probability(self.vocabulary.counts, config.threshold, config.subsampling)
     self.cumulated = np.cumsum(vocabulary.noise(self.vocabulary.counts, config.power))
     self.bags = Bags.of(self.vocabulary.words, config.subwords) if config.subwords else None
-    self.firsts = edges(corpus.train, config.call)
-    self.calls = len(self.firsts) - 1
-    held = corpus.heldout
-    self.held = held.part(0, int(np.searchsorted(held.starts, config.call, 'right')) - 1)
-    longest = max(int(np.diff(corpus.train.starts[self.firsts]).max()), len(self.held.ids), 1)
-    self.room = -(-longest // self.shape.size)
     self.outward = bool(config.subwords) and config.kind == 'skip-gram' and config.loss == 'negative'
-    self.fixed = {}
     if config.loss == 'hierarchical':
       paths = huffman.paths(self.vocabulary.counts)
       self.fixed = {'nodes': jnp.asarray(paths.nodes), 'codes': jnp.asarray(paths.codes)}
-
-  def batches(self, epoch: int, call: int) -> Batches:
-    """Draws the blocks of a part of the text."""
-    part = self.corpus.train.part(*self.firsts[call:call + 2])
-    return self.drawn(part, np.random.default_rng([self.seed, epoch, call]))
-
-  def heldout(self) -> Batches:
-    """Draws the blocks of what was held out, of a large text the beginning, the same each time."""
-    return self.drawn(self.held, np.random.default_rng([self.seed, HELDOUT]))
 
   def drawn(self, part: Sentences, random: np.random.Generator) -> Batches:
     """Draws windows and noise for a part of the text."""
@@ -210,14 +192,6 @@ class Word2VecLearner(Learner):
     total = jax.ops.segment_sum(found, batch['owner'], size, indices_are_sorted=True)
     sizes = jax.ops.segment_sum(jnp.ones(len(found)), batch['owner'], size, indices_are_sorted=True)
     return total.reshape(*shape, -1), sizes.reshape(shape)
-
-
-def edges(sentences: Sentences, size: int) -> np.ndarray:
-  """Cuts a text between sentences, where it comes to another multiple of `size` words -> numbers of the first sentences
-  of the parts, and of all."""
-  marks = np.arange(0, max(int(sentences.starts[-1]), 1), size)
-  firsts = np.searchsorted(sentences.starts, marks)
-  return np.unique([*firsts, len(sentences.starts) - 1])
 
 
 def middle(ids, window: int):
