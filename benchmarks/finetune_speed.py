@@ -98,11 +98,12 @@ def ours(args) -> None:
   """Works through the feed of the run as its loop does."""
   import jax
 
-  from plm_jax import sharding
+  from plm_jax import environment, sharding
   from plm_jax.tasks.setup import settled
   from plm_jax.training.learner import make_learner
   from plm_jax.training.step import jitted_step, sharded_init
 
+  environment.keep_memory()  # as a run does
   config, tokenizer = run_of(args)
   ready = settled(config, tokenizer)
   config, mesh = ready.config, sharding.make_mesh(ready.config.mesh)

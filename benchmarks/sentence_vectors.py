@@ -1,0 +1,123 @@
+"""What each way to a sentence vector is worth, from one pre-trained encoder: Spearman's correlation on STS-B and SICK.
+
+    python -m benchmarks.sentence_vectors --data=DIR --run=runs/en --sentences=wiki.txt --vectors=runs/word2vec
+
+DIR has stsb_train, stsb_dev, stsb_test, sick_train, sick_test and mnli_sample1k (.tsv.gz) at any depth; --run is an
+encoder, --sentences a sentence a line, --vectors a run of word vectors or a file of them. Not trained: the mean of
+the words' vectors, and of the encoder its first token, the mean of its tokens, and that whitened by the training
+texts of STS-B (Su et al. 2021). Trained, each with --seeds: SimCSE on the sentences (Gao et al. 2021), SBERT's
+softmax on pairs with classes, SICK's and MNLI's, and its cosine regression on STS-B (Reimers and Gurevych 2019), by
+their published settings but for rates, which suit a small encoder, and the length of a row. The best checkpoint on
+stsb_dev is taken, as published; figures are of the test sets.
+"""
+import argparse
+import csv
+import gzip
+import io
+import json
+import pathlib
+import re
+import statistics
+from typing import Any
+
+import numpy as np
+
+from benchmarks.real_tasks import place
+from benchmarks.side_by_side import machine
+import plm_jax
+from plm_jax import similarity
+from plm_jax.cli import finetune
+from plm_jax.embeddings.measures import unit, whitening
+from plm_jax.tasks.metrics import spearman
+from plm_jax.vectors import load
+
+Pairs = list[tuple[str, str, float]]
+TESTS = {'stsb_test.tsv.gz': 'score', 'sick_test.tsv.gz': 'relatedness'}
+DROPOUT = ('--model.block.dropout=0.1', '--model.block.attention.dropout=0.1', '--optim.bias-correction=True',
+           '--train.phases.0.length=64')
+ARMS = {
+    'SimCSE': ('simcse', '3e-4', ('--data.epochs=1', '--data.evaluations=4')),
+    'SBERT on NLI': ('sbert_nli', '3e-4', ('--data.epochs=4',)),
+    'SBERT on STS-B': ('sbert_sts', '3e-4', ('--data.epochs=8',))}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data', required=True, help='folder of the files')
+  parser.add_argument('--run', required=True, help='encoder that was pre-trained')
+  parser.add_argument('--sentences', required=True, help='what SimCSE learns from')
+  parser.add_argument('--vectors', help='word vectors')
+  parser.add_argument('--seeds', type=int, default=3)
+  parser.add_argument('--output', default='runs/sentence_vectors', help='folder of the runs')
+  args = parser.parse_args()
+  tests = [read(place(args.data, name), measure) for name, measure in TESTS.items()]
+  texts = [text for a, b, _ in read(place(args.data, 'stsb_train.tsv.gz'), 'score') for text in (a, b)]
+  folder = pathlib.Path(args.output)
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / 'nli.jsonl').write_text(''.join(json.dumps(pair) + '\n' for pair in nli(args.data)))
+  sources = {'simcse': args.sentences, 'sbert_nli': str(folder / 'nli.jsonl'),
+             'sbert_sts': str(place(args.data, 'stsb_train.tsv.gz'))}
+  print(machine('jax'))
+  print('\n| vectors | STS-B test | SICK test | seeds |\n' + '|---' * 4 + '|')
+  if args.vectors:
+    row('mean of word vectors', [[judged(averaged(load(args.vectors)), pairs) for pairs in tests]])
+  trained = plm_jax.load(args.run)
+  def pooled(how: Any):
+    return lambda some: similarity.encode(trained, some, pooling=how, cut=True)
+  row('first token', [[judged(pooled('first'), pairs) for pairs in tests]])
+  row('mean of tokens', [[judged(pooled('mean'), pairs) for pairs in tests]])
+  white = whitening(pooled('mean')(texts))
+  row('mean of tokens, whitened', [[judged(lambda some: white(pooled('mean')(some)), pairs) for pairs in tests]])
+  for name, (task, peak, options) in ARMS.items():
+    config, seeds = finetune.parse(task, [
+        f'--init={args.run}', f'--train={sources[task]}', f'--dev={place(args.data, "stsb_dev.tsv.gz")}',
+        f'--seeds={args.seeds}', f'--optim.peak={peak}', f'--output={folder / task}', *DROPOUT, *options], '')
+    finetune.several(config, seeds)
+    runs = [config.folder] if seeds == 1 else [f'{config.folder}/seed-{seed}' for seed in range(seeds)]
+    models = [plm_jax.load(run) for run in runs]
+    row(name, [[judged(lambda some, model=model: similarity.encode(model, some), pairs) for pairs in tests]
+               for model in models])
+
+
+def row(name: str, scores: list[list[float]]) -> None:
+  """Prints a line: scores of each seed, of each test."""
+  cells = [f'{statistics.mean(column):.1f}' + (f' ± {statistics.stdev(column):.1f}' if len(column) > 1 else '')
+           for column in zip(*scores, strict=True)]
+  print(f'| {name} | {" | ".join(cells)} | {len(scores) if len(scores) > 1 else "-"} |', flush=True)
+
+
+def read(path: pathlib.Path, measure: str) -> Pairs:
+  """Reads pairs and the number that says how alike they are."""
+  return [(line['sentence1'], line['sentence2'], float(line[measure])) for line in lines(path)]
+
+
+def nli(data: str) -> list[dict[str, str]]:
+  """Reads pairs with classes."""
+  named = ('sick_train.tsv.gz', 'entailment'), ('mnli_sample1k.tsv.gz', 'label')
+  return [{'sentence1': line['sentence1'], 'sentence2': line['sentence2'], 'label': line[column]}
+          for name, column in named for line in lines(place(data, name))]
+
+
+def lines(path: pathlib.Path) -> list[dict[str, str]]:
+  """Reads a table with a header."""
+  text = gzip.decompress(path.read_bytes()).decode()
+  return list(csv.DictReader(io.StringIO(text), delimiter='\t', quoting=csv.QUOTE_NONE))
+
+
+def averaged(vectors: Any):
+  """Makes a function of texts -> the means of their words' vectors [N, D]; 0 where none is known."""
+  known = {word: number for number, word in enumerate(vectors.words)}
+  def encode(texts: list[str]) -> np.ndarray:
+    rows = [[known[word] for word in re.findall(r'\w+', text.lower()) if word in known] for text in texts]
+    return np.stack([vectors.matrix[some].mean(0) if some else np.zeros(vectors.matrix.shape[1]) for some in rows])
+  return encode
+
+
+def judged(encode: Any, pairs: Pairs) -> float:
+  """Measures cosines of pairs by Spearman's correlation with their numbers, in percent."""
+  sides = [unit(encode([pair[side] for pair in pairs])) for side in range(2)]
+  return spearman([number for _, _, number in pairs], (sides[0] * sides[1]).sum(-1))
+
+
+if __name__ == '__main__':
+  main()
