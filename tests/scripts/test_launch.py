@@ -2,14 +2,20 @@
 import itertools
 import os
 import pathlib
+import random
+import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
+import tiny
+
+from plm_jax.inference import loading
 
 HERE = pathlib.Path(__file__).parent
 SCRIPT = HERE.parents[1] / 'scripts' / 'tpu.sh'
@@ -334,3 +340,35 @@ def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
     ended = len(cloud.calls) < number  # it was not asked so often
     assert said.returncode == 0 or 'error: ' in said.stderr
   assert number > 12 and said.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_is_preempted_five_times_ends_with_the_same_bits(tmp_path):
+  """Two processes; their machines go before the first checkpoint, at one step twice, and between checkpoints."""
+  draw = random.Random(0)
+  words = ['array', 'matrix', 'value', 'order', 'memory', 'place', 'copy', 'list']
+  text = tmp_path / 'corpus.txt'
+  text.write_text('\n\n'.join('\n'.join(
+      f'The {" ".join(draw.choices(words, k=8))}.' for _ in range(8)) for _ in range(80)))
+  flags = re.sub(r'device_count=\d+', 'device_count=1', os.environ['XLA_FLAGS'])
+  ports = []
+  for _ in range(12):
+    with socket.socket() as s:
+      s.bind(('127.0.0.1', 0))
+      ports.append(str(s.getsockname()[1]))
+  params = {}
+  for name, stops in (('calm', []), ('stormy', [1, 3, 3, 5, 7])):
+    cloud = Cloud(tmp_path / name)
+    cloud.folder.mkdir()
+    own, ports = ports[:6], ports[6:]
+    output = tmp_path / f'run-{name}'
+    said = cloud.tpu(
+        'resume', *PLACE, 'v2-32', '--spot', '--queued', 'python', HERE / 'preempted_worker.py', tmp_path / 'when',
+        ','.join(map(str, stops)), ','.join(own), f'--output={output}', '--scale=test', f'--data.path={text}',
+        '--data.prepare.heldout=0.2', '--mesh.fsdp=2', timeout=1500, PREEMPT=len(stops), WHEN=tmp_path / 'when',
+        PYTHON=sys.executable, PACKED='scripts plm_jax', XLA_FLAGS=flags, PLM_JAX_POLL=1)
+    assert said.returncode == 0 and cloud.left == [], said.stderr[-5000:]
+    assert said.stderr.count('has gone') == len(stops)
+    assert said.stderr.count('attempt ') == len(stops) + 1
+    params[name] = loading.load(output).params
+  tiny.assert_same(params['stormy'], params['calm'])

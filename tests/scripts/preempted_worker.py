@@ -1,0 +1,37 @@
+"""A worker whose machine is taken away: python preempted_worker.py WHEN STEPS PORTS --output=FOLDER ARGUMENTS
+
+The arguments are those of bert_base. Its machine has been taken away as often as the cloud says ($CLOUD/preempted).
+Before the step of STEPS that has this number it says that now is WHEN, and does nothing any more; behind the last of
+them it runs to its end.
+"""
+import os
+import pathlib
+import sys
+import time
+
+from plm_jax import recipes
+from plm_jax.cli.run import main
+from plm_jax.training import feed
+
+if __name__ == '__main__':
+  when, steps, ports, output, *args = sys.argv[1:]
+  index, taken = os.environ['WORKER'], pathlib.Path(os.environ['CLOUD'], 'preempted')
+  number = int(taken.read_text()) if taken.exists() else 0
+  stops = [int(step) for step in steps.split(',') if step]
+  batches = feed.batches
+
+  def until_taken(*arguments):
+    for step, phase, windows in batches(*arguments):
+      if number < len(stops) and step == stops[number]:
+        saved = pathlib.Path(output.removeprefix('--output='), 'checkpoints', str(step - step % 2))
+        while step > 1 and not saved.exists():
+          time.sleep(0.05)
+        pathlib.Path(f'{when}.{index}').touch()
+        time.sleep(600)
+      yield step, phase, windows
+
+  feed.batches = until_taken
+  port = ports.split(',')[number]
+  main(recipes.find('bert_base'), [
+      output, *args, '--train.save-every=2', '--hosts.distributed=True', f'--hosts.coordinator=127.0.0.1:{port}',
+      '--hosts.count=2', f'--hosts.index={index}'])
