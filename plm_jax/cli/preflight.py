@@ -1,6 +1,8 @@
 """What is checked of a run before text is prepared, and before the first step."""
+from collections.abc import Callable
 import math
 import os
+from typing import NamedTuple
 
 from etils import epath
 import jax
@@ -15,7 +17,7 @@ from plm_jax.inference import fill_mask
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.sharding import check_batch, make_mesh
 from plm_jax.tokenizers import Tokenizer, load
-from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.training.checkpoint import CheckpointError, check_room
 from plm_jax.training.learner import make_learner, shapes, stand_in
 
 
@@ -59,25 +61,57 @@ def check_prompts(config: Experiment, tokenizer: Tokenizer) -> None:
                         f'room for an answer in the {model.max_length} of the model')
 
 
-def check_size(config: Run) -> None:
-  """Raises ConfigError for options that make no model, and for a run that fits the memory of no device here; MeshError
-  for a mesh that there is not, or that a batch cannot be dealt to."""
+def finished(source: str) -> epath.Path | None:
+  """Returns the folder of the finished records that a corpus is; None where it is text."""
+  folder = epath.Path(source if '://' in source else os.path.expanduser(source))
+  return folder if (folder / 'records.json').exists() else None
+
+
+class Size(NamedTuple):
+  """What a run takes at the least, in bytes."""
+
+  state: int  # parameters and optimizer state, which a checkpoint holds
+  needed: int  # of memory
+  room: float  # memory that there is
+
+
+def check_mesh(config: Run) -> Mesh:
+  """Makes the mesh of a run. Raises MeshError for one that there is not, or that a batch cannot be dealt to."""
   mesh = make_mesh(config.mesh)
   for phase in config.train.phases:
     check_batch(phase.batch, config.train.accumulate, mesh)
+  return mesh
+
+
+def check_size(config: Run) -> Size:
+  """Returns what a run needs. Raises ConfigError for options that make no model, and for a run that fits the memory of
+  no device here; MeshError as `check_mesh`."""
+  mesh = check_mesh(config)
   state = shapes(config, make_learner(config, stand_in(config)))
   held = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
   rows, length = max(((phase.batch, phase.length) for phase in config.train.phases), key=math.prod)
   block = config.model if isinstance(config.model, ElmoConfig) else config.model.block
   # Of each token what the backward pass of one layer reads, at the least; and on the hosts its windows.
   step = -(-rows // config.train.accumulate) * length * block.width * np.dtype(block.dtype).itemsize
-  room = memory(mesh)
-  if held + step + 16 * rows * length > room:
-    gib = [f'{size / 2 ** 30:,.1f} GiB' for size in (held + step + 16 * rows * length, held, step, room)]
+  needed, room = held + step + 16 * rows * length, memory(mesh)
+  if needed > room:
+    gib = [f'{size / 2 ** 30:,.1f} GiB' for size in (needed, held, step, room)]
     raise ConfigError(
         f'a run of these options needs {gib[0]} at the least, {gib[1]} of them for parameters and optimizer state and '
         f'{gib[2]} for one layer of {rows:,} rows of {length:,} tokens, and there are {gib[3]}: make the model or '
         '--train.phases smaller, or --train.accumulate larger')
+  return Size(held, needed, room)
+
+
+def check_disk(config: Run, size: int, free: Callable[[str], int | None] = storage.free_bytes) -> str:
+  """Raises CheckpointError where the output has no room for a checkpoint -> what is short of all that the run keeps, or
+  nothing. size: of a checkpoint, in bytes. free: counts the bytes of a folder's disk."""
+  there, kept = free(config.folder), config.train.keep + 1 + bool(config.train.best)  # and the one that is written
+  check_room(config.folder, size, there)
+  if there is None or there >= kept * size:
+    return ''
+  return (f'{config.folder} has room for {there // size} checkpoints of {size / 1e6:,.1f} MB, and the run keeps '
+          f'{kept - 1} and writes the next beside them: make room, or give --train.keep={max(1, there // size - 1)}')
 
 
 def memory(mesh: Mesh) -> float:

@@ -26,7 +26,7 @@ from plm_jax.inference.loading import Trained, read_config, tokenizer_of
 from plm_jax.inference.samples import Blank, Sample
 from plm_jax.layers.dense import count
 from plm_jax.objectives.seq2seq import SequenceToSequence
-from plm_jax.pods import hosts
+from plm_jax.pods import hosts, machine
 from plm_jax.pods.compile import compile_run
 from plm_jax.recipes import Recipe, word_vectors
 from plm_jax.sharding import MeshConfig, make_mesh
@@ -97,13 +97,16 @@ def run(config: Run) -> Result | None:
   environment.keep_memory()
   written: dict[str, reachable.Use] = {config.folder: 'run'} if config.mode == 'train' else {}
   reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_file.to_json(config)), 'read'), **written})
+  computes, own = config.mode != 'prepare', machine.Machine()
+  if computes:
+    machine.check_usable(own)
   hosts.join(config.hosts)
-  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
-    jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
-  if config.mode != 'prepare':
+  use_cache()
+  if computes:
+    machine.check_platform(own, machine.platform())
     config = with_teacher(config)
   if config.mode == 'train':
-    preflight.check_size(config)
+    preflight.check_disk(config, preflight.check_size(config).state)
     hosts.check_shared(config.folder)
     with hosts.owned(config.folder) as lock:
       return fine_tuned(config, lock) if isinstance(config, FineTuning) else trained(of_text(config), lock)
@@ -119,6 +122,12 @@ def run(config: Run) -> Result | None:
     return None
   tell(evaluate_run(config, folders, tokenizer))
   return None
+
+
+def use_cache() -> None:
+  """Keeps compiled programs in the cache, unless the environment says where."""
+  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
+    jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
 
 
 def of_text(config: Run) -> Experiment:
@@ -176,10 +185,9 @@ def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
     found.save(place)
     text['tokenizer'] = str(place)
   for source in config.data.path:
-    if '://' not in source and source.startswith('~'):
-      source = os.path.expanduser(source)
-    folder = epath.Path(source)
-    if not (folder / 'records.json').exists():
+    folder = preflight.finished(source)
+    if folder is None:
+      source = source if '://' in source else os.path.expanduser(source)
       settings = PrepareConfig(**text, source=source, vocab=config.model.vocab)
       folder = records_folder(settings)
       if own and not preflight.made_with(own, folder):  # as the run itself would have

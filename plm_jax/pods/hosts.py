@@ -44,19 +44,21 @@ class Place(NamedTuple):
   devices: Any = None  # of this machine that it takes; None: all
 
 
-def join(hosts: HostsConfig) -> None:
-  """Meets the other processes of the job. Raises ConfigError, or HostsError that says who did not come."""
+def join(hosts: HostsConfig) -> Place:
+  """Meets the other processes of the job -> the place in it. Raises ConfigError, or HostsError that says who did not
+  come."""
   if not hosts.distributed:
     if hosts.coordinator or hosts.count or hosts.index >= 0:
       raise ConfigError('--hosts.coordinator, --hosts.count and --hosts.index are for a job of several processes: give '
                         '--hosts.distributed=True too')
-    return
+    return Place('', 1, 0)
   place = find(hosts)
   if place.index == 0:
     print(f'waiting for {place.count - 1} other processes of the job at {place.coordinator}', flush=True)
   call_roll(place, hosts.timeout)
   # All are there: what fails from now on is no longer a command that was not given.
   jax.distributed.initialize(*place, shutdown_timeout_seconds=60)
+  return place
 
 
 def find(hosts: HostsConfig) -> Place:

@@ -82,11 +82,7 @@ class Checkpoints:
 
   def check_space(self, state) -> None:
     """Raises CheckpointError unless the disk has room for the state: found out later, it would be half-written."""
-    needed, free = sum(x.nbytes for x in jax.tree.leaves(state)), storage.free_bytes(self.folder)
-    if free is not None and free < needed:
-      raise CheckpointError(
-          f'no space left for a checkpoint in {self.folder}: it needs {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are '
-          'free. The checkpoints that are there are whole: make room, and the same command goes on.')
+    check_room(self.folder, sum(x.nbytes for x in jax.tree.leaves(state)), storage.free_bytes(self.folder))
 
   @contextlib.contextmanager
   def writing(self) -> Iterator[None]:
@@ -193,6 +189,15 @@ class DamagedError(CheckpointError):
               f'--train.resume=whole, or remove {checkpoints.folder / str(step)}') if others else (
                   f'there is none before it: to begin again give another folder, or remove {checkpoints.folder}')
     super().__init__(f'the checkpoint of step {step:,} is damaged: {what}. {advice[0].upper()}{advice[1:]}')
+
+
+def check_room(folder: epath.PathLike, needed: int, free: int | None) -> None:
+  """Raises CheckpointError where a checkpoint of `needed` bytes has no room. free: bytes of the folder's disk; None: of
+  a bucket, which has room."""
+  if free is not None and free < needed:
+    raise CheckpointError(
+        f'no space left for a checkpoint in {folder}: it needs {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are '
+        'free. The checkpoints that are there are whole: make room, and the same command goes on.')
 
 
 def of_run(folder: epath.PathLike) -> epath.Path:

@@ -64,12 +64,7 @@ class TextFeed(Feed):
     for phase in config.train.phases:
       sharding.check_batch(phase.batch, config.train.accumulate, mesh)
     self.config, self.records, self.sizes, self.tokenizer = config, records, tokenizer.sizes, tokenizer
-    for folder in records:  # those of all phases at once
-      counts.complete(folder, read_meta(folder), config.rules)
-    self.pipelines = [
-        open_phase(config, records, tokenizer, phase, number) for number, phase in enumerate(config.train.phases)]
-    for phase in config.train.phases:
-      open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
+    self.pipelines = open_phases(config, records, tokenizer)
 
   def first(self):
     """Reads the first window."""
@@ -94,8 +89,24 @@ class TextFeed(Feed):
   @property
   def epochs(self):
     """Divides the rows of each phase by the windows there are."""
-    return sum(phase.steps * phase.batch / sum(map(len, pipeline.corpora))
-               for phase, pipeline in zip(self.config.train.phases, self.pipelines, strict=True))
+    return epochs(self.config.train.phases, self.pipelines)
+
+
+def open_phases(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> list[Pipeline]:
+  """Opens the windows that a run reads, a pipeline a phase, and those that are held out. Raises RecordsError."""
+  for folder in records:  # those of all phases at once
+    counts.complete(folder, read_meta(folder), config.rules)
+  pipelines = [open_phase(config, records, tokenizer, phase, number)
+               for number, phase in enumerate(config.train.phases)]
+  for phase in config.train.phases:
+    open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
+  return pipelines
+
+
+def epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> float:
+  """Divides the rows of each phase by the windows there are, and adds up."""
+  return sum(phase.steps * phase.batch / sum(map(len, pipeline.corpora))
+             for phase, pipeline in zip(phases, pipelines, strict=True))
 
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
