@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, conversion, errors, recipes, storage
-from plm_jax.cli import applied, compared, finetune, options, vectors, verify
+from plm_jax.cli import applied, compared, doctor, finetune, options, vectors, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -30,6 +30,12 @@ from plm_jax.training import growth
 def train_command() -> None:
   """Trains a model by a recipe: `train RECIPE`, with --help for what it is and its options. Alone, lists recipes."""
   print(recipes.listed())
+
+
+@command()
+def doctor_command() -> None:
+  """Says before a run what will be and what is wrong: `doctor [RECIPE and options of a run]`, with --help for more."""
+  doctor.start(['--help'])
 
 
 @command()
@@ -325,8 +331,8 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
 
 
 COMMANDS = {
-    'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command, 'rows': rows_command,
-    'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
+    'doctor': doctor_command, 'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command,
+    'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
     'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
@@ -339,6 +345,9 @@ def main() -> None:
   args = sys.argv[1:]
   if args[:1] == ['train'] and args[1:] and not args[1].startswith('-'):  # its options are known when the recipe is
     runs.start(args[1], args[2:])
+    return
+  if args[:1] == ['doctor']:
+    doctor.start(args[1:])
     return
   if args[:1] == ['finetune']:
     finetune.start(args=args[1:])
