@@ -36,8 +36,11 @@ class Cloud:
     path = os.pathsep.join([str(HERE / 'here'), os.environ['PATH']])
     env = {**os.environ, 'PATH': path, 'CLOUD': str(self.folder), 'TOOLS': str(HERE), 'PLM_JAX_POLL': '0',
            **{key: str(value) for key, value in settings.items()}}
-    return subprocess.Popen(['bash', script, *map(str, args)], env=env, text=True, start_new_session=True,
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Where these tests were begun in the background, a shell would not hear of an interrupt: what is ignored when it
+    # begins it cannot trap.
+    command = ['env', '--default-signal=INT', 'bash', script, *map(str, args)]
+    return subprocess.Popen(command, env=env, text=True, start_new_session=True, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
   def tpu(self, *args, timeout=120, **settings) -> subprocess.CompletedProcess:
     process = self.start(*args, **settings)

@@ -10,10 +10,11 @@ from plm_jax.vectors import corpus as corpora
 from plm_jax.vectors import huffman, kernels
 from plm_jax.vectors.blocks import Shape, cut
 from plm_jax.vectors.corpus import Sentences
+from plm_jax.vectors.parts import edges
 from plm_jax.vectors.subwords import Bags, Subwords
 from plm_jax.vectors.train import updater
 from plm_jax.vectors.vocabulary import Vocabulary
-from plm_jax.vectors.word2vec import Word2Vec, edges
+from plm_jax.vectors.word2vec import Word2Vec
 
 TEXT = [['a', 'b', 'a', 'c', 'd', 'e'], ['b'], ['c', 'a', 'f', 'g', 'b', 'a', 'e', 'h'], ['a', 'h']] * 3
 SMALL = dict(width=6, window=2, blocks=2, words=4, noise=4, negatives=3, threshold=0.0, limit=0.0)
