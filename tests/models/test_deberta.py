@@ -256,6 +256,7 @@ def test_what_is_not_known_is_refused():
       attributes.read(deberta.FAMILY, deberta.to_current({'relative_attention': True, **said}))
 
 
+@pytest.mark.slow
 def test_padding_has_no_vector_of_its_own():
   """Its row of the table may be zero, as in released checkpoints: through the norm the gradient there is that of any
   other token times 1 / sqrt(1e-7). What sees it is a softmax over whole rows, such as that of where answers stand."""

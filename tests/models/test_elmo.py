@@ -73,6 +73,7 @@ def test_one_direction_sees_what_is_before_and_the_other_what_is_behind(params):
   assert backward[:, 2].all() and not backward[:, :2].any()
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(params):
   words = spelling.spelled(['some', 'words'], 9)
   alone: Any = Elmo(TINY).apply({'params': params}, {'characters': jnp.asarray(words)[None]})

@@ -122,6 +122,7 @@ def slopes(function, arrays):
   return found
 
 
+@pytest.mark.slow
 def test_three_steps_are_those_of_numpy(start, monkeypatch):
   """Losses, and parameters behind them: two directions, two rows, one of which ends, state that is carried, a word that
   softmax does not know, given candidates, clipping and Adagrad (bilm-tf: 0.2, accumulators of 1)."""

@@ -307,6 +307,7 @@ def much_text(bucket, client, tmp_path):
   client.ask('shards.SMALL, os.environ["PLM_JAX_CACHE"] = before')
 
 
+@pytest.mark.slow
 def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, much_text, tmp_path):
   client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "document")')
   index = [n for block in (0, 7, 30, 41) for n in range(block * 64, block * 64 + 64)]

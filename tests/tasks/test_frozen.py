@@ -33,6 +33,7 @@ def run(tmp_path, task, source, name, **data):
   return fit(ready.config, ready.open_feed, tokenizer)
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
   """Not of what it learned from: its development set is answered anew."""
   source = tmp_path / 'texts.tsv'

@@ -51,6 +51,7 @@ def test_divergence_by_hand():
   assert symmetric(jnp.array([2.0]), jnp.array([5.0])) == 9
 
 
+@pytest.mark.slow
 def test_rdrop_by_hand():
   _, _, batch = setting()
   one, two = (np.asarray(jax.nn.log_softmax(passes()(batch, key)['label'][:, 0]), np.float64) for key in (

@@ -60,6 +60,7 @@ def test_restored_to_the_bit_on_any_mesh(saved, state, learner, windows, mesh):
   checkpoints.close()
 
 
+@pytest.mark.slow
 def test_parameters_alone(saved, state, learner, windows):
   shapes, shardings = layout(learner, windows, 1, 8, 1)
   tiny.assert_same(restore_params(saved, shapes.params), state.params)
