@@ -7,7 +7,10 @@ does not fit its checksum, or the shard, is made again.
 """
 import contextlib
 import logging
+import mmap
+import os
 import pathlib
+import weakref
 
 import numpy as np
 
@@ -34,6 +37,7 @@ class Cuts:
     self.offsets = offsets(windows)
     self._known = np.zeros(len(windows), bool)
     self._path: pathlib.Path | None = None
+    self._file: int | None = None
     self._open()
 
   def of(self, number: int) -> np.ndarray:
@@ -56,37 +60,56 @@ class Cuts:
       raise RecordsError(f'{self.name}.json in {home} or {cache} counts {stop - start} windows in '
                          f'{self.shards.entries[number].name}, which has {len(cuts)}: delete it, and it is made again.')
     content = cuts.tobytes()
-    if path := self._path:
+    if self._file is not None:
       try:
-        with path.open('r+b') as file:
-          file.seek(len(self._known) * CRC.itemsize + start * CUT.itemsize)
-          file.write(content)
-          file.seek(number * CRC.itemsize)
-          file.write(np.array(checksums.crc(content), CRC).tobytes())  # once there is what it is of
+        put(self._file, content, len(self._known) * CRC.itemsize + int(start) * CUT.itemsize)
+        # Once there is what it is of:
+        put(self._file, np.array(checksums.crc(content), CRC).tobytes(), number * CRC.itemsize)
+      except OSError:  # a full disk, say
+        pass
+      if np.array_equal(self._cuts[start:stop], cuts):
         return
-      except OSError:  # a full disk, say: memory has to do
-        known, before = np.flatnonzero(self._known), self._cuts
-        self._open(memory=True)
-        for other in known:
-          self._cuts[self.offsets[other]:self.offsets[other + 1]] = before[self.offsets[other]:self.offsets[other + 1]]
+      known, before = np.flatnonzero(self._known), self._cuts  # memory has to do
+      self._open(memory=True)
+      for other in known:
+        self._cuts[self.offsets[other]:self.offsets[other + 1]] = before[self.offsets[other]:self.offsets[other + 1]]
     self._cuts[start:stop] = cuts
 
   def _open(self, memory: bool = False) -> None:
     """The file of cuts, on a disk that takes it, or else a stretch of memory, which is there once it is used."""
     size = file_size(self.offsets)
-    self._path = None
+    self._path = self._file = None
     for home in [] if memory else self.shards.homes[self.shards.remote:]:
       path = pathlib.Path(home) / f'{self.name}.cuts'
-      with contextlib.suppress(OSError, Expected):
+      with contextlib.suppress(OSError, ValueError, Expected):  # ValueError: it is shorter now
         if not path.exists() or path.stat().st_size != size:
           with storage.drafted(path) as file:
             file.truncate(size)
-        content = np.memmap(path, np.uint8, 'r').view(np.ndarray)
+        # Another process, which found no file either, may put its own in the place of this one: what is written goes
+        # to the file that is read, and not to the one of that name.
+        self._file = opened(path)
+        weakref.finalize(self, os.close, self._file)
+        content = np.frombuffer(mmap.mmap(self._file, size, access=mmap.ACCESS_READ), np.uint8)
         self._path = path
         break
     else:
       content = np.zeros(size, np.uint8)
     self._crcs, self._cuts = parts(content, self.offsets)
+
+
+def opened(path: pathlib.Path) -> int:
+  """Opens a file, to write to where that is allowed -> its number."""
+  try:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+  except OSError:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def put(file: int, content: bytes, place: int) -> None:
+  """Writes all of `content` to a place of a file. Raises OSError."""
+  while content:
+    written = os.pwrite(file, content, place)
+    content, place = content[written:], place + written
 
 
 def file_size(offsets: np.ndarray) -> int:

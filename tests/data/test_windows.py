@@ -1,4 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
+import errno
+import os
 import pathlib
 import time
 
@@ -221,15 +223,35 @@ def test_an_unwritable_folder_has_its_cuts_in_the_cache(tmp_path):
   assert read(other, 'document') == first
 
 
-def test_cuts_that_find_no_room_on_the_disk_stay_in_memory(tmp_path):
+def test_cuts_that_find_no_room_on_the_disk_stay_in_memory(tmp_path, monkeypatch):
   folder = write(tmp_path / 'r', EXAMPLE, EXAMPLE, EXAMPLE)
   first = read(folder, 'document')
   (stored,) = (folder / 'windows').rglob('*.cuts')
   stored.unlink()
   some = Windows(folder, 'train', 5, 'document')
   some.read(np.arange(3))
-  stored.unlink()  # so that it cannot be written to any more
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+  monkeypatch.setattr(os, 'pwrite', full)
   assert some.read(np.arange(9))['tokens'].tolist() == first['tokens']
+
+
+def test_a_process_whose_cuts_another_has_replaced_reads_its_own(tmp_path):
+  """Two that open records for the first time both find no file of cuts, and the later one's takes the place of the
+  other's, which has begun at every window by then, or at none."""
+  folder = write(tmp_path / 'r', EXAMPLE, EXAMPLE)
+  first = Windows(folder, 'train', 5, 'document')
+  want = first.read(np.arange(1))['tokens'].tolist()
+  (cuts,) = (folder / 'windows').rglob('*.cuts')
+  inode = cuts.stat().st_ino
+  cuts.unlink()
+  second = Windows(folder, 'train', 5, 'document')
+  assert cuts.stat().st_ino != inode
+  for index in (range(1), range(len(first))):
+    got, other = (windows.read(np.array(index)) for windows in (first, second))
+    np.testing.assert_array_equal(got['tokens'], other['tokens'])
+    np.testing.assert_array_equal(got['segments'], other['segments'])
+  assert got['tokens'][:1].tolist() == want and (got['segments'] > 0).any(1).all()
 
 
 def test_a_truncated_shard_is_named(tmp_path):
