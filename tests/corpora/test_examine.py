@@ -1,0 +1,143 @@
+"""What is found out about single documents: rules, words as numbers, signatures, overlaps."""
+import pickle
+
+import numpy as np
+import pytest
+
+from plm_jax.checked import ConfigError
+from plm_jax.corpora import duplicates, examine, quality, words
+from plm_jax.corpora.examine import CleanConfig, Examiner
+from plm_jax.corpora.filters import Filter, Filters
+from plm_jax.corpora.minhash import MinHash
+
+PROSE = ['The house of my father stood by the river, and we lived there for many years.',
+         'Nobody knew who had built it. It was old, and the rain came in.']
+
+
+def c4(**changes):
+  fields = {name: value for name, value in examine.rules('c4').items() if name != 'span'}
+  return Filter(Filters(**fields | changes))
+
+
+def test_c4_takes_lines_away():
+  found = c4()([*PROSE, 'Home | About | Contact', 'Please enable JavaScript to see this page.', 'Too short here.',
+                'By going on you accept our privacy policy and more.', 'And so on and on and on...',
+                'It has a mark[1] of Wikipedia in it.[citation needed]'])
+  assert found.paragraphs == [*PROSE, 'It has a mark of Wikipedia in it.']
+  assert found.reason == ''
+  assert found.lines == {'no terminal punctuation': 2, 'javascript': 1, 'too few words': 1, 'policy': 1}
+
+
+@pytest.mark.parametrize(('paragraphs', 'reason'), [
+    ([*PROSE, 'Lorem Ipsum dolor'], 'lorem ipsum'), ([*PROSE, 'if (x) {'], 'curly bracket'),
+    (PROSE[:1], 'too few sentences'), (['Home', 'Contact'], 'no line left'), (PROSE, '')])
+def test_c4_leaves_documents_out(paragraphs, reason):
+  assert c4()(paragraphs).reason == reason
+
+
+def test_c4_on_chinese():
+  lines = ['他们在河边的房子里住了很多年。', '没有人知道是谁建的！房子很旧。', '首页 关于我们 联系方式', '好的。',
+           '等等等等等等……']
+  found = c4()(lines)
+  assert found.paragraphs == lines[:2]
+  assert found.reason == ''
+  assert found.lines == {'no terminal punctuation': 2, 'too few words': 1}
+
+
+def test_bad_words_are_whole_words_but_for_chinese(tmp_path):
+  (tmp_path / 'bad.txt').write_text('grape\nsour  plum\n坏词\n\n')
+  check = Filter(Filters(bad_words=str(tmp_path / 'bad.txt')))
+  assert [check([text]).reason for text in ('A Grape, red.', 'Grapefruit.', '这是坏词吗')] == [
+      'bad word', '', 'bad word']
+  (tmp_path / 'bad.txt').write_text('\n')
+  with pytest.raises(ConfigError, match=r'bad.txt has no words'):
+    Filter(Filters(bad_words=str(tmp_path / 'bad.txt')))
+
+
+def test_quality():
+  long = [*PROSE, *PROSE]
+  assert quality.breaks(long) == ''
+  assert quality.breaks(PROSE[:1]) == 'number of words'
+  assert quality.breaks(['# ' * 60 + 'word ' * 60]) == 'symbols'
+  assert quality.breaks([f'- {line}' for line in long]) == 'bullets'
+  assert quality.breaks([f'{line} and so on...' for line in long]) == 'ellipses'
+  assert quality.breaks(['12 345 678 90 the of ' * 20]) == 'length of words'
+  assert quality.breaks(['1234 5678 9012 the ' * 20]) == 'words without letters'
+  assert quality.breaks(['mice like cheese ' * 20]) == 'stop words'
+  assert quality.breaks(['mice like cheese ' * 20], stop_words=0) == ''
+  assert quality.breaks(['他们在河边的房子里住了很多年。没有人知道是谁建的。' * 4]) == ''
+
+
+def test_repetition():
+  assert quality.repeats(PROSE) == ''
+  assert quality.repeats([*PROSE, *PROSE]) == 'repeated lines'
+  assert quality.repeats(['a b ' * 9]) == 'one 2-gram'
+  found = ' '.join(f'one two three four five {n} {n}a {n}b {n}c' for n in range(3))
+  # 3 x 19 of 57 + 3 x 7 characters are in the 5-gram.
+  assert quality.duplicate_share(words.hashes(found.split()), np.array([len(w) for w in found.split()]), 5) == 57 / 78
+
+
+def test_grams_are_of_words_in_order():
+  a, b = (words.grams(words.hashes(words.split(text)), 2) for text in ('One two, three TWO one', 'two one two three'))
+  assert len(a) == 4 and len(b) == 3
+  assert (a[0], a[1], a[3]) == (b[1], b[2], b[0])
+  assert len(set(a.tolist())) == 4
+  assert len(words.grams(words.hashes(['one']), 5)) == 1
+  # The same on every machine and in every version: output that was begun goes on.
+  assert words.grams(words.hashes(['他', '走']), 2).tolist() == [1552345403798419497]
+
+
+def similar_texts(length, edits):
+  rng = np.random.default_rng(length)
+  one = [f'w{n}' for n in rng.integers(0, 5000, length)]
+  other = list(one)
+  for place in np.linspace(0, length - 1, edits + 2).astype(int)[1:-1]:
+    other[place] = f'x{place}'
+  return one, other
+
+
+def test_signatures_agree_as_the_sets_do():
+  minhash = MinHash()
+  assert (minhash.rows, minhash.bands, minhash.agreeing) == (8, 32, 0.75)
+  for edits, jaccard in ((4, 0.922), (11, 0.8), (30, 0.535)):
+    one, other = map(words.hashes, similar_texts(499, edits))
+    sets = [set(words.grams(numbers, 5).tolist()) for numbers in (one, other)]
+    assert len(sets[0] & sets[1]) / len(sets[0] | sets[1]) == pytest.approx(jaccard, abs=0.005)
+    a, b = map(minhash.signature, (one, other))
+    assert (a == b).mean() == pytest.approx(jaccard, abs=0.08)
+    assert bool(minhash.similar(minhash.sketch(a), minhash.sketch(b))) == (jaccard > 0.79)
+
+
+def test_documents_are_linked_with_the_first_that_is_similar():
+  minhash = MinHash(values=64)
+  one, other = (np.full(64, value, np.uint8) for value in (1, 2))
+  edges = duplicates.linked(minhash, np.array([3, 5, 7, 8, 9]), np.stack([one, other, one, other, one]))
+  assert edges.tolist() == [[3, 7], [3, 9], [5, 8]]
+  forest = np.arange(10)
+  duplicates.join(forest, np.array([[8, 9], [2, 4]]))
+  duplicates.join(forest, edges)
+  assert np.flatnonzero(forest != np.arange(10)).tolist() == [4, 5, 7, 8, 9]
+  assert duplicates.root(forest, np.arange(10)).tolist() == [0, 1, 2, 3, 2, 3, 6, 3, 3, 3]
+
+
+def test_examined(tmp_path):
+  (tmp_path / 'test.jsonl').write_text('{"question": "who built the old house by the river", "label": 1}\n')
+  config = CleanConfig(decontaminate=str(tmp_path / 'test.jsonl'), ngram=5, span=2)
+  examiner = pickle.loads(pickle.dumps(Examiner(config)))
+  found = examiner(PROSE)
+  assert (found.paragraphs, found.reason, found.sketch.shape, found.bands.shape) == (PROSE, '', (256,), (32,))
+  assert len(found.spans) == 2
+  assert examiner([' '.join(PROSE).lower()]).exact == found.exact != examiner(PROSE[:1]).exact
+  assert examiner(['I ask who built the old house.']).reason == 'evaluation'
+  assert Examiner(CleanConfig(duplicates='none'))(PROSE).bands.size == 0
+
+
+def test_repeated_sentences_are_taken_out():
+  assert examine.without(['One. Two. Three.', 'Four.  Five. 六。七。'], {1, 2}, 2) == ['One.', 'Five. 六。七。']
+  assert examine.without(['One. Two.'], {0}, 2) == []
+
+
+def test_rules_that_are_not_known():
+  assert examine.rules('c4,gopher')['repetition'] is True
+  with pytest.raises(ConfigError, match=r'--rules is c4 or gopher, or several by commas, got .rpv2'):
+    examine.rules('rpv2')
