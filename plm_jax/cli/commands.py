@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, conversion, errors, recipes, storage
-from plm_jax.cli import applied, compared, doctor, finetune, options, vectors, verify
+from plm_jax.cli import applied, cleaning, compared, doctor, finetune, options, vectors, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
 from plm_jax.conversion import peft
+from plm_jax.corpora.examine import CleanConfig
 from plm_jax.data import sources
 from plm_jax.data.prepare import PrepareConfig, TextConfig
 from plm_jax.data.windows import Assembly, Windows
@@ -331,7 +332,8 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
 
 
 COMMANDS = {
-    'doctor': doctor_command, 'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command,
+    'doctor': doctor_command, 'clean': cleaning.clean_command, 'prepare': prepare_command, 'train': train_command,
+    'finetune': finetune_command,
     'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
     'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
@@ -359,8 +361,10 @@ def main() -> None:
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
     if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):
       args = ['prepare', *settings_of(recipe), *args[1:]]
+    if args[:1] == ['clean'] and (rules := options.value_of('--rules', args)):
+      args = ['clean', *cleaning.settings_of(rules), *args[1:]]
     booleans = {'start', 'stream', 'pack', 'cut', *options.booleans_of(TextConfig()),
-                *options.booleans_of(GenerationConfig())}
+                *options.booleans_of(CleanConfig()), *options.booleans_of(GenerationConfig())}
     with checked.later():
       tyro.extras.subcommand_cli_from_dict(
           COMMANDS, prog='python -m plm_jax', args=options.normalise_booleans(args, booleans),

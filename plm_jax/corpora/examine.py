@@ -130,8 +130,9 @@ def spans_of(paragraphs: list[str], span: int) -> np.ndarray:
   return words.grams(np.array(every, np.uint64), span) if len(every) >= span else np.empty(0, np.uint64)
 
 
-def without(paragraphs: list[str], repeated: set[int], span: int) -> list[str]:
-  """Takes the sentences of repeated spans, given as numbers of their first sentence, out of a document."""
+def without(paragraphs: list[str], repeated: set[int], span: int) -> tuple[list[str], int]:
+  """Takes the sentences of repeated spans, given as numbers of their first sentence, out of a document -> its
+  paragraphs, and how many sentences went."""
   cut = {start + place for start in repeated for place in range(span)}
   kept, place = [], 0
   for paragraph in paragraphs:
@@ -140,7 +141,12 @@ def without(paragraphs: list[str], repeated: set[int], span: int) -> list[str]:
     place += len(pieces)
     if left:
       kept.append(left)
-  return kept
+  return kept, len(cut)
+
+
+def long_enough(paragraphs: list[str], config: CleanConfig) -> bool:
+  """Tells whether what is left of a document without repeated spans is one still."""
+  return bool(paragraphs) and not filters.few_sentences(paragraphs, config.min_sentences)
 
 
 def number(content: bytes) -> int:

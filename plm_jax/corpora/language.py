@@ -3,7 +3,6 @@ from collections.abc import Callable
 import functools
 
 from plm_jax.errors import ConfigError
-from plm_jax.vectors import classifier, fasttext_bin
 
 Identifier = Callable[[str], tuple[str, float]]
 
@@ -27,6 +26,8 @@ def identifier(model: str = '') -> Identifier:
 
 def fasttext(model: str) -> Identifier:
   """Returns what tells languages by a .bin of fastText's."""
+  from plm_jax.vectors import classifier, fasttext_bin  # which import JAX: half of a second in each worker
+
   loaded = fasttext_bin.load(model)
   classifier.predict(loaded, [])  # raises for one without labels, now
   def identify(text: str) -> tuple[str, float]:

@@ -73,9 +73,9 @@ class MinHash:
     """Returns 8 bits [..., values], uint8, of each value of signatures."""
     return (signature * np.uint32(FACTOR >> np.uint64(32)) >> np.uint32(24)).astype(np.uint8)
 
-  def similar(self, one: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Tells [...] whether the sketches others [..., values] are of near-duplicates of one [values]."""
-    agreeing = (one == others).mean(-1)
+  def similar(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Tells [...] whether two sketches [..., values] are of near-duplicates."""
+    agreeing = np.count_nonzero(one == other, -1) / self.values
     return (agreeing - 1 / 256) / (1 - 1 / 256) >= self.agreeing  # of different values, one in 256 has the same 8 bits
 
 

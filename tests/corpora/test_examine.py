@@ -111,7 +111,9 @@ def test_signatures_agree_as_the_sets_do():
 def test_documents_are_linked_with_the_first_that_is_similar():
   minhash = MinHash(values=64)
   one, other = (np.full(64, value, np.uint8) for value in (1, 2))
-  edges = duplicates.linked(minhash, np.array([3, 5, 7, 8, 9]), np.stack([one, other, one, other, one]))
+  sketches = np.stack([other if place in (5, 8) else one for place in range(12)])
+  numbers = np.array([1, 1, 1, 1, 1, 2, 3, 3], np.uint64)
+  edges = duplicates.linked(minhash, numbers, np.array([3, 5, 7, 8, 9, 2, 8, 11]), sketches)
   assert edges.tolist() == [[3, 7], [3, 9], [5, 8]]
   forest = np.arange(10)
   duplicates.join(forest, np.array([[8, 9], [2, 4]]))
@@ -133,8 +135,9 @@ def test_examined(tmp_path):
 
 
 def test_repeated_sentences_are_taken_out():
-  assert examine.without(['One. Two. Three.', 'Four.  Five. 六。七。'], {1, 2}, 2) == ['One.', 'Five. 六。七。']
-  assert examine.without(['One. Two.'], {0}, 2) == []
+  assert examine.without(['One. Two. Three.', 'Four.  Five. 六。七。'], {1, 2}, 2) == (
+      ['One.', 'Five. 六。七。'], 3)
+  assert examine.without(['One. Two.'], {0}, 2) == ([], 2)
 
 
 def test_rules_that_are_not_known():

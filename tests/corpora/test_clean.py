@@ -1,0 +1,178 @@
+"""A corpus goes in, fewer documents come out: which, and that neither workers nor interruptions leave a trace."""
+import gzip
+import json
+import os
+
+import numpy as np
+import pytest
+
+from plm_jax import checked
+from plm_jax.corpora import clean as clean_lib
+from plm_jax.corpora import examine, tables
+from plm_jax.corpora.clean import CleanError, clean
+from plm_jax.corpora.examine import CleanConfig
+from plm_jax.corpora.tables import MEETING, SPAN, Table
+from plm_jax.data import sources
+from plm_jax.data.lines import SourceError
+
+RNG = np.random.default_rng(0)
+LENGTH = 150  # words
+
+
+def planted(originals, copies):
+  """Documents of random words, and copies of the first of them in which every `gap`-th word is another."""
+  words = [[f'w{n}' for n in RNG.integers(0, 9999, LENGTH)] for _ in range(originals)]
+  other = []
+  for number, gap in enumerate(copies):
+    copy = list(words[number])
+    for place in range(gap // 2, LENGTH, gap):
+      copy[place] = f'x{number}'
+    other.append(copy)
+  return [' '.join(text) for text in words + other]
+
+
+def write(path, texts):
+  path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in texts))
+  return str(path)
+
+
+def kept(folder):
+  return [json.loads(line)['text'] for path in sorted(folder.glob('documents-*.jsonl.gz'))
+          for line in gzip.open(path, 'rt', encoding='utf-8')]
+
+
+def contents(folder):
+  return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_planted_duplicates_are_found(tmp_path):
+  # A word in 45 differs: 130 of 162 5-grams are common, 0.80; a word in 18: 110 of 182, 0.60.
+  texts = planted(400, [45] * 150 + [18] * 150)
+  report = clean(CleanConfig(workers=1), write(tmp_path / 'a.jsonl', texts), tmp_path / 'out')
+  left = set(kept(tmp_path / 'out'))
+  assert all(text in left for text in texts[:400])
+  assert sum(text not in left for text in texts[400:550]) >= 0.95 * 150
+  assert sum(text not in left for text in texts[550:]) <= 0.01 * 150
+  assert report.kept_documents == len(left) == report.documents - sum(report.dropped.values())
+
+
+def test_reasons_add_up(tmp_path):
+  lines = ['The old house stood there.', 'We lived in it for years.', 'Nobody knew who built it.',
+           'Then came the rain again.']
+  texts = ['\n'.join(lines), '\n'.join(['It was late in the year.', *lines[1:]]), '\n'.join(lines).upper(), 'Too short',
+           'What is the name of this old river here?', ' '.join(lines[1:])]
+  (tmp_path / 'test.tsv').write_text('question\tlabel\nthe name of this old river\t1\n')
+  config = checked.changed(CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=1),
+                           examine.rules('c4') | {'min_sentences': 1})
+  report = clean(config, write(tmp_path / 'a.jsonl', texts), tmp_path / 'out')
+  assert report.dropped == {'no line left': 1, 'evaluation': 1, 'exact duplicate': 1, 'repeated span': 1}
+  assert report.lines == {'no terminal punctuation': 1, 'repeated span': 6}
+  assert kept(tmp_path / 'out') == ['\n'.join(lines), 'It was late in the year.']
+  assert [document.paragraphs for document in sources.documents(str(tmp_path / 'out'))] == [
+      lines, ['It was late in the year.']]
+  shown = [json.loads(line) for line in (tmp_path / 'out/_dropped.jsonl').read_text().splitlines()]
+  assert [(one['reason'], one['where'].rpartition(':')[2]) for one in shown] == [
+      ('no line left', '4'), ('evaluation', '5'), ('exact duplicate', '3'), ('repeated span', '6')]
+  stored = json.loads((tmp_path / 'out/_clean.json').read_text())
+  assert stored['dropped'] == report.dropped and stored['documents'] == 6 and stored['kept_documents'] == 2
+  assert str(report).splitlines()[-2:] == ['  repeated span                              6 sentences',
+                                           '  no terminal punctuation                    1 lines']
+  assert clean(config, str(tmp_path / 'a.jsonl'), tmp_path / 'out').dropped == report.dropped  # it is finished
+  with pytest.raises(CleanError, match='documents of another source, or by other settings'):
+    clean(CleanConfig(), str(tmp_path / 'a.jsonl'), tmp_path / 'out')
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """Many units, files and pieces, of few documents."""
+  monkeypatch.setattr(clean_lib.encode, 'UNIT', 1 << 13)
+  monkeypatch.setattr(tables, 'PIECE', 1 << 12)
+  monkeypatch.setattr(tables, 'CHUNK', 1 << 8)
+  return CleanConfig(shard_characters=30_000, span=2, samples=3, workers=1)
+
+
+def corpus():
+  texts = planted(90, [45] * 40)
+  return [text.replace(' w1', '. W1') + '.' for text in [*texts, *texts[20:30]]]
+
+
+def test_what_was_interrupted_goes_on(tmp_path, small, monkeypatch):
+  source = write(tmp_path / 'a.jsonl', corpus())
+  clean(small, source, tmp_path / 'whole')
+  append, write_shard, calls = clean_lib.append, clean_lib.write_shard, []
+  def failing(function, at):
+    def run(*args):
+      calls.append(args)
+      if len(calls) == at:
+        function(*args)
+        raise KeyboardInterrupt
+      return function(*args)
+    return run
+  for name, function, at in (('append', append, 9), ('append', append, 5), ('write_shard', write_shard, 2)):
+    calls.clear()
+    monkeypatch.setattr(clean_lib, name, failing(function, at))
+    with pytest.raises(KeyboardInterrupt):
+      clean(small, source, tmp_path / 'out')
+    monkeypatch.setattr(clean_lib, name, function)
+    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.work']
+  journal = json.loads((tmp_path / 'out/.work/journal.json').read_text())
+  assert journal['documents'] == 140
+  clean(small, source, tmp_path / 'out')
+  assert contents(tmp_path / 'out') == contents(tmp_path / 'whole')
+  assert len(contents(tmp_path / 'whole')) > 4
+
+
+@pytest.mark.slow
+def test_workers_leave_no_trace(tmp_path, small, monkeypatch):
+  source = write(tmp_path / 'a.jsonl', corpus())
+  clean(small, source, tmp_path / 'one')
+  monkeypatch.setattr(clean_lib, 'WORTH_A_WORKER', 1 << 10)
+  clean(checked.changed(small, {'workers': 2}), source, tmp_path / 'two')
+  assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
+
+
+def test_a_damaged_journal_is_no_journal(tmp_path, small):
+  source = write(tmp_path / 'a.jsonl', corpus()[:20])
+  clean(small, source, tmp_path / 'whole')
+  (tmp_path / 'out/.work').mkdir(parents=True)
+  (tmp_path / 'out/.work/journal.json').write_text('{"format": 1')
+  clean(small, source, tmp_path / 'out')
+  assert contents(tmp_path / 'out') == contents(tmp_path / 'whole')
+
+
+def test_what_cannot_be(tmp_path):
+  source = write(tmp_path / 'in.jsonl', [])
+  with pytest.raises(SourceError, match='holds no documents'):
+    clean(CleanConfig(), source, tmp_path / 'out')
+  with pytest.raises(CleanError, match='is a file'):
+    clean(CleanConfig(), source, source)
+  with pytest.raises(CleanError, match='lies in'):
+    clean(CleanConfig(), str(tmp_path), tmp_path / 'out')
+
+
+def test_nothing_is_left(tmp_path):
+  report = clean(CleanConfig(min_sentences=9), write(tmp_path / 'a.jsonl', ['One.']), tmp_path / 'out')
+  assert report.dropped == {'too few sentences': 1}
+  assert os.listdir(tmp_path / 'out') == ['_clean.json']
+
+
+def test_equal_numbers_meet(tmp_path, monkeypatch):
+  monkeypatch.setattr(tables, 'PIECE', 1 << 10)
+  numbers = RNG.integers(0, 500, 3000).astype(np.uint64) * np.uint64((1 << 64) // 500)
+  parts = (tables.rows_of(MEETING, number=some, place=np.arange(at * 300, at * 300 + 300))
+           for at, some in enumerate(np.split(numbers, 10)))
+  found = list(tables.met(parts, 3000, tmp_path))
+  assert len(found) > 8 and not list(tmp_path.iterdir())
+  rows = np.concatenate(found)
+  order = np.argsort(numbers, kind='stable')
+  assert (rows['place'] == order).all() and (rows['number'] == numbers[order]).all()
+  assert tables.again(rows).sum() == 3000 - len(np.unique(numbers))
+  assert not list(tables.met([np.empty(0, SPAN)], 0, tmp_path))
+
+
+def test_tables_are_cut_to_what_is_whole(tmp_path):
+  table = Table(tmp_path / 'a', np.uint64, 2)
+  assert len(table) == 0 and table.read().shape == (0, 2)
+  table.append(np.arange(10).reshape(5, 2))
+  table.cut(3)
+  assert table.read().tolist() == [[0, 1], [2, 3], [4, 5]]
