@@ -131,7 +131,7 @@ def prepared(args):
   """-> the run, its token records, its tokenizer."""
   from plm_jax.cli.run import corpora
   from plm_jax.config import DataConfig, Experiment, Phase, TrainConfig
-  from plm_jax.data.prepare import TextConfig
+  from plm_jax.data.settings import TextConfig
   from plm_jax.models import transformer
   from plm_jax.objectives.text_to_text import TextToText
   from plm_jax.training.optim import OptimConfig

@@ -20,7 +20,7 @@ from plm_jax import checked, conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
 from plm_jax.data import prepare as preparation
-from plm_jax.data.prepare import PrepareConfig, TextConfig
+from plm_jax.data.settings import PrepareConfig, TextConfig
 from plm_jax.embeddings import exchange
 from plm_jax.embeddings.encoding import embeds, longest_of
 from plm_jax.evaluation import perplexity as sliding
@@ -267,7 +267,7 @@ def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
     source: text files, globs, folders, by commas; .txt, .jsonl, .gz, .xz; tfds:NAME[:SPLIT]
     folder: where to; what was begun there is finished
     like: the recipe with whose tokenizer and settings to begin; otherwise BERT's
-    **options: fields of `plm_jax.data.prepare.PrepareConfig` that are to be otherwise: vocab, tokenizer, kind, ...
+    **options: fields of `plm_jax.data.settings.PrepareConfig` that are to be otherwise: vocab, tokenizer, kind, ...
 
   Returns:
     The folder.

@@ -15,7 +15,7 @@ from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.checked import Checked, within
 from plm_jax.data.cutting import Assembly, Rule
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.errors import ConfigError
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM

@@ -16,7 +16,7 @@ from plm_jax.config import (
   ramp,
 )
 from plm_jax.config_file import FORMAT, dump, from_json, plain, to_json
-from plm_jax.data.prepare import PrepareConfig
+from plm_jax.data.settings import PrepareConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.models import bert, t5
 from plm_jax.objectives.denoising import DenoisingAutoencoder

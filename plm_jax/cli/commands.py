@@ -14,7 +14,7 @@ from plm_jax.config import ConfigError
 from plm_jax.conversion import peft
 from plm_jax.corpora.examine import CleanConfig
 from plm_jax.data import sources
-from plm_jax.data.prepare import PrepareConfig, TextConfig
+from plm_jax.data.settings import PrepareConfig, TextConfig
 from plm_jax.data.windows import Assembly, Windows
 from plm_jax.evaluation import few_shot, scoring, text_to_text
 from plm_jax.evaluation.few_shot import FewShotConfig

@@ -45,9 +45,9 @@ def encode_all(
     work: Iterable[Sequence[Document]],
     tokenizer: tokenizers.Tokenizer,
     how: Sentences,
+    segmenter: segment.Segmenter,
+    newlines: bool,
     workers: int,
-    segmenter: segment.Segmenter = 'none',
-    newlines: bool = False,
 ) -> Generator[tuple[list[str], Encoded], None, None]:
   """Units -> (where each document is from, the unit encoded), in order; about two a worker are under way at a time."""
   if workers == 1:

@@ -12,6 +12,7 @@ import numpy as np
 from plm_jax import storage, tokenizers
 from plm_jax.data import records
 from plm_jax.data.cutting import Rule
+from plm_jax.data.heldout import Bounds
 
 NAME = 'journal.json'
 FORMAT = 2  # raise it when documents are found or shared out by another rule: the work then begins again
@@ -26,13 +27,23 @@ class Journal:
   tokenizer: str = ''  # hash
   documents: int = 0  # of the source, read
   empty: int = 0  # examples of a task that were left out, as a side of theirs has no tokens
-  lowest: int = -1  # document hash that is held out whatever its value, see `choose_split`
+  lowest: int = -1  # document hash that is held out whatever its value, see `heldout.Bounds`
   highest: int = -1  # document hash that is trained on whatever its value
   train: list[records.Shard] = dataclasses.field(default_factory=list)
   heldout: list[records.Shard] = dataclasses.field(default_factory=list)
   # By split and rule, such as 'train-document-128': `Rule.count` of the shards from the first on, of all of them unless
   # an earlier run was told of other rules.
   windows: dict[str, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
+
+  @property
+  def bounds(self) -> Bounds:
+    """Returns the two documents whose split is settled."""
+    return Bounds(self.lowest, self.highest)
+
+  @bounds.setter
+  def bounds(self, bounds: Bounds) -> None:
+    """Notes them: they are settled once."""
+    self.lowest, self.highest = bounds
 
   def shards(self, split: records.Split) -> list[records.Shard]:
     """Returns the list of a split's shards, to which new ones are added."""

@@ -11,106 +11,23 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import logging
 import os
 import time
-from typing import Literal, get_args
 
 from etils import epath
 import numpy as np
 import tqdm
 
 from plm_jax import storage, tokenizers
-from plm_jax.checked import Checked, within
-from plm_jax.data import counts, encode, formats, lines, records, segment, sources
+from plm_jax.data import counts, encode, ending, formats, heldout, lines, records, segment, sources
 from plm_jax.data import journal as journal_lib
 from plm_jax.data.cutting import Rule
 from plm_jax.data.files import EXPECTED
 from plm_jax.data.journal import Journal
 from plm_jax.data.lines import SourceError
-from plm_jax.data.shards import Shards
+from plm_jax.data.settings import PrepareConfig
 from plm_jax.errors import option
 from plm_jax.storage import lock
-
-log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class TextConfig(Checked):
-  """How text becomes token records, whatever the text."""
-
-  limits = within(
-      sentinels='[1, 100000]', sample='[1, 1e15]', heldout='[0, 1)', shard_tokens='[1, inf)', workers='[0, 4096]')
-
-  tokenizer: str = ''
-  """A vocab.txt, a vocab.json, a SentencePiece .model, or a folder with one. Empty: train one on the source."""
-  kind: Literal['wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe', 'word-bpe', 'bytes', 'words',
-                'words-and-signs'] = 'wordpiece'
-  """The tokenizer to train; word-bpe is GPT's; bytes, ByT5's, learn nothing, and are 384; words are ELMo's."""
-  lowercase: bool = True
-  """Whether the tokenizer to train ignores case (and, for WordPiece, accents); byte-level BPE and words never do."""
-  layout: tokenizers.Layout | Literal['gpt2'] = 'bert'
-  """Special pieces of the SentencePiece model to train: as BERT has them, or ALBERT, DeBERTa, XLNet, GLM, T5 or
-  mBART; of a WordPiece vocabulary, BERT's or GLM's; of byte-level BPE, RoBERTa's (bert) or GPT-2's."""
-  sentinels: int = 100
-  """Of the layout t5: ids that stand for spans which are left out, as many as a row may have of them."""
-  sample: int = 50_000_000
-  """Characters of text to train the tokenizer on, spread over the source."""
-  sentences: encode.Sentences = 'split'
-  """Sentences are found by rule; or they end at every . ? ! ; : (GLM's blanks); or every line of the source is one."""
-  segmenter: segment.Segmenter = 'none'
-  """What a word is, for whole-word masks: as the tokenizer says; Chinese words as jieba finds them; or as the spaces of
-  a pre-segmented source say, which are no part of the ids beside Chinese and Japanese characters."""
-  newlines: bool = False
-  """Paragraphs behind another begin with a line break, for language models: of the tokenizers, BPE of bytes and
-  SentencePiece as LLaMA has it keep one."""
-  heldout: float = 0.01
-  """Share of the documents that training never sees, chosen by their text. At least one, unless 0."""
-  on_error: lines.OnError = 'refuse'
-  """What to do with a line that is not UTF-8 or not JSON: stop and name it, or leave it out and count it."""
-  text_field: str = 'text'
-  """Field with the text, of JSON lines, of tables and of TFDS."""
-  documents: formats.Division = 'auto'
-  """What divides plain text into documents: blank lines; every line is one, or every file. auto: blank lines, and where
-  a file has none in its first MiB its lines do, unless it is shorter than that and not alone: then it is a document."""
-  shard_tokens: int = 1 << 22
-  """Tokens a shard."""
-  workers: int = 0
-  """Processes that encode; 0 for one a core. Changes nothing in the records."""
-
-  def conflict(self, option):
-    """Says which options do not go together: line breaks with a segmenter, a layout with another kind of tokenizer."""
-    if self.newlines and self.segmenter != 'none':
-      return (f'{option("newlines")} is for language models, {option("segmenter")} for masks of whole words: give one '
-              'of them')
-    if not self.tokenizer and self.layout not in (known := layouts(self.kind)):
-      return (f'{option("layout")} is {" or ".join(known)} with {option("kind")}={self.kind}, got {self.layout}: it is '
-              'the layout of other tokenizers')
-    return None
-
-  @property
-  def reading(self) -> formats.Reading:
-    """How the sources of text are read."""
-    return formats.Reading(self.on_error, self.text_field, self.documents)
-
-
-def layouts(kind: str) -> tuple[str, ...]:
-  """Returns the layouts that a kind of tokenizer can have."""
-  if kind.startswith('sentencepiece'):
-    return get_args(tokenizers.Layout)
-  return {'wordpiece': ('bert', 'glm'), 'byte-bpe': ('bert', 'gpt2')}.get(kind, ('bert',))
-
-
-@dataclasses.dataclass(frozen=True)
-class PrepareConfig(TextConfig):
-  """What to read, and how."""
-
-  limits = within(vocab='[1, 16777216]')
-
-  source: str = 'embedded'
-  """Files, globs, folders (local or gs://, comma-separated; .txt, .jsonl, .gz, .xz), tfds:NAME[:SPLIT], or embedded."""
-  vocab: int = 30_522
-  """Pieces of the tokenizer to train."""
 
 
 def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule] = ()) -> records.Meta:
@@ -240,64 +157,30 @@ def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Token
   read = itertools.islice(sources.documents(config.source, config.reading, tally), journal.documents, None)
   total = sources.size(config.source)
   shards: dict[records.Split, journal_lib.Pending] = {split: journal_lib.Pending() for split in records.SPLITS}
-  count = unknown = 0
   workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
-  pairs = config.source.startswith(sources.TASK)  # a document is a target and its inputs, each whole
-  how, newlines = ('line', False) if pairs else (config.sentences, config.newlines)
-  encoded = encode.encode_all(encode.units(read), tokenizer, how, workers, config.segmenter, newlines)
+  seen = ending.Seen(tally, began, workers=workers)
+  encoded = encode.encode_all(encode.units(read), tokenizer, *config.encoding, workers)
   progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)  # None: not in a log file
   with progress, contextlib.closing(encoded):
     for places, unit in encoded:
-      settle_bounds(journal, unit, 2 if pairs else 1)
+      journal.bounds = heldout.settle(journal.bounds, unit, config.least)
       for where, (text_hash, sentence_lengths, tokens) in zip(places, encode.each_document(unit), strict=True):
         journal.documents += 1
-        if pairs and len(sentence_lengths) < 2:
+        if len(sentence_lengths) >= config.least:
+          shards[heldout.choose_split(text_hash, config.heldout, journal.bounds)].add(sentence_lengths, tokens)
+        elif config.pairs:
           journal.empty += 1
-          tally.example(f'{where}: its target or its inputs have no tokens')
-        elif len(tokens):
-          shards[choose_split(text_hash, config.heldout, journal)].add(sentence_lengths, tokens)
+          tally.example(ending.EMPTY.format(where))
         if max(pending.tokens for pending in shards.values()) >= config.shard_tokens:
           held.check()
           journal_lib.commit(folder, tokenizer, journal, shards, rules)
-      count += len(unit.tokens)
-      unknown += int(np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk))
-      progress.set_postfix_str(f'{count / (time.monotonic() - began):,.0f} tokens/s', refresh=False)
+      seen.tokens += len(unit.tokens)
+      seen.unknown += int(np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk))
+      progress.set_postfix_str(f'{seen.tokens / (time.monotonic() - began):,.0f} tokens/s', refresh=False)
       progress.update(tally.bytes - progress.n)
   held.check()
   journal_lib.commit(folder, tokenizer, journal, shards, rules)
-  if not journal.train:
-    raise SourceError(f'{config.source} holds no text: none of its {journal.documents} documents has a token.')
-  meta = records.Meta(
-      tokenizer.vocab.size, tokenizer.hash, tuple(journal.train), tuple(journal.heldout), journal.source,
-      tally.skipped + journal.empty)
-  meta = records.write_meta(folder, meta)
-  for split, rule in itertools.product(records.SPLITS, rules):
-    if found := journal.counts(split, rule):
-      counts.store(Shards(folder, meta, split), rule, counts.total(found))
-  (folder / journal_lib.NAME).unlink(missing_ok=True)
-  report(config, meta, tally, count, unknown, time.monotonic() - began, workers)
-  return meta
-
-
-def settle_bounds(journal: Journal, unit: encode.Encoded, least: int) -> None:
-  """Settles which document is trained on and which is held out whatever their hashes are: the highest and the lowest of
-  the first unit that has documents, of at least `least` sentences, to choose from."""
-  if journal.lowest >= 0:
-    return
-  hashes = {text_hash for text_hash, size in zip(unit.hashes, unit.sentences, strict=True) if size >= least}
-  if journal.highest < 0:
-    journal.highest = max(hashes, default=-1)
-  journal.lowest = min(hashes - {journal.highest}, default=-1)
-
-
-def choose_split(text_hash: int, share: float, journal: Journal) -> records.Split:
-  """Chooses a split by the text alone, so that copies of a document stay together.
-
-  See `settle_bounds`: neither split is empty when there are two documents to share out.
-  """
-  if not share or text_hash == journal.highest:
-    return 'train'
-  return 'heldout' if text_hash == journal.lowest or text_hash < share * 2**64 else 'train'
+  return ending.end(config, folder, tokenizer, journal, rules, seen)
 
 
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
@@ -369,32 +252,6 @@ def refuse_other(folder: epath.Path, found: str, expected: str) -> None:
     raise records.RecordsError(
         f'{folder} holds records of another source, or made with other settings (fingerprint {found[:12]}, expected '
         f'{expected[:12]}). Choose another folder, or delete this one.')
-
-
-def report(config: PrepareConfig, meta: records.Meta, tally: lines.Tally, count: int, unknown: int, seconds: float,
-           workers: int) -> None:
-  """Says what was made, and what was left out and why."""
-  for split in ('train', 'heldout'):
-    shards = meta.shards(split)
-    print(f'{split}: {sum(s.documents for s in shards):,} documents, {sum(s.sentences for s in shards):,} sentences, '
-          f'{meta.tokens(split):,} tokens in {len(shards)} shards')
-  rate = count / max(seconds, 1e-9)
-  print(f'{seconds:.1f} s, {rate:,.0f} tokens/s, {rate / workers:,.0f} a worker ({workers})')
-  if tally.cut:
-    log.warning('%d documents of over %d characters were cut: do blank lines separate the documents?', tally.cut,
-                formats.MAX_DOCUMENT)
-  if meta.skipped:
-    more = f'\n  and {meta.skipped - len(tally.examples)} more' if meta.skipped > len(tally.examples) else ''
-    log.warning('%d lines were left out:\n  %s%s', meta.skipped, '\n  '.join(tally.examples), more)
-  if len(tally.lined) > 1:
-    log.warning('%d files have no blank line, and every line of theirs is a document: %s and so on', len(tally.lined),
-                tally.lined[0])
-  if config.heldout and not meta.heldout:
-    log.warning('nothing is held out, as there is but one document, or copies of one: a run needs another to be '
-                'evaluated on. Put blank lines between documents, or give %s', option('documents=lines'))
-  if unknown > 0.001 * count:
-    log.warning('%.1f%% of the tokens are unknown to the tokenizer: is it made for this text? One that is trained on '
-                'it knows all but the rarest characters, with a larger vocabulary more of them', 100 * unknown / count)
 
 
 WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves

@@ -13,7 +13,7 @@ in 30,000 lower-cased pieces; version 2 had more text. As released, a piece with
 of its own.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import albert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import SentenceOrder

@@ -18,7 +18,7 @@ as with every Adam of fairseq.
 import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, TextInfilling
 from plm_jax.recipes.table import Size

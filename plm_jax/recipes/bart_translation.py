@@ -22,7 +22,7 @@ pieces as BART's; the paper allows pieces of its own too. It tells neither rates
 first stage are the original Transformer's here, and label smoothing that of its other texts (section 5.3).
 """
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.recipes.table import Size

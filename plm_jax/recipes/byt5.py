@@ -10,7 +10,7 @@ which spans of twenty on average, 15% of the text, are left out and are the targ
 in mT5.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.spans import MixtureOfDenoisers, SpanCorruption
 from plm_jax.recipes.t5 import OPTIM

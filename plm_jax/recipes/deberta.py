@@ -11,7 +11,7 @@ the released code's: one n-gram of up to three words in each of successive windo
 here documents in one row do not see each other.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import deberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single

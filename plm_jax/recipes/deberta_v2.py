@@ -11,7 +11,7 @@ of 512 tokens, 30 days on 256 V100 for xxlarge in the paper, which gives no sche
 here. The text is version 1's and CC-News, 160 GB. Masks and rows are version 1's.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import deberta_v2
 from plm_jax.recipes.deberta import MASKS
 from plm_jax.recipes.table import Size

@@ -14,7 +14,7 @@ held-out loss of its direction; the authors' was 39.7 on average. Smaller scales
 import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import elmo
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.recipes.table import Size

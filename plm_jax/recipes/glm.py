@@ -25,7 +25,7 @@ path has one paragraph a line and an empty line between documents:
 import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import glm
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.pairs import FullSentences

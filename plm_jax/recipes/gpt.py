@@ -11,7 +11,7 @@ _start_, and _delimiter_ ends a document. Its decay of 0.01 is decoupled from Ad
 optimizer.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import gpt
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.recipes.table import Size

@@ -18,7 +18,7 @@ documents:
 import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.recipes.table import Size

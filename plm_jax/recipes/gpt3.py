@@ -16,7 +16,7 @@ import dataclasses
 
 from plm_jax import checked
 from plm_jax.config import DataConfig, Experiment, Scale, TrainConfig, ramp
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.recipes.table import Size

@@ -13,7 +13,7 @@ nor whether documents in a row see each other; here they do.
 import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.recipes.table import Size

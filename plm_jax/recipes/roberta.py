@@ -26,7 +26,7 @@ average, shorter ones need more: give --train.phases.0.batch another.
 import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import FullSentences, NextSentence

@@ -15,7 +15,7 @@ and, as in the released code without that command, 20 tokens of a span predicted
 are other tokens of the text, and all parameters decay, as in the released code.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import spanbert
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.recipes.table import Size

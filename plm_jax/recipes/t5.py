@@ -15,7 +15,7 @@ of 1e-4, as in T5X's base.gin and in every descendant.
 import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.spans import MixtureOfDenoisers
 from plm_jax.recipes.table import Size

@@ -17,7 +17,7 @@ import dataclasses
 
 from plm_jax import checked
 from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.models import xlnet
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.recipes.table import Size

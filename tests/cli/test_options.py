@@ -13,7 +13,7 @@ from plm_jax.cli import options
 from plm_jax.cli.run import main, parse
 from plm_jax.config import ConfigError
 from plm_jax.data import prepare as preparation
-from plm_jax.data.prepare import PrepareConfig
+from plm_jax.data.settings import PrepareConfig
 from plm_jax.errors import Expected
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig

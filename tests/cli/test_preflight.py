@@ -7,7 +7,7 @@ import pytest
 from plm_jax import recipes
 from plm_jax.cli import preflight
 from plm_jax.config import ConfigError, Phase
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.tokenizers import train_wordpiece
 
 

@@ -9,7 +9,7 @@ import pytest
 from plm_jax.data import prepare, rows, sources
 from plm_jax.data.formats import Reading
 from plm_jax.data.lines import Tally
-from plm_jax.data.prepare import PrepareConfig
+from plm_jax.data.settings import PrepareConfig
 from plm_jax.errors import Expected
 
 TEXT = ''.join(f'Sentence {n} of a text. It goes on\u2026\nand “on”.\n\n' for n in range(40))

@@ -14,7 +14,7 @@ from plm_jax import errors, storage, tokenizers
 from plm_jax.data import encode, prepare, records, sources
 from plm_jax.data import workers as workers_lib
 from plm_jax.data.cutting import Rule
-from plm_jax.data.prepare import PrepareConfig
+from plm_jax.data.settings import PrepareConfig
 from plm_jax.data.shards import Shards
 from plm_jax.data.windows import Windows
 

@@ -8,7 +8,7 @@ import pytest
 
 from plm_jax.cli.run import run
 from plm_jax.config import Phase
-from plm_jax.data.prepare import TextConfig
+from plm_jax.data.settings import TextConfig
 from plm_jax.recipes import elmo
 from plm_jax.training.checkpoint import Checkpoints
 from plm_jax.training.step import StreamState
