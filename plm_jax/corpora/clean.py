@@ -327,7 +327,8 @@ def begun(work: pathlib.Path, known: str, config: CleanConfig) -> Journal | None
     return None
   if fields.pop('format', None) != FORMAT or fields['source'] != known:
     return None
-  journal = Journal(**fields | {'report': Report.of(fields['report'])})
+  fields['report'] = Report.of(fields['report'])
+  journal = Journal(**fields)
   whole = all(len(table) >= journal.rows.get(name, 0) for name, table in table_of(work, config).items())
   return journal if whole and all(left_in(work, n).exists() for n in range(len(journal.firsts) - 1)) else None
 

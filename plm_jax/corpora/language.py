@@ -19,7 +19,7 @@ def identifier(model: str = '') -> Identifier:
   try:
     from py3langid import langid  # pyright: ignore[reportMissingImports]
   except ImportError as error:
-    raise ConfigError("languages are told by the package py3langid: pip install 'plm_jax[clean]'; or by a model of "
+    raise ConfigError("languages are told by the package py3langid: pip install 'plm_jax[corpora]'; or by a model of "
                       'fastText that you give with --language-model') from error
   return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True).classify
 

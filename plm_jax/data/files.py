@@ -118,5 +118,5 @@ def each(function: Callable[[X], Y], items: Iterable[X]) -> list[Y]:
     return list(pool.map(function, items))
 
 
-EXPECTED = ('expected a file, folder or glob, of text or .jsonl, plain, .gz or .xz, or tfds:NAME; or embedded, or '
-            'task:NAME:SOURCE')
+EXPECTED = ('expected a file, folder or glob, of text or .jsonl, plain, .gz, .xz or .bz2, or tfds:NAME; or embedded, '
+            'or task:NAME:SOURCE')

@@ -5,6 +5,7 @@ import re
 from typing import Any, Literal, NamedTuple
 
 from plm_jax import storage
+from plm_jax.data import mediawiki, warc
 from plm_jax.data.lines import OnError, Opened, SourceError, Tally, cells, numbered, parsed, report, whole
 from plm_jax.errors import option
 
@@ -32,9 +33,12 @@ def documents(found: Opened, reading: Reading, tally: Tally, alone: bool) -> Ite
   """Yields the documents of a file. alone: there are no others, see `divided`. Raises SourceError as `numbered`
   does."""
   name = str(found.file)
-  lines = numbered(found, reading.on_error, tally)
   read = format_of(found)
-  if read is text_documents:
+  lines = numbered(found, reading.on_error, tally)
+  if read in (warc.texts, mediawiki.texts):
+    for text, where in read(found, reading, tally):
+      yield from split_text(text.replace('\r\n', '\n'), where, tally)
+  elif read is text_documents:
     yield from text_documents(name, lines, divided(found, reading.division, alone, tally), tally)
   elif read is list_documents:
     yield from list_documents(found, reading, tally)
@@ -42,10 +46,10 @@ def documents(found: Opened, reading: Reading, tally: Tally, alone: bool) -> Ite
     yield from read(name, lines, reading, tally)
 
 
-def format_of(found: Opened) -> Callable[..., Iterator[Document]]:
-  """Returns what reads a file. JSON lines and WikiExtractor's marks are known by the first line too, whatever the
-  name."""
-  ending = re.search(r'\.\w+$', re.sub(r'\.(gz|xz)$', '', found.file.name.lower()))
+def format_of(found: Opened) -> Callable[..., Iterator[Any]]:
+  """Returns what reads a file. JSON lines, WikiExtractor's marks, WET files and a wiki's dumps are known by how they
+  begin, whatever the name."""
+  ending = re.search(r'\.\w+$', re.sub(r'\.(gz|xz|bz2)$', '', found.file.name.lower()))
   named = FORMATS.get(ending[0] if ending else '')
   if named:
     return named
@@ -55,6 +59,10 @@ def format_of(found: Opened) -> Callable[..., Iterator[Document]]:
     return json_documents
   if re.match(rb'<doc\s+id=', beginning):
     return wiki_documents
+  if warc.VERSION.match(beginning):
+    return warc.texts
+  if re.match(rb'(<\?xml[^>]*>\s*)?<mediawiki\b', beginning):
+    return mediawiki.texts
   if ending and ending[0] == '.json':
     if beginning.startswith(b'['):
       return list_documents

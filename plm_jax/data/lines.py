@@ -1,4 +1,5 @@
 """The lines of a text file, whatever it is packed in, and what becomes of those that cannot be read."""
+import bz2
 from collections.abc import Iterator
 import contextlib
 import csv
@@ -7,7 +8,6 @@ import gzip
 import io
 import json
 import lzma
-import re
 from typing import Any, Literal
 import zlib
 
@@ -66,11 +66,11 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(file: epath.Path) -> Iterator[Opened]:
-  """Opens a text file, plain, .gz or .xz. Raises SourceError for what is none: it names what it seems to be."""
+  """Opens a text file, plain, .gz, .xz or .bz2. Raises SourceError for what is none: it names what it seems to be."""
   with contextlib.ExitStack() as stack:
     with storage.explained(file, 'read', SourceError):
       packed = stack.enter_context(storage.open_text(file))
-    unpack = {'.gz': gzip.open, '.xz': lzma.open}.get(file.suffix.lower())
+    unpack = {'.gz': gzip.open, '.xz': lzma.open, '.bz2': bz2.open}.get(file.suffix.lower())
     if unpack and not packed.peek(1):
       raise SourceError(f'{file}: damaged or cut off: it is empty')
     unpacked: Any = stack.enter_context(unpack(packed)) if unpack else packed
@@ -117,19 +117,29 @@ def raw_lines(found: Opened) -> Iterator[bytes]:
   """Yields every line; of one that is too long, more than MAX_LINE bytes, the rest is passed over."""
   number, inside = 0, False  # inside: a line that is too long
   while True:
-    try:
+    with unpacking(found, f'line {number}'):
       line = found.text.readline(MAX_LINE + 1)
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-      raise SourceError(f'{found.file}: damaged or cut off after line {number}: {error}') from error
-    except Exception as error:
-      with storage.explained(found.file, 'read', SourceError):
-        raise error
     if not line:
       return
     if not inside:
       number += 1
       yield line
     inside = len(line) > MAX_LINE and not line.endswith(b'\n')
+
+
+@contextlib.contextmanager
+def unpacking(found: Opened, last: str) -> Iterator[None]:
+  """Raises SourceError for an archive that is damaged, or a file that cannot be read; last: what was read before."""
+  try:
+    with storage.explained(found.file, 'read', SourceError):
+      try:
+        yield
+      except OSError as error:
+        if error.errno is not None:
+          raise
+        raise EOFError(error) from error  # gzip's and bz2's: the archive, not the disk
+  except (EOFError, lzma.LZMAError, zlib.error) as error:
+    raise SourceError(f'{found.file}: damaged or cut off after {last}: {error}') from error
 
 
 def decode(line: bytes, where: str, on_error: OnError, tally: Tally, place: str = '') -> str | None:
@@ -231,19 +241,20 @@ def refuse_binary(file: epath.Path, beginning: bytes) -> None:
   found = next((name for magic, name in BINARY.items() if beginning.startswith(magic)), '')
   if beginning[257:262] == b'ustar':
     found = 'a tar archive'
-  elif not found and re.match(rb'\s*<mediawiki\b', beginning):
-    found = 'a dump of a wiki, whose text WikiExtractor takes out'
   elif not found and beginning[:4096].count(0) > len(beginning[:4096]) // 4:
     found = 'no text: it is full of zero bytes (UTF-16 without a mark?)'
   if found:
-    raise SourceError(f'{file} is {found}. Expected text in UTF-8, a paragraph a line, or JSON lines, each plain, .gz '
-                      'or .xz')
+    raise SourceError(f'{file} is {found}. Expected text in UTF-8, a paragraph a line, or JSON lines, each plain, .gz, '
+                      '.xz or .bz2')
 
 
 BINARY = {
-    b'PAR1': 'a Parquet file', b'ARROW1': 'an Arrow file', b'PK\x03\x04': 'a zip archive (.docx, .xlsx, .epub and '
-    '.npz are ones)', b'%PDF': 'a PDF', b'\x1f\x8b': 'packed by gzip, and its name does not end in .gz',
-    b'\xfd7zXZ\0': 'packed by xz, and its name does not end in .xz', b'BZh': 'packed by bzip2',
+    b'PAR1': 'a Parquet file, and its name does not end in .parquet',
+    b'ARROW1': 'an Arrow file', b'%PDF': 'a PDF',
+    b'PK\x03\x04': 'a zip archive (.docx, .xlsx, .epub and .npz are ones)',
+    b'\x1f\x8b': 'packed by gzip, and its name does not end in .gz',
+    b'\xfd7zXZ\0': 'packed by xz, and its name does not end in .xz',
+    b'BZh': 'packed by bzip2, and its name does not end in .bz2',
     b'\x28\xb5\x2f\xfd': 'packed by zstd', b'7z\xbc\xaf': 'a 7z archive', b'Rar!': 'a rar archive',
     b'\x89HDF': 'an HDF5 file', b'SQLite format 3': 'an SQLite database', b'\x93NUMPY': 'an array of numpy',
     b'\xd0\xcf\x11\xe0': 'a Word or Excel file', b'{\\rtf': 'an RTF file', b'\x89PNG': 'a picture',

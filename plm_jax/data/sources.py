@@ -7,9 +7,10 @@
 
 Text files hold one paragraph a line and a blank line between documents; `Reading.division` has other ways. A line of
 JSON is a document: its field 'text', or another that is named, in which newlines separate paragraphs. Read right too
-are what WikiExtractor writes, tables (.tsv, .csv) with a column of text, and a .json that is one list. `.gz` and `.xz`
-are read through. Files are read in the order of their names, so a source is always the same sequence of documents. A
-line has 16 MiB at most; a paragraph over a million characters, and a document over four, go on in the next one.
+are what WikiExtractor writes, tables (.tsv, .csv, .parquet) with a column of text, a .json that is one list, Common
+Crawl's WET files and Wikipedia's dumps. `.gz`, `.xz` and `.bz2` are read through. Files are read in the order of their
+names, so a source is always the same sequence of documents. A line has 16 MiB at most; a paragraph over a million
+characters, and a document over four, go on in the next one.
 """
 from collections.abc import Iterator
 import contextlib
@@ -19,7 +20,7 @@ import re
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.data import examples, formats, tfds
+from plm_jax.data import examples, formats, parquet, tfds
 from plm_jax.data.examples import TASK, untasked
 from plm_jax.data.files import content_of, each, ends_of, files, length_of, version_of
 from plm_jax.data.formats import Document, Reading
@@ -44,9 +45,19 @@ def documents(source: str, reading: Reading = Reading(), tally: Tally | None = N
   found = files(source)
   for file, length in zip(found, each(length_of, found), strict=True):
     done = tally.bytes
-    with opened(file) as text:
-      yield from formats.documents(text, reading, tally, len(found) == 1)
+    yield from of_file(file, reading, tally, len(found) == 1)
     tally.bytes = done + length
+
+
+def of_file(file: epath.Path, reading: Reading, tally: Tally, alone: bool) -> Iterator[Document]:
+  """Yields the documents of a file. alone: there are no others, see `formats.divided`. Raises SourceError as
+  `documents` does."""
+  if file.suffix.lower() == '.parquet':
+    for fields, where in parquet.rows(file, reading.field):
+      yield from formats.of_fields(fields, where, reading, tally)
+    return
+  with opened(file) as text:
+    yield from formats.documents(text, reading, tally, alone)
 
 
 def texts(source: str) -> Iterator[str]:
@@ -56,6 +67,9 @@ def texts(source: str) -> Iterator[str]:
     yield from ('\n'.join(document.paragraphs) for document in documents(source))
     return
   for file in files(source):
+    if file.suffix.lower() == '.parquet':
+      yield from ('\n'.join(document.paragraphs) for document in of_file(file, Reading(), Tally(), alone=True))
+      continue
     with opened(file) as found:
       if formats.format_of(found) is formats.text_documents:
         yield '\n'.join(line for _, line in numbered(found, 'refuse', Tally()))
@@ -86,7 +100,7 @@ def characters(source: str) -> int:
   if source.startswith('tfds:'):
     return 0
   found = files(source)
-  return sum(length * (4 if file.suffix.lower() in ('.gz', '.xz') else 1)
+  return sum(length * (4 if file.suffix.lower() in ('.gz', '.xz', '.bz2', '.parquet') else 1)
              for file, length in zip(found, each(length_of, found), strict=True))
 
 

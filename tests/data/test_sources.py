@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import json
 import lzma
@@ -19,7 +20,8 @@ def read(source, tally=None, **reading):
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
-    ('a.txt', bytes), ('a.txt.gz', gzip.compress), ('a.xz', lzma.compress), ('no_suffix', bytes),
+    ('a.txt', bytes), ('a.txt.gz', gzip.compress), ('a.xz', lzma.compress), ('a.bz2', bz2.compress),
+    ('no_suffix', bytes),
     ('bom.txt', lambda text: b'\xef\xbb\xbf' + text),
 ])
 def test_text(tmp_path, name, pack):
@@ -213,16 +215,17 @@ def test_what_a_file_holds_is_seen(tmp_path, name, content, expected):
 
 
 @pytest.mark.parametrize(('name', 'content', 'message'), [
-    ('a.parquet', b'PAR1\x15', 'is a Parquet file. Expected text in UTF-8'),
+    ('a.parquet', b'PAR1\x15', r'a\.parquet is damaged, or not a Parquet file'),
+    ('a.txt', b'PAR1\x15', r'is a Parquet file, and its name does not end in \.parquet. Expected text in UTF-8'),
     ('a.docx', b'PK\x03\x04\x14', 'is a zip archive'),
     ('a.pdf', b'%PDF-1.5', 'is a PDF'),
     ('a.txt', gzip.compress(b'x', mtime=0), r'is packed by gzip, and its name does not end in \.gz'),
     ('a.txt.gz', gzip.compress(b'PK\x03\x04', mtime=0), 'is a zip archive'),
     ('a.tar.gz', gzip.compress(bytes(257) + b'ustar\x0000' + bytes(300), mtime=0), 'is a tar archive'),
-    ('a.bz2', b'BZh91AY', 'is packed by bzip2'),
+    ('a.bz2', b'BZh91AY', r'a\.bz2: damaged or cut off after line 0'),
+    ('a.txt', b'BZh91AY', 'is packed by bzip2'),
     ('a.txt', 'text'.encode('utf-16'), 'is in UTF-16'),
     ('a.txt', 'more text'.encode('utf-16-be'), 'full of zero bytes'),
-    ('dump.xml', b'<mediawiki xmlns="x">', 'WikiExtractor takes out'),
     ('a.json', b'{\n "text": "One."\n}\n', 'neither a line for each document nor a list'),
     ('a.json', b'[1, 2]', r'a\.json\[0\]: neither a text nor an object with one'),
     ('a.json', b'["One.", ', 'cannot be read as JSON'),
