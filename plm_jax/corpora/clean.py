@@ -217,7 +217,7 @@ def write_all(config: CleanConfig, work: pathlib.Path, journal: Journal, held: l
   if 'exact' in kept:
     duplicates.mark_exact(kept['exact'], marks, work)
   if 'bands' in kept:
-    duplicates.mark_near(config.minhash, kept['bands'], kept['sketches'].read(), marks, work)
+    duplicates.mark_near(config.minhash, kept['bands'], kept['sketches'], marks, work)
   if 'spans' in kept:
     duplicates.mark_spans(kept['spans'], marks, firsts[:-1], work)
   marks.flush()

@@ -25,8 +25,8 @@ def mark_exact(exact: Table, marks: np.ndarray, folder: pathlib.Path) -> None:
     marks[rows['place'][tables.again(rows)]] = EXACT
 
 
-def mark_near(minhash: MinHash, bands: Table, sketches: np.ndarray, marks: np.ndarray, folder: pathlib.Path) -> None:
-  """Marks [N] what is not marked yet and hangs together with a document before it. sketches: [N, values]."""
+def mark_near(minhash: MinHash, bands: Table, sketches: Table, marks: np.ndarray, folder: pathlib.Path) -> None:
+  """Marks [N] what is not marked yet and hangs together with a document before it."""
   forest = np.memmap(folder / 'forest', np.int64, 'w+', shape=marks.shape)
   for start in range(0, len(forest), tables.CHUNK):
     forest[start:start + tables.CHUNK] = np.arange(start, min(start + tables.CHUNK, len(forest)))
@@ -35,7 +35,7 @@ def mark_near(minhash: MinHash, bands: Table, sketches: np.ndarray, marks: np.nd
       places = start + np.flatnonzero(marks[start:start + len(numbers)] == KEPT)
       yield tables.rows_of(MEETING, number=numbers[places - start].ravel(), place=places.repeat(numbers.shape[1]))
   for rows in tables.met(parts(), len(bands) * minhash.bands, folder):
-    join(forest, linked(minhash, rows['number'], rows['place'], sketches))
+    join(forest, linked(minhash, rows['number'], rows['place'], sketches.read()))
   for start in range(0, len(forest), tables.CHUNK):
     pointing = forest[start:start + tables.CHUNK]
     marks[start + np.flatnonzero(pointing != np.arange(start, start + len(pointing)))] = NEAR

@@ -9,6 +9,7 @@ several is in `duplicates`, and asks for numbers only:
     repeated spans, of those that are left         `spans` that came before; `without`, and documents too short then
 """
 import dataclasses
+import functools
 import hashlib
 from typing import Any, Literal, NamedTuple
 
@@ -58,7 +59,7 @@ class CleanConfig(Filters):
     """How the sources of text are read."""
     return formats.Reading(self.on_error, self.text_field, self.documents)
 
-  @property
+  @functools.cached_property
   def minhash(self) -> MinHash:
     """How near-duplicates are found."""
     return MinHash(self.similarity)

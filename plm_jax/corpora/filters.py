@@ -27,7 +27,7 @@ class Filters(Checked):
   language_score: float = 0.65
   """Probability that the language has at least; of the first 8192 characters."""
   language_model: str = ''
-  """A .bin of fastText's `supervised` that tells languages, with a softmax; else py3langid does."""
+  """A .bin of fastText's `supervised` that tells languages, such as lid.176.bin; else py3langid does."""
   terminal: bool = False
   """Leave out lines that do not end with . ! ? or a quotation mark, in any script, and those that end with ..."""
   min_line_words: int = 0

@@ -26,11 +26,10 @@ def identifier(model: str = '') -> Identifier:
 
 def fasttext(model: str) -> Identifier:
   """Returns what tells languages by a .bin of fastText's."""
-  from plm_jax.vectors import classifier, fasttext_bin  # which import JAX: half of a second in each worker
+  from plm_jax.vectors import classifier, fasttext_bin  # which import JAX, and workers are many
 
-  loaded = fasttext_bin.load(model)
-  classifier.predict(loaded, [])  # raises for one without labels, now
+  predict = classifier.predictor(fasttext_bin.load(model))
   def identify(text: str) -> tuple[str, float]:
-    found = classifier.predict(loaded, [text.split()])[0]
+    found = predict(text.split())
     return (found[0][0].removeprefix(classifier.LABEL), found[0][1]) if found else ('', 0.0)
   return identify

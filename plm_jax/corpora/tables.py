@@ -49,9 +49,9 @@ class Table:
   def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (number of the first, rows) of parts of the table."""
     step = max(CHUNK // self.width, 1)
-    rows = self.read()
-    for start in range(0, len(rows), step):
-      yield start, np.array(rows[start:start + step])
+    for start in range(0, len(self), step):  # not mapped: pages that were seen once would count as memory
+      rows = np.fromfile(self.path, self.dtype, step * self.width, offset=start * self.row)
+      yield start, rows.reshape(-1, self.width) if self.width > 1 else rows
 
 
 def met(parts: Iterable[np.ndarray], size: int, folder: pathlib.Path) -> Iterator[np.ndarray]:

@@ -12,7 +12,7 @@ UNSPACED = ('\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u
             '\U00020000-\U0003ffff')
 CHARACTER = re.compile(f'[{UNSPACED}]')
 WORD = re.compile(rf'[{UNSPACED}]|[^\W_{UNSPACED}]+')
-KNOWN = 1 << 20  # words whose numbers are remembered
+KNOWN = 1 << 18  # words whose numbers are remembered
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits without a pattern: 2^64 over the golden ratio
 
 

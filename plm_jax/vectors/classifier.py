@@ -7,7 +7,7 @@ rows of parts (dictionary.cc addWordNgrams), and of several labels of a line one
 to the probabilities that it shows.
 """
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.checked import Checked, within
 from plm_jax.data.lines import SourceError, Tally, lines
-from plm_jax.vectors import fasttext_bin, kernels
+from plm_jax.vectors import fasttext_bin, huffman, kernels
 from plm_jax.vectors.fasttext_bin import Arguments, FastText
 from plm_jax.vectors.subwords import END, Subwords, code_of
 from plm_jax.vectors.vocabulary import Vocabulary
@@ -152,15 +152,28 @@ def hidden_of(found: jax.Array, owner: jax.Array, size: int) -> jax.Array:
 
 
 def predict(model: FastText, texts: Iterable[Sequence[str]], top: int = 1) -> list[list[tuple[str, float]]]:
-  """Predicts the labels of texts, each a list of words -> (label, probability), likeliest first; [] for a text without
-  a row. Raises FastTextError for a model that has no labels, or another loss than the softmax."""
-  if not model.labels or model.arguments.loss != fasttext_bin.LOSSES['softmax']:
+  """Predicts the labels of texts as `predictor` does."""
+  return list(map(predictor(model, top), texts))
+
+
+def predictor(model: FastText, top: int = 1) -> Callable[[Sequence[str]], list[tuple[str, float]]]:
+  """Returns what predicts the labels of a text, a list of words -> (label, probability), likeliest first; [] for a text
+  without a row. Raises FastTextError for a model that has no labels, or another loss than a softmax, whole or
+  hierarchical."""
+  loss = next((name for name in ('softmax', 'hierarchical') if model.arguments.loss == fasttext_bin.LOSSES[name]), '')
+  if not model.labels or not loss:
     raise fasttext_bin.FastTextError('this model predicts no labels by a softmax: it is one of `supervised` that does')
-  index, found = {word: number for number, word in enumerate(model.words)}, []
-  for words in texts:
+  index = {word: number for number, word in enumerate(model.words)}
+  paths = huffman.paths(np.array(model.counts[len(model.words):])) if loss == 'hierarchical' else None
+  def asked(words: Sequence[str]) -> list[tuple[str, float]]:
     rows = rows_of(model, index, words)
-    scores = model.outputs @ model.inputs[rows].mean(0) if rows else np.zeros(len(model.labels))
+    if not rows:
+      return []
+    scores = model.outputs @ model.inputs[rows].mean(0)
+    if paths:
+      branch = np.where(paths.codes == 1, 1, -1) * scores[paths.nodes]
+      scores = np.where(paths.codes < 0, 0, -np.logaddexp(0, -branch)).sum(1)
     chances = np.exp(scores - scores.max())
-    order = np.argsort(-chances, kind='stable')[:top] if rows else ()
-    found.append([(model.labels[label], float(chances[label] / chances.sum())) for label in order])
-  return found
+    order = np.argsort(-chances, kind='stable')[:top]
+    return [(model.labels[label], float(chances[label] / chances.sum())) for label in order]
+  return asked

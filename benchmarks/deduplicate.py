@@ -1,0 +1,173 @@
+"""Near-duplicates: how many of those that were planted are found, and documents a second, beside datasketch.
+
+    python -m benchmarks.deduplicate --text=corpus.txt        # or .txt.xz; about 20 MB of text
+
+Needs the extra `bench`, and Linux for the peak of memory. Documents are pieces of the text, of 400 words, about as many
+as a page of C4 has. Of every tenth a copy is planted in which words are others, evenly spread, so that the Jaccard
+similarity of the sets of 5-grams is 0.9, 0.8, 0.7, 0.6 or 0.5; what it is is counted, not estimated. Both find
+documents of a similarity of 0.8 by 256 values of MinHash in 32 bands of 8, compare whole signatures and want three
+quarters of them to agree. datasketch is given the same words and 5-grams and holds its index in memory; plm_jax is the
+whole command, which reads, writes and sorts on the disk. What counts is CPU time, user and system, of the process, so
+that neither gains by a second core. Ten times the text, every word of which is another in each part, shows what memory
+depends on.
+"""
+import argparse
+import json
+import lzma
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.prepare import figures
+from benchmarks.side_by_side import machine
+from plm_jax.corpora import words
+from plm_jax.corpora.minhash import MinHash
+
+CONTESTANTS = 'plm_jax', 'datasketch'
+SIMILARITIES = 0.9, 0.8, 0.7, 0.6, 0.5
+WORDS = 400
+NEAR = 0.02  # of a similarity: what counts as it
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--text', required=True, help='a text file, plain or .xz')
+  parser.add_argument('--rounds', type=int, default=3)
+  parser.add_argument('--contestant', choices=CONTESTANTS, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.contestant:
+    print(json.dumps({'plm_jax': ours, 'datasketch': theirs}[args.contestant](args.text)))
+    return
+  print(machine('numpy', 'datasketch') + f', load {os.getloadavg()[0]:.1f}')
+  with tempfile.TemporaryDirectory() as scratch:
+    compare(pathlib.Path(args.text), pathlib.Path(scratch), args.rounds)
+
+
+def compare(text: pathlib.Path, scratch: pathlib.Path, rounds: int) -> None:
+  documents, planted = plant(text)
+  whole, tenfold = scratch / 'whole.jsonl', scratch / 'tenfold.jsonl'
+  write(whole, documents)
+  write(tenfold, (' '.join(f'{word}{part}' for word in document.split()) for part in range(10)
+                  for document in documents))
+  print('\n| documents | | seconds | CPU seconds | documents per CPU second | peak memory |')
+  print('|---|---|---|---|---|---|')
+  kept = {}
+  for file, names, times in ((whole, CONTESTANTS, rounds), (tenfold, CONTESTANTS[:1], 1)):
+    runs = {name: [] for name in names}
+    for _ in range(times):
+      for name in names:
+        runs[name].append(measure(name, file))
+    for name, some in runs.items():
+      kept.setdefault(name, set(some[0].pop('kept')))
+      median = {key: statistics.median(run[key] for run in some) for key in some[0] if key != 'kept'}
+      number = len(documents) * (10 if file == tenfold else 1)
+      print(f'| {number:,} | {name} | {median["seconds"]:.1f} | {median["cpu"]:.1f} | {number / median["cpu"]:,.0f} | '
+            f'{median["memory"] / 1024:,.0f} MiB |', flush=True)
+  judge(documents, planted, kept)
+
+
+def plant(text: pathlib.Path) -> tuple[list[str], list[tuple[int, int, float]]]:
+  """Documents in a drawn order, and (number of one, of its copy, their similarity)."""
+  with lzma.open(text, 'rt') if text.suffix == '.xz' else text.open() as f:
+    every = f.read().split()
+  found = [' '.join(every[at:at + WORDS]) for at in range(0, len(every) - WORDS, WORDS)]
+  draw, pairs = random.Random(0), []
+  for number in range(0, len(found), 10):
+    split = found[number].split()
+    similarity = SIMILARITIES[number // 10 % len(SIMILARITIES)]
+    edits = max(round(len(split) * (1 - similarity) / (1 + similarity) / 5), 1)
+    for edit in range(edits):
+      split[(2 * edit + 1) * len(split) // (2 * edits)] = f'other{draw.randrange(1 << 30)}'
+    pairs.append((number, len(found) + len(pairs), ' '.join(split)))
+  every = found + [copy for *_, copy in pairs]
+  order = list(range(len(every)))
+  draw.shuffle(order)
+  places = {number: place for place, number in enumerate(order)}
+  return [every[number] for number in order], [
+      (places[number], places[other], jaccard(every[number], every[other])) for number, other, _ in pairs]
+
+
+def jaccard(one: str, other: str) -> float:
+  a, b = (set(words.grams(words.hashes(words.split(text)), 5).tolist()) for text in (one, other))
+  return len(a & b) / len(a | b)
+
+
+def write(path: pathlib.Path, documents) -> None:
+  with path.open('w') as file:
+    file.writelines(json.dumps({'text': document}) + '\n' for document in documents)
+
+
+def measure(contestant: str, file: pathlib.Path) -> dict:
+  process = subprocess.run(
+      [sys.executable, '-m', 'benchmarks.deduplicate', f'--contestant={contestant}', f'--text={file}'], check=True,
+      stdout=subprocess.PIPE, text=True)
+  return json.loads(process.stdout.splitlines()[-1])
+
+
+def ours(file: str) -> dict:
+  from benchmarks.prepare import cpu_seconds
+  from plm_jax.corpora.clean import clean
+  from plm_jax.corpora.examine import CleanConfig
+  from plm_jax.data import lines
+
+  with tempfile.TemporaryDirectory() as scratch:
+    began, used = time.perf_counter(), cpu_seconds()
+    report = clean(CleanConfig(workers=1, shard_characters=1 << 25), file, scratch)
+    result = figures(report.kept_documents, began, used)
+    left = [int(json.loads(line)['where'].rpartition(':')[2]) - 1 for path in pathlib.Path(scratch).glob('*.gz')
+            for _, line in lines.lines(path, 'refuse', lines.Tally())]  # pyright: ignore[reportArgumentType]
+  return result | {'kept': left}
+
+
+def theirs(file: str) -> dict:
+  from datasketch import MinHash as Signature  # pyright: ignore[reportMissingImports]
+  from datasketch import MinHashLSH  # pyright: ignore[reportMissingImports]
+
+  from benchmarks.prepare import cpu_seconds
+  began, used = time.perf_counter(), cpu_seconds()
+  minhash = MinHash()
+  index = MinHashLSH(num_perm=minhash.values, params=(minhash.bands, minhash.rows))
+  left, signatures = [], {}
+  with open(file) as texts:
+    for number, line in enumerate(texts):
+      found = words.split(json.loads(line)['text'])
+      signature = Signature(minhash.values)
+      signature.update_batch({' '.join(found[at:at + 5]).encode() for at in range(max(len(found) - 4, 1))})
+      if not any(signatures[other].jaccard(signature) >= minhash.agreeing for other in index.query(signature)):
+        left.append(number)
+      index.insert(number, signature)
+      signatures[number] = signature
+  return figures(len(left), began, used) | {'kept': left}
+
+
+def judge(documents: list[str], planted: list[tuple[int, int, float]], kept: dict[str, set[int]]) -> None:
+  """Prints which planted pairs were found, and how many documents were left out that are like no other."""
+  print('\n| similarity | pairs | ' + ' | '.join(f'found by {name}' for name in kept) + ' |')
+  print('|---|---|' + '---|' * len(kept))
+  for similarity in SIMILARITIES:
+    pairs = [(one, other) for one, other, found in planted if abs(found - similarity) <= NEAR]
+    shares = [statistics.mean(not (one in left and other in left) for one, other in pairs) for left in kept.values()]
+    print(f'| {similarity} +- {NEAR} | {len(pairs)} | ' + ' | '.join(f'{share:.1%}' for share in shares) + ' |')
+  alone = set(range(len(documents))) - {number for pair in planted for number in pair[:2]}
+  said = []
+  for name, left in kept.items():
+    wrong = [number for number in alone - left if most_like(documents, number) < 0.7]
+    said.append(f'{name} left out {len(alone - left)}, of which {len(wrong)} are less than 0.7 like any other')
+  print(f'\nOf {len(alone):,} documents without a planted copy ' + '; '.join(said) + '.')
+
+
+def most_like(documents: list[str], number: int) -> float:
+  """The largest similarity of a document with another."""
+  first = set(documents[number].split())
+  near = [other for at, other in enumerate(documents)
+          if at != number and len(first & (found := set(other.split()))) > 0.5 * max(len(first), len(found))]
+  return max((jaccard(documents[number], other) for other in near), default=0.0)
+
+
+if __name__ == '__main__':
+  main()
