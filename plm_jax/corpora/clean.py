@@ -93,6 +93,9 @@ def clean(config: CleanConfig, source: str, output: epath.PathLike) -> Report:
       with storage.explained(work, 'written'):
         work.mkdir(parents=True)
       journal = Journal(known)
+    if examiner.evaluation.short:
+      print(f'{examiner.evaluation.short:,} of {examiner.evaluation.texts:,} evaluation texts have fewer than '
+            f'{config.ngram} words and cannot be found: --ngram makes runs shorter', flush=True)
     examine_all(examiner, source, work, journal, held)
     report = write_all(config, work, journal, held)
     publish(config, report, known, work, output)

@@ -38,7 +38,8 @@ class CleanConfig(Filters):
   span: int = 0
   """Leave out sentences that came before in a row of as many; C4 has 3."""
   decontaminate: str = ''
-  """Evaluation files, by commas, or task:NAME:SOURCE: documents that share a run of words with them are left out."""
+  """Evaluation files, by commas, task:NAME:SOURCE or tfds:NAME:SPLIT: documents with a run of words in common with them
+  are left out."""
   ngram: int = 13
   """Words of such a run."""
   on_error: lines.OnError = 'refuse'
@@ -48,7 +49,7 @@ class CleanConfig(Filters):
   documents: formats.Division = 'auto'
   """What divides plain text into documents: see `prepare`."""
   samples: int = 0
-  """Documents to keep for each reason why documents are left out, in dropped.jsonl: the first ones."""
+  """Documents to keep for each reason why documents are left out, in _dropped.jsonl: the first ones."""
   shard_characters: int = 1 << 28
   """Characters that go to an output file, before duplicates are taken out."""
   workers: int = 0

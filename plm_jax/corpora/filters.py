@@ -4,6 +4,7 @@ section 2.2) and, by `quality`, those of MassiveText (Rae et al. 2021, appendix 
 Sentences are those of `data.sentences`.
 """
 from collections import Counter
+from collections.abc import Mapping
 import dataclasses
 import functools
 import re
@@ -25,7 +26,7 @@ class Filters(Checked):
   languages: str = ''
   """Codes of languages to keep, by commas: en,de. Needs the package py3langid, or a model of your own."""
   language_score: float = 0.65
-  """Probability that the language has at least; of the first 8192 characters."""
+  """Probability, at least, that the first 8192 characters are in one of these languages."""
   language_model: str = ''
   """A .bin of fastText's `supervised` that tells languages, such as lid.176.bin; else py3langid does."""
   terminal: bool = False
@@ -114,14 +115,14 @@ class Filter:
     if few_sentences(paragraphs, config.min_sentences):
       return 'too few sentences'
     if config.languages:
-      found, score = self.identify('\n'.join(paragraphs)[:LANGUAGE_CHARACTERS])
-      if found not in config.languages.replace(' ', '').split(',') or score < config.language_score:
+      chances = self.identify('\n'.join(paragraphs)[:LANGUAGE_CHARACTERS])
+      if sum(chances.get(code.strip(), 0) for code in config.languages.split(',')) < config.language_score:
         return 'language'
     broken = quality.breaks(paragraphs, config.stop_words) if config.quality else ''
     return broken or (quality.repeats(paragraphs) if config.repetition else '')
 
-  def identify(self, text: str) -> tuple[str, float]:
-    """Returns the language of a text and its probability."""
+  def identify(self, text: str) -> Mapping[str, float]:
+    """Returns how probable each language is."""
     return language.identifier(self.config.language_model)(text)
 
 

@@ -14,7 +14,7 @@ NOTHING = frozenset([  # elements whose contents are no running text
     'ref', 'references', 'table', 'gallery', 'math', 'chem', 'ce', 'score', 'timeline', 'source', 'syntaxhighlight',
     'pre', 'imagemap', 'hiero', 'graph', 'mapframe', 'templatestyles', 'li', 'dt', 'dd', 'hr'])
 MARK = '\0'  # of lines of lists
-EMPTY = re.compile(r'\s*[(（][\s;,，；、]*[)）]')  # what templates leave where they gave a pronunciation
+EMPTY = re.compile(r'\s*[(（][\s;,，；、]*[)）]|__[A-Z]+__')  # what templates leave behind a name, and switches
 MEDIA = 6, 14  # namespaces of files and categories
 
 

@@ -72,6 +72,10 @@ def test_repetition():
   assert quality.repeats(PROSE) == ''
   assert quality.repeats([*PROSE, *PROSE]) == 'repeated lines'
   assert quality.repeats(['a b ' * 9]) == 'one 2-gram'
+  # Ten times a word of six characters is style in Chinese; two copies of twelve characters in a hundred are not.
+  han = [chr(0x4e00 + n) for n in range(300)]
+  assert quality.repeats([''.join(han[at:at + 30] + ['河边的旧房子']) for at in range(0, 300, 30)]) == ''
+  assert quality.repeats([''.join(han[:12] + han[20:60]), ''.join(han[:12] + han[70:110])]) == 'repeated 5-grams'
   found = ' '.join(f'one two three four five {n} {n}a {n}b {n}c' for n in range(3))
   # 3 x 19 of 57 + 3 x 7 characters are in the 5-gram.
   assert quality.duplicate_share(words.hashes(found.split()), np.array([len(w) for w in found.split()]), 5) == 57 / 78
