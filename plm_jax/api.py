@@ -19,6 +19,8 @@ import numpy as np
 from plm_jax import checked, conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
+from plm_jax.data import beam as beam_lib
+from plm_jax.data import parallel
 from plm_jax.data import prepare as preparation
 from plm_jax.data.settings import PrepareConfig, TextConfig
 from plm_jax.embeddings import exchange
@@ -256,7 +258,7 @@ def train(config: str | Experiment, **options: Any) -> Trained:
   return load(config.folder)
 
 
-def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
+def prepare(source: str, folder: Path, like: str = '', *, beam: Sequence[str] = (), **options: Any) -> str:
   """Writes the token records of a corpus; `train` takes their folder as data={'path': (folder,)}.
 
   >>> plm_jax.prepare('corpus.txt', 'records', vocab=300)
@@ -267,6 +269,7 @@ def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
     source: text files, globs, folders, by commas; .txt, .jsonl, .gz, .xz; tfds:NAME[:SPLIT]
     folder: where to; what was begun there is finished
     like: the recipe with whose tokenizer and settings to begin; otherwise BERT's
+    beam: options of Apache Beam, which then does the work: '--runner=FlinkRunner', ...; none: this machine does it
     **options: fields of `plm_jax.data.settings.PrepareConfig` that are to be otherwise: vocab, tokenizer, kind, ...
 
   Returns:
@@ -274,10 +277,13 @@ def prepare(source: str, folder: Path, like: str = '', **options: Any) -> str:
 
   Raises:
     SourceError, TokenizerError, RecordsError: the text, the tokenizer or what is in the folder cannot be used.
+    BeamError: Beam is not installed, or its work has failed.
   """
+  writing = functools.partial(parallel.write, beam_lib.running(beam)) if beam else None
   reachable.check_reachable({os.fspath(folder): 'write'})
   rules = (recipe(like) if like else Experiment('bert_base')).rules  # by which its windows are counted, too
-  preparation.prepare(checked.changed(PrepareConfig(source=source, **settings_of(like)), options), folder, rules)
+  config = checked.changed(PrepareConfig(source=source, **settings_of(like)), options)
+  preparation.prepare(config, folder, rules, writing)
   return os.fspath(folder)
 
 

@@ -1,6 +1,7 @@
 """python -m plm_jax: what is done with text before a run, and with a run afterwards."""
 import json
 import math
+import shlex
 import sys
 from typing import Annotated, Literal
 
@@ -54,7 +55,7 @@ def vectors_command() -> None:
 @command(vocab=PrepareConfig.limits['vocab'])
 def prepare_command(
     source: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
-    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', vocab: int = PrepareConfig.vocab,
+    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', vocab: int = PrepareConfig.vocab, beam: str = '',
     settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
   """Writes the token records of a corpus.
 
@@ -63,10 +64,11 @@ def prepare_command(
     out: folder for the records, local or gs://
     recipe: take the tokenizer and the settings of this recipe, such as gpt2_small; other options change them
     vocab: pieces of the tokenizer to train
+    beam: work with Apache Beam; what is behind it are options of Beam: --beam --runner=FlinkRunner ...
     settings: how
   """
   # The settings of a recipe stand in front of the other options: see `settings_of`.
-  api.prepare(source, out, recipe, vocab=vocab, **vars(settings))
+  api.prepare(source, out, recipe, beam=shlex.split(beam), vocab=vocab, **vars(settings))
   print(f'records in {out}: train on them with --data.path={out}')
 
 
@@ -359,6 +361,8 @@ def main() -> None:
     return
   with errors.shown():
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
+    if args[:1] == ['prepare']:
+      args = options.beam_joined(args, {'for', *PrepareConfig.__dataclass_fields__})
     if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):
       args = ['prepare', *settings_of(recipe), *args[1:]]
     if args[:1] == ['clean'] and (rules := options.value_of('--rules', args)):

@@ -1,8 +1,10 @@
 """What a command line says, on its way to a configuration: booleans, values that a command takes, what was typed."""
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 import dataclasses
 import functools
 import inspect
+import re
+import shlex
 import sys
 import typing
 from typing import Any
@@ -111,6 +113,25 @@ def taken(name: str, args: Iterable[str]) -> tuple[str, list[str]]:
   if at is not None:
     del args[at:at + (1 if '=' in args[at] else 2)]
   return value, args
+
+
+def beam_joined(args: Iterable[str], own: Container[str]) -> list[str]:
+  """Makes one argument of everything behind --beam: options of Beam, not of here.
+
+  own: fields whose options stand in front of it. Raises ConfigError for one of these behind it, and for no --runner.
+  """
+  args = list(args)
+  if '--beam' not in args:
+    return args
+  at = args.index('--beam')
+  behind = args[at + 1:]
+  for arg in behind:
+    if re.sub('^--(no-)?', '', (name := arg.partition('=')[0])).replace('-', '_') in own:
+      raise ConfigError(f'{name} stands behind --beam, where the options of Beam are: put it in front')
+  if not value_of('--runner', behind):
+    raise ConfigError('--beam is followed by options of Beam, expected --runner=DirectRunner, FlinkRunner or another, '
+                      f'got {" ".join(behind) or "none"}')
+  return [*args[:at], f'--beam={shlex.join(behind)}']
 
 
 def program(recipe: Recipe) -> str:

@@ -28,13 +28,13 @@ class Encoded(NamedTuple):
   hashes: list[int]  # [D] of the text, 64 bits
 
 
-def units(documents: Iterable[Document]) -> Iterator[list[Document]]:
-  """Yields documents in lists of about UNIT characters."""
+def units(documents: Iterable[Document], characters: int = 0) -> Iterator[list[Document]]:
+  """Yields documents in lists of about as many characters, by default UNIT."""
   unit, length = [], 0
   for document in documents:
     unit.append(document)
     length += sum(map(len, document.paragraphs))
-    if length >= UNIT:
+    if length >= (characters or UNIT):
       yield unit
       unit, length = [], 0
   if unit:

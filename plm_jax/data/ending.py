@@ -31,8 +31,8 @@ class Seen:
 
 def end(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer, done: journal.Journal,
         rules: Sequence[Rule], seen: Seen) -> records.Meta:
-  """Writes records.json and the numbers of windows for shards that are all written; the journal goes. Raises
-  SourceError where there is no shard to train on."""
+  """Writes records.json and the numbers of windows for shards that are all written; the journal goes, and what is left
+  of work by pieces. Raises SourceError where there is no shard to train on."""
   if not done.train:
     raise SourceError(f'{config.source} holds no text: none of its {done.documents} documents has a token.')
   meta = records.write_meta(folder, records.Meta(
@@ -42,6 +42,8 @@ def end(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokeniz
     if found := done.counts(split, rule):
       counts.store(Shards(folder, meta, split), rule, counts.total(found))
   (folder / journal.NAME).unlink(missing_ok=True)
+  for left in folder.glob(f'{PIECES}*'):
+    left.rmtree()
   report(config, meta, seen)
   return meta
 
@@ -74,4 +76,5 @@ def report(config: PrepareConfig, meta: records.Meta, seen: Seen) -> None:
                 100 * seen.unknown / seen.tokens)
 
 
+PIECES = '.pieces-'  # beginning of folders in that of the records, see `parallel`
 EMPTY = '{}: its target or its inputs have no tokens'  # of an example that is left out

@@ -97,9 +97,14 @@ def commit(
     tokenizer.save(folder / 'tokenizer')  # not earlier: a source without text leaves nothing behind
   for split, pending in shards.items():
     if pending.tokens:
-      journal.add(split, *pending.write(folder, f'{split}-{len(journal.shards(split)):05d}'), rules)
+      journal.add(split, *pending.write(folder, shard_name(split, len(journal.shards(split)))), rules)
       shards[split] = Pending()
   write(folder, journal)
+
+
+def shard_name(split: records.Split, number: int) -> str:
+  """Returns how the files of a shard begin."""
+  return f'{split}-{number:05d}'
 
 
 def write(folder: epath.Path, journal: Journal) -> None:

@@ -8,6 +8,7 @@ command continues where the last whole shard ended. Memory holds a shard and a f
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -30,11 +31,13 @@ from plm_jax.errors import option
 from plm_jax.storage import lock
 
 
-def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule] = ()) -> records.Meta:
+def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule] = (),
+            writing: Callable[..., records.Meta] | None = None) -> records.Meta:
   """Writes the records of `config.source` to `folder`, or continues, or finds them finished.
 
   rules: how runs will cut the text: its windows are counted by the way, and no run has to. What the records are does
-  not depend on them; a rule that is for text of another kind is left out.
+  not depend on them; a rule that is for text of another kind is left out. writing: what does the work, by default
+  `write`, which does it on this machine.
 
   Of several that are asked for the same folder at once, one works and the others wait for it. Raises SourceError for
   text that is missing, empty or (unless skipped) damaged, TokenizerError for a tokenizer that cannot be had,
@@ -47,13 +50,14 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule]
   source = fingerprint(config, tokenizer)
   counted = ('examples',) if config.source.startswith(sources.TASK) else ('document', 'sentences')
   rules = [rule for rule in rules if rule.assembly in counted]
-  meta = existing_records(config, folder, tokenizer, source) or make(config, folder, tokenizer, source, rules)
+  meta = existing_records(config, folder, tokenizer, source) or make(
+      config, folder, tokenizer, source, functools.partial(writing or write, rules=rules))
   counts.complete(folder, meta, rules)
   return meta
 
 
 def make(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str,
-         rules: Sequence[Rule]) -> records.Meta:
+         writing: Callable[..., records.Meta]) -> records.Meta:
   """Prepares where nothing is finished yet. source: fingerprint."""
   tally = lines.Tally()
   if next(sources.documents(config.source, config.reading, tally), None) is None:
@@ -70,7 +74,7 @@ def make(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokeni
     if meta := existing_records(config, folder, tokenizer, source):
       return meta
     try:
-      return write(config, folder, *open_journal(config, folder, tokenizer, source), held, rules)
+      return writing(config, folder, *open_journal(config, folder, tokenizer, source), held)
     finally:
       journal_lib.clear_drafts(folder)
       held.release()

@@ -15,6 +15,7 @@ characters, and a document over four, go on in the next one.
 from collections.abc import Iterator
 import contextlib
 import hashlib
+import os
 import re
 
 from etils import epath
@@ -36,17 +37,29 @@ def documents(source: str, reading: Reading = Reading(), tally: Tally | None = N
   out and counted in `tally`. Raises SourceError for no files, for binaries and for archives that are cut off, always.
   """
   tally = Tally() if tally is None else tally
-  if source.startswith(TASK):
-    yield from examples.documents(source, reading.on_error, tally)
-    return
-  if source.startswith('tfds:'):
-    yield from tfds.documents(source, reading, tally)
+  if source.startswith((TASK, 'tfds:')):
+    yield from of_part(source, reading, tally, True)
     return
   found = files(source)
   for file, length in zip(found, each(length_of, found), strict=True):
     done = tally.bytes
     yield from of_file(file, reading, tally, len(found) == 1)
     tally.bytes = done + length
+
+
+def parts(source: str) -> list[str]:
+  """Lists what of a source can be read by itself, in order: its files; a data set of TFDS and a task are one part."""
+  return [source] if source.startswith((TASK, 'tfds:')) else [os.fspath(file) for file in files(source)]
+
+
+def of_part(part: str, reading: Reading, tally: Tally, alone: bool) -> Iterator[Document]:
+  """Yields the documents of a part of a source as `documents` does. alone: it is the only one."""
+  if part.startswith(TASK):
+    yield from examples.documents(part, reading.on_error, tally)
+  elif part.startswith('tfds:'):
+    yield from tfds.documents(part, reading, tally)
+  else:
+    yield from of_file(epath.Path(part), reading, tally, alone)
 
 
 def of_file(file: epath.Path, reading: Reading, tally: Tally, alone: bool) -> Iterator[Document]:

@@ -12,6 +12,7 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import main, parse
 from plm_jax.config import ConfigError
+from plm_jax.data import beam, parallel
 from plm_jax.data import prepare as preparation
 from plm_jax.data.settings import PrepareConfig
 from plm_jax.errors import Expected
@@ -120,6 +121,10 @@ def test_a_mistyped_command_ends_with_one_line(args):
     (['prepare', 'TEXT', 'out', '--for=gpt2smal'],
      "error: there is no recipe 'gpt2smal': did you mean gpt2_small or gpt3_small or gpt2_xl? `python -m plm_jax "
      'train` lists them'),
+    (['prepare', 'TEXT', 'out', '--beam'],
+     'error: --beam is followed by options of Beam, expected --runner=DirectRunner, FlinkRunner or another, got none'),
+    (['prepare', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--no-newlines'],
+     'error: --no-newlines stands behind --beam, where the options of Beam are: put it in front'),
     (['fill-mask', 'RUN'], 'error: there is no prompt: give a sentence with a [MASK] where a word is to be guessed'),
     (['fill-mask', 'RUN', 'a [MASK]', '--top=-1'], 'error: --top is a whole number from 1 to 16,777,216, got -1'),
     (['generate', 'RUN', 'a', '--temperature=nan'], 'error: --temperature is a number of 0 or more, got nan'),
@@ -145,7 +150,7 @@ def test_commands_check_what_they_are_given_before_they_begin(args, line, monkey
 
 def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   asked = []
-  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules: asked.append(config))
+  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules, writing: asked.append(config))
   for args in [], ['--vocab=300', '--no-newlines'], ['--newlines', 'False', '--for', 't5_base']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--for=gpt2_small', *args])
     cli.main()
@@ -153,12 +158,22 @@ def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   assert asked[:2] == [paper, dataclasses.replace(paper, vocab=300, newlines=False)]
 
 
+def test_what_is_behind_beam_is_for_beam(monkeypatch):
+  asked = []
+  monkeypatch.setattr(beam, 'running', asked.append)
+  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules, writing: asked.append((config, writing.func)))
+  flags = ['--runner=DataflowRunner', '--region', 'us-central1', '--labels=a=b', '--labels=c d']
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--vocab=300', '--beam', *flags])
+  cli.main()
+  assert asked == [flags, (PrepareConfig(source='TEXT', vocab=300), parallel.write)]
+
+
 @pytest.mark.parametrize(('recipe', 'rules'), [
     ('', ['document-141', 'document-525']), ('bert_base', ['document-141', 'document-525']),
     ('gpt2_small', ['packed-1020'])])
 def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
   asked = []
-  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules: asked.extend(map(str, rules)))
+  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules, writing: asked.extend(map(str, rules)))
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', *([f'--for={recipe}'] if recipe else [])])
   cli.main()
   assert asked == rules
