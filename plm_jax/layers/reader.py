@@ -89,19 +89,27 @@ class RowOfTags(flax.struct.PyTreeNode):
   shares: jax.Array | None = None
 
 
-class RecurrentTags(nn.Module):
-  """Tags of sentences: a dense layer on what is read of each word, and a CRF (Lample et al. 2016; Peters et al. 2018,
-  section 4)."""
+class Recurrent(nn.Module):
+  """A head on what is read of each word."""
 
   cfg: ReaderConfig
   vocab: int
   classes: int
   dropout: float
 
+  def read(self, output, batch, rows):
+    """-> [B, L, 2 cells], as `WordReader`; for a compact method."""
+    return WordReader(self.cfg, self.vocab, self.dropout, name='reader')(output, batch, rows)
+
+
+class RecurrentTags(Recurrent):
+  """Tags of sentences: a dense layer on what is read of each word, and a CRF (Lample et al. 2016; Peters et al. 2018,
+  section 4)."""
+
   @nn.compact
   def __call__(self, output, batch, rows=None):
     """batch['tags'] [B, L] -> RowOfTags; rows [B] key dropout, None: not in training."""
-    h = WordReader(self.cfg, self.vocab, self.dropout, name='reader')(output, batch, rows)
+    h = self.read(output, batch, rows)
     scores = Dense((self.classes,), ('width', None), True, jnp.float32, name='dense')(h)
     crf, mask = CRF(self.classes, name='crf'), batch['segments'] > 0
     likelihood = crf(scores, batch['tags'], mask)
@@ -111,20 +119,15 @@ class RecurrentTags(nn.Module):
     return RowOfTags(likelihood, best, jnp.take_along_axis(crf.marginals(scores, mask), best[..., None], 2)[..., 0])
 
 
-class RecurrentClasses(nn.Module):
+class RecurrentClasses(Recurrent):
   """Class logits of texts: the greatest and the mean of what is read of their words, and a dense layer.
 
   Simpler than what Peters et al. 2018 took for SST-5, the biattentive network of McCann et al. 2017.
   """
 
-  cfg: ReaderConfig
-  vocab: int
-  classes: int
-  dropout: float
-
   @nn.compact
   def __call__(self, output, batch, rows=None):
     """-> [B, 1, C] float32; rows [B] key dropout."""
-    h = WordReader(self.cfg, self.vocab, self.dropout, name='reader')(output, batch, rows)
+    h = self.read(output, batch, rows)
     both = jnp.concatenate([pooled(h, batch['segments'], 'max'), pooled(h, batch['segments'], 'mean')], -1)
     return Dense((self.classes,), ('width', None), True, jnp.float32, name='dense')(both)[:, None]
