@@ -10,7 +10,8 @@ import tiny
 from plm_jax.training.step import init_state
 
 # Most of the tests' time is compilation; what is compiled runs for milliseconds.
-FLAGS = ['--xla_force_host_platform_device_count=8', '--xla_backend_optimization_level=0']
+FLAGS = ['--xla_force_host_platform_device_count=8', '--xla_backend_optimization_level=0',
+         '--xla_cpu_parallel_codegen_split_count=1']  # the processors have other tests to run
 if jax.__version_info__ < (0, 11):  # a later XLA aborts on a flag that it no longer has
   FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *FLAGS])

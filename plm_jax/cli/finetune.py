@@ -44,8 +44,9 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
   scale: Any = options.value_of('--scale', rest) or 'paper'
   if scale not in get_args(Scale):
     raise ConfigError(f'--scale is paper, laptop or test, got {checked.shortened(scale)}')
+  helped = bool({'-h', '--help'} & {*rest})
   if not task:
-    if {'-h', '--help'} & {*rest}:
+    if helped:
       print(about)
       sys.exit(0)
     raise ConfigError('--task is missing: see `python -m plm_jax finetune --help`')
@@ -55,8 +56,10 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
   init = given['init'] or ''
   begin = Start(init, *described(init)) if init else Start()
   if not init and scale == 'paper' and not any(arg.startswith('--warm') for arg in rest):
-    raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or --scale=laptop, for a small fresh '
-                      'model')
+    if not helped:
+      raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or --scale=laptop, for a small '
+                        'fresh model')
+    scale, about = 'laptop', f'{about}\n\nDefaults are those of --scale=laptop; behind --init=..., those of its model.'
   default = finetune.recipe(task, begin, scale, sources(given['train']), sources(given['dev']))
   for option, (field, known) in CHOSEN.items():
     if value := given[option]:

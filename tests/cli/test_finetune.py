@@ -171,6 +171,13 @@ def test_what_the_command_line_asks_for():
     finetune.parse('classification', ['--scale=test', '--regularizer=dropout'], '')
 
 
+def test_a_task_has_its_help_before_there_is_a_model(capsys):
+  with pytest.raises(SystemExit, match='0'):
+    finetune.parse('', ['--task=tagging', '--help'], 'About')
+  said = capsys.readouterr().out
+  assert '--data.epochs' in said and 'Defaults are those of --scale=laptop' in said
+
+
 def test_choices_are_not_packed_and_seeds_need_a_figure():
   config, _ = finetune.parse('choice', ['--scale=test', '--data.pack=True'], '')
   with pytest.raises(ConfigError, match=r'--data\.pack puts several examples in a row'):
