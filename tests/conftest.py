@@ -1,4 +1,5 @@
 """Every test runs on the CPU, with eight devices; what asks for no mesh runs on the first of them."""
+import gc
 import os
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
@@ -15,6 +16,7 @@ FLAGS = ['--xla_force_host_platform_device_count=8', '--xla_backend_optimization
 if jax.__version_info__ < (0, 11):  # a later XLA aborts on a flag that it no longer has
   FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *FLAGS])
+gc.set_threshold(50_000, 20, 100)  # to go through all that was traced and stays took 7% of the time
 
 
 @pytest.fixture(autouse=True, scope='session')
