@@ -36,9 +36,9 @@ class Cloud:
     path = os.pathsep.join([str(HERE / 'here'), os.environ['PATH']])
     env = {**os.environ, 'PATH': path, 'CLOUD': str(self.folder), 'TOOLS': str(HERE), 'PLM_JAX_POLL': '0',
            **{key: str(value) for key, value in settings.items()}}
-    # Where these tests were begun in the background, a shell would not hear of an interrupt: what is ignored when it
+    # Where these tests were begun in the background, a shell would not hear of a signal: what is ignored when it
     # begins it cannot trap.
-    command = ['env', '--default-signal=INT', 'bash', script, *map(str, args)]
+    command = ['env', '--default-signal=INT,HUP', 'bash', script, *map(str, args)]
     return subprocess.Popen(command, env=env, text=True, start_new_session=True, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
