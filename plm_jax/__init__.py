@@ -18,6 +18,7 @@ if TYPE_CHECKING:
   from plm_jax.api import (
     GenerationConfig,
     MeshConfig,
+    clean,
     convert,
     export,
     fill_mask,
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
              **dict.fromkeys(('distil', 'encode', 'search', 'similar'), 'plm_jax.similarity')}
 
-__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'convert', 'distil', 'encode', 'export', 'fill_mask', 'finetune',
-           'generate', 'load', 'perplexity', 'predict', 'prepare', 'recipe', 'score', 'search', 'similar',
+__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'clean', 'convert', 'distil', 'encode', 'export', 'fill_mask',
+           'finetune', 'generate', 'load', 'perplexity', 'predict', 'prepare', 'recipe', 'score', 'search', 'similar',
            'stream', 'tag', 'train']
 
 

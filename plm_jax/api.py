@@ -19,6 +19,9 @@ import numpy as np
 from plm_jax import checked, conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
+from plm_jax.corpora import clean as cleaning
+from plm_jax.corpora.examine import CleanConfig, rules_of
+from plm_jax.corpora.report import Report
 from plm_jax.data import beam as beam_lib
 from plm_jax.data import parallel
 from plm_jax.data import prepare as preparation
@@ -285,6 +288,28 @@ def prepare(source: str, folder: Path, like: str = '', *, beam: Sequence[str] = 
   config = checked.changed(PrepareConfig(source=source, **settings_of(like)), options)
   preparation.prepare(config, folder, rules, writing)
   return os.fspath(folder)
+
+
+def clean(source: str, folder: Path, rules: str = '', **options: Any) -> Report:
+  """Filters, deduplicates and decontaminates a corpus; `prepare` reads the folder.
+
+  >>> plm_jax.clean('corpus.txt', 'cleaned', 'c4', min_sentences=1).dropped
+  Counter(...)
+
+  Args:
+    source: as of `prepare`
+    folder: where to; what was begun there is finished
+    rules: published sets of rules, by commas: c4, gopher
+    **options: fields of `plm_jax.corpora.examine.CleanConfig` that are to be otherwise
+
+  Returns:
+    How many documents were read, kept, and dropped for which reason.
+
+  Raises:
+    SourceError, ConfigError, CleanError: the text, the rules or what is in the folder cannot be used.
+  """
+  reachable.check_reachable({os.fspath(folder): 'write'})
+  return cleaning.clean(checked.changed(CleanConfig(), rules_of(rules) | options), source, folder)
 
 
 def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:

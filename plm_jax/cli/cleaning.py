@@ -3,11 +3,10 @@ from typing import Annotated
 
 import tyro
 
-from plm_jax import checked
+from plm_jax import api, checked
 from plm_jax.cli.options import command
 from plm_jax.corpora import clean, examine
 from plm_jax.corpora.examine import CleanConfig
-from plm_jax.storage import reachable
 
 
 @command()
@@ -23,11 +22,10 @@ def clean_command(
     settings: how
   """
   del rules  # they stand in front of the other options: see `settings_of`
-  reachable.check_reachable({out: 'write'})
-  print(clean.clean(settings, source, out))
+  print(api.clean(source, out, **vars(settings)))
   print(f'documents in {out}, these numbers in {out}/{clean.REPORT}: prepare them with `prepare {out} FOLDER`')
 
 
 def settings_of(rules: str) -> list[str]:
   """Returns the options of `clean` for published rules. Raises ConfigError for what is none."""
-  return [f'{checked.flag(name)}={value}' for name, value in examine.rules(rules).items()]
+  return [f'{checked.flag(name)}={value}' for name, value in examine.rules_of(rules).items()]

@@ -271,6 +271,8 @@ def repeated_of(work: pathlib.Path, number: int) -> dict[int, set[int]]:
 
 def publish(config: CleanConfig, report: Report, known: str, work: pathlib.Path, output: epath.Path) -> None:
   """Moves what is finished to its place, then the report, without which it does not count; the work folder goes."""
+  for path in output.glob('documents-*.jsonl.gz'):
+    path.unlink()  # of a publication that was interrupted, by other settings perhaps
   for path in sorted(work.glob('documents-*.jsonl.gz')):
     if storage.remote(output):
       with open(path, 'rb') as file, storage.drafted(output / path.name, CleanError) as out:

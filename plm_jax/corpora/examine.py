@@ -75,7 +75,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-def rules(names: str) -> dict[str, Any]:
+def rules_of(names: str) -> dict[str, Any]:
   """Returns the fields of published rules, by commas. Raises ConfigError for a name that is not known."""
   found: dict[str, Any] = {}
   for name in filter(None, map(str.strip, names.split(','))):

@@ -6,7 +6,9 @@ import os
 import numpy as np
 import pytest
 
+import plm_jax
 from plm_jax import checked
+from plm_jax.checked import ConfigError
 from plm_jax.corpora import clean as clean_lib
 from plm_jax.corpora import examine, tables
 from plm_jax.corpora.clean import CleanError, clean
@@ -63,7 +65,7 @@ def test_reasons_add_up(tmp_path):
            'What is the name of this old river here?', ' '.join(lines[1:])]
   (tmp_path / 'test.tsv').write_text('question\tlabel\nthe name of this old river\t1\n')
   config = checked.changed(CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=1),
-                           examine.rules('c4') | {'min_sentences': 1})
+                           examine.rules_of('c4') | {'min_sentences': 1})
   report = clean(config, write(tmp_path / 'a.jsonl', texts), tmp_path / 'out')
   assert report.dropped == {'no line left': 1, 'evaluation': 1, 'exact duplicate': 1, 'repeated span': 1}
   assert report.lines == {'no terminal punctuation': 1, 'repeated span': 6}
@@ -148,6 +150,19 @@ def test_what_cannot_be(tmp_path):
     clean(CleanConfig(), source, source)
   with pytest.raises(CleanError, match='lies in'):
     clean(CleanConfig(), str(tmp_path), tmp_path / 'out')
+
+
+  (tmp_path / 'other').mkdir()
+  (tmp_path / 'other/documents-00000.jsonl.gz').touch()
+  with pytest.raises(CleanError, match=r'holds documents without _clean\.json'):
+    clean(CleanConfig(), source, tmp_path / 'other')
+
+
+def test_the_front_door(tmp_path):
+  source = write(tmp_path / 'a.jsonl', ['A page has this one sentence. And another one is here. And one more is too.'])
+  assert plm_jax.clean(source, tmp_path / 'out', 'c4', min_sentences=4).dropped == {'too few sentences': 1}
+  with pytest.raises(ConfigError, match=r'has no field .sentences.'):
+    plm_jax.clean(source, tmp_path / 'out', sentences=4)
 
 
 def test_nothing_is_left(tmp_path):

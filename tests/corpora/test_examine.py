@@ -15,7 +15,7 @@ PROSE = ['The house of my father stood by the river, and we lived there for many
 
 
 def c4(**changes):
-  fields = {name: value for name, value in examine.rules('c4').items() if name != 'span'}
+  fields = {name: value for name, value in examine.rules_of('c4').items() if name != 'span'}
   return Filter(Filters(**fields | changes))
 
 
@@ -145,6 +145,6 @@ def test_repeated_sentences_are_taken_out():
 
 
 def test_rules_that_are_not_known():
-  assert examine.rules('c4,gopher')['repetition'] is True
+  assert examine.rules_of('c4,gopher')['repetition'] is True
   with pytest.raises(ConfigError, match=r'--rules is c4 or gopher, or several by commas, got .rpv2'):
-    examine.rules('rpv2')
+    examine.rules_of('rpv2')

@@ -365,3 +365,16 @@ def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, c
   assert before != client.ask('sources.fingerprint("gs://bucket/text")')
   bucket.put('text/b.txt.gz', b'PAR1')
   assert fails(client, count).startswith('SourceError: gs://bucket/text/b.txt.gz')
+
+
+def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
+  lines = ''.join(json.dumps({'text': text}) + '\n' for text in ('One old house. ' * 9, 'one OLD house ' * 9, 'Two.'))
+  bucket.put('text/a.jsonl.gz', gzip.compress(lines.encode()))
+  client.ask('from plm_jax.corpora import clean, examine')
+  cleaned = 'clean.clean(examine.CleanConfig(workers=1), "gs://bucket/text/*.jsonl.gz", "gs://bucket/cleaned").dropped'
+  assert client.ask(cleaned) == {'exact duplicate': 1}
+  left = gzip.decompress(bucket.read('cleaned/documents-00000.jsonl.gz')).decode().splitlines()
+  assert [json.loads(line)['text'] for line in left] == [('One old house. ' * 9), 'Two.']
+  assert client.ask(cleaned) == {'exact duplicate': 1}  # finished
+  assert sorted(name for name in bucket.objects if name.startswith('cleaned/')) == [
+      'cleaned/_clean.json', 'cleaned/documents-00000.jsonl.gz']
