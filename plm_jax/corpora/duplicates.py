@@ -3,6 +3,7 @@
 What hangs together is a forest, an array in which a document points to one before it, or to itself. It is in a file
 that is mapped to memory, as is all that has a place for each document.
 """
+from collections.abc import Callable
 import pathlib
 
 import numpy as np
@@ -35,17 +36,18 @@ def mark_near(minhash: MinHash, bands: Table, sketches: Table, marks: np.ndarray
       places = start + np.flatnonzero(marks[start:start + len(numbers)] == KEPT)
       yield tables.rows_of(MEETING, number=numbers[places - start].ravel(), place=places.repeat(numbers.shape[1]))
   for rows in tables.met(parts(), len(bands) * minhash.bands, folder):
-    join(forest, linked(minhash, rows['number'], rows['place'], sketches.read()))
+    join(forest, linked(minhash, rows['number'], rows['place'], sketches.at))
   for start in range(0, len(forest), tables.CHUNK):
     pointing = forest[start:start + tables.CHUNK]
     marks[start + np.flatnonzero(pointing != np.arange(start, start + len(pointing)))] = NEAR
 
 
-def linked(minhash: MinHash, numbers: np.ndarray, places: np.ndarray, sketches: np.ndarray) -> np.ndarray:
+def linked(minhash: MinHash, numbers: np.ndarray, places: np.ndarray,
+           sketches: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
   """Returns edges [E, 2] among documents that have a band in common: each with the first of them that is similar.
 
   numbers: [M] of bands, equal ones together; places: [M] of the documents, ascending where numbers are equal;
-  sketches: [N, values], by place.
+  sketches: gives those [..., values] of documents at places [...].
   """
   found = [np.empty((0, 2), np.int64)]
   for _ in range(LEADERS):
@@ -54,7 +56,7 @@ def linked(minhash: MinHash, numbers: np.ndarray, places: np.ndarray, sketches: 
     pairs = np.stack([leader, places], 1)[~first]
     if not len(pairs):
       break
-    alike = np.concatenate([minhash.similar(sketches[some[:, 0]], sketches[some[:, 1]])
+    alike = np.concatenate([minhash.similar(sketches(some[:, 0]), sketches(some[:, 1]))
                             for some in np.array_split(pairs, len(pairs) // COMPARED + 1)])
     found.append(pairs[alike])
     numbers, places = numbers[~first][~alike], places[~first][~alike]
@@ -97,4 +99,4 @@ def mark_spans(spans: Table, marks: np.ndarray, firsts: list[int], folder: pathl
   return found
 
 
-COMPARED = 1 << 14  # sketches that are compared at once
+COMPARED = 1 << 12  # sketches that are compared at once

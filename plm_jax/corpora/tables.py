@@ -4,6 +4,7 @@ Nothing here grows with a table but the files: rows are parted by their numbers 
 are sorted one by one.
 """
 from collections.abc import Iterable, Iterator
+import os
 import pathlib
 
 import numpy as np
@@ -45,6 +46,12 @@ class Table:
     """Maps all rows [N, width] to memory; of width 1, [N]."""
     shape = (len(self), self.width) if self.width > 1 else (len(self),)
     return np.memmap(self.path, self.dtype, 'r', shape=shape) if len(self) else np.empty(shape, self.dtype)
+
+  def at(self, places: np.ndarray) -> np.ndarray:
+    """Reads the rows [M, width] at places [M], one by one: were they mapped, all around them would take memory."""
+    with open(self.path, 'rb') as file:
+      rows = [os.pread(file.fileno(), self.row, place * self.row) for place in places.tolist()]
+    return np.frombuffer(b''.join(rows), self.dtype).reshape(-1, self.width)
 
   def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (number of the first, rows) of parts of the table."""

@@ -117,7 +117,7 @@ def test_documents_are_linked_with_the_first_that_is_similar():
   one, other = (np.full(64, value, np.uint8) for value in (1, 2))
   sketches = np.stack([other if place in (5, 8) else one for place in range(12)])
   numbers = np.array([1, 1, 1, 1, 1, 2, 3, 3], np.uint64)
-  edges = duplicates.linked(minhash, numbers, np.array([3, 5, 7, 8, 9, 2, 8, 11]), sketches)
+  edges = duplicates.linked(minhash, numbers, np.array([3, 5, 7, 8, 9, 2, 8, 11]), sketches.__getitem__)
   assert edges.tolist() == [[3, 7], [3, 9], [5, 8]]
   forest = np.arange(10)
   duplicates.join(forest, np.array([[8, 9], [2, 4]]))
