@@ -11,7 +11,7 @@ from plm_jax.tokenizers import LanguagePieces, SentencePiece
 from plm_jax.tokenizers.byte_bpe import read_added
 from plm_jax.tokenizers.contract import brief, option, read_config
 from plm_jax.tokenizers.languages import FIRST, LANGUAGES, MASK
-from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, SENTINELS, Layout
+from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, SENTINELS, Layout, messages
 
 # What SentencePiece does beside its map of characters, or what comes to the same; its first step joins spaces.
 KNOWN = ('Strip', 'WhitespaceSplit', 'Metaspace', 'Replace')
@@ -76,14 +76,13 @@ def plain(step: Mapping[str, Any]) -> bool:
 def model(vocab: list[tuple[str, float]], unk: int, special: set[str], charsmap: bytes, layout: Layout = 'bert'
           ) -> bytes:
   """Makes SentencePiece's file of these pieces and their scores; layout: which names those have that begin and end."""
-  from sentencepiece import sentencepiece_model_pb2  # here: it registers itself with protobuf
-  messages: Any = sentencepiece_model_pb2
-  proto = messages.ModelProto()
-  kinds = messages.ModelProto.SentencePiece
+  found = messages()
+  proto = found.ModelProto()
+  kinds = found.ModelProto.SentencePiece
   for number, (piece, score) in enumerate(vocab):
     kind = kinds.UNKNOWN if number == unk else kinds.CONTROL if piece in special else kinds.NORMAL
     proto.pieces.add(piece=piece, score=score, type=kind)
-  proto.trainer_spec.model_type = messages.TrainerSpec.UNIGRAM
+  proto.trainer_spec.model_type = found.TrainerSpec.UNIGRAM
   proto.trainer_spec.vocab_size, proto.trainer_spec.unk_piece = len(vocab), vocab[unk][0]
   for role in ('bos_piece', 'eos_piece'):
     if role in LAYOUTS[layout]:

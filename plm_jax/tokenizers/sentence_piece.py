@@ -2,9 +2,11 @@
 from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
+import importlib
 import io
 import itertools
 import json
+import os
 import re
 import string
 from typing import Any, Literal
@@ -205,9 +207,7 @@ class SentencePiece:
     return sorted(pairs, key=lambda pair: (-plain[''.join(pair)], number[pair[0]], number[pair[1]]))
 
   def _proto(self) -> Any:
-    from sentencepiece import sentencepiece_model_pb2  # here: it registers itself with protobuf
-    messages: Any = sentencepiece_model_pb2  # made when it is imported
-    return messages.ModelProto.FromString(self.model)
+    return messages().ModelProto.FromString(self.model)
 
   def _files(self) -> dict[str, bytes]:
     names = {f'{name}_token': self.pieces[i] for name in ('pad', 'unk', 'cls', 'sep', 'mask', 'bos', 'eos')
@@ -255,6 +255,23 @@ class SentencePiece:
   def _ids(self) -> dict[str, int]:
     """Special pieces as they stand in text."""
     return {self.pieces[i].removeprefix('▁'): i for i in (*self.vocab.specials, *self.sentinels)}
+
+
+def messages() -> Any:
+  """Imports the messages of SentencePiece's files, when they are needed: they register themselves with protobuf.
+
+  SentencePiece 0.2.3 has them as protobuf 7 made them, and Beam wants protobuf 6, which refuses what is newer than
+  itself; but they are a description of fields that any protobuf reads.
+  """
+  switch = 'TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK'
+  before = os.environ.get(switch)
+  os.environ[switch] = 'true'
+  try:
+    return importlib.import_module('sentencepiece.sentencepiece_model_pb2')
+  finally:
+    os.environ.pop(switch)
+    if before is not None:
+      os.environ[switch] = before
 
 
 def begins_albert_word(piece: str) -> bool:

@@ -266,3 +266,18 @@ def test_sentinels_are_saved_and_written(with_sentinels, tmp_path):
 def test_where_a_word_of_albert_begins(piece, begins):
   """By hand, from _is_start_piece_sp of google-research/albert, create_pretraining_data.py."""
   assert sentence_piece.begins_albert_word(piece) == begins
+
+
+def test_messages_are_read_by_an_older_protobuf_than_made_them():
+  code = """
+import importlib, os
+from google.protobuf import runtime_version
+from plm_jax.tokenizers import sentence_piece
+runtime_version.MAJOR = 5
+try:
+  importlib.import_module('sentencepiece.sentencepiece_model_pb2')
+except runtime_version.VersionError:
+  print(sentence_piece.messages().ModelProto.FromString(bytes.fromhex('0a030a0161')).pieces[0].piece)
+print([name for name in os.environ if 'PROTOBUF' in name])"""
+  found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+  assert found.stdout == 'a\n[]\n'
