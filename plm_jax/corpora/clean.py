@@ -8,32 +8,32 @@ last whole file. Memory holds a few units and a piece of a table, however long t
 text that the rules leave, and for each document about 600 bytes.
 """
 import collections
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 import contextlib
 import dataclasses
 import functools
-import gzip
 import hashlib
 import itertools
 import json
 import os
 import pathlib
 import shutil
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from etils import epath
 import numpy as np
 import tqdm
 
 from plm_jax import storage
-from plm_jax.corpora import duplicates, examine, tables
+from plm_jax.corpora import duplicates, tables, units
 from plm_jax.corpora import report as report_lib
 from plm_jax.corpora.examine import CleanConfig, Examiner
 from plm_jax.corpora.report import Report
 from plm_jax.corpora.tables import Table
+from plm_jax.corpora.units import Left, Unit
 from plm_jax.data import encode, lines, sources
 from plm_jax.data import workers as workers_lib
-from plm_jax.data.files import content_of
+from plm_jax.data.files import content_of, each
 from plm_jax.data.formats import Document
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import Expected
@@ -41,23 +41,13 @@ from plm_jax.storage import lock
 
 X = TypeVar('X')
 Y = TypeVar('Y')
+Working = Callable[[Examiner, str, epath.Path, str, lock.Lock], tuple[Report, epath.Path]]  # see `work_here`
 FORMAT = 1  # raise it when documents are judged by another rule: work then begins again
-REPORT, DROPPED = '_clean.json', '_dropped.jsonl'  # names that a source of text passes over
+REPORT, DROPPED, WORK = '_clean.json', '_dropped.jsonl', '.work'  # names that a source of text passes over
 
 
 class CleanError(Expected):
   """A folder that cannot be where the documents go."""
-
-
-class Unit(NamedTuple):
-  """What is left of some documents, and what happened to the others."""
-
-  content: bytes  # lines of JSON
-  report: Report
-  exact: np.ndarray  # [D] uint64
-  sketches: np.ndarray  # [D, values] uint8
-  bands: np.ndarray  # [D, bands] uint64
-  spans: np.ndarray  # [S] of tables.SPAN; places are counted from the first document of the unit
 
 
 @dataclasses.dataclass
@@ -71,9 +61,11 @@ class Journal:
   report: Report = dataclasses.field(default_factory=Report)
 
 
-def clean(config: CleanConfig, source: str, output: epath.PathLike) -> Report:
+def clean(config: CleanConfig, source: str, output: epath.PathLike, working: Working | None = None) -> Report:
   """Writes the documents of `source` that the rules leave to documents-*.jsonl.gz in the folder `output`, with the
   numbers of what was dropped and why; or continues, or finds them finished.
+
+  working: what does the work, by default `work_here`, which does it on this machine.
 
   Raises SourceError for text that is missing, empty or (unless skipped) damaged, CleanError for a folder with other
   documents in it, StorageError for one that cannot be written, SpaceError for a full disk.
@@ -86,26 +78,32 @@ def clean(config: CleanConfig, source: str, output: epath.PathLike) -> Report:
   with lock.Lock(output, 'clean', wait=True) as held:
     if found := finished(output, known):
       return found
-    work = work_of(output, known)
-    journal = begun(work, known, config)
-    if journal is None:
-      shutil.rmtree(work, ignore_errors=True)
-      with storage.explained(work, 'written'):
-        work.mkdir(parents=True)
-      journal = Journal(known)
     if examiner.evaluation.short:
       print(f'{examiner.evaluation.short:,} of {examiner.evaluation.texts:,} evaluation texts have fewer than '
             f'{config.ngram} words and cannot be found: --ngram makes runs shorter', flush=True)
-    examine_all(examiner, source, work, journal, held)
-    report = write_all(config, work, journal, held)
+    report, work = (working or work_here)(examiner, source, output, known, held)
     publish(config, report, known, work, output)
   return report
+
+
+def work_here(examiner: Examiner, source: str, output: epath.Path, known: str, held: lock.Lock
+              ) -> tuple[Report, epath.Path]:
+  """Does the work, or the rest of it -> what happened, and the folder with the documents that stay."""
+  work = work_of(output, known)
+  journal = begun(work, known, examiner.config)
+  if journal is None:
+    shutil.rmtree(work, ignore_errors=True)
+    with storage.explained(work, 'written'):
+      work.mkdir(parents=True)
+    journal = Journal(known)
+  examine_all(examiner, source, work, journal, held)
+  return write_all(examiner.config, work, journal, held), epath.Path(work)
 
 
 def examine_all(examiner: Examiner, source: str, work: pathlib.Path, journal: Journal, held: lock.Lock) -> None:
   """Reads on from the journal to the end of the source. Raises SourceError for one without documents."""
   config, tally = examiner.config, lines.Tally()
-  read = itertools.islice(sources.documents(source, config.reading, tally), journal.documents, None)
+  read = units_of(sources.apart(source, config.reading, tally), journal.documents)
   kept = table_of(work, config)
   for name, table in kept.items():
     table.cut(journal.rows.get(name, 0))
@@ -115,7 +113,7 @@ def examine_all(examiner: Examiner, source: str, work: pathlib.Path, journal: Jo
   total = sources.size(source)
   workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
   progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='clean', disable=None)
-  examined = in_order(functools.partial(examine_unit, examiner), encode.units(read), workers)
+  examined = in_order(functools.partial(units.examine_unit, examiner), read, workers)
   with progress, contextlib.closing(examined):
     for unit in examined:
       journal.documents += unit.report.documents
@@ -132,6 +130,15 @@ def examine_all(examiner: Examiner, source: str, work: pathlib.Path, journal: Jo
   journal.report.skipped = tally.skipped
   if documents:
     commit(work, journal, documents, kept)
+
+
+def units_of(parts: Iterable[Iterator[Document]], behind: int) -> Iterator[list[Document]]:
+  """Yields the documents of all parts behind the first ones in units, none with documents of two parts: what one is
+  does not depend on what is before its part."""
+  for part in parts:
+    while behind and next(part, None):
+      behind -= 1
+    yield from encode.units(part)
 
 
 def in_order(function: Callable[[X], Y], work: Iterable[X], workers: int) -> Generator[Y, None, None]:
@@ -157,28 +164,6 @@ def remember(function) -> None:
 def call(item):
   """Calls what `remember` has kept."""
   return WORKER['function'](item)
-
-
-def examine_unit(examiner: Examiner, unit: list[Document]) -> Unit:
-  """Examines documents."""
-  config, report, kept, content = examiner.config, Report(), [], []
-  for document in unit:
-    found = examiner(document.paragraphs)
-    report.documents += 1
-    report.characters += sum(map(len, document.paragraphs))
-    report.lines.update(found.lines)
-    if found.reason:
-      report.drop(found.reason, document.paragraphs, document.where, config.samples)
-      continue
-    report.kept_documents += 1
-    report.kept_characters += sum(map(len, found.paragraphs))
-    kept.append(found)
-    content.append(line_of(found.paragraphs, document.where))
-  spans = [tables.rows_of(tables.SPAN, number=found.spans, place=np.full(len(found.spans), place),
-                          start=np.arange(len(found.spans))) for place, found in enumerate(kept)]
-  stacked = lambda name: np.array([getattr(found, name) for found in kept])
-  return Unit(''.join(content).encode(), report, stacked('exact').astype(np.uint64), stacked('sketch'),
-              stacked('bands'), np.concatenate([np.empty(0, tables.SPAN), *spans]))
 
 
 def append(unit: Unit, file: pathlib.Path, kept: dict[str, Table], first: int) -> None:
@@ -236,29 +221,11 @@ def write_all(config: CleanConfig, work: pathlib.Path, journal: Journal, held: l
 def write_shard(config: CleanConfig, work: pathlib.Path, shard: tuple[int, int]) -> Report:
   """Writes the documents of a file that stay. shard: its number, and the place of its first document."""
   number, first = shard
-  report = Report()
   marks = np.memmap(work / 'marks', np.uint8, 'r')
   repeated = repeated_of(work, number) if config.span else {}
-  target = work / f'documents-{number:05d}.jsonl.gz'
-  with storage.drafted(target) as draft, gzip.GzipFile('', 'wb', 6, draft, mtime=0) as out, open(
-      left_in(work, number), encoding='utf-8') as file:
-    for place, line in enumerate(file, first):
-      document = json.loads(line)
-      paragraphs, reason = document['text'].split('\n'), duplicates.REASONS.get(int(marks[place]), '')
-      if not reason and place in repeated:
-        paragraphs, cut = examine.without(paragraphs, repeated[place], config.span)
-        report.lines[report_lib.SPAN] += cut
-        reason = '' if examine.long_enough(paragraphs, config) else report_lib.SPAN
-        line = line_of(paragraphs, document['where'])
-      if reason:
-        report.drop(reason, paragraphs, document['where'], config.samples)
-      else:
-        report.kept_documents += 1
-        report.kept_characters += sum(map(len, paragraphs))
-        out.write(line.encode())
-  if not report.kept_documents:
-    target.unlink()
-  return report
+  with open(left_in(work, number), encoding='utf-8') as file:
+    return units.write_documents(config, work / units.shard_name(number), (
+        Left(line, int(marks[place]), repeated.get(place, set())) for place, line in enumerate(file, first)))
 
 
 def repeated_of(work: pathlib.Path, number: int) -> dict[int, set[int]]:
@@ -269,21 +236,28 @@ def repeated_of(work: pathlib.Path, number: int) -> dict[int, set[int]]:
   return found
 
 
-def publish(config: CleanConfig, report: Report, known: str, work: pathlib.Path, output: epath.Path) -> None:
-  """Moves what is finished to its place, then the report, without which it does not count; the work folder goes."""
-  for path in output.glob('documents-*.jsonl.gz'):
-    path.unlink()  # of a publication that was interrupted, by other settings perhaps
-  for path in sorted(work.glob('documents-*.jsonl.gz')):
-    if storage.remote(output):
-      with open(path, 'rb') as file, storage.drafted(output / path.name, CleanError) as out:
-        shutil.copyfileobj(file, out)
-    else:
-      path.replace(output / path.name)
+def publish(config: CleanConfig, report: Report, known: str, work: epath.Path, output: epath.Path) -> None:
+  """Moves what is finished to its place, then the report, without which it does not count; folders for work go."""
+  with storage.explained(output, 'written', CleanError):
+    for path in output.glob('documents-*.jsonl.gz'):
+      path.unlink()  # of a publication that was interrupted, by other settings perhaps
+    each(functools.partial(move, output=output), sorted(work.glob('documents-*.jsonl.gz')))
   if config.samples:
     shown = itertools.chain.from_iterable(report.samples.values())
     storage.write(output / DROPPED, ''.join(json.dumps(one, ensure_ascii=False) + '\n' for one in shown), CleanError)
   report_lib.write(report, output / REPORT, source=known)
-  shutil.rmtree(work, ignore_errors=True)
+  for left in (work, *output.glob(f'{WORK}*')):
+    with contextlib.suppress(OSError):
+      left.rmtree()
+
+
+def move(path: epath.Path, output: epath.Path) -> None:
+  """Moves a file to a folder."""
+  if storage.remote(path) == storage.remote(output):
+    path.replace(output / path.name)
+  else:
+    with path.open('rb') as file, storage.drafted(output / path.name, CleanError) as out:
+      shutil.copyfileobj(file, out)
 
 
 def place_of(output: epath.PathLike, source: str) -> epath.Path:
@@ -300,7 +274,7 @@ def place_of(output: epath.PathLike, source: str) -> epath.Path:
 
 def work_of(output: epath.Path, known: str) -> pathlib.Path:
   """Returns the folder for work: in the output's own, or for a bucket's in the cache."""
-  return storage.cache_folder() / 'clean' / known[:16] if storage.remote(output) else pathlib.Path(output) / '.work'
+  return storage.cache_folder() / 'clean' / known[:16] if storage.remote(output) else pathlib.Path(output) / WORK
 
 
 def left_in(work: pathlib.Path, number: int) -> pathlib.Path:
@@ -313,7 +287,7 @@ def finished(output: epath.Path, known: str) -> Report | None:
   source, or of other settings."""
   with storage.explained(output, 'read', CleanError):
     if not (output / REPORT).exists():
-      if not storage.remote(output) and list(output.glob('documents-*.jsonl.gz')) and not (output / '.work').exists():
+      if not storage.remote(output) and list(output.glob('documents-*.jsonl.gz')) and not list(output.glob(f'{WORK}*')):
         raise CleanError(f'{output} holds documents without {REPORT}: choose another folder')
       return None
   fields = storage.read_json(output / REPORT, error=CleanError)
@@ -346,11 +320,6 @@ def fingerprint(examiner: Examiner, source: str) -> str:
   digest = hashlib.sha256(json.dumps([FORMAT, config, examiner.filter.bad_words, model], sort_keys=True).encode())
   digest.update(examiner.evaluation.grams.tobytes() + sources.fingerprint(source).encode())
   return digest.hexdigest()
-
-
-def line_of(paragraphs: list[str], where: str) -> str:
-  """Returns the line of a document."""
-  return json.dumps({'text': '\n'.join(paragraphs), 'where': where}, ensure_ascii=False) + '\n'
 
 
 WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves

@@ -3,7 +3,7 @@
 What hangs together is a forest, an array in which a document points to one before it, or to itself. It is in a file
 that is mapped to memory, as is all that has a place for each document.
 """
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import pathlib
 
 import numpy as np
@@ -28,18 +28,30 @@ def mark_exact(exact: Table, marks: np.ndarray, folder: pathlib.Path) -> None:
 
 def mark_near(minhash: MinHash, bands: Table, sketches: Table, marks: np.ndarray, folder: pathlib.Path) -> None:
   """Marks [N] what is not marked yet and hangs together with a document before it."""
-  forest = np.memmap(folder / 'forest', np.int64, 'w+', shape=marks.shape)
-  for start in range(0, len(forest), tables.CHUNK):
-    forest[start:start + tables.CHUNK] = np.arange(start, min(start + tables.CHUNK, len(forest)))
+  forest = forest_of(len(marks), folder)
   def parts():
     for start, numbers in bands.chunks():
       places = start + np.flatnonzero(marks[start:start + len(numbers)] == KEPT)
       yield tables.rows_of(MEETING, number=numbers[places - start].ravel(), place=places.repeat(numbers.shape[1]))
   for rows in tables.met(parts(), len(bands) * minhash.bands, folder):
     join(forest, linked(minhash, rows['number'], rows['place'], sketches.at))
+  for places in hanging(forest):
+    marks[places] = NEAR
+
+
+def forest_of(size: int, folder: pathlib.Path) -> np.ndarray:
+  """Makes a forest of documents each of which is a tree of its own."""
+  forest = np.memmap(folder / 'forest', np.int64, 'w+', shape=(size,))
+  for start in range(0, size, tables.CHUNK):
+    forest[start:start + tables.CHUNK] = np.arange(start, min(start + tables.CHUNK, size))
+  return forest
+
+
+def hanging(forest: np.ndarray) -> Iterator[np.ndarray]:
+  """Yields the places [M] of documents that hang together with one before them."""
   for start in range(0, len(forest), tables.CHUNK):
     pointing = forest[start:start + tables.CHUNK]
-    marks[start + np.flatnonzero(pointing != np.arange(start, start + len(pointing)))] = NEAR
+    yield start + np.flatnonzero(pointing != np.arange(start, start + len(pointing)))
 
 
 def linked(minhash: MinHash, numbers: np.ndarray, places: np.ndarray,

@@ -66,18 +66,28 @@ def met(parts: Iterable[np.ndarray], size: int, folder: pathlib.Path) -> Iterato
 
   parts: rows with a field 'number', about `size` of them. folder: for the pieces, which are removed.
   """
-  bits = max(size * MEETING.itemsize // PIECE, 1).bit_length() - 1
+  bits = bits_of(size)
   pieces: dict[int, Table] = {}
   for rows in parts:
-    piece = rows['number'] >> np.uint64(64 - bits) if bits else np.zeros(len(rows), np.uint64)
-    order = np.argsort(piece, kind='stable')
-    names, starts = np.unique(piece[order], return_index=True)
-    for name, some in zip(names.tolist(), np.split(rows[order], starts[1:]), strict=True) if len(names) else ():
+    for name, some in parted(rows, bits):
       pieces.setdefault(name, Table(folder / f'piece-{name:05d}', rows.dtype)).append(some)
   for _, table in sorted(pieces.items()):
     rows = np.fromfile(table.path, table.dtype)
     table.path.unlink()
     yield rows[np.argsort(rows['number'], kind='stable')]
+
+
+def bits_of(size: int) -> int:
+  """Returns by how many bits of their numbers so many rows are parted."""
+  return max(size * MEETING.itemsize // PIECE, 1).bit_length() - 1
+
+
+def parted(rows: np.ndarray, bits: int) -> Iterator[tuple[int, np.ndarray]]:
+  """Yields the first bits of numbers, and the rows with such a number, in the order in which they came."""
+  piece = rows['number'] >> np.uint64(64 - bits) if bits else np.zeros(len(rows), np.uint64)
+  order = np.argsort(piece, kind='stable')
+  names, starts = np.unique(piece[order], return_index=True)
+  yield from zip(names.tolist(), np.split(rows[order], starts[1:]), strict=True) if len(names) else ()
 
 
 def again(rows: np.ndarray) -> np.ndarray:

@@ -36,14 +36,19 @@ def documents(source: str, reading: Reading = Reading(), tally: Tally | None = N
   A line that is not UTF-8, or not JSON with a text, raises SourceError that names file and line; with `skip` it is left
   out and counted in `tally`. Raises SourceError for no files, for binaries and for archives that are cut off, always.
   """
-  tally = Tally() if tally is None else tally
+  for part in apart(source, reading, Tally() if tally is None else tally):
+    yield from part
+
+
+def apart(source: str, reading: Reading, tally: Tally) -> Iterator[Iterator[Document]]:
+  """Yields the documents of each of the `parts`, to be taken before the next part is asked for; see `documents`."""
   if source.startswith((TASK, 'tfds:')):
-    yield from of_part(source, reading, tally, True)
+    yield of_part(source, reading, tally, True)
     return
   found = files(source)
   for file, length in zip(found, each(length_of, found), strict=True):
     done = tally.bytes
-    yield from of_file(file, reading, tally, len(found) == 1)
+    yield of_file(file, reading, tally, len(found) == 1)
     tally.bytes = done + length
 
 
