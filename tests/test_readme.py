@@ -32,7 +32,8 @@ ELSEWHERE = {
     '--task=sst2': 'its data is downloaded',
     '--hosts.distributed': 'several processes are those of tests/pods/test_distributed.py'}
 # What the smallest models have no room for, and work that only takes longer.
-ROOM = {'finetune': ['--scale=test'], 'prepare': ['--vocab=2048'], 'generate': ['--max-new=8']}
+ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
+        'generate': ['--max-new=8']}
 SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16', '--max-new=64': '--max-new=8',
            '--workers=16': '--workers=1', '--beams=4': '--beams=2'}
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, conversion, errors, recipes, storage
-from plm_jax.cli import applied, cleaning, compared, doctor, finetune, options, vectors, verify
+from plm_jax.cli import applied, cleaning, compared, doctor, finetune, inspection, options, vectors, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -38,6 +38,12 @@ def train_command() -> None:
 def doctor_command() -> None:
   """Says before a run what will be and what is wrong: `doctor [RECIPE and options of a run]`, with --help for more."""
   doctor.start(['--help'])
+
+
+@command()
+def inspect_command() -> None:
+  """Shows what a run will give its model: `inspect RECIPE [options]` or `inspect finetune ...`; --help for more."""
+  inspection.start(['--help'])
 
 
 @command()
@@ -334,8 +340,8 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
 
 
 COMMANDS = {
-    'doctor': doctor_command, 'clean': cleaning.clean_command, 'prepare': prepare_command, 'train': train_command,
-    'finetune': finetune_command,
+    'doctor': doctor_command, 'inspect': inspect_command, 'clean': cleaning.clean_command,
+    'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command,
     'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
     'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
@@ -352,6 +358,9 @@ def main() -> None:
     return
   if args[:1] == ['doctor']:
     doctor.start(args[1:])
+    return
+  if args[:1] == ['inspect']:
+    inspection.start(args[1:])
     return
   if args[:1] == ['finetune']:
     finetune.start(args=args[1:])

@@ -76,24 +76,30 @@ def write_report(folder: epath.PathLike, summary: Summary) -> epath.Path:
 
 
 def render(summary: Summary, curves: Curves, phases: Sequence[Phase]) -> str:
-  """Writes the HTML document, without scripts: what it shows opens as long as the file does."""
+  """Writes the HTML document of a run."""
   headline = (el('div', el('dt', name), el('dd', value)) for name, value in summary.headline.items())
-  body = el(
-      'main', el('p', 'plm_jax · training run', class_='overline'), el('h1', summary.title),
+  return document(summary.title, 'plm_jax · training run', [
       el('ul', *(el('li', note) for note in summary.notes), class_='notes') if summary.notes else None,
       el('dl', *headline, class_='headline') if summary.headline else None,
       blanks(summary.blanks) if summary.blanks else None, samples(summary.samples) if summary.samples else None,
       *summary.sections, charts(curves, phases),
       el('section', el('h2', 'Environment'), table(summary.environment)) if summary.environment else None,
       el('details', el('summary', el('h2', 'Configuration')), table(summary.config)) if summary.config else None,
-      el('footer', 'Written by plm_jax. The numbers behind the curves are in metrics.jsonl, beside this file.'))
+      el('footer', 'Written by plm_jax. The numbers behind the curves are in metrics.jsonl, beside this file.')])
+
+
+def document(title: str, kind: str, content: Iterable[ElementTree.Element | None], css: str = '') -> str:
+  """Writes an HTML document, without scripts: what it shows opens as long as the file does.
+
+  kind: what stands above the title; css: what its content needs besides that of all pages.
+  """
   head = el(
-      'head', el('meta', charset='utf-8'), el('title', summary.title),
+      'head', el('meta', charset='utf-8'), el('title', title),
       # The promise that opening a report fetches nothing, kept by the browser.
       el('meta', http_equiv='Content-Security-Policy', content="default-src 'none'; style-src 'unsafe-inline'"),
-      el('meta', name='viewport', content='width=device-width, initial-scale=1'), el('style', CSS))
-  document = el('html', head, el('body', body), lang='en')
-  return '<!DOCTYPE html>\n' + ElementTree.tostring(document, 'unicode', method='html') + '\n'
+      el('meta', name='viewport', content='width=device-width, initial-scale=1'), el('style', CSS + css))
+  body = el('body', el('main', el('p', kind, class_='overline'), el('h1', title), *content))
+  return '<!DOCTYPE html>\n' + ElementTree.tostring(el('html', head, body, lang='en'), 'unicode', method='html') + '\n'
 
 
 def blanks(cards: Sequence[Blank]) -> ElementTree.Element:

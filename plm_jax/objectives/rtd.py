@@ -134,7 +134,8 @@ class ReplacedTokenDetection(Objective):
 
 
 class GeneratorDiscriminator(nn.Module):
-  """batch -> mlm [B, M, V], the generator's logits; rtd [B, L], the discriminator's; replaced [B, L], 1.0 or 0.0.
+  """batch -> mlm [B, M, V], the generator's logits; rtd [B, L], the discriminator's; filled [B, L], the tokens that it
+  reads; replaced [B, L], 1.0 or 0.0.
 
   Parameters: `generator`, `backbone`, `heads_rtd`; tables that are shared are the generator's, and where they are
   disentangled `difference` is what the discriminator adds to them.
@@ -160,7 +161,7 @@ class GeneratorDiscriminator(nn.Module):
     seen = {name: x for name, x in batch.items() if name not in ('positions', 'labels', 'weights', 'draw')}
     output = self.backbone({**seen, 'tokens': filled, 'tables': tables}, rows)
     given = {name: head(output, seen, rows) for name, head in self.heads.items()}
-    return {'mlm': logits, 'replaced': replaced, **given}
+    return {'mlm': logits, 'filled': filled, 'replaced': replaced, **given}
 
 
 def fill(tokens, positions, labels, weights, sampled):

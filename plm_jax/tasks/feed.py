@@ -80,6 +80,10 @@ class LabelledFeed(Feed):
       return figures
     return evaluate
 
+  def windows(self, step):
+    """Lays out the examples of the batch."""
+    return self.batches.batch(step)[0]
+
   def contents(self, step):
     """Names the examples of the batch."""
     placed = self.batches.batch(step)[1]

@@ -47,6 +47,10 @@ class Feed(abc.ABC):
     """Makes a function(params, phase) -> figures of what was held out."""
 
   @abc.abstractmethod
+  def windows(self, step: int) -> dict[str, Any]:
+    """Reads the whole batch of a step, numpy arrays on the host."""
+
+  @abc.abstractmethod
   def contents(self, step: int) -> str:
     """Says what is in the batch of a step."""
 
@@ -79,11 +83,16 @@ class TextFeed(Feed):
     evaluate = evaluator(learner, self.sizes)
     return lambda params, phase: evaluate(params, heldout_stream(self, phase, mesh))
 
-  def contents(self, step):
-    """Names the windows of the batch."""
+  def windows(self, step):
+    """Reads the batch from the pipeline of its phase."""
     firsts = np.cumsum([0, *(phase.steps for phase in self.config.train.phases)])
     number = int(np.searchsorted(firsts, step, 'right')) - 1
-    index = self.pipelines[number].batch(step - int(firsts[number]))['index']
+    batch = self.pipelines[number].batch(step - int(firsts[number]))
+    return dict(self.config.objective.described(batch, self.tokenizer))
+
+  def contents(self, step):
+    """Names the windows of the batch."""
+    index = self.windows(step)['index']
     return f'the windows {np.array2string(index, max_line_width=100, threshold=32)} of the training split'
 
   @property
