@@ -1,10 +1,13 @@
 """A runner as bad as a cluster may be: items come in any order, go by in pickles, and are worked on twice."""
+import collections
+import functools
+import itertools
 import pickle
 import random
 
 
 class Shuffled:
-  """A `plm_jax.data.parallel.Runner` in memory; collections are lists."""
+  """A `plm_jax.data.stages.Runner` in memory; collections are lists."""
 
   def __init__(self, seed=0):
     self.draw = random.Random(seed)
@@ -25,6 +28,17 @@ class Shuffled:
 
   def together(self, function, *items):
     return self.each(lambda_free(function, [self.of(some) for some in items]), [None])
+
+  def grouped(self, function, *items):
+    groups = collections.defaultdict(list)
+    for number, item in self.of(itertools.chain(*items)):
+      groups[number].append(item)
+    return self.each(functools.partial(apart, function), groups.items())
+
+
+def apart(function, group):
+  number, items = group
+  return function(number, iter(items))
 
 
 class lambda_free:

@@ -7,7 +7,7 @@ import functools
 import logging
 from typing import Any
 
-from plm_jax.data.parallel import Run, Runner
+from plm_jax.data.stages import Run, Runner
 from plm_jax.errors import Expected, outside
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,12 @@ class Stages:
     once = self.pipeline | f'once: {name}' >> self.beam.Create([None])
     sides = [self.beam.pvalue.AsIter(some) for some in items]
     return self.spread(once | name >> self.beam.FlatMap(lambda _, *some: function(*some), *sides), name)
+
+  def grouped(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any) -> Any:
+    """Calls a function for each number, with all items of some collections that have it."""
+    name = name_of(function)
+    together = items | f'all: {name}' >> self.beam.Flatten() | f'by number: {name}' >> self.beam.GroupByKey()
+    return self.spread(together | name >> self.beam.FlatMap(lambda of: function(*of)), name)
 
   def spread(self, items: Any, name: str) -> Any:
     """Lets other workers go on with the items than those that made them."""

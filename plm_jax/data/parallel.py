@@ -7,26 +7,22 @@
     gather         what is known of pieces and shards -> two small files for who has launched all this
 
 Where a shard ends depends on all that is before it, so counts go through one worker, in order: two numbers
-a document, read a few pieces at a time. Text and tokens never meet in one place. A stage may be worked on twice, and by
-two at once: names of files, and the bytes in them, follow from the arguments, and a file appears whole or not at all.
-What works on stages is a `Runner`: Beam's (`beam`), or a test's.
+a document, read a few pieces at a time. Text and tokens never meet in one place. What a stage has to be, and what works
+on it, is in `stages`.
 """
-import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import functools
 import hashlib
-import io
 import itertools
 import time
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from etils import epath
 import numpy as np
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, ending, heldout, lines, records, sources
+from plm_jax.data import encode, ending, heldout, lines, records, sources, stages
 from plm_jax.data import journal as journal_lib
 from plm_jax.data.cutting import Rule
 from plm_jax.data.heldout import Bounds
@@ -34,33 +30,11 @@ from plm_jax.data.journal import Journal
 from plm_jax.data.lines import SourceError
 from plm_jax.data.records import RecordsError
 from plm_jax.data.settings import PrepareConfig
+from plm_jax.data.stages import Key, Read, Run, Runner, Text, ahead, load, stem, store
 from plm_jax.storage import lock
 
 PIECE = 1 << 23  # characters; a worker has a few pieces in memory
 FORMAT = 1  # raise it when pieces are cut or stored in another way: those of before are then made again
-AHEAD = 32  # files of counts that are asked for before they are needed
-Key = tuple[int, int]  # of a piece: number of its part of the source, number in the part
-X = TypeVar('X')
-Y = TypeVar('Y')
-
-
-class Runner(Protocol):
-  """What works on stages. Collections are the runner's own, and have no order."""
-
-  def of(self, items: Iterable[Any]) -> Any:
-    """Returns a collection of the items."""
-    ...
-
-  def each(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
-    """Returns a collection of what a function yields for each item."""
-    ...
-
-  def together(self, function: Callable[..., Iterable[Any]], *items: Any) -> Any:
-    """Returns a collection of what a function yields for the whole of some collections."""
-    ...
-
-
-Run = Callable[[Callable[[Runner], None]], None]  # gives a runner to what describes stages, and works on them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,30 +47,6 @@ class Work:
   bounds: Bounds
   rules: tuple[Rule, ...]
   characters: int  # of a piece
-
-
-class Part(NamedTuple):
-  """What is read by itself, see `sources.parts`."""
-
-  number: int
-  name: str
-  alone: bool
-
-
-class Text(NamedTuple):
-  """A piece that is read."""
-
-  key: Key
-  texts: list[list[str]]  # paragraphs of each document
-  places: list[str]  # where each document begins
-
-
-class Read(NamedTuple):
-  """A part that is read."""
-
-  part: int
-  tally: lines.Tally
-  problem: str = ''  # of the text, for which nothing is prepared
 
 
 class Piece(NamedTuple):
@@ -138,7 +88,7 @@ def write(run: Run, config: PrepareConfig, folder: epath.Path, tokenizer: tokeni
   tokenizer.save(pieces / 'tokenizer')
   work = Work(config, folder, pieces, bounds_of(config, tokenizer), tuple(rules), PIECE)
   (pieces / journal_lib.NAME).unlink(missing_ok=True)
-  run(functools.partial(stages, work))
+  run(functools.partial(describe, work))
   held.check()
   done = journal_lib.read(pieces)
   if not isinstance(done, Journal):
@@ -156,11 +106,10 @@ def write(run: Run, config: PrepareConfig, folder: epath.Path, tokenizer: tokeni
   return ending.end(config, folder, tokenizer, done, rules, seen)
 
 
-def stages(work: Work, runner: Runner) -> None:
+def describe(work: Work, runner: Runner) -> None:
   """Describes the stages."""
-  parts = sources.parts(work.config.source)
-  read = runner.each(functools.partial(read_part, work), runner.of(
-      [Part(number, name, len(parts) == 1) for number, name in enumerate(parts)]))
+  cut = functools.partial(encode.units, characters=work.characters)
+  read = stages.read(runner, work.config.source, work.config.reading, cut)
   encoded = runner.each(functools.partial(encode_piece, work), read)
   written = runner.each(functools.partial(write_shards, work), runner.together(functools.partial(plan, work), encoded))
   runner.together(functools.partial(gather, work), encoded, written)
@@ -177,27 +126,12 @@ def bounds_of(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> Bounds:
   return bounds
 
 
-def read_part(work: Work, part: Part) -> Iterator[Text | Read]:
-  """Reads a part of the source: its pieces, and behind them what was seen."""
-  tally = lines.Tally()
-  documents = sources.of_part(part.name, work.config.reading, tally, part.alone)
-  try:
-    for number, unit in enumerate(encode.units(documents, work.characters)):
-      yield Text((part.number, number), encode.texts(unit), encode.places(unit))
-  except SourceError as error:
-    if error.__cause__ and storage.of_storage(error.__cause__):
-      raise  # another attempt may go well
-    yield Read(part.number, tally, str(error))
-  else:
-    yield Read(part.number, tally)
-
-
 def encode_piece(work: Work, item: Text | Read) -> Iterator[Piece | Read]:
   """Encodes a piece, and stores it. What was seen of a part goes by."""
   if isinstance(item, Read):
     yield item
     return
-  counted = stem(work, item.key, '.counts.npz')
+  counted = stem(work.pieces, item.key, '.counts.npz')
   with storage.explained(counted, 'read', RecordsError):
     done = counted.exists()
   if not done:
@@ -208,7 +142,7 @@ def encode_piece(work: Work, item: Text | Read) -> Iterator[Piece | Read]:
       if len(lengths) >= work.config.least:
         row[records.SPLITS.index(heldout.choose_split(text_hash, work.config.heldout, work.bounds))] = len(tokens)
     unknown = np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk)
-    store(stem(work, item.key, '.npz'), tokens=unit.tokens, lengths=unit.lengths, sentences=unit.sentences)
+    store(stem(work.pieces, item.key, '.npz'), tokens=unit.tokens, lengths=unit.lengths, sentences=unit.sentences)
     store(counted, counts=counts, seen=np.array([len(unit.tokens), unknown]))
   found = load(counted)
   left_out = found['counts'].sum(1) == 0
@@ -223,7 +157,7 @@ def plan(work: Work, encoded: Iterable[Piece | Read]) -> Iterator[list[Cut]]:
   if any(item.problem for item in encoded if isinstance(item, Read)):
     return
   keys = sorted(item.key for item in encoded if isinstance(item, Piece))
-  counts = ahead(lambda key: load(stem(work, key, '.counts.npz'))['counts'], keys)
+  counts = ahead(lambda key: load(stem(work.pieces, key, '.counts.npz'))['counts'], keys)
   found = cuts(zip(keys, counts, strict=True), work.config.shard_tokens)
   for _, together in itertools.groupby(found, lambda cut: cut.stretches[0][0]):
     yield list(together)
@@ -298,26 +232,9 @@ def gather(work: Work, encoded: Iterable[Piece | Read], written: Iterable[Writte
   yield from ()
 
 
-def stem(work: Work, key: Key, ending: str) -> epath.Path:
-  """Returns the path of a piece's file."""
-  return work.pieces / f'{key[0]:05d}-{key[1]:06d}{ending}'
-
-
-def store(path: epath.Path, **arrays: Any) -> None:
-  """Writes arrays to a file. Raises RecordsError."""
-  with storage.drafted(path, RecordsError) as file:
-    np.savez(file, **arrays)
-
-
-def load(path: epath.Path) -> dict[str, np.ndarray]:
-  """Reads what `store` has written. Raises RecordsError."""
-  with np.load(io.BytesIO(storage.read_bytes(path, 1 << 32, RecordsError))) as found:
-    return dict(found)
-
-
 def open_piece(work: Work, key: Key) -> tuple[encode.Encoded, np.ndarray]:
   """Reads a piece -> it, without hashes, and the tokens [D, splits] of its documents."""
-  found, counts = load(stem(work, key, '.npz')), load(stem(work, key, '.counts.npz'))['counts']
+  found, counts = load(stem(work.pieces, key, '.npz')), load(stem(work.pieces, key, '.counts.npz'))['counts']
   return encode.Encoded(found['tokens'], found['lengths'], found['sentences'], [0] * len(counts)), counts
 
 
@@ -325,18 +242,6 @@ def open_piece(work: Work, key: Key) -> tuple[encode.Encoded, np.ndarray]:
 def tokenizer_of(pieces: epath.Path) -> tokenizers.Tokenizer:
   """Loads the tokenizer, once a process."""
   return tokenizers.load(pieces / 'tokenizer')
-
-
-def ahead(function: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
-  """Calls a function for each item, in order, AHEAD of them at a time."""
-  with ThreadPoolExecutor(AHEAD) as pool:
-    pending = collections.deque()
-    for item in items:
-      pending.append(pool.submit(function, item))
-      if len(pending) == AHEAD:
-        yield pending.popleft().result()
-    while pending:
-      yield pending.popleft().result()
 
 
 SEEN = 'seen.json'

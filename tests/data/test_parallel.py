@@ -13,7 +13,7 @@ import pytest
 from shuffled import Shuffled
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, parallel, prepare, records, sources
+from plm_jax.data import encode, formats, parallel, prepare, records, sources, stages
 from plm_jax.data.beam import BeamError, running
 from plm_jax.data.cutting import Rule
 from plm_jax.data.settings import PrepareConfig
@@ -178,13 +178,12 @@ def test_workers_that_see_another_disk_are_found(config, tmp_path):
     prepare.prepare(config, tmp_path / 'out', (), by(lambda describe: None))
 
 
-def test_a_bucket_that_fails_is_the_runners_to_try_again(config, tmp_path, monkeypatch):
+def test_a_bucket_that_fails_is_the_runners_to_try_again(tmp_path, monkeypatch):
   def denied(*_):
     raise storage.StorageError('gs://bucket/a: no answer') from OSError('no answer')
-  work = parallel.Work(config, tmp_path, tmp_path, parallel.Bounds(), (), 100)
   monkeypatch.setattr(sources, 'opened', denied)
   with pytest.raises(storage.StorageError):
-    list(parallel.read_part(work, parallel.Part(0, str(tmp_path / 'a.txt'), True)))
+    list(stages.read_part(formats.Reading(), encode.units, stages.Part(0, str(tmp_path / 'a.txt'), True)))
 
 
 def test_without_beam_it_is_one_line(monkeypatch):
