@@ -3,7 +3,7 @@
 Where a `model` is asked for, it is what `load` gave, or the folder of a run or of a checkpoint, which is then loaded
 for this one call. Where texts are, a single one is a list of one. What a user can mend is said by an exception of one
 line, `plm_jax.errors.Expected`. What is fine-tuned, and asked then, is in `plm_jax.transfer`; vectors are in
-`plm_jax.similarity`.
+`plm_jax.similarity`, and what is done with text before a run in `plm_jax.corpus`.
 """
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
@@ -19,13 +19,6 @@ import numpy as np
 from plm_jax import checked, conversion, recipes
 from plm_jax.cli import run as runs
 from plm_jax.config import ConfigError, Experiment, Scale
-from plm_jax.corpora import clean as cleaning
-from plm_jax.corpora.examine import CleanConfig, rules_of
-from plm_jax.corpora.report import Report
-from plm_jax.data import beam as beam_lib
-from plm_jax.data import parallel
-from plm_jax.data import prepare as preparation
-from plm_jax.data.settings import PrepareConfig, TextConfig
 from plm_jax.embeddings import exchange
 from plm_jax.embeddings.encoding import embeds, longest_of
 from plm_jax.evaluation import perplexity as sliding
@@ -39,7 +32,6 @@ from plm_jax.inference.generate import Continuation, Piece, Prompt
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.storage import reachable
 from plm_jax.tasks.forms import form_of
 
 Path = str | os.PathLike[str]
@@ -261,57 +253,6 @@ def train(config: str | Experiment, **options: Any) -> Trained:
   return load(config.folder)
 
 
-def prepare(source: str, folder: Path, like: str = '', *, beam: Sequence[str] = (), **options: Any) -> str:
-  """Writes the token records of a corpus; `train` takes their folder as data={'path': (folder,)}.
-
-  >>> plm_jax.prepare('corpus.txt', 'records', vocab=300)
-  trained a wordpiece tokenizer of 300 pieces ...
-  'records'
-
-  Args:
-    source: text files, globs, folders, by commas; .txt, .jsonl, .gz, .xz; tfds:NAME[:SPLIT]
-    folder: where to; what was begun there is finished
-    like: the recipe with whose tokenizer and settings to begin; otherwise BERT's
-    beam: options of Apache Beam, which then does the work: '--runner=FlinkRunner', ...; none: this machine does it
-    **options: fields of `plm_jax.data.settings.PrepareConfig` that are to be otherwise: vocab, tokenizer, kind, ...
-
-  Returns:
-    The folder.
-
-  Raises:
-    SourceError, TokenizerError, RecordsError: the text, the tokenizer or what is in the folder cannot be used.
-    BeamError: Beam is not installed, or its work has failed.
-  """
-  writing = functools.partial(parallel.write, beam_lib.running(beam)) if beam else None
-  reachable.check_reachable({os.fspath(folder): 'write'})
-  rules = (recipe(like) if like else Experiment('bert_base')).rules  # by which its windows are counted, too
-  config = checked.changed(PrepareConfig(source=source, **settings_of(like)), options)
-  preparation.prepare(config, folder, rules, writing)
-  return os.fspath(folder)
-
-
-def clean(source: str, folder: Path, rules: str = '', **options: Any) -> Report:
-  """Filters, deduplicates and decontaminates a corpus; `prepare` reads the folder.
-
-  >>> plm_jax.clean('corpus.txt', 'cleaned', 'c4', min_sentences=1).dropped
-  Counter(...)
-
-  Args:
-    source: as of `prepare`
-    folder: where to; what was begun there is finished
-    rules: published sets of rules, by commas: c4, gopher
-    **options: fields of `plm_jax.corpora.examine.CleanConfig` that are to be otherwise
-
-  Returns:
-    How many documents were read, kept, and dropped for which reason.
-
-  Raises:
-    SourceError, ConfigError, CleanError: the text, the rules or what is in the folder cannot be used.
-  """
-  reachable.check_reachable({os.fspath(folder): 'write'})
-  return cleaning.clean(checked.changed(CleanConfig(), rules_of(rules) | options), source, folder)
-
-
 def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:
   """Writes a checkpoint that transformers loads, with its tokenizer; of an ELMo one that AllenNLP loads.
 
@@ -389,12 +330,3 @@ def on(trained: Trained) -> contextlib.AbstractContextManager:
 def several(texts):
   """Makes a list of one of a single text."""
   return [texts] if isinstance(texts, str) else list(texts)
-
-
-def settings_of(name: str) -> dict[str, Any]:
-  """Finds the settings with which text is prepared for a recipe; none for no name."""
-  if not name:
-    return {}
-  config = recipe(name)
-  return {'vocab': config.model.vocab,
-          **{field.name: getattr(config.data.prepare, field.name) for field in dataclasses.fields(TextConfig)}}

@@ -3,7 +3,7 @@ from typing import Annotated
 
 import tyro
 
-from plm_jax import api, checked
+from plm_jax import checked, corpus
 from plm_jax.cli.options import command
 from plm_jax.corpora import clean, examine
 from plm_jax.corpora.examine import CleanConfig
@@ -22,7 +22,7 @@ def clean_command(
     settings: how
   """
   del rules  # they stand in front of the other options: see `settings_of`
-  print(api.clean(source, out, **vars(settings)))
+  print(corpus.clean(source, out, **vars(settings)))
   print(f'documents in {out}, these numbers in {out}/{clean.REPORT}: prepare them with `prepare {out} FOLDER`')
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from plm_jax import api, checked, conversion, errors, recipes, storage
+from plm_jax import api, checked, conversion, corpus, errors, recipes, storage
 from plm_jax.cli import applied, cleaning, compared, doctor, finetune, inspection, options, vectors, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
@@ -74,13 +74,13 @@ def prepare_command(
     settings: how
   """
   # The settings of a recipe stand in front of the other options: see `settings_of`.
-  api.prepare(source, out, recipe, beam=shlex.split(beam), vocab=vocab, **vars(settings))
+  corpus.prepare(source, out, recipe, beam=shlex.split(beam), vocab=vocab, **vars(settings))
   print(f'records in {out}: train on them with --data.path={out}')
 
 
 def settings_of(recipe: str) -> list[str]:
   """Returns the options of `prepare` for text as a recipe takes it."""
-  given = api.settings_of(recipe).items()
+  given = corpus.settings_of(recipe).items()
   return [f'{checked.flag(name)}={value}' for name, value in given if value != getattr(TextConfig, name, None)]
 
 
