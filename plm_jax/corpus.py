@@ -9,6 +9,7 @@ from plm_jax import checked
 from plm_jax.api import Path, recipe
 from plm_jax.config import Experiment
 from plm_jax.corpora import clean as cleaning
+from plm_jax.corpora import parallel as parallel_cleaning
 from plm_jax.corpora.examine import CleanConfig, rules_of
 from plm_jax.corpora.report import Report
 from plm_jax.data import beam as beam_lib
@@ -47,7 +48,7 @@ def prepare(source: str, folder: Path, like: str = '', *, beam: Sequence[str] = 
   return os.fspath(folder)
 
 
-def clean(source: str, folder: Path, rules: str = '', **options: Any) -> Report:
+def clean(source: str, folder: Path, rules: str = '', *, beam: Sequence[str] = (), **options: Any) -> Report:
   """Filters, deduplicates and decontaminates a corpus; `prepare` reads the folder.
 
   >>> plm_jax.clean('corpus.txt', 'cleaned', 'c4', min_sentences=1).dropped
@@ -57,6 +58,7 @@ def clean(source: str, folder: Path, rules: str = '', **options: Any) -> Report:
     source: as of `prepare`
     folder: where to; what was begun there is finished
     rules: published sets of rules, by commas: c4, gopher
+    beam: as of `prepare`
     **options: fields of `plm_jax.corpora.examine.CleanConfig` that are to be otherwise
 
   Returns:
@@ -64,9 +66,11 @@ def clean(source: str, folder: Path, rules: str = '', **options: Any) -> Report:
 
   Raises:
     SourceError, ConfigError, CleanError: the text, the rules or what is in the folder cannot be used.
+    BeamError: Beam is not installed, or its work has failed.
   """
+  working = functools.partial(parallel_cleaning.work_with, beam_lib.running(beam)) if beam else None
   reachable.check_reachable({os.fspath(folder): 'write'})
-  return cleaning.clean(checked.changed(CleanConfig(), rules_of(rules) | options), source, folder)
+  return cleaning.clean(checked.changed(CleanConfig(), rules_of(rules) | options), source, folder, working)
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ ELSEWHERE = {
     'scripts/': 'they make and ask machines that are paid for',
     '--mode=compile': 'the TPU compiler is asked by tests/pods/test_compile.py',
     '-m pytest': 'it is what runs this',
-    '--beam': 'Beam is not in the environment of the tests: tests/data/test_parallel.py has its stages',
+    '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have its stages',
     '--task=sst2': 'its data is downloaded',
     '--hosts.distributed': 'several processes are those of tests/pods/test_distributed.py'}
 # What the smallest models have no room for, and work that only takes longer.

@@ -374,6 +374,8 @@ def main() -> None:
       args = options.beam_joined(args, {'for', *PrepareConfig.__dataclass_fields__})
     if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):
       args = ['prepare', *settings_of(recipe), *args[1:]]
+    if args[:1] == ['clean']:
+      args = options.beam_joined(args, {'rules', *CleanConfig.__dataclass_fields__})
     if args[:1] == ['clean'] and (rules := options.value_of('--rules', args)):
       args = ['clean', *cleaning.settings_of(rules), *args[1:]]
     booleans = {'start', 'stream', 'pack', 'cut', *options.booleans_of(TextConfig()),

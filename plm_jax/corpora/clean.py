@@ -247,7 +247,7 @@ def publish(config: CleanConfig, report: Report, known: str, work: epath.Path, o
     storage.write(output / DROPPED, ''.join(json.dumps(one, ensure_ascii=False) + '\n' for one in shown), CleanError)
   report_lib.write(report, output / REPORT, source=known)
   for left in (work, *output.glob(f'{WORK}*')):
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(storage.StorageError), storage.explained(left, 'removed'):
       left.rmtree()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from plm_jax.checked import within
 from plm_jax.corpora import contamination, filters, words
+from plm_jax.corpora.contamination import Evaluation
 from plm_jax.corpora.filters import Filters
 from plm_jax.corpora.minhash import MinHash
 from plm_jax.data import formats, lines, sentences
@@ -100,11 +101,12 @@ class Examined(NamedTuple):
 class Examiner:
   """What examines a document, with all that it needs. Can be sent to other processes."""
 
-  def __init__(self, config: CleanConfig):
-    """Reads lists and evaluation files. Raises ConfigError, StorageError or SourceError for what cannot be had."""
+  def __init__(self, config: CleanConfig, evaluation: Evaluation | None = None):
+    """Reads lists and, unless what is in them is given, evaluation files. Raises ConfigError, StorageError or
+    SourceError for what cannot be had."""
     self.config = config
     self.filter = filters.Filter(config)
-    self.evaluation = contamination.read(
+    self.evaluation = evaluation or contamination.read(
         contamination.texts_of(config.decontaminate) if config.decontaminate else (), config.ngram)
 
   def __call__(self, paragraphs: list[str]) -> Examined:

@@ -12,6 +12,9 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import main, parse
 from plm_jax.config import ConfigError
+from plm_jax.corpora import clean as cleaning
+from plm_jax.corpora import parallel as parallel_cleaning
+from plm_jax.corpora.examine import CleanConfig
 from plm_jax.data import beam, parallel
 from plm_jax.data import prepare as preparation
 from plm_jax.data.settings import PrepareConfig
@@ -125,6 +128,8 @@ def test_a_mistyped_command_ends_with_one_line(args):
      'error: --beam is followed by options of Beam, expected --runner=DirectRunner, FlinkRunner or another, got none'),
     (['prepare', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--no-newlines'],
      'error: --no-newlines stands behind --beam, where the options of Beam are: put it in front'),
+    (['clean', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--rules=c4'],
+     'error: --rules stands behind --beam, where the options of Beam are: put it in front'),
     (['fill-mask', 'RUN'], 'error: there is no prompt: give a sentence with a [MASK] where a word is to be guessed'),
     (['fill-mask', 'RUN', 'a [MASK]', '--top=-1'], 'error: --top is a whole number from 1 to 16,777,216, got -1'),
     (['generate', 'RUN', 'a', '--temperature=nan'], 'error: --temperature is a number of 0 or more, got nan'),
@@ -166,6 +171,16 @@ def test_what_is_behind_beam_is_for_beam(monkeypatch):
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--vocab=300', '--beam', *flags])
   cli.main()
   assert asked == [flags, (PrepareConfig(source='TEXT', vocab=300), parallel.write)]
+
+
+def test_what_is_behind_beam_is_for_beam_when_a_corpus_is_cleaned(monkeypatch):
+  asked = []
+  monkeypatch.setattr(beam, 'running', asked.append)
+  monkeypatch.setattr(cleaning, 'clean', lambda config, source, out, working: asked.append((config, working.func)))
+  flags = ['--runner=SparkRunner', '--job_endpoint', 'embed']
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'clean', 'TEXT', 'OUT', '--rules=gopher', '--beam', *flags])
+  cli.main()
+  assert asked == [flags, (CleanConfig(quality=True, repetition=True), parallel_cleaning.work_with)]
 
 
 @pytest.mark.parametrize(('recipe', 'rules'), [

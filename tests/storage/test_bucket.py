@@ -378,3 +378,17 @@ def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
   assert client.ask(cleaned) == {'exact duplicate': 1}  # finished
   assert sorted(name for name in bucket.objects if name.startswith('cleaned/')) == [
       'cleaned/_clean.json', 'cleaned/documents-00000.jsonl.gz']
+
+
+def test_stages_clean_a_bucket_as_one_process_does(bucket, client):
+  for number in range(3):  # a document that is in all files, and two that only one has
+    texts = 'The same old house.', f'House {number} here.', f'And there is {number}.'
+    bucket.put(f'text/{number}.jsonl', ''.join(json.dumps({'text': text * 9}) + '\n' for text in texts).encode())
+  client.ask('import functools\nfrom shuffled import Shuffled\nfrom plm_jax.corpora import clean, examine, parallel')
+  client.ask('config = examine.CleanConfig(workers=1, shard_characters=300, samples=1)')
+  client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/one")')
+  client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/many", '
+             'functools.partial(parallel.work_with, Shuffled()))')
+  one, many = ({name.removeprefix(folder): bucket.read(name) for name in bucket.names() if name.startswith(folder)}
+               for folder in ('one/', 'many/'))
+  assert one == many and len(one) == 5

@@ -1,0 +1,181 @@
+"""Stages of clean on a runner that shuffles and repeats them write what one process writes."""
+import base64
+import functools
+import gzip
+import hashlib
+import json
+import os
+import random
+import zlib
+
+import numpy as np
+import pytest
+from shuffled import Shuffled
+from test_language import LANGUAGES
+
+from plm_jax import checked, storage
+from plm_jax.corpora import clean as clean_lib
+from plm_jax.corpora import examine, meeting, parallel, tables, units
+from plm_jax.corpora.clean import CleanError, clean
+from plm_jax.corpora.examine import CleanConfig
+from plm_jax.corpora.meeting import Shard, Stretch
+from plm_jax.data import encode
+from plm_jax.data.beam import running
+from plm_jax.data.lines import SourceError
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  """Files of documents of random words: copies, near-copies, sentences that come again, lines that break rules, a bad
+  line, and a file of which nothing is left."""
+  folder, draw = tmp_path_factory.mktemp('corpus'), random.Random(0)
+  words = [f'w{n}' for n in range(3000)]
+  sentences = [' '.join(draw.choices(words, k=12)).capitalize() + '.' for _ in range(40)]
+  texts = []
+  for _ in range(70):
+    lines = [' '.join(draw.choices(words, k=12)).capitalize() + '.' for _ in range(12)]
+    if draw.random() < 0.3:
+      at = draw.randrange(30)
+      lines[3:3] = sentences[at:at + 3]
+    texts.append('\n'.join(lines))
+  copies = []
+  for text in texts[:50]:
+    kind, inner = draw.random(), text.split(' ')
+    if kind < 0.4:
+      inner[len(inner) // 2] = f'x{len(copies)}'
+    copies.append(' '.join(inner) if kind < 0.8 else text.upper())
+  texts += copies
+  draw.shuffle(texts)
+  texts[11] += '\nA line with Javascript in it.\nThis line has no end'
+  texts[23] += '\nWhat is the name of this old river here?'
+  lines = [json.dumps({'text': text}) for text in texts]
+  (folder / 'a.jsonl').write_text('\n'.join([*lines[:45], '{', *lines[45:60]]) + '\n')
+  (folder / 'b.jsonl').write_text('\n'.join(json.dumps({'text': 'Short.'}) for _ in range(9)) + '\n')
+  (folder / 'c.jsonl.gz').write_bytes(gzip.compress('\n'.join(lines[60:100]).encode()))
+  (folder / 'd.txt').write_text('\n\n'.join(texts[100:]) + '\n')
+  (folder / 'e.txt').write_text('\n')
+  return folder
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+  """Many pieces, units, files and parts of tables."""
+  monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
+  monkeypatch.setattr(encode, 'UNIT', 3000)
+  monkeypatch.setattr(parallel, 'PIECE', 8000)
+  monkeypatch.setattr(tables, 'PIECE', 1 << 12)
+  monkeypatch.setattr(tables, 'CHUNK', 1 << 8)
+  monkeypatch.setattr(os, 'fsync', lambda file: None)  # a test writes hundreds of files
+
+
+@pytest.fixture
+def config(tmp_path):
+  (tmp_path / 'test.tsv').write_text('question\tlabel\nthe name of this old river\t1\n')
+  return checked.changed(
+      CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=3, shard_characters=9000, workers=1,
+                  on_error='skip'), examine.rules_of('c4') | {'min_sentences': 2})
+
+
+def contents(folder):
+  return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def by(run):
+  return functools.partial(parallel.work_with, run)
+
+
+@pytest.mark.parametrize('changes', [
+    {}, {'shard_characters': 1}, {'shard_characters': 1 << 28}, {'duplicates': 'none'}, {'duplicates': 'exact'},
+    {'span': 0, 'similarity': 0.6}, {'duplicates': 'none', 'span': 0, 'samples': 0}, {'min_sentences': 999}])
+def test_stages_in_any_order_write_what_one_process_writes(config, corpus, tmp_path, changes):
+  config = checked.changed(config, changes)
+  report = clean(config, str(corpus), tmp_path / 'one')
+  many = clean(config, str(corpus), tmp_path / 'many', by(Shuffled(len(str(changes)))))
+  assert many == report and list(many.dropped) == list(report.dropped)
+  assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
+  assert many.skipped == 1
+  if not changes:
+    assert {'exact duplicate', 'near-duplicate', 'evaluation', 'no line left'} <= set(many.dropped)
+    assert many.lines['repeated span'] > 9 and len(contents(tmp_path / 'one')) > 5
+
+
+def test_lists_and_models_go_to_the_workers(config, corpus, tmp_path):
+  (tmp_path / 'bad.txt').write_text('w17\nw4 w5\n')
+  (tmp_path / 'lid.bin').write_bytes(zlib.decompress(base64.b64decode(LANGUAGES)))
+  config = checked.changed(config, {'bad_words': str(tmp_path / 'bad.txt'), 'languages': 'fr', 'language_score': 0.2,
+                                    'language_model': str(tmp_path / 'lid.bin')})
+  def run(describe):  # where workers are, these files are not
+    for name in ('bad.txt', 'lid.bin', 'test.tsv'):
+      (tmp_path / name).unlink()
+    Shuffled()(describe)
+  clean(config, str(corpus), tmp_path / 'one')
+  report = clean(config, str(corpus), tmp_path / 'many', by(run))
+  assert report.dropped['bad word'] > 3 and report.dropped['language'] > 3 and report.kept_documents > 3
+  assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
+
+
+def test_what_is_done_is_not_done_again_after_an_interruption(config, corpus, tmp_path, monkeypatch):
+  clean(config, str(corpus), tmp_path / 'one')
+  examine_unit, write_documents, calls = units.examine_unit, units.write_documents, []
+  def failing(*args):
+    calls.append(args)
+    if len(calls) == 3:
+      raise KeyboardInterrupt
+    return write_documents(*args)
+  monkeypatch.setattr(units, 'write_documents', failing)
+  with pytest.raises(KeyboardInterrupt):
+    clean(config, str(corpus), tmp_path / 'many', by(Shuffled()))
+  assert [path.name[:6] for path in (tmp_path / 'many').iterdir()] == ['.work-']
+  monkeypatch.setattr(units, 'write_documents', lambda *args: calls.append(args) or write_documents(*args))
+  monkeypatch.setattr(units, 'examine_unit', lambda *args: pytest.fail('examined again'))
+  clean(config, str(corpus), tmp_path / 'many', by(Shuffled(1)))
+  assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
+  shards = len(list((tmp_path / 'one').glob('documents*')))
+  assert shards < len(calls) <= 2 * shards
+  monkeypatch.setattr(units, 'examine_unit', examine_unit)
+  (tmp_path / 'other/.work').mkdir(parents=True)  # left by one process
+  clean(config, str(corpus), tmp_path / 'other', by(Shuffled()))
+  assert contents(tmp_path / 'other') == contents(tmp_path / 'one')
+
+
+def test_damaged_text_is_the_error_that_it_is_for_one_process(config, corpus, tmp_path):
+  said = []
+  for working in None, by(Shuffled()):
+    with pytest.raises(SourceError) as error:
+      clean(checked.changed(config, {'on_error': 'refuse'}), str(corpus), tmp_path / 'out', working)
+    said.append(str(error.value))
+  assert said[0] == said[1] and 'a.jsonl:46: not JSON' in said[0]
+  assert not [*tmp_path.glob('out/.work-*')]
+
+
+def test_what_cannot_be(config, tmp_path):
+  (tmp_path / 'empty.txt').write_text('\n')
+  with pytest.raises(SourceError, match='holds no documents'):
+    clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', by(Shuffled()))
+  with pytest.raises(CleanError, match='expected a folder that all of them see'):
+    clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', by(lambda describe: None))
+
+
+def test_cuts_are_behind_the_unit_with_which_a_file_is_full():
+  found = [parallel.Piece((0, 0), [(2, 5), (0, 0), (3, 6)], 0), parallel.Piece((0, 1), [(1, 9), (1, 4)], 0),
+           parallel.Piece((1, 0), [(0, 0)], 0), parallel.Piece((2, 0), [(4, 3)], 0)]
+  assert list(parallel.cuts(found, 10)) == [
+      [((0, 0), 0, 5)], [((0, 1), 0, 2)], [((2, 0), 0, 4)]]
+  assert list(parallel.cuts(found, 21)) == [[((0, 0), 0, 5), ((0, 1), 0, 2)], [((2, 0), 0, 4)]]
+
+
+def test_documents_of_many_shards_hang_together():
+  shards = [(number, Shard(number, 3 * number, [Stretch((0, number), 0, 3)], 9, 0)) for number in range(3)]
+  place = lambda shard, at: shard << meeting.BITS | at
+  edges = [np.array([[place(1, 1), place(2, 0)]]), np.array([[place(0, 2), place(2, 0)], [place(1, 0), place(1, 2)]])]
+  found = {number: item.places.tolist() for number, item in meeting.join(iter(shards), iter(edges))}
+  assert found == {1: [1, 2], 2: [0]}
+
+
+def test_beam_itself_writes_what_one_process_writes(config, corpus, tmp_path):
+  pytest.importorskip('apache_beam')
+  clean(config, str(corpus), tmp_path / 'one')
+  clean(config, str(corpus), tmp_path / 'many', by(running(['--runner=DirectRunner'])))
+  assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
+  assert clean_lib.finished(storage.path_of(tmp_path / 'many'), json.loads(
+      (tmp_path / 'many/_clean.json').read_text())['source'])
