@@ -48,6 +48,10 @@ def corpus(tmp_path_factory):
   draw.shuffle(texts)
   texts[11] += '\nA line with Javascript in it.\nThis line has no end'
   texts[23] += '\nWhat is the name of this old river here?'
+  # What only a document that is left out has had before stays where it comes again.
+  long, other, again = ('\n'.join(' '.join(draw.choices(words, k=12)).capitalize() + '.' for _ in range(number))
+                        for number in (30, 9, 3))
+  texts += [long, f'{long}\n{again}', f'{other}\n{again}']
   lines = [json.dumps({'text': text}) for text in texts]
   (folder / 'a.jsonl').write_text('\n'.join([*lines[:45], '{', *lines[45:60]]) + '\n')
   (folder / 'b.jsonl').write_text('\n'.join(json.dumps({'text': 'Short.'}) for _ in range(9)) + '\n')
