@@ -35,7 +35,7 @@ PAPER = {
     'word2vec': VectorRun(
         'word2vec', model=Word2Vec(width=300, threshold=1e-5), train=VectorTrainConfig(epochs=1, rate=0.025)),
     'word2vec_cbow': VectorRun(
-        'word2vec_cbow', model=Word2Vec('cbow', width=200, window=8, negatives=25, threshold=1e-4, noise=64),
+        'word2vec_cbow', model=Word2Vec('cbow', width=200, window=8, negatives=25, threshold=1e-4),
         train=VectorTrainConfig(epochs=15, rate=0.05)),
     'glove': VectorRun(
         'glove', model=GloVe(width=300), data=WordsConfig(least=1, most=400_000),

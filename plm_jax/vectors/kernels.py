@@ -21,10 +21,12 @@ class Penalty:
 
   high: Callable[[jax.Array], jax.Array]
   low: Callable[[jax.Array], jax.Array]
+  whole: bool = True
+  """rows of a mean get the whole gradient of the mean, as released, not their share of it"""
 
 
 LOGISTIC = Penalty(lambda score: jax.nn.softplus(-score), jax.nn.softplus)
-PLAIN = Penalty(lambda score: score, lambda score: score)
+PLAIN = Penalty(lambda score: score, lambda score: score, whole=False)
 
 
 def skip_gram(
@@ -50,21 +52,23 @@ def cbow(
 
   Shapes are those of `skip_gram`; inputs are sums of sizes [B, X] rows. An output without inputs is not predicted.
   """
-  hidden = mean_of(inputs, pairs, sizes)
+  hidden = mean_of(inputs, pairs, sizes, penalty.whole)
   some = pairs.any(1)
   true = (hidden * outputs).sum(-1)
   false = jnp.einsum('byd,bkd->byk', hidden, noise)
   return (some * penalty.high(true)).sum(1) + (some[:, :, None] * counted * penalty.low(false)).sum((1, 2))
 
 
-def mean_of(inputs: jax.Array, pairs: jax.Array, sizes: jax.Array) -> jax.Array:
+def mean_of(inputs: jax.Array, pairs: jax.Array, sizes: jax.Array, whole: bool = True) -> jax.Array:
   """Averages inputs [B, X, D], each the sum of sizes [B, X] rows, for every output -> [B, Y, D].
 
-  Every row gets the whole gradient of the mean, not its share of it, as in word2vec.c and fastText (Irsoy et al. 2021,
-  "Corrected CBOW performs as well as skip-gram", call that wrong and mend it).
+  whole: every row gets the whole gradient of the mean, not its share of it, as in word2vec.c and fastText (Irsoy et al.
+  2021, "Corrected CBOW performs as well as skip-gram", call that wrong and mend it).
   """
   total = jnp.einsum('bxd,bxy->byd', inputs, pairs)
   number = jnp.maximum(jnp.einsum('bx,bxy->by', sizes, pairs), 1)[..., None]
+  if not whole:
+    return total / number
   return total + jax.lax.stop_gradient(total / number - total)
 
 

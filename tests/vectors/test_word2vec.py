@@ -141,6 +141,17 @@ def test_every_row_of_a_mean_gets_its_whole_gradient():
   np.testing.assert_allclose(ours, 2 * plain, rtol=1e-6)
 
 
+def test_what_damps_a_row_of_a_mean_is_its_share():
+  """A context of two rows moves its mean by half of what one of them moves, so the bound on a row is half the word's
+  and the noise's squares: 1 + 0.5 * 3, counted 0.5, of one prediction."""
+  rows, one_word = jnp.ones((1, 2, 1)), jnp.ones((1, 1, 1))
+  def bound(inputs):
+    return kernels.cbow(inputs, one_word, jnp.full((1, 1, 1), 3.0), jnp.ones((1, 2, 1)), jnp.full((1, 1, 1), 0.5),
+                        jnp.ones((1, 2)), kernels.PLAIN).sum()
+  np.testing.assert_allclose(jax.grad(bound)(rows), np.full((1, 2, 1), 2.5 / 2))
+  assert Word2Vec('cbow').shared == 64 and Word2Vec().shared == 16 and Word2Vec('cbow', noise=8).shared == 8
+
+
 def test_rows_of_many_predictions_are_damped():
   """Loads of one row are added up over the batch, what they are added up in is empty again; and the bound of a row's
   curvature is that of its second derivatives: rate * slope of slope is below the limit, where it is 1."""
