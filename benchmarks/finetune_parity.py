@@ -189,18 +189,22 @@ def run_of(folder: pathlib.Path, name: str, file: str, steps: int) -> FineTuning
 def full_rows(path: pathlib.Path, file: str, family: str, tokenizer: Tokenizer) -> str:
   """Writes the questions whose context, cut behind a word, fills a row with the question and still has the answer."""
   config = finetune.recipe('squad', finetune.Start(family=family), train=(file,))
-  task, kept = config.objective, []
+  task, cuts = config.objective, []
   for example in examples(task.reads, config.data.train).examples:
     question, context = example.texts
-    asked = len(tokenizer.encode_batch([question])[0])
-    room = LENGTH - task.form.specials(tokenizer.vocab, 2) - asked
+    room = LENGTH - task.form.specials(tokenizer.vocab, 2) - len(tokenizer.encode_batch([question])[0])
     ids, _, starts = tokenizer.encode_places([context])
-    cut = context[:starts[room]].rstrip() if len(ids) > room else ''
-    answers = [answer for answer in example.answers or () if answer.start + len(answer.text) <= len(cut)]
-    whole = asked <= task.question_length and context[len(cut)].isspace()
-    if answers and whole and len(tokenizer.encode_batch([cut])[0]) == room:
-      kept.append({'question': question, 'context': cut, 'answers': {
-          'text': [answer.text for answer in answers], 'answer_start': [answer.start for answer in answers]}})
+    cut = context[:starts[room]].rstrip() if 0 < room < len(ids) else context
+    answers = tuple(answer for answer in example.answers or () if answer.start + len(answer.text) <= len(cut))
+    if answers and context[len(cut):len(cut) + 1].isspace():
+      cuts.append(dataclasses.replace(example, texts=(question, cut), answers=answers))
+  made = task.features(cuts, tokenizer, LENGTH)
+  full = {int(made.example[row]) for row in range(len(made)) if len(made.tokens[row]) == LENGTH}
+  alone = np.bincount(made.example, minlength=len(cuts)) == 1
+  kept = [{'question': example.texts[0], 'context': example.texts[1], 'answers': {
+      'text': [answer.text for answer in example.answers or ()],
+      'answer_start': [answer.start for answer in example.answers or ()]}}
+      for number, example in enumerate(cuts) if number in full and alone[number]]
   path.write_text(''.join(json.dumps(row) + '\n' for row in kept))
   return str(path)
 

@@ -1,8 +1,10 @@
 """Every recipe at its smallest: run, exported and read back. One of each wiring with each objective is trained and
-asked for words; of each wiring one is killed, taken up again and evaluated. Steps of the others are traced: gradients
-and trajectories of families are those of the cases in tests/golden, and of tests/test_before.py."""
+asked for words; of each wiring that tests/test_before.py does not continue one is killed, taken up again and evaluated.
+Steps of the others are traced: gradients and trajectories of families are those of the cases in tests/golden, and of
+tests/test_before.py."""
 import dataclasses
 import functools
+import json
 import pathlib
 from typing import Any, Literal
 
@@ -21,6 +23,8 @@ from plm_jax.training import feed, train
 from plm_jax.training.train import Result
 
 RECIPES = [*recipes.every()]
+CONTINUED = json.loads((pathlib.Path(__file__).parents[1] / 'fixtures' / 'before' / 'after.json').read_text())
+"""of which test_before.py has runs that go on"""
 
 
 @pytest.fixture(scope='module')
@@ -48,7 +52,7 @@ def different() -> list:
   groups: dict[Experiment, list[str]] = {}
   for name in RECIPES:
     groups.setdefault(dataclasses.replace(smallest(name), name=''), []).append(name)
-  wirings: set[type] = set()
+  wirings = {type(recipes.find(name)('test').model) for name in CONTINUED}
   kinds: set[tuple[type, type]] = set()
   params = []
   for config, names in groups.items():
