@@ -1,12 +1,14 @@
 """Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family.
 
-Three forms of one thing:
+Four forms of one thing:
 
+    mosaic     one kernel of our own on a TPU in bfloat16 (`mosaic.takes`), which keeps nothing of [Q, K]: every family
+               trains so, but where a scheme gives each row logits of its own (DeBERTa, XLNet)
     fused      one kernel of cuDNN, which keeps nothing of [Q, K]: on an NVIDIA GPU in bfloat16, for what `cudnn.takes`.
                ALBERT, LLaMA, PaLM (heads of 256: Hopper alone) and the Transformer train so, and T5 v1.1 reads its
                encoder so; BERT's kin, GPT and BART are evaluated so, and without dropout of attention trained so
-    plain      `probabilities` and `mixture`, products written out: on a CPU and a TPU; in float32; on older GPUs (T4,
-               V100); with dropout or a bias (T5's, DeBERTa's, XLNet's positions); with odd lengths. For the backward
+    plain      `probabilities` and `mixture`, products written out: on a CPU; in float32; on older GPUs (T4, V100); on a
+               GPU with dropout or a bias (T5's) and with odd lengths; DeBERTa's and XLNet's positions. For the backward
                pass it keeps the probabilities, in the type of the queries, and nothing else of [Q, K]
     decoding   plain, with keys and values of before where they lie in the cache: one query at a time has no use for
                the kernel. What is read before the first token takes either of the others
@@ -24,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
-from plm_jax.layers import cudnn
+from plm_jax.layers import cudnn, mosaic
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.positions import NoPosition
@@ -116,12 +118,16 @@ class Attention(nn.Module):
     if visible.factor is not None:
       q *= visible.factor.astype(q.dtype)
     dropout = Dropout(cfg.dropout, name='dropout')
-    keep = dropout.keep((q.shape[0], common.heads, q.shape[1], k.shape[1]), rows)
     observed = self.is_mutable_collection('intermediates')
-    if past is None and not observed and not self.is_initializing() and fits(
-        q, k, bias=logits is not None, dropout=keep is not None):
+    whole = past is None and not observed and not self.is_initializing()
+    dropped = rows is not None and cfg.dropout > 0
+    if whole and mosaic.takes(mosaic.kind(), q.dtype, q.shape, k.shape, None if logits is None else logits.shape):
+      noise = mosaic.Noise(dropout.seed(rows), rows, cfg.dropout) if dropped else None
+      y = mosaic.attend(q, k, v, visible.mask, self.scale, logits, noise)
+    elif whole and fits(q, k, bias=logits is not None, dropout=dropped):
       y = fused(q, k, v, visible.mask, self.scale)
     else:
+      keep = dropout.keep((q.shape[0], common.heads, q.shape[1], k.shape[1]), rows)
       probs = probabilities(q, k, visible.mask, self.scale, logits, past)
       self.sow('intermediates', 'probs', probs)
       y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)

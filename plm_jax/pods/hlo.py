@@ -17,6 +17,7 @@ FREE = frozenset({
     'parameter', 'constant', 'get-tuple-element', 'tuple', 'bitcast', 'while', 'conditional', 'call', 'after-all',
     'partition-id', 'replica-id', 'iota', 'add-dependency', 'opt-barrier', 'domain'})
 FREE_CALLS = ('AllocateBuffer', 'ConcatBitcast', 'AssumeGatherIndicesInBound', 'GatherScatterIndicesBitpacked')
+KERNEL_FLOPS = r'"cost_estimate":\{"flops":"(\d+)"'
 BITS = {'pred': 8, 'token': 0, 'opaque': 0}
 
 
@@ -125,9 +126,16 @@ class Program:
 
   @functools.cached_property
   def flops(self) -> int:
-    """Of matrix products and convolutions; a multiplication and an addition count one each."""
-    return sum(step.times * self.product_flops(step) for step in self.steps if step.instruction.op in (
-        'dot', 'convolution'))
+    """Of matrix products and convolutions, and what kernels say of theirs; a multiplication and an addition count one
+    each."""
+    products = (step for step in self.steps if step.instruction.op in ('dot', 'convolution'))
+    return self.in_kernels + sum(step.times * self.product_flops(step) for step in products)
+
+  @functools.cached_property
+  def in_kernels(self) -> int:
+    """FLOPs that kernels (Pallas) say they do, which stand nowhere else in the text."""
+    return sum(step.times * step.instruction.number(KERNEL_FLOPS, 0) for step in self.steps
+               if step.instruction.op == 'custom-call')
 
   @functools.cached_property
   def bytes(self) -> int:

@@ -94,6 +94,14 @@ def test_traffic_is_of_slices_of_updates_and_not_of_what_is_on_the_chip():
   assert Program(LOOP).bytes == before + 3 * (kernel + others)
 
 
+def test_what_a_kernel_says_of_itself_counts():
+  """As a product in its place: of three rounds, each 1,000 more."""
+  call = ('  %sent = f32[16]{0} custom-call(%reduced), custom_call_target="tpu_custom_call", '
+          'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":{"flops":"1000","transcendentals":"3"}}}')
+  text = LOOP.replace('  %sent = f32[16]{0} collective-permute-done(%send)', call)
+  assert text != LOOP and Program(text).flops == Program(LOOP).flops + 3 * 1000
+
+
 def test_a_loop_of_unknown_length_is_named():
   program = Program(LOOP.replace('constant(4)', 'parameter(4)'))
   assert program.endless == {'while'} and program.flops == 2 * 4 * 16 * 8
