@@ -123,7 +123,7 @@ class Attention(nn.Module):
     dropped = rows is not None and cfg.dropout > 0
     if whole and mosaic.takes(mosaic.kind(), q.dtype, q.shape, k.shape, None if logits is None else logits.shape):
       noise = mosaic.Noise(dropout.seed(rows), rows, cfg.dropout) if dropped else None
-      y = mosaic.attend(q, k, v, visible.mask, self.scale, logits, noise)
+      y = mosaic.attend(mosaic.Arrays(q, k, v, visible.mask, logits), self.scale, noise)
     elif whole and fits(q, k, bias=logits is not None, dropout=dropped):
       y = fused(q, k, v, visible.mask, self.scale)
     else:

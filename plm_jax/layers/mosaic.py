@@ -1,6 +1,6 @@
 """Attention in one kernel on a TPU: neither logits nor probabilities reach its memory (HBM), forward or backward.
 
-    attend(q, k, v, mask, bias, scale, Noise(seed, rows, 0.1))      # q [B, Q, H, A], k and v [B, K, G, A]
+    attend(Arrays(q, k, v, mask, bias=None), scale, Noise(seed, rows, 0.1))
 
 A program of the kernel has a block of queries and all keys of a row, so its logits are whole rows: softmax needs no
 second pass over the keys, and the backward pass makes the probabilities again from what it is given, queries, keys and
@@ -53,6 +53,31 @@ class Noise(NamedTuple):
   rows: jax.Array
   """[B] int32, the numbers of the rows in the whole batch"""
   rate: float
+
+
+class Arrays(NamedTuple):
+  """What is attended with, as `attend` takes it, or as `attention` does where blocks divide everything."""
+
+  q: jax.Array
+  """[B, Q, H, A]; [B, Q, H A]"""
+  k: jax.Array
+  v: jax.Array
+  """[B, K, G, A]; [B, K, G A]"""
+  mask: Any
+  """bool [B|1, 1, 1|Q, K] or None; integers [B|1, 1|Q, K]"""
+  bias: Any
+  """[1, H, Q, K] or None; float32"""
+
+
+class Places(NamedTuple):
+  """Of which noise is a function."""
+
+  seed: jax.Array
+  """[2]"""
+  rows: jax.Array
+  """[B] int32"""
+  heads: jax.Array
+  """[H] int32, their numbers among those of all devices"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,37 +134,33 @@ def takes(kind: str, dtype, query: tuple[int, ...], key: tuple[int, ...], bias: 
   return bias is None or (bias[0] == 1 and heads == key_heads and up(queries) * up(keys) * 4 <= room)
 
 
-def attend(
-    q, k, v, mask, scale: float, bias=None, noise: Noise | None = None, *, on: str = '', interpret=False) -> Any:
-  """Attends: q [B, Q, H, A], k and v [B, K, G, A], mask bool [B|1, 1, 1|Q, K] or None, bias [1, H, Q, K] or None,
-  added to the scaled logits -> [B, Q, H, A] in the type of q.
+def attend(arrays: Arrays, scale: float, noise: Noise | None = None, *, on: str = '', interpret=False) -> jax.Array:
+  """Attends -> [B, Q, H, A] in the type of the queries; the bias is added to the scaled logits.
 
   on: device kind that the kernel is for, of the mesh if it is not given. On a mesh each device attends with its own
   rows and heads.
   """
+  q, k, v, mask, bias = arrays
   on = on or kind() or 'TPU v5 lite'
   mesh = jax.sharding.get_abstract_mesh()
   local = functools.partial(on_device, scale=scale, rate=noise.rate if noise else 0.0, on=on, interpret=interpret)
-  seed = noise.seed if noise else jnp.zeros(2, jnp.uint32)
-  rows = noise.rows if noise else jnp.zeros(q.shape[0], jnp.int32)
-  heads = jnp.arange(q.shape[2], dtype=jnp.int32)
+  places = Places(noise.seed if noise else jnp.zeros(2, jnp.uint32),
+                  noise.rows if noise else jnp.zeros(q.shape[0], jnp.int32), jnp.arange(q.shape[2], dtype=jnp.int32))
   if mesh.empty or mesh.size == 1:
-    return local(q, k, v, mask, bias, seed, rows, heads)
-  of_rows = {name: spec(('batch', *[None] * (x.ndim - 1)), x.shape, mesh)
-             for name, x in (('mask', mask), ('rows', rows)) if x is not None}
-  along, across, keyed = spec(SIZES, q.shape, mesh), PartitionSpec(), spec(SIZES, k.shape, mesh)
+    return local(Arrays(q, k, v, mask, bias), places)
+  along, keyed, everywhere = spec(SIZES, q.shape, mesh), spec(SIZES, k.shape, mesh), PartitionSpec()
   if along[2] != keyed[2]:  # devices do not divide the heads of keys: each gets those of its queries
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
     keyed = along
-  specs = (along, keyed, keyed, of_rows.get('mask', across),
-           across if bias is None else PartitionSpec(None, along[2], None, None), across, of_rows['rows'],
-           PartitionSpec(along[2]))
-  return jax.shard_map(local, in_specs=specs, out_specs=along, check_vma=False)(
-      q, k, v, mask, bias, seed, rows, heads)
+  masked = everywhere if mask is None else spec(('batch', None, None, None), mask.shape, mesh)
+  specs = (Arrays(along, keyed, keyed, masked, PartitionSpec(None, along[2])),
+           Places(everywhere, PartitionSpec(along[0]), PartitionSpec(along[2])))
+  return jax.shard_map(local, in_specs=specs, out_specs=along, check_vma=False)(Arrays(q, k, v, mask, bias), places)
 
 
-def on_device(q, k, v, mask, bias, seed, rows, heads, *, scale: float, rate: float, on: str, interpret: bool):
-  """`attend` of the rows and heads of one device. heads [H] int32: their numbers."""
+def on_device(arrays: Arrays, places: Places, *, scale: float, rate: float, on: str, interpret: bool) -> jax.Array:
+  """`attend` of the rows and heads of one device: lays everything out in blocks."""
+  q, k, v, mask, bias = arrays
   batch, queries, number, size = q.shape
   keys = k.shape[1]
   lanes = next((n for n in (32, 64, LANES) if size <= n), up(size))
@@ -150,31 +171,26 @@ def on_device(q, k, v, mask, bias, seed, rows, heads, *, scale: float, rate: flo
   block = up(queries)
   if bias is None:
     block = min(block, max(LANES if block > LANES else 8, ROOM[on] // 4 // up(keys) // LANES * LANES))
-  plan = Plan(scale, rate, lanes, together * lanes, block, keys, groups, bias is not None,
-              on in WIDE, LIMIT.get(on), interpret)
+  plan = Plan(scale, rate, lanes, together * lanes, block, keys, groups, bias is not None, on in WIDE, LIMIT.get(on),
+              interpret)
+  longer, more = -(-queries // block) * block, -number % together
 
   def laid(x, length):  # [B, L, N, A] -> [B, length, N' A'], N' and A' filled up
-    more = -x.shape[2] % together
-    x = jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, more), (0, lanes - size)))
+    x = jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, -x.shape[2] % together), (0, lanes - size)))
     return x.reshape(*x.shape[:2], -1)
-  longer = -(-queries // block) * block
-  q, k, v = laid(q, longer), laid(k, up(keys)), laid(v, up(keys))
-  heads = jnp.pad(heads, (0, -number % together))
   if mask is None:
     mask = jnp.ones((1, 1, 1, keys), bool)
-  mask = mask[:, 0]
-  whole = mask.shape[1] > 1
-  mask = jnp.pad(mask, ((0, 0), (0, longer - queries if whole else 0), (0, up(keys) - keys)))
-  mask = mask.astype(jnp.int8 if whole else jnp.int32)
+  whole = mask.shape[2] > 1
+  mask = jnp.pad(mask[:, 0], ((0, 0), (0, (longer - queries) * whole), (0, up(keys) - keys)))
   if bias is None:
     bias = jnp.zeros((1, 1, 8, LANES), jnp.float32)
   else:
-    bias = jnp.pad(bias.astype(jnp.float32),
-                   ((0, 0), (0, -number % together), (0, longer - queries), (0, up(keys) - keys)))
-  seed = jax.lax.bitcast_convert_type(seed, jnp.int32)
-  y = attention(q, k, v, mask, bias, seed, rows.astype(jnp.int32), heads, plan)
-  y = y[:, :queries].reshape(batch, queries, -1, lanes)
-  return y[:, :, :number, :size]
+    bias = jnp.pad(bias.astype(jnp.float32), ((0, 0), (0, more), (0, longer - queries), (0, up(keys) - keys)))
+  blocks = Arrays(laid(q, longer), laid(k, up(keys)), laid(v, up(keys)), mask.astype(jnp.int8 if whole else jnp.int32),
+                  bias)
+  y = attention(blocks, Places(jax.lax.bitcast_convert_type(places.seed, jnp.int32), places.rows.astype(jnp.int32),
+                               jnp.pad(places.heads, (0, more))), plan)
+  return y[:, :queries].reshape(batch, queries, -1, lanes)[:, :, :number, :size]
 
 
 def up(length: int) -> int:
@@ -182,33 +198,34 @@ def up(length: int) -> int:
   return -(-length // LANES) * LANES if length > LANES else -(-length // 8) * 8
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(8,))
-def attention(q, k, v, mask, bias, seed, rows, heads, plan: Plan):
-  """Attends where blocks divide everything: q [B, Q, H A], k and v [B, K, G A], mask [B|1, 1|Q, K], bias [1, H, Q, K]
-  float32, seed [2], rows [B], heads [H] -> [B, Q, H A]."""
-  return call(forward_kernel, (q, k, v, mask, bias), (seed, rows, heads), plan, results='q')[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def attention(arrays: Arrays, places: Places, plan: Plan) -> jax.Array:
+  """Attends where blocks divide everything -> [B, Q, H A]."""
+  return call(forward_kernel, arrays, (), places, plan, 'q')[0]
 
 
-def attention_forward(q, k, v, mask, bias, seed, rows, heads, plan: Plan):
+def attention_forward(arrays: Arrays, places: Places, plan: Plan):
   """Returns what attention returns, and for the backward pass what it was given."""
-  return attention(q, k, v, mask, bias, seed, rows, heads, plan), (q, k, v, mask, bias, seed, rows, heads)
+  return attention(arrays, places, plan), (arrays, places)
 
 
 def attention_backward(plan: Plan, kept, given):
   """Returns the gradients of queries, keys, values and bias."""
-  *arrays, seed, rows, heads = kept
-  results = 'qkvb' if plan.biased else 'qkv'
-  dq, dk, dv, *rest = call(backward_kernel, (*arrays, given), (seed, rows, heads), plan, results)
-  return dq, dk, dv, None, rest[0] if rest else jnp.zeros_like(arrays[4]), None, None, None
+  arrays, places = kept
+  dq, dk, dv, *rest = call(backward_kernel, arrays, (given,), places, plan, 'qkvb' if plan.biased else 'qkv')
+  return Arrays(dq, dk, dv, None, rest[0] if rest else jnp.zeros_like(arrays.bias)), None
 
 
 attention.defvjp(attention_forward, attention_backward)
 
 
-def call(kernel, arrays, scalars, plan: Plan, results: str):
+def call(kernel, arrays: Arrays, given: tuple[jax.Array, ...], places: Places, plan: Plan, results: str):
   """Calls a kernel over rows, groups of heads and blocks of queries; where there is a bias rows come last, so that its
-  gradient is added up over them. arrays: q, k, v, mask, bias, and what comes back as q."""
-  q, k, v, mask, bias, *given = arrays
+  gradient is added up over them.
+
+  given: more arrays of the shape of the queries. results: of which arrays' shapes, by their letters.
+  """
+  q, k, _, mask, bias = arrays
   batch, programs, blocks = q.shape[0], q.shape[2] // plan.lanes, q.shape[1] // plan.queries
   def place(at):  # of a grid's indices -> (row, group, block)
     return (lambda n, b: at(b, n, 0)) if plan.biased else at
@@ -219,7 +236,7 @@ def call(kernel, arrays, scalars, plan: Plan, results: str):
                          place(lambda b, n, i: (b if own else 0, i if whole else 0, 0)))
   of_bias = pl.BlockSpec((1, plan.heads if plan.biased else 1, *bias.shape[2:]),
                          place(lambda b, n, i: (0, n if plan.biased else 0, 0, 0)))
-  out = {'q': (of_queries, q), 'k': (of_keys, k), 'v': (of_keys, v), 'b': (of_bias, bias)}
+  out = {'q': (of_queries, q), 'k': (of_keys, k), 'v': (of_keys, k), 'b': (of_bias, bias)}
   products = 2 if results == 'q' else 5
   return pl.pallas_call(
       functools.partial(kernel, plan=plan, blocks=blocks),
@@ -233,15 +250,16 @@ def call(kernel, arrays, scalars, plan: Plan, results: str):
       # As products elsewhere are counted: lanes of zeros, which the matrix unit multiplies with the others, are none.
       cost_estimate=pl.CostEstimate(
           flops=2 * products * batch * programs * plan.heads * q.shape[1] * k.shape[1] * plan.size,
-          bytes_accessed=sum(x.size * x.dtype.itemsize for x in (q, k, v, mask, *given))
+          bytes_accessed=sum(x.size * x.dtype.itemsize for x in (q, k, k, mask, *given))
           + sum(out[name][1].size * out[name][1].dtype.itemsize for name in results),
           transcendentals=batch * programs * plan.heads * q.shape[1] * k.shape[1]),
-      interpret=plan.interpret)(*scalars, *arrays)
+      interpret=plan.interpret)(*places, *arrays, *given)
 
 
-def forward_kernel(seed, rows, heads, q, k, v, mask, bias, out, *, plan: Plan, blocks: int):
-  """Attends of one block of queries."""
+def forward_kernel(*refs, plan: Plan, blocks: int):
+  """Attends with one block of queries. refs: `Places`, `Arrays`, what it answers."""
   del blocks
+  seed, rows, heads, q, k, v, mask, bias, out = refs
   row, group, block = where(plan)
   shown = mask[0].astype(jnp.int32) != 0
   total = jnp.zeros(out.shape[1:], jnp.float32)
@@ -254,9 +272,10 @@ def forward_kernel(seed, rows, heads, q, k, v, mask, bias, out, *, plan: Plan, b
   out[0] = total.astype(out.dtype)
 
 
-def backward_kernel(seed, rows, heads, q, k, v, mask, bias, given, *results, plan: Plan, blocks: int):
-  """Returns gradients of one block of queries, and adds up those of the keys and values that it has seen."""
-  dq, dk, dv, *rest, keys, values = results
+def backward_kernel(*refs, plan: Plan, blocks: int):
+  """Finds the gradients of one block of queries, and adds up those of the keys and values that it has seen. refs:
+  `Places`, `Arrays`, the gradient of the answer, the gradients of q, k, v and the bias, sums of those of k and v."""
+  seed, rows, heads, q, k, v, mask, bias, given, dq, dk, dv, *rest, keys, values = refs
   row, group, block = where(plan)
   first = (group % plan.groups == 0) & (block == 0)
   last = (group % plan.groups == plan.groups - 1) & (block == blocks - 1)

@@ -25,8 +25,9 @@ def noise(rows, rate=0.25):
   return mosaic.Noise(jnp.array([3, 1 << 31], jnp.uint32), jnp.asarray(rows, jnp.int32), rate)
 
 
-def plain(q, k, v, mask, scale, bias=None, noise=None):
+def plain(arrays, scale, noise=None):
   """As `mosaic.attend`, with the same bits."""
+  q, k, v, mask, bias = arrays
   p = probabilities(q, k, mask, scale, bias)
   if noise is None:
     return mixture(p, v)
@@ -72,7 +73,8 @@ def test_what_it_answers_and_its_gradients(queries, keys, heads, key_heads, size
   def both(attend):
     @jax.jit
     def learn(q, k, v, bias):
-      y, back = jax.vjp(lambda q, k, v, bias: attend(q, k, v, mask, size ** -0.5, bias, bits), q, k, v, bias)
+      y, back = jax.vjp(
+          lambda q, k, v, bias: attend(mosaic.Arrays(q, k, v, mask, bias), size ** -0.5, bits), q, k, v, bias)
       return y, back(given)
     return learn(q, k, v, bias)
   got, want = both(functools.partial(mosaic.attend, on=SMALL, interpret=True)), both(plain)
@@ -84,8 +86,8 @@ def test_what_it_answers_and_its_gradients(queries, keys, heads, key_heads, size
 
 def test_bfloat16():
   q, k, v = (numbers(2, 32, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in range(3))
-  got = jax.jit(lambda: mosaic.attend(q, k, v, None, 0.125, on=SMALL, interpret=True))()
-  want = plain(*(x.astype(jnp.float32) for x in (q, k, v)), None, 0.125)
+  got = jax.jit(lambda: mosaic.attend(mosaic.Arrays(q, k, v, None, None), 0.125, on=SMALL, interpret=True))()
+  want = plain((*(x.astype(jnp.float32) for x in (q, k, v)), None, None), 0.125)
   assert got.dtype == jnp.bfloat16
   np.testing.assert_allclose(got.astype(jnp.float32), want, atol=2e-2)
 
@@ -96,13 +98,14 @@ def test_a_mesh_changes_no_bit_of_dropout():
   mask, bits = mask_of('padding', 1, 16, 16), noise([5, 6, 9, 40])
   @jax.jit
   def answer(q, k, v):
-    return mosaic.attend(q, k, v, mask, 0.125, None, bits, on=SMALL, interpret=True)
+    return mosaic.attend(mosaic.Arrays(q, k, v, mask, None), 0.125, bits, on=SMALL, interpret=True)
   want = answer(q, k, v)
   mesh = sharding.make_mesh(sharding.MeshConfig(data=2, fsdp=2, tensor=2))
   with jax.set_mesh(mesh):
     layout = jax.NamedSharding(mesh, sharding.spec(mosaic.SIZES, q.shape, mesh))
     np.testing.assert_allclose(answer(*(jax.device_put(x, layout) for x in (q, k, v))), want, atol=1e-6)
-  other = mosaic.attend(q, k, v, mask, 0.125, None, noise([5, 6, 9, 41]), on=SMALL, interpret=True)
+  other = mosaic.attend(
+      mosaic.Arrays(q, k, v, mask, None), 0.125, noise([5, 6, 9, 41]), on=SMALL, interpret=True)
   np.testing.assert_allclose(other[:3], want[:3], atol=1e-6)
   assert float(jnp.abs(other[3] - want[3]).max()) > 0.1
 
