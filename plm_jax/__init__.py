@@ -4,8 +4,8 @@
     bert = plm_jax.load('runs/bert_base-laptop')
     plm_jax.fill_mask(bert, 'Returns the [MASK] of the array.')
 
-`plm_jax.api`, `plm_jax.corpus`, `plm_jax.transfer` and `plm_jax.similarity` describe each function. They are imported
-when they are first asked for.
+`plm_jax.api`, `plm_jax.corpus`, `plm_jax.transfer`, `plm_jax.similarity` and `plm_jax.knowledge` describe each function.
+They are imported when they are first asked for.
 """
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     train,
   )
   from plm_jax.corpus import clean, prepare
+  from plm_jax.knowledge import likelihood, minimal_pairs
   from plm_jax.similarity import distil, encode, search, similar
   from plm_jax.transfer import answer, finetune, predict, tag
 
 # Where a function is, if not in `plm_jax.api`.
 ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
              **dict.fromkeys(('clean', 'prepare'), 'plm_jax.corpus'),
+             **dict.fromkeys(('likelihood', 'minimal_pairs'), 'plm_jax.knowledge'),
              **dict.fromkeys(('distil', 'encode', 'search', 'similar'), 'plm_jax.similarity')}
 
 __all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'clean', 'convert', 'distil', 'encode', 'export', 'fill_mask',
-           'finetune', 'generate', 'load', 'perplexity', 'predict', 'prepare', 'recipe', 'score', 'search', 'similar',
-           'stream', 'tag', 'train']
+           'finetune', 'generate', 'likelihood', 'load', 'minimal_pairs', 'perplexity', 'predict', 'prepare', 'recipe',
+           'score', 'search', 'similar', 'stream', 'tag', 'train']
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,8 @@
 Where a `model` is asked for, it is what `load` gave, or the folder of a run or of a checkpoint, which is then loaded
 for this one call. Where texts are, a single one is a list of one. What a user can mend is said by an exception of one
 line, `plm_jax.errors.Expected`. What is fine-tuned, and asked then, is in `plm_jax.transfer`; vectors are in
-`plm_jax.similarity`, and what is done with text before a run in `plm_jax.corpus`.
+`plm_jax.similarity`, what a model knows of language in `plm_jax.knowledge`, and what is done with text before a run in
+`plm_jax.corpus`.
 """
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
@@ -63,7 +64,7 @@ def load(folder: Path, mesh: MeshConfig | None = None) -> Trained:
     >>> plm_jax.load('runs/bert_base-laptop')
     <bert, encoder: 2 layers of ..., ... parameters
      heads: mlm, nsp; wordpiece tokenizer of ... pieces
-     from runs/bert_base-laptop; can encode, fill_mask, export>
+     from runs/bert_base-laptop; can encode, fill_mask, likelihood, minimal_pairs, export>
 
   Raises:
     CheckpointError, ConvertError: the folder holds no model that can be read.

@@ -17,7 +17,7 @@ import tiny
 import tuned
 
 import plm_jax
-from plm_jax import api, conversion, corpus, similarity, transfer
+from plm_jax import api, conversion, corpus, knowledge, similarity, transfer
 from plm_jax.config import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
@@ -67,7 +67,7 @@ def checkpoints(tmp_path_factory):
 def test_docstrings(runs, monkeypatch):
   """Every function of the door shows a use, which works. Steps are traced; those of README's page below are made."""
   monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
-  functions = [value for module in (api, corpus, similarity, transfer) for value in vars(module).values()
+  functions = [value for module in (api, corpus, knowledge, similarity, transfer) for value in vars(module).values()
                if getattr(value, '__name__', '') in plm_jax.__all__ and value.__module__ == module.__name__]
   finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
   assert sorted(value.__name__ for value in functions) == sorted(name for name in plm_jax.__all__ if name.islower())
@@ -81,8 +81,9 @@ def test_docstrings(runs, monkeypatch):
 
 def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
   encoder, decoder = plm_jax.load('bert'), plm_jax.load('gpt2')
-  assert encoder.can == ('encode', 'fill_mask', 'export')
-  assert decoder.can == ('encode', 'generate', 'stream', 'score', 'perplexity', 'export')
+  assert encoder.can == ('encode', 'fill_mask', 'likelihood', 'minimal_pairs', 'export')
+  assert decoder.can == (
+      'encode', 'generate', 'stream', 'score', 'perplexity', 'likelihood', 'minimal_pairs', 'export')
   for call, line in (
       (lambda: plm_jax.fill_mask(decoder, 'a [MASK]'), r'a gpt2 has no \[MASK\] and goes on with texts'),
       (lambda: plm_jax.generate(encoder, 'a'), 'no language-modelling head: text cannot be generated'),

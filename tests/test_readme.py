@@ -78,6 +78,8 @@ class World:
       pathlib.Path(name).write_text('\n'.join(lines[:8]) + '\n')
     scored = [f'{one}\t{lines[n // 2]}\t{n % 5}' for n, one in enumerate(lines[:8])]
     self.table('sts.tsv', 'sentence1\tsentence2\tscore', scored)
+    pathlib.Path('blimp').mkdir()
+    pathlib.Path('blimp/pairs.jsonl').write_text((ROOT / 'tests/fixtures/blimp.jsonl').read_text())
     for name in ('train.conll', 'dev.conll'):
       pathlib.Path(name).write_text('Ana B-PER\ncame O\n\nRome B-LOC\nwaits O\n')
     pathlib.Path('glove.txt').write_text('ana 1 2 3\nrome 3 2 1\n')

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, conversion, corpus, errors, recipes, storage
-from plm_jax.cli import applied, cleaning, compared, doctor, finetune, inspection, options, vectors, verify
+from plm_jax.cli import applied, cleaning, compared, doctor, finetune, inspection, knowledge, options, vectors, verify
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -344,6 +344,7 @@ COMMANDS = {
     'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command,
     'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
     'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
+    'minimal-pairs': knowledge.minimal_pairs_command,
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
     'encode': applied.encode_command, 'vectors': vectors_command, 'similar': compared.similar_command,

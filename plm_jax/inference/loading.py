@@ -64,7 +64,8 @@ class Trained:
         'generate': lm,
         'stream': lm,
         'score': lm and kind in ('decoder', 'infilling'),
-        'perplexity': lm and kind == 'decoder'}
+        'perplexity': lm and kind == 'decoder',
+        **dict.fromkeys(('likelihood', 'minimal_pairs'), 'mlm' in self.heads or (lm and kind == 'decoder'))}
     return (*(name for name, so in able.items() if so and self.tokenizer), 'export')
 
   def __repr__(self) -> str:

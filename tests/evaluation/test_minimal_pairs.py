@@ -1,0 +1,165 @@
+"""How likely an encoder finds a text, told again by asking it for each token through the front door; and minimal pairs
+counted by hand."""
+import json
+import math
+import pathlib
+
+import backbones
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import plm_jax
+from plm_jax import conversion
+from plm_jax.cli import commands
+from plm_jax.config import ConfigError
+from plm_jax.data.lines import SourceError
+from plm_jax.evaluation import minimal_pairs, pseudo
+from plm_jax.evaluation.minimal_pairs import Judged, Pair, Share
+from plm_jax.inference import loading
+from plm_jax.inference.loading import Trained
+from plm_jax.layers.heads import WithHeads
+from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
+from plm_jax.training.checkpoint import CheckpointError
+
+BLIMP = pathlib.Path(__file__).parents[1] / 'fixtures' / 'blimp.jsonl'
+
+
+def model(family: str, head: str, tokenizer) -> Trained:
+  """Makes a small model of a family, with parameters drawn by lot."""
+  cfg = backbones.small(family, tokenizer.vocab.size, 64)
+  heads = {head: conversion.head_of(family, head, cfg, 2)}
+  zeros = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+  batch = {'tokens': zeros, 'segments': zeros}
+  shapes = jax.eval_shape(WithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
+  return Trained(family, cfg, heads, tiny.random_params(shapes['params']), tokenizer)
+
+
+@pytest.fixture(scope='module')
+def lines() -> list[str]:
+  return [row['sentence_good'] for row in map(json.loads, BLIMP.read_text().splitlines())]
+
+
+@pytest.fixture(scope='module')
+def bert(lines) -> Trained:
+  return model('bert', 'mlm', train_wordpiece(lines * 9, 128))
+
+
+@pytest.fixture(scope='module')
+def roberta(lines) -> Trained:
+  return model('roberta', 'mlm', train_byte_bpe(lines * 9, 300))
+
+
+@pytest.fixture(scope='module')
+def gpt2(lines) -> Trained:
+  return model('gpt2', 'lm', train_byte_bpe(lines * 9, 300, layout='gpt2'))
+
+
+def asked(trained: Trained, texts: list[str], how: str) -> list[float]:
+  """Masks a token at a time, and adds up what `fill_mask` says of it."""
+  tokenizer = trained.tokenizer
+  assert tokenizer
+  rows, told = [], []
+  for number, text in enumerate(texts):
+    ids = tokenizer.encode(text)
+    for place, token in enumerate(ids):
+      row, end = [*ids], place + 1
+      while how == 'pll-word-l2r' and end < len(ids) and not tokenizer.starts_word[ids[end]]:
+        end += 1
+      row[place:end] = [tokenizer.vocab.mask] * (end - place)
+      rows.append(row)
+      told.append((number, tokenizer.pieces[token].lstrip('▁')))
+  following = iter(rows)
+  with pytest.MonkeyPatch.context() as patch:  # the tokens themselves: a text with a mask may be divided otherwise
+    patch.setattr(tokenizer, 'encode', lambda text, specials=False: next(following))
+    found = plm_jax.fill_mask(trained, ['[MASK]'] * len(rows), top=tokenizer.vocab.size)
+  sums = [0.0] * len(texts)
+  for (number, piece), (first, *_) in zip(told, found, strict=True):
+    sums[number] += math.log(dict(first)[piece])
+  return sums
+
+
+@pytest.mark.parametrize('how', ['pll', 'pll-word-l2r'])
+def test_a_pseudo_likelihood_is_what_masks_are_filled_with_one_by_one(bert, how):
+  texts = ['Tanya appreciates himself.', 'The.', 'Those actors had not harmed the waitress, and the doctors.']
+  scores = plm_jax.likelihood(bert, texts, how)
+  np.testing.assert_allclose(scores, asked(bert, texts, how), rtol=1e-5)
+
+
+def test_tokens_behind_in_the_word_are_masked_too_and_no_others(bert):
+  """And so is a word's rest alone: the last token of each word is predicted alike by both."""
+  scorer = pseudo.of(bert, 'pll-word-l2r')
+  ids, = scorer.encode(['appreciates himself.'])
+  starts = bert.tokenizer.starts_word[ids]
+  assert starts.tolist().count(True) == 3 < len(ids)
+  ends = [*np.flatnonzero(starts)[1:].tolist(), len(ids)]
+  assert [scorer.hidden(ids, place) for place in range(len(ids))] == [
+      next(end for end in ends if end > place) for place in range(len(ids))]
+  assert [pseudo.of(bert).hidden(ids, place) for place in range(len(ids))] == [*range(1, len(ids) + 1)]
+
+
+def test_scores_do_not_depend_on_what_else_is_scored(roberta, lines):
+  together = plm_jax.likelihood(roberta, lines)
+  np.testing.assert_allclose(together[::7], [plm_jax.likelihood(roberta, line)[0] for line in lines[::7]], rtol=1e-5)
+  assert np.isfinite(together).all() and (together < 0).all() and len({*together.round(4).tolist()}) > 12
+
+
+def test_a_decoder_is_asked_for_whole_texts(gpt2, lines):
+  np.testing.assert_allclose(
+      plm_jax.likelihood(gpt2, lines[:5]), plm_jax.score(gpt2, [('', line) for line in lines[:5]]), rtol=1e-6)
+
+
+def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
+  rows = [{'sentence_good': 'a', 'sentence_bad': 'b', 'UID': 'two', 'linguistics_term': 'x'},
+          {'sentence_good': 'b', 'sentence_bad': 'c', 'UID': 'one', 'linguistics_term': 'x'},
+          {'sentence_good': 'c', 'sentence_bad': 'a', 'UID': 'two', 'linguistics_term': 'x'},
+          {'sentence_good': 'a', 'sentence_bad': 'a', 'UID': 'three', 'linguistics_term': 'y'}]
+  (tmp_path / 'pairs.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  read = [*minimal_pairs.read(str(tmp_path / 'pairs.jsonl'))]
+  assert read[0] == Pair('a', 'b', 'two', 'x', f'{tmp_path / "pairs.jsonl"}:1')
+  calls = []
+  def score(texts):
+    calls.append([*texts])
+    return [{'a': -1.0, 'b': -2.0, 'c': -3.0}[text] for text in texts]
+  judged = minimal_pairs.evaluate(score, read)
+  assert calls == [['a', 'b', 'c']]  # each sentence once
+  assert judged[0] == Judged(read[0], -1.0, -2.0) and [one.right for one in judged] == [True, True, False, False]
+  assert minimal_pairs.by_paradigm(judged) == [
+      Share('one', 1, 1, 'x'), Share('two', 1, 2, 'x'), Share('three', 0, 1, 'y')]
+  assert minimal_pairs.by_term(judged) == [Share('x', 2, 3), Share('y', 0, 1)]
+  every = minimal_pairs.whole(judged)
+  assert (every.accuracy, every.error) == (0.5, pytest.approx(math.sqrt(0.25 / 3)))
+  assert [pair.paradigm for pair in minimal_pairs.read(str(tmp_path / 'pairs.jsonl'), 1)] == ['two', 'one', 'three']
+
+
+def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypatch, tmp_path, capsys):
+  monkeypatch.setattr(loading, 'load', lambda folder, mesh=None: bert)
+  out, page = tmp_path / 'out.jsonl', tmp_path / 'page.html'
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', 'run', str(BLIMP), f'--output={out}', f'--page={page}'])
+  commands.main()
+  table = capsys.readouterr().out.splitlines()
+  assert table[0].split() == ['paradigm', 'accuracy', '+-', 'pairs', 'phenomenon']
+  rows = [json.loads(line) for line in out.read_text().splitlines()]
+  assert len(rows) == 24 and all(row['right'] == (row['good'] > row['bad']) for row in rows)
+  for name in {row['UID'] for row in rows}:
+    right = sum(row['right'] for row in rows if row['UID'] == name)
+    line, = (line.split() for line in table if line.startswith(name))
+    assert line[1] == f'{right / 6:.1%}' and line[3] == '6'
+  assert 'Paradigms' in page.read_text() and page.read_text().count('<li>') == 4
+
+
+def test_what_cannot_be_judged_is_said_in_a_line(bert, gpt2, tmp_path):
+  (tmp_path / 'bad.jsonl').write_text('{"good": "a", "bad": "b"}\n')
+  nameless = Trained('bert', bert.model, {}, bert.params, bert.tokenizer)
+  for call, error, line in (
+      (lambda: plm_jax.minimal_pairs(bert, str(tmp_path / 'bad.jsonl')), SourceError,
+       r'bad\.jsonl:1: expected the texts sentence_good and sentence_bad, got the columns good, bad'),
+      (lambda: plm_jax.likelihood(bert, ['so ' * 99]), ConfigError, 'has .* tokens, and the model reads 62'),
+      (lambda: plm_jax.likelihood(bert, ['']), ConfigError, 'nothing to score'),
+      (lambda: plm_jax.likelihood(gpt2, ['a'], 'pll-word-l2r'), ConfigError, 'a gpt2 reads from left to right'),
+      (lambda: plm_jax.likelihood(nameless, ['a']), CheckpointError, 'no language model head')):
+    with pytest.raises(error, match=line) as raised:
+      call()
+    assert '\n' not in str(raised.value)
