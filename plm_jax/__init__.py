@@ -4,8 +4,8 @@
     bert = plm_jax.load('runs/bert_base-laptop')
     plm_jax.fill_mask(bert, 'Returns the [MASK] of the array.')
 
-`plm_jax.api`, `plm_jax.corpus`, `plm_jax.transfer`, `plm_jax.similarity` and `plm_jax.knowledge` describe each function.
-They are imported when they are first asked for.
+`plm_jax.api`, `plm_jax.corpus`, `plm_jax.transfer`, `plm_jax.similarity` and `plm_jax.knowledge` describe each
+function. They are imported when they are first asked for.
 """
 import importlib
 from typing import TYPE_CHECKING, Any

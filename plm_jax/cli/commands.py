@@ -8,7 +8,20 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax import api, checked, conversion, corpus, errors, recipes, storage
-from plm_jax.cli import applied, cleaning, compared, doctor, finetune, inspection, knowledge, options, vectors, verify
+from plm_jax.cli import (
+  applied,
+  beside,
+  cleaning,
+  compared,
+  doctor,
+  finetune,
+  inspection,
+  knowledge,
+  options,
+  vectors,
+  verify,
+  watching,
+)
 from plm_jax.cli import run as runs
 from plm_jax.cli.options import command
 from plm_jax.config import ConfigError
@@ -348,7 +361,8 @@ COMMANDS = {
     'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
     'encode': applied.encode_command, 'vectors': vectors_command, 'similar': compared.similar_command,
-    'search': compared.search_command, 'distil': compared.distil_command}
+    'search': compared.search_command, 'compare': beside.compare_command, 'watch': watching.watch_command,
+    'distil': compared.distil_command}
 
 
 def main() -> None:
@@ -357,17 +371,11 @@ def main() -> None:
   if args[:1] == ['train'] and args[1:] and not args[1].startswith('-'):  # its options are known when the recipe is
     runs.start(args[1], args[2:])
     return
-  if args[:1] == ['doctor']:
-    doctor.start(args[1:])
-    return
-  if args[:1] == ['inspect']:
-    inspection.start(args[1:])
-    return
-  if args[:1] == ['finetune']:
-    finetune.start(args=args[1:])
-    return
-  if args[:1] == ['vectors']:
-    vectors.main(args[1:])
+  # Options of these are known when a recipe, a task or a command of theirs is.
+  own = {'doctor': doctor.start, 'inspect': inspection.start, 'vectors': vectors.main,
+         'finetune': lambda rest: finetune.start(args=rest)}
+  if args and args[0] in own:
+    own[args[0]](args[1:])
     return
   with errors.shown():
     reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
@@ -379,7 +387,7 @@ def main() -> None:
       args = options.beam_joined(args, {'rules', *CleanConfig.__dataclass_fields__})
     if args[:1] == ['clean'] and (rules := options.value_of('--rules', args)):
       args = ['clean', *cleaning.settings_of(rules), *args[1:]]
-    booleans = {'start', 'stream', 'pack', 'cut', *options.booleans_of(TextConfig()),
+    booleans = {'start', 'stream', 'pack', 'cut', 'once', *options.booleans_of(TextConfig()),
                 *options.booleans_of(CleanConfig()), *options.booleans_of(GenerationConfig())}
     with checked.later():
       tyro.extras.subcommand_cli_from_dict(

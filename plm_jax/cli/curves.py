@@ -1,18 +1,68 @@
 """metrics.jsonl as it is drawn: what a run has written there, and whatever else may have got into it."""
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 
 from plm_jax import storage
+from plm_jax.config import Run
+from plm_jax.errors import Expected
+from plm_jax.inference.loading import read_config
+from plm_jax.training.checkpoint import CheckpointError
 
 Point = tuple[int, float]  # step, value
 Curves = dict[str, dict[str, list[Point]]]  # metric -> split -> points by step; a value is NaN where it was not finite
 Phase = tuple[int, int, int]  # the last step of a length, that length and the next one in tokens
 LONGEST = 1 << 31  # bytes of metrics.jsonl
 LARGEST = 1e30  # of values: what could not be drawn beside others is as good as infinite
+
+
+class History(NamedTuple):
+  """What a run has written of itself up to now."""
+
+  folder: str
+  config: Run | None
+  """None: it cannot be read, or is of another kind of run"""
+  curves: Curves
+
+  @property
+  def step(self) -> int:
+    """The last step that is told of."""
+    return max((points[-1][0] for splits in self.curves.values() for points in splits.values()), default=0)
+
+  def last(self, name: str, split: str = 'heldout') -> float | None:
+    """Returns the last value of a figure that is finite."""
+    points = finite(self.curves.get(name, {}).get(split, ()))
+    return points[-1][1] if points else None
+
+  def tokens(self, step: int) -> int:
+    """Counts the tokens, padding included, that a run has read up to a step; 0 where its rows are not known."""
+    read = 0
+    for phase in self.config.train.phases if self.config else ():
+      read += min(step, phase.steps) * phase.length * phase.batch
+      step = max(0, step - phase.steps)
+    return read
+
+
+def history(folder: epath.PathLike) -> History:
+  """Reads a run's folder, on a disk or in a bucket. Raises CheckpointError where no run has written there."""
+  folder = storage.path_of(folder)
+  path = folder / 'metrics.jsonl'
+  with storage.explained(path, 'read', CheckpointError):
+    if not path.exists():
+      raise CheckpointError(f'{folder} is not the folder of a run that has begun: it has no metrics.jsonl')
+  try:
+    config = read_config(folder)
+  except Expected:
+    config = None
+  return History(str(folder), config, read_curves(path)[0])
+
+
+def finite(points: Sequence[Point]) -> list[Point]:
+  """Returns the points whose values are finite."""
+  return [point for point in points if math.isfinite(point[1])]
 
 
 def read_curves(path: epath.PathLike) -> tuple[Curves, list[Phase], int]:

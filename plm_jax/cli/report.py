@@ -51,6 +51,7 @@ METRICS = {
     'learning_rate': Metric(3, 'Learning rate'),
     'grad_norm': Metric(4, 'Gradient norm', 'over all parameters'),
     'tokens_per_second': Metric(5, 'Tokens a second', 'all devices together'),
+    'waiting': Metric(6, 'Waiting for data', 'share of the time of a step', percent=True),
     'mfu': Metric(6, 'Model FLOP utilization', 'of the devices’ peak', percent=True),
     'bits_per_byte': Metric(3, 'Bits per byte', 'of text, whatever the tokenizer'),
     'replaced': Metric(3, 'Replaced tokens', 'share of all', percent=True),
@@ -195,18 +196,24 @@ def figure(curves: Curves, phases: Sequence[Phase], key: str, metric: Metric) ->
   if lines and baseline and math.isfinite(baseline[-1][1]):
     lines['baseline'] = [(step, baseline[-1][1]) for step in (0, max(points[-1][0] for points in lines.values()))]
   values = sorted(value for points in lines.values() for _, value in points) or [0.0]
-  top, usual = values[-1], values[int(0.97 * (len(values) - 1))]
-  if 0 < 4 * usual < top:  # a few spikes are not to flatten the rest of the curve
-    unit.append(f'up to {show(top, metric)} beyond the axis')
-    top = 2 * usual
+  top = usual(values)
+  if top < values[-1]:
+    unit.append(f'up to {show(values[-1], metric)} beyond the axis')
   legend = (el('span', el('i', class_=split), NAMES.get(split, split)) for split in lines)
   return el('figure', el('figcaption', el('b', metric.title), el('span', ', '.join(unit), class_='unit'),
                          el('span', *legend, class_='legend')), chart(lines, top, phases, metric) if lines else None)
 
 
-def chart(lines: Mapping[str, Sequence[Point]], top: float, phases: Sequence[Phase], metric: Metric):
+def usual(values: Sequence[float]) -> float:
+  """Returns the highest of sorted values, without a few spikes that would flatten the rest of a curve."""
+  top, most = values[-1], values[int(0.97 * (len(values) - 1))]
+  return 2 * most if 0 < 4 * most < top else top
+
+
+def chart(lines: Mapping[str, Sequence[Point]], top: float, phases: Sequence[Phase], metric: Metric,
+          names: Mapping[str, str] = NAMES, axis: str = 'step'):
   """Draws points by step -> the SVG. lines: split -> points, none empty; top: values above may be drawn at the upper
-  edge."""
+  edge; names: of lines, for people."""
   steps, values = zip(*itertools.chain(*lines.values()), strict=True)
   begin, end = min(0, *steps), max(1, *steps)
   # A loss never gets near 0: most of its axis would be empty.
@@ -223,7 +230,7 @@ def chart(lines: Mapping[str, Sequence[Point]], top: float, phases: Sequence[Pha
   for tick in ticks(begin, end):
     if begin <= tick <= end and tick == int(tick):
       svg.append(el('text', number(tick, 6), x=x(tick), y=bottom + 18, class_='tick'))
-  svg.append(el('text', 'step', x=(LEFT + right) / 2, y=HEIGHT - 5, class_='tick'))
+  svg.append(el('text', axis, x=(LEFT + right) / 2, y=HEIGHT - 5, class_='tick'))
   free = 0.0
   for step, old, new in (phase for phase in phases if begin <= phase[0] <= end):
     svg.append(el('path', d=f'M{x(step)} {TOP - 8}V{bottom}', class_='phase'))
@@ -241,19 +248,19 @@ def chart(lines: Mapping[str, Sequence[Point]], top: float, phases: Sequence[Pha
   for place, label, kind in sorted(labels, reverse=True):
     above = min(place, above - 14)  # a label's height, so that no two overlap
     svg.append(el('text', label, x=right + 8, y=round(above + 4, 1), class_=f'value {kind}'))
-  svg.extend(hovers(lines, metric, x, right))
+  svg.extend(hovers({names.get(split, split): points for split, points in lines.items()}, metric, x, right, axis))
   return svg
 
 
-def hovers(lines: Mapping[str, Sequence[Point]], metric: Metric, x: Callable[[float], float], right: float):
+def hovers(lines: Mapping[str, Sequence[Point]], metric: Metric, x: Callable[[float], float], right: float, axis: str):
   """Draws invisible strips over the chart, each telling the values at its step."""
   # At most about 100 a curve: a strip narrower than four pixels cannot be hit. The last point always has one.
   steps = sorted({step for points in lines.values() for step, _ in points[::-1][::1 + (len(points) - 1) // 100]})
   edges = [LEFT, *((x(a) + x(b)) / 2 for a, b in itertools.pairwise(steps)), right]
   values = {split: dict(points) for split, points in lines.items()}
   for step, (left, end) in zip(steps, itertools.pairwise(edges), strict=True):
-    told = '\n'.join(f'{NAMES.get(k, k)}: {show(v[step], metric, 4)}' for k, v in values.items() if step in v)
-    yield el('rect', el('title', f'step {step:,}\n{told}'), x=round(left, 1), y=TOP, width=round(end - left, 1),
+    told = '\n'.join(f'{k}: {show(v[step], metric, 4)}' for k, v in values.items() if step in v)
+    yield el('rect', el('title', f'{axis} {step:,}\n{told}'), x=round(left, 1), y=TOP, width=round(end - left, 1),
              height=HEIGHT - TOP - BOTTOM, class_='strip')
 
 

@@ -1,5 +1,5 @@
 """The training loop. It knows no model and no objective by name."""
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import logging
@@ -85,7 +85,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
     evaluate = feed.evaluator(learner, mesh)
     log = Log(config, folder, int(state.step), mesh)
     heldout, stopped = {}, False
-    for step, phase, windows in [] if ended else feed.stream(int(state.step), mesh):
+    for step, phase, windows in [] if ended else log.timed(feed.stream(int(state.step), mesh)):
       state, numbers = update(state, windows)
       done = step + 1
       log.add(phase, numbers)
@@ -222,8 +222,20 @@ class Log:
                     mininterval=0.5 if sys.stderr.isatty() else 10)  # a file keeps every bar that is drawn
     self.pending: list[Any] = []
     self.tokens, self.flops, self.since = 0, 0.0, time.time()
-    self.length = 0
+    self.length, self.waited = 0, 0.0
+    self.heldout: dict[str, str] = {}  # the first of the held-out figures, once there are some
     self.seen: set[tuple[int, int]] = set()  # shapes of batches
+
+  def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yields batches, and adds up how long they are waited for."""
+    batches = iter(batches)
+    while True:
+      began = time.time()
+      batch = next(batches, None)
+      self.waited += time.time() - began
+      if batch is None:
+        return
+      yield batch
 
   def add(self, phase: Phase, numbers) -> None:
     """Keeps the numbers of a step, still on the devices, for the next line; a phase's first step does not count for
@@ -235,6 +247,7 @@ class Log:
       # The first step of a shape compiles: not a part of the speed.
       jax.block_until_ready(numbers)
       self.since, self.tokens, self.flops, self.length = time.time(), 0, 0.0, phase.length
+      self.waited = 0.0
       self.seen.add((phase.batch, phase.length))
     else:
       self.tokens += phase.batch * phase.length
@@ -252,25 +265,31 @@ class Log:
                'streak': int(last['streak'])}
     if self.tokens:
       values['tokens_per_second'] = self.tokens / seconds
+      # With an accelerator a part of it is time in which the devices are busy with the steps before.
+      values['waiting'] = min(1.0, self.waited / seconds)
       if peak := metrics.peak_flops(self.mesh.devices.flat[0]):
         values['mfu'] = self.flops / seconds / (peak * self.mesh.size)
     shown = {'loss': f'{values["loss"]:.3f}', 'tokens/s': f'{values.get("tokens_per_second", 0):,.0f}'}
     shown |= {'MFU': f'{values["mfu"]:.1%}'} if 'mfu' in values else {}
+    shown |= {'waiting': f'{values["waiting"]:.0%}'} if 'waiting' in values else {}
+    shown |= self.heldout
     shown |= {'skipped': values['skipped']} if values['skipped'] else {}
     self.bar.set_postfix(shown)
     if self.writer:
       self.writer.write(done, 'train', values)
-    self.pending, self.since, self.tokens, self.flops = [], time.time(), 0, 0.0
+    self.pending, self.since, self.tokens, self.flops, self.waited = [], time.time(), 0, 0.0, 0.0
     return values['streak']
 
   def evaluated(self, done: int, values: dict[str, float]) -> None:
     """Writes held-out values after `done` steps. The time of the evaluation does not count for speed."""
     if self.writer:
       self.writer.write(done, 'heldout', values)
-    text = '  '.join(self.config.objective.shown(name, value) for name, value in values.items())
+    told = [self.config.objective.shown(name, value) for name, value in values.items()]
+    text = '  '.join(told)
+    self.heldout = {'held-out': told[0]} if told else {}
     if not self.bar.disable:
       self.bar.write(f'step {done:,}  held-out: {text}')
-    self.since = time.time()
+    self.since, self.waited = time.time(), 0.0
 
   def close(self) -> None:
     """Ends the progress bar."""
