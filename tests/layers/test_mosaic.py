@@ -53,7 +53,8 @@ def mask_of(kind, rows, queries, keys):
 
 SLOW = pytest.mark.slow
 CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropout
-    (24, 40, 3, 3, 64, 'causal', True, True), (136, 136, 2, 1, 128, 'causal', False, False),
+    (24, 40, 3, 3, 64, 'causal', True, True),
+    pytest.param(136, 136, 2, 1, 128, 'causal', False, False, marks=SLOW),
     pytest.param(8, 8, 2, 2, 64, 'padding', False, True, marks=SLOW),
     pytest.param(20, 20, 4, 2, 32, 'packed', False, True, marks=SLOW),
     pytest.param(16, 300, 4, 2, 80, 'padding', False, True, marks=SLOW),
@@ -84,6 +85,7 @@ def test_what_it_answers_and_its_gradients(queries, keys, heads, key_heads, size
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * float(jnp.abs(theirs).max()))
 
 
+@pytest.mark.slow
 def test_bfloat16():
   q, k, v = (numbers(2, 32, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in range(3))
   got = jax.jit(lambda: mosaic.attend(mosaic.Arrays(q, k, v, None, None), 0.125, on=SMALL, interpret=True))()
@@ -92,6 +94,7 @@ def test_bfloat16():
   np.testing.assert_allclose(got.astype(jnp.float32), want, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_mesh_changes_no_bit_of_dropout():
   """Rows and heads over eight devices: of other bits a quarter of all probabilities would be other ones."""
   q, k, v = (numbers(4, 16, 4, 64, seed=seed) for seed in range(3))
