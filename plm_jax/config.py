@@ -181,6 +181,8 @@ class Run(Checked):
   """train; evaluate the newest checkpoint on held-out text; only prepare the token records; only compile the step"""
   topology: str = ''
   """TPU pod to compile for, which need not be there, such as v2:4x4 (with mode compile)"""
+  search: bool = False
+  """compile meshes, micro-steps and recomputation that make sense, and name the best (with mode compile)"""
   output: str = ''
   """folder of the run: checkpoints, metrics, report; local or gs://. Empty: runs/NAME, and -SCALE below paper"""
   warm_start: str = ''
@@ -239,6 +241,8 @@ def check(config: Run) -> None:
   checked.check(config)
   if (config.mode == 'compile') != bool(config.topology):
     raise ConfigError('--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
+  if config.search and config.mode != 'compile':
+    raise ConfigError('--search goes with --mode=compile and --topology=NAME')
   if config.tuning.reinitialise and not config.warm_start:
     raise ConfigError('--tuning.reinitialise is for a run that begins with what was trained before: give --warm-start')
   if isinstance(config, Experiment):
@@ -329,9 +333,9 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
 
 
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
-FREE = {'mode', 'topology', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every', 'train.eval_every',
-        'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.best', 'train.early',
-        'train.accumulate', 'train.resume', 'data.prepare.workers'}
+FREE = {'mode', 'topology', 'search', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every',
+        'train.eval_every', 'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.best',
+        'train.early', 'train.accumulate', 'train.resume', 'data.prepare.workers'}
 # Folded into phases and the learning rate.
 FREE |= {'data.epochs', 'data.warmup', 'data.evaluations', 'data.tokenizer'}
 FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')

@@ -28,6 +28,7 @@ from plm_jax.layers.dense import count
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.pods import hosts, machine
 from plm_jax.pods.compile import compile_run
+from plm_jax.pods.search import search_run
 from plm_jax.recipes import Recipe, word_vectors
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
@@ -92,7 +93,7 @@ def run(config: Run) -> Result | None:
   """Does one run in this process; in a job of several, every process calls it alike."""
   config_lib.check(config)
   if config.mode == 'compile':
-    compile_run(config)
+    (search_run if config.search else compile_run)(config)
     return None
   environment.keep_memory()
   written: dict[str, reachable.Use] = {config.folder: 'run'} if config.mode == 'train' else {}

@@ -1,0 +1,172 @@
+"""The mesh that the compiler would choose: `--mode=compile --topology=T --search`.
+
+Every way to lay a run out on the pod that makes sense for its model is compiled (`candidates`): first meshes of rows,
+with more and more devices that share a copy of the parameters; where none of them fits, heads and widths are split too,
+then activations are computed again or the batch goes through in more micro-steps. The best is the one whose steps have
+the lowest bound over the whole run; of equals, within a hundredth, the first, which is the simplest.
+"""
+from collections.abc import Callable, Iterator, Sequence
+import itertools
+from typing import Any, NamedTuple
+
+from plm_jax import checked, sharding
+from plm_jax.config import ConfigError, Phase, Run
+from plm_jax.pods import compile as compiling
+from plm_jax.pods.compile import CHIPS, Report
+from plm_jax.sharding import MeshConfig, MeshError
+from plm_jax.training.learner import make_learner, stand_in
+from plm_jax.training.metrics import PEAK_FLOPS
+
+ALIKE = 0.01
+"""share by which a bound has to be lower to be another"""
+
+
+class Tried(NamedTuple):
+  """A way to lay the run out, compiled."""
+
+  config: Run
+  reports: Sequence[Report]
+  """of the phases of `compile.extremes`; empty where it does not fit"""
+  refused: str = ''
+  """why it does not fit"""
+
+
+Analyse = Callable[[Run, Phase, Any], Report]
+
+
+def search_run(config: Run, analyse: Analyse | None = None) -> Run:
+  """Compiles what makes sense, prints a table and the best -> the run, laid out so.
+
+  Raises ConfigError for a topology that the compiler does not know, and where nothing fits.
+  """
+  devices = compiling.topology(config.topology)
+  kind = devices[0].device_kind
+  phases = compiling.extremes(config.train.phases)
+  print(f'{config.name} on {config.topology}: {len(devices)} x {kind}; steps of '
+        f'{", ".join(f"{phase.batch} x {phase.length}" for phase in phases)}, a line each\n\n{line(HEAD)}', flush=True)
+  found: list[Tried] = []
+  for some in candidates(config, len(devices)):
+    for candidate in some:
+      found.append(tried(candidate, phases, devices, analyse or compiled))
+      print('\n'.join(map(line, rows(found[-1], kind))), flush=True)
+    if any(not one.refused for one in found):
+      break
+  best = chosen(found, kind)
+  if best is None:
+    raise ConfigError(f'nothing fits {config.topology}: {found[-1].refused}')
+  print('\n' + reason(best, found, kind, config))
+  return best.config
+
+
+def candidates(config: Run, devices: int) -> Iterator[list[Run]]:
+  """Lists ways to lay a run out on so many devices, in rounds: each for where nothing of those before fits."""
+  powers = [1 << n for n in range(devices.bit_length()) if devices % (1 << n) == 0]
+  def meshes(tensor: int) -> list[MeshConfig]:
+    return [MeshConfig(devices // fsdp // tensor, fsdp, tensor) for fsdp in powers if devices % (fsdp * tensor) == 0]
+  def laid(meshes: Sequence[MeshConfig], accumulate: int, remat: str) -> list[Run]:
+    made = [checked.replaced(config, {'mesh': mesh, 'train.accumulate': accumulate,
+                                      **({'model.stack.remat': remat} if hasattr(config.model, 'stack') else {})})
+            for mesh in meshes]
+    return [run for run in made if dealt(run, devices)]
+  accumulate = config.train.accumulate
+  remat = config.model.stack.remat if hasattr(config.model, 'stack') else 'none'
+  split = [size for size in (2, 4, 8) if devices % size == 0 and config.model.block.heads % size == 0]
+  rounds = [(meshes(1), accumulate, remat), ([mesh for size in split for mesh in meshes(size)], accumulate, remat)]
+  widest = [mesh for size in (1, *split) for mesh in meshes(size)[-2:]]
+  rounds += [(widest, steps, how) for steps, how in itertools.product((1, 2, 4, 8), ('none', 'dots', 'full'))
+             if steps >= accumulate and (steps, how) != (accumulate, remat)]
+  for some in rounds:
+    if runs := laid(*some):
+      yield runs
+
+
+def dealt(config: Run, devices: int) -> bool:
+  """Tells whether every device gets as many rows of each batch, and at least one."""
+  mesh = config.mesh
+  return devices == mesh.data * mesh.fsdp * mesh.tensor and all(
+      phase.batch % (mesh.data * mesh.fsdp * config.train.accumulate) == 0 for phase in config.train.phases)
+
+
+def tried(config: Run, phases: Sequence[Phase], devices: Sequence[Any], analyse: Analyse) -> Tried:
+  """Compiles the steps of a candidate."""
+  mesh = sharding.make_mesh(config.mesh, devices)
+  try:
+    reports = [analyse(config, phase, mesh) for phase in phases]
+  except (ConfigError, MeshError) as error:
+    return Tried(config, (), compiling.first_line(error))
+  chip = CHIPS[devices[0].device_kind]
+  if over := next((report for report in reports if report.total > chip.hbm * 2 ** 30), None):
+    return Tried(config, (), f'{over.total / 2 ** 30:.1f} GiB of {chip.hbm:g}')
+  return Tried(config, reports)
+
+
+def compiled(config: Run, phase: Phase, mesh) -> Report:
+  """Compiles the step of one phase."""
+  return compiling.analyse(config, make_learner(config, stand_in(config)), phase, mesh)
+
+
+def seconds(one: Tried, kind: str) -> float:
+  """Returns the bound of a step of each phase's, on average over the run's steps."""
+  phases = one.config.train.phases
+  ends = compiling.extremes(phases)
+  bounds = {(phase.length, phase.batch): max(report.bounds(kind).values())
+            for phase, report in zip(ends, one.reports, strict=True)}
+  def bound(phase: Phase) -> float:  # of a batch between two that were compiled, by its size
+    of_length = {batch: seconds for (length, batch), seconds in bounds.items() if length == phase.length}
+    return of_length.get(phase.batch) or max(of_length.values()) * phase.batch / max(of_length)
+  return sum(phase.steps * bound(phase) for phase in phases) / sum(phase.steps for phase in phases)
+
+
+def chosen(found: Sequence[Tried], kind: str) -> Tried | None:
+  """Finds the first of what fits that no other is better than by more than `ALIKE`; None where nothing fits."""
+  fitting = [one for one in found if not one.refused]
+  if not fitting:
+    return None
+  least = min(seconds(one, kind) for one in fitting)
+  return next(one for one in fitting if seconds(one, kind) <= least * (1 + ALIKE))
+
+
+HEAD = ('data x fsdp x tensor', 'micro-steps', 'remat', 'GiB', 'traffic GB', 'compute ms', 'memory ms', 'network ms',
+        'bound by', 'MFU')
+
+
+def line(cells: Sequence[str]) -> str:
+  """Lays out a row of the table."""
+  first, *rest = cells
+  widths = (12, 6, 6, 11, 11, 10, 11, 9, 5)
+  return f'{first:22}' + ' '.join(f'{cell:>{width}}' for cell, width in zip(rest, widths, strict=False)).rstrip()
+
+
+def rows(one: Tried, kind: str) -> list[tuple[str, ...]]:
+  """Returns the rows of the table of one candidate: a row each phase, or one that says why it does not fit."""
+  mesh, model = one.config.mesh, one.config.model
+  first = (f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}', str(one.config.train.accumulate),
+           model.stack.remat if hasattr(model, 'stack') else '')
+  if one.refused:
+    return [(*first, f'does not fit: {one.refused}')]
+  found = []
+  for report in one.reports:
+    bounds = report.bounds(kind)
+    slowest = max(bounds, key=lambda name: bounds[name])
+    found.append((*(('', '', '') if found else first), f'{report.total / 2 ** 30:.2f}', f'{report.traffic / 1e9:.2f}',
+                  *(f'{bounds[name] * 1e3:.2f}' for name in ('compute', 'memory', 'network')), slowest,
+                  f'{report.model_flops / PEAK_FLOPS[kind] / bounds[slowest]:.0%}'))
+  return found
+
+
+def reason(best: Tried, found: Sequence[Tried], kind: str, config: Run) -> str:
+  """Says which is best, why, and how it is typed."""
+  mesh = best.config.mesh
+  options = [f'--mesh.{name}={value}' for name, value in (('fsdp', mesh.fsdp), ('tensor', mesh.tensor)) if value > 1]
+  if best.config.train.accumulate != config.train.accumulate:
+    options.append(f'--train.accumulate={best.config.train.accumulate}')
+  if hasattr(config.model, 'stack') and best.config.model.stack.remat != config.model.stack.remat:
+    options.append(f'--model.stack.remat={best.config.model.stack.remat}')
+  own = seconds(best, kind)
+  others = [seconds(one, kind) for one in found if not one.refused and one is not best]
+  beside = f'; the others take {min(others) / own:.2f} to {max(others) / own:.2f} times as long' if others else ''
+  slowest = {max(bounds, key=lambda name: bounds[name]) for bounds in (report.bounds(kind) for report in best.reports)}
+  return (f'best: {mesh.data} x {mesh.fsdp} x {mesh.tensor}, bound by {" and ".join(sorted(slowest))}: a step takes '
+          f'{own * 1e3:.2f} ms or longer, on average over the run{beside}. '
+          + (f'Give {" ".join(options)}' if options else 'No option is needed: data alone is what a run takes')
+          + '. Bounds from data sheets, not measurements')
