@@ -109,6 +109,22 @@ def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_
   assert not pathlib.Path('runs').exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'lanes'), [
+    ('roberta_base', 'text, reads'), ('spanbert_base', 'text, reads'), ('deberta_v3_base', 'text, reads, filled'),
+    ('xlnet_base', 'text, memory, reads'), ('gpt2_small', 'text, reads'), ('glm_base', 'text, reads'),
+    ('t5_small', 'text, reads, decoder reads'), ('bart_base', 'text, reads, decoder reads'),
+    ('elmo_small', 'text, forward, backward')])
+def test_every_objective_is_shown(name, lanes, options):
+  """Each by its own code, at the step that is asked for."""
+  found = inspection.inspected(inspection.parse([name, *options]), 2, 1)
+  for row in found.rows:
+    assert ', '.join(lane.title for lane in row.lanes) == lanes
+    assert any(column.target for lane in row.lanes[1:] for column in lane.columns)
+    assert all(column.piece for lane in row.lanes for column in lane.columns)
+  assert drawing.page('a page', found.notes, found.rows).count('<h2>') == 2
+
+
 def test_the_windows_of_a_step_are_those_that_the_run_reads(options):
   """Across the border of two phases, too."""
   config = inspection.parse(['bert_base', *options, '--mesh.data=1'])

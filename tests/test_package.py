@@ -1,0 +1,35 @@
+"""What is released: the places that tell the version agree, and no part is forgotten. `.ci/wheel` builds it."""
+import configparser
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def setup() -> configparser.ConfigParser:
+  found = configparser.ConfigParser()
+  found.read(ROOT / 'setup.cfg')
+  return found
+
+
+def test_the_version_is_the_same_everywhere():
+  version = setup()['metadata']['version']
+  cited = re.findall(r'^version: (\S+)$', (ROOT / 'CITATION.cff').read_text(), re.M)
+  changed = re.findall(r'^## (\d[^,\s]*)', (ROOT / 'CHANGELOG.md').read_text(), re.M)
+  assert cited == [version] and changed[0] == version
+
+
+def test_every_folder_of_code_is_a_package_and_nothing_else_is_installed():
+  """A folder without __init__.py is not found by setuptools, and is missing from a wheel alone."""
+  assert setup()['options.packages.find']['include'].split() == ['plm_jax*']
+  folders = {path.parent for path in (ROOT / 'plm_jax').rglob('*.py')}
+  assert [str(folder) for folder in folders if not (folder / '__init__.py').exists()] == []
+  others = [path for path in (ROOT / 'plm_jax').rglob('*') if path.is_file() and path.suffix not in ('.py', '.pyc')]
+  assert others == []  # files that are read at run time would have to be named in setup.cfg
+
+
+def test_the_pythons_that_are_named_are_those_that_are_promised():
+  metadata, options = setup()['metadata'], setup()['options']
+  named = re.findall(r':: (3\.\d+)$', metadata['classifiers'], re.M)
+  assert options['python_requires'] == f'>={named[0]}'
+  assert f'Python {named[0]} to {named[-1]}.' in (ROOT / 'CONTRIBUTING.md').read_text()
