@@ -1,4 +1,4 @@
-"""Every recipe at the paper's scale, compiled for its TPU pod, which need not be there: does its step fit the memory?
+"""Every recipe at the paper's scale, compiled for its TPU pod, which need not be there: does it fit, and what binds it?
 
     python -m benchmarks.fits
     python -m benchmarks.fits --recipe albert_xxlarge deberta_large
@@ -18,7 +18,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--recipe', choices=recipes.every(), nargs='*', default=list(recipes.every()))
   args = parser.parse_args()
-  print('| recipe | pod | devices | HBM a device, GiB, by phase | compiled in s |\n|---|---|---|---|---|')
+  print('| recipe | pod | devices | HBM a device, GiB, by phase | bound, ms | MFU | compiled in s |')
+  print('|---' * 7 + '|')
   failed = 0
   for recipe in args.recipe:
     row = recipes.find(recipe).row
@@ -29,6 +30,7 @@ def main() -> None:
     devices = re.search(r': (\d+ x [^,]+),', done.stdout)
     totals = re.findall(r'total +([\d.]+) GiB of ([\d.]+)', done.stdout)
     seconds = re.findall(r'compiled in (\d+) s', done.stdout)
+    bounds = re.findall(r'bound by (\w+): .*?takes ([\d.]+) ms .*?MFU (\d+%)', done.stdout)
     fits = [f'{used} of {size}' for used, size in totals]
     # Where arguments and temporaries together pass the memory the compiler has not always said so.
     failed += any(float(used) > float(size) for used, size in totals)
@@ -36,8 +38,9 @@ def main() -> None:
       failed += 1
       error = done.stderr.strip().splitlines()
       fits.append(f'FAILED: {error[0][:300] if error else done.returncode}')
-    print(f'| {recipe} | {pod} | {devices[1] if devices else ""} | {"; ".join(fits)} | {"; ".join(seconds)} |',
-          flush=True)
+    print(f'| {recipe} | {pod} | {devices[1] if devices else ""} | {"; ".join(fits)} | '
+          f'{"; ".join(f"{took} ({what})" for what, took, _ in bounds)} | {"; ".join(mfu for *_, mfu in bounds)} | '
+          f'{"; ".join(seconds)} |', flush=True)
   sys.exit(failed > 0)
 
 

@@ -47,6 +47,8 @@ class MeshConfig(Checked):
   """devices that share one copy of parameters and optimizer state, each with its own rows"""
   tensor: int = 1
   """devices that share the heads, MLP width and vocabulary of one copy"""
+  adapts: bool = False
+  """take as much of it as the devices allow: the mesh of a recipe, for its pod, where none is given"""
 
   def conflict(self, option):
     """Says that the axis `data` has no devices."""
@@ -59,6 +61,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   Raises MeshError for a mesh that needs more devices than there are or leaves some of a pod idle.
   """
   devices = list(jax.devices() if devices is None else devices)
+  config = adapted(config, len(devices))
   shape = [config.data, config.fsdp, config.tensor]
   if config.data == -1:
     shape[0] = max(1, len(devices) // (config.fsdp * config.tensor))
@@ -74,6 +77,16 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   if needed == len(jax.devices()) and devices == jax.devices():
     return jax.make_mesh(tuple(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
   return Mesh(np.array(devices[:needed]).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def adapted(config: MeshConfig, devices: int) -> MeshConfig:
+  """Returns a mesh that adapts as so many devices allow, with the largest parts of its axes that divide them; any other
+  as it is."""
+  if not config.adapts:
+    return config
+  tensor = math.gcd(config.tensor, devices)
+  fsdp = math.gcd(config.fsdp, devices // tensor)
+  return MeshConfig(devices // (tensor * fsdp), fsdp, tensor)
 
 
 def spec(names: Sequence[str | None], shape: Sequence[int], mesh) -> PartitionSpec:

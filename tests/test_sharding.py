@@ -151,6 +151,15 @@ def test_data_takes_what_is_left():
   assert dict(make_mesh(MeshConfig(), jax.devices()[:2]).shape) == dict(data=2, fsdp=1, tensor=1)
 
 
+@pytest.mark.parametrize(('fsdp', 'tensor', 'devices', 'shape'), [
+    (8, 1, 128, (16, 8, 1)), (8, 1, 8, (1, 8, 1)), (8, 1, 4, (1, 4, 1)), (8, 1, 1, (1, 1, 1)), (8, 1, 12, (3, 4, 1)),
+    (64, 4, 256, (1, 64, 4)), (64, 4, 8, (1, 2, 4)), (192, 8, 1536, (1, 192, 8)), (3, 1, 4, (4, 1, 1))])
+def test_a_mesh_that_adapts_takes_what_there_is(fsdp, tensor, devices, shape):
+  found = sharding.adapted(MeshConfig(fsdp=fsdp, tensor=tensor, adapts=True), devices)
+  assert (found.data, found.fsdp, found.tensor) == shape and not found.adapts
+  assert sharding.adapted(MeshConfig(fsdp=fsdp), devices).fsdp == fsdp
+
+
 def test_a_mesh_larger_than_the_devices():
   with pytest.raises(ValueError) as error:
     make_mesh(MeshConfig(data=4, fsdp=2, tensor=2))

@@ -83,10 +83,14 @@ def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
   options.check_moved(args)
   default = recipe(scale)
   with checked.later():  # by `check`, which knows the names of options
-    return tyro.cli(
+    config = tyro.cli(
         Experiment, default=default, args=options.normalise_booleans(args, options.booleans_of(default)),
         prog=options.program(recipe), description=recipe.about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+    # A mesh that is asked for is that mesh or none; in what was left out of it the recipe's has no part.
+    asked = {name: value for name in ('data', 'fsdp', 'tensor')
+             if (value := getattr(config.mesh, name)) != getattr(default.mesh, name)}
+    return dataclasses.replace(config, mesh=MeshConfig(**asked)) if asked and config.mesh.adapts else config
 
 
 def run(config: Run) -> Result | None:
@@ -145,6 +149,9 @@ def trained(config: Experiment, lock: Lock) -> Result:
   mesh = make_mesh(config.mesh)
   say(f'{config.name}: {config.train.steps:,} steps on {mesh.size} x {mesh.devices.flat[0].device_kind}, '
       f'output in {config.folder}')
+  if config.mesh.adapts and (mesh.shape['fsdp'], mesh.shape['tensor']) != (config.mesh.fsdp, config.mesh.tensor):
+    say(f'the recipe has a mesh of {config.mesh.fsdp} fsdp x {config.mesh.tensor} tensor, for its pod; here it is '
+        + ' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items()))
   result = train(config, folders, tokenizer, lock)
   if not result.finished:
     say(f'stopped by a signal at step {result.step:,} and saved: the same command goes on from there')

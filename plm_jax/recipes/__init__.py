@@ -55,13 +55,17 @@ text come from `python -m plm_jax prepare TEXT RECORDS --for=NAME`. On a pod eve
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """A recipe: a size of a family. Called with a scale, it gives the configuration of the run."""
+  """A recipe: a size of a family. Called with a scale, it gives the configuration of the run, at the paper's with the
+  mesh that the size has on its pod, as far as the devices there are allow it."""
 
   family: str
   size: str
 
   def __call__(self, scale: Scale = 'paper') -> Experiment:
-    return FAMILIES[self.family].recipe(self.size, scale)
+    run = FAMILIES[self.family].recipe(self.size, scale)
+    if scale != 'paper' or self.row.mesh == run.mesh:
+      return run
+    return dataclasses.replace(run, mesh=dataclasses.replace(self.row.mesh, adapts=True))
 
   @property
   def row(self) -> Size:

@@ -13,6 +13,7 @@ from plm_jax.config import Experiment, Scale
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.scales import scaled
 
 SIZES = {
@@ -20,7 +21,7 @@ SIZES = {
     'base': Size(model=bert.base, parameters=110_106_428, peak=1e-4, batch=256, pod='v2:4x4',
                  took='16 TPU chips, 4 days'),
     'large': Size(model=bert.large, parameters=336_226_108, peak=1e-4, batch=256, pod='v3:8x8',
-                  took='64 TPU chips, 4 days')}
+                  mesh=MeshConfig(fsdp=8), took='64 TPU chips, 4 days')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

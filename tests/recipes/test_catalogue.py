@@ -17,6 +17,7 @@ from plm_jax.cli import options
 from plm_jax.cli.run import parse, start
 from plm_jax.config import ConfigError
 from plm_jax.data import prepare as preparation
+from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.table import TASKS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -76,6 +77,14 @@ def documented(family):
   """The commands in the docstring of a family, as lists of arguments behind `python -m plm_jax`."""
   lines = (recipes.FAMILIES[family].__doc__ or '').replace('\\\n', ' ').splitlines()
   return [shlex.split(line, comments=True)[3:] for line in lines if line.strip().startswith('python -m plm_jax ')]
+
+
+def test_the_mesh_of_the_pod_is_the_recipe_s_own_until_another_is_asked_for():
+  large = recipes.find('bert_large')
+  assert large.row.mesh == MeshConfig(fsdp=8) and large().mesh == MeshConfig(fsdp=8, adapts=True)
+  assert parse(large, []).mesh == large().mesh and parse(large, ['--mesh.tensor=2']).mesh == MeshConfig(tensor=2)
+  assert parse(large, ['--mesh.fsdp=16']).mesh == MeshConfig(fsdp=16)
+  assert large('laptop').mesh == MeshConfig() == recipes.find('bert_base')().mesh
 
 
 @pytest.mark.slow
