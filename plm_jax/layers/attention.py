@@ -120,11 +120,12 @@ class Attention(nn.Module):
     dropout = Dropout(cfg.dropout, name='dropout')
     observed = self.is_mutable_collection('intermediates')
     whole = past is None and not observed and not self.is_initializing()
-    dropped = rows is not None and cfg.dropout > 0
-    if whole and mosaic.takes(mosaic.kind(), q.dtype, q.shape, k.shape, None if logits is None else logits.shape):
-      noise = mosaic.Noise(dropout.seed(rows), rows, cfg.dropout) if dropped else None
+    dropping = rows if cfg.dropout > 0 else None
+    shape = None if logits is None else logits.shape
+    if whole and mosaic.takes(mosaic.kind(), q.dtype, q.shape, k.shape, shape):
+      noise = None if dropping is None else mosaic.Noise(dropout.seed(), dropping, cfg.dropout)
       y = mosaic.attend(mosaic.Arrays(q, k, v, visible.mask, logits), self.scale, noise)
-    elif whole and fits(q, k, bias=logits is not None, dropout=dropped):
+    elif whole and fits(q, k, bias=logits is not None, dropout=dropping is not None):
       y = fused(q, k, v, visible.mask, self.scale)
     else:
       keep = dropout.keep((q.shape[0], common.heads, q.shape[1], k.shape[1]), rows)

@@ -100,9 +100,9 @@ class Dropout(nn.Module):
     key = self.make_rng('dropout')
     return jax.vmap(lambda row: cpu.keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
 
-  def seed(self, rows=None):
-    """Draws the seed [2] uint32 of what makes its own noise, or returns None where nothing is dropped."""
-    return jax.random.bits(self.make_rng('dropout'), (2,), 'uint32') if rows is not None and self.rate else None
+  def seed(self) -> jax.Array:
+    """Draws the seed [2] uint32 of what makes its own noise."""
+    return jax.random.bits(self.make_rng('dropout'), (2,), 'uint32')
 
   def drop(self, x, keep):
     """Sets x [B, ...] to 0 where `keep` is False, and divides the rest by its share; None: keeps all."""

@@ -153,8 +153,9 @@ def attend(arrays: Arrays, scale: float, noise: Noise | None = None, *, on: str 
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
     keyed = along
   masked = everywhere if mask is None else spec(('batch', None, None, None), mask.shape, mesh)
-  specs = (Arrays(along, keyed, keyed, masked, PartitionSpec(None, along[2])),
-           Places(everywhere, PartitionSpec(along[0]), PartitionSpec(along[2])))
+  layout: Any = along, keyed, keyed, masked, PartitionSpec(None, along[2])
+  placed: Any = everywhere, PartitionSpec(along[0]), PartitionSpec(along[2])
+  specs = Arrays(*layout), Places(*placed)
   return jax.shard_map(local, in_specs=specs, out_specs=along, check_vma=False)(Arrays(q, k, v, mask, bias), places)
 
 
@@ -188,7 +189,7 @@ def on_device(arrays: Arrays, places: Places, *, scale: float, rate: float, on: 
     bias = jnp.pad(bias.astype(jnp.float32), ((0, 0), (0, more), (0, longer - queries), (0, up(keys) - keys)))
   blocks = Arrays(laid(q, longer), laid(k, up(keys)), laid(v, up(keys)), mask.astype(jnp.int8 if whole else jnp.int32),
                   bias)
-  y = attention(blocks, Places(jax.lax.bitcast_convert_type(places.seed, jnp.int32), places.rows.astype(jnp.int32),
+  y: Any = attention(blocks, Places(jax.lax.bitcast_convert_type(places.seed, jnp.int32), places.rows.astype(jnp.int32),
                                jnp.pad(places.heads, (0, more))), plan)
   return y[:, :queries].reshape(batch, queries, -1, lanes)[:, :, :number, :size]
 

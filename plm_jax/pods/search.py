@@ -65,19 +65,25 @@ def candidates(config: Run, devices: int) -> Iterator[list[Run]]:
     return [MeshConfig(devices // fsdp // tensor, fsdp, tensor) for fsdp in powers if devices % (fsdp * tensor) == 0]
   def laid(meshes: Sequence[MeshConfig], accumulate: int, remat: str) -> list[Run]:
     made = [checked.replaced(config, {'mesh': mesh, 'train.accumulate': accumulate,
-                                      **({'model.stack.remat': remat} if hasattr(config.model, 'stack') else {})})
-            for mesh in meshes]
+                                      **({'model.stack.remat': remat} if remat else {})}) for mesh in meshes]
     return [run for run in made if dealt(run, devices)]
-  accumulate = config.train.accumulate
-  remat = config.model.stack.remat if hasattr(config.model, 'stack') else 'none'
-  split = [size for size in (2, 4, 8) if devices % size == 0 and config.model.block.heads % size == 0]
+  accumulate, remat = config.train.accumulate, recomputed(config)
+  heads = block.heads if (block := getattr(config.model, 'block', None)) else 1
+  split = [size for size in (2, 4, 8) if devices % size == 0 and heads % size == 0]
   rounds = [(meshes(1), accumulate, remat), ([mesh for size in split for mesh in meshes(size)], accumulate, remat)]
   widest = [mesh for size in (1, *split) for mesh in meshes(size)[-2:]]
-  rounds += [(widest, steps, how) for steps, how in itertools.product((1, 2, 4, 8), ('none', 'dots', 'full'))
+  ways = itertools.product((1, 2, 4, 8), ('none', 'dots', 'full') if remat else ('',))
+  rounds += [(widest, steps, how) for steps, how in ways
              if steps >= accumulate and (steps, how) != (accumulate, remat)]
   for some in rounds:
     if runs := laid(*some):
       yield runs
+
+
+def recomputed(config: Run) -> str:
+  """Returns what the layers of a run compute again in the backward pass, '' where it has no choice (ELMo)."""
+  stack = getattr(config.model, 'stack', None)
+  return stack.remat if stack else ''
 
 
 def dealt(config: Run, devices: int) -> bool:
@@ -139,9 +145,8 @@ def line(cells: Sequence[str]) -> str:
 
 def rows(one: Tried, kind: str) -> list[tuple[str, ...]]:
   """Returns the rows of the table of one candidate: a row each phase, or one that says why it does not fit."""
-  mesh, model = one.config.mesh, one.config.model
-  first = (f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}', str(one.config.train.accumulate),
-           model.stack.remat if hasattr(model, 'stack') else '')
+  mesh = one.config.mesh
+  first = f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}', str(one.config.train.accumulate), recomputed(one.config)
   if one.refused:
     return [(*first, f'does not fit: {one.refused}')]
   found = []
@@ -160,8 +165,8 @@ def reason(best: Tried, found: Sequence[Tried], kind: str, config: Run) -> str:
   options = [f'--mesh.{name}={value}' for name, value in (('fsdp', mesh.fsdp), ('tensor', mesh.tensor)) if value > 1]
   if best.config.train.accumulate != config.train.accumulate:
     options.append(f'--train.accumulate={best.config.train.accumulate}')
-  if hasattr(config.model, 'stack') and best.config.model.stack.remat != config.model.stack.remat:
-    options.append(f'--model.stack.remat={best.config.model.stack.remat}')
+  if recomputed(best.config) != recomputed(config):
+    options.append(f'--model.stack.remat={recomputed(best.config)}')
   own = seconds(best, kind)
   others = [seconds(one, kind) for one in found if not one.refused and one is not best]
   beside = f'; the others take {min(others) / own:.2f} to {max(others) / own:.2f} times as long' if others else ''

@@ -34,6 +34,10 @@ def test_what_is_compiled_and_in_which_order():
   # Of 8 rows sixteen devices have none each, but where two or more share them.
   assert meshes(next(search.candidates(config(rows=8), 16))) == meshes(second)
 
+  # ELMo has neither heads nor blocks.
+  elmo = dataclasses.replace(recipes.find('elmo_small')(), topology='v2:2x2')
+  assert meshes(next(search.candidates(elmo, 8)))[0] == (8, 1, 1)
+
 
 @pytest.fixture
 def pod(monkeypatch):
