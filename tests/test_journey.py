@@ -108,8 +108,9 @@ def test_a_killed_run_in_a_bucket_ends_with_the_bits_of_one_on_a_disk(bucket, di
 
 @pytest.mark.slow
 def test_requests_that_fail_are_made_again_and_change_nothing(bucket, disk):
-  """One in seven, of every kind; and a decoder, which is asked for its perplexity of text in the bucket."""
-  bucket.faults = faults = [Fault(503, every=23), Fault(429, every=29), Fault('reset', every=31),
+  """One in eleven, of every kind; and a decoder, which is asked for its perplexity of text in the bucket. Those after
+  which a client waits for a second or more are fewer, for the sake of the test's time."""
+  bucket.faults = faults = [Fault(503, every=67), Fault(429, every=71), Fault('reset', every=73),
                             Fault('slow', every=37, seconds=0.2), Fault('truncated', 'read', every=41)]
   with client(bucket) as only:
     prepare(only)
