@@ -151,7 +151,8 @@ def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
   def sentence():
     return f'The {" ".join(draw.choices(words, k=8))}.'
   text.write_text('\n\n'.join('\n'.join(sentence() for _ in range(8)) for _ in range(80)))
-  args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2', '--train.save-every=100']
+  args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2', '--train.save-every=100',
+          '--train.phases.1.length=32']  # one length, of which each process compiles the steps
   def command(folder, terminated):
     return [str(terminated), *args, '--mesh.fsdp=2', f'--output={tmp_path / folder}']
   with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1), status=75) as outputs:

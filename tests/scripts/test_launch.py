@@ -368,7 +368,8 @@ def test_a_run_that_is_preempted_five_times_ends_with_the_same_bits(tmp_path):
     said = cloud.tpu(
         'resume', *PLACE, 'v2-32', '--spot', '--queued', 'python', HERE / 'preempted_worker.py', tmp_path / 'when',
         ','.join(map(str, stops)), ','.join(own), f'--output={output}', '--scale=test', f'--data.path={text}',
-        '--data.prepare.heldout=0.2', '--mesh.fsdp=2', timeout=1500, PREEMPT=len(stops), WHEN=tmp_path / 'when',
+        '--data.prepare.heldout=0.2', '--train.phases.1.length=32', '--mesh.fsdp=2', timeout=1500,
+        PREEMPT=len(stops), WHEN=tmp_path / 'when',
         PYTHON=sys.executable, PACKED='scripts plm_jax', XLA_FLAGS=flags, PLM_JAX_POLL=1)
     assert said.returncode == 0 and cloud.left == [], said.stderr[-5000:]
     assert said.stderr.count('has gone') == len(stops)
