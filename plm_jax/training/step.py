@@ -23,7 +23,7 @@ class State(flax.struct.PyTreeNode):
   step: jax.Array  # int32, updates asked for so far, skipped ones included
   params: Any
   opt_state: Any
-  skipped: jax.Array  # int32, updates left out because loss, gradient or what came of them was not finite
+  skipped: jax.Array  # int32, updates left out because loss or gradient was not finite
   streak: jax.Array  # int32, of these the ones in a row up to now
 
 
@@ -82,7 +82,8 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
   """Makes one update from a batch of windows -> (state, metrics).
 
   Metrics: the objective's (sum, weight) pairs under their names, and scalars `loss`, `grad_norm`, `skipped`, `streak`.
-  A loss, a gradient, or a new parameter or number of the optimizer that is not finite leaves both as they were.
+  A loss or a gradient that is not finite leaves parameters and optimizer as they were. So does a new number of theirs
+  that is not finite, for itself alone: whether any is could only be known after another pass over all of them.
   """
   if isinstance(state, StreamState):
     windows = {**windows, CARRY: state.carry}
@@ -94,8 +95,8 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
   norm = optax.tree.norm(grads)
   updates, opt_state = learner.optimizer.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
-  finite = jnp.isfinite(loss) & jnp.isfinite(norm) & all_finite((params, opt_state, carry))
-  keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+  finite = jnp.isfinite(loss) & jnp.isfinite(norm) & all_finite(carry)
+  keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite & jnp.isfinite(n), n, o), new, old)
   if isinstance(state, StreamState):
     state = state.replace(carry=keep(carry, state.carry))
   state = state.replace(

@@ -179,9 +179,9 @@ def not_finite(config: Run, feed: Feed, done: int, streak: int) -> TrainingError
   """Says where it happened, which text was in the batch, and what to try."""
   step = done - streak
   return TrainingError(
-      f'the loss, its gradient or what the optimizer made of it was not finite in {streak} steps in a row, from step '
-      f'{step} on; each was skipped, and the last good parameters are in the checkpoint of step {done}. The batch of '
-      f'step {step} holds {feed.contents(step)}. What helps most often: a smaller --optim.peak, a longer '
+      f'the loss or its gradient was not finite in {streak} steps in a row, from step {step} on; each was '
+      f'skipped, and the last good parameters are in the checkpoint of step {done}. The batch of step {step} holds '
+      f'{feed.contents(step)}. What helps most often: a smaller --optim.peak, a longer '
       '--optim.warmup, --optim.clip 1, --model.block.dtype float32, or another --seed. Each makes another run, which '
       'needs another --output; with '
       f'--warm-start={shlex.quote(config.folder)} it begins with those parameters.')
