@@ -6,7 +6,7 @@ line, `plm_jax.errors.Expected`. What is fine-tuned, and asked then, is in `plm_
 `plm_jax.similarity`, what a model knows of language in `plm_jax.knowledge`, and what is done with text before a run in
 `plm_jax.corpus`.
 """
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -34,6 +34,7 @@ from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks.forms import form_of
+from plm_jax.tokenizers import ByteBPE
 
 Path = str | os.PathLike[str]
 Model = Trained | Path
@@ -278,16 +279,25 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Seque
   params, lost = conversion.counterpart(trained.family, trained.params)
   if labels and not {f'heads_{name}' for name in conversion.LABELLED} & params.keys():
     raise conversion.ConvertError(f'labels name the classes of a head, and none that has some is written: {labels}')
-  around = None
-  # Rows of a decoder's task have an end that its texts have not in pre-training.
-  if trained.tokenizer and trained.model.kind == 'decoder' and {f'heads_{name}' for name in ASKED} & params.keys():
-    around = form_of(trained.family).around(trained.tokenizer.vocab)
-  like = conversion.Like(trained.family, tuple(labels) or trained.labels, around, modules_of(trained))
+  like = conversion.Like(trained.family, tuple(labels) or trained.labels, around(trained, params), modules_of(trained))
   conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
   if like.beside:
     return Exported(f'SentenceTransformer({os.fspath(folder)!r}) of sentence-transformers loads it',
                     [name for name in lost if name not in ('embedding', 'relation')])
   return Exported(conversion.family_of(trained.family).read.format(folder=os.fspath(folder)), tuple(lost))
+
+
+def around(trained: Trained, params: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int], Sequence[int]] | None:
+  """Returns the ids before, between and behind the texts of a task's row, None where transformers' class of the
+  tokenizer puts the same there."""
+  if not trained.tokenizer:
+    return None
+  # Rows of a decoder's task have an end that its texts have not in pre-training.
+  task = trained.model.kind == 'decoder' and {f'heads_{name}' for name in ASKED} & params.keys()
+  # Byte-level BPE is RoBERTa's there, with two separators between texts; DeBERTa has one (microsoft/DeBERTa).
+  pair = trained.model.kind == 'encoder' and isinstance(trained.tokenizer, ByteBPE)
+  found = form_of(trained.family).around(trained.tokenizer.vocab) if task or pair else None
+  return found if task or (found and len(found[1]) == 1) else None
 
 
 def modules_of(trained: Trained) -> Callable[[pathlib.Path], None] | None:

@@ -8,10 +8,12 @@ import pytest
 import tiny
 import tokenizers
 
+import plm_jax
 from plm_jax import checked, conversion
 from plm_jax.architectures.encoder import Output
+from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
-from plm_jax.models import gpt2, llama, t5
+from plm_jax.models import deberta, gpt2, llama, t5
 from plm_jax.tasks.forms import form_of
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.tagging import TaggingTask
@@ -123,6 +125,21 @@ def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
   row = form.row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
   assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts).ids == row.tokens
   assert conversion.load(tmp_path / 'a').tokenizer.encode(texts[0]) == tokenizer.encode(texts[0])
+
+
+def test_a_pair_of_debertas_has_one_separator_between(tmp_path):
+  """transformers' classes for byte-level BPE put two there, as RoBERTa has it."""
+  tokenizer = train_byte_bpe(['a quick brown fox'], 280, layout='bert')
+  block = checked.replaced(deberta.base().block, {'width': 32, 'heads': 4, 'mlp_dim': 64})
+  model = deberta.base().resized(block, 1, tokenizer.vocab.size, 16)
+  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), BATCH)['params'])
+  plm_jax.export(Trained('deberta', model, {}, {'backbone': params}, tokenizer), tmp_path / 'a')
+  texts = ['a fox', 'quick']
+  row = form_of('deberta').row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
+  assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts).ids == row.tokens
+  assert row.tokens.count(tokenizer.vocab.sep) == 2
+  said = json.loads((tmp_path / 'a' / 'tokenizer_config.json').read_text())
+  assert said['tokenizer_class'] == 'PreTrainedTokenizerFast' and said['mask_token'] == '<mask>'
 
 
 def test_the_dropout_of_a_head_is_the_familys_or_the_tasks():
