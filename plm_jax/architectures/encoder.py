@@ -1,7 +1,7 @@
 """The bidirectional encoder: BERT, RoBERTa, SpanBERT, DistilBERT, ALBERT, and what is built on them."""
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import flax.struct
@@ -22,7 +22,7 @@ from plm_jax.layers.stack import Stack, StackConfig
 class EncoderConfig(Checked):
   """An encoder's sizes; `models` has the published ones."""
 
-  limits = within(vocab='[1, inf)', padding='[-1, inf)')
+  limits = within(vocab='[1, inf)', padding='[-1, inf)', languages='[0, inf)', tasks='[0, inf)')
 
   kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = False
@@ -39,10 +39,23 @@ class EncoderConfig(Checked):
   """id of padding, behind whose row positions are numbered and which takes none (RoBERTa: 1); -1: numbered from 0"""
   types: int = 2
   """rows of the segment type table; 0: no types, 1: the same for every token"""
+  languages: int = 0
+  """rows of the table of languages, which is added where a batch says the language of each token (XLM); 0: no table"""
+  tasks: int = 0
+  """rows of the table of pre-training tasks, of which the first is added where a batch names none (ERNIE 2.0); 0: no
+  table"""
+  absolute: Literal['learned', 'sinusoidal'] = 'learned'
+  """whether the position table is trained, or stays the sines and cosines that it begins with (XLM)"""
+  causal: bool = False
+  """a token sees only what comes before it (XLM's CLM)"""
+  clear: bool = False
+  """hidden states of padding are 0 (XLM)"""
   embed_dim: int = 0
   """E, width of the embedding tables, which are projected to the layers' (ALBERT); 0: the layers' own"""
   tied: bool = True
   """masked tokens are read off by the token table; else by a matrix of the head's own"""
+  transform: bool = True
+  """masked tokens go through a dense layer and a norm before they are read off"""
   pooler: bool = True
   """a dense layer with tanh on the first token, for sentence-level heads"""
 
@@ -55,6 +68,11 @@ class EncoderConfig(Checked):
   def added(self) -> tuple[str, ...]:
     """Parts of the backbone that begin afresh where a run starts from a model that has none."""
     return ('pooler',) if self.pooler else ()
+
+  @property
+  def frozen(self) -> tuple[str, ...]:
+    """Parameters that are never trained."""
+    return ('backbone/embeddings/positions',) if self.absolute == 'sinusoidal' and self.max_length else ()
 
   def backbone(self, packed: bool = False) -> 'Encoder':
     """Makes the module; packed: rows hold several segments that do not see each other."""
@@ -85,7 +103,7 @@ class EncoderConfig(Checked):
     attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads) + 2 * length * b.heads * b.head_dim
     mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
     project = b.width * self.embed_dim
-    head = predicted * embed * (b.width + self.vocab)
+    head = predicted * embed * (b.width * self.transform + self.vocab)
     return 2 * (length * (self.stack.blocks * (attention + mlp) + project) + head + self.pooler * b.width ** 2)
 
 
@@ -106,7 +124,8 @@ class Encoder(nn.Module):
   batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types [B, L], and
   place [B, L], the row of the position table (that of `places` where it is missing). `packed`: rows may hold several
   segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say; optional
-  noise and perturbation, those of `Embeddings`; optional extract [B, E], tokens to be pooled in place of the first.
+  noise and perturbation, those of `Embeddings`; optional extract [B, E], tokens to be pooled in place of the first;
+  optional languages and tasks [B, L], rows of their tables.
   rows [B] key dropout; None: no dropout.
   """
 
@@ -122,11 +141,17 @@ class Encoder(nn.Module):
     types = batch['types'] if 'types' in batch and cfg.types > 1 else jnp.zeros_like(tokens)
     positions = cfg.max_length and cfg.max_length + cfg.first_position
     embeddings = Embeddings(
-        cfg.block, cfg.vocab, cfg.embed_dim, positions, cfg.types, cfg.block.norm_at == 'post', name='embeddings')
-    x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), batch)
+        cfg.block, cfg.vocab, cfg.embed_dim, positions, cfg.types, cfg.block.norm_at == 'post',
+        more=(('languages', cfg.languages), ('tasks', cfg.tasks)), waves=cfg.absolute == 'sinusoidal',
+        name='embeddings')
+    given = {'tasks': jnp.zeros_like(types), **batch} if cfg.tasks else batch
+    x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), given)
+    def cleared(x):  # Nothing sees padding, so that between layers it may be anything.
+      return x * (batch['segments'] > 0)[..., None].astype(x.dtype) if cfg.clear else x
+    x = cleared(x)
     self.sow('intermediates', 'embedded', x)
-    mask = of_batch(batch, self.packed)
-    x: Any = Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, rows)
+    mask = of_batch(batch, self.packed, cfg.causal)
+    x: Any = cleared(Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, rows))
     pooled = None
     if cfg.pooler:
       dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')

@@ -17,6 +17,7 @@ from plm_jax.tokenizers.contract import brief
 FAMILIES = {
     'bert': 'plm_jax.models.bert',
     'roberta': 'plm_jax.models.roberta',
+    'xlm-roberta': 'plm_jax.models.xlm_roberta',
     'spanbert': 'plm_jax.models.spanbert',
     'albert': 'plm_jax.models.albert',
     'distilbert': 'plm_jax.models.distilbert',
@@ -25,6 +26,8 @@ FAMILIES = {
     'deberta': 'plm_jax.models.deberta',
     'electra': 'plm_jax.models.electra',
     'openai-gpt': 'plm_jax.models.gpt',
+    'xlm': 'plm_jax.models.xlm',
+    'ernie': 'plm_jax.models.ernie',
     'gpt2': 'plm_jax.models.gpt2',
     'gpt3': 'plm_jax.models.gpt3',
     'gpt_neo': 'plm_jax.models.gpt_neo',

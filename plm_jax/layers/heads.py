@@ -34,6 +34,7 @@ class MaskedTokens(nn.Module):
 
   cfg: BlockConfig
   tied: bool = True
+  transform: bool = True  # False: hidden states are read off as they are (XLM)
 
   @nn.compact
   def __call__(self, output, batch, rows=None):
@@ -43,8 +44,9 @@ class MaskedTokens(nn.Module):
     h = output.hidden if output.predicted is None else output.predicted
     if 'positions' in batch and output.predicted is None:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
-    h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init.plain, name='dense')(h)
-    h = cfg.make_norm('norm')(activation(cfg.mlp.activation)(h))
+    if self.transform:
+      h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init.plain, name='dense')(h)
+      h = cfg.make_norm('norm')(activation(cfg.mlp.activation)(h))
     if not self.tied:
       embedding = self.param('kernel', named(cfg.init.plain, ('width', 'vocab')), embedding.shape[::-1]).T
     return tied(self, h, embedding)
@@ -162,6 +164,16 @@ class FirstTokenClasses(SummaryClasses):
   def token(self, output, batch):
     """Returns the first token, or those that batch['extract'] names."""
     return standing(output.hidden, batch)
+
+
+class FirstTokenScores(PooledClasses):
+  """Class logits of the first token as it is, without a hidden layer (XLM)."""
+
+  @nn.compact
+  def __call__(self, output, batch, rows=None):
+    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32; rows [B] key dropout."""
+    h = standing(output.hidden, batch)
+    return classified(self, Dropout(rate(self), name='dropout')(h, rows), self.bias)
 
 
 class TokenClasses(nn.Module):

@@ -21,15 +21,18 @@ def visible(q_segments, k_segments, q_ranks=None, k_ranks=None, *, strict=False)
   return mask[:, None]
 
 
-def of_batch(batch, packed: bool):
+def of_batch(batch, packed: bool, causal: bool = False):
   """Returns the mask of an encoder's rows [B, 1, 1|L, L]: batch['visible'] [B, L, L] where it is given, else by
   `segments`.
 
-  packed: rows may hold several segments.
+  packed: rows may hold several segments. causal: a token sees what comes before it, and itself.
   """
   if 'visible' in batch:
     return batch['visible'][:, None]
   segments = batch['segments']
+  if causal:
+    ranks = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+    return visible(segments, segments, ranks, ranks)
   return visible(segments, segments) if packed else not_padding(segments)
 
 

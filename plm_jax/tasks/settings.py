@@ -219,5 +219,6 @@ def elmo(task: str, kind: str, size: str) -> Values:
 
 
 OWN = {
-    'roberta': roberta, 'albert': albert, 'electra': electra, 'deberta': deberta, 'deberta-v2': deberta_v2,
-    'xlnet': xlnet, 'spanbert': spanbert, 'bart': bart, 'mbart': bart, 'openai-gpt': gpt, 'gpt2': gpt, 'elmo': elmo}
+    'roberta': roberta, 'xlm-roberta': roberta, 'albert': albert, 'electra': electra, 'deberta': deberta,
+    'deberta-v2': deberta_v2, 'xlnet': xlnet, 'spanbert': spanbert, 'bart': bart, 'mbart': bart, 'openai-gpt': gpt,
+    'gpt2': gpt, 'elmo': elmo}

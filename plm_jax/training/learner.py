@@ -44,7 +44,8 @@ def make_learner(config: Run, vocab: Vocab) -> Learner:
 def selection(config: Run) -> Selection:
   """Says which parameters of a run are trained."""
   tuning = config.tuning
-  return Selection(config.optim.only, config.objective.frozen, tuning.adapter.kind != 'none', tuning.top)
+  frozen = config.objective.frozen + getattr(config.model, 'frozen', ())
+  return Selection(config.optim.only, frozen, tuning.adapter.kind != 'none', tuning.top)
 
 
 def shapes(config: Run, learner: Learner, rows: int = 2):

@@ -48,9 +48,10 @@ BOTH = {
 # Classes of transformers: beginning of the name, what is behind it.
 CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
-        'Bert', 'Roberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2')},
-    'BertForPreTraining': encoder.run(encoder.pretraining), 'AlbertForPreTraining': encoder.run(encoder.pretraining),
-    'BertForNextSentencePrediction': encoder.run(encoder.next_sentence),
+        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM')},
+    **{f'{name}ForPreTraining': encoder.run(encoder.pretraining) for name in ('Bert', 'Albert', 'Ernie')},
+    **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence) for name in ('Bert', 'Ernie')},
+    'XLMWithLMHeadModel': encoder.run(encoder.masked_lm),
     'ElectraForPreTraining': encoder.run(encoder.replaced_tokens),
     'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
     **{f'XLNet{rest}': xlnet.run(kind) for rest, kind in fine_tuning.KINDS.items()},
@@ -67,14 +68,15 @@ GENERATING = {
 }
 TRAINING = {
     **dict.fromkeys(('BertForPreTraining', 'BertForMaskedLM', 'RobertaForMaskedLM', 'DistilBertForMaskedLM',
-                     'AlbertForMaskedLM', 'ElectraForMaskedLM'), trajectory.run(trajectory.GivenMasks)),
+                     'AlbertForMaskedLM', 'ElectraForMaskedLM', 'XLMRobertaForMaskedLM', 'ErnieForMaskedLM',
+                     'ErnieForPreTraining', 'XLMWithLMHeadModel'), trajectory.run(trajectory.GivenMasks)),
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
                     trajectory.run(trajectory.GivenText)),
     **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'), trajectory.run(trajectory.GivenPairs)),
     **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items() for name in (
-        'Bert', 'Roberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'XLNet', 'OpenAIGPT', 'GPT2',
-        'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart')},
+        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
+        'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart')},
 }
 # Of references that are not transformers: family, and what the case calls its kind or its runner.
 KINDS = {

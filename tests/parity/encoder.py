@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from parity.shared import Outputs, Seen, gradients, opened
+from parity.shared import Outputs, Seen, Unsupported, gradients, opened
 from plm_jax import conversion
 from plm_jax.architectures.encoder import places
 
 KNOWN = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'labels', 'next_sentence_label',
-         'sentence_order_label', 'start_positions', 'end_positions'}
+         'sentence_order_label', 'start_positions', 'end_positions', 'langs', 'lengths', 'task_type_ids'}
 
 
 def run(reading):
@@ -32,16 +32,24 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
   with jax.default_matmul_precision('highest'):
     got = {**outputs(imported.params, batch), **jax.jit(model.inside)(imported.params, batch)}
+    if getattr(imported.config, 'clear', False):  # behind every layer there, where nothing sees it
+      real = batch['segments'][..., None] > 0
+      got |= {name: x * real for name, x in got.items() if name.startswith('hidden_states.')}
     got |= gradients(case, family, lambda: gradient(build, read, imported, batch, case.config))
   return jax.device_get(got)
 
 
 def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
   """transformers' arguments under our names; rows of several choices one under another."""
-  del config
   shape = inputs['input_ids'].shape
   tokens = inputs['input_ids'].reshape(-1, shape[-1])
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
+  if (config or {}).get('model_type') == 'xlm':
+    # Rows end where they are said to, or with as many tokens as are no padding.
+    ends = inputs['lengths'].reshape(-1) if 'lengths' in inputs else (tokens != config['pad_token_id']).sum(-1)
+    batch['segments'] = (jnp.arange(shape[-1]) < ends[:, None]).astype(jnp.int32)
+    if 'token_type_ids' in inputs:
+      raise Unsupported('types that are tokens')
   mask = inputs.get('attention_mask', batch['segments'])
   if mask.size == tokens.size:
     batch['segments'] = (mask.reshape(tokens.shape) > 0).astype(jnp.int32)
@@ -49,7 +57,8 @@ def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
     # [B, Q, K], or [B, 1, Q, K]; 1 and 0, or 0 and a large negative number.
     additive = mask.dtype == jnp.float32 and mask.min() < 0
     batch['visible'] = (mask == 0 if additive else mask > 0).reshape(-1, *mask.shape[-2:])
-  for ours, theirs in (('types', 'token_type_ids'), ('place', 'position_ids')):
+  for ours, theirs in (('types', 'token_type_ids'), ('place', 'position_ids'), ('languages', 'langs'),
+                       ('tasks', 'task_type_ids')):
     if theirs in inputs:
       batch[ours] = jnp.broadcast_to(inputs[theirs], shape).reshape(tokens.shape)
   return batch

@@ -16,7 +16,8 @@ from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.tagging import TaggingTask
 
 LABELS = {'labels', 'start_positions'}
-ROWS = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'decoder_input_ids', 'decoder_attention_mask'}
+ROWS = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'decoder_input_ids', 'decoder_attention_mask',
+        'langs', 'lengths', 'task_type_ids'}
 
 
 class GivenTask(Given, Task):

@@ -1,0 +1,95 @@
+import dataclasses
+import pathlib
+from typing import Any
+
+from flax.linen import unbox
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import checked, conversion
+from plm_jax.architectures.encoder import Encoder
+from plm_jax.layers.dense import count
+from plm_jax.layers.embeddings import waves
+from plm_jax.layers.heads import WithHeads
+from plm_jax.models import ernie, xlm, xlm_roberta
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.pairs import Single
+from plm_jax.recipes import find
+from plm_jax.training.learner import selection
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
+SMALL = {'block.width': 32, 'block.heads': 4, 'block.mlp_dim': 128, 'stack.layers': 1, 'vocab': 67, 'max_length': 40}
+
+
+def params_of(config):
+  model = WithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config))
+  batch = {name: jnp.ones((2, 8), jnp.int32) for name in ('tokens', 'segments', 'positions')}
+  return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
+
+
+@pytest.mark.parametrize(('config', 'number'), [
+    (xlm_roberta.base(), 278_295_186), (xlm_roberta.large(), 560_142_482), (xlm.xnli15(), 249_071_384),
+    (xlm.english(), 667_119_041), (xlm.hundred(), 571_696_960)], ids=['r_base', 'r_large', 'xnli15', 'english', '100'])
+def test_parameters_with_the_head_of_masked_tokens(config, number):
+  """Those of transformers' classes with a head of masked tokens; published as 270M, 550M, 250M, 665M, 570M."""
+  assert count(params_of(config)) == number
+
+
+def test_parameters_of_ernie():
+  """Those of transformers' ErnieModel."""
+  assert count(params_of(ernie.base())['backbone']) == 99_866_112
+
+
+def test_a_language_moves_a_token_and_padding_is_cleared():
+  """And with no languages given none is added, not the first."""
+  config = checked.replaced(xlm.xnli15(), {**SMALL, 'languages': 3})
+  model: Any = Encoder(config)
+  batch = {'tokens': jnp.arange(6, 14)[None], 'segments': (jnp.arange(8) < 6).astype(jnp.int32)[None]}
+  params = jax.tree.map(lambda x: 20 * x, unbox(jax.jit(model.init)(jax.random.key(0), batch)['params']))
+  run = jax.jit(lambda batch: model.apply({'params': params}, batch).hidden)
+  bare, first, mixed = (np.asarray(run(batch | more)) for more in (
+      {}, {'languages': jnp.zeros((1, 8), int)}, {'languages': jnp.array([[0, 0, 0, 1, 1, 1, 2, 2]])}))
+  assert np.abs(bare - first).max() > 0.01 and np.abs(mixed - first)[0, 3:6].max() > 0.01
+  for hidden in (bare, first, mixed):
+    assert (hidden[0, 6:] == 0).all() and np.abs(hidden[0, :6]).min(-1).max() > 0
+
+
+def test_causal_rows_do_not_see_what_comes():
+  config = checked.replaced(xlm.xnli15(), {**SMALL, 'causal': True})
+  model: Any = Encoder(config)
+  segments = jnp.ones((1, 8), jnp.int32)
+  tokens = jnp.arange(6, 14)[None]
+  params = jax.jit(model.init)(jax.random.key(0), {'tokens': tokens, 'segments': segments})
+  run = jax.jit(lambda x: model.apply(params, {'tokens': x, 'segments': segments}).hidden)
+  one, other = (np.asarray(run(x)) for x in (tokens, tokens.at[0, 5].set(40)))
+  np.testing.assert_array_equal(one[0, :5], other[0, :5])
+  assert np.abs(one - other)[0, 5:].max() > 1e-4
+
+
+def test_sines_and_cosines_stay():
+  """In turn, as released; the table is in the file, and is not trained."""
+  config = checked.replaced(xlm.xnli15(), {**SMALL, 'absolute': 'sinusoidal'})
+  want = [np.sin(3), np.cos(3), np.sin(3 / 10_000 ** (2 / 32))]
+  np.testing.assert_allclose(waves(None, (4, 32))[3, :3], want, atol=1e-6)
+  run = dataclasses.replace(find('roberta_base')('test'), model=config)
+  assert selection(run).frozen == ('backbone/embeddings/positions',)
+
+
+@pytest.mark.parametrize('case', [
+    'xlm/langs_sinusoidal', 'ernie/pretraining_tasks', 'xlm_roberta/masked_lm'], ids=lambda case: case.split('/')[0])
+def test_there_and_back(tmp_path, case):
+  """The configuration and every tensor, to the bit."""
+  imported = conversion.load(GOLDEN / case)
+  conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
+  again = conversion.load(tmp_path / 'out')
+  assert again.config == imported.config
+  jax.tree.map(np.testing.assert_array_equal, again.params, imported.params)
+
+
+def test_what_the_file_of_an_xlm_cannot_say():
+  config = checked.replaced(xlm.xnli15(), {**SMALL, 'block.mlp_dim': 100})
+  params = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), params_of(config))
+  with pytest.raises(conversion.ConvertError, match='at four times the width, 128'):
+    conversion.save('never', config, params, like='xlm')
