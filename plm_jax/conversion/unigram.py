@@ -10,7 +10,7 @@ from plm_jax.conversion.rules import ConvertError
 from plm_jax.tokenizers import LanguagePieces, SentencePiece
 from plm_jax.tokenizers.byte_bpe import read_added
 from plm_jax.tokenizers.contract import brief, option, read_config
-from plm_jax.tokenizers.languages import FIRST, LANGUAGES, MASK
+from plm_jax.tokenizers.languages import FIRST, KINDS, MASK, Kind
 from plm_jax.tokenizers.sentence_piece import LAYOUTS, SENTINEL, SENTINELS, Layout, messages
 
 # What SentencePiece does beside its map of characters, or what comes to the same; its first step joins spaces.
@@ -33,11 +33,11 @@ def from_unigram(path: pathlib.Path, content: Mapping[str, Any]) -> SentencePiec
   pieces = [piece for piece, _ in vocab]
   added = read_added(content)
   special = {*added} | {*filter(SENTINEL.match, pieces)}
-  if pieces[:4] == [*FIRST] and pieces[-len(LANGUAGES) - 1:] == [*LANGUAGES, MASK]:
+  if layout := named(pieces):
     beside = read_config(epath.Path(path.parent))
     front = [(FIRST[n], 0.0) for n in (3, 0, 2)]
-    found = LanguagePieces(model([*front, *vocab[4:-len(LANGUAGES) - 1]], 0, special, charsmap),
-                           option(beside, 'src_lang', '') or 'en_XX', option(beside, 'tgt_lang', ''))
+    found = LanguagePieces(model([*front, *vocab[4:-len(KINDS[layout]) - 1]], 0, special, charsmap),
+                           option(beside, 'src_lang', '') or 'en_XX', option(beside, 'tgt_lang', ''), layout)
   else:
     # T5's sentinels are behind the model's own pieces, whether the file counts them among these or not.
     own = vocab[:next((n for n, piece in enumerate(pieces) if piece.startswith('<extra_id_')), len(vocab))]
@@ -52,6 +52,12 @@ def from_unigram(path: pathlib.Path, content: Mapping[str, Any]) -> SentencePiec
     raise ConvertError(f'{path}: the pieces {brief([given.get(n) for n in other[:3]])} have ids that they would not '
                        'have here')
   return found
+
+
+def named(pieces: list[str]) -> Kind | None:
+  """Tells whose languages the pieces end with, of those that begin with fairseq's; None where they do not."""
+  return next((layout for layout, names in KINDS.items()
+               if pieces[:4] == [*FIRST] and pieces[-len(names) - 1:] == [*names, MASK]), None)
 
 
 def steps(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

@@ -42,11 +42,12 @@ def load(folder: pathlib.Path) -> Tokenizer | None:
 
 
 def found(folder: pathlib.Path) -> Tokenizer | None:
-  """Loads the tokenizer of a folder by the files it has, None where they are none or of other languages than
-  mBART's."""
+  """Loads the tokenizer of a folder by the files it has, None where they are none or of another family's ids."""
   pieces = epath.Path(folder) / languages.FILE
-  if pieces.exists() and not languages.is_mbart(pieces):
-    return None  # other languages (mBART-50)
+  if pieces.exists() and languages.layout_of(pieces) is None:
+    return None  # CamemBERT's
+  if str(read_config(epath.Path(folder)).get('tokenizer_class')).startswith('MBart50'):
+    return None  # of translators, whose texts begin with their language
   # A model is what a tokenizer.json beside it was made from.
   if list(folder.glob('*.model')) or raw_bytes.names_byt5(epath.Path(folder) / CONFIG):
     return load_ours(folder)
@@ -168,15 +169,16 @@ def write_pieces(path: pathlib.Path, tokenizer: SentencePiece) -> None:
 
 
 def write_unigram(path: pathlib.Path, tokenizer: SentencePiece | LanguagePieces) -> None:
-  """Writes the same tokenizer, with BERT's template for one text and for a pair, T5's or mBART's; of unigram models
-  only."""
+  """Writes the same tokenizer, with BERT's template for one text and for a pair, T5's, mBART's or RoBERTa's; of unigram
+  models only."""
   pieces, scores, charsmap = tokenizer.unigram()
   fast = tokenizers.Tokenizer(models.Unigram(list(zip(pieces, scores, strict=True)), tokenizer.vocab.unk, False))
   # The special pieces are no text here, as they are none there.
   steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
   steps += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(' {2,}'), ' ')]
   if isinstance(tokenizer, LanguagePieces):
-    before, special, template = [], tokenizer.specials, naming(tokenizer)
+    before, special = [], tokenizer.specials
+    template = naming(tokenizer) if tokenizer.source else doubled(tokenizer)
   else:
     before = [tokenizer.text.normalizer()] if tokenizer.text else []
     special = sorted({*tokenizer.vocab.specials, *tokenizer.sentinels})
@@ -202,6 +204,13 @@ def naming(tokenizer: LanguagePieces) -> processors.TemplateProcessing:
   return processors.TemplateProcessing(
       single=f'$A:0 {end}:0 {language}:0', pair=f'$A:0 $B:0 {end}:0 {language}:0',
       special_tokens=[(end, tokenizer.vocab.eos), (language, tokenizer.vocab.source)])
+
+
+def doubled(tokenizer: LanguagePieces) -> processors.TemplateProcessing:
+  """Makes RoBERTa's template: <s> text </s>, and </s> text </s> behind it."""
+  return processors.TemplateProcessing(
+      single='<s>:0 $A:0 </s>:0', pair='<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0',
+      special_tokens=[('<s>', tokenizer.vocab.cls), ('</s>', tokenizer.vocab.sep)])
 
 
 def bracketing(tokenizer: SentencePiece) -> processors.TemplateProcessing:

@@ -207,8 +207,8 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.train_word_bpe(texts, config.vocab)
   elif config.kind in ('words', 'words-and-signs'):
     tokenizer = tokenizers.train_words(texts, config.vocab, signs=config.kind != 'words')
-  elif config.layout == 'mbart':
-    tokenizer = tokenizers.train_languages(texts, config.vocab)
+  elif config.layout in ('mbart', 'mbart50', 'xlm-r'):
+    tokenizer = tokenizers.train_languages(texts, config.vocab, layout=config.layout)
   elif config.layout == 'gpt2':
     raise tokenizers.TokenizerError(f'the layout gpt2 is one of byte-bpe, not of {config.kind}.')
   else:

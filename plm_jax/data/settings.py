@@ -23,8 +23,9 @@ class TextConfig(Checked):
   lowercase: bool = True
   """Whether the tokenizer to train ignores case (and, for WordPiece, accents); byte-level BPE and words never do."""
   layout: tokenizers.Layout | Literal['gpt2'] = 'bert'
-  """Special pieces of the SentencePiece model to train: as BERT has them, or ALBERT, DeBERTa, XLNet, GLM, T5 or
-  mBART; of a WordPiece vocabulary, BERT's or GLM's; of byte-level BPE, RoBERTa's (bert) or GPT-2's."""
+  """Special pieces of the SentencePiece model to train: as BERT has them, or ALBERT, DeBERTa, XLNet, GLM, T5,
+  mBART, mBART-50 or XLM-R; of a WordPiece vocabulary, BERT's or GLM's; of byte-level BPE, RoBERTa's (bert) or
+  GPT-2's."""
   sentinels: int = 100
   """Of the layout t5: ids that stand for spans which are left out, as many as a row may have of them."""
   sample: int = 50_000_000

@@ -1,7 +1,7 @@
 """XLM-R (Conneau et al. 2020, arXiv:1911.02116): RoBERTa for 100 languages, with 250,000 pieces.
 
 Parameters as published: base 270M, large 550M (table 5); of the released checkpoints with their heads 278,295,186 and
-560,142,482. Two ids more than the pieces of the model and fairseq's four: <mask>, and one that nothing has.
+560,142,482. The ids are those of a SentencePiece model of 250,000, <pad> and <mask>.
 """
 import dataclasses
 

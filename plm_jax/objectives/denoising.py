@@ -11,7 +11,7 @@ from plm_jax.checked import Checked, within
 from plm_jax.objectives import noise
 from plm_jax.objectives.clm import boundaries
 from plm_jax.objectives.seq2seq import SequenceToSequence, pair
-from plm_jax.tokenizers.languages import LANGUAGES
+from plm_jax.tokenizers.languages import FIFTY
 
 
 class Text(NamedTuple):
@@ -221,9 +221,9 @@ class DenoisingAutoencoder(SequenceToSequence):
 
   def conflict(self, option):
     """Says which languages mBART does not have."""
-    if unknown := {*self.languages} - {*LANGUAGES}:
+    if unknown := {*self.languages} - {*FIFTY}:
       return (f'{option("languages")}: {", ".join(sorted(unknown))} is no language of mBART, which has '
-              f'{", ".join(LANGUAGES)}')
+              f'{", ".join(FIFTY)}')
     return None
 
   @property
@@ -258,7 +258,10 @@ class DenoisingAutoencoder(SequenceToSequence):
   def corrupt(self, key, windows, vocab):
     """Makes tokens, segments [B, L]; decoder_tokens, decoder_segments, labels, weights, content [B, M]."""
     keys = noise.example_keys(key, windows)
-    names = [vocab.language + LANGUAGES.index(name) for name in self.languages] or [vocab.source]
+    names = [vocab.language + FIFTY.index(name) for name in self.languages] or [vocab.source]
+    if self.languages and max(names) >= vocab.mask > vocab.language:
+      raise ValueError(f'the tokenizer is of {vocab.mask - vocab.language} languages, without '
+                       f'{self.languages[names.index(max(names))]}: train one with --layout=mbart50')
     language = jnp.array(names)[windows['corpus'] if self.languages else jnp.zeros_like(windows['corpus'])]
     size = (windows['segments'] > 0).sum(-1)
     texts = Text(windows['tokens'], windows['sentences'], windows['words'], size)

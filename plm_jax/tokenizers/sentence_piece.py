@@ -33,7 +33,7 @@ from plm_jax.tokenizers.contract import (
     text_can_be_encoded,
 )
 
-Layout = Literal['bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5', 'mbart']
+Layout = Literal['bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5', 'mbart', 'mbart50', 'xlm-r']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,9 +298,9 @@ def train_sentencepiece(
   <eod>, <eop>, and text made plain; deberta: [PAD] 0, [CLS], [SEP], [UNK], and [MASK] behind all; glm, not as released:
   <pad> 0, <unk> 1, <|endoftext|>, [CLS], [SEP], [MASK] and those of its blanks; llama: <unk> 0, <s>, </s>, the 256
   bytes, every digit alone, and text left as it is; t5: <pad> 0, </s>, <unk>, and `sentinels` behind all, from the
-  last to the first; mbart: <unk> 0, <s>, </s>, for `LanguagePieces`, which has more. `coverage` is the share of the
-  characters that get pieces; the others become <unk>, or bytes where the layout has these. The same texts give the same
-  model. Raises TokenizerError when the text is empty or too little for `size`.
+  last to the first; mbart, mbart50, xlm-r: <unk> 0, <s>, </s>, for `LanguagePieces`, which has more. `coverage` is
+  the share of the characters that get pieces; the others become <unk>, or bytes where the layout has these. The same
+  texts give the same model. Raises TokenizerError when the text is empty or too little for `size`.
   """
   lines = (line for line in texts if line.strip())
   plain = PlainText(lowercase) if layout in ('albert', 'xlnet') else None
@@ -341,7 +341,7 @@ LAYOUTS: dict[Layout, dict[str, Any]] = {
     'llama': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, byte_fallback=True, normalization_rule_name='identity',
                   remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True),
     't5': dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, pad_piece='<pad>'),
-    'mbart': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2),
+    **{name: dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2) for name in ('mbart', 'mbart50', 'xlm-r')},
 }
 SENTINELS = 100  # of a T5 whose files do not say
 THREADS = 16  # fixed, whatever the machine: the sums of the training, and so the pieces, depend on it

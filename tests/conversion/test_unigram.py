@@ -11,10 +11,12 @@ LINES = [*TEXTS[:3], ' two  spaces ', 'Ｔｈｅ ½ ﬁ', '中文', 'ж', 'a\tb'
          'en_XX <mask> the']
 
 
-@pytest.fixture(scope='module', params=['t5', 'bert', 'deberta', 'languages'])
+@pytest.fixture(scope='module', params=['t5', 'bert', 'deberta', 'languages', 'xlm-r'])
 def tokenizer(request):
   if request.param == 'languages':
     return tokenizers.train_languages(TEXTS, 97, 'de_DE', 'ro_RO')
+  if request.param == 'xlm-r':
+    return tokenizers.train_languages(TEXTS, 72, layout='xlm-r')
   return tokenizers.train_sentencepiece(TEXTS, 170 if request.param == 't5' else 70, layout=request.param)
 
 

@@ -71,3 +71,28 @@ def test_others_are_refused(trained, tmp_path):
   assert vocabulary.load(tmp_path) is None
   with pytest.raises(TokenizerError, match="class 'MBart50Tokenizer', whose ids are others"):
     tokenizers.load(tmp_path)
+
+
+def test_of_fifty_languages(tmp_path):
+  """25 more behind those of mBART, and two that were added last."""
+  found = tokenizers.train_languages(TEXTS, 124, 'sl_SI', layout='mbart50')
+  assert (found.pieces[-3:], len(found.pieces)) == (['gl_ES', 'sl_SI', '<mask>'], 124)
+  assert (found.vocab.language, found.vocab.source, found.vocab.mask) == (71, 122, 123)
+  found.save(tmp_path)
+  assert tokenizers.load(tmp_path).vocab == found.vocab
+
+
+def test_of_xlm_r(tmp_path):
+  """Ids of fairseq, no languages, and the start and end of RoBERTa; found by what a released folder says."""
+  found = tokenizers.train_languages(TEXTS, 72, layout='xlm-r')
+  assert found.vocab == tokenizers.Vocab(72, bos=0, pad=1, eos=2, unk=3, cls=0, sep=2, mask=71)
+  assert (found.pieces[:4], found.pieces[-1]) == (['<s>', '<pad>', '</s>', '<unk>'], '<mask>')
+  assert found.encode('the <mask>', specials=True) == [*found.encode('the'), 71]
+  vocabulary.save(tmp_path, found, 512)
+  fast = Fast.from_file(str(tmp_path / 'tokenizer.json'))
+  assert fast.encode('The cat', 'sat').ids == [0, *found.encode('The cat'), 2, 2, *found.encode('sat'), 2]
+  assert vocabulary.load(tmp_path).vocab == found.vocab
+  for said, beside in (({'tokenizer_class': 'XLMRobertaTokenizerFast'}, {}), ({}, {'model_type': 'xlm-roberta'})):
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(said))
+    (tmp_path / 'config.json').write_text(json.dumps(beside))
+    assert tokenizers.load(tmp_path).vocab == found.vocab
