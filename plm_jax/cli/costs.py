@@ -84,8 +84,7 @@ def compiled(config: Run, topology: str, run: Callable = compile_run) -> str:
   ConfigError."""
   reports = run(dataclasses.replace(config, mode='compile', topology=topology))
   kind, devices = pod(topology)
-  known = {phase: max(report.bounds(kind).values())
-           for phase, report in zip(extremes(config.train.phases), reports, strict=True)}
+  known = {phase: report.bound for phase, report in zip(extremes(config.train.phases), reports, strict=True)}
   whole = seconds(config, known)
   return (f'{hours(count(kind, devices) * whole)} on {topology} at the least, {spent(whole)}: bounds of the compiled '
           'step from data sheets, not measurements')

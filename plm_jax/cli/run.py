@@ -88,8 +88,8 @@ def parse(recipe: Recipe, args: Sequence[str]) -> Experiment:
         prog=options.program(recipe), description=recipe.about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
     # A mesh that is asked for is that mesh or none; in what was left out of it the recipe's has no part.
-    asked = {name: value for name in ('data', 'fsdp', 'tensor')
-             if (value := getattr(config.mesh, name)) != getattr(default.mesh, name)}
+    asked = {name: getattr(config.mesh, name) for name in ('data', 'fsdp', 'tensor')
+             if options.value_of(f'--mesh.{name}', list(args))}
     return dataclasses.replace(config, mesh=MeshConfig(**asked)) if asked and config.mesh.adapts else config
 
 

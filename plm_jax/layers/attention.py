@@ -2,8 +2,9 @@
 
 Four forms of one thing:
 
-    mosaic     one kernel of our own on a TPU in bfloat16 (`mosaic.takes`), which keeps nothing of [Q, K]: every family
-               trains so, but where a scheme gives each row logits of its own (DeBERTa, XLNet)
+    mosaic     one kernel of our own on a TPU in bfloat16 (`mosaic.takes`), which keeps nothing of [Q, K]: rows of 256
+               to 2,048 keys train so in every family, but where a scheme gives each row logits of its own (DeBERTa,
+               XLNet)
     fused      one kernel of cuDNN, which keeps nothing of [Q, K]: on an NVIDIA GPU in bfloat16, for what `cudnn.takes`.
                ALBERT, LLaMA, PaLM (heads of 256: Hopper alone) and the Transformer train so, and T5 v1.1 reads its
                encoder so; BERT's kin, GPT and BART are evaluated so, and without dropout of attention trained so

@@ -137,11 +137,11 @@ def takes(kind: str, dtype, query: tuple[int, ...], key: tuple[int, ...], bias: 
 def attend(arrays: Arrays, scale: float, noise: Noise | None = None, *, on: str = '', interpret=False) -> jax.Array:
   """Attends -> [B, Q, H, A] in the type of the queries; the bias is added to the scaled logits.
 
-  on: device kind that the kernel is for, of the mesh if it is not given. On a mesh each device attends with its own
-  rows and heads.
+  on: device kind that the kernel is for, one of `ROOM`; if it is not given that of the mesh or of JAX's devices, which
+  are TPUs then. On a mesh each device attends with its own rows and heads.
   """
   q, k, v, mask, bias = arrays
-  on = on or kind() or 'TPU v5 lite'
+  on = on or kind()
   mesh = jax.sharding.get_abstract_mesh()
   local = functools.partial(on_device, scale=scale, rate=noise.rate if noise else 0.0, on=on, interpret=interpret)
   places = Places(noise.seed if noise else jnp.zeros(2, jnp.uint32),

@@ -54,6 +54,7 @@ CHIPS = {
 class Report:
   """What the compiled step of one phase asks of one device; bytes, FLOPs and counts are a step's."""
 
+  kind: str  # of the device
   memory: Mapping[str, int]  # by kind
   model_flops: float  # analytic, of the model as written
   flops: float  # of matrix products in the compiled program
@@ -67,12 +68,33 @@ class Report:
     """Bytes of HBM that the program takes on one device."""
     return sum(self.memory.values())
 
-  def bounds(self, kind: str) -> dict[str, float]:
-    """Returns seconds a step, at least, by what a device of this kind would have to do at its peak."""
-    chip, peak = CHIPS[kind], metrics.PEAK_FLOPS[kind]
+  @property
+  def sent(self) -> float:
+    """Bytes that the device sends to others."""
+    return sum(sent for _, _, sent in self.collectives.values())
+
+  @property
+  def bounds(self) -> dict[str, float]:
+    """Seconds a step, at least, by what the device would have to do at its peak."""
+    chip = CHIPS[self.kind]
     # Cores that share links can add up their messages on the chip, so that it sends one for both.
-    sent = sum(sent for _, _, sent in self.collectives.values())
-    return {'compute': self.flops / peak, 'memory': self.traffic / chip.bandwidth, 'network': sent / chip.links}
+    return {'compute': self.flops / metrics.PEAK_FLOPS[self.kind], 'memory': self.traffic / chip.bandwidth,
+            'network': self.sent / chip.links}
+
+  @property
+  def bound_by(self) -> str:
+    """What takes longest."""
+    return max(self.bounds, key=lambda name: self.bounds[name])
+
+  @property
+  def bound(self) -> float:
+    """Seconds that a step takes at least."""
+    return self.bounds[self.bound_by]
+
+  @property
+  def mfu(self) -> float:
+    """Model FLOPs utilisation of a step that takes no longer: share of the device's peak (Chowdhery et al. 2022, B)."""
+    return self.model_flops / metrics.PEAK_FLOPS[self.kind] / self.bound
 
 
 def compile_run(config: Run) -> list[Report]:
@@ -98,7 +120,7 @@ def compile_run(config: Run) -> list[Report]:
     print(f'\n{phase.batch} rows of {phase.length} tokens, {rows} a device'
           + (f' in {config.train.accumulate} micro-steps' if config.train.accumulate > 1 else ''), flush=True)
     reports.append(analyse(config, learner, phase, mesh))
-    print(table(reports[-1], kind, phase, mesh.size), flush=True)
+    print(table(reports[-1], phase, mesh.size), flush=True)
   return reports
 
 
@@ -166,7 +188,7 @@ def analyse(config: Run, learner: Learner, phase: Phase, mesh) -> Report:
     count, size, sent = collectives.get((x.kind, x.overlapped), (0, 0, 0.0))
     collectives[x.kind, x.overlapped] = count + x.times, size + x.times * x.bytes, sent + x.times * x.sent
   flops = phase.batch * config.objective.step_flops(config.model, phase.length)
-  return Report(memory, flops / mesh.size, program.flops, program.bytes,
+  return Report(mesh.devices.flat[0].device_kind, memory, flops / mesh.size, program.flops, program.bytes,
                 collectives, len(program.endless), seconds)
 
 
@@ -198,9 +220,9 @@ def first_line(error: Any) -> str:
   return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
-def table(report: Report, kind: str, phase: Phase, devices: int) -> str:
+def table(report: Report, phase: Phase, devices: int) -> str:
   """Lays a report out for people."""
-  chip = CHIPS.get(kind)
+  chip = CHIPS.get(report.kind)
   lines = ['HBM a device']
   lines += [f'  {name:38}{size / 2 ** 30:8.3f} GiB' for name, size in report.memory.items()]
   share = f' of {chip.hbm:g} ({report.total / 2 ** 30 / chip.hbm:.0%})' if chip else ''
@@ -216,12 +238,9 @@ def table(report: Report, kind: str, phase: Phase, devices: int) -> str:
   if report.uncounted:
     lines += [f'  {report.uncounted} loops are of unknown length: what is in them is counted once']
   if chip:
-    bounds = report.bounds(kind)
-    slowest = max(bounds, key=lambda name: bounds[name])
-    step = bounds[slowest]
     lines += ['roofline: bounds from data sheets, not measurements']
-    lines += [f'  {name:38}{seconds * 1e3:8.2f} ms' for name, seconds in bounds.items()]
-    lines += [f'  bound by {slowest}: a step of this program takes {step * 1e3:.2f} ms or longer, so at most '
-              f'{phase.batch * phase.length / step:,.0f} tokens/s on {devices} devices and MFU '
-              f'{report.model_flops / metrics.PEAK_FLOPS[kind] / step:.0%}']
+    lines += [f'  {name:38}{seconds * 1e3:8.2f} ms' for name, seconds in report.bounds.items()]
+    lines += [f'  bound by {report.bound_by}: a step of this program takes {report.bound * 1e3:.2f} ms or longer, so '
+              f'at most {phase.batch * phase.length / report.bound:,.0f} tokens/s on {devices} devices and MFU '
+              f'{report.mfu:.0%}']
   return '\n'.join([*lines, f'compiled in {report.seconds:.0f} s'])

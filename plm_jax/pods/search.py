@@ -15,7 +15,6 @@ from plm_jax.pods import compile as compiling
 from plm_jax.pods.compile import CHIPS, Report
 from plm_jax.sharding import MeshConfig, MeshError
 from plm_jax.training.learner import make_learner, stand_in
-from plm_jax.training.metrics import PEAK_FLOPS
 
 ALIKE = 0.01
 """share by which a bound has to be lower to be another"""
@@ -48,13 +47,13 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
   for some in candidates(config, len(devices)):
     for candidate in some:
       found.append(tried(candidate, phases, devices, analyse or compiled))
-      print('\n'.join(map(line, rows(found[-1], kind))), flush=True)
+      print('\n'.join(map(line, rows(found[-1]))), flush=True)
     if any(not one.refused for one in found):
       break
-  best = chosen(found, kind)
+  best = chosen(found)
   if best is None:
     raise ConfigError(f'nothing fits {config.topology}: {found[-1].refused}')
-  print('\n' + reason(best, found, kind, config))
+  print('\n' + reason(best, found, config))
   return best.config
 
 
@@ -111,11 +110,11 @@ def compiled(config: Run, phase: Phase, mesh) -> Report:
   return compiling.analyse(config, make_learner(config, stand_in(config)), phase, mesh)
 
 
-def seconds(one: Tried, kind: str) -> float:
+def seconds(one: Tried) -> float:
   """Returns the bound of a step of each phase's, on average over the run's steps."""
   phases = one.config.train.phases
   ends = compiling.extremes(phases)
-  bounds = {(phase.length, phase.batch): max(report.bounds(kind).values())
+  bounds = {(phase.length, phase.batch): report.bound
             for phase, report in zip(ends, one.reports, strict=True)}
   def bound(phase: Phase) -> float:  # of a batch between two that were compiled, by its size
     of_length = {batch: seconds for (length, batch), seconds in bounds.items() if length == phase.length}
@@ -123,13 +122,13 @@ def seconds(one: Tried, kind: str) -> float:
   return sum(phase.steps * bound(phase) for phase in phases) / sum(phase.steps for phase in phases)
 
 
-def chosen(found: Sequence[Tried], kind: str) -> Tried | None:
+def chosen(found: Sequence[Tried]) -> Tried | None:
   """Finds the first of what fits that no other is better than by more than `ALIKE`; None where nothing fits."""
   fitting = [one for one in found if not one.refused]
   if not fitting:
     return None
-  least = min(seconds(one, kind) for one in fitting)
-  return next(one for one in fitting if seconds(one, kind) <= least * (1 + ALIKE))
+  least = min(seconds(one) for one in fitting)
+  return next(one for one in fitting if seconds(one) <= least * (1 + ALIKE))
 
 
 HEAD = ('data x fsdp x tensor', 'micro-steps', 'remat', 'GiB', 'traffic GB', 'compute ms', 'memory ms', 'network ms',
@@ -143,7 +142,7 @@ def line(cells: Sequence[str]) -> str:
   return f'{first:22}' + ' '.join(f'{cell:>{width}}' for cell, width in zip(rest, widths, strict=False)).rstrip()
 
 
-def rows(one: Tried, kind: str) -> list[tuple[str, ...]]:
+def rows(one: Tried) -> list[tuple[str, ...]]:
   """Returns the rows of the table of one candidate: a row each phase, or one that says why it does not fit."""
   mesh = one.config.mesh
   first = f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}', str(one.config.train.accumulate), recomputed(one.config)
@@ -151,27 +150,29 @@ def rows(one: Tried, kind: str) -> list[tuple[str, ...]]:
     return [(*first, f'does not fit: {one.refused}')]
   found = []
   for report in one.reports:
-    bounds = report.bounds(kind)
-    slowest = max(bounds, key=lambda name: bounds[name])
     found.append((*(('', '', '') if found else first), f'{report.total / 2 ** 30:.2f}', f'{report.traffic / 1e9:.2f}',
-                  *(f'{bounds[name] * 1e3:.2f}' for name in ('compute', 'memory', 'network')), slowest,
-                  f'{report.model_flops / PEAK_FLOPS[kind] / bounds[slowest]:.0%}'))
+                  *(f'{report.bounds[name] * 1e3:.2f}' for name in ('compute', 'memory', 'network')), report.bound_by,
+                  f'{report.mfu:.0%}'))
   return found
 
 
-def reason(best: Tried, found: Sequence[Tried], kind: str, config: Run) -> str:
-  """Says which is best, why, and how it is typed."""
-  mesh = best.config.mesh
-  options = [f'--mesh.{name}={value}' for name, value in (('fsdp', mesh.fsdp), ('tensor', mesh.tensor)) if value > 1]
+def reason(best: Tried, found: Sequence[Tried], config: Run) -> str:
+  """Says which is best, why, and how it is typed: what the run does not have by itself."""
+  mesh, devices = best.config.mesh, best.config.mesh.data * best.config.mesh.fsdp * best.config.mesh.tensor
+  own = sharding.adapted(config.mesh, devices)
+  options = []
+  if (mesh.fsdp, mesh.tensor) != (own.fsdp, own.tensor):
+    split = [f'--mesh.{name}={value}' for name, value in (('fsdp', mesh.fsdp), ('tensor', mesh.tensor)) if value > 1]
+    options += split or ['--mesh.fsdp=1']
   if best.config.train.accumulate != config.train.accumulate:
     options.append(f'--train.accumulate={best.config.train.accumulate}')
   if recomputed(best.config) != recomputed(config):
     options.append(f'--model.stack.remat={recomputed(best.config)}')
-  own = seconds(best, kind)
-  others = [seconds(one, kind) for one in found if not one.refused and one is not best]
-  beside = f'; the others take {min(others) / own:.2f} to {max(others) / own:.2f} times as long' if others else ''
-  slowest = {max(bounds, key=lambda name: bounds[name]) for bounds in (report.bounds(kind) for report in best.reports)}
-  return (f'best: {mesh.data} x {mesh.fsdp} x {mesh.tensor}, bound by {" and ".join(sorted(slowest))}: a step takes '
-          f'{own * 1e3:.2f} ms or longer, on average over the run{beside}. '
-          + (f'Give {" ".join(options)}' if options else 'No option is needed: data alone is what a run takes')
+  least = seconds(best)
+  others = [seconds(one) for one in found if not one.refused and one is not best]
+  beside = f'; the others take {min(others) / least:.2f} to {max(others) / least:.2f} times as long' if others else ''
+  slowest = sorted({report.bound_by for report in best.reports})
+  return (f'best: {mesh.data} x {mesh.fsdp} x {mesh.tensor}, bound by {" and ".join(slowest)}: a step takes '
+          f'{least * 1e3:.2f} ms or longer, on average over the run{beside}. '
+          + (f'Give {" ".join(options)}' if options else 'No option is needed: the run takes this mesh by itself')
           + '. Bounds from data sheets, not measurements')

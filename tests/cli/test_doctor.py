@@ -284,7 +284,7 @@ def test_cost_by_operations_and_an_assumption():
 
 def test_cost_by_a_compiled_step():
   config = recipes.find('bert_base')('paper')
-  report = Report({}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2
+  report = Report('TPU v2', {}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2
   said = costs.compiled(config, 'v2:4x4', lambda config: [report] * 2)
   assert said.startswith('4,444 chip-hours on v2:4x4 at the least, 11.6 days')  # 1,000,000 s x 16 chips
 

@@ -10,6 +10,7 @@ from plm_jax.config import ConfigError, Phase
 from plm_jax.pods import compile as compiling
 from plm_jax.pods import search
 from plm_jax.pods.compile import Report
+from plm_jax.sharding import MeshConfig
 
 KIND = 'TPU v5 lite'
 
@@ -49,7 +50,7 @@ def pod(monkeypatch):
       short, long = seconds((mesh.data, mesh.fsdp, mesh.tensor))
       took = short if phase.length == 128 else long
       traffic = int(took * compiling.CHIPS[KIND].bandwidth)
-      return Report({'all': int(gib(config) * 2 ** 30)}, 1e12, 1e9, traffic, {}, 0, 1)
+      return Report(KIND, {'all': int(gib(config) * 2 ** 30)}, 1e12, 1e9, traffic, {}, 0, 1)
     return search.search_run(config, analyse)
   return searched
 
@@ -64,6 +65,14 @@ def test_the_best_over_the_run_is_named(pod, capsys):
   assert ('best: 8 x 2 x 1, bound by memory: a step takes 14.09 ms or longer, on average over the run; the others take '
           '0.99 to 2.13 times as long. Give --mesh.fsdp=2.') in printed
   assert '50%' in printed  # 1e12 FLOPs at 197e12 a second are 5.08 ms of 10.1
+
+
+def test_what_is_typed_is_what_the_recipe_does_not_have(pod, capsys):
+  recipe = dataclasses.replace(config(), mesh=MeshConfig(fsdp=8, adapts=True))
+  for best, typed in (((16, 1, 1), 'Give --mesh.fsdp=1.'), ((4, 4, 1), 'Give --mesh.fsdp=4.'),
+                      ((2, 8, 1), 'No option is needed: the run takes this mesh by itself.')):
+    assert meshes([pod(recipe, lambda mesh, best=best: (.01, .01) if mesh == best else (.02, .02))]) == [best]
+    assert typed in capsys.readouterr().out
 
 
 def test_what_does_not_fit_is_said_and_more_is_tried(pod, capsys):
