@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     train,
   )
   from plm_jax.corpus import clean, prepare
-  from plm_jax.knowledge import likelihood, minimal_pairs
+  from plm_jax.knowledge import attention, likelihood, minimal_pairs, probe
   from plm_jax.similarity import distil, encode, search, similar
   from plm_jax.transfer import answer, finetune, predict, tag
 
 # Where a function is, if not in `plm_jax.api`.
 ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
              **dict.fromkeys(('clean', 'prepare'), 'plm_jax.corpus'),
-             **dict.fromkeys(('likelihood', 'minimal_pairs'), 'plm_jax.knowledge'),
+             **dict.fromkeys(('attention', 'likelihood', 'minimal_pairs', 'probe'), 'plm_jax.knowledge'),
              **dict.fromkeys(('distil', 'encode', 'search', 'similar'), 'plm_jax.similarity')}
 
-__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'clean', 'convert', 'distil', 'encode', 'export', 'fill_mask',
-           'finetune', 'generate', 'likelihood', 'load', 'minimal_pairs', 'perplexity', 'predict', 'prepare', 'recipe',
-           'score', 'search', 'similar', 'stream', 'tag', 'train']
+__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'attention', 'clean', 'convert', 'distil', 'encode', 'export',
+           'fill_mask', 'finetune', 'generate', 'likelihood', 'load', 'minimal_pairs', 'perplexity', 'predict',
+           'prepare', 'probe', 'recipe', 'score', 'search', 'similar', 'stream', 'tag', 'train']
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""What a model knows of language: how likely it finds texts, and which of two it finds likelier.
+"""What a model knows of language: how likely it finds texts, which of two it finds likelier, what its layers know of
+words, and where its heads look.
 
 Part of the front door (`plm_jax.api`), whose way to say things it shares.
 """
@@ -8,11 +9,15 @@ import numpy as np
 
 from plm_jax.api import Model, on, opened, several
 from plm_jax.errors import ConfigError
+from plm_jax.evaluation import attending, probing, pseudo, scoring
 from plm_jax.evaluation import minimal_pairs as pairing
-from plm_jax.evaluation import pseudo, scoring
+from plm_jax.evaluation.attending import Head, Map
 from plm_jax.evaluation.minimal_pairs import Judged, Pair
+from plm_jax.evaluation.probing import ProbeConfig, Probed, Tagged
 from plm_jax.evaluation.pseudo import How
 from plm_jax.inference.loading import Trained
+from plm_jax.tasks.reading import Columns
+from plm_jax.tasks.sources import examples
 
 
 def likelihood(model: Model, texts: str | Sequence[str], how: How = 'pll', start: bool = True) -> np.ndarray:
@@ -63,6 +68,62 @@ def minimal_pairs(model: Model, pairs: str | Sequence[tuple[str, str]], how: How
   found = [*pairing.read(pairs, limit)] if isinstance(pairs, str) else [
       Pair(good, bad, 'pairs', '', '') for good, bad in pairs]
   return pairing.evaluate(scorer(trained, how, start), found)
+
+
+def probe(model: Model, train: str, test: str, columns: Columns = Columns(), config: ProbeConfig = ProbeConfig()
+          ) -> Probed:
+  """Probes every layer for what it knows of words, by linear classifiers (`evaluation.probing`).
+
+  >>> found = plm_jax.probe('runs/bert_base-laptop', 'train.conll', 'test.conll')
+  >>> [layer.layer for layer in found.layers], len(found.layers[0].accuracy)
+  ([0, 1, 2], 3)
+
+  Args:
+    model: any with a tokenizer; of an encoder-decoder its encoder is probed
+    train: sentences to learn from, words and tags in columns
+    test: sentences to be asked; a tag that training never had is refused
+    columns: which has the words, and which the tags
+    config: how probes learn
+
+  Raises:
+    CheckpointError: the model has no tokenizer.
+    SourceError, ConfigError: a file without tagged words; a word longer than a row.
+  """
+  seen = examples('tagging', [train], columns)
+  asked = examples('tagging', [test], columns, seen.labels, use='dev')
+  both = [Tagged([one.texts for one in some.examples], [tags_of(one.label) for one in some.examples])
+          for some in (seen, asked)]
+  return probing.probe(opened(model), *both, config)
+
+
+def tags_of(label) -> tuple[int, ...]:
+  """Returns the tags of a sentence that has some."""
+  assert isinstance(label, tuple)
+  return label
+
+
+def attention(model: Model, texts: str | Sequence[str], maps: int = 4) -> tuple[list[Head], list[Map]]:
+  """Looks where the heads of a model look, on average over texts; and keeps the maps of the first of these.
+
+  >>> heads, maps = plm_jax.attention('runs/bert_base-laptop', 'Returns the mean of the array.')
+  >>> previous = [f'{head.layer}.{head.head}' for head in heads if head.role == 'previous']
+
+  Args:
+    model: any but an ELMo; of an encoder-decoder its encoder
+    texts: sentences, whose words are what stands between spaces
+    maps: how many of the texts are kept, the first
+
+  Returns:
+    `evaluation.attending.Head` for each head, and `Map` for each text that was kept.
+
+  Raises:
+    CheckpointError: the model has no tokenizer.
+    ConfigError: an ELMo; no text; a word longer than a row.
+  """
+  sentences = [words for text in several(texts) if (words := tuple(text.split()))]
+  if not sentences:
+    raise ConfigError('there is nothing to look at: give texts with words')
+  return attending.look(opened(model), sentences, maps)
 
 
 def scorer(trained: Trained, how: How, start: bool):

@@ -35,6 +35,8 @@ def runs(tmp_path_factory):
   reviews = ''.join(f'A {word} film {number}.\t{label}\n' for number in range(12)
                     for word, label in (('fine', 'good'), ('dull', 'bad')))
   (folder / 'reviews.tsv').write_text(f'text\tlabel\n{reviews}')
+  for name in ('train', 'test'):
+    (folder / f'{name}.conll').write_text('The DET\narray NOUN\nreturns VERB\n\nAn DET\nindex NOUN\n')
   for name, kind in (('names', 'tagging'), ('answers', 'answers')):
     api.export(tuned.trained(kind), folder / 'runs' / name)
   with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:

@@ -82,17 +82,31 @@ def vectors(config, params, batch, layer: int, pooling: Pooling):
 
 def states(config, params, batch, layer: int):
   """Computes the hidden states [B, L, D] of a layer: 0 the embeddings, ..., config.stack.blocks the last."""
-  if config.kind == 'infilling':  # all of a text is read at once, as what stands before a blank
-    batch = batch | {'ranks': jnp.zeros_like(batch['tokens'])}
-  output: Any
-  output, seen = config.backbone().apply({'params': params}, batch, mutable=['intermediates'])
+  output, embedded, block = observed(config, params, batch)
   if layer == config.stack.blocks:
     return output.hidden
+  return block['hidden'][-1][layer - 1] if layer else embedded
+
+
+@functools.partial(jax.jit, static_argnames=('config', 'attention'))
+def layers(config, params, batch, attention: bool = False):
+  """Computes the hidden states of all layers [K + 1, B, L, D] of a batch of tokens and segments [B, L]; or the
+  probabilities of attention [K, B, H, L, L]. Both float32."""
+  output, embedded, block = observed(config, params, batch)
+  if attention:
+    return block['attention']['probs'][-1].astype(jnp.float32)
+  inner = block['hidden'][-1][:config.stack.blocks - 1]
+  return jnp.concatenate([embedded[None], inner, output.hidden[None]]).astype(jnp.float32)
+
+
+def observed(config, params, batch) -> tuple[Any, jax.Array, Any]:
+  """Applies what reads texts -> its output, the embeddings [B, L, D], and what its blocks let out, layers in front."""
+  if config.kind == 'infilling':  # all of a text is read at once, as what stands before a blank
+    batch = batch | {'ranks': jnp.zeros_like(batch['tokens'])}
+  output, seen = config.backbone().apply({'params': params}, batch, mutable=['intermediates'])
   seen = seen['intermediates']
   seen = seen.get('encoder', seen)
-  if not layer:
-    return seen['embedded'][0]
-  return seen.get('stack', seen)['layers']['block']['hidden'][-1][layer - 1]
+  return output, seen['embedded'][0], seen.get('stack', seen)['layers']['block']
 
 
 def encoder_of(model):
