@@ -15,7 +15,7 @@ from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import standing
+from plm_jax.layers.heads import HeadConfig, standing
 from plm_jax.layers.masks import of_batch
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.layers.norm import Norm, NormConfig
@@ -33,6 +33,7 @@ class DebertaConfig(Checked):
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
   tied: ClassVar[bool] = True  # masked tokens are read off by the token table
+  head: ClassVar[HeadConfig] = HeadConfig()
 
   vocab: int = 50265
   """V, token ids"""

@@ -1,4 +1,4 @@
-"""The bidirectional encoder: BERT, RoBERTa, SpanBERT, DistilBERT, ALBERT, and what is built on them."""
+"""The bidirectional encoder: BERT, RoBERTa, SpanBERT, DistilBERT, ALBERT, ModernBERT, and what is built on them."""
 from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar, Literal
@@ -7,15 +7,17 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plm_jax.architectures import Kind, resized
 from plm_jax.checked import Checked, within
+from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import standing
+from plm_jax.layers.heads import HeadConfig, standing
 from plm_jax.layers.masks import of_batch
-from plm_jax.layers.stack import Stack, StackConfig
+from plm_jax.layers.stack import Stack, StackConfig, one_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,7 @@ class EncoderConfig(Checked):
   stack: StackConfig = StackConfig()
   """the layers"""
   max_length: int = 512
-  """the longest row, in tokens, where there are absolute positions; 0: there are none"""
+  """the longest row, in tokens; 0: any, and there are no absolute positions"""
   padding: int = -1
   """id of padding, behind whose row positions are numbered and which takes none (RoBERTa: 1); -1: numbered from 0"""
   types: int = 2
@@ -44,8 +46,9 @@ class EncoderConfig(Checked):
   tasks: int = 0
   """rows of the table of pre-training tasks, of which the first is added where a batch names none (ERNIE 2.0); 0: no
   table"""
-  absolute: Literal['learned', 'sinusoidal'] = 'learned'
-  """whether the position table is trained, or stays the sines and cosines that it begins with (XLM)"""
+  absolute: Literal['learned', 'sinusoidal', 'none'] = 'learned'
+  """positions that are added to the embeddings: a table of max_length rows, which is trained, or stays the sines and
+  cosines that it begins with (XLM), or none"""
   causal: bool = False
   """a token sees only what comes before it (XLM's CLM)"""
   clear: bool = False
@@ -56,6 +59,12 @@ class EncoderConfig(Checked):
   """masked tokens are read off by the token table; else by a matrix of the head's own"""
   transform: bool = True
   """masked tokens go through a dense layer and a norm before they are read off"""
+  norm_embedded: bool = False
+  """embeddings are normalised, as they are before blocks with norm_at post, before others too (ModernBERT)"""
+  windows: tuple[int, ...] = ()
+  """how many tokens to either side a layer sees, one number a layer, in turn; 0: all (ModernBERT: 0, 64, 64)"""
+  head: HeadConfig = HeadConfig()
+  """the hidden layer of heads"""
   pooler: bool = True
   """a dense layer with tanh on the first token, for sentence-level heads"""
 
@@ -91,7 +100,8 @@ class EncoderConfig(Checked):
 
   def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderConfig':
     """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
-    return resized(self, block, layers, vocab, max_length)
+    windows = tuple(-(-size * max_length // self.max_length) for size in self.windows)
+    return resized(self, block, layers, vocab, max_length, windows=windows)
 
   def forward_flops(self, length: int, predicted: int) -> int:
     """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
@@ -139,9 +149,10 @@ class Encoder(nn.Module):
       raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
     place = batch['place'] if 'place' in batch else places(tokens, cfg.padding)
     types = batch['types'] if 'types' in batch and cfg.types > 1 else jnp.zeros_like(tokens)
-    positions = cfg.max_length and cfg.max_length + cfg.first_position
+    table = cfg.max_length if cfg.absolute != 'none' else 0
+    positions, norm = table and table + cfg.first_position, cfg.norm_embedded or cfg.block.norm_at == 'post'
     embeddings = Embeddings(
-        cfg.block, cfg.vocab, cfg.embed_dim, positions, cfg.types, cfg.block.norm_at == 'post',
+        cfg.block, cfg.vocab, cfg.embed_dim, positions, cfg.types, norm,
         more=(('languages', cfg.languages), ('tasks', cfg.tasks)), waves=cfg.absolute == 'sinusoidal',
         name='embeddings')
     given = {'tasks': jnp.zeros_like(types), **batch} if cfg.tasks else batch
@@ -150,13 +161,38 @@ class Encoder(nn.Module):
       return x * (batch['segments'] > 0)[..., None].astype(x.dtype) if cfg.clear else x
     x = cleared(x)
     self.sow('intermediates', 'embedded', x)
-    mask = of_batch(batch, self.packed, cfg.causal)
-    x: Any = cleared(Stack(cfg.block, cfg.stack, name='stack')(x, mask, place, rows))
+    mask, own = of_batch(batch, self.packed, cfg.causal), per_layer(cfg)
+    if own:
+      row = jnp.arange(tokens.shape[1])
+      stack = Stack(cfg.block, cfg.stack, one_layer, name='stack')
+      x: Any = cleared(stack(x, mask, place, abs(row[:, None] - row)[None, None], rows, cache=own))
+    else:
+      x = cleared(Stack(cfg.block, cfg.stack, one_stream, name='stack')(x, mask, place, rows))
     pooled = None
     if cfg.pooler:
       dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')
       pooled = jnp.tanh(dense(standing(x, batch)))
     return Output(x, pooled, embedding)
+
+
+def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):
+  """Calls the block with what differs from layer to layer: its window, and whether what it reads is normalised already.
+
+  distance [1, 1, L, L], between places in a row, whatever their positions are (transformers).
+  """
+  own = cache or {}
+  mask, context = visible.mask, visible.context
+  if 'window' in own:
+    mask &= (distance <= own['window']) | (own['window'] == 0)
+    context = block.cfg.attention.position.of_layer(context, own['window'] > 0)
+  return block(x, Visible(mask, context), rows=rows, normed=own.get('first'))
+
+
+def per_layer(cfg: EncoderConfig) -> dict[str, Any]:
+  """Returns window [N] int32 and first [N] bool, where layers differ in them."""
+  number = np.arange(cfg.stack.blocks)
+  window = {'window': jnp.array(np.resize(cfg.windows, len(number)), jnp.int32)} if cfg.windows else {}
+  return window | ({} if cfg.stack.first_norm else {'first': jnp.array(number == 0)})
 
 
 def places(tokens, padding: int = -1):

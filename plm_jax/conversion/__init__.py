@@ -255,7 +255,7 @@ def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | No
   if heads:
     hf_config['architectures'] = [*classes][:1]  # whatever a bare backbone of the kind would be
   hf_config.pop('torch_dtype', None)
-  ids = {role: getattr(tokenizer.vocab, role) for role in ('pad', 'bos', 'eos')} if tokenizer else {}
+  ids = {role: getattr(tokenizer.vocab, role) for role in family.ids} if tokenizer else {}
   for role, number in ids.items():
     hf_config.setdefault(f'{role}_token_id', number if number >= 0 else None)
   hf_config.setdefault('pad_token_id', 0)

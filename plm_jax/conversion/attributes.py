@@ -33,8 +33,8 @@ FIXED = {
 }
 # Fields of ours that say how a model is computed or begins, not which one it is; and the longest row of a model without
 # a table of positions.
-FREE = {'block.dtype', 'block.init.out_std', 'block.init.tables', 'block.init.matrices', 'stack.scan', 'stack.remat',
-        'stack.frozen', 'decoder.scan', 'decoder.remat', 'decoder.frozen', 'max_length'}
+FREE = {'block.dtype', 'block.attention.out_dropout', 'block.init.out_std', 'block.init.tables', 'block.init.matrices',
+        'stack.scan', 'stack.remat', 'stack.frozen', 'decoder.scan', 'decoder.remat', 'decoder.frozen', 'max_length'}
 
 
 LAYERS = 1000  # at most; released models have up to 126

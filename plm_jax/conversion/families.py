@@ -19,6 +19,7 @@ FAMILIES = {
     'roberta': 'plm_jax.models.roberta',
     'xlm-roberta': 'plm_jax.models.xlm_roberta',
     'spanbert': 'plm_jax.models.spanbert',
+    'modernbert': 'plm_jax.models.modernbert',
     'albert': 'plm_jax.models.albert',
     'distilbert': 'plm_jax.models.distilbert',
     'xlnet': 'plm_jax.models.xlnet',

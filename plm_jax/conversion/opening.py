@@ -105,6 +105,11 @@ def choose_heads(family: Family, hf_config: Mapping[str, Any], names: Mapping[st
   declared = wanted if wanted is not None else [
       name for cls in hf_config.get('architectures') or () for name in family.classes.get(cls, ())]
   present = [name for name in family.heads if own[name] & set(names) or name in family.free & set(declared)]
+  # Of heads that begin alike, those whose own part is there.
+  def beaten(name, other):
+    more, less = own[other] - own[name], own[name] - own[other]
+    return own[name] & own[other] and more & set(names) and not less & set(names)
+  present = [name for name in present if not any(beaten(name, other) for other in present)]
   # One name, several meanings: `classifier.weight` is of whichever head the caller or the configuration says.
   for name in list(present):
     rivals = [other for other in present if own[other] & own[name]]

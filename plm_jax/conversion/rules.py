@@ -32,11 +32,14 @@ class Rule:
   layout: Any = Same()
   copy: bool = False  # what another rule gives already: need not be there, has to agree where it is, is not written
   number: Callable[[int], str] = str  # what stands in their name for {n}
+  first: int = 0  # the layer that ours begins with
   where: Callable[[Any], bool] = lambda config: True  # whether a model of our configuration has it
 
   def names(self, shape: Shape) -> list[str]:
     """Returns their tensors' names, one a layer where ours are stacked."""
-    return [self.theirs.format(n=self.number(n)) for n in range(shape[0])] if self.stacked else [self.theirs]
+    if not self.stacked:
+      return [self.theirs]
+    return [self.theirs.format(n=self.number(self.first + n)) for n in range(shape[0])]
 
   @property
   def stacked(self) -> bool:
@@ -88,6 +91,7 @@ class Family:
   read: str = 'transformers loads it with from_pretrained({folder!r})'  # how an export is used
   pickled: bool = False  # whether released only as torch's pickles, which are then read, as data
   beside: frozenset[str] = frozenset()  # heads that files may hold though no class of theirs has them
+  ids: tuple[str, ...] = ('pad', 'bos', 'eos')  # special tokens whose ids a configuration says
   says: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # attributes that a new export says besides
   # Of the contents of config.json: older spellings -> today's, and the inverse, to their own spelling.
   to_current: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda hf_config: hf_config

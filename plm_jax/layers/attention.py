@@ -41,7 +41,7 @@ SPLIT = 'batch', None, 'heads', None  # the axes of queries, keys and values
 class AttentionConfig(Checked):
   """Attention; the sizes and number of its heads are the block's."""
 
-  limits = within(scale='(0, inf)', dropout='[0, 1)')
+  limits = within(scale='(0, inf)', dropout='[0, 1)', out_dropout='[0, 1)')
 
   bias: tuple[Projection, ...] = ('query', 'key', 'value', 'out')
   """projections that have biases; softmax does not feel that of keys"""
@@ -49,6 +49,9 @@ class AttentionConfig(Checked):
   """factor on logits; None: 1 / sqrt(head size)"""
   dropout: float = 0.1
   """share of probabilities that are dropped"""
+  out_dropout: float = 0.0
+  """share of what attention gives that is dropped, where the position-wise network's is not (the block's dropout is of
+  both)"""
   position: NoPosition = NoPosition()
   """the scheme that acts inside"""
 
@@ -135,7 +138,8 @@ class Attention(nn.Module):
       y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
     y = constrain(y, *SPLIT)
     init = common.init.matrix(common.heads * size, common.width, out=True)
-    return dense('out', (common.width,), 'heads', None, 'width', init=init)(y, rows)
+    y = dense('out', (common.width,), 'heads', None, 'width', init=init)(y, rows)
+    return Dropout(cfg.out_dropout, name='out_dropout')(y, rows)
 
 
 def fits(q, k, bias: bool, dropout: bool) -> bool:

@@ -1,9 +1,11 @@
 """The transformer block: one for every family, varied by values."""
 import dataclasses
-from typing import Literal, NamedTuple
+import functools
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from plm_jax.layers.attention import Attention, AttentionConfig, Keys, Past, Visible
 from plm_jax.layers.common import CommonConfig
@@ -52,16 +54,20 @@ class Block(nn.Module):
   cfg: BlockConfig
 
   @nn.compact
-  def __call__(self, x, visible: Visible, memory: Memory | None = None, rows=None, past: Past | None = None, kv=None):
+  def __call__(self, x, visible: Visible, memory: Memory | None = None, rows=None, past: Past | None = None, kv=None,
+               normed=None):
     """x [B, Q, D] attends to kv [B, K, D] (itself if None) behind the past, then to the memory -> [B, Q, D].
 
     A separate kv is what XLNet's query stream and DeBERTa's mask decoder need. rows [B] key dropout; None: no dropout.
+    normed [] bool: attention reads x as it is, in place of its norm (`StackConfig.first_norm`); None: it does not.
     """
     cfg = self.cfg
     pre = cfg.norm_at == 'pre'
 
     def residual(name, sublayer, x):
-      norm = cfg.make_norm(f'{name}_norm')
+      norm: Any = cfg.make_norm(f'{name}_norm')
+      if name == 'attention' and normed is not None:
+        norm = functools.partial(unless, normed, norm)
       drop = Dropout(cfg.dropout, name=f'{name}_dropout')
       y = x + drop(sublayer(norm(x), norm) if pre else sublayer(x, lambda kv: kv), rows)
       return constrain(y if pre else norm(y), 'batch', None, 'stream')
@@ -86,3 +92,9 @@ class Block(nn.Module):
       x = residual('mlp', mlp, x)
     self.sow('intermediates', 'hidden', x)
     return x
+
+
+def unless(normed, norm, x):
+  """Returns x where normed [] is True, else its norm."""
+  y = norm(x)
+  return jnp.where(normed, x.astype(y.dtype), y)

@@ -1,10 +1,13 @@
 """What is read off a backbone's output. A head is named by its owner: an objective or a task."""
 from collections.abc import Mapping
+import dataclasses
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import Checked
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.mlp import Activation, activation
@@ -25,6 +28,20 @@ class WithHeads(nn.Module):
     return {name: head(output, batch, rows) for name, head in self.heads.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class HeadConfig(Checked):
+  """The hidden layer that heads with a norm read, and what they read it off."""
+
+  bias: bool = True
+  """the hidden layer has one"""
+  activation: Activation | None = None
+  """of the hidden layer; None: the blocks'"""
+  output_bias: bool = True
+  """logits of masked tokens have one"""
+  pooling: Literal['first', 'mean'] = 'first'
+  """what stands for a text: its first token, or the mean of its tokens"""
+
+
 class MaskedTokens(nn.Module):
   """Vocabulary logits at the predicted positions only: dense, activation, norm, then the token table, transposed, or a
   matrix of the head's own.
@@ -35,6 +52,7 @@ class MaskedTokens(nn.Module):
   cfg: BlockConfig
   tied: bool = True
   transform: bool = True  # False: hidden states are read off as they are (XLM)
+  head: HeadConfig = HeadConfig()
 
   @nn.compact
   def __call__(self, output, batch, rows=None):
@@ -45,11 +63,11 @@ class MaskedTokens(nn.Module):
     if 'positions' in batch and output.predicted is None:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
     if self.transform:
-      h = Dense((embedding.shape[1],), ('width', None), True, cfg.compute, cfg.init.plain, name='dense')(h)
-      h = cfg.make_norm('norm')(activation(cfg.mlp.activation)(h))
+      h = Dense((embedding.shape[1],), ('width', None), self.head.bias, cfg.compute, cfg.init.plain, name='dense')(h)
+      h = cfg.make_norm('norm')(activation(self.head.activation or cfg.mlp.activation)(h))
     if not self.tied:
       embedding = self.param('kernel', named(cfg.init.plain, ('width', 'vocab')), embedding.shape[::-1]).T
-    return tied(self, h, embedding)
+    return tied(self, h, embedding, self.head.output_bias)
 
 
 class BoundaryTokens(nn.Module):
@@ -176,6 +194,27 @@ class FirstTokenScores(PooledClasses):
     return classified(self, Dropout(rate(self), name='dropout')(h, rows), self.bias)
 
 
+class NormedClasses(nn.Module):
+  """Class logits by a hidden layer with a norm, of what stands for a text, or of every token (ModernBERT)."""
+
+  cfg: BlockConfig
+  head: HeadConfig
+  classes: int | None  # None: one score, without an axis of classes (multiple choice)
+  every: bool = False  # every token
+  dropout: float | None = None  # of the hidden layer; None: the block's
+
+  @nn.compact
+  def __call__(self, output, batch, rows=None):
+    """-> [B, C], of texts that batch['extract'] names [B, E, C], of every token [B, L, C], float32; rows [B] key
+    dropout."""
+    cfg, head, h = self.cfg, self.head, output.hidden
+    if not self.every:
+      h = standing(h, batch) if head.pooling == 'first' else mean(h, batch)
+    h = Dense((cfg.width,), ('width', None), head.bias, cfg.compute, cfg.init.plain, name='hidden')(h)
+    h = cfg.make_norm('norm')(activation(head.activation or cfg.mlp.activation)(h))
+    return classified(self, Dropout(rate(self), name='dropout')(h, rows))
+
+
 class TokenClasses(nn.Module):
   """Class logits of every token (Devlin et al. 2019, section 5.3): tagging, named entities."""
 
@@ -253,6 +292,19 @@ def standing(hidden, batch, segments=None):
   return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
 
 
+def mean(hidden, batch):
+  """Returns the mean of the tokens of each row, of hidden [B, L, D] -> [B, D], or of the texts whose first tokens
+  batch['extract'] [B, E] names -> [B, E, D]; batch['segments'] [B, L] tell texts apart, 0 is padding."""
+  segments = batch['segments']
+  own = (segments > 0)[:, None]
+  if 'extract' in batch:
+    own &= segments[:, None] == jnp.take_along_axis(segments, batch['extract'], 1)[..., None]
+  own = own.astype(jnp.float32)
+  total = jnp.einsum('bel,bld->bed', own, hidden.astype(jnp.float32), precision='highest')
+  means = (total / jnp.maximum(own.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
+  return means if 'extract' in batch else means[:, 0]
+
+
 def classified(head, h, bias: bool = True):
   """Turns h [..., D] into logits [..., C], or one score [...] where the head has no classes, by its layer `dense`."""
   cfg, classes = head.cfg, head.classes
@@ -265,10 +317,12 @@ def rate(head) -> float:
   return head.cfg.dropout if head.dropout is None else head.dropout
 
 
-def tied(head: nn.Module, h, embedding):
-  """Multiplies h [B, M, E] by the token table [V, E], transposed, and adds a bias of the head's own -> logits [B, M,
-  V], float32."""
+def tied(head: nn.Module, h, embedding, bias: bool = True):
+  """Multiplies h [B, M, E] by the token table [V, E], transposed, and adds a bias of the head's own, where it is to
+  have one -> logits [B, M, V], float32."""
   table = gathered(embedding.astype(h.dtype), 'vocab', 'width')
   logits = jnp.einsum('bme,ve->bmv', h, table, preferred_element_type=jnp.float32)
-  bias = head.param('bias', named(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])
-  return constrain(logits, 'batch', None, 'vocab') + bias
+  logits = constrain(logits, 'batch', None, 'vocab')
+  if not bias:
+    return logits
+  return logits + head.param('bias', named(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])

@@ -21,6 +21,11 @@ class NoPosition(Checked):
     del scope, cfg, q_positions, k_positions
     return {}
 
+  def of_layer(self, context, banded):
+    """Returns what of the context is for a layer; banded [] bool: one that sees a band of neighbours alone."""
+    del banded
+    return context
+
   def of_decoder(self) -> 'NoPosition':
     """Returns the scheme in a stack whose tokens see only what comes before."""
     return self

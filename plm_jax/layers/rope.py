@@ -2,6 +2,7 @@
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -154,6 +155,30 @@ class Rope(NoPosition):
     """Turns q and k by their positions; there is no bias."""
     del scope, cfg, query, key
     return turned(q, **context), turned(k, **context), None
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoRopes(NoPosition):
+  """Rotary positions that turn otherwise in layers that see a band of neighbours alone (Warner et al. 2024, section
+  2.1.2)."""
+
+  whole: Rope = Rope(160_000.0)
+  """of layers that see all"""
+  band: Rope = Rope()
+  """of the others"""
+
+  def context(self, scope, cfg, q_positions, k_positions):
+    """Returns cos and sin of both."""
+    return {name: rope.context(scope, cfg, q_positions, k_positions)
+            for name, rope in (('whole', self.whole), ('band', self.band))}
+
+  def of_layer(self, context, banded):
+    """Returns cos and sin of the layer's own."""
+    return jax.tree.map(lambda whole, band: jnp.where(banded, band, whole), context['whole'], context['band'])
+
+  def interact(self, scope, cfg, q, k, context, query, key):
+    """Turns q and k by their positions; there is no bias."""
+    return self.whole.interact(scope, cfg, q, k, context, query, key)
 
 
 def turned(x, cos, sin):

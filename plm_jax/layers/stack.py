@@ -31,6 +31,9 @@ class StackConfig(Checked):
   """blocks in a layer, each with parameters of its own, one after another (ALBERT's inner groups)"""
   shared: Literal['all', 'attention', 'mlp'] = 'all'
   """what the layers of a group share; the rest is each layer's own (Lan et al. 2020, table 4)"""
+  first_norm: bool = True
+  """the first layer has a norm before its attention as the others do; False: what it reads is normalised already, by a
+  norm of the embeddings (ModernBERT), and it has none"""
   scan: bool = True
   """compile one layer and loop over it: compile time does not grow with depth"""
   frozen: int = 0
@@ -44,6 +47,8 @@ class StackConfig(Checked):
       return f'{option("frozen")} is at most the number of layers, which share nothing, got {self.frozen}'
     if self.groups > self.layers:
       return f'{option("groups")} is at most {option("layers")}, got {self.groups} groups of {self.layers} layers'
+    if not self.first_norm and (self.groups or self.blocks < 2):
+      return f'{option("first_norm")} False is for two layers or more, which share nothing'
     return None
 
   @property
@@ -54,13 +59,16 @@ class StackConfig(Checked):
   def copies(self, part: str) -> int:
     """Returns the leading axis of the parameters of a part of the block: 'attention', 'attention_norm', 'mlp', ..."""
     alone = not self.groups or self.shared not in ('all', 'mlp' if part.startswith('mlp') else 'attention')
-    return self.blocks if alone else self.groups * self.inner
+    lacking = not self.first_norm and part == 'attention_norm'
+    return self.blocks - lacking if alone else self.groups * self.inner
 
   def copy(self, part: str, block: int) -> int:
     """Returns which of these parameters the block with this number has."""
     layer, place = divmod(block, self.inner)
     if self.copies(part) == self.blocks:
       return block
+    if not self.groups:  # the first block, which has none, reads another's and passes it over
+      return max(block - 1, 0)
     # In floating point, as transformers has it: now and then that rounds to another group than whole numbers would.
     return int(layer / (self.layers / self.groups)) * self.inner + place
 
@@ -96,7 +104,8 @@ class Layers(nn.Module):
         params = jax.vmap(lambda key: nn.init(call, block)(key, x, first)['params'])(jax.random.split(key, number))
         return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: None})
       # What shares nothing is drawn once more than what does: the compiler drops the parts that are not picked.
-      parts = {number: drawn(number) for number in {stack.copies('attention'), stack.copies('mlp')}}
+      kinds = 'attention', 'mlp', 'attention_norm'
+      parts = {number: drawn(number) for number in {stack.copies(kind) for kind in kinds}}
       return {name: parts[stack.copies(name)][name] for name in next(iter(parts.values()))}
 
     parts = self.get_variable('split', 'block')

@@ -179,28 +179,34 @@ def temperature(factor: float, scale: float) -> float:
   return 0.1 * scale * math.log(max(factor, 1.0)) + 1
 
 
+def written(scaling: Unscaled) -> dict[str, Any] | None:
+  """Returns their parameters of a scaling of rope; None: there is none."""
+  match scaling:
+    case LinearScaling():
+      return dict(rope_type='linear', factor=scaling.factor)
+    case DynamicScaling():
+      return dict(rope_type='dynamic', factor=scaling.factor)
+    case Llama3Scaling():
+      return dict(rope_type='llama3', factor=scaling.factor, low_freq_factor=scaling.low,
+                  high_freq_factor=scaling.high, original_max_position_embeddings=scaling.original)
+    case YarnScaling():
+      return dict(rope_type='yarn', factor=scaling.factor, original_max_position_embeddings=scaling.original,
+                  beta_fast=scaling.fast, beta_slow=scaling.slow, truncate=scaling.whole,
+                  attention_factor=scaling.temperature or None)
+  return None
+
+
 def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Undoes what `to_current` did, as every version of transformers reads it."""
   hf_config = dict(hf_config)
   rope = hf_config.pop('rope')
-  scaling, written = rope.scaling, None
+  scaling = rope.scaling
   if rope.share != 1:
     raise ConvertError(f"transformers' LLaMA turns whole heads, not a share of {rope.share}")
-  match scaling:
-    case LinearScaling():
-      written = dict(rope_type='linear', factor=scaling.factor)
-    case DynamicScaling():
-      written = dict(rope_type='dynamic', factor=scaling.factor)
-      hf_config['max_position_embeddings'] = scaling.original
-    case Llama3Scaling():
-      written = dict(rope_type='llama3', factor=scaling.factor, low_freq_factor=scaling.low,
-                     high_freq_factor=scaling.high, original_max_position_embeddings=scaling.original)
-    case YarnScaling():
-      written = dict(rope_type='yarn', factor=scaling.factor, original_max_position_embeddings=scaling.original,
-                     beta_fast=scaling.fast, beta_slow=scaling.slow, truncate=scaling.whole,
-                     attention_factor=scaling.temperature or None)
+  if isinstance(scaling, DynamicScaling):
+    hf_config['max_position_embeddings'] = scaling.original
   heads = hf_config['num_attention_heads']
-  return {**hf_config, 'rope_theta': rope.theta, 'rope_scaling': written,
+  return {**hf_config, 'rope_theta': rope.theta, 'rope_scaling': written(scaling),
           'num_key_value_heads': hf_config['num_key_value_heads'] or heads,
           'head_dim': hf_config['head_dim'] or hf_config['hidden_size'] // heads}
 

@@ -280,7 +280,7 @@ FORMS = {
     **dict.fromkeys(('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2', 'ernie'),
                     Form()),
     **dict.fromkeys(('roberta', 'xlm-roberta', 'xlm'), Doubled()),
-    'xlnet': Last(absolute=False),
+    'modernbert': Form(absolute=False), 'xlnet': Last(absolute=False),
     'openai-gpt': Added(), **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), Decoded()),
     **dict.fromkeys(('llama', 'cohere'), Decoded(absolute=False)),
     'glm': Blank(), **dict.fromkeys(('t5', 'mt5'), BothSides(absolute=False)),

@@ -48,7 +48,8 @@ BOTH = {
 # Classes of transformers: beginning of the name, what is behind it.
 CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
-        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM')},
+        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
+        'ModernBert')},
     **{f'{name}ForPreTraining': encoder.run(encoder.pretraining) for name in ('Bert', 'Albert', 'Ernie')},
     **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence) for name in ('Bert', 'Ernie')},
     'XLMWithLMHeadModel': encoder.run(encoder.masked_lm),
@@ -69,14 +70,15 @@ GENERATING = {
 TRAINING = {
     **dict.fromkeys(('BertForPreTraining', 'BertForMaskedLM', 'RobertaForMaskedLM', 'DistilBertForMaskedLM',
                      'AlbertForMaskedLM', 'ElectraForMaskedLM', 'XLMRobertaForMaskedLM', 'ErnieForMaskedLM',
-                     'ErnieForPreTraining', 'XLMWithLMHeadModel'), trajectory.run(trajectory.GivenMasks)),
+                     'ErnieForPreTraining', 'XLMWithLMHeadModel', 'ModernBertForMaskedLM'),
+                    trajectory.run(trajectory.GivenMasks)),
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
                     trajectory.run(trajectory.GivenText)),
     **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'), trajectory.run(trajectory.GivenPairs)),
     **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
-        'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart')},
+        'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart', 'ModernBert')},
 }
 # Of references that are not transformers: family, and what the case calls its kind or its runner.
 KINDS = {

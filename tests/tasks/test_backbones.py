@@ -31,7 +31,7 @@ READ_BY = {
     'bert': 'pieces', 'roberta': 'bytes', 'albert': 'albert', 'distilbert': 'pieces', 'spanbert': 'pieces',
     'electra': 'pieces', 'deberta': 'bytes', 'deberta-v2': 'deberta', 'v3': 'deberta', 'xlnet': 'xlnet',
     'openai-gpt': 'words', 'gpt2': 'ended', 'llama': 'llama', 'cohere': 'llama', 'glm': 'blanks', 't5': 't5',
-    'bart': 'bytes'}
+    'bart': 'bytes', 'modernbert': 'bytes'}
 # One backbone of each form of `tasks.forms`, and of T5, whose positions are relative; each kind of task twice.
 STEPS = {'bert': 'tagging', 'roberta': 'classification', 'xlnet': 'answers', 'openai-gpt': 'choice', 'gpt2': 'tagging',
          'glm': 'classification', 't5': 'answers', 'bart': 'choice'}

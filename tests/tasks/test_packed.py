@@ -21,7 +21,7 @@ VOCABS = {
     'glm': Vocab(96, pad=0, cls=2, sep=3, mask=4, sop=5, eop=6, eos=7)}
 SLOW = {
     'roberta', 'deberta', 'deberta-v2', 'bart', 'gpt3', 'gpt_neo', 'cohere', 'mt5', 'mbart',
-    'marian', 'albert', 'electra', 'distilbert', 'v3'}
+    'marian', 'albert', 'electra', 'distilbert', 'v3', 'modernbert'}
 LENGTH = 40
 WORDS = (30, 31, 32)  # of classes, where a family says them by words
 

@@ -1,0 +1,174 @@
+import json
+
+from flax.linen import unbox
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import checked, conversion
+from plm_jax.architectures.encoder import Encoder, per_layer
+from plm_jax.conversion import attributes
+from plm_jax.conversion.rules import ConvertError
+from plm_jax.errors import ConfigError
+from plm_jax.layers.dense import count
+from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.rope import LinearScaling, Rope, TwoRopes
+from plm_jax.layers.stack import StackConfig
+from plm_jax.models import modernbert
+from plm_jax.models.modernbert import FAMILY
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.pairs import Single
+from plm_jax.training.selection import heights
+
+
+def parameters(config, heads=None):
+  batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  model = WithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config) if heads is None else heads)
+  return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
+
+
+def small(**changes):
+  config = checked.replaced(modernbert.sized(4, 32, 4, 48), {'vocab': 64, 'windows': (0, 3, 3)})
+  return checked.replaced(config, changes)
+
+
+@pytest.mark.parametrize(('config', 'backbone', 'whole'), [
+    (modernbert.base(), 149_014_272, 149_655_232), (modernbert.large(), 394_781_696, 395_881_664)],
+    ids=['base', 'large'])
+def test_parameters_are_those_of_transformers(config, backbone, whole):
+  """ModernBertModel and ModernBertForMaskedLM; published as 149M and 395M."""
+  params = parameters(config)
+  assert count(params['backbone']) == backbone and count(params) == whole
+  assert params['backbone']['stack']['layers']['block']['attention_norm']['scale'].shape[0] == config.stack.layers - 1
+
+
+def test_heights_of_norms_are_those_of_their_layers():
+  """The first layer has no norm before its attention: the first there is is the second layer's."""
+  of = heights(parameters(small()))['backbone']['stack']['layers']['block']
+  np.testing.assert_array_equal(of['mlp_norm']['scale'], [5, 4, 3, 2])
+  np.testing.assert_array_equal(of['attention_norm']['scale'], [4, 3, 2])
+
+
+def reach(config, batch, query: int, packed: bool = False):
+  """-> of each place of the first row whether the states of a query there depend on its embedding, by gradient."""
+  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
+  def state(noise):
+    return Encoder(config, packed).apply({'params': params}, {**batch, 'noise': noise}).hidden[0, query].sum()
+  noise = jnp.zeros((*batch['tokens'].shape, config.block.width))
+  return np.asarray(jnp.abs(jax.jit(jax.grad(state))(noise)).sum(-1)[0] > 0)
+
+
+def rows(length=20, segments=None):
+  tokens = jnp.arange(5, 5 + length)[None]
+  return {'tokens': tokens, 'segments': jnp.ones_like(tokens) if segments is None else jnp.array([segments])}
+
+
+@pytest.mark.parametrize(('windows', 'query', 'first', 'last'), [
+    ((3,), 10, 4, 16), ((3, 3), 0, 0, 6), ((0, 3), 10, 0, 19), ((3, 0), 10, 0, 19), ((19,), 0, 0, 19)])
+def test_bands_by_gradient(windows, query, first, last):
+  """Two layers of 3 tokens to either side reach 6; one that sees all reaches everything."""
+  config = small(**{'windows': windows, 'stack.layers': 2})
+  np.testing.assert_array_equal(np.flatnonzero(reach(config, rows(), query)), np.arange(first, last + 1))
+
+
+@pytest.mark.parametrize('windows', [
+    pytest.param((3,), id='bands'), pytest.param((0, 3, 3), id='in turn', marks=pytest.mark.slow)])
+def test_texts_of_a_row_do_not_see_each_other_in_bands(windows):
+  """By gradient, at both ends of a text in the middle; and its states are those of the text alone."""
+  config, segments = small(**{'windows': windows, 'stack.layers': 3}), [1] * 6 + [2] * 7 + [3] * 5 + [0] * 2
+  found = np.flatnonzero(reach(config, rows(segments=segments), 12, packed=True))
+  np.testing.assert_array_equal(found, np.arange(6, 13))
+  batch = rows(segments=segments)
+  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
+  run = jax.jit(lambda packed, batch: Encoder(config, packed).apply({'params': params}, batch).hidden, static_argnums=0)
+  alone = {'tokens': batch['tokens'][:, 6:13], 'segments': jnp.ones((1, 7), jnp.int32)}
+  with jax.default_matmul_precision('highest'):
+    np.testing.assert_allclose(run(True, batch)[:, 6:13], run(False, alone), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_layers_turn_by_their_own_base():
+  """A change of one base is felt where layers of its kind are, and nowhere else."""
+  ropes = [TwoRopes(), TwoRopes(whole=Rope(50.0)), TwoRopes(band=Rope(50.0))]
+  batch, found = rows(), {}
+  for windows in ((0,), (3,), (0, 3)):
+    configs = [small(**{'windows': windows, 'stack.layers': 2, 'block.attention.position': rope}) for rope in ropes]
+    params = tiny.random_params(jax.eval_shape(Encoder(configs[0]).init, jax.random.key(0), batch)['params'])
+    plain, *others = [np.asarray(jax.jit(Encoder(config).apply)({'params': params}, batch).hidden)
+                      for config in configs]
+    found[windows] = [bool(np.abs(other - plain).max() > 1e-3) for other in others]
+  assert found == {(0,): [True, False], (3,): [False, True], (0, 3): [True, True]}
+
+
+def test_the_first_layer_reads_embeddings_as_they_are():
+  config = small()
+  assert per_layer(config)['first'].tolist() == [True, False, False, False]
+  assert per_layer(config)['window'].tolist() == [0, 3, 3, 0]
+  batch = rows()
+  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
+  def state(params):
+    return jnp.square(Encoder(config).apply({'params': params}, batch).hidden).sum()
+  of = jax.jit(jax.grad(state))(params)['stack']['layers']['block']['attention_norm']['scale']
+  assert of.shape == (3, 32) and (jnp.abs(of).max(1) > 0).all()
+  with pytest.raises(ConfigError, match='first_norm False is for two layers or more, which share nothing'):
+    StackConfig(4, groups=1, first_norm=False)
+
+
+OLD = dict(model_type='modernbert', global_attn_every_n_layers=3, global_rope_theta=160000.0, local_rope_theta=10000.0,
+           local_attention=128, norm_eps=1e-5, layer_norm_eps=1e-5, position_embedding_type='absolute',
+           reference_compile=None, sparse_prediction=False, classifier_pooling='mean', pad_token_id=50283)
+
+
+def test_configurations_of_before_and_of_now_are_one():
+  """As the released checkpoint says it, and as transformers 5 does."""
+  config = attributes.read(FAMILY, modernbert.to_current(OLD))
+  assert config == checked.replaced(modernbert.base(), {'head.pooling': 'mean'})
+  said = attributes.write(FAMILY, config)
+  for name in ('global_attn_every_n_layers', 'local_attention', 'global_rope_theta', 'local_rope_theta'):
+    assert said[name] == OLD[name]
+  assert said['layer_types'][:4] == ['full_attention', 'sliding_attention', 'sliding_attention', 'full_attention']
+  assert said['rope_parameters']['full_attention'] == {'rope_theta': 160000.0, 'rope_type': 'default'}
+  assert attributes.read(FAMILY, modernbert.to_current(said)) == config
+
+
+@pytest.mark.parametrize(('said', 'message'), [
+    (dict(local_attention=1), 'local_attention is 1, expected a number from 2 on'),
+    (dict(num_hidden_layers=2, layer_types=['full_attention', 'causal']), 'layer_types is'),
+    (dict(rope_parameters={'full_attention': {'rope_type': 'dynamic', 'factor': 2.0}}), 'scaling dynamic is not known'),
+    (dict(embedding_dropout=0.1), 'embedding_dropout is 0.1, known at 0.0 only')])
+def test_what_is_not_known_is_refused(said, message):
+  with pytest.raises(ConvertError, match=message):
+    attributes.read(FAMILY, modernbert.to_current({**OLD, **said}))
+
+
+def test_bands_of_two_widths_have_no_counterpart():
+  with pytest.raises(ConvertError, match=r'bands of one width, not \[2, 3\]'):
+    attributes.write(FAMILY, small(windows=(0, 2, 3)))
+  ropes = TwoRopes(Rope(9.0, scaling=LinearScaling(2.0)))
+  said = attributes.write(FAMILY, small(**{'block.attention.position': ropes}))
+  assert attributes.read(FAMILY, modernbert.to_current(said)).block.attention.position == ropes
+
+
+@pytest.mark.parametrize('head', ['mlm', 'label', 'tags', 'choice', 'span'])
+def test_an_export_is_read_as_the_same(tmp_path, head):
+  """Every head, whose tensors begin alike, by the class that the configuration names; and without one where it can be
+  told."""
+  pytest.importorskip('safetensors')
+  config = small(**{'head.pooling': 'mean'})
+  heads = {head: conversion.head_of('modernbert', head, config, 3)}
+  params = tiny.random_params(parameters(config, heads))
+  conversion.save(tmp_path / 'a', config, params, like=conversion.Like('modernbert'))
+  imported = conversion.load(tmp_path / 'a')
+  assert list(imported.heads) == [head]
+  assert imported.config == checked.replaced(config, {'block.init': modernbert.base().block.init})
+  jax.tree.map(np.testing.assert_array_equal, imported.params, params)
+  said = json.loads((tmp_path / 'a' / 'config.json').read_text())
+  (tmp_path / 'a' / 'config.json').write_text(json.dumps({**said, 'architectures': None}))
+  if head == 'mlm':
+    assert list(conversion.load(tmp_path / 'a').heads) == ['mlm']
+    assert conversion.load(tmp_path / 'a', heads=('label',)).missing == ('label',)
+  else:
+    with pytest.raises(ConvertError, match='names no class that tells'):
+      conversion.load(tmp_path / 'a')
