@@ -91,9 +91,9 @@ def probe(model: Model, train: str, test: str, columns: Columns = Columns(), con
   """
   seen = examples('tagging', [train], columns)
   asked = examples('tagging', [test], columns, seen.labels, use='dev')
-  both = [Tagged([one.texts for one in some.examples], [tags_of(one.label) for one in some.examples])
-          for some in (seen, asked)]
-  return probing.probe(opened(model), *both, config)
+  first, second = [Tagged([one.texts for one in some.examples], [tags_of(one.label) for one in some.examples])
+                   for some in (seen, asked)]
+  return probing.probe(opened(model), first, second, config)
 
 
 def tags_of(label) -> tuple[int, ...]:

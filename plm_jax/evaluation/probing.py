@@ -103,7 +103,7 @@ def probe(trained: Trained, train: Tagged, test: Tagged, config: ProbeConfig = P
     untrained = [scaled(*(some[layer] for some in fresh[seed])) for seed in seeds]
     layers.append(Layer(
         layer, tuple(learned(config, x, seen, y, asked, classes, seed) for seed in seeds),
-        tuple(learned(config, x, *drawn[seed][:1], y, *drawn[seed][1:], classes, seed) for seed in seeds),
+        tuple(learned(config, x, first, y, second, classes, seed) for seed, (first, second) in enumerate(drawn)),
         tuple(learned(config, untrained[seed][0], seen, untrained[seed][1], asked, classes, seed) for seed in seeds)))
   return Probed(layers, commonest(train, test), (len(seen), len(asked)))
 
