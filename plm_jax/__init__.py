@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     train,
   )
   from plm_jax.corpus import clean, prepare
-  from plm_jax.knowledge import attention, likelihood, minimal_pairs, probe
+  from plm_jax.knowledge import attention, likelihood, losses, minimal_pairs, neighbours, probe
   from plm_jax.similarity import distil, encode, search, similar
   from plm_jax.transfer import answer, finetune, predict, tag
 
 # Where a function is, if not in `plm_jax.api`.
 ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
              **dict.fromkeys(('clean', 'prepare'), 'plm_jax.corpus'),
-             **dict.fromkeys(('attention', 'likelihood', 'minimal_pairs', 'probe'), 'plm_jax.knowledge'),
+             **dict.fromkeys(('attention', 'likelihood', 'losses', 'minimal_pairs', 'neighbours',
+                              'probe'), 'plm_jax.knowledge'),
              **dict.fromkeys(('distil', 'encode', 'search', 'similar'), 'plm_jax.similarity')}
 
 __all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'attention', 'clean', 'convert', 'distil', 'encode', 'export',
-           'fill_mask', 'finetune', 'generate', 'likelihood', 'load', 'minimal_pairs', 'perplexity', 'predict',
-           'prepare', 'probe', 'recipe', 'score', 'search', 'similar', 'stream', 'tag', 'train']
+           'fill_mask', 'finetune', 'generate', 'likelihood', 'load', 'losses', 'minimal_pairs', 'neighbours',
+           'perplexity', 'predict', 'prepare', 'probe', 'recipe', 'score', 'search', 'similar', 'stream', 'tag',
+           'train']
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,12 @@ import numpy as np
 
 from plm_jax.api import Model, on, opened, several
 from plm_jax.errors import ConfigError
-from plm_jax.evaluation import attending, probing, pseudo, scoring
+from plm_jax.evaluation import attending, by_token, nearby, probing, pseudo, scoring
 from plm_jax.evaluation import minimal_pairs as pairing
 from plm_jax.evaluation.attending import Head, Map
+from plm_jax.evaluation.by_token import Bin
 from plm_jax.evaluation.minimal_pairs import Judged, Pair
+from plm_jax.evaluation.nearby import Nearby
 from plm_jax.evaluation.probing import ProbeConfig, Probed, Tagged
 from plm_jax.evaluation.pseudo import How
 from plm_jax.inference.loading import Trained
@@ -124,6 +126,56 @@ def attention(model: Model, texts: str | Sequence[str], maps: int = 4) -> tuple[
   if not sentences:
     raise ConfigError('there is nothing to look at: give texts with words')
   return attending.look(opened(model), sentences, maps)
+
+
+def losses(model: Model, texts: str | Sequence[str], corpus: Sequence[str] = ()) -> tuple[list[Bin], list[Bin]]:
+  """Measures how hard tokens are to predict, by how often they were met and by where they stand.
+
+  >>> by_frequency, by_place = plm_jax.losses('runs/gpt2_small-laptop', ['Returns the array.', 'Returns its index.'])
+  >>> sum(one.tokens for one in by_place) == sum(one.tokens for one in by_frequency)
+  True
+
+  Args:
+    model: a decoder, which predicts a token from those before it; or an encoder, in which each is masked in turn
+    texts: what is predicted; a text that is longer than a row is read as several
+    corpus: texts in which tokens are counted, those that the model has learned from, say; empty: `texts`
+
+  Returns:
+    `evaluation.by_token.Bin` by frequency, and by place.
+
+  Raises:
+    CheckpointError: the model gives tokens no probability.
+    ConfigError: there is no token to predict.
+  """
+  trained = opened(model)
+  found = by_token.losses(trained, several(texts))
+  return by_token.by_frequency(found, by_token.counts(trained, corpus or several(texts))), by_token.by_place(found)
+
+
+def neighbours(model: Model, sentence: str, among: Sequence[str], layer: int = -1, top: int = 10
+               ) -> tuple[list[tuple[str, float]], list[Nearby]]:
+  """Finds what is near a word, in and out of context.
+
+  >>> alone, nearby = plm_jax.neighbours('runs/bert_base-laptop', 'Returns the *array* .', ['Returns the array .'])
+  >>> nearby[0].word, len(alone)
+  ('array', 10)
+
+  Args:
+    model: any with a tokenizer; an ELMo has words in context alone
+    sentence: words between spaces, one of them between stars
+    among: sentences in whose words the neighbours in context are looked for
+    layer: whose vectors are compared: 0 the embeddings, -1 the last
+    top: neighbours of each kind
+
+  Returns:
+    Tokens near the word's own in the table of embeddings, with cosines; words of `among` near the word as it stands
+    in its sentence, with cosines and their sentences.
+
+  Raises:
+    CheckpointError: the model has no tokenizer.
+    ConfigError: no word is between stars, or several; no sentence to look in; a layer that the model does not have.
+  """
+  return nearby.neighbours(opened(model), sentence, among, layer, top)
 
 
 def scorer(trained: Trained, how: How, start: bool):

@@ -1,7 +1,8 @@
 """python -m plm_jax predict, answer, tag and encode: what has been trained is put to use, on files of any size."""
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
+import itertools
 import sys
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from plm_jax.checked import Checked, within
 from plm_jax.cli import writing
 from plm_jax.cli.options import command
 from plm_jax.conversion import is_checkpoint
+from plm_jax.data import sources as raw
 from plm_jax.data.lines import OnError, SourceError, Tally, decode, lines
 from plm_jax.embeddings import static
 from plm_jax.embeddings.static import StaticVectors
@@ -267,6 +269,18 @@ def is_file(text: str) -> bool:
   with contextlib.suppress(OSError, storage.StorageError):
     return storage.path_of(text).exists()
   return False
+
+
+def given_texts(given: Sequence[str], limit: int) -> list[str]:
+  """Reads the texts of what are files, `limit` of each, and takes the rest as it is. Raises SourceError."""
+  return [text for one in given for text in (itertools.islice(raw.texts(one), limit) if is_file(one) else [one])]
+
+
+def given_lines(given: Sequence[str], limit: int) -> list[str]:
+  """Reads the lines of what are files, `limit` of each, and takes the rest as it is. Raises SourceError."""
+  def lines(file):
+    return filter(str.strip, (line for text in raw.texts(file) for line in text.splitlines()))
+  return [line for one in given for line in (itertools.islice(lines(one), limit) if is_file(one) else [one])]
 
 
 def name_of(file: str) -> str:

@@ -15,7 +15,6 @@ from plm_jax import knowledge, storage
 from plm_jax.cli import applied, report
 from plm_jax.cli.options import command
 from plm_jax.cli.report import Metric, el
-from plm_jax.data import sources
 from plm_jax.evaluation.attending import PLACES, Head, Map
 from plm_jax.evaluation.probing import Layer, ProbeConfig
 from plm_jax.sharding import MeshConfig
@@ -72,7 +71,7 @@ def attention_command(
     mesh: devices that share a large model
   """
   reachable.check_reachable({page: 'write'})
-  heads, drawn = knowledge.attention(applied.shared(run, mesh), lines(texts, limit), maps)
+  heads, drawn = knowledge.attention(applied.shared(run, mesh), applied.given_lines(texts, limit), maps)
   print(f'share of the attention of words that goes to\n{"head":10}' + ''.join(f'{name:>10}' for name in PLACES)
         + f'{"spread":>10}{"distance":>10}  role')
   for head in heads:
@@ -84,15 +83,6 @@ def attention_command(
     storage.write(page, report.document(f'Attention: {run}', 'plm_jax · what a model knows', [
         el('p', lead, class_='lead'), *(pictures(one, heads) for one in drawn)], CSS))
     print(f'page: {page}')
-
-
-def lines(texts: Sequence[str], limit: int) -> list[str]:
-  """Reads the lines of what are files, and takes the rest as it is."""
-  found = []
-  for text in texts:
-    each = (line for one in sources.texts(text) for line in one.splitlines()) if applied.is_file(text) else [text]
-    found += itertools.islice(filter(str.strip, each), limit)
-  return found
 
 
 def named(layer: Layer) -> str:

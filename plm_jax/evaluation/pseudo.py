@@ -61,8 +61,11 @@ class PseudoScorer:
 
   def score(self, texts: Sequence[str]) -> list[Pseudo]:
     """Scores texts, those of like length together. Raises ConfigError for one without tokens, or too long."""
-    ids = self.encode(texts)
-    sums = np.zeros(len(texts))
+    return [Pseudo(float(some.sum()), len(some)) for some in self.by_token(self.encode(texts))]
+
+  def by_token(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Scores texts, given as their ids without special tokens -> the logarithm of each token's probability, float64."""
+    found = [np.zeros(len(some)) for some in ids]
     specials, devices = 2, self.mesh.size
     sizes = [len(some) + specials for some in ids]
     with tqdm(total=sum(map(len, ids)), unit=' tokens', disable=None, leave=False) as progress:
@@ -70,10 +73,11 @@ class PseudoScorer:
         for rows, batch, targets in self.calls(ids, numbers, length, devices * max(1, self.tokens // length)):
           batched = jax.device_put((batch, targets), batch_sharding(self.mesh))
           with jax.set_mesh(self.mesh) if self.mesh.size > 1 else contextlib.nullcontext():
-            found = np.asarray(self._call(self.params, *batched), np.float64)
-          np.add.at(sums, rows, found[:len(rows)])
+            scores = np.asarray(self._call(self.params, *batched), np.float64)
+          for (number, place), logprob in zip(rows, scores, strict=False):
+            found[number][place] = logprob
           progress.update(len(rows))
-    return [Pseudo(float(total), len(some)) for total, some in zip(sums, ids, strict=True)]
+    return found
 
   def encode(self, texts: Sequence[str]) -> list[list[int]]:
     """Encodes texts, without special tokens. Raises ConfigError for one that cannot be scored."""
@@ -88,9 +92,9 @@ class PseudoScorer:
     return ids
 
   def calls(self, ids: Sequence[Sequence[int]], numbers: Sequence[int], length: int, size: int
-            ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]]:
-    """Yields calls of `size` rows of `length` tokens, one for each token of the texts of these numbers -> (numbers of
-    the texts, batch, tokens to predict [size])."""
+            ) -> Iterator[tuple[list[tuple[int, int]], dict[str, np.ndarray], np.ndarray]]:
+    """Yields calls of `size` rows of `length` tokens, one for each token of the texts of these numbers -> (text and
+    place of each row, batch, tokens to predict [size])."""
     vocab, before = self.tokenizer.vocab, 0 if self.cls_last else 1
     asked = [(number, place) for number in numbers for place in range(len(ids[number]))]
     for begin in range(0, len(asked), size):
@@ -107,7 +111,7 @@ class PseudoScorer:
         tokens[row, :before] = vocab.cls
         segments[row, :len(text) + 2] = 1
         positions[row], targets[row] = before + place, text[place]
-      yield np.array([number for number, _ in some]), dict(
+      yield some, dict(
           tokens=tokens, segments=segments, positions=positions), targets
 
   def hidden(self, text: Sequence[int], place: int) -> int:

@@ -99,12 +99,19 @@ class Scorer:
 
     Spans that differ in their last token alone, such as answers of one token to a question, share a row.
     """
+    answers: list[Any] = [None] * len(spans)
+    for number, logprobs, hits in self.found(spans, barred):
+      answers[number] = float(logprobs.sum()), bool(hits.all())
+    return answers
+
+  def found(self, spans: Sequence[Span], barred: Sequence[int] = ()) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields of each span, in any order (its number; of each predicted token the logarithm of its probability, float64;
+    whether it is the likeliest)."""
     rows: dict[tuple[bytes, int], list[int]] = {}
     for number, (ids, first) in enumerate(spans):
       rows.setdefault((np.array(ids[:-1], np.int32).tobytes(), first), []).append(number)
     shared = [*rows.values()]
     buckets = by_length([len(spans[some[0]].ids) - 1 for some in shared], self.length, self.tokens * self.devices)
-    answers: list[Any] = [None] * len(spans)
     with tqdm(total=len(rows), unit=' rows', disable=None, leave=False) as progress:
       for length, numbers in sorted(buckets.items()):
         groups = [shared[number] for number in numbers]
@@ -112,10 +119,8 @@ class Scorer:
           for row, alike in enumerate(some):
             for column, number in enumerate(alike):
               size = len(spans[number].ids) - spans[number].first
-              answers[number] = (float(np.asarray(logprobs[row, :size, column], np.float64).sum()),
-                                 bool(hits[row, :size, column].all()))
+              yield number, np.asarray(logprobs[row, :size, column], np.float64), hits[row, :size, column]
           progress.update(len(some))
-    return answers
 
   def calls(self, spans: Sequence[Span], groups: list[list[int]], length: int, barred: np.ndarray,
             ) -> Iterator[tuple[Any, Any, Any]]:
