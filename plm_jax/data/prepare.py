@@ -237,6 +237,8 @@ def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
   del settings['workers']
   if config.segmenter == 'none':
     del settings['segmenter']  # records from before there were segmenters are the same
+  else:
+    settings['segmenter'] = segment.identity(config.segmenter)
   if not config.newlines:
     del settings['newlines']
   for field, usual in (('sentinels', 100), ('text_field', 'text'), ('documents', 'auto')):

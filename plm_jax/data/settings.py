@@ -33,8 +33,9 @@ class TextConfig(Checked):
   sentences: encode.Sentences = 'split'
   """Sentences are found by rule; or they end at every . ? ! ; : (GLM's blanks); or every line of the source is one."""
   segmenter: segment.Segmenter = 'none'
-  """What a word is, for whole-word masks: as the tokenizer says; Chinese words as jieba finds them; or as the spaces of
-  a pre-segmented source say, which are no part of the ids beside Chinese and Japanese characters."""
+  """What a word is, for whole-word masks: as the tokenizer says (none); Chinese words as jieba finds them, jieba:FILE
+  with a list of more; as the spaces of a pre-segmented source say, which are no part of the ids beside Chinese and
+  Japanese characters; or words:FILE, the longest words, phrases and names of a list, one a line."""
   newlines: bool = False
   """Paragraphs behind another begin with a line break, for language models: of the tokenizers, BPE of bytes and
   SentencePiece as LLaMA has it keep one."""
@@ -54,6 +55,8 @@ class TextConfig(Checked):
 
   def conflict(self, option):
     """Says which options do not go together: line breaks with a segmenter, a layout with another kind of tokenizer."""
+    if wrong := segment.wrong(self.segmenter):
+      return f'{option("segmenter")} {wrong}'
     if self.newlines and self.segmenter != 'none':
       return (f'{option("newlines")} is for language models, {option("segmenter")} for masks of whole words: give one '
               'of them')

@@ -63,6 +63,11 @@ def v3_large(dtype: Dtype = 'float32') -> DebertaConfig:
   return sized(24, 1024, dtype, absolute=False)
 
 
+def mdeberta_v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
+  """Makes mDeBERTa v3 base's discriminator: v3 base with 250,000 pieces and room for more, 278M parameters."""
+  return dataclasses.replace(v3_base(dtype), vocab=251_000)
+
+
 def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   """Reads their configuration as v1's is read; no buckets are said with 0."""
   hf_config = {**deberta.to_current(hf_config)}

@@ -105,6 +105,11 @@ def llama31_70b(dtype: Dtype = 'float32') -> DecoderConfig:
   return third(sized(80, 8192, 64, 28_672, dtype), Llama3Scaling(8.0))
 
 
+def llama3_405b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes LLaMA 3 405B before its rows grow: 126 layers of width 16,384, 405.9B parameters."""
+  return third(sized(126, 16_384, 128, 53_248, dtype))
+
+
 def llama31_405b(dtype: Dtype = 'float32') -> DecoderConfig:
   """Makes LLaMA 3.1 405B, whose rope is scaled by 8: 126 layers of width 16,384, 405.9B parameters."""
   return third(sized(126, 16_384, 128, 53_248, dtype), Llama3Scaling(8.0))

@@ -22,6 +22,11 @@ def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   return dataclasses.replace(pre_norm(bart.large(dtype)), vocab=250_027)
 
 
+def large_50(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes mBART-50 (Tang et al. 2020, arXiv:2008.00401): 27 more tokens of languages, 611M parameters."""
+  return dataclasses.replace(large(dtype), vocab=250_054)
+
+
 # transformers' MBart.
 FAMILY = dataclasses.replace(
     bart.FAMILY,

@@ -11,7 +11,7 @@ import optax
 
 from plm_jax.checked import within
 from plm_jax.layers.heads import MaskedTokens, PooledClasses
-from plm_jax.objectives import Objective, noise
+from plm_jax.objectives import Objective, noise, similar
 from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
 
 
@@ -25,8 +25,9 @@ class MaskedLM(Objective):
   """how text becomes rows, and what is asked about them"""
   rate: float = 0.15
   """share of a row's tokens to predict"""
-  unit: Literal['token', 'word'] = 'token'
-  """what is masked as a whole: tokens, or words (whole-word masking)"""
+  unit: Literal['token', 'word', 'either'] = 'token'
+  """what is masked as a whole: tokens, or words (whole-word masking); either: words in half of the rows, tokens in the
+  others (ERNIE: Sun et al. 2019, section 3.2, whose words are phrases and names)"""
   lengths: tuple[float, ...] = (1.0,)
   """probabilities of masking 1, 2, ... consecutive units together; ALBERT's n-grams: 6/11 3/11 2/11"""
   choice: Literal['distinct', 'repeated', 'everywhere', 'windows'] = 'distinct'
@@ -38,6 +39,9 @@ class MaskedLM(Objective):
   """share of predicted tokens that become [MASK]"""
   random_share: float = 0.1
   """share of predicted tokens that become a random token"""
+  similar: str = ''
+  """a file of words with others like them, one of which takes the place of [MASK], or random tokens where there is none
+  (MacBERT; `similar` has the form of it): then a word as a whole is replaced, or kept"""
   pooled: Literal['dropped', 'whole'] = 'dropped'
   """what a question about a pair is answered from: the pooler's output with the layers' dropout, or as it is
   (google-research/bert, run_pretraining.py, get_next_sentence_output: only fine-tuning has dropout there)"""
@@ -50,6 +54,8 @@ class MaskedLM(Objective):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     if self.choice in ('repeated', 'everywhere') and (self.unit != 'token' or self.lengths != (1.0,)):
       return f'{option("choice")} {self.choice} is of single tokens, got {option("unit")} {self.unit}, {self.lengths}'
+    if self.similar and self.unit != 'word':
+      return f'{option("similar")} are words, so that {option("unit")} is word, got {self.unit}'
     if self.mask_share + self.random_share > 1 + 1e-9:
       return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
               f'{self.mask_share} and {self.random_share}')
@@ -78,18 +84,41 @@ class MaskedLM(Objective):
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, self.duplicates))
     rows = self.pair.arrange(keys[:, 0], windows, vocab)
     most = self.predictions(rows['tokens'].shape[1])
-    masked = jax.vmap(lambda k, t, s, w: self.mask(k, t, s, w, most, vocab))(
-        keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'))
+    if not self.similar:
+      masked = jax.vmap(lambda k, t, s, w: self.mask(k, t, s, w, most, vocab))(
+          keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'))
+      return {**rows, **masked}
+    # The same rows of other words: where tokens go does not depend on which they are.
+    others = jax.vmap(one_of)(keys[:, 1], windows['similar'], windows['words'])
+    others = self.pair.arrange(keys[:, 0], {**windows, 'tokens': others}, vocab)['tokens']
+    masked = jax.vmap(lambda k, t, s, w, o: self.mask(k, t, s, w, most, vocab, o))(
+        keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'), others)
     return {**rows, **masked}
 
-  def mask(self, key, tokens, segments, words, most, vocab):
-    """Masks one row [L] -> its corrupted tokens [L], positions, labels and weights [M]."""
+  def described(self, windows, tokenizer):
+    """Adds similar [B, T, CANDIDATES], where words have others that are like them."""
+    return {**windows, 'similar': similar.of_windows(self.similar, windows, tokenizer)} if self.similar else windows
+
+  def shapes(self, rows, length, layout=None):
+    """Returns windows without their content."""
+    found = super().shapes(rows, length, layout)
+    if not self.similar:
+      return found
+    shape = (rows, self.window(length), similar.CANDIDATES)
+    return found | {'similar': jax.ShapeDtypeStruct(shape, jnp.int32, sharding=layout)}
+
+  def mask(self, key, tokens, segments, words, most, vocab, others=None):
+    """Masks one row [L] -> its corrupted tokens [L], positions, labels and weights [M]. others [L]: what takes the
+    place of [MASK], -1 where that is a random token; then a word's tokens are replaced together."""
     choose_key, replace_key = jax.random.split(key)
     times = self.choose(choose_key, segments > 0, words, most)
     positions, weights = noise.positions_of(times > 0, most)
     labels = tokens[positions]
-    tokens = noise.replace_tokens(
-        replace_key, tokens, positions, weights, vocab, self.mask_share, self.random_share)
+    shares = self.mask_share, self.random_share
+    if others is None:
+      tokens = noise.replace_tokens(replace_key, tokens, positions, weights, vocab, *shares)
+    else:
+      tokens = noise.replace_words(replace_key, tokens, (positions, weights), words, others, vocab.size, shares)
     return dict(tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
 
   def choose(self, key, real, words, most):
@@ -98,10 +127,14 @@ class MaskedLM(Objective):
       keys = jax.random.split(key)
       number = jnp.floor(real.sum() * self.rate + jax.random.uniform(keys[1])).astype(jnp.int32)
       return noise.choose_tokens(keys[0], real, jnp.minimum(number, most)).astype(jnp.float32)
+    if self.unit == 'either':
+      key, which = jax.random.split(key)
+      alone = jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
+      words = jnp.where(jax.random.bernoulli(which), words, alone)
     number = jnp.clip(jnp.round(real.sum() * self.rate).astype(jnp.int32), 1, most)
     if self.choice == 'repeated':
       return noise.choose_repeatedly(key, words > 0, number, most)
-    units = words if self.unit == 'word' else jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
+    units = words if self.unit != 'token' else jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
     if self.choice == 'windows':
       chosen = noise.choose_windows(key, units, number, int(1 / self.rate), self.lengths)
     elif self.unit == 'token' and self.lengths == (1.0,):
@@ -132,6 +165,13 @@ class MaskedLM(Objective):
     if question := self.pair.question:
       answers[question] = batch[question], batch['segments'].any(-1).astype(jnp.float32)
     return answers
+
+
+def one_of(key, candidates, words):
+  """Draws one of a word's candidates [T, C] for all of its tokens -> [T]; words [T]."""
+  size = candidates.shape[1]
+  drawn = jax.random.randint(jax.random.fold_in(key, 2), (words.shape[0] + 1,), 0, size)[words]
+  return jnp.take_along_axis(candidates, drawn[:, None], 1)[:, 0]
 
 
 def classification(name: str, logits, labels, weights, counted=None):

@@ -192,3 +192,15 @@ def replace_tokens(key, tokens, positions, weights, vocab, mask_share: float, ra
   new = jnp.where(draw < mask_share, vocab.mask,
                   jnp.where(draw < mask_share + random_share, random_id, tokens[positions]))
   return tokens.at[jnp.where(weights > 0, positions, tokens.shape[0])].set(new, mode='drop')
+
+
+def replace_words(key, tokens, chosen, words, others, size: int, shares: tuple[float, float]):
+  """Replaces words at `chosen`, positions and weights [M] of tokens, words, others [L]: a share by what `others` has at
+  their places, a random id below `size` where that is -1, another share by random ids; the rest are kept."""
+  positions, weights = chosen
+  draw_key, id_key = jax.random.split(key)
+  draw = jax.random.uniform(draw_key, (words.shape[0] + 1,))[words[positions]]  # one for all tokens of a word
+  random_id = jax.random.randint(id_key, positions.shape, 0, size)
+  other = jnp.where(others[positions] < 0, random_id, others[positions])
+  new = jnp.where(draw < shares[0], other, jnp.where(draw < sum(shares), random_id, tokens[positions]))
+  return tokens.at[jnp.where(weights > 0, positions, tokens.shape[0])].set(new, mode='drop')

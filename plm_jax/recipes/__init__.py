@@ -14,6 +14,7 @@ from plm_jax.recipes import (
     bart,
     bart_translation,
     bert,
+    bert_wwm,
     byt5,
     deberta,
     deberta_v2,
@@ -21,31 +22,37 @@ from plm_jax.recipes import (
     distilbert,
     electra,
     elmo,
+    ernie,
     glm,
     gpt,
     gpt2,
     gpt3,
     llama,
+    llama2,
+    llama3,
     mbart,
     mt5,
     palm,
     roberta,
     spanbert,
     t5,
+    t5_lm,
     t5_tasks,
     t5_v1_1,
     transformer,
     ul2,
     word_vectors,
+    xlm_r,
     xlnet,
 )
 from plm_jax.recipes.table import Size
 
 # In the order in which they are listed: encoders, decoders, encoder-decoders.
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
-    bert, roberta, albert, spanbert, distilbert, deberta, deberta_v2, deberta_v3, electra, xlnet, elmo,
-    gpt, gpt2, gpt3, llama, palm, glm,
-    t5, t5_v1_1, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
+    bert, bert_wwm, ernie, roberta, xlm_r, albert, spanbert, distilbert, deberta, deberta_v2, deberta_v3, electra,
+    xlnet, elmo,
+    gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
+    t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
 EVERYWHERE = """\
 Every recipe takes --scale=laptop (minutes on 2 CPU cores), --scale=test (seconds), and the options that its --help
 tells. Without --data.path it learns the English documentation in the installed Python packages; records of your own

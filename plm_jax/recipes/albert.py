@@ -11,12 +11,16 @@ takes 10 million steps (base) or 3 million, without dropout; the paper took 125,
 runs of xxlarge 1.5 million, of which it dropped dropout at the end (section 4.8). The paper's corpus is BERT's, 16 GB,
 in 30,000 lower-cased pieces; version 2 had more text. As released, a piece with a letter that is not English is a word
 of its own.
+
+chinese is the released Chinese base, of BERT's 21,128 pieces, characters most of them: give --segmenter=jieba to
+`prepare`, so that n-grams are of words; it says nothing of its run, which is base's here.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.settings import TextConfig
 from plm_jax.models import albert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import SentenceOrder
+from plm_jax.recipes.bert import chinese, in_chinese
 from plm_jax.recipes.table import Size
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
@@ -31,7 +35,9 @@ SIZES = {
     'xlarge': Size(model=albert.xlarge, parameters=59_021_490, peak=0.00176, steps=3_000_000, batch=4096,
                    pod='v3:16x16', took='64 to 512 TPU v3 chips'),
     'xxlarge': Size(model=albert.xxlarge, parameters=223_158_450, peak=0.00176, steps=3_000_000, batch=4096,
-                    pod='v3:16x32', took='64 to 512 TPU v3 chips')}
+                    pod='v3:16x32', took='64 to 512 TPU v3 chips'),
+    'chinese': Size(model=chinese(albert.base), parameters=10_669_322, peak=0.00176, steps=10_000_000, batch=4096,
+                    pod='v3:16x16')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
@@ -40,7 +46,9 @@ def recipe(size: str, scale: Scale) -> Experiment:
   # p(n) is proportional to 1/n. The released code writes every text out 40 times, masked anew each time.
   objective = MaskedLM(pair=SentenceOrder(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), pooled='whole',
                        duplicates=40)
-  return scaled(Experiment(
+  text = TextConfig() if size == 'chinese' else TextConfig(kind='sentencepiece-unigram', layout='albert')
+  run = scaled(Experiment(
       f'albert_{size}', family='albert', model=albert.second(row.model('bfloat16')), objective=objective,
-      data=DataConfig(prepare=TextConfig(kind='sentencepiece-unigram', layout='albert')),
-      optim=OptimConfig(kind='lamb', peak=row.peak, warmup=3125), train=row.train()), scale)
+      data=DataConfig(prepare=text), optim=OptimConfig(kind='lamb', peak=row.peak, warmup=3125), train=row.train()),
+      scale)
+  return in_chinese(run) if size == 'chinese' else run

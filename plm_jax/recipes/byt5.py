@@ -13,14 +13,18 @@ from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.settings import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.spans import MixtureOfDenoisers, SpanCorruption
+from plm_jax.recipes.mt5 import MT5Size
 from plm_jax.recipes.t5 import OPTIM
-from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.scales import scaled
 
 SIZES = {
-    # Parameters by transformers' T5ForConditionalGeneration; published as 300M (table 1).
-    'small': Size(model=t5.byt5_small, parameters=299_637_760, peak=0.01, steps=1_000_000, length=1024, batch=1024,
-                  pod='v3:16x16')}
+    # Parameters by transformers' T5ForConditionalGeneration; published as 300M, 582M, 1.23B, 3.74B, 12.9B (table 1).
+    'small': MT5Size(model=t5.byt5_small, parameters=299_637_760, pod='v3:16x16'),
+    'base': MT5Size(model=t5.byt5_base, parameters=581_653_248, pod='v3:16x32'),
+    'large': MT5Size(model=t5.byt5_large, parameters=1_228_183_552, pod='v4:8x8x8', mesh=MeshConfig(fsdp=8)),
+    'xl': MT5Size(model=t5.byt5_xl, parameters=3_737_801_728, pod='v4:8x8x8', mesh=MeshConfig(fsdp=32)),
+    'xxl': MT5Size(model=t5.byt5_xxl, parameters=12_906_899_328, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

@@ -11,6 +11,8 @@ of 2,048 rows (ELECTRA-400K). Text of small and base is BERT's, Wikipedia and Bo
 CommonCrawl and Gigaword beside it. As in the released code, of the tokens to predict 85% are masked and the rest kept,
 they are drawn with replacement, pairs are cut at half of the length, a tenth of the rows is one text, and the line of
 the rate falls from the first step on, in the warmup too.
+
+chinese is base of 21,128 pieces, characters most of them, in a million steps (ymcui/Chinese-ELECTRA).
 """
 import dataclasses
 
@@ -19,6 +21,7 @@ from plm_jax.models import electra
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Consecutive
 from plm_jax.objectives.rtd import ReplacedTokenDetection
+from plm_jax.recipes.bert import chinese, in_chinese
 from plm_jax.recipes.table import Size
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
@@ -41,7 +44,9 @@ SIZES = {
     'base': ELECTRASize(model=electra.base, parameters=109_483_009, peak=2e-4, steps=766_000, batch=256, width=1 / 3,
                         pod='v3:4x4', took='16 TPU v3 chips, 4 days'),
     'large': ELECTRASize(model=electra.large, parameters=335_142_913, peak=2e-4, steps=400_000, batch=2048, rate=0.25,
-                         width=1 / 4, accumulate=2, pod='v3:8x16')}
+                         width=1 / 4, accumulate=2, pod='v3:8x16'),
+    'chinese': ELECTRASize(model=chinese(electra.base), parameters=102_268_417, peak=2e-4, steps=1_000_000, batch=256,
+                           width=1 / 3, pod='v3:4x4')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
@@ -49,7 +54,8 @@ def recipe(size: str, scale: Scale) -> Experiment:
   row = SIZES[size]
   mlm = MaskedLM(pair=Consecutive(cut='half', whole=0.1), rate=row.rate, choice='repeated', mask_share=0.85,
                  random_share=0.0)
-  return scaled(Experiment(
+  run = scaled(Experiment(
       f'electra_{size}', family='electra', model=row.model('bfloat16'),
       objective=ReplacedTokenDetection(mlm=mlm, width=row.width), optim=OptimConfig(peak=row.peak, schedule='electra'),
       train=row.train()), scale)
+  return in_chinese(run) if size == 'chinese' else run

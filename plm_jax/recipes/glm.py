@@ -21,6 +21,10 @@ path has one paragraph a line and an empty line between documents:
 
     python -m plm_jax train glm_chinese --scale=laptop --data.path=zhwiki.txt
     python -m plm_jax train glm_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
+
+10b is GLM-10B: 48 layers of 4,096, with chinese's shares of blanks, a peak of 1e-4, 0.95 and 1e-8, in 250,000 steps of
+which the rate falls in 175,000 (config_block_10B.json, ds_block_10B.sh). Its vocabulary is GPT-2's of bytes; here it is
+of SentencePiece, and of so many pieces. The text was the Pile's and others', 10b had rows of 512 tokens of text.
 """
 import dataclasses
 
@@ -30,6 +34,7 @@ from plm_jax.models import glm
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.pairs import FullSentences
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -66,7 +71,11 @@ SIZES = {
     'chinese': GLMSize(model=glm.large_chinese, parameters=355_659_776, peak=4e-4, floor=0.1,
                        horizon=200_000, weight_decay=0.01, steps=250_000,
                        objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
-                       pod='v3:8x8')}
+                       pod='v3:8x8'),
+    '10b': GLMSize(model=glm.xxl_10b, parameters=9_880_682_496, peak=1e-4, warmup=7000, floor=0.1, horizon=175_000,
+                   steps=250_000, objective=BlankInfilling(
+                       FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
+                   accumulate=4, pod='v4:8x8x8', mesh=MeshConfig(fsdp=64))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
@@ -75,8 +84,10 @@ def recipe(size: str, scale: Scale) -> Experiment:
   optim = OptimConfig(
       peak=row.peak, warmup=row.warmup, horizon=row.horizon, schedule='cosine', floor=row.floor, b2=0.98,
       weight_decay=row.weight_decay, bias_correction=True)
+  if size == '10b':
+    optim = dataclasses.replace(optim, b2=0.95, eps=1e-8)
   text = TextConfig(layout='glm', sentences='clauses' if row.objective.sentences else 'split')
-  if size == 'chinese':
+  if size in ('chinese', '10b'):
     text = dataclasses.replace(text, kind='sentencepiece-unigram', lowercase=False)
   run = scaled(Experiment(
       f'glm_{size}', family='glm', model=row.model('bfloat16'), objective=row.objective,

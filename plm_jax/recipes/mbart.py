@@ -1,4 +1,4 @@
-"""mBART of 25 languages (Liu et al. 2020).
+"""mBART of 25 languages (Liu et al. 2020), and of 50 (Tang et al. 2020).
 
     python -m plm_jax prepare ALL_TEXT gs://BUCKET/all --for=mbart_large
     python -m plm_jax prepare GERMAN gs://BUCKET/de --for=mbart_large --tokenizer=gs://BUCKET/all/tokenizer
@@ -14,6 +14,9 @@ sizes. Sentences of a document, each of which ends with </s>, change places, and
 3.5 on average (section 2.2); all parameters decay, and attention has no dropout, as in fairseq. The paper counts 128
 thousand tokens of a batch for each of 256 GPUs and calls that BART's configuration; here are BART's 8,192 rows of 512,
 and its rate, which the paper does not tell. It lowered dropout at 250,000 and 400,000 steps, which is left out here.
+
+50 is mBART-50 (arXiv:2008.00401, section 3), which goes on from the other in 25 languages more, for 500,000 steps:
+--warm-start=mbart_large's run, whose tokens of languages have new rows behind them.
 """
 import dataclasses
 
@@ -30,7 +33,9 @@ from plm_jax.training.scales import scaled
 SIZES = {
     # Parameters of the released checkpoint, by transformers' MBartForConditionalGeneration.
     'large': Size(model=mbart.large, parameters=610_851_840, peak=4e-4, steps=500_000, batch=8192, accumulate=4,
-                  pod='v4:8x8x8', mesh=MeshConfig(fsdp=8), took='256 V100')}
+                  pod='v4:8x8x8', mesh=MeshConfig(fsdp=8), took='256 V100'),
+    '50': Size(model=mbart.large_50, parameters=610_879_488, peak=4e-4, steps=500_000, batch=8192, accumulate=4,
+               pod='v4:8x8x8', mesh=MeshConfig(fsdp=8))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
@@ -39,7 +44,7 @@ def recipe(size: str, scale: Scale) -> Experiment:
   optim = OptimConfig(
       peak=row.peak, warmup=30_000, schedule='linear', b2=0.98, eps=1e-6, bias_correction=True, clip=0.0,
       exempt=())
-  text = TextConfig(kind='sentencepiece-unigram', layout='mbart', lowercase=False)
+  text = TextConfig(kind='sentencepiece-unigram', layout='mbart50' if size == '50' else 'mbart', lowercase=False)
   model = row.model('bfloat16')
   # Of 512 tokens so many ends of sentences; at the smaller scales rows hold a few sentences.
   objective = DenoisingAutoencoder(

@@ -5,6 +5,8 @@ import pytest
 
 from plm_jax import tokenizers
 from plm_jax.data import encode, records, segment, sources
+from plm_jax.data.lines import SourceError
+from plm_jax.data.settings import TextConfig
 
 TEXTS = ['我们喜欢北京的春天。他们在New York学习自然语言处理！', '“真的？”她问。中国文字很有趣，不是吗',
          '2021年３月，café 关了。']
@@ -88,3 +90,27 @@ def test_without_jieba_the_extra_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, 'jieba', None)
   with pytest.raises(sources.SourceError, match=r'plm_jax\[zh\]'):
     segment.segmenter('jieba')
+
+
+def test_words_of_a_list(tmp_path):
+  """The longest, from the left; what no word of the list fits is a character, or a word as it is written."""
+  listed = tmp_path / 'words.txt'
+  listed.write_text('自然语言\n语言处理\n北京\n北京大学\n\nNew York\n')
+  text, found = segment.segmenter(f'words:{listed}')('我在北京大学学自然语言处理 in New York, 2021年。')
+  assert text == '我在北京大学学自然语言处理 in New York, 2021年。'
+  assert found == ['我', '在', '北京大学', '学', '自然语言', '处', '理', 'in', 'New York', ',', '2021', '年', '。']
+  before = segment.identity(f'words:{listed}')
+  listed.write_text('北京\n')
+  assert segment.identity(f'words:{listed}') != before and segment.identity('spaces') == 'spaces'
+
+
+@pytest.mark.parametrize('name', ['words', 'spaces:list.txt', 'ltp', ''])
+def test_segmenters_that_there_are_not(name):
+  with pytest.raises(ValueError, match=f'segmenter is none, jieba, spaces, jieba:FILE or words:FILE, got {name}'):
+    TextConfig(segmenter=name)
+
+
+def test_an_empty_list(tmp_path):
+  (tmp_path / 'words.txt').write_text('\n')
+  with pytest.raises(SourceError, match=r'words.txt has no words in it, expected one a line'):
+    segment.segmenter(f'words:{tmp_path / "words.txt"}')

@@ -8,7 +8,9 @@ import pytest
 import tiny
 
 from plm_jax.architectures.encoder import Output
+from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import MaskedTokens, PooledClasses
+from plm_jax.objectives import similar
 from plm_jax.objectives.mlm import MaskedLM, classification
 from plm_jax.objectives.pairs import NextSentence, Single
 
@@ -247,3 +249,59 @@ def test_dropout_behind_the_pooler():
     found = head.apply({'params': params}, output, {}, jnp.arange(4), rngs={'dropout': jax.random.key(0)})
     return len(np.unique(found, axis=0))
   assert answers() == 4 and answers(pooled='whole') == 1
+
+
+def test_similar_words_take_the_place_of_masks(tmp_path):
+  """Cui et al. 2020, section 3.2: 80% of the words have one like them, all of its tokens, or random ones where the list
+  has none; 10% random ones; 10% are kept. There is no [MASK]."""
+  class Letters:
+    hash = 'letters'
+    def encode_batch(self, texts):
+      return [[10 + ord(letter) - ord('a') for letter in text] for text in texts]
+
+  path = tmp_path / 'similar.txt'
+  path.write_text('ab cd ef abc\nf zz g h\nq\n')
+  found = similar.table(str(path), Letters())
+  assert {word: like.T.tolist() for word, like in found.items()} == {
+      (10, 11): [[12, 13], [14, 15]] * 2, (15,): [[16], [17]] * 2}
+  size = 4096
+  tokens = np.tile(np.array([10, 11, 15, 20, 21] * 6, np.int32), (size, 1))
+  words = np.tile(np.arange(30) // 5 * 3 + np.array([1, 1, 2, 3, 3] * 6), (size, 1)).astype(np.int32)
+  windows = dict(tokens=tokens, segments=np.ones_like(tokens), words=words, corpus=np.zeros(size, int),
+                 index=np.arange(size), epoch=np.zeros(size, int))
+  objective = dataclasses.replace(SINGLE, unit='word', lengths=(0.4, 0.3, 0.2, 0.1), similar=str(path), rate=0.3)
+  windows = objective.described(windows, Letters())
+  assert windows['similar'][0, :5].tolist() == [[12, 14] * 2, [13, 15] * 2, [16, 17] * 2, [-1] * 4, [-1] * 4]
+  assert objective.shapes(2, 32)['similar'].shape == (2, 30, 4)
+  batch = corrupt(objective, windows)
+  there = batch['weights'] > 0
+  got = np.take_along_axis(batch['tokens'], batch['positions'], 1)[there]
+  was = batch['labels'][there]
+  assert (got == tiny.VOCAB.mask).mean() < 0.01
+  share = lambda known, like: np.isin(got[was == known], like).mean()
+  assert abs(share(10, [12, 14]) - 0.8) < 0.02 and abs(share(15, [16, 17]) - 0.8) < 0.02
+  assert abs((got == was).mean() - 0.1) < 0.02 and abs(share(20, [12, 13, 14, 15, 16, 17]) - 0.9 * 6 / 96) < 0.02
+  # Two tokens of a word change together: cd or ef, never a half of both.
+  rows, places = np.nonzero((batch['tokens'][:, :-1] == 12) & (np.pad(tokens, ((0, 0), (1, 1)))[:, :-1] == 10))
+  assert (batch['tokens'][rows, places + 1] == 13).mean() > 0.98
+
+
+def test_words_in_half_of_the_rows(large):
+  """ERNIE's phrases: in the other half tokens alone."""
+  large, _ = large
+  batch = corrupt(dataclasses.replace(SINGLE, unit='either'), large)
+  whole = corrupt(dataclasses.replace(SINGLE, unit='word'), large)
+  alone = corrupt(SINGLE, large)
+  def neighbours(batch):
+    gaps = np.diff(batch['positions'], axis=1)[batch['weights'][:, 1:] > 0]
+    return (gaps == 1).mean()
+  assert abs(neighbours(batch) - (neighbours(whole) + neighbours(alone)) / 2) < 0.02
+  assert neighbours(whole) > neighbours(alone) + 0.05
+
+
+def test_similar_words_are_of_words(tmp_path):
+  with pytest.raises(ValueError, match=r'similar are words, so that MaskedLM.unit is word, got token'):
+    MaskedLM(similar='list.txt')
+  (tmp_path / 'list.txt').write_text('alone\n')
+  with pytest.raises(ConfigError, match=r'list.txt has no line with a word and words like it'):
+    similar.read(str(tmp_path / 'list.txt'), None)

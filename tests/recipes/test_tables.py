@@ -14,12 +14,27 @@ from plm_jax.training.optim import schedule
 PAPERS = {
     # Devlin et al. 2019, sections 3.1 and A.2; parameters of transformers' BertForPreTraining.
     'bert_base': (110_106_428, 110, 1e-4, 256, 512), 'bert_large': (336_226_108, 340, 1e-4, 256, 512),
+    # Turc et al. 2019, table 1.
+    'bert_tiny': (4_433_468, 4.4, 1e-4, 256, 512), 'bert_mini': (11_267_900, 11.3, 1e-4, 256, 512),
+    'bert_small': (29_058_876, 29.1, 1e-4, 256, 512), 'bert_medium': (41_668_412, 41.7, 1e-4, 256, 512),
+    # google-research/bert, README.md and multilingual.md: the vocabularies of the released checkpoints.
+    'bert_chinese': (102_882_442, 0, 1e-4, 256, 512), 'bert_multilingual': (178_566_653, 0, 1e-4, 256, 512),
+    'bert_multilingual_uncased': (168_055_961, 0, 1e-4, 256, 512),
+    # ymcui/Chinese-BERT-wwm, README_EN.md; ymcui/MacBERT: 102M and 324M, of BertModel.
+    'bert_wwm_base': (102_882_442, 102, 1e-4, 2560, 512), 'bert_wwm_ext': (102_882_442, 102, 1e-4, 2560, 512),
+    'roberta_wwm_ext': (102_290_312, 102, 1e-4, 384, 512), 'roberta_wwm_ext_large': (325_545_608, 324, 1e-4, 512, 512),
+    'macbert_base': (102_882_442, 102, 1e-4, 384, 512), 'macbert_large': (326_597_258, 324, 1e-4, 512, 512),
+    # Sun et al. 2019, and transformers' ErnieForPreTraining of the released configuration.
+    'ernie_base': (100_477_778, 0, 1e-4, 256, 512),
+    # Conneau et al. 2020, section 3 and table 5; RoBERTa's peaks.
+    'xlm_r_base': (278_295_186, 270, 6e-4, 8192, 512), 'xlm_r_large': (560_142_482, 550, 4e-4, 8192, 512),
     # Liu et al. 2019, section 5 and table 9; tables 2 and 3 for the formats. RobertaForMaskedLM.
     'roberta_base': (124_697_433, 125, 6e-4, 8192, 512), 'roberta_large': (355_412_057, 355, 4e-4, 8192, 512),
     'roberta_full_sentences': (124_697_433, 125, 1e-4, 256, 512),
     'roberta_segment_pair': (125_289_563, 125, 1e-4, 256, 512),
     # Lan et al. 2020, table 1 and section 4.1, whose 235M of xxlarge no count comes to. AlbertForPreTraining.
     'albert_base': (11_813_810, 12, 0.00176, 4096, 512), 'albert_large': (17_847_474, 18, 0.00176, 4096, 512),
+    'albert_chinese': (10_669_322, 0, 0.00176, 4096, 512),
     'albert_xlarge': (59_021_490, 60, 0.00176, 4096, 512), 'albert_xxlarge': (223_158_450, 235, 0.00176, 4096, 512),
     # Joshi et al. 2020, section 4.2 and footnote 8: 131,072 tokens, some 390 rows; 384 is what 128 devices share.
     'spanbert_base': (110_301_480, 0, 1e-4, 384, 512), 'spanbert_large': (336_999_976, 0, 1e-4, 384, 512),
@@ -31,10 +46,11 @@ PAPERS = {
     'deberta_v2_xxlarge': (1_564_549_632, 1500, 1.5e-4, 2048, 512),
     # He et al. 2023, 6e-4 as remembered; README of microsoft/DeBERTa: 22 + 48, 44 + 98, 86 + 98, 304 + 131 million.
     'deberta_v3_xsmall': (70_682_112, 70, 6e-4, 8192, 512), 'deberta_v3_small': (141_304_320, 142, 6e-4, 8192, 512),
+    'mdeberta_v3_base': (278_218_752, 276, 6e-4, 8192, 512),
     'deberta_v3_base': (183_831_552, 184, 6e-4, 8192, 512), 'deberta_v3_large': (434_012_160, 435, 3e-4, 8192, 512),
     # Clark et al. 2020, tables 1 and 6. ElectraForPreTraining.
     'electra_small': (13_549_057, 14, 5e-4, 128, 128), 'electra_base': (109_483_009, 110, 2e-4, 256, 512),
-    'electra_large': (335_142_913, 335, 2e-4, 2048, 512),
+    'electra_large': (335_142_913, 335, 2e-4, 2048, 512), 'electra_chinese': (102_268_417, 102, 2e-4, 256, 512),
     # Yang et al. 2019, table 8. XLNetModel.
     'xlnet_base': (116_718_336, 0, 1e-4, 256, 512), 'xlnet_large': (360_268_800, 0, 4e-4, 8192, 512),
     # Radford et al. 2018, section 4.1; OpenAIGPTLMHeadModel.
@@ -52,13 +68,18 @@ PAPERS = {
     'llama_7b': (6_738_415_616, 6700, 3e-4, 2048, 2048), 'llama_13b': (13_015_864_320, 13_000, 3e-4, 2048, 2048),
     'llama_33b': (32_528_943_616, 32_500, 1.5e-4, 2048, 2048),
     'llama_65b': (65_285_660_672, 65_200, 1.5e-4, 2048, 2048),
+    # Touvron et al. 2023b, section 2.2 and table 1: batches of 4M tokens; Dubey et al. 2024, table 3 and section 3.4.1.
+    'llama2_7b': (6_738_415_616, 6700, 3e-4, 1024, 4096), 'llama2_13b': (13_015_864_320, 13_000, 3e-4, 1024, 4096),
+    'llama2_70b': (68_976_648_192, 69_000, 1.5e-4, 1024, 4096),
+    'llama3_8b': (8_030_261_248, 8000, 3e-4, 2048, 8192), 'llama3_70b': (70_553_706_496, 70_600, 1.5e-4, 2048, 8192),
+    'llama3_405b': (405_853_388_800, 405_000, 8e-5, 2048, 8192),
     # Chowdhery et al. 2022, table 1 and section 5: the last of 256 and 512; 512 and 1,024; 512, 1,024 and 2,048.
     'palm_8b': (8_632_012_800, 8630, 1e-2, 512, 2048), 'palm_62b': (62_495_662_080, 62_500, 1e-2, 1024, 2048),
     'palm_540b': (540_356_474_880, 540_350, 1e-2, 2048, 2048),
     # Du et al. 2022, table 7 and section 3.2; chinese: THUDM/GLM, config_block_large_chinese.json.
     'glm_base': (109_338_624, 110, 4e-4, 1024, 512), 'glm_large': (334_688_256, 335, 2e-4, 1024, 512),
     'glm_410m': (410_265_600, 410, 2e-4, 1024, 512), 'glm_515m': (514_632_960, 515, 2e-4, 1024, 512),
-    'glm_chinese': (355_659_776, 0, 4e-4, 1024, 512),
+    'glm_chinese': (355_659_776, 0, 4e-4, 1024, 512), 'glm_10b': (9_880_682_496, 10_000, 1e-4, 1024, 512),
     # Raffel et al. 2020, section 3.7: 2^11 rows of 512; T5ForConditionalGeneration. 1.1: t5_1_1_*.gin.
     't5_small': (60_506_624, 60, 0.01, 2048, 512), 't5_base': (222_903_552, 220, 0.01, 2048, 512),
     't5_large': (737_668_096, 770, 0.01, 2048, 512), 't5_3b': (2_851_598_336, 2800, 0.01, 2048, 512),
@@ -69,11 +90,19 @@ PAPERS = {
     't5_small_tasks': (60_506_624, 60, 1e-3, 128, 512),
     # Xue et al. 2021, section 3.2; Xue et al. 2022, table 1; Tay et al. 2023, section 5.1.
     'mt5_small': (300_176_768, 300, 0.01, 1024, 1024), 'byt5_small': (299_637_760, 300, 0.01, 1024, 1024),
+    'mt5_base': (582_401_280, 580, 0.01, 1024, 1024), 'byt5_base': (581_653_248, 582, 0.01, 1024, 1024),
+    'mt5_large': (1_229_581_312, 1230, 0.01, 1024, 1024), 'byt5_large': (1_228_183_552, 1230, 0.01, 1024, 1024),
+    'mt5_xl': (3_742_619_648, 3740, 0.01, 1024, 1024), 'byt5_xl': (3_737_801_728, 3740, 0.01, 1024, 1024),
+    'mt5_xxl': (12_921_057_280, 12_900, 0.01, 1024, 1024), 'byt5_xxl': (12_906_899_328, 12_900, 0.01, 1024, 1024),
+    # Lester et al. 2021, section 3.3: 100,000 steps; sizes are those of T5 v1.1.
+    't5_lm_small': (76_961_152, 0, 1e-3, 2048, 512), 't5_lm_base': (247_577_856, 0, 1e-3, 2048, 512),
+    't5_lm_large': (783_150_080, 0, 1e-3, 2048, 512), 't5_lm_xl': (2_849_757_184, 0, 1e-3, 2048, 512),
+    't5_lm_xxl': (11_135_332_352, 0, 1e-3, 2048, 512),
     'ul2_20b': (19_459_613_696, 19_500, 0.01, 1024, 512),
     # Lewis et al. 2020, section 5.1; fairseq: 139M and 406M, and its examples/roberta for the rate of 256 rows.
     'bart_base': (139_420_416, 139, 1e-4, 256, 512), 'bart_large': (406_291_456, 406, 4e-4, 8192, 512),
     # Liu et al. 2020, section 2.2, whose 680M no count comes to; MBartForConditionalGeneration.
-    'mbart_large': (610_851_840, 0, 4e-4, 8192, 512),
+    'mbart_large': (610_851_840, 0, 4e-4, 8192, 512), 'mbart_50': (610_879_488, 0, 4e-4, 8192, 512),
     # Vaswani et al. 2017, tables 3 and section 5.3: 512^-0.5 and 1024^-0.5 over the root of 4,000 steps.
     'transformer_base': (63_082_496, 65, 6.987712429686843e-4, 96, 256),
     'transformer_big': (214_245_376, 213, 4.941058844013093e-4, 96, 256)}
@@ -85,7 +114,7 @@ def test_tables_are_the_papers(name):
   row, config = recipes.find(name).row, recipes.find(name)()
   assert (row.parameters, row.batch) == (parameters, rows)
   assert row.peak == pytest.approx(peak, rel=1e-12) and config.optim.peak == row.peak
-  assert (config.train.phases[-1].batch, config.train.phases[-1].length) == (rows, length)
+  assert (max(phase.batch for phase in config.train.phases), config.train.phases[-1].length) == (rows, length)
   assert not millions or parameters == pytest.approx(1e6 * millions, rel=0.06)
 
 
@@ -113,7 +142,7 @@ def test_all_parameters_decay_where_fairseq_trained():
   """fairseq, trainer.py, _build_optimizer: one group of parameters. Elsewhere biases and norms do not."""
   fairseq = {name for name in recipes.every() if not optim(name).exempt}
   assert fairseq == {name for name, recipe in recipes.every().items()
-                     if recipe.family in ('roberta', 'spanbert', 'bart', 'mbart')}
+                     if recipe.family in ('roberta', 'xlm_r', 'spanbert', 'bart', 'mbart')}
 
 
 def test_masks_are_those_of_released_code():
@@ -171,8 +200,8 @@ def test_palms_batches():
 def test_t5_and_what_comes_from_it():
   """t5x, t5_1_0/base.gin: a z loss of 1e-4; T5's operative_config.gin, combine_dims: heads are joined."""
   family = [recipe for recipe in recipes.every().values()
-            if recipe.family in ('t5', 't5_v1_1', 't5_tasks', 'mt5', 'byt5', 'ul2')]
-  assert len(family) == 14
+            if recipe.family in ('t5', 't5_v1_1', 't5_lm', 't5_tasks', 'mt5', 'byt5', 'ul2')]
+  assert len(family) == 27
   for recipe in family:
     config = recipe()
     assert config.objective.z_loss == 1e-4 and config.optim.heads == 'joined', recipe.name
@@ -218,3 +247,34 @@ def test_the_model_has_the_parameters_of_the_table(name):
     shared = params['generator']['backbone']['embeddings']
     counted = backbone + sizes['heads_rtd'] + count([shared[table] for table in ('tokens', 'positions', 'types')])
   assert counted == recipes.find(name).row.parameters
+
+
+def test_llama_3_grows_its_rows_and_batches():
+  """Dubey et al. 2024, section 3.4.1: 4M tokens, 8M after 252M tokens, 16M after 2.87T; 15.6T in all."""
+  phases = recipes.find('llama3_405b')().train.phases
+  seen = [phase.steps * phase.batch * phase.length for phase in phases]
+  assert [phase.batch * phase.length >> 20 for phase in phases] == [4, 8, 16]
+  assert seen[0] == pytest.approx(252e6, rel=0.01) and sum(seen[:2]) == pytest.approx(2.87e12, rel=0.001)
+  assert sum(seen) == pytest.approx(15.6e12, rel=0.001)
+
+
+def test_languages_have_shares_by_a_power_of_their_sizes():
+  """XLM-R and mT5 0.3, mBERT and mBART 0.7."""
+  powers = {name: 1 / recipes.find(name)().data.temperature for name in (
+      'xlm_r_large', 'mt5_xxl', 'byt5_base', 'mdeberta_v3_base', 'bert_multilingual', 'mbart_50')}
+  assert powers == pytest.approx(dict(zip(powers, (0.3, 0.3, 0.3, 0.3, 0.7, 0.7), strict=True)))
+  text = recipes.find('xlm_r_base')().data.prepare
+  assert (text.kind, text.layout, recipes.find('xlm_r_base')().model.vocab) == (
+      'sentencepiece-unigram', 'xlm-r', 250_002)
+
+
+def test_chinese_masks_are_of_words():
+  """Cui et al. 2020, section 3.2: n-grams of 40, 30, 20 and 10%."""
+  runs = {name: recipes.find(name)() for name in ('bert_wwm_ext', 'roberta_wwm_ext', 'macbert_large', 'ernie_base')}
+  assert {name: run.objective.unit for name, run in runs.items()} == {
+      'bert_wwm_ext': 'word', 'roberta_wwm_ext': 'word', 'macbert_large': 'word', 'ernie_base': 'either'}
+  assert runs['macbert_large'].objective.lengths == (0.4, 0.3, 0.2, 0.1)
+  assert [run.objective.pair.question for run in runs.values()] == ['nsp', None, 'sop', 'nsp']
+  assert {run.data.prepare.segmenter for run in runs.values()} == {'jieba'}
+  assert [(phase.steps, phase.length, phase.batch) for phase in runs['bert_wwm_ext'].train.phases] == [
+      (1_000_000, 128, 2560), (400_000, 512, 384)]
