@@ -1,47 +1,62 @@
-"""Every recipe at the paper's scale, compiled for its TPU pod, which need not be there: does it fit, and what binds it?
+"""Every recipe at the paper's scale on its TPU pod, which need not be there: does it fit, what binds it, how long?
 
     python -m benchmarks.fits
-    python -m benchmarks.fits --recipe albert_xxlarge deberta_large
+    python -m benchmarks.fits --recipe bert_base bert_large
 
-Needs the extra `tpu`. A minute or more each; one row of a table a recipe, one figure a compiled phase.
+Reads what the compiler said from benchmarks/budgets (`python -m benchmarks.budgets --write NAME` asks it); names the
+recipes that have no budget yet. Days and chip-hours are of all steps at their bounds: no run of this program on this
+pod can be shorter, and none has been run.
 """
 import argparse
-import os
-import re
-import subprocess
 import sys
 
+from benchmarks import budgets
 from plm_jax import recipes
+from plm_jax.cli import costs
+from plm_jax.pods import compile as compiling
+from plm_jax.pods.compile import CHIPS
+
+HEAD = ('recipe', 'pod and mesh', 'GiB a device', 'bound, ms', 'MFU', 'days', 'chip-hours', 'published run')
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--recipe', choices=recipes.every(), nargs='*', default=list(recipes.every()))
+  parser.add_argument('--recipe', choices=recipes.every(), nargs='*', default=list(recipes.every()), metavar='RECIPE')
   args = parser.parse_args()
-  print('| recipe | pod | devices | HBM a device, GiB, by phase | bound, ms | MFU | compiled in s |')
-  print('|---' * 7 + '|')
-  failed = 0
-  for recipe in args.recipe:
-    row = recipes.find(recipe).row
-    pod = row.pod + recipes.mesh_options(row)
-    done = subprocess.run(
-        [sys.executable, '-m', 'plm_jax', 'train', recipe, '--mode=compile', *f'--topology={pod}'.split()],
-        capture_output=True, text=True, check=False, env={**os.environ, 'JAX_PLATFORMS': 'cpu'})
-    devices = re.search(r': (\d+ x [^,]+),', done.stdout)
-    totals = re.findall(r'total +([\d.]+) GiB of ([\d.]+)', done.stdout)
-    seconds = re.findall(r'compiled in (\d+) s', done.stdout)
-    bounds = re.findall(r'bound by (\w+): .*?takes ([\d.]+) ms .*?MFU (\d+%)', done.stdout)
-    fits = [f'{used} of {size}' for used, size in totals]
-    # Where arguments and temporaries together pass the memory the compiler has not always said so.
-    failed += any(float(used) > float(size) for used, size in totals)
-    if done.returncode:
-      failed += 1
-      error = done.stderr.strip().splitlines()
-      fits.append(f'FAILED: {error[0][:300] if error else done.returncode}')
-    print(f'| {recipe} | {pod} | {devices[1] if devices else ""} | {"; ".join(fits)} | '
-          f'{"; ".join(f"{took} ({what})" for what, took, _ in bounds)} | {"; ".join(mfu for *_, mfu in bounds)} | '
-          f'{"; ".join(seconds)} |', flush=True)
-  sys.exit(failed > 0)
+  found = {name: budget for name in args.recipe if (budget := budgets.read(name))}
+  print('\n'.join(f'| {" | ".join(cells)} |' for cells in (HEAD, ('---',) * len(HEAD))))
+  for name, budget in found.items():
+    print(f'| {" | ".join(row(name, budget))} |')
+  if missing := [name for name in args.recipe if name not in found]:
+    print(f'\nnot compiled: {", ".join(missing)}')
+  sys.exit(any(not fits(budget) for budget in found.values()))
+
+
+def fits(budget: budgets.Budget) -> bool:
+  """Tells whether every phase fits: where arguments and temporaries together pass the memory the compiler has not
+  always said so."""
+  return all(phase['HBM, GiB']['total'] <= CHIPS[budget['kind']].hbm for phase in budget['phases'])
+
+
+def row(name: str, budget: budgets.Budget) -> tuple[str, ...]:
+  """Returns the cells of a recipe's row; of several phases a figure each."""
+  phases, mesh, whole = budget['phases'], budget['mesh'], seconds(name, budget)
+  split = ''.join(f', {axis} {mesh[axis]}' for axis in ('fsdp', 'tensor') if mesh[axis] > 1)
+  steps = f', {budget["micro-steps"]} micro-steps' if budget['micro-steps'] > 1 else ''
+  chips = costs.count(budget['kind'], budget['devices'])
+  return (name, f'{budget["topology"]}{split}{steps}',
+          f'{"; ".join(str(phase["HBM, GiB"]["total"]) for phase in phases)} of {CHIPS[budget["kind"]].hbm:g}',
+          '; '.join(f'{phase["bound, ms"]} ({phase["bound by"]})' for phase in phases),
+          '; '.join(f'{phase["MFU"]:.0%}' for phase in phases), f'{whole / 86_400:.2f}',
+          f'{whole / 3600 * chips:,.0f}', recipes.find(name).row.took)
+
+
+def seconds(name: str, budget: budgets.Budget) -> float:
+  """Adds up the bounds of all steps of a recipe."""
+  config = recipes.find(name)()
+  bounds = {phase: figures['bound, ms'] * 1e-3 for phase, figures in
+            zip(compiling.extremes(config.train.phases), budget['phases'], strict=True)}
+  return costs.seconds(config, bounds)
 
 
 if __name__ == '__main__':

@@ -51,7 +51,7 @@ def plain(size: Callable[[], EncoderConfig]) -> Callable[..., EncoderConfig]:
 SIZES = {
     # Parameters by transformers' BertForPreTraining; published as 110M and 340M.
     'base': Size(model=bert.base, parameters=110_106_428, peak=1e-4, batch=256, pod='v2:4x4',
-                 took='16 TPU chips, 4 days'),
+                 mesh=MeshConfig(fsdp=4), took='16 TPU chips, 4 days'),
     'large': Size(model=bert.large, parameters=336_226_108, peak=1e-4, batch=256, pod='v3:8x8',
                   mesh=MeshConfig(fsdp=8), took='64 TPU chips, 4 days'),
     # Without the heads for pre-training 4.4M, 11.3M, 29.1M, 41.7M (Turc et al. 2019).
