@@ -132,6 +132,8 @@ class TrainConfig(Checked):
   """evaluations without a better one (see best) after which the run ends; 0: it goes on to the last step"""
   patience: int = 10
   """steps in a row with a loss, gradient or update that is not finite (each is skipped) before the run stops"""
+  wandb: str = ''
+  """project of Weights & Biases that figures are sent to as well; empty: none. Needs wandb"""
   resume: Literal['newest', 'whole'] = 'newest'
   """checkpoint to go on from: the newest, or the newest that is not damaged; those behind it are put aside"""
 
@@ -335,7 +337,7 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
 # What may differ between a run and its continuation: where it runs and what it reports, not what it computes.
 FREE = {'mode', 'topology', 'search', 'output', 'mesh', 'hosts', 'prompts', 'warm_start', 'train.log_every',
         'train.eval_every', 'train.eval_batches', 'train.save_every', 'train.keep', 'train.patience', 'train.best',
-        'train.early', 'train.accumulate', 'train.resume', 'data.prepare.workers'}
+        'train.early', 'train.accumulate', 'train.resume', 'train.wandb', 'data.prepare.workers'}
 # Folded into phases and the learning rate.
 FREE |= {'data.epochs', 'data.warmup', 'data.evaluations', 'data.tokenizer'}
 FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for stack in ('stack', 'decoder', 'source')

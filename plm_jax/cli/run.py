@@ -36,6 +36,7 @@ from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer, load
 from plm_jax.training.train import Result, evaluate_run, train
 from plm_jax.training.warm_start import with_teacher
+from plm_jax.training.writers import check_wandb
 
 # Of parameters: as much as a host fetches, at the end, of what others hold, to show what the model says.
 FETCHED = 8 << 30  # bytes
@@ -112,6 +113,7 @@ def run(config: Run) -> Result | None:
     config = with_teacher(config)
   if config.mode == 'train':
     preflight.check_disk(config, preflight.check_size(config).state)
+    check_wandb(config.train.wandb)
     hosts.check_shared(config.folder)
     with hosts.owned(config.folder) as lock:
       return fine_tuned(config, lock) if isinstance(config, FineTuning) else trained(of_text(config), lock)

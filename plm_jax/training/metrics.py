@@ -10,6 +10,7 @@ import numpy as np
 
 from plm_jax import storage
 from plm_jax.data.pipeline import tensorflow
+from plm_jax.training.writers import ScalarWriter, TensorBoard, brought
 
 # Peak bfloat16 (fp16 on older GPUs) dense matrix throughput in FLOP/s of one JAX device: a core on TPU v2 and v3, a
 # chip elsewhere. From Google's TPU system architecture pages and NVIDIA's data sheets (SXM variants).
@@ -42,37 +43,35 @@ def combine(steps: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 class Writer:
-  """metrics.jsonl in a run's folder, and TensorBoard event files where TensorFlow is installed."""
+  """metrics.jsonl in a run's folder, TensorBoard event files where TensorFlow is installed, and writers besides."""
 
-  def __init__(self, folder: epath.PathLike, step: int = 0):
-    """step: that the run goes on from. Lines of later ones, which will be written again, are taken out first."""
+  def __init__(self, folder: epath.PathLike, step: int = 0, *own: ScalarWriter):
+    """step: that the run goes on from. Lines of later ones, which will be written again, are taken out first.
+
+    own: writers that end with this one.
+    """
     folder = storage.path_of(folder)
     self.path = folder / 'metrics.jsonl'
     with storage.explained(self.path, 'read'):
       before = self.path.read_bytes().decode('utf-8', 'replace') if self.path.exists() else ''
     if (kept := lines_until(before, step)) != before:
       storage.write(self.path, kept)
-    self.board, self.events = None, folder / 'tensorboard'
-    if tf := tensorflow():
-      self.summary = tf.summary
-      with storage.explained(self.events, 'written'):
-        self.board = tf.summary.create_file_writer(str(self.events))
+    board = tensorflow()
+    self.own = ([TensorBoard(board, folder / 'tensorboard')] if board else []) + [*own]
 
   def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-    """Appends a line to metrics.jsonl, and scalars to TensorBoard. A number that is not finite is null: JSON has
+    """Appends a line to metrics.jsonl, and gives scalars to the writers. A number that is not finite is null: JSON has
     none."""
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     storage.append(self.path, json.dumps({'step': step, 'split': split, **finite}, allow_nan=False) + '\n')
-    if self.board:
-      with storage.explained(self.events, 'written'), self.board.as_default(step):
-        for name, value in values.items():
-          self.summary.scalar(f'{split}/{name}', value)
-        try:
-          self.board.flush()
-        except Exception:
-          if not storage.remote(self.events):
-            raise
-          self.board.flush()  # in a bucket the first is refused where its answer was lost and TensorFlow asked again
+    for writer in (*self.own, *brought()):
+      writer.write_scalars(step, {f'{split}/{name}': value for name, value in values.items()})
+      writer.flush()
+
+  def close(self) -> None:
+    """Ends the writers that are its own."""
+    for writer in self.own:
+      writer.close()
 
 
 def lines_until(text: str, step: int) -> str:

@@ -29,6 +29,7 @@ from plm_jax.training.learner import make_learner
 from plm_jax.training.optim import schedule
 from plm_jax.training.step import jitted_step, sharded_init
 from plm_jax.training.warm_start import start
+from plm_jax.training.writers import ScalarWriter, WeightsAndBiases
 
 logger = logging.getLogger(__name__)
 
@@ -211,12 +212,12 @@ def interrupts():
 
 
 class Log:
-  """Progress bar, JSON lines, TensorBoard; only process 0 writes."""
+  """Progress bar, and what `metrics.Writer` writes; only process 0 does."""
 
   def __init__(self, config: Run, folder: epath.Path, start: int, mesh):
     self.config, self.mesh = config, mesh
     self.rate = schedule(config.optim, config.train.steps, config.train.pace)
-    self.writer = metrics.Writer(folder, start) if jax.process_index() == 0 else None
+    self.writer = metrics.Writer(folder, start, *sent(config, folder)) if jax.process_index() == 0 else None
     self.bar = tqdm(total=config.train.steps, initial=start, unit='step', disable=jax.process_index() > 0,
                     dynamic_ncols=True, smoothing=0.1,
                     mininterval=0.5 if sys.stderr.isatty() else 10)  # a file keeps every bar that is drawn
@@ -292,5 +293,14 @@ class Log:
     self.since, self.waited = time.time(), 0.0
 
   def close(self) -> None:
-    """Ends the progress bar."""
+    """Ends the progress bar and the writers."""
     self.bar.close()
+    if self.writer:
+      self.writer.close()
+
+
+def sent(config: Run, folder: epath.Path) -> list[ScalarWriter]:
+  """Makes the writers that send figures away."""
+  if not config.train.wandb:
+    return []
+  return [WeightsAndBiases(config.train.wandb, config.name, folder, config_file.to_json(config))]

@@ -255,8 +255,9 @@ class Log:
     return values
 
   def close(self) -> None:
-    """Ends the progress bar."""
+    """Ends the progress bar and the writers."""
     self.bar.close()
+    self.writer.close()
 
 
 def restored(folder: epath.PathLike) -> tuple[VectorRun, Vocabulary, dict[str, np.ndarray]]:

@@ -1,0 +1,74 @@
+"""Figures of a run, as writers get them: one of our own, and a stand-in for wandb that remembers what it is told."""
+import json
+import sys
+import types
+
+import pytest
+
+from plm_jax import storage
+from plm_jax.config import ConfigError
+from plm_jax.training import metrics, writers
+
+
+class Kept:
+  """A writer that keeps what it gets."""
+
+  def __init__(self):
+    self.got, self.flushed, self.closed = [], 0, False
+
+  def write_scalars(self, step, scalars):
+    self.got.append((step, dict(scalars)))
+
+  def flush(self):
+    self.flushed += 1
+
+  def close(self):
+    self.closed = True
+
+
+def test_writers_that_are_brought_get_every_figure_and_stay_open(tmp_path):
+  mine, own, other = Kept(), Kept(), Kept()
+  with writers.also(mine):
+    with writers.also(other):
+      writer = metrics.Writer(tmp_path, 0, own)
+      writer.write(3, 'train', {'loss': 1.5, 'mlm': 2.0})
+    writer.write(4, 'heldout', {'mlm': 0.25})
+    writer.close()
+  assert mine.got == own.got == [(3, {'train/loss': 1.5, 'train/mlm': 2.0}), (4, {'heldout/mlm': 0.25})]
+  assert other.got == mine.got[:1] and (mine.flushed, other.flushed) == (2, 1)
+  assert own.closed and not mine.closed and writers.brought() == ()
+  assert [json.loads(line)['step'] for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()] == [3, 4]
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+  """wandb, as far as it is used; `runs` has what `init` was told, and the lines of each."""
+  runs = []
+  def init(**options):
+    lines = []
+    runs.append((options, lines))
+    return types.SimpleNamespace(
+        log=lines.append, finish=lambda: lines.append('finished'), define_metric=lambda *a, **k: lines.append((a, k)))
+  module = types.ModuleType('wandb')
+  module.__spec__ = types.SimpleNamespace()
+  vars(module).update(init=init, runs=runs)
+  monkeypatch.setitem(sys.modules, 'wandb', module)
+  return module
+
+
+def test_a_run_that_goes_on_is_the_same_one_at_weights_and_biases(tmp_path, wandb):
+  for _ in range(2):
+    writer = writers.WeightsAndBiases('project', 'bert_base', storage.path_of(tmp_path), {'seed': 3})
+    writer.write_scalars(7, {'train/loss': 1.5})
+    writer.close()
+  (first, lines), (second, _) = wandb.runs
+  assert first == second and first['project'] == 'project' and first['resume'] == 'allow'
+  assert first['id'] == (tmp_path / 'wandb_id.txt').read_text() and first['config'] == {'seed': 3}
+  assert lines == [(('*',), {'step_metric': 'step'}), {'train/loss': 1.5, 'step': 7}, 'finished']
+
+
+def test_wandb_that_is_not_installed_is_said_before_the_run(monkeypatch):
+  monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+  writers.check_wandb('')
+  with pytest.raises(ConfigError, match=r'--train\.wandb=mine needs wandb: pip install wandb'):
+    writers.check_wandb('mine')
