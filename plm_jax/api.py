@@ -34,7 +34,7 @@ from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks.forms import form_of
-from plm_jax.tokenizers import ByteBPE
+from plm_jax.tokenizers import ByteBPE, LanguagePieces
 
 Path = str | os.PathLike[str]
 Model = Trained | Path
@@ -293,11 +293,15 @@ def around(trained: Trained, params: Mapping[str, Any]) -> tuple[Sequence[int], 
   if not trained.tokenizer:
     return None
   # Rows of a decoder's task have an end that its texts have not in pre-training.
-  task = trained.model.kind == 'decoder' and {f'heads_{name}' for name in ASKED} & params.keys()
-  # Byte-level BPE is RoBERTa's there, with two separators between texts; DeBERTa has one (microsoft/DeBERTa).
-  pair = trained.model.kind == 'encoder' and isinstance(trained.tokenizer, ByteBPE)
-  found = form_of(trained.family).around(trained.tokenizer.vocab) if task or pair else None
-  return found if task or (found and len(found[1]) == 1) else None
+  if trained.model.kind == 'decoder' and {f'heads_{name}' for name in ASKED} & params.keys():
+    return form_of(trained.family).around(trained.tokenizer.vocab)
+  if trained.model.kind != 'encoder' or trained.model.cls_last:
+    return None
+  # There byte-level BPE is RoBERTa's, with two separators between texts as XLM-R's pieces have them, and other pieces
+  # are BERT's, with one; but a DeBERTa of byte-level BPE has one, and a RoBERTa that was trained here any pieces.
+  found = form_of(trained.family).around(trained.tokenizer.vocab)
+  usual = 2 if isinstance(trained.tokenizer, (ByteBPE, LanguagePieces)) else 1
+  return found if len(found[1]) != usual else None
 
 
 def modules_of(trained: Trained) -> Callable[[pathlib.Path], None] | None:

@@ -198,7 +198,7 @@ def save(
     if tokenizer:
       vocabulary.save(draft, tokenizer, config.max_length)
       if isinstance(like, Like) and like.around:
-        vocabulary.surround(draft, tokenizer, like.around)
+        vocabulary.surround(draft, tokenizer, like.around, types=getattr(config, 'types', 0) > 1)
     hf_config['dtype'] = dtype or (before and before.extra.get('dtype', before.extra.get('torch_dtype'))) or 'float32'
     files.write_json(draft / CONFIG, hf_config)
     if isinstance(like, Like) and like.beside:

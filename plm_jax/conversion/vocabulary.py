@@ -75,9 +75,12 @@ def save(folder: pathlib.Path, tokenizer: Tokenizer, max_length: int) -> None:
     write(folder / FAST, tokenizer)
 
 
-def surround(folder: pathlib.Path, tokenizer: Tokenizer, around: Around) -> None:
+def surround(folder: pathlib.Path, tokenizer: Tokenizer, around: Around, types: bool = True) -> None:
   """Makes transformers put ids around texts as a task's rows have them, in the files that `save` has written: those
-  before the first, between two, behind the last. Without a tokenizer.json nothing changes."""
+  before the first, between two, behind the last. Without a tokenizer.json nothing changes.
+
+  types: whether the model tells two texts apart.
+  """
   if not (folder / FAST).exists() or max(max(ids, default=0) for ids in around) >= len(tokenizer.pieces):
     return
   before, between, behind = ([tokenizer.pieces[i] for i in ids] for ids in around)
@@ -86,10 +89,12 @@ def surround(folder: pathlib.Path, tokenizer: Tokenizer, around: Around) -> None
   fast = tokenizers.Tokenizer.from_file(str(folder / FAST))
   fast.post_processor = processors.TemplateProcessing(
       single=[*side(before, 0), '$A:0', *side(behind, 0)],
-      pair=[*side(before, 0), '$A:0', *side(between, 0), '$B:1', *side(behind, 1)],
+      pair=[*side(before, 0), '$A:0', *side(between, 0), *side(['$B', *behind], int(types))],
       special_tokens=[(tokenizer.pieces[i], i) for i in sorted({i for ids in around for i in ids})])
   (folder / FAST).write_text(json.dumps(json.loads(fast.to_str()), ensure_ascii=False) + '\n')
-  write_json(folder / CONFIG, {**read_json(folder / CONFIG), 'tokenizer_class': 'PreTrainedTokenizerFast'})
+  inputs = {} if types else {'model_input_names': ['input_ids', 'attention_mask']}
+  write_json(folder / CONFIG, {
+      **read_json(folder / CONFIG), 'tokenizer_class': 'PreTrainedTokenizerFast', **inputs})
 
 
 def from_fast(folder: pathlib.Path) -> Tokenizer:

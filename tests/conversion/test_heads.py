@@ -1,6 +1,7 @@
 """Heads of tasks in files: names of classes, dropout, what transformers' classes call the rest."""
 import json
 
+import backbones
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +14,11 @@ from plm_jax import checked, conversion
 from plm_jax.architectures.encoder import Output
 from plm_jax.inference.loading import Trained
 from plm_jax.layers.heads import WithHeads
-from plm_jax.models import deberta, gpt2, llama, t5
+from plm_jax.models import gpt2, llama, t5
 from plm_jax.tasks.forms import form_of
 from plm_jax.tasks.sequence import SequenceTask
 from plm_jax.tasks.tagging import TaggingTask
-from plm_jax.tokenizers import train_byte_bpe
+from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 files = pytest.importorskip('safetensors.numpy')
 
@@ -127,19 +128,25 @@ def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
   assert conversion.load(tmp_path / 'a').tokenizer.encode(texts[0]) == tokenizer.encode(texts[0])
 
 
-def test_a_pair_of_debertas_has_one_separator_between(tmp_path):
-  """transformers' classes for byte-level BPE put two there, as RoBERTa has it."""
-  tokenizer = train_byte_bpe(['a quick brown fox'], 280, layout='bert')
-  block = checked.replaced(deberta.base().block, {'width': 32, 'heads': 4, 'mlp_dim': 64})
-  model = deberta.base().resized(block, 1, tokenizer.vocab.size, 16)
+@pytest.mark.parametrize(('family', 'separators', 'own'), [
+    ('deberta', 2, True), ('roberta', 3, True), ('bert', 2, False)])
+def test_an_exported_tokenizer_makes_the_pairs_of_its_family(tmp_path, family, separators, own):
+  """transformers' classes for byte-level BPE put two separators between texts, those for WordPiece one, whatever the
+  model: DeBERTa has one, and RoBERTa two, of which the second is of no other type."""
+  text = ['a quick brown fox']
+  tokenizer = train_byte_bpe(text, 280, layout='bert') if family == 'deberta' else train_wordpiece(text, 60)
+  model = backbones.small(family, tokenizer.vocab.size, 16)
   params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), BATCH)['params'])
-  plm_jax.export(Trained('deberta', model, {}, {'backbone': params}, tokenizer), tmp_path / 'a')
+  plm_jax.export(Trained(family, model, {}, {'backbone': params}, tokenizer), tmp_path / 'a')
   texts = ['a fox', 'quick']
-  row = form_of('deberta').row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
-  assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts).ids == row.tokens
-  assert row.tokens.count(tokenizer.vocab.sep) == 2
+  row = form_of(family).row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
+  made = tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts)
+  assert made.ids == row.tokens and row.tokens.count(tokenizer.vocab.sep) == separators
+  assert made.type_ids == (row.types if family == 'bert' else [0] * len(row.tokens))
   said = json.loads((tmp_path / 'a' / 'tokenizer_config.json').read_text())
-  assert said['tokenizer_class'] == 'PreTrainedTokenizerFast' and said['mask_token'] == '<mask>'
+  assert (said['tokenizer_class'] == 'PreTrainedTokenizerFast') is own
+  assert (said.get('model_input_names') == ['input_ids', 'attention_mask']) is own
+  assert said['mask_token'] == tokenizer.pieces[tokenizer.vocab.mask]
 
 
 def test_the_dropout_of_a_head_is_the_familys_or_the_tasks():
