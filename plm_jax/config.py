@@ -344,8 +344,8 @@ FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for 
          for how in ('remat', 'scan')}
 FREE |= {f'{model}.block.init.{how}' for model in ('model', 'objective.model') for how in ('tables', 'matrices')}
 # What says how long the run is, and how fast it learns when: what is to come may differ.
-COURSE = ('train.phases', *(f'optim.{name}' for name in ('peak', 'warmup', 'horizon', 'clock', 'schedule', 'power',
-                                                         'floor')))
+COURSE = ('train.phases', *(f'optim.{name}' for name in ('peak', 'warmup', 'horizon', 'cooldown', 'clock', 'schedule',
+                                                         'power', 'floor')))
 
 
 def differences(old: Any, new: Any) -> list[str]:
@@ -365,6 +365,8 @@ def obstacles(old: Run, new: Run, done: int) -> list[str]:
   others = [line for line in found if line not in course]
   if not course:
     return others
+  if new.objective.paced and old.train.steps != new.train.steps:
+    return [*others, *course, f'{done:,} steps are done, whose shares of masks another number of steps would change']
   if past(old.train.phases, done) != past(new.train.phases, done):
     return [*others, *course, f'{done:,} steps are done, whose rows these phases would change']
   if not np.array_equal(rates(old, done), rates(new, done)):

@@ -37,7 +37,7 @@ from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.checkpoint import of_run, restore_params
 from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner
-from plm_jax.training.step import Learner, sharded_init
+from plm_jax.training.step import Learner, corrupted, sharded_init
 from plm_jax.training.warm_start import with_teacher
 
 OWN = {'rows': ('2', 1), 'step': ('0', 0)}  # options with their defaults, and the least that they take
@@ -108,7 +108,7 @@ def text(config: Experiment, rows: int, step: int) -> Inspected:
   learner = make_learner(config, tokenizer.vocab)
   feed = TextFeed(config, folders, tokenizer, make_mesh(config.mesh))
   windows = feed.windows(step)
-  batch = corrupted(learner, windows)
+  batch = made(learner, windows, step)
   size = len(windows['tokens'])
   notes = [f'{config.name}: the first {min(rows, size)} of {size:,} rows of step {step:,}']
   filled = None
@@ -130,7 +130,7 @@ def labelled(config: FineTuning, rows: int, step: int) -> Inspected:
   check_step(step, config.train.steps)
   feed = ready.open_feed(make_mesh(config.mesh))
   windows, placed = feed.batches.batch(step)
-  batch = corrupted(make_learner(config, tokenizer.vocab), windows)
+  batch = made(make_learner(config, tokenizer.vocab), windows, step)
   size = len(batch['tokens'])
   reader = Reader(tokenizer, config.model, config.objective, config.data.packed)
   shown = reader.rows(*(first(some, rows) for some in (windows, batch)))
@@ -151,9 +151,9 @@ def check_step(step: int, steps: int) -> None:
     raise ConfigError(f'--step is {step:,}, and the run has the steps 0 to {steps - 1:,}')
 
 
-def corrupted(learner: Learner, windows: dict[str, Any]) -> dict[str, Any]:
+def made(learner: Learner, windows: dict[str, Any], step: int) -> dict[str, Any]:
   """Makes the batch of windows, as a training step does."""
-  make = jax.jit(lambda given: learner.objective.corrupt(learner.key(1), given, learner.vocab))
+  make = jax.jit(lambda given: corrupted(learner, given, step))
   return jax.device_get(lanes.flat(make(windows)))
 
 

@@ -47,6 +47,26 @@ def large(dtype: Dtype = 'float32') -> EncoderConfig:
   return sized(28, 1024, 16, 2624, dtype)
 
 
+def ettin_17m(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes Ettin 17M: 7 layers of width 256, 16.9M parameters."""
+  return sized(7, 256, 4, 384, dtype)
+
+
+def ettin_32m(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes Ettin 32M: 10 layers of width 384, 32.1M parameters."""
+  return sized(10, 384, 6, 576, dtype)
+
+
+def ettin_68m(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes Ettin 68M: 19 layers of width 512, 68.5M parameters."""
+  return sized(19, 512, 8, 768, dtype)
+
+
+def ettin_1b(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes Ettin 1B: 28 layers of width 1792, 1.03B parameters."""
+  return sized(28, 1792, 28, 3840, dtype)
+
+
 def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Reads which layers see a band as `windows`, and both ropes as one value, `rope`, from either of the ways that
   transformers has had to write them. ConvertError for what is not known."""

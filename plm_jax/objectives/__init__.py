@@ -20,6 +20,7 @@ Arrays = dict[str, jax.Array]
 # name -> (sum, weight), to be divided once over the whole batch; of a continuous objective also CARRY -> what is next
 Losses = dict[str, Any]
 CARRY = 'carry'
+PROGRESS = 'progress'  # of windows in training: which share of the run's steps is done, []
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,6 +83,11 @@ class Objective(Checked, abc.ABC):
   @property
   def whole(self) -> bool:
     """Whether a row's loss depends on the other rows of its batch: micro-steps then share one loss (`Passes.parts`)."""
+    return False
+
+  @property
+  def paced(self) -> bool:
+    """Whether what it does to text depends on how far the run is: windows then have PROGRESS, but in evaluation."""
     return False
 
   @property

@@ -68,6 +68,11 @@ class Distillation(Objective):
     """The teacher."""
     return 'teacher', *['backbone/embeddings/positions'] * (self.positions == 'fixed')
 
+  @property
+  def paced(self) -> bool:
+    """Whether masked language modelling does not mask the same share everywhere."""
+    return self.mlm.paced
+
   def window(self, length: int) -> int:
     """Returns what masked language modelling takes."""
     return self.mlm.window(length)

@@ -11,7 +11,7 @@ import optax
 
 from plm_jax.checked import within
 from plm_jax.layers.heads import MaskedTokens, PooledClasses
-from plm_jax.objectives import Objective, noise, similar
+from plm_jax.objectives import PROGRESS, Objective, noise, similar
 from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
 
 
@@ -19,12 +19,17 @@ from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, S
 class MaskedLM(Objective):
   """Devlin et al. 2019, section 3.1: 15% of tokens are predicted; 80% of them are masked, 10% random, 10% kept."""
 
-  limits = within(rate='(0, 1)', lengths='[0, 1]', mask_share='[0, 1]', random_share='[0, 1]')
+  limits = within(rate='(0, 1)', last_rate='(0, 1)', held_out_rate='(0, 1)', lengths='[0, 1]',
+                  mask_share='[0, 1]', random_share='[0, 1]')
 
   pair: Single | FullSentences | NextSentence | SentenceOrder | Consecutive = NextSentence()
   """how text becomes rows, and what is asked about them"""
   rate: float = 0.15
   """share of a row's tokens to predict"""
+  last_rate: float | None = None
+  """share at the end of the run, to which `rate` changes in a line; None: it stays"""
+  held_out_rate: float | None = None
+  """share in evaluation on held-out text; None: that of the end of the run"""
   unit: Literal['token', 'word', 'either'] = 'token'
   """what is masked as a whole: tokens, or words (whole-word masking); either: words in half of the rows, tokens in the
   others (ERNIE: Sun et al. 2019, section 3.2, whose words are phrases and names)"""
@@ -56,6 +61,8 @@ class MaskedLM(Objective):
       return f'{option("choice")} {self.choice} is of single tokens, got {option("unit")} {self.unit}, {self.lengths}'
     if self.similar and self.unit != 'word':
       return f'{option("similar")} are words, so that {option("unit")} is word, got {self.unit}'
+    if self.paced and self.choice not in ('distinct', 'everywhere'):
+      return f'{option("choice")} {self.choice} is of one {option("rate")}: leave out last_rate and held_out_rate'
     if self.mask_share + self.random_share > 1 + 1e-9:
       return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
               f'{self.mask_share} and {self.random_share}')
@@ -77,21 +84,33 @@ class MaskedLM(Objective):
 
   def predictions(self, length: int) -> int:
     """Returns M, the most positions predicted in a row of `length` tokens (20 of 128, 77 of 512)."""
-    return math.ceil(round(self.rate * length, 6))
+    return math.ceil(round(max(self.rate, self.last_rate or 0, self.held_out_rate or 0) * length, 6))
+
+  @property
+  def paced(self) -> bool:
+    """Whether the share of masks is not the same everywhere."""
+    return self.last_rate is not None or self.held_out_rate is not None
+
+  def share(self, windows):
+    """Returns the share of tokens to predict: by how far the run is, or for evaluation where windows do not say."""
+    last = self.rate if self.last_rate is None else self.last_rate
+    if PROGRESS not in windows:
+      return last if self.held_out_rate is None else self.held_out_rate
+    return self.rate + (last - self.rate) * windows[PROGRESS]
 
   def corrupt(self, key, windows, vocab):
     """Makes tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, self.duplicates))
     rows = self.pair.arrange(keys[:, 0], windows, vocab)
-    most = self.predictions(rows['tokens'].shape[1])
+    most, share = self.predictions(rows['tokens'].shape[1]), self.share(windows)
     if not self.similar:
-      masked = jax.vmap(lambda k, t, s, w: self.mask(k, t, s, w, most, vocab))(
+      masked = jax.vmap(lambda k, t, s, w: self.mask(k, t, s, w, (most, share), vocab))(
           keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'))
       return {**rows, **masked}
     # The same rows of other words: where tokens go does not depend on which they are.
     others = jax.vmap(one_of)(keys[:, 1], windows['similar'], windows['words'])
     others = self.pair.arrange(keys[:, 0], {**windows, 'tokens': others}, vocab)['tokens']
-    masked = jax.vmap(lambda k, t, s, w, o: self.mask(k, t, s, w, most, vocab, o))(
+    masked = jax.vmap(lambda k, t, s, w, o: self.mask(k, t, s, w, (most, share), vocab, o))(
         keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'), others)
     return {**rows, **masked}
 
@@ -107,11 +126,13 @@ class MaskedLM(Objective):
     shape = (rows, self.window(length), similar.CANDIDATES)
     return found | {'similar': jax.ShapeDtypeStruct(shape, jnp.int32, sharding=layout)}
 
-  def mask(self, key, tokens, segments, words, most, vocab, others=None):
-    """Masks one row [L] -> its corrupted tokens [L], positions, labels and weights [M]. others [L]: what takes the
-    place of [MASK], -1 where that is a random token; then a word's tokens are replaced together."""
+  def mask(self, key, tokens, segments, words, number, vocab, others=None):
+    """Masks one row [L] -> its corrupted tokens [L], positions, labels and weights [M]; number: M, and a share.
+    others [L]: what takes the place of [MASK], -1 where that is a random token; then a word's tokens are replaced
+    together."""
     choose_key, replace_key = jax.random.split(key)
-    times = self.choose(choose_key, segments > 0, words, most)
+    most, share = number
+    times = self.choose(choose_key, segments > 0, words, most, share)
     positions, weights = noise.positions_of(times > 0, most)
     labels = tokens[positions]
     shares = self.mask_share, self.random_share
@@ -121,17 +142,18 @@ class MaskedLM(Objective):
       tokens = noise.replace_words(replace_key, tokens, (positions, weights), words, others, vocab.size, shares)
     return dict(tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
 
-  def choose(self, key, real, words, most):
-    """Tells, of real bool [L] and words [L], how often each token is to be predicted, float32 [L]."""
+  def choose(self, key, real, words, most, share):
+    """Tells, of real bool [L] and words [L], how often each token is to be predicted, float32 [L]; a share of them, and
+    at most so many."""
     if self.choice == 'everywhere':
       keys = jax.random.split(key)
-      number = jnp.floor(real.sum() * self.rate + jax.random.uniform(keys[1])).astype(jnp.int32)
+      number = jnp.floor(real.sum() * share + jax.random.uniform(keys[1])).astype(jnp.int32)
       return noise.choose_tokens(keys[0], real, jnp.minimum(number, most)).astype(jnp.float32)
     if self.unit == 'either':
       key, which = jax.random.split(key)
       alone = jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
       words = jnp.where(jax.random.bernoulli(which), words, alone)
-    number = jnp.clip(jnp.round(real.sum() * self.rate).astype(jnp.int32), 1, most)
+    number = jnp.clip(jnp.round(real.sum() * share).astype(jnp.int32), 1, most)
     if self.choice == 'repeated':
       return noise.choose_repeatedly(key, words > 0, number, most)
     units = words if self.unit != 'token' else jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)

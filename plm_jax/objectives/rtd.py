@@ -79,6 +79,11 @@ class ReplacedTokenDetection(Objective):
     """Whether the way to make rows takes sentences of one document."""
     return self.mlm.one_document
 
+  @property
+  def paced(self) -> bool:
+    """Whether masked language modelling does not mask the same share everywhere."""
+    return self.mlm.paced
+
   def window(self, length: int) -> int:
     """Returns what masked language modelling takes."""
     return self.mlm.window(length)

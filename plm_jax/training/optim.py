@@ -11,7 +11,8 @@ import optax
 from plm_jax.checked import Checked, within
 from plm_jax.training.selection import Selection, heights, is_stacked
 
-Schedule = Literal['bert', 'electra', 'linear', 'slanted', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant']
+Schedule = Literal['bert', 'electra', 'linear', 'slanted', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant', 'wsd',
+                   'trapezoid']
 Pace = Sequence[tuple[int, int]]  # one phase after another: updates, and tokens that each of them sees
 
 
@@ -20,11 +21,12 @@ class OptimConfig(Checked):
   """Optimizer and learning rate; the defaults are BERT's (Devlin et al. 2019, A.2, and its optimization.py)."""
 
   limits = within(
-      warmup='[0, 1e18]', horizon='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)', eps='[0, 1]',
-      decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
+      warmup='[0, 1e18]', horizon='[0, 1e18]', cooldown='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)',
+      eps='[0, 1]', decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
 
-  kind: Literal['adamw', 'lamb', 'adafactor', 'adagrad'] = 'adamw'
-  """Adam with decoupled decay, LAMB (You et al. 2020), Adafactor (Shazeer and Stern 2018, as T5 has it), or Adagrad
+  kind: Literal['adamw', 'stable_adamw', 'lamb', 'adafactor', 'adagrad'] = 'adamw'
+  """Adam with decoupled decay, the same with Adafactor's clipping of updates in place of gradients' (Wortsman et al.
+  2023, algorithm 2), LAMB (You et al. 2020), Adafactor (Shazeer and Stern 2018, as T5 has it), or Adagrad
   (Duchi et al. 2011)"""
   peak: float = 1e-4
   """learning rate at the end of the warmup; times the size of the parameter with Adafactor (see parameter_scale)"""
@@ -33,16 +35,20 @@ class OptimConfig(Checked):
   horizon: int = 0
   """where a line or a cosine ends, in steps, and goes on flat (GLM-large: 160,000 of 200,000); 0: with the run"""
   clock: Literal['steps', 'tokens'] = 'steps'
-  """what warmup and horizon count; tokens: those of rows, of which phases with larger batches see more in a step"""
+  """what warmup, horizon and cooldown count; tokens: those of rows, of which phases with larger batches see more in a
+  step"""
   schedule: Schedule = 'bert'
   """after the warmup: a line (linear) or half a cosine to the end, the same from peak at step 0 on (bert, gpt1),
   1 / sqrt(step) with and without the linear warmup (inverse_sqrt, t5), or flat; electra: bert's line, by which its
-  warmup is multiplied too; slanted: linear, whose warmup begins at the floor (Howard and Ruder 2018, equation 3, with
-  a floor of 1/32 and a warmup of a tenth)"""
+  warmup is multiplied too; wsd, trapezoid: flat, then down over `cooldown`, as 1 minus the root of what is done of it
+  or along a line (warmup-stable-decay: Hägele et al. 2024, section 3); slanted: linear, whose warmup begins at the
+  floor (Howard and Ruder 2018, equation 3, with a floor of 1/32 and a warmup of a tenth)"""
+  cooldown: int = 0
+  """how much of the end a wsd or a trapezoid goes down over, in what the clock counts"""
   power: float = 1.0
   """exponent of a line's remaining part"""
   floor: float = 0.0
-  """share of the peak that a line or a cosine ends at"""
+  """share of the peak that the way down ends at"""
   b1: float = 0.9
   """decay of the mean of gradients (Adafactor keeps none, see momentum)"""
   b2: float = 0.999
@@ -89,21 +95,25 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
     ends, seen = np.cumsum([(0, 0), *((n, n * tokens) for n, tokens in pace)], 0).T
     plain = schedule(dataclasses.replace(config, clock='steps'), int(seen[-1]))
     return lambda step: plain(jnp.interp(jnp.asarray(step, jnp.float32), ends.astype(float), seen.astype(float)))
-  end = config.horizon or steps
+  # Numbers of tokens do not fit an int32.
+  end, warmup, cooldown = float(config.horizon or steps), float(config.warmup), float(config.cooldown)
   def rate(step):
     step = jnp.asarray(step, jnp.float32)
-    start = 0 if config.schedule in ('bert', 'electra', 'gpt1') else config.warmup
-    done = (step - start) / float(max(1, end - start))  # numbers of tokens do not fit an int32
+    start = 0.0 if config.schedule in ('bert', 'electra', 'gpt1') else warmup
+    done = (step - start) / max(1.0, end - start)
     if config.horizon:  # which a run may go on behind
       done = jnp.minimum(done, 1)
     line = config.floor + (1 - config.floor) * jnp.maximum(1 - done, 0) ** config.power
     cosine = config.floor + (1 - config.floor) * (1 + jnp.cos(jnp.pi * done)) / 2
-    root = jnp.sqrt(max(1, config.warmup) / jnp.maximum(step, max(1, config.warmup)))
+    fallen = jnp.clip((step - (end - cooldown)) / max(1.0, cooldown), 0, 1)
+    root = jnp.sqrt(max(1.0, warmup) / jnp.maximum(step, max(1.0, warmup)))
     after = {'bert': line, 'electra': line, 'linear': line, 'slanted': line, 'gpt1': cosine, 'cosine': cosine,
-             'inverse_sqrt': root, 't5': root, 'constant': 1.0}[config.schedule]
+             'inverse_sqrt': root, 't5': root, 'constant': 1.0,
+             'wsd': 1 - (1 - config.floor) * jnp.sqrt(fallen),
+             'trapezoid': 1 - (1 - config.floor) * fallen}[config.schedule]
     # GPT's code reaches the peak before it joins the cosine from step 0.
-    rise = {'t5': 0, 'gpt1': config.warmup + 1}.get(config.schedule, config.warmup)
-    begin = step / max(1, config.warmup) * (after if config.schedule == 'electra' else 1)
+    rise = {'t5': 0, 'gpt1': warmup + 1}.get(config.schedule, warmup)
+    begin = step / max(1.0, warmup) * (after if config.schedule == 'electra' else 1)
     if config.schedule == 'slanted':
       begin = config.floor + (1 - config.floor) * begin
     return config.peak * jnp.where(step < rise, begin, after)
@@ -121,10 +131,10 @@ def make_optimizer(
   parts: those of `clipping`. The transformation raises ParameterError for a pattern that matches nothing.
   """
   ratio = optax.masked(each_layer(optax.scale_by_trust_ratio()), lambda params: decayed(params, config.exempt))
+  moved = direction(config), decay(config, steps, pace)
   optimizer = optax.chain(
       clipping(config.clip, parts) if config.clip else optax.identity(),
-      direction(config),
-      decay(config, steps, pace),
+      *([stabilised(optax.chain(*moved), config)] if config.kind == 'stable_adamw' else moved),
       ratio if config.kind == 'lamb' else optax.identity(),
       optax.scale_by_learning_rate(schedule(config, steps, pace)))
   select = select or Selection(config.only, tuple(frozen))
@@ -222,6 +232,22 @@ def scale_by_plain_adam(b1: float, b2: float, eps: float) -> optax.GradientTrans
     updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
     return updates, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
   return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
+
+
+def stabilised(adam: optax.GradientTransformation, config: OptimConfig) -> optax.GradientTransformation:
+  """Divides what Adam and decay make of each parameter, of each layer of those that hold one a row, by the root mean of
+  g^2 / v where that is over 1: v lags behind gradients that grow, and updates would be too long (Wortsman et al. 2023,
+  section 3.3 and algorithm 2). adam: a chain of which Adam is the first."""
+  def update(updates, state: Any, params=None):
+    grads = updates
+    updates, state = adam.update(grads, state, params)
+    corrected = 1 - config.b2 ** jnp.asarray(state[0].count, jnp.float32) if config.bias_correction else 1.0
+    def shorter(path, update, grad, square):
+      layers = is_stacked([getattr(entry, 'key', None) for entry in path])
+      share = jnp.square(grad) / jnp.maximum(square / corrected, config.eps ** 2)
+      return update / jnp.maximum(1, jnp.sqrt(share.mean(range(int(layers), grad.ndim), keepdims=True)))
+    return jax.tree_util.tree_map_with_path(shorter, updates, grads, state[0].nu), state
+  return optax.GradientTransformation(adam.init, update)
 
 
 def each_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -6,6 +6,7 @@ from plm_jax import checked
 from plm_jax.config import Experiment, Phase, Run, Scale, TrainConfig
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.seq2seq import SequenceToSequence
+from plm_jax.training.optim import OptimConfig
 
 Size = TypeVar('Size', bound=Run)
 
@@ -42,7 +43,8 @@ def laptop(paper: Experiment) -> Experiment:
   if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
     optim = dict(peak=0.01 if paper.optim.schedule == 'constant' else 0.03, warmup=100)
   model: Any = small.model
-  block = checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  block = checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'attention.out_dropout': 0.0,
+                                         'mlp.dropout': 0.0})
   if block.init.fan == 'none':
     block = checked.replaced(block, {'init.std': init_std})
   if block.init.out_std:
@@ -50,7 +52,8 @@ def laptop(paper: Experiment) -> Experiment:
   return dataclasses.replace(
       small, scale='laptop', model=dataclasses.replace(model, block=block),
       data=dataclasses.replace(small.data, prepare=text),
-      optim=dataclasses.replace(small.optim, clock='steps', horizon=0, **optim),
+      optim=dataclasses.replace(
+          small.optim, clock='steps', horizon=0, cooldown=cooldown(small.optim, phase.steps), **optim),
       train=TrainConfig(phases=(phase,), log_every=20, eval_every=phase.steps // 8,
                         eval_batches=16, save_every=phase.steps // 8))
 
@@ -59,9 +62,15 @@ def test(paper: Experiment) -> Experiment:
   """Makes a run of seconds, for tests: too short to learn anything."""
   tiny = resized(paper, layers=2, width=32, heads=2, vocab=2048, max_length=64)
   return dataclasses.replace(
-      tiny, scale='test', optim=dataclasses.replace(tiny.optim, peak=1e-3, warmup=2, clock='steps', horizon=0),
+      tiny, scale='test', optim=dataclasses.replace(tiny.optim, peak=1e-3, warmup=2, clock='steps', horizon=0,
+                                                      cooldown=cooldown(tiny.optim, 8)),
       train=TrainConfig(
           phases=(Phase(6, 32, 8), Phase(2, 64, 8)), log_every=2, eval_every=4, eval_batches=2, save_every=4))
+
+
+def cooldown(optim: OptimConfig, steps: int) -> int:
+  """Returns the steps at the end over which the rate falls: a fifth, of a schedule that falls at the end."""
+  return steps // 5 if optim.schedule in ('wsd', 'trapezoid') else 0
 
 
 def resized(paper: Size, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Size:

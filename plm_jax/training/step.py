@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax import sharding
-from plm_jax.objectives import CARRY, Objective, Passes
+from plm_jax.objectives import CARRY, PROGRESS, Objective, Passes
 from plm_jax.training import adapters
 from plm_jax.training.adapters import AdapterConfig
 from plm_jax.training.selection import Selection, parted
@@ -45,6 +45,7 @@ class Learner:
   accumulate: int = 1  # micro-steps that share one update
   select: Selection = Selection()  # of parameters: of the others no gradient is computed
   adapter: AdapterConfig = AdapterConfig()  # what stands beside kernels
+  steps: int = 1  # of the run, for an objective that goes by how much of it is done
   carry: Any = None  # shapes of what a batch hands to the next, zeros at first; None: nothing
 
   def key(self, purpose: int):
@@ -87,7 +88,7 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
   """
   if isinstance(state, StreamState):
     windows = {**windows, CARRY: state.carry}
-  batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
+  batch = corrupted(learner, windows, state.step)
   dropout_key = jax.random.fold_in(learner.key(2), state.step)
   grads, metrics = gradient(learner, state.params, batch, dropout_key)
   carry = metrics.pop(CARRY, None)
@@ -103,6 +104,13 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
       step=state.step + 1, params=keep(params, state.params), opt_state=keep(opt_state, state.opt_state),
       skipped=state.skipped + ~finite, streak=jnp.where(finite, 0, state.streak + 1))
   return state, {**metrics, 'loss': loss, 'grad_norm': norm, 'skipped': state.skipped, 'streak': state.streak}
+
+
+def corrupted(learner: Learner, windows, step):
+  """Makes the batch that a training step learns from."""
+  if learner.objective.paced:
+    windows = {**windows, PROGRESS: jnp.minimum(step / learner.steps, 1)}
+  return learner.objective.corrupt(learner.key(1), windows, learner.vocab)
 
 
 def all_finite(tree) -> jax.Array:

@@ -305,3 +305,18 @@ def test_similar_words_are_of_words(tmp_path):
   (tmp_path / 'list.txt').write_text('alone\n')
   with pytest.raises(ConfigError, match=r'list.txt has no line with a word and words like it'):
     similar.read(str(tmp_path / 'list.txt'), None)
+
+
+def test_the_share_of_masks_falls_over_the_run():
+  """From 30% to 15% in a line, a function of what is done alone; 20% where windows do not say, in evaluation."""
+  objective = dataclasses.replace(SINGLE, rate=0.3, last_rate=0.15, held_out_rate=0.2)
+  windows = tiny.windows(8, 98)
+  def count(**progress):
+    return corrupt(objective, {**windows, **progress})['weights'].sum(1)
+  real = (np.asarray(windows['segments']) > 0).sum(1) + 2
+  for done, share in ((0.0, 0.3), (0.5, 0.225), (1.0, 0.15)):
+    np.testing.assert_allclose(count(progress=np.float32(done)), np.round(real * share), atol=1)
+  np.testing.assert_allclose(count(), np.round(real * 0.2), atol=1)
+  assert objective.paced and not SINGLE.paced and objective.predictions(100) == 30
+  with pytest.raises(ConfigError, match=r'choice windows is of one .*rate'):
+    dataclasses.replace(objective, choice='windows')

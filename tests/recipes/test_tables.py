@@ -51,6 +51,13 @@ PAPERS = {
     # Clark et al. 2020, tables 1 and 6. ElectraForPreTraining.
     'electra_small': (13_549_057, 14, 5e-4, 128, 128), 'electra_base': (109_483_009, 110, 2e-4, 256, 512),
     'electra_large': (335_142_913, 335, 2e-4, 2048, 512), 'electra_chinese': (102_268_417, 102, 2e-4, 256, 512),
+    # Warner et al. 2024, section 2; configurations in JHU-CLSP/ettin-encoder-vs-decoder. ModernBertForMaskedLM.
+    'modernbert_base': (149_655_232, 149, 8e-4, 4608, 1024), 'modernbert_large': (395_881_664, 395, 5e-4, 4928, 1024),
+    'modernbert_base_long': (149_655_232, 149, 3e-4, 72, 8192),
+    'modernbert_base_decay': (149_655_232, 149, 3e-4, 72, 8192),
+    'ettin_17m': (16_913_600, 17, 3e-3, 4608, 1024), 'ettin_32m': (32_081_344, 32, 3e-3, 4608, 1024),
+    'ettin_68m': (68_457_664, 68, 3e-3, 4608, 1024), 'ettin_150m': (149_655_232, 150, 8e-4, 4608, 1024),
+    'ettin_400m': (395_881_664, 395, 5e-4, 4608, 1024), 'ettin_1b': (1_031_314_112, 1000, 5e-4, 4608, 1024),
     # Yang et al. 2019, table 8. XLNetModel.
     'xlnet_base': (116_718_336, 0, 1e-4, 256, 512), 'xlnet_large': (360_268_800, 0, 4e-4, 8192, 512),
     # Radford et al. 2018, section 4.1; OpenAIGPTLMHeadModel.

@@ -33,7 +33,7 @@ def stacked(leaves):
   return rows, alone
 
 
-@pytest.mark.parametrize('kind', ['lamb', 'adafactor'])
+@pytest.mark.parametrize('kind', ['lamb', 'adafactor', 'stable_adamw'])
 def test_each_layer_of_a_stack_is_a_tensor_of_its_own(kind):
   """Ratios, sizes and factors of a layer do not depend on the layers that share an array with it."""
   draw = np.random.default_rng(0)
@@ -49,6 +49,30 @@ def test_each_layer_of_a_stack_is_a_tensor_of_its_own(kind):
     np.testing.assert_allclose(got['layers']['block']['many']['kernel'][:, n], want[str(n)]['kernel'], rtol=1e-5)
   np.testing.assert_allclose(got['layers']['block']['one']['kernel'][:, 0], want['0']['kernel'], rtol=1e-5)
   np.testing.assert_allclose(got['head']['kernel'], want['0']['kernel'], rtol=1e-5)
+
+
+def test_stable_adamw_against_numpy():
+  """Algorithm 2 of Wortsman et al. 2023: gradients that grow by 100 are shortened, decay with them; a gain has none."""
+  config = OptimConfig(
+      kind='stable_adamw', peak=0.1, warmup=0, schedule='constant', weight_decay=0.5, clip=0.0, b2=0.98, eps=1e-6,
+      bias_correction=True)
+  draw = np.random.default_rng(0)
+  grads = {'kernel': draw.normal(size=(6, 3, 4)), 'scale': draw.normal(size=(6, 4))}
+  for g in grads.values():
+    g[3:] *= 100
+  start = {'kernel': draw.normal(size=(3, 4)), 'scale': np.ones(4)}
+  got = run(config, *jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (start, grads)))
+  longest = []
+  for name, decay in (('kernel', 0.5), ('scale', 0.0)):
+    x, mean, square = start[name], 0.0, 0.0
+    for t, g in enumerate(grads[name]):
+      first, second = (b * (1 - b ** t) / (1 - b ** (t + 1)) for b in (0.9, 0.98))
+      mean, square = first * mean + (1 - first) * g, second * square + (1 - second) * g * g
+      longest.append(np.sqrt(np.mean(g * g / np.maximum(square, 1e-12))))
+      rate = 0.1 / max(1, longest[-1])
+      x = x - rate * decay * x - rate * mean / (np.sqrt(square) + 1e-6)
+      np.testing.assert_allclose(got[name][t], x, rtol=1e-4, atol=1e-6)
+  assert max(longest) > 1.5
 
 
 def test_lamb_moves_by_the_learning_rate_times_the_size_of_the_tensor():
@@ -149,6 +173,16 @@ def test_the_paper_s_schedule():
   rate = schedule(OptimConfig(), 1_000_000)
   assert [round(float(rate(step)) * 1e6, 3) for step in (0, 5000, 9999, 10_000, 500_000, 999_999)] == [
       0, 50, 99.99, 99, 50, 0]
+
+
+def test_tokens_that_no_int32_holds():
+  """ModernBERT's: 3 billion up, flat, 50 billion of 1,700 down."""
+  billion = 1_000_000_000
+  config = OptimConfig(peak=1.0, warmup=3 * billion, cooldown=50 * billion, clock='tokens', schedule='wsd')
+  rate = jax.jit(schedule(config, 400_000, ((400_000, 4_250_000),)))
+  tokens = np.array([0, 1.5, 3, 850, 1650, 1662.5, 1687.5]) * billion
+  np.testing.assert_allclose([rate(int(n / 4_250_000)) for n in tokens], [0, 0.5, 1, 1, 1, 0.5, 1 - 0.75 ** 0.5],
+                             atol=2e-3)  # of a step
 
 
 def test_no_warmup_starts_at_the_peak():
@@ -261,7 +295,13 @@ def test_in_fairseq_all_parameters_decay():
      {8000: 4e-4, 104_000: 2.2e-4, 200_000: 4e-5, 249_999: 4e-5}),
     # google-research/electra, model/optimization.py: the warmup is a factor of the line from step 0 on.
     (OptimConfig(peak=2e-4, warmup=10_000, schedule='electra'), 766_000,
-     {0: 0, 5000: 1e-4 * 761 / 766, 10_000: 2e-4 * 756 / 766, 383_000: 1e-4})], ids=['glm', 'glm_chinese', 'electra'])
+     {0: 0, 5000: 1e-4 * 761 / 766, 10_000: 2e-4 * 756 / 766, 383_000: 1e-4}),
+    # AnswerDotAI/ModernBERT, src/scheduler.py: OneMinusSqrtScheduler and WarmupStableDecayScheduler.
+    (OptimConfig(peak=4e-4, warmup=0, schedule='wsd', cooldown=100, floor=0.04), 100,
+     {0: 4e-4, 25: 2.08e-4, 49: 4e-4 * (0.04 + 0.96 * 0.3)}),
+    (OptimConfig(peak=8e-4, warmup=10, schedule='trapezoid', cooldown=50, floor=0.02), 100,
+     {5: 4e-4, 10: 8e-4, 50: 8e-4, 75: 8e-4 * 0.51, 99: 8e-4 * (1 - 0.98 * 0.98)})],
+    ids=['glm', 'glm_chinese', 'electra', 'one_minus_sqrt', 'warmup_stable_decay'])
 def test_schedules_of_released_code(config, steps, points):
   rate = schedule(config, steps)
   np.testing.assert_allclose([rate(step) for step in points], list(points.values()), rtol=1e-5)
