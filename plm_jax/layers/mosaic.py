@@ -44,6 +44,8 @@ ROOM = {'TPU v3': 1 << 19, 'TPU v4': 1 << 19, 'TPU v5 lite': 1 << 21, 'TPU v5': 
 LIMIT = {'TPU v5 lite': 96 << 20, 'TPU v5': 48 << 20, 'TPU v6 lite': 96 << 20}  # of all arrays; else the compiler's
 WIDE = ('TPU v3',)
 """whose matrix units take float32 alone from a kernel"""
+OPERATIONS = {'forward': (8, 22), 'backward': (15, 24)}
+"""what the vector unit does for a score in each pass, and for its dropout besides"""
 SIZES = ('batch', None, 'heads', None)
 
 
@@ -240,7 +242,8 @@ def call(kernel, arrays: Arrays, given: tuple[jax.Array, ...], places: Places, p
   of_bias = pl.BlockSpec((1, plan.heads if plan.biased else 1, *bias.shape[2:]),
                          place(lambda b, n, i: (0, n if plan.biased else 0, 0, 0)))
   out = {'q': (of_queries, q), 'k': (of_keys, k), 'v': (of_keys, k), 'b': (of_bias, bias)}
-  products = 2 if results == 'q' else 5
+  products, each = (2, OPERATIONS['forward']) if results == 'q' else (5, OPERATIONS['backward'])
+  scores = batch * programs * plan.heads * q.shape[1] * k.shape[1]
   return pl.pallas_call(
       functools.partial(kernel, plan=plan, blocks=blocks),
       grid=(programs, batch) if plan.biased else (batch, programs, blocks),
@@ -252,10 +255,11 @@ def call(kernel, arrays: Arrays, given: tuple[jax.Array, ...], places: Places, p
       compiler_params=pltpu.CompilerParams(vmem_limit_bytes=plan.limit),
       # As products elsewhere are counted: lanes of zeros, which the matrix unit multiplies with the others, are none.
       cost_estimate=pl.CostEstimate(
-          flops=2 * products * batch * programs * plan.heads * q.shape[1] * k.shape[1] * plan.size,
+          flops=2 * products * scores * plan.size,
           bytes_accessed=sum(x.size * x.dtype.itemsize for x in (q, k, k, mask, *given))
           + sum(out[name][1].size * out[name][1].dtype.itemsize for name in results),
-          transcendentals=batch * programs * plan.heads * q.shape[1] * k.shape[1]),
+          transcendentals=scores),
+      metadata={'vector_operations': str(scores * (sum(each) if plan.rate else each[0]))},
       interpret=plan.interpret)(*places, *arrays, *given)
 
 

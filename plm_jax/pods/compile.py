@@ -35,17 +35,21 @@ class Chip:
   links: float  # bytes/s that a whole chip sends over all its links together
   cores: int = 1  # devices on a chip, which share its links
   shapes: str = ''  # topologies to try
+  vectors: float = 0.0  # operations of the vector units a second; 0: not known
 
 
 # By device kind. HBM and its bandwidth: cloud.google.com/tpu/docs, the page of each version. Links: v2 4 x 496 and
 # v3 4 x 656 Gbit/s (Jouppi et al. 2020, "A domain-specific supercomputer for training deep neural networks"), v4
-# 6 x 50 GB/s (Jouppi et al. 2023, "TPU v4"), later ones half the bidirectional bandwidth on those pages.
+# 6 x 50 GB/s (Jouppi et al. 2023, "TPU v4"), later ones half the bidirectional bandwidth on those pages. No data sheet
+# has the vector units' peak: it is 128 lanes x 8 rows x ALUs, two on v2 and v3 (Norrie et al. 2021, "The Design Process
+# for Google's Training Chips") and four later (Austin et al. 2025, "How to Scale Your Model", of v5p), at the clock
+# that the peak of the matrix units implies.
 CHIPS = {
-    'TPU v2': Chip('v2', 8, 350e9, 248e9, cores=2, shapes='v2:2x2 v2:4x4 v2:16x16'),
-    'TPU v3': Chip('v3', 16, 450e9, 328e9, cores=2, shapes='v3:2x2 v3:4x4 v3:8x8 v3:32x32'),
-    'TPU v4': Chip('v4', 32, 1228e9, 300e9, shapes='v4:2x2x1 v4:2x2x2 v4:4x4x4 v4:4x4x8'),
-    'TPU v5 lite': Chip('v5e', 16, 819e9, 200e9, shapes='v5e:2x2 v5e:4x4 v5e:8x8 v5e:16x16'),
-    'TPU v5': Chip('v5p', 95, 2765e9, 600e9, shapes='v5p:2x2x1 v5p:2x2x2 v5p:4x4x4'),
+    'TPU v2': Chip('v2', 8, 350e9, 248e9, cores=2, shapes='v2:2x2 v2:4x4 v2:16x16', vectors=1.43e12),
+    'TPU v3': Chip('v3', 16, 450e9, 328e9, cores=2, shapes='v3:2x2 v3:4x4 v3:8x8 v3:32x32', vectors=1.92e12),
+    'TPU v4': Chip('v4', 32, 1228e9, 300e9, shapes='v4:2x2x1 v4:2x2x2 v4:4x4x4 v4:4x4x8', vectors=8.6e12),
+    'TPU v5 lite': Chip('v5e', 16, 819e9, 200e9, shapes='v5e:2x2 v5e:4x4 v5e:8x8 v5e:16x16', vectors=6.2e12),
+    'TPU v5': Chip('v5p', 95, 2765e9, 600e9, shapes='v5p:2x2x1 v5p:2x2x2 v5p:4x4x4', vectors=14.3e12),
     'TPU v6 lite': Chip('v6e', 32, 1640e9, 400e9, shapes='v6e:2x2 v6e:4x4 v6e:8x8 v6e:16x16'),
 }
 
@@ -62,6 +66,8 @@ class Report:
   collectives: Mapping[tuple[str, bool], tuple[int, int, float]]  # kind, overlapped -> count, bytes, bytes sent
   uncounted: int  # loops of unknown length, whose bodies count once
   seconds: float  # to compile
+  vectors: int = 0  # operations of vector units
+  host: int = 0  # bytes of memory of a host: the rows of its devices, and what the program keeps there
 
   @property
   def total(self) -> int:
@@ -188,8 +194,17 @@ def analyse(config: Run, learner: Learner, phase: Phase, mesh) -> Report:
     count, size, sent = collectives.get((x.kind, x.overlapped), (0, 0, 0.0))
     collectives[x.kind, x.overlapped] = count + x.times, size + x.times * x.bytes, sent + x.times * x.sent
   flops = phase.batch * config.objective.step_flops(config.model, phase.length)
+  devices = mesh.devices.flatten().tolist()
+  beside = sum(device.process_index == devices[0].process_index for device in devices)
   return Report(mesh.devices.flat[0].device_kind, memory, flops / mesh.size, program.flops, program.bytes,
-                collectives, len(program.endless), seconds)
+                collectives, len(program.endless), seconds, program.vectors,
+                beside * (device_bytes(windows) + pinned(stats)))
+
+
+def pinned(stats: Any) -> int:
+  """Counts the bytes of a host's memory that a device's program takes (memory kind pinned_host)."""
+  return sum(getattr(stats, f'host_{name}_size_in_bytes', 0) for name in ('argument', 'output', 'temp')) - getattr(
+      stats, 'host_alias_size_in_bytes', 0)
 
 
 def device_bytes(tree) -> int:
@@ -231,6 +246,10 @@ def table(report: Report, phase: Phase, devices: int) -> str:
       f'  {"model FLOPs (analytic)":38}{report.model_flops / 1e9:8,.0f} G',
       f'  {"compiled FLOPs":38}{report.flops / 1e9:8,.0f} G    matrix products; bodies of loops as often as they run',
       f'  {"HBM traffic":38}{report.traffic / 1e9:8.2f} GB   each kernel reads its operands, writes its results, once']
+  took = f', {report.vectors / chip.vectors * 1e3:.2f} ms at the peak of {chip.vectors / 1e12:.3g} T/s that the ' \
+         'number of lanes gives' if chip and chip.vectors else ''
+  lines += [f'  {"vector operations":38}{report.vectors / 1e9:8,.0f} G    number by number{took}: in no bound']
+  lines += [f'{"memory of a host":40}{report.host / 2 ** 20:8,.2f} MiB  its rows of the batch, what a program keeps']
   lines += ['collectives a step'] if report.collectives else []
   lines += [
       f'  {kind + (", overlapped" if overlapped else ""):38}{size / 1e6:8,.1f} MB   in {count:,}; a device sends '

@@ -18,6 +18,13 @@ FREE = frozenset({
     'partition-id', 'replica-id', 'iota', 'add-dependency', 'opt-barrier', 'domain'})
 FREE_CALLS = ('AllocateBuffer', 'ConcatBitcast', 'AssumeGatherIndicesInBound', 'GatherScatterIndicesBitpacked')
 KERNEL_FLOPS = r'"cost_estimate":\{"flops":"(\d+)"'
+KERNEL_VECTORS = r'vector_operations\W+(\d+)'
+# What a vector unit does number by number; an exponential counts as much as a sum.
+VECTOR = frozenset({
+    'add', 'subtract', 'multiply', 'divide', 'negate', 'abs', 'sign', 'maximum', 'minimum', 'clamp', 'power',
+    'remainder', 'exponential', 'exponential-minus-one', 'log', 'log-plus-one', 'logistic', 'tanh', 'erf', 'sine',
+    'cosine', 'sqrt', 'rsqrt', 'cbrt', 'compare', 'select', 'and', 'or', 'xor', 'not', 'shift-left',
+    'shift-right-logical', 'shift-right-arithmetic', 'convert', 'floor', 'ceil', 'round-nearest-even', 'is-finite'})
 BITS = {'pred': 8, 'token': 0, 'opaque': 0}
 
 
@@ -136,6 +143,22 @@ class Program:
     """FLOPs that kernels (Pallas) say they do, which stand nowhere else in the text."""
     return sum(step.times * step.instruction.number(KERNEL_FLOPS, 0) for step in self.steps
                if step.instruction.op == 'custom-call')
+
+  @functools.cached_property
+  def vectors(self) -> int:
+    """Operations on single numbers outside of matrix products, and what kernels say of theirs; sums over an axis take
+    one for each number that they read."""
+    total = 0
+    for step in self.steps:
+      x = step.instruction
+      if x.op in VECTOR:
+        total += step.times * sum(math.prod(b.dims) for b in x.result)
+      elif x.op == 'reduce':
+        read = self.computations[step.computation][x.operands[0]].result
+        total += step.times * sum(math.prod(b.dims) for b in read)
+      elif x.op == 'custom-call':
+        total += step.times * x.number(KERNEL_VECTORS, 0)
+    return total
 
   @functools.cached_property
   def bytes(self) -> int:
@@ -285,6 +308,8 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
   """Parses HLO text -> (computations by name, the entry's name)."""
   computations: dict[str, Computation] = {}
   current, entry = {}, ''
+  # What a kernel says of itself stands on lines of its own, in the middle of its instruction.
+  text = re.sub(r'kernel_metadata=\{[^}]*\}', lambda found: ' '.join(found[0].split()), text)
   for line in text.splitlines():
     if line.endswith('{') and (head := re.match(r'(ENTRY )?%?([\w.\-]+) \(', line)):
       current = computations[head[2]] = {}

@@ -1,5 +1,6 @@
 """The kernel for a TPU, interpreted, beside attention as it is written out: `attention.probabilities` and `mixture`."""
 import functools
+import types
 
 from flax.linen import unbox
 import jax
@@ -165,3 +166,29 @@ def test_a_training_with_it_ends_alike(windows, monkeypatch):
   for name, leaf in tiny.flat(params).items():
     if not name.endswith('key/bias'):  # its gradient is zero but for rounding
       np.testing.assert_allclose(leaf, tiny.flat(want)[name], atol=1e-3, err_msg=name)
+
+
+def equations(jaxpr):
+  """All equations of a jaxpr, and of those inside."""
+  for equation in jaxpr.eqns:
+    yield equation
+    for inside in (value for value in equation.params.values() if hasattr(value, 'jaxpr')):
+      yield from equations(inside.jaxpr)
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.1])
+def test_vector_operations_are_those_of_the_kernel(rate):
+  """Of what has the shape of the scores: not products, nor what is laid out anew."""
+  q = jnp.zeros((1, 256, 1, 128), jnp.bfloat16)
+  bits = mosaic.Noise(jnp.zeros(2, jnp.uint32), jnp.zeros(1, jnp.int32), rate) if rate else None
+  def attended(q, k, v):
+    return mosaic.attend(mosaic.Arrays(q, k, v, None, None), 0.1, bits, on='TPU v5 lite').sum()
+  *_, forward, backward = (equation for equation in equations(jax.make_jaxpr(jax.grad(attended, (0, 1, 2)))(
+      q, q, q).jaxpr) if equation.primitive.name == 'pallas_call')
+  for equation, name in ((forward, 'forward'), (backward, 'backward')):
+    found = sum(any(getattr(value.aval, 'shape', ()) == (256, 256) for value in (*inside.invars, *inside.outvars))
+                for inside in equations(types.SimpleNamespace(eqns=equation.params['jaxpr'].eqns))
+                if inside.primitive.name not in ('dot_general', 'broadcast_in_dim', 'iota', 'jit'))
+    plain, dropping = mosaic.OPERATIONS[name]
+    assert found == plain + (dropping if rate else 0)
+    assert dict(equation.params['metadata']) == {'vector_operations': str(found * 256 * 256)}

@@ -102,6 +102,19 @@ def test_what_a_kernel_says_of_itself_counts():
   assert text != LOOP and Program(text).flops == Program(LOOP).flops + 3 * 1000
 
 
+def test_vector_operations_are_those_of_numbers():
+  """The counter's sum and comparison, and what a kernel says of itself; copies, slices and products are none."""
+  assert Program(LOOP).vectors == 3
+  kernel = ('  %sent = f32[16]{0} custom-call(%reduced), custom_call_target="tpu_custom_call", '
+            'frontend_attributes={kernel_metadata={\n"vector_operations": "700"\n}}, '
+            'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":{"flops":"1000"}}}')
+  program = Program(LOOP.replace('  %sent = f32[16]{0} collective-permute-done(%send)', kernel))
+  assert program.vectors == 3 * 701 and program.in_kernels == 3 * 1000
+  text = ('ENTRY %main (x: f32[4,8]) -> f32[4] {\n  %x = f32[4,8] parameter(0)\n  %e = f32[4,8] exponential(%x)\n'
+          '  %zero = f32[] constant(0)\n  ROOT %s = f32[4] reduce(%e, %zero), dimensions={1}, to_apply=%sum\n}\n')
+  assert Program(text).vectors == 32 + 32
+
+
 def test_a_loop_of_unknown_length_is_named():
   program = Program(LOOP.replace('constant(4)', 'parameter(4)'))
   assert program.endless == {'while'} and program.flops == 2 * 4 * 16 * 8
