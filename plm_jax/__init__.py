@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     export,
     fill_mask,
     generate,
+    history,
     load,
     perplexity,
     recipe,
@@ -29,22 +30,22 @@ if TYPE_CHECKING:
     stream,
     train,
   )
-  from plm_jax.corpus import clean, prepare
+  from plm_jax.corpus import clean, inspect, prepare
   from plm_jax.knowledge import attention, likelihood, losses, minimal_pairs, neighbours, probe
   from plm_jax.similarity import distil, encode, search, similar
   from plm_jax.transfer import answer, finetune, predict, tag
 
 # Where a function is, if not in `plm_jax.api`.
 ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
-             **dict.fromkeys(('clean', 'prepare'), 'plm_jax.corpus'),
+             **dict.fromkeys(('clean', 'inspect', 'prepare'), 'plm_jax.corpus'),
              **dict.fromkeys(('attention', 'likelihood', 'losses', 'minimal_pairs', 'neighbours',
                               'probe'), 'plm_jax.knowledge'),
              **dict.fromkeys(('distil', 'encode', 'search', 'similar'), 'plm_jax.similarity')}
 
 __all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'attention', 'clean', 'convert', 'distil', 'encode', 'export',
-           'fill_mask', 'finetune', 'generate', 'likelihood', 'load', 'losses', 'minimal_pairs', 'neighbours',
-           'perplexity', 'predict', 'prepare', 'probe', 'recipe', 'score', 'search', 'similar', 'stream', 'tag',
-           'train']
+           'fill_mask', 'finetune', 'generate', 'history', 'inspect', 'likelihood', 'load', 'losses', 'minimal_pairs',
+           'neighbours', 'perplexity', 'predict', 'prepare', 'probe', 'recipe', 'score', 'search', 'similar', 'stream',
+           'tag', 'train']
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,9 @@ import jax
 import numpy as np
 
 from plm_jax import checked, conversion, recipes
+from plm_jax.cli import curves
 from plm_jax.cli import run as runs
+from plm_jax.cli.curves import History
 from plm_jax.config import ConfigError, Experiment, Scale
 from plm_jax.embeddings import exchange
 from plm_jax.embeddings.encoding import embeds, longest_of
@@ -253,6 +255,23 @@ def train(config: str | Experiment, **options: Any) -> Trained:
     raise ConfigError(f'a run trains with mode train, got {config.mode}: that is a command, `python -m plm_jax train`')
   runs.run(config)
   return load(config.folder)
+
+
+def history(folder: Path) -> History:
+  """Reads what a run has written of itself up to now, for curves.
+
+  >>> steps, losses = zip(*plm_jax.history('runs/bert_base-laptop').curves['mlm']['heldout'])
+
+  Args:
+    folder: of a run, on a disk or in a bucket
+
+  Returns:
+    Its configuration, and `curves`: of a figure, of 'train' and 'heldout', points (step, value).
+
+  Raises:
+    CheckpointError: no run has written there.
+  """
+  return curves.history(folder)
 
 
 def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:

@@ -1,4 +1,4 @@
-"""The front door to what is done with text before a run: it is cleaned, and prepared. See `plm_jax.api`."""
+"""The front door to what is done with text before a run: it is cleaned, prepared, and looked at. See `plm_jax.api`."""
 from collections.abc import Sequence
 import dataclasses
 import functools
@@ -7,7 +7,9 @@ from typing import Any
 
 from plm_jax import checked
 from plm_jax.api import Path, recipe
-from plm_jax.config import Experiment
+from plm_jax.cli import inspection
+from plm_jax.cli.inspection import Inspected
+from plm_jax.config import ConfigError, Experiment, FineTuning
 from plm_jax.corpora import clean as cleaning
 from plm_jax.corpora import parallel as parallel_cleaning
 from plm_jax.corpora.examine import CleanConfig, rules_of
@@ -71,6 +73,31 @@ def clean(source: str, folder: Path, rules: str = '', *, beam: Sequence[str] = (
   working = functools.partial(parallel_cleaning.work_with, beam_lib.running(beam)) if beam else None
   reachable.check_reachable({os.fspath(folder): 'write'})
   return cleaning.clean(checked.changed(CleanConfig(), rules_of(rules) | options), source, folder, working)
+
+
+def inspect(config: str | Experiment | FineTuning, rows: int = 2, step: int = 0, **options: Any) -> Inspected:
+  """Shows what a run will give its model: rows of text as they are cut, corrupted and asked, before it is trained.
+
+  >>> found = plm_jax.inspect('bert_base', rows=1, scale='test', data={'path': ('corpus.txt',)})
+  >>> [lane.title for lane in found.rows[0].lanes], found.rows[0].lanes[1].columns[0].piece
+  (['text', 'reads'], '[CLS]')
+
+  Args:
+    config: a recipe, or its name; or a run of a task
+    rows: of the batch, the first
+    step: whose batch it is
+    **options: as of `train`
+
+  Returns:
+    The rows, each with its lanes of tokens, what is asked of them, and who sees whom (`plm_jax.cli.lanes`).
+
+  Raises:
+    ConfigError: no row, or a step that the run does not have; what `train` refuses.
+  """
+  if rows < 1 or step < 0:
+    raise ConfigError(f'rows is 1 or more and step 0 or more, got {rows} and {step}')
+  config = recipe(config, **options) if isinstance(config, str) else checked.changed(config, options)
+  return inspection.inspected(config, rows, step)
 
 
 def settings_of(name: str) -> dict[str, Any]:
