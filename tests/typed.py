@@ -1,0 +1,137 @@
+"""Commands of README and of the site's pages, typed as they stand there, at --scale=test.
+
+A run has two steps of it, which tests trace (`tiny.traced_step`). What a command reads is made before it: the text, and
+checkpoints from runs of the commands above it.
+"""
+import dataclasses
+import json
+import lzma
+import pathlib
+import re
+import shlex
+import shutil
+
+import tiny
+import tuned
+
+import plm_jax
+from plm_jax import recipes
+from plm_jax.cli import commands, vectors
+from plm_jax.cli.run import parse, run
+from plm_jax.config import Phase, TrainConfig
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Beginnings of commands, and why they are not run here.
+ELSEWHERE = {
+    'scripts/': 'they make and ask machines that are paid for',
+    '--mode=compile': 'the TPU compiler is asked by tests/pods/test_compile.py',
+    '-m pytest': 'it is what runs this',
+    '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have its stages',
+    '--task=sst2': 'its data is downloaded',
+    '--hosts.distributed': 'several processes are those of tests/pods/test_distributed.py'}
+# What the smallest models have no room for, and work that only takes longer.
+ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
+        'generate': ['--max-new=8']}
+SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16', '--max-new=64': '--max-new=8',
+           '--workers=16': '--workers=1', '--beams=4': '--beams=2'}
+
+
+def shown(text: str) -> list[str]:
+  """Returns the commands of a page: indented lines that call Python or a script, those that go on joined."""
+  text = text.replace('\\\n', ' ')
+  lines = [line.partition('   #')[0].strip() for line in re.findall(r'^    (\S.*)$', text, re.M)]
+  return [line for line in lines if re.match(r'(\S*python3? |scripts/)', line)]
+
+
+class World:
+  """The folder in which commands are typed."""
+
+  def __init__(self):
+    self.text = tiny.text()
+    lines = [line for line in self.text.splitlines() if line]
+    pathlib.Path('corpus.txt.xz').write_bytes(lzma.compress(self.text.encode()))
+    pathlib.Path('zhwiki.txt.xz').write_bytes(lzma.compress('\n\n'.join(
+        f'数组的第{number}个值是数组的和。\n返回数组的形状和名字。' for number in range(99)).encode()))
+    for name in ('other.txt', 'held_out.txt'):
+      pathlib.Path(name).write_text(self.text[:20_000])
+    pathlib.Path('BUCKET/text').mkdir(parents=True)
+    self.rows('BUCKET/text/all.jsonl', [{'text': document} for document in self.text.split('\n\n')])
+    asked = [{'goal': one, 'sol1': two, 'sol2': three, 'label': 0}
+             for one, two, three in zip(lines[::3], lines[1::3], lines[2::3], strict=False)][:8]
+    pathlib.Path('piqa').mkdir()
+    self.rows('piqa/valid.jsonl', asked[:4])
+    self.rows('piqa/train.jsonl', asked)
+    told = [{'dialogue': line, 'document': line, 'summary': line.split()[0]} for line in lines[:400]]
+    self.rows('dialogues.jsonl', told)
+    self.rows('held_out.jsonl', told[:4])
+    self.table('sst2.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:400])])
+    for name in ('reviews.tsv', 'more.tsv'):
+      self.table(name, 'text\tlabel', [f'{line}\t{("bad", "good")[n % 2]}' for n, line in enumerate(lines[:32])])
+    for name in ('context.txt', 'texts.txt'):
+      pathlib.Path(name).write_text('\n'.join(lines[:8]) + '\n')
+    scored = [f'{one}\t{lines[n // 2]}\t{n % 5}' for n, one in enumerate(lines[:8])]
+    self.table('sts.tsv', 'sentence1\tsentence2\tscore', scored)
+    pathlib.Path('blimp').mkdir()
+    pathlib.Path('blimp/pairs.jsonl').write_text((ROOT / 'tests/fixtures/blimp.jsonl').read_text())
+    for name in ('train.conll', 'dev.conll'):
+      pathlib.Path(name).write_text('Ana B-PER\ncame O\n\nRome B-LOC\nwaits O\n')
+    pathlib.Path('glove.txt').write_text('ana 1 2 3\nrome 3 2 1\n')
+    for name, kind in (('names', 'tagging'), ('answers', 'answers')):
+      plm_jax.export(tuned.trained(kind), f'runs/{name}')
+    self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])
+    self.table('multi30k.tsv', 'de\ten', [f'{line}\t{line}' for line in lines])
+
+  def rows(self, name: str, values: list[dict]) -> None:
+    pathlib.Path(name).write_text(''.join(json.dumps(value) + '\n' for value in values))
+
+  def table(self, name: str, columns: str, lines: list[str]) -> None:
+    pathlib.Path(name).write_text('\n'.join([columns, *lines]) + '\n')
+
+  def provide(self, line: str) -> None:
+    """Makes what the command reads and no command above it has made."""
+    for name, run_of in (('bert-base-uncased', 'bert_base-laptop'), ('bert-base-cased', 'bert_base-laptop'),
+                         ('gpt2', 'gpt2_small-laptop'), ('t5-small', 't5_small')):
+      if f'{name}/' in line and not pathlib.Path(name).exists():
+        if name == 't5-small':
+          self.train('t5_small', ['--data.path=corpus.txt.xz', '--output=runs/t5_small'])
+        plm_jax.export(f'runs/{run_of}', name)
+    if 'runs/other' in line:
+      shutil.copytree('runs/bert_base-laptop', 'runs/other', dirs_exist_ok=True)
+    if 'RECORDS' in line and not pathlib.Path('RECORDS').exists():
+      plm_jax.prepare('corpus.txt.xz', 'RECORDS', tokenizer='runs/bert_base-laptop/tokenizer')
+
+  def type(self, line: str, monkeypatch) -> None:
+    """Runs a command in this process."""
+    line = line.rpartition('&& ')[2].replace('gs://BUCKET', 'BUCKET').replace('.jsonl.gz', '.jsonl')
+    self.provide(line)
+    words = [SMALLER.get(word, word) for word in shlex.split(line)]
+    module, args = words[2], words[3:]
+    if module == 'plm_jax' and args[0] != 'train':
+      monkeypatch.setattr('sys.argv', ['plm_jax', *args, *ROOM.get(args[0], [])])
+      commands.main()
+      return
+    name, args = (args[1], args[2:]) if module == 'plm_jax' else (module.removeprefix('experiments.'), args)
+    assert module == 'plm_jax' or (ROOT / 'experiments' / f'{name}.py').exists()
+    if name in recipes.word_vectors.PAPER:
+      pathlib.Path('words.txt').write_text('an array of arrays\nthe value of values\n' * 200)  # what is asked for
+      smaller = [arg for arg in args if not arg.startswith(('--scale', '--data.path'))]
+      vectors.start(name, [*smaller, '--scale=test', '--data.path=words.txt', f'--output=runs/{name}-laptop'])
+      return
+    size = next((arg.partition('=')[2] for arg in args if arg.startswith('--size=')), '')
+    self.train(recipes.find(name, size).name, [arg for arg in args if not arg.startswith('--size=')])
+
+  def train(self, name: str, args: list[str]) -> None:
+    """The run of a command: its options are understood, and two steps are made."""
+    suffix = next((f'-{arg.partition("=")[2]}' for arg in args if arg.startswith('--scale=')), '')
+    args = [arg for arg in args if not arg.startswith('--scale=')]
+    args += ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1']
+    if not any(arg.startswith('--output=') for arg in args):
+      folder = pathlib.Path(f'runs/{name}{suffix}')
+      others = len([*folder.parent.glob(f'{folder.name}*')])  # commands beside each other, where one types one of them
+      args.append(f'--output={folder}' + (f'-{others}' if folder.exists() else ''))
+    if not any(arg.startswith('--data.path') for arg in args):
+      args.append('--data.path=corpus.txt.xz')  # the corpus that is in the packages has tests of its own
+    config = parse(recipes.find(name), args)
+    brief = TrainConfig((Phase(2, 32, 8),), log_every=1, eval_every=2, eval_batches=1, save_every=2)
+    result = run(dataclasses.replace(config, train=brief))
+    assert result and result.finished
