@@ -1,0 +1,172 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 3. One text, every objective
+#
+# Pre-training makes questions of text. Nine ways to do so, on the same sentence: what the model reads, what it is asked,
+# and who sees whom. Nothing is trained but tokenizers: a minute or two on two CPU cores.
+
+# %% Install: a minute on Colab, nothing where all is there already
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+NEEDS = ['matplotlib']
+
+
+def install(*packages):
+  subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', *packages], check=True)
+
+
+if importlib.util.find_spec('plm_jax') is None:
+  here = pathlib.Path.cwd()
+  wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
+  install(source, *chips)
+if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
+  install(*missing)
+
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+import plm_jax
+from plm_jax.data import embedded
+
+SENTENCE = ('The function returns the sum of all values in the array. The shape of the array is the same as before, '
+            'and the type of the values does not change.')  # yours: a few English words that are not too rare
+TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT') or embedded.corpus_path()
+HERE = pathlib.Path('runs/objectives')
+HERE.mkdir(parents=True, exist_ok=True)
+# Tokenizers learn from some English text; the rows are of one sentence, many times, so that each begins with it.
+(HERE / 'text.txt').write_text(pathlib.Path(TEXT).read_text(encoding='utf-8')[:1_000_000 if SCALE == 'laptop' else 200_000],
+                               encoding='utf-8')
+# (They end by a number, because which documents are held out depends on their content.)
+(HERE / 'sentence.txt').write_text('\n\n'.join(f'{SENTENCE}\n{number}' for number in range(200)), encoding='utf-8')
+
+# %% [markdown]
+# The recipes have the tokenizers that their papers had: WordPiece (BERT, SpanBERT, ELECTRA, GLM), SentencePiece (XLNet,
+# T5), bytes in pairs (BART, GPT-2).
+
+# %%
+OBJECTIVES = {
+    'masked tokens (BERT)': ('bert_base', {}),
+    'masked words (BERT, whole words)': ('bert_base', {'unit': 'word'}),
+    'masked spans (SpanBERT)': ('spanbert_base', {}),
+    'permutation (XLNet)': ('xlnet_base', {}),
+    'replaced tokens (ELECTRA)': ('electra_small', {}),
+    'span corruption (T5)': ('t5_small', {}),
+    'denoising (BART)': ('bart_base', {}),
+    'blanks, written out behind (GLM)': ('glm_large', {}),
+    'what comes next (GPT-2)': ('gpt2_small', {}),
+}
+TOKENIZER = {'spanbert_base': 'bert_base', 'electra_small': 'bert_base'}  # whose they share
+rows = {}
+for title, (name, options) in OBJECTIVES.items():
+  of = TOKENIZER.get(name, name)
+  records = HERE / of
+  if not records.exists():
+    plm_jax.prepare(str(HERE / 'text.txt'), records, like=of, vocab=2048, heldout=0.1)
+  config = plm_jax.recipe(
+      name, scale='test', output=str(HERE / 'none'), objective=options, model={'vocab': 2048},
+      data={'path': (str(HERE / 'sentence.txt'),), 'prepare': {'tokenizer': str(records / 'tokenizer'), 'heldout': 0.1}})
+  rows[title], = plm_jax.inspect(config, rows=1).rows
+
+# %% [markdown]
+# ## What is read, and what is asked
+#
+# Yellow: a mask, or a place that stands for left-out words. Red: another token stands there. Green: asked for, and left
+# as it is. Blue, below: what is right. An encoder-decoder has two rows, of which the second writes.
+
+# %%
+COLOURS = {'mask': '#f4b400', 'other': '#e06666', 'same': '#93c47d', 'special': '#cccccc'}
+SHOWN, WIDE = 32, 16
+
+
+def draw(title, row):
+  """Draws the lanes of a row: those that a model reads, without the text as it was."""
+  lanes = [lane for lane in row.lanes if lane.title != 'text']
+  heights = [-(-min(SHOWN, len(lane.columns)) // WIDE) for lane in lanes]
+  _, axes = plt.subplots(figsize=(13, 0.62 * sum(heights) + 0.3))
+  axes.set(xlim=(-1.3, WIDE), ylim=(sum(heights), 0))
+  axes.axis('off')
+  axes.set_title(title, loc='left', fontsize=11, weight='bold')
+  top = 0
+  for lane, height in zip(lanes, heights, strict=True):
+    axes.text(-1.3, top + 0.3, lane.title, va='center', fontsize=8, color='grey')
+    for place, column in enumerate(lane.columns[:SHOWN]):
+      y, x = divmod(place, WIDE)
+      axes.text(x + 0.5, top + y + 0.3, column.piece.replace('$', r'\$'), ha='center', va='center', fontsize=7.5,
+                bbox={'facecolor': COLOURS.get(column.kind, '#f3f3f3'), 'edgecolor': 'none', 'pad': 2})
+      axes.text(x + 0.5, top + y + 0.75, column.target.replace('$', r'\$'), ha='center', va='center', fontsize=7,
+                color='#1a56b0')
+    top += height
+  plt.show()
+
+
+for title, row in rows.items():
+  draw(title, row)
+
+# %% [markdown]
+# ## Who sees whom
+#
+# A line for each token that reads, a column for each that it may look at. BERT's see everything, GPT-2's what is before
+# them; XLNet's see what comes earlier in an order drawn by lot; GLM's see the text with its blanks, and of what is
+# written behind it what is already there. (Of an encoder-decoder it is the side that reads.)
+
+# %%
+figure, axes = plt.subplots(3, 3, figsize=(10, 10))
+for axis, (title, row) in zip(axes.flat, rows.items(), strict=True):
+  axis.imshow(row.sees if row.sees is not None else np.zeros((2, 2)), cmap='Blues', vmin=0, vmax=1.4)
+  axis.set_title(title, fontsize=9)
+  axis.set(xticks=[], yticks=[])
+plt.tight_layout()
+plt.show()
+
+# %% [markdown]
+# ## How much is asked
+#
+# A step teaches more where more is asked of the same row: one of the differences between these models.
+
+# %%
+shares = {}
+for title, row in rows.items():
+  lane = row.lanes[-1]
+  asked = len(lane.columns) if 'ELECTRA' in title else sum(bool(column.target) for column in lane.columns)
+  shares[title] = asked / max(len(lane.columns) for lane in row.lanes)
+figure, axis = plt.subplots(figsize=(8, 3.2))
+axis.barh([*shares], [*shares.values()], color='#4285f4')
+axis.set(title='Tokens that are asked, of those that are read (this row)')
+axis.invert_yaxis()
+plt.tight_layout()
+plt.show()
+
+# %% [markdown]
+# ## Yours
+#
+# The rows of your sentence as a page, which opens in every browser. `python -m plm_jax inspect RECIPE` makes it for any
+# recipe, any task and your text: the first thing to look at when a loss does not fall.
+
+# %%
+from plm_jax.cli import drawing
+
+page = HERE / 'objectives.html'
+page.write_text(drawing.page('One sentence, every objective', [SENTENCE],
+                             [row._replace(title=title) for title, row in rows.items()]), encoding='utf-8')
+print(page, f'{page.stat().st_size / 1000:.0f} kB')

@@ -1,0 +1,162 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 6. Generate
+#
+# A small GPT-2 goes on with texts: greedily, by lot at several temperatures, by beams; then it is asked questions with
+# none and with several examples before them. About ten minutes on two CPU cores.
+
+# %% Install: a minute on Colab, nothing where all is there already
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+NEEDS = ['matplotlib']
+
+
+def install(*packages):
+  subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', *packages], check=True)
+
+
+if importlib.util.find_spec('plm_jax') is None:
+  here = pathlib.Path.cwd()
+  wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
+  install(source, *chips)
+if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
+  install(*missing)
+
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+import plm_jax
+from plm_jax.config import Phase
+
+TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT', 'embedded')
+
+# %% [markdown]
+# ## Training
+#
+# The recipe's laptop scale takes 40 minutes of two cores; a sixth of its steps writes readable phrases. A longer run goes
+# on from here: raise the steps, and run the cell again.
+
+# %%
+STEPS = 1000
+brief = {'optim': {'warmup': 100}, 'train': {'phases': (Phase(STEPS, 128, 16),), 'eval_every': 250, 'save_every': 500}}
+gpt = plm_jax.train('gpt2_small', scale=SCALE, output='runs/gpt2', data={'path': (TEXT,)},
+                    **(brief if SCALE == 'laptop' else {}))
+gpt
+
+# %%
+curves = plm_jax.history('runs/gpt2').curves['bits_per_byte']['heldout']
+figure, axis = plt.subplots(figsize=(6, 2.8))
+axis.plot(*zip(*curves, strict=True), marker='o')
+axis.set(title='Bits a byte of held-out text', xlabel='step')
+plt.show()
+
+# %% [markdown]
+# ## Which token comes next
+#
+# A model gives every token a probability. Temperature makes the likely likelier (below 1) or less so (above).
+
+# %%
+PROMPT = 'Returns the'
+WORDS = [' array', ' shape', ' number', ' value', ' same', ' function', ' first', ' giraffe']
+likely = plm_jax.score(gpt, [(PROMPT, word) for word in WORDS])
+figure, axes = plt.subplots(1, 3, figsize=(11, 2.6), sharey=True)
+for axis, temperature in zip(axes, (0.5, 1.0, 2.0), strict=True):
+  share = np.exp(likely / temperature)
+  axis.barh([word.strip() for word in WORDS], share / share.sum(), color='#4285f4')
+  axis.set(title=f'"{PROMPT} ...", temperature {temperature}', xlim=(0, 1))
+axes[0].invert_yaxis()
+plt.tight_layout()
+plt.show()
+
+# %% [markdown]
+# ## Greedy, by lot, by beams
+
+# %%
+NEW = 24 if SCALE == 'laptop' else 6
+WAYS = {'greedy': {}, 'temperature 0.7': {'temperature': 0.7}, 'temperature 1.3': {'temperature': 1.3},
+        'top-p 0.9': {'temperature': 1.0, 'top_p': 0.9}, '4 beams': {'beams': 4},
+        '4 beams, no repeats': {'beams': 4, 'no_repeat_ngram': 3}}
+written = {}
+for way, options in WAYS.items():
+  (found,), = plm_jax.generate(gpt, PROMPT, max_new=NEW, seed=1, **options)
+  written[way] = found
+  print(f'{way:22}{PROMPT}{found.text!r}')
+
+# %% [markdown]
+# Beams find likelier texts, which are not better ones: they are short of surprise and repeat themselves. The picture
+# shows, of forty draws each, how likely a text is and how many of its tokens are different ones.
+
+# %%
+figure, axis = plt.subplots(figsize=(6.5, 3.6))
+DRAWS = 40 if SCALE == 'laptop' else 4
+for temperature in (0.5, 0.8, 1.1, 1.5):
+  drawn, = plm_jax.generate(gpt, PROMPT, max_new=NEW, temperature=temperature, number=DRAWS)
+  drawn = [one for one in drawn if one.text.strip()]
+  logs = plm_jax.score(gpt, [(PROMPT, one.text) for one in drawn])
+  axis.scatter(logs / [len(one.tokens) for one in drawn],
+               [len(set(one.tokens)) / len(one.tokens) for one in drawn], s=14, label=f'by lot, {temperature}')
+for way in ('greedy', '4 beams'):
+  one = written[way]
+  if one.text.strip():
+    log, = plm_jax.score(gpt, [(PROMPT, one.text)])
+    axis.scatter(log / len(one.tokens), len(set(one.tokens)) / len(one.tokens), s=90, marker='*', label=way)
+axis.set(xlabel='log-likelihood a token', ylabel='different tokens, of all')
+axis.legend(fontsize=8)
+plt.show()
+
+# %% [markdown]
+# ## Few-shot
+#
+# A question, behind none, one or several with their answers. A model of this size does not answer by example as GPT-3
+# does: look whether the bars leave the dotted line, which is chance.
+
+# %%
+PLURALS = [('array', 'arrays'), ('value', 'values'), ('function', 'functions'), ('axis', 'axes'), ('index', 'indices'),
+           ('model', 'models'), ('matrix', 'matrices'), ('parameter', 'parameters'), ('class', 'classes'),
+           ('row', 'rows'), ('key', 'keys'), ('batch', 'batches')]
+shots = (0, 1, 3, 6) if SCALE == 'laptop' else (0, 1)
+right = []
+for number in shots:
+  hits = []
+  for place, (one, many) in enumerate(PLURALS):
+    others = [PLURALS[(place + step) % len(PLURALS)] for step in range(1, number + 1)]
+    context = ''.join(f'one {a}, many {b}. ' for a, b in others) + f'one {one}, many'
+    choices = [many, *(PLURALS[(place + 7 + step) % len(PLURALS)][1] for step in range(3))]
+    scores = plm_jax.score(gpt, [(context, f' {choice}') for choice in choices])
+    hits.append(int(np.argmax(scores)) == 0)
+  right.append(np.mean(hits))
+figure, axis = plt.subplots(figsize=(5, 2.8))
+axis.bar([str(number) for number in shots], right, color='#93c47d')
+axis.axhline(0.25, color='grey', linestyle=':')
+axis.set(title='Right plurals of four choices', xlabel='examples before the question', ylim=(0, 1))
+plt.show()
+
+# %% [markdown]
+# ## Yours: a text as it is written, and the model to take home
+
+# %%
+for piece in plm_jax.stream(gpt, 'The model', max_new=NEW, temperature=0.8, top_p=0.95):
+  print(piece.text, end='', flush=True)
+shutil.rmtree('runs/gpt2_exported', ignore_errors=True)
+print('\n' + plm_jax.export(gpt, 'runs/gpt2_exported').how)
