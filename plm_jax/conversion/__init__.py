@@ -31,9 +31,10 @@ from plm_jax.conversion.families import (
 from plm_jax.conversion.lazy import Lazy
 from plm_jax.conversion.opening import (
   CONFIG,
-  ORIGINAL_CONFIG,
   check_layers,
   choose_heads,
+  is_tensorflow,
+  of_fairseq,
   open_checkpoint,
   rename,
   states,
@@ -102,8 +103,9 @@ class Like:
 
 
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
-  """Loads the checkpoint in folder `path`, local or in a bucket: config.json with safetensors, bert_config.json with
-  bert_model.ckpt.*, T5X's checkpoint_STEP, or an ELMo's options.json with .hdf5.
+  """Loads the checkpoint in folder `path`, local or in a bucket: config.json with safetensors or
+  flax_model.msgpack, the authors' own in TensorFlow (bert_config.json, albert_config.json or xlnet_config.json with
+  *.ckpt.*, electra_*), fairseq's model.pt, T5X's checkpoint_STEP, or an ELMo's options.json with .hdf5.
 
   heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. lazy: parameters are
   `Lazy`, which read a part of a file when it is asked for. Raises ConvertError for whatever is not understood, naming
@@ -233,7 +235,8 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
     if not path.is_dir():
       return path.suffix in files.FOREIGN
     if not (path / CONFIG).exists():
-      return (path / ORIGINAL_CONFIG).exists() or states(path) is not None or is_t5x(path) or elmo.is_elmo(path)
+      return (is_tensorflow(path) or of_fairseq(path) is not None or states(path) is not None or is_t5x(path)
+              or elmo.is_elmo(path))
     return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
 
 

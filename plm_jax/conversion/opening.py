@@ -6,15 +6,19 @@ import re
 from typing import Any
 
 from plm_jax import storage
-from plm_jax.conversion import files, rules
+from plm_jax.conversion import fairseq, files, rules
+from plm_jax.conversion.fairseq import Fairseq
 from plm_jax.conversion.families import FAMILIES, family_of
+from plm_jax.conversion.flax_msgpack import FlaxMsgpack, is_flax
 from plm_jax.conversion.folders import Place, inside, ordinary
 from plm_jax.conversion.rules import ConvertError, Family
 from plm_jax.conversion.t5x import T5X, is_t5x
 from plm_jax.conversion.torch_pickle import PICKLED, TorchPickle
 from plm_jax.layers.stack import StackConfig
 
-CONFIG, ORIGINAL_CONFIG = 'config.json', 'bert_config.json'
+CONFIG = 'config.json'
+# Of the authors' own code in TensorFlow: the file beside a checkpoint -> the family. ELECTRA's have none.
+ORIGINAL_CONFIGS = {'bert_config.json': 'bert', 'albert_config.json': 'albert', 'xlnet_config.json': 'xlnet'}
 # Of GLM's own code: a file for each process that had a part of the model, and files that name a step.
 STATES, LATEST = 'mp_rank_{:02}_model_states.pt', ('latest_checkpointed_iteration.txt', 'latest')
 
@@ -24,14 +28,16 @@ def open_checkpoint(path: pathlib.Path):
   if folder := states(path):
     return folder, *open_states(folder)
   prefix = path
-  if path.is_dir() and (path / ORIGINAL_CONFIG).exists() and not (path / CONFIG).exists():
-    found = sorted(path.glob('*.ckpt*.index'))
+  if path.is_dir() and is_tensorflow(path):
+    found = sorted(path.glob('*.index'))
     if len(found) != 1:
       raise ConvertError(f'{path} has {len(found)} TensorFlow checkpoints (*.ckpt.index), expected one: name it')
     prefix = found[0].with_suffix('')
   if prefix.with_name(f'{prefix.name}.index').exists() and not prefix.is_dir():
-    hf_config = files.read_json(prefix.parent / ORIGINAL_CONFIG)
-    return prefix.parent, family_of('bert', original=True), hf_config, files.TensorFlow(prefix)
+    return prefix.parent, *open_tensorflow(prefix)
+  if pickled := of_fairseq(path):
+    source = Fairseq(pickled)
+    return pickled.parent, family_of(source.described['model_type']), source.described, source
   if is_t5x(path):
     source = T5X(path)
     hf_config = files.read_json(path / CONFIG) if (path / CONFIG).exists() else source.described()
@@ -40,13 +46,39 @@ def open_checkpoint(path: pathlib.Path):
     raise ConvertError(files.advice(str(path)) if path.suffix in files.FOREIGN else
                        f'{path} is a file: give the folder that holds it, with its {CONFIG}')
   if not (path / CONFIG).exists():
-    raise ConvertError(f'{path} has neither a {CONFIG} nor a {ORIGINAL_CONFIG}' if path.is_dir() else
+    raise ConvertError(f'{path} has neither a {CONFIG} nor a {" nor a ".join(ORIGINAL_CONFIGS)}' if path.is_dir() else
                        f'there is no folder {path}')
   hf_config = files.read_json(path / CONFIG)
   family = family_of(model_type(hf_config))
   if family.pickled and (path / PICKLED).exists() and not (path / files.SINGLE).exists():
     return path, family, hf_config, TorchPickle(path / PICKLED)
+  if is_flax(path) and not any((path / name).exists() for name in (files.SINGLE, files.INDEX)):
+    return path, family, hf_config, FlaxMsgpack(path)
   return path, family, hf_config, files.SafeTensors(path)
+
+
+def is_tensorflow(path: Place) -> bool:
+  """Tells whether a folder is one of the authors' own code in TensorFlow, with the file that describes it, or with
+  tensors of ELECTRA's."""
+  if (path / CONFIG).exists():
+    return False
+  return any((path / name).exists() for name in ORIGINAL_CONFIGS) or any(path.glob('electra*.index'))
+
+
+def of_fairseq(path: Place) -> pathlib.Path | None:
+  """Finds a checkpoint of fairseq: a file .pt, or the one of a folder without a configuration."""
+  found = path if path.suffix == '.pt' else path / fairseq.FILE
+  return pathlib.Path(found) if found.is_file() and not (found.parent / CONFIG).exists() else None
+
+
+def open_tensorflow(prefix: pathlib.Path) -> tuple[Family, dict[str, Any], files.TensorFlow]:
+  """Opens a checkpoint of TensorFlow -> (family, contents of the config, source of tensors)."""
+  folder, source = prefix.parent, files.TensorFlow(prefix)
+  for name, family in ORIGINAL_CONFIGS.items():
+    if (folder / name).exists():
+      return family_of(family, original=True), files.read_json(folder / name), source
+  module = importlib.import_module(FAMILIES['electra'])
+  return family_of('electra', original=True), module.described(source.tensors), source
 
 
 def states(path: Place) -> Place | None:

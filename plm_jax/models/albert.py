@@ -4,9 +4,11 @@ Parameters as published (table 1): base 12M, large 18M, xlarge 60M, xxlarge 235M
 `second` makes the second of one, which was trained longer and without dropout.
 """
 import dataclasses
+import re
 
 from plm_jax import checked
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
+from plm_jax.conversion.layouts import Linear
 from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
@@ -124,4 +126,48 @@ FAMILY = Family(
     prefix='albert.',
     aliases=((r'^(embeddings|encoder|pooler)\.', r'albert.\1.'),),
     number=lambda config, n: f'{n // config.stack.inner}.albert_layers.{n % config.stack.inner}',
+)
+
+
+def in_tensorflow(rule: Rule) -> Rule:
+  """Renames a parameter as google-research/albert has it: other names, and kernels that are not transposed."""
+  name, layout = rule.theirs, rule.layout
+  for old, new in TENSORFLOW:
+    name = re.sub(old, new, name)
+  if name.endswith('.weight'):
+    name, layout = name.removesuffix('weight') + 'kernel', Linear(layout.inputs, transposed=False)
+  return dataclasses.replace(rule, theirs=name.replace('.', '/'), layout=layout)
+
+
+# From transformers' names.
+GROUP = r'^albert\.encoder\.albert_layer_groups'
+TENSORFLOW = (
+    (rf'{GROUP}\.{{n}}\.', 'bert.encoder.transformer.{n}.'), (r'^albert\.', 'bert.'),
+    (r'word_embeddings\.weight$', 'word_embeddings'), (r'position_embeddings\.weight$', 'position_embeddings'),
+    (r'token_type_embeddings\.weight$', 'token_type_embeddings'),
+    (r'\.attention\.LayerNorm\.', '.LayerNorm.'), (r'\.full_layer_layer_norm\.', '.LayerNorm_1.'),
+    (r'\.attention\.(query|key|value)\.', r'.attention_1.self.\1.'),
+    (r'\.attention\.dense\.', '.attention_1.output.dense.'),
+    (r'\.ffn\.', '.ffn_1.intermediate.dense.'), (r'\.ffn_output\.', '.ffn_1.intermediate.output.dense.'),
+    (r'LayerNorm(_1)?\.weight$', r'LayerNorm\1.gamma'), (r'LayerNorm(_1)?\.bias$', r'LayerNorm\1.beta'),
+    (r'bert\.pooler\.', 'bert.pooler.dense.'), (r'^predictions\.bias$', 'cls.predictions.output_bias'),
+    (r'^predictions\.(dense|LayerNorm)', r'cls.predictions.transform.\1'),
+    (r'^sop_classifier\.classifier\.weight', 'cls.seq_relationship.output_weights'),
+    (r'^sop_classifier\.classifier\.bias', 'cls.seq_relationship.output_bias'),
+    (r'^classifier\.weight', 'output_weights'), (r'^classifier\.bias', 'output_bias'))
+# The released TensorFlow checkpoints and their albert_config.json, whose `gelu` is the tanh approximation.
+ORIGINAL = dataclasses.replace(
+    FAMILY,
+    attributes=tuple(
+        dataclasses.replace(attribute, default='gelu', values=bert.ORIGINAL_ACTIVATIONS)
+        if attribute.theirs == 'hidden_act' else attribute for attribute in FAMILY.attributes),
+    fixed={**FAMILY.fixed, 'ln_type': 'postln', 'layers_to_keep': []},
+    rules=tuple(in_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
+    heads={name: dataclasses.replace(head, rules=tuple(in_tensorflow(rule) for rule in head.rules if not rule.copy))
+           for name, head in FAMILY.heads.items() if name in ('mlm', 'sop')},
+    parts={'pooler': 'bert/pooler/dense/kernel'},
+    prefix='bert/',
+    aliases=(),
+    skipped=bert.ORIGINAL.skipped,
+    number=lambda config, n: f'group_{n // config.stack.inner}/inner_group_{n % config.stack.inner}',
 )

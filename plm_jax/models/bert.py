@@ -184,11 +184,12 @@ def in_tensorflow(rule: Rule) -> Rule:
   return dataclasses.replace(rule, theirs=name.replace('.', '/'), layout=layout)
 
 
+ORIGINAL_ACTIVATIONS = (('gelu', 'gelu_tanh'), ('relu', 'relu'), ('tanh', 'tanh'))
 # The released TensorFlow checkpoints and their bert_config.json, whose `gelu` is the tanh approximation.
 ORIGINAL = dataclasses.replace(
     FAMILY,
     attributes=tuple(
-        dataclasses.replace(attribute, values=(('gelu', 'gelu_tanh'), ('relu', 'relu'), ('tanh', 'tanh')))
+        dataclasses.replace(attribute, values=ORIGINAL_ACTIVATIONS)
         if attribute.theirs == 'hidden_act' else attribute for attribute in FAMILY.attributes),
     rules=tuple(in_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
     heads={name: dataclasses.replace(head, rules=tuple(in_tensorflow(rule) for rule in head.rules if not rule.copy))

@@ -4,10 +4,12 @@ Parameters as published: small 14M, base 110M, large 335M; those of the discrimi
 """
 from collections.abc import Mapping
 import dataclasses
+import re
 from typing import Any
 
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.conversion.rules import Attribute, Head
+from plm_jax.conversion.rules import Attribute, Head, Rule, refuse
+from plm_jax.conversion.slices import Shape
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens, ReplacedTokens
@@ -99,4 +101,43 @@ FAMILY = dataclasses.replace(
     to_current=to_current,
     from_current=from_current,
     aliases=((r'^(embeddings|embeddings_project|encoder)\.', r'electra.\1.'),),
+)
+
+
+def in_tensorflow(rule: Rule) -> Rule:
+  """Renames a parameter as google-research/electra has it: BERT's names, and two of its head's."""
+  return bert.in_tensorflow(dataclasses.replace(rule, theirs=rule.theirs.replace('dense_prediction', 'dense_1')))
+
+
+def described(tensors: Mapping[str, tuple[Shape, str]]) -> dict[str, Any]:
+  """Reads the configuration of a checkpoint of google-research/electra, which has no file for it, off the shapes in it;
+  heads of 64, as in every released size."""
+  first = 'electra/encoder/layer_0'
+  table, place, kind, query, middle = needed = (
+      *(f'electra/embeddings/{name}_embeddings' for name in ('word', 'position', 'token_type')),
+      f'{first}/attention/self/query/kernel', f'{first}/intermediate/dense/kernel')
+  refuse([name for name in needed if len(tensors.get(name, ((), ''))[0]) != 2],
+         'this is no checkpoint of an ELECTRA: it has no tensor')
+  shapes = {name: tensors[name][0] for name in needed}
+  width = shapes[query][0]
+  return {
+      'model_type': 'electra', 'architectures': ['ElectraForPreTraining'], 'vocab_size': shapes[table][0],
+      'embedding_size': shapes[table][1], 'hidden_size': width, 'num_attention_heads': max(1, width // 64),
+      'num_hidden_layers': len({found[0] for name in tensors
+                                if (found := re.match(r'electra/encoder/layer_\d+/', name))}),
+      'intermediate_size': shapes[middle][1], 'max_position_embeddings': shapes[place][0],
+      'type_vocab_size': shapes[kind][0], 'hidden_act': 'gelu'}
+
+
+# The discriminators of the released TensorFlow checkpoints, whose `gelu` is the tanh approximation.
+ORIGINAL = dataclasses.replace(
+    FAMILY,
+    attributes=tuple(
+        dataclasses.replace(attribute, values=bert.ORIGINAL_ACTIVATIONS) if attribute.theirs == 'hidden_act'
+        else attribute for attribute in FAMILY.attributes),
+    rules=tuple(in_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
+    heads={'rtd': dataclasses.replace(FAMILY.heads['rtd'], rules=tuple(map(in_tensorflow, FAMILY.heads['rtd'].rules)))},
+    prefix='electra/',
+    aliases=(),
+    skipped=(*bert.ORIGINAL.skipped, r'^generator'),
 )

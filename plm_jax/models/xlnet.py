@@ -4,10 +4,13 @@ Parameters of the released checkpoints, by transformers' XLNetModel: base 116,71
 predicts tokens adds one bias a token id. Not as released in training: no dropout inside the position-wise network (the
 paper's table 8 has 0 there, the released code 0.1) nor on the table of distances.
 """
+from collections.abc import Mapping
 import dataclasses
+import re
+from typing import Any
 
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
-from plm_jax.conversion.layouts import Axes
+from plm_jax.conversion.layouts import Axes, Linear
 from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.heads import SummaryClasses, TiedTokens, TokenClasses
@@ -104,4 +107,49 @@ FAMILY = Family(
     },
     prefix='transformer.',
     aliases=((r'^(word_embedding|mask_emb|layer)\b', r'transformer.\1'),),
+)
+
+
+# From transformers' names to those of zihangdai/xlnet.
+TENSORFLOW = {
+    'transformer.word_embedding.weight': 'transformer.word_embedding.lookup_table',
+    'transformer.mask_emb': 'transformer.mask_emb.mask_emb', 'lm_loss.bias': 'lm_loss.bias',
+    **{f'{ATTENTION}.{name}': f'transformer.{name}' for name in ('r_w_bias', 'r_r_bias', 'r_s_bias', 'seg_embed')}}
+
+
+def in_tensorflow(rule: Rule) -> Rule:
+  """Renames a parameter as the released TensorFlow code has it: other names, kernels that are not transposed, and
+  biases of all layers in one."""
+  name, layout = TENSORFLOW.get(rule.theirs, rule.theirs), rule.layout
+  for old, new in (('.layer.{n}', '.layer_{n}'), ('layer_norm.weight', 'LayerNorm.gamma'),
+                   ('layer_norm.bias', 'LayerNorm.beta')):
+    name = name.replace(old, new)
+  if name.endswith('.weight'):
+    name, layout = name.removesuffix('weight') + 'kernel', Linear(transposed=False)
+  elif re.search(r'rel_attn\.[qkvor]$', name):
+    name += '.kernel'
+  return dataclasses.replace(rule, theirs='model/' + name.replace('.', '/'), layout=layout)
+
+
+def from_original(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Reads xlnet_config.json: the vocabulary has another name there."""
+  renamed = {'n_token': 'vocab_size'}
+  return {renamed.get(name, name): value for name, value in hf_config.items()}
+
+
+# The released TensorFlow checkpoints and their xlnet_config.json, whose `gelu` is the tanh approximation.
+ORIGINAL = dataclasses.replace(
+    FAMILY,
+    attributes=tuple(
+        dataclasses.replace(attribute, values=bert.ORIGINAL_ACTIVATIONS) if attribute.theirs == 'ff_activation'
+        else attribute for attribute in FAMILY.attributes),
+    # Biases that layers share are not in the files that were released.
+    fixed={**FAMILY.fixed, 'untie_r': True},
+    ignored=FAMILY.ignored - {'untie_r'},
+    rules=tuple(in_tensorflow(rule) for rule in FAMILY.rules),
+    heads={'mlm': dataclasses.replace(FAMILY.heads['mlm'], rules=(in_tensorflow(FAMILY.heads['mlm'].rules[0]),))},
+    prefix='model/',
+    aliases=(),
+    to_current=from_original,
+    skipped=bert.ORIGINAL.skipped,
 )

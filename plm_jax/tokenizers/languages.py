@@ -161,6 +161,8 @@ def layout_of(file: epath.Path) -> Kind | None:
     return next((name for name in get_args(Kind) if name == layout), None)
   if 'tokenizer_class' in content:
     return CLASSES.get(str(content['tokenizer_class']).removesuffix('Fast'))
+  if (file.parent / 'model.pt').exists():
+    return 'xlm-r'  # fairseq's folder: that of mBART has a model of another name
   # XLM-R's released folders name the family in the model's configuration alone.
   beside = file.parent / 'config.json'
   family = storage.read_json(beside, error=TokenizerError).get('model_type') if beside.exists() else None
