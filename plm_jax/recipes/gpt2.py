@@ -35,7 +35,7 @@ def chinese(dtype):
 # Parameters by transformers' GPT2LMHeadModel. Peaks: Brown et al. 2020, table 2.1.
 SIZES = {
     'small': Size(model=gpt2.small, parameters=124_439_808, peak=6e-4, steps=500_000, length=1024, batch=512,
-                  pod='v3:8x8'),
+                  pod='v3:8x8', mesh=MeshConfig(fsdp=8)),
     'medium': Size(model=gpt2.medium, parameters=354_823_168, peak=3e-4, steps=500_000, length=1024, batch=512,
                    pod='v3:16x16'),
     'large': Size(model=gpt2.large, parameters=774_030_080, peak=2.5e-4, steps=500_000, length=1024, batch=512,
