@@ -251,6 +251,7 @@ def check(config: Run) -> None:
     check_rows(config.data, config.objective)
     check_corpora(config.data, getattr(config.objective, 'languages', ()))
     check_streams(config)
+    check_languages(config)
   elif isinstance(config, FineTuning):
     check_labelled(config)
   check_lengths(config)
@@ -295,6 +296,13 @@ def check_rows(data: DataConfig, objective: Any) -> None:
     if path.startswith('task:') and not objective.target_budget:
       raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
                         'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
+
+
+def check_languages(config: Experiment) -> None:
+  """Checks a run whose tokens say their language. Raises ConfigError for more corpora than languages."""
+  known, corpora = getattr(config.model, 'languages', 0), len(config.data.path)
+  if getattr(config.objective, 'says_language', False) and corpora > known:
+    raise ConfigError(f'--data.path has {corpora} corpora, each a language, and --model.languages is {known}')
 
 
 def check_streams(config: Experiment) -> None:

@@ -47,6 +47,8 @@ class MaskedLM(Objective):
   similar: str = ''
   """a file of words with others like them, one of which takes the place of [MASK], or random tokens where there is none
   (MacBERT; `similar` has the form of it): then a word as a whole is replaced, or kept"""
+  says_language: bool = False
+  """every token says its language, which is the number of its corpus (XLM, whose model has a table of them)"""
   pooled: Literal['dropped', 'whole'] = 'dropped'
   """what a question about a pair is answered from: the pooler's output with the layers' dropout, or as it is
   (google-research/bert, run_pretraining.py, get_next_sentence_output: only fine-tuning has dropout there)"""
@@ -102,6 +104,8 @@ class MaskedLM(Objective):
     """Makes tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, self.duplicates))
     rows = self.pair.arrange(keys[:, 0], windows, vocab)
+    if self.says_language:
+      rows['languages'] = jnp.broadcast_to(windows['corpus'][:, None], rows['tokens'].shape)
     most, share = self.predictions(rows['tokens'].shape[1]), self.share(windows)
     if not self.similar:
       masked = jax.vmap(lambda k, t, s, w: self.mask(k, t, s, w, (most, share), vocab))(

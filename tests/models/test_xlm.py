@@ -10,6 +10,7 @@ import pytest
 
 from plm_jax import checked, conversion
 from plm_jax.architectures.encoder import Encoder
+from plm_jax.config import ConfigError, check
 from plm_jax.layers.dense import count
 from plm_jax.layers.embeddings import waves
 from plm_jax.layers.heads import WithHeads
@@ -93,3 +94,11 @@ def test_what_the_file_of_an_xlm_cannot_say():
   params = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), params_of(config))
   with pytest.raises(conversion.ConvertError, match='at four times the width, 128'):
     conversion.save('never', config, params, like='xlm')
+
+
+def test_no_more_corpora_than_languages():
+  """Tokens of a sixteenth corpus would have the embedding of the fifteenth language."""
+  run = find('xlm_xnli15')('test')
+  check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmno'))))
+  with pytest.raises(ConfigError, match=r'--data.path has 16 corpora, each a language, and --model.languages is 15'):
+    check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmnop'))))

@@ -320,3 +320,10 @@ def test_the_share_of_masks_falls_over_the_run():
   assert objective.paced and not SINGLE.paced and objective.predictions(100) == 30
   with pytest.raises(ConfigError, match=r'choice windows is of one .*rate'):
     dataclasses.replace(objective, choice='windows')
+
+
+def test_tokens_say_the_language_of_their_corpus(large):
+  windows = dict(large[0], corpus=np.arange(8192, dtype=np.int32) % 3)
+  batch = corrupt(dataclasses.replace(SINGLE, says_language=True), windows)
+  assert batch['languages'].shape == batch['tokens'].shape
+  assert (batch['languages'] == windows['corpus'][:, None]).all()
