@@ -142,7 +142,7 @@ print(plm_jax.export(trained, 'runs/first_bert_exported').how)
 again = plm_jax.load('runs/first_bert_exported')
 print(plm_jax.fill_mask(again, PROMPTS[0], top=1))
 file = shutil.make_archive('runs/first_bert', 'zip', 'runs/first_bert_exported')
-print(file, f'{os.path.getsize(file) / 1e6:.1f} MB')
+print(os.path.relpath(file), f'{os.path.getsize(file) / 1e6:.1f} MB')
 
 # %% [markdown]
 # Next: your own text instead. `plm_jax.recipe('bert_base', scale='laptop', data={'path': ('my_text.txt',)})`, one

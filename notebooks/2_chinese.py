@@ -195,7 +195,7 @@ print(f'{sum(right)} of {len(right)} right')
 shutil.rmtree('runs/chinese_exported', ignore_errors=True)
 print(plm_jax.export(trained, 'runs/chinese_exported').how)
 file = shutil.make_archive('runs/chinese_bert', 'zip', 'runs/chinese_exported')
-print(file, f'{os.path.getsize(file) / 1e6:.1f} MB')
+print(os.path.relpath(file), f'{os.path.getsize(file) / 1e6:.1f} MB')
 
 # %% [markdown]
 # For a real text take a larger vocabulary (`model={'vocab': 8192}`; BERT's Chinese model has 21,128), and hours instead

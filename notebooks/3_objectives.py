@@ -54,7 +54,7 @@ SENTENCE = ('The function returns the sum of all values in the array. The shape 
 TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT') or embedded.corpus_path()
 HERE = pathlib.Path('runs/objectives')
 HERE.mkdir(parents=True, exist_ok=True)
-# Tokenizers learn from some English text; the rows are of one sentence, many times, so that each begins with it.
+# Tokenizers learn from some English text; the rows are of one text, many times.
 (HERE / 'text.txt').write_text(pathlib.Path(TEXT).read_text(encoding='utf-8')[:1_000_000 if SCALE == 'laptop' else 200_000],
                                encoding='utf-8')
 # (They end by a number, because which documents are held out depends on their content.)

@@ -51,7 +51,7 @@ class World:
     lines = [line for line in self.text.splitlines() if line]
     pathlib.Path('corpus.txt.xz').write_bytes(lzma.compress(self.text.encode()))
     pathlib.Path('zhwiki.txt.xz').write_bytes(lzma.compress('\n\n'.join(
-        f'数组的第{number}个值是数组的和。\n返回数组的形状和名字。' for number in range(99)).encode()))
+        f'数组的第{number}个值是数组的和。\n返回数组的形状和名字。' for number in range(999)).encode()))
     for name in ('other.txt', 'held_out.txt'):
       pathlib.Path(name).write_text(self.text[:20_000])
     pathlib.Path('BUCKET/text').mkdir(parents=True)
