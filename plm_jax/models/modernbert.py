@@ -165,8 +165,9 @@ FAMILY = Family(
         Attribute('norm_eps', 'block.norm.eps', 1e-5),
         Attribute('norm_bias', 'block.norm.kind', False, ((False, 'layer_scale'), (True, 'layer'))),
         Attribute('attention_bias', 'block.attention.bias', False, SWITCH),
-        Attribute('attention_dropout', 'block.attention.dropout', 0.0),
+        # Both are theirs by one name; of a model that differs in them the last is written, that of probabilities.
         Attribute('attention_dropout', 'block.attention.out_dropout', 0.0),
+        Attribute('attention_dropout', 'block.attention.dropout', 0.0),
         Attribute('mlp_bias', 'block.mlp.bias', False),
         Attribute('mlp_dropout', 'block.mlp.dropout', 0.0),
         Attribute('tie_word_embeddings', 'tied', True),

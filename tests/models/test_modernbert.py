@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import checked, conversion
+from plm_jax import checked, conversion, recipes
 from plm_jax.architectures.encoder import Encoder, per_layer
 from plm_jax.conversion import attributes
 from plm_jax.conversion.rules import ConvertError
@@ -141,6 +141,15 @@ def test_configurations_of_before_and_of_now_are_one():
 def test_what_is_not_known_is_refused(said, message):
   with pytest.raises(ConvertError, match=message):
     attributes.read(FAMILY, modernbert.to_current({**OLD, **said}))
+
+
+def test_dropout_behind_attention_alone_is_trained_with_and_not_written():
+  """Theirs is of probabilities too: what the paper drops has no attribute of its own there."""
+  config = recipes.find('modernbert_base')().model
+  assert (config.block.attention.dropout, config.block.attention.out_dropout) == (0.0, 0.1)
+  assert attributes.write(FAMILY, config)['attention_dropout'] == 0.0
+  both = attributes.read(FAMILY, modernbert.to_current({**OLD, 'attention_dropout': 0.1})).block.attention
+  assert both.dropout == both.out_dropout == 0.1
 
 
 def test_bands_of_two_widths_have_no_counterpart():
