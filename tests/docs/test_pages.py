@@ -3,6 +3,7 @@ languages that is to be; search finds words of both.
 
 The README's commands are those of tests/test_readme.py; the notebooks, of tests/notebooks.
 """
+import json
 import pathlib
 import re
 import shlex
@@ -110,4 +111,5 @@ def test_the_site_is_built_without_a_warning(tmp_path):
   assert built.returncode == 0, built.stderr
   index = (tmp_path / 'site/searchindex.js').read_text(encoding='utf-8')
   for term in ('whole', 'word', 'mask', '全词', '词掩', '掩码'):
-    assert re.search(rf'"?{term}"?:', index), term
+    written = json.dumps(term).strip('"').replace('\\', '\\\\')  # the index is of ASCII
+    assert re.search(rf'"?{written}"?:', index), term
