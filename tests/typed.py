@@ -33,7 +33,7 @@ ELSEWHERE = {
 ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
         'generate': ['--max-new=8']}
 SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16', '--max-new=64': '--max-new=8',
-           '--workers=16': '--workers=1', '--beams=4': '--beams=2'}
+           '--workers=16': '--workers=1', '--beams=4': '--beams=2', '--optim.warmup=1000': '--optim.warmup=1'}
 
 
 def shown(text: str) -> list[str]:
