@@ -5,7 +5,8 @@
 DIR has stsb_train, stsb_dev, stsb_test, sick_train, sick_test and mnli_sample1k (.tsv.gz) at any depth; --run is an
 encoder, --sentences a sentence a line, --vectors a run of word vectors or a file of them. Not trained: the mean of
 the words' vectors, and of the encoder its first token, the mean of its tokens, and that whitened by the training
-texts of STS-B (Su et al. 2021). Trained, each with --seeds: SimCSE on the sentences (Gao et al. 2021), SBERT's
+texts of STS-B (Su et al. 2021). Trained, each with --seeds: SimCSE on the sentences (Gao et al. 2021; and of
+the mean of tokens without its dense layer, for an encoder whose first token was taught nothing), SBERT's
 softmax on pairs with classes, SICK's and MNLI's, and its cosine regression on STS-B (Reimers and Gurevych 2019), by
 their published settings but for rates, which suit a small encoder, and the length of a row. The best checkpoint on
 stsb_dev is taken, as published; figures are of the test sets.
@@ -37,6 +38,8 @@ DROPOUT = ('--model.block.dropout=0.1', '--model.block.attention.dropout=0.1', '
            '--train.phases.0.length=64')
 ARMS = {
     'SimCSE': ('simcse', '3e-4', ('--data.evaluations=4',)),
+    'SimCSE, mean of tokens': ('simcse', '3e-4', (
+        '--data.evaluations=4', '--objective.vector.pooling', 'mean', '--objective.vector.dense=0')),
     'SBERT on NLI': ('sbert_nli', '3e-4', ()),
     'SBERT on STS-B': ('sbert_sts', '3e-4', ())}
 
@@ -71,7 +74,8 @@ def main() -> None:
   for name, (task, peak, options) in ARMS.items():
     config, seeds = finetune.parse(task, [
         f'--init={args.run}', f'--train={sources[task]}', f'--dev={place(args.data, "stsb_dev.tsv.gz")}',
-        f'--seeds={args.seeds}', f'--optim.peak={peak}', f'--output={folder / task}', *DROPOUT, *options], '')
+        f'--seeds={args.seeds}', f'--optim.peak={peak}', f'--output={folder / re.sub("[ ,]+", "-", name)}', *DROPOUT,
+        *options], '')
     finetune.several(config, seeds)
     runs = [config.folder] if seeds == 1 else [f'{config.folder}/seed-{seed}' for seed in range(seeds)]
     models = [plm_jax.load(run) for run in runs]

@@ -97,7 +97,8 @@ def document(title: str, kind: str, content: Iterable[ElementTree.Element | None
   head = el(
       'head', el('meta', charset='utf-8'), el('title', title),
       # The promise that opening a report fetches nothing, kept by the browser.
-      el('meta', http_equiv='Content-Security-Policy', content="default-src 'none'; style-src 'unsafe-inline'"),
+      el('meta', http_equiv='Content-Security-Policy',
+         content="default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
       el('meta', name='viewport', content='width=device-width, initial-scale=1'), el('style', CSS + css))
   body = el('body', el('main', el('p', kind, class_='overline'), el('h1', title), *content))
   return '<!DOCTYPE html>\n' + ElementTree.tostring(el('html', head, body, lang='en'), 'unicode', method='html') + '\n'
