@@ -64,7 +64,8 @@ class MaskedLM(Objective):
     if self.similar and self.unit != 'word':
       return f'{option("similar")} are words, so that {option("unit")} is word, got {self.unit}'
     if self.paced and self.choice not in ('distinct', 'everywhere'):
-      return f'{option("choice")} {self.choice} is of one {option("rate")}: leave out last_rate and held_out_rate'
+      return (f'{option("choice")} {self.choice} is of one {option("rate")}: leave out {option("last_rate")} and '
+              f'{option("held_out_rate")}')
     if self.mask_share + self.random_share > 1 + 1e-9:
       return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
               f'{self.mask_share} and {self.random_share}')
