@@ -24,7 +24,8 @@ path has one paragraph a line and an empty line between documents:
 
 10b is GLM-10B: 48 layers of 4,096, with chinese's shares of blanks, a peak of 1e-4, 0.95 and 1e-8, in 250,000 steps of
 which the rate falls in 175,000 (config_block_10B.json, ds_block_10B.sh). Its vocabulary is GPT-2's of bytes; here it is
-of SentencePiece, and of so many pieces. The text was the Pile's and others', 10b had rows of 512 tokens of text.
+of SentencePiece, and of so many pieces. The text was the Pile's and others', 10b had rows of 512 tokens of text. How
+large a batch was, and how long the warmup, these files do not say: they are large's batch and 7,000 steps here.
 """
 import dataclasses
 
