@@ -162,7 +162,7 @@ def masking(objective, rows, predictions: int, draws=2000):
   @functools.partial(jax.vmap, in_axes=(0, None))
   def draw(key, rows):
     keys = jax.random.split(key, rows['tokens'].shape[0])
-    return jax.vmap(lambda k, t, s, w: objective.mask(k, t, s, w, most, VOCAB))(
+    return jax.vmap(lambda k, t, s, w: objective.mask(k, t, s, w, (most, objective.rate), VOCAB))(
         keys, rows['tokens'], rows['segments'], rows['words'])
   found = jax.device_get(draw(jax.random.split(jax.random.key(1), draws), {
       name: jnp.asarray(rows[name]) for name in ('tokens', 'segments', 'words')}))
