@@ -64,7 +64,11 @@ def test_the_second_is_told_who_holds_the_folder(tmp_path):
     assert str(error.value).endswith('wait for it, stop it, or give another folder')
     assert holds(tmp_path)  # of another folder that is not said
   assert holds(tmp_path / 'new')
-  assert list((tmp_path / 'new').iterdir()) == [] and threading.active_count() == threads
+  assert list((tmp_path / 'new').iterdir()) == []
+  ended = time.monotonic() + 10  # a thread that was told to end is still counted for a moment
+  while threading.active_count() > threads and time.monotonic() < ended:
+    time.sleep(0.01)
+  assert threading.active_count() <= threads
 
 
 def test_an_error_inside_gives_the_folder_free(tmp_path):
