@@ -131,7 +131,7 @@ class TrainConfig(Checked):
   early: int = 0
   """evaluations without a better one (see best) after which the run ends; 0: it goes on to the last step"""
   patience: int = 10
-  """steps in a row with a loss, gradient or update that is not finite (each is skipped) before the run stops"""
+  """steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops"""
   wandb: str = ''
   """project of Weights & Biases that figures are sent to as well; empty: none. Needs wandb"""
   resume: Literal['newest', 'whole'] = 'newest'

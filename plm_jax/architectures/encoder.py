@@ -57,8 +57,6 @@ class EncoderConfig(Checked):
   """E, width of the embedding tables, which are projected to the layers' (ALBERT); 0: the layers' own"""
   tied: bool = True
   """masked tokens are read off by the token table; else by a matrix of the head's own"""
-  transform: bool = True
-  """masked tokens go through a dense layer and a norm before they are read off"""
   norm_embedded: bool = False
   """embeddings are normalised, as they are before blocks with norm_at post, before others too (ModernBERT)"""
   windows: tuple[int, ...] = ()
@@ -113,7 +111,7 @@ class EncoderConfig(Checked):
     attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads) + 2 * length * b.heads * b.head_dim
     mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
     project = b.width * self.embed_dim
-    head = predicted * embed * (b.width * self.transform + self.vocab)
+    head = predicted * embed * (b.width * self.head.transform + self.vocab)
     return 2 * (length * (self.stack.blocks * (attention + mlp) + project) + head + self.pooler * b.width ** 2)
 
 

@@ -32,6 +32,8 @@ class WithHeads(nn.Module):
 class HeadConfig(Checked):
   """The hidden layer that heads with a norm read, and what they read it off."""
 
+  transform: bool = True
+  """masked tokens go through it; False: hidden states are read off as they are (XLM)"""
   bias: bool = True
   """the hidden layer has one"""
   activation: Activation | None = None
@@ -51,7 +53,6 @@ class MaskedTokens(nn.Module):
 
   cfg: BlockConfig
   tied: bool = True
-  transform: bool = True  # False: hidden states are read off as they are (XLM)
   head: HeadConfig = HeadConfig()
 
   @nn.compact
@@ -62,7 +63,7 @@ class MaskedTokens(nn.Module):
     h = output.hidden if output.predicted is None else output.predicted
     if 'positions' in batch and output.predicted is None:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
-    if self.transform:
+    if self.head.transform:
       h = Dense((embedding.shape[1],), ('width', None), self.head.bias, cfg.compute, cfg.init.plain, name='dense')(h)
       h = cfg.make_norm('norm')(activation(self.head.activation or cfg.mlp.activation)(h))
     if not self.tied:

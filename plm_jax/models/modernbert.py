@@ -197,7 +197,7 @@ FAMILY = Family(
     ),
     parts={},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied, head=config.head), (
+        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied, config.head), (
             *matrix('heads_mlm/dense', 'head.dense'),
             *norm('heads_mlm/norm', 'head.norm'),
             *output('decoder', 'decoder.bias'),

@@ -13,7 +13,7 @@ from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import FirstTokenScores, MaskedTokens, SpanEnds, TokenClasses
+from plm_jax.layers.heads import FirstTokenScores, HeadConfig, MaskedTokens, SpanEnds, TokenClasses
 from plm_jax.layers.init import NORMAL
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
@@ -25,7 +25,7 @@ def sized(layers: int, width: int, heads: int, vocab: int, languages: int, dtype
   init = dataclasses.replace(NORMAL, std=width ** -0.5)
   block = BlockConfig(width=width, heads=heads, mlp_dim=4 * width, init=init, dtype=dtype)
   return EncoderConfig(vocab=vocab, block=block, stack=StackConfig(layers=layers), types=0, languages=languages,
-                       clear=True, transform=False, pooler=False)
+                       clear=True, head=HeadConfig(transform=False), pooler=False)
 
 
 def xnli15(dtype: Dtype = 'float32') -> EncoderConfig:
@@ -109,7 +109,7 @@ FAMILY = Family(
     ),
     parts={},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied, transform=False),
+        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied, config.head),
                     bert.output('pred_layer.proj', 'pred_layer.proj.bias')),
         'label': Head(lambda config, classes: FirstTokenScores(config.block, classes),
                       matrix('heads_label/dense', 'sequence_summary.summary'), dropout='summary_first_dropout'),

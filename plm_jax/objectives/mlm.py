@@ -172,8 +172,7 @@ class MaskedLM(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     """Returns `mlm`, and the classifier of the question about the row, `nsp` or `sop`, where there is one."""
-    heads: dict[str, nn.Module] = {
-        'mlm': MaskedTokens(model.block, model.tied, getattr(model, 'transform', True), model.head)}
+    heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block, model.tied, model.head)}
     if self.pair.question:
       heads[self.pair.question] = PooledClasses(model.block, 2, 0.0 if self.pooled == 'whole' else None)
     return heads

@@ -105,7 +105,7 @@ class ReplacedTokenDetection(Objective):
   def build(self, model, packed: bool) -> nn.Module:
     """Builds the generator, a smaller one of the same wiring, and the discriminator that reads its samples."""
     small = model.generator(self.width, self.depth)
-    generator = WithHeads(small.backbone(packed), {'mlm': MaskedTokens(small.block, small.tied, head=small.head)})
+    generator = WithHeads(small.backbone(packed), {'mlm': MaskedTokens(small.block, small.tied, small.head)})
     return GeneratorDiscriminator(generator, model.backbone(packed), self.heads(model), self.sharing)
 
   def step_flops(self, model, length: int) -> int:

@@ -130,7 +130,7 @@ class SpanBoundary(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     """Returns `mlm`, and `sbo`, which predicts a token from those around its span."""
-    return {'mlm': MaskedTokens(model.block, model.tied, head=model.head),
+    return {'mlm': MaskedTokens(model.block, model.tied, model.head),
             'sbo': BoundaryTokens(model.block, self.targets, self.size)}
 
   def loss(self, outputs, batch):
