@@ -74,7 +74,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
   feed = open_feed(mesh)
   folder = storage.path_of(config.folder)
   with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)) as checkpoints, \
-      contextlib.closing(Best(config, folder)) as best, interrupts() as interrupted:
+      contextlib.closing(Best(config, folder)) as best, interrupts() as interrupted, contextlib.ExitStack() as left:
     _, shapes, layout = initial = sharded_init(learner, feed.first(), mesh)
     state = begun(config, learner, feed, tokenizer, checkpoints, initial)
     checkpoints.check_space(state)
@@ -84,7 +84,7 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
       feed.begin(learner, state.params, mesh)
     update = jitted_step(learner, layout)
     evaluate = feed.evaluator(learner, mesh)
-    log = Log(config, folder, int(state.step), mesh)
+    log = left.enter_context(contextlib.closing(Log(config, folder, int(state.step), mesh)))
     heldout, stopped = {}, False
     for step, phase, windows in [] if ended else log.timed(feed.stream(int(state.step), mesh)):
       state, numbers = update(state, windows)
@@ -112,7 +112,6 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
     checkpoints.wait()
     if not heldout and not stopped and best.step is None:  # the run had finished before
       heldout = evaluate(state.params, config.train.phases[-1])
-    log.close()
     if not stopped and best.step is not None:
       state, heldout = state.replace(params=best.restore(shapes.params, layout.params)), best.values
     return Result(int(state.step), state.params, not stopped, time.time() - started, heldout, feed.epochs, best.step)

@@ -5,9 +5,10 @@ import types
 
 import pytest
 
-from plm_jax import storage
+from plm_jax import recipes, storage
+from plm_jax.cli.run import main
 from plm_jax.config import ConfigError
-from plm_jax.training import metrics, writers
+from plm_jax.training import feed, metrics, writers
 
 
 class Kept:
@@ -65,6 +66,21 @@ def test_a_run_that_goes_on_is_the_same_one_at_weights_and_biases(tmp_path, wand
   assert first == second and first['project'] == 'project' and first['resume'] == 'allow'
   assert first['id'] == (tmp_path / 'wandb_id.txt').read_text() and first['config'] == {'seed': 3}
   assert lines == [(('*',), {'step_metric': 'step'}), {'train/loss': 1.5, 'step': 7}, 'finished']
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_ends_its_writers(tmp_path, wandb, monkeypatch):
+  batches = feed.batches
+  def broken(*arguments):
+    for step, phase, windows in batches(*arguments):
+      if step == 3:
+        raise OSError('the disk is gone')
+      yield step, phase, windows
+  monkeypatch.setattr(feed, 'batches', broken)
+  with pytest.raises(SystemExit, match='the disk is gone'):
+    main(recipes.find('bert_base'), ['--scale=test', f'--output={tmp_path}/run', '--train.wandb=mine', '--mesh.data=1'])
+  (_, lines), = wandb.runs
+  assert lines[-1] == 'finished' and 'train/loss' in lines[1]
 
 
 def test_wandb_that_is_not_installed_is_said_before_the_run(monkeypatch):
