@@ -50,6 +50,7 @@ def main() -> None:
   parser.add_argument('--run', required=True, help='encoder that was pre-trained')
   parser.add_argument('--sentences', required=True, help='what SimCSE learns from')
   parser.add_argument('--vectors', help='word vectors')
+  parser.add_argument('--arms', nargs='+', choices=ARMS, default=list(ARMS), help='what is trained')
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument('--output', default='runs/sentence_vectors', help='folder of the runs')
   args = parser.parse_args()
@@ -71,7 +72,8 @@ def main() -> None:
   row('mean of tokens', [[judged(pooled('mean'), pairs) for pairs in tests]])
   white = whitening(pooled('mean')(texts))
   row('mean of tokens, whitened', [[judged(lambda some: white(pooled('mean')(some)), pairs) for pairs in tests]])
-  for name, (task, peak, options) in ARMS.items():
+  for name in args.arms:
+    task, peak, options = ARMS[name]
     config, seeds = finetune.parse(task, [
         f'--init={args.run}', f'--train={sources[task]}', f'--dev={place(args.data, "stsb_dev.tsv.gz")}',
         f'--seeds={args.seeds}', f'--optim.peak={peak}', f'--output={folder / re.sub("[ ,]+", "-", name)}', *DROPOUT,
