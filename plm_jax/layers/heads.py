@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked
+from plm_jax.layers import vocabulary
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, named
 from plm_jax.layers.mlp import Activation, activation
@@ -105,10 +106,12 @@ class NextTokens(nn.Module):
   tied: bool = True
   factor: float = 1.0  # on the logits
   bias: bool = False  # on the logits: a constant that came with a checkpoint, which is not trained (BART)
+  blocks: int = 1  # of the vocabulary, in which logits are made where there are labels: these are scored, not returned
 
   @nn.compact
   def __call__(self, output, batch, rows=None):
-    """batch['positions'] [B, M] (all positions where it is missing) -> [B, M, V], float32."""
+    """batch['positions'] [B, M] (all positions where it is missing) -> [B, M, V], float32; of several blocks the
+    `vocabulary.Scores` of batch['labels'] [B, M], where no mesh splits the vocabulary."""
     del rows
     h = output.hidden
     if 'positions' in batch:
@@ -119,12 +122,15 @@ class NextTokens(nn.Module):
       init = self.cfg.init.matrix(self.cfg.width, self.cfg.width)
       matrix = self.param('kernel', named(init, ('width', 'vocab')), (h.shape[-1], self.vocab))
     matrix = gathered(matrix.astype(h.dtype), 'width', 'vocab')
+    bias = None
+    if self.bias:
+      bias = jax.lax.stop_gradient(self.param('bias', named(nn.initializers.zeros, ('vocab',)), (self.vocab,)))
+    if self.blocks > 1 and 'labels' in batch and vocabulary.whole(jax.sharding.get_abstract_mesh()):
+      bias = jnp.zeros(self.vocab) if bias is None else bias
+      return vocabulary.scored(h, matrix.T, bias, batch['labels'], self.factor, self.blocks)
     logits = jnp.einsum('bld,dv->blv', h, matrix, preferred_element_type=jnp.float32)
     logits = constrain(logits * self.factor, 'batch', None, 'vocab')
-    if not self.bias:
-      return logits
-    bias = self.param('bias', named(nn.initializers.zeros, ('vocab',)), (self.vocab,))
-    return logits + jax.lax.stop_gradient(bias)
+    return logits if bias is None else logits + bias
 
 
 class TiedTokens(nn.Module):

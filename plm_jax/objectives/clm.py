@@ -6,7 +6,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.checked import within
 from plm_jax.layers.heads import NextTokens
+from plm_jax.layers.vocabulary import Scores
 from plm_jax.objectives import Objective
 from plm_jax.objectives.mlm import classification
 
@@ -20,12 +22,17 @@ class CausalLM(Objective):
   the tokenizer's; those of GPT-2 are one.
   """
 
+  limits = within(loss_blocks='[1, inf)')
+
   isolated: bool = True
   """documents of a row do not see each other, and positions begin anew with each; else the row is one text (GPT-3)"""
   reserve: int = 4
   """tokens of a row kept free for ends of documents; a row that needs more and is full loses as many at its end"""
   z_loss: float = 0.0
   """factor on the square of the logarithm of softmax's denominator (Chowdhery et al. 2022, section 5: 1e-4)"""
+  loss_blocks: int = 1
+  """parts of the vocabulary that the loss goes through one after another: logits are never whole, which saves memory,
+  and are made twice; 1: whole"""
 
   @property
   def terms(self) -> Mapping[str, float]:
@@ -71,14 +78,14 @@ class CausalLM(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     """Returns the head of the next token, `lm`."""
-    return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor)}
+    return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor, blocks=self.loss_blocks)}
 
   def loss(self, outputs, batch):
     """Returns clm, clm_accuracy, and z where it counts."""
     logits, weights = outputs['lm'], batch['weights']
     losses = classification('clm', logits, batch['labels'], weights)
     if self.z_loss:
-      losses['z'] = partition(logits, weights)
+      losses['z'] = partition(Scores.read(logits, batch['labels']), weights)
     return losses
 
   def answers(self, outputs, batch):
@@ -87,9 +94,9 @@ class CausalLM(Objective):
     return {'clm': (batch['labels'], batch['weights'])}
 
 
-def partition(logits, weights):
-  """Returns the square of the logarithm of softmax's denominator, of logits [..., V], as a (sum, weight) pair."""
-  return (jnp.square(jax.nn.logsumexp(logits, -1)) * weights).sum(), weights.sum()
+def partition(scores: Scores, weights):
+  """Returns the square of the logarithm of softmax's denominator as a (sum, weight) pair."""
+  return (jnp.square(scores.log_total) * weights).sum(), weights.sum()
 
 
 def boundaries(vocab) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import optax
 
 from plm_jax.checked import within
 from plm_jax.layers.heads import MaskedTokens, PooledClasses
+from plm_jax.layers.vocabulary import Scores
 from plm_jax.objectives import PROGRESS, Objective, noise, similar
 from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
 
@@ -201,13 +202,17 @@ def one_of(key, candidates, words):
 
 
 def classification(name: str, logits, labels, weights, counted=None):
-  """Measures cross-entropy and accuracy of logits [..., C] against labels [...], as (sum, weight) pairs.
+  """Measures cross-entropy and accuracy of logits [..., C], or of what is read of them (`vocabulary.Scores`), against
+  labels [...], as (sum, weight) pairs.
 
   A label is right where no logit is above its own: one that shares the first place counts. counted: weights of the
   accuracy, where they are others than those of the loss.
   """
-  loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-  # The greatest is known from the loss; argmax would be a pass of its own, and a slow one on a CPU.
-  correct = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
+  if isinstance(logits, Scores):
+    loss, correct = logits.log_total - logits.label, logits.label >= logits.greatest
+  else:
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    # The greatest is known from the loss; argmax would be a pass of its own, and a slow one on a CPU.
+    correct = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
   counted = weights if counted is None else counted
   return {name: ((loss * weights).sum(), weights.sum()), f'{name}_accuracy': ((correct * counted).sum(), counted.sum())}

@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import within
 from plm_jax.layers.heads import NextTokens, WithHeads
+from plm_jax.layers.vocabulary import Scores
 from plm_jax.objectives import Objective
 from plm_jax.objectives.clm import boundaries, partition
 from plm_jax.objectives.mlm import classification
@@ -21,12 +21,15 @@ class SequenceToSequence(Objective):
   Rows of `length` tokens are the encoder's; the decoder's have `predictions(length)`.
   """
 
-  limits = within(smoothing='[0, 1)')
+  limits = within(smoothing='[0, 1)', loss_blocks='[1, inf)')
 
   smoothing: float = 0.0
   """share of the targets that is spread evenly over the vocabulary (Szegedy et al. 2016; Vaswani et al. 2017: 0.1)"""
   z_loss: float = 0.0
   """factor on the square of the logarithm of softmax's denominator (T5 as released: 1e-4)"""
+  loss_blocks: int = 1
+  """parts of the vocabulary that the loss goes through one after another: logits are never whole, which saves memory,
+  and are made twice; 1: whole"""
 
   @property
   def terms(self) -> Mapping[str, float]:
@@ -36,7 +39,8 @@ class SequenceToSequence(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     """Returns the decoder's head of the next token, `lm`."""
-    return {'lm': NextTokens(model.block, model.vocab, model.tied, model.logit_factor, model.logit_bias)}
+    return {'lm': NextTokens(
+        model.block, model.vocab, model.tied, model.logit_factor, model.logit_bias, self.loss_blocks)}
 
   def build(self, model, packed: bool) -> nn.Module:
     """Builds the module; rows hold several texts only where windows are of examples."""
@@ -49,11 +53,11 @@ class SequenceToSequence(Objective):
     """
     logits, weights = outputs['lm'], batch['weights']
     losses = classification('seq2seq', logits, batch['labels'], weights, batch['content'])
+    scores = Scores.read(logits, batch['labels'])
     if self.smoothing:
-      even = jax.nn.logsumexp(logits, -1) - logits.mean(-1)
-      losses['even'] = (even * weights).sum(), weights.sum()
+      losses['even'] = ((scores.log_total - scores.mean) * weights).sum(), weights.sum()
     if self.z_loss:
-      losses['z'] = partition(logits, weights)
+      losses['z'] = partition(scores, weights)
     return losses
 
   def answers(self, outputs, batch):
