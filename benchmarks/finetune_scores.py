@@ -33,7 +33,8 @@ def main() -> None:
   parser.add_argument('--data', required=True, help='folder of the files')
   parser.add_argument('--run', required=True, help='encoder that was pre-trained')
   parser.add_argument('--tasks', nargs='*', choices=MEASURES, default=[*MEASURES])
-  parser.add_argument('--seeds', type=int, default=3)
+  parser.add_argument('--seeds', type=int, default=3, help='how many')
+  parser.add_argument('--first', type=int, default=0, help='the first of the seeds')
   parser.add_argument('--examples', type=int, default=10_000, help='training examples at most, the first of the file')
   parser.add_argument('--epochs', type=int, default=3)
   parser.add_argument('--peak', type=float, default=2e-5)
@@ -49,8 +50,9 @@ def main() -> None:
       train = head(args.data, f'{task}_train.tsv.gz', folder, args.examples)
       dev = head(args.data, f'{task}_dev.tsv.gz', folder, 1_000_000)
       with contextlib.redirect_stdout(sys.stderr):
-        ours = [here(args, task, train, dev, seed, folder) for seed in range(args.seeds)]
-        theirs = [there(args, task, train, dev, seed, folder) for seed in range(args.seeds)]
+        seeds = range(args.first, args.first + args.seeds)
+        ours = [here(args, task, train, dev, seed, folder) for seed in seeds]
+        theirs = [there(args, task, train, dev, seed, folder) for seed in seeds]
       error = np.sqrt(sum(statistics.variance(some) / len(some) for some in (ours, theirs)))
       print(f'| {task} | {MEASURES[task]} | {len(rows(train)):,} | {shown(ours)} | {shown(theirs)} | '
             f'{statistics.mean(ours) - statistics.mean(theirs):+.2f} | {error:.2f} |', flush=True)
