@@ -7,6 +7,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.tasks.augment import AugmentConfig
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example, Features
+from plm_jax.tasks.reading import GUESSES
 from plm_jax.tasks.sources import Found, Report, SourceConfig, Use, examples
 from plm_jax.tokenizers import Tokenizer
 
@@ -52,8 +53,12 @@ class Labelled:
 
 
 def read(task: Task, sources: Sequence[str], use: Use, data: SourceConfig) -> Found:
-  """Reads the examples of sources. Raises SourceError."""
-  return examples(task.learns if use == 'train' else task.reads, sources, data.columns, task.labels, use, data.on_error)
+  """Reads the examples of sources. Where a task is measured by another kind than it learns from (by similarity, from
+  classes of pairs), labels may stand under the usual names of that kind too. Raises SourceError."""
+  kind, columns = task.learns if use == 'train' else task.reads, data.columns
+  if kind != task.learns and columns.label:
+    columns = dataclasses.replace(columns, label=f'{columns.label}|{GUESSES[kind].label}')
+  return examples(kind, sources, columns, task.labels, use, data.on_error)
 
 
 def encoded(task: Task, found: Found, tokenizer: Tokenizer, length: int) -> Labelled:

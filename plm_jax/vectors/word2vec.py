@@ -31,7 +31,7 @@ class Word2Vec(WordModel):
 
   limits = within(
       width='[1, 65536]', window='[1, 255]', power='[0, 1]', threshold='[0, 1)', blocks='[1, 65536]',
-      words='[1, 65536]', noise='[0, 65536]', call='[1, 1000000000]', negatives='[1, 1000]')
+      words='[1, 65536]', noise='[1, 65536]', call='[1, 1000000000]', negatives='[1, 1000]')
 
   kind: Literal['skip-gram', 'cbow'] = 'skip-gram'
   """words predict their neighbours one by one, or the mean of the neighbours predicts the word"""
@@ -55,19 +55,14 @@ class Word2Vec(WordModel):
   """of words, in a small batch"""
   words: int = 32
   """in a block"""
-  noise: int = 0
-  """words of noise that a block shares, each counted negatives / noise times; 0: 16, and 64 for CBOW, whose predictions
-  are one for each word, so that fewer meet each word of noise"""
-  limit: float = 1.0
-  """of the rate times the curvature of a row's loss in a small batch, from which on the row moves less: a sum over many
-  predictions overshoots, which the originals go through one by one; 0: there is no limit"""
+  noise: int = 64
+  """words of noise that a block shares, each counted negatives / noise times"""
+  limit: float = 4.0
+  """of the rate times a bound of the curvature of a row's loss in a small batch, from which on the row moves less: a
+  sum over many predictions overshoots, which the originals go through one by one; 0: there is no limit. The bound is
+  of pairs whose rows are parallel and whose scores are 0; what is found is well below"""
   call: int = 65536
   """words of text in a call of the compiled step"""
-
-  @property
-  def shared(self) -> int:
-    """words of noise that a block shares"""
-    return self.noise or (64 if self.kind == 'cbow' else 16)
 
   def init(self, key: jax.Array, vocabulary: Vocabulary) -> State:
     """Draws the inputs uniformly from -1/(2 D) to 1/(2 D), and from -1/D to 1/D where words have parts, as the
@@ -120,7 +115,7 @@ class Word2VecLearner(TextLearner):
     found = cut(part, self.shape, self.keep, random, self.room)
     arrays = {'ids': found.ids, 'left': found.left, 'right': found.right}
     if self.config.loss == 'negative':
-      noise = np.zeros((self.room, self.shape.blocks, self.config.shared), np.int32)
+      noise = np.zeros((self.room, self.shape.blocks, self.config.noise), np.int32)
       noise[:found.count] = vocabulary.draw(self.cumulated, random, noise[:found.count].shape)
       arrays['noise'] = noise
     if self.bags:
@@ -171,7 +166,7 @@ class Word2VecLearner(TextLearner):
     def sums(found):
       return self.of_words(found['input'], batch, inputs.shape)
     if config.loss == 'negative':
-      counted = (outputs[:, :, None] != batch['noise'][:, None]) * (config.negatives / config.shared)
+      counted = (outputs[:, :, None] != batch['noise'][:, None]) * (config.negatives / config.noise)
       rows = jnp.concatenate([outputs, batch['noise']], 1)
       def loss(found, penalty=kernels.LOGISTIC):
         (total, sizes), true, false = sums(found), *jnp.split(found['output'], [outputs.shape[1]], 1)

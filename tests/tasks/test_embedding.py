@@ -17,6 +17,7 @@ from plm_jax.models import bert
 from plm_jax.recipes import finetune
 from plm_jax.tasks.embedding import EmbeddingTask, triplets
 from plm_jax.tasks.examples import Example
+from plm_jax.tasks.labelled import read
 from plm_jax.tasks.setup import settled
 from plm_jax.tasks.sources import SourceError, examples
 
@@ -161,3 +162,12 @@ def test_published_settings():
     assert (config.data.epochs, phase.batch, config.optim.peak, phase.length) == (epochs, batch, peak, length)
   assert nli.data.warmup == sts.data.warmup == 0.1 and unsupervised.data.warmup == 0
   assert unsupervised.objective.loss_of == InBatch(temperature=0.05)
+
+
+def test_pairs_that_measure_may_call_their_similarity_as_it_is(tmp_path):
+  """What sbert_nli learns from has classes under `label`, what STS-B measures it by has `score`."""
+  config = finetune.recipe('sbert_nli', scale='test', train=('nli.tsv',))
+  for column in ('score', 'label'):
+    path = tmp_path / f'{column}.tsv'
+    path.write_text(f'sentence1\tsentence2\t{column}\na cat\ta dog\t2.5\na cat\ta car\t0.5\n')
+    assert [example.label for example in read(config.objective, [str(path)], 'dev', config.data).examples] == [2.5, 0.5]

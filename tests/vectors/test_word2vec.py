@@ -149,7 +149,6 @@ def test_what_damps_a_row_of_a_mean_is_its_share():
     return kernels.cbow(inputs, one_word, jnp.full((1, 1, 1), 3.0), jnp.ones((1, 2, 1)), jnp.full((1, 1, 1), 0.5),
                         jnp.ones((1, 2)), kernels.PLAIN).sum()
   np.testing.assert_allclose(jax.grad(bound)(rows), np.full((1, 2, 1), 2.5 / 2))
-  assert Word2Vec('cbow').shared == 64 and Word2Vec().shared == 16 and Word2Vec('cbow', noise=8).shared == 8
 
 
 def test_rows_of_many_predictions_are_damped():
@@ -224,3 +223,18 @@ def test_batches_are_functions_of_seed_and_call():
     if name == 'noise':
       assert (again.batches(2, 2).arrays[name] != array).any()
   assert sum(learner.batches(0, call).examples for call in range(learner.calls)) == text().vocabulary.total
+
+
+@pytest.mark.parametrize('limit', [Word2Vec().limit, 0.0])
+def test_few_words_are_damped_enough(limit):
+  """Five words, each in hundreds of predictions of a small batch, which add up: without a limit they run away."""
+  random = np.random.default_rng(0)
+  corpus = corpora.of_words([[f'w{number}' for number in random.integers(5, size=20)] for _ in range(300)], least=1)
+  model = Word2Vec('cbow', width=8, threshold=0.0, limit=limit, call=6000)
+  learner = model.learner(corpus, 0)
+  state, step = model.init(jax.random.key(0), corpus.vocabulary), updater(learner)
+  for epoch in range(10):
+    batches = learner.batches(epoch, 0)
+    state = step(state, learner.fixed, batches.arrays, batches.count, np.array([0.05, 0.05], np.float32))
+  largest = float(np.abs(state['params']['input']).max())
+  assert largest < 10 if limit else not largest < 1e6
