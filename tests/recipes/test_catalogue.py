@@ -1,6 +1,7 @@
 """What recipes are called, how they are found, and what their families say of them."""
 import importlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -61,6 +62,18 @@ def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
   config_lib.check(config)
   assert config.name == name and config.scale == scale
   assert config_file.from_json(json.loads(config_file.dump(config))) == config
+
+
+@pytest.mark.parametrize('name', recipes.every())
+def test_every_device_of_a_pod_gets_as_many_rows(name):
+  """A TPU v2 or v3 chip is two devices; rows of a micro-step are dealt to all that do not share heads."""
+  recipe = recipes.find(name)
+  generation, _, sides = recipe.row.pod.partition(':')
+  devices = math.prod(map(int, sides.split('x'))) * (2 if generation in ('v2', 'v3') else 1)
+  config = recipe()
+  mesh, parts = config.mesh, devices // config.mesh.tensor * config.train.accumulate
+  assert devices % (mesh.fsdp * mesh.tensor) == 0
+  assert [phase.batch % parts for phase in config.train.phases] == [0] * len(config.train.phases)
 
 
 @pytest.mark.parametrize('name', recipes.every())
