@@ -90,8 +90,8 @@ def here(args: Any, task: str, train: pathlib.Path, dev: pathlib.Path, seed: int
 
   config, _ = finetune.parse('', [
       f'--init={args.run}', f'--task={task}', f'--train={train}', f'--dev={dev}', f'--data.epochs={args.epochs}',
-      f'--optim.peak={args.peak}', '--train.phases.0.batch=32', '--optim.bias-correction=True', f'--seed={seed}', '--train.best=',
-      f'--model.block.dropout={DROPOUT}', f'--model.block.attention.dropout={DROPOUT}',
+      f'--optim.peak={args.peak}', '--optim.bias-correction=True', f'--seed={seed}', '--train.best=',
+      '--train.phases.0.batch=32', f'--model.block.dropout={DROPOUT}', f'--model.block.attention.dropout={DROPOUT}',
       f'--output={folder}/{task}-{seed}'], '')
   result, = finetune.several(config, 1)
   return result.heldout[MEASURES[task]]
