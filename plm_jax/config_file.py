@@ -2,14 +2,14 @@
 
 A dataclass is written with its class under 'is', and the whole with the number of its format:
 
-    {"format": 3, "is": "plm_jax.config:Experiment", "name": "bert_base", ...}
+    {"format": 4, "is": "plm_jax.config:Experiment", "name": "bert_base", ...}
 
 What was written under an older number, or none, is brought up to date before it is read, one format after another, by
 `CHANGES`. Whoever moves or renames a class or a field, or adds a field whose default is not what runs did before, adds
 the next number: the class as the format before names it -> a function of what was saved of it, 'is' among the fields,
 that returns what the new format would hold. What is inside has been changed already. To change OptimConfig and others:
 
-    4: {'plm_jax.training.optim:OptimConfig': lacking(heads='apart'),
+    5: {'plm_jax.training.optim:OptimConfig': lacking(heads='apart'),
         'plm_jax.objectives.plm:PermutationLM': moved('plm_jax.objectives.permutation:PermutationLM'),
         'plm_jax.objectives.mlm:MaskedLM': lambda saved: renamed(lacking(duplicates=1)(saved), rate='share')},
 
@@ -69,6 +69,7 @@ CHANGES: Mapping[int, Mapping[str, Callable[[Saved], Saved]]] = {
     2: {'plm_jax.optim:OptimConfig': moved('plm_jax.training.optim:OptimConfig'),
         'plm_jax.layers.block:BlockConfig': block_in_parts},
     3: {'plm_jax.data.prepare:TextConfig': moved('plm_jax.data.settings:TextConfig')},
+    4: {'plm_jax.objectives.distillation:Distillation': lambda saved: renamed(saved, mlm='task')},
 }
 FORMAT = max(CHANGES)
 

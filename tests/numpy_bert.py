@@ -20,9 +20,17 @@ def log_softmax(x):
 
 def hidden(p, batch):
   """p: parameters of the encoder -> [B, L, D]."""
+  return inside(p, batch)['hidden'][-1]
+
+
+def inside(p, batch):
+  """p: parameters of the encoder -> embedded [B, L, D]; hidden [B, L, D], scores, unmasked, [B, H, L, L], and query,
+  key, value [B, L, H, A], one a layer."""
   table = p['embeddings']
-  x = table['tokens'][batch['tokens']] + table['positions'][:batch['tokens'].shape[1]] + table['types'][batch['types']]
+  x = table['tokens'][batch['tokens']] + table['positions'][:batch['tokens'].shape[1]]
+  x = x + table['types'][batch['types']] if 'types' in table else x
   x = norm(x, table['norm'])
+  found = {'embedded': x, **{name: [] for name in ('hidden', 'scores', 'query', 'key', 'value')}}
   seen = (batch['segments'] > 0)[:, None, None, :]
   layers = p['stack']['layers']['block']
   number = layers['mlp_norm']['scale'].shape[0]
@@ -38,7 +46,9 @@ def hidden(p, batch):
     x = norm(x + y, layer['attention_norm'])
     y = gelu(x @ mlp['up']['kernel'] + mlp['up']['bias']) @ mlp['down']['kernel'] + mlp['down']['bias']
     x = norm(x + y, layer['mlp_norm'])
-  return x
+    for name, value in dict(hidden=x, scores=logits, query=q, key=k, value=v).items():
+      found[name].append(value)
+  return found
 
 
 def loss(params, batch):

@@ -19,7 +19,7 @@ from plm_jax.layers.heads import standing
 from plm_jax.layers.masks import visible
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
-from plm_jax.layers.stack import Stack, StackConfig
+from plm_jax.layers.stack import Inside, Stack, StackConfig, inside
 
 Cache = dict[str, Any]
 
@@ -94,13 +94,14 @@ class DecoderConfig(Checked):
 class Output(flax.struct.PyTreeNode):
   """What heads read. hidden [B, L, D]; pooled [B, D], that of the last token that is no padding, or [B, E, D], those
   that the batch names; embedding [V, D], the token table; keys: `key` and `value` [N, B, L, G, A] of the row, or
-  None."""
+  None; inside, what the layers do, where it was asked for."""
 
   hidden: jax.Array
   pooled: jax.Array
   embedding: jax.Array
   keys: Any = None
   predicted: None = None
+  inside: Inside | None = None
 
 
 class Decoder(nn.Module):
@@ -114,14 +115,15 @@ class Decoder(nn.Module):
     extract [B, E]     tokens to be pooled in place of the last
 
   cache: what `extend` has made of earlier rows; the row goes on from there, and gives its `place`. remember: give
-  Output.keys. rows [B] key dropout; None: no dropout.
+  Output.keys; within: give Output.inside. rows [B] key dropout; None: no dropout.
   """
 
   cfg: DecoderConfig
 
   @nn.compact
   def __call__(
-      self, batch: Mapping[str, Any], rows=None, cache: Cache | None = None, remember: bool = False) -> Output:
+      self, batch: Mapping[str, Any], rows=None, cache: Cache | None = None, remember: bool = False,
+      within: bool = False) -> Output:
     cfg, tokens, segments = self.cfg, batch['tokens'], batch['segments']
     if cfg.max_length and tokens.shape[1] > cfg.max_length:
       raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
@@ -129,8 +131,8 @@ class Decoder(nn.Module):
     types = batch['types'] if 'types' in batch else jnp.zeros_like(tokens)
     learned = cfg.max_length if cfg.absolute == 'learned' else 0
     embeddings = Embeddings(cfg.block, cfg.vocab, 0, learned, cfg.types, norm=False, name='embeddings')
-    x, embedding = embeddings(tokens, types, place, rows, moved=batch)
-    self.sow('intermediates', 'embedded', x)
+    embedded, embedding = embeddings(tokens, types, place, rows, moved=batch)
+    self.sow('intermediates', 'embedded', embedded)
 
     ranks = batch.get('ranks', place)
     seen = lambda name, own: own if cache is None else jnp.concatenate([cache[name], own], 1)
@@ -142,8 +144,11 @@ class Decoder(nn.Module):
     distance = place[:, None, :, None] - keys['places'][:, None, None, :] if cfg.windows else None
     own = per_layer(cfg) | ({} if cache is None else {name: cache[name] for name in ('key', 'value')})
     x: Any = Stack(cfg.block, cfg.stack, one_layer, name='stack')(
-        x, mask, place, distance, rows, past=None if cache is None else cache['places'], cache=own or None,
-        remember='keys' if remember else '')
+        embedded, mask, place, distance, rows, past=None if cache is None else cache['places'], cache=own or None,
+        remember='inside' if within else 'keys' if remember else '')
+    if within:
+      last, layers = x
+      return Output(last, standing(last, batch, segments), embedding, inside=inside(embedded, last, layers))
     x, given = x if remember else (x, None)
     return Output(x, standing(x, batch, segments), embedding, given)
 

@@ -17,7 +17,7 @@ from plm_jax.layers.dense import Dense
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.heads import HeadConfig, standing
 from plm_jax.layers.masks import of_batch
-from plm_jax.layers.stack import Stack, StackConfig, one_stream
+from plm_jax.layers.stack import Inside, Stack, StackConfig, inside, one_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +118,13 @@ class EncoderConfig(Checked):
 class Output(flax.struct.PyTreeNode):
   """What heads read. hidden [B, L, D]; pooled [B, D], or [B, E, D] where the batch has `extract`, or None; embedding
   [V, E], the token table; predicted [B, M, D], what masked tokens are read off where that is not hidden itself, or
-  None."""
+  None; inside, what the layers do, where it was asked for."""
 
   hidden: jax.Array
   pooled: jax.Array | None
   embedding: jax.Array
   predicted: jax.Array | None = None
+  inside: Inside | None = None
 
 
 class Encoder(nn.Module):
@@ -134,14 +135,14 @@ class Encoder(nn.Module):
   segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say; optional
   noise and perturbation, those of `Embeddings`; optional extract [B, E], tokens to be pooled in place of the first;
   optional languages and tasks [B, L], rows of their tables.
-  rows [B] key dropout; None: no dropout.
+  rows [B] key dropout; None: no dropout. within: give Output.inside.
   """
 
   cfg: EncoderConfig
   packed: bool = False
 
   @nn.compact
-  def __call__(self, batch: Mapping[str, Any], rows=None) -> Output:
+  def __call__(self, batch: Mapping[str, Any], rows=None, within: bool = False) -> Output:
     cfg, tokens = self.cfg, batch['tokens']
     if cfg.max_length and tokens.shape[1] > cfg.max_length:
       raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
@@ -159,18 +160,20 @@ class Encoder(nn.Module):
       return x * (batch['segments'] > 0)[..., None].astype(x.dtype) if cfg.clear else x
     x = cleared(x)
     self.sow('intermediates', 'embedded', x)
-    mask, own = of_batch(batch, self.packed, cfg.causal), per_layer(cfg)
-    if own:
-      row = jnp.arange(tokens.shape[1])
-      stack = Stack(cfg.block, cfg.stack, one_layer, name='stack')
-      x: Any = cleared(stack(x, mask, place, abs(row[:, None] - row)[None, None], rows, cache=own))
-    else:
-      x = cleared(Stack(cfg.block, cfg.stack, one_stream, name='stack')(x, mask, place, rows))
+    mask, own, seen = of_batch(batch, self.packed, cfg.causal), per_layer(cfg), None
+    row = jnp.arange(tokens.shape[1])
+    distance = [abs(row[:, None] - row)[None, None]] if own else []
+    stack = Stack(cfg.block, cfg.stack, one_layer if own else one_stream, name='stack')
+    last: Any = stack(x, mask, place, *distance, rows, cache=own or None, remember='inside' if within else '')
+    if within:
+      last, layers = last
+      seen = inside(x, last, layers)
+    x = cleared(last)
     pooled = None
     if cfg.pooler:
       dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')
       pooled = jnp.tanh(dense(standing(x, batch)))
-    return Output(x, pooled, embedding)
+    return Output(x, pooled, embedding, inside=seen)
 
 
 def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):

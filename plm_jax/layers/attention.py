@@ -121,6 +121,7 @@ class Attention(nn.Module):
       self.sow('keys', 'heads', {'key': k, 'value': v})
     if visible.factor is not None:
       q *= visible.factor.astype(q.dtype)
+    self.sow('inside', 'heads', {'query': q, 'key': k, 'value': v, 'bias': logits})
     dropout = Dropout(cfg.dropout, name='dropout')
     observed = self.is_mutable_collection('intermediates')
     whole = past is None and not observed and not self.is_initializing()

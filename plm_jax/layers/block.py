@@ -91,6 +91,7 @@ class Block(nn.Module):
         x = residual('cross', cross, x)
       x = residual('mlp', mlp, x)
     self.sow('intermediates', 'hidden', x)
+    self.sow('inside', 'hidden', x)
     return x
 
 

@@ -18,14 +18,16 @@ from plm_jax.sharding import constrain, gathered
 class WithHeads(nn.Module):
   """A backbone and named heads: batch -> {name: head's output}. Parameters: `backbone`, and `heads_NAME` each.
 
-  batch['output']: what the backbone would say, where that is known before.
+  batch['output']: what the backbone would say, where that is known before. within: heads read what its layers do, too.
   """
 
   backbone: nn.Module
   heads: Mapping[str, nn.Module]
+  within: bool = False
 
   def __call__(self, batch, rows=None):
-    output = batch['output'] if 'output' in batch else self.backbone(batch, rows)
+    more = {'within': True} if self.within else {}
+    output = batch['output'] if 'output' in batch else self.backbone(batch, rows, **more)
     return {name: head(output, batch, rows) for name, head in self.heads.items()}
 
 

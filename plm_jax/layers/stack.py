@@ -1,9 +1,10 @@
 """N blocks: scan, rematerialisation and parameter sharing, hidden here once for all."""
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, Literal
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -14,7 +15,31 @@ from plm_jax.layers.block import Block, BlockConfig
 from plm_jax.layers.dense import PRODUCT
 
 Remat = Literal['none', 'dots', 'full']
-Remembered = Literal['', 'inputs', 'keys']
+Remembered = Literal['', 'inputs', 'keys', 'inside']
+
+
+class Inside(flax.struct.PyTreeNode):
+  """What the layers of a model do with a batch: what a student may learn of its teacher besides the output.
+
+  Layers are the first axis of all but the first; logits of attention are query times key times the scale, plus bias.
+  """
+
+  embedded: jax.Array
+  """what the first layer reads [B, L, D]"""
+  hidden: jax.Array
+  """what each layer gives, the last one through the norm behind it where there is one [N, B, L, D]"""
+  query: jax.Array
+  """[N, B, L, H, A]"""
+  key: jax.Array
+  value: jax.Array
+  """both [N, B, L, G, A]"""
+  bias: jax.Array | None
+  """of positions [N, B|1, H, L, L]; None where the scheme has none"""
+
+
+def inside(embedded, last, layers: Mapping[str, Any]) -> Inside:
+  """Makes it of the embeddings and the last hidden states [B, L, D], and what `Layers` remembers."""
+  return Inside(embedded, jnp.concatenate([layers['hidden'][:-1], last[None]]), **layers['heads'])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +117,8 @@ class Layers(nn.Module):
   def __call__(self, x, *args, cache=None, remember: Remembered = ''):
     """x, a tree, goes from block to block; args are the same for all. cache: a tree with a leading axis of blocks, of
     which each gets its own part, as `cache`. remember: -> also, stacked, what each block was given as x (inputs), or
-    the `key` and `value` of its self attention (keys), and of its cross attention under `memory`. With split parameters
-    tuples stand for leading axes."""
+    the `key` and `value` of its self attention (keys), and of its cross attention under `memory`, or its `hidden`
+    states and what is in its `heads` (inside). With split parameters tuples stand for leading axes."""
     stack, block = self.stack, Block(self.cfg, parent=None)
     def call(block, x, cache):
       return self.step(block, x, *args) if cache is None else self.step(block, x, *args, cache=cache)
@@ -114,7 +139,8 @@ class Layers(nn.Module):
     params: Any = {} if parts else self.param('block', initial) if given is None else nn.unbox(given)
     own = {name: part for name, part in params.items() if stack.copies(name) == stack.blocks}
     look = [name for name, wanted in (
-        ('intermediates', self.is_mutable_collection('intermediates')), ('keys', remember == 'keys')) if wanted]
+        ('intermediates', self.is_mutable_collection('intermediates')), (remember, remember in ('keys', 'inside')))
+            if wanted]
     dropout = self.make_rng('dropout') if self.has_rng('dropout') else None
 
     def layer(x, number_own_cache):
@@ -125,11 +151,7 @@ class Layers(nn.Module):
       chosen = mine | {name: pick(name, part) for name, part in params.items() if name not in own}
       rngs = {} if dropout is None else {'dropout': jax.random.fold_in(dropout, number)}
       y, seen = nn.apply(call, block, mutable=look)({'params': chosen}, x, cached, rngs=rngs)
-      # What is sown comes as a tuple of one.
-      keys = seen['keys']['attention']['heads'][0] if remember == 'keys' else None
-      if keys and 'cross' in seen['keys']:
-        keys |= {'memory': seen['keys']['cross']['heads'][0]}
-      return y, (seen.get('intermediates'), x if remember == 'inputs' else keys)
+      return y, (seen.get('intermediates'), x if remember == 'inputs' else remembered(seen, remember))
 
     if stack.remat != 'none':
       policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if stack.remat == 'dots' else None
@@ -142,6 +164,16 @@ class Layers(nn.Module):
     if seen is not None:
       self.put_variable('intermediates', 'block', seen)
     return (x, given) if remember else x
+
+
+def remembered(seen: Mapping[str, Any], remember: Remembered):
+  """Returns what is remembered of a block by what it has let out, each of which comes as a tuple of one."""
+  if remember == 'inside':
+    return {'hidden': seen['inside']['hidden'][-1], 'heads': seen['inside']['attention']['heads'][0]}
+  if remember != 'keys':
+    return None
+  keys = seen['keys']['attention']['heads'][0]
+  return keys | {'memory': seen['keys']['cross']['heads'][0]} if 'cross' in seen['keys'] else keys
 
 
 def above_frozen(layer, x, each, stack: StackConfig):

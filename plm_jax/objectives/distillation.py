@@ -1,4 +1,4 @@
-"""Distillation: a student learns what a teacher that is trained already thinks of masked text."""
+"""Distillation: a student learns what a teacher that is trained already makes of a text."""
 from collections.abc import Mapping
 import dataclasses
 from typing import Any, Literal
@@ -9,38 +9,45 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.architectures.deberta import DebertaConfig
+from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.checked import within
+from plm_jax.layers.dense import Dense
 from plm_jax.layers.heads import WithHeads
 from plm_jax.objectives import Objective
+from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.inner import Layerwise, Relations, seen
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
 
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(Objective):
-  """Sanh et al. 2019, sections 2 and 3: soft targets, masked language modelling, cosine of the last hidden states.
+  """Sanh et al. 2019, sections 2 and 3: soft targets, language modelling, cosine of the last hidden states.
 
   Factors and temperature are those of the released training command, which the paper does not give. Differs from that
-  code in this: it prefers rare tokens when it masks, here all are alike, as in the paper.
+  code in this: it prefers rare tokens when it masks, here all are alike, as in the paper. `inner` is what is learned of
+  the teacher's layers besides, or instead: with factors of 0 no logits are computed, and no heads are there.
   """
 
   limits = within(temperature='(0, inf)')
 
   teacher: str = ''
   """what is learned from: the folder of a run, or a checkpoint of transformers, with the same tokenizer"""
-  model: EncoderConfig | DebertaConfig | None = None
+  model: EncoderConfig | DebertaConfig | DecoderConfig | None = None
   """the teacher's architecture; as its folder says, where a teacher is given"""
-  mlm: MaskedLM = MaskedLM(pair=Single())
-  """how text is masked, for both"""
+  task: MaskedLM | CausalLM = MaskedLM(pair=Single())
+  """what both do with text: how it is masked, or how rows of a decoder are made"""
   temperature: float = 2.0
   """divides the logits of both before they become soft targets (Hinton et al. 2015)"""
   soft: float = 5.0
   """factor of the soft targets' loss, itself times temperature squared"""
   hard: float = 2.0
-  """factor of masked language modelling"""
+  """factor of language modelling"""
   cosine: float = 1.0
   """factor of 1 - cosine of the last hidden states"""
+  inner: Layerwise | Relations | None = None
+  """what is learned of the teacher's layers"""
   targets: Literal['all', 'predicted'] = 'all'
   """tokens that have soft targets: all of the text, or those that are predicted"""
   positions: Literal['trained', 'fixed'] = 'trained'
@@ -51,17 +58,24 @@ class Distillation(Objective):
 
   def conflict(self, option):
     """Says what a student cannot do: answer a question about pairs, or learn by losses that are all 0."""
-    if self.mlm.pair.question:
-      return f'a student is asked nothing about pairs: {option("mlm.pair")} is {self.mlm.pair}'
+    if isinstance(self.task, MaskedLM) and self.task.pair.question and (self.soft or self.hard):
+      return f'a student is asked nothing about pairs: {option("task.pair")} is {self.task.pair}'
     if not self.terms:
-      return f'{option("soft")}, {option("hard")} and {option("cosine")} are all 0: there is nothing to learn'
+      return (f'{option("soft")}, {option("hard")} and {option("cosine")} are all 0, and there is no '
+              f'{option("inner")}: there is nothing to learn')
     return None
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """The factors of the three losses, but for those that are 0."""
-    factors = {'soft': self.soft, 'mlm': self.hard, 'cosine': self.cosine}
+    """The factors of the losses, but for those that are 0."""
+    hard = {name: self.hard * factor for name, factor in self.task.terms.items()}
+    factors = {'soft': self.soft, **hard, 'cosine': self.cosine, **(self.inner.terms if self.inner else {})}
     return {name: factor for name, factor in factors.items() if factor}
+
+  @property
+  def one_document(self) -> bool:
+    """Whether the way to make rows takes sentences of one document."""
+    return self.task.one_document
 
   @property
   def frozen(self) -> tuple[str, ...]:
@@ -71,23 +85,23 @@ class Distillation(Objective):
   @property
   def paced(self) -> bool:
     """Whether masked language modelling does not mask the same share everywhere."""
-    return self.mlm.paced
+    return self.task.paced
 
   def window(self, length: int) -> int:
-    """Returns what masked language modelling takes."""
-    return self.mlm.window(length)
+    """Returns what language modelling takes."""
+    return self.task.window(length)
 
   def predictions(self, length: int) -> int:
-    """Returns what masked language modelling predicts; the other losses may be of all positions."""
-    return self.mlm.predictions(length)
+    """Returns what language modelling predicts; the other losses may be of all positions."""
+    return self.task.predictions(length)
 
   def corrupt(self, key, windows, vocab):
-    """Masks as masked language modelling does: student and teacher read the same rows."""
-    return self.mlm.corrupt(key, windows, vocab)
+    """Makes the rows of language modelling: student and teacher read the same."""
+    return self.task.corrupt(key, windows, vocab)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Returns the student's heads, those of masked language modelling."""
-    return self.mlm.heads(model)
+    """Returns the student's head, that of language modelling, where logits count."""
+    return self.task.heads(model) if self.soft or self.hard else {}
 
   def with_teacher(self, describe):
     """Returns the objective with the teacher's configuration. Raises ValueError where no teacher is given."""
@@ -97,23 +111,30 @@ class Distillation(Objective):
     return dataclasses.replace(self, model=describe(self.teacher))
 
   def build(self, model, packed: bool) -> nn.Module:
-    """Builds student and teacher side by side. Raises ValueError for other sizes of vocabulary or width."""
+    """Builds student and teacher side by side. Raises ValueError for sizes that do not go together."""
     teacher = self.model
     if teacher is None:
       raise ValueError('the architecture of the teacher is not known: give --objective.teacher')
     for name, own, other in (('vocab', model.vocab, teacher.vocab), ('block.width', model.block.width,
                                                                      teacher.block.width)):
-      if own != other:
+      if own != other and (name == 'vocab' or self.cosine):
         raise ValueError(f"the student's {name} is {own}, its teacher's {other}: give --model.{name} {other}")
-    heads = {**self.heads(teacher), 'hidden': Hidden()}
+    if self.inner and (wrong := self.inner.refuses(model, teacher)):
+      raise ValueError(wrong)
+    heads = {**(self.task.heads(teacher) if self.soft else {}), **({'hidden': Hidden()} if self.cosine else {}),
+             **({'inside': Within()} if self.inner else {})}
+    block, fit = model.block, None
+    if self.inner and self.inner.projects:
+      fit = Dense((teacher.block.width,), ('width', None), True, block.compute, block.init.plain)
     return StudentTeacher(
-        model.backbone(packed), self.heads(model), WithHeads(teacher.backbone(packed), heads), self.targets)
+        model.backbone(packed), self.heads(model), WithHeads(teacher.backbone(packed), heads, self.inner is not None),
+        self, model, fit)
 
   def step_flops(self, model, length: int) -> int:
     """Counts the FLOPs of the student's step, and of the teacher's forward pass."""
     asked = length if self.targets == 'all' else self.predictions(length)
-    taught = self.model.forward_flops(length, asked) if self.model else 0
-    return 3 * model.forward_flops(length, asked) + taught
+    taught = self.model.forward_flops(length, asked if self.soft else 0) if self.model else 0
+    return 3 * model.forward_flops(length, asked if self.soft or self.hard else 0) + taught
 
   def initial_params(self, params, load):
     """Loads the teacher, and copies every other layer of it into the student. Raises ValueError for other shapes."""
@@ -124,52 +145,68 @@ class Distillation(Objective):
                        f'{self.teacher} has {", ".join(found)}')
     if not self.copied:
       return {**params, 'teacher': taught}
-    own = {name: x for name, x in params.items() if name != 'teacher'}
-    return {**jax.tree_util.tree_map_with_path(lambda path, x: copied(taught, path, x), own), 'teacher': taught}
+    own = {name: x for name, x in params.items() if name not in ('teacher', 'fit')}
+    own = jax.tree_util.tree_map_with_path(lambda path, x: copied(taught, path, x), own)
+    return {**params, **own, 'teacher': taught}
 
   def exported_params(self, params):
     """Returns the student's parameters."""
-    return {name: x for name, x in params.items() if name != 'teacher'}
+    return {name: x for name, x in params.items() if name not in ('teacher', 'fit')}
 
-  def loss(self, outputs, batch):
-    """Returns soft, the KL divergence of the student from its teacher, mlm, and the cosine; the first and the last are
-    means over the text's tokens."""
-    text = (batch['segments'] > 0).astype(jnp.float32)
-    asked = text if self.targets == 'all' else batch['weights']
-    logits, taught = (outputs[name].astype(jnp.float32) / self.temperature for name in ('logits', 'taught_logits'))
-    taught = jax.nn.log_softmax(taught)
-    divergence = (jnp.exp(taught) * (taught - jax.nn.log_softmax(logits))).sum(-1) * self.temperature ** 2
-    return {
-        'soft': ((divergence * asked).sum(), asked.sum()),
-        'cosine': (((1 - cosine(outputs['hidden'], outputs['taught_hidden'])) * text).sum(), text.sum()),
-        **self.mlm.loss({'mlm': outputs['mlm']}, batch)}
+  def loss(self, outputs: Mapping[str, Any], batch):
+    """Returns soft, the KL divergence of the student from its teacher, mlm or clm, the cosine, and what `inner` has;
+    the first and the cosine are means over the text's tokens."""
+    text, losses = (batch['segments'] > 0).astype(jnp.float32), {}
+    if self.soft:
+      asked = text if self.targets == 'all' else batch['weights']
+      logits, taught = (outputs[name].astype(jnp.float32) / self.temperature for name in ('logits', 'taught_logits'))
+      taught = jax.nn.log_softmax(taught)
+      divergence = (jnp.exp(taught) * (taught - jax.nn.log_softmax(logits))).sum(-1) * self.temperature ** 2
+      losses['soft'] = (divergence * asked).sum(), asked.sum()
+    if self.cosine:
+      losses['cosine'] = ((1 - cosine(outputs['hidden'], outputs['taught_hidden'])) * text).sum(), text.sum()
+    if self.inner:
+      mask = seen(batch, causal=isinstance(self.task, CausalLM))
+      losses |= self.inner.losses(outputs['own'], outputs['taught'], mask)
+    return losses | (self.task.loss(outputs, batch) if self.soft or self.hard else {})
 
   def answers(self, outputs, batch):
-    """Returns the labels of masked language modelling."""
-    return self.mlm.answers(outputs, batch)
+    """Returns the labels of language modelling, where logits count."""
+    return self.task.answers(outputs, batch) if self.soft or self.hard else {}
 
 
 class StudentTeacher(nn.Module):
-  """batch -> mlm [B, M, V]; logits and taught_logits [B, L or M, V]; hidden and taught_hidden [B, L, D].
+  """batch -> what the objective's losses are of: mlm [B, M, V] or lm [B, L, V]; logits and taught_logits [B, L or M,
+  V]; hidden and taught_hidden [B, L, D]; own and taught, what `inner` reads.
 
-  Parameters: the student's `backbone` and `heads_mlm`; `teacher`, through which no gradient flows.
+  Parameters: the student's `backbone` and its head; `fit`, a matrix from its width to its teacher's, where `inner`
+  has one; `teacher`, through which no gradient flows.
   """
 
   backbone: nn.Module
   heads: Mapping[str, nn.Module]
   teacher: nn.Module
-  targets: str
+  objective: Distillation
+  model: Any  # the student's configuration
+  fit: Any = None
 
   def __call__(self, batch, rows=None):
-    asked = batch if self.targets == 'predicted' else {
+    objective = self.objective
+    asked = batch if objective.targets == 'predicted' else {
         name: x for name, x in batch.items() if name != 'positions'}
-    output = self.backbone(batch, rows)
-    logits = self.heads['mlm'](output, asked, rows)
-    predicted = logits if self.targets == 'predicted' else jnp.take_along_axis(
-        logits, batch['positions'][..., None], axis=1)
+    output = self.backbone(batch, rows, **({'within': True} if objective.inner else {}))
     taught = jax.lax.stop_gradient(self.teacher(asked))
-    return {'mlm': predicted, 'logits': logits, 'hidden': output.hidden, 'taught_logits': taught['mlm'],
-            'taught_hidden': taught['hidden']}
+    outputs = {'hidden': output.hidden, 'taught_hidden': taught['hidden']} if objective.cosine else {}
+    for name, head in self.heads.items():
+      logits = head(output, asked, rows)
+      outputs[name] = jnp.take_along_axis(logits, batch['positions'][..., None], axis=1) if (
+          'positions' in batch and objective.targets == 'all') else logits
+      if objective.soft:
+        outputs |= {'logits': logits, 'taught_logits': taught[name]}
+    if objective.inner:
+      outputs['own'] = objective.inner.own(output.inside, self.model, self.fit)
+      outputs['taught'] = objective.inner.taught(taught['inside'], objective.model, self.model)
+    return outputs
 
 
 class Hidden(nn.Module):
@@ -179,6 +216,15 @@ class Hidden(nn.Module):
     """-> [B, L, D]."""
     del batch, rows
     return output.hidden
+
+
+class Within(nn.Module):
+  """What the layers do."""
+
+  def __call__(self, output, batch, rows=None):
+    """-> `Inside`."""
+    del batch, rows
+    return output.inside
 
 
 def cosine(a, b):

@@ -32,6 +32,7 @@ from plm_jax.recipes import (
     llama2,
     llama3,
     mbart,
+    minilm,
     modernbert,
     mt5,
     palm,
@@ -41,6 +42,7 @@ from plm_jax.recipes import (
     t5_lm,
     t5_tasks,
     t5_v1_1,
+    tinybert,
     transformer,
     ul2,
     word_vectors,
@@ -52,8 +54,8 @@ from plm_jax.recipes.table import Size
 
 # In the order in which they are listed: encoders, decoders, encoder-decoders.
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
-    bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, deberta, deberta_v2, deberta_v3, electra,
-    xlnet, elmo, modernbert, ettin,
+    bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm, deberta, deberta_v2,
+    deberta_v3, electra, xlnet, elmo, modernbert, ettin,
     gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
     t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
 EVERYWHERE = """\

@@ -21,7 +21,7 @@ def scaled(paper: Experiment, scale: Scale) -> Experiment:
 def laptop(paper: Experiment) -> Experiment:
   """Makes a run of minutes on two cores, tokenizer and records included, that learns to fill blanks, or to go on."""
   text = dataclasses.replace(paper.data.prepare, sample=10_000_000)
-  if isinstance(paper.objective, CausalLM):
+  if isinstance(getattr(paper.objective, 'task', paper.objective), CausalLM):  # a student's task
     # Large enough to say more of a text than a compressor that has all of the training text at hand.
     small = resized(paper, layers=4, width=256, heads=4, vocab=4096, max_length=256)
     optim, phase = dict(peak=2e-3, warmup=200, b2=0.98), Phase(6000, 256, 8)

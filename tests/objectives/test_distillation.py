@@ -128,14 +128,14 @@ def test_refusals():
   with pytest.raises(ValueError, match=r"the student's block\.width is 32, its teacher's 40"):
     dataclasses.replace(OBJECTIVE, model=tiny.config(width=40)).build(tiny.config(), packed=False)
   with pytest.raises(ValueError, match='asked nothing about pairs'):
-    Distillation(mlm=MaskedLM(pair=NextSentence()))
+    Distillation(task=MaskedLM(pair=NextSentence()))
   params = dict(backbone=dict(kernel=np.zeros(3)), teacher=dict(backbone=dict(kernel=np.zeros(2))))
   with pytest.raises(ValueError, match=r"the teacher's backbone/kernel is \[2\], the student's \[3\]"):
     OBJECTIVE.initial_params(params, lambda folder: (TEACHER, params['teacher']))
   with pytest.raises(ValueError, match='a teacher has backbone, of the shapes'):
     OBJECTIVE.initial_params(params, lambda folder: (TEACHER, dict(heads_mlm={})))
   assert Distillation(teacher='there').with_teacher(lambda folder: (folder, 1)).model == ('there', 1)
-  assert Distillation(mlm=MaskedLM(pair=Single())) == Distillation()
+  assert Distillation(task=MaskedLM(pair=Single())) == Distillation()
 
 
 def test_the_students_positions_may_stay_its_teachers():

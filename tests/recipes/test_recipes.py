@@ -2,6 +2,7 @@
 asked for words; of each wiring that tests/test_before.py does not continue one is killed, taken up again and evaluated.
 Steps of the others are traced: gradients and trajectories of families are those of the cases in tests/golden, and of
 tests/test_before.py."""
+from collections.abc import Callable
 import dataclasses
 import functools
 import json
@@ -76,10 +77,15 @@ def on(corpus: pathlib.Path, config: Experiment, folder: pathlib.Path) -> Experi
 
 
 @pytest.fixture(scope='module')
-def teacher(corpus, tmp_path_factory) -> pathlib.Path:
-  folder = tmp_path_factory.mktemp('teacher') / 'run'
-  run(on(corpus, smallest('bert_base'), folder))
-  return folder
+def teacher(corpus, tmp_path_factory) -> Callable[[str], pathlib.Path]:
+  """Trains what a student of a family learns from."""
+  @functools.cache
+  def trained(family: str) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp('teacher') / 'run'
+    name = {'roberta': 'roberta_base', 'gpt2': 'gpt2_small'}.get(family, 'bert_base')
+    run(on(corpus, smallest(name), folder))
+    return folder
+  return trained
 
 
 def killed_and_taken_up(config: Experiment, monkeypatch) -> Result | None:
@@ -111,7 +117,7 @@ def killed_and_taken_up(config: Experiment, monkeypatch) -> Result | None:
 def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
   config = on(corpus, smallest(name), tmp_path / 'run')
   if hasattr(config.objective, 'teacher'):
-    folder = str(request.getfixturevalue('teacher'))
+    folder = str(request.getfixturevalue('teacher')(config.family))
     text = dataclasses.replace(config.data.prepare, tokenizer=f'{folder}/tokenizer')
     config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, teacher=folder),
                                  data=dataclasses.replace(config.data, prepare=text))

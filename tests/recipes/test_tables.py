@@ -42,6 +42,15 @@ PAPERS = {
     'spanbert_base': (110_301_480, 0, 1e-4, 384, 512), 'spanbert_large': (336_999_976, 0, 1e-4, 384, 512),
     # Sanh et al. 2019, table 3 and section 3: batches of up to 4k; the peak of the released command.
     'distilbert_base': (66_985_530, 66, 5e-4, 4096, 512),
+    # Model cards of distilroberta-base and distilgpt2; RobertaForMaskedLM, GPT2LMHeadModel.
+    'distilroberta_base': (82_170_201, 82, 5e-4, 4096, 512), 'distilgpt2': (81_912_576, 82, 5e-4, 2048, 1024),
+    # Jiao et al. 2020, table 1, and general_distill.py; Wang et al. 2020, table 2 (README of microsoft/unilm, minilm).
+    # BertModel.
+    'tinybert_4l': (14_350_248, 14.5, 5e-5, 256, 128), 'tinybert_6l': (66_955_008, 67, 5e-5, 256, 128),
+    'minilm_l6_h384': (22_713_216, 22, 3e-4, 256, 512), 'minilm_l12_h384': (33_360_000, 33, 3e-4, 256, 512),
+    'minilm_l6_h768': (66_955_008, 66, 5e-4, 1024, 512), 'minilm_v2_l6_h384': (22_713_216, 22, 6e-4, 256, 512),
+    'minilm_v2_l6_h768': (66_955_008, 66, 6e-4, 256, 512), 'minilm_v2_large_l6_h384': (22_713_216, 22, 6e-4, 256, 512),
+    'minilm_v2_large_l6_h768': (66_955_008, 66, 6e-4, 256, 512),
     # He et al. 2021, appendix A.2. DebertaModel, DebertaV2Model; section 5.3 says 1.5B of xxlarge.
     'deberta_base': (138_601_728, 0, 2e-4, 2048, 512), 'deberta_large': (405_163_008, 0, 2e-4, 2048, 512),
     'deberta_v2_xlarge': (884_593_152, 900, 1.5e-4, 2048, 512),
@@ -246,7 +255,8 @@ def test_the_model_has_the_parameters_of_the_table(name):
       lambda key, windows: learner.objective.corrupt(key, windows, vocab), jax.eval_shape(jax.random.key, 0), windows)
   params = unbox(jax.eval_shape(learner.model.init, jax.eval_shape(jax.random.key, 0), batch))['params']
   sizes = {part: count(tree) for part, tree in params.items()}
-  backbone, whole = sizes['backbone'], sum(sizes.values()) - sizes.get('teacher', 0)
+  backbone = sizes['backbone']
+  whole = sum(size for part, size in sizes.items() if part not in ('teacher', 'fit'))
   counted = backbone if recipe.family in ('deberta', 'deberta-v2', 'xlnet') else whole
   if recipe.family == 'deberta-v2' and 'difference' in sizes:
     counted += sizes['difference']
