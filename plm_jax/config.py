@@ -309,6 +309,8 @@ def check_streams(config: Experiment) -> None:
   """Checks a run whose rows go on where those of the batch before ended. Raises ConfigError."""
   if config.objective.carry(config.model, 1) is None:
     return
+  if config.optim.ema:
+    raise ConfigError('--optim.ema is for a run whose rows do not go on from batch to batch')
   if config.data.assembly != 'packed' or len(config.data.path) > 1:
     raise ConfigError('the objective reads one text on and on: give --data.assembly packed and one --data.path')
   if len({phase.batch for phase in config.train.phases}) > 1:
@@ -353,7 +355,7 @@ FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for 
 FREE |= {f'{model}.block.init.{how}' for model in ('model', 'objective.model') for how in ('tables', 'matrices')}
 # What says how long the run is, and how fast it learns when: what is to come may differ.
 COURSE = ('train.phases', *(f'optim.{name}' for name in ('peak', 'warmup', 'horizon', 'cooldown', 'clock', 'schedule',
-                                                         'power', 'floor')))
+                                                         'power', 'floor', 'start')))
 
 
 def differences(old: Any, new: Any) -> list[str]:

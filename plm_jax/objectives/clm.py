@@ -10,7 +10,7 @@ from plm_jax.checked import within
 from plm_jax.layers.heads import NextTokens
 from plm_jax.layers.vocabulary import Scores
 from plm_jax.objectives import Objective
-from plm_jax.objectives.mlm import classification
+from plm_jax.objectives.mlm import classification, partition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +92,6 @@ class CausalLM(Objective):
     """Returns the labels of clm: every next token."""
     del outputs
     return {'clm': (batch['labels'], batch['weights'])}
-
-
-def partition(scores: Scores, weights):
-  """Returns the square of the logarithm of softmax's denominator as a (sum, weight) pair."""
-  return (jnp.square(scores.log_total) * weights).sum(), weights.sum()
 
 
 def boundaries(vocab) -> tuple[int, int]:

@@ -53,6 +53,8 @@ class MaskedLM(Objective):
   pooled: Literal['dropped', 'whole'] = 'dropped'
   """what a question about a pair is answered from: the pooler's output with the layers' dropout, or as it is
   (google-research/bert, run_pretraining.py, get_next_sentence_output: only fine-tuning has dropout there)"""
+  z_loss: float = 0.0
+  """factor on the square of the logarithm of softmax's denominator, of masked tokens (GPT-BERT: 1e-4)"""
   duplicates: int = 0
   """0: new masks in every epoch (dynamic); k: k fixed sets of masks in turn (static; BERT's dupe_factor was 10)"""
 
@@ -74,8 +76,9 @@ class MaskedLM(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Masked tokens, and the question about the row where there is one, alike."""
-    return {'mlm': 1.0, **({self.pair.question: 1.0} if self.pair.question else {})}
+    """Masked tokens, and the question about the row where there is one, alike; with `z_loss` softmax's denominator."""
+    return {'mlm': 1.0, **({self.pair.question: 1.0} if self.pair.question else {}),
+            **({'z': self.z_loss} if self.z_loss else {})}
 
   @property
   def one_document(self) -> bool:
@@ -183,6 +186,8 @@ class MaskedLM(Objective):
     losses = {}
     for name, (labels, weights) in self.answers(outputs, batch).items():
       losses |= classification(name, outputs[name], labels, weights)
+    if self.z_loss:
+      losses['z'] = partition(Scores.read(outputs['mlm'], batch['labels']), batch['weights'])
     return losses
 
   def answers(self, outputs, batch):
@@ -192,6 +197,11 @@ class MaskedLM(Objective):
     if question := self.pair.question:
       answers[question] = batch[question], batch['segments'].any(-1).astype(jnp.float32)
     return answers
+
+
+def partition(scores: Scores, weights):
+  """Returns the square of the logarithm of softmax's denominator as a (sum, weight) pair."""
+  return (jnp.square(scores.log_total) * weights).sum(), weights.sum()
 
 
 def one_of(key, candidates, words):

@@ -10,8 +10,8 @@ from plm_jax.checked import within
 from plm_jax.layers.heads import NextTokens, WithHeads
 from plm_jax.layers.vocabulary import Scores
 from plm_jax.objectives import Objective
-from plm_jax.objectives.clm import boundaries, partition
-from plm_jax.objectives.mlm import classification
+from plm_jax.objectives.clm import boundaries
+from plm_jax.objectives.mlm import classification, partition
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ def make_learner(config: Run, vocab: Vocab) -> Learner:
       config.optim, config.train.steps, pace=config.train.pace, parts=objective.parts, select=select)
   carry = objective.carry(config.model, config.train.phases[0].batch)
   return Learner(model, objective, optimizer, vocab, config.seed, config.train.accumulate,
-                 select, config.tuning.adapter, config.train.steps, carry)
+                 select, config.tuning.adapter, config.train.steps, carry, config.optim.ema)
 
 
 def selection(config: Run) -> Selection:

@@ -21,8 +21,8 @@ class OptimConfig(Checked):
   """Optimizer and learning rate; the defaults are BERT's (Devlin et al. 2019, A.2, and its optimization.py)."""
 
   limits = within(
-      warmup='[0, 1e18]', horizon='[0, 1e18]', cooldown='[0, 1e18]', floor='[0, 1]', b1='[0, 1)', b2='[0, 1)',
-      eps='[0, 1]', decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
+      warmup='[0, 1e18]', horizon='[0, 1e18]', cooldown='[0, 1e18]', floor='[0, 1]', start='[0, 1]', b1='[0, 1)',
+      b2='[0, 1)', ema='[0, 1)', eps='[0, 1]', decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
 
   kind: Literal['adamw', 'stable_adamw', 'lamb', 'adafactor', 'adagrad'] = 'adamw'
   """Adam with decoupled decay, the same with Adafactor's clipping of updates in place of gradients' (Wortsman et al.
@@ -43,6 +43,8 @@ class OptimConfig(Checked):
   warmup is multiplied too; wsd, trapezoid: flat, then down over `cooldown`, as 1 minus the root of what is done of it
   or along a line (warmup-stable-decay: Hägele et al. 2024, section 3); slanted: linear, whose warmup begins at the
   floor (Howard and Ruder 2018, equation 3, with a floor of 1/32 and a warmup of a tenth)"""
+  start: float = 0.0
+  """share of the peak that a warmup begins at"""
   cooldown: int = 0
   """how much of the end a wsd or a trapezoid goes down over, in what the clock counts"""
   power: float = 1.0
@@ -77,6 +79,9 @@ class OptimConfig(Checked):
   """decay of the mean of Adafactor's updates; 0: none is kept"""
   accumulator: float = 1.0
   """what Adagrad's sums of squared gradients begin with (ELMo: 1)"""
+  ema: float = 0.0
+  """decay of a mean of the parameters, to which every update adds what is left of 1 of those that it gives: the mean is
+  what is evaluated, exported and begun with by others, and both are in checkpoints; 0: no mean"""
   only: tuple[str, ...] = ()
   """parameters that are trained, by patterns (see `selection.matching`), while the others stay as they are; none: all
   are"""
@@ -114,8 +119,8 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
     # GPT's code reaches the peak before it joins the cosine from step 0.
     rise = {'t5': 0, 'gpt1': warmup + 1}.get(config.schedule, warmup)
     begin = step / max(1.0, warmup) * (after if config.schedule == 'electra' else 1)
-    if config.schedule == 'slanted':
-      begin = config.floor + (1 - config.floor) * begin
+    first = config.floor if config.schedule == 'slanted' else config.start
+    begin = first + (1 - first) * begin
     return config.peak * jnp.where(step < rise, begin, after)
   return rate
 

@@ -33,6 +33,12 @@ class StreamState(State):
   carry: Any  # what the last batch has handed to the next, a row each
 
 
+class AveragedState(State):
+  """The state of a run whose `params` are a mean of those that were trained."""
+
+  trained: Any  # parameters that gradients are taken at
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
   """What stays the same from step to step."""
@@ -47,6 +53,7 @@ class Learner:
   adapter: AdapterConfig = AdapterConfig()  # what stands beside kernels
   steps: int = 1  # of the run, for an objective that goes by how much of it is done
   carry: Any = None  # shapes of what a batch hands to the next, zeros at first; None: nothing
+  ema: float = 0.0  # decay of the mean of parameters; 0: there is none
 
   def key(self, purpose: int):
     """Makes the keys for 0 initialisation, 1 corruption, 2 dropout, 3 corruption in evaluation, 4
@@ -64,6 +71,8 @@ def init_state(learner: Learner, windows) -> State:
     params = adapters.add(params, learner.adapter, learner.key(4))
   zero = jnp.zeros((), jnp.int32)
   state = zero, params, learner.optimizer.init(params), zero, zero
+  if learner.ema:
+    return AveragedState(*state, jax.tree.map(jnp.copy, params))
   if learner.carry is None:
     return State(*state)
   return StreamState(*state, jax.tree.map(
@@ -90,18 +99,23 @@ def train_step(learner: Learner, state: State, windows) -> tuple[State, dict[str
     windows = {**windows, CARRY: state.carry}
   batch = corrupted(learner, windows, state.step)
   dropout_key = jax.random.fold_in(learner.key(2), state.step)
-  grads, metrics = gradient(learner, state.params, batch, dropout_key)
+  before = state.trained if isinstance(state, AveragedState) else state.params
+  grads, metrics = gradient(learner, before, batch, dropout_key)
   carry = metrics.pop(CARRY, None)
   loss = total(learner.objective.terms, metrics)
   norm = optax.tree.norm(grads)
-  updates, opt_state = learner.optimizer.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
+  updates, opt_state = learner.optimizer.update(grads, state.opt_state, before)
+  params = optax.apply_updates(before, updates)
   finite = jnp.isfinite(loss) & jnp.isfinite(norm) & all_finite(carry)
   keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite & jnp.isfinite(n), n, o), new, old)
   if isinstance(state, StreamState):
     state = state.replace(carry=keep(carry, state.carry))
+  params = keep(params, before)
+  if isinstance(state, AveragedState):
+    mean = jax.tree.map(lambda mean, x: learner.ema * mean + (1 - learner.ema) * x, state.params, params)
+    state, params = state.replace(trained=params), keep(mean, state.params)
   state = state.replace(
-      step=state.step + 1, params=keep(params, state.params), opt_state=keep(opt_state, state.opt_state),
+      step=state.step + 1, params=params, opt_state=keep(opt_state, state.opt_state),
       skipped=state.skipped + ~finite, streak=jnp.where(finite, 0, state.streak + 1))
   return state, {**metrics, 'loss': loss, 'grad_norm': norm, 'skipped': state.skipped, 'streak': state.streak}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from etils import epath
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
@@ -27,7 +28,7 @@ from plm_jax.training.checkpoint import CheckpointError, Checkpoints, of_run, re
 from plm_jax.training.feed import Feed, TextFeed
 from plm_jax.training.learner import make_learner
 from plm_jax.training.optim import schedule
-from plm_jax.training.step import jitted_step, sharded_init
+from plm_jax.training.step import AveragedState, jitted_step, sharded_init
 from plm_jax.training.warm_start import start
 from plm_jax.training.writers import ScalarWriter, WeightsAndBiases
 
@@ -125,7 +126,9 @@ def begun(config: Run, learner, feed: Feed, tokenizer: Tokenizer, checkpoints: C
     same_run(config, checkpoints.meta(step), tokenizer, step)
     return checkpoints.restore(step, shapes, layout)
   state = make_state()
-  return state.replace(params=start(config, learner, tokenizer, feed.fresh(state.params), layout.params))
+  state = state.replace(params=start(config, learner, tokenizer, feed.fresh(state.params), layout.params))
+  # The mean begins as what is trained, in memory of its own: both are updated in place.
+  return state.replace(trained=jax.tree.map(jnp.copy, state.params)) if isinstance(state, AveragedState) else state
 
 
 def described(config: Run, tokenizer: Tokenizer, folder: epath.Path) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import tiny
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.clm import CausalLM, boundaries
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.pairs import Single
 from plm_jax.tokenizers.contract import Vocab
 
 ONE = Vocab(size=50, eos=1)  # GPT-2: one token ends a text and begins the next
@@ -77,6 +79,9 @@ def test_z_loss_is_the_square_of_the_logarithm_of_the_denominator():
   np.testing.assert_allclose(losses['clm'], (np.log(8 / 5), 1), rtol=1e-6)
   assert CausalLM(z_loss=1e-4).terms == {'clm': 1.0, 'z': 1e-4}
   assert 'z' not in CausalLM().loss({'lm': logits}, batch)
+  masked = MaskedLM(pair=Single(), z_loss=1e-4)
+  np.testing.assert_allclose(masked.loss({'mlm': logits}, batch)['z'], (np.log(8) ** 2, 1), rtol=1e-6)
+  assert masked.terms == {'mlm': 1.0, 'z': 1e-4} and 'z' not in MaskedLM(pair=Single()).terms
 
 
 def test_a_tokenizer_without_an_end_is_refused():

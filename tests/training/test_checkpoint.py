@@ -14,7 +14,7 @@ from plm_jax import sharding
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.training import sums
 from plm_jax.training.checkpoint import CheckpointError, Checkpoints, restore_params
-from plm_jax.training.step import State, init_state
+from plm_jax.training.step import AveragedState, State, init_state
 
 pytestmark = pytest.mark.filterwarnings(
     'ignore::pytest.PytestUnraisableExceptionWarning', 'ignore:coroutine .* was never awaited:RuntimeWarning')
@@ -67,6 +67,20 @@ def test_parameters_alone(saved, state, learner, windows):
   spread = restore_params(saved, shapes.params, shardings.params)
   tiny.assert_same(spread, state.params)
   assert jax.tree.map(lambda x: x.sharding, spread) == shardings.params
+
+
+def test_of_a_mean_and_what_is_trained_others_read_the_mean(tmp_path):
+  arrays = {name: {'kernel': np.full(3, number, np.float32)} for number, name in enumerate(('mean', 'trained', 'mu'))}
+  count = np.int32(4)
+  state = AveragedState(count, arrays['mean'], arrays['mu'], count, count, arrays['trained'])
+  checkpoints = Checkpoints(tmp_path)
+  checkpoints.save(4, jax.device_put(state), {})
+  checkpoints.wait()
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+  tiny.assert_same(checkpoints.restore(4, shapes, jax.tree.map(lambda x: device, shapes)), state)
+  checkpoints.close()
+  tiny.assert_same(restore_params(tmp_path, shapes.params), arrays['mean'])
 
 
 def test_only_the_newest_stay(state, tmp_path):

@@ -1,6 +1,9 @@
+import dataclasses
 import functools
 
+from flax.linen import unbox
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy_bert
 import pytest
@@ -8,7 +11,7 @@ import tiny
 
 from plm_jax.training import step
 from plm_jax.training.optim import OptimConfig
-from plm_jax.training.step import State, init_state, train_step
+from plm_jax.training.step import AveragedState, State, init_state, train_step
 
 
 @functools.cache
@@ -196,3 +199,27 @@ def test_evaluation_has_no_dropout_and_other_masks_than_training(learner, params
   first, second = jax.device_get((run(params, windows), run(params, windows)))
   tiny.assert_same(first, second)
   assert (first[1]['mlm'][0] != batch['labels']).any()
+
+
+@pytest.mark.slow
+def test_a_mean_of_parameters_follows_what_is_trained(learner, windows):
+  """What is trained is as it is without a mean; a step that is skipped leaves both."""
+  averaged = dataclasses.replace(learner, ema=0.75)
+  plain, state = (jax.jit(lambda learner=one: jax.tree.map(jnp.copy, unbox(init_state(learner, windows))))()
+                  for one in (learner, averaged))
+  assert isinstance(state, AveragedState)
+  tiny.assert_same(state.params, plain.params)
+  tiny.assert_same(state.trained, plain.params)
+  steps = [jax.jit(functools.partial(train_step, one)) for one in (learner, averaged)]
+  for number in range(3):
+    mean, batch = state.params, windows
+    plain, (state, _) = steps[0](plain, batch)[0], steps[1](state, batch)
+    tiny.assert_close(state.trained, plain.params)
+    tiny.assert_close(state.params, jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, mean, state.trained))
+    # The first step of a warmup is of rate 0.
+    assert not number or any((x != y).any() for x, y in zip(
+        jax.tree.leaves(state.params), jax.tree.leaves(state.trained), strict=True))
+  broken = state.replace(trained=jax.tree.map(lambda x: x * jnp.nan, state.trained))
+  after, numbers = steps[1](broken, windows)
+  assert numbers['skipped'] == 1
+  tiny.assert_same(after.params, state.params)
