@@ -46,9 +46,9 @@ class EncoderConfig(Checked):
   tasks: int = 0
   """rows of the table of pre-training tasks, of which the first is added where a batch names none (ERNIE 2.0); 0: no
   table"""
-  absolute: Literal['learned', 'sinusoidal', 'none'] = 'learned'
+  absolute: Literal['learned', 'sinusoidal', 'scaled', 'none'] = 'learned'
   """positions that are added to the embeddings: a table of max_length rows, which is trained, or stays the sines and
-  cosines that it begins with (XLM), or none"""
+  cosines that it begins with (XLM), or is these times one number, which is trained (Cramming), or none"""
   causal: bool = False
   """a token sees only what comes before it (XLM's CLM)"""
   clear: bool = False
@@ -153,7 +153,7 @@ class Encoder(nn.Module):
     embeddings = Embeddings(
         cfg.block, cfg.vocab, cfg.embed_dim, positions, cfg.types, norm,
         more=(('languages', cfg.languages), ('tasks', cfg.tasks)), waves=cfg.absolute == 'sinusoidal',
-        name='embeddings')
+        scaled=cfg.absolute == 'scaled', name='embeddings')
     given = {'tasks': jnp.zeros_like(types), **batch} if cfg.tasks else batch
     x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), given)
     def cleared(x):  # Nothing sees padding, so that between layers it may be anything.

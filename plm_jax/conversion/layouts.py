@@ -132,6 +132,7 @@ class Packed:
   parts: int = 3
   by_head: bool = False
   layout: Linear | Same = Linear()  # of a part on its own
+  turned: tuple[int, ...] = ()  # parts that are as `Pairs` has them: queries and keys
 
   def shape(self, ours):
     """Returns the shape of one part, with `parts` times as many along its axis."""
@@ -157,11 +158,15 @@ class Packed:
       x = np.moveaxis(x, self.axis, 0)
       x = x.reshape(*self.leading(shape), -1, *x.shape[1:])[:, self.part]
       x = np.moveaxis(x.reshape(-1, *x.shape[2:]), 0, self.axis)
-    return self.layout.ours(x, shape)
+    return self.of(self.part).ours(x, shape)
+
+  def of(self, part: int) -> Linear | Same:
+    """Returns the layout of one of the parts on its own."""
+    return Pairs() if part in self.turned else self.layout
 
   def theirs(self, *parts: np.ndarray):
     """Joins all the parts, in order."""
-    rows = [np.moveaxis(self.layout.theirs(x), self.axis, 0) for x in parts]
+    rows = [np.moveaxis(self.of(part).theirs(x), self.axis, 0) for part, x in enumerate(parts)]
     if not self.by_head:
       return np.moveaxis(np.concatenate(rows), 0, self.axis)
     heads, _ = self.leading(parts[0].shape)

@@ -96,7 +96,7 @@ class Family:
   # Of the contents of config.json: older spellings -> today's, and the inverse, to their own spelling.
   to_current: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda hf_config: hf_config
   from_current: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda hf_config: hf_config
-  marks: frozenset[str] = frozenset()  # attributes that tell its configurations where they name no model_type
+  marks: frozenset[str] = frozenset()  # attributes that tell its configurations where their model_type does not
   skipped: tuple[str, ...] = ()  # regular expressions of what is no parameter: an optimizer's state
   # Our config and the tensors of a file -> our config, where their attributes do not tell.
   infer_from_tensors: Callable[[Any, Container[str]], Any] = lambda config, names: config

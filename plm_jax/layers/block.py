@@ -68,7 +68,7 @@ class Block(nn.Module):
       norm: Any = cfg.make_norm(f'{name}_norm')
       if name == 'attention' and normed is not None:
         norm = functools.partial(unless, normed, norm)
-      drop = Dropout(cfg.dropout, name=f'{name}_dropout')
+      drop = Dropout(cfg.dropout if name != 'mlp' or cfg.mlp.dropped else 0.0, name=f'{name}_dropout')
       y = x + drop(sublayer(norm(x), norm) if pre else sublayer(x, lambda kv: kv), rows)
       return constrain(y if pre else norm(y), 'batch', None, 'stream')
 

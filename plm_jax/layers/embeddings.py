@@ -28,6 +28,7 @@ class Embeddings(nn.Module):
   factor: float = 1.0  # on the token vectors (Vaswani et al. 2017, section 3.4: sqrt(D))
   more: tuple[tuple[str, int], ...] = ()  # names and rows of more tables, which `moved` has ids for; 0: none
   waves: bool = False  # positions begin as sines and cosines in turn, and stay these
+  scaled: bool = False  # positions are these, times one number that is trained and begins as 1 / sqrt(E)
 
   @nn.compact
   def __call__(
@@ -53,7 +54,11 @@ class Embeddings(nn.Module):
       x *= self.factor
     if 'noise' in moved:
       x += moved['noise']
-    if self.positions:
+    if self.scaled:
+      width = self.width or cfg.width
+      factor = self.param('position_scale', named(nn.initializers.constant(width ** -0.5), (None,)), (1,), jnp.float32)
+      x += factor * waves(None, (self.positions, width))[positions]
+    elif self.positions:
       of_positions = table('positions', self.positions, (None, 'width'), waves if self.waves else cfg.init.plain)
       x += gathered(of_positions, None, 'width')[positions]
     if self.types:

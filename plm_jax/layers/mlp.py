@@ -25,8 +25,12 @@ class MlpConfig(Checked):
   """multiply the activated projection by a second one (GLU)"""
   bias: bool = True
   """biases of its projections"""
+  bias_in: bool = True
+  """there, those of the projections to the hidden units too; False: that of the one back alone has one (MosaicBERT)"""
   dropout: float = 0.0
   """share of the activated hidden units that are dropped (T5)"""
+  dropped: bool = True
+  """the block's dropout is of what the network gives, too; False: of the other sublayers alone (MosaicBERT)"""
 
 
 def activation(name: Activation):
@@ -51,7 +55,8 @@ class Mlp(nn.Module):
   def __call__(self, x, rows=None):
     cfg, width, hidden = self.cfg, self.common.width, self.common.mlp_dim
     def dense(name, features, *axes, init=self.common.init.matrix(width, hidden)):
-      return Dense((features,), axes, cfg.bias, self.common.compute, init, name=name)
+      bias = cfg.bias and (cfg.bias_in or name == 'down')
+      return Dense((features,), axes, bias, self.common.compute, init, name=name)
     # The backward pass keeps what goes in, not the parts of the function: one array [B, L, F] instead of four.
     act = jax.checkpoint(activation(cfg.activation))
     h = act(constrain(dense('up', hidden, 'width', 'mlp')(x, rows), 'batch', None, 'mlp'))

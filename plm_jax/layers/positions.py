@@ -41,6 +41,36 @@ class NoPosition(Checked):
 
 
 @dataclasses.dataclass(frozen=True)
+class Alibi(NoPosition):
+  """Logits fall in a line with the distance to a key, in each head by another slope (Press et al. 2022, section 3).
+
+  Of a bidirectional model to either side (Portes et al. 2023, section 2.1). Slopes are 2^(-8 h / H) where the number of
+  heads is a power of two; else those of the next smaller one, and every other one of the next larger (released code).
+  Keys of another text in the row are nothing that a query sees, so that distances are those of places in the row.
+  """
+
+  def context(self, scope, cfg, q_positions, k_positions):
+    """Returns bias [B|1, H, Q, K]."""
+    del scope
+    if q_positions.shape == k_positions.shape:  # no cache, in which places may be empty
+      q_positions = k_positions = jnp.arange(q_positions.shape[1])[None]
+    distance = jnp.abs(k_positions[:, None, :] - q_positions[:, :, None]).astype(jnp.float32)
+    return {'bias': -jnp.array(slopes(cfg.heads), jnp.float32)[:, None, None] * distance[:, None]}
+
+  def interact(self, scope, cfg, q, k, context, query, key):
+    """Returns q and k as they are, and the bias."""
+    del scope, cfg, query, key
+    return q, k, context['bias']
+
+
+def slopes(heads: int) -> list[float]:
+  """Returns what a head's logits fall by with each token of distance, one number a head."""
+  whole = 1 << (heads.bit_length() - 1)
+  first = [2 ** (-8 * (number + 1) / whole) for number in range(whole)]
+  return first + (slopes(2 * whole)[::2][:heads - whole] if whole < heads else [])
+
+
+@dataclasses.dataclass(frozen=True)
 class TransformerXL(NoPosition):
   """Distances, projected in every layer (Dai et al. 2019, section 3.3), and segments (Yang et al. 2019, section 2.5).
 

@@ -16,6 +16,7 @@ from plm_jax.recipes import (
     bert,
     bert_wwm,
     byt5,
+    cramming,
     deberta,
     deberta_v2,
     deberta_v3,
@@ -34,7 +35,9 @@ from plm_jax.recipes import (
     mbart,
     minilm,
     modernbert,
+    mosaicbert,
     mt5,
+    neobert,
     palm,
     roberta,
     spanbert,
@@ -55,7 +58,7 @@ from plm_jax.recipes.table import Size
 # In the order in which they are listed: encoders, decoders, encoder-decoders.
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
     bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm, deberta, deberta_v2,
-    deberta_v3, electra, xlnet, elmo, modernbert, ettin,
+    deberta_v3, electra, xlnet, elmo, modernbert, ettin, neobert, mosaicbert, cramming,
     gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
     t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
 EVERYWHERE = """\

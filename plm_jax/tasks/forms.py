@@ -277,10 +277,11 @@ def form_of(family: str) -> Form:
 
 
 FORMS = {
-    **dict.fromkeys(('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2', 'ernie'),
+    **dict.fromkeys(('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2', 'ernie',
+                     'crammedBERT'),
                     Form()),
     **dict.fromkeys(('roberta', 'xlm-roberta', 'xlm'), Doubled()),
-    'modernbert': Form(absolute=False), 'xlnet': Last(absolute=False),
+    **dict.fromkeys(('modernbert', 'neobert', 'mosaicbert'), Form(absolute=False)), 'xlnet': Last(absolute=False),
     'openai-gpt': Added(), **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), Decoded()),
     **dict.fromkeys(('llama', 'cohere'), Decoded(absolute=False)),
     'glm': Blank(), **dict.fromkeys(('t5', 'mt5'), BothSides(absolute=False)),

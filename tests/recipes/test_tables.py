@@ -69,6 +69,11 @@ PAPERS = {
     'ettin_17m': (16_913_600, 17, 3e-3, 4608, 1024), 'ettin_32m': (32_081_344, 32, 3e-3, 4608, 1024),
     'ettin_68m': (68_457_664, 68, 3e-3, 4608, 1024), 'ettin_150m': (149_655_232, 150, 8e-4, 4608, 1024),
     'ettin_400m': (395_881_664, 395, 5e-4, 4608, 1024), 'ettin_1b': (1_031_314_112, 1000, 5e-4, 4608, 1024),
+    # Le Breton et al. 2025, table 2: batches of 2M tokens; Portes et al. 2023, and its yaml. Of released code.
+    'neobert_base': (245_136_954, 250, 1e-4, 2048, 1024), 'neobert_base_long': (245_136_954, 250, 1e-5, 512, 4096),
+    'mosaicbert_base': (137_400_384, 137, 5e-4, 4096, 128),
+    # Geiping and Goldstein 2023, crammed-bert.yaml and bert-o4.yaml of the released code.
+    'cramming_base': (119_589_889, 120, 1e-3, 8192, 128),
     # Yang et al. 2019, table 8. XLNetModel.
     'xlnet_base': (116_718_336, 0, 1e-4, 256, 512), 'xlnet_large': (360_268_800, 0, 4e-4, 8192, 512),
     # Radford et al. 2018, section 4.1; OpenAIGPTLMHeadModel.
@@ -160,7 +165,7 @@ def test_all_parameters_decay_where_fairseq_trained():
   """fairseq, trainer.py, _build_optimizer: one group of parameters. Elsewhere biases and norms do not."""
   fairseq = {name for name in recipes.every() if not optim(name).exempt}
   assert fairseq == {name for name, recipe in recipes.every().items()
-                     if recipe.family in ('roberta', 'xlm_r', 'spanbert', 'bart', 'mbart')}
+                     if recipe.family in ('roberta', 'xlm_r', 'spanbert', 'bart', 'mbart', 'mosaicbert')}
 
 
 def test_masks_are_those_of_released_code():
