@@ -309,12 +309,10 @@ def check_streams(config: Experiment) -> None:
   """Checks a run whose rows go on where those of the batch before ended. Raises ConfigError."""
   if config.objective.carry(config.model, 1) is None:
     return
-  if config.optim.ema:
-    raise ConfigError('--optim.ema is for a run whose rows do not go on from batch to batch')
   if config.data.assembly != 'packed' or len(config.data.path) > 1:
     raise ConfigError('the objective reads one text on and on: give --data.assembly packed and one --data.path')
-  if len({phase.batch for phase in config.train.phases}) > 1:
-    raise ConfigError('--train.phases: rows go on from batch to batch, so that all batches have as many')
+  if len({phase.batch for phase in config.train.phases}) > 1 or config.optim.ema:
+    raise ConfigError('--train.phases: rows go on from batch to batch, so that all have as many; and no --optim.ema')
 
 
 def check_labelled(config: FineTuning) -> None:

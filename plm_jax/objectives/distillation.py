@@ -60,6 +60,8 @@ class Distillation(Objective):
     """Says what a student cannot do: answer a question about pairs, or learn by losses that are all 0."""
     if isinstance(self.task, MaskedLM) and self.task.pair.question and (self.soft or self.hard):
       return f'a student is asked nothing about pairs: {option("task.pair")} is {self.task.pair}'
+    if self.soft and isinstance(self.task, CausalLM) and self.task.loss_blocks > 1:
+      return f'{option("soft")} targets are of whole logits: {option("task.loss_blocks")} is 1, or soft is 0'
     if not self.terms:
       return (f'{option("soft")}, {option("hard")} and {option("cosine")} are all 0, and there is no '
               f'{option("inner")}: there is nothing to learn')

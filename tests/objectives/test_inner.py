@@ -155,5 +155,7 @@ def test_refusals():
     Relations(of=('keys', 'keys'))
   with pytest.raises(ValueError, match='are all 0'):
     Layerwise(0.0, 0.0, 0.0)
+  with pytest.raises(ValueError, match='targets are of whole logits'):
+    Distillation(task=CausalLM(loss_blocks=4))
   with pytest.raises(ValueError, match='there is nothing to learn'):
     Distillation(soft=0.0, hard=0.0, cosine=0.0)
