@@ -103,7 +103,7 @@ class WordPiece:
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
-    return CHINESE_SPACE.sub('', self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
+    return unspaced(self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
 
   @property
   def sizes(self) -> np.ndarray:
@@ -202,7 +202,12 @@ def train_wordpiece(
 CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded as parts of longer words
 MARKS = '\u3001-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65'  # Chinese punctuation, of full width
 CHINESE_SPACE = re.compile(f'(?<=[{CJK}]) (?=[{CJK}])|(?<=[{MARKS}]) | (?=[{MARKS}])')
+SIGN = '!-/:-@\\[-`{-~\u2010-\u2027\u2030-\u205e'  # what BERT sets apart, of ASCII and of general punctuation
+# In a Chinese text: 1964年(28.3%)的, but 在 Windows 上.
+SPACE_IN_CHINESE = re.compile(f'(?<=[{SIGN}]) | (?=[{SIGN}])|(?<=[{CJK}]) (?=[\\d\\W])|(?<=[\\d\\W]) (?=[{CJK}])')
 CHINESE = re.compile(f'[{CJK}]')
+LATIN_WORD = re.compile('[A-Za-z]+')
+KANA = re.compile('[\u3041-\u30ff]')
 WORDS = re.compile(f'[{CJK}]|[^ {CJK}]+')
 ENDLESS = re.compile('[A-Za-z0-9]{102,}')
 ASCII_PARTS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')  # BERT sets every ASCII sign apart
@@ -215,6 +220,23 @@ def assemble(ids: dict[str, int], text: BertText) -> tokenizers.Tokenizer:
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.decoder = decoders.WordPiece(prefix='##', cleanup=True)
   return tokenizer
+
+
+def unspaced(text: str) -> str:
+  """Drops the spaces that Chinese does not write; of a text that is Chinese in the main, those around any mark
+  too. Without them the tokens are the same: around these characters BERT puts spaces itself.
+
+  >>> unspaced('1964 年 ( 28. 3 % ) 的 [MASK] [UNK] ， 在 Windows 上'), unspaced('a word ( 中 )')
+  ('1964年(28.3%)的[MASK][UNK]，在 Windows 上', 'a word ( 中 )')
+  """
+  text = CHINESE_SPACE.sub('', text)
+  return SPACE_IN_CHINESE.sub('', text) if is_chinese(text) else text
+
+
+def is_chinese(text: str) -> bool:
+  """Tells whether a text has more Chinese characters than words of other letters, and hardly any kana."""
+  characters = len(CHINESE.findall(text))
+  return characters > len(LATIN_WORD.findall(text)) and 5 * len(KANA.findall(text)) < characters
 
 
 def shorter(text: str) -> str:

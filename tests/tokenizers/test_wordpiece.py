@@ -9,6 +9,7 @@ import pytest
 
 from plm_jax import tokenizers
 from plm_jax.tokenizers import BertText, TokenizerError, WordPiece, memo
+from plm_jax.tokenizers.wordpiece import unspaced
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PIECES = [
@@ -92,6 +93,17 @@ def test_decode():
   assert tokenizer.decode(np.array([6, 4])) == 'hello [MASK]'
   chinese = WordPiece([*SPECIALS, '你', '好', '，', '。', 'a'])
   assert chinese.decode(chinese.encode('你好，a。好')) == '你好，a。好'
+
+
+@pytest.mark.parametrize(('split', 'written'), [
+    ('1964 年 ( 28. 3 % ) 的 [MASK] 人 ， 在 windows 上', '1964年(28.3%)的[MASK]人，在 windows 上'),
+    ('定 义 ─ [UNK] [UNK] 与 “ 流 浪 ” 的', '定义─[UNK][UNK]与“流浪”的'),
+    ('the word 中 ( a noun ) is 1 of 2', 'the word 中 ( a noun ) is 1 of 2'),
+    ('it is [MASK] [MASK] , 3. 5', 'it is [MASK] [MASK] , 3. 5')])
+def test_chinese_has_no_spaces_around_marks(split, written):
+  assert unspaced(split) == written
+  tokenizer = WordPiece([*SPECIALS, *'年的人在上定义与流浪中(%)，.“”', 'windows', '1964', '28', '3', 'the', 'word'])
+  assert tokenizer.encode(split, specials=True) == tokenizer.encode(written, specials=True)
 
 
 def test_training(trained):
