@@ -1,6 +1,6 @@
 """Fills blanks: the quickest look at what an encoder has learned."""
 from collections.abc import Sequence
-import re
+import itertools
 from typing import Any
 
 from etils import epath
@@ -15,10 +15,10 @@ from plm_jax.inference.prompts import check
 from plm_jax.inference.samples import Blank
 from plm_jax.layers.heads import WithHeads
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.wordpiece import CJK, MARKS
+from plm_jax.tokenizers.wordpiece import unspaced
 from plm_jax.training.checkpoint import CheckpointError
 
-BESIDE_CHINESE = re.compile(f'(?<=[{CJK}{MARKS}]) (?=\\[MASK\\])|(?<=\\[MASK\\]) (?=[{CJK}{MARKS}])')
+SENTENCES = 256  # tokens of a window of whole sentences: few are longer
 Candidates = list[tuple[str, float]]  # pieces and their probabilities, likeliest first
 
 
@@ -70,30 +70,42 @@ def examples(
 
 
 def heldout_blanks(trained: Trained, folder: epath.PathLike, seed: int, number: int) -> list[tuple[str, str]]:
-  """Draws sentences of 8 to 32 tokens from the held-out split, each with one word of one token hidden."""
+  """Draws whole sentences of 8 to 32 tokens from the held-out split, each with one word of one token hidden; those that
+  the tokenizer knows all of first."""
   tokenizer: Any = trained.tokenizer
   longest = min(32, (trained.model.max_length or 64) - 2)
-  windows = Windows(folder, 'heldout', 64, 'document')
+  windows = Windows(folder, 'heldout', SENTENCES, 'document')
   if not len(windows):
     return []
-  read = windows.read(np.unique(np.linspace(0, len(windows) - 1, 8 * number).astype(np.int64)))
   found, random = [], np.random.default_rng(seed)
-  for tokens, sentences, words in zip(read['tokens'], read['sentences'], read['words'], strict=True):
-    inside = sentences == 1
-    # A window may begin inside a word.
-    inside &= np.cumsum(inside & tokenizer.starts_word[tokens]) > 0
-    ids, word = tokens[inside], words[inside]
+  for ids, word in whole_sentences(windows, 8 * number, longest, random, tokenizer.vocab.unk):
     whole = np.flatnonzero(np.bincount(word)[word] == 1)
     whole = [place for place in whole if tokenizer.pieces[ids[place]].strip('▁').isalpha()]
     if len(ids) >= 8 and whole and len(found) < number:
       place = int(random.choice(whole))
       space = '' if tokenizer.spaced else ' '
       text = f'{tokenizer.decode(ids[:place])} [MASK]{space}{tokenizer.decode(ids[place + 1:])}'.strip()
-      text = BESIDE_CHINESE.sub('', text)
+      text = unspaced(text)
       # Counted anew: a decoded text need not come back as the same pieces.
       if len(tokenizer.encode(text, specials=True)) <= longest:
         found.append((text, tokenizer.pieces[ids[place]].strip('▁')))
   return found
+
+
+def whole_sentences(windows: Windows, most: int, longest: int, random: np.random.Generator, unknown: int
+                    ) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Returns the ids and words of sentences of at most `longest` tokens, one of each of `most` windows, then the others;
+  those with an `unknown` token behind all others. None is what is left of a sentence that was cut."""
+  numbers = np.unique(np.linspace(0, len(windows) - 1, most).astype(np.int64))
+  read, before = windows.read(numbers), windows.read(np.maximum(numbers - 1, 0))
+  # A window that is full of one sentence may have its end in the next.
+  cut = (before['sentences'] == 1).all(1) & (before['document'] == read['document']) & (numbers > 0)
+  sentences: list[list[tuple[np.ndarray, np.ndarray]]] = []
+  for tokens, of, words, goes_on in zip(read['tokens'], read['sentences'], read['words'], cut, strict=True):
+    some = [of == sentence for sentence in random.permutation(np.arange(1 + goes_on, of.max() + 1))]
+    sentences.append([(tokens[inside], words[inside]) for inside in some if inside.sum() <= longest])
+  mixed = [one for turn in itertools.zip_longest(*sentences) for one in turn if one]
+  return sorted(mixed, key=lambda one: bool((one[0] == unknown).any()))
 
 
 def encode(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:

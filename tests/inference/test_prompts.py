@@ -130,8 +130,19 @@ def test_prompts_by_hand():
     fill_mask.fill(dataclasses.replace(encoder(), tokenizer=train_byte_bpe(['a'], 270, layout='gpt2')), ['a'])
 
 
-def test_no_spaces_between_a_blank_and_chinese():
-  assert fill_mask.BESIDE_CHINESE.sub('', '喜 [MASK] 这。 [MASK] a [MASK] 书') == '喜[MASK]这。[MASK] a [MASK]书'
+def test_blanks_are_of_whole_sentences_that_the_tokenizer_knows(monkeypatch):
+  """Three windows of one document: a sentence of 8 tokens fills the first, and has its end in the second."""
+  rows = np.array([[20, 21, 22, 23, 24, 25, 26, 27], [30, 31, 40, 41, 42, 50, 51, 0], [60, 1, 70, 71, 0, 0, 0, 0]])
+  sentences = np.array([[1] * 8, [1, 1, 2, 2, 2, 3, 3, 0], [1, 1, 2, 2, 0, 0, 0, 0]])
+  class Windows:
+    def __len__(self):
+      return 3
+    def read(self, places):
+      return {'tokens': rows[places], 'sentences': sentences[places], 'words': rows[places],
+              'document': np.zeros(len(places), int)}
+  found = fill_mask.whole_sentences(Windows(), 8, 4, np.random.default_rng(0), unknown=1)
+  found = [ids.tolist() for ids, _ in found]
+  assert sorted(found) == [[40, 41, 42], [50, 51], [60, 1], [70, 71]] and found[-1] == [60, 1]
 
 
 def test_seeds():
