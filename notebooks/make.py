@@ -22,7 +22,7 @@ from PIL import Image
 
 HERE = pathlib.Path(__file__).parent
 LINES = 30  # of a cell's text, at most
-BAR = re.compile(r'[^\n]*step/s[^\n]*|[^\r\n]*\r(?!\n)|\x1b\[[0-9;]*[A-Za-z]')
+BAR = re.compile(r'[^\n]*\| +[\d,]+/[\d,]+ [^\n]*|[^\r\n]*\r(?!\n)|\x1b\[[0-9;]*[A-Za-z]')
 NOISE = re.compile(r'^(WARNING|INFO|[WIE]\d{4} |[WIE]0000 ).*\n?', re.M)
 
 

@@ -78,7 +78,7 @@ def check_run(bucket: Bucket, client: Client, disk: pathlib.Path) -> None:
   evaluated = done(client.command('bert_base', *SMALL, '--output=gs://bucket/run', '--mode=evaluate'))
   lines = [json.loads(line) for line in bucket.read('run/metrics.jsonl').splitlines()]
   assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
-  assert f'mlm: {lines[-1]["mlm"]:.4f}' in evaluated
+  assert f'masked-token loss: {lines[-1]["mlm"]:.4f}' in evaluated
   assert bucket.read('run/report.html').startswith(b'<!DOCTYPE html>')
   assert any('tfevents' in name for name in bucket.names('run/tensorboard/'))
   assert not [name for name in bucket.names('run/') if '.part' in name or '.lock/' in name or '.probe' in name]

@@ -11,6 +11,7 @@ from plm_jax.config import Run
 from plm_jax.errors import Expected
 from plm_jax.inference.loading import read_config
 from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.training.metrics import tokens_read
 
 Point = tuple[int, float]  # step, value
 Curves = dict[str, dict[str, list[Point]]]  # metric -> split -> points by step; a value is NaN where it was not finite
@@ -39,11 +40,7 @@ class History(NamedTuple):
 
   def tokens(self, step: int) -> int:
     """Counts the tokens, padding included, that a run has read up to a step; 0 where its rows are not known."""
-    read = 0
-    for phase in self.config.train.phases if self.config else ():
-      read += min(step, phase.steps) * phase.length * phase.batch
-      step = max(0, step - phase.steps)
-    return read
+    return tokens_read(self.config.train.pace, step) if self.config else 0
 
 
 def history(folder: epath.PathLike) -> History:

@@ -12,6 +12,7 @@ from etils import epath
 from plm_jax import storage
 from plm_jax.cli.curves import Curves, Phase, Point, read_curves
 from plm_jax.inference.samples import Blank, Sample
+from plm_jax.objectives import figures as figure_names
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 250, 76, 86, 24, 40  # of a chart, in CSS pixels; the last four: margins
 
@@ -42,10 +43,6 @@ class Metric:
 
 OTHER = 8  # the rank of what has no place of its own; losses have 0 and 1, accuracies 2
 NAMES = {'heldout': 'held-out', 'baseline': 'most frequent'}  # of curves
-QUESTIONS = {'mlm': 'Masked-token', 'nsp': 'Next-sentence', 'sop': 'Sentence-order', 'rtd': 'Replaced-token',
-             'sbo': 'Span-boundary', 'plm': 'Permuted-token', 'clm': 'Next-token', 'blank': 'Blank-filling',
-             'seq2seq': 'Target-token', 'soft': 'Soft-target', 'cosine': 'Hidden-state', 'even': 'Smoothing',
-             'z': 'Softmax-denominator'}
 METRICS = {
     'loss': Metric(0, 'Loss', 'nats, all objectives together'),
     'learning_rate': Metric(3, 'Learning rate'),
@@ -171,7 +168,8 @@ def figures(names: Iterable[str], heldout: Mapping[str, float]) -> dict[str, str
 
 def question(name: str) -> str:
   """Names a question for people: 'mlm' is 'Masked-token'."""
-  return QUESTIONS.get(name, name.replace('_', ' ').capitalize())
+  named = figure_names.question(name)
+  return named[:1].upper() + named[1:]
 
 
 def describe(key: str, keys: Container[str]) -> Metric:
@@ -181,7 +179,7 @@ def describe(key: str, keys: Container[str]) -> Metric:
     return METRICS[key]
   if key.endswith('_accuracy'):
     return Metric(2, f'{name} accuracy', percent=True)
-  if key in QUESTIONS or f'{key}_accuracy' in keys:
+  if key in figure_names.QUESTIONS or f'{key}_accuracy' in keys:
     return Metric(1, f'{name} loss', 'nats a prediction')
   return Metric(OTHER, name, percent=key.endswith('_baseline'))
 

@@ -128,9 +128,9 @@ class Objective(Checked, abc.ABC):
     """Tells whether a held-out figure is better where it is larger: an accuracy is, a loss is not."""
     return figure.endswith('accuracy')
 
-  def shown(self, figure: str, value: float) -> str:
-    """Writes a held-out figure for people."""
-    return f'{figure} {value:.1%}' if figure.endswith(('accuracy', 'baseline')) else f'{figure} {value:.3f}'
+  def shown(self, figure: str, value: float, digits: int = 3) -> str:
+    """Writes the value of a held-out figure for people. digits: behind the point, of a loss."""
+    return f'{value:.{digits - 2}%}' if figure.endswith(('accuracy', 'baseline')) else f'{value:.{digits}f}'
 
   @abc.abstractmethod
   def predictions(self, length: int) -> int:

@@ -171,9 +171,10 @@ class Task(Objective):
     return whole | {name: shape(rows, 1) for name in ('extract', *self.of_rows)} | {
         'weight': shape(rows, 1, dtype=jnp.float32)}
 
-  def shown(self, figure, value):
+  def shown(self, figure, value, digits=3):
     """Writes metrics, which are percents, with two digits, as tables have them."""
-    return f'{figure} {value:.2f}'
+    del figure, digits
+    return f'{value:.2f}'
 
   def larger(self, figure: str) -> bool:
     """Tells that figures but losses are better where they are larger."""

@@ -1,5 +1,5 @@
 """Numbers of a run: sums over steps, JSON lines, TensorBoard, and what a chip could do at best."""
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import json
 import math
 from typing import Any
@@ -83,3 +83,16 @@ def lines_until(text: str, step: int) -> str:
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
       return False
   return ''.join(f'{line}\n' for line in text.split('\n') if belongs(line))
+
+
+def tokens_read(pace: Sequence[tuple[int, int]], step: int) -> int:
+  """Counts the tokens of the first `step` updates. pace: of each phase its updates, and the tokens of each.
+
+  >>> tokens_read(((2, 100), (5, 1000)), 3)
+  1200
+  """
+  read = 0
+  for steps, each in pace:
+    read += min(step, steps) * each
+    step = max(0, step - steps)
+  return read

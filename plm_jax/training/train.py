@@ -19,6 +19,7 @@ from plm_jax import config as config_lib
 from plm_jax import config_file, sharding, storage
 from plm_jax.config import Experiment, Phase, Run
 from plm_jax.errors import Expected
+from plm_jax.objectives import figures
 from plm_jax.pods import hosts
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer
@@ -33,6 +34,8 @@ from plm_jax.training.warm_start import start
 from plm_jax.training.writers import ScalarWriter, WeightsAndBiases
 
 logger = logging.getLogger(__name__)
+# Without tqdm's own rate, in which the first step, which compiles, would count for long.
+BAR = '{l_bar}{bar}| {n_fmt}/{total_fmt} {unit}s [{elapsed}{postfix}]'
 
 
 class TrainingError(Expected):
@@ -102,7 +105,8 @@ def fit(config: Run, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer, loc
           checkpoints.wait()
           raise not_finite(config, feed, done, streak)
       if (done % config.train.eval_every == 0 or last) and not stopped:
-        heldout = evaluate(state.params, phase)
+        with log.aside():
+          heldout = evaluate(state.params, phase)
         log.evaluated(done, heldout)
         best.offer(done, heldout, state.params, meta)
         ended = last or best.hopeless(done)
@@ -221,8 +225,9 @@ class Log:
     self.rate = schedule(config.optim, config.train.steps, config.train.pace)
     self.writer = metrics.Writer(folder, start, *sent(config, folder)) if jax.process_index() == 0 else None
     self.bar = tqdm(total=config.train.steps, initial=start, unit='step', disable=jax.process_index() > 0,
-                    dynamic_ncols=True, smoothing=0.1,
+                    dynamic_ncols=True, bar_format=BAR, postfix='compiling the first step',
                     mininterval=0.5 if sys.stderr.isatty() else 10)  # a file keeps every bar that is drawn
+    self.whole = metrics.tokens_read(config.train.pace, config.train.steps)
     self.pending: list[Any] = []
     self.tokens, self.flops, self.since = 0, 0.0, time.time()
     self.length, self.waited = 0, 0.0
@@ -272,10 +277,13 @@ class Log:
       values['waiting'] = min(1.0, self.waited / seconds)
       if peak := metrics.peak_flops(self.mesh.devices.flat[0]):
         values['mfu'] = self.flops / seconds / (peak * self.mesh.size)
-    shown = {'loss': f'{values["loss"]:.3f}', 'tokens/s': f'{values.get("tokens_per_second", 0):,.0f}'}
+    rate = values.get('tokens_per_second')
+    left = self.whole - metrics.tokens_read(self.config.train.pace, done)
+    shown = {'left': tqdm.format_interval(round(left / rate))} if rate else {}
+    shown |= {'loss': f'{values["loss"]:.3f}', **self.heldout}
+    shown |= {'tokens/s': f'{rate:,.0f}'} if rate else {}
     shown |= {'MFU': f'{values["mfu"]:.1%}'} if 'mfu' in values else {}
     shown |= {'waiting': f'{values["waiting"]:.0%}'} if 'waiting' in values else {}
-    shown |= self.heldout
     shown |= {'skipped': values['skipped']} if values['skipped'] else {}
     self.bar.set_postfix(shown)
     if self.writer:
@@ -283,16 +291,23 @@ class Log:
     self.pending, self.since, self.tokens, self.flops, self.waited = [], time.time(), 0, 0.0, 0.0
     return values['streak']
 
+  @contextlib.contextmanager
+  def aside(self):
+    """Takes what is done meanwhile out of the time of the steps."""
+    jax.block_until_ready(self.pending[-1:])
+    began = time.time()
+    yield
+    self.since += time.time() - began
+
   def evaluated(self, done: int, values: dict[str, float]) -> None:
-    """Writes held-out values after `done` steps. The time of the evaluation does not count for speed."""
+    """Writes held-out values after `done` steps."""
     if self.writer:
       self.writer.write(done, 'heldout', values)
-    told = [self.config.objective.shown(name, value) for name, value in values.items()]
-    text = '  '.join(told)
-    self.heldout = {'held-out': told[0]} if told else {}
+    shown = self.config.objective.shown
+    kinds = [(figures.parted(name, values)[1] or figures.question(name), name) for name in list(values)[:1]]
+    self.heldout = {f'held-out {kind}': shown(name, values[name]) for kind, name in kinds}
     if not self.bar.disable:
-      self.bar.write(f'step {done:,}  held-out: {text}')
-    self.since, self.waited = time.time(), 0.0
+      self.bar.write(f'step {done:,}  held-out {figures.line(values, shown)}')
 
   def close(self) -> None:
     """Ends the progress bar and the writers."""

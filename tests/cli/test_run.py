@@ -189,7 +189,7 @@ def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp
 @pytest.mark.slow
 def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
   run(parse(BERT_BASE, [*command, f'--output={finished[0]}', '--mode=evaluate']))
-  assert f'mlm: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out
+  assert f'masked-token loss: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -198,7 +198,8 @@ def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path,
   monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), str(tmp_path / 'other.txt')])
   cli.main()
   found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines() if line.count(': ') == 1)
-  assert 0 < float(found['mlm']) < 9 and {'mlm_accuracy', 'mlm_baseline', 'nsp_baseline'} <= {*found}
+  assert 0 < float(found['masked-token loss']) < 9 and 'next-sentence accuracy' in found
+  assert found['masked-token accuracy of always the most frequent answer'].endswith('%')
   foreign = PrepareConfig(source=str(tmp_path / 'other.txt'), vocab=60, heldout=0.0, workers=1)
   prepare(foreign, tmp_path / 'records')
   monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), f'--data.path={tmp_path / "records"}'])
