@@ -13,7 +13,7 @@ import tyro
 
 from plm_jax import checked, config_file, environment, errors, recipes, storage
 from plm_jax import config as config_lib
-from plm_jax.cli import options, preflight, report, vectors
+from plm_jax.cli import hints, options, preflight, report, vectors
 from plm_jax.cli.concluding import say, surroundings
 from plm_jax.cli.fine_tuned import fine_tuned, measured
 from plm_jax.config import ConfigError, Experiment, FineTuning, HostsConfig, Run, Scale
@@ -25,6 +25,7 @@ from plm_jax.inference import blanks, fill_mask, generate
 from plm_jax.inference.loading import Trained, read_config, tokenizer_of
 from plm_jax.inference.samples import Blank, Sample
 from plm_jax.layers.dense import count
+from plm_jax.objectives import figures
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.pods import hosts, machine
 from plm_jax.pods.compile import compile_run
@@ -34,6 +35,7 @@ from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import reachable
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer, load
+from plm_jax.training.scales import duration
 from plm_jax.training.train import Result, evaluate_run, train
 from plm_jax.training.warm_start import with_teacher
 from plm_jax.training.writers import check_wandb
@@ -49,7 +51,7 @@ class Shown(NamedTuple):
   prompts: Sequence[str] = ()
   cards: Sequence[Blank] = ()
   samples: Sequence[Sample] = ()
-  usual: str = ''  # what one gives it to write on
+  usual: hints.Usual = 'beginning'  # what one gives it to write on
 
 
 def start(name: str, args: Sequence[str] | None = None) -> None:
@@ -120,14 +122,14 @@ def run(config: Run) -> Result | None:
   if isinstance(config, FineTuning):
     if config.mode == 'prepare':
       raise ConfigError('labelled examples need no records: they are read when a run begins')
-    tell(measured(config))
+    tell(config, measured(config))
     return None
   config = of_text(config)
   folders, tokenizer = corpora(config)
   if config.mode == 'prepare':
     say('\n'.join(map(str, folders)))
     return None
-  tell(evaluate_run(config, folders, tokenizer))
+  tell(config, evaluate_run(config, folders, tokenizer))
   return None
 
 
@@ -151,6 +153,8 @@ def trained(config: Experiment, lock: Lock) -> Result:
   mesh = make_mesh(config.mesh)
   say(f'{config.name}: {config.train.steps:,} steps on {mesh.size} x {mesh.devices.flat[0].device_kind}, '
       f'output in {config.folder}')
+  if jax.default_backend() == 'cpu' and (told := duration(config)):
+    say(told)
   if config.mesh.adapts and (mesh.shape['fsdp'], mesh.shape['tensor']) != (config.mesh.fsdp, config.mesh.tensor):
     say(f'the recipe has a mesh of {config.mesh.fsdp} fsdp x {config.mesh.tensor} tensor, for its pod; here it is '
         + ' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items()))
@@ -168,7 +172,7 @@ def trained(config: Experiment, lock: Lock) -> Result:
     if jax.process_index() == 0:
       shown = Shown() if params is None else ask(config, folders, Trained(
           config.family, config.model, objective.heads(config.model), objective.exported_params(params), tokenizer))
-      conclude(config, result, parameters, shown)
+      conclude(config, result, parameters, shown, hints.text_of(folders[0], tokenizer))
   return result
 
 
@@ -213,10 +217,10 @@ def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
   return folders
 
 
-def tell(values: Mapping[str, float]) -> None:
-  """Prints values by name, a line each, on process 0."""
+def tell(config: Run, values: Mapping[str, float]) -> None:
+  """Prints held-out figures by name, a line each, on process 0."""
   for name, value in values.items():
-    say(f'{name}: {value:.4f}')
+    say(f'{figures.called(name, values)}: {config.objective.shown(name, value, digits=4)}')
 
 
 def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: MeshConfig = MeshConfig()) -> None:
@@ -252,11 +256,11 @@ def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> 
     windows = Windows(
         folders[0], 'heldout', objective.window(phase.length), config.data.assembly, objective.target_budget)
     samples += generate.answered(trained, objective, windows)
-  usual = 'the beginning of a text' if generate.continues(trained) else 'a text'
+  usual = 'beginning' if generate.continues(trained) else 'text'
   return Shown(prompts, cards, samples, usual)
 
 
-def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) -> None:
+def conclude(config: Experiment, result: Result, parameters: int, shown: Shown, text: hints.Text) -> None:
   """Writes the report, and what the terminal shows at the end. parameters: how many there are."""
   prompts, cards, samples, usual = shown
   heldout = result.heldout
@@ -270,10 +274,10 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
       'Parameters': f'{parameters:,}',
       'Duration of this process': f'{result.seconds / 60:.1f} min',
   }
-  environment = surroundings()
+  environment, notes = surroundings(), hints.hints(config, text, result.epochs, heldout)
   path = report.write_report(config.folder, report.Summary(
       title=config.name, headline=headline, blanks=cards, samples=samples, config=config_file.to_json(config),
-      environment=environment, notes=[]))
+      environment=environment, notes=notes))
   print()
   for name, value in headline.items():
     print(f'{name + ":":34}{value}')
@@ -282,8 +286,10 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown) 
     print('   ' + '  '.join(f'{piece} {probability:.0%}' for piece, probability in blank.candidates))
   for sample in samples[:max(2, len(prompts))]:
     print(f'\n{sample.prompt} ⟶ {sample.text}')
-  print(f'\nreport: {path}')
-  for command, of, kind in (('fill-mask', cards, 'a sentence with a [MASK] in it'), ('generate', samples, usual)):
+  print(''.join(f'\n{text.words["hint"]}{note}' for note in notes))
+  print(f'report: {path}')
+  for command, of, kind in (('fill-mask', cards, 'blank'), ('generate', samples, usual)):
     if of:
-      prompt = shlex.quote(prompts[0] if prompts else kind)
-      print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {prompt}')
+      # What was asked, or text of the reader's language.
+      asked = prompts[0] if prompts else of[0].prompt if command == 'fill-mask' else text.words[kind]
+      print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {shlex.quote(asked)}')

@@ -8,12 +8,13 @@ import time
 from etils import epath
 
 from plm_jax import tokenizers
-from plm_jax.data import counts, formats, journal, lines, records
+from plm_jax.data import counts, formats, journal, lines, records, sources
 from plm_jax.data.cutting import Rule
 from plm_jax.data.lines import SourceError
 from plm_jax.data.settings import PrepareConfig
 from plm_jax.data.shards import Shards
 from plm_jax.errors import option
+from plm_jax.tokenizers.wordpiece import is_chinese
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +72,20 @@ def report(config: PrepareConfig, meta: records.Meta, seen: Seen) -> None:
     log.warning('nothing is held out, as there is but one document, or copies of one: a run needs another to be '
                 'evaluated on. Put blank lines between documents, or give %s', option('documents=lines'))
   if seen.unknown > 0.001 * seen.tokens:
-    log.warning('%.1f%% of the tokens are unknown to the tokenizer: is it made for this text? One that is trained on '
-                'it knows all but the rarest characters, with a larger vocabulary more of them',
-                100 * seen.unknown / seen.tokens)
+    log.warning(UNKNOWN[chinese(config)], 100 * seen.unknown / seen.tokens)
+
+
+def chinese(config: PrepareConfig) -> bool:
+  """Tells whether the first documents are Chinese, and so their reader."""
+  some = itertools.islice(sources.documents(config.source, config.reading), 20)
+  return is_chinese('\n'.join(paragraph[:1000] for document in some for paragraph in document.paragraphs[:5]))
+
+
+UNKNOWN = {
+    False: '%.1f%% of the tokens are unknown to the tokenizer: is it made for this text? One that is trained on it '
+           'knows all but the rarest characters, with a larger vocabulary more of them',
+    True: '%.1f%% 的词元不在词表中：分词器适合这份语料吗？'
+          '在语料上训练的分词器，认得除最生僻字以外的所有字；词表越大，认得越多'}
 
 
 PIECES = '.pieces-'  # beginning of folders in that of the records, see `parallel`

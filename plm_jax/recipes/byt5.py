@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=byt5_small
     python -m plm_jax train byt5_small --data.path=gs://BUCKET/records    # 256 TPU v3 chips
     python -m plm_jax train byt5_small --scale=laptop                     # 2 CPU cores: 15 minutes
+    python -m plm_jax train byt5_small --scale=laptop --train.phases.0.steps=1300  # 5 minutes
     python -m plm_jax train byt5_small --scale=test                       # seconds
 
 An encoder of three times the decoder's layers reads bytes, on mC4: a million steps of 1,024 rows of 1,024 bytes, of

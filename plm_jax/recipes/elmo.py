@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=elmo_original
     python -m plm_jax train elmo_original --data.path=gs://BUCKET/records    # 16 TPU v3 chips, or more
     python -m plm_jax train elmo_small --scale=laptop                        # 2 CPU cores: 40 minutes
+    python -m plm_jax train elmo_small --scale=laptop --train.phases.0.steps=500  # 5 minutes
     python -m plm_jax train elmo_small --scale=test                          # seconds
 
 Settings of allenai/bilm-tf, bin/train_elmo.py: 10 epochs of the 1 Billion Word Benchmark in batches of 3 times 128 rows

@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=gpt_base
     python -m plm_jax train gpt_base --data.path=gs://BUCKET/records    # 16 TPU v3 chips, or more
     python -m plm_jax train gpt_base --scale=laptop                     # 2 CPU cores: 40 minutes
+    python -m plm_jax train gpt_base --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train gpt_base --scale=test                       # seconds
 
 12 layers of 768 on BooksCorpus, norms behind sublayers: 100 epochs in batches of 64 rows of 512 tokens, which for its

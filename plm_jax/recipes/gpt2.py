@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=gpt2_small
     python -m plm_jax train gpt2_small --data.path=gs://BUCKET/records    # 64 TPU v3 chips, or more
     python -m plm_jax train gpt2_small --scale=laptop                     # 2 CPU cores: 40 minutes
+    python -m plm_jax train gpt2_small --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train gpt2_small --scale=test                       # seconds
 
 Batches of 512 rows of 1,024 tokens of WebText, 8 million documents or 40 GB, that see what precedes them in the row,

@@ -4,6 +4,7 @@
     python -m plm_jax train gpt3_small --data.path=gs://BUCKET/records                 # 64 TPU v4 chips
     python -m plm_jax train gpt3_13b --data.path=gs://BUCKET/records --mesh.fsdp=64    # 128 TPU v5p chips
     python -m plm_jax train gpt3_small --scale=laptop                                  # 2 CPU cores: 40 minutes
+    python -m plm_jax train gpt3_small --scale=laptop --train.phases.0.steps=700       # 5 minutes
     python -m plm_jax train gpt3_small --scale=test                                    # seconds
 
 Every second layer sees a band of 256 tokens; 300 billion tokens in rows of 2,048, which run on from document to

@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=llama_7b
     python -m plm_jax train llama_7b --data.path=gs://BUCKET/records --mesh.fsdp=64    # 64 TPU v4 chips, or more
     python -m plm_jax train llama_7b --scale=laptop                                    # 2 CPU cores: 40 minutes
+    python -m plm_jax train llama_7b --scale=laptop --train.phases.0.steps=700         # 5 minutes
     python -m plm_jax train llama_7b --scale=test                                      # seconds
 
 Rotary positions, RMSNorm and SwiGLU: 1.0 trillion tokens (33b and 65b: 1.4) in batches of 2,048 rows of 2,048, here in

@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=llama2_7b
     python -m plm_jax train llama2_7b --data.path=gs://BUCKET/records    # 128 TPU v4 chips, or more
     python -m plm_jax train llama2_7b --scale=laptop                     # 2 CPU cores: 40 minutes
+    python -m plm_jax train llama2_7b --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train llama2_7b --scale=test                       # seconds
 
 LLaMA with rows of 4,096 tokens and an epsilon of 1e-5, of which 70b has eight query heads share a key head: 2.0

@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=llama3_8b
     python -m plm_jax train llama3_8b --data.path=gs://BUCKET/records    # 512 TPU v4 chips, or more
     python -m plm_jax train llama3_8b --scale=laptop                     # 2 CPU cores: 40 minutes
+    python -m plm_jax train llama3_8b --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train llama3_8b --scale=test                       # seconds
 
 128,256 pieces of bytes, and documents of a row that do not see each other: 15.6 trillion tokens in batches of 4, 8 and

@@ -6,6 +6,7 @@
     python -m plm_jax train mbart_large --data.path gs://BUCKET/de gs://BUCKET/ro \\
         --objective.languages de_DE ro_RO --mesh.fsdp=8    # 512 TPU v4 chips
     python -m plm_jax train mbart_large --scale=laptop                          # 2 CPU cores: 15 minutes
+    python -m plm_jax train mbart_large --scale=laptop --train.phases.0.steps=1300  # 5 minutes
     python -m plm_jax train mbart_large --scale=test                            # seconds
 
 12 + 12 layers of 1,024 with norms first, on Common Crawl in 25 languages, for 500,000 steps. A corpus is of one

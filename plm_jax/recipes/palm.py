@@ -3,6 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=palm_8b
     python -m plm_jax train palm_8b --data.path=gs://BUCKET/records --mesh.fsdp=32 --mesh.tensor=4    # 128 TPU v4 chips
     python -m plm_jax train palm_8b --scale=laptop                                                    # 40 minutes
+    python -m plm_jax train palm_8b --scale=laptop --train.phases.0.steps=700                         # 5 minutes
     python -m plm_jax train palm_8b --scale=test                                                      # seconds
 
 Parallel sublayers and one head of keys: 780 billion tokens in rows of 2,048, of which a batch of the largest has 512,

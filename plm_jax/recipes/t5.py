@@ -4,6 +4,7 @@
     python -m plm_jax train t5_base --data.path=gs://BUCKET/records                    # 256 TPU v3 chips, or more
     python -m plm_jax train t5_11b --data.path=gs://BUCKET/records --mesh.fsdp=128     # 1,024 TPU v4 chips
     python -m plm_jax train t5_small --scale=laptop                                    # 2 CPU cores: 15 minutes
+    python -m plm_jax train t5_small --scale=laptop --train.phases.0.steps=1300        # 5 minutes
     python -m plm_jax train t5_small --scale=test                                      # seconds
 
 On C4, 750 GB of English web pages: spans of three tokens on average, 15% of the text, are left out and are the target.

@@ -4,6 +4,7 @@
     python -m plm_jax train t5_v1_1_base --data.path=gs://BUCKET/records                   # 256 TPU v3 chips
     python -m plm_jax train t5_v1_1_xxl --data.path=gs://BUCKET/records --mesh.fsdp=128    # 1,024 TPU v4 chips
     python -m plm_jax train t5_v1_1_small --scale=laptop                                   # 2 CPU cores: 15 minutes
+    python -m plm_jax train t5_v1_1_small --scale=laptop --train.phases.0.steps=1300       # 5 minutes
     python -m plm_jax train t5_v1_1_small --scale=test                                     # seconds
 
 Gated networks, two matrices for tokens, and no dropout in pre-training, on C4 alone: a million steps of 2,048 rows of

@@ -331,6 +331,10 @@ def test_unknown_tokens_are_reported(vocab, tmp_path, caplog):
   (tmp_path / 'a.txt').write_text('The cat. Ж ж ж.\n')
   prepare_text(tmp_path, vocab)
   assert '42.9% of the tokens are unknown to the tokenizer' in caplog.text
+  (tmp_path / 'a.txt').write_text('机器 学习。The cat.\n')
+  (tmp_path / 'out').rename(tmp_path / 'english')
+  prepare_text(tmp_path, vocab)
+  assert '的词元不在词表中' in caplog.text
 
 
 @pytest.mark.parametrize('after', [0, 3])

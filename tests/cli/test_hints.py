@@ -1,0 +1,52 @@
+"""What a report tells its reader to do next, in the language of the text."""
+import dataclasses
+
+import pytest
+
+from plm_jax import recipes
+from plm_jax.cli import hints
+from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.tokenizers import train_wordpiece
+
+BERT = recipes.find('bert_base')('laptop')
+FINE = {'mlm_accuracy': 0.5, 'mlm_baseline': 0.1}
+ENGLISH, CHINESE = 'The cat sat on the mat. A dog barks.\n\n', '小猫坐在地毯上。一只狗在叫，很吵。\n\n'
+
+
+@pytest.mark.parametrize(('text', 'epochs', 'heldout', 'said'), [
+    (hints.Text(False, 0.0, 20_000), 3.0, FINE, []),
+    (hints.Text(False, 0.02, 20_000), 3.0, FINE,
+     ['2.0% of the tokens are unknown to the tokenizer ([UNK]): a larger vocabulary knows more of the rare characters: '
+      '--model.vocab=8192']),
+    (hints.Text(True, 0.02, 20_000), 3.0, FINE,
+     ['2.0% 的词元不在词表中（[UNK]）：词表更大，认得的生僻字就更多：--model.vocab=8192']),
+    (hints.Text(False, 0.0, 500), 40.4, FINE | {'mlm_accuracy': 0.11},
+     ['the text was read 40 times', 'only 500 tokens are held out', 'the masked-token accuracy is hardly above']),
+    (hints.Text(True, 0.0, 500), 40.4, FINE | {'mlm_accuracy': 0.11},
+     ['语料已读了 40 遍', '留出的文本只有 500 个词元', '准确率几乎不高于'])])
+def test_hints(text, epochs, heldout, said):
+  found = hints.hints(BERT, text, epochs, heldout)
+  assert len(found) == len(said) and all(one.startswith(begin) for one, begin in zip(found, said, strict=True))
+
+
+def test_a_tokenizer_from_elsewhere_may_not_be_made_for_the_text():
+  prepared = dataclasses.replace(BERT.data.prepare, tokenizer='vocab.txt')
+  config = dataclasses.replace(BERT, data=dataclasses.replace(BERT.data, prepare=prepared))
+  said, = hints.hints(config, hints.Text(False, 0.5, 20_000), 1.0, FINE)
+  assert 'is it made for this text?' in said and '--model.vocab' not in said
+
+
+def test_every_hint_is_there_in_both_languages():
+  assert hints.ENGLISH.keys() == hints.CHINESE.keys()
+
+
+def test_what_a_text_is(tmp_path):
+  tokenizer = train_wordpiece([ENGLISH, CHINESE.replace('地毯', '')] * 3, 100)
+  tokenizer.save(tmp_path / 'tokenizer')
+  for name, text in (('english', ENGLISH), ('chinese', CHINESE)):
+    (tmp_path / f'{name}.txt').write_text(text * 4 + 'A dog sat on the cat.\n')
+    prepare(PrepareConfig(source=str(tmp_path / f'{name}.txt'), tokenizer=str(tmp_path / 'tokenizer'), workers=1,
+                          heldout=0.5), tmp_path / name)
+  english, chinese = (hints.text_of(tmp_path / name, tokenizer) for name in ('english', 'chinese'))
+  assert (english.chinese, english.unknown, chinese.chinese) == (False, 0.0, True)
+  assert 0.05 < chinese.unknown < 0.2 and english.heldout > 0
