@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from plm_jax import storage
 from plm_jax.conversion.folders import inside
@@ -140,12 +141,11 @@ def write_safetensors(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndar
 
 def save_shard(tensors: dict[str, np.ndarray], path: pathlib.Path) -> None:
   """Writes a file with the mode of any new one: the library leaves it to its owner alone. Raises OSError."""
-  library = safetensors()
   path.touch()
   mode = path.stat().st_mode & 0o777
   try:
-    library.numpy.save_file(tensors, path, metadata={'format': 'pt'})
-  except library.SafetensorError as error:
+    safetensors.numpy.save_file(tensors, path, metadata={'format': 'pt'})
+  except safetensors.SafetensorError as error:
     found = re.search(r'os error (\d+)', str(error))
     raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else OSError(str(error)) from error
   path.chmod(mode)
@@ -186,15 +186,6 @@ def advice(names: str) -> str:
           'and save it again with save_pretrained(FOLDER, safe_serialization=True).')
 
 
-def safetensors():
-  """Imports the library. Raises ConvertError that says what to install."""
-  try:
-    import safetensors.numpy
-  except ImportError as error:
-    raise ConvertError('reading and writing safetensors needs the extra: pip install "plm_jax[convert]"') from error
-  return safetensors
-
-
 class open_shard:
   """`safetensors.safe_open` whose errors name the file."""
 
@@ -202,18 +193,17 @@ class open_shard:
     self.path = path
 
   def __enter__(self) -> Any:
-    library = safetensors()
     if not self.path.is_file():
       raise ConvertError(f'{self.path} is not there, or no ordinary file')
     try:
-      self.file = library.safe_open(self.path, framework='numpy')
+      self.file = safetensors.safe_open(self.path, framework='numpy')
       return self.file.__enter__()
-    except (OSError, library.SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError) as error:
       raise ConvertError(f'{self.path} cannot be read as safetensors: {outside(error)}') from error
 
   def __exit__(self, kind, error, trace):
     self.file.__exit__(kind, error, trace)
-    if kind is not None and issubclass(kind, safetensors().SafetensorError):
+    if kind is not None and issubclass(kind, safetensors.SafetensorError):
       raise ConvertError(f'{self.path} cannot be read as safetensors: {outside(error)}') from error
 
 

@@ -244,7 +244,7 @@ def test_an_export_has_the_modes_of_other_files(tmp_path):
 
 def test_a_full_disk(tmp_path, monkeypatch):
   """Of which the library says so in its own words."""
-  library = conversion.files.safetensors()
+  library = conversion.files.safetensors
   def full(*args, **kwargs):
     raise library.SafetensorError('Error while serializing: I/O error: No space left on device (os error 28)')
   monkeypatch.setattr(library.numpy, 'save_file', full)
