@@ -1,72 +1,14 @@
-"""python -m plm_jax minimal-pairs, losses, neighbours: what a model knows of language."""
-from collections.abc import Sequence
-import dataclasses
-import json
-from typing import Annotated
-from xml.etree.ElementTree import Element
-
+"""python -m plm_jax losses, neighbours: what a model knows of language."""
 import tyro
 
 from plm_jax import knowledge as known
 from plm_jax import storage
-from plm_jax.checked import Checked
 from plm_jax.cli import applied, report
 from plm_jax.cli.options import command
 from plm_jax.cli.report import el
 from plm_jax.data import sources
-from plm_jax.evaluation import minimal_pairs as pairing
-from plm_jax.evaluation.minimal_pairs import Judged, Share
-from plm_jax.evaluation.pseudo import How
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import reachable
-
-
-@dataclasses.dataclass(frozen=True)
-class PairsConfig(Checked):
-  """How pairs are judged."""
-
-  how: How = 'pll'
-  """of an encoder, by pseudo-log-likelihood: each token is masked in turn; or those of its word behind it too"""
-  limit: int = 0
-  """pairs of a paradigm at most; 0: all"""
-  start: bool = True
-  """of a decoder: a text begins with the token that begins texts in training"""
-
-
-@command()
-def minimal_pairs_command(
-    run: tyro.conf.Positional[str], files: tyro.conf.Positional[tuple[str, ...]], output: str = '', page: str = '',
-    mesh: MeshConfig = MeshConfig(1), settings: Annotated[PairsConfig, tyro.conf.arg(name='')] = PairsConfig()) -> None:
-  """Prints how often a model finds the right one of two sentences likelier, by paradigm.
-
-  Args:
-    run: folder of a run, or of a checkpoint of transformers: a decoder, or an encoder that fills masks
-    files: of BLiMP's form, .jsonl with sentence_good, sentence_bad and UID, plain, .gz or .xz; globs
-    output: .jsonl file for what each pair got
-    page: .html file for the table with bars
-    mesh: devices that share a large model
-    settings: how
-  """
-  reachable.check_reachable({output: 'write', page: 'write'})
-  trained = applied.shared(run, mesh)
-  judged = known.minimal_pairs(trained, ','.join(files), settings.how, settings.start, settings.limit)
-  paradigms, terms, every = pairing.by_paradigm(judged), pairing.by_term(judged), pairing.whole(judged)
-  width = max(len(share.name) for share in (*paradigms, *terms))
-  print(f'{"paradigm":{width}}  {"accuracy":>8}  {"+-":>6}  {"pairs":>7}  phenomenon')
-  for share in paradigms:
-    print(line(share, width))
-  for share in terms if len(terms) < len(paradigms) else ():
-    print(line(share, width))
-  print(line(every, width))
-  if output:
-    storage.write(output, ''.join(f'{record(one)}\n' for one in judged))
-    print(f'what each pair got is in {output}')
-  if page:
-    way = settings.how if 'mlm' in trained.heads else 'likelihood'
-    storage.write(page, report.document(f'Minimal pairs: {run}', 'plm_jax · what a model knows', [
-        el('p', f'By {way}; guessing is right half of the time. {every.pairs:,} pairs, of which {every.accuracy:.1%} '
-           f'(+- {every.error:.1%}) were judged rightly.', class_='lead'), *sections(paradigms, terms)], CSS))
-    print(f'page: {page}')
 
 
 @command(limit='[1, 16777216]')
@@ -128,32 +70,7 @@ def neighbours_command(
     print(f'  {one.cosine:6.3f}  {one.word}: {one.sentence}')
 
 
-def line(share: Share, width: int) -> str:
-  """Writes a line of the table."""
-  return (f'{share.name:{width}}  {share.accuracy:8.1%}  {share.error:6.1%}  {share.pairs:7,}  {share.term}').rstrip()
-
-
-def record(one: Judged) -> str:
-  """Writes a pair as JSON."""
-  return json.dumps({'where': one.pair.where, 'UID': one.pair.paradigm, 'sentence_good': one.pair.good, 'sentence_bad':
-                     one.pair.bad, 'good': one.good, 'bad': one.bad, 'right': one.right}, ensure_ascii=False)
-
-
-def sections(paradigms: Sequence[Share], terms: Sequence[Share]) -> list[Element]:
-  """Makes a section of bars for phenomena, where there are several, and one for paradigms."""
-  found = [el('section', el('h2', 'Phenomena'), bars(terms))] if 1 < len(terms) < len(paradigms) else []
-  return [*found, el('section', el('h2', 'Paradigms'), bars(paradigms))]
-
-
-def bars(some: Sequence[Share]) -> Element:
-  """Draws accuracies as bars with the mark of guessing, and their standard errors."""
-  return el('ol', *(el(
-      'li', el('span', share.name, class_='piece', title=share.term),
-      el('span', el('span', style=f'width:{100 * share.accuracy:.2f}%'), el('em', ''), class_='bar'),
-      el('span', f'{share.accuracy:.1%} ± {share.error:.1%}', class_='share')) for share in some), class_='pairs')
-
-
 CSS = """
-.pairs li { grid-template-columns: 24em 1fr 9em; } .pairs .bar { position: relative; height: 10px; }
-.pairs em { position: absolute; left: 50%; top: 0; bottom: 0; border-left: 2px solid var(--amber); }
+.pairs li { grid-template-columns: minmax(0, 24em) 1fr 9em; }
+@media (max-width: 700px) { .pairs li { grid-template-columns: 1fr; gap: 0; } .pairs .share { text-align: left; } }
 """

@@ -6,10 +6,14 @@ an instance of; its linguistics_term and field where there are any.
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from scipy import special
 
 from plm_jax.data import rows
 from plm_jax.data.lines import SourceError
+
+Beyond = Literal['above', 'below', 'unsure']
 
 
 class Pair(NamedTuple):
@@ -56,6 +60,19 @@ class Share:
     """Standard error of the accuracy."""
     return math.sqrt(self.accuracy * (1 - self.accuracy) / max(1, self.pairs - 1))
 
+  @property
+  def interval(self) -> tuple[float, float]:
+    """Where the accuracy lies at 95%, of a binomial distribution (Clopper and Pearson 1934)."""
+    wrong, tail = self.pairs - self.right, 0.025
+    return (float(special.betaincinv(self.right, wrong + 1, tail)) if self.right else 0.0,
+            float(special.betaincinv(self.right + 1, wrong, 1 - tail)) if wrong else 1.0)
+
+  @property
+  def beyond(self) -> Beyond:
+    """On which side of guessing all of the interval is."""
+    low, high = self.interval
+    return 'above' if low > 0.5 else 'below' if high < 0.5 else 'unsure'
+
 
 def read(source: str, limit: int = 0) -> Iterator[Pair]:
   """Yields the pairs of a source of rows (`data.rows`). limit: of a paradigm at most; 0: all.
@@ -73,6 +90,22 @@ def read(source: str, limit: int = 0) -> Iterator[Pair]:
     seen[paradigm] = seen.get(paradigm, 0) + 1
     if not limit or seen[paradigm] <= limit:
       yield Pair(good, bad, paradigm, str(row.get('linguistics_term') or row.get('field') or ''), where)
+
+
+def read_judged(source: str) -> list[Judged]:
+  """Reads what `minimal-pairs --output` has written of a model. Raises SourceError for what is something else."""
+  found = []
+  for row, where in rows.each(source):
+    good, bad = row.get('good'), row.get('bad')
+    if not isinstance(good, int | float) or not isinstance(bad, int | float):
+      raise SourceError(f'{where}: expected the numbers good and bad, as `minimal-pairs --output` writes them, got the '
+                        f'columns {", ".join(map(str, row)) or "none"}')
+    pair = Pair(str(row.get('sentence_good', '')), str(row.get('sentence_bad', '')), str(row.get('UID', '')),
+                str(row.get('linguistics_term') or ''), str(row.get('where', '')))
+    found.append(Judged(pair, float(good), float(bad)))
+  if not found:
+    raise SourceError(f'{source} has no pairs')
+  return found
 
 
 def evaluate(score: Callable[[Sequence[str]], Sequence[float]], pairs: Sequence[Pair]) -> list[Judged]:

@@ -134,19 +134,65 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
   assert [pair.paradigm for pair in minimal_pairs.read(str(tmp_path / 'pairs.jsonl'), 1)] == ['two', 'one', 'three']
 
 
+@pytest.mark.parametrize(('right', 'pairs', 'interval', 'beyond'), [
+    (60, 100, (0.497, 0.697), 'unsure'), (61, 100, (0.507, 0.706), 'above'), (39, 100, (0.294, 0.493), 'below'),
+    (0, 5, (0.0, 0.522), 'unsure'), (6, 6, (0.541, 1.0), 'above')])
+def test_intervals_are_those_of_the_binomial_distribution(right, pairs, interval, beyond):
+  """As R's binom.test prints them."""
+  share = Share('one', right, pairs)
+  np.testing.assert_allclose(share.interval, interval, atol=5e-4)
+  assert share.beyond == beyond
+
+
+def judged_file(path, **rights):
+  """Writes what --output would for a run. rights: of each paradigm how many of 100 pairs are right."""
+  path.write_text(''.join(
+      json.dumps({'UID': name, 'linguistics_term': 'x', 'sentence_good': 'a', 'sentence_bad': 'b',
+                  'good': float(number < right), 'bad': 0.5}) + '\n'
+      for name, right in rights.items() for number in range(100)))
+  return str(path)
+
+
+def test_runs_that_were_judged_are_laid_beside_each_other(tmp_path, monkeypatch, capsys):
+  one = judged_file(tmp_path / 'bert.jsonl', agreement=90, islands=40, only=50)
+  two = judged_file(tmp_path / 'gpt.jsonl', agreement=50, islands=20)
+  page = tmp_path / 'both.html'
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', one, f'--beside={two}', f'--page={page}'])
+  commands.main()
+  said = [line.split() for line in capsys.readouterr().out.splitlines()]
+  assert said[0] == ['paradigm', 'bert', 'gpt', 'pairs', 'phenomenon']
+  assert said[1] == ['agreement', '90.0%', '82.4-95.1%', '+', '50.0%', '39.8-60.2%', '=', '100', 'x']
+  assert said[2] == ['islands', '40.0%', '30.3-50.3%', '=', '20.0%', '12.7-29.2%', '-', '100', 'x']
+  assert said[3] == ['only', '50.0%', '39.8-60.2%', '=', '100', 'x']
+  assert ' '.join(said[-3]).startswith('bert: of 3 paradigms 1 are above guessing, 0 below, 2 not')
+  html = page.read_text()
+  assert html.count('class="bar"') == 2 * 2 + 1 and '<b>gpt</b>' in html
+
+
+@pytest.mark.parametrize(('args', 'message'), [
+    (['run'], 'there are no pairs: give files of them'), (['{one}', 'more.jsonl'], 'has been judged already'),
+    (['{one}', '--beside={one}'], 'two are the same'), (['{raw}'], 'expected the numbers good and bad')])
+def test_what_cannot_be_shown_is_refused(args, message, tmp_path, monkeypatch):
+  places = {'one': judged_file(tmp_path / 'one.jsonl', a=1), 'raw': str(tmp_path / 'raw.jsonl')}
+  (tmp_path / 'raw.jsonl').write_text('{"sentence_good": "a", "sentence_bad": "b"}\n')
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', *(arg.format(**places) for arg in args)])
+  with pytest.raises(SystemExit, match=message):
+    commands.main()
+
+
 def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(loading, 'load', lambda folder, mesh=None: bert)
   out, page = tmp_path / 'out.jsonl', tmp_path / 'page.html'
   monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', 'run', str(BLIMP), f'--output={out}', f'--page={page}'])
   commands.main()
   table = capsys.readouterr().out.splitlines()
-  assert table[0].split() == ['paradigm', 'accuracy', '+-', 'pairs', 'phenomenon']
+  assert table[0].split() == ['paradigm', 'accuracy', 'at', '95%', 'pairs', 'phenomenon']
   rows = [json.loads(line) for line in out.read_text().splitlines()]
   assert len(rows) == 24 and all(row['right'] == (row['good'] > row['bad']) for row in rows)
   for name in {row['UID'] for row in rows}:
     right = sum(row['right'] for row in rows if row['UID'] == name)
     line, = (line.split() for line in table if line.startswith(name))
-    assert line[1] == f'{right / 6:.1%}' and line[3] == '6'
+    assert line[1] == f'{right / 6:.1%}' and line[4] == '6'
   assert 'Paradigms' in page.read_text() and page.read_text().count('<li>') == 4
 
 
