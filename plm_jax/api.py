@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax import checked, conversion, recipes
-from plm_jax.cli import curves
+from plm_jax import checked, conversion, recipes, storage
+from plm_jax.cli import card, curves
 from plm_jax.cli import run as runs
 from plm_jax.cli.curves import History
 from plm_jax.config import ConfigError, Experiment, Scale
@@ -34,6 +34,7 @@ from plm_jax.inference.fill_mask import Candidates
 from plm_jax.inference.generate import Continuation, Piece, Prompt
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.search import GenerationConfig
+from plm_jax.layers.dense import count
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks.forms import form_of
 from plm_jax.tokenizers import ByteBPE, LanguagePieces
@@ -275,7 +276,8 @@ def history(folder: Path) -> History:
 
 
 def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:
-  """Writes a checkpoint that transformers loads, with its tokenizer; of an ELMo one that AllenNLP loads.
+  """Writes a checkpoint that transformers loads, with its tokenizer; of an ELMo one that AllenNLP loads. That of a run
+  has a README.md which tells how it came about, as model hubs show it.
 
   >>> plm_jax.export('runs/bert_base-laptop', 'exported').how
   "transformers loads it with ...from_pretrained('exported')"
@@ -300,6 +302,9 @@ def export(model: Model, folder: Path, dtype: Dtype | None = None, labels: Seque
     raise conversion.ConvertError(f'labels name the classes of a head, and none that has some is written: {labels}')
   like = conversion.Like(trained.family, tuple(labels) or trained.labels, around(trained, params), modules_of(trained))
   conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
+  told = trained.source and card.of_run(trained.source, trained.family, trained.can, count(params))
+  if told and not (readme := storage.path_of(folder) / 'README.md').exists():
+    storage.write(readme, told)
   if like.beside:
     return Exported(f'SentenceTransformer({os.fspath(folder)!r}) of sentence-transformers loads it',
                     [name for name in lost if name not in ('embedding', 'relation')])

@@ -83,8 +83,9 @@ def heldout_blanks(trained: Trained, folder: epath.PathLike, seed: int, number: 
     whole = [place for place in whole if tokenizer.pieces[ids[place]].strip('▁').isalpha()]
     if len(ids) >= 8 and whole and len(found) < number:
       place = int(random.choice(whole))
-      space = '' if tokenizer.spaced else ' '
-      text = f'{tokenizer.decode(ids[:place])} [MASK]{space}{tokenizer.decode(ids[place + 1:])}'.strip()
+      before, behind = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1:])
+      space = '' if tokenizer.spaced or behind[:1] in set('.,;:!?') else ' '
+      text = f'{before} [MASK]{space}{behind}'.strip()
       text = unspaced(text)
       # Counted anew: a decoded text need not come back as the same pieces.
       if len(tokenizer.encode(text, specials=True)) <= longest:
