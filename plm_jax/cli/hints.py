@@ -16,7 +16,7 @@ from plm_jax.tokenizers.wordpiece import is_chinese
 Usual = Literal['beginning', 'text']
 LOOKED_AT = 128, 128  # windows, and tokens of each, in which unknown tokens are counted
 UNKNOWN = 0.001  # of the tokens: more are many
-TIMES = 10  # that a text is read: more teach little that is new
+TIMES = 40  # that a text is read: more teach little that is new
 HELDOUT = 10_000  # tokens: figures of fewer are rough
 BARELY = 1.5  # times the accuracy of always the most frequent answer
 

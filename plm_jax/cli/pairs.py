@@ -149,19 +149,21 @@ def bars(runs: Runs, shares: Mapping[str, Sequence[Share | None]]) -> Element:
   """Draws accuracies as bars, with the mark of guessing and the intervals, a pair of columns for each run."""
   heads = [part for name in runs for part in (el('b', name), el('span', ''))]
   lines = [el('li', el('span', name, class_='piece', title=next(share.term for share in found if share)),
-              *(part for share in found for part in bar(share))) for name, found in shares.items()]
+              *(part for run, share in zip(runs, found, strict=True) for part in bar(run, share)))
+           for name, found in shares.items()]
   return el('ol', *([el('li', el('span', ''), *heads, class_='heads')] if len(runs) > 1 else []), *lines,
             class_='pairs')
 
 
-def bar(share: Share | None) -> list[Element]:
-  """Draws an accuracy, and writes it."""
+def bar(run: str, share: Share | None) -> list[Element]:
+  """Draws an accuracy, and writes it, with the run's name where a narrow page has no columns."""
   if not share:
     return [el('span', ''), el('span', '')]
   low, high = share.interval
   return [el('span', el('span', style=f'width:{100 * share.accuracy:.2f}%'), el('em', ''),
              el('i', '', style=f'left:{100 * low:.2f}%;width:{100 * (high - low):.2f}%'), class_='bar'),
-          el('span', f'{share.accuracy:.1%} ({100 * low:.0f} to {100 * high:.0f}) {MARKS[share.beyond]}',
+          el('span', el('b', f'{run} ', class_='run'),
+             f'{share.accuracy:.1%} ({100 * low:.0f} to {100 * high:.0f}) {MARKS[share.beyond]}',
              class_=f'share {share.beyond}', title=f'{share.right:,} of {share.pairs:,}')]
 
 
@@ -175,5 +177,7 @@ CSS = """
 .pairs em { position: absolute; left: 50%; top: 0; bottom: 0; border-left: 2px solid var(--amber); }
 .pairs .bar i { position: absolute; top: 5px; margin: 0; border-top: 2px solid var(--ink); }
 .pairs .share { text-align: left; } .pairs .above { color: var(--green); } .pairs .below { color: var(--amber); }
-@media (max-width: 700px) { .pairs li { grid-template-columns: 1fr; gap: 0; } .pairs .heads { display: none; } }
+.pairs .run { display: none; }
+@media (max-width: 700px) { .pairs .run { display: inline; } .pairs li { grid-template-columns: 1fr; gap: 0; }
+  .pairs .heads { display: none; } }
 """

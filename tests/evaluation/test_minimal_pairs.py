@@ -166,7 +166,7 @@ def test_runs_that_were_judged_are_laid_beside_each_other(tmp_path, monkeypatch,
   assert said[3] == ['only', '50.0%', '39.8-60.2%', '=', '100', 'x']
   assert ' '.join(said[-3]).startswith('bert: of 3 paradigms 1 are above guessing, 0 below, 2 not')
   html = page.read_text()
-  assert html.count('class="bar"') == 2 * 2 + 1 and '<b>gpt</b>' in html
+  assert html.count('class="bar"') == 2 * 2 + 1 and '<b>gpt</b>' in html and '<b class="run">gpt </b>' in html
 
 
 @pytest.mark.parametrize(('args', 'message'), [
