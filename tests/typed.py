@@ -61,6 +61,8 @@ class World:
     pathlib.Path('piqa').mkdir()
     self.rows('piqa/valid.jsonl', asked[:4])
     self.rows('piqa/train.jsonl', asked)
+    pathlib.Path('lambada').mkdir()
+    self.rows('lambada/test.jsonl', [{'text': line} for line in lines[:4]])
     told = [{'dialogue': line, 'document': line, 'summary': line.split()[0]} for line in lines[:400]]
     self.rows('dialogues.jsonl', told)
     self.rows('held_out.jsonl', told[:4])
