@@ -53,7 +53,7 @@ def fill(trained: Trained, prompts: Sequence[str], top: int = 5) -> list[list[Ca
   batch = {'tokens': jnp.array(tokens[:, :length]), 'segments': jnp.array(segments[:, :length]),
            'positions': jnp.array([some + some[:1] * (most - len(some)) for some in blanks], jnp.int32)}
   model = WithHeads(config.backbone(), {'mlm': trained.heads['mlm']})
-  params = {name: trained.params[name] for name in ('backbone', 'heads_mlm')}
+  params = {name: trained.params[name] for name in ('backbone', 'heads_mlm') if name in trained.params}
   outputs: Any = jax.jit(lambda params, batch: model.apply({'params': params}, batch))(params, batch)
   # Rows of the table beyond the tokenizer's last piece are no answers.
   probabilities = np.asarray(jax.nn.softmax(outputs['mlm'][..., :tokenizer.vocab.size]))

@@ -30,6 +30,7 @@ from plm_jax.checked import Checked, within
 from plm_jax.layers import cudnn, mosaic
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
+from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
 from plm_jax.sharding import constrain, spec
 
@@ -52,6 +53,8 @@ class AttentionConfig(Checked):
   out_dropout: float = 0.0
   """share of what attention gives that is dropped, where the position-wise network's is not (the block's dropout is of
   both)"""
+  out_norm: bool = False
+  """what attention gives is normalised, with gain and bias, before it is added (NormFormer: Shleifer et al. 2021)"""
   position: NoPosition = NoPosition()
   """the scheme that acts inside"""
 
@@ -140,6 +143,8 @@ class Attention(nn.Module):
     y = constrain(y, *SPLIT)
     init = common.init.matrix(common.heads * size, common.width, out=True)
     y = dense('out', (common.width,), 'heads', None, 'width', init=init)(y, rows)
+    if cfg.out_norm:
+      y = Norm(NormConfig(eps=common.norm.eps), common.compute, name='out_norm')(y)
     return Dropout(cfg.out_dropout, name='out_dropout')(y, rows)
 
 

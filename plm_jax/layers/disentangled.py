@@ -9,6 +9,7 @@ import numpy as np
 from plm_jax.checked import within
 from plm_jax.layers.cpu import keep_mask
 from plm_jax.layers.dense import Dense, named
+from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition, by_key
 
 
@@ -35,7 +36,13 @@ class Disentangled(NoPosition):
   shared: bool = False
   """distances are projected as tokens are, by the layer's own query and key; False: by projections of their own"""
   norm: bool = False
-  """normalise the embeddings of distances"""
+  """normalise the embeddings of distances, with gain and bias where the block's norms have no parameters"""
+  exact: bool = False
+  """the table has a row for each bucket and no more: one less, of a distance that none reaches (LTG-BERT)"""
+
+  def conflict(self, option):
+    """Says that the row would be missed."""
+    return f'{option("exact")} is of {option("buckets")}, got none' if self.exact and not self.buckets else None
 
   @property
   def size(self) -> int:
@@ -48,8 +55,11 @@ class Disentangled(NoPosition):
     del q_positions, k_positions
     if not self.terms:
       return {}
-    table = scope.param('relative', named(cfg.init.plain, (None, 'width')), (2 * self.size, cfg.width), jnp.float32)
-    return {'relative': cfg.make_norm('relative_norm')(table) if self.norm else table.astype(cfg.compute)}
+    table = scope.param('relative', named(cfg.init.plain, (None, 'width')), (2 * self.size - self.exact, cfg.width),
+                        jnp.float32)
+    norm = NormConfig(eps=cfg.norm.eps) if cfg.norm.kind == 'plain' else cfg.norm
+    normal = Norm(norm, cfg.compute, name='relative_norm') if self.norm else lambda x: x.astype(cfg.compute)
+    return {'relative': normal(table)}
 
   def interact(self, scope, cfg, q, k, context, query, key):
     """Returns q scaled for a sum of products, k, and the bias of content to position and back, [B, H, Q, K]."""
@@ -85,7 +95,7 @@ class Disentangled(NoPosition):
     """Returns the rows of the table for distances of any shape."""
     if self.buckets:
       distances = log_buckets(distances, self.buckets, self.span)
-    return np.clip(distances + self.size, 0, 2 * self.size - 1)
+    return np.clip(distances + self.size, 0, 2 * self.size - 1) - self.exact
 
 
 def log_buckets(distances: np.ndarray, buckets: int, span: int) -> np.ndarray:

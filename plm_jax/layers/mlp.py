@@ -27,6 +27,8 @@ class MlpConfig(Checked):
   """biases of its projections"""
   bias_in: bool = True
   """there, those of the projections to the hidden units too; False: that of the one back alone has one (MosaicBERT)"""
+  norm: bool = False
+  """the activated hidden units are normalised, by a norm of the block's kind (NormFormer: Shleifer et al. 2021)"""
   dropout: float = 0.0
   """share of the activated hidden units that are dropped (T5)"""
   dropped: bool = True
@@ -62,5 +64,6 @@ class Mlp(nn.Module):
     h = act(constrain(dense('up', hidden, 'width', 'mlp')(x, rows), 'batch', None, 'mlp'))
     if cfg.gated:
       h *= constrain(dense('gate', hidden, 'width', 'mlp')(x, rows), 'batch', None, 'mlp')
+    h = self.common.make_norm('norm')(h) if cfg.norm else h
     h = Dropout(cfg.dropout, name='dropout')(h, rows)
     return dense('down', width, 'mlp', 'width', init=self.common.init.matrix(hidden, width, out=True))(h, rows)

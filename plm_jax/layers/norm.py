@@ -16,8 +16,9 @@ class NormConfig(Checked):
 
   limits = within(eps='[0, 1)')
 
-  kind: Literal['layer', 'layer_scale', 'rms'] = 'layer'
-  """LayerNorm (Ba et al. 2016), the same without a bias (PaLM), or RMSNorm (Zhang and Sennrich 2019)"""
+  kind: Literal['layer', 'layer_scale', 'plain', 'rms'] = 'layer'
+  """LayerNorm (Ba et al. 2016), the same without a bias (PaLM), or without parameters (LTG-BERT), or RMSNorm (Zhang and
+  Sennrich 2019)"""
   eps: float = 1e-12
   """added to the variance"""
 
@@ -30,7 +31,8 @@ class Norm(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    scale = self.param('scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
+    plain = self.cfg.kind == 'plain'
+    scale = jnp.ones(()) if plain else self.param('scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
     bias = None if self.cfg.kind == 'rms' else jnp.zeros(())
     if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, x.shape[-1:], jnp.float32)

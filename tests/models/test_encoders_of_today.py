@@ -1,5 +1,5 @@
-"""NeoBERT, MosaicBERT and crammed BERT: no class of transformers has them, so that what released code computes is
-written here in numpy, by its tensors."""
+"""NeoBERT, MosaicBERT, crammed BERT and LTG-BERT: no class of transformers has them, so that what released code
+computes is written here in numpy, by its tensors."""
 import json
 import math
 from typing import Any
@@ -18,7 +18,7 @@ from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.positions import slopes
-from plm_jax.models import crammed, mosaicbert, neobert
+from plm_jax.models import crammed, ltg_bert, mosaicbert, neobert
 from plm_jax.objectives.distillation import Hidden
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
@@ -45,6 +45,11 @@ CRAMMED = dict(
         norm_eps=1e-12, norm_scheme='pre', nonlin='GELUglu', tie_weights=True, decoder_bias=False, use_bias=False,
         skip_head_transform=True, final_norm=True, num_labels=None, loss='cross-entropy'),
     architectures=['ScriptableLMForPreTraining'], model_type='crammedBERT')
+
+LTG = dict(
+    attention_probs_dropout_prob=0.1, hidden_dropout_prob=0.1, hidden_size=24, intermediate_size=16,
+    layer_norm_eps=1e-7, max_position_embeddings=16, num_attention_heads=3, num_hidden_layers=2, position_bucket_size=4,
+    vocab_size=40)
 
 
 def normal(x, weight, bias=None, eps=1e-12):
@@ -130,6 +135,50 @@ def cram_shapes():
           **{f'{name}.{part}': (24,) for name in norms for part in ('weight', 'bias')}}
 
 
+def ltg(w, tokens):
+  """ltgoslo/ltg-bert, babylm/train/model.py: distances, query less key, in seven buckets, of which those beyond two
+  tokens widen; and the norm that heads begin with."""
+  def gelu(y, tanh=False):
+    return y * (1 + (np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)) if tanh else erf(y / math.sqrt(2)))) / 2
+  def normed(x, weight=1.0, bias=0.0):
+    return normal(x, weight, bias, 1e-7)
+  table, (rows, length) = w['embedding.word_embedding.weight'], tokens.shape
+  relative = normed(w['embedding.relative_embedding'], *(w[f'embedding.relative_layer_norm.{p}'] for p in (
+      'weight', 'bias')))
+  distance = np.arange(length)[:, None] - np.arange(length)
+  far = np.ceil(np.log(np.maximum(abs(distance), 1) / 2) / math.log(15 / 2)) + 2
+  bucket = 3 + np.where(abs(distance) <= 2, distance, far * np.sign(distance)).astype(int)
+  x = normed(table[tokens])
+  for n in range(2):
+    p = {name.partition(f'layers.{n}.')[2]: y for name, y in w.items() if f'layers.{n}.' in name}
+    linear = lambda x, name, p=p: x @ p[f'attention.{name}.weight'].T + p[f'attention.{name}.bias']
+    h = normed(x)
+    (q, k), (a, b) = (np.split(linear(y, 'in_proj_qk').reshape(*y.shape[:-1], 6, 8), 2, -2) for y in (h, relative))
+    bias = np.einsum('bqha,qkha->bhqk', q, b[bucket]) + np.einsum('bkha,qkha->bhqk', k, a[bucket])
+    y = linear(attend(q / math.sqrt(3), k, linear(h, 'in_proj_v').reshape(rows, length, 3, 8), bias / math.sqrt(24)),
+               'out_proj')
+    x = x + normed(y, p['attention.post_layer_norm.weight'], p['attention.post_layer_norm.bias'])
+    a, b = np.split(normed(x) @ p['mlp.mlp.1.weight'].T, 2, -1)
+    x = x + normed(a * gelu(b, tanh=True)) @ p['mlp.mlp.4.weight'].T
+  x = normed(x)
+  h = normed(gelu(x @ w['classifier.nonlinearity.1.weight'].T + w['classifier.nonlinearity.1.bias']))
+  return x, h @ table.T + w['classifier.nonlinearity.5.bias']
+
+
+def ltg_shapes():
+  matrices = {'attention.in_proj_qk': (48, 24), 'attention.in_proj_v': (24, 24), 'attention.out_proj': (24, 24),
+              'mlp.mlp.1': (32, 24), 'mlp.mlp.4': (24, 16)}
+  biases = {'attention.in_proj_qk': 48, 'attention.in_proj_v': 24, 'attention.out_proj': 24,
+            'attention.post_layer_norm': 24}
+  layers = {f'{name}.weight': shape for name, shape in matrices.items()} | {
+      f'{name}.bias': (size,) for name, size in biases.items()} | {'attention.post_layer_norm.weight': (24,)}
+  return {'embedding.word_embedding.weight': (40, 24), 'embedding.relative_embedding': (7, 24),
+          **{f'embedding.relative_layer_norm.{part}': (24,) for part in ('weight', 'bias')},
+          **{f'transformer.layers.{n}.{name}': shape for n in range(2) for name, shape in layers.items()},
+          'classifier.nonlinearity.1.weight': (24, 24), 'classifier.nonlinearity.1.bias': (24,),
+          'classifier.nonlinearity.5.bias': (40,)}
+
+
 def neo_shapes():
   layer = {'attention_norm': (24,), 'qkv': (72, 24), 'wo': (24, 24), 'ffn_norm': (24,), 'ffn.w12': (80, 24),
            'ffn.w3': (24, 40)}
@@ -154,14 +203,16 @@ def mosaic_shapes():
 
 @pytest.mark.parametrize(('hf_config', 'shapes', 'reference', 'family'), [
     (NEO, neo_shapes(), neo, 'neobert'), (MOSAIC, mosaic_shapes(), mosaic, 'mosaicbert'),
-    (CRAMMED, cram_shapes(), cram, 'crammedBERT')], ids=['neo', 'mosaic', 'crammed'])
+    (CRAMMED, cram_shapes(), cram, 'crammedBERT'), (LTG, ltg_shapes(), ltg, 'ltgbert')],
+    ids=['neo', 'mosaic', 'crammed', 'ltg'])
 def test_released_checkpoints_are_read_and_written(hf_config, shapes, reference, family, tmp_path):
   draw = np.random.default_rng(0)
   weights = {name: (draw.normal(size=shape) * 0.3 + (len(shape) == 1 and name.endswith('weight'))).astype(np.float32)
              for name, shape in shapes.items()}
   (tmp_path / 'theirs').mkdir()
   tied = {'mosaicbert': ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
-          'crammedBERT': ('decoder.weight', 'encoder.embedding.word_embedding.weight')}.get(family)
+          'crammedBERT': ('decoder.weight', 'encoder.embedding.word_embedding.weight'),
+          'ltgbert': ('classifier.nonlinearity.5.weight', 'embedding.word_embedding.weight')}.get(family)
   save_file(weights | ({tied[0]: weights[tied[1]]} if tied else {}), tmp_path / 'theirs' / 'model.safetensors')
   (tmp_path / 'theirs' / 'config.json').write_text(json.dumps(hf_config))
   found = conversion.load(tmp_path / 'theirs')
@@ -179,25 +230,27 @@ def test_released_checkpoints_are_read_and_written(hf_config, shapes, reference,
   written, said = (load_file(tmp_path / 'ours' / 'model.safetensors'),
                    json.loads((tmp_path / 'ours' / 'config.json').read_text()))
   assert {*written} == {*weights} and all((written[name] == x).all() for name, x in weights.items())
-  assert said['model_type'] == hf_config['model_type'] and ('AutoConfig' in said.get('auto_map', ()) or 'arch' in said)
+  assert said['model_type'] == hf_config.get('model_type', family)
+  assert 'auto_map' not in hf_config or 'AutoConfig' in said['auto_map']
   again = conversion.load(tmp_path / 'ours')
   assert again.config == found.config and again.family == family
 
 
 @pytest.mark.parametrize(('config', 'backbone', 'whole'), [
     (neobert.base(), 221_665_536, 245_136_954), (mosaicbert.base(), 136_777_728, 137_400_384),
-    (mosaicbert.large(), 434_139_136, 435_221_312), (crammed.base(), 119_589_889, 119_589_889)],
-    ids=['neobert', 'mosaicbert', 'mosaicbert_large', 'crammed'])
+    (mosaicbert.large(), 434_139_136, 435_221_312), (crammed.base(), 119_589_889, 119_589_889),
+    (ltg_bert.base(), 97_622_784, 98_229_760)],
+    ids=['neobert', 'mosaicbert', 'mosaicbert_large', 'crammed', 'ltg'])
 def test_parameters_as_published(config, backbone, whole):
   """222M and 250M (Le Breton et al. 2025); 137M and 434M (Portes et al. 2023); 120M (Geiping and
-  Goldstein 2023)."""
+  Goldstein 2023); 98M (Samuel et al. 2023)."""
   batch = {name: jnp.zeros((1, 8), jnp.int32) for name in ('tokens', 'segments', 'positions')}
   model = WithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config))
   params = unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
   assert count(params['backbone']) == backbone and count(params) == whole
 
 
-@pytest.mark.parametrize('family', [neobert, mosaicbert])
+@pytest.mark.parametrize('family', [neobert, mosaicbert, ltg_bert])
 def test_texts_of_a_row_are_read_as_they_are_alone(family):
   """And one gets no gradient of the other."""
   config = checked.replaced(family.base(), {
