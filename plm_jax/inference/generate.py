@@ -23,6 +23,7 @@ from plm_jax.objectives.glm import end_of_text
 from plm_jax.objectives.seq2seq import SequenceToSequence, delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
+from plm_jax.tokenizers.wordpiece import CHINESE
 from plm_jax.training.checkpoint import CheckpointError
 
 UNKNOWN = '\ufffd'  # what a tokenizer makes of bytes that are no character, or not yet
@@ -299,12 +300,16 @@ def heldout_beginnings(trained: Trained, folder: epath.PathLike, beginning: int,
   windows = Windows(folder, 'heldout', beginning + new, 'document')
   if not len(windows):
     return []
-  read = windows.read(np.unique(np.linspace(0, len(windows) - 1, number).astype(np.int64)))
+  # More than are shown: some cannot be divided.
+  read = windows.read(np.unique(np.linspace(0, len(windows) - 1, 4 * number).astype(np.int64)))
   rows = [tokens[segments > 0] for tokens, segments in zip(read['tokens'], read['segments'], strict=True)]
   letters = [piece == '▁' or piece.strip('▁')[:1].isalnum() for piece in tokenizer.pieces]
-  cut = [divided((tokenizer.starts_word & letters)[row], beginning) for row in rows]
-  return [(tokenizer.decode(row[begin:end]), tokenizer.decode(row[end:]))
-          for row, (begin, end) in zip(rows, cut, strict=True) if begin < end < len(row)]
+  # Between Chinese pieces there are no spaces that would tell words.
+  chinese = np.array([bool(CHINESE.match(piece.lstrip('▁'))) for piece in tokenizer.pieces])
+  cut = [divided((tokenizer.starts_word & letters | chinese)[row], beginning) for row in rows]
+  found = [(tokenizer.decode(row[begin:end]), tokenizer.decode(row[end:]))
+           for row, (begin, end) in zip(rows, cut, strict=True) if begin < end < len(row)]
+  return [found[place] for place in np.unique(np.linspace(0, len(found) - 1, min(number, len(found))).astype(int))]
 
 
 def divided(starts: np.ndarray, beginning: int) -> tuple[int, int]:

@@ -145,6 +145,24 @@ def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, 
       (0, 0), (0, 0), (1, 4)]
 
 
+def test_samples_of_chinese_begin_with_a_piece(trained, monkeypatch):
+  class Pieces:
+    pieces = ('▁', '我们', '▁去', '北京', '，', 'ing', '▁a')
+    starts_word = np.array([True, False, True, False, False, False, True])
+    def decode(self, ids):
+      return ''.join(self.pieces[i] for i in ids).replace('▁', ' ')
+  row = np.array([4, 1, 3, 5, 3, 4, 2, 1, 3, 4])
+  class Windows:
+    def __init__(self, *args): ...
+    def __len__(self):
+      return 1
+    def read(self, places):
+      return {'tokens': row[None], 'segments': np.ones_like(row[None])}
+  monkeypatch.setattr(generate, 'Windows', Windows)
+  found = generate.heldout_beginnings(dataclasses.replace(trained, tokenizer=Pieces()), 'records', 4, 6, 2)
+  assert found == [('我们北京ing', '北京， 去我们北京，')]
+
+
 def test_all_of_a_text_fits(trained):
   (row,), = generate.generate(trained, ['x' * 59], GenerationConfig(4, min_new=4))
   assert len(row.tokens) == 4 and np.isfinite(row.tokens).all()
