@@ -296,7 +296,8 @@ def number(value: float, digits: int = 3) -> str:
   """Writes a number in few characters: 0.25, 12.3k, 1.5M, 2×10⁻⁵."""
   value = float(f'{value:.{digits}g}')
   if 0 < abs(value) < 1e-3 or abs(value) >= 1e15:
-    mantissa, _, exponent = f'{value:e}'.partition('e')
+    # Three digits at most: with its power it is the longest of labels.
+    mantissa, _, exponent = f'{float(f"{value:.3g}"):e}'.partition('e')
     written = f'{float(mantissa):g}×10{str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))}'
   else:
     size, letter = next((p for p in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')) if abs(value) >= p[0]), (1, ''))
@@ -378,6 +379,9 @@ td, .prompt, .missed, dd, li { overflow-wrap: anywhere; }
 td { font-family: ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace; }
 summary { cursor: pointer; margin-top: 40px; } summary h2 { display: inline; } @page { margin: 14mm; }
 footer { margin-top: 48px; padding-top: 12px; border-top: 1px solid var(--rule); }
+@media (max-width: 600px) { main { padding: 28px 14px; } figure { padding: 12px 4px 6px 8px; } th { width: 110px; }
+  svg { font-size: 14px; overflow: visible; } .headline { grid-template-columns: 1fr 1fr; gap: 14px 20px; }
+  dd { font-size: 21px; } }
 @media print { main { padding: 0; } body { background: none; } h2, h3 { break-after: avoid; }
   details::details-content { content-visibility: visible; } .cards, .charts { grid-template-columns: 1fr 1fr; }
   * { print-color-adjust: exact; } }

@@ -253,6 +253,10 @@ def test_number(value, expected):
   assert report.number(value) == expected
 
 
+def test_the_longest_label_has_room():
+  assert report.number(1.6674e-6, 4) == '1.67×10⁻⁶'
+
+
 def test_blanks(tmp_path):
   found = page(tmp_path, blanks=[
       Blank('北京是中国的[MASK]都。', [('首', 0.931), ('古', 0.031)], '首'),
