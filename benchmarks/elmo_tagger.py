@@ -7,8 +7,7 @@ Peters et al. 2018, section 4, named entities, smaller: word vectors that are tu
 the layers of a frozen ELMo, which the task learns; LSTMs from both sides; a CRF: the task `python -m plm_jax finetune`
 has for an ELMo, in its loop. The tagger without features has as many more cells as make its parameters as many. Each
 run ends with the epoch that is best on `dev`; figures are F1 of whole entities on `test`. --vectors may be left out:
-then both begin with random ones. It has not been run with a trained ELMo yet, and benchmarks/RESULTS.md has no figures
-of it.
+then both begin with random ones.
 """
 import bisect
 import dataclasses
