@@ -41,7 +41,7 @@ def test_a_recipe_is_found_by_its_name_or_by_family_and_size(asked, found):
 
 
 @pytest.mark.parametrize(('asked', 'message'), [
-    (('robertabase',), "there is no recipe 'robertabase': did you mean roberta_base or bert_base or deberta_base? "
+    (('robertabase',), "there is no recipe 'robertabase': did you mean roberta_base or bert_base or neobert_base? "
                        '`python -m plm_jax train` lists them'),
     (('experiments.gpt3-13b',), "there is no recipe 'experiments.gpt3-13b': did you mean gpt3_13b or gpt3_175b or "
                                 'gpt3_6b7? `python -m plm_jax train` lists them'),
