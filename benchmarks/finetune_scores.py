@@ -26,6 +26,9 @@ from benchmarks.training_step import torch_ready
 MEASURES = {'sst2': 'accuracy', 'stsb': 'pearson'}
 COLUMNS = {'sst2': ('sentence',), 'stsb': ('sentence1', 'sentence2')}
 DROPOUT = 0.1
+# BERT's, for whatever family the encoder is of: RoBERTa's differ in all of them.
+SETTINGS = ('--train.phases.0.batch=32', '--data.warmup=0.1', '--optim.schedule=linear', '--optim.floor=0',
+            '--optim.b2=0.999', '--optim.eps=1e-6', '--optim.weight-decay=0.01', '--optim.clip=1')
 
 
 def main() -> None:
@@ -90,8 +93,8 @@ def here(args: Any, task: str, train: pathlib.Path, dev: pathlib.Path, seed: int
 
   config, _ = finetune.parse('', [
       f'--init={args.run}', f'--task={task}', f'--train={train}', f'--dev={dev}', f'--data.epochs={args.epochs}',
-      f'--optim.peak={args.peak}', '--optim.bias-correction=True', f'--seed={seed}', '--train.best=',
-      '--train.phases.0.batch=32', f'--model.block.dropout={DROPOUT}', f'--model.block.attention.dropout={DROPOUT}',
+      f'--optim.peak={args.peak}', '--optim.bias-correction=True', f'--seed={seed}', '--train.best=', *SETTINGS,
+      f'--model.block.dropout={DROPOUT}', f'--model.block.attention.dropout={DROPOUT}',
       f'--output={folder}/{task}-{seed}'], '')
   result, = finetune.several(config, 1)
   return result.heldout[MEASURES[task]]
