@@ -353,7 +353,7 @@ FREE |= {f'{model}.{stack}.{how}' for model in ('model', 'objective.model') for 
 FREE |= {f'{model}.block.init.{how}' for model in ('model', 'objective.model') for how in ('tables', 'matrices')}
 # What says how long the run is, and how fast it learns when: what is to come may differ.
 COURSE = ('train.phases', *(f'optim.{name}' for name in ('peak', 'warmup', 'horizon', 'cooldown', 'clock', 'schedule',
-                                                         'power', 'floor', 'start')))
+                                                         'power', 'floor', 'warmup_start')))
 
 
 def differences(old: Any, new: Any) -> list[str]:

@@ -31,7 +31,7 @@ def recipe(size: str, scale: Scale) -> Experiment:
   row = SIZES[size]
   model = checked.replaced(row.model('bfloat16'), {'block.dropout': 0.0, 'block.attention.dropout': 0.0})
   optim = OptimConfig(
-      peak=row.peak, clock='tokens', warmup=TOKENS * 3 // 4, start=0.25, schedule='linear', b2=0.98, eps=1e-12,
+      peak=row.peak, clock='tokens', warmup=TOKENS * 3 // 4, warmup_start=0.25, schedule='linear', b2=0.98, eps=1e-12,
       bias_correction=True, clip=0.5)
   return scaled(Experiment(
       f'cramming_{size}', family='crammedBERT', model=model, optim=optim,

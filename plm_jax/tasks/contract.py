@@ -173,8 +173,7 @@ class Task(Objective):
 
   def shown(self, figure, value, digits=3):
     """Writes metrics, which are percents, with two digits, as tables have them."""
-    del figure, digits
-    return f'{value:.2f}'
+    return f'{value:.{digits if figure.endswith("loss") else 2}f}'
 
   def larger(self, figure: str) -> bool:
     """Tells that figures but losses are better where they are larger."""

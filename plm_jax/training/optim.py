@@ -21,7 +21,7 @@ class OptimConfig(Checked):
   """Optimizer and learning rate; the defaults are BERT's (Devlin et al. 2019, A.2, and its optimization.py)."""
 
   limits = within(
-      warmup='[0, 1e18]', horizon='[0, 1e18]', cooldown='[0, 1e18]', floor='[0, 1]', start='[0, 1]', b1='[0, 1)',
+      warmup='[0, 1e18]', horizon='[0, 1e18]', cooldown='[0, 1e18]', floor='[0, 1]', warmup_start='[0, 1]', b1='[0, 1)',
       b2='[0, 1)', ema='[0, 1)', eps='[0, 1]', decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
 
   kind: Literal['adamw', 'stable_adamw', 'lamb', 'adafactor', 'adagrad'] = 'adamw'
@@ -43,7 +43,7 @@ class OptimConfig(Checked):
   warmup is multiplied too; wsd, trapezoid: flat, then down over `cooldown`, as 1 minus the root of what is done of it
   or along a line (warmup-stable-decay: Hägele et al. 2024, section 3); slanted: linear, whose warmup begins at the
   floor (Howard and Ruder 2018, equation 3, with a floor of 1/32 and a warmup of a tenth)"""
-  start: float = 0.0
+  warmup_start: float = 0.0
   """share of the peak that a warmup begins at"""
   cooldown: int = 0
   """how much of the end a wsd or a trapezoid goes down over, in what the clock counts"""
@@ -119,7 +119,7 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
     # GPT's code reaches the peak before it joins the cosine from step 0.
     rise = {'t5': 0, 'gpt1': warmup + 1}.get(config.schedule, warmup)
     begin = step / max(1.0, warmup) * (after if config.schedule == 'electra' else 1)
-    first = config.floor if config.schedule == 'slanted' else config.start
+    first = config.floor if config.schedule == 'slanted' else config.warmup_start
     begin = first + (1 - first) * begin
     return config.peak * jnp.where(step < rise, begin, after)
   return rate

@@ -43,7 +43,7 @@ def test_a_run_is_measured_without_what_it_learned_from(finished, tmp_path, caps
   capsys.readouterr()
   evaluate(str(folder))
   found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines())
-  assert {name: float(value) for name, value in found.items()} == pytest.approx(finished[1].heldout, abs=1e-4)
+  assert {name: float(value) for name, value in found.items()} == pytest.approx(finished[1].heldout, abs=5e-3)
   said['data']['dev'] = []
   (folder / 'config.json').write_text(json.dumps(said))
   with pytest.raises(ConfigError, match='has no development set'):

@@ -302,7 +302,7 @@ def test_in_fairseq_all_parameters_decay():
     (OptimConfig(peak=8e-4, warmup=10, schedule='trapezoid', cooldown=50, floor=0.02), 100,
      {5: 4e-4, 10: 8e-4, 50: 8e-4, 75: 8e-4 * 0.51, 99: 8e-4 * (1 - 0.98 * 0.98)}),
     # JonasGeiping/cramming, backend/optimizers/schedulers.py: get_budget_triangle, from 0.25, falling over 0.25.
-    (OptimConfig(peak=1e-3, warmup=75, start=0.25, schedule='linear'), 100,
+    (OptimConfig(peak=1e-3, warmup=75, warmup_start=0.25, schedule='linear'), 100,
      {0: 2.5e-4, 30: 5.5e-4, 75: 1e-3, 80: 8e-4, 95: 2e-4})],
     ids=['glm', 'glm_chinese', 'electra', 'one_minus_sqrt', 'warmup_stable_decay', 'triangle'])
 def test_schedules_of_released_code(config, steps, points):
