@@ -14,7 +14,7 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.checked import Checked, within
-from plm_jax.data.cutting import Assembly, Rule
+from plm_jax.data.cutting import Rule
 from plm_jax.data.settings import TextConfig
 from plm_jax.errors import ConfigError
 from plm_jax.objectives.bilm import BidirectionalLM
@@ -66,7 +66,7 @@ class DataConfig(Checked):
   """there, shares are of sizes to the power of 1 / temperature; inf: all alike (mT5: 3.3)"""
   prepare: TextConfig = TextConfig()
   """how text becomes token records; a tokenizer that is trained gets --model.vocab pieces"""
-  assembly: Assembly = 'document'
+  assembly: Literal['document', 'sentences', 'packed', 'examples'] = 'document'
   """windows of whole sentences of one document, of whole sentences across documents, packed full, or of whole examples
   of tasks"""
   block: int = 64
@@ -218,14 +218,15 @@ class Experiment(Run):
   objective: Objectives = MaskedLM()
   data: DataConfig = DataConfig()
 
-  def rule(self, phase: Phase) -> Rule:
-    """Says how a phase cuts text into windows."""
-    return Rule(self.data.assembly, self.objective.window(phase.length), self.objective.target_budget)
+  def rule(self, phase: Phase, corpus: int = 0) -> Rule:
+    """Says how a phase cuts the text of a corpus into windows."""
+    assembly = 'pairs' if self.objective.of_pairs(corpus) else self.data.assembly
+    return Rule(assembly, self.objective.window(phase.length), self.objective.target_budget)
 
-  @property
-  def rules(self) -> tuple[Rule, ...]:
-    """Those of all phases, each once."""
-    return tuple(dict.fromkeys(map(self.rule, self.train.phases)))
+  def rules(self, *corpora: int) -> tuple[Rule, ...]:
+    """Those of all phases, each once, for some of the corpora or for all."""
+    corpora = corpora or tuple(range(len(self.data.path)))
+    return tuple(dict.fromkeys(self.rule(phase, corpus) for corpus in corpora for phase in self.train.phases))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,10 +249,11 @@ def check(config: Run) -> None:
   if config.tuning.reinitialise and not config.warm_start:
     raise ConfigError('--tuning.reinitialise is for a run that begins with what was trained before: give --warm-start')
   if isinstance(config, Experiment):
+    if wrong := config.objective.unfit(config.data.path, config.model):
+      raise ConfigError(wrong)
     check_rows(config.data, config.objective)
     check_corpora(config.data, getattr(config.objective, 'languages', ()))
     check_streams(config)
-    check_languages(config)
   elif isinstance(config, FineTuning):
     check_labelled(config)
   check_lengths(config)
@@ -292,17 +294,10 @@ def check_rows(data: DataConfig, objective: Any) -> None:
   if bool(objective.target_budget) != (data.assembly == 'examples'):
     raise ConfigError(f'--data.assembly is {data.assembly}, but examples is for objectives of tasks as text to '
                       'text, and for no others')
-  for path in data.path:
-    if path.startswith('task:') and not objective.target_budget:
+  for corpus, path in enumerate(data.path):
+    if path.startswith('task:') and not objective.target_budget and not objective.of_pairs(corpus):
       raise ConfigError(f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
                         'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
-
-
-def check_languages(config: Experiment) -> None:
-  """Checks a run whose tokens say their language. Raises ConfigError for more corpora than languages."""
-  known, corpora = getattr(config.model, 'languages', 0), len(config.data.path)
-  if getattr(config.objective, 'says_language', False) and corpora > known:
-    raise ConfigError(f'--data.path has {corpora} corpora, each a language, and --model.languages is {known}')
 
 
 def check_streams(config: Experiment) -> None:

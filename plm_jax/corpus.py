@@ -44,7 +44,7 @@ def prepare(source: str, folder: Path, like: str = '', *, beam: Sequence[str] = 
   """
   writing = functools.partial(parallel.write, beam_lib.running(beam)) if beam else None
   reachable.check_reachable({os.fspath(folder): 'write'})
-  rules = (recipe(like) if like else Experiment('bert_base')).rules  # by which its windows are counted, too
+  rules = (recipe(like) if like else Experiment('bert_base')).rules()  # by which its windows are counted, too
   config = checked.changed(PrepareConfig(source=source, **settings_of(like)), options)
   preparation.prepare(config, folder, rules, writing)
   return os.fspath(folder)

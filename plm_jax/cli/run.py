@@ -207,7 +207,7 @@ def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
       if own and not preflight.made_with(own, folder):  # as the run itself would have
         settings = dataclasses.replace(settings, tokenizer=str(storage.path_of(config.folder) / 'tokenizer'))
         folder = records_folder(settings)
-      prepare(settings, folder, () if own else config.rules)
+      prepare(settings, folder, () if own else config.rules())
     elif own and not preflight.made_with(own, folder):
       raise RecordsError(f'the records in {folder} were made with another tokenizer than that of the run in '
                          f'{config.folder}, whose losses would mean nothing: give the text itself')

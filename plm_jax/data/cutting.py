@@ -1,4 +1,5 @@
 """How text is cut into windows: pure functions of the sentences of a shard."""
+from collections.abc import Sequence
 import dataclasses
 import hashlib
 from typing import Literal, get_args
@@ -7,12 +8,13 @@ import numpy as np
 
 from plm_jax.data.records import RecordsError, Shard
 
-Assembly = Literal['document', 'sentences', 'packed', 'examples']
+Assembly = Literal['document', 'sentences', 'packed', 'examples', 'pairs']
 ASSEMBLIES = get_args(Assembly)
 
 # Where a window begins: its first token, and the sentence that this token is of; both counted in the shard. A window
 # ends where the next one begins.
 CUT = np.dtype([('start', '<u4'), ('sentence', '<u4')])
+PAIR_SPECIALS = 4  # of two texts in one row, as 'pairs' cuts them: [CLS] text [SEP] [CLS] text [SEP]
 VERSION = 2  # raise it when `cut` changes, so that nothing stored of the old rule is used
 
 
@@ -48,6 +50,9 @@ class Rule:
       some = sides(sentences, shard)
       clipped = (some > (targets - specials, self.length - targets - specials)).any(1).sum()
       return len(cut_examples(some, self.length, *self.target_budget)), int(clipped)
+    if self.assembly == 'pairs':
+      some = sides(sentences, shard).sum(1)
+      return len(cut_pairs(some, self.length)), int((some > self.length).sum())
     _, pieces, heads = chain(sentences, shard.tokens, self.length, self.assembly)
     return int(pieces[heads].sum()), 0
 
@@ -59,6 +64,8 @@ class Rule:
     """Finds where windows of a shard begin [W] of `CUT`, by sentences [S] of `records.SENTENCE`."""
     if self.target_budget:
       return cut_examples(sides(sentences, shard), self.length, *self.target_budget)
+    if self.assembly == 'pairs':
+      return cut_pairs(sides(sentences, shard).sum(1), self.length)
     return cut(sentences, shard.tokens, self.length, self.assembly)
 
 
@@ -118,13 +125,26 @@ def sides(sentences: np.ndarray, shard: Shard) -> np.ndarray:
 
 def cut_examples(sides: np.ndarray, length: int, targets: int, specials: int) -> np.ndarray:
   """Cuts as `cut` does for 'examples': tokens of a target and of its inputs [D, 2] -> [W] of `CUT`."""
+  return cut_whole(sides.sum(1), sides + specials, (targets, length - targets))
+
+
+def cut_pairs(sizes: np.ndarray, length: int) -> np.ndarray:
+  """Cuts as `cut` does for 'pairs': tokens of both texts together [D] -> [W] of `CUT`."""
+  return cut_whole(sizes, sizes[:, None] + PAIR_SPECIALS, (length + PAIR_SPECIALS,))
+
+
+def cut_whole(sizes: np.ndarray, taken: np.ndarray, limits: Sequence[int]) -> np.ndarray:
+  """Cuts between documents of two sentences and so many tokens [D], as many together as fit -> [W] of `CUT`.
+
+  taken [D, K]: how much a document takes of each of K limits; one that takes more than there is is alone.
+  """
   after = []
-  for side, limit in zip((sides + specials).T, (targets, length - targets), strict=True):
-    ends = offsets(side)
+  for room, limit in zip(taken.T, limits, strict=True):
+    ends = offsets(room)
     after.append(np.searchsorted(ends, ends[:-1] + limit, 'right') - 1)
-  begins = np.array(follow(np.maximum(np.minimum(*after), np.arange(len(sides)) + 1)), np.int64)
+  begins = np.array(follow(np.maximum(np.min(after, axis=0), np.arange(len(sizes)) + 1)), np.int64)
   cuts = np.empty(len(begins), CUT)
-  cuts['start'], cuts['sentence'] = offsets(sides.sum(1))[begins], 2 * begins
+  cuts['start'], cuts['sentence'] = offsets(sizes)[begins], 2 * begins
   return cuts
 
 

@@ -73,17 +73,19 @@ class Shares:
 
 
 def open_pipeline(
-    folders: Sequence[epath.PathLike], rule: Rule = Rule('document', 128), batch: int = 256, seed: int = 0,
-    block: int = 64, shares: Shares = Shares(), vocab_hash: str | None = None) -> 'Pipeline':
+    folders: Sequence[epath.PathLike], rule: Rule | Sequence[Rule] = Rule('document', 128), batch: int = 256,
+    seed: int = 0, block: int = 64, shares: Shares = Shares(), vocab_hash: str | None = None) -> 'Pipeline':
   """Opens the training split of the corpora in `folders` as one mixture.
 
-  rule: how text is cut into windows; batch: in rows; block: K in windows, see the head of this file. Raises
-  RecordsError for records that cannot be read or whose tokenizer is not the one with the hash `vocab_hash` (where
-  given) or not the same in all folders.
+  rule: how text is cut into windows, or how that of each folder is; batch: in rows; block: K in windows, see the head
+  of this file. Raises RecordsError for records that cannot be read or whose tokenizer is not the one with the hash
+  `vocab_hash` (where given) or not the same in all folders.
   """
   if not folders:
     raise ValueError('a pipeline needs at least one folder of records')
-  corpora = [Windows(folder, 'train', rule.length, rule.assembly, rule.target_budget) for folder in folders]
+  rules = [rule] * len(folders) if isinstance(rule, Rule) else rule
+  corpora = [Windows(folder, 'train', rule.length, rule.assembly, rule.target_budget)
+             for folder, rule in zip(folders, rules, strict=True)]
   expected, who = (vocab_hash, 'this run') if vocab_hash is not None else (corpora[0].meta.tokenizer, folders[0])
   for corpus in corpora:
     if corpus.meta.tokenizer != expected:

@@ -48,7 +48,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule]
   segment.cached(config.segmenter)  # here, not in a worker: it may not be installed
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   source = fingerprint(config, tokenizer)
-  counted = ('examples',) if config.source.startswith(sources.TASK) else ('document', 'sentences')
+  counted = ('examples', 'pairs') if config.source.startswith(sources.TASK) else ('document', 'sentences')
   rules = [rule for rule in rules if rule.assembly in counted]
   meta = existing_records(config, folder, tokenizer, source) or make(
       config, folder, tokenizer, source, functools.partial(writing or write, rules=rules))

@@ -46,6 +46,9 @@ longer than a window is cut into pieces of L tokens; what is left of it counts a
         documents, as many as fit with their special tokens: targets in the R tokens that are kept for them, inputs in
         the other L - R. One that is too long is alone in its window, which ends after L tokens
 
+    'pairs'      of such records too: a document is two texts that go together, and as many are in a window as fit a row
+        with four special tokens for each, `cutting.PAIR_SPECIALS` of which the window's length leaves free
+
 'document' is the DOC-SENTENCES and 'sentences' the FULL-SENTENCES input of RoBERTa (Liu et al. 2019, section 4.2),
 except that no separator token is put between documents here: special tokens are the objective's.
 """

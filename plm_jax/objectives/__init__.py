@@ -4,7 +4,7 @@ An objective is a frozen dataclass; its fields are its hyper-parameters. What it
 jitted step, keyed by example, so it is the same on one CPU and on a pod, after a restart and under any batch split.
 """
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -146,6 +146,15 @@ class Objective(Checked, abc.ABC):
   def one_document(self) -> bool:
     """Whether rows are made of sentences of one document, so that windows must not cross from one to the next."""
     return False
+
+  def of_pairs(self, corpus: int) -> bool:
+    """Tells whether documents of a corpus are two texts each, which are in one row: windows are cut as 'pairs'."""
+    del corpus
+    return False
+
+  def unfit(self, corpora: Sequence[str], model: Any) -> str | None:
+    """Says which corpora, or what of the model, it cannot learn with; None: nothing."""
+    del corpora, model
 
   @property
   def required_specials(self) -> tuple[str, ...]:

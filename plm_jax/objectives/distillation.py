@@ -1,5 +1,5 @@
 """Distillation: a student learns what a teacher that is trained already makes of a text."""
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, Literal
 
@@ -83,6 +83,14 @@ class Distillation(Objective):
   def frozen(self) -> tuple[str, ...]:
     """The teacher."""
     return 'teacher', *['backbone/embeddings/positions'] * (self.positions == 'fixed')
+
+  def of_pairs(self, corpus: int) -> bool:
+    """Tells whether a corpus is of translations."""
+    return self.task.of_pairs(corpus)
+
+  def unfit(self, corpora: Sequence[str], model) -> str | None:
+    """Says what does not go with the way to make rows."""
+    return self.task.unfit(corpora, model)
 
   @property
   def paced(self) -> bool:

@@ -1,8 +1,8 @@
 """Masked language modelling, alone or with a question about two texts: which is next (BERT), which first (ALBERT)."""
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,7 @@ from plm_jax.layers.heads import MaskedTokens, PooledClasses
 from plm_jax.layers.vocabulary import Scores
 from plm_jax.objectives import PROGRESS, Objective, noise, similar
 from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
+from plm_jax.objectives.translations import Translations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class MaskedLM(Objective):
   limits = within(rate='(0, 1)', last_rate='(0, 1)', held_out_rate='(0, 1)', lengths='[0, 1]',
                   mask_share='[0, 1]', random_share='[0, 1]')
 
-  pair: Single | FullSentences | NextSentence | SentenceOrder | Consecutive = NextSentence()
+  pair: Single | FullSentences | NextSentence | SentenceOrder | Consecutive | Translations = NextSentence()
   """how text becomes rows, and what is asked about them"""
   rate: float = 0.15
   """share of a row's tokens to predict"""
@@ -49,7 +50,8 @@ class MaskedLM(Objective):
   """a file of words with others like them, one of which takes the place of [MASK], or random tokens where there is none
   (MacBERT; `similar` has the form of it): then a word as a whole is replaced, or kept"""
   says_language: bool = False
-  """every token says its language, which is the number of its corpus (XLM, whose model has a table of them)"""
+  """every token says its language (XLM, whose model has a table of them): the number of its corpus, or what a `pair` of
+  translations says"""
   pooled: Literal['dropped', 'whole'] = 'dropped'
   """what a question about a pair is answered from: the pooler's output with the layers' dropout, or as it is
   (google-research/bert, run_pretraining.py, get_next_sentence_output: only fine-tuning has dropout there)"""
@@ -85,6 +87,18 @@ class MaskedLM(Objective):
     """Whether the way to make rows takes sentences of one document."""
     return self.pair.one_document
 
+  def of_pairs(self, corpus: int) -> bool:
+    """Tells whether a corpus is of translations."""
+    return isinstance(self.pair, Translations) and self.pair.of_pairs(corpus)
+
+  def unfit(self, corpora: Sequence[str], model: Any) -> str | None:
+    """Says how many languages the model has no room for, or what does not go with translations."""
+    names = self.pair.names if isinstance(self.pair, Translations) else corpora
+    room = getattr(model, 'languages', 0)
+    if self.says_language and len(names) > room:
+      return f'--data.path has {len(corpora)} corpora of {len(names)} languages, and --model.languages is {room}'
+    return self.pair.unfit(corpora, model) if isinstance(self.pair, Translations) else None
+
   def window(self, length: int) -> int:
     """Returns the tokens of raw text that the way to make rows takes."""
     return self.pair.window(length)
@@ -109,7 +123,9 @@ class MaskedLM(Objective):
     """Makes tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, self.duplicates))
     rows = self.pair.arrange(keys[:, 0], windows, vocab)
-    if self.says_language:
+    if not self.says_language:
+      rows.pop('languages', None)
+    elif 'languages' not in rows:
       rows['languages'] = jnp.broadcast_to(windows['corpus'][:, None], rows['tokens'].shape)
     most, share = self.predictions(rows['tokens'].shape[1]), self.share(windows)
     if not self.similar:

@@ -1,5 +1,5 @@
 """Replaced-token detection: a generator fills masks, and the model tells which tokens are not the original ones."""
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 from typing import Any, Literal
@@ -78,6 +78,14 @@ class ReplacedTokenDetection(Objective):
   def one_document(self) -> bool:
     """Whether the way to make rows takes sentences of one document."""
     return self.mlm.one_document
+
+  def of_pairs(self, corpus: int) -> bool:
+    """Tells whether a corpus is of translations."""
+    return self.mlm.of_pairs(corpus)
+
+  def unfit(self, corpora: Sequence[str], model) -> str | None:
+    """Says what does not go with the way to make rows."""
+    return self.mlm.unfit(corpora, model)
 
   @property
   def paced(self) -> bool:

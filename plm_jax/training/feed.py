@@ -103,8 +103,8 @@ class TextFeed(Feed):
 
 def open_phases(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> list[Pipeline]:
   """Opens the windows that a run reads, a pipeline a phase, and those that are held out. Raises RecordsError."""
-  for folder in records:  # those of all phases at once
-    counts.complete(folder, read_meta(folder), config.rules)
+  for corpus, folder in enumerate(records):  # those of all phases at once
+    counts.complete(folder, read_meta(folder), config.rules(corpus))
   pipelines = [open_phase(config, records, tokenizer, phase, number)
                for number, phase in enumerate(config.train.phases)]
   for phase in config.train.phases:
@@ -121,14 +121,16 @@ def epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> float:
 def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
   """Opens the pipeline of a phase, each of which has an order of its own."""
   data = config.data
-  pipeline = open_pipeline(records, config.rule(phase), phase.batch, config.seed + number, data.block,
+  rules = [config.rule(phase, corpus) for corpus in range(len(records))]
+  pipeline = open_pipeline(records, rules, phase.batch, config.seed + number, data.block,
                            Shares(data.weights or None, data.cap, data.temperature), tokenizer.hash)
   if continuous(config):
     pipeline = Pipeline(pipeline.corpora, None, phase.batch, config.seed + number, data.block, ordered=True)
   for corpus in pipeline.corpora:
     if corpus.clipped and jax.process_index() == 0:
-      logger.warning('%s: %d of %d examples are too long for rows of %d tokens and targets of %d, and lose their ends',
-                  corpus.folder, corpus.clipped, corpus.documents, phase.length, corpus.length - phase.length)
+      targets = f' and targets of {corpus.length - phase.length}' if corpus.target_budget else ''
+      logger.warning('%s: %d of %d examples are too long for rows of %d tokens%s, and lose their ends',
+                     corpus.folder, corpus.clipped, corpus.documents, phase.length, targets)
   return pipeline
 
 
@@ -160,9 +162,8 @@ def heldout_stream(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
 
 def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
   """Opens the held-out windows of each corpus; of one that has none, where a run is only evaluated on it, all of it."""
-  length = config.objective.window(phase.length)
-  budget = config.objective.target_budget
   # Text that somebody wants a run evaluated on is not held out from anything.
   whole = [config.mode == 'evaluate' and not read_meta(folder).heldout for folder in records]
-  return [Windows(folder, 'train' if all_of_it else 'heldout', length, config.data.assembly, budget)
-          for folder, all_of_it in zip(records, whole, strict=True)]
+  rules = [config.rule(phase, corpus) for corpus in range(len(records))]
+  return [Windows(folder, 'train' if all_of_it else 'heldout', rule.length, rule.assembly, rule.target_budget)
+          for folder, all_of_it, rule in zip(records, whole, rules, strict=True)]

@@ -348,6 +348,19 @@ def test_windows_of_whole_examples(tmp_path):
   assert cut.read(np.array([2]))['sentences'].tolist() == [[1, 1, 1]]
 
 
+def test_windows_of_whole_pairs(tmp_path):
+  """The first two of 5 and 3 tokens fit 12 with four special tokens more; the third is alone, and cut where it has to
+  be."""
+  folder = write(tmp_path / 'r', EXAMPLES)
+  some = Windows(folder, 'train', 12, 'pairs')
+  assert some.read(np.arange(len(some)))['sentences'].tolist() == [
+      [1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0], [1] * 3 + [2] * 9]
+  assert some.clipped == 0 and len(Windows(folder, 'train', 11, 'pairs')) == 3
+  cut = Windows(folder, 'train', 11, 'pairs')
+  assert cut.read(np.array([2]))['tokens'].tolist() == [[*range(18, 29)]] and cut.clipped == 1
+  assert cutting.Rule.parse('pairs-11') == cutting.Rule('pairs', 11)
+
+
 def test_records_of_running_text_are_no_examples(tmp_path):
   with pytest.raises(RecordsError, match='not of examples'):
     Windows(write(tmp_path / 'r', EXAMPLE), 'train', 12, 'examples', (5, 1))

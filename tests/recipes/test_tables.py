@@ -27,7 +27,7 @@ PAPERS = {
     # Sun et al. 2019, and transformers' ErnieForPreTraining of the released configuration.
     'ernie_base': (100_477_778, 0, 1e-4, 256, 512),
     # Lample and Conneau 2019, section 5.1; README of facebookresearch/XLM.
-    'xlm_xnli15': (249_071_384, 250, 1e-4, 4096, 256),
+    'xlm_xnli15': (249_071_384, 250, 1e-4, 4096, 256), 'xlm_xnli15_tlm': (249_071_384, 250, 1e-4, 4096, 256),
     # Conneau et al. 2020, section 3 and table 5; RoBERTa's peaks.
     'xlm_r_base': (278_295_186, 270, 6e-4, 8192, 512), 'xlm_r_large': (560_142_482, 550, 4e-4, 8192, 512),
     # Liu et al. 2019, section 5 and table 9; tables 2 and 3 for the formats. RobertaForMaskedLM.
