@@ -61,10 +61,22 @@ class EncoderConfig(Checked):
   """embeddings are normalised, as they are before blocks with norm_at post, before others too (ModernBERT)"""
   windows: tuple[int, ...] = ()
   """how many tokens to either side a layer sees, one number a layer, in turn; 0: all (ModernBERT: 0, 64, 64)"""
+  summed: bool = False
+  """behind each sublayer the residual stream is a weighted sum of all that it was before, of which the weights are
+  trained (DenseFormer: Pagliardini et al. 2024; GPT-BERT)"""
+  shifted: bool = False
+  """a token is predicted where the one before it stands, be it masked or not yet written: so the same parameters fill
+  blanks and, in rows whose batch has ranks, write texts (GPT-BERT)"""
   head: HeadConfig = HeadConfig()
   """the hidden layer of heads"""
   pooler: bool = True
   """a dense layer with tanh on the first token, for sentence-level heads"""
+
+  def conflict(self, option):
+    """Says what a stream of sums does not go with."""
+    if self.summed and (self.windows or self.stack.groups or not self.stack.first_norm or self.block.parallel):
+      return f'{option("summed")} is of layers of two sublayers, which are all alike and share nothing'
+    return None
 
   @property
   def first_position(self) -> int:
@@ -131,7 +143,8 @@ class Encoder(nn.Module):
   """batch -> Output.
 
   batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types [B, L], and
-  place [B, L], the row of the position table (that of `places` where it is missing). `packed`: rows may hold several
+  place [B, L], the row of the position table (that of `places` where it is missing); optional ranks [B, L]: a token
+  sees those of its segment whose rank is no larger. `packed`: rows may hold several
   segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say; optional
   noise and perturbation, those of `Embeddings`; optional extract [B, E], tokens to be pooled in place of the first;
   optional languages and tasks [B, L], rows of their tables.
@@ -163,7 +176,7 @@ class Encoder(nn.Module):
     mask, own, seen = of_batch(batch, self.packed, cfg.causal), per_layer(cfg), None
     row = jnp.arange(tokens.shape[1])
     distance = [abs(row[:, None] - row)[None, None]] if own else []
-    stack = Stack(cfg.block, cfg.stack, one_layer if own else one_stream, name='stack')
+    stack = Stack(cfg.block, cfg.stack, one_layer if own else one_stream, cfg.summed, name='stack')
     last: Any = stack(x, mask, place, *distance, rows, cache=own or None, remember='inside' if within else '')
     if within:
       last, layers = last

@@ -22,6 +22,7 @@ FAMILIES = {
     'modernbert': 'plm_jax.models.modernbert',
     'neobert': 'plm_jax.models.neobert',
     'mosaicbert': 'plm_jax.models.mosaicbert',
+    'gptbert': 'plm_jax.models.gpt_bert',
     'ltgbert': 'plm_jax.models.ltg_bert',
     'crammedBERT': 'plm_jax.models.crammed',
     'albert': 'plm_jax.models.albert',

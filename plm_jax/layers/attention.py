@@ -34,7 +34,7 @@ from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
 from plm_jax.sharding import constrain, spec
 
-Projection = Literal['query', 'key', 'value', 'out']
+Projection = Literal['query', 'key', 'value', 'gate', 'out']
 SPLIT = 'batch', None, 'heads', None  # the axes of queries, keys and values
 
 
@@ -53,6 +53,12 @@ class AttentionConfig(Checked):
   out_dropout: float = 0.0
   """share of what attention gives that is dropped, where the position-wise network's is not (the block's dropout is of
   both)"""
+  gated: bool = False
+  """what the heads give is multiplied, number by number, by gelu of a projection of what queries are made of
+  (GPT-BERT: Charpentier and Samuel 2024, section 2)"""
+  mixture_norm: bool = False
+  """what the heads give, gated or not, is normalised together before the projection back, by a norm of the block's
+  kind"""
   out_norm: bool = False
   """what attention gives is normalised, with gain and bias, before it is added (NormFormer: Shleifer et al. 2021)"""
   position: NoPosition = NoPosition()
@@ -141,6 +147,10 @@ class Attention(nn.Module):
       self.sow('intermediates', 'probs', probs)
       y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
     y = constrain(y, *SPLIT)
+    if cfg.gated:
+      y *= jax.nn.gelu(constrain(heads('gate', common.heads)(x, rows), *SPLIT), approximate=False)
+    if cfg.mixture_norm:
+      y = common.make_norm('mixture_norm')(y.reshape(*y.shape[:2], -1)).reshape(y.shape)
     init = common.init.matrix(common.heads * size, common.width, out=True)
     y = dense('out', (common.width,), 'heads', None, 'width', init=init)(y, rows)
     if cfg.out_norm:

@@ -48,6 +48,22 @@ class Memory(NamedTuple):
   """what this layer made of the hidden states before"""
 
 
+class Streams(NamedTuple):
+  """What the residual stream was, from the embeddings on, and how it goes on: behind each sublayer as a weighted sum of
+  all that (Pagliardini et al. 2024, section 3, behind each block; GPT-BERT's is behind each sublayer)."""
+
+  states: tuple[jax.Array, ...]
+  """[B, L, D] each, before they were summed"""
+  weights: tuple[jax.Array, ...]
+  """of the next sums, one number more each"""
+
+  def summed(self, x) -> tuple[jax.Array, 'Streams']:
+    """Adds x [B, L, D] to the states -> (their weighted sum [B, L, D], those that are next)."""
+    states, weights = (*self.states, x), self.weights[0].astype(x.dtype)
+    total = sum(weight * state for weight, state in zip(weights, states, strict=True))
+    return jnp.asarray(total), Streams(states, self.weights[1:])
+
+
 class Block(nn.Module):
   """Self attention, cross attention where cfg.cross, MLP; each with dropout, residual and norm."""
 
@@ -55,8 +71,9 @@ class Block(nn.Module):
 
   @nn.compact
   def __call__(self, x, visible: Visible, memory: Memory | None = None, rows=None, past: Past | None = None, kv=None,
-               normed=None):
-    """x [B, Q, D] attends to kv [B, K, D] (itself if None) behind the past, then to the memory -> [B, Q, D].
+               normed=None, streams: Streams | None = None) -> Any:
+    """x [B, Q, D] attends to kv [B, K, D] (itself if None) behind the past, then to the memory -> [B, Q, D]; with
+    streams, whose sums take the place of x behind each sublayer, -> also those that are next.
 
     A separate kv is what XLNet's query stream and DeBERTa's mask decoder need. rows [B] key dropout; None: no dropout.
     normed [] bool: attention reads x as it is, in place of its norm (`StackConfig.first_norm`); None: it does not.
@@ -65,12 +82,17 @@ class Block(nn.Module):
     pre = cfg.norm_at == 'pre'
 
     def residual(name, sublayer, x):
+      nonlocal streams
       norm: Any = cfg.make_norm(f'{name}_norm')
       if name == 'attention' and normed is not None:
         norm = functools.partial(unless, normed, norm)
       drop = Dropout(cfg.dropout if name != 'mlp' or cfg.mlp.dropped else 0.0, name=f'{name}_dropout')
       y = x + drop(sublayer(norm(x), norm) if pre else sublayer(x, lambda kv: kv), rows)
-      return constrain(y if pre else norm(y), 'batch', None, 'stream')
+      y = constrain(y if pre else norm(y), 'batch', None, 'stream')
+      if streams is None:
+        return y
+      y, streams = streams.summed(y)
+      return constrain(y, 'batch', None, 'stream')
 
     def attention(y, norm):
       return Attention(cfg.attention, cfg, name='attention')(y, y if kv is None else norm(kv), visible, rows, past)
@@ -92,7 +114,7 @@ class Block(nn.Module):
       x = residual('mlp', mlp, x)
     self.sow('intermediates', 'hidden', x)
     self.sow('inside', 'hidden', x)
-    return x
+    return x if streams is None else (x, streams)
 
 
 def unless(normed, norm, x):

@@ -23,13 +23,15 @@ def visible(q_segments, k_segments, q_ranks=None, k_ranks=None, *, strict=False)
 
 def of_batch(batch, packed: bool, causal: bool = False):
   """Returns the mask of an encoder's rows [B, 1, 1|L, L]: batch['visible'] [B, L, L] where it is given, else by
-  `segments`.
+  `segments`, and `ranks` where there are some.
 
   packed: rows may hold several segments. causal: a token sees what comes before it, and itself.
   """
   if 'visible' in batch:
     return batch['visible'][:, None]
   segments = batch['segments']
+  if 'ranks' in batch:
+    return visible(segments, segments, batch['ranks'], batch['ranks'])
   if causal:
     ranks = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
     return visible(segments, segments, ranks, ranks)

@@ -1,7 +1,8 @@
 """N blocks: scan, rematerialisation and parameter sharing, hidden here once for all."""
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any, Literal
+import functools
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from plm_jax.checked import Checked, within
 from plm_jax.layers import cpu
 from plm_jax.layers.attention import Visible
-from plm_jax.layers.block import Block, BlockConfig
+from plm_jax.layers.block import Block, BlockConfig, Streams
 from plm_jax.layers.dense import PRODUCT
 
 Remat = Literal['none', 'dots', 'full']
@@ -112,6 +113,7 @@ class Layers(nn.Module):
   cfg: BlockConfig
   stack: StackConfig
   step: Callable[..., Any] = one_stream
+  summed: bool = False  # behind each sublayer the stream is a weighted sum of all that it was (`block.Streams`)
 
   @nn.compact
   def __call__(self, x, *args, cache=None, remember: Remembered = ''):
@@ -121,7 +123,10 @@ class Layers(nn.Module):
     states and what is in its `heads` (inside). With split parameters tuples stand for leading axes."""
     stack, block = self.stack, Block(self.cfg, parent=None)
     def call(block, x, cache):
-      return self.step(block, x, *args) if cache is None else self.step(block, x, *args, cache=cache)
+      own = {} if cache is None else {'cache': cache}
+      if not isinstance(x, Streamed):
+        return self.step(block, x, *args, **own)
+      return Streamed(*self.step(functools.partial(block, streams=x.streams), x.x, *args, **own))
 
     def initial(key):
       first = jax.tree.map(lambda leaf: leaf[0], cache)
@@ -133,6 +138,8 @@ class Layers(nn.Module):
       parts = {number: drawn(number) for number in {stack.copies(kind) for kind in kinds}}
       return {name: parts[stack.copies(name)][name] for name in next(iter(parts.values()))}
 
+    sums = tuple(self.param(f'sum_{number}', last_of_all, (number + 2,), jnp.float32)
+                 for number in range(2 * stack.blocks * self.summed))
     parts = self.get_variable('split', 'block')
     # What is there already may hold more than what is made afresh: adapters.
     given: Any = self.get_variable('params', 'block')
@@ -157,13 +164,45 @@ class Layers(nn.Module):
       policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if stack.remat == 'dots' else None
       # Under scan the loop already keeps the compiler from undoing the recomputation.
       layer = jax.checkpoint(layer, prevent_cse=not stack.scan, policy=policy)
-    if parts:
+    if self.summed:
+      x, (seen, given) = with_streams(layer, x, sums, own, stack)
+    elif parts:
       x, (seen, given) = cpu.in_turn(layer, x, parts, cache)
     else:
       x, (seen, given) = above_frozen(layer, x, (jnp.arange(stack.blocks), own, cache), stack)
     if seen is not None:
       self.put_variable('intermediates', 'block', seen)
     return (x, given) if remember else x
+
+
+class Streamed(NamedTuple):
+  """What goes from block to block where the stream is a sum of all that it was."""
+
+  x: Any
+  streams: Streams
+
+
+def last_of_all(key, shape: tuple[int, ...], dtype=jnp.float32):
+  """Makes the weights [S] that a sum begins with: it is the last of its states, as without any sum."""
+  del key
+  return jnp.zeros(shape, dtype).at[-1].set(1)
+
+
+def with_streams(layer, x, sums, own, stack: StackConfig):
+  """Runs layers one after another, as `above_frozen` does, on x [B, L, D] and all that it was before; sums: weights,
+  two a layer; own: parameters with a leading axis of layers.
+
+  A loop would carry room for all states, and its backward pass keep that once for each layer.
+  """
+  leaves, tree = jax.tree.flatten(own)
+  states, found = Streamed(x, Streams((x,), ())), []
+  for number, mine in enumerate(zip(*map(jnp.unstack, leaves), strict=True)):
+    states = states._replace(streams=Streams(states.streams.states, sums[2 * number:2 * number + 2]))
+    states, given = layer(states, (number, tree.unflatten(mine), None))
+    if number + 1 == stack.frozen:
+      states = jax.lax.stop_gradient(states)
+    found.append(given)
+  return states.x, jax.tree.map(lambda *some: jnp.stack(some), *found)
 
 
 def remembered(seen: Mapping[str, Any], remember: Remembered):
@@ -195,6 +234,7 @@ class Stack(nn.Module):
   cfg: BlockConfig
   stack: StackConfig
   step: Callable[..., Any] = one_stream
+  summed: bool = False  # as of `Layers`
 
   @nn.compact
   def __call__(self, x, mask, positions, *args, past=None, cache=None, remember: Remembered = ''):
@@ -204,7 +244,7 @@ class Stack(nn.Module):
     """
     keys = positions if past is None else jnp.concatenate([past, positions], 1)
     context = self.cfg.attention.position.context(self, self.cfg, positions, keys)
-    layers = Layers(self.cfg, self.stack, self.step, name='layers')
+    layers = Layers(self.cfg, self.stack, self.step, self.summed, name='layers')
     x = layers(x, Visible(mask, context), *args, cache=cache, remember=remember)
     x, given = x if remember else (x, None)
     x = self.cfg.make_norm('norm')(x) if self.cfg.norm_at == 'pre' else x

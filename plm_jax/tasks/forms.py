@@ -281,7 +281,7 @@ FORMS = {
                      'crammedBERT'),
                     Form()),
     **dict.fromkeys(('roberta', 'xlm-roberta', 'xlm'), Doubled()),
-    **dict.fromkeys(('modernbert', 'neobert', 'mosaicbert', 'ltgbert'), Form(absolute=False)),
+    **dict.fromkeys(('modernbert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert'), Form(absolute=False)),
     'xlnet': Last(absolute=False), 'openai-gpt': Added(), **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), Decoded()),
     **dict.fromkeys(('llama', 'cohere'), Decoded(absolute=False)),
     'glm': Blank(), **dict.fromkeys(('t5', 'mt5'), BothSides(absolute=False)),

@@ -1,5 +1,5 @@
-"""NeoBERT, MosaicBERT, crammed BERT and LTG-BERT: no class of transformers has them, so that what released code
-computes is written here in numpy, by its tensors."""
+"""NeoBERT, MosaicBERT, crammed BERT, LTG-BERT and GPT-BERT: no class of transformers has them, so that what released
+code computes is written here in numpy, by its tensors."""
 import json
 import math
 from typing import Any
@@ -18,7 +18,7 @@ from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.dense import count
 from plm_jax.layers.heads import WithHeads
 from plm_jax.layers.positions import slopes
-from plm_jax.models import crammed, ltg_bert, mosaicbert, neobert
+from plm_jax.models import crammed, gpt_bert, ltg_bert, mosaicbert, neobert
 from plm_jax.objectives.distillation import Hidden
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
@@ -50,6 +50,9 @@ LTG = dict(
     attention_probs_dropout_prob=0.1, hidden_dropout_prob=0.1, hidden_size=24, intermediate_size=16,
     layer_norm_eps=1e-7, max_position_embeddings=16, num_attention_heads=3, num_hidden_layers=2, position_bucket_size=4,
     vocab_size=40)
+
+
+GPT = LTG | dict(architectures=['LtgbertForMaskedLM'], is_decoder=True, layer_norm_eps=1e-5)
 
 
 def normal(x, weight, bias=None, eps=1e-12):
@@ -179,6 +182,54 @@ def ltg_shapes():
           'classifier.nonlinearity.5.bias': (40,)}
 
 
+def gpt(w, tokens):
+  """ltgoslo/gpt-bert, pretraining/model_extra.py: scores of distances, gates, the norm before the projection back, sums
+  of all states behind each sublayer; and the norm that heads begin with."""
+  def gelu(y, tanh=False):
+    return y * (1 + (np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)) if tanh else erf(y / math.sqrt(2)))) / 2
+  def normed(x, weight=1.0, bias=0.0):
+    return normal(x, weight, bias, 1e-5)
+  def halves(x, name):
+    return np.split(x @ w[f'{name}.weight'].T + w[f'{name}.bias'], 2, -1)
+  table, (rows, length) = w['embedding.word_embedding.weight'], tokens.shape
+  relative = normed(w['embedding.relative_embedding'], *(w[f'embedding.relative_layer_norm.{p}'] for p in (
+      'weight', 'bias')))
+  distance = np.arange(length)[:, None] - np.arange(length)
+  far = np.ceil(np.log(np.maximum(abs(distance), 1) / 2) / math.log(15 / 2)) + 2
+  bucket = 3 + np.where(abs(distance) <= 2, distance, far * np.sign(distance)).astype(int)
+  x = normed(table[tokens])
+  states = [x]
+  def summed(x):
+    alpha = w[f'transformer.dwa_modules.alphas.{len(states) - 1}']
+    states.append(x)
+    return sum(a * state for a, state in zip(alpha, states, strict=True))
+  for n in range(2):
+    at = f'transformer.attention_layers.{n}'
+    h = normed(x)
+    q, k = (y.reshape(rows, length, 3, 8) for y in halves(h, f'{at}.in_proj_qk'))
+    v, gate = halves(h, f'{at}.in_proj_vg')
+    q_pos, k_pos = (y[bucket].reshape(length, length, 3, 8) for y in halves(relative, f'{at}.in_proj_qk'))
+    scores = (np.einsum('bqhd,qkhd->bhqk', q, k_pos) + np.einsum('bkhd,qkhd->bhqk', k, q_pos)) / math.sqrt(3 * 8)
+    y = attend(q / math.sqrt(3), k, v.reshape(rows, length, 3, 8), scores) * gelu(gate)
+    x = summed(x + normed(y) @ w[f'{at}.out_proj.weight'].T + w[f'{at}.out_proj.bias'])
+    a, b = np.split(normed(x) @ w[f'transformer.mlp_layers.{n}.mlp.1.weight'].T, 2, -1)
+    x = summed(x + normed(a * gelu(b, tanh=True)) @ w[f'transformer.mlp_layers.{n}.mlp.4.weight'].T)
+  x = normed(x)
+  h = normed(gelu(x @ w['classifier.nonlinearity.1.weight'].T + w['classifier.nonlinearity.1.bias']))
+  return x, h @ table.T + w['classifier.nonlinearity.5.bias']
+
+
+def gpt_shapes():
+  attention = {'in_proj_qk.weight': (48, 24), 'in_proj_qk.bias': (48,), 'in_proj_vg.weight': (48, 24),
+               'in_proj_vg.bias': (48,), 'out_proj.weight': (24, 24), 'out_proj.bias': (24,)}
+  mlp = {'mlp.1.weight': (32, 24), 'mlp.4.weight': (24, 16)}
+  kept = {name: shape for name, shape in ltg_shapes().items() if 'transformer' not in name}
+  return kept | {f'transformer.attention_layers.{n}.{name}': shape for n in range(2)
+                 for name, shape in attention.items()} | {
+      f'transformer.mlp_layers.{n}.{name}': shape for n in range(2) for name, shape in mlp.items()} | {
+      f'transformer.dwa_modules.alphas.{n}': (n + 2,) for n in range(4)}
+
+
 def neo_shapes():
   layer = {'attention_norm': (24,), 'qkv': (72, 24), 'wo': (24, 24), 'ffn_norm': (24,), 'ffn.w12': (80, 24),
            'ffn.w3': (24, 40)}
@@ -203,8 +254,8 @@ def mosaic_shapes():
 
 @pytest.mark.parametrize(('hf_config', 'shapes', 'reference', 'family'), [
     (NEO, neo_shapes(), neo, 'neobert'), (MOSAIC, mosaic_shapes(), mosaic, 'mosaicbert'),
-    (CRAMMED, cram_shapes(), cram, 'crammedBERT'), (LTG, ltg_shapes(), ltg, 'ltgbert')],
-    ids=['neo', 'mosaic', 'crammed', 'ltg'])
+    (CRAMMED, cram_shapes(), cram, 'crammedBERT'), (LTG, ltg_shapes(), ltg, 'ltgbert'),
+    (GPT, gpt_shapes(), gpt, 'gptbert')], ids=['neo', 'mosaic', 'crammed', 'ltg', 'gpt'])
 def test_released_checkpoints_are_read_and_written(hf_config, shapes, reference, family, tmp_path):
   draw = np.random.default_rng(0)
   weights = {name: (draw.normal(size=shape) * 0.3 + (len(shape) == 1 and name.endswith('weight'))).astype(np.float32)
@@ -212,7 +263,8 @@ def test_released_checkpoints_are_read_and_written(hf_config, shapes, reference,
   (tmp_path / 'theirs').mkdir()
   tied = {'mosaicbert': ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
           'crammedBERT': ('decoder.weight', 'encoder.embedding.word_embedding.weight'),
-          'ltgbert': ('classifier.nonlinearity.5.weight', 'embedding.word_embedding.weight')}.get(family)
+          'ltgbert': ('classifier.nonlinearity.5.weight', 'embedding.word_embedding.weight')}
+  tied = tied.get('ltgbert' if family == 'gptbert' else family)
   save_file(weights | ({tied[0]: weights[tied[1]]} if tied else {}), tmp_path / 'theirs' / 'model.safetensors')
   (tmp_path / 'theirs' / 'config.json').write_text(json.dumps(hf_config))
   found = conversion.load(tmp_path / 'theirs')
@@ -239,18 +291,19 @@ def test_released_checkpoints_are_read_and_written(hf_config, shapes, reference,
 @pytest.mark.parametrize(('config', 'backbone', 'whole'), [
     (neobert.base(), 221_665_536, 245_136_954), (mosaicbert.base(), 136_777_728, 137_400_384),
     (mosaicbert.large(), 434_139_136, 435_221_312), (crammed.base(), 119_589_889, 119_589_889),
-    (ltg_bert.base(), 97_622_784, 98_229_760)],
-    ids=['neobert', 'mosaicbert', 'mosaicbert_large', 'crammed', 'ltg'])
+    (ltg_bert.base(), 97_622_784, 98_229_760), (gpt_bert.base(), 118_847_556, 119_454_532),
+    (gpt_bert.small(), 29_736_132, 29_892_164)],
+    ids=['neobert', 'mosaicbert', 'mosaicbert_large', 'crammed', 'ltg', 'gpt', 'gpt_small'])
 def test_parameters_as_published(config, backbone, whole):
   """222M and 250M (Le Breton et al. 2025); 137M and 434M (Portes et al. 2023); 120M (Geiping and
-  Goldstein 2023); 98M (Samuel et al. 2023)."""
+  Goldstein 2023); 98M (Samuel et al. 2023); 119M and 30M (Charpentier and Samuel 2024)."""
   batch = {name: jnp.zeros((1, 8), jnp.int32) for name in ('tokens', 'segments', 'positions')}
   model = WithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config))
   params = unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
   assert count(params['backbone']) == backbone and count(params) == whole
 
 
-@pytest.mark.parametrize('family', [neobert, mosaicbert, ltg_bert])
+@pytest.mark.parametrize('family', [neobert, mosaicbert, ltg_bert, gpt_bert])
 def test_texts_of_a_row_are_read_as_they_are_alone(family):
   """And one gets no gradient of the other."""
   config = checked.replaced(family.base(), {
