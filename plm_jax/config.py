@@ -23,6 +23,7 @@ from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
@@ -45,7 +46,7 @@ Mode = Literal['train', 'evaluate', 'prepare', 'compile']
 Model = EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDecoderConfig | ElmoConfig
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM | BlankInfilling |
-    MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM)
+    MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM | MaskedNextToken)
 Tasks = SequenceTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask | RecurrentTagging | RecurrentSequence
 
 

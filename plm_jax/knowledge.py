@@ -32,7 +32,7 @@ def likelihood(model: Model, texts: str | Sequence[str], how: How = 'pll', start
     model: a decoder, or an encoder with a masked language model head
     texts: of a row at most, where an encoder reads them
     how: of an encoder: 'pll' masks each token in turn (Salazar et al. 2020), 'pll-word-l2r' those of its word behind
-      it too (Kauf and Ivanova 2023)
+      it too (Kauf and Ivanova 2023); causal: of one that writes texts too (GPT-BERT), each from those before it
     start: of a decoder: a text begins with the token that begins texts in training
 
   Returns:
@@ -180,10 +180,12 @@ def neighbours(model: Model, sentence: str, among: Sequence[str], layer: int = -
 
 def scorer(trained: Trained, how: How, start: bool):
   """Makes what scores texts -> a list of numbers. Raises CheckpointError, ConfigError."""
-  if 'mlm' in trained.heads:
+  if 'mlm' in trained.heads and how != 'causal':
     asked = pseudo.of(trained, how)
     return lambda texts: [found.logprob for found in asked.score(texts)]
-  if how != 'pll':
+  if how == 'causal' and not trained.writer:
+    raise ConfigError(f'causal is of models that predict what comes next: a {trained.family} fills masks alone')
+  if how == 'pll-word-l2r':
     raise ConfigError(f'{how} is of models that fill masks: a {trained.family} reads from left to right')
   with on(trained):
     reads = scoring.of(trained, start, trained.mesh)

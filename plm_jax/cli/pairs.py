@@ -31,7 +31,8 @@ class PairsConfig(Checked):
   """How pairs are judged."""
 
   how: How = 'pll'
-  """of an encoder, by pseudo-log-likelihood: each token is masked in turn; or those of its word behind it too"""
+  """of an encoder, by pseudo-log-likelihood: each token is masked in turn; or those of its word behind it too; causal:
+  of one that writes texts too (GPT-BERT), by likelihood from left to right"""
   limit: int = 0
   """pairs of a paradigm at most; 0: all"""
   start: bool = True
@@ -67,7 +68,8 @@ def minimal_pairs_command(
       raise ConfigError('there are no pairs: give files of them, those of BLiMP for one')
     trained = applied.shared(run, mesh)
     judged = knowledge.minimal_pairs(trained, ','.join(files), settings.how, settings.start, settings.limit)
-    way = f'By {settings.how if "mlm" in trained.heads else "likelihood"}. '
+    masked = 'mlm' in trained.heads and settings.how != 'causal'
+    way = f'By {settings.how if masked else "likelihood"}. '
   runs = dict(zip(names([run, *beside]), [judged, *others], strict=True))
   for text in table(runs):
     print(text)

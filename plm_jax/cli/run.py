@@ -250,7 +250,9 @@ def ask(config: Experiment, folders: Sequence[epath.Path], trained: Trained) -> 
   filled = fill_mask if 'mlm' in trained.heads else blanks if writes_blanks else None
   prompts = config.prompts or (embedded.PROMPTS if 'embedded' in config.data.path and filled else ())
   cards = filled.examples(trained, prompts, folders[0], config.seed) if filled else []
-  samples = generate.examples(trained, prompts, folders[0], config.seed) if 'lm' in trained.heads else []
+  # What has a blank is no beginning.
+  begun = () if filled else prompts
+  samples = generate.examples(trained, begun, folders[0], config.seed) if trained.writer else []
   if isinstance(objective, SequenceToSequence):
     phase = config.train.phases[-1]
     windows = Windows(
@@ -291,5 +293,6 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown, 
   for command, of, kind in (('fill-mask', cards, 'blank'), ('generate', samples, usual)):
     if of:
       # What was asked, or text of the reader's language.
-      asked = prompts[0] if prompts else of[0].prompt if command == 'fill-mask' else text.words[kind]
+      own = prompts[:1] if command == 'fill-mask' or not cards else ()
+      asked = own[0] if own else of[0].prompt if command == 'fill-mask' else text.words[kind]
       print(f'more:   python -m plm_jax {command} {shlex.quote(config.folder)} {shlex.quote(asked)}')

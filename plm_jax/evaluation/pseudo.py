@@ -22,14 +22,16 @@ from plm_jax.checked import shortened
 from plm_jax.config import ConfigError
 from plm_jax.inference import prompts
 from plm_jax.inference.batches import by_length
-from plm_jax.inference.loading import Trained
+from plm_jax.inference.loading import Trained, shifted
 from plm_jax.layers.heads import WithHeads
+from plm_jax.objectives.clm import boundaries
 from plm_jax.sharding import MeshConfig, batch_sharding, make_mesh
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.checkpoint import CheckpointError
 
-How = Literal['pll', 'pll-word-l2r']
-"""what is masked beside the token that is predicted: nothing; the tokens of its word that follow it"""
+How = Literal['pll', 'pll-word-l2r', 'causal']
+"""what is masked beside the token that is predicted: nothing; the tokens of its word that follow it. causal: none is
+masked, and it is predicted from those before it, by `scoring`"""
 
 
 class Pseudo(NamedTuple):
@@ -53,6 +55,8 @@ class PseudoScorer:
   """the longest row that the model reads, in tokens; 0: any"""
   cls_last: bool
   """rows end with [CLS] (XLNet)"""
+  shifted: bool
+  """a token is predicted where the one before it stands, and rows have no [SEP] at their end (GPT-BERT)"""
   mesh: Mesh
   """the devices that share the rows of a call, and where the parameters are"""
   how: How = 'pll'
@@ -66,7 +70,7 @@ class PseudoScorer:
   def by_token(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """Scores texts, given as their ids without special tokens -> the logarithm of each token's probability, float64."""
     found = [np.zeros(len(some)) for some in ids]
-    specials, devices = 2, self.mesh.size
+    specials, devices = self.specials, self.mesh.size
     sizes = [len(some) + specials for some in ids]
     with tqdm(total=sum(map(len, ids)), unit=' tokens', disable=None, leave=False) as progress:
       for length, numbers in sorted(by_length(sizes, self.length, self.tokens * devices).items()):
@@ -79,6 +83,11 @@ class PseudoScorer:
           progress.update(len(rows))
     return found
 
+  @property
+  def specials(self) -> int:
+    """Special tokens of a row."""
+    return 1 if self.shifted else 2
+
   def encode(self, texts: Sequence[str]) -> list[list[int]]:
     """Encodes texts, without special tokens. Raises ConfigError for one that cannot be scored."""
     prompts.check(texts, 'give a text to score')
@@ -86,9 +95,10 @@ class PseudoScorer:
     for text, some in zip(texts, ids, strict=True):
       if not some:
         raise ConfigError(f'nothing to score: {shortened(text)!r} has no token')
-      if self.length and len(some) + 2 > self.length:
-        raise ConfigError(f'{shortened(text)!r} has {len(some)} tokens, and the model reads {self.length - 2} beside '
-                          'two special ones')
+      if self.length and len(some) + self.specials > self.length:
+        raise ConfigError(f'{shortened(text)!r} has {len(some)} tokens, and the model reads '
+                          f'{self.length - self.specials} beside {"a" if self.shifted else "two"} special one'
+                          f'{"" if self.shifted else "s"}')
     return ids
 
   def calls(self, ids: Sequence[Sequence[int]], numbers: Sequence[int], length: int, size: int
@@ -107,10 +117,10 @@ class PseudoScorer:
         end = before + len(text)
         tokens[row, before:end] = text
         tokens[row, before + place:before + self.hidden(text, place)] = vocab.mask
-        tokens[row, end:end + 2 - before] = [vocab.sep, vocab.cls][:2 - before]
-        tokens[row, :before] = vocab.cls
-        segments[row, :len(text) + 2] = 1
-        positions[row], targets[row] = before + place, text[place]
+        tokens[row, end:end + self.specials - before] = [vocab.sep, vocab.cls][:self.specials - before]
+        tokens[row, :before] = boundaries(vocab)[0] if self.shifted else vocab.cls
+        segments[row, :len(text) + self.specials] = 1
+        positions[row], targets[row] = before + place - self.shifted, text[place]
       yield some, dict(
           tokens=tokens, segments=segments, positions=positions), targets
 
@@ -141,10 +151,10 @@ def of(trained: Trained, how: How = 'pll') -> PseudoScorer:
     raise CheckpointError(f'the model has no {lacking}: a pseudo-likelihood cannot be computed without it')
   if lacking := [f'[{role.upper()}]' for role in ('mask', 'cls', 'sep') if getattr(tokenizer.vocab, role) < 0]:
     raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: tokens cannot be masked')
-  model = WithHeads(trained.model.backbone(), {'mlm': trained.heads['mlm']})
+  module = WithHeads(trained.model.backbone(), {'mlm': trained.heads['mlm']})
 
   def logits(params, batch):
-    outputs: Any = model.apply({'params': params}, batch)
+    outputs: Any = module.apply({'params': params}, batch)
     return outputs['mlm']
 
   params = {name: trained.params[name] for name in ('backbone', 'heads_mlm') if name in trained.params}
@@ -152,4 +162,5 @@ def of(trained: Trained, how: How = 'pll') -> PseudoScorer:
   if mesh is None:
     mesh = make_mesh(MeshConfig(), jax.local_devices())
     params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-  return PseudoScorer(logits, params, tokenizer, trained.model.max_length, trained.model.cls_last, mesh, how)
+  model = trained.model
+  return PseudoScorer(logits, params, tokenizer, model.max_length, model.cls_last, shifted(model), mesh, how)

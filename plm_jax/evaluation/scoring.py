@@ -25,6 +25,7 @@ from plm_jax.config import ConfigError
 from plm_jax.inference import prompts
 from plm_jax.inference.batches import by_length, doubled
 from plm_jax.inference.loading import Trained
+from plm_jax.inference.rereading import ranks
 from plm_jax.layers.heads import WithHeads
 from plm_jax.objectives.clm import boundaries
 from plm_jax.sharding import TABLE, MeshConfig, batch_sharding, make_mesh
@@ -204,21 +205,24 @@ def of(trained: Trained, start: bool = True, mesh: Mesh | None = None) -> Scorer
   mesh: on whose devices its parameters are, as `loading.load(folder, mesh)` gives them; None: each device of this
   process gets a copy. Raises CheckpointError for a model without a language model head or a tokenizer.
   """
-  if 'lm' not in trained.heads or not trained.tokenizer:
-    lacking = 'tokenizer' if 'lm' in trained.heads else 'language model head'
+  name = trained.writer
+  if not name or not trained.tokenizer:
+    lacking = 'tokenizer' if name else 'language model head'
     raise CheckpointError(f'the model has no {lacking}: texts cannot be scored without it')
   if trained.model.kind == 'encoder-decoder':
     raise CheckpointError('an encoder-decoder reads a text and writes another: it does not continue texts')
   if trained.model.kind == 'infilling':
     raise CheckpointError('a GLM fills blanks and does not continue texts: plm_jax.inference.blanks scores what it '
                           'is given')
-  model = WithHeads(trained.model.backbone(), {'lm': trained.heads['lm']})
+  model = WithHeads(trained.model.backbone(), {name: trained.heads[name]})
 
   def logits(params, batch):
-    outputs: Any = model.apply({'params': params}, batch)
-    return outputs['lm']
+    # An encoder is told that a row is read from left to right; a decoder does nothing else.
+    own = {'ranks': ranks(*batch['tokens'].shape)} if trained.model.kind == 'encoder' else {}
+    outputs: Any = model.apply({'params': params}, batch | own)
+    return outputs[name]
 
-  params = {name: trained.params[name] for name in ('backbone', 'heads_lm') if name in trained.params}
+  params = {part: trained.params[part] for part in ('backbone', f'heads_{name}') if part in trained.params}
   if mesh is None:
     mesh = make_mesh(MeshConfig(), jax.local_devices())
     params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))

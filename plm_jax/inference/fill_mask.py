@@ -10,10 +10,11 @@ import numpy as np
 
 from plm_jax.config import ConfigError
 from plm_jax.data.windows import Windows
-from plm_jax.inference.loading import Trained
+from plm_jax.inference.loading import Trained, shifted
 from plm_jax.inference.prompts import check
 from plm_jax.inference.samples import Blank
 from plm_jax.layers.heads import WithHeads
+from plm_jax.objectives.clm import boundaries
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.wordpiece import unspaced
 from plm_jax.training.checkpoint import CheckpointError
@@ -50,8 +51,9 @@ def fill(trained: Trained, prompts: Sequence[str], top: int = 5) -> list[list[Ca
   length = min(length, config.max_length or length)
   blanks = [[position for position, token in enumerate(row) if token == tokenizer.vocab.mask] for row in rows]
   most = max(map(len, blanks))
+  positions = jnp.array([some + some[:1] * (most - len(some)) for some in blanks], jnp.int32)
   batch = {'tokens': jnp.array(tokens[:, :length]), 'segments': jnp.array(segments[:, :length]),
-           'positions': jnp.array([some + some[:1] * (most - len(some)) for some in blanks], jnp.int32)}
+           'positions': positions - shifted(config)}
   model = WithHeads(config.backbone(), {'mlm': trained.heads['mlm']})
   params = {name: trained.params[name] for name in ('backbone', 'heads_mlm') if name in trained.params}
   outputs: Any = jax.jit(lambda params, batch: model.apply({'params': params}, batch))(params, batch)
@@ -114,8 +116,9 @@ def encode(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
   model."""
   vocab = tokenizer.vocab
   text = tokenizer.encode(prompt.replace('[MASK]', tokenizer.pieces[vocab.mask]), specials=True)
-  # XLNet's rows end with [CLS].
+  # XLNet's rows end with [CLS], and GPT-BERT's with nothing.
   ids = [*text, vocab.sep, vocab.cls] if config.cls_last else [vocab.cls, *text, vocab.sep]
+  ids = [boundaries(vocab)[0], *text] if shifted(config) else ids
   if vocab.mask not in ids:
     raise ConfigError(f'there is no [MASK] in {prompt!r}: put one where a word is to be guessed')
   if config.max_length and len(ids) > config.max_length:

@@ -16,6 +16,7 @@ from plm_jax.inference.decoder import DecoderSteps
 from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
 from plm_jax.inference.loading import Trained
 from plm_jax.inference.prompts import check
+from plm_jax.inference.rereading import RereadingSteps
 from plm_jax.inference.samples import Sample
 from plm_jax.inference.search import GenerationConfig, Ids
 from plm_jax.objectives.clm import boundaries
@@ -173,8 +174,8 @@ def by_beams(trained: Trained, prompts: Sequence[Prompt], config: GenerationConf
 def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig):
   """Prepares prompts -> (steps, ids, parameters, batch, the ids of each prompt). Raises as `generate`."""
   model, tokenizer = trained.model, trained.tokenizer
-  if 'lm' not in trained.heads or not tokenizer:
-    lacking = 'tokenizer' if 'lm' in trained.heads else 'language-modelling head'
+  if not trained.writer or not tokenizer:
+    lacking = 'tokenizer' if trained.writer else 'language-modelling head'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
   check([prompt if isinstance(prompt, str) else '' for prompt in prompts])
   if max(config.forced_first, config.forced_last) >= model.vocab:
@@ -192,7 +193,8 @@ def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfi
     raise ConfigError(f'the longest prompt has {longest} tokens, and {config.max_new} are to follow: the model takes '
                       f'{model.max_length} in all. Shorten the prompt or lower max_new')
   tokens, segments = padded(given, engine.bucket(longest, model.max_length), tokenizer.vocab, front=True)
-  steps = DecoderSteps(model, trained.heads['lm'])
+  head = trained.heads[trained.writer]
+  steps = RereadingSteps(model, head) if model.kind == 'encoder' else DecoderSteps(model, head)
   batch = {'tokens': tokens, 'segments': segments}
   return steps, answers(tokenizer.vocab, model.vocab), steps.load(trained.params), batch, given
 

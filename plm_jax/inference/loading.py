@@ -49,9 +49,14 @@ class Trained:
   """tokens of the rows that it has learned it in; 0: not known"""
 
   @property
+  def writer(self) -> str:
+    """The head that predicts what comes next; '': it has none."""
+    return 'lm' if 'lm' in self.heads else 'mlm' if 'mlm' in self.heads and shifted(self.model) else ''
+
+  @property
   def can(self) -> tuple[str, ...]:
     """What can be asked of it: names of functions of `plm_jax`."""
-    kind, lm = self.model.kind, 'lm' in self.heads
+    kind, lm = self.model.kind, bool(self.writer)
     reads = self.task.reads if self.task else None
     able = {
         'encode': True,
@@ -63,8 +68,8 @@ class Trained:
         'fill_mask': 'mlm' in self.heads or (lm and kind == 'infilling'),
         'generate': lm,
         'stream': lm,
-        'score': lm and kind in ('decoder', 'infilling'),
-        'perplexity': lm and kind == 'decoder',
+        'score': lm and kind != 'encoder-decoder',
+        'perplexity': lm and kind in ('decoder', 'encoder'),
         **dict.fromkeys(('likelihood', 'minimal_pairs'), 'mlm' in self.heads or (lm and kind == 'decoder'))}
     return (*(name for name, so in able.items() if so and self.tokenizer), 'export')
 
@@ -83,6 +88,11 @@ class Trained:
         f'<{self.family}, {model.kind}: {layers} layers of {width}, {parameters:,} parameters',
         f' heads: {", ".join(self.heads) or "none"}; {tokenizer}',
         f' from {self.source or "memory"}; can {", ".join(self.can)}>'))
+
+
+def shifted(model: Any) -> bool:
+  """Tells whether a backbone with this configuration predicts a token where the one before it stands (GPT-BERT)."""
+  return getattr(model, 'shifted', False)
 
 
 def load(folder: epath.PathLike, mesh: Mesh | None = None) -> Trained:

@@ -114,10 +114,7 @@ class MaskedLM(Objective):
 
   def share(self, windows):
     """Returns the share of tokens to predict: by how far the run is, or for evaluation where windows do not say."""
-    last = self.rate if self.last_rate is None else self.last_rate
-    if PROGRESS not in windows:
-      return last if self.held_out_rate is None else self.held_out_rate
-    return self.rate + (last - self.rate) * windows[PROGRESS]
+    return share_at(windows.get(PROGRESS), self.rate, self.last_rate, self.held_out_rate)
 
   def corrupt(self, key, windows, vocab):
     """Makes tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
@@ -190,6 +187,13 @@ class MaskedLM(Objective):
       chosen = noise.choose_spans(key, units, number, self.lengths)
     return chosen.astype(jnp.float32)
 
+  def build(self, model, packed):
+    """Builds the model. Raises ValueError for one that predicts tokens elsewhere."""
+    if getattr(model, 'shifted', False):
+      raise ValueError('the model predicts a token where the one before it stands, which the objective MaskedNextToken '
+                       'asks for (recipe gpt_bert_strict_small): give --model.shifted=False')
+    return super().build(model, packed)
+
   def heads(self, model) -> dict[str, nn.Module]:
     """Returns `mlm`, and the classifier of the question about the row, `nsp` or `sop`, where there is one."""
     heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block, model.tied, model.head)}
@@ -213,6 +217,15 @@ class MaskedLM(Objective):
     if question := self.pair.question:
       answers[question] = batch[question], batch['segments'].any(-1).astype(jnp.float32)
     return answers
+
+
+def share_at(progress, rate: float, last: float | None, held_out: float | None):
+  """Returns the share of tokens to predict where so much of the run is done, or in evaluation (None): it goes from
+  `rate` to `last` in a line, or stays, and is `held_out` in evaluation, or that of the end."""
+  last = rate if last is None else last
+  if progress is None:
+    return last if held_out is None else held_out
+  return rate + (last - rate) * progress
 
 
 def partition(scores: Scores, weights):

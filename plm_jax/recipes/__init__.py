@@ -29,6 +29,7 @@ from plm_jax.recipes import (
     gpt,
     gpt2,
     gpt3,
+    gpt_bert,
     llama,
     llama2,
     llama3,
@@ -59,7 +60,7 @@ from plm_jax.recipes.table import Size
 # In the order in which they are listed: encoders, decoders, encoder-decoders.
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
     bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm, deberta, deberta_v2,
-    deberta_v3, electra, xlnet, elmo, modernbert, ettin, neobert, mosaicbert, cramming, ltg_bert,
+    deberta_v3, electra, xlnet, elmo, modernbert, ettin, neobert, mosaicbert, cramming, ltg_bert, gpt_bert,
     gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
     t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
 EVERYWHERE = """\

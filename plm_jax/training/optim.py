@@ -46,7 +46,8 @@ class OptimConfig(Checked):
   warmup_start: float = 0.0
   """share of the peak that a warmup begins at"""
   cooldown: int = 0
-  """how much of the end a wsd or a trapezoid goes down over, in what the clock counts"""
+  """how much of the end a wsd or a trapezoid goes down over, in what the clock counts; a cosine that has one falls to 0
+  there from what it has come down to (GPT-BERT)"""
   power: float = 1.0
   """exponent of a line's remaining part"""
   floor: float = 0.0
@@ -111,6 +112,7 @@ def schedule(config: OptimConfig, steps: int, pace: Pace = ()) -> Callable[[Any]
     line = config.floor + (1 - config.floor) * jnp.maximum(1 - done, 0) ** config.power
     cosine = config.floor + (1 - config.floor) * (1 + jnp.cos(jnp.pi * done)) / 2
     fallen = jnp.clip((step - (end - cooldown)) / max(1.0, cooldown), 0, 1)
+    cosine *= 1 - fallen if cooldown else 1
     root = jnp.sqrt(max(1.0, warmup) / jnp.maximum(step, max(1.0, warmup)))
     after = {'bert': line, 'electra': line, 'linear': line, 'slanted': line, 'gpt1': cosine, 'cosine': cosine,
              'inverse_sqrt': root, 't5': root, 'constant': 1.0,

@@ -76,6 +76,9 @@ PAPERS = {
     'cramming_base': (119_589_889, 120, 1e-3, 8192, 128),
     # Samuel et al. 2023, table 8; ltgoslo/ltg-bert, babylm/train/train.py and configs.
     'ltg_bert_strict': (98_229_760, 98, 1e-2, 32_768, 512), 'ltg_bert_strict_small': (27_741_952, 0, 1e-2, 32_768, 512),
+    # Charpentier and Samuel 2024; ltgoslo/gpt-bert, pretraining/train_100m.py, train_10m.py and configs.
+    'gpt_bert_strict': (119_454_532, 119, 1e-2, 24_576, 512),
+    'gpt_bert_strict_small': (29_892_164, 30, 1.41e-2, 24_576, 512),
     # Yang et al. 2019, table 8. XLNetModel.
     'xlnet_base': (116_718_336, 0, 1e-4, 256, 512), 'xlnet_large': (360_268_800, 0, 4e-4, 8192, 512),
     # Radford et al. 2018, section 4.1; OpenAIGPTLMHeadModel.
