@@ -49,7 +49,7 @@ def compare_command(
       print('\n'.join([*written(title, names, table), '']))
   width, coloured = shutil.get_terminal_size((100, 40)).columns, sys.stdout.isatty()
   curves = together(found, by)
-  for name in [name for name in curves if describe(name, curves).rank <= 2][:3]:
+  for name in [name for name in curves if describe(name, curves).rank <= 2 and '/' not in name][:3]:
     metric = describe(name, curves)
     lines = [Curve(names[at], points, MARKS[at], COLOURS[at]) for at, points in curves[name].items()]
     print('\n'.join([*plots.plot(f'Held-out {metric.title.lower()}', lines, metric, (width, 12), coloured), '']))

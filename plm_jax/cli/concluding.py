@@ -1,4 +1,5 @@
-"""What is shown of a run on labelled examples, and what every report says of its surroundings."""
+"""What is shown of a run on labelled examples, or on several corpora, and what every report says of surroundings."""
+from collections.abc import Callable, Mapping
 import contextlib
 import importlib.metadata
 import pathlib
@@ -14,6 +15,7 @@ import jax
 from plm_jax import config_file
 from plm_jax.cli import mistakes, report
 from plm_jax.inference import loading
+from plm_jax.objectives import figures
 from plm_jax.pods import hosts
 from plm_jax.tasks.setup import Settled
 from plm_jax.training.learner import selection
@@ -78,3 +80,14 @@ def say(text: str) -> None:
   """Prints a line on process 0 of a job."""
   if jax.process_index() == 0:
     print(text, flush=True)
+
+
+def by_corpus(heldout: Mapping[str, float], shown: Callable[[str, float], str]) -> list[Element]:
+  """Makes the section of figures by corpus; no section where there is one corpus. shown: (figure, value) -> text."""
+  whole, corpora = figures.by_corpus(heldout)
+  names = list(dict.fromkeys(name for some in corpora.values() for name in some))
+  el = report.el
+  head = el('tr', el('th', ''), *(el('th', figures.called(name, whole), scope='col') for name in names))
+  rows = [el('tr', el('th', corpus, scope='row'), *(
+      el('td', shown(name, some[name]) if name in some else '') for name in names)) for corpus, some in corpora.items()]
+  return [el('section', el('h2', 'Held-out figures by corpus'), el('table', head, *rows, class_='counts'))] * bool(rows)

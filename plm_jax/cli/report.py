@@ -139,7 +139,7 @@ def charts(curves: Curves, phases: Sequence[Phase]) -> ElementTree.Element:
   metrics = {key: describe(key, curves) for key in curves}
   shown = [key for key, splits in curves.items()
            # A baseline is a line in the chart of its accuracy; counts of skipped steps that stay 0 tell nothing.
-           if not (key.endswith('_baseline') and key.replace('_baseline', '_accuracy') in metrics)
+           if not (key.endswith('_baseline') and key.replace('_baseline', '_accuracy') in metrics) and '/' not in key
            and (key not in ('skipped', 'streak') or any(value for points in splits.values() for _, value in points))]
   shown.sort(key=lambda key: (metrics[key].rank, key))
   known, other = (el('div', *(figure(curves, phases, key, metrics[key]) for key in shown
@@ -174,6 +174,9 @@ def question(name: str) -> str:
 
 def describe(key: str, keys: Container[str]) -> Metric:
   """Returns how `key` is shown; X and X_accuracy are the loss and accuracy of the question X."""
+  if '/' in key:
+    metric = describe(key.partition('/')[0], keys)
+    return dataclasses.replace(metric, title=f'{metric.title}, {key.partition("/")[2]}')
   name = question(key.removesuffix('_accuracy'))
   if key in METRICS:
     return METRICS[key]

@@ -14,7 +14,7 @@ import tyro
 from plm_jax import checked, config_file, environment, errors, recipes, storage
 from plm_jax import config as config_lib
 from plm_jax.cli import hints, options, preflight, report, vectors
-from plm_jax.cli.concluding import say, surroundings
+from plm_jax.cli.concluding import by_corpus, say, surroundings
 from plm_jax.cli.fine_tuned import fine_tuned, measured
 from plm_jax.config import ConfigError, Experiment, FineTuning, HostsConfig, Run, Scale
 from plm_jax.data import embedded
@@ -218,9 +218,14 @@ def prepared(config: Experiment, own: Tokenizer | None) -> list[epath.Path]:
 
 
 def tell(config: Run, values: Mapping[str, float]) -> None:
-  """Prints held-out figures by name, a line each, on process 0."""
-  for name, value in values.items():
-    say(f'{figures.called(name, values)}: {config.objective.shown(name, value, digits=4)}')
+  """Prints held-out figures by name, a line each, and those of each corpus in a line, on process 0."""
+  def shown(name, value):
+    return config.objective.shown(name, value, digits=4)
+  whole, corpora = figures.by_corpus(values)
+  for name, value in whole.items():
+    say(f'{figures.called(name, whole)}: {shown(name, value)}')
+  for corpus, some in corpora.items():
+    say(f'{corpus}: {figures.line(some, shown)}')
 
 
 def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: MeshConfig = MeshConfig()) -> None:
@@ -233,6 +238,9 @@ def evaluate(folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: Mes
     return
   config = of_text(config)
   data, train_config = config.data, config.train
+  if getattr(config.objective, 'says_language', False) and texts and len(texts) != len(data.path):
+    raise ConfigError(f'tokens of this run say their language: give a text for each of its corpora, in the order of '
+                      f'{", ".join(data.path)}; got {len(texts)}')
   if texts:
     data = dataclasses.replace(data, path=tuple(texts), weights=(),
                                prepare=dataclasses.replace(data.prepare, heldout=0.0))
@@ -279,7 +287,7 @@ def conclude(config: Experiment, result: Result, parameters: int, shown: Shown, 
   environment, notes = surroundings(), hints.hints(config, text, result.epochs, heldout)
   path = report.write_report(config.folder, report.Summary(
       title=config.name, headline=headline, blanks=cards, samples=samples, config=config_file.to_json(config),
-      environment=environment, notes=notes))
+      environment=environment, notes=notes, sections=by_corpus(heldout, config.objective.shown)))
   print()
   for name, value in headline.items():
     print(f'{name + ":":34}{value}')

@@ -52,7 +52,7 @@ def screen(found: History, figures: Sequence[str], width: int, height: int, colo
     raise ConfigError(
         f'{found.folder} has no {", ".join(unknown)}: it has {", ".join(sorted(curves)) or "nothing yet"}')
   metrics = {name: describe(name, curves) for name in figures or curves}
-  names = list(figures) or sorted((name for name in metrics if metrics[name].rank <= SHOWN),
+  names = list(figures) or sorted((name for name in metrics if metrics[name].rank <= SHOWN and '/' not in name),
                                   key=lambda name: (metrics[name].rank, name))
   yield headline(found)
   if not names:

@@ -96,6 +96,19 @@ def texts(source: str) -> Iterator[str]:
           yield '\n'.join(document.paragraphs)
 
 
+def called(source: str) -> str:
+  """Names a source briefly, by what its path ends with.
+
+  >>> [called(source) for source in ('gs://text/de', 'en/*.txt.gz', 'task:sst2:a.tsv', 'tfds:wiki40b/sw:train')]
+  ['de', 'en', 'sst2', 'sw']
+  """
+  if source.startswith(TASK):
+    return source.split(':')[1]
+  parts = source.removeprefix('tfds:').partition(',')[0].split('/')
+  words = [re.split(r'[.:]', part)[0] for part in parts if part and '*' not in part]
+  return re.sub(r'\W+', '_', words[-1] if words else '') or 'text'
+
+
 def folders(source: str) -> list[epath.Path]:
   """Lists the folders that are part of a source."""
   source = untasked(source)

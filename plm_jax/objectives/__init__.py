@@ -126,11 +126,12 @@ class Objective(Checked, abc.ABC):
 
   def larger(self, figure: str) -> bool:
     """Tells whether a held-out figure is better where it is larger: an accuracy is, a loss is not."""
-    return figure.endswith('accuracy')
+    return figure.partition('/')[0].endswith('accuracy')
 
   def shown(self, figure: str, value: float, digits: int = 3) -> str:
     """Writes the value of a held-out figure for people. digits: behind the point, of a loss."""
-    return f'{value:.{digits - 2}%}' if figure.endswith(('accuracy', 'baseline')) else f'{value:.{digits}f}'
+    share = figure.partition('/')[0].endswith(('accuracy', 'baseline'))
+    return f'{value:.{digits - 2}%}' if share else f'{value:.{digits}f}'
 
   @abc.abstractmethod
   def predictions(self, length: int) -> int:

@@ -9,9 +9,9 @@
 
 RoBERTa on CC100, 2.5 TB of the web in 100 languages, with one vocabulary of 250,000 pieces: 1.5 million updates of
 8,192 rows (section 3). Give the records of every language in --data.path: their shares are of their sizes to the power
-of 0.3, as --data.temperature says; the text of the tokenizer should have such shares too. `python -m plm_jax evaluate`
-with one --data.path says how well it knows that language. The paper gives neither rate nor warmup: here they are
-RoBERTa's, as are masks and the optimizer.
+of 0.3, as --data.temperature says; the text of the tokenizer should have such shares too. Held-out figures are of each
+language too, as are those of `python -m plm_jax evaluate RUN TEXT TEXT`. The paper gives neither rate nor warmup: here
+they are RoBERTa's, as are masks and the optimizer.
 """
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.settings import TextConfig

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax import sharding
 from plm_jax.config import Experiment, Phase
-from plm_jax.data import counts
+from plm_jax.data import counts, sources
 from plm_jax.data.pipeline import Pipeline, Shares, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
@@ -80,7 +80,7 @@ class TextFeed(Feed):
 
   def evaluator(self, learner, mesh):
     """Makes the function that measures the losses of held-out text."""
-    evaluate = evaluator(learner, self.sizes)
+    evaluate = evaluator(learner, self.sizes, corpus_names(self.config))
     return lambda params, phase: evaluate(params, heldout_stream(self, phase, mesh))
 
   def windows(self, step):
@@ -158,6 +158,17 @@ def heldout_stream(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
   for corpus, windows in enumerate(open_heldout(config, records, phase)):
     for batch in heldout_batches(windows, phase.batch, rows, share, corpus, continuous(config)):
       yield sharding.to_devices(config.objective.described(batch, feed.tokenizer), phase.batch, mesh)
+
+
+def corpus_names(config: Experiment) -> tuple[str, ...]:
+  """Names the corpora of a run, each otherwise: by their languages where the objective knows them, else by their
+  paths."""
+  objective: Any = config.objective
+  names = getattr(objective, 'languages', ()) or getattr(getattr(objective, 'pair', None), 'languages', ())
+  if len(names) != len(config.data.path):
+    names = tuple(map(sources.called, config.data.path))
+  return tuple(f'{name}-{names[:number].count(name) + 1}' if name in names[:number] else name
+               for number, name in enumerate(names))
 
 
 def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:

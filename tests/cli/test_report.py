@@ -8,8 +8,10 @@ import pytest
 
 from plm_jax import storage
 from plm_jax.cli import report
+from plm_jax.cli.concluding import by_corpus
 from plm_jax.cli.report import Summary, write_report
 from plm_jax.inference.samples import Blank, Sample
+from plm_jax.objectives.mlm import MaskedLM
 
 VOID = {'meta'}
 
@@ -304,3 +306,15 @@ def test_a_failed_write_leaves_no_trace(tmp_path, monkeypatch):
     write_report(tmp_path, Summary('second', {}))
   assert [file.name for file in tmp_path.iterdir()] == ['report.html']
   assert 'first' in (tmp_path / 'report.html').read_text()
+
+
+def test_a_table_of_corpora(tmp_path):
+  """Charts are of all text, however many corpora there are."""
+  heldout = {'mlm': 2.5, 'mlm_accuracy': 0.5, 'mlm/de': 2.0, 'mlm_accuracy/de': 0.75, 'mlm/sw': 3.0}
+  (section,) = by_corpus(heldout, MaskedLM().shown)
+  rows = [[cell.text or '' for cell in row] for row in section.iter('tr')]
+  assert rows == [['', 'masked-token loss', 'masked-token accuracy'], ['de', '2.000', '75.0%'], ['sw', '3.000', '']]
+  assert by_corpus({'mlm': 2.5}, MaskedLM().shown) == []
+  (tmp_path / 'metrics.jsonl').write_text(json.dumps({'step': 2, 'split': 'heldout', **heldout}) + '\n')
+  text = report.write_report(tmp_path, report.Summary('run', {}, sections=[section])).read_text()
+  assert text.count('<figure>') == 2 and 'Held-out figures by corpus' in text

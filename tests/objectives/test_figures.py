@@ -12,9 +12,17 @@ def test_figures_of_a_question_stand_together():
                   'next-sentence loss 0.250, accuracy 75.0%; softmax-denominator loss 1.000')
 
 
+def test_figures_of_corpora_stand_behind_those_of_all():
+  values = {'mlm': 2.5, 'mlm_accuracy': 0.5, 'mlm/de': 2.0, 'mlm_accuracy/de': 0.75, 'mlm/sw': 3.0}
+  assert figures.line(values, MaskedLM().shown) == (
+      'masked-token loss 2.500, accuracy 50.0%; by corpus: de 2.000, sw 3.000')
+  assert figures.by_corpus(values) == (
+      {'mlm': 2.5, 'mlm_accuracy': 0.5}, {'de': {'mlm': 2.0, 'mlm_accuracy': 0.75}, 'sw': {'mlm': 3.0}})
+
+
 @pytest.mark.parametrize(('figure', 'called'), [
     ('mlm', 'masked-token loss'), ('clm_accuracy', 'next-token accuracy'), ('bits_per_byte', 'bits per byte'),
     ('nsp_baseline', 'next-sentence accuracy of always the most frequent answer'), ('loss', 'loss'),
-    ('my_own', 'my own loss'), ('matthews', 'matthews')])
+    ('my_own', 'my own loss'), ('mlm_accuracy/zh', 'masked-token accuracy, zh'), ('matthews', 'matthews')])
 def test_names(figure, called):
   assert figures.called(figure, {'my_own_accuracy'}) == called

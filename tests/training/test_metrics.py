@@ -12,6 +12,7 @@ from plm_jax.cli import report
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives import window_shapes
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.figures import by_corpus
 from plm_jax.training import metrics
 from plm_jax.training.evaluate import evaluator
 from plm_jax.training.optim import OptimConfig, make_optimizer
@@ -96,3 +97,19 @@ def test_bits_per_byte_are_those_of_all_labels():
   labels = np.asarray(batch['labels'])[np.asarray(batch['weights']) > 0]
   assert values['bits_per_byte'] == pytest.approx(np.log2(96) * labels.size / sizes[labels].sum(), rel=1e-5)
   assert 'bits_per_byte' not in evaluator(learner)(params, [windows])
+
+
+@pytest.mark.slow
+def test_figures_of_each_corpus_of_a_mixture(learner, params, windows):
+  """Behind those of all text: the same as of an evaluation on that corpus alone."""
+  batches = [dict(tiny.take(windows, rows), corpus=jnp.full(6, corpus))
+             for corpus, rows in ((0, slice(0, 6)), (1, slice(6, 12)))]
+  values = evaluator(learner, corpora=('de', 'sw'))(params, batches)
+  usual, figures = evaluator(learner), ('mlm', 'mlm_accuracy', 'nsp', 'nsp_accuracy')
+  alone = [usual(params, [batch]) for batch in batches]
+  whole, corpora = by_corpus(values)
+  assert whole == usual(params, batches)
+  assert corpora == {name: {figure: some[figure] for figure in figures}
+                     for name, some in zip(('de', 'sw'), alone, strict=True)}
+  assert learner.objective.larger('mlm_accuracy/de') and not learner.objective.larger('mlm/de')
+  assert learner.objective.shown('mlm_accuracy/de', 0.25) == '25.0%'
