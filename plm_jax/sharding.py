@@ -20,7 +20,8 @@ from plm_jax.errors import Expected
 
 AXES = ('data', 'fsdp', 'tensor')
 
-# Logical axis -> mesh axes. A name that is not here, or a size that the mesh axes do not divide, is not split.
+# Logical axis -> mesh axes. A name that is not here, or a size that the mesh axes do not divide, is not split. A
+# vocabulary has the name `pieces` where logits are made.
 TABLE: dict[str, tuple[str, ...]] = {
     'batch': ('data', 'fsdp'),
     'width': ('fsdp',),
@@ -28,7 +29,11 @@ TABLE: dict[str, tuple[str, ...]] = {
     'mlp': ('tensor',),
     'vocab': ('tensor',),
     'stream': ('tensor',),
+    'pieces': ('tensor',),
 }
+# Of what a step computes these are split whatever their size: the compiler fills up the last part. Of a vocabulary that
+# no mesh divides (GPT-2's 50,257) the parameters lie whole, and the logits, which are most of it, do not.
+FILLED = frozenset({'pieces'})
 
 
 class MeshError(Expected):
@@ -95,7 +100,8 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh) -> PartitionSp
   for name, size in zip(names, shape, strict=True):
     axes = TABLE.get(name or '', ())
     split = math.prod(mesh.shape[axis] for axis in axes)
-    parts.append(axes if axes and split > 1 and size % split == 0 else None)
+    fits = size % split == 0 or (name in FILLED and size >= split)
+    parts.append(axes if axes and split > 1 and fits else None)
   return PartitionSpec(*parts)
 
 

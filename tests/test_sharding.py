@@ -1,14 +1,19 @@
 import dataclasses
 import functools
+import re
+from types import SimpleNamespace
+from typing import Any
 
 from flax.linen import unbox
 import jax
 from jax.sharding import PartitionSpec as P
 import numpy as np
+import optax
 import pytest
 import tiny
 
 from plm_jax import recipes, sharding
+from plm_jax.layers import heads
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training import step
@@ -137,6 +142,30 @@ def test_what_does_not_divide_is_not_split():
   assert sharding.spec(('width', 'heads', None), (6, 8, 3), mesh) == P(('fsdp',), ('tensor',), None)
   assert sharding.spec(('width', 'heads', None), (7, 6, 3), mesh) == P(None, None, None)
   assert sharding.spec(('batch', None, 'elsewhere'), (4, 4, 4), mesh) == P(('data', 'fsdp'), None, None)
+
+
+def test_logits_are_split_where_no_mesh_divides_the_vocabulary():
+  """Four devices make 251 logits of 1,003 each, and the loss and gradients are those of one."""
+  assert sharding.spec(('batch', None, 'pieces'), (8, 16, 1003), mesh_of('tensor')) == P(('data', 'fsdp'), None, TENSOR)
+  mesh, head = make_mesh(MeshConfig(2, 1, 4)), heads.NextTokens(tiny.block(), 1003)
+  draw = np.random.default_rng(0)
+  table, hidden = (draw.normal(size=size).astype(np.float32) for size in ((1003, 16), (8, 4, 16)))
+  labels = draw.integers(1003, size=(8, 4))
+
+  def loss(table, hidden):
+    logits: Any = head.apply({}, SimpleNamespace(embedding=table, hidden=hidden), {})
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+  run = jax.value_and_grad(loss, argnums=(0, 1))
+  want = jax.jit(run)(table, hidden)
+  with jax.set_mesh(mesh):
+    compiled = jax.jit(run).lower(table, sharding.to_devices(hidden, 8, mesh)).compile()
+    got = compiled(table, sharding.to_devices(hidden, 8, mesh))
+  for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+  products = re.findall(r'f32\[([\d,]+)\]\S* dot\(', compiled.as_text())
+  assert products and not any('1003' in shape.split(',') for shape in products)
+  assert any('251' in shape.split(',') for shape in products)
 
 
 def test_no_mesh_no_constraint():

@@ -123,7 +123,7 @@ class NextTokens(nn.Module):
     else:
       init = self.cfg.init.matrix(self.cfg.width, self.cfg.width)
       matrix = self.param('kernel', named(init, ('width', 'vocab')), (h.shape[-1], self.vocab))
-    matrix = gathered(matrix.astype(h.dtype), 'width', 'vocab')
+    matrix = gathered(matrix.astype(h.dtype), 'width', 'pieces')
     bias = None
     if self.bias:
       bias = jax.lax.stop_gradient(self.param('bias', named(nn.initializers.zeros, ('vocab',)), (self.vocab,)))
@@ -131,7 +131,7 @@ class NextTokens(nn.Module):
       bias = jnp.zeros(self.vocab) if bias is None else bias
       return vocabulary.scored(h, matrix.T, bias, batch['labels'], self.factor, self.blocks)
     logits = jnp.einsum('bld,dv->blv', h, matrix, preferred_element_type=jnp.float32)
-    logits = constrain(logits * self.factor, 'batch', None, 'vocab')
+    logits = constrain(logits * self.factor, 'batch', None, 'pieces')
     return logits if bias is None else logits + bias
 
 
@@ -329,9 +329,9 @@ def rate(head) -> float:
 def tied(head: nn.Module, h, embedding, bias: bool = True):
   """Multiplies h [B, M, E] by the token table [V, E], transposed, and adds a bias of the head's own, where it is to
   have one -> logits [B, M, V], float32."""
-  table = gathered(embedding.astype(h.dtype), 'vocab', 'width')
+  table = gathered(embedding.astype(h.dtype), 'pieces', 'width')
   logits = jnp.einsum('bme,ve->bmv', h, table, preferred_element_type=jnp.float32)
-  logits = constrain(logits, 'batch', None, 'vocab')
+  logits = constrain(logits, 'batch', None, 'pieces')
   if not bias:
     return logits
   return logits + head.param('bias', named(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])
