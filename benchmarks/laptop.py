@@ -1,0 +1,61 @@
+"""Minutes that the laptop's scale of each family takes, from the pace of its first steps.
+
+    python -m benchmarks.laptop
+    python -m benchmarks.laptop gpt2_small deberta_base --steps 60
+
+A recipe a family, on the embedded text, each a process of its own as a reader would type it, stopped by its number of
+steps. What stands around the steps (imports, tokenizer and records where nothing is cached yet, compilation, the
+report) is the rest of such a run's time, and is counted once; a pace is that of the second half of the steps. Students
+have to be named, with a teacher: they are left out.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.side_by_side import machine
+from plm_jax import recipes
+
+FAMILIES = (
+    'bert_base', 'roberta_base', 'xlm_r_base', 'albert_base', 'spanbert_base', 'deberta_base',
+    'deberta_v3_base', 'electra_small', 'xlnet_base', 'elmo_small', 'modernbert_base', 'neobert_base',
+    'mosaicbert_base', 'cramming_base', 'ltg_bert_strict', 'gpt_base', 'gpt2_small', 'llama_7b', 'palm_8b',
+    'glm_base', 't5_small', 't5_v1_1_small', 'byt5_small', 'bart_base')
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('recipes', nargs='*', default=FAMILIES)
+  parser.add_argument('--steps', type=int, default=100, help='steps that are timed')
+  args = parser.parse_args()
+  print(machine('jax', 'flax'))
+  print('\n| recipe | objective | steps | tokens a second | minutes | of them around the steps |\n' + '|---' * 6 + '|')
+  for name in args.recipes:
+    run = recipes.find(name)('laptop')
+    phase = run.train.phases[0]
+    began = time.perf_counter()
+    lines = timed(name, args.steps)
+    seconds = time.perf_counter() - began
+    pace = statistics.median(line['tokens_per_second'] for line in lines[len(lines) // 2:])
+    step = phase.batch * phase.length / pace
+    around = max(0.0, seconds - args.steps * step)
+    print(f'| {name} | {type(run.objective).__name__} | {run.train.steps:,} | {pace:,.0f} | '
+          f'{(run.train.steps * step + around) / 60:.1f} | {around / 60:.1f} |', flush=True)
+
+
+def timed(name: str, steps: int) -> list[dict]:
+  """Trains for so many steps -> what was logged of them."""
+  with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([sys.executable, '-m', 'plm_jax', 'train', name, '--scale=laptop', f'--train.phases.0.steps={steps}',
+                    f'--output={folder}/run', '--train.log-every=10'], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
+    lines = map(json.loads, pathlib.Path(folder, 'run', 'metrics.jsonl').read_text().splitlines())
+    return [line for line in lines if 'tokens_per_second' in line]
+
+
+if __name__ == '__main__':
+  main()
