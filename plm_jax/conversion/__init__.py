@@ -29,6 +29,7 @@ from plm_jax.conversion.families import (
   with_parts,
 )
 from plm_jax.conversion.lazy import Lazy
+from plm_jax.conversion.megatron import of_megatron
 from plm_jax.conversion.opening import (
   CONFIG,
   check_layers,
@@ -236,7 +237,7 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
       return path.suffix in files.FOREIGN
     if not (path / CONFIG).exists():
       return (is_tensorflow(path) or of_fairseq(path) is not None or states(path) is not None or is_t5x(path)
-              or elmo.is_elmo(path))
+              or elmo.is_elmo(path) or of_megatron(path) is not None)
     return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
 
 

@@ -32,6 +32,7 @@ FAMILIES = {
     'deberta': 'plm_jax.models.deberta',
     'electra': 'plm_jax.models.electra',
     'openai-gpt': 'plm_jax.models.gpt',
+    'megatron-bert': 'plm_jax.models.megatron_bert',
     'xlm': 'plm_jax.models.xlm',
     'ernie': 'plm_jax.models.ernie',
     'gpt2': 'plm_jax.models.gpt2',

@@ -11,6 +11,7 @@ from plm_jax.conversion.fairseq import Fairseq
 from plm_jax.conversion.families import FAMILIES, family_of
 from plm_jax.conversion.flax_msgpack import FlaxMsgpack, is_flax
 from plm_jax.conversion.folders import Place, inside, ordinary
+from plm_jax.conversion.megatron import Megatron, of_megatron
 from plm_jax.conversion.rules import ConvertError, Family
 from plm_jax.conversion.t5x import T5X, is_t5x
 from plm_jax.conversion.torch_pickle import PICKLED, TorchPickle
@@ -35,6 +36,9 @@ def open_checkpoint(path: pathlib.Path):
     prefix = found[0].with_suffix('')
   if prefix.with_name(f'{prefix.name}.index').exists() and not prefix.is_dir():
     return prefix.parent, *open_tensorflow(prefix)
+  if pickled := of_megatron(path):
+    source = Megatron(pickled)
+    return pickled.parent, family_of(source.described['model_type']), source.described, source
   if pickled := of_fairseq(path):
     source = Fairseq(pickled)
     return pickled.parent, family_of(source.described['model_type']), source.described, source

@@ -6,12 +6,13 @@ the zip file of torch 1.6 and later, and the one before it. What a file says of 
 memory is asked for, and what it says of tensors with the numbers that are there.
 """
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import io
 import math
 import pathlib
 import pickle
+import types
 from typing import Any, ClassVar
 import zipfile
 
@@ -28,7 +29,8 @@ TYPES = {
     'BFloat16Storage': ('BF16', ml_dtypes.bfloat16), 'LongStorage': ('I64', np.int64), 'IntStorage': ('I32', np.int32),
     'ShortStorage': ('I16', np.int16), 'CharStorage': ('I8', np.int8), 'ByteStorage': ('U8', np.uint8),
     'BoolStorage': ('BOOL', np.bool_)}
-DEEPEST = 20  # tuples
+DEEPEST = 20  # tuples, or dictionaries
+MOST = 1 << 16  # tensors in dictionaries within one another
 PACKED = 100  # times that a file may be larger than what it is packed into
 MAGIC = 0x1950a86a20f9469cfc6c  # what the older form begins with
 
@@ -56,9 +58,11 @@ class TorchPickle:
   """The tensors of a state dict. Raises ConvertError for what is not one, and for pickles that name anything else.
 
   inside: the entry of a dictionary in which the state dict lies; the others may be anything, and are left alone.
+  nested: there may be dictionaries in it, whose names are joined by dots; numbers and texts beside it, and those of the
+  arguments of a command, are in `beside`.
   """
 
-  def __init__(self, path: pathlib.Path, inside: str = ''):
+  def __init__(self, path: pathlib.Path, inside: str = '', nested: bool = False):
     self.path, self.inside = path, inside
     self.places: dict[str, int] = {}  # older form: key -> where its numbers begin
     if not path.is_file():
@@ -67,7 +71,9 @@ class TorchPickle:
       self.size = path.stat().st_size
       self.root = self.zipped() if zipfile.is_zipfile(path) else ''
       state = self.from_zip() if self.root else self.from_stream()
+    self.beside = beside(state) if nested else {}
     state = state.get(inside) if inside and isinstance(state, dict) else state
+    state = dict(flat(state, path)) if nested and isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(view, View) for name, view in state.items()):
       raise ConvertError(f'{path} holds more than named tensors: save its state_dict alone')
@@ -190,6 +196,8 @@ class Data(IN_PYTHON):
       return name
     known = {('collections', 'OrderedDict'): collections.OrderedDict, ('torch._utils', '_rebuild_tensor_v2'): view_of,
              ('torch._utils', '_rebuild_parameter'): of_parameter}
+    if self.more:
+      known['argparse', 'Namespace'] = Arguments
     if (module, name) not in known:
       if self.more:
         return Nothing
@@ -205,8 +213,10 @@ class Data(IN_PYTHON):
     return Storage(name, str(key), int(size))
 
   def build(self) -> None:
-    """Drops the state of an object: of none that matters here."""
-    self.stack.pop()
+    """Drops the state of an object, but for the arguments of a command."""
+    state = self.stack.pop()
+    if type(self.stack[-1]) is Arguments and isinstance(state, dict):
+      self.stack[-1].values = plain(state)
 
   def nest(self, items: list[Any]) -> None:
     """Makes a tuple. Shapes and strides lie in what describes a tensor, and that in nothing; of some that lie a hundred
@@ -244,6 +254,40 @@ class Nothing:
     """Takes what a pickle puts into an object that does not matter here."""
 
   append = extend = add = update = __setstate__ = take
+
+
+class Arguments(Nothing):
+  """The arguments of a command, those that are numbers and texts."""
+
+  values: Mapping[str, Any] = types.MappingProxyType({})
+
+
+def plain(values: Mapping[Any, Any]) -> dict[str, Any]:
+  """Returns those of the values that are numbers and texts."""
+  return {name: value for name, value in values.items()
+          if isinstance(name, str) and type(value) in (bool, int, float, str)}
+
+
+def beside(state: Any) -> dict[str, Any]:
+  """Returns, of what a pickle holds, the numbers, the texts and the arguments, these as dictionaries."""
+  if not isinstance(state, dict):
+    return {}
+  return plain(state) | {name: dict(value.values) for name, value in state.items() if type(value) is Arguments}
+
+
+def flat(state: Mapping[Any, Any], path: pathlib.Path, before: str = '') -> Iterator[tuple[Any, Any]]:
+  """Yields what lies in dictionaries within dictionaries, by names joined by dots. Raises ConvertError for too many, or
+  too deep ones: one that holds itself is without end."""
+  if before.count('.') > DEEPEST:
+    raise ConvertError(f'{path} has dictionaries too deep inside one another')
+  found = 0
+  for name, value in state.items():
+    inner = flat(value, path, f'{before}{name!s:.200}.') if isinstance(value, dict) else [(f'{before}{name}', value)]
+    for item in inner:
+      found += 1
+      if found > MOST:
+        raise ConvertError(f'{path} has more than {MOST:,} names')
+      yield item
 
 
 def view_of(storage: Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: Any) -> View:

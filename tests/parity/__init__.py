@@ -49,9 +49,12 @@ BOTH = {
 CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
+        'MegatronBert',
         'ModernBert')},
-    **{f'{name}ForPreTraining': encoder.run(encoder.pretraining) for name in ('Bert', 'Albert', 'Ernie')},
-    **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence) for name in ('Bert', 'Ernie')},
+    **{f'{name}ForPreTraining': encoder.run(encoder.pretraining)
+       for name in ('Bert', 'MegatronBert', 'Albert', 'Ernie')},
+    **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence)
+       for name in ('Bert', 'MegatronBert', 'Ernie')},
     'XLMWithLMHeadModel': encoder.run(encoder.masked_lm),
     'ElectraForPreTraining': encoder.run(encoder.replaced_tokens),
     'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
@@ -78,6 +81,7 @@ TRAINING = {
                      'MBartForConditionalGeneration', 'MarianMTModel'), trajectory.run(trajectory.GivenPairs)),
     **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
+        'MegatronBert',
         'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart', 'ModernBert')},
 }
 # Of references that are not transformers: family, and what the case calls its kind or its runner.
