@@ -342,18 +342,6 @@ def text_to_text_command(
     print(f'predictions in {output}')
 
 
-@command()
-def verify_command(folder: tyro.conf.Positional[str]) -> None:
-  """Reads all of a folder of token records, or of a run, and says what is not as it was written; exit status 1 if
-  anything is not.
-
-  Args:
-    folder: of token records or of a run, local or gs://
-  """
-  if not verify.verify(folder):
-    sys.exit(1)
-
-
 COMMANDS = {
     'doctor': doctor_command, 'inspect': inspect_command, 'clean': cleaning.clean_command,
     'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command,
@@ -362,7 +350,7 @@ COMMANDS = {
     'minimal-pairs': pairs.minimal_pairs_command, 'probe': probing.probe_command,
     'attention': probing.attention_command, 'losses': knowledge.losses_command,
     'neighbours': knowledge.neighbours_command,
-    'text-to-text': text_to_text_command, 'verify': verify_command, 'grow': grow_command,
+    'text-to-text': text_to_text_command, 'verify': verify.verify_command, 'grow': grow_command,
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
     'encode': applied.encode_command, 'vectors': vectors_command, 'similar': compared.similar_command,
     'search': compared.search_command, 'compare': beside.compare_command, 'watch': watching.watch_command,

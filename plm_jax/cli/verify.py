@@ -2,13 +2,16 @@
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 import os
+import sys
 from typing import Any
 
 from etils import epath
 import numpy as np
 from tqdm import tqdm
+import tyro
 
 from plm_jax import storage, tokenizers
+from plm_jax.cli.options import command
 from plm_jax.data import checksums, counts, cuts, cutting, records
 from plm_jax.data.records import SPLITS, Meta, RecordsError, Shard, Split
 from plm_jax.errors import Expected
@@ -16,6 +19,18 @@ from plm_jax.inference import loading
 from plm_jax.training import checkpoint
 
 THREADS = 8
+
+
+@command()
+def verify_command(folder: tyro.conf.Positional[str]) -> None:
+  """Reads all of a folder of token records, or of a run, and says what is not as it was written; exit status 1 if
+  anything is not.
+
+  Args:
+    folder: of token records or of a run, local or gs://
+  """
+  if not verify(folder):
+    sys.exit(1)
 
 
 def verify(folder: epath.PathLike) -> bool:
