@@ -80,6 +80,11 @@ class World:
     pathlib.Path('glove.txt').write_text('ana 1 2 3\nrome 3 2 1\n')
     for name, kind in (('names', 'tagging'), ('answers', 'answers')):
       plm_jax.export(tuned.trained(kind), f'runs/{name}')
+    for folder in ('train_10M', 'glue'):
+      pathlib.Path(folder).mkdir()
+    pathlib.Path('train_10M/books.train').write_text(self.text)
+    for part in ('train', 'dev'):
+      self.table(f'glue/cola_{part}.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:32])])
     self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])
     self.table('multi30k.tsv', 'de\ten', [f'{line}\t{line}' for line in lines])
 
@@ -108,6 +113,10 @@ class World:
     self.provide(line)
     words = [SMALLER.get(word, word) for word in shlex.split(line)]
     module, args = words[2], words[3:]
+    if args[:1] == ['babylm']:
+      brief = ['--mesh.data=1', '--data.prepare.heldout=0.1', '--train.phases.0.steps=2']
+      args = [*(arg for arg in args if not arg.startswith('--scale')), '--scale=test',
+              *([] if any(arg.startswith('--model=') for arg in args) else brief)]
     if module == 'plm_jax' and args[0] != 'train':
       monkeypatch.setattr('sys.argv', ['plm_jax', *args, *ROOM.get(args[0], [])])
       commands.main()

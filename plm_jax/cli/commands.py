@@ -10,6 +10,7 @@ import tyro
 from plm_jax import api, checked, conversion, corpus, errors, recipes, storage
 from plm_jax.cli import (
   applied,
+  babylm,
   beside,
   cleaning,
   compared,
@@ -65,6 +66,12 @@ def inspect_command() -> None:
 def finetune_command() -> None:
   """Teaches a model a task: `finetune --init=FOLDER --task=NAME`, with --help for what there is."""
   finetune.start(args=['--help'])
+
+
+@command()
+def babylm_command() -> None:
+  """From the text of a BabyLM track to a table of what a model of it can do: `babylm --data=TEXT --output=FOLDER`."""
+  babylm.start(['--help'])
 
 
 @command()
@@ -354,7 +361,7 @@ COMMANDS = {
     'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
     'encode': applied.encode_command, 'vectors': vectors_command, 'similar': compared.similar_command,
     'search': compared.search_command, 'compare': beside.compare_command, 'watch': watching.watch_command,
-    'distil': compared.distil_command}
+    'distil': compared.distil_command, 'babylm': babylm_command}
 
 
 def main() -> None:
@@ -365,7 +372,7 @@ def main() -> None:
     return
   # Options of these are known when a recipe, a task or a command of theirs is.
   own = {'doctor': doctor.start, 'inspect': inspection.start, 'vectors': vectors.main,
-         'finetune': lambda rest: finetune.start(args=rest)}
+         'finetune': lambda rest: finetune.start(args=rest), 'babylm': babylm.start}
   if args and args[0] in own:
     own[args[0]](args[1:])
     return

@@ -4,8 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 QUESTIONS = {'mlm': 'masked-token', 'nsp': 'next-sentence', 'sop': 'sentence-order', 'rtd': 'replaced-token',
              'sbo': 'span-boundary', 'plm': 'permuted-token', 'clm': 'next-token', 'blank': 'blank-filling',
              'seq2seq': 'target-token', 'soft': 'soft-target', 'cosine': 'hidden-state', 'even': 'smoothing',
-             'mntp': 'hidden-token', 'z': 'softmax-denominator', 'mntp_z': 'hidden-token denominator',
-             'clm_z': 'next-token denominator'}
+             'mntp': 'hidden-token', 'z': 'softmax-denominator', 'mntp_z': 'hidden-token z', 'clm_z': 'next-token z'}
 KINDS = {'_accuracy': 'accuracy', '_baseline': 'accuracy of always the most frequent answer'}
 
 

@@ -120,6 +120,10 @@ GPT: Values = {'peak': 6.25e-5, 'epochs': 3.0, 'batch': 32, 'warmup': 0.002, 'sc
                'bias_correction': True, 'eps': 1e-8}
 
 
+# ltgoslo/gpt-bert, evaluation/GLUE/run.py, whose clipping is not named
+GPT_BERT: Values = {'peak': 3e-5, 'epochs': 10.0, 'batch': 16, 'warmup': 0.06, 'schedule': 'cosine', 'floor': 0.1,
+                    'weight_decay': 0.01, 'bias_correction': True, 'eps': 1e-8}
+
 # AllenNLP's training_config ner_elmo and sst_5_elmo, from memory: Adam, its rate flat; epochs are fewer here.
 ELMO: Values = {'peak': 1e-3, 'epochs': 25.0, 'batch': 64, 'length': 256, 'warmup': 0.0, 'schedule': 'constant',
                 'weight_decay': 0.0, 'bias_correction': True, 'eps': 1e-8, 'clip': 5.0}
@@ -212,6 +216,12 @@ def gpt(task: str, kind: str, size: str) -> Values:
   return GPT if kind != 'answers' else {}
 
 
+def gpt_bert(task: str, kind: str, size: str) -> Values:
+  """Returns GPT-BERT's."""
+  del task, size
+  return GPT_BERT if kind in ('classification', 'regression') else {}
+
+
 def elmo(task: str, kind: str, size: str) -> Values:
   """Returns those of what reads an ELMo's features."""
   del task, size
@@ -221,4 +231,4 @@ def elmo(task: str, kind: str, size: str) -> Values:
 OWN = {
     'roberta': roberta, 'xlm-roberta': roberta, 'albert': albert, 'electra': electra, 'deberta': deberta,
     'deberta-v2': deberta_v2, 'xlnet': xlnet, 'spanbert': spanbert, 'bart': bart, 'mbart': bart, 'openai-gpt': gpt,
-    'gpt2': gpt, 'elmo': elmo}
+    'gpt2': gpt, 'gptbert': gpt_bert, 'elmo': elmo}

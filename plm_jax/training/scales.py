@@ -46,6 +46,8 @@ def laptop(paper: Experiment) -> Experiment:
     init_std = 0.08
   if paper.optim.kind == 'adafactor':  # which measures its rate by the parameters
     optim = dict(peak=0.01 if paper.optim.schedule == 'constant' else 0.03, warmup=100)
+  if paper.optim.kind == 'lamb':  # which does, too
+    optim['peak'] = max(optim['peak'], paper.optim.peak)
   model: Any = small.model
   block = checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'attention.out_dropout': 0.0,
                                          'mlp.dropout': 0.0})
@@ -57,7 +59,8 @@ def laptop(paper: Experiment) -> Experiment:
       small, scale='laptop', model=dataclasses.replace(model, block=block),
       data=dataclasses.replace(small.data, prepare=text),
       optim=dataclasses.replace(
-          small.optim, clock='steps', horizon=0, cooldown=cooldown(small.optim, phase.steps), **optim),
+          small.optim, clock='steps', horizon=0, cooldown=cooldown(small.optim, phase.steps),
+          ema=mean(paper, phase.steps), **optim),
       train=TrainConfig(phases=(phase,), log_every=20, eval_every=phase.steps // 8,
                         eval_batches=16, save_every=phase.steps // 8))
 
@@ -77,7 +80,7 @@ def test(paper: Experiment) -> Experiment:
   tiny = resized(paper, layers=2, width=32, heads=2, vocab=2048, max_length=64)
   return dataclasses.replace(
       tiny, scale='test', optim=dataclasses.replace(tiny.optim, peak=1e-3, warmup=2, clock='steps', horizon=0,
-                                                      cooldown=cooldown(tiny.optim, 8)),
+                                                      cooldown=cooldown(tiny.optim, 8), ema=mean(paper, 8)),
       train=TrainConfig(
           phases=(Phase(6, 32, 8), Phase(2, 64, 8)), log_every=2, eval_every=4, eval_batches=2, save_every=4))
 
@@ -85,6 +88,11 @@ def test(paper: Experiment) -> Experiment:
 def cooldown(optim: OptimConfig, steps: int) -> int:
   """Returns the steps at the end over which the rate falls: a fifth, of a schedule that falls at the end."""
   return steps // 5 if optim.schedule in ('wsd', 'trapezoid') else 0
+
+
+def mean(paper: Experiment, steps: int) -> float:
+  """Returns the decay by which a mean of parameters covers the same share of so many steps."""
+  return max(0.0, 1 - (1 - paper.optim.ema) * paper.train.steps / steps) if paper.optim.ema else 0.0
 
 
 def resized(paper: Size, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Size:

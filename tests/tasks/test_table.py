@@ -104,6 +104,7 @@ def test_sources_of_training_and_of_measuring():
     ('squad_v2', 'xlnet', 'large', {'peak': 3e-5, 'steps': 8000, 'batch': 48, 'layer_decay': 0.75}),
     ('squad', 'spanbert', '', {'peak': 2e-5, 'epochs': 4.0, 'batch': 32, 'length': 512}),
     ('rte', 'bart', 'large', {'peak': 1e-5, 'steps': 1018, 'warmup': 61}), ('cola', 'gpt2', '', {'peak': 6.25e-5}),
+    ('rte', 'gptbert', '', {'peak': 3e-5, 'epochs': 10.0, 'batch': 16, 'floor': 0.1, 'warmup': 0.06}),
     ('cola', 'glm', '', {'peak': 2e-5})])
 def test_published_settings(task, family, size, values):
   found = settings(task, family, size)

@@ -1,0 +1,117 @@
+"""From a folder of text to a table: every step once, whatever comes between, and what cannot be asked for."""
+import json
+import pathlib
+import shutil
+
+import pytest
+import tiny
+
+from plm_jax.cli import babylm, commands
+from plm_jax.training import train
+
+FIXTURES = pathlib.Path(__file__).parents[1] / 'fixtures'
+SMALL = ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1', '--train.phases.0.steps=2']
+
+
+@pytest.fixture
+def track(tmp_path, monkeypatch) -> pathlib.Path:
+  """A track's folder, pairs and tables; runs are traced, not computed."""
+  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
+  monkeypatch.chdir(tmp_path)
+  documents = tiny.text().split('\n\n')
+  (tmp_path / 'track/dev').mkdir(parents=True)
+  (tmp_path / 'track/books.train').write_text('\n\n'.join([*documents, documents[0]]))
+  (tmp_path / 'track/dev/books.dev').write_text('\n\n'.join(documents[:40]))
+  shutil.copy(FIXTURES / 'blimp.jsonl', tmp_path / 'pairs.jsonl')
+  lines = [line for line in tiny.text().splitlines() if line][:48]
+  (tmp_path / 'glue/RTE').mkdir(parents=True)
+  for file, part in (('cola_train.tsv', lines[:32]), ('cola_dev.tsv', lines[32:])):
+    (tmp_path / 'glue' / file).write_text('\n'.join(['sentence\tlabel', *(
+        f'{line}\t{number % 2}' for number, line in enumerate(part))]) + '\n')
+  for file in ('train.tsv', 'dev.tsv'):
+    (tmp_path / 'glue/RTE' / file).write_text('\n'.join(['sentence1\tsentence2\tlabel', *(
+        f'{line}\t{line}\t{("entailment", "not_entailment")[number % 2]}' for number, line in enumerate(lines[:16]))]))
+  return tmp_path
+
+
+def typed(monkeypatch, *args: str) -> None:
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'babylm', *args])
+  commands.main()
+
+
+@pytest.mark.slow
+def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys):
+  asked = ['--data=track', '--output=out', *SMALL]
+  typed(monkeypatch, *asked)
+  first = json.loads((track / 'out/babylm.json').read_text())['done']
+  assert {*first} == {'text', 'model', 'dev'} and first['text']['duplicates'] >= 1
+  assert first['model']['steps'] == 4 and {'mntp', 'clm'} <= {*first['dev']['heldout']}
+  assert first['dev']['asked'].endswith('books.dev')
+  assert 'words' in capsys.readouterr().out
+
+  # With more to do: what is done stays done.
+  monkeypatch.setattr(babylm.corpus, 'clean', None)
+  more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola']
+  typed(monkeypatch, *more)
+  out = capsys.readouterr().out
+  assert 'text: done before' in out and 'model: done before' in out
+  done = json.loads((track / 'out/babylm.json').read_text())['done']
+  assert {*done} == {'text', 'model', 'dev', 'pairs pll', 'pairs causal', 'task cola'}
+  judged = [json.loads(line) for line in (track / 'out/pairs-causal.jsonl').read_text().splitlines()]
+  assert done['pairs causal']['pairs'] == len(judged)
+  assert done['pairs causal']['accuracy'] == pytest.approx(sum(one['right'] for one in judged) / len(judged))
+  assert done['task cola']['measure'] == 'matthews'
+  assert f'task cola: matthews{"":25}{done["task cola"]["heldout"]["matthews"]:.2f}' in out
+  page = (track / 'out/babylm.html').read_text()
+  assert 'minimal pairs causal' in page and 'task cola: matthews' in page
+
+  # And a table that is not of this folder's tables, or a model that another run has made, by itself.
+  typed(monkeypatch, '--model=out/model', '--output=other', '--glue=glue', '--scale=test')
+  again = json.loads((track / 'other/babylm.json').read_text())['done']
+  assert {*again} == {'task cola', 'task rte'} and 'mean of tasks' in capsys.readouterr().out
+  with pytest.raises(SystemExit, match="out was begun with recipe 'gpt_bert_strict_small', not 'bert_base'"):
+    typed(monkeypatch, *asked, '--recipe=bert_base')
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
+  """What stopped in the middle is not counted as done."""
+  asked, runs = ['--data=track', '--output=out', *SMALL], []
+  real = babylm.runs.run
+  def interrupted(config):
+    runs.append(config.folder)
+    return None if len(runs) == 1 else real(config)
+  monkeypatch.setattr(babylm.runs, 'run', interrupted)
+  with pytest.raises(SystemExit) as ended:
+    typed(monkeypatch, *asked)
+  assert ended.value.code == 75
+  assert {*json.loads((track / 'out/babylm.json').read_text())['done']} == {'text'}
+  typed(monkeypatch, *asked)
+  assert {*json.loads((track / 'out/babylm.json').read_text())['done']} == {'text', 'model', 'dev'}
+  assert runs == ['out/model'] * 2
+
+
+@pytest.mark.parametrize(('args', 'message'), [
+    (['--data=track'], '--output is missing'),
+    (['--output=out'], 'give --data, the text of a track, or --model'),
+    (['--data=track', '--model=run', '--output=out'], 'give --data, the text of a track, or --model'),
+    (['--data=track', '--output=out', '--limit=-3'], '--limit is a number of pairs, got'),
+    (['--data=track', '--output=out', '--tasks=cola'], '--tasks are those of a folder of tables: give --glue'),
+    (['--data=track', '--output=out', '--glue=nowhere', *SMALL], '--glue is a folder of tables, and there is none'),
+    (['--data=track', '--output=out', '--glue=glue', '--tasks=mnli', *SMALL],
+     r'there are no tables of mnli: glue has tables of rte, cola; of a task they are called TASK_train\.tsv'),
+    (['--data=track', '--output=out', '--glue=track', *SMALL], 'track has tables of no task'),
+    (['--data=track', '--output=out', '--recipe=gpt_bart', *SMALL], 'there is no recipe'),
+    (['--data=track', '--output=out', '--pairs=none.jsonl', *SMALL], "no files match 'none.jsonl'"),
+    (['--data=track', '--output=out', '--mode=prepare', *SMALL], '--mode, --data.path are those of `train`'),
+    (['--model=run', '--output=out', '--train.keep=2'], '--model is evaluated as it is: leave out --train.keep=2')])
+def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args, message):
+  monkeypatch.setattr(babylm.corpus, 'clean', None)
+  with pytest.raises(SystemExit, match=message):
+    typed(monkeypatch, *args)
+
+
+def test_help_is_what_the_command_says_of_itself(monkeypatch, capsys):
+  typed(monkeypatch, '--help')
+  said = capsys.readouterr().out
+  assert all(f'--{name} ' in said for name in babylm.NAMES)
