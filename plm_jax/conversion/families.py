@@ -33,6 +33,7 @@ FAMILIES = {
     'electra': 'plm_jax.models.electra',
     'openai-gpt': 'plm_jax.models.gpt',
     'megatron-bert': 'plm_jax.models.megatron_bert',
+    'cpt': 'plm_jax.models.cpt',
     'xlm': 'plm_jax.models.xlm',
     'ernie': 'plm_jax.models.ernie',
     'gpt2': 'plm_jax.models.gpt2',

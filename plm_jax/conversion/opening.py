@@ -110,6 +110,9 @@ def model_type(hf_config: Mapping[str, Any]) -> str:
   """Configurations from before 2020 do not say; their class does, or an attribute that no other family has."""
   if hf_config.get('model_type') == 'bert' and family_of('mosaicbert').marks & hf_config.keys():
     return 'mosaicbert'
+  if hf_config.get('model_type') == 'bart' and any(
+      name in family_of('cpt').classes for name in hf_config.get('architectures') or ()):
+    return 'cpt'
   if 'model_type' in hf_config:
     return hf_config['model_type']
   for name in FAMILIES:

@@ -12,6 +12,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.recipes import (
     albert,
     bart,
+    bart_chinese,
     bart_translation,
     bert,
     bert_wwm,
@@ -62,7 +63,8 @@ FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: mod
     bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm, deberta, deberta_v2,
     deberta_v3, electra, xlnet, elmo, modernbert, ettin, neobert, mosaicbert, cramming, ltg_bert, gpt_bert,
     gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
-    t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_translation, mbart, transformer)}
+    t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_chinese, bart_translation, mbart,
+    transformer)}
 EVERYWHERE = """\
 Every recipe takes --scale=laptop (minutes on 2 CPU cores), --scale=test (seconds), and the options that its --help
 tells. Without --data.path it learns the English documentation in the installed Python packages; records of your own

@@ -278,7 +278,7 @@ def form_of(family: str) -> Form:
 
 FORMS = {
     **dict.fromkeys(('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2', 'ernie',
-                     'megatron-bert', 'crammedBERT'),
+                     'megatron-bert', 'cpt', 'crammedBERT'),
                     Form()),
     **dict.fromkeys(('roberta', 'xlm-roberta', 'xlm'), Doubled()),
     **dict.fromkeys(('modernbert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert'), Form(absolute=False)),

@@ -128,6 +128,7 @@ PAPERS = {
     't5_lm_xxl': (11_135_332_352, 0, 1e-3, 2048, 512),
     'ul2_20b': (19_459_613_696, 19_500, 0.01, 1024, 512),
     # Lewis et al. 2020, section 5.1; fairseq: 139M and 406M, and its examples/roberta for the rate of 256 rows.
+    'bart_chinese_base': (116_256_768, 0, 1e-4, 256, 512), 'bart_chinese_large': (375_406_592, 0, 1e-4, 256, 512),
     'bart_base': (139_420_416, 139, 1e-4, 256, 512), 'bart_large': (406_291_456, 406, 4e-4, 8192, 512),
     # Liu et al. 2020, section 2.2, whose 680M no count comes to; MBartForConditionalGeneration.
     'mbart_large': (610_851_840, 0, 4e-4, 8192, 512), 'mbart_50': (610_879_488, 0, 4e-4, 8192, 512),
