@@ -106,7 +106,8 @@ class Like:
 def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
   """Loads the checkpoint in folder `path`, local or in a bucket: config.json with safetensors or
   flax_model.msgpack, the authors' own in TensorFlow (bert_config.json, albert_config.json or xlnet_config.json with
-  *.ckpt.*, electra_*), fairseq's model.pt, T5X's checkpoint_STEP, or an ELMo's options.json with .hdf5.
+  *.ckpt.*, electra_*), fairseq's model.pt, Megatron-LM's model_optim_rng.pt, T5X's checkpoint_STEP, or an ELMo's
+  options.json with .hdf5.
 
   heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. lazy: parameters are
   `Lazy`, which read a part of a file when it is asked for. Raises ConvertError for whatever is not understood, naming

@@ -17,6 +17,7 @@ from plm_jax import config as config_lib
 from plm_jax import recipes
 from plm_jax.cli import commands as cli
 from plm_jax.cli import finetune, vectors
+from plm_jax.cli import run as run_lib
 from plm_jax.cli.run import corpora, main, parse, run
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.shards import Shards
@@ -281,3 +282,30 @@ def test_bert_base_is_the_papers():
   assert (optim.peak, optim.warmup, optim.b1, optim.b2, optim.weight_decay) == (1e-4, 10_000, 0.9, 0.999, 0.01)
   assert (config.objective.rate, config.objective.mask_share, config.objective.random_share) == (0.15, 0.8, 0.1)
   assert config.objective.predictions(128) == 20 and config.objective.predictions(512) == 77
+
+
+@pytest.mark.slow
+def test_translations_beside_running_text(tmp_path, capsys):
+  """XLM on a corpus of each of two languages and one of pairs: figures of each, in training and by `evaluate`."""
+  draw, words = random.Random(0), [('house', 'haus'), ('cat', 'katze'), ('tree', 'baum'), ('sees', 'sieht')]
+  pairs = [[' '.join(side) for side in zip(*(draw.choice(words) for _ in range(draw.randint(2, 6))), strict=True)]
+           for _ in range(200)]
+  (tmp_path / 'pairs.tsv').write_text('en\tde\n' + ''.join(f'{en}\t{de}\n' for en, de in pairs))
+  for number, name in enumerate(('en', 'de')):
+    texts = ['\n'.join(pair[number] for pair in pairs[start:start + 5]) for start in range(0, 200, 5)]
+    (tmp_path / f'{name}.txt').write_text('\n\n'.join(texts))
+  sources = [str(tmp_path / 'de.txt'), str(tmp_path / 'en.txt'), f'task:columns-en-de:{tmp_path / "pairs.tsv"}']
+  run(parse(recipes.find('xlm_xnli15_tlm'), [
+      '--scale=test', f'--output={tmp_path / "run"}', '--mesh.data=1', '--data.prepare.kind=wordpiece',
+      '--data.prepare.heldout=0.2', '--objective.pair.languages', 'de', 'en', 'en-de', '--data.path', *sources]))
+  lines = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
+  names = {f'{figure}/{name}' for figure in ('mlm', 'mlm_accuracy') for name in ('de', 'en', 'en-de')}
+  heldout = [line for line in lines if line['split'] == 'heldout'][-1]
+  assert names == {name for name in heldout if '/' in name}
+  assert 'Held-out figures by corpus' in (tmp_path / 'run' / 'report.html').read_text()
+  capsys.readouterr()
+  run_lib.evaluate(str(tmp_path / 'run'))
+  told = capsys.readouterr().out
+  assert all(f'\n{name}: masked-token loss {heldout[f"mlm/{name}"]:.4f}' in told for name in ('de', 'en', 'en-de'))
+  with pytest.raises(config_lib.ConfigError, match='give a text for each of its corpora'):
+    run_lib.evaluate(str(tmp_path / 'run'), [sources[0]])
