@@ -296,7 +296,8 @@ def table(plan: Plan, config: Experiment | None, done: Mapping[str, Mapping[str,
     if name.startswith('pairs '):
       low, high = found['interval']
       rows[f'minimal {name}'] = f'{found["accuracy"]:.1%}  ({low:.1%} to {high:.1%} of {found["pairs"]:,})'
-      rows |= {f'  {term}': f'{value:.1%}' for term, value in found['phenomena'].items()}
+      how = name.removeprefix('pairs ')
+      rows |= {f'  {how}: {term}': f'{value:.1%}' for term, value in found['phenomena'].items()}
   scores = {name: found['heldout'][found['measure']] for name, found in done.items() if name.startswith('task ')}
   rows |= {f'{name}: {done[name]["measure"]}': f'{value:.2f}' for name, value in scores.items()}
   if len(scores) > 1:

@@ -111,6 +111,15 @@ def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args
     typed(monkeypatch, *args)
 
 
+def test_the_table_has_the_phenomena_of_both_ways():
+  def pairs(value):
+    return {'accuracy': value, 'interval': [0.25, 0.75], 'pairs': 8, 'phenomena': {'binding': value}}
+  rows = babylm.table(babylm.Plan('out', model='run'), None, {'pairs pll': pairs(0.5), 'pairs causal': pairs(0.625)})
+  assert rows == {
+      'model': 'run', 'minimal pairs pll': '50.0%  (25.0% to 75.0% of 8)', '  pll: binding': '50.0%',
+      'minimal pairs causal': '62.5%  (25.0% to 75.0% of 8)', '  causal: binding': '62.5%'}
+
+
 def test_help_is_what_the_command_says_of_itself(monkeypatch, capsys):
   typed(monkeypatch, '--help')
   said = capsys.readouterr().out
