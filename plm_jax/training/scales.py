@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from plm_jax import checked
 from plm_jax.config import Experiment, Phase, Run, Scale, TrainConfig
+from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.seq2seq import SequenceToSequence
@@ -57,7 +58,8 @@ def laptop(paper: Experiment) -> Experiment:
     block = checked.replaced(block, {'init.out_std': init_std * (2 * model.stack.layers) ** -0.5})
   model = dataclasses.replace(model, block=block)
   # Few layers, written out: a sixth of a step less, for seconds of compilation.
-  model = checked.replaced(model, {f'{name}.scan': False for name in ('stack', 'decoder') if hasattr(model, name)})
+  model = checked.replaced(model, {f'{part.name}.scan': False for part in dataclasses.fields(model)
+                                   if isinstance(getattr(model, part.name), StackConfig)})
   return dataclasses.replace(
       small, scale='laptop', model=model,
       data=dataclasses.replace(small.data, prepare=text),
