@@ -183,7 +183,7 @@ class Run(Checked):
   mode: Mode = 'train'
   """train; evaluate the newest checkpoint on held-out text; only prepare the token records; only compile the step"""
   topology: str = ''
-  """TPU pod to compile for, which need not be there, such as v2:4x4 (with mode compile)"""
+  """TPU pod to compile for, which need not be there, such as v2:4x4, or 2xv5e:4x4 of two slices (with mode compile)"""
   search: bool = False
   """compile meshes, micro-steps and recomputation that make sense, and name the best (with mode compile)"""
   output: str = ''

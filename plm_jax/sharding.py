@@ -12,6 +12,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
@@ -66,7 +67,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   Raises MeshError for a mesh that needs more devices than there are or leaves some of a pod idle.
   """
   devices = list(jax.devices() if devices is None else devices)
-  config = adapted(config, len(devices))
+  config = adapted(config, len(devices), slices(devices))
   shape = [config.data, config.fsdp, config.tensor]
   if config.data == -1:
     shape[0] = max(1, len(devices) // (config.fsdp * config.tensor))
@@ -79,18 +80,41 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     raise MeshError(
         f'the mesh {dict(zip(AXES, shape, strict=True))} uses {needed} of the {len(devices)} devices; with several '
         'processes it must use all of them.')
-  if needed == len(jax.devices()) and devices == jax.devices():
+  if slices(devices) > 1 and devices[0].platform == 'tpu':
+    return Mesh(across_slices(shape, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+  if needed == len(jax.devices()) and devices == jax.devices() and slices(devices) == 1:
     return jax.make_mesh(tuple(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
   return Mesh(np.array(devices[:needed]).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def adapted(config: MeshConfig, devices: int) -> MeshConfig:
-  """Returns a mesh that adapts as so many devices allow, with the largest parts of its axes that divide them; any other
-  as it is."""
+def slices(devices: Sequence[Any]) -> int:
+  """Counts the slices of a job: groups of devices that only the hosts' network connects."""
+  return len({getattr(device, 'slice_index', 0) for device in devices})
+
+
+def across_slices(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+  """Arranges the devices of several slices in a mesh of `shape`: copies of the model are in one slice each, and between
+  slices goes what copies add up.
+
+  Raises MeshError where copies cannot be dealt evenly to slices.
+  """
+  parts, (data, *rest) = slices(devices), shape
+  if data % parts:
+    raise MeshError(
+        f'the mesh {dict(zip(AXES, shape, strict=True))} cannot be dealt to {parts} slices of {len(devices) // parts} '
+        f'devices ({devices[0].device_kind}): make --mesh.data a multiple of {parts}, so that every copy of the model '
+        'is in one slice')
+  return mesh_utils.create_hybrid_device_mesh(
+      (data // parts, *rest), (parts, *[1] * len(rest)), devices, allow_split_physical_axes=True)
+
+
+def adapted(config: MeshConfig, devices: int, slices: int = 1) -> MeshConfig:
+  """Returns a mesh that adapts as so many devices allow, with the largest parts of its axes that divide those of a
+  slice; any other as it is."""
   if not config.adapts:
     return config
-  tensor = math.gcd(config.tensor, devices)
-  fsdp = math.gcd(config.fsdp, devices // tensor)
+  tensor = math.gcd(config.tensor, devices // slices)
+  fsdp = math.gcd(config.fsdp, devices // slices // tensor)
   return MeshConfig(devices // (tensor * fsdp), fsdp, tensor)
 
 

@@ -168,6 +168,23 @@ def test_logits_are_split_where_no_mesh_divides_the_vocabulary():
   assert any('251' in shape.split(',') for shape in products)
 
 
+def slice_of(number, count=8):
+  return [SimpleNamespace(id=count * number + at, process_index=number, slice_index=number, platform='tpu',
+                          device_kind='TPU v9', coords=(at % 4, at // 4, 0), core_on_chip=0) for at in range(count)]
+
+
+def test_a_copy_of_the_model_is_in_one_slice():
+  devices = [*slice_of(0), *slice_of(1)]
+  assert sharding.slices(devices) == 2 and sharding.slices(jax.devices()) == 1
+  found = sharding.across_slices((4, 2, 2), devices[::-1])
+  assert found.shape == (4, 2, 2)
+  assert [{device.slice_index for device in copy.flat} for copy in found] == [{0}, {0}, {1}, {1}]
+  with pytest.raises(sharding.MeshError, match=r"'data': 1, .* to 2 slices of 8 devices .*data a multiple of 2"):
+    sharding.across_slices((1, 8, 2), devices)
+  # A recipe's mesh adapts to one slice, and there are as many copies more.
+  assert sharding.adapted(MeshConfig(fsdp=16, adapts=True), 16, 2) == MeshConfig(2, 8, 1)
+
+
 def test_no_mesh_no_constraint():
   x = np.ones(3)
   assert sharding.constrain(x, 'batch') is x

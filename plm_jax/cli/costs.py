@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from plm_jax import sharding
 from plm_jax.config import Phase, Run
-from plm_jax.pods.compile import CHIPS, compile_run, extremes
+from plm_jax.pods.compile import CHIPS, compile_run, extremes, sliced
 from plm_jax.recipes import Recipe
 from plm_jax.training import metrics
 from plm_jax.training.learner import make_learner, stand_in
@@ -114,11 +114,12 @@ def peak(kind: str) -> float:
 
 
 def pod(topology: str) -> tuple[str, int]:
-  """Reads the name of a topology, v2:4x4 -> (kind of its devices, how many)."""
-  name, _, shape = topology.partition(':')
+  """Reads the name of a topology, v2:4x4 or 2xv5e:4x4 -> (kind of its devices, how many)."""
+  slices, one = sliced(topology)
+  name, _, shape = one.partition(':')
   for kind, chip in CHIPS.items():
     if chip.name == name and re.fullmatch(r'\d+(x\d+)*', shape):
-      return kind, math.prod(map(int, shape.split('x'))) * chip.cores
+      return kind, slices * math.prod(map(int, shape.split('x'))) * chip.cores
   return '', 0
 
 

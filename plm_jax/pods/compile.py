@@ -36,6 +36,7 @@ class Chip:
   cores: int = 1  # devices on a chip, which share its links
   shapes: str = ''  # topologies to try
   vectors: float = 0.0  # operations of the vector units a second; 0: not known
+  between: float = 0.0  # bytes/s that a chip's share of its host's network sends to other slices; 0: not known
 
 
 # By device kind. HBM and its bandwidth: cloud.google.com/tpu/docs, the page of each version. Links: v2 4 x 496 and
@@ -43,14 +44,17 @@ class Chip:
 # 6 x 50 GB/s (Jouppi et al. 2023, "TPU v4"), later ones half the bidirectional bandwidth on those pages. No data sheet
 # has the vector units' peak: it is 128 lanes x 8 rows x ALUs, two on v2 and v3 (Norrie et al. 2021, "The Design Process
 # for Google's Training Chips") and four later (Austin et al. 2025, "How to Scale Your Model", of v5p), at the clock
-# that the peak of the matrix units implies.
+# that the peak of the matrix units implies. Between slices: the data center network of those pages, of 256 chips (v5e
+# 6.4, v6e 25.6 Tbit/s) or of one (v5p 50 Gbit/s).
 CHIPS = {
     'TPU v2': Chip('v2', 8, 350e9, 248e9, cores=2, shapes='v2:2x2 v2:4x4 v2:16x16', vectors=1.43e12),
     'TPU v3': Chip('v3', 16, 450e9, 328e9, cores=2, shapes='v3:2x2 v3:4x4 v3:8x8 v3:32x32', vectors=1.92e12),
     'TPU v4': Chip('v4', 32, 1228e9, 300e9, shapes='v4:2x2x1 v4:2x2x2 v4:4x4x4 v4:4x4x8', vectors=8.6e12),
-    'TPU v5 lite': Chip('v5e', 16, 819e9, 200e9, shapes='v5e:2x2 v5e:4x4 v5e:8x8 v5e:16x16', vectors=6.2e12),
-    'TPU v5': Chip('v5p', 95, 2765e9, 600e9, shapes='v5p:2x2x1 v5p:2x2x2 v5p:4x4x4', vectors=14.3e12),
-    'TPU v6 lite': Chip('v6e', 32, 1640e9, 400e9, shapes='v6e:2x2 v6e:4x4 v6e:8x8 v6e:16x16'),
+    'TPU v5 lite': Chip('v5e', 16, 819e9, 200e9, shapes='v5e:2x2 v5e:4x4 v5e:8x8 v5e:16x16', vectors=6.2e12,
+                        between=3.125e9),
+    'TPU v5': Chip('v5p', 95, 2765e9, 600e9, shapes='v5p:2x2x1 v5p:2x2x2 v5p:4x4x4', vectors=14.3e12,
+                   between=6.25e9),
+    'TPU v6 lite': Chip('v6e', 32, 1640e9, 400e9, shapes='v6e:2x2 v6e:4x4 v6e:8x8 v6e:16x16', between=12.5e9),
 }
 
 
@@ -68,6 +72,7 @@ class Report:
   seconds: float  # to compile
   vectors: int = 0  # operations of vector units
   host: int = 0  # bytes of memory of a host: the rows of its devices, and what the program keeps there
+  between: float = 0.0  # bytes that the device sends to other slices
 
   @property
   def total(self) -> int:
@@ -84,8 +89,9 @@ class Report:
     """Seconds a step, at least, by what the device would have to do at its peak."""
     chip = CHIPS[self.kind]
     # Cores that share links can add up their messages on the chip, so that it sends one for both.
-    return {'compute': self.flops / metrics.PEAK_FLOPS[self.kind], 'memory': self.traffic / chip.bandwidth,
-            'network': self.sent / chip.links}
+    known = {'compute': self.flops / metrics.PEAK_FLOPS[self.kind], 'memory': self.traffic / chip.bandwidth,
+             'network': self.sent / chip.links}
+    return {**known, 'between slices': self.between / chip.between} if self.between and chip.between else known
 
   @property
   def bound_by(self) -> str:
@@ -143,7 +149,10 @@ def extremes(phases: Sequence[Phase]) -> list[Phase]:
 
 
 def topology(name: str) -> list[Any]:
-  """Returns the devices of a pod that is not there. Raises ConfigError for a name that the compiler does not know."""
+  """Returns the devices of a pod that is not there: v5e:4x4, or several slices of one, 2xv5e:4x4.
+
+  Raises ConfigError for a name that the compiler does not know.
+  """
   if importlib.util.find_spec('libtpu') is None:
     raise ConfigError("--mode=compile needs the TPU compiler: pip install 'plm_jax[tpu]'")
   # Nothing of a TPU in this machine is asked for, so none is looked for or locked: its kind and hosts do not matter.
@@ -153,13 +162,24 @@ def topology(name: str) -> list[Any]:
   with contextlib.suppress(RuntimeError):  # backends are up already
     jax.config.update('jax_platforms', 'cpu')
   # A v4 chip is one device only when asked for; v2 and v3 never are.
-  options = {'chip_config_name': 'megacore'} if name.startswith('v4') else {}
+  slices, shape = sliced(name)
+  options: dict[str, Any] = {'chip_config_name': 'megacore'} if shape.startswith('v4') else {}
   try:
-    return list(topologies.get_topology_desc(name, platform='tpu', **options).devices)
+    return list(topologies.get_topology_desc(shape, platform='tpu', num_slices=slices, **options).devices)
   except (RuntimeError, ValueError, NotImplementedError) as error:
     known = '\n  '.join(chip.shapes for chip in CHIPS.values())
     raise ConfigError(f'--topology {name!r} is none that the compiler knows ({first_line(error)}). Names that work, '
                       f'among others:\n  {known}') from error
+
+
+def sliced(name: str) -> tuple[int, str]:
+  """Parts the name of a topology into how many slices there are, and the name of one.
+
+  >>> sliced('2xv5e:4x4'), sliced('v5e:4x4')
+  ((2, 'v5e:4x4'), (1, 'v5e:4x4'))
+  """
+  found = re.fullmatch(r'([1-9]\d*)x(v.*)', name)
+  return (int(found[1]), found[2]) if found else (1, name)
 
 
 def analyse(config: Run, learner: Learner, phase: Phase, mesh) -> Report:
@@ -198,7 +218,7 @@ def analyse(config: Run, learner: Learner, phase: Phase, mesh) -> Report:
   beside = sum(device.process_index == devices[0].process_index for device in devices)
   return Report(mesh.devices.flat[0].device_kind, memory, flops / mesh.size, program.flops, program.bytes,
                 collectives, len(program.endless), seconds, program.vectors,
-                beside * (device_bytes(windows) + pinned(stats)))
+                beside * (device_bytes(windows) + pinned(stats)), program.between(sharding.slices(devices)))
 
 
 def pinned(stats: Any) -> int:
@@ -254,6 +274,8 @@ def table(report: Report, phase: Phase, devices: int) -> str:
   lines += [
       f'  {kind + (", overlapped" if overlapped else ""):38}{size / 1e6:8,.1f} MB   in {count:,}; a device sends '
       f'{sent / 1e6:,.1f} MB' for (kind, overlapped), (count, size, sent) in report.collectives.items()]
+  if report.between:
+    lines += [f'  {"between slices":38}{"":8}      a device sends {report.between / 1e6:,.1f} MB through its host']
   if report.uncounted:
     lines += [f'  {report.uncounted} loops are of unknown length: what is in them is counted once']
   if chip:

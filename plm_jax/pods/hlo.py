@@ -18,6 +18,7 @@ FREE = frozenset({
     'partition-id', 'replica-id', 'iota', 'add-dependency', 'opt-barrier', 'domain'})
 FREE_CALLS = ('AllocateBuffer', 'ConcatBitcast', 'AssumeGatherIndicesInBound', 'GatherScatterIndicesBitpacked')
 KERNEL_FLOPS = r'"cost_estimate":\{"flops":"(\d+)"'
+ACROSS = '"xla_megascale_runtime"'  # what takes an array from one slice to another
 KERNEL_VECTORS = r'vector_operations\W+(\d+)'
 # What a vector unit does number by number; an exponential counts as much as a sum.
 VECTOR = frozenset({
@@ -168,6 +169,17 @@ class Program:
     """
     return sum(step.times * self.moved(step) for step in self.steps if not step.fused)
 
+  def between(self, slices: int) -> float:
+    """Counts the fewest bytes that a device has to send to other slices of a job, through its host: in a ring (as
+    `Collective.sent`) what is added up goes around twice."""
+    total = 0.0
+    for step in self.steps:
+      x = step.instruction
+      if x.op == 'send' and ACROSS in x.attributes:
+        twice = 2 if '_xla_megascale_transfer_type="ALL_REDUCE"' in x.attributes else 1
+        total += step.times * twice * (slices - 1) / slices * x.result[0].bytes
+    return total
+
   @functools.cached_property
   def collectives(self) -> list[Collective]:
     """Collectives, with the bytes of the whole array that a group of devices exchanges: gathered, or before it is
@@ -220,6 +232,8 @@ class Program:
       # The result holds source and target (and a semaphore).
       target = x.result[0 if x.op == 'copy-start' else 1]
       return target.bytes * (len(far) + (not target.near))
+    if x.op in ('send', 'recv'):  # of a host: the result is the array, what it is known by there, and a token
+      return x.result[0].bytes * (not x.result[0].near)
     if x.op in ('collective-permute-start', 'all-gather-start') and len(x.result) > 1:
       return self.operand_bytes(step) * bool(far) + x.result[1].bytes * (not x.result[1].near)
     if x.op == 'fusion' and (called := x.called('calls')):

@@ -44,7 +44,7 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
   print(f'{config.name} on {config.topology}: {len(devices)} x {kind}; steps of '
         f'{", ".join(f"{phase.batch} x {phase.length}" for phase in phases)}, a line each\n\n{line(HEAD)}', flush=True)
   found: list[Tried] = []
-  for some in candidates(config, len(devices)):
+  for some in candidates(config, len(devices), sharding.slices(devices)):
     for candidate in some:
       found.append(tried(candidate, phases, devices, analyse or compiled))
       print('\n'.join(map(line, rows(found[-1]))), flush=True)
@@ -57,11 +57,13 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
   return best.config
 
 
-def candidates(config: Run, devices: int) -> Iterator[list[Run]]:
-  """Lists ways to lay a run out on so many devices, in rounds: each for where nothing of those before fits."""
+def candidates(config: Run, devices: int, slices: int = 1) -> Iterator[list[Run]]:
+  """Lists ways to lay a run out on so many devices, in rounds: each for where nothing of those before fits. A copy of
+  the model is in one slice."""
   powers = [1 << n for n in range(devices.bit_length()) if devices % (1 << n) == 0]
   def meshes(tensor: int) -> list[MeshConfig]:
-    return [MeshConfig(devices // fsdp // tensor, fsdp, tensor) for fsdp in powers if devices % (fsdp * tensor) == 0]
+    return [MeshConfig(devices // fsdp // tensor, fsdp, tensor) for fsdp in powers
+            if devices % (fsdp * tensor * slices) == 0]
   def laid(meshes: Sequence[MeshConfig], accumulate: int, remat: str) -> list[Run]:
     made = [checked.replaced(config, {'mesh': mesh, 'train.accumulate': accumulate,
                                       **({'model.stack.remat': remat} if remat else {})}) for mesh in meshes]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 import tiny
 
-from plm_jax import recipes
+from plm_jax import recipes, sharding
 from plm_jax.cli.run import main, parse, run
 from plm_jax.config import ConfigError, Phase, check
 from plm_jax.pods import compile as compile_lib
@@ -113,6 +113,20 @@ def test_vector_operations_are_those_of_numbers():
   text = ('ENTRY %main (x: f32[4,8]) -> f32[4] {\n  %x = f32[4,8] parameter(0)\n  %e = f32[4,8] exponential(%x)\n'
           '  %zero = f32[] constant(0)\n  ROOT %s = f32[4] reduce(%e, %zero), dimensions={1}, to_apply=%sum\n}\n')
   assert Program(text).vectors == 32 + 32
+
+
+def test_what_goes_from_slice_to_slice():
+  """Half of what three rounds add up goes around twice, in a ring of two; two thirds of it in one of three."""
+  across = ('frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",'
+            '_xla_megascale_transfer_type="ALL_REDUCE"}')
+  send = ('  %away = (f32[16]{0}, u32[], token[]) send(%reduced, %token), channel_id=9, is_host_transfer=true, '
+          + across)
+  text = LOOP.replace('  %reduced =', '  %token = token[] after-all()\n  %reduced =', 1)
+  line = next(line for line in text.splitlines() if line.startswith('  %reduced ='))
+  program = Program(text.replace(line, f'{line}\n{send}'), devices=4)
+  assert program.between(2) == 3 * 64
+  assert program.between(3) == pytest.approx(3 * 64 * 4 / 3)
+  assert Program(LOOP).between(2) == 0
 
 
 def test_a_loop_of_unknown_length_is_named():
@@ -225,6 +239,7 @@ def test_a_recipe_compiles_for_a_pod_that_is_not_there(compiler, capsys):
   assert run(parse(BERT_BASE, args)) is None
   out = capsys.readouterr().out
   assert out.count('bound by') == 2 and '8 x TPU v2, mesh 4 data x 2 fsdp x 1 tensor' in out
+  assert sharding.slices(compile_lib.topology('2xv5e:2x2')) == 2
   with pytest.raises(SystemExit, match='v5e:4x4'):
     main(BERT_BASE, ['--scale=test', '--mode=compile', '--topology=v9:2x2'])
   with pytest.raises(SystemExit, match='a batch of 8 rows cannot be dealt evenly to 32'):
