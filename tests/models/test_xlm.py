@@ -100,5 +100,5 @@ def test_no_more_corpora_than_languages():
   """Tokens of a sixteenth corpus would have the embedding of the fifteenth language."""
   run = find('xlm_xnli15')('test')
   check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmno'))))
-  with pytest.raises(ConfigError, match=r'--data.path has 16 corpora, each a language, and --model.languages is 15'):
+  with pytest.raises(ConfigError, match=r'--data.path has 16 corpora of 16 languages, and --model.languages is 15'):
     check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmnop'))))

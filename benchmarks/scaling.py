@@ -1,0 +1,94 @@
+"""Where a step stops scaling, on paper: the same batch compiled for more and more chips, and what binds each.
+
+    python -m benchmarks.scaling bert_large --pods v4:2x2x4 v4:4x4x4 v4:8x8x4 v4:8x8x16
+    python -m benchmarks.scaling t5_11b --pods v4:4x4x4 v4:8x8x8 --mesh 16x1 64x1 64x4
+
+Needs the extra `tpu`, and no TPU. The batch is the recipe's, of its last phase: strong scaling, as whoever rents more
+chips for a published run sees it. Of the meshes (--mesh, FSDPxTENSOR) that deal the batch evenly the one with the least
+bound stands in the row; micro-steps only where the recipe's own do not fit without. Efficiency is tokens a chip and
+second beside those of the fewest chips. Several slices are written 2xv5e:16x16.
+"""
+import argparse
+from collections.abc import Iterator
+import dataclasses
+import re
+
+from benchmarks.side_by_side import machine
+from plm_jax import recipes, sharding
+from plm_jax.cli import costs
+from plm_jax.config import ConfigError, Run
+from plm_jax.pods import compile as compiling
+from plm_jax.pods.compile import CHIPS, Report
+from plm_jax.sharding import MeshConfig, MeshError
+from plm_jax.training.learner import make_learner, stand_in
+
+HEAD = ('pod', 'chips', 'mesh', 'rows a device', 'GiB', 'compute', 'memory', 'network', 'between slices', 'bound, ms',
+        'MFU', 'tokens a second', 'efficiency')
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('recipe', choices=recipes.every(), metavar='RECIPE')
+  parser.add_argument('--pods', nargs='+', required=True, metavar='TOPOLOGY', help='from the fewest chips to the most')
+  parser.add_argument('--mesh', nargs='+', default=[(1, 1), (8, 1), (64, 1)], type=split, metavar='FSDPxTENSOR')
+  args = parser.parse_args()
+  config = recipes.find(args.recipe)()
+  phase = config.train.phases[-1]
+  print(f'{args.recipe}, {phase.batch} x {phase.length}; {machine("jax", "libtpu")}\n')
+  print(f'| {" | ".join(HEAD)} |\n{"|---" * len(HEAD)}|')
+  first = None
+  for pod in args.pods:
+    kind, devices = costs.pod(pod)
+    best = min(compiled(config, pod, args.mesh), key=lambda found: found[1].bound, default=None)
+    if best is None:
+      print(f'| {pod} | {costs.count(kind, devices)} | nothing fits |', flush=True)
+      continue
+    run, report = best
+    speed = phase.batch * phase.length / report.bound
+    first = first or speed / devices
+    cells = (pod, f'{costs.count(kind, devices):,}', named(run), f'{phase.batch / run.mesh.data / run.mesh.fsdp:g}',
+             f'{report.total / 2 ** 30:.1f}', *(f'{1e3 * report.bounds[name]:.1f}' if name in report.bounds else ''
+                                                for name in HEAD[5:9]),
+             f'{1e3 * report.bound:.1f} ({report.bound_by})', f'{report.mfu:.0%}', f'{speed:,.0f}',
+             f'{speed / devices / first:.0%}')
+    print(f'| {" | ".join(cells)} |', flush=True)
+
+
+def split(text: str) -> tuple[int, int]:
+  """Reads FSDPxTENSOR. Raises ValueError."""
+  found = re.fullmatch(r'(\d+)x(\d+)', text)
+  if not found:
+    raise argparse.ArgumentTypeError(f'{text!r} is not FSDPxTENSOR, such as 8x1')
+  return int(found[1]), int(found[2])
+
+
+def named(run: Run) -> str:
+  """Writes a mesh and its micro-steps."""
+  mesh, steps = run.mesh, run.train.accumulate
+  return f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}' + (f', {steps} micro-steps' if steps > 1 else '')
+
+
+def compiled(config: Run, pod: str, meshes: list[tuple[int, int]]) -> Iterator[tuple[Run, Report]]:
+  """Compiles the last phase on every mesh that deals its batch evenly -> those that fit."""
+  devices = compiling.topology(pod)
+  phase, hbm = config.train.phases[-1], CHIPS[devices[0].device_kind].hbm
+  for fsdp, tensor in meshes:
+    if len(devices) % (fsdp * tensor * sharding.slices(devices)):
+      continue
+    mesh = MeshConfig(len(devices) // fsdp // tensor, fsdp, tensor)
+    for steps in sorted({1, config.train.accumulate}):
+      run = dataclasses.replace(config, mesh=mesh, train=dataclasses.replace(config.train, accumulate=steps))
+      try:
+        placed = sharding.make_mesh(mesh, devices)
+        sharding.check_batch(phase.batch, steps, placed)
+        report = compiling.analyse(run, make_learner(run, stand_in(run)), phase, placed)
+      except (ConfigError, MeshError) as error:
+        print(f'<!-- {pod}, {named(run)}: {compiling.first_line(error)} -->', flush=True)
+        continue
+      if report.total <= hbm * 2 ** 30:
+        yield run, report
+        break
+
+
+if __name__ == '__main__':
+  main()
