@@ -9,7 +9,8 @@ modelling (SpanBERT without its boundary objective, DeBERTa without its mask dec
 does more. Losses that transformers leaves to scripts, distillation and replaced tokens, are written here in torch.
 transformers computes logits at every position, plm_jax at the predicted ones. Decoders predict at every position, and
 LLaMA has no dropout; gpt2-small is GPT-2 small, on 4 rows. Encoder-decoders have 4 layers on each side: T5 reads 128
-tokens and writes the 29 of its targets, BART writes all of its text; t5-small is T5's small.
+tokens and writes the 29 of its targets, BART writes all of its text; t5-small is T5's small. Layers are written out and
+memory is kept, as runs of the laptop's scale have it.
 """
 import argparse
 from typing import Any
@@ -78,6 +79,7 @@ def ours(family: str) -> tuple[Any, Any]:
   from plm_jax.objectives.rtd import ReplacedTokenDetection
   from plm_jax.objectives.sbo import SpanBoundary
   from plm_jax.objectives.spans import MixtureOfDenoisers
+  from plm_jax.training.scales import written_out
 
   single, teacher = MaskedLM(Single()), bert.sized(2 * LAYERS, WIDTH)
   config, objective = {
@@ -98,7 +100,7 @@ def ours(family: str) -> tuple[Any, Any]:
       't5-small': lambda: (t5.small(), MixtureOfDenoisers()),
       'bart': lambda: (bart.sized(LAYERS, WIDTH), DenoisingAutoencoder()),
   }[family]()
-  return dataclasses.replace(config, vocab=VOCAB), objective
+  return written_out(dataclasses.replace(config, vocab=VOCAB)), objective
 
 
 def resized(config: Any) -> Any:

@@ -11,6 +11,9 @@ LENGTH, VOCAB = 128, 30522
 
 def plm_jax(config: Any, objective: Any, rows: int) -> None:
   """MLM and its like on `rows` rows of full text; Adam with bias correction, clipping, dropout, corruption."""
+  os.environ['JAX_PLATFORMS'] = 'cpu'  # the TPU compiler may be installed, which is no TPU
+  import plm_jax.environment
+  plm_jax.environment.keep_memory()  # as a run does
   import jax
   import jax.numpy as jnp
   import numpy as np

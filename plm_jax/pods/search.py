@@ -1,9 +1,11 @@
 """The mesh that the compiler would choose: `--mode=compile --topology=T --search`.
 
-Every way to lay a run out on the pod that makes sense for its model is compiled (`candidates`): first meshes of rows,
-with more and more devices that share a copy of the parameters; where none of them fits, heads and widths are split too,
-then activations are computed again or the batch goes through in more micro-steps. The best is the one whose steps have
-the lowest bound over the whole run; of equals, within a hundredth, the first, which is the simplest.
+Ways to lay a run out on the pod that make sense for its model are compiled (`candidates`): first meshes of rows, on
+which more or fewer devices share a copy of the parameters; where none of them fits, heads and widths are split too,
+then activations are computed again or the batch goes through in more micro-steps. The more devices share a copy, the
+less memory and traffic it costs and the more is sent: so a search begins with a few, goes on to more as long as that
+helps, else to fewer (`climbed`). The best is the one whose steps have the lowest bound over the whole run; of equals,
+within a hundredth, the simplest.
 """
 from collections.abc import Callable, Iterator, Sequence
 import itertools
@@ -18,6 +20,8 @@ from plm_jax.training.learner import make_learner, stand_in
 
 ALIKE = 0.01
 """share by which a bound has to be lower to be another"""
+FIRST = 8
+"""devices that share a copy of the parameters where the search begins: of all recipes' most"""
 
 
 class Tried(NamedTuple):
@@ -43,11 +47,13 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
   phases = compiling.extremes(config.train.phases)
   print(f'{config.name} on {config.topology}: {len(devices)} x {kind}; steps of '
         f'{", ".join(f"{phase.batch} x {phase.length}" for phase in phases)}, a line each\n\n{line(HEAD)}', flush=True)
+  def shown(candidate: Run) -> Tried:
+    one = tried(candidate, phases, devices, analyse or compiled)
+    print('\n'.join(map(line, rows(one))), flush=True)
+    return one
   found: list[Tried] = []
   for some in candidates(config, len(devices), sharding.slices(devices)):
-    for candidate in some:
-      found.append(tried(candidate, phases, devices, analyse or compiled))
-      print('\n'.join(map(line, rows(found[-1]))), flush=True)
+    found += [one for ordered in some for one in climbed(ordered, shown)]
     if any(not one.refused for one in found):
       break
   best = chosen(found)
@@ -57,9 +63,31 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
   return best.config
 
 
-def candidates(config: Run, devices: int, slices: int = 1) -> Iterator[list[Run]]:
-  """Lists ways to lay a run out on so many devices, in rounds: each for where nothing of those before fits. A copy of
-  the model is in one slice."""
+def climbed(ordered: Sequence[Run], shown: Callable[[Run], Tried]) -> list[Tried]:
+  """Tries some of the runs, in whose meshes more and more devices share a copy -> what was tried, in that order.
+
+  Begins with the last that `FIRST` devices or fewer share; goes on to more while that is better or nothing fits yet, or
+  else to fewer while that is as good.
+  """
+  begin = max([0, *(at for at, run in enumerate(ordered) if run.mesh.fsdp <= FIRST)])
+  found = [shown(ordered[begin])]
+  for run in ordered[begin + 1:]:
+    found.append(shown(run))
+    before, now = found[-2:]
+    if not before.refused and (now.refused or seconds(now) > seconds(before) * (1 - ALIKE)):
+      break
+  if found[0].refused or chosen(found) is not found[0]:
+    return found
+  for run in reversed(ordered[:begin]):
+    found.insert(0, shown(run))
+    if found[0].refused or seconds(found[0]) > seconds(found[1]) * (1 + ALIKE):
+      break
+  return found
+
+
+def candidates(config: Run, devices: int, slices: int = 1) -> Iterator[list[list[Run]]]:
+  """Lists ways to lay a run out on so many devices, in rounds: each for where nothing of those before fits. Of a round
+  each list is in the order of how many devices share a copy of the model, which is in one slice."""
   powers = [1 << n for n in range(devices.bit_length()) if devices % (1 << n) == 0]
   def meshes(tensor: int) -> list[MeshConfig]:
     return [MeshConfig(devices // fsdp // tensor, fsdp, tensor) for fsdp in powers
@@ -71,13 +99,13 @@ def candidates(config: Run, devices: int, slices: int = 1) -> Iterator[list[Run]
   accumulate, remat = config.train.accumulate, recomputed(config)
   heads = block.heads if (block := getattr(config.model, 'block', None)) else 1
   split = [size for size in (2, 4, 8) if devices % size == 0 and heads % size == 0]
-  rounds = [(meshes(1), accumulate, remat), ([mesh for size in split for mesh in meshes(size)], accumulate, remat)]
-  widest = [mesh for size in (1, *split) for mesh in meshes(size)[-2:]]
+  rounds = [([meshes(1)], accumulate, remat), ([meshes(size) for size in split], accumulate, remat)]
+  widest = [meshes(size)[-2:] for size in (1, *split)]
   ways = itertools.product((1, 2, 4, 8), ('none', 'dots', 'full') if remat else ('',))
   rounds += [(widest, steps, how) for steps, how in ways
              if steps >= accumulate and (steps, how) != (accumulate, remat)]
-  for some in rounds:
-    if runs := laid(*some):
+  for some, steps, how in rounds:
+    if runs := [ordered for each in some if (ordered := laid(each, steps, how))]:
       yield runs
 
 

@@ -26,18 +26,18 @@ def meshes(runs):
 
 
 def test_what_is_compiled_and_in_which_order():
-  first, second, *later = search.candidates(config(), 16)
+  (first,), second, *later = search.candidates(config(), 16)
   assert meshes(first) == [(16, 1, 1), (8, 2, 1), (4, 4, 1), (2, 8, 1), (1, 16, 1)]
   # Eight devices do not divide twelve heads.
-  assert meshes(second) == [(8, 1, 2), (4, 2, 2), (2, 4, 2), (1, 8, 2), (4, 1, 4), (2, 2, 4), (1, 4, 4)]
-  assert {(run.train.accumulate, run.model.stack.remat) for runs in (first, second) for run in runs} == {(1, 'none')}
-  assert (later[0][0].train.accumulate, later[0][0].model.stack.remat) == (1, 'dots')
+  assert [*map(meshes, second)] == [[(8, 1, 2), (4, 2, 2), (2, 4, 2), (1, 8, 2)], [(4, 1, 4), (2, 2, 4), (1, 4, 4)]]
+  assert {(run.train.accumulate, run.model.stack.remat) for runs in (first, *second) for run in runs} == {(1, 'none')}
+  assert (later[0][0][0].train.accumulate, later[0][0][0].model.stack.remat) == (1, 'dots')
   # Of 8 rows sixteen devices have none each, but where two or more share them.
-  assert meshes(next(search.candidates(config(rows=8), 16))) == meshes(second)
+  assert [*map(meshes, next(search.candidates(config(rows=8), 16)))] == [*map(meshes, second)]
 
   # ELMo has neither heads nor blocks.
   elmo = dataclasses.replace(recipes.find('elmo_small')(), topology='v2:2x2')
-  assert meshes(next(search.candidates(elmo, 8)))[0] == (8, 1, 1)
+  assert meshes(next(search.candidates(elmo, 8))[0])[0] == (8, 1, 1)
 
 
 @pytest.fixture
@@ -67,6 +67,17 @@ def test_the_best_over_the_run_is_named(pod, capsys):
   assert '50%' in printed  # 1e12 FLOPs at 197e12 a second are 5.08 ms of 10.1
 
 
+def test_no_more_is_compiled_than_it_takes(pod, capsys):
+  """The search begins with eight devices that share a copy, and turns back where sharing more, or less, is worse."""
+  def compiled(best: int) -> list[int]:
+    pod(config(), lambda mesh: (.01 * (1 + abs(mesh[1] - best)),) * 2)
+    table = capsys.readouterr().out.partition('\n\n')[2]
+    return [int(line.split()[2]) for line in table.splitlines() if ' x ' in line[:10]]
+  assert compiled(best=8) == [8, 16, 4]
+  assert compiled(best=16) == [8, 16]
+  assert compiled(best=2) == [8, 16, 4, 2, 1]
+
+
 def test_what_is_typed_is_what_the_recipe_does_not_have(pod, capsys):
   recipe = dataclasses.replace(config(), mesh=MeshConfig(fsdp=8, adapts=True))
   for best, typed in (((16, 1, 1), 'Give --mesh.fsdp=1.'), ((4, 4, 1), 'Give --mesh.fsdp=4.'),
@@ -79,7 +90,7 @@ def test_what_does_not_fit_is_said_and_more_is_tried(pod, capsys):
   best = pod(config(), lambda mesh: (.01, .01), lambda config: 20.0 if config.model.stack.remat == 'none' else 9.0)
   assert best.model.stack.remat == 'dots' and best.train.accumulate == 1
   printed = capsys.readouterr().out
-  assert printed.count('does not fit: 20.0 GiB of 16') == 5 + 7 and '--model.stack.remat=dots' in printed
+  assert printed.count('does not fit: 20.0 GiB of 16') == 2 + 1 + 1 and '--model.stack.remat=dots' in printed
   with pytest.raises(ConfigError, match=r'nothing fits v5e:4x4: 20\.0 GiB of 16'):
     pod(config(), lambda mesh: (.01, .01), lambda config: 20.0)
 
