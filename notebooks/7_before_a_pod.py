@@ -44,6 +44,7 @@ SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on
 
 # %%
 import dataclasses
+import importlib.metadata
 
 import matplotlib.pyplot as plt
 
@@ -83,19 +84,21 @@ plt.show()
 # ## The compiler's answer
 #
 # The step of BERT-base, compiled for sixteen v5e chips, under three meshes: rows divided among all (`data`), parameters
-# and optimizer divided too (`fsdp`), matrix products divided (`tensor`). The first time `libtpu` is installed.
+# and optimizer divided too (`fsdp`), matrix products divided (`tensor`). The first time the compiler is installed, the
+# version that belongs to this JAX.
 
 # %%
 TOPOLOGY = 'v5e:4x4'
 MESHES = {'data=16': MeshConfig(16), 'fsdp=16': MeshConfig(1, fsdp=16), 'fsdp=4 tensor=4': MeshConfig(1, fsdp=4, tensor=4)}
 if SCALE == 'laptop' and importlib.util.find_spec('libtpu') is None:
-  install('libtpu')
-paper = plm_jax.recipe('bert_base')
+  install(f'jax[tpu]=={importlib.metadata.version("jax")}')
+paper = plm_jax.recipe('bert_base', scale='paper' if SCALE == 'laptop' else 'test')
 reports = {}
-if importlib.util.find_spec('libtpu') and SCALE == 'laptop':
+if importlib.util.find_spec('libtpu'):
+  phases = Phase(900_000, 128 if SCALE == 'laptop' else 32, 256),
   for title, mesh in MESHES.items():
     config = dataclasses.replace(paper, mode='compile', topology=TOPOLOGY, mesh=mesh,
-                                 train=dataclasses.replace(paper.train, phases=(Phase(900_000, 128, 256),)))
+                                 train=dataclasses.replace(paper.train, phases=phases))
     reports[title], = pods.compile_run(config)
     print()
 
@@ -112,7 +115,7 @@ if reports:
   figure, axes = plt.subplots(1, 2, figsize=(11, 3.2))
   for number, part in enumerate(('compute', 'memory', 'network')):
     axes[0].bar([place + number / 4 for place in range(len(reports))],
-                [1000 * report.bounds(kind)[part] for report in reports.values()], width=1 / 4, label=part)
+                [1000 * report.bounds[part] for report in reports.values()], width=1 / 4, label=part)
   axes[0].set(title='A step takes at least (ms)', xticks=[place + 0.25 for place in range(len(reports))],
               xticklabels=[*reports])
   axes[0].legend()
@@ -120,12 +123,12 @@ if reports:
   axes[1].axhline(pods.CHIPS[kind].hbm, color='#e06666', linestyle=':')
   axes[1].set(title='GiB a chip; dotted: what it has')
   plt.show()
-  best = min(reports, key=lambda title: max(reports[title].bounds(kind).values()))
-  step = max(reports[best].bounds(kind).values())
+  best = min(reports, key=lambda title: reports[title].bound)
+  step = reports[best].bound
   print(f'{best}: {step * 1000:.1f} ms a step at the least, {step * 900_000 / 3600:.0f} hours for 900,000 steps')
 else:
   best = 'data=16'
-  print('without the compiler nothing is known of memory and network: pip install libtpu')
+  print('without the compiler nothing is known of memory and network: pip install "jax[tpu]"')
 
 # %% [markdown]
 # `python -m plm_jax train NAME --mode=compile --topology=v5e:4x4 --search` compiles all the meshes that make sense and

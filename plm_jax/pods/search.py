@@ -3,8 +3,8 @@
 Ways to lay a run out on the pod that make sense for its model are compiled (`candidates`): first meshes of rows, on
 which more or fewer devices share a copy of the parameters; where none of them fits, heads and widths are split too,
 then activations are computed again or the batch goes through in more micro-steps. The more devices share a copy, the
-less memory and traffic it costs and the more is sent: so a search begins with a few, goes on to more as long as that
-helps, else to fewer (`climbed`). The best is the one whose steps have the lowest bound over the whole run; of equals,
+less memory and traffic it costs and the more is sent: so a search begins with as many as the run has, or with a few,
+goes on to more as long as that helps, else to fewer (`climbed`). The best is the one whose steps have the lowest bound over the whole run; of equals,
 within a hundredth, the simplest.
 """
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from plm_jax.training.learner import make_learner, stand_in
 ALIKE = 0.01
 """share by which a bound has to be lower to be another"""
 FIRST = 8
-"""devices that share a copy of the parameters where the search begins: of all recipes' most"""
+"""devices that share a copy of the parameters where the search begins if in the run each has its own"""
 
 
 class Tried(NamedTuple):
@@ -52,8 +52,9 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
     print('\n'.join(map(line, rows(one))), flush=True)
     return one
   found: list[Tried] = []
+  first = config.mesh.fsdp if config.mesh.fsdp > 1 else FIRST
   for some in candidates(config, len(devices), sharding.slices(devices)):
-    found += [one for ordered in some for one in climbed(ordered, shown)]
+    found += [one for ordered in some for one in climbed(ordered, first, shown)]
     if any(not one.refused for one in found):
       break
   best = chosen(found)
@@ -63,13 +64,13 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
   return best.config
 
 
-def climbed(ordered: Sequence[Run], shown: Callable[[Run], Tried]) -> list[Tried]:
+def climbed(ordered: Sequence[Run], first: int, shown: Callable[[Run], Tried]) -> list[Tried]:
   """Tries some of the runs, in whose meshes more and more devices share a copy -> what was tried, in that order.
 
-  Begins with the last that `FIRST` devices or fewer share; goes on to more while that is better or nothing fits yet, or
-  else to fewer while that is as good.
+  Begins with the run that is nearest below `first` devices; goes on to more while that is better or nothing fits yet,
+  or else to fewer while that is as good.
   """
-  begin = max([0, *(at for at, run in enumerate(ordered) if run.mesh.fsdp <= FIRST)])
+  begin = max([0, *(at for at, run in enumerate(ordered) if run.mesh.fsdp <= first)])
   found = [shown(ordered[begin])]
   for run in ordered[begin + 1:]:
     found.append(shown(run))

@@ -75,7 +75,9 @@ def test_jupytext_agrees(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('source', SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize('source', [
+    pytest.param(path, marks=[pytest.mark.compiler] * (path.stem == '7_before_a_pod')) for path in SOURCES],
+    ids=lambda path: path.stem)
 def test_runs(source, folder, make, monkeypatch):
   monkeypatch.setenv('PLM_JAX_NOTEBOOK_SCALE', 'test')
   monkeypatch.setenv('PLM_JAX_NOTEBOOK_TEXT', str(folder / 'text.txt'))

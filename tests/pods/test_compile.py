@@ -232,6 +232,7 @@ def compiler():
 
 
 @pytest.mark.slow
+@pytest.mark.compiler
 def test_a_recipe_compiles_for_a_pod_that_is_not_there(compiler, capsys):
   assert len(compiler) == 8
   args = ['--scale=test', '--mode=compile', '--topology=v2:2x2', '--mesh.fsdp=2', '--model.block.width=128',
@@ -247,6 +248,7 @@ def test_a_recipe_compiles_for_a_pod_that_is_not_there(compiler, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.compiler
 def test_a_step_that_does_not_fit_is_refused(compiler):
   config = parse(BERT_BASE, ['--mode=compile', '--topology=v2:2x2'])
   phases = (Phase(1, 512, 8 * 32),)
