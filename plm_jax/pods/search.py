@@ -4,8 +4,8 @@ Ways to lay a run out on the pod that make sense for its model are compiled (`ca
 which more or fewer devices share a copy of the parameters; where none of them fits, heads and widths are split too,
 then activations are computed again or the batch goes through in more micro-steps. The more devices share a copy, the
 less memory and traffic it costs and the more is sent: so a search begins with as many as the run has, or with a few,
-goes on to more as long as that helps, else to fewer (`climbed`). The best is the one whose steps have the lowest bound over the whole run; of equals,
-within a hundredth, the simplest.
+goes on to more as long as that helps, else to fewer (`climbed`). The best is the one whose steps have the lowest bound
+over the whole run; of equals, within a hundredth, the simplest.
 """
 from collections.abc import Callable, Iterator, Sequence
 import itertools
