@@ -4,8 +4,9 @@ Ways to lay a run out on the pod that make sense for its model are compiled (`ca
 which more or fewer devices share a copy of the parameters; where none of them fits, heads and widths are split too,
 then activations are computed again or the batch goes through in more micro-steps. The more devices share a copy, the
 less memory and traffic it costs and the more is sent: so a search begins with as many as the run has, or with a few,
-goes on to more as long as that helps, else to fewer (`climbed`). The best is the one whose steps have the lowest bound
-over the whole run; of equals, within a hundredth, the simplest.
+goes on to more as long as that helps, else to fewer (`climbed`), and ends where arithmetic alone binds every step: no
+other mesh computes less. The best is the one whose steps have the lowest bound over the whole run; of equals, within a
+hundredth, the simplest.
 """
 from collections.abc import Callable, Iterator, Sequence
 import itertools
@@ -72,6 +73,8 @@ def climbed(ordered: Sequence[Run], first: int, shown: Callable[[Run], Tried]) -
   """
   begin = max([0, *(at for at, run in enumerate(ordered) if run.mesh.fsdp <= first)])
   found = [shown(ordered[begin])]
+  if found[0].reports and all(report.bound_by == 'compute' for report in found[0].reports):
+    return found
   for run in ordered[begin + 1:]:
     found.append(shown(run))
     before, now = found[-2:]

@@ -78,6 +78,9 @@ def test_no_more_is_compiled_than_it_takes(pod, capsys):
   assert compiled(copies, best=16) == [8, 16]
   assert compiled(copies, best=2) == [8, 16, 4, 2, 1]
   assert config().mesh.fsdp == 4 and compiled(config(), best=2) == [4, 8, 2, 1]
+  # A report's products take 5 us: traffic of less leaves them to bind, and nothing to gain.
+  pod(copies, lambda mesh: (1e-6, 1e-6))
+  assert [line[:9] for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()] == ['2 x 8 x 1']
 
 
 def test_what_is_typed_is_what_the_recipe_does_not_have(pod, capsys):
