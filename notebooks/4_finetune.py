@@ -99,13 +99,14 @@ figure, axes = plt.subplots(1, 2, figsize=(11, 3))
 axes[0].bar([*accuracy], [*accuracy.values()], color=['#999999', '#f4b400', '#93c47d', '#4285f4'])
 axes[0].axhline(frequent, color='grey', linestyle=':')
 axes[0].set(title='Right answers; dotted: always the most frequent', ylim=(0, 1))
+axes[0].tick_params('x', labelsize=8)
 for way, value in accuracy.items():
   axes[0].text(way, value, f'{value:.0%}', ha='center', va='bottom')
 for way in WAYS:
   folder = f'runs/packages_{way.split(",")[0].replace(" ", "_")}'
   axes[1].plot(*zip(*plm_jax.history(folder).curves['accuracy']['heldout'], strict=True), marker='o', label=way)
 axes[1].set(title='Accuracy while it learns', xlabel='step')
-axes[1].legend()
+axes[1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
 plt.show()
 print({way: f'{taken:.0f} s' for way, taken in seconds.items()})
 

@@ -69,14 +69,14 @@ for name in chosen:
   config = plm_jax.recipe(name)
   totals[name] = sum(phase.steps * costs.flops(config, phase) for phase in config.train.phases)
   print(f'{name:14} {config.train.steps:>9,} steps, {totals[name]:.2g} FLOPs')
-figure, axis = plt.subplots(figsize=(9, 3.4))
+figure, axis = plt.subplots(figsize=(10, 3.4))
 for number, name in enumerate(chosen):
   days = [totals[name] / (PEAK_FLOPS[kind] * (2 if kind == 'TPU v3' else 1) * many * costs.ASSUMED) / 86_400
           for kind, many in PODS.items()]
   axis.bar([place + number / 8 for place in range(len(PODS))], days, width=1 / 8, label=name)
 axis.set(yscale='log', ylabel='days', xticks=[place + 0.3 for place in range(len(PODS))],
          xticklabels=[f'{many} x {kind}' for kind, many in PODS.items()], title='Published runs, at 40% of the peak')
-axis.legend(fontsize=8, ncols=2)
+axis.legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
 plt.tight_layout()
 plt.show()
 
@@ -125,7 +125,7 @@ if reports:
   plt.show()
   best = min(reports, key=lambda title: reports[title].bound)
   step = reports[best].bound
-  print(f'{best}: {step * 1000:.1f} ms a step at the least, {step * 900_000 / 3600:.0f} hours for 900,000 steps')
+  print(f'{best}: {step * 1000:.1f} ms a step at the least, {step * 900_000 / 3600:.1f} hours for 900,000 steps')
 else:
   best = 'data=16'
   print('without the compiler nothing is known of memory and network: pip install "jax[tpu]"')

@@ -5,7 +5,7 @@
 
 The .ipynb are kept with their outputs: who looks at them where they are stored, or on the site, sees the pictures
 before anything is installed. Outputs are trimmed: pictures of 64 colours, the first and last lines of a text, no progress
-bars.
+bars, and no place where this checkout lies.
 """
 import argparse
 import base64
@@ -55,7 +55,8 @@ def trimmed(notebook: Any) -> Any:
     cell.execution_count, kept, said = None, [], ''
     for output in cell.outputs:
       if output.output_type == 'stream':
-        said += NOISE.sub('', BAR.sub('', output.text)) if output.name == 'stdout' else ''
+        told = output.text.replace(str(HERE.parent), 'plm_jax')
+        said += NOISE.sub('', BAR.sub('', told)) if output.name == 'stdout' else ''
         continue
       output.metadata = nbformat.from_dict({})
       if 'execution_count' in output:

@@ -8,8 +8,8 @@
     embedded:embedding         two sentences that stood together
     embedded:sentences         sentences
 
-With :dev behind it, what is kept for measuring: no source file is in both, and no paragraph begins alike. They are
-easy, and good for nothing else. Which examples there are depends on the packages' versions.
+With :dev behind it, what is kept for measuring, some files of each package: no source file is in both, and no paragraph
+begins alike. They are easy, and good for nothing else. Which examples there are depends on the packages' versions.
 """
 import ast
 from collections.abc import Iterator
@@ -28,7 +28,8 @@ from plm_jax.tasks.words import split
 
 PACKAGES = ('flax', 'jax', 'numpy', 'optax', 'scipy')  # those that are always there
 FILES = 16  # of a package: seconds of parsing
-DEV = 5  # each fifth file is for measuring
+DEV = 5  # each fifth file of a package is for measuring
+PARAGRAPHS = 24  # of a file, where packages are told apart: a long file would be most of what is measured
 NEIGHBOURS = 4  # functions of a context, and sentences to choose from
 LONGEST = 60  # words of a text
 
@@ -56,16 +57,16 @@ def rows(source: str) -> Iterator[Row]:
   _, kind, part = (*source.split(':'), '', '')[:3]
   if kind not in MAKERS or part not in ('', 'train', 'dev') or source.count(':') > 2:
     raise SourceError(f'{source!r} is none of embedded:KIND and embedded:KIND:dev, KIND one of {", ".join(MAKERS)}')
-  found = [text for text in docstrings() if (zlib.crc32(text.file.encode()) % DEV == 0) == (part == 'dev')]
+  found = [text for text in docstrings() if (text.file in measured()) == (part == 'dev')]
   for number, columns in enumerate(MAKERS[kind](found)):
     yield Row(columns, f'{source}:{number}')
 
 
 def classification(found: list[Docstring]) -> Iterator[dict[str, Any]]:
   """Yields paragraphs and their package."""
-  for text in found:
-    for paragraph in text.paragraphs:
-      yield {'text': paragraph, 'label': text.file.partition('/')[0]}
+  for file, texts in itertools.groupby(found, lambda text: text.file):
+    for paragraph in itertools.islice((each for text in texts for each in text.paragraphs), PARAGRAPHS):
+      yield {'text': paragraph, 'label': file.partition('/')[0]}
 
 
 def tagging(found: list[Docstring]) -> Iterator[dict[str, Any]]:
@@ -160,6 +161,14 @@ def docstrings() -> tuple[Docstring, ...]:
       if taken == FILES:
         break
   return tuple(found)
+
+
+@functools.cache
+def measured() -> frozenset[str]:
+  """Returns the files that are kept for measuring."""
+  files = dict.fromkeys(text.file for text in docstrings())
+  packages = itertools.groupby(files, lambda file: file.partition('/')[0])
+  return frozenset(file for _, of_package in packages for file in list(of_package)[::DEV])
 
 
 def of_file(name: str, content: bytes, seen: set[str]) -> Iterator[Docstring]:
