@@ -26,12 +26,17 @@ class BidirectionalLM(Objective):
   from its end on; and of words that even the tokenizer does not list the characters are those of <UNK>.
   """
 
-  limits = within(samples='[1, inf)', factor='(0, inf)')
+  limits = within(samples='[1, inf)', factor='(0, inf)', fresh='[0, 1]')
 
   samples: int = 8192
   """words that a batch's words are told from in training, drawn for each direction; in evaluation it is all of them"""
   factor: float = 20.0
   """on the mean of both losses: released code has the words of a row, which clipping and Adagrad feel"""
+
+  fresh: float = 0.0
+  """share of rows whose LSTMs begin a batch in training as if it were their first, where the others go on (as published:
+  none): LSTMs that were never without a state since their first step may run to the limits of their cells when they are,
+  as in a short run one of two directions did"""
 
   @property
   def terms(self) -> Mapping[str, float]:
@@ -100,7 +105,14 @@ class BidirectionalLM(Objective):
     return batch | ({'state': carry['state']} if 'state' in carry else {})
 
   def losses(self, passes, batch):
-    """Returns the losses of sampled softmax, whose candidates are drawn by the key of the step."""
+    """Returns the losses of sampled softmax, whose candidates are drawn by the key of the step, as are the rows that
+    begin without a state."""
+    if self.fresh:
+      def draw(row):
+        return jax.random.bernoulli(jax.random.fold_in(jax.random.fold_in(passes.key, 2), row), self.fresh)
+      begin = jax.vmap(draw)(passes.rows)
+      batch = {**batch, 'state': jax.tree.map(
+          lambda x: jnp.where(begin.reshape(-1, *[1] * (x.ndim - 1)), 0, x), batch['state'])}
     known = passes.params['heads_next']['bias'].shape[0]
     if self.samples < known:
       key = jax.random.fold_in(passes.key, 1)

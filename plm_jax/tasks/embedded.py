@@ -27,7 +27,7 @@ from plm_jax.data.rows import Row
 from plm_jax.tasks.words import split
 
 PACKAGES = ('flax', 'jax', 'numpy', 'optax', 'scipy')  # those that are always there
-FILES = 16  # of a package: seconds of parsing
+FILES = 32  # of a package: seconds of parsing
 DEV = 5  # each fifth file of a package is for measuring
 PARAGRAPHS = 24  # of a file, where packages are told apart: a long file would be most of what is measured
 NEIGHBOURS = 4  # functions of a context, and sentences to choose from

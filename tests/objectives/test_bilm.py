@@ -47,8 +47,8 @@ def windows(number):
   return found | {f'{side}characters': WORDS.characters(found[f'{side}tokens'], 5) for side in ('', 'behind_')}
 
 
-def learner(accumulate=1, samples=4):
-  objective = BidirectionalLM(samples=samples)
+def learner(accumulate=1, samples=4, fresh=0.0):
+  objective = BidirectionalLM(samples=samples, fresh=fresh)
   optim = OptimConfig(kind='adagrad', peak=0.2, warmup=0, schedule='constant', eps=1e-30, weight_decay=0.0, clip=10.0)
   return Learner(objective.build(MODEL, True), objective, make_optimizer(optim, 10), WORDS.vocab, 0, accumulate,
                  carry=objective.carry(MODEL, 2))
@@ -168,6 +168,18 @@ def test_what_is_read_and_what_is_predicted():
     carry = {'carry': batch['kept']}
   jumped = objective.corrupt(None, {**windows(0), **carry}, WORDS.vocab)
   assert jumped['streams'][0, 0, 0].tolist() == spell['['] and jumped['streams'][0, 1, 0].tolist() == spell[']']
+
+
+@pytest.mark.slow
+def test_rows_that_are_fresh_begin_without_a_state(start, monkeypatch):
+  """The text goes on, LSTMs do not: with all rows fresh losses are those behind a state of zeros."""
+  monkeypatch.setattr(bilm, 'candidates', lambda *_: Candidates(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
+  update = {fresh: jax.jit(functools.partial(train_step, learner(fresh=fresh))) for fresh in (0.0, 1.0)}
+  behind, _ = update[0.0](start, windows(0))
+  emptied = behind.replace(carry={**behind.carry, 'state': jax.tree.map(jnp.zeros_like, behind.carry['state'])})
+  losses = [float(update[fresh](state, windows(1))[1]['loss']) for fresh, state in (
+      (1.0, behind), (0.0, emptied), (0.0, behind))]
+  assert losses[0] == losses[1] != losses[2]
 
 
 @pytest.mark.slow
