@@ -18,7 +18,8 @@ from plm_jax.training.optim import schedule
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETTING = Setting('text.txt', 'out')
-NORM = {'model.block.mlp_dim: 1024 -> 688', 'model.block.mlp.gated: False -> True', 'model.block.norm_at: post -> pre'}
+NORM = {'model.block.mlp_dim: 1024 -> 688', 'model.block.mlp.gated: False -> True', 'model.block.norm_at: post -> pre',
+        'model.norm_embedded: False -> True', 'model.stack.first_norm: True -> False'}
 PACKED = {
     'model.absolute: learned -> none', 'model.types: 2 -> 0', 'model.pooler: True -> False',
     'model.block.attention.position: NoPosition() -> Rope(theta=10000.0, share=1.0, scaling=Unscaled())',
