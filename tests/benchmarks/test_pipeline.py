@@ -8,7 +8,7 @@ import tiny
 from benchmarks import chinese, comparison, kept, modern
 
 GOOD, BAD = ('a fine film', 'we liked it', 'good and moving'), ('a dull film', 'we left early', 'bad and long')
-SMALL = ('--layers=1', '--width=64', '--rows=8', '--length=32', '--steps=6', '--tuning-seeds=2', '--tuning-epochs=0.5')
+SMALL = ('--layers=2', '--width=64', '--rows=8', '--length=32', '--steps=6', '--tuning-seeds=2', '--tuning-epochs=0.5')
 # Characters of which words are made.
 HAN = '中国北京上海大城市我们他你好天气今明年月日人民生活学校老师书电影音乐历史文化经济发展技术科研究社会问题工作方法'
 
