@@ -156,7 +156,7 @@ def begun(key, words, lengths: tuple[float, ...]):
 def spelt(rows: Drawn, pieces: Sequence[str]) -> list[Word]:
   """Returns the words of all rows, in order."""
   def text(ids: np.ndarray) -> str:
-    return ''.join(pieces[number].removeprefix('##') for number in ids)
+    return ''.join(pieces[int(number)].removeprefix('##') for number in ids)
   found = []
   for row, words in enumerate(rows.words):
     inside = np.flatnonzero(words)

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 INTERRUPTED = 75  # as `python -m plm_jax` ends where a signal has stopped a run
 
@@ -64,7 +64,7 @@ def passed_on(process: subprocess.Popen):
       signal.signal(number, before)
 
 
-def interrupted(folder: str) -> None:
+def interrupted(folder: str) -> NoReturn:
   """Ends a process whose run a signal has stopped."""
   print(f'{folder} was interrupted: the same command goes on from there', file=sys.stderr)
   sys.exit(INTERRUPTED)

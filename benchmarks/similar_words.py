@@ -57,7 +57,7 @@ def lines(words: Sequence[str], unit: np.ndarray, most: int = CANDIDATES) -> Ite
     near = nearest(unit[own], most)
     for row, others in zip(own, near, strict=True):
       if len(others):
-        yield [words[row], *(words[own[other]] for other in others)]
+        yield [words[int(row)], *(words[int(own[other])] for other in others)]
 
 
 def nearest(unit: np.ndarray, most: int) -> list[np.ndarray]:
