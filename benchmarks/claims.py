@@ -32,8 +32,7 @@ from plm_jax.objectives.pairs import NextSentence, SentenceOrder, Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.training import scales
-from plm_jax.training.evaluate import evaluator
-from plm_jax.training.feed import heldout_stream
+from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner
 from plm_jax.training.train import train
 
@@ -75,8 +74,8 @@ class Bench:
     config = dataclasses.replace(config, objective=objective)
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-      stream = heldout_stream(config, self.records, config.train.phases[-1], mesh)
-      return evaluator(make_learner(config, self.tokenizer.vocab))(params, stream)
+      feed = TextFeed(config, self.records, self.tokenizer, mesh)
+      return feed.evaluator(make_learner(config, self.tokenizer.vocab), mesh)(params, config.train.phases[-1])
 
   def order_after(self, config: Experiment) -> float:
     """Accuracy on the order of sentences, once a finished run has been trained on that for a few steps.

@@ -213,7 +213,7 @@ def ul2(rows: int) -> Figures:
 
 def bart(rows: int) -> Figures:
   infilling, size = TextInfilling(), DenoisingAutoencoder().window(LENGTH)
-  three, longer = (Text(jnp.arange(n) + 10, jnp.arange(n) // 25, jnp.int32(n)) for n in (60, 198))
+  three, longer = (Text(jnp.arange(n) + 10, jnp.arange(n) // 25, jnp.arange(n), jnp.int32(n)) for n in (60, 198))
   def applied(some, key, text):
     return jax.vmap(lambda key: some.apply(key, text, VOCAB))(jax.random.split(key, CHUNK))
   def counts(key):

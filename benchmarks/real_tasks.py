@@ -10,15 +10,10 @@ is a process: its memory is the most that it held (which the process without a r
 What was found is kept in the folder of the runs, and not run again.
 """
 import argparse
-import json
-import pathlib
-import resource
 import statistics
-import subprocess
-import sys
-import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from benchmarks import kept
 from benchmarks.side_by_side import machine
 
 
@@ -52,6 +47,7 @@ STRATEGIES: dict[str, list[str]] = {
     'top layer': ['--tuning.top=1'],
     'head': ['--tuning.top=0', '--optim.peak=2e-3'],
 }
+FINETUNED = 'benchmarks.kept:finetuned'
 ARMS: dict[str, list[str]] = {'from nothing': ['--warm-start='], 'pre-trained': []}
 
 
@@ -65,19 +61,13 @@ def main() -> None:
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument('--peak', default='2e-4', help='learning rate of every arm that does not say its own')
   parser.add_argument('--output', default='runs/real_tasks', help='folder of the runs')
-  parser.add_argument('--arm', help=argparse.SUPPRESS)
-  args, given = parser.parse_known_args()
-  if args.arm is not None:
-    report(json.loads(args.arm))
-    return
-  if given:
-    parser.error(f'not known: {" ".join(given)}')
+  args = parser.parse_args()
   print(machine('jax'))
   arms = STRATEGIES if args.strategies else ARMS
   print('\n| task | measure | arm | mean | standard deviation | trained parameters | seconds a run | memory |')
   print('|---' * 8 + '|')
   if args.strategies:
-    print(f'| - | - | nothing | | | | | {run([])["memory"] / 1024:,.0f} MiB |', flush=True)
+    print(f'| - | - | nothing | | | | | {kept.run(FINETUNED, ([], ""))["memory"] / 1024:,.0f} MiB |', flush=True)
   for name in args.tasks:
     real = TASKS[name]
     start = args.chinese if real.chinese else args.english
@@ -85,58 +75,24 @@ def main() -> None:
       continue
     for arm, options in arms.items():
       folder = f'{args.output}/{name}-{arm.replace(" ", "-").replace(",", "")}-{args.peak}'
-      found = run([
-          f'--init={start}', f'--task={real.task}', f'--train={place(args.data, real.train)}',
-          f'--dev={place(args.data, real.dev)}', f'--seeds={args.seeds}', f'--data.epochs={real.epochs}',
-          f'--train.phases.0.length={real.length}', '--train.phases.0.batch=32',
-          f'--data.pack={real.task != "dream"}', '--data.evaluations=1', f'--optim.peak={args.peak}',
-          '--optim.bias-correction=True', '--model.block.dropout=0.1', '--model.block.attention.dropout=0.1',
-          f'--output={folder}', *options,
-          *(['--objective.stride=64'] if real.task == 'answers' else [])], real.measure, f'{folder}.json')
+      command = [*tuning(real, args.data, start, args.peak), f'--seeds={args.seeds}', f'--output={folder}', *options]
+      found = kept.run(FINETUNED, (command, real.measure), f'{folder}.json')
       scores = found['scores']
       print(f'| {name} | {real.measure} | {arm} | {statistics.mean(scores):.2f} | '
             f'{statistics.stdev(scores) if len(scores) > 1 else 0.0:.2f} | {found["trained"]:,} | '
             f'{found["seconds"]:.0f} | {found["memory"] / 1024:,.0f} MiB |', flush=True)
 
 
-def place(data: str, name: str) -> pathlib.Path:
-  """Finds a file under a folder."""
-  found = next(iter(sorted(pathlib.Path(data).expanduser().rglob(name))), None)
-  if found is None:
-    sys.exit(f'{data} has no {name}')
-  return found
-
-
-def run(command: list[str], measure: str = '', kept: str = '') -> dict[str, Any]:
-  """Runs `finetune` in a process of its own, or nothing -> what `report` prints, which is kept in a file."""
-  if kept and (file := pathlib.Path(kept)).exists():
-    return json.loads(file.read_text())
-  done = subprocess.run(
-      [sys.executable, '-m', 'benchmarks.real_tasks', '--data=', '--arm', json.dumps([command, measure])], check=True,
-      stdout=subprocess.PIPE, text=True)
-  found = done.stdout.splitlines()[-1]
-  if kept:
-    pathlib.Path(kept).write_text(found)
-  return json.loads(found)
-
-
-def report(given: tuple[list[str], str]) -> None:
-  """Runs the command, and prints its scores (a seed each), numbers trained, seconds a run and KiB that it held."""
-  from plm_jax.cli import finetune
-  from plm_jax.training import selection
-  from plm_jax.training.learner import selection as select
-
-  command, measure = given
-  config, seeds = finetune.parse('', command or ['--task=classification', '--scale=test'], '')
-  begun = time.perf_counter()
-  results = finetune.several(config, seeds) if command else []
-  if command and len(results) < seeds:
-    sys.exit(f'{config.folder} was interrupted: the same command goes on from there')
-  print(json.dumps({
-      'scores': [result.heldout[measure] for result in results],
-      'trained': selection.trained(select(config), results[0].params) if results else 0,
-      'seconds': (time.perf_counter() - begun) / seeds,
-      'memory': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+def tuning(real: Real, data: str, start: str, peak: str) -> list[str]:
+  """Returns the arguments of `finetune` that all arms have in common. start: the run whose model and tokenizer these
+  are."""
+  return [
+      f'--init={start}', f'--task={real.task}', f'--train={kept.place(data, real.train)}',
+      f'--dev={kept.place(data, real.dev)}', f'--data.epochs={real.epochs}', f'--train.phases.0.length={real.length}',
+      '--train.phases.0.batch=32', f'--data.pack={real.task != "dream"}', '--data.evaluations=1',
+      f'--optim.peak={peak}', '--optim.bias-correction=True', '--model.block.dropout=0.1',
+      '--model.block.attention.dropout=0.1',
+      *(['--objective.stride=64'] if real.task == 'answers' else [])]
 
 
 if __name__ == '__main__':

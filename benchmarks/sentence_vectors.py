@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.real_tasks import place
+from benchmarks.kept import place
 from benchmarks.side_by_side import machine
 import plm_jax
 from plm_jax import similarity

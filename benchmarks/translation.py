@@ -165,7 +165,7 @@ class PlmJax:
     mesh = make_mesh(config.mesh)
     learner = make_learner(config, tokenizer.vocab)
     pipeline = open_phase(config, folders, tokenizer, config.train.phases[0], 0)
-    self.stream = batches(config, [pipeline], 0, mesh)
+    self.stream = batches(config, [pipeline], tokenizer, 0, mesh)
     with jax.set_mesh(mesh):
       make, _, layout = sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
       self.state = make()

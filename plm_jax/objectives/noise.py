@@ -69,12 +69,8 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
   size = units.shape[0]
   ordinal, count, tokens = counted(units)
   before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(tokens)])  # [L + 1]
-  order_key, length_key = jax.random.split(key)
-  order = jnp.argsort(jnp.where(jnp.arange(size) < count, jax.random.uniform(order_key, (size,)), 2.0))
+  order, wanted = visits(key, count, size, lengths)
   steps = jnp.arange(1, len(lengths) + 1)
-  # The probabilities of spans that still fit between a start and the end, as log weights.
-  weights = jnp.where(order[:, None] + steps <= count, jnp.log(jnp.array(lengths)), -jnp.inf)
-  wanted = 1 + jax.random.categorical(length_key, weights, axis=-1)  # [L] units
 
   def visit(carry, start_wanted):
     chosen, left = carry
@@ -88,6 +84,16 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
 
   (chosen, _), _ = jax.lax.scan(visit, (jnp.zeros(size, bool), number), (order, wanted), unroll=UNROLL)
   return jnp.where(units > 0, chosen[jnp.maximum(ordinal - 1, 0)], False)
+
+
+def visits(key, count, size: int, lengths: tuple[float, ...]):
+  """Draws, of `count` units and at most `size`, (the order in which spans begin at them, units that each is to have)
+  [size] both: n with probability lengths[n - 1] among those that still fit between a start and the end."""
+  order_key, length_key = jax.random.split(key)
+  order = jnp.argsort(jnp.where(jnp.arange(size) < count, jax.random.uniform(order_key, (size,)), 2.0))
+  fits = order[:, None] + jnp.arange(1, len(lengths) + 1) <= count
+  weights = jnp.where(fits, jnp.log(jnp.array(lengths)), -jnp.inf)
+  return order, 1 + jax.random.categorical(length_key, weights, axis=-1)
 
 
 def choose_windows(key, units, number, window: int, lengths: tuple[float, ...] = (1.0,)):

@@ -1,7 +1,8 @@
 """Words that may stand in the place of others, of a list that a user brings (MacBERT: Cui et al. 2020, section 3.2).
 
 A line of the file is a word and words that are like it, with white space between them. Of these as many are used as
-have the same number of tokens, the first ones first: what is predicted stays where it is.
+have the same number of tokens, the first ones first: what is predicted stays where it is. Words with something in them
+that the tokenizer does not know are left out: all that is unknown would be one word, and stand in the place of others.
 """
 from collections.abc import Mapping
 from typing import Any
@@ -45,11 +46,13 @@ def read(path: str, tokenizer: Any) -> Table:
   every = sorted({word for line in lines if len(line) > 1 for word in line})
   if not every:
     raise ConfigError(f'{path} has no line with a word and words like it')
-  ids = dict(zip(every, map(tuple, tokenizer.encode_batch(every)), strict=True))
+  ids = {word: tuple(some) for word, some in zip(every, tokenizer.encode_batch(every), strict=True)
+         if tokenizer.vocab.unk not in some}
   found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-  for word, *others in (line for line in lines if len(line) > 1):
+  for word, *others in (line for line in lines if len(line) > 1 and line[0] in ids):
     like = found.setdefault(ids[word], [])
-    like += [ids[other] for other in others if len(ids[other]) == len(ids[word]) and ids[other] != ids[word]]
+    known = [ids[other] for other in others if other in ids]
+    like += [other for other in known if len(other) == len(ids[word]) and other != ids[word]]
   return {word: chosen(like) for word, like in found.items() if word and like}
 
 

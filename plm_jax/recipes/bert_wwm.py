@@ -18,8 +18,9 @@ Their peak is 1e-4, their warmup a tenth of the steps, here BERT's 10,000.
 macbert_base and macbert_large: n-grams of one to four words (40, 30, 20 and 10%) have 15% of the text; of their words
 80% become another that is like them, 10% a random one, and 10% stay; texts change places (SOP). LIST has a word a line,
 and behind it words like it, best first, of which those of as many characters are used; without a list, and of words
-that are not in it, masks are [MASK] and random tokens. The authors took theirs from word vectors: `python -m plm_jax
-train word2vec` makes some. Their steps are those of roberta_ext and roberta_ext_large here: from memory of the paper.
+that are not in it, masks are [MASK] and random tokens. The authors took theirs from word vectors; from a checkout,
+`python -m benchmarks.similar_words TEXT LIST --folder=RUN` learns some and makes a list of them. Their steps are those
+of roberta_ext and roberta_ext_large here: from memory of the paper.
 """
 import dataclasses
 

@@ -255,12 +255,14 @@ def test_similar_words_take_the_place_of_masks(tmp_path):
   """Cui et al. 2020, section 3.2: 80% of the words have one like them, all of its tokens, or random ones where the list
   has none; 10% random ones; 10% are kept. There is no [MASK]."""
   class Letters:
-    hash = 'letters'
+    hash, vocab = 'letters', tiny.VOCAB
     def encode_batch(self, texts):
-      return [[10 + ord(letter) - ord('a') for letter in text] for text in texts]
+      return [[10 + ord(letter) - ord('a') if letter.isascii() else self.vocab.unk for letter in text]
+              for text in texts]
 
   path = tmp_path / 'similar.txt'
-  path.write_text('ab cd ef abc\nf zz g h\nq\n')
+  # What is not known to the tokenizer has no place there: 龘 would be like every other character that it does not know.
+  path.write_text('ab cd 龘d ef abc\nf zz g 龘 h\nq\n龘 a b\n龘龘 ab\n')
   found = similar.table(str(path), Letters())
   assert {word: like.T.tolist() for word, like in found.items()} == {
       (10, 11): [[12, 13], [14, 15]] * 2, (15,): [[16], [17]] * 2}

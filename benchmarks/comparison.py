@@ -1,0 +1,272 @@
+"""A comparison at equal time from its command to its table: what is typed, its files, its stages.
+
+Learning rates are found by short runs of the arms that are `swept`, a tenth of the steps each, under a schedule of
+their own length: the smallest rate whose held-out loss is within TOLERANCE of the best, since rates that are too high
+show late. Another arm has the rate of the one that it names. Where a short run is right no more often than who always
+gives the commonest answer, it has not left the plateau of word frequencies, and says nothing of rates: make it longer
+(--brief).
+"""
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+import shutil
+import sys
+from typing import Any
+
+from benchmarks import equal_time, kept, side_by_side
+from benchmarks.equal_time import Arm, Plan, Setting
+from benchmarks.real_tasks import ARMS as STARTS
+from benchmarks.real_tasks import FINETUNED, TASKS, tuning
+from plm_jax.config import Experiment
+
+STAGES = 'pace', 'sweep', 'pretrain', 'finetune', 'table'
+TOLERANCE = 0.02  # of a loss: what two seeds of a short run differ by
+NOTHING = 'from nothing'
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+  """A comparison."""
+
+  module: str
+  about: str
+  setting: type[Setting]
+  arms: Callable[[Any], Mapping[str, Arm]]
+  """of a setting, by name"""
+  config: Callable[[Any, str], Experiment]
+  """of a setting and an arm's name: its run, but for what `planned` says"""
+  judges: Mapping[str, Mapping[str, Any]]
+  """title of a column -> fields of the objective by which held-out text is masked; the first decides sweeps"""
+  tasks: tuple[str, ...]
+  swept: tuple[str, ...]
+  peaks: tuple[float, ...]
+  nothing: bool = False
+  """the model also learns the tasks without having been trained before"""
+  prepare: Callable[[Any], None] | None = None
+  """what has to be there before any run"""
+
+
+class NotYet(Exception):
+  """What is not kept, where nothing may be run."""
+
+
+class Table:
+  """A comparison with what was typed: its files, and the stages by which they come about."""
+
+  def __init__(self, bench: Bench, setting: Setting, args: argparse.Namespace):
+    self.bench, self.setting, self.args = bench, setting, args
+    self.every, self.folder = bench.arms(setting), pathlib.Path(setting.output).expanduser()
+    self.arms = args.arms or [name for name, arm in self.every.items() if arm.usual]
+    self.only_read = False  # what is not kept raises NotYet
+
+  def do(self, stage: str) -> None:
+    """Does a stage, as far as it is not done."""
+    if stage == 'pace' and not self.args.steps:
+      print(', '.join(f'{name} {1e3 * seconds:.0f} ms' for name, seconds in self.pace.items()), 'a step', flush=True)
+    for arm in self.arms if stage in ('sweep', 'pretrain', 'finetune') else ():
+      if stage == 'sweep' and arm in self.args.swept and len(self.args.peaks) > 1:
+        print(f'{arm}: ' + '; '.join(
+            f'{peak:g} has {said["mlm"]:.3f}, {100 * said["mlm_accuracy"]:.1f}% right (the commonest: '
+            f'{100 * said["mlm_baseline"]:.1f}%)' for peak, said in self.sweep(arm).items()), flush=True)
+      for seed in self.seeds(arm) if stage != 'sweep' else ():
+        found = self.learned(arm, self.peak(arm), seed)['judged']
+        if stage == 'pretrain':
+          print(f'{arm}, seed {seed}: ' + ', '.join(f'{name} {said["mlm"]:.3f}' for name, said in found.items()),
+                flush=True)
+        for task in self.bench.tasks if stage == 'finetune' else ():
+          scores = kept.shown(self.tuned(arm, seed, task))
+          print(f'{arm}, seed {seed}, {task}: {scores}', flush=True)
+    if stage == 'finetune' and self.bench.nothing:
+      for task in self.bench.tasks:
+        print(f'{NOTHING}, {task}: {kept.shown(self.tuned(self.arms[0], 0, task, NOTHING))}', flush=True)
+    if stage == 'table':
+      self.only_read = True
+      print(f'\n{self.text()}')
+
+  @functools.cached_property
+  def pace(self) -> dict[str, float]:
+    """Seconds a step of every arm, measured where they are not kept."""
+    file = self.folder / 'pace.json'
+    if not file.exists():
+      if self.only_read:
+        raise NotYet
+      options = [f'--{name}={value}' for name, value in dataclasses.asdict(self.setting).items()]
+      found = side_by_side.compare(self.bench.module, [*self.every], options, self.args.rounds)
+      file.parent.mkdir(parents=True, exist_ok=True)
+      file.write_text(json.dumps({'machine': side_by_side.machine('jax'), 'seconds': {
+          name: times['median'] for name, times in found.items()}}, indent=1) + '\n')
+    return json.loads(file.read_text())['seconds']
+
+  def steps(self, arm: str, brief: bool = False) -> int:
+    """Returns the steps of a run, whole or of a sweep."""
+    whole = self.args.steps or equal_time.steps_in(self.args.minutes, self.pace[arm])
+    return max(1, whole // self.args.brief) if brief else whole
+
+  def seeds(self, arm: str) -> Sequence[int]:
+    """Returns the seeds of an arm that are asked for."""
+    return self.args.seeds if self.args.seeds is not None else self.every[arm].seeds
+
+  def run(self, arm: str, peak: float, seed: int, brief: bool = False) -> pathlib.Path:
+    """Names the folder of a run by what it is: another number of steps is another run."""
+    return self.folder / ('sweep' if brief else 'runs') / f'{arm}-{self.steps(arm, brief)}-{peak:g}-{seed}'
+
+  def learned(self, arm: str, peak: float, seed: int, brief: bool = False) -> dict[str, Any]:
+    """Does a run, unless it is done -> its figures."""
+    folder = self.run(arm, peak, seed, brief)
+    if self.only_read and not pathlib.Path(f'{folder}.json').exists():
+      raise NotYet
+    plan = Plan(self.steps(arm, brief), peak, seed, str(folder))
+    return kept.run(f'{self.bench.module}:pretrained', {
+        'setting': dataclasses.asdict(self.setting), 'arm': arm, 'plan': plan}, f'{folder}.json')
+
+  def peak(self, arm: str) -> float:
+    """Finds the rate of an arm by short runs, of itself or of the arm whose rate it has; none where there is no
+    choice."""
+    peaks, arm = self.args.peaks, arm if arm in self.args.swept else self.every[arm].rate_of
+    if len(peaks) == 1:
+      return peaks[0]
+    return chosen({peak: found['mlm'] for peak, found in self.sweep(arm).items()})
+
+  def sweep(self, arm: str) -> dict[float, dict[str, float]]:
+    """Does the short runs of an arm, as far as they are not done -> held-out figures of each rate."""
+    found = {}
+    for peak in self.args.peaks:
+      found[peak] = next(iter(self.learned(arm, peak, 0, brief=True)['judged'].values()))
+      shutil.rmtree(self.run(arm, peak, 0, brief=True), ignore_errors=True)
+    return found
+
+  def task(self, arm: str, seed: int, task: str, start: str) -> pathlib.Path:
+    """Names the folder of a task's runs."""
+    name = f'{task}-{start.replace(" ", "-")}-{self.run(arm, self.peak(arm), seed).name}-{self.args.tuning_peak:g}'
+    return self.folder / 'tasks' / name
+
+  def tuned(self, arm: str, seed: int, task: str, start: str = 'pre-trained') -> list[float]:
+    """Learns a task with several seeds, unless that is done -> its scores. What it has learned is not kept."""
+    real, folder = TASKS[task], self.task(arm, seed, task, start)
+    file = folder.with_name(f'{folder.name}.json')
+    if file.exists():
+      return json.loads(file.read_text())['scores']
+    if self.only_read:
+      return []
+    run = self.run(arm, self.peak(arm), seed)
+    brief = real._replace(epochs=real.epochs * self.args.tuning_epochs, length=min(real.length, self.setting.length))
+    command = [*tuning(brief, self.args.data, str(run), f'{self.args.tuning_peak:g}'),
+               f'--seeds={self.args.tuning_seeds}', f'--output={folder}', *STARTS[start]]
+    found = kept.run(FINETUNED, (command, real.measure), file)
+    shutil.rmtree(folder, ignore_errors=True)
+    return found['scores']
+
+  def scores(self, arm: str, start: str = 'pre-trained') -> list[str]:
+    """Writes the scores of each task, of all seeds before and in fine-tuning together."""
+    seeds = self.seeds(arm) if start != NOTHING else (0,)
+    return [kept.shown([score for seed in seeds for score in self.tuned(arm, seed, task, start)])
+            for task in self.bench.tasks]
+
+  def row(self, arm: str) -> list[str]:
+    """Writes what is known of an arm. Raises NotYet where there is nothing."""
+    peak, tokens, runs = self.peak(arm), self.setting.rows * self.setting.length, []
+    for seed in self.seeds(arm):
+      with contextlib.suppress(NotYet):
+        runs.append(self.learned(arm, peak, seed))
+    if not runs:
+      raise NotYet
+    read = self.steps(arm) * tokens / 1e6
+    row = [f'{runs[0]["parameters"]:,}', f'{peak:g}', '-' if self.args.steps else f'{tokens / self.pace[arm]:,.0f}',
+           f'{self.steps(arm):,}', f'{read * runs[0]["filled"]:.2f}', f'{read * (1 - runs[0]["filled"]):.2f}']
+    for name in self.bench.judges:
+      row += [kept.shown([run['judged'][name]['mlm'] for run in runs], 3),
+              kept.shown([100 * run['judged'][name]['mlm_accuracy'] for run in runs])]
+    return [*row, kept.shown([run['own']['mlm'] for run in runs], 3), *self.scores(arm)]
+
+  def text(self) -> str:
+    """Writes the table of what is done."""
+    columns = ['arm', 'parameters', 'peak', 'tokens a second', 'steps', 'tokens read, millions', 'padding besides',
+               *(part for name in self.bench.judges for part in (f'held-out loss, {name}', 'right, %')),
+               'held-out loss, its own rows', *(f'{task}, {TASKS[task].measure}' for task in self.bench.tasks)]
+    rows = [columns, ['---'] * len(columns)]
+    for arm in self.arms:
+      rows.append([self.every[arm].title, *['-'] * (len(columns) - 1)])
+      with contextlib.suppress(NotYet):
+        rows[-1][1:] = self.row(arm)
+    if self.bench.nothing:
+      rows.append([NOTHING, *['-'] * (len(columns) - 1)])
+      with contextlib.suppress(NotYet):
+        rows[-1][-len(self.bench.tasks):] = self.scores(self.arms[0], NOTHING)
+    return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
+
+
+def parsed(bench: Bench, typed: Sequence[str] | None = None) -> tuple[Setting, argparse.Namespace]:
+  """Reads the command line."""
+  parser = argparse.ArgumentParser(description=f'{bench.about}\n{equal_time.__doc__}\n{__doc__}',
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  fields = dataclasses.fields(bench.setting)
+  for field in fields:
+    needed = field.default is dataclasses.MISSING
+    parser.add_argument(f'--{field.name}', type=field.type, required=needed, default=None if needed else field.default)
+  parser.add_argument('--data', default='', help='folder of the tasks, at any depth')
+  parser.add_argument('--minutes', type=float, default=30, help='of training, by the pace')
+  parser.add_argument('--steps', type=int, default=0, help='of every arm, whatever its pace')
+  parser.add_argument('--rounds', type=int, default=8, help='turns in which the pace is measured')
+  parser.add_argument('--arms', nargs='*', default=[])
+  parser.add_argument('--seeds', nargs='*', type=int, help='of every arm, in place of its own')
+  parser.add_argument('--only', nargs='*', choices=STAGES, default=STAGES, help='stages')
+  parser.add_argument('--peaks', nargs='*', type=float, default=bench.peaks, help='rates to choose from; one: that')
+  parser.add_argument('--swept', nargs='*', default=bench.swept, help='arms whose rate is found by short runs')
+  parser.add_argument('--brief', type=int, default=10, help='times that those runs are shorter')
+  parser.add_argument('--tuning-peak', type=float, default=5e-4)
+  parser.add_argument('--tuning-seeds', type=int, default=3)
+  parser.add_argument('--tuning-epochs', type=float, default=1, help="factor on a task's epochs")
+  parser.add_argument('--contestant', help=argparse.SUPPRESS)
+  args = parser.parse_args(typed)
+  setting = bench.setting(**{field.name: getattr(args, field.name) for field in fields})
+  known = [*bench.arms(setting)]
+  if wrong := {*args.arms, *args.swept} - {*known}:
+    parser.error(f'arms are {", ".join(known)}, got {", ".join(sorted(wrong))}')
+  if 'finetune' in args.only and not args.data and not args.contestant:
+    parser.error('--data is missing: the folder of the tasks')
+  return setting, args
+
+
+def same(setting: Setting) -> None:
+  """Keeps the setting in the folder, and ends where what is there is of another one: runs are known by their arms and
+  steps alone."""
+  own = {name: value for name, value in dataclasses.asdict(setting).items() if name not in ('text', 'output')}
+  file = pathlib.Path(setting.output).expanduser() / 'setting.json'
+  if file.exists() and (other := json.loads(file.read_text())) != own:
+    sys.exit(f'{file.parent} holds runs of {other}, and this is {own}: give another --output')
+  file.parent.mkdir(parents=True, exist_ok=True)
+  file.write_text(json.dumps(own) + '\n')
+
+
+def pretrained(bench: Bench, given: Mapping[str, Any]) -> dict[str, Any]:
+  """Does a run in this process -> its figures. given: fields of the setting, the arm's name, a plan."""
+  config = bench.config(bench.setting(**given['setting']), given['arm'])
+  return equal_time.pretrained(equal_time.planned(config, Plan(*given['plan'])), bench.judges)
+
+
+def main(bench: Bench) -> None:
+  """Does what is typed, stage by stage."""
+  setting, args = parsed(bench)
+  if args.contestant:
+    equal_time.timed(bench.config(setting, args.contestant))
+    return
+  same(setting)
+  print(side_by_side.machine('jax'), flush=True)
+  if bench.prepare and [*args.only] != ['table']:
+    bench.prepare(setting)
+  table = Table(bench, setting, args)
+  for stage in (stage for stage in STAGES if stage in args.only):
+    table.do(stage)
+
+
+def chosen(losses: Mapping[float, float]) -> float:
+  """Returns the smallest rate whose loss is within TOLERANCE of the best.
+
+  >>> chosen({5e-4: 5.0, 1e-3: 4.51, 2e-3: 4.5})
+  0.001
+  """
+  return min(peak for peak, loss in losses.items() if loss <= min(losses.values()) + TOLERANCE)

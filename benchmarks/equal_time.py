@@ -1,0 +1,174 @@
+"""Arms of a comparison that learn from the same text for equally long: how they run, and what of them is measured.
+
+An arm is a BERT with some fields of its run changed. The pace of all arms is measured side by side, turn and turn
+about, and kept; from it each arm gets the steps that it does in so many minutes, over which its schedule goes. From
+then on the clock has no say: runs are ordinary ones of plm_jax, in any order, interrupted and gone on with, several at
+once or on a busy machine. Measuring on held-out text, saving and compiling are no part of a pace.
+
+Held-out losses are of the same text for all arms, cut into rows of one text ([CLS] text [SEP], of one document, no
+question asked), with the same tokens masked: neither rows of two texts nor packed ones are these, nobody sees two
+documents in them, and the sentences of fine-tuning come in such rows.
+"""
+from collections.abc import Callable, Mapping
+import dataclasses
+import sys
+import time
+from typing import Any, NamedTuple
+
+from etils import epath
+import jax
+
+from benchmarks import kept, side_by_side
+from plm_jax import checked, environment, recipes, sharding
+from plm_jax.cli import run as runs
+from plm_jax.config import Experiment, Phase, TrainConfig
+from plm_jax.layers.dense import count
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.pairs import Single
+from plm_jax.training import scales
+from plm_jax.training.feed import TextFeed
+from plm_jax.training.learner import make_learner
+from plm_jax.training.step import jitted_step, sharded_init
+
+REPEATS = 5  # steps of a turn
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """What all arms have in common, and is typed."""
+
+  text: str
+  output: str
+  layers: int = 4
+  width: int = 256
+  vocab: int = 8192
+  rows: int = 16
+  length: int = 128
+
+
+class Arm(NamedTuple):
+  """A contestant."""
+
+  title: str
+  changes: Mapping[str, Any]
+  """fields of the run, by paths such as model.block.norm_at, that are not as BERT's"""
+  rate_of: str
+  """name of the arm whose learning rate it has, where it is not swept itself"""
+  seeds: tuple[int, ...] = (0,)
+  usual: bool = True
+  """done where no arms are named"""
+
+
+class Plan(NamedTuple):
+  """What a run is beside its arm."""
+
+  steps: int
+  peak: float
+  seed: int
+  folder: str
+
+
+def encoder(setting: Setting) -> Experiment:
+  """Returns BERT's run at a small size, as published but for what the size and the length of a run ask of all arms.
+
+  That is: weights whose products keep their size at this width (0.08 at 128, as at the laptop's scale), with which
+  small models get over the plateau of word frequencies sooner; and Adam's mean of squares over 50 steps (b2 0.98), not
+  1,000. Dropout stays.
+  """
+  small = scales.resized(recipes.find('bert_base')(), setting.layers, setting.width, max(1, setting.width // 64),
+                         setting.vocab, setting.length)
+  text = dataclasses.replace(small.data.prepare, sample=10_000_000, heldout=0.02)
+  return dataclasses.replace(
+      small, model=scales.written_out(checked.replaced(
+          small.model, {'block.init.std': round(0.08 * (128 / setting.width) ** 0.5, 4)})),
+      data=dataclasses.replace(small.data, path=(setting.text,), prepare=text),
+      optim=dataclasses.replace(small.optim, b2=0.98),
+      train=TrainConfig(phases=(Phase(1_000_000, setting.length, setting.rows),)))
+
+
+def planned(config: Experiment, plan: Plan) -> Experiment:
+  """Returns the run of an arm with its steps, rate, seed and folder: a warmup of a twentieth, and where the schedule
+  falls at the end, a fifth to fall in. Short runs, by which rates are chosen, warm up for 60 steps all the same: with
+  fewer, norms behind sublayers would stand no rate that they stand in a whole run."""
+  steps, phase = plan.steps, config.train.phases[0]
+  optim = dataclasses.replace(config.optim, peak=plan.peak, warmup=min(max(steps // 20, 60), steps // 2),
+                              cooldown=scales.cooldown(config.optim, steps))
+  train = TrainConfig(phases=(dataclasses.replace(phase, steps=steps),), log_every=20, eval_every=max(1, steps // 4),
+                      eval_batches=64, save_every=max(1, steps // 20), keep=1)
+  return dataclasses.replace(config, optim=optim, train=train, seed=plan.seed, output=plan.folder)
+
+
+def steps_in(minutes: float, seconds: float) -> int:
+  """Counts the steps of so many seconds each that fit.
+
+  >>> steps_in(0.5, 0.25)
+  120
+  """
+  return max(1, round(60 * minutes / seconds))
+
+
+def timed(config: Experiment) -> None:
+  """A contestant's end of the pace: does steps as the loop of training does, text and all, whenever it is told to."""
+  environment.keep_memory()
+  runs.use_cache()
+  out, sys.stdout = sys.stdout, sys.stderr  # of which the parent reads figures alone
+  records, tokenizer = runs.corpora(config)
+  mesh = sharding.make_mesh(config.mesh)
+  with jax.set_mesh(mesh):
+    feed, learner = TextFeed(config, records, tokenizer, mesh), make_learner(config, tokenizer.vocab)
+    make, _, layout = sharded_init(learner, feed.first(), mesh)
+    update, stream, state = jitted_step(learner, layout), feed.stream(0, mesh), make()
+    def work():
+      nonlocal state
+      state, numbers = update(state, next(stream)[-1])
+      jax.block_until_ready(numbers)
+    work()
+    sys.stdout = out
+    side_by_side.contest({}, work, REPEATS)
+
+
+def pretrained(config: Experiment, judges: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """Does a run, and measures it -> figures. judges: name -> fields of `MaskedLM` by which held-out text is masked."""
+  began = time.perf_counter()
+  result = runs.run(config)
+  if result is None or not result.finished:
+    kept.interrupted(config.folder)
+  seconds = time.perf_counter() - began
+  return {'parameters': count(result.params), 'steps': config.train.steps, 'seconds': seconds, 'filled': filled(config),
+          'own': result.heldout,
+          'judged': {name: judged(config, result.params, changes) for name, changes in judges.items()}}
+
+
+def judged(config: Experiment, params: Any, changes: Mapping[str, Any]) -> dict[str, float]:
+  """Measures parameters on all of the text that was held out, in rows of one text each.
+
+  Which tokens are masked depends on the text and on the seed, which is 0 for all.
+  """
+  config = dataclasses.replace(
+      config, seed=0, objective=dataclasses.replace(MaskedLM(pair=Single()), **changes),
+      data=dataclasses.replace(config.data, assembly='document'),
+      train=dataclasses.replace(config.train, eval_batches=1_000_000))
+  return with_feed(config, lambda feed, learner, mesh: feed.evaluator(learner, mesh)(params, config.train.phases[0]))
+
+
+def filled(config: Experiment, batches: int = 8) -> float:
+  """Returns the share of a run's rows that is no padding, of its first batches."""
+  def share(feed, learner, mesh):
+    del mesh
+    segments = jax.jit(lambda windows: learner.objective.corrupt(learner.key(1), windows, learner.vocab)['segments'])
+    steps = range(min(batches, config.train.steps))
+    return sum(float((segments(feed.windows(step)) > 0).mean()) for step in steps) / len(steps)
+  return with_feed(config, share)
+
+
+def records_of(config: Experiment) -> epath.Path:
+  """Returns the folder of the records that a run learns from, made if need be."""
+  return runs.corpora(config)[0][0]
+
+
+def with_feed(config: Experiment, ask: Callable[[Any, Any, Any], Any]) -> Any:
+  """Opens what a run learns from -> what `ask` says of it, the learner and the mesh."""
+  records, tokenizer = runs.corpora(config)
+  mesh = sharding.make_mesh(config.mesh)
+  with jax.set_mesh(mesh):
+    return ask(TextFeed(config, records, tokenizer, mesh), make_learner(config, tokenizer.vocab), mesh)
