@@ -100,6 +100,9 @@ class Program:
   def __init__(self, text: str, devices: int = 1):
     self.devices = devices
     self.computations, self.entry = parse(text)
+    # Computations that are one kernel: elsewhere an update in place stays one, also of what a loop hands on.
+    self.kernels = {name for part in self.computations.values() for x in part.values() if x.op == 'fusion'
+                    for name in x.called('calls')}
     self.endless: set[str] = set()  # loops whose length could not be found: counted once
     self.steps = list(self.walk(self.entry, 1, False))
 
@@ -279,7 +282,7 @@ class Program:
       origin = names[x.operands[0]]
       while aliases(origin):
         origin = names[origin.operands[0]]
-      if origin.op == 'parameter' or computation == self.entry:
+      if origin.op == 'parameter' or computation not in self.kernels:
         return [names[x.operands[1 if x.op == 'dynamic-update-slice' else -1]].result[0].bytes]
     return [0] if x.op == 'parameter' else [b.bytes for b in x.result]
 
