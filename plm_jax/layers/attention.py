@@ -30,6 +30,7 @@ from plm_jax.checked import Checked, within
 from plm_jax.layers import cudnn, mosaic
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
+from plm_jax.layers.distances import Distances
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
 from plm_jax.sharding import constrain, spec
@@ -125,6 +126,8 @@ class Attention(nn.Module):
     else:
       k, v = key(kv, rows), value(kv, rows)
     q, k, logits = cfg.position.interact(self, common, q, k, visible.context, query, key)
+    if isinstance(logits, Distances):
+      q, logits = logits.written(q, k, self.scale)
     q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
     if not isinstance(kv, Keys):
       self.sow('keys', 'heads', {'key': k, 'value': v})
