@@ -236,6 +236,10 @@ def call(kernel, arrays: Arrays, given: tuple[jax.Array, ...], places: Places, p
   written = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ((q, k, v) if given else (q,))]
   if given:
     written += [jax.ShapeDtypeStruct(x.shape if plan.biased else x.shape[::-1], jnp.float32) for x in shared]
+  # Programs of one core or two, in which order does not matter where none adds to what another has left.
+  parallel, arbitrary = pltpu.PARALLEL, pltpu.ARBITRARY
+  order = (parallel,) * 3 if not given else (
+      parallel, parallel if not plan.shared and plan.groups == 1 else arbitrary, arbitrary)
   return pl.pallas_call(
       functools.partial(kernel, plan=plan, blocks=blocks),
       grid=(programs, batch, blocks) if plan.shared else (batch, programs, blocks),
@@ -243,7 +247,7 @@ def call(kernel, arrays: Arrays, given: tuple[jax.Array, ...], places: Places, p
       out_specs=[of_queries, of_keys, of_keys, *of_sums] if given else [of_queries],
       out_shape=written,
       scratch_shapes=[pltpu.VMEM((k.shape[1], plan.lanes), jnp.float32)] * 2 if given else [],
-      compiler_params=pltpu.CompilerParams(vmem_limit_bytes=plan.limit),
+      compiler_params=pltpu.CompilerParams(vmem_limit_bytes=plan.limit, dimension_semantics=order),
       interpret=plan.interpret, **estimate(arrays, given, written, plan))(*places, *jax.tree.leaves(arrays), *given)
 
 
