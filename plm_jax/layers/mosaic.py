@@ -31,12 +31,14 @@ from jax.sharding import PartitionSpec
 
 from plm_jax.layers.distances import Distances
 from plm_jax.layers.programs import Arrays, Places, Plan, backward_kernel, forward_kernel
-from plm_jax.layers.shifts import LANES, TURN
+from plm_jax.layers.shifts import LANES, TURN, Means
 from plm_jax.sharding import spec
 
 SHORTEST, LONGEST = 256, 2048
 """keys of a row: with 128 what the kernel reads is as much as the probabilities that it saves (BERT-base on v5e:4x4,
 compiled: 5.17 GB a step, 5.01 without)"""
+NEAREST = 128
+"""keys of a row that has distances"""
 # Bytes of a core's fast memory that one float32 array of logits may take; a backward program has some eight of them.
 # By device kind; pltpu.get_tpu_info has the sizes: 16 MiB up to v4, 128 on v5e and v6e, 64 on v5p.
 # Not TPU v2, whose steps are bound by arithmetic either way: that of BERT-base, 512 tokens on v2:4x4, takes 104.7 ms
@@ -45,7 +47,8 @@ ROOM = {'TPU v3': 1 << 19, 'TPU v4': 1 << 19, 'TPU v5 lite': 1 << 21, 'TPU v5': 
         'TPU v6 lite': 1 << 21}
 LIMIT = {'TPU v5 lite': 96 << 20, 'TPU v5': 48 << 20, 'TPU v6 lite': 96 << 20}  # of all arrays; else the compiler's
 WIDE = ('TPU v3',)
-"""whose matrix units take float32 alone from a kernel, and whose lanes cannot be looked up"""
+"""whose matrix units take float32 alone from a kernel"""
+MEANS: dict[str, Means] = {'TPU v3': 'rolls', 'TPU v4': 'look-ups'}  # of turning rows; else strides
 OPERATIONS = {'forward': (8, 22), 'backward': (15, 24)}
 """what the vector unit does for a score in each pass, and for its dropout besides"""
 SIZES = ('batch', None, 'heads', None)
@@ -82,10 +85,12 @@ def takes(kind: str, dtype, query: tuple[int, ...], key: tuple[int, ...], bias: 
   if kind not in ROOM or dtype != jnp.bfloat16:
     return False
   (_, queries, heads, size), (_, keys, key_heads, _) = query, key
-  if queries < 8 or not SHORTEST <= keys <= LONGEST or (kind not in LIMIT and up(keys) * size > LONGEST * LANES):
+  if queries < 8 or not (NEAREST if terms else SHORTEST) <= keys <= LONGEST:
     return False
   if terms:
     return heads == key_heads and (kind in LIMIT or tiles(keys) * max(size, LANES) <= LONGEST // 2 * LANES)
+  if kind not in LIMIT and up(keys) * size > LONGEST * LANES:
+    return False
   room = ROOM[kind] * (1 if kind in WIDE else 2)
   return bias is None or (bias[0] == 1 and heads == key_heads and up(queries) * up(keys) * 4 <= room)
 
@@ -153,7 +158,7 @@ def in_blocks(arrays: Arrays, places: Places, scale: float, rate: float, on: str
     block = min(block, max(LANES if block > LANES else filled(8), ROOM[on] // 4 // up(keys) // LANES * LANES))
   terms: Any = tuple(name for name in ('keys', 'queries') if by_distance and getattr(bias, name) is not None)
   plan = Plan(scale, rate, lanes, together * lanes, block, keys, groups, bias is not None and not by_distance, terms,
-              on not in WIDE, on in WIDE, LIMIT.get(on), interpret)
+              MEANS.get(on, 'strides'), on in WIDE, LIMIT.get(on), interpret)
   longer, wider, more = -(-queries // block) * block, filled(keys), -number % together
 
   def laid(x, *lengths):  # [.., L, N, A] -> [.., L', N' A'], filled up: L at its ends, N and A at the right
@@ -260,7 +265,7 @@ def estimate(arrays: Arrays, given, written, plan: Plan) -> dict[str, Any]:
   met = sum({'keys': queries * (keys + LANES), 'queries': keys * (queries + queries // plan.queries * LANES)}[term]
             for term in plan.terms) * batch * heads
   (products, distant), each = ((5, 3), OPERATIONS['backward']) if given else ((2, 1), OPERATIONS['forward'])
-  one, turn = scores * len(plan.terms), TURN[plan.looks_up]
+  one, turn = scores * len(plan.terms), TURN[plan.means]
   distant_each = turn * met + 2 * one + (turn * one + 3 * met if given else 0)
   return dict(
       cost_estimate=pl.CostEstimate(

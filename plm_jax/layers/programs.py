@@ -11,7 +11,7 @@ import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
-from plm_jax.layers.shifts import LANES, lined_up, taken_back
+from plm_jax.layers.shifts import LANES, Means, lined_up, taken_back
 
 HIDDEN, OUTSIDE = -1e9, -2e9
 """logits of keys that a query does not see (finite: a row of padding is uniform instead of NaN), and of what only fills
@@ -63,8 +63,8 @@ class Plan:
   biased: bool
   terms: tuple[Term, ...]
   """tables of distances, as `Distances` calls them"""
-  looks_up: bool
-  """lanes can be looked up"""
+  means: Means
+  """of turning rows"""
   wide: bool
   """operands of products are made float32"""
   limit: int | None
@@ -204,7 +204,7 @@ def with_distances(logits, q, k, tables, at, plan: Plan):
   """Adds to logits [Q, K], before the scale, the products with distances of a head's queries q [Q, lanes] and keys; the
   rest as `probabilities` takes it."""
   for term, table in zip(plan.terms, tables, strict=True):
-    tiles = [lined_up(dot(x, table[window], ((1,), (1,)), plan), plan.looks_up)
+    tiles = [lined_up(dot(x, table[window], ((1,), (1,)), plan), plan.means)
              for x, window in met(term, q, k, table, at, plan)]
     logits += jnp.concatenate(tiles, 0) if term == 'keys' else jnp.concatenate([tile.T for tile in tiles], 1)
   return logits
@@ -219,7 +219,7 @@ def pulled(ds, q, k, refs, at, plan: Plan):
     found = []
     for number, (x, window) in enumerate(met(term, q, k, table, at, plan)):
       own = slice(number * LANES, (number + 1) * LANES)
-      back = operand(taken_back(ds[own] if term == 'keys' else ds[:, own].T, plan.looks_up), q.dtype, plan)
+      back = operand(taken_back(ds[own] if term == 'keys' else ds[:, own].T, plan.means), q.dtype, plan)
       found.append(only(dot(back, table[window], ((1,), (0,)), plan), at[0], plan))
       # On its side: of the two operands the smaller one is transposed for the product.
       gradient[:, window] += dot(x, back, ((0,), (0,)), plan)

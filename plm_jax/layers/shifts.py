@@ -4,10 +4,12 @@ What `distances.by_key` does with a whole row a program does tile by tile. 128 r
 distances that is 128 rows longer than what they go along, and row i of the products is turned by i lanes. Content to
 position has queries as these rows; position to content has keys, and what comes of it is transposed.
 
-Of Mosaic (libtpu 0.0.42) a turn by another number of lanes in each row is to be had as `roll` with a stride, to the
-right alone, on v5e and later; as a look-up of lanes, either way, from v4 on; and from rolls of some of the rows.
+Of Mosaic (libtpu 0.0.42) a turn by another number of lanes in each row is to be had as a roll with a stride, to the
+right alone, on v5e and later; as a look-up of lanes, either way, from v4 on, which takes longer; and from rolls of some
+of the rows.
 """
 import itertools
+from typing import Literal
 
 import jax
 from jax.experimental.pallas import tpu as pltpu
@@ -15,30 +17,33 @@ import jax.numpy as jnp
 
 LANES = 128
 BITS = 1, 2, 4  # of a row's number among the eight that lie in one register
-TURN = {True: 1, False: 1 + 2 * len(BITS)}
-"""what is done with a number that is turned, by whether lanes can be looked up"""
+Means = Literal['rolls', 'look-ups', 'strides']
+TURN: dict[Means, int] = {'rolls': 1 + 2 * len(BITS), 'look-ups': 1, 'strides': 1}
+"""what is done with a number that is turned"""
 
 
-def lined_up(x, looks_up: bool):
+def lined_up(x, means: Means):
   """Turns x [128, n + 128] by distance into what stands by key, [128, n]: row i begins 128 - i lanes later."""
   row, lane = places()
-  tiles = turned(x, 1, looks_up)
+  tiles = turned(x, 1, means)
   return jnp.concatenate([jnp.where(lane >= row, late, soon) for soon, late in itertools.pairwise(tiles)], 1)
 
 
-def taken_back(x, looks_up: bool):
+def taken_back(x, means: Means):
   """Turns x [128, n], gradients by key, into gradients by distance, [128, n + 128]: `lined_up`, transposed."""
   row, lane = places()
-  tiles, none = turned(x, -1, looks_up), jnp.zeros((LANES, LANES), x.dtype)
+  tiles, none = turned(x, -1, means), jnp.zeros((LANES, LANES), x.dtype)
   return jnp.concatenate(
       [jnp.where(lane + row < LANES, soon, late) for soon, late in zip([none, *tiles], [*tiles, none], strict=True)], 1)
 
 
-def turned(x, way: int, looks_up: bool) -> list[jax.Array]:
+def turned(x, way: int, means: Means) -> list[jax.Array]:
   """Parts x [128, n] into tiles [128, 128], and turns row i of each by i lanes, to the right (way 1) or left (-1)."""
   tiles = [x[:, at:at + LANES] for at in range(0, x.shape[1], LANES)]
-  if not looks_up:
+  if means == 'rolls':
     return [by_rolls(tile, way) for tile in tiles]
+  if means == 'strides' and way > 0:
+    return [pltpu.roll(tile, 0, 1, stride=1, stride_axis=0) for tile in tiles]
   row, lane = places()
   found = (lane - way * row) & (LANES - 1)
   return [jnp.take_along_axis(tile, found, 1, mode='promise_in_bounds') for tile in tiles]

@@ -105,7 +105,7 @@ DISTANT = [  # length, heads, their size, terms, mask, dropout, device kind
     pytest.param(300, 1, 80, 'queries', 'padding', False, SMALL, marks=SLOW),
     pytest.param(300, 3, 64, 'both', 'padding', True, SMALL, marks=SLOW),
     pytest.param(512, 2, 64, 'both', 'packed', True, SMALL, marks=SLOW),
-    pytest.param(700, 2, 64, 'both', 'causal', True, 'TPU v5 lite', marks=SLOW)]
+    pytest.param(700, 2, 64, 'both', 'causal', True, SMALL, marks=SLOW)]
 
 
 @pytest.mark.parametrize(('length', 'heads', 'size', 'terms', 'kind', 'dropped', 'on'), DISTANT)
