@@ -184,6 +184,30 @@ def test_a_mesh_changes_no_bit_of_dropout():
   assert float(jnp.abs(other[3] - want[3]).max()) > 0.1
 
 
+@pytest.mark.slow
+def test_a_mesh_adds_up_gradients_of_tables():
+  """Over eight devices, of which each has rows and heads of its own."""
+  args = [numbers(4, 16, 4, 64, seed=seed) for seed in range(3)] + [numbers(32, 4, 64, seed=seed) for seed in (3, 4)]
+  places = jnp.array([[3, 0, 15, 7, 8], [1, 2, 3, 4, 5], [9, 8, 7, 6, 5], [0, 15, 14, 1, 2]])
+  @jax.jit
+  def learned(q, k, v, keys, queries):
+    def total(*args):
+      q, k, v, keys, queries = args
+      some = Distances(keys, queries, 0.6, places)
+      attend = functools.partial(mosaic.attend, scale=0.125, noise=noise([5, 6, 9, 40]), on=SMALL, interpret=True)
+      whole = attend(mosaic.Arrays(q, k, v, None, some._replace(places=None)))
+      asked = attend(mosaic.Arrays(jnp.take_along_axis(q, places[..., None, None], 1), k, v, None, some))
+      return (whole ** 2).sum() + (asked ** 3).sum()
+    return jax.grad(total, range(5))(q, k, v, keys, queries)
+  want, mesh = learned(*args), sharding.make_mesh(sharding.MeshConfig(data=2, fsdp=2, tensor=2))
+  with jax.set_mesh(mesh):
+    laid = [jax.device_put(x, jax.NamedSharding(mesh, sharding.spec(names, x.shape, mesh)))
+            for x, names in zip(args, [mosaic.SIZES] * 3 + [(None, 'heads', None)] * 2, strict=True)]
+    got = learned(*laid)
+  for ours, theirs in zip(got, want, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(jnp.abs(theirs).max()))
+
+
 def test_bits_of_dropout_are_as_good_as_random():
   """Their share; and that neighbouring queries, keys, heads, rows and seeds agree as often as chance has them."""
   places = jnp.meshgrid(*map(jnp.arange, (4, 4, 64, 64)), indexing='ij')
