@@ -79,8 +79,8 @@ def takes(kind: str, dtype, query: tuple[int, ...], key: tuple[int, ...], bias: 
   """Tells whether the kernel takes attention of this kind: pure, and the only place that decides.
 
   query, key, bias: shapes. A bias that differs between rows would be read, and its gradient written, whole: there is
-  nothing to gain. The gradient of another is added up over the rows, for which a program has all queries. terms: with
-  distances, one or two, whose tables and their gradients a program has whole.
+  nothing to gain. Of another a program has all queries at hand, and of its gradient, which is added up over the rows.
+  terms: with distances, one or two, whose tables and their gradients a program has whole.
   """
   if kind not in ROOM or dtype != jnp.bfloat16:
     return False
@@ -91,8 +91,11 @@ def takes(kind: str, dtype, query: tuple[int, ...], key: tuple[int, ...], bias: 
     return heads == key_heads and (kind in LIMIT or tiles(keys) * max(size, LANES) <= LONGEST // 2 * LANES)
   if kind not in LIMIT and up(keys) * size > LONGEST * LANES:
     return False
-  room = ROOM[kind] * (1 if kind in WIDE else 2)
-  return bias is None or (bias[0] == 1 and heads == key_heads and up(queries) * up(keys) * 4 <= room)
+  if bias is None:
+    return True
+  together = max(1, LANES // lanes_of(size))
+  held = 4 * 4 * together * up(queries) * up(keys)  # bytes of a bias and its gradient, each while the next one comes
+  return bias[0] == 1 and heads == key_heads and held <= LIMIT.get(kind, 16 << 20) // 2
 
 
 def attend(arrays: Arrays, scale: float, noise: Noise | None = None, *, on: str = '', interpret=False) -> jax.Array:
@@ -148,14 +151,13 @@ def in_blocks(arrays: Arrays, places: Places, scale: float, rate: float, on: str
   batch, queries, number, size = q.shape
   by_distance = isinstance(bias, Distances)
   keys, filled = k.shape[1], tiles if by_distance else up
-  lanes = next((n for n in (32, 64, LANES) if size <= n), up(size))
+  lanes = lanes_of(size)
   together = max(1, LANES // lanes)  # heads of a program
   if together > 1 and k.shape[2] != number:
     k, v = (jnp.repeat(x, number // x.shape[2], 2) for x in (k, v))
   groups = number // k.shape[2]
   block = filled(queries)
-  if bias is None or by_distance:
-    block = min(block, max(LANES if block > LANES else filled(8), ROOM[on] // 4 // up(keys) // LANES * LANES))
+  block = min(block, max(LANES if block > LANES else filled(8), ROOM[on] // 4 // up(keys) // LANES * LANES))
   terms: Any = tuple(name for name in ('keys', 'queries') if by_distance and getattr(bias, name) is not None)
   plan = Plan(scale, rate, lanes, together * lanes, block, keys, groups, bias is not None and not by_distance, terms,
               MEANS.get(on, 'strides'), on in WIDE, LIMIT.get(on), interpret)
@@ -180,6 +182,11 @@ def in_blocks(arrays: Arrays, places: Places, scale: float, rate: float, on: str
   y: Any = attention(blocks, Places(jax.lax.bitcast_convert_type(places.seed, jnp.int32), places.rows.astype(jnp.int32),
                                jnp.pad(places.heads, (0, more))), plan)
   return y[:, :queries].reshape(batch, queries, -1, lanes)[:, :, :number, :size]
+
+
+def lanes_of(size: int) -> int:
+  """Returns how many lanes a head of this size gets."""
+  return next((n for n in (32, 64, LANES) if size <= n), tiles(size))
 
 
 def up(length: int) -> int:

@@ -130,7 +130,8 @@ def backward_kernel(*refs, plan: Plan, blocks: int):
     # A logit that was put in place of another is nobody's.
     ds = jnp.where(shown, p * (dp - (p * dp).sum(-1, keepdims=True)), 0.0)
     if plan.biased:
-      rest[0][0, head] = jnp.where(row == 0, 0.0, rest[0][0, head]) + ds
+      own = of_block(block, plan)
+      rest[0][0, head, own] = jnp.where(row == 0, 0.0, rest[0][0, head, own]) + ds
     ds *= plan.scale
     if plan.terms:
       total += pulled(ds, mine, k, (shared, rest, keys), (head, block), plan)
@@ -191,13 +192,18 @@ def probabilities(q, k, shared, at, shown, plan: Plan):
     logits = with_distances(logits, q, k, shared, at, plan)
   logits *= plan.scale
   if plan.biased:
-    logits += shared[0][0, at[0]]
+    logits += shared[0][0, at[0], of_block(at[1], plan)]
   logits = jnp.where(shown, logits, HIDDEN)
   if logits.shape[1] > plan.keys:
     key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
     logits = jnp.where(key < plan.keys, logits, OUTSIDE)
   p = jnp.exp(logits - logits.max(-1, keepdims=True))
   return p * (1 / p.sum(-1, keepdims=True))
+
+
+def of_block(block, plan: Plan):
+  """Returns which queries a block has."""
+  return pl.ds(pl.multiple_of(block * plan.queries, 8), plan.queries)
 
 
 def with_distances(logits, q, k, tables, at, plan: Plan):

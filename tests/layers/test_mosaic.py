@@ -64,6 +64,7 @@ CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropou
     pytest.param(20, 20, 4, 2, 32, 'packed', False, True, marks=SLOW),
     pytest.param(16, 300, 4, 2, 80, 'padding', False, True, marks=SLOW),
     pytest.param(264, 200, 2, 2, 64, 'padding', True, True, marks=SLOW),
+    pytest.param(600, 500, 3, 3, 64, 'padding', True, True, marks=SLOW),
     pytest.param(40, 40, 2, 1, 256, '', False, True, marks=SLOW),
     pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=SLOW),
     pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW)]
@@ -232,7 +233,10 @@ def test_what_it_takes():
   assert not takes('TPU v5 lite', half, row, (8, 4096, 12, 64))
   wide = (8, 2048, 16, 256)
   assert takes('TPU v5', half, wide, (8, 2048, 1, 256)) and not takes('TPU v4', half, wide, (8, 2048, 1, 256))
-  assert takes('TPU v4', half, row, row, (1, 12, 512, 512)) and not takes('TPU v3', half, row, row, (1, 12, 512, 512))
+  assert takes('TPU v4', half, row, row, (1, 12, 512, 512)) and takes('TPU v3', half, row, row, (1, 12, 512, 512))
+  longer = (8, 1024, 12, 64)
+  assert takes('TPU v5 lite', half, longer, longer, (1, 12, 1024, 1024))
+  assert not takes('TPU v4', half, longer, longer, (1, 12, 1024, 1024))
   assert not takes('TPU v4', half, row, row, (8, 12, 512, 512)) and mosaic.kind() == ''
   assert takes('TPU v3', half, row, row, terms=2) and not takes('TPU v3', half, row, (8, 512, 4, 64), terms=2)
   long = (8, 2048, 12, 64)

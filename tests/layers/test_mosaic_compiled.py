@@ -11,7 +11,7 @@ from plm_jax.pods.compile import topology
 pytestmark = pytest.mark.slow
 ROW = 2, 512, 3, 64
 CASES = [  # what is beside q, k and v; their shape
-    ('nothing', ROW), ('both', ROW), ('keys', (2, 256, 1, 128)), ('both', (2, 128, 4, 32)),
+    ('nothing', ROW), ('bias', ROW), ('bias', (2, 1024, 2, 64)), ('both', ROW), ('keys', (2, 256, 1, 128)), ('both', (2, 128, 4, 32)),
     ('queries', (2, 900, 2, 80)), ('both', (1, 2048, 2, 64))]
 
 
@@ -26,8 +26,9 @@ def mesh(request):
 def test_both_passes_compile(mesh, beside, shape):
   rows, length, heads, size = shape
   kind = mesh.devices.flat[0].device_kind
-  terms = {'nothing': (), 'both': ('keys', 'queries')}.get(beside, (beside,))
-  if not mosaic.takes(kind, jnp.bfloat16, shape, shape, terms=len(terms)):
+  terms = {'nothing': (), 'bias': (), 'both': ('keys', 'queries')}.get(beside, (beside,))
+  biased = (1, heads, length, length) if beside == 'bias' else None
+  if not mosaic.takes(kind, jnp.bfloat16, shape, shape, biased, len(terms)):
     pytest.skip(f'{kind} leaves it to the plain path')
   everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   def array(dtype, *shape):
@@ -36,11 +37,12 @@ def test_both_passes_compile(mesh, beside, shape):
   def learned(q, k, v, tables, mask, seed, given):
     noise = mosaic.Noise(seed, jnp.arange(rows), 0.1)
     def attended(q, k, v, tables):
-      bias = Distances(tables.get('keys'), tables.get('queries'), 0.6) if tables else None
+      bias = Distances(tables.get('keys'), tables.get('queries'), 0.6) if terms else tables.get('bias')
       return mosaic.attend(mosaic.Arrays(q, k, v, mask, bias), 0.125, noise)
     y, back = jax.vjp(attended, q, k, v, tables)
     return y, back(given)
   q, tables = array(jnp.bfloat16, *shape), {name: array(jnp.bfloat16, 2 * length, heads, size) for name in terms}
+  tables |= {'bias': array(jnp.float32, *biased)} if biased else {}
   with jax.set_mesh(mesh):
     lowered = jax.jit(learned).lower(
         q, q, q, tables, array(bool, rows, 1, length, length), array(jnp.uint32, 2), q)
