@@ -3,13 +3,15 @@
 Four forms of one thing:
 
     mosaic     one kernel of our own on a TPU in bfloat16 (`mosaic.takes`), which keeps nothing of [Q, K]: rows of 256
-               to 2,048 keys train so in every family, but where a scheme gives each row logits of its own (DeBERTa,
-               XLNet)
+               to 2,048 keys train so in every family, but where a scheme gives each row logits of its own (XLNet).
+               Disentangled attention (DeBERTa, LTG-BERT, GPT-BERT) gives it `Distances`, of which the others have a
+               bias written out
     fused      one kernel of cuDNN, which keeps nothing of [Q, K]: on an NVIDIA GPU in bfloat16, for what `cudnn.takes`.
                ALBERT, LLaMA, PaLM (heads of 256: Hopper alone) and the Transformer train so, and T5 v1.1 reads its
                encoder so; BERT's kin, GPT and BART are evaluated so, and without dropout of attention trained so
     plain      `probabilities` and `mixture`, products written out: on a CPU; in float32; on older GPUs (T4, V100); on a
-               GPU with dropout or a bias (T5's) and with odd lengths; DeBERTa's and XLNet's positions. For the backward
+               GPU with dropout or a bias (T5's) and with odd lengths; DeBERTa's positions but for the kernel of ours,
+               and XLNet's. For the backward
                pass it keeps the probabilities, in the type of the queries, and nothing else of [Q, K]
     decoding   plain, with keys and values of before where they lie in the cache: one query at a time has no use for
                the kernel. What is read before the first token takes either of the others
@@ -30,6 +32,7 @@ from plm_jax.checked import Checked, within
 from plm_jax.layers import cudnn, mosaic
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
+from plm_jax.layers.distances import Distances
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
 from plm_jax.sharding import constrain, spec
@@ -125,6 +128,12 @@ class Attention(nn.Module):
     else:
       k, v = key(kv, rows), value(kv, rows)
     q, k, logits = cfg.position.interact(self, common, q, k, visible.context, query, key)
+    observed = self.is_mutable_collection('intermediates')
+    whole = past is None and not observed and not self.is_initializing()
+    inside = self.is_mutable_collection('inside') or visible.factor is not None
+    ours = whole and taken(q, k, logits, inside)
+    if isinstance(logits, Distances) and not ours:
+      q, logits = logits.written(q, k, self.scale)
     q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
     if not isinstance(kv, Keys):
       self.sow('keys', 'heads', {'key': k, 'value': v})
@@ -132,11 +141,8 @@ class Attention(nn.Module):
       q *= visible.factor.astype(q.dtype)
     self.sow('inside', 'heads', {'query': q, 'key': k, 'value': v, 'bias': logits})
     dropout = Dropout(cfg.dropout, name='dropout')
-    observed = self.is_mutable_collection('intermediates')
-    whole = past is None and not observed and not self.is_initializing()
     dropping = rows if cfg.dropout > 0 else None
-    shape = None if logits is None else logits.shape
-    if whole and mosaic.takes(mosaic.kind(), q.dtype, q.shape, k.shape, shape):
+    if ours:
       noise = None if dropping is None else mosaic.Noise(dropout.seed(), dropping, cfg.dropout)
       y = mosaic.attend(mosaic.Arrays(q, k, v, visible.mask, logits), self.scale, noise)
     elif whole and fits(q, k, bias=logits is not None, dropout=dropping is not None):
@@ -156,6 +162,15 @@ class Attention(nn.Module):
     if cfg.out_norm:
       y = Norm(NormConfig(eps=common.norm.eps), common.compute, name='out_norm')(y)
     return Dropout(cfg.out_dropout, name='out_dropout')(y, rows)
+
+
+def taken(q, k, logits, parted: bool) -> bool:
+  """Tells whether the kernel of ours takes queries q [B, Q, H, A] and keys k [B, K, G, A] with what a scheme adds to
+  logits, a bias or `Distances`; parted: where these have to be a bias."""
+  takes = functools.partial(mosaic.takes, mosaic.kind(), q.dtype, q.shape, k.shape)
+  if isinstance(logits, Distances):
+    return not parted and takes(terms=logits.terms)
+  return takes(None if logits is None else logits.shape)
 
 
 def fits(q, k, bias: bool, dropout: bool) -> bool:

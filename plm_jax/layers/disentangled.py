@@ -2,15 +2,15 @@
 import dataclasses
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.checked import within
 from plm_jax.layers.cpu import keep_mask
 from plm_jax.layers.dense import Dense, named
+from plm_jax.layers.distances import Distances
 from plm_jax.layers.norm import Norm, NormConfig
-from plm_jax.layers.positions import NoPosition, by_key
+from plm_jax.layers.positions import NoPosition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,34 +62,24 @@ class Disentangled(NoPosition):
     return {'relative': normal(table)}
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Returns q scaled for a sum of products, k, and the bias of content to position and back, [B, H, Q, K]."""
+    """Returns q and k as they are, and the projected embeddings of all distances between them."""
     if not self.terms:
       return q, k, None
     table, keys, places = context['relative'], k.shape[1], context.get('places')
     if scope.has_rng('dropout') and cfg.dropout:
       keep = keep_mask(scope.make_rng('dropout'), table.shape, cfg.dropout)
       table = jnp.where(keep, table / (1 - cfg.dropout), jnp.zeros((), table.dtype))
-    share = (1 + len(self.terms)) ** -0.5  # of the scale: the products are summed
 
-    def product(letters, x, project, distances):
-      rows = self.rows(distances)
-      relative = project(table[rows]) if len(rows) <= len(table) else project(table)[rows]
-      return jnp.einsum(letters, x, relative, preferred_element_type=jnp.float32) * (scope.scale * share)
-
-    def projection(name, own, bias):
-      return own if self.shared else Dense(
+    def embedded(name, own, bias, distances):
+      project = own if self.shared else Dense(
           (cfg.heads, cfg.head_dim), ('width', 'heads', None), bias, cfg.compute, cfg.init.plain, name=name)
+      rows = self.rows(distances)
+      return project(table[rows]) if len(rows) <= len(table) else project(table)[rows]
 
-    bias, distances = 0, np.arange(keys, -keys, -1)
-    if 'c2p' in self.terms:
-      project = projection('relative_key', key, 'key' in scope.cfg.bias)
-      by_distance = product('bqha,rha->bhqr', q, project, distances)
-      bias += by_key(by_distance, keys) if places is None else windows(by_distance, places, keys)
-    if 'p2c' in self.terms:
-      project = projection('relative_query', query, 'query' in scope.cfg.bias)
-      by_query = by_key(product('bkha,rha->bhkr', k, project, -distances), keys).swapaxes(2, 3)
-      bias += by_query if places is None else jnp.take_along_axis(by_query, places[:, None, :, None], 2)
-    return q * jnp.asarray(share, q.dtype), k, bias
+    distances, biased = np.arange(keys, -keys, -1), scope.cfg.bias
+    of_keys = embedded('relative_key', key, 'key' in biased, distances) if 'c2p' in self.terms else None
+    of_queries = embedded('relative_query', query, 'query' in biased, -distances) if 'p2c' in self.terms else None
+    return q, k, Distances(of_keys, of_queries, (1 + len(self.terms)) ** -0.5, places)
 
   def rows(self, distances: np.ndarray) -> np.ndarray:
     """Returns the rows of the table for distances of any shape."""
@@ -108,10 +98,3 @@ def log_buckets(distances: np.ndarray, buckets: int, span: int) -> np.ndarray:
   share = np.log(size / half) / np.log(np.float32((span - 1) / half))
   far = np.sign(distances) * (np.ceil(share * (half - 1)) + half)
   return np.where(np.abs(distances) <= half, distances, far).astype(np.int32)
-
-
-def windows(by_distance, places, keys: int):
-  """Looks up, of [B, H, M, 2 K] by distance, from K down, and places [B, M], what stands by key -> [B, H, M, K]."""
-  def cut(row, place):
-    return jax.lax.dynamic_slice_in_dim(row, keys - place, keys, axis=1)  # [H, 2 K] -> [H, K]
-  return jax.vmap(jax.vmap(cut, (1, 0), 1))(by_distance, places)

@@ -1,12 +1,13 @@
 """Position schemes that act inside attention. A scheme is a value with two hooks."""
 import dataclasses
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, named
+from plm_jax.layers.distances import by_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +31,9 @@ class NoPosition(Checked):
     """Returns the scheme in a stack whose tokens see only what comes before."""
     return self
 
-  def interact(self, scope, cfg: CommonConfig, q, k, context, query, key):
-    """Turns q [B, Q, H, A] and k [B, K, G, A], without a cache's, into (q, k, bias [B|1, H, Q, S + K] or None); runs in
-    every layer's scope, which is that of the attention: its `cfg` and the `scale` of logits are there.
+  def interact(self, scope, cfg: CommonConfig, q, k, context, query, key) -> tuple[Any, Any, Any]:
+    """Turns q [B, Q, H, A] and k [B, K, G, A], without a cache's, into (q, k, bias [B|1, H, Q, S + K] or `Distances` or
+    None); runs in every layer's scope, which is that of the attention: its `cfg` and the `scale` of logits are there.
 
     `query` and `key` are the layer's own projections, for schemes that project their tables with them.
     """
@@ -134,23 +135,3 @@ class TransformerXL(NoPosition):
     """Makes w, r and s, [H, A] each."""
     return {name: scope.param(name, named(cfg.init.plain, ('heads', None)), (cfg.heads, cfg.head_dim))
             for name in ('content_bias', 'position_bias', 'type_bias')}
-
-
-def by_key(by_distance, keys: int, places=None):
-  """Moves [B, H, Q, R] by distance, from R - Q down, to [B, H, Q, K] by key: row q begins Q - q entries later.
-
-  For queries one after another that is no look-up: with the first Q entries gone, rows that are one entry shorter
-  begin where they should (Dai et al. 2019, appendix B). `places` [B, M] are those of the last M of the rows.
-  """
-  more = 0 if places is None else places.shape[1]
-  size = by_distance.shape[2] - more
-  first = by_distance[:, :, :size]
-  rows, heads, _, distances = first.shape
-  first = first.reshape(rows, heads, size * distances)[:, :, size:]
-  first = first.reshape(rows, heads, size, distances - 1)[..., :keys]
-  if places is None:
-    return first
-  def cut(row, place):
-    return jax.lax.dynamic_slice_in_dim(row, size - place, keys, axis=1)  # [H, R] -> [H, K]
-  others = jax.vmap(jax.vmap(cut, (1, 0), 1))(by_distance[:, :, size:], places)
-  return jnp.concatenate([first, others], 2)

@@ -10,8 +10,10 @@ import pytest
 import tiny
 
 from plm_jax import sharding
-from plm_jax.layers import mosaic
-from plm_jax.layers.attention import mixture, probabilities
+from plm_jax.layers import mosaic, programs
+from plm_jax.layers.attention import Attention, Visible, mixture, probabilities
+from plm_jax.layers.disentangled import Disentangled
+from plm_jax.layers.distances import Distances
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.step import init_state, train_step
 
@@ -29,12 +31,14 @@ def noise(rows, rate=0.25):
 def plain(arrays, scale, noise=None):
   """As `mosaic.attend`, with the same bits."""
   q, k, v, mask, bias = arrays
+  if isinstance(bias, Distances):
+    q, bias = bias.written(q, k, scale)
   p = probabilities(q, k, mask, scale, bias)
   if noise is None:
     return mixture(p, v)
   seed = jax.lax.bitcast_convert_type(noise.seed, jnp.int32)
   _, heads, queries, keys = p.shape
-  stay = mosaic.kept(*seed, noise.rows[:, None, None, None], jnp.arange(heads)[:, None, None],
+  stay = programs.kept(*seed, noise.rows[:, None, None, None], jnp.arange(heads)[:, None, None],
                      jnp.arange(queries)[:, None], jnp.arange(keys), noise.rate)
   return mixture(p, v, lambda p: jnp.where(stay, p / (1 - noise.rate), 0))
 
@@ -60,6 +64,7 @@ CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropou
     pytest.param(20, 20, 4, 2, 32, 'packed', False, True, marks=SLOW),
     pytest.param(16, 300, 4, 2, 80, 'padding', False, True, marks=SLOW),
     pytest.param(264, 200, 2, 2, 64, 'padding', True, True, marks=SLOW),
+    pytest.param(600, 500, 3, 3, 64, 'padding', True, True, marks=SLOW),
     pytest.param(40, 40, 2, 1, 256, '', False, True, marks=SLOW),
     pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=SLOW),
     pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW)]
@@ -72,18 +77,84 @@ def test_what_it_answers_and_its_gradients(queries, keys, heads, key_heads, size
   k, v = (numbers(rows, keys, key_heads, size, seed=seed) for seed in (2, 3))
   mask, bias = mask_of(kind, rows, queries, keys), numbers(1, heads, queries, keys, seed=4) if biased else None
   bits = noise([7, 2, 1 << 20][:rows]) if dropped else None
+  def attending(attend):
+    return lambda q, k, v, bias: attend(mosaic.Arrays(q, k, v, mask, bias), size ** -0.5, bits)
+  alike(attending, (q, k, v, bias), given, 4 + biased)
+
+
+def alike(attending, args, given, leaves, on=SMALL, error=1e-5):
+  """The kernel and what is written out give the same answer and, of `given`, the same gradients of args: of the largest
+  entry of each."""
   def both(attend):
     @jax.jit
-    def learn(q, k, v, bias):
-      y, back = jax.vjp(
-          lambda q, k, v, bias: attend(mosaic.Arrays(q, k, v, mask, bias), size ** -0.5, bits), q, k, v, bias)
-      return y, back(given)
-    return learn(q, k, v, bias)
-  got, want = both(functools.partial(mosaic.attend, on=SMALL, interpret=True)), both(plain)
-  assert jax.tree.structure(got) == jax.tree.structure(want) and len(jax.tree.leaves(got)) == 4 + biased
-  for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-    assert ours.shape == theirs.shape and float(jnp.abs(theirs).max()) > 0.1
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * float(jnp.abs(theirs).max()))
+    def learn(*args):
+      y, back = jax.vjp(attending(attend), *args)
+      return y, back(given.astype(y.dtype))
+    return learn(*args)
+  got, want = both(functools.partial(mosaic.attend, on=on, interpret=True)), both(plain)
+  assert jax.tree.structure(got) == jax.tree.structure(want) and len(jax.tree.leaves(got)) == leaves
+  for ours, theirs in zip(*(map(np.float32, jax.tree.leaves(tree)) for tree in (got, want)), strict=True):
+    assert ours.shape == theirs.shape and np.abs(theirs).max() > 0.1
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=error * np.abs(theirs).max())
+
+
+DISTANT = [  # length, heads, their size, terms, mask, dropout, device kind
+    (100, 2, 64, 'both', 'packed', True, SMALL),
+    pytest.param(8, 3, 32, 'both', '', False, SMALL, marks=SLOW),
+    pytest.param(60, 2, 64, 'both', 'padding', True, 'TPU v3', marks=SLOW),
+    pytest.param(256, 1, 128, 'keys', '', True, SMALL, marks=SLOW),
+    pytest.param(300, 1, 80, 'queries', 'padding', False, SMALL, marks=SLOW),
+    pytest.param(300, 3, 64, 'both', 'padding', True, SMALL, marks=SLOW),
+    pytest.param(512, 2, 64, 'both', 'packed', True, SMALL, marks=SLOW),
+    pytest.param(700, 2, 64, 'both', 'causal', True, SMALL, marks=SLOW)]
+
+
+@pytest.mark.parametrize(('length', 'heads', 'size', 'terms', 'kind', 'dropped', 'on'), DISTANT)
+def test_distances(length, heads, size, terms, kind, dropped, on):
+  """Of `Distances` a kernel makes what is written out elsewhere; gradients of the tables are added up over rows."""
+  rows = 3 if length < 600 else 1
+  q, k, v, given = (numbers(rows, length, heads, size, seed=seed) for seed in range(4))
+  tables = {name: numbers(2 * length, heads, size, seed=seed) for seed, name in ((4, 'keys'), (5, 'queries'))
+            if terms in (name, 'both')}
+  mask, bits = mask_of(kind, rows, length, length), noise([7, 2, 1 << 20][:rows]) if dropped else None
+  def attending(attend):
+    def call(q, k, v, tables):
+      distances = Distances(tables.get('keys'), tables.get('queries'), 0.6)
+      return attend(mosaic.Arrays(q, k, v, mask, distances), size ** -0.5, bits)
+    return call
+  alike(attending, (q, k, v, tables), given, 4 + len(tables), on)
+
+
+@pytest.mark.slow
+def test_distances_in_bfloat16():
+  args = [numbers(2, 100, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in range(3)]
+  tables = [numbers(200, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in (3, 4)]
+  def attending(attend):
+    def call(q, k, v, keys, queries):
+      kernel = attend is not plain
+      q, k, v, keys, queries = (x if kernel else x.astype(jnp.float32) for x in (q, k, v, keys, queries))
+      return attend(mosaic.Arrays(q, k, v, None, Distances(keys, queries, 0.6)), 0.125)
+    return call
+  alike(attending, (*args, *tables), numbers(2, 100, 2, 64, seed=5).astype(jnp.bfloat16), 6, error=2e-2)
+
+
+@pytest.mark.parametrize('kind', ['packed', pytest.param('padding', marks=SLOW)])
+def test_queries_that_stand_at_some_of_the_keys(kind):
+  """As the decoder of masks asks: in any order, some keys are not asked about. Of two at one place, as where rows are
+  filled up, the first answers."""
+  k, v = (numbers(2, 40, 2, 64, seed=seed) for seed in (1, 2))
+  places = jnp.array([[3, 39, 0, 17, 8, 9, 1, 2, 0], [5, 4, 20, 21, 22, 38, 6, 7, 5]])
+  q, given = numbers(2, 9, 2, 64), numbers(2, 9, 2, 64, seed=5).at[:, 8].set(0)
+  tables = {name: numbers(80, 2, 64, seed=seed) for seed, name in ((3, 'keys'), (4, 'queries'))}
+  mask = mask_of(kind, 2, 40, 40)
+  if kind == 'packed':
+    mask = jnp.take_along_axis(mask, places[:, None, :, None], 2)
+  def attending(attend):
+    def call(q, k, v, tables):
+      y = attend(mosaic.Arrays(q, k, v, mask, Distances(**tables, share=0.6, places=places)), 0.125)
+      return y[:, :8]
+    return call
+  alike(attending, (q, k, v, tables), given[:, :8], 6)
 
 
 @pytest.mark.slow
@@ -114,10 +185,34 @@ def test_a_mesh_changes_no_bit_of_dropout():
   assert float(jnp.abs(other[3] - want[3]).max()) > 0.1
 
 
+@pytest.mark.slow
+def test_a_mesh_adds_up_gradients_of_tables():
+  """Over eight devices, of which each has rows and heads of its own."""
+  args = [numbers(4, 16, 4, 64, seed=seed) for seed in range(3)] + [numbers(32, 4, 64, seed=seed) for seed in (3, 4)]
+  places = jnp.array([[3, 0, 15, 7, 8], [1, 2, 3, 4, 5], [9, 8, 7, 6, 5], [0, 15, 14, 1, 2]])
+  @jax.jit
+  def learned(q, k, v, keys, queries):
+    def total(*args):
+      q, k, v, keys, queries = args
+      some = Distances(keys, queries, 0.6, places)
+      attend = functools.partial(mosaic.attend, scale=0.125, noise=noise([5, 6, 9, 40]), on=SMALL, interpret=True)
+      whole = attend(mosaic.Arrays(q, k, v, None, some._replace(places=None)))
+      asked = attend(mosaic.Arrays(jnp.take_along_axis(q, places[..., None, None], 1), k, v, None, some))
+      return (whole ** 2).sum() + (asked ** 3).sum()
+    return jax.grad(total, range(5))(q, k, v, keys, queries)
+  want, mesh = learned(*args), sharding.make_mesh(sharding.MeshConfig(data=2, fsdp=2, tensor=2))
+  with jax.set_mesh(mesh):
+    laid = [jax.device_put(x, jax.NamedSharding(mesh, sharding.spec(names, x.shape, mesh)))
+            for x, names in zip(args, [mosaic.SIZES] * 3 + [(None, 'heads', None)] * 2, strict=True)]
+    got = learned(*laid)
+  for ours, theirs in zip(got, want, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(jnp.abs(theirs).max()))
+
+
 def test_bits_of_dropout_are_as_good_as_random():
   """Their share; and that neighbouring queries, keys, heads, rows and seeds agree as often as chance has them."""
   places = jnp.meshgrid(*map(jnp.arange, (4, 4, 64, 64)), indexing='ij')
-  draw = jax.jit(lambda first, second: mosaic.kept(jnp.int32(first), jnp.int32(second), *places, 0.1))
+  draw = jax.jit(lambda first, second: programs.kept(jnp.int32(first), jnp.int32(second), *places, 0.1))
   stay, other, third = (np.asarray(draw(*seed), float) for seed in ((1, 2), (2, 2), (1, 3)))
   error = (0.09 / stay.size) ** 0.5
   assert abs(stay.mean() - 0.9) < 4 * error
@@ -138,8 +233,43 @@ def test_what_it_takes():
   assert not takes('TPU v5 lite', half, row, (8, 4096, 12, 64))
   wide = (8, 2048, 16, 256)
   assert takes('TPU v5', half, wide, (8, 2048, 1, 256)) and not takes('TPU v4', half, wide, (8, 2048, 1, 256))
-  assert takes('TPU v4', half, row, row, (1, 12, 512, 512)) and not takes('TPU v3', half, row, row, (1, 12, 512, 512))
+  assert takes('TPU v4', half, row, row, (1, 12, 512, 512)) and takes('TPU v3', half, row, row, (1, 12, 512, 512))
+  longer = (8, 1024, 12, 64)
+  assert takes('TPU v5 lite', half, longer, longer, (1, 12, 1024, 1024))
+  assert not takes('TPU v4', half, longer, longer, (1, 12, 1024, 1024))
   assert not takes('TPU v4', half, row, row, (8, 12, 512, 512)) and mosaic.kind() == ''
+  assert takes('TPU v3', half, row, row, terms=2) and not takes('TPU v3', half, row, (8, 512, 4, 64), terms=2)
+  long = (8, 2048, 12, 64)
+  assert takes('TPU v5 lite', half, long, long, terms=1) and not takes('TPU v4', half, long, long, terms=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('position', [
+    Disentangled(span=4), Disentangled(terms=('c2p',), span=64, shared=True),
+    Disentangled(terms=('p2c',), span=64, buckets=4), Disentangled(span=64, buckets=4, shared=True, exact=True)],
+    ids=['clamped', 'c2p', 'p2c', 'buckets'])
+def test_disentangled_attention_with_it(position, monkeypatch):
+  """All parameters' gradients, and that of the table of distances."""
+  cfg = tiny.block(attention=dict(position=position, dropout=0.0))
+  x, given = numbers(2, 11, 32), numbers(2, 11, 32, seed=1)
+  table = numbers(2 * position.size - position.exact, 32, seed=2)
+  attention = Attention(cfg.attention, cfg)
+  params = tiny.random_params(jax.eval_shape(
+      lambda: attention.init(jax.random.key(0), x, x, Visible(None, {'relative': table}))['params']))
+  def learned():
+    def run(params, x, table):
+      return attention.apply({'params': params}, x, x, Visible(None, {'relative': table}))
+    y, back = jax.jit(lambda *args: jax.vjp(run, *args))(params, x, table)
+    return y, back(given)
+  want, calls = learned(), []
+  with monkeypatch.context() as patch:
+    patch.setattr(mosaic, 'takes', lambda *_, **__: True)
+    patch.setattr(mosaic, 'attend', lambda *args, inner=mosaic.attend: calls.append(1) or inner(
+        *args, on=SMALL, interpret=True))
+    got = learned()
+  assert calls
+  for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(0.1, float(jnp.abs(theirs).max())))
 
 
 @pytest.mark.slow
@@ -157,7 +287,7 @@ def test_a_training_with_it_ends_alike(windows, monkeypatch):
   plainly, want = trained()
   calls = []
   with monkeypatch.context() as patch:
-    patch.setattr(mosaic, 'takes', lambda *_: True)
+    patch.setattr(mosaic, 'takes', lambda *_, **__: True)
     patch.setattr(mosaic, 'attend', lambda *args, inner=mosaic.attend: calls.append(1) or inner(
         *args, on=SMALL, interpret=True))
     losses, params = trained()
@@ -192,3 +322,22 @@ def test_vector_operations_are_those_of_the_kernel(rate):
     plain, dropping = mosaic.OPERATIONS[name]
     assert found == plain + (dropping if rate else 0)
     assert dict(equation.params['metadata']) == {'vector_operations': str(found * 256 * 256)}
+
+
+@pytest.mark.parametrize('on', ['TPU v5 lite', pytest.param('TPU v3', marks=SLOW)])
+def test_vector_operations_by_distance(on):
+  """Of what is as large as a tile, of which v3 turns eight rows at once."""
+  q, table = jnp.zeros((1, 256, 1, 128), jnp.bfloat16), jnp.zeros((512, 1, 128), jnp.bfloat16)
+  def counted(bias):
+    def attended(q, k, v):
+      return mosaic.attend(mosaic.Arrays(q, k, v, None, bias), 0.1, on=on).sum()
+    for equation in equations(jax.make_jaxpr(jax.grad(attended, (0, 1, 2)))(q, q, q).jaxpr):
+      if equation.primitive.name == 'pallas_call':
+        sizes = [np.prod(inside.outvars[0].aval.shape) for inside in equations(equation.params['jaxpr'])
+                 if inside.primitive.name in ('select_n', 'gather', 'roll', 'add', 'convert_element_type')
+                 and inside.outvars[0].aval.shape != (256, 128) and inside.outvars[0].aval.dtype != jnp.int32]
+        yield sum(sizes), int(equation.params['metadata']['vector_operations'])
+  plain, ours = (list(counted(bias)) for bias in (None, Distances(table, table, 0.6)))
+  assert len(plain) == len(ours) == 2
+  for (least, said), (found, says) in zip(plain, ours, strict=True):
+    assert 0.9 * (found - least) < says - said < 1.1 * (found - least)

@@ -12,6 +12,7 @@ from plm_jax import checked
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.conversion import attributes
 from plm_jax.conversion.rules import ConvertError
+from plm_jax.layers import mosaic
 from plm_jax.layers.attention import Visible
 from plm_jax.layers.block import Block
 from plm_jax.layers.dense import count
@@ -273,3 +274,27 @@ def test_padding_has_no_vector_of_its_own():
   np.testing.assert_array_equal(embedded[SEGMENTS == 0], 0)
   np.testing.assert_array_equal(grads['embeddings']['tokens'][0], 0)
   assert np.abs(grads['embeddings']['tokens'][5]).max() > 0
+
+
+@pytest.mark.slow
+def test_with_the_kernel_for_a_tpu(monkeypatch):
+  """Interpreted: layers and the decoder of masks, which asks at some places, of packed rows; outputs and gradients."""
+  cfg, calls = config(), []
+  def both():
+    def outputs(some):
+      found = with_heads(cfg, packed=True).apply({'params': some}, batch())
+      return found['mlm'], jnp.where(SEGMENTS[..., None] > 0, found['rtd'].reshape(2, LENGTH, -1), 0)
+    def learned(some):
+      found, back = jax.vjp(outputs, some)
+      return found, back(jax.tree.map(jnp.cos, found))
+    return jax.jit(learned)(params(cfg))
+  want = both()
+  with monkeypatch.context() as patch:
+    patch.setattr(mosaic, 'takes', lambda *_, **__: True)
+    patch.setattr(mosaic, 'attend', lambda arrays, *args, inner=mosaic.attend: calls.append(arrays.bias) or inner(
+        arrays, *args, on='TPU v4', interpret=True))
+    got = both()
+  assert [bias.places is not None for bias in calls] == [False, True, True]
+  for (path, ours), theirs in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
+    atol = 2e-5 * max(1.0, float(jnp.abs(theirs).max()))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))
