@@ -34,9 +34,9 @@ class BidirectionalLM(Objective):
   """on the mean of both losses: released code has the words of a row, which clipping and Adagrad feel"""
 
   fresh: float = 0.0
-  """share of rows whose LSTMs begin a batch in training as if it were their first, where the others go on (as published:
-  none): LSTMs that were never without a state since their first step may run to the limits of their cells when they are,
-  as in a short run one of two directions did"""
+  """share of rows whose LSTMs begin a batch in training as if it were their first, where the others go on (as
+  published: none). LSTMs that have had a state since their first step may run to the limits of their cells without one:
+  in a short run one of two directions did"""
 
   @property
   def terms(self) -> Mapping[str, float]:

@@ -98,7 +98,7 @@ def test_what_a_loop_updates_in_place_it_does_not_write_whole():
   """A piece is made and set into what the kernel gave: by itself, not as the root of a kernel."""
   more = ('  %part = f32[1,4,16]{2,1,0} broadcast(%i), dimensions={}\n'
           '  %more = f32[10,4,16]{2,1,0} dynamic-update-slice(%fusion, %part, %i, %i, %i)\n')
-  text = LOOP.replace('  ROOT %result', f'{more}  ROOT %result').replace('%weights, %fusion, %sent)', '%weights, %more, %sent)')
+  text = LOOP.replace('  ROOT %result', f'{more}  ROOT %result').replace('%fusion, %sent)', '%more, %sent)')
   made, updated = 4 + 256, 256 + 3 * 4 + 256  # read and written: the counter, the piece; the piece, where it goes
   assert Program(text).bytes - Program(LOOP).bytes == 3 * (made + updated)
 
