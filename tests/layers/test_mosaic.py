@@ -239,7 +239,8 @@ def test_what_it_takes():
   assert not takes('TPU v4', half, longer, longer, (1, 12, 1024, 1024))
   assert not takes('TPU v4', half, row, row, (8, 12, 512, 512)) and mosaic.kind() == ''
   assert takes('TPU v3', half, row, row, terms=2) and not takes('TPU v3', half, row, (8, 512, 4, 64), terms=2)
-  long = (8, 2048, 12, 64)
+  long, short = (8, 2048, 12, 64), (8, 128, 12, 64)
+  assert takes('TPU v5 lite', half, short, short, terms=2) and not takes('TPU v5 lite', half, short, short)
   assert takes('TPU v5 lite', half, long, long, terms=1) and not takes('TPU v4', half, long, long, terms=1)
 
 
