@@ -5,7 +5,8 @@ which more or fewer devices share a copy of the parameters; where none of them f
 then activations are computed again or the batch goes through in more micro-steps. The more devices share a copy, the
 less memory and traffic it costs and the more is sent: so a search begins with as many as the run has, or with a few,
 goes on to more as long as that helps, else to fewer (`climbed`), and ends where arithmetic alone binds every step: no
-other mesh computes less. The best is the one whose steps have the lowest bound over the whole run; of equals, within a
+other mesh computes less. A run that has micro-steps, or computes activations again, is then tried with fewer, and with
+less of that (`eased`). The best is the one whose steps have the lowest bound over the whole run; of equals, within a
 hundredth, the simplest.
 """
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,7 @@ def search_run(config: Run, analyse: Analyse | None = None) -> Run:
   best = chosen(found)
   if best is None:
     raise ConfigError(f'nothing fits {config.topology}: {found[-1].refused}')
+  best = eased(best, found, shown)
   print('\n' + reason(best, found, config))
   return best.config
 
@@ -87,6 +89,25 @@ def climbed(ordered: Sequence[Run], first: int, shown: Callable[[Run], Tried]) -
     if found[0].refused or seconds(found[0]) > seconds(found[1]) * (1 + ALIKE):
       break
   return found
+
+
+def eased(best: Tried, found: list[Tried], shown: Callable[[Run], Tried]) -> Tried:
+  """Tries the best with half of its micro-steps, and half again, then with less computed again, as long as that fits
+  and is better, and adds to what was `found` -> the best."""
+  def better(changes: dict[str, Any]) -> Tried | None:
+    config = checked.replaced(best.config, changes)
+    if any(one.config == config for one in found):
+      return None
+    found.append(shown(config))
+    return None if found[-1].refused or seconds(found[-1]) > seconds(best) * (1 - ALIKE) else found[-1]
+  while (steps := best.config.train.accumulate) % 2 == 0 and (one := better({'train.accumulate': steps // 2})):
+    best = one
+  while (how := recomputed(best.config)) in LESS and (one := better({'model.stack.remat': LESS[how]})):
+    best = one
+  return best
+
+
+LESS = {'full': 'dots', 'dots': 'none'}  # that is computed again
 
 
 def candidates(config: Run, devices: int, slices: int = 1) -> Iterator[list[list[Run]]]:

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from plm_jax import recipes
+from plm_jax import checked, recipes
 from plm_jax.cli.run import parse, run
 from plm_jax.config import ConfigError, Phase
 from plm_jax.pods import compile as compiling
@@ -42,12 +42,13 @@ def test_what_is_compiled_and_in_which_order():
 
 @pytest.fixture
 def pod(monkeypatch):
-  """Sixteen devices -> function (mesh to seconds of traffic of the two phases, GiB) that has them compiled."""
+  """Sixteen devices -> function (mesh to seconds of traffic of the two phases, or a run to that of both, GiB) that has
+  them compiled."""
   monkeypatch.setattr(compiling, 'topology', lambda name: [types.SimpleNamespace(device_kind=KIND)] * 16)
   monkeypatch.setattr(search.sharding, 'make_mesh', lambda mesh, devices: mesh)
-  def searched(config, seconds, gib=lambda config: 4.0):
+  def searched(config, seconds, gib=lambda config: 4.0, of_run=None):
     def analyse(config, phase, mesh):
-      short, long = seconds((mesh.data, mesh.fsdp, mesh.tensor))
+      short, long = [of_run(config)] * 2 if of_run else seconds((mesh.data, mesh.fsdp, mesh.tensor))
       took = short if phase.length == 128 else long
       traffic = int(took * compiling.CHIPS[KIND].bandwidth)
       return Report(KIND, {'all': int(gib(config) * 2 ** 30)}, 1e12, 1e9, traffic, {}, 0, 1)
@@ -98,6 +99,19 @@ def test_what_does_not_fit_is_said_and_more_is_tried(pod, capsys):
   assert printed.count('does not fit: 20.0 GiB of 16') == 3 + 2 + 1 and '--model.stack.remat=dots' in printed
   with pytest.raises(ConfigError, match=r'nothing fits v5e:4x4: 20\.0 GiB of 16'):
     pod(config(), lambda mesh: (.01, .01), lambda config: 20.0)
+
+
+def test_fewer_micro_steps_and_less_recomputation_where_they_fit(pod, capsys):
+  """Each micro-step costs traffic, recomputation too; two micro-steps fit, one does not."""
+  run = checked.replaced(config(rows=128), {'train.accumulate': 8, 'model.stack.remat': 'full'})
+  def took(run):
+    return .001 * run.train.accumulate + .001 * ('none', 'dots', 'full').index(run.model.stack.remat)
+  def gib(run):
+    return 8.0 / run.train.accumulate + 6.0 * (run.model.stack.remat == 'none')
+  best = pod(run, None, lambda run: 10 * (run.train.accumulate == 1) + gib(run), took)
+  assert (best.train.accumulate, best.model.stack.remat) == (2, 'none')
+  printed = capsys.readouterr().out
+  assert '--train.accumulate=2 --model.stack.remat=none' in printed and 'does not fit: 18.0 GiB of 16' in printed
 
 
 def test_it_is_for_the_compile_mode():
