@@ -49,7 +49,7 @@ LIMIT = {'TPU v5 lite': 96 << 20, 'TPU v5': 48 << 20, 'TPU v6 lite': 96 << 20}  
 WIDE = ('TPU v3',)
 """whose matrix units take float32 alone from a kernel"""
 MEANS: dict[str, Means] = {'TPU v3': 'rolls', 'TPU v4': 'look-ups'}  # of turning rows; else strides
-OPERATIONS = {'forward': (8, 22), 'backward': (15, 24)}
+OPERATIONS = {'forward': (8, 10.5), 'backward': (15, 12.5)}
 """what the vector unit does for a score in each pass, and for its dropout besides"""
 SIZES = ('batch', None, 'heads', None)
 
@@ -279,4 +279,4 @@ def estimate(arrays: Arrays, given, written, plan: Plan) -> dict[str, Any]:
           flops=2 * (products * scores + distant * met) * plan.size,
           bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*jax.tree.leaves(arrays), *given, *written)),
           transcendentals=scores),
-      metadata={'vector_operations': str(scores * (sum(each) if plan.rate else each[0]) + distant_each)})
+      metadata={'vector_operations': str(int(scores * (sum(each) if plan.rate else each[0]) + distant_each))})

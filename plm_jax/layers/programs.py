@@ -4,7 +4,6 @@
 `shifts` lines up with keys.
 """
 import dataclasses
-import math
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -259,23 +258,35 @@ def reach(start, length: int):
 
 def stays(seed, row, head, block, shape, plan: Plan):
   """Tells which probabilities of a block [Q, K] stay: a share 1 - rate, by a hash of their place."""
-  query = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + block * plan.queries
-  key = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
-  return kept(seed[0], seed[1], row, head, query, key, plan.rate)
+  query = jax.lax.broadcasted_iota(jnp.int32, (shape[0], 1), 0) + block * plan.queries
+  return kept(seed, row, head, query, shape[1], plan.rate)
 
 
-def kept(first, second, row, head, query, key, rate: float):
-  """Tells whether probabilities stay, of places that are int32 arrays which broadcast; the rest of Bernoulli(1 - rate).
+def kept(seed, row, head, query, keys: int, rate: float):
+  """Tells whether probabilities stay [.., Q, K], of the places of int32 queries [.., Q, 1] and so many keys; the rest
+  of Bernoulli(1 - rate), to 2^-16.
 
-  first, second: the seed, int32. Murmur3's finaliser (Appleby, smhasher) of (query, key), under two numbers that are
-  such hashes of (seed, row, head).
+  seed: two int32. row, head: int32, of places that broadcast. A number of the query and one of the key, each under one
+  of (seed, row, head), meet in a word of 32 bits, whose halves are for two keys: most of what dropout costs the vector
+  unit is to mix that word. `mixed` is Murmur3's finaliser (Appleby, smhasher).
   """
-  one = mixed(first + row * jnp.int32(-1640531527)) ^ mixed(head + jnp.int32(0x3C6EF372))
-  two = mixed(second ^ mixed(one + row))
-  x = mixed((query * jnp.int32(1 << 16) + key) ^ mixed(one)) + two
-  x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(15))) * jnp.int32(0x2C1B3C6D)
-  return jax.lax.shift_right_logical(x ^ jax.lax.shift_right_logical(x, jnp.int32(16)), jnp.int32(8)) >= jnp.int32(
-      math.ceil(rate * (1 << 24)))
+  one = mixed(seed[0] + row * jnp.int32(-1640531527)) ^ mixed(head + jnp.int32(0x3C6EF372))
+  two = mixed(seed[1] ^ mixed(one + row))
+  half = min(keys, -(-keys // (2 * LANES)) * LANES)  # whole tiles, so that halves lie beside each other as they are
+  key = jax.lax.broadcasted_iota(jnp.int32, (1, half), 1)
+  words = met_in(mixed(query + one), mixed(key * jnp.int32(-1640531527) + two))
+  parts = [words & jnp.int32(0xFFFF), jax.lax.shift_right_logical(words, jnp.int32(16))[..., :keys - half]]
+  return jnp.concatenate(parts[:1 + (keys > half)], -1) >= jnp.int32(round(rate * (1 << 16)))
+
+
+def met_in(one, two):
+  """Mixes two int32 that are mixed each into one, by sums and shifts (Jenkins 1997, one-at-a-time): v3 and v4 make a
+  product of numbers of 32 bits of many others."""
+  x = one + two
+  for left, right in ((10, 6), (3, 11), (15, 16)):
+    x += x << jnp.int32(left)
+    x ^= jax.lax.shift_right_logical(x, jnp.int32(right))
+  return x
 
 
 def mixed(x):

@@ -38,8 +38,8 @@ def plain(arrays, scale, noise=None):
     return mixture(p, v)
   seed = jax.lax.bitcast_convert_type(noise.seed, jnp.int32)
   _, heads, queries, keys = p.shape
-  stay = programs.kept(*seed, noise.rows[:, None, None, None], jnp.arange(heads)[:, None, None],
-                     jnp.arange(queries)[:, None], jnp.arange(keys), noise.rate)
+  stay = programs.kept(seed, noise.rows[:, None, None, None], jnp.arange(heads)[:, None, None],
+                       jnp.arange(queries)[:, None], keys, noise.rate)
   return mixture(p, v, lambda p: jnp.where(stay, p / (1 - noise.rate), 0))
 
 
@@ -211,17 +211,26 @@ def test_a_mesh_adds_up_gradients_of_tables():
 
 def test_bits_of_dropout_are_as_good_as_random():
   """Their share; and that neighbouring queries, keys, heads, rows and seeds agree as often as chance has them."""
-  places = jnp.meshgrid(*map(jnp.arange, (4, 4, 64, 64)), indexing='ij')
-  draw = jax.jit(lambda first, second: programs.kept(jnp.int32(first), jnp.int32(second), *places, 0.1))
+  places = jnp.meshgrid(*map(jnp.arange, (4, 4, 64, 1)), indexing='ij')[:3]
+  draw = jax.jit(lambda first, second: programs.kept(jnp.int32([first, second]), *places, 256, 0.1))
   stay, other, third = (np.asarray(draw(*seed), float) for seed in ((1, 2), (2, 2), (1, 3)))
+  assert stay.shape == (4, 4, 64, 256)
   error = (0.09 / stay.size) ** 0.5
   assert abs(stay.mean() - 0.9) < 4 * error
   pairs = [(np.take(stay, range(1, stay.shape[axis]), axis), np.take(stay, range(stay.shape[axis] - 1), axis))
            for axis in range(4)]
-  for some, others in (*pairs, (stay, other), (stay, third), (stay, stay.swapaxes(2, 3))):
+  square = stay[..., :64]
+  halves = stay[..., :128], stay[..., 128:]  # of the same words
+  for some, others in (*pairs, (stay, other), (stay, third), (square, square.swapaxes(2, 3)), halves):
     assert abs(np.corrcoef(some.ravel(), others.ravel())[0, 1]) < 5 / some.size ** 0.5 * 2 ** 0.5
+  # A word is of the sum of one of its query and one of its key, which four corners of a rectangle would show.
+  z = (stay - 0.9) / 0.3
+  corners = z[:, :, 1:, 1:] * z[:, :, :-1, 1:] * z[:, :, 1:, :-1] * z[:, :, :-1, :-1]
+  assert abs(corners.mean()) < 5 / corners.size ** 0.5
   by_key = stay.mean((0, 1, 2))
   assert abs(by_key - 0.9).max() < 5 * (0.09 / 1024) ** 0.5
+  by_query = stay.mean((0, 1, 3))
+  assert abs(by_query - 0.9).max() < 5 * (0.09 / 4096) ** 0.5
 
 
 def test_what_it_takes():
@@ -309,20 +318,21 @@ def equations(jaxpr):
 
 @pytest.mark.parametrize('rate', [0.0, 0.1])
 def test_vector_operations_are_those_of_the_kernel(rate):
-  """Of what has the shape of the scores: not products, nor what is laid out anew."""
-  q = jnp.zeros((1, 256, 1, 128), jnp.bfloat16)
+  """Of what has the shape of the scores, or of the words whose halves are two bits of dropout: not products, nor what is
+  laid out anew."""
+  q, share = jnp.zeros((1, 512, 1, 128), jnp.bfloat16), {(512, 512): 1.0, (512, 256): 0.5}
   bits = mosaic.Noise(jnp.zeros(2, jnp.uint32), jnp.zeros(1, jnp.int32), rate) if rate else None
   def attended(q, k, v):
     return mosaic.attend(mosaic.Arrays(q, k, v, None, None), 0.1, bits, on='TPU v5 lite').sum()
   *_, forward, backward = (equation for equation in equations(jax.make_jaxpr(jax.grad(attended, (0, 1, 2)))(
       q, q, q).jaxpr) if equation.primitive.name == 'pallas_call')
   for equation, name in ((forward, 'forward'), (backward, 'backward')):
-    found = sum(any(getattr(value.aval, 'shape', ()) == (256, 256) for value in (*inside.invars, *inside.outvars))
+    found = sum(max(share.get(getattr(value.aval, 'shape', ()), 0) for value in (*inside.invars, *inside.outvars))
                 for inside in equations(types.SimpleNamespace(eqns=equation.params['jaxpr'].eqns))
-                if inside.primitive.name not in ('dot_general', 'broadcast_in_dim', 'iota', 'jit'))
+                if inside.primitive.name not in ('dot_general', 'broadcast_in_dim', 'iota', 'jit', 'concatenate'))
     plain, dropping = mosaic.OPERATIONS[name]
     assert found == plain + (dropping if rate else 0)
-    assert dict(equation.params['metadata']) == {'vector_operations': str(found * 256 * 256)}
+    assert dict(equation.params['metadata']) == {'vector_operations': str(int(found * 512 * 512))}
 
 
 @pytest.mark.parametrize('on', ['TPU v5 lite', pytest.param('TPU v3', marks=SLOW)])
