@@ -318,8 +318,8 @@ def equations(jaxpr):
 
 @pytest.mark.parametrize('rate', [0.0, 0.1])
 def test_vector_operations_are_those_of_the_kernel(rate):
-  """Of what has the shape of the scores, or of the words whose halves are two bits of dropout: not products, nor what is
-  laid out anew."""
+  """Of what has the shape of the scores, or of the words whose halves are two bits of dropout: not products, nor what
+  is laid out anew."""
   q, share = jnp.zeros((1, 512, 1, 128), jnp.bfloat16), {(512, 512): 1.0, (512, 256): 0.5}
   bits = mosaic.Noise(jnp.zeros(2, jnp.uint32), jnp.zeros(1, jnp.int32), rate) if rate else None
   def attended(q, k, v):
