@@ -38,7 +38,7 @@ def main() -> None:
     run = recipes.find(name)('laptop')
     phase = run.train.phases[0]
     began = time.perf_counter()
-    lines = timed(name, args.steps)
+    lines = timed(name, args.steps, min(run.optim.warmup, args.steps))
     seconds = time.perf_counter() - began
     pace = statistics.median(line['tokens_per_second'] for line in lines[len(lines) // 2:])
     step = phase.batch * phase.length / pace
@@ -47,12 +47,12 @@ def main() -> None:
           f'{(run.train.steps * step + around) / 60:.1f} | {around / 60:.1f} |', flush=True)
 
 
-def timed(name: str, steps: int) -> list[dict]:
-  """Trains for so many steps -> what was logged of them."""
+def timed(name: str, steps: int, warmup: int) -> list[dict]:
+  """Trains for so many steps -> what was logged of them. warmup: steps of these in which the rate rises."""
   with tempfile.TemporaryDirectory() as folder:
     subprocess.run([sys.executable, '-m', 'plm_jax', 'train', name, '--scale=laptop', f'--train.phases.0.steps={steps}',
-                    f'--output={folder}/run', '--train.log-every=10'], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
+                    f'--optim.warmup={warmup}', f'--output={folder}/run', '--train.log-every=10'], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     lines = map(json.loads, pathlib.Path(folder, 'run', 'metrics.jsonl').read_text().splitlines())
     return [line for line in lines if 'tokens_per_second' in line]
 

@@ -105,8 +105,11 @@ class Report:
 
   @property
   def mfu(self) -> float:
-    """Model FLOPs utilisation of a step that takes no longer: share of the device's peak (Chowdhery et al. 2022, B)."""
-    return self.model_flops / metrics.PEAK_FLOPS[self.kind] / self.bound
+    """Model FLOPs utilisation of a step that takes no longer: share of the device's peak (Chowdhery et al. 2022, B).
+
+    No more than what is computed counts: gradients of parameters that are not trained are not.
+    """
+    return min(self.model_flops, self.flops) / metrics.PEAK_FLOPS[self.kind] / self.bound
 
 
 def compile_run(config: Run) -> list[Report]:

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=albert_base
     python -m plm_jax train albert_base --data.path=gs://BUCKET/records    # a TPU v3 pod of 64 to 512 chips
-    python -m plm_jax train albert_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train albert_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train albert_base --scale=test                       # seconds
 
 LAMB, batches of 4,096 rows of 512 tokens, peak 0.00176 after 3,125 steps; n-grams of up to three words are masked

@@ -3,8 +3,8 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=bart_base
     python -m plm_jax train bart_base --data.path=gs://BUCKET/records     # 16 TPU v3 chips
     python -m plm_jax train bart_large --data.path=gs://BUCKET/records    # 1,024 TPU v3 chips
-    python -m plm_jax train bart_base --scale=laptop                      # 2 CPU cores: 15 minutes
-    python -m plm_jax train bart_base --scale=laptop --train.phases.0.steps=1300  # 5 minutes
+    python -m plm_jax train bart_base --scale=laptop                      # 2 CPU cores: 23 minutes
+    python -m plm_jax train bart_base --scale=laptop --train.phases.0.steps=800   # 5 minutes
     python -m plm_jax train bart_base --scale=test                        # seconds
 
 base: a million steps on books and Wikipedia, the paper's comparison of objectives (section 4), of which text infilling

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=bert_base
     python -m plm_jax train bert_base --data.path=gs://BUCKET/records    # 16 TPU v2 chips (v2-32): about 4 days
-    python -m plm_jax train bert_base --scale=laptop                     # 2 CPU cores: under 4 minutes
+    python -m plm_jax train bert_base --scale=laptop                     # 2 CPU cores: 2 to 4 minutes
     python -m plm_jax train bert_base --scale=test                       # seconds
 
 MLM and NSP, one million steps of 256 rows: 128 tokens for 90% of them, then 512. The paper's corpus is BooksCorpus and
@@ -53,17 +53,19 @@ SIZES = {
     'base': Size(model=bert.base, parameters=110_106_428, peak=1e-4, batch=256, pod='v2:4x4',
                  mesh=MeshConfig(fsdp=4), took='16 TPU chips, 4 days'),
     'large': Size(model=bert.large, parameters=336_226_108, peak=1e-4, batch=256, pod='v3:8x8',
-                  mesh=MeshConfig(fsdp=8), took='64 TPU chips, 4 days'),
+                  took='64 TPU chips, 4 days'),
     # Without the heads for pre-training 4.4M, 11.3M, 29.1M, 41.7M (Turc et al. 2019).
     'tiny': Size(model=plain(bert.tiny), parameters=4_433_468, peak=1e-4, batch=256, pod='v2:4x4'),
-    'mini': Size(model=plain(bert.mini), parameters=11_267_900, peak=1e-4, batch=256, pod='v2:4x4'),
-    'small': Size(model=plain(bert.small), parameters=29_058_876, peak=1e-4, batch=256, pod='v2:4x4'),
+    'mini': Size(model=plain(bert.mini), parameters=11_267_900, peak=1e-4, batch=256, pod='v2:4x4',
+                 mesh=MeshConfig(fsdp=32)),
+    'small': Size(model=plain(bert.small), parameters=29_058_876, peak=1e-4, batch=256, pod='v2:4x4',
+                  mesh=MeshConfig(fsdp=32)),
     'medium': Size(model=plain(bert.medium), parameters=41_668_412, peak=1e-4, batch=256, pod='v2:4x4'),
     'chinese': Size(model=chinese(bert.base), parameters=102_882_442, peak=1e-4, batch=256, pod='v2:4x4'),
     'multilingual': Size(model=pieces(bert.base, 119_547), parameters=178_566_653, peak=1e-4, batch=256,
-                         pod='v3:4x4'),
+                         pod='v3:4x4', mesh=MeshConfig(fsdp=32)),
     'multilingual_uncased': Size(model=pieces(bert.base, 105_879), parameters=168_055_961, peak=1e-4, batch=256,
-                                 pod='v3:4x4')}
+                                 pod='v3:4x4', mesh=MeshConfig(fsdp=32))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

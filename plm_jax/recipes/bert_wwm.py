@@ -4,7 +4,7 @@
     python -m plm_jax train bert_wwm_ext --data.path=gs://BUCKET/records --warm-start=BERT    # TPU v3
     python -m plm_jax train macbert_base --data.path=gs://BUCKET/records --objective.similar=LIST --warm-start=BERT
     python -m plm_jax train bert_wwm_base --scale=laptop --data.path=zhwiki.txt \\
-        --data.prepare.segmenter=jieba                                             # 2 CPU cores: minutes
+        --data.prepare.segmenter=jieba                                             # 2 CPU cores: 3 minutes
     python -m plm_jax train bert_wwm_base --scale=test --data.path=zhwiki.txt      # seconds
 
 BERT is the folder of bert-base-chinese, or of a run of bert_chinese, whose tokenizer and weights all but the large ones
@@ -31,6 +31,7 @@ from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import FullSentences, NextSentence, SentenceOrder
 from plm_jax.recipes.bert import chinese, in_chinese
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -54,15 +55,17 @@ class ChineseSize(Size):
 # as 102M and 324M (README of ymcui/MacBERT, without heads).
 SIZES = {
     'base': ChineseSize(model=chinese(bert.base), parameters=102_882_442, short=100_000, long=100_000, batch=2560,
-                        kind='lamb', pod='v3:8x8'),
+                        kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
     'ext': ChineseSize(model=chinese(bert.base), parameters=102_882_442, short=1_000_000, long=400_000, batch=2560,
-                       kind='lamb', pod='v3:8x8'),
+                       kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
     'roberta_ext': ChineseSize(name='roberta_wwm_ext', model=chinese(bert.base), parameters=102_290_312,
-                               pair=FullSentences(reserve=0), steps=1_000_000, batch=384, pod='v3:8x8'),
+                               pair=FullSentences(reserve=0), steps=1_000_000, batch=384, pod='v3:8x8',
+                               mesh=MeshConfig(fsdp=32)),
     'roberta_ext_large': ChineseSize(name='roberta_wwm_ext_large', model=chinese(bert.large), parameters=325_545_608,
                                      pair=FullSentences(reserve=0), steps=2_000_000, batch=512, pod='v3:8x16'),
     'macbert_base': ChineseSize(name='macbert_base', model=chinese(bert.base), parameters=102_882_442,
-                                pair=SentenceOrder(), steps=1_000_000, batch=384, pod='v3:8x8'),
+                                pair=SentenceOrder(), steps=1_000_000, batch=384, pod='v3:8x8',
+                                mesh=MeshConfig(fsdp=32)),
     'macbert_large': ChineseSize(name='macbert_large', model=chinese(bert.large), parameters=326_597_258,
                                  pair=SentenceOrder(), steps=2_000_000, batch=512, pod='v3:8x16')}
 

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=cramming_base
     python -m plm_jax train cramming_base --data.path=gs://BUCKET/records    # 4 TPU v5e chips
-    python -m plm_jax train cramming_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train cramming_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train cramming_base --scale=test                       # seconds
 
 Rows of 128 tokens of a part of the Pile, WordPiece of 32,768 pieces; a quarter of the tokens is masked, nothing is
@@ -16,6 +16,7 @@ from plm_jax.models import crammed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -23,7 +24,7 @@ TOKENS = 600_000 * 128 * 128
 SIZES = {
     # Parameters by the released ScriptableLMForPreTraining; published as 120M.
     'base': Size(model=crammed.base, parameters=119_589_889, peak=1e-3, length=128, batch=8192, accumulate=8,
-                 pod='v5e:2x2', took='1 RTX A6000, 24 hours')}
+                 pod='v5e:2x2', mesh=MeshConfig(fsdp=4), took='1 RTX A6000, 24 hours')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=deberta_base
     python -m plm_jax train deberta_base --data.path=gs://BUCKET/records    # 64 TPU v3 chips (v3-128), or more
-    python -m plm_jax train deberta_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train deberta_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train deberta_base --scale=test                       # seconds
 
 Disentangled attention, and a decoder of masks: a million steps of 2,048 rows of 512 tokens, 10 days on 64 V100 for base

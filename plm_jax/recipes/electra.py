@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=electra_base
     python -m plm_jax train electra_base --data.path=gs://BUCKET/records    # 16 TPU v3 chips (v3-32)
-    python -m plm_jax train electra_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train electra_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train electra_base --scale=test                       # seconds
 
 A generator fills blanks, and the model tells which words it replaced. small: a million steps of 128 rows of 128 tokens,
@@ -23,6 +23,7 @@ from plm_jax.objectives.pairs import Consecutive
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.recipes.bert import chinese, in_chinese
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -42,7 +43,7 @@ SIZES = {
     'small': ELECTRASize(model=electra.small, parameters=13_549_057, peak=5e-4, steps=1_000_000, length=128, batch=128,
                          width=1 / 4, pod='v3:2x2', took='1 V100, 4 days'),
     'base': ELECTRASize(model=electra.base, parameters=109_483_009, peak=2e-4, steps=766_000, batch=256, width=1 / 3,
-                        pod='v3:4x4', took='16 TPU v3 chips, 4 days'),
+                        pod='v3:4x4', mesh=MeshConfig(fsdp=32), took='16 TPU v3 chips, 4 days'),
     'large': ELECTRASize(model=electra.large, parameters=335_142_913, peak=2e-4, steps=400_000, batch=2048, rate=0.25,
                          width=1 / 4, accumulate=2, pod='v3:8x16'),
     'chinese': ELECTRASize(model=chinese(electra.base), parameters=102_268_417, peak=2e-4, steps=1_000_000, batch=256,

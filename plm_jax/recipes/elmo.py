@@ -2,8 +2,8 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=elmo_original
     python -m plm_jax train elmo_original --data.path=gs://BUCKET/records    # 16 TPU v3 chips, or more
-    python -m plm_jax train elmo_small --scale=laptop                        # 2 CPU cores: 40 minutes
-    python -m plm_jax train elmo_small --scale=laptop --train.phases.0.steps=500  # 5 minutes
+    python -m plm_jax train elmo_small --scale=laptop                        # 2 CPU cores: 16 minutes
+    python -m plm_jax train elmo_small --scale=laptop --train.phases.0.steps=1200  # 5 minutes
     python -m plm_jax train elmo_small --scale=test                          # seconds
 
 Settings of allenai/bilm-tf, bin/train_elmo.py: 10 epochs of the 1 Billion Word Benchmark in batches of 3 times 128 rows
@@ -21,6 +21,7 @@ from plm_jax.data.settings import TextConfig
 from plm_jax.models import elmo
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 
 STEPS = 10 * (768_648_884 // (384 * 20))
@@ -28,11 +29,11 @@ STEPS = 10 * (768_648_884 // (384 * 20))
 # Parameters with a softmax of 793,471 words.
 SIZES = {
     'small': Size(model=elmo.small, parameters=115_951_055, peak=0.2, steps=STEPS, length=20, batch=384,
-                  pod='v3:4x4'),
+                  pod='v3:4x4', mesh=MeshConfig(fsdp=32)),
     'medium': Size(model=elmo.medium, parameters=231_949_775, peak=0.2, steps=STEPS, length=20, batch=384,
-                   pod='v3:4x4'),
+                   pod='v3:4x4', mesh=MeshConfig(fsdp=32)),
     'original': Size(model=elmo.original, parameters=500_651_471, peak=0.2, steps=STEPS, length=20, batch=384,
-                     pod='v3:4x4', took='three GTX 1080, two weeks')}
+                     pod='v3:4x4', mesh=MeshConfig(fsdp=32), took='three GTX 1080, two weeks')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

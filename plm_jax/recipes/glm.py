@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=glm_large
     python -m plm_jax train glm_large --data.path=gs://BUCKET/records    # 64 TPU v3 chips
-    python -m plm_jax train glm_base --scale=laptop                      # 2 CPU cores: minutes
+    python -m plm_jax train glm_base --scale=laptop                      # 2 CPU cores: 4 minutes
     python -m plm_jax train glm_base --scale=test                        # seconds
 
 120,000 steps (base) or 200,000 of 1,024 rows of 512 tokens: BooksCorpus and English Wikipedia, uncased, documents one

@@ -16,12 +16,14 @@ from plm_jax.data.settings import TextConfig
 from plm_jax.models import gpt
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
 SIZES = {
     # Parameters by transformers' OpenAIGPTLMHeadModel.
-    'base': Size(model=gpt.base, parameters=116_534_784, peak=2.5e-4, steps=3_000_000, batch=64, pod='v3:4x4')}
+    'base': Size(model=gpt.base, parameters=116_534_784, peak=2.5e-4, steps=3_000_000, batch=64, pod='v3:4x4',
+                 mesh=MeshConfig(fsdp=32))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

@@ -23,7 +23,6 @@ from plm_jax.data.settings import TextConfig
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.recipes.table import Size
-from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -36,13 +35,13 @@ def chinese(dtype):
 # Parameters by transformers' GPT2LMHeadModel. Peaks: Brown et al. 2020, table 2.1.
 SIZES = {
     'small': Size(model=gpt2.small, parameters=124_439_808, peak=6e-4, steps=500_000, length=1024, batch=512,
-                  pod='v3:8x8', mesh=MeshConfig(fsdp=8)),
+                  pod='v3:8x8'),
     'medium': Size(model=gpt2.medium, parameters=354_823_168, peak=3e-4, steps=500_000, length=1024, batch=512,
                    pod='v3:16x16'),
     'large': Size(model=gpt2.large, parameters=774_030_080, peak=2.5e-4, steps=500_000, length=1024, batch=512,
-                  accumulate=2, pod='v3:8x16', mesh=MeshConfig(fsdp=8)),
+                  accumulate=2, pod='v3:8x16'),
     'xl': Size(model=gpt2.xl, parameters=1_557_611_200, peak=2e-4, steps=500_000, length=1024, batch=512, accumulate=2,
-               pod='v3:8x16', mesh=MeshConfig(fsdp=16)),
+               pod='v3:8x16'),
     'chinese': Size(model=chinese, parameters=124_279_296, peak=6e-4, steps=100_000, length=1024, batch=512,
                     pod='v3:8x8')}
 

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=gpt3_13b
     python -m plm_jax train gpt3_small --data.path=gs://BUCKET/records                 # 64 TPU v4 chips
-    python -m plm_jax train gpt3_13b --data.path=gs://BUCKET/records --mesh.fsdp=64    # 128 TPU v5p chips
+    python -m plm_jax train gpt3_13b --data.path=gs://BUCKET/records    # 128 TPU v5p chips
     python -m plm_jax train gpt3_small --scale=laptop                                  # 2 CPU cores: 40 minutes
     python -m plm_jax train gpt3_small --scale=laptop --train.phases.0.steps=700       # 5 minutes
     python -m plm_jax train gpt3_small --scale=test                                    # seconds
@@ -45,8 +45,7 @@ SIZES = {
     'small': GPT3Size(model=gpt3.small, parameters=125_226_240, peak=6e-4, batch=256, remat=False, pod='v4:4x4x4'),
     'medium': GPT3Size(model=gpt3.medium, parameters=355_871_744, peak=3e-4, batch=256, pod='v5p:4x4x4'),
     'large': GPT3Size(model=gpt3.large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
-    'xl': GPT3Size(model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4',
-                   mesh=MeshConfig(fsdp=8)),
+    'xl': GPT3Size(model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4'),
     '2b7': GPT3Size(model=gpt3.b2_7, parameters=2_651_553_280, peak=1.6e-4, batch=512, over=6_000_000_000,
                     pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
     '6b7': GPT3Size(model=gpt3.b6_7, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first=128, over=8_000_000_000,

@@ -3,7 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=ltg_bert_strict
     python -m plm_jax train ltg_bert_strict --data.path=gs://BUCKET/records       # 64 TPU v5e chips
     python -m plm_jax train ltg_bert_strict_small --data.path=gs://BUCKET/records
-    python -m plm_jax train ltg_bert_strict --scale=laptop                        # 2 CPU cores: minutes
+    python -m plm_jax train ltg_bert_strict --scale=laptop                        # 2 CPU cores: 3 minutes
     python -m plm_jax train ltg_bert_strict --scale=test                          # seconds
 
 strict is base, for the track of 100 million words, strict_small is small, for that of 10 million; TEXT is the track's,

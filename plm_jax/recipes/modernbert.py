@@ -4,7 +4,7 @@
     python -m plm_jax train modernbert_base --data.path=gs://BUCKET/records    # 64 TPU v5e chips
     python -m plm_jax train modernbert_base_long --warm-start=RUN --data.path=gs://BUCKET/records
     python -m plm_jax train modernbert_base_decay --warm-start=RUN --data.path=gs://BUCKET/records
-    python -m plm_jax train modernbert_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train modernbert_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train modernbert_base --scale=test                       # seconds
 
 Three runs, one from where the other ended. base and large: 1.7 trillion tokens in rows of 1,024, of which batches grow

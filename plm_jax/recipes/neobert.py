@@ -3,7 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=neobert_base
     python -m plm_jax train neobert_base --data.path=gs://BUCKET/records    # 64 TPU v5e chips
     python -m plm_jax train neobert_base_long --warm-start=RUN --data.path=gs://BUCKET/records
-    python -m plm_jax train neobert_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train neobert_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train neobert_base --scale=test                       # seconds
 
 Two runs, one from where the other ended. base: a million updates of 2.1 million tokens of RefinedWeb, in rows of

@@ -1,7 +1,7 @@
 """PaLM, as published (Chowdhery et al. 2022, sections 2 and 5).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=palm_8b
-    python -m plm_jax train palm_8b --data.path=gs://BUCKET/records --mesh.fsdp=32 --mesh.tensor=4    # 128 TPU v4 chips
+    python -m plm_jax train palm_8b --data.path=gs://BUCKET/records    # 128 TPU v4 chips
     python -m plm_jax train palm_8b --scale=laptop                                                    # 40 minutes
     python -m plm_jax train palm_8b --scale=laptop --train.phases.0.steps=700                         # 5 minutes
     python -m plm_jax train palm_8b --scale=test                                                      # seconds

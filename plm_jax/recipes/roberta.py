@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=roberta_base
     python -m plm_jax train roberta_base --data.path=gs://BUCKET/records    # 256 TPU v3 chips
-    python -m plm_jax train roberta_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train roberta_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train roberta_base --scale=test                       # seconds
 
 base and large: 500,000 steps of 8,192 rows of 512 tokens with dynamic masks; the paper had 1,024 V100 GPUs for about a
@@ -31,7 +31,6 @@ from plm_jax.models import roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import FullSentences, NextSentence
 from plm_jax.recipes.table import Size
-from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -55,11 +54,9 @@ def formatted(pair: FullSentences | NextSentence, length: int = 512, batch: int 
 SIZES = {
     # Parameters by transformers' RobertaForMaskedLM; published as 125M and 355M. Table 9 has peak, warmup and batch.
     'base': RoBERTaSize(model=roberta.base, parameters=124_697_433, peak=6e-4, warmup=24_000, steps=500_000, batch=8192,
-                        accumulate=4, pod='v3:16x16', mesh=MeshConfig(fsdp=8),
-                        took='1,024 V100, 1 day for 100,000 steps'),
+                        accumulate=4, pod='v3:16x16', took='1,024 V100, 1 day for 100,000 steps'),
     'large': RoBERTaSize(model=roberta.large, parameters=355_412_057, peak=4e-4, warmup=30_000, steps=500_000,
-                         batch=8192, accumulate=8, pod='v3:16x16', mesh=MeshConfig(fsdp=8),
-                         took='1,024 V100, 1 day for 100,000 steps'),
+                         batch=8192, accumulate=8, pod='v3:16x16', took='1,024 V100, 1 day for 100,000 steps'),
     'segment_pair': formatted(NextSentence(short=0.0, separators=2)),
     'sentence_pair': formatted(NextSentence(short=0.0, unit='sentence', separators=2), length=128, batch=2048),
     'full_sentences': formatted(FullSentences()),

@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=spanbert_base
     python -m plm_jax train spanbert_base --data.path=gs://BUCKET/records    # 16 TPU v3 chips (v3-32)
-    python -m plm_jax train spanbert_base --scale=laptop                     # 2 CPU cores: minutes
+    python -m plm_jax train spanbert_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train spanbert_base --scale=test                       # seconds
 
 Spans of words are masked and predicted, from their place and from their boundaries: 2,400,000 updates of 131,072 tokens

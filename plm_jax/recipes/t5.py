@@ -2,9 +2,9 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=t5_base
     python -m plm_jax train t5_base --data.path=gs://BUCKET/records                    # 256 TPU v3 chips, or more
-    python -m plm_jax train t5_11b --data.path=gs://BUCKET/records --mesh.fsdp=128     # 1,024 TPU v4 chips
-    python -m plm_jax train t5_small --scale=laptop                                    # 2 CPU cores: 15 minutes
-    python -m plm_jax train t5_small --scale=laptop --train.phases.0.steps=1300        # 5 minutes
+    python -m plm_jax train t5_11b --data.path=gs://BUCKET/records     # 1,024 TPU v4 chips
+    python -m plm_jax train t5_small --scale=laptop                                    # 2 CPU cores: 12 minutes
+    python -m plm_jax train t5_small --scale=laptop --train.phases.0.steps=1600        # 5 minutes
     python -m plm_jax train t5_small --scale=test                                      # seconds
 
 On C4, 750 GB of English web pages: spans of three tokens on average, 15% of the text, are left out and are the target.
@@ -37,9 +37,9 @@ class T5Size(Size):
 # Parameters by transformers' T5ForConditionalGeneration; published as 60M, 220M, 770M, 3B, 11B (section 3.7).
 SIZES = {
     'small': T5Size(model=t5.small, parameters=60_506_624, pod='v3:8x8'),
-    'base': T5Size(model=t5.base, parameters=222_903_552, pod='v3:16x16'),
-    'large': T5Size(model=t5.large, parameters=737_668_096, pod='v3:16x32'),
-    '3b': T5Size(model=t5.t5_3b, parameters=2_851_598_336, pod='v4:8x8x8', mesh=MeshConfig(fsdp=8)),
+    'base': T5Size(model=t5.base, parameters=222_903_552, pod='v3:16x16', mesh=MeshConfig(fsdp=32)),
+    'large': T5Size(model=t5.large, parameters=737_668_096, pod='v3:16x32', mesh=MeshConfig(fsdp=32)),
+    '3b': T5Size(model=t5.t5_3b, parameters=2_851_598_336, pod='v4:8x8x8'),
     '11b': T5Size(model=t5.t5_11b, parameters=11_307_321_344, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
 # What its descendants have too.
 TEXT = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False)

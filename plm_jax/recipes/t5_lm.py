@@ -2,8 +2,8 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=t5_lm_base --tokenizer=T5
     python -m plm_jax train t5_lm_base --data.path=gs://BUCKET/records --warm-start=T5    # 256 TPU v3 chips
-    python -m plm_jax train t5_lm_small --scale=laptop                                    # 2 CPU cores: 15 minutes
-    python -m plm_jax train t5_lm_small --scale=laptop --train.phases.0.steps=1300        # 5 minutes
+    python -m plm_jax train t5_lm_small --scale=laptop                                    # 2 CPU cores: 12 minutes
+    python -m plm_jax train t5_lm_small --scale=laptop --train.phases.0.steps=1600        # 5 minutes
     python -m plm_jax train t5_lm_small --scale=test                                      # seconds
 
 T5 is a run of t5_v1_1 of this size, or its checkpoint. 100,000 more steps of 2^11 rows of C4, whose end is written of

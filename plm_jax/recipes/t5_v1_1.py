@@ -2,9 +2,9 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=t5_v1_1_base
     python -m plm_jax train t5_v1_1_base --data.path=gs://BUCKET/records                   # 256 TPU v3 chips
-    python -m plm_jax train t5_v1_1_xxl --data.path=gs://BUCKET/records --mesh.fsdp=128    # 1,024 TPU v4 chips
-    python -m plm_jax train t5_v1_1_small --scale=laptop                                   # 2 CPU cores: 15 minutes
-    python -m plm_jax train t5_v1_1_small --scale=laptop --train.phases.0.steps=1300       # 5 minutes
+    python -m plm_jax train t5_v1_1_xxl --data.path=gs://BUCKET/records    # 1,024 TPU v4 chips
+    python -m plm_jax train t5_v1_1_small --scale=laptop                                   # 2 CPU cores: 12 minutes
+    python -m plm_jax train t5_v1_1_small --scale=laptop --train.phases.0.steps=1600       # 5 minutes
     python -m plm_jax train t5_v1_1_small --scale=test                                     # seconds
 
 Gated networks, two matrices for tokens, and no dropout in pre-training, on C4 alone: a million steps of 2,048 rows of
@@ -21,8 +21,8 @@ from plm_jax.training.scales import scaled
 # Parameters by transformers' T5ForConditionalGeneration.
 SIZES = {
     'small': T5Size(model=t5.v1_1_small, parameters=76_961_152, pod='v3:8x8'),
-    'base': T5Size(model=t5.v1_1_base, parameters=247_577_856, pod='v3:16x16'),
-    'large': T5Size(model=t5.v1_1_large, parameters=783_150_080, pod='v3:16x32'),
+    'base': T5Size(model=t5.v1_1_base, parameters=247_577_856, pod='v3:16x16', mesh=MeshConfig(fsdp=32)),
+    'large': T5Size(model=t5.v1_1_large, parameters=783_150_080, pod='v3:16x32', mesh=MeshConfig(fsdp=32)),
     'xl': T5Size(model=t5.v1_1_xl, parameters=2_849_757_184, pod='v4:8x8x8', mesh=MeshConfig(fsdp=16)),
     'xxl': T5Size(model=t5.v1_1_xxl, parameters=11_135_332_352, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
 

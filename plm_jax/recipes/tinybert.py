@@ -24,6 +24,7 @@ from plm_jax.objectives.inner import Layerwise
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
 from plm_jax.recipes.table import Size
+from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -41,7 +42,8 @@ def six(dtype: Dtype = 'float32') -> EncoderConfig:
 SIZES = {
     # Parameters by transformers' BertModel; published as 14.5M and 67.0M (table 1), of which `fit` is none.
     '4l': Size(model=four, parameters=14_350_248, peak=5e-5, steps=300_000, length=128, batch=256, pod='v3:4x4'),
-    '6l': Size(model=six, parameters=66_955_008, peak=5e-5, steps=300_000, length=128, batch=256, pod='v3:4x4')}
+    '6l': Size(model=six, parameters=66_955_008, peak=5e-5, steps=300_000, length=128, batch=256, pod='v3:4x4',
+               mesh=MeshConfig(fsdp=32))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

@@ -1,9 +1,9 @@
 """UL2 (Tay et al. 2023).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=ul2_20b
-    python -m plm_jax train ul2_20b --data.path=gs://BUCKET/records --mesh.fsdp=128    # 512 TPU v4 chips
-    python -m plm_jax train ul2_20b --scale=laptop                                     # 2 CPU cores: 15 minutes
-    python -m plm_jax train ul2_20b --scale=laptop --train.phases.0.steps=1300         # 5 minutes
+    python -m plm_jax train ul2_20b --data.path=gs://BUCKET/records    # 512 TPU v4 chips
+    python -m plm_jax train ul2_20b --scale=laptop                                     # 2 CPU cores: 12 minutes
+    python -m plm_jax train ul2_20b --scale=laptop --train.phases.0.steps=1600         # 5 minutes
     python -m plm_jax train ul2_20b --scale=test                                       # seconds
 
 32 + 32 layers of 4,096 with SwiGLU, on C4: two million steps of 1,024 rows of 512 tokens. Of a row one of seven

@@ -4,7 +4,7 @@
     python -m plm_jax prepare GERMAN gs://BUCKET/de --for=xlm_xnli15 --tokenizer=gs://BUCKET/all/tokenizer
     python -m plm_jax prepare SWAHILI gs://BUCKET/sw --for=xlm_xnli15 --tokenizer=gs://BUCKET/all/tokenizer
     python -m plm_jax train xlm_xnli15 --data.path gs://BUCKET/de gs://BUCKET/sw    # 256 TPU v3 chips
-    python -m plm_jax train xlm_xnli15 --scale=laptop                               # 2 CPU cores: minutes
+    python -m plm_jax train xlm_xnli15 --scale=laptop                               # 2 CPU cores: 3 minutes
     python -m plm_jax train xlm_xnli15 --scale=test                                 # seconds
     python -m plm_jax train xlm_xnli15_tlm --warm-start=runs/xlm_xnli15 --objective.pair.languages de sw de-sw \\
         --data.path gs://BUCKET/de gs://BUCKET/sw task:columns-de-sw:pairs.tsv.gz
@@ -35,9 +35,9 @@ from plm_jax.training.scales import scaled
 SIZES = {
     # Parameters by transformers' XLMWithLMHeadModel; published as 250M (README of facebookresearch/XLM).
     'xnli15': Size(model=xlm.xnli15, parameters=249_071_384, peak=1e-4, steps=500_000, length=256, batch=4096,
-                   accumulate=2, pod='v3:16x16', took='64 V100'),
+                   pod='v3:16x16', took='64 V100'),
     'xnli15_tlm': Size(model=xlm.xnli15, parameters=249_071_384, peak=1e-4, steps=500_000, length=256, batch=4096,
-                       accumulate=2, pod='v3:16x16', took='64 V100')}
+                       pod='v3:16x16', took='64 V100')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

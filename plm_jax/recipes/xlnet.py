@@ -3,7 +3,7 @@
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=xlnet_base
     python -m plm_jax train xlnet_base --data.path=gs://BUCKET/records     # 16 TPU v3 chips (v3-32), or more
     python -m plm_jax train xlnet_large --data.path=gs://BUCKET/records    # 512 TPU v3 chips: 5.5 days
-    python -m plm_jax train xlnet_base --scale=laptop                      # 2 CPU cores: minutes
+    python -m plm_jax train xlnet_base --scale=laptop                      # 2 CPU cores: 3 minutes
     python -m plm_jax train xlnet_base --scale=test                        # seconds
 
 Permutation language modelling, in two streams and with memory. large: 500,000 steps of 8,192 rows of 512 tokens; the

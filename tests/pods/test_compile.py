@@ -13,7 +13,9 @@ from plm_jax import recipes, sharding
 from plm_jax.cli.run import main, parse, run
 from plm_jax.config import ConfigError, Phase, check
 from plm_jax.pods import compile as compile_lib
+from plm_jax.pods.compile import Report
 from plm_jax.pods.hlo import Program, buffers, group_size
+from plm_jax.training import metrics
 from plm_jax.training.step import gradient, init_state
 
 BERT_BASE = recipes.find('bert_base')
@@ -275,3 +277,9 @@ def test_what_to_do_depends_on_which_memory_is_too_small():
   text = compile_lib.out_of_memory(hbm.replace('20.00G of 15.48G hbm', '94.23M of 63.94M vmem'), Phase(1, 512, 256))
   assert 'a core (VMEM): Used 94.23M of 63.94M vmem.' in text
   assert '--mesh.fsdp (half of it, say)' in text and 'accumulate' not in text
+
+
+def test_gradients_that_nothing_needs_are_no_utilisation():
+  peak = metrics.PEAK_FLOPS['TPU v3']
+  for model, computed, share in ((peak, peak, 1.0), (peak / 2, peak, 0.5), (peak, peak * 2 / 3, 1.0)):
+    assert Report('TPU v3', {}, model, computed, 0, {}, 0, 1.0).mfu == pytest.approx(share)

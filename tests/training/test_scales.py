@@ -18,10 +18,12 @@ def test_what_is_measured_by_the_run_and_by_its_parameters_stays_so():
 @pytest.mark.parametrize(('name', 'said'), [
     ('gpt2_small', 'about 40 minutes on two CPU cores; a run of 5, from which less can be expected: '
                    '--train.phases.0.steps=700 --output=runs/gpt2_small-laptop-short'),
-    ('bart_base', 'about 15 minutes on two CPU cores; a run of 5, from which less can be expected: '
-                  '--train.phases.0.steps=1300 --output=runs/bart_base-laptop-short'),
-    ('elmo_small', 'about 40 minutes on two CPU cores; a run of 5, from which less can be expected: '
-                   '--train.phases.0.steps=500 --output=runs/elmo_small-laptop-short'),
+    ('bart_base', 'about 23 minutes on two CPU cores; a run of 5, from which less can be expected: '
+                  '--train.phases.0.steps=800 --output=runs/bart_base-laptop-short'),
+    ('elmo_small', 'about 16 minutes on two CPU cores; a run of 5, from which less can be expected: '
+                   '--train.phases.0.steps=1200 --output=runs/elmo_small-laptop-short'),
+    ('t5_small', 'about 12 minutes on two CPU cores; a run of 5, from which less can be expected: '
+                 '--train.phases.0.steps=1600 --output=runs/t5_small-laptop-short'),
     ('bert_base', '')])
 def test_a_long_run_says_so_and_names_a_short_one(name, said):
   run = recipes.find(name)('laptop')
