@@ -23,7 +23,7 @@ SIZES = {
     # Parameters by transformers' DebertaModel, without a head.
     'base': Size(model=deberta.base, parameters=138_601_728, peak=2e-4, steps=1_000_000, batch=2048, pod='v3:8x8',
                  took='64 V100, 10 days'),
-    'large': Size(model=deberta.large, parameters=405_163_008, peak=2e-4, steps=1_000_000, batch=2048, accumulate=4,
+    'large': Size(model=deberta.large, parameters=405_163_008, peak=2e-4, steps=1_000_000, batch=2048, accumulate=2,
                   pod='v3:8x16', took='96 V100, 20 days')}
 # What version 2 has too.
 MASKS = MaskedLM(pair=Single(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), choice='windows')

@@ -33,16 +33,16 @@ SIZES = {
     # Parameters by transformers' DebertaV2Model, without a head; published as 22M, 44M, 86M, 304M beside the table of
     # tokens, which has 48M, 98M, 98M, 131M (README of microsoft/DeBERTa).
     'xsmall': Size(model=deberta_v2.v3_xsmall, parameters=70_682_112, peak=6e-4, steps=500_000, batch=8192,
-                   accumulate=8, pod='v3:8x8'),
+                   accumulate=4, pod='v3:8x8'),
     'small': Size(model=deberta_v2.v3_small, parameters=141_304_320, peak=6e-4, steps=500_000, batch=8192,
-                  accumulate=8, pod='v3:8x8'),
-    'base': Size(model=deberta_v2.v3_base, parameters=183_831_552, peak=6e-4, steps=500_000, batch=8192, accumulate=8,
+                  accumulate=4, pod='v3:8x8'),
+    'base': Size(model=deberta_v2.v3_base, parameters=183_831_552, peak=6e-4, steps=500_000, batch=8192, accumulate=2,
                  pod='v3:16x16'),
     'large': Size(model=deberta_v2.v3_large, parameters=434_012_160, peak=3e-4, steps=500_000, batch=8192,
                   accumulate=4, pod='v4:4x8x8'),
     # Published as 86M beside the 190M of the table of tokens.
     'multilingual': Size(name='mdeberta_v3_base', model=deberta_v2.mdeberta_v3_base, parameters=278_218_752, peak=6e-4,
-                         steps=500_000, batch=8192, accumulate=8, pod='v4:4x8x8')}
+                         steps=500_000, batch=8192, accumulate=2, pod='v4:4x8x8')}
 MASKS = MaskedLM(pair=Single(), choice='windows', mask_share=1.0, random_share=0.0)
 OBJECTIVE = ReplacedTokenDetection(
     MASKS, weight=10.0, sharing='disentangled', optimizers='two', width=1.0, depth=0.5, first=True)

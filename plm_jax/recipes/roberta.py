@@ -54,9 +54,9 @@ def formatted(pair: FullSentences | NextSentence, length: int = 512, batch: int 
 SIZES = {
     # Parameters by transformers' RobertaForMaskedLM; published as 125M and 355M. Table 9 has peak, warmup and batch.
     'base': RoBERTaSize(model=roberta.base, parameters=124_697_433, peak=6e-4, warmup=24_000, steps=500_000, batch=8192,
-                        accumulate=4, pod='v3:16x16', took='1,024 V100, 1 day for 100,000 steps'),
+                        pod='v3:16x16', took='1,024 V100, 1 day for 100,000 steps'),
     'large': RoBERTaSize(model=roberta.large, parameters=355_412_057, peak=4e-4, warmup=30_000, steps=500_000,
-                         batch=8192, accumulate=8, pod='v3:16x16', took='1,024 V100, 1 day for 100,000 steps'),
+                         batch=8192, pod='v3:16x16', took='1,024 V100, 1 day for 100,000 steps'),
     'segment_pair': formatted(NextSentence(short=0.0, separators=2)),
     'sentence_pair': formatted(NextSentence(short=0.0, unit='sentence', separators=2), length=128, batch=2048),
     'full_sentences': formatted(FullSentences()),
