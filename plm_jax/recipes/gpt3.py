@@ -35,14 +35,13 @@ class GPT3Size(Size):
   """rows in the first batches"""
   over: int = 4_000_000_000
   """tokens over which they grow"""
-  remat: bool = True
-  """layers are computed again on the way back"""
+  remat: str = 'dots'
 
 
 # Parameters of table D.1, in millions: 125, 356, 760, 1,320, 2,650, 6,660, 12,850, 174,604. Peaks and batches (of 0.5,
 # 0.5, 0.5, 1, 1, 2, 2 and 3.2 million tokens) of table 2.1.
 SIZES = {
-    'small': GPT3Size(model=gpt3.small, parameters=125_226_240, peak=6e-4, batch=256, remat=False, pod='v4:4x4x4'),
+    'small': GPT3Size(model=gpt3.small, parameters=125_226_240, peak=6e-4, batch=256, remat='none', pod='v4:4x4x4'),
     'medium': GPT3Size(model=gpt3.medium, parameters=355_871_744, peak=3e-4, batch=256, pod='v5p:4x4x4'),
     'large': GPT3Size(model=gpt3.large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
     'xl': GPT3Size(model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4'),
@@ -59,11 +58,9 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
-  model = row.model('bfloat16')
+  model = row.backbone()
   block = checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0})
   model = dataclasses.replace(model, block=block)
-  if row.remat:
-    model = dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full'))
   optim = OptimConfig(
       peak=row.peak, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine', floor=0.1, b2=0.95,
       eps=1e-8, bias_correction=True, weight_decay=0.1)

@@ -11,7 +11,6 @@ micro-steps. The paper used A100s. Its corpus is CommonCrawl, C4, GitHub, Wikipe
 give --data.path and --data.weights. It does not say how weights begin nor what Adam's epsilon is, here 0.02 and 1e-8,
 nor whether documents in a row see each other; here they do.
 """
-import dataclasses
 
 from plm_jax.config import DataConfig, Experiment, Scale
 from plm_jax.data.settings import TextConfig
@@ -25,24 +24,25 @@ from plm_jax.training.scales import scaled
 # Parameters, peaks and tokens of table 2: 6.7B, 13.0B, 32.5B, 65.2B; batches of 4M tokens. Hours: table 15.
 SIZES = {
     '7b': Size(model=llama.llama_7b, parameters=6_738_415_616, peak=3e-4, steps=238_419, length=2048, batch=2048,
-               accumulate=16, pod='v4:4x4x4', mesh=MeshConfig(fsdp=64), took='82,432 hours of an A100'),
+               accumulate=16, remat='dots', pod='v4:4x4x4', mesh=MeshConfig(fsdp=64), took='82,432 hours of an A100'),
     '13b': Size(model=llama.llama_13b, parameters=13_015_864_320, peak=3e-4, steps=238_419, length=2048, batch=2048,
-                accumulate=8, pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), took='135,168 hours of an A100'),
+                accumulate=8, remat='dots', pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), took='135,168 hours of an A100'),
     '33b': Size(model=llama.llama_33b, parameters=32_528_943_616, peak=1.5e-4, steps=333_786, length=2048, batch=2048,
-                accumulate=8, pod='v4:4x8x8', mesh=MeshConfig(fsdp=64, tensor=4), took='530,432 hours of an A100'),
+                accumulate=8, remat='dots', pod='v4:4x8x8', mesh=MeshConfig(fsdp=64, tensor=4),
+                took='530,432 hours of an A100'),
     '65b': Size(model=llama.llama_65b, parameters=65_285_660_672, peak=1.5e-4, steps=333_786, length=2048, batch=2048,
-                accumulate=4, pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4), took='2,048 A100, 21 days')}
+                accumulate=4, remat='dots', pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4),
+                took='2,048 A100, 21 days')}
 TEXT = TextConfig(kind='sentencepiece-bpe', layout='llama', lowercase=False, newlines=True)
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
-  model = row.model('bfloat16')
   optim = OptimConfig(
       peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8, bias_correction=True,
       weight_decay=0.1)
   return scaled(Experiment(
       f'llama_{size}', family='llama', objective=CausalLM(isolated=False), optim=optim,
-      model=dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full')),
+      model=row.backbone(),
       data=DataConfig(prepare=TEXT, assembly='packed'), train=row.train()), scale)

@@ -32,22 +32,21 @@ class LLaMA2Size(Size):
 
 # Parameters by transformers' LlamaForCausalLM; published as 7B, 13B, 70B. Peaks and hours: section 2.2, tables 1 and 2.
 SIZES = {
-    '7b': LLaMA2Size(model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, accumulate=8, pod='v4:4x4x8',
-                     mesh=MeshConfig(fsdp=64), took='184,320 hours of an A100'),
-    '13b': LLaMA2Size(model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, pod='v4:4x4x8',
-                      mesh=MeshConfig(fsdp=128), took='368,640 hours of an A100'),
-    '70b': LLaMA2Size(model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, accumulate=8, pod='v4:8x8x8',
-                      mesh=MeshConfig(fsdp=128, tensor=4), took='1,720,320 hours of an A100')}
+    '7b': LLaMA2Size(model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, accumulate=8, remat='dots',
+                     pod='v4:4x4x8', mesh=MeshConfig(fsdp=64), took='184,320 hours of an A100'),
+    '13b': LLaMA2Size(model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='dots',
+                      pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), took='368,640 hours of an A100'),
+    '70b': LLaMA2Size(model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, accumulate=8, remat='dots',
+                      pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4), took='1,720,320 hours of an A100')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
-  model = row.model('bfloat16')
   optim = OptimConfig(
       peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-5, bias_correction=True,
       weight_decay=0.1)
   return scaled(Experiment(
       f'llama2_{size}', family='llama', objective=CausalLM(isolated=False), optim=optim,
-      model=dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full')),
+      model=row.backbone(),
       data=DataConfig(prepare=TEXT, assembly='packed'), train=row.train()), scale)

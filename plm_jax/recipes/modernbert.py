@@ -55,8 +55,6 @@ class ModernBERTSize(Size):
   """share of a parameter that is subtracted in a step at the peak"""
   thetas: tuple[float, float] = (10_000.0, 10_000.0)
   """bases of rope in layers that see all, and in those that see a band"""
-  remat: bool = False
-  """layers are computed again on the way back"""
 
 
 # Parameters by transformers' ModernBertForMaskedLM; published as 149M and 395M. Table 3 has the settings and the hours.
@@ -72,7 +70,7 @@ def later(took: str, tokens: int, cooldown: int = 0) -> ModernBERTSize:
   """Makes a later run of base, of long rows."""
   return dataclasses.replace(
       BASE, peak=3e-4, length=8192, batch=72, tokens=tokens, first=0, over=0, warmup=0, cooldown=cooldown, accumulate=9,
-      thetas=(160_000.0, 10_000.0), took=took, pod='v5e:4x8', mesh=MeshConfig(tensor=4), remat=True)
+      thetas=(160_000.0, 10_000.0), took=took, pod='v5e:4x8', mesh=MeshConfig(tensor=4), remat='full')
 
 
 SIZES = {
@@ -89,9 +87,7 @@ def recipe(size: str, scale: Scale) -> Experiment:
 def run(name: str, row: ModernBERTSize, scale: Scale) -> Experiment:
   """Builds a run of ModernBERT's wiring."""
   whole, band = row.thetas
-  model = row.model('bfloat16')
-  if row.remat:
-    model = dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full'))
+  model = row.backbone()
   block = checked.replaced(
       model.block, {'attention.out_dropout': 0.1, 'attention.position': TwoRopes(Rope(whole), Rope(band))})
   optim = OptimConfig(

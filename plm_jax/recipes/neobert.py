@@ -13,7 +13,6 @@ ended; rate and rows of long are an assumption. Rows are of one document, the vo
 """
 import dataclasses
 
-from plm_jax import checked
 from plm_jax.config import Experiment, Scale
 from plm_jax.models import neobert
 from plm_jax.objectives.mlm import MaskedLM
@@ -28,18 +27,17 @@ SIZES = {
     'base': Size(model=neobert.base, parameters=245_136_954, peak=1e-4, steps=1_000_000, length=1024, batch=2048,
                  accumulate=4, pod='v5e:8x8'),
     'base_long': Size(model=neobert.base, parameters=245_136_954, peak=1e-5, steps=50_000, length=4096, batch=512,
-                      accumulate=16, pod='v5e:8x8', mesh=MeshConfig(tensor=4))}
+                      accumulate=16, remat='full', pod='v5e:8x8', mesh=MeshConfig(tensor=4))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
-  model = row.model('bfloat16')
+  model = row.backbone()
   optim = OptimConfig(
       peak=row.peak, warmup=2000, horizon=900_000, floor=0.1, schedule='cosine', b2=0.95, eps=1e-8,
       bias_correction=True, weight_decay=0.01)
   if size == 'base_long':
-    model = checked.replaced(model, {'stack.remat': 'full'})
     optim = dataclasses.replace(optim, warmup=0, horizon=0, floor=0.0, schedule='constant')
   return scaled(Experiment(
       f'neobert_{size}', family='neobert', model=model, optim=optim,

@@ -36,27 +36,26 @@ class PaLMSize(Size):
 
 # Parameters of table 1: 8.63B, 62.50B, 540.35B. Batches of section 5.
 SIZES = {
-    '8b': PaLMSize(model=palm.palm_8b, parameters=8_632_012_800, peak=1e-2, batch=512, accumulate=4,
+    '8b': PaLMSize(model=palm.palm_8b, parameters=8_632_012_800, peak=1e-2, batch=512, accumulate=4, remat='dots',
                    phases=((100_000, 256), (690_000, 512)), pod='v4:4x4x8',
                    mesh=MeshConfig(fsdp=32, tensor=4)),
-    '62b': PaLMSize(model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=1024, accumulate=2,
+    '62b': PaLMSize(model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=1024, accumulate=2, remat='dots',
                     phases=((50_000, 512), (345_000, 1024)), pod='v4:8x8x8',
                     mesh=MeshConfig(fsdp=128, tensor=4)),
     '540b': PaLMSize(model=palm.palm_540b, parameters=540_356_474_880, peak=1e-2, batch=2048, accumulate=4,
-                     phases=((50_000, 512), (65_000, 1024), (140_000, 2048)), pod='v4:8x16x16',
+                     remat='dots', phases=((50_000, 512), (65_000, 1024), (140_000, 2048)), pod='v4:8x16x16',
                      mesh=MeshConfig(fsdp=128, tensor=16), took='6,144 TPU v4 chips, 1,200 hours and 3,072, 336 hours')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
   """Builds the run of a size."""
   row = SIZES[size]
-  model = row.model('bfloat16')
   optim = OptimConfig(
       kind='adafactor', peak=row.peak, warmup=10_000, schedule='t5', weight_decay=1.0, decay_power=2.0, factored=0,
       momentum=0.9)
   phases = tuple(Phase(steps, row.length, batch) for steps, batch in row.phases)
   return scaled(Experiment(
       f'palm_{size}', family='cohere', objective=CausalLM(isolated=False, z_loss=1e-4), optim=optim,
-      model=dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat='full')),
+      model=row.backbone(),
       data=DataConfig(prepare=TEXT, assembly='packed'), train=TrainConfig(phases=phases, accumulate=row.accumulate)),
       scale)

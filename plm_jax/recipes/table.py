@@ -27,6 +27,8 @@ class Size:
   """rows in an update; the most where batches grow"""
   accumulate: int = 1
   """micro-steps in an update, for the pod's memory"""
+  remat: str = 'none'
+  """what the backward pass computes again, for the pod's memory: `stack.StackConfig.remat`"""
   pod: str
   """TPU pod whose memory the step fits, as `--topology` takes it: the paper's, or one on which a device has few rows"""
   mesh: MeshConfig = MeshConfig(fsdp=8)
@@ -34,6 +36,11 @@ class Size:
   arithmetic; 32 where the compiler says 3% less of time or more (`--search`)"""
   took: str = ''
   """hardware and time of the run that was published"""
+
+  def backbone(self) -> Any:
+    """Makes the model's configuration: bfloat16 products, and on the way back what `remat` says."""
+    model = self.model('bfloat16')
+    return dataclasses.replace(model, stack=dataclasses.replace(model.stack, remat=self.remat))
 
   def train(self) -> TrainConfig:
     """Makes the loop of a run with rows of one length and batches of one size."""
