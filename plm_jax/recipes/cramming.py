@@ -23,7 +23,7 @@ from plm_jax.training.scales import scaled
 TOKENS = 600_000 * 128 * 128
 SIZES = {
     # Parameters by the released ScriptableLMForPreTraining; published as 120M.
-    'base': Size(model=crammed.base, parameters=119_589_889, peak=1e-3, length=128, batch=8192, accumulate=8,
+    'base': Size(model=crammed.base, parameters=119_589_889, peak=1e-3, length=128, batch=8192, accumulate=16,
                  pod='v5e:2x2', mesh=MeshConfig(fsdp=4), took='1 RTX A6000, 24 hours')}
 
 
