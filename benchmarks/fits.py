@@ -40,15 +40,20 @@ def fits(budget: budgets.Budget) -> bool:
 
 def row(name: str, budget: budgets.Budget) -> tuple[str, ...]:
   """Returns the cells of a recipe's row; of several phases a figure each."""
-  phases, mesh, whole = budget['phases'], budget['mesh'], seconds(name, budget)
+  mesh = budget['mesh']
   split = ''.join(f', {axis} {mesh[axis]}' for axis in ('fsdp', 'tensor') if mesh[axis] > 1)
   steps = f', {budget["micro-steps"]} micro-steps' if budget['micro-steps'] > 1 else ''
+  return name, f'{budget["topology"]}{split}{steps}', *figures(name, budget), recipes.find(name).row.took
+
+
+def figures(name: str, budget: budgets.Budget) -> tuple[str, ...]:
+  """Returns what there is to say of the memory, the bounds, their shares of the peak, and of the whole run."""
+  phases, whole = budget['phases'], seconds(name, budget)
   chips = costs.count(budget['kind'], budget['devices'])
-  return (name, f'{budget["topology"]}{split}{steps}',
-          f'{"; ".join(str(phase["HBM, GiB"]["total"]) for phase in phases)} of {CHIPS[budget["kind"]].hbm:g}',
-          '; '.join(f'{phase["bound, ms"]} ({phase["bound by"]})' for phase in phases),
+  return (f'{"; ".join(str(phase["HBM, GiB"]["total"]) for phase in phases)} of {CHIPS[budget["kind"]].hbm:g}',
+          '; '.join(f'{phase["bound, ms"]:,} ({phase["bound by"]})' for phase in phases),
           '; '.join(f'{phase["MFU"]:.0%}' for phase in phases), f'{whole / 86_400:.2f}',
-          f'{whole / 3600 * chips:,.0f}', recipes.find(name).row.took)
+          f'{whole / 3600 * chips:,.0f}')
 
 
 def seconds(name: str, budget: budgets.Budget) -> float:

@@ -8,10 +8,12 @@ without a budget, which is in benchmarks/RESULTS.md.
 import pathlib
 import re
 
-from benchmarks import budgets
+from benchmarks import budgets, fits
 from plm_jax import recipes
-from plm_jax.pods.compile import CHIPS
+from plm_jax.recipes.table import Size
 
+COLUMNS = ('recipe', 'layers', 'parameters', 'rows x tokens', 'peak', 'pod', 'GiB a device', 'bound, ms', 'MFU', 'days',
+           'chip-hours', 'published run')
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / 'docs' / 'recipes.md'
 HEAD = """\
@@ -29,10 +31,11 @@ Each is a run that was published, by its name, or by its family with `--size`:
 Parameters are counted as those who published the model count them, or transformers' class for pre-training, a tied
 output matrix once. A pod is the paper's, or one on which a device has few rows; `python -m plm_jax train NAME
 --mode=compile --topology=POD` asks the TPU compiler about any other. GiB a device are what it said, a figure for each
-phase, and a bound is the time that a step takes there at least, by data sheets, with the share of the chips' peak that
-the model's arithmetic has then ([benchmarks/budgets](../benchmarks/budgets) has the figures and the compiler's
-versions; where there is no bound yet, the memory is of [benchmarks/RESULTS.md](../benchmarks/RESULTS.md), which says
-what has changed since). The last column is what the publication says of its own run.
+phase, and a bound is the time that a step takes there at least, by data sheets, and what takes it; MFU is the share of
+the chips' peak that the model's arithmetic has then. Days and chip-hours are those of all steps at their bounds: no run
+of this program is shorter, and none has been run ([benchmarks/budgets](../benchmarks/budgets) has the figures and the
+compiler's versions; where there is no bound yet, the memory is of [benchmarks/RESULTS.md](../benchmarks/RESULTS.md),
+which says what has changed since). The last column is what the publication says of its own run.
 """
 
 
@@ -53,26 +56,22 @@ def section(family: str, memory: dict[str, str]) -> str:
   title, _, rest = (recipes.FAMILIES[family].__doc__ or '').strip().partition('\n')
   said = [line if line.startswith('    ') else line.replace('<', r'\<') for line in rest.strip('\n').splitlines()]
   lines = [f'## {family}', '', title, '', *said, '',
-           '| recipe | layers | parameters | rows x tokens | peak | pod | GiB a device | bound, ms | published run |',
-           '|---|---|---|---|---|---|---|---|---|']
+           f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|']
   for size in recipes.FAMILIES[family].SIZES:
     recipe = recipes.Recipe(family, size)
     row, phase = recipe.row, recipe().train.phases[-1]
-    fits, bound = budgeted(recipe.name)
+    budget = budgets.read(recipe.name)
+    said = fits.figures(recipe.name, budget) if budget else (memory.get(recipe.name, ''), '', '', '', '')
     cells = (f'`{recipe.name}`', recipes.layers(row), f'{row.parameters:,}', f'{phase.batch:,} x {phase.length:,}',
-             f'{row.peak:.3g}', f'{row.pod}{recipes.mesh_options(row)}', fits or memory.get(recipe.name, ''), bound,
-             row.took)
+             f'{row.peak:.3g}', f'{row.pod}{recipes.mesh_options(row)}{saving(row)}', *said, row.took)
     lines.append(f'| {" | ".join(cells)} |')
   return '\n'.join([*lines, ''])
 
 
-def budgeted(name: str) -> tuple[str, str]:
-  """Returns the memory and the bounds of a recipe that has a budget, '' both where it has none."""
-  if (budget := budgets.read(name)) is None:
-    return '', ''
-  phases, size = budget['phases'], CHIPS[budget['kind']].hbm
-  return ('; '.join(f'{phase["HBM, GiB"]["total"]} of {size:g}' for phase in phases),
-          '; '.join(f'{phase["bound, ms"]} ({phase["MFU"]:.0%})' for phase in phases))
+def saving(row: Size) -> str:
+  """Returns the options by which a size saves memory on its pod, each behind a space."""
+  return (f' --train.accumulate={row.accumulate}' * (row.accumulate > 1)
+          + f' --model.stack.remat={row.remat}' * (row.remat != 'none'))
 
 
 def compiled(results: str) -> dict[str, str]:

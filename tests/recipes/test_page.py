@@ -13,8 +13,8 @@ def test_the_page_has_every_recipe_and_its_memory(monkeypatch):
   rows = {line.split('`')[1]: line for line in text.splitlines() if line.startswith('| `')}
   assert {*rows} == {*recipes.every()}
   assert rows['llama_7b'] == (
-      '| `llama_7b` | 32 x 4,096 | 6,738,415,616 | 2,048 x 2,048 | 0.0003 | v4:4x4x4 --mesh.fsdp=64 | 8.092 of 32 |  '
-      '| 82,432 hours of an A100 |')
+      '| `llama_7b` | 32 x 4,096 | 6,738,415,616 | 2,048 x 2,048 | 0.0003 | v4:4x4x4 --mesh.fsdp=64 '
+      '--train.accumulate=16 --model.stack.remat=dots | 8.092 of 32 |  |  |  |  | 82,432 hours of an A100 |')
 
 
 def test_memory_is_read_from_the_results():
@@ -30,6 +30,9 @@ def test_memory_is_read_from_the_results():
 
 
 def test_what_a_budget_says_comes_first(monkeypatch):
-  phase = {'HBM, GiB': {'total': 2.5}, 'bound, ms': 24.32, 'MFU': 0.976}
-  monkeypatch.setattr(recipe_page.budgets, 'read', lambda name: {'kind': 'TPU v2', 'phases': [phase, phase]})
-  assert recipe_page.budgeted('bert_base') == ('2.5 of 8; 2.5 of 8', '24.32 (98%); 24.32 (98%)')
+  phase = {'HBM, GiB': {'total': 2.5}, 'bound, ms': 24.32, 'bound by': 'compute', 'MFU': 0.976}
+  monkeypatch.setattr(recipe_page.budgets, 'read', lambda name: {
+      'kind': 'TPU v2', 'devices': 32, 'phases': [phase] * 2} if name == 'bert_base' else None)
+  line = next(line for line in recipe_page.page().splitlines() if line.startswith('| `bert_base`'))
+  # A million steps of 24.32 ms, on 16 chips.
+  assert '| 2.5; 2.5 of 8 | 24.32 (compute); 24.32 (compute) | 98%; 98% | 0.28 | 108 | 16 TPU chips' in line
