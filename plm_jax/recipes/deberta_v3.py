@@ -36,7 +36,7 @@ SIZES = {
                    accumulate=4, pod='v3:8x8'),
     'small': Size(model=deberta_v2.v3_small, parameters=141_304_320, peak=6e-4, steps=500_000, batch=8192,
                   accumulate=4, pod='v3:8x8'),
-    'base': Size(model=deberta_v2.v3_base, parameters=183_831_552, peak=6e-4, steps=500_000, batch=8192, accumulate=2,
+    'base': Size(model=deberta_v2.v3_base, parameters=183_831_552, peak=6e-4, steps=500_000, batch=8192,
                  pod='v3:16x16'),
     'large': Size(model=deberta_v2.v3_large, parameters=434_012_160, peak=3e-4, steps=500_000, batch=8192,
                   accumulate=4, pod='v4:4x8x8'),

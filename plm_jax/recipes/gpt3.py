@@ -46,7 +46,7 @@ SIZES = {
     'large': GPT3Size(model=gpt3.large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
     'xl': GPT3Size(model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4'),
     '2b7': GPT3Size(model=gpt3.b2_7, parameters=2_651_553_280, peak=1.6e-4, batch=512, over=6_000_000_000,
-                    pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
+                    remat='full', pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
     '6b7': GPT3Size(model=gpt3.b6_7, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first=128, over=8_000_000_000,
                     pod='v5p:4x4x4', mesh=MeshConfig(fsdp=64)),
     '13b': GPT3Size(model=gpt3.b13, parameters=12_853_386_240, peak=1e-4, batch=1024, first=128, over=8_000_000_000,
