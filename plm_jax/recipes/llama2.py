@@ -34,7 +34,7 @@ class LLaMA2Size(Size):
 SIZES = {
     '7b': LLaMA2Size(model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, accumulate=8, remat='dots',
                      pod='v4:4x4x8', mesh=MeshConfig(fsdp=64), took='184,320 hours of an A100'),
-    '13b': LLaMA2Size(model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='dots',
+    '13b': LLaMA2Size(model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='full',
                       pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), took='368,640 hours of an A100'),
     '70b': LLaMA2Size(model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, accumulate=8, remat='dots',
                       pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4), took='1,720,320 hours of an A100')}
