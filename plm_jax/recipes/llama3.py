@@ -25,11 +25,11 @@ from plm_jax.training.scales import scaled
 PHASES = (Phase(60, 4096, 1024), Phase(342_101, 8192, 1024), Phase(758_767, 8192, 2048))
 # Parameters by transformers' LlamaForCausalLM; published as 8B, 70B, 405B. Peaks: table 3.
 SIZES = {
-    '8b': Size(model=llama.llama3_8b, parameters=8_030_261_248, peak=3e-4, batch=2048, accumulate=4, remat='dots',
+    '8b': Size(model=llama.llama3_8b, parameters=8_030_261_248, peak=3e-4, batch=2048, accumulate=4, remat='full',
                pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=2)),
-    '70b': Size(model=llama.llama3_70b, parameters=70_553_706_496, peak=1.5e-4, batch=2048, accumulate=4, remat='dots',
+    '70b': Size(model=llama.llama3_70b, parameters=70_553_706_496, peak=1.5e-4, batch=2048, accumulate=4, remat='full',
                 pod='v4:8x8x16', mesh=MeshConfig(fsdp=256, tensor=4)),
-    '405b': Size(model=llama.llama3_405b, parameters=405_853_388_800, peak=8e-5, batch=2048, accumulate=8, remat='dots',
+    '405b': Size(model=llama.llama3_405b, parameters=405_853_388_800, peak=8e-5, batch=2048, accumulate=8, remat='full',
                  pod='v4:8x16x16', mesh=MeshConfig(fsdp=128, tensor=16), took='16,384 H100')}
 
 
