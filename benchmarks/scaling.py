@@ -5,7 +5,7 @@
 
 Needs the extra `tpu`, and no TPU. The batch is the recipe's, of its last phase: strong scaling, as whoever rents more
 chips for a published run sees it. Of the meshes (--mesh, FSDPxTENSOR) that deal the batch evenly the one with the least
-bound stands in the row; micro-steps only where the recipe's own do not fit without. Efficiency is tokens a chip and
+bound stands in the row; where the recipe has micro-steps, a device has as many rows in one as on the recipe's pod. Efficiency is tokens a chip and
 second beside those of the fewest chips. Several slices are written 2xv5e:16x16.
 """
 import argparse
@@ -72,22 +72,23 @@ def compiled(config: Run, pod: str, meshes: list[tuple[int, int]]) -> Iterator[t
   """Compiles the last phase on every mesh that deals its batch evenly -> those that fit."""
   devices = compiling.topology(pod)
   phase, hbm = config.train.phases[-1], CHIPS[devices[0].device_kind].hbm
+  own = len(compiling.topology(recipes.find(config.name).row.pod)) // config.mesh.tensor
+  rows = max(1, phase.batch // own // config.train.accumulate)
   for fsdp, tensor in meshes:
     if len(devices) % (fsdp * tensor * sharding.slices(devices)):
       continue
     mesh = MeshConfig(len(devices) // fsdp // tensor, fsdp, tensor)
-    for steps in sorted({1, config.train.accumulate}):
-      run = dataclasses.replace(config, mesh=mesh, train=dataclasses.replace(config.train, accumulate=steps))
-      try:
-        placed = sharding.make_mesh(mesh, devices)
-        sharding.check_batch(phase.batch, steps, placed)
-        report = compiling.analyse(run, make_learner(run, stand_in(run)), phase, placed)
-      except (ConfigError, MeshError) as error:
-        print(f'<!-- {pod}, {named(run)}: {compiling.first_line(error)} -->', flush=True)
-        continue
-      if report.total <= hbm * 2 ** 30:
-        yield run, report
-        break
+    steps = max(1, phase.batch // (mesh.data * fsdp) // rows) if config.train.accumulate > 1 else 1
+    run = dataclasses.replace(config, mesh=mesh, train=dataclasses.replace(config.train, accumulate=steps))
+    try:
+      placed = sharding.make_mesh(mesh, devices)
+      sharding.check_batch(phase.batch, steps, placed)
+      report = compiling.analyse(run, make_learner(run, stand_in(run)), phase, placed)
+    except (ConfigError, MeshError) as error:
+      print(f'<!-- {pod}, {named(run)}: {compiling.first_line(error)} -->', flush=True)
+      continue
+    if report.total <= hbm * 2 ** 30:
+      yield run, report
 
 
 if __name__ == '__main__':

@@ -28,10 +28,10 @@ SIZES = {
     '13b': Size(model=llama.llama_13b, parameters=13_015_864_320, peak=3e-4, steps=238_419, length=2048, batch=2048,
                 accumulate=8, remat='dots', pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), took='135,168 hours of an A100'),
     '33b': Size(model=llama.llama_33b, parameters=32_528_943_616, peak=1.5e-4, steps=333_786, length=2048, batch=2048,
-                accumulate=8, remat='dots', pod='v4:4x8x8', mesh=MeshConfig(fsdp=64, tensor=4),
+                accumulate=16, remat='dots', pod='v4:4x8x8', mesh=MeshConfig(fsdp=64, tensor=4),
                 took='530,432 hours of an A100'),
     '65b': Size(model=llama.llama_65b, parameters=65_285_660_672, peak=1.5e-4, steps=333_786, length=2048, batch=2048,
-                accumulate=4, remat='dots', pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4),
+                accumulate=8, remat='dots', pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4),
                 took='2,048 A100, 21 days')}
 TEXT = TextConfig(kind='sentencepiece-bpe', layout='llama', lowercase=False, newlines=True)
 
