@@ -5,8 +5,8 @@
 
 Needs the extra `tpu`, and no TPU. The batch is the recipe's, of its last phase: strong scaling, as whoever rents more
 chips for a published run sees it. Of the meshes (--mesh, FSDPxTENSOR) that deal the batch evenly the one with the least
-bound stands in the row; where the recipe has micro-steps, a device has as many rows in one as on the recipe's pod. Efficiency is tokens a chip and
-second beside those of the fewest chips. Several slices are written 2xv5e:16x16.
+bound stands in the row; where the recipe has micro-steps, a device has as many rows in one as on the recipe's pod.
+Efficiency is tokens a chip and second beside those of the fewest chips. Several slices are written 2xv5e:16x16.
 """
 import argparse
 from collections.abc import Iterator
