@@ -76,7 +76,7 @@ SIZES = {
     '10b': GLMSize(model=glm.xxl_10b, parameters=9_880_682_496, peak=1e-4, warmup=7000, floor=0.1, horizon=175_000,
                    steps=250_000, objective=BlankInfilling(
                        FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
-                   accumulate=2, pod='v4:8x8x8', mesh=MeshConfig(fsdp=64))}
+                   pod='v4:8x8x8', mesh=MeshConfig(fsdp=64))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
