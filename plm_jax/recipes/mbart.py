@@ -32,9 +32,9 @@ from plm_jax.training.scales import scaled
 
 SIZES = {
     # Parameters of the released checkpoint, by transformers' MBartForConditionalGeneration.
-    'large': Size(model=mbart.large, parameters=610_851_840, peak=4e-4, steps=500_000, batch=8192, accumulate=4,
+    'large': Size(model=mbart.large, parameters=610_851_840, peak=4e-4, steps=500_000, batch=8192,
                   pod='v4:8x8x8', took='256 V100'),
-    '50': Size(model=mbart.large_50, parameters=610_879_488, peak=4e-4, steps=500_000, batch=8192, accumulate=4,
+    '50': Size(model=mbart.large_50, parameters=610_879_488, peak=4e-4, steps=500_000, batch=8192,
                pod='v4:8x8x8')}
 
 
