@@ -52,7 +52,7 @@ SIZES = {
     '13b': GPT3Size(model=gpt3.b13, parameters=12_853_386_240, peak=1e-4, batch=1024, first=128, over=8_000_000_000,
                     pod='v5p:4x4x8', mesh=MeshConfig(fsdp=64)),
     '175b': GPT3Size(model=gpt3.b175, parameters=174_604_259_328, peak=6e-5, batch=1536, first=192,
-                     over=12_000_000_000, pod='v4:8x12x16', mesh=MeshConfig(fsdp=192, tensor=8))}
+                     over=12_000_000_000, remat='full', pod='v4:8x12x16', mesh=MeshConfig(fsdp=192, tensor=8))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

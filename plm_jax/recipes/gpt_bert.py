@@ -39,9 +39,9 @@ LENGTHS = (128,) * 7 + (256,) * 2 + (512,)
 SIZES = {
     # Parameters by the released Bert of configs/base.json and small.json; published as 119M and 30M.
     'strict': Size(model=gpt_bert.base, parameters=119_454_532, peak=1e-2, steps=STEPS, length=512, batch=24_576,
-                   accumulate=4, pod='v5e:8x8'),
+                   accumulate=8, pod='v5e:8x8'),
     'strict_small': Size(model=gpt_bert.small, parameters=29_892_164, peak=1.41e-2, steps=STEPS // 2, length=512,
-                         batch=24_576, accumulate=4, pod='v5e:8x8')}
+                         batch=24_576, accumulate=8, pod='v5e:8x8')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
