@@ -24,6 +24,7 @@ ALIKE = 0.01
 """share by which a bound has to be lower to be another"""
 FIRST = 8
 """devices that share a copy of the parameters where the search begins if in the run each has its own"""
+LESS = {'full': 'dots', 'dots': 'none'}  # that is computed again
 
 
 class Tried(NamedTuple):
@@ -105,9 +106,6 @@ def eased(best: Tried, found: list[Tried], shown: Callable[[Run], Tried]) -> Tri
   while (how := recomputed(best.config)) in LESS and (one := better({'model.stack.remat': LESS[how]})):
     best = one
   return best
-
-
-LESS = {'full': 'dots', 'dots': 'none'}  # that is computed again
 
 
 def candidates(config: Run, devices: int, slices: int = 1) -> Iterator[list[list[Run]]]:
