@@ -32,7 +32,6 @@ class BidirectionalLM(Objective):
   """words that a batch's words are told from in training, drawn for each direction; in evaluation it is all of them"""
   factor: float = 20.0
   """on the mean of both losses: released code has the words of a row, which clipping and Adagrad feel"""
-
   fresh: float = 0.0
   """share of rows whose LSTMs begin a batch in training as if it were their first, where the others go on (as
   published: none). LSTMs that have had a state since their first step may run to the limits of their cells without one:
