@@ -175,6 +175,8 @@ def test_groups_and_shapes():
   assert group_size('source_target_pairs={{0,1}}', 6) == 6
   both = buffers('(bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, /*index=1*/pred[5]{0}, s4[3]{0}, token[])')
   assert [(b.bytes, b.near) for b in both] == [(12, True), (5, False), (2, False), (0, False)]
+  spaces = buffers('(f32[2]{0:S(3)}, f32[2]{0}, f32[2]{0:S(5)})')  # common memory of v4, HBM, the host's
+  assert [b.near for b in spaces] == [True, False, False]
 
 
 def test_one_collective_in_pieces_of_a_kernel_counts_once():
