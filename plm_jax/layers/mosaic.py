@@ -5,7 +5,7 @@
 A program of the kernel has a block of queries and all keys of a row, so its logits are whole rows: softmax needs no
 second pass over the keys, and the backward pass makes the probabilities again from what it is given, queries, keys and
 values, and nothing else is kept (Dao et al. 2022, section 3, whose blocks of keys are needed where rows do not fit a
-core's memory, which up to `LONGEST` keys they do). Queries, keys and values stay where a product with their kernel has
+core's memory, which up to `longest` they do). Queries, keys and values stay where a product with their kernel has
 put them, heads beside each other: of heads narrower than the 128 lanes of a core several go through together, kept
 apart by zeros, which cost its matrix unit nothing.
 
@@ -37,6 +37,9 @@ from plm_jax.sharding import spec
 SHORTEST, LONGEST = 256, 2048
 """keys of a row: with 128 what the kernel reads is as much as the probabilities that it saves (BERT-base on v5e:4x4,
 compiled: 5.17 GB a step, 5.01 without)"""
+LONGER = {'TPU v5 lite': 8192, 'TPU v5': 4096, 'TPU v6 lite': 8192}
+"""by device kind, where a core has more fast memory: 128 queries of 8,192 keys have 4 MiB of float32 logits.
+ModernBERT's rows of 8,192 on v5e:4x8, compiled: 1,613 GB a step without the kernel, 100 with it"""
 NEAREST = 128
 """keys of a row that has distances"""
 # Bytes of a core's fast memory that one float32 array of logits may take; a backward program has some eight of them.
@@ -85,17 +88,24 @@ def takes(kind: str, dtype, query: tuple[int, ...], key: tuple[int, ...], bias: 
   if kind not in ROOM or dtype != jnp.bfloat16:
     return False
   (_, queries, heads, size), (_, keys, key_heads, _) = query, key
-  if queries < 8 or not (NEAREST if terms else SHORTEST) <= keys <= LONGEST:
+  if queries < 8 or keys < (NEAREST if terms else SHORTEST) or up(keys) > longest(kind, size, terms):
     return False
   if terms:
     return heads == key_heads and (kind in LIMIT or tiles(keys) * max(size, LANES) <= LONGEST // 2 * LANES)
-  if kind not in LIMIT and up(keys) * size > LONGEST * LANES:
-    return False
   if bias is None:
     return True
   together = max(1, LANES // lanes_of(size))
   held = 4 * 4 * together * up(queries) * up(keys)  # bytes of a bias and its gradient, each while the next one comes
   return bias[0] == 1 and heads == key_heads and held <= LIMIT.get(kind, 16 << 20) // 2
+
+
+def longest(kind: str, size: int, terms: int = 0) -> int:
+  """Returns how many keys of heads of this size a program may have, which it holds whole; with distances, besides their
+  tables."""
+  if terms:
+    return LONGEST
+  most = LONGER.get(kind, LONGEST)
+  return min(most, most * LANES // size)
 
 
 def attend(arrays: Arrays, scale: float, noise: Noise | None = None, *, on: str = '', interpret=False) -> jax.Array:

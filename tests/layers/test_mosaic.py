@@ -67,7 +67,8 @@ CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropou
     pytest.param(600, 500, 3, 3, 64, 'padding', True, True, marks=SLOW),
     pytest.param(40, 40, 2, 1, 256, '', False, True, marks=SLOW),
     pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=SLOW),
-    pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW)]
+    pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW),
+    pytest.param(300, 8100, 2, 2, 64, 'packed', False, True, marks=SLOW)]
 
 
 @pytest.mark.parametrize(('queries', 'keys', 'heads', 'key_heads', 'size', 'kind', 'biased', 'dropped'), CASES)
@@ -239,7 +240,12 @@ def test_what_it_takes():
   assert takes('TPU v5 lite', half, row, row) and takes('TPU v3', half, row, row)
   assert not takes('', half, row, row) and not takes('TPU v5 lite', jnp.float32, row, row)
   assert not takes('TPU v5 lite', half, (8, 1, 12, 64), row)  # a token that is generated
-  assert not takes('TPU v5 lite', half, row, (8, 4096, 12, 64))
+  long, longer = (8, 4096, 12, 64), (8, 8192, 12, 64)
+  assert not takes('TPU v4', half, long, long) and takes('TPU v5', half, long, long)
+  assert not takes('TPU v5', half, longer, longer) and takes('TPU v5 lite', half, longer, longer)
+  assert not takes('TPU v5 lite', half, row, (8, 8193, 12, 64))
+  assert not takes('TPU v5 lite', half, longer, longer, terms=1)
+  assert not takes('TPU v6 lite', half, (8, 8192, 4, 256), (8, 8192, 1, 256))
   wide = (8, 2048, 16, 256)
   assert takes('TPU v5', half, wide, (8, 2048, 1, 256)) and not takes('TPU v4', half, wide, (8, 2048, 1, 256))
   assert takes('TPU v4', half, row, row, (1, 12, 512, 512)) and takes('TPU v3', half, row, row, (1, 12, 512, 512))

@@ -13,7 +13,8 @@ ROW = 2, 512, 3, 64
 CASES = [  # what is beside q, k and v; their shape
     ('nothing', ROW), ('bias', ROW), ('bias', (2, 1024, 2, 64)), ('both', ROW), ('keys', (2, 256, 1, 128)),
     ('both', (2, 128, 4, 32)),
-    ('queries', (2, 900, 2, 80)), ('both', (1, 2048, 2, 64))]
+    ('queries', (2, 900, 2, 80)), ('both', (1, 2048, 2, 64)),
+    ('nothing', (1, 4096, 2, 128)), ('nothing', (1, 8192, 4, 64)), ('nothing', (1, 4096, 1, 256))]
 
 
 @pytest.fixture(scope='module', params=['v3:2x2', 'v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
