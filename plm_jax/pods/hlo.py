@@ -358,8 +358,8 @@ def balanced(text: str) -> tuple[str, str]:
 def buffers(shape: str) -> tuple[Buffer, ...]:
   """Parses the arrays of a shape, of a tuple all of them: 'f32[8,128]{1,0:S(1)}' is one of float32 on the chip.
 
-  Of the memory spaces of a layout, 0, which is not written, is HBM; 1 is a core's vector memory (VMEM), and 3 the common
-  memory of a v4 chip (CMEM, 128 MiB: Jouppi et al. 2023), to which its compiler fetches what is used next.
+  Of the memory spaces of a layout, 0, which is not written, is HBM; 1 is a core's vector memory (VMEM), and 3 the
+  common memory of a v4 chip (CMEM, 128 MiB: Jouppi et al. 2023), to which its compiler fetches what is used next.
   """
   found = re.findall(r'([a-z]\w*)\[([\d,<=]*)\](\{[^}]*\})?', shape)
   return tuple(Buffer(dtype, tuple(int(d.lstrip('<=')) for d in dims.split(',') if d),

@@ -25,7 +25,7 @@ SIZES = {
     'base': MT5Size(model=t5.byt5_base, parameters=581_653_248, pod='v3:16x32', mesh=MeshConfig(fsdp=32)),
     'large': MT5Size(model=t5.byt5_large, parameters=1_228_183_552, pod='v4:8x8x8'),
     'xl': MT5Size(model=t5.byt5_xl, parameters=3_737_801_728, pod='v4:8x8x8', mesh=MeshConfig(fsdp=32)),
-    'xxl': MT5Size(model=t5.byt5_xxl, parameters=12_906_899_328, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
+    'xxl': MT5Size(model=t5.byt5_xxl, parameters=12_906_899_328, pod='v4:8x8x16', mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

@@ -23,7 +23,7 @@ SIZES = {
     'xlarge': Size(model=deberta_v2.xlarge, parameters=884_593_152, peak=1.5e-4, steps=1_000_000, batch=2048,
                    accumulate=4, pod='v4:4x4x8'),
     'xxlarge': Size(model=deberta_v2.xxlarge, parameters=1_564_549_632, peak=1.5e-4, steps=1_000_000, batch=2048,
-                    accumulate=4, pod='v4:4x8x8', took='256 V100, 30 days')}
+                    accumulate=2, pod='v4:4x8x8', took='256 V100, 30 days')}
 # What version 3 has too.
 TEXT = DataConfig(
     prepare=TextConfig(kind='sentencepiece-unigram', layout='deberta', lowercase=False), assembly='packed')

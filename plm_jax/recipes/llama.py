@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=llama_7b
     python -m plm_jax train llama_7b --data.path=gs://BUCKET/records    # 64 TPU v4 chips, or more
-    python -m plm_jax train llama_7b --scale=laptop                                    # 2 CPU cores: 40 minutes
+    python -m plm_jax train llama_7b --scale=laptop                                    # 2 CPU cores: 48 minutes
     python -m plm_jax train llama_7b --scale=laptop --train.phases.0.steps=700         # 5 minutes
     python -m plm_jax train llama_7b --scale=test                                      # seconds
 

@@ -70,7 +70,7 @@ def later(took: str, tokens: int, cooldown: int = 0) -> ModernBERTSize:
   """Makes a later run of base, of long rows."""
   return dataclasses.replace(
       BASE, peak=3e-4, length=8192, batch=72, tokens=tokens, first=0, over=0, warmup=0, cooldown=cooldown, accumulate=9,
-      thetas=(160_000.0, 10_000.0), took=took, pod='v5e:4x8', mesh=MeshConfig(tensor=4), remat='full')
+      thetas=(160_000.0, 10_000.0), took=took, pod='v5e:4x8', mesh=MeshConfig(tensor=4))
 
 
 SIZES = {

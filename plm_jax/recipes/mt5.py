@@ -37,7 +37,7 @@ SIZES = {
     'base': MT5Size(model=mt5.base, parameters=582_401_280, pod='v3:16x32'),
     'large': MT5Size(model=mt5.large, parameters=1_229_581_312, pod='v4:8x8x8'),
     'xl': MT5Size(model=mt5.xl, parameters=3_742_619_648, pod='v4:8x8x8', mesh=MeshConfig(fsdp=32)),
-    'xxl': MT5Size(model=mt5.xxl, parameters=12_921_057_280, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
+    'xxl': MT5Size(model=mt5.xxl, parameters=12_921_057_280, pod='v4:8x8x16', mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

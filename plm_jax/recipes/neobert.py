@@ -18,7 +18,6 @@ from plm_jax.models import neobert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.pairs import Single
 from plm_jax.recipes.table import Size
-from plm_jax.sharding import MeshConfig
 from plm_jax.training.optim import OptimConfig
 from plm_jax.training.scales import scaled
 
@@ -27,7 +26,7 @@ SIZES = {
     'base': Size(model=neobert.base, parameters=245_136_954, peak=1e-4, steps=1_000_000, length=1024, batch=2048,
                  accumulate=4, pod='v5e:8x8'),
     'base_long': Size(model=neobert.base, parameters=245_136_954, peak=1e-5, steps=50_000, length=4096, batch=512,
-                      accumulate=16, remat='full', pod='v5e:8x8', mesh=MeshConfig(tensor=4))}
+                      accumulate=8, pod='v5e:8x8')}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:

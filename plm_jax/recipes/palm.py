@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=palm_8b
     python -m plm_jax train palm_8b --data.path=gs://BUCKET/records    # 128 TPU v4 chips
-    python -m plm_jax train palm_8b --scale=laptop                                                    # 40 minutes
+    python -m plm_jax train palm_8b --scale=laptop                                                    # 46 minutes
     python -m plm_jax train palm_8b --scale=laptop --train.phases.0.steps=700                         # 5 minutes
     python -m plm_jax train palm_8b --scale=test                                                      # seconds
 
@@ -39,7 +39,7 @@ SIZES = {
     '8b': PaLMSize(model=palm.palm_8b, parameters=8_632_012_800, peak=1e-2, batch=512, accumulate=4, remat='dots',
                    phases=((100_000, 256), (690_000, 512)), pod='v4:4x4x8',
                    mesh=MeshConfig(fsdp=32, tensor=4)),
-    '62b': PaLMSize(model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=1024, accumulate=2, remat='full',
+    '62b': PaLMSize(model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=1024, accumulate=4, remat='dots',
                     phases=((50_000, 512), (345_000, 1024)), pod='v4:8x8x8',
                     mesh=MeshConfig(fsdp=128, tensor=4)),
     '540b': PaLMSize(model=palm.palm_540b, parameters=540_356_474_880, peak=1e-2, batch=2048, accumulate=4,

@@ -40,7 +40,7 @@ SIZES = {
     'base': T5Size(model=t5.base, parameters=222_903_552, pod='v3:16x16', mesh=MeshConfig(fsdp=32)),
     'large': T5Size(model=t5.large, parameters=737_668_096, pod='v3:16x32', mesh=MeshConfig(fsdp=32)),
     '3b': T5Size(model=t5.t5_3b, parameters=2_851_598_336, pod='v4:8x8x8'),
-    '11b': T5Size(model=t5.t5_11b, parameters=11_307_321_344, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
+    '11b': T5Size(model=t5.t5_11b, parameters=11_307_321_344, pod='v4:8x8x16', mesh=MeshConfig(fsdp=32, tensor=4))}
 # What its descendants have too.
 TEXT = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False)
 OPTIM = OptimConfig(

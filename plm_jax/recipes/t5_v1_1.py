@@ -24,7 +24,7 @@ SIZES = {
     'base': T5Size(model=t5.v1_1_base, parameters=247_577_856, pod='v3:16x16', mesh=MeshConfig(fsdp=32)),
     'large': T5Size(model=t5.v1_1_large, parameters=783_150_080, pod='v3:16x32', mesh=MeshConfig(fsdp=32)),
     'xl': T5Size(model=t5.v1_1_xl, parameters=2_849_757_184, pod='v4:8x8x8', mesh=MeshConfig(fsdp=16)),
-    'xxl': T5Size(model=t5.v1_1_xxl, parameters=11_135_332_352, pod='v4:8x8x16', mesh=MeshConfig(fsdp=128))}
+    'xxl': T5Size(model=t5.v1_1_xxl, parameters=11_135_332_352, pod='v4:8x8x16', mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
 def recipe(size: str, scale: Scale) -> Experiment:
