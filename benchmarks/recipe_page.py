@@ -2,11 +2,9 @@
 
     python -m benchmarks.recipe_page
 
-Everything is in plm_jax/recipes but for memory and bounds, which are in benchmarks/budgets, and the memory of recipes
-without a budget, which is in benchmarks/RESULTS.md.
+Everything is in plm_jax/recipes but for memory and bounds, which are in benchmarks/budgets.
 """
 import pathlib
-import re
 
 from benchmarks import budgets, fits
 from plm_jax import recipes
@@ -34,8 +32,8 @@ output matrix once. A pod is the paper's, or one on which a device has few rows;
 phase, and a bound is the time that a step takes there at least, by data sheets, and what takes it; MFU is the share of
 the chips' peak that the model's arithmetic has then. Days and chip-hours are those of all steps at their bounds: no run
 of this program is shorter, and none has been run ([benchmarks/budgets](../benchmarks/budgets) has the figures and the
-compiler's versions; where there is no bound yet, the memory is of [benchmarks/RESULTS.md](../benchmarks/RESULTS.md),
-which says what has changed since). The last column is what the publication says of its own run.
+compiler's versions, [benchmarks/RESULTS.md](../benchmarks/RESULTS.md) what keeps some recipes below 70%). The last
+column is what the publication says of its own run.
 """
 
 
@@ -46,13 +44,11 @@ def main() -> None:
 
 def page() -> str:
   """Returns the page, in Markdown."""
-  memory = compiled((ROOT / 'benchmarks' / 'RESULTS.md').read_text())
-  sections = (section(family, memory) for family in recipes.FAMILIES)
-  return '\n'.join([HEAD.format(everywhere=recipes.EVERYWHERE), *sections])
+  return '\n'.join([HEAD.format(everywhere=recipes.EVERYWHERE), *map(section, recipes.FAMILIES)])
 
 
-def section(family: str, memory: dict[str, str]) -> str:
-  """Returns what there is to say of a family. memory: of recipes, GiB a device."""
+def section(family: str) -> str:
+  """Returns what there is to say of a family."""
   title, _, rest = (recipes.FAMILIES[family].__doc__ or '').strip().partition('\n')
   said = [line if line.startswith('    ') else line.replace('<', r'\<') for line in rest.strip('\n').splitlines()]
   lines = [f'## {family}', '', title, '', *said, '',
@@ -61,7 +57,7 @@ def section(family: str, memory: dict[str, str]) -> str:
     recipe = recipes.Recipe(family, size)
     row, phase = recipe.row, recipe().train.phases[-1]
     budget = budgets.read(recipe.name)
-    said = fits.figures(recipe.name, budget) if budget else (memory.get(recipe.name, ''), '', '', '', '')
+    said = fits.figures(recipe.name, budget) if budget else ('',) * 5
     cells = (f'`{recipe.name}`', recipes.layers(row), f'{row.parameters:,}', f'{phase.batch:,} x {phase.length:,}',
              f'{row.peak:.3g}', f'{row.pod}{recipes.mesh_options(row)}{saving(row)}', *said, row.took)
     lines.append(f'| {" | ".join(cells)} |')
@@ -72,18 +68,6 @@ def saving(row: Size) -> str:
   """Returns the options by which a size saves memory on its pod, each behind a space."""
   return (f' --train.accumulate={row.accumulate}' * (row.accumulate > 1)
           + f' --model.stack.remat={row.remat}' * (row.remat != 'none'))
-
-
-def compiled(results: str) -> dict[str, str]:
-  """Returns the memory of recipes, by their names, from the table of RESULTS.md, such as '2.343; 4.314 of 8'."""
-  table = results.partition('## Which pod a recipe fits')[2].partition('\n## ')[0]
-  found = {}
-  for recipe, figures in re.findall(r'^\| ([a-z][^|]*) \|[^|]*\|[^|]*\| ([^|]*) \|$', table, re.M):
-    names = [name for name in recipe.split(', ') if name in recipes.every()]
-    several, _, size = figures.removesuffix(' *').rpartition(' of ')
-    each = several.split('; ') if len(names) == several.count('; ') + 1 else [several] * len(names)
-    found |= {name: f'{used} of {size}' for name, used in zip(names, each, strict=True)}
-  return found
 
 
 if __name__ == '__main__':
