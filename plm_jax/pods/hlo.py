@@ -356,15 +356,11 @@ def balanced(text: str) -> tuple[str, str]:
 
 
 def buffers(shape: str) -> tuple[Buffer, ...]:
-  """Parses the arrays of a shape, of a tuple all of them: 'f32[8,128]{1,0:S(1)}' is one of float32 on the chip.
-
-  Of the memory spaces of a layout, 0, which is not written, is HBM; 1 is a core's vector memory (VMEM), and 3 the
-  common memory of a v4 chip (CMEM, 128 MiB: Jouppi et al. 2023), to which its compiler fetches what is used next.
-  """
-  found = re.findall(r'([a-z]\w*)\[([\d,<=]*)\](\{[^}]*\})?', shape)
-  return tuple(Buffer(dtype, tuple(int(d.lstrip('<=')) for d in dims.split(',') if d),
-                      bool(re.search(r'S\([13]\)', layout)))
-               for dtype, dims, layout in found)
+  """Parses the arrays of a shape, of a tuple all of them: 'f32[8,128]{1,0:S(1)}' is one of float32 on the chip."""
+  # Memory space 1 is a core's (VMEM), 3 is shared by a v4 chip's cores (CMEM: Jouppi et al. 2023); none written is HBM.
+  near = re.compile(r'S\([13]\)').search
+  return tuple(Buffer(dtype, tuple(int(d.lstrip('<=')) for d in dims.split(',') if d), bool(near(at)))
+               for dtype, dims, at in re.findall(r'([a-z]\w*)\[([\d,<=]*)\](\{[^}]*\})?', shape))
 
 
 def group_size(attributes: str, devices: int) -> int:
