@@ -12,7 +12,9 @@ import numpy as np
 
 from plm_jax.architectures import Kind, resized
 from plm_jax.checked import Checked, within
+from plm_jax.layers import bands
 from plm_jax.layers.attention import Past, Visible
+from plm_jax.layers.bands import Band
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.heads import standing
@@ -83,12 +85,14 @@ class DecoderConfig(Checked):
     """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
     positions.
 
-    Attention counts all pairs of tokens, seen or not, as it is computed (Chowdhery et al. 2022, appendix B).
+    Attention counts all pairs of tokens, seen or not (Chowdhery et al. 2022, appendix B); in a layer with a window,
+    those within it.
     """
-    b = self.block
-    attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads) + 2 * length * b.heads * b.head_dim
+    b, pairs = self.block, bands.pairs(self.windows, self.stack.blocks, length)
+    attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads)
     mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
-    return 2 * (length * self.stack.blocks * (attention + mlp) + predicted * b.width * self.vocab)
+    layers = length * self.stack.blocks * (attention + mlp) + 2 * pairs * b.heads * b.head_dim
+    return 2 * (layers + predicted * b.width * self.vocab)
 
 
 class Output(flax.struct.PyTreeNode):
@@ -141,9 +145,11 @@ class Decoder(nn.Module):
       mask = batch['visible'][:, None]
     else:
       mask = visible(segments, keys['segments'], ranks, keys['ranks'])
-    distance = place[:, None, :, None] - keys['places'][:, None, None, :] if cfg.windows else None
+    distance = None  # places in the row tell who is near, but where tokens have others, or some are in a cache
+    if cfg.windows and (cache is not None or 'place' in batch):
+      distance = place[:, None, :, None] - keys['places'][:, None, None, :]
     own = per_layer(cfg) | ({} if cache is None else {name: cache[name] for name in ('key', 'value')})
-    x: Any = Stack(cfg.block, cfg.stack, one_layer, name='stack')(
+    x: Any = Stack(cfg.block, cfg.stack, one_layer, windows=cfg.windows, name='stack')(
         embedded, mask, place, distance, rows, past=None if cache is None else cache['places'], cache=own or None,
         remember='inside' if within else 'keys' if remember else '')
     if within:
@@ -153,21 +159,24 @@ class Decoder(nn.Module):
     return Output(x, standing(x, batch, segments), embedding, given)
 
 
-def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):
-  """Calls the block, with what differs from layer to layer in `cache`: its window, its factor, its keys and values."""
+def one_layer(block, x, visible: Visible, distance, rows=None, cache=None, window: int = 0):
+  """Calls the block, with what differs from layer to layer: its window, and in `cache` its factor, keys and values.
+
+  distance [B, 1, Q, S + K] between tokens; None: as in the row.
+  """
   own = cache or {}
-  mask = visible.mask
-  if 'window' in own:
-    mask &= (distance < own['window']) | (own['window'] == 0)
+  visible = visible._replace(factor=own.get('factor'))
+  if window and distance is None:
+    visible = visible._replace(band=Band(window - 1, 0))
+  elif window:
+    visible = visible._replace(mask=visible.mask & (distance < window))
   past = Past(own['key'], own['value']) if 'key' in own else None
-  return block(x, Visible(mask, visible.context, own.get('factor')), rows=rows, past=past)
+  return block(x, visible, rows=rows, past=past)
 
 
 def per_layer(cfg: DecoderConfig) -> dict[str, Any]:
-  """Returns window [N] int32 and factor [N] float32, where layers differ in them."""
-  number = np.arange(cfg.stack.blocks)
-  window = {'window': jnp.array(np.resize(cfg.windows, len(number)), jnp.int32)} if cfg.windows else {}
-  return window | ({'factor': jnp.array(1 / (number + 1), jnp.float32)} if cfg.depth_scale else {})
+  """Returns factor [N] float32, where layers differ in it."""
+  return {'factor': jnp.array(1 / (np.arange(cfg.stack.blocks) + 1), jnp.float32)} if cfg.depth_scale else {}
 
 
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Cache:

@@ -7,11 +7,12 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from plm_jax.architectures import Kind, resized
 from plm_jax.checked import Checked, within
+from plm_jax.layers import bands
 from plm_jax.layers.attention import Visible
+from plm_jax.layers.bands import Band
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.embeddings import Embeddings
@@ -117,14 +118,17 @@ class EncoderConfig(Checked):
     """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
     positions.
 
-    Multiplications and additions count one each; a training step is three times this (Kaplan et al. 2020, 2.1).
+    Multiplications and additions count one each; a training step is three times this (Kaplan et al. 2020, 2.1). Of
+    pairs of tokens those within a layer's window count.
     """
     b, embed = self.block, self.embed_dim or self.block.width
-    attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads) + 2 * length * b.heads * b.head_dim
+    pairs = bands.pairs([2 * window + 1 if window else 0 for window in self.windows], self.stack.blocks, length)
+    attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads)
     mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
     project = b.width * self.embed_dim
     head = predicted * embed * (b.width * self.head.transform + self.vocab)
-    return 2 * (length * (self.stack.blocks * (attention + mlp) + project) + head + self.pooler * b.width ** 2)
+    layers = length * self.stack.blocks * (attention + mlp) + 2 * pairs * b.heads * b.head_dim
+    return 2 * (layers + length * project + head + self.pooler * b.width ** 2)
 
 
 class Output(flax.struct.PyTreeNode):
@@ -174,10 +178,9 @@ class Encoder(nn.Module):
     x = cleared(x)
     self.sow('intermediates', 'embedded', x)
     mask, own, seen = of_batch(batch, self.packed, cfg.causal), per_layer(cfg), None
-    row = jnp.arange(tokens.shape[1])
-    distance = [abs(row[:, None] - row)[None, None]] if own else []
-    stack = Stack(cfg.block, cfg.stack, one_layer if own else one_stream, cfg.summed, name='stack')
-    last: Any = stack(x, mask, place, *distance, rows, cache=own or None, remember='inside' if within else '')
+    step = one_layer if own or cfg.windows else one_stream
+    stack = Stack(cfg.block, cfg.stack, step, cfg.summed, cfg.windows, name='stack')
+    last: Any = stack(x, mask, place, rows, cache=own or None, remember='inside' if within else '')
     if within:
       last, layers = last
       seen = inside(x, last, layers)
@@ -189,24 +192,19 @@ class Encoder(nn.Module):
     return Output(x, pooled, embedding, inside=seen)
 
 
-def one_layer(block, x, visible: Visible, distance, rows=None, cache=None):
+def one_layer(block, x, visible: Visible, rows=None, cache=None, window: int = 0):
   """Calls the block with what differs from layer to layer: its window, and whether what it reads is normalised already.
 
-  distance [1, 1, L, L], between places in a row, whatever their positions are (transformers).
+  A window is of places in a row, whatever their positions are (transformers).
   """
-  own = cache or {}
-  mask, context = visible.mask, visible.context
-  if 'window' in own:
-    mask &= (distance <= own['window']) | (own['window'] == 0)
-    context = block.cfg.attention.position.of_layer(context, own['window'] > 0)
-  return block(x, Visible(mask, context), rows=rows, normed=own.get('first'))
+  context = block.cfg.attention.position.of_layer(visible.context, window > 0)
+  visible = visible._replace(context=context, band=Band(window, window) if window else None)
+  return block(x, visible, rows=rows, normed=(cache or {}).get('first'))
 
 
 def per_layer(cfg: EncoderConfig) -> dict[str, Any]:
-  """Returns window [N] int32 and first [N] bool, where layers differ in them."""
-  number = np.arange(cfg.stack.blocks)
-  window = {'window': jnp.array(np.resize(cfg.windows, len(number)), jnp.int32)} if cfg.windows else {}
-  return window | ({} if cfg.stack.first_norm else {'first': jnp.array(number == 0)})
+  """Returns first [N] bool, where layers differ in it."""
+  return {} if cfg.stack.first_norm else {'first': jnp.arange(cfg.stack.blocks) == 0}
 
 
 def places(tokens, padding: int = -1):

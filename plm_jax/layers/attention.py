@@ -1,6 +1,7 @@
 """Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family.
 
-Four forms of one thing:
+Four forms of one thing. Where a layer sees a band of neighbours alone the first meets those that are in reach, and the
+next two get blocks of queries for rows (`bands`), if that saves half of the products:
 
     mosaic     one kernel of our own on a TPU in bfloat16 (`mosaic.takes`), which keeps nothing of [Q, K]: rows of 256
                to 2,048 keys train so in every family, but where a scheme gives each row logits of its own (XLNet).
@@ -29,7 +30,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.checked import Checked, within
-from plm_jax.layers import cudnn, mosaic
+from plm_jax.layers import bands, cudnn, mosaic
+from plm_jax.layers.bands import Band
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.distances import Distances
@@ -77,6 +79,8 @@ class Visible(NamedTuple):
   """what the position scheme gave for all layers"""
   factor: jax.Array | None = None
   """on logits, [], for what differs from layer to layer"""
+  band: Band | None = None
+  """of the keys of its own row a query sees no others; None: what the mask says. Not with a `Past`"""
 
 
 class Keys(NamedTuple):
@@ -130,9 +134,8 @@ class Attention(nn.Module):
     q, k, logits = cfg.position.interact(self, common, q, k, visible.context, query, key)
     observed = self.is_mutable_collection('intermediates')
     whole = past is None and not observed and not self.is_initializing()
-    inside = self.is_mutable_collection('inside') or visible.factor is not None
-    ours = whole and taken(q, k, logits, inside)
-    if isinstance(logits, Distances) and not ours:
+    parted = self.is_mutable_collection('inside') or visible.factor is not None
+    if isinstance(logits, Distances) and not (whole and not parted and taken(q, k, logits)):
       q, logits = logits.written(q, k, self.scale)
     q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
     if not isinstance(kv, Keys):
@@ -140,19 +143,8 @@ class Attention(nn.Module):
     if visible.factor is not None:
       q *= visible.factor.astype(q.dtype)
     self.sow('inside', 'heads', {'query': q, 'key': k, 'value': v, 'bias': logits})
-    dropout = Dropout(cfg.dropout, name='dropout')
-    dropping = rows if cfg.dropout > 0 else None
-    if ours:
-      noise = None if dropping is None else mosaic.Noise(dropout.seed(), dropping, cfg.dropout)
-      y = mosaic.attend(mosaic.Arrays(q, k, v, visible.mask, logits), self.scale, noise)
-    elif whole and fits(q, k, bias=logits is not None, dropout=dropping is not None):
-      y = fused(q, k, v, visible.mask, self.scale)
-    else:
-      keep = dropout.keep((q.shape[0], common.heads, q.shape[1], k.shape[1]), rows)
-      probs = probabilities(q, k, visible.mask, self.scale, logits, past)
-      self.sow('intermediates', 'probs', probs)
-      y = mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
-    y = constrain(y, *SPLIT)
+    noisy = rows if cfg.dropout > 0 else None
+    y = constrain(self.attend(q, k, v, visible, logits, noisy, past, whole), *SPLIT)
     if cfg.gated:
       y *= jax.nn.gelu(constrain(heads('gate', common.heads)(x, rows), *SPLIT), approximate=False)
     if cfg.mixture_norm:
@@ -163,13 +155,44 @@ class Attention(nn.Module):
       y = Norm(NormConfig(eps=common.norm.eps), common.compute, name='out_norm')(y)
     return Dropout(cfg.out_dropout, name='out_dropout')(y, rows)
 
+  def attend(self, q, k, v, visible: Visible, logits, rows, past: Past | None = None, whole: bool = True):
+    """Attends in one of the forms: q [B, Q, H, A], k and v [B, K, G, A] -> [B, Q, H, A].
 
-def taken(q, k, logits, parted: bool) -> bool:
+    logits: a bias [B|1, H, Q, S + K], `Distances` or None. rows [B] key dropout of probabilities; None: no dropout.
+    whole: kernels may be asked, and rows cut.
+    """
+    mask, band, ours = visible.mask, visible.band, whole and taken(q, k, logits)
+    if band and whole and not ours and logits is None and band.saves(q.shape[1]):
+      return self.attend_in_blocks(q, k, v, mask, band, rows)
+    dropout = Dropout(self.cfg.dropout, name='dropout')
+    if ours:
+      noise = None if rows is None else mosaic.Noise(dropout.seed(), rows, self.cfg.dropout)
+      return mosaic.attend(mosaic.Arrays(q, k, v, mask, logits), self.scale, noise, band)
+    if band:
+      mask = band.within(mask, q.shape[1])
+    if whole and fits(q, k, bias=logits is not None, dropout=rows is not None):
+      return fused(q, k, v, mask, self.scale)
+    keep = dropout.keep((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), rows)
+    probs = probabilities(q, k, mask, self.scale, logits, past)
+    self.sow('intermediates', 'probs', probs)
+    return mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
+
+  def attend_in_blocks(self, q, k, v, mask, band: Band, rows):
+    """Attends within the band: as `attend` does, with blocks of queries for rows."""
+    batch, length = q.shape[:2]
+    mask = bands.cut(mask, band, batch, length)
+    cut = bands.blocks(q, band), bands.neighbours(k, band), bands.neighbours(v, band)
+    q, k, v = (constrain(y, *SPLIT) for y in cut)
+    y = self.attend(q, k, v, Visible(mask), None, None if rows is None else bands.numbered(rows, band, length))
+    return bands.joined(y, batch, length)
+
+
+def taken(q, k, logits) -> bool:
   """Tells whether the kernel of ours takes queries q [B, Q, H, A] and keys k [B, K, G, A] with what a scheme adds to
-  logits, a bias or `Distances`; parted: where these have to be a bias."""
+  logits, a bias or `Distances`."""
   takes = functools.partial(mosaic.takes, mosaic.kind(), q.dtype, q.shape, k.shape)
   if isinstance(logits, Distances):
-    return not parted and takes(terms=logits.terms)
+    return takes(terms=logits.terms)
   return takes(None if logits is None else logits.shape)
 
 

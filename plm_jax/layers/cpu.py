@@ -106,12 +106,12 @@ def split(stack, params) -> dict[str, Any]:
                          for number in range(stack.blocks))}
 
 
-def in_turn(layer, x, parts, cache):
-  """Runs jax.lax.scan over split parameters, written out: what it would stack comes in tuples."""
+def in_turn(kinds, x, parts, cache):
+  """Runs `stack.in_turns` over split parameters, written out: what it would stack comes in tuples."""
   def of(number):
     return jax.tree.map(lambda leaf: leaf[number], cache, is_leaf=lambda leaf: isinstance(leaf, tuple))
   found = []
   for number, own in enumerate(parts):
-    x, given = layer(x, (number, own, of(number)))
+    x, given = kinds[number % len(kinds)](x, (number, own, of(number)))
     found.append(given)
   return x, jax.tree.map(lambda *leaves: leaves, *found)

@@ -29,6 +29,7 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from plm_jax.layers.bands import Band, tiles
 from plm_jax.layers.distances import Distances
 from plm_jax.layers.programs import Arrays, Places, Plan, backward_kernel, forward_kernel
 from plm_jax.layers.shifts import LANES, TURN, Means
@@ -108,19 +109,25 @@ def longest(kind: str, size: int, terms: int = 0) -> int:
   return min(most, most * LANES // size)
 
 
-def attend(arrays: Arrays, scale: float, noise: Noise | None = None, *, on: str = '', interpret=False) -> jax.Array:
+def attend(arrays: Arrays, scale: float, noise: Noise | None = None, band: Band | None = None, *, on: str = '',
+           interpret=False) -> jax.Array:
   """Attends -> [B, Q, H, A] in the type of the queries; the bias is added to the scaled logits.
 
+  band: of the keys of its own row a query sees no others; where there is neither bias nor distances a program then
+  multiplies with those in reach alone.
   on: device kind that the kernel is for, one of `ROOM`; if it is not given that of the mesh or of JAX's devices, which
   are TPUs then. On a mesh each device attends with its own rows and heads.
   """
   q, k, v, mask, bias = arrays
   by_distance = isinstance(bias, Distances)
+  if band and bias is not None:
+    mask, band = band.within(mask, q.shape[1]), None
   if by_distance:
     scale, bias = scale * bias.share, bias._replace(share=None)
   on = on or kind()
   mesh = jax.sharding.get_abstract_mesh()
-  local = functools.partial(on_device, scale=scale, rate=noise.rate if noise else 0.0, on=on, interpret=interpret)
+  local = functools.partial(
+      on_device, scale=scale, rate=noise.rate if noise else 0.0, band=band, on=on, interpret=interpret)
   places = Places(noise.seed if noise else jnp.zeros(2, jnp.uint32),
                   noise.rows if noise else jnp.zeros(q.shape[0], jnp.int32), jnp.arange(q.shape[2], dtype=jnp.int32))
   if mesh.empty or mesh.size == 1:
@@ -139,11 +146,12 @@ def attend(arrays: Arrays, scale: float, noise: Noise | None = None, *, on: str 
   return jax.shard_map(local, in_specs=specs, out_specs=along, check_vma=False)(Arrays(q, k, v, mask, bias), places)
 
 
-def on_device(arrays: Arrays, places: Places, *, scale: float, rate: float, on: str, interpret: bool) -> jax.Array:
+def on_device(arrays: Arrays, places: Places, *, scale: float, rate: float, band: Band | None, on: str,
+              interpret: bool) -> jax.Array:
   """`attend` of the rows and heads of one device."""
   standing = arrays.bias.places if isinstance(arrays.bias, Distances) else None
   if standing is None:
-    return in_blocks(arrays, places, scale, rate, on, interpret)
+    return in_blocks(arrays, places, scale, rate, band, on, interpret)
   q, k, v, mask, bias = arrays
   at = (standing[:, :, None] == jnp.arange(k.shape[1])).astype(q.dtype)  # [B, M, K]
   # Of several queries at one place the first is asked, and answers for all.
@@ -151,11 +159,12 @@ def on_device(arrays: Arrays, places: Places, *, scale: float, rate: float, on: 
   q = jnp.einsum('bmk,bmha->bkha', first, q)
   if mask is not None and mask.shape[2] > 1:
     mask = jnp.einsum('bmk,bml->bkl', first, mask[:, 0].astype(q.dtype))[:, None] > 0
-  y = in_blocks(Arrays(q, k, v, mask, bias._replace(places=None)), places, scale, rate, on, interpret)
+  y = in_blocks(Arrays(q, k, v, mask, bias._replace(places=None)), places, scale, rate, None, on, interpret)
   return jnp.einsum('bmk,bkha->bmha', at, y)
 
 
-def in_blocks(arrays: Arrays, places: Places, scale: float, rate: float, on: str, interpret: bool) -> jax.Array:
+def in_blocks(arrays: Arrays, places: Places, scale: float, rate: float, band: Band | None, on: str,
+              interpret: bool) -> jax.Array:
   """Attends with the rows and heads of one device, which it lays out in blocks."""
   q, k, v, mask, bias = arrays
   batch, queries, number, size = q.shape
@@ -168,9 +177,15 @@ def in_blocks(arrays: Arrays, places: Places, scale: float, rate: float, on: str
   groups = number // k.shape[2]
   block = filled(queries)
   block = min(block, max(LANES if block > LANES else filled(8), ROOM[on] // 4 // up(keys) // LANES * LANES))
+  if band:
+    aside = tiles(band.before) + tiles(band.after)
+    if queries == keys and 4 * aside <= up(keys):  # as many queries as keys beside them: half of the products or less
+      block = next((n for n in range(max(aside, LANES), LANES, -LANES) if 4 * n * (n + aside) <= ROOM[on]), LANES)
+    else:
+      mask, band = band.within(mask, keys), None
   terms: Any = tuple(name for name in ('keys', 'queries') if by_distance and getattr(bias, name) is not None)
   plan = Plan(scale, rate, lanes, together * lanes, block, keys, groups, bias is not None and not by_distance, terms,
-              MEANS.get(on, 'strides'), on in WIDE, LIMIT.get(on), interpret)
+              MEANS.get(on, 'strides'), on in WIDE, LIMIT.get(on), band, interpret)
   longer, wider, more = -(-queries // block) * block, filled(keys), -number % together
 
   def laid(x, *lengths):  # [.., L, N, A] -> [.., L', N' A'], filled up: L at its ends, N and A at the right
@@ -202,11 +217,6 @@ def lanes_of(size: int) -> int:
 def up(length: int) -> int:
   """Rounds a length up to what a block takes: tiles of 128, below that of 8."""
   return tiles(length) if length > LANES else -(-length // 8) * 8
-
-
-def tiles(length: int) -> int:
-  """Rounds a length up to tiles of 128."""
-  return -(-length // LANES) * LANES
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -278,7 +288,7 @@ def estimate(arrays: Arrays, given, written, plan: Plan) -> dict[str, Any]:
   multiplies with the others, are none), bytes, and what its vector unit does."""
   (batch, queries, width), keys = arrays.q.shape, arrays.k.shape[1]
   heads = width // plan.size
-  scores = batch * heads * queries * keys
+  scores = batch * heads * queries * plan.span(keys)
   met = sum({'keys': queries * (keys + LANES), 'queries': keys * (queries + queries // plan.queries * LANES)}[term]
             for term in plan.terms) * batch * heads
   (products, distant), each = ((5, 3), OPERATIONS['backward']) if given else ((2, 1), OPERATIONS['forward'])

@@ -22,8 +22,8 @@ class NoPosition(Checked):
     del scope, cfg, q_positions, k_positions
     return {}
 
-  def of_layer(self, context, banded):
-    """Returns what of the context is for a layer; banded [] bool: one that sees a band of neighbours alone."""
+  def of_layer(self, context, banded: bool):
+    """Returns what of the context is for a layer; banded: it is one that sees a band of neighbours alone."""
     del banded
     return context
 

@@ -10,6 +10,7 @@ import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
+from plm_jax.layers.bands import Band, tiles
 from plm_jax.layers.shifts import LANES, Means, lined_up, taken_back
 
 HIDDEN, OUTSIDE = -1e9, -2e9
@@ -68,6 +69,8 @@ class Plan:
   """operands of products are made float32"""
   limit: int | None
   """bytes of fast memory; None: the compiler's own"""
+  band: Band | None = None
+  """of the keys of a row a block of queries meets those that are in reach, in whole tiles"""
   interpret: bool = False
 
   @property
@@ -80,19 +83,34 @@ class Plan:
     """Arrays that all rows of the batch share, whose gradients are added up over them: a bias, tables of distances."""
     return self.biased + len(self.terms)
 
+  def span(self, keys: int) -> int:
+    """Returns how many keys a block of queries meets, of so many that a row has with what fills it up."""
+    return keys if self.band is None else self.queries + tiles(self.band.before) + tiles(self.band.after)
+
+
+class Seen(NamedTuple):
+  """The keys that a block of queries meets."""
+
+  window: Any
+  """slice of those of the row"""
+  first: Any
+  """the number of the first one"""
+  shown: Any
+  """bool [1|Q, those], True where a query sees a key"""
+
 
 def forward_kernel(*refs, plan: Plan, blocks: int):
   """Attends with one block of queries. refs: `Places`, `Arrays`, what it answers."""
   del blocks
   seed, rows, heads, q, k, v, mask, *shared, out = refs
   row, group, block = where(plan)
-  shown = mask[0].astype(jnp.int32) != 0
+  seen = seen_by(mask, k.shape[1], block, plan)
   def attended(head, total):
-    p = probabilities(only(q[0], head, plan), k, shared, (head, block), shown, plan)
+    p = probabilities(only(q[0], head, plan), k, shared, (head, block), seen, plan)
     if plan.rate:
-      p = jnp.where(stays(seed, rows[row], heads[group * plan.heads + head], block, p.shape, plan),
-                    p * (1 / (1 - plan.rate)), 0.0)
-    return total + only(dot(operand(p, v.dtype, plan), v[0], ((1,), (0,)), plan), head, plan)
+      stay = stays(seed, rows[row], heads[group * plan.heads + head], block, (seen.first, k.shape[1]), p.shape, plan)
+      p = jnp.where(stay, p * (1 / (1 - plan.rate)), 0.0)
+    return total + only(dot(operand(p, v.dtype, plan), v[0, seen.window], ((1,), (0,)), plan), head, plan)
   out[0] = each_head(attended, jnp.zeros(out.shape[1:], jnp.float32), plan).astype(out.dtype)
 
 
@@ -117,17 +135,18 @@ def backward_kernel(*refs, plan: Plan, blocks: int):
       for table in rest:
         table[...] = jnp.zeros_like(table)
 
-  shown = mask[0].astype(jnp.int32) != 0
+  seen = seen_by(mask, k.shape[1], block, plan)
+  window = seen.window
   def learned(head, total):
     mine, back = only(q[0], head, plan), only(given[0], head, plan)
-    p = probabilities(mine, k, shared, (head, block), shown, plan)
-    dp = dot(back, v[0], ((1,), (1,)), plan)
+    p = probabilities(mine, k, shared, (head, block), seen, plan)
+    dp = dot(back, v[0, window], ((1,), (1,)), plan)
     dropped = p
     if plan.rate:
-      stay = stays(seed, rows[row], heads[group * plan.heads + head], block, p.shape, plan)
+      stay = stays(seed, rows[row], heads[group * plan.heads + head], block, (seen.first, k.shape[1]), p.shape, plan)
       dropped, dp = (jnp.where(stay, x * (1 / (1 - plan.rate)), 0.0) for x in (p, dp))
     # A logit that was put in place of another is nobody's.
-    ds = jnp.where(shown, p * (dp - (p * dp).sum(-1, keepdims=True)), 0.0)
+    ds = jnp.where(seen.shown, p * (dp - (p * dp).sum(-1, keepdims=True)), 0.0)
     if plan.biased:
       own = of_block(block, plan)
       rest[0][0, head, own] = jnp.where(row == 0, 0.0, rest[0][0, head, own]) + ds
@@ -135,9 +154,9 @@ def backward_kernel(*refs, plan: Plan, blocks: int):
     if plan.terms:
       total += pulled(ds, mine, k, (shared, rest, keys), (head, block), plan)
     ds = operand(ds, q.dtype, plan)
-    total += only(dot(ds, k[0], ((1,), (0,)), plan), head, plan)
-    keys[...] += dot(ds, mine, ((0,), (0,)), plan)
-    values[...] += dot(operand(dropped, q.dtype, plan), back, ((0,), (0,)), plan)
+    total += only(dot(ds, k[0, window], ((1,), (0,)), plan), head, plan)
+    keys[window] += dot(ds, mine, ((0,), (0,)), plan)
+    values[window] += dot(operand(dropped, q.dtype, plan), back, ((0,), (0,)), plan)
     return total
 
   dq[0] = each_head(learned, jnp.zeros(dq.shape[1:], jnp.float32), plan).astype(dq.dtype)
@@ -161,6 +180,20 @@ def where(plan: Plan):
   return pl.program_id(0), pl.program_id(1), pl.program_id(2)
 
 
+def seen_by(mask, keys: int, block, plan: Plan) -> Seen:
+  """Finds the keys that a block meets, of so many that a row has; of a band whole tiles of the row. mask: ref."""
+  if plan.band is None:
+    return Seen(slice(None), 0, mask[0].astype(jnp.int32) != 0)
+  size = plan.span(keys)
+  own = block * plan.queries
+  first = pl.multiple_of(jnp.clip(own - tiles(plan.band.before), 0, keys - size), LANES)
+  window = pl.ds(first, size)
+  query, key = (jax.lax.broadcasted_iota(jnp.int32, (plan.queries, size), axis) for axis in (0, 1))
+  distance = key + first - query - own
+  shown = (distance >= -plan.band.before) & (distance <= plan.band.after)
+  return Seen(window, first, shown & (mask[0, :, window].astype(jnp.int32) != 0))
+
+
 def dot(a, b, contract, plan: Plan):
   """Multiplies matrices over the axes `contract`, added up in float32."""
   if plan.wide:
@@ -181,20 +214,20 @@ def only(x, head: int, plan: Plan):
   return jnp.where(lane // plan.size == head, x, jnp.zeros_like(x))
 
 
-def probabilities(q, k, shared, at, shown, plan: Plan):
-  """Returns the softmax of the logits of a head's queries q [Q, lanes], float32 [Q, K].
+def probabilities(q, k, shared, at, seen: Seen, plan: Plan):
+  """Returns the softmax of the logits of a head's queries q [Q, lanes], float32 [Q, keys that they meet].
 
   k: ref of the keys. shared: refs of what is shared. at: (head, block).
   """
-  logits = dot(q, k[0], ((1,), (1,)), plan)
+  logits = dot(q, k[0, seen.window], ((1,), (1,)), plan)
   if plan.terms:
     logits = with_distances(logits, q, k, shared, at, plan)
   logits *= plan.scale
   if plan.biased:
     logits += shared[0][0, at[0], of_block(at[1], plan)]
-  logits = jnp.where(shown, logits, HIDDEN)
-  if logits.shape[1] > plan.keys:
-    key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+  logits = jnp.where(seen.shown, logits, HIDDEN)
+  if k.shape[1] > plan.keys:
+    key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) + seen.first
     logits = jnp.where(key < plan.keys, logits, OUTSIDE)
   p = jnp.exp(logits - logits.max(-1, keepdims=True))
   return p * (1 / p.sum(-1, keepdims=True))
@@ -256,15 +289,16 @@ def reach(start, length: int):
   return pl.ds(pl.multiple_of(start, LANES), length + LANES)
 
 
-def stays(seed, row, head, block, shape, plan: Plan):
-  """Tells which probabilities of a block [Q, K] stay: a share 1 - rate, by a hash of their place."""
+def stays(seed, row, head, block, first_of_keys, shape, plan: Plan):
+  """Tells which probabilities of a block stay, of this shape: a share 1 - rate, by a hash of their place."""
   query = jax.lax.broadcasted_iota(jnp.int32, (shape[0], 1), 0) + block * plan.queries
-  return kept(seed, row, head, query, shape[1], plan.rate)
+  first, keys = first_of_keys
+  return kept(seed, row, head, query, keys, plan.rate, (first, shape[1]) if plan.band else None)
 
 
-def kept(seed, row, head, query, keys: int, rate: float):
+def kept(seed, row, head, query, keys: int, rate: float, window: tuple[Any, int] | None = None):
   """Tells whether probabilities stay [.., Q, K], of the places of int32 queries [.., Q, 1] and so many keys; the rest
-  of Bernoulli(1 - rate), to 2^-16.
+  of Bernoulli(1 - rate), to 2^-16. window: (the first, how many) of the keys, where not all are asked for.
 
   seed: two int32. row, head: int32, of places that broadcast. A number of the query and one of the key, each under one
   of (seed, row, head), meet in a word of 32 bits, whose halves are for two keys: most of what dropout costs the vector
@@ -273,10 +307,18 @@ def kept(seed, row, head, query, keys: int, rate: float):
   one = mixed(seed[0] + row * jnp.int32(-1640531527)) ^ mixed(head + jnp.int32(0x3C6EF372))
   two = mixed(seed[1] ^ mixed(one + row))
   half = min(keys, -(-keys // (2 * LANES)) * LANES)  # whole tiles, so that halves lie beside each other as they are
-  key = jax.lax.broadcasted_iota(jnp.int32, (1, half), 1)
-  words = met_in(mixed(query + one), mixed(key * jnp.int32(-1640531527) + two))
-  parts = [words & jnp.int32(0xFFFF), jax.lax.shift_right_logical(words, jnp.int32(16))[..., :keys - half]]
-  return jnp.concatenate(parts[:1 + (keys > half)], -1) >= jnp.int32(round(rate * (1 << 16)))
+  def words(key):
+    return met_in(mixed(query + one), mixed(key * jnp.int32(-1640531527) + two))
+  def halves(word):
+    return word & jnp.int32(0xFFFF), jax.lax.shift_right_logical(word, jnp.int32(16))
+  if window is None:
+    early, late = halves(words(jax.lax.broadcasted_iota(jnp.int32, (1, half), 1)))
+    bits = jnp.concatenate([early, late[..., :keys - half]][:1 + (keys > half)], -1)
+  else:
+    key = jax.lax.broadcasted_iota(jnp.int32, (1, window[1]), 1) + window[0]
+    early, late = halves(words(jnp.where(key < half, key, key - half)))
+    bits = jnp.where(key < half, early, late)
+  return bits >= jnp.int32(round(rate * (1 << 16)))
 
 
 def met_in(one, two):

@@ -2,7 +2,6 @@
 import dataclasses
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -172,9 +171,9 @@ class TwoRopes(NoPosition):
     return {name: rope.context(scope, cfg, q_positions, k_positions)
             for name, rope in (('whole', self.whole), ('band', self.band))}
 
-  def of_layer(self, context, banded):
+  def of_layer(self, context, banded: bool):
     """Returns cos and sin of the layer's own."""
-    return jax.tree.map(lambda whole, band: jnp.where(banded, band, whole), context['whole'], context['band'])
+    return context['band' if banded else 'whole']
 
   def interact(self, scope, cfg, q, k, context, query, key):
     """Turns q and k by their positions; there is no bias."""

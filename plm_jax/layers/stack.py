@@ -114,6 +114,7 @@ class Layers(nn.Module):
   stack: StackConfig
   step: Callable[..., Any] = one_stream
   summed: bool = False  # behind each sublayer the stream is a weighted sum of all that it was (`block.Streams`)
+  windows: tuple[int, ...] = ()  # one a block, in turn, which `step` gets as `window`; (): it gets none
 
   @nn.compact
   def __call__(self, x, *args, cache=None, remember: Remembered = ''):
@@ -122,8 +123,9 @@ class Layers(nn.Module):
     the `key` and `value` of its self attention (keys), and of its cross attention under `memory`, or its `hidden`
     states and what is in its `heads` (inside). With split parameters tuples stand for leading axes."""
     stack, block = self.stack, Block(self.cfg, parent=None)
-    def call(block, x, cache):
-      own = {} if cache is None else {'cache': cache}
+    def call(block, x, cache, window=0):
+      own: dict[str, Any] = {'window': window} if self.windows else {}
+      own |= {} if cache is None else {'cache': cache}
       if not isinstance(x, Streamed):
         return self.step(block, x, *args, **own)
       return Streamed(*self.step(functools.partial(block, streams=x.streams), x.x, *args, **own))
@@ -150,26 +152,29 @@ class Layers(nn.Module):
             if wanted]
     dropout = self.make_rng('dropout') if self.has_rng('dropout') else None
 
-    def layer(x, number_own_cache):
+    def layer(window, x, number_own_cache):
       number, mine, cached = number_own_cache
       def pick(name, part):
         which = jnp.array([stack.copy(name, n) for n in range(stack.blocks)])[number]
         return jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[which], part)
       chosen = mine | {name: pick(name, part) for name, part in params.items() if name not in own}
       rngs = {} if dropout is None else {'dropout': jax.random.fold_in(dropout, number)}
-      y, seen = nn.apply(call, block, mutable=look)({'params': chosen}, x, cached, rngs=rngs)
+      y, seen = nn.apply(call, block, mutable=look)({'params': chosen}, x, cached, window, rngs=rngs)
       return y, (seen.get('intermediates'), x if remember == 'inputs' else remembered(seen, remember))
 
+    kinds = [functools.partial(layer, window) for window in self.windows or (0,)]
     if stack.remat != 'none':
       policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if stack.remat == 'dots' else None
-      # Under scan the loop already keeps the compiler from undoing the recomputation.
-      layer = jax.checkpoint(layer, prevent_cse=not stack.scan, policy=policy)
+      # Under scan the loop already keeps the compiler from undoing the recomputation; layers of several kinds also
+      # stand beside each other.
+      alone = not stack.scan or len(kinds) > 1
+      kinds = [jax.checkpoint(layer, prevent_cse=alone, policy=policy) for layer in kinds]
     if self.summed:
-      x, (seen, given) = with_streams(layer, x, sums, own, stack)
+      x, (seen, given) = with_streams(kinds[0], x, sums, own, stack)
     elif parts:
-      x, (seen, given) = cpu.in_turn(layer, x, parts, cache)
+      x, (seen, given) = cpu.in_turn(kinds, x, parts, cache)
     else:
-      x, (seen, given) = above_frozen(layer, x, (jnp.arange(stack.blocks), own, cache), stack)
+      x, (seen, given) = above_frozen(kinds, x, (jnp.arange(stack.blocks), own, cache), stack)
     if seen is not None:
       self.put_variable('intermediates', 'block', seen)
     return (x, given) if remember else x
@@ -215,17 +220,57 @@ def remembered(seen: Mapping[str, Any], remember: Remembered):
   return keys | {'memory': seen['keys']['cross']['heads'][0]} if 'cross' in seen['keys'] else keys
 
 
-def above_frozen(layer, x, each, stack: StackConfig):
-  """Runs jax.lax.scan over layers, the frozen ones by themselves, behind which the backward pass ends."""
-  def run(x, each, number):
-    return jax.lax.scan(layer, x, each, unroll=1 if stack.scan else max(1, number))
+def above_frozen(kinds, x, each, stack: StackConfig):
+  """Runs `in_turns` over layers, the frozen ones by themselves, behind which the backward pass ends."""
   if not stack.frozen:
-    return run(x, each, stack.blocks)
-  below = jax.tree.map(lambda leaf: leaf[:stack.frozen], each)
-  above = jax.tree.map(lambda leaf: leaf[stack.frozen:], each)
-  x, first = jax.lax.stop_gradient(run(*jax.lax.stop_gradient((x, below)), stack.frozen))
-  x, last = run(x, above, stack.blocks - stack.frozen)
-  return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), first, last)
+    return in_turns(kinds, x, each, stack.blocks, stack.scan)
+  below, above = part(each, 0, stack.frozen), part(each, stack.frozen, stack.blocks)
+  x, first = jax.lax.stop_gradient(
+      in_turns(kinds, *jax.lax.stop_gradient((x, below)), stack.frozen, stack.scan))
+  next_kind = stack.frozen % len(kinds)
+  x, last = in_turns(
+      kinds[next_kind:] + kinds[:next_kind], x, above, stack.blocks - stack.frozen, stack.scan)
+  return x, behind(first, last)
+
+
+def in_turns(kinds, x, each, number: int, scan: bool):
+  """Runs jax.lax.scan over so many layers, which are of these kinds in turn: the loop's body has one of each, and what
+  is left over comes behind the loop."""
+  size = len(kinds)
+  turns = number // size
+  unroll = 1 if scan else max(1, turns)
+  if size == 1:
+    return jax.lax.scan(kinds[0], x, each, unroll=unroll)
+  def one_after_another(x, layers):
+    found = []
+    for layer, own in zip(kinds, layers, strict=False):
+      x, given = layer(x, own)
+      found.append(given)
+    return x, found
+  even, found = turns * size, []
+  if turns or not number:
+    # Each kind has a tree of its own: gradients of one of all kinds would be put together in every turn.
+    x, given = jax.lax.scan(one_after_another, x, [part(each, kind, even, size) for kind in range(size)], unroll=unroll)
+    found.append(jax.tree.map(lambda *some: jnp.stack(some, 1).reshape(-1, *some[0].shape[1:]), *given))
+  if even < number:
+    x, given = one_after_another(x, list(map(functools.partial(layer_of, each), range(even, number))))
+    found.append(jax.tree.map(lambda *some: jnp.stack(some), *given))
+  return x, behind(*found)
+
+
+def layer_of(each, number: int):
+  """Takes one layer of a tree with a leading axis of layers."""
+  return jax.tree.map(lambda leaf: leaf[number], each)
+
+
+def part(each, first: int, last: int, step: int = 1):
+  """Takes some of the layers of such a tree."""
+  return jax.tree.map(lambda leaf: leaf[first:last:step], each)
+
+
+def behind(*trees):
+  """Lays such trees behind each other."""
+  return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
 
 
 class Stack(nn.Module):
@@ -235,6 +280,7 @@ class Stack(nn.Module):
   stack: StackConfig
   step: Callable[..., Any] = one_stream
   summed: bool = False  # as of `Layers`
+  windows: tuple[int, ...] = ()  # the same
 
   @nn.compact
   def __call__(self, x, mask, positions, *args, past=None, cache=None, remember: Remembered = ''):
@@ -244,7 +290,7 @@ class Stack(nn.Module):
     """
     keys = positions if past is None else jnp.concatenate([past, positions], 1)
     context = self.cfg.attention.position.context(self, self.cfg, positions, keys)
-    layers = Layers(self.cfg, self.stack, self.step, self.summed, name='layers')
+    layers = Layers(self.cfg, self.stack, self.step, self.summed, self.windows, name='layers')
     x = layers(x, Visible(mask, context), *args, cache=cache, remember=remember)
     x, given = x if remember else (x, None)
     x = self.cfg.make_norm('norm')(x) if self.cfg.norm_at == 'pre' else x

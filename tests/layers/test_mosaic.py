@@ -12,6 +12,7 @@ import tiny
 from plm_jax import sharding
 from plm_jax.layers import mosaic, programs
 from plm_jax.layers.attention import Attention, Visible, mixture, probabilities
+from plm_jax.layers.bands import Band
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.distances import Distances
 from plm_jax.training.optim import OptimConfig
@@ -28,9 +29,11 @@ def noise(rows, rate=0.25):
   return mosaic.Noise(jnp.array([3, 1 << 31], jnp.uint32), jnp.asarray(rows, jnp.int32), rate)
 
 
-def plain(arrays, scale, noise=None):
+def plain(arrays, scale, noise=None, band=None):
   """As `mosaic.attend`, with the same bits."""
   q, k, v, mask, bias = arrays
+  if band:
+    mask = band.within(mask, k.shape[1])
   if isinstance(bias, Distances):
     q, bias = bias.written(q, k, scale)
   p = probabilities(q, k, mask, scale, bias)
@@ -81,6 +84,27 @@ def test_what_it_answers_and_its_gradients(queries, keys, heads, key_heads, size
   def attending(attend):
     return lambda q, k, v, bias: attend(mosaic.Arrays(q, k, v, mask, bias), size ** -0.5, bits)
   alike(attending, (q, k, v, bias), given, 4 + biased)
+
+
+@pytest.mark.parametrize(('length', 'heads', 'key_heads', 'size', 'band', 'kind', 'dropped'), [
+    (700, 1, 1, 64, Band(5, 3), 'packed', True),
+    pytest.param(1024, 2, 2, 64, Band(64, 64), 'padding', False, marks=SLOW),
+    pytest.param(1100, 4, 2, 128, Band(130, 0), '', True, marks=SLOW),
+    pytest.param(600, 2, 2, 32, Band(3, 200), 'causal', True, marks=SLOW),
+    pytest.param(300, 2, 2, 64, Band(5, 5), 'packed', True, marks=SLOW)])
+def test_bands(length, heads, key_heads, size, band, kind, dropped):
+  """A program meets the tiles in reach; in the last case these would be the whole row, and the mask has the band."""
+  q, given = numbers(2, length, heads, size), numbers(2, length, heads, size, seed=1)
+  k, v = (numbers(2, length, key_heads, size, seed=seed) for seed in (2, 3))
+  mask, bits = mask_of(kind, 2, length, length), noise([7, 2]) if dropped else None
+  # What sees nothing is uniform over what its program has: no gradient comes from there.
+  seen = jnp.broadcast_to(band.within(mask, length), (2, 1, length, length)).any((1, 3))
+  def attending(attend):
+    def call(q, k, v):
+      y = attend(mosaic.Arrays(q, k, v, mask, None), size ** -0.5, bits, band)
+      return jnp.where(seen[..., None, None], y, 0)
+    return call
+  alike(attending, (q, k, v), given, 4)
 
 
 def alike(attending, args, given, leaves, on=SMALL, error=1e-5):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from plm_jax.layers import mosaic
+from plm_jax.layers.bands import Band
 from plm_jax.layers.distances import Distances
 from plm_jax.pods.compile import topology
 
@@ -14,6 +15,7 @@ CASES = [  # what is beside q, k and v; their shape
     ('nothing', ROW), ('bias', ROW), ('bias', (2, 1024, 2, 64)), ('both', ROW), ('keys', (2, 256, 1, 128)),
     ('both', (2, 128, 4, 32)),
     ('queries', (2, 900, 2, 80)), ('both', (1, 2048, 2, 64)),
+    ('neighbours', (1, 1024, 2, 64)), ('earlier', (1, 2000, 1, 128)),
     ('nothing', (1, 4096, 2, 128)), ('nothing', (1, 8192, 4, 64)), ('nothing', (1, 4096, 1, 256))]
 
 
@@ -28,7 +30,8 @@ def mesh(request):
 def test_both_passes_compile(mesh, beside, shape):
   rows, length, heads, size = shape
   kind = mesh.devices.flat[0].device_kind
-  terms = {'nothing': (), 'bias': (), 'both': ('keys', 'queries')}.get(beside, (beside,))
+  terms = {'both': ('keys', 'queries'), 'keys': ('keys',), 'queries': ('queries',)}.get(beside, ())
+  band = {'neighbours': Band(64, 64), 'earlier': Band(255, 0)}.get(beside)
   biased = (1, heads, length, length) if beside == 'bias' else None
   if not mosaic.takes(kind, jnp.bfloat16, shape, shape, biased, len(terms)):
     pytest.skip(f'{kind} leaves it to the plain path')
@@ -40,7 +43,7 @@ def test_both_passes_compile(mesh, beside, shape):
     noise = mosaic.Noise(seed, jnp.arange(rows), 0.1)
     def attended(q, k, v, tables):
       bias = Distances(tables.get('keys'), tables.get('queries'), 0.6) if terms else tables.get('bias')
-      return mosaic.attend(mosaic.Arrays(q, k, v, mask, bias), 0.125, noise)
+      return mosaic.attend(mosaic.Arrays(q, k, v, mask, bias), 0.125, noise, band)
     y, back = jax.vjp(attended, q, k, v, tables)
     return y, back(given)
   q, tables = array(jnp.bfloat16, *shape), {name: array(jnp.bfloat16, 2 * length, heads, size) for name in terms}

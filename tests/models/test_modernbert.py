@@ -105,7 +105,6 @@ def test_layers_turn_by_their_own_base():
 def test_the_first_layer_reads_embeddings_as_they_are():
   config = small()
   assert per_layer(config)['first'].tolist() == [True, False, False, False]
-  assert per_layer(config)['window'].tolist() == [0, 3, 3, 0]
   batch = rows()
   params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
   def state(params):
