@@ -145,8 +145,8 @@ class Decoder(nn.Module):
       mask = batch['visible'][:, None]
     else:
       mask = visible(segments, keys['segments'], ranks, keys['ranks'])
-    distance = None  # places in the row tell who is near, but where tokens have others, or some are in a cache
-    if cfg.windows and (cache is not None or 'place' in batch):
+    distance = None
+    if cfg.windows and (cfg.types or cache is not None or not {'ranks', 'visible'}.isdisjoint(batch)):
       distance = place[:, None, :, None] - keys['places'][:, None, None, :]
     own = per_layer(cfg) | ({} if cache is None else {name: cache[name] for name in ('key', 'value')})
     x: Any = Stack(cfg.block, cfg.stack, one_layer, windows=cfg.windows, name='stack')(
@@ -162,7 +162,8 @@ class Decoder(nn.Module):
 def one_layer(block, x, visible: Visible, distance, rows=None, cache=None, window: int = 0):
   """Calls the block, with what differs from layer to layer: its window, and in `cache` its factor, keys and values.
 
-  distance [B, 1, Q, S + K] between tokens; None: as in the row.
+  distance [B, 1, Q, S + K] between tokens; None: as in the row, where what is seen are earlier tokens of a text, whose
+  places go along it one by one.
   """
   own = cache or {}
   visible = visible._replace(factor=own.get('factor'))

@@ -2,6 +2,7 @@
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
+import operator
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -250,22 +251,20 @@ def in_turns(kinds, x, each, number: int, scan: bool):
   even, found = turns * size, []
   if turns or not number:
     # Each kind has a tree of its own: gradients of one of all kinds would be put together in every turn.
-    x, given = jax.lax.scan(one_after_another, x, [part(each, kind, even, size) for kind in range(size)], unroll=unroll)
+    folded = jax.tree.map(lambda leaf: leaf[:even].reshape(turns, size, *leaf.shape[1:]), each)
+    own = [jax.tree.map(operator.itemgetter((slice(None), kind)), folded) for kind in range(size)]
+    x, given = jax.lax.scan(one_after_another, x, own, unroll=unroll)
     found.append(jax.tree.map(lambda *some: jnp.stack(some, 1).reshape(-1, *some[0].shape[1:]), *given))
   if even < number:
-    x, given = one_after_another(x, list(map(functools.partial(layer_of, each), range(even, number))))
+    own = [jax.tree.map(operator.itemgetter(place), each) for place in range(even, number)]
+    x, given = one_after_another(x, own)
     found.append(jax.tree.map(lambda *some: jnp.stack(some), *given))
   return x, behind(*found)
 
 
-def layer_of(each, number: int):
-  """Takes one layer of a tree with a leading axis of layers."""
-  return jax.tree.map(lambda leaf: leaf[number], each)
-
-
-def part(each, first: int, last: int, step: int = 1):
-  """Takes some of the layers of such a tree."""
-  return jax.tree.map(lambda leaf: leaf[first:last:step], each)
+def part(each, first: int, last: int):
+  """Takes some of the layers of a tree with a leading axis of layers."""
+  return jax.tree.map(lambda leaf: leaf[first:last], each)
 
 
 def behind(*trees):

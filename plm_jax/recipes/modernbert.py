@@ -59,7 +59,7 @@ class ModernBERTSize(Size):
 
 # Parameters by transformers' ModernBertForMaskedLM; published as 149M and 395M. Table 3 has the settings and the hours.
 BASE = ModernBERTSize(
-    model=modernbert.base, parameters=149_655_232, peak=8e-4, batch=4608, accumulate=6, tokens=1700 * BILLION,
+    model=modernbert.base, parameters=149_655_232, peak=8e-4, batch=4608, accumulate=12, tokens=1700 * BILLION,
     first=768, over=50 * BILLION, warmup=3 * BILLION, pod='v5e:8x8', took='8 H100, 194 hours')
 LARGE = ModernBERTSize(
     model=modernbert.large, parameters=395_881_664, peak=5e-4, batch=4928, accumulate=7, tokens=1700 * BILLION,
