@@ -1,4 +1,5 @@
 """Runs, records and configurations that a version of before wrote, in fixtures/before: read, continued and exported."""
+import dataclasses
 import json
 import lzma
 import pathlib
@@ -62,7 +63,10 @@ def test_the_configurations_of_every_recipe_are_read(configs):
   for name, saved in configs.items():
     config = from_json(saved['config'], name)
     assert (config.name, config.scale) == (name, 'paper')
-    assert config.model.forward_flops(512, 77) == saved['flops'], name
+    model = config.model
+    if getattr(model, 'windows', ()):  # of these, pairs outside of a window counted as well
+      model = dataclasses.replace(model, windows=())
+    assert model.forward_flops(512, 77) == saved['flops'], name
 
 
 @pytest.mark.slow

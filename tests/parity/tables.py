@@ -74,9 +74,8 @@ def distances(numbers, width: int) -> np.ndarray:
 def banded(length: int, window: int) -> np.ndarray:
   """The mask that the decoder gives a layer with this window."""
   place, ones = jnp.arange(length)[None], jnp.ones((1, length), int)
-  distance = place[:, None, :, None] - place[:, None, None, :]
-  return one_layer(lambda x, seen, **_: seen.mask, None, Visible(visible(ones, ones, place, place)), distance,
-                   cache={'window': jnp.array(window)})[0, 0]
+  seen = one_layer(lambda x, seen, **_: seen, None, Visible(visible(ones, ones, place, place)), None, window=window)
+  return np.asarray(seen.mask if seen.band is None else seen.band.within(seen.mask, length))[0, 0]
 
 
 def rotary(numbers, output: str, q) -> np.ndarray:
