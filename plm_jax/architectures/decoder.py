@@ -145,7 +145,7 @@ class Decoder(nn.Module):
       mask = batch['visible'][:, None]
     else:
       mask = visible(segments, keys['segments'], ranks, keys['ranks'])
-    distance = None
+    distance = None  # as in the row: so far apart are earlier tokens of a text, but not those of a cache or of blanks
     if cfg.windows and (cfg.types or cache is not None or not {'ranks', 'visible'}.isdisjoint(batch)):
       distance = place[:, None, :, None] - keys['places'][:, None, None, :]
     own = per_layer(cfg) | ({} if cache is None else {name: cache[name] for name in ('key', 'value')})

@@ -132,10 +132,8 @@ class Attention(nn.Module):
     else:
       k, v = key(kv, rows), value(kv, rows)
     q, k, logits = cfg.position.interact(self, common, q, k, visible.context, query, key)
-    observed = self.is_mutable_collection('intermediates')
-    whole = past is None and not observed and not self.is_initializing()
     parted = self.is_mutable_collection('inside') or visible.factor is not None
-    if isinstance(logits, Distances) and not (whole and not parted and taken(q, k, logits)):
+    if isinstance(logits, Distances) and (parted or not self.free(past) or not taken(q, k, logits)):
       q, logits = logits.written(q, k, self.scale)
     q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
     if not isinstance(kv, Keys):
@@ -144,7 +142,7 @@ class Attention(nn.Module):
       q *= visible.factor.astype(q.dtype)
     self.sow('inside', 'heads', {'query': q, 'key': k, 'value': v, 'bias': logits})
     noisy = rows if cfg.dropout > 0 else None
-    y = constrain(self.attend(q, k, v, visible, logits, noisy, past, whole), *SPLIT)
+    y = constrain(self.attend(q, k, v, visible, logits, noisy, past), *SPLIT)
     if cfg.gated:
       y *= jax.nn.gelu(constrain(heads('gate', common.heads)(x, rows), *SPLIT), approximate=False)
     if cfg.mixture_norm:
@@ -155,14 +153,19 @@ class Attention(nn.Module):
       y = Norm(NormConfig(eps=common.norm.eps), common.compute, name='out_norm')(y)
     return Dropout(cfg.out_dropout, name='out_dropout')(y, rows)
 
-  def attend(self, q, k, v, visible: Visible, logits, rows, past: Past | None = None, whole: bool = True):
+  def free(self, past: Past | None) -> bool:
+    """Tells whether kernels may attend, and rows be cut: nothing comes from a cache, nobody wants to see probabilities,
+    and this is no initialisation."""
+    return past is None and not self.is_mutable_collection('intermediates') and not self.is_initializing()
+
+  def attend(self, q, k, v, visible: Visible, logits, rows, past: Past | None = None):
     """Attends in one of the forms: q [B, Q, H, A], k and v [B, K, G, A] -> [B, Q, H, A].
 
     logits: a bias [B|1, H, Q, S + K], `Distances` or None. rows [B] key dropout of probabilities; None: no dropout.
-    whole: kernels may be asked, and rows cut.
     """
-    mask, band, ours = visible.mask, visible.band, whole and taken(q, k, logits)
-    if band and whole and not ours and logits is None and band.saves(q.shape[1]):
+    free = self.free(past)
+    mask, band, ours = visible.mask, visible.band, free and taken(q, k, logits)
+    if band and free and not ours and logits is None and band.saves(q.shape[1]):
       return self.attend_in_blocks(q, k, v, mask, band, rows)
     dropout = Dropout(self.cfg.dropout, name='dropout')
     if ours:
@@ -170,7 +173,7 @@ class Attention(nn.Module):
       return mosaic.attend(mosaic.Arrays(q, k, v, mask, logits), self.scale, noise, band)
     if band:
       mask = band.within(mask, q.shape[1])
-    if whole and fits(q, k, bias=logits is not None, dropout=rows is not None):
+    if free and fits(q, k, bias=logits is not None, dropout=rows is not None):
       return fused(q, k, v, mask, self.scale)
     keep = dropout.keep((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), rows)
     probs = probabilities(q, k, mask, self.scale, logits, past)

@@ -40,8 +40,11 @@ class Band:
 
   def shown(self, queries: int, keys: int, first: int = 0):
     """Returns bool [1, 1, Q, K], True in the band; first: how many keys stand before the first query's own."""
-    distance = jnp.arange(keys) - first - jnp.arange(queries)[:, None]
-    return ((distance >= -self.before) & (distance <= self.after))[None, None]
+    return self.holds(jnp.arange(keys) - first - jnp.arange(queries)[:, None])[None, None]
+
+  def holds(self, distance):
+    """Tells whether a key so many places behind its query, before it if that is negative, is in the band."""
+    return (distance >= -self.before) & (distance <= self.after)
 
 
 def tiles(length: int) -> int:

@@ -189,8 +189,7 @@ def seen_by(mask, keys: int, block, plan: Plan) -> Seen:
   first = pl.multiple_of(jnp.clip(own - tiles(plan.band.before), 0, keys - size), LANES)
   window = pl.ds(first, size)
   query, key = (jax.lax.broadcasted_iota(jnp.int32, (plan.queries, size), axis) for axis in (0, 1))
-  distance = key + first - query - own
-  shown = (distance >= -plan.band.before) & (distance <= plan.band.after)
+  shown = plan.band.holds(key + first - query - own)
   return Seen(window, first, shown & (mask[0, :, window].astype(jnp.int32) != 0))
 
 

@@ -163,13 +163,7 @@ class Layers(nn.Module):
       y, seen = nn.apply(call, block, mutable=look)({'params': chosen}, x, cached, window, rngs=rngs)
       return y, (seen.get('intermediates'), x if remember == 'inputs' else remembered(seen, remember))
 
-    kinds = [functools.partial(layer, window) for window in self.windows or (0,)]
-    if stack.remat != 'none':
-      policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if stack.remat == 'dots' else None
-      # Under scan the loop already keeps the compiler from undoing the recomputation; layers of several kinds also
-      # stand beside each other.
-      alone = not stack.scan or len(kinds) > 1
-      kinds = [jax.checkpoint(layer, prevent_cse=alone, policy=policy) for layer in kinds]
+    kinds = recomputed([functools.partial(layer, window) for window in self.windows or (0,)], stack)
     if self.summed:
       x, (seen, given) = with_streams(kinds[0], x, sums, own, stack)
     elif parts:
@@ -179,6 +173,16 @@ class Layers(nn.Module):
     if seen is not None:
       self.put_variable('intermediates', 'block', seen)
     return (x, given) if remember else x
+
+
+def recomputed(kinds, stack: StackConfig):
+  """Makes layers of each kind compute again in the backward pass what `remat` says."""
+  if stack.remat == 'none':
+    return kinds
+  policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if stack.remat == 'dots' else None
+  # A loop keeps the compiler from undoing the recomputation; layers of several kinds stand beside each other in it.
+  together = not stack.scan or len(kinds) > 1
+  return [jax.checkpoint(layer, prevent_cse=together, policy=policy) for layer in kinds]
 
 
 class Streamed(NamedTuple):

@@ -132,3 +132,11 @@ def test_layers_take_turns(frozen):
   assert np.abs(turns[1].hidden - others[1].hidden).max() > 0.1
   moved = np.abs(turns[0]['stack']['layers']['block']['mlp']['up']['kernel']).max((1, 2)) > 0
   assert moved.tolist() == [number >= frozen for number in range(5)]
+
+
+@pytest.mark.parametrize(('config', 'seen'), [
+    (modernbert.sized(4, 32, 4, 48), 2 * 9 + 1), (gpt3.sized(4, 64, 4), 9)], ids=['ModernBERT', 'GPT-3'])
+def test_pairs_outside_of_a_window_are_no_operations(config, seen):
+  """Two products of width numbers, two operations each, for each of them, in two of four layers."""
+  every, some = (dataclasses.replace(config, windows=windows).forward_flops(100, 15) for windows in ((), (0, 9)))
+  assert every - some == 2 * 2 * 2 * config.block.width * 100 * (100 - seen)
