@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 import functools
 import io
+import threading
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from etils import epath
@@ -19,6 +20,9 @@ from plm_jax.data.formats import Document, Reading
 from plm_jax.data.lines import SourceError
 
 AHEAD = 32  # files of counts that are asked for before they are needed
+# Numpy reads a header as a literal, and Python 3.11 counts the depth of that for all threads in one number: two at once
+# may, rarely, end with SystemError, "AST constructor recursion depth mismatch" (of that number: python/cpython#106905).
+PARSING = threading.Lock()
 Key = tuple[int, int]  # of a piece: number of its part of the source, number in the part
 Cutting = Callable[[Iterable[Document]], Iterator[list[Document]]]
 X = TypeVar('X')
@@ -108,7 +112,8 @@ def store(path: epath.Path, **arrays: Any) -> None:
 
 def load(path: epath.Path) -> dict[str, np.ndarray]:
   """Reads what `store` has written. Raises StorageError."""
-  with np.load(io.BytesIO(storage.read_bytes(path, 1 << 32))) as found:
+  content = io.BytesIO(storage.read_bytes(path, 1 << 32))
+  with PARSING, np.load(content) as found:
     return dict(found)
 
 

@@ -112,13 +112,13 @@ def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] =
   with explained(path, 'read', error):
     if remote(path):
       return read_object(path, limit, error)
-    if path.is_dir():
+    found = os.stat(path)  # asked once: others may take the file away between two questions
+    if stat.S_ISDIR(found.st_mode):
       raise error(f'{path} is a folder, expected a file')
-    if path.exists() and not os.path.isfile(path):  # a pipe would wait for ever; epath's is_file takes one for a file
+    if not stat.S_ISREG(found.st_mode):  # a pipe would wait for ever; epath's is_file takes one for a file
       raise error(f'{path} is no ordinary file')
-    size = path.stat().length
-    if size > limit:
-      raise error(f'{path} has {size:,} bytes, expected {limit:,} at most: is this the right file?')
+    if found.st_size > limit:
+      raise error(f'{path} has {found.st_size:,} bytes, expected {limit:,} at most: is this the right file?')
     return path.read_bytes()
 
 

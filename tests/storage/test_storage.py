@@ -71,6 +71,21 @@ def test_what_cannot_be_read_is_named(tmp_path, name, message):
   assert message in str(error.value) and str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
+def test_a_file_that_goes_away_meanwhile_is_missing(tmp_path, monkeypatch):
+  """As claims of a lock do: between the question what it is and its reading."""
+  file = tmp_path / 'claim'
+  file.write_text('content')
+  def asked(path, *args, inner=os.stat, **named):
+    found = inner(path, *args, **named)
+    if os.fspath(path) == str(file):
+      file.unlink(missing_ok=True)
+    return found
+  monkeypatch.setattr(os, 'stat', asked)
+  with pytest.raises(storage.StorageError) as error:
+    storage.read_bytes(file)
+  assert storage.missing(error.value)
+
+
 @pytest.mark.parametrize(('text', 'kind', 'message'), [
     ('{"a": ', dict, 'cannot be read as JSON: Expecting value'), ('', dict, 'cannot be read as JSON'),
     ('[1]', dict, 'holds a list, expected an object'),
