@@ -38,7 +38,7 @@ SIZES = {
     '17m': sized(modernbert.ettin_17m, 16_913_600, 3e-3, 125, 1, decay=3e-4, warmup=4 * BILLION),
     '32m': sized(modernbert.ettin_32m, 32_081_344, 3e-3, 100, 2, decay=3e-4, warmup=4 * BILLION),
     '68m': sized(modernbert.ettin_68m, 68_457_664, 3e-3, 75, 2, decay=3e-4, warmup=3 * BILLION),
-    '150m': sized(modernbert.base, 149_655_232, 8e-4, 50, 6, decay=1e-5, warmup=3 * BILLION),
+    '150m': sized(modernbert.base, 149_655_232, 8e-4, 50, 12, decay=1e-5, warmup=3 * BILLION),
     '400m': sized(modernbert.large, 395_881_664, 5e-4, 10, 12, decay=1e-5, warmup=2 * BILLION),
     '1b': sized(modernbert.ettin_1b, 1_031_314_112, 5e-4, 3, 12, decay=5e-5, warmup=2 * BILLION)}
 
