@@ -41,10 +41,8 @@ ENDS = 0, 1, 2  # seeds of the first and the last arm
 
 def arms(setting: Setting) -> Mapping[str, Arm]:
   """Returns what each arm changes."""
-  norm = {'model.block.norm_at': 'pre', 'model.norm_embedded': True, 'model.stack.first_norm': False,
-          'model.block.mlp.gated': True, 'model.block.mlp_dim': gated(4 * setting.width)}
-  packed = {'model.absolute': 'none', 'model.block.attention.position': Rope(), 'model.types': 0, 'model.pooler': False,
-            'objective.pair': Single(), 'data.assembly': 'packed'}
+  norm = pre_norm(setting)
+  packed = {**rotary(), 'model.types': 0, 'model.pooler': False, 'objective.pair': Single(), 'data.assembly': 'packed'}
   masks = {'objective.rate': 0.3, 'objective.held_out_rate': 0.15}
   wsd = {'optim.schedule': 'wsd'}
   dropout = {'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0, 'model.block.attention.out_dropout': 0.1}
@@ -53,6 +51,17 @@ def arms(setting: Setting) -> Mapping[str, Arm]:
       'packed': Arm('+ rope and packed rows', packed, 'bert'), 'masks': Arm('+ 30% masks', masks, 'bert'),
       'wsd': Arm('+ WSD', wsd, 'bert'), 'all': Arm('all', norm | packed | masks | wsd, 'all', ENDS),
       'dropout': Arm('+ dropout of attention alone', dropout, 'bert', usual=False)}
+
+
+def pre_norm(setting: Setting) -> dict[str, Any]:
+  """Returns the fields of a model with norms before its sublayers, and a gated MLP."""
+  return {'model.block.norm_at': 'pre', 'model.norm_embedded': True, 'model.stack.first_norm': False,
+          'model.block.mlp.gated': True, 'model.block.mlp_dim': gated(4 * setting.width)}
+
+
+def rotary() -> dict[str, Any]:
+  """Returns the fields of a model whose positions are rotary."""
+  return {'model.absolute': 'none', 'model.block.attention.position': Rope()}
 
 
 def gated(width: int, multiple: int = 16) -> int:
