@@ -103,6 +103,9 @@ class Table:
 
   def steps(self, arm: str, brief: bool = False) -> int:
     """Returns the steps of a run, whole or of a sweep."""
+    if not self.args.steps and arm not in self.pace:
+      sys.exit(f'{self.folder}/pace.json has no pace of {arm}, only of {", ".join(self.pace)}: give --steps, or remove '
+               'the file, and all are timed again')
     whole = self.args.steps or equal_time.steps_in(self.args.minutes, self.pace[arm])
     return max(1, whole // self.args.brief) if brief else whole
 

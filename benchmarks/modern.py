@@ -17,9 +17,10 @@ goes on where it was. DIR has cola_ and sst2_train.tsv.gz and _dev.tsv.gz. Arms:
     wsd       the rate stays, and falls along 1 - sqrt in the last fifth (Hägele et al. 2024)
     all       the four together, and nothing else
     dropout   done where it is named: a tenth of what attention gives is dropped and nothing else, as in ModernBERT
+    rope      done where it is named: rotary positions alone, in BERT's rows of two texts, with NSP
 
 `all` drops what BERT drops. ModernBERT's dropout is no part of the four, and in a run that reads no text twice, what it
-is worth to drop less would stand in their place; the last arm says how much that is. Pre-norm arms have the rate that
+is worth to drop less would stand in their place; `dropout` says how much that is. Pre-norm arms have the rate that
 suits `all`, the others that of `bert`. All begin with the same deviation of weights, and are fine-tuned alike, through
 a pooler, which only NSP has trained before. Without a norm of the embeddings, as GPT-2 has it, pre-norm is another
 comparison: at two layers of 128 it did not leave the plateau of word frequencies in 1.5 million tokens, where BERT
@@ -50,7 +51,8 @@ def arms(setting: Setting) -> Mapping[str, Arm]:
       'bert': Arm('BERT', {}, 'bert', ENDS), 'norm': Arm('+ pre-norm and GLU', norm, 'all'),
       'packed': Arm('+ rope and packed rows', packed, 'bert'), 'masks': Arm('+ 30% masks', masks, 'bert'),
       'wsd': Arm('+ WSD', wsd, 'bert'), 'all': Arm('all', norm | packed | masks | wsd, 'all', ENDS),
-      'dropout': Arm('+ dropout of attention alone', dropout, 'bert', usual=False)}
+      'dropout': Arm('+ dropout of attention alone', dropout, 'bert', usual=False),
+      'rope': Arm('+ rope alone', rotary(), 'bert', usual=False)}
 
 
 def pre_norm(setting: Setting) -> dict[str, Any]:

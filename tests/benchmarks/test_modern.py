@@ -29,6 +29,7 @@ MASKS = {'objective.rate: 0.15 -> 0.3', 'objective.held_out_rate: None -> 0.15'}
 WSD = {'optim.schedule: bert -> wsd'}
 DROPOUT = {'model.block.dropout: 0.1 -> 0.0', 'model.block.attention.dropout: 0.1 -> 0.0',
            'model.block.attention.out_dropout: 0.0 -> 0.1'}
+ROPE = {change for change in PACKED if change.startswith(('model.absolute', 'model.block'))}
 
 
 def test_bert_is_as_published_but_for_its_size_and_the_length_of_its_run():
@@ -44,7 +45,7 @@ def test_bert_is_as_published_but_for_its_size_and_the_length_of_its_run():
 
 @pytest.mark.parametrize(('arm', 'changes'), {
     'bert': set(), 'norm': NORM, 'packed': PACKED, 'masks': MASKS, 'wsd': WSD, 'all': NORM | PACKED | MASKS | WSD,
-    'dropout': DROPOUT}.items())
+    'dropout': DROPOUT, 'rope': ROPE}.items())
 def test_an_arm_differs_from_bert_in_what_it_says_and_in_nothing_else(arm, changes):
   run = equal_time.planned(modern.config(SETTING, arm), Plan(1000, 1e-3, 0, 'out'))
   config_lib.check(run)
@@ -70,7 +71,8 @@ def test_all_arms_are_there_and_the_ends_have_three_seeds():
   assert [name for name, arm in arms.items() if arm.usual] == ['bert', 'norm', 'packed', 'masks', 'wsd', 'all']
   assert {name: arm.seeds for name, arm in arms.items() if len(arm.seeds) > 1} == {'bert': (0, 1, 2), 'all': (0, 1, 2)}
   assert {name: arm.rate_of for name, arm in arms.items()} == {
-      'bert': 'bert', 'norm': 'all', 'packed': 'bert', 'masks': 'bert', 'wsd': 'bert', 'all': 'all', 'dropout': 'bert'}
+      'bert': 'bert', 'norm': 'all', 'packed': 'bert', 'masks': 'bert', 'wsd': 'bert', 'all': 'all', 'dropout': 'bert',
+      'rope': 'bert'}
 
 
 @pytest.mark.parametrize(('arm', 'rates'), [
@@ -125,7 +127,7 @@ def test_what_a_process_of_its_own_found_is_kept(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(('typed', 'message'), [
     ('--only finetune', '--data is missing'),
-    ('--only table --arms bart', 'arms are bert, norm, packed, masks, wsd, all, dropout, got bart')])
+    ('--only table --arms bart', 'arms are bert, norm, packed, masks, wsd, all, dropout, rope, got bart')])
 def test_what_is_typed_is_checked(typed, message, capsys):
   with pytest.raises(SystemExit):
     comparison.parsed(modern.BENCH, ['--text=a', '--output=b', *typed.split()])
@@ -185,3 +187,10 @@ def test_stages_do_what_is_not_done(tmp_path, monkeypatch):
   table.do('pretrain')
   whole = [one for one in done if one[1] == 400]
   assert whole == [('bert', 400, 0.001, 4), ('norm', 400, 0.001, 4), ('wsd', 400, 0.001, 4)]
+
+
+def test_an_arm_that_was_not_timed_needs_its_steps(tmp_path):
+  (tmp_path / 'pace.json').write_text(json.dumps({'seconds': {'bert': 0.5, 'all': 0.6}}))
+  with pytest.raises(SystemExit, match=r'pace\.json has no pace of rope, only of bert, all: give --steps'):
+    told(tmp_path, '--only', 'pretrain', '--arms', 'rope').steps('rope')
+  assert told(tmp_path, '--arms', 'rope', '--steps', '7').steps('rope') == 7
