@@ -211,6 +211,7 @@ def analyse(config: Run, learner: Learner, phase: Phase, mesh) -> Report:
       'temporaries (activations, gradients)': stats.temp_size_in_bytes,
       'program': stats.generated_code_size_in_bytes,
   }
+  check_fits(mesh.devices.flat[0].device_kind, memory, phase)
   program = Program(compiled.as_text() or '', mesh.size)
   collectives: dict[tuple[str, bool], tuple[int, int, float]] = {}
   for x in program.collectives:
@@ -235,6 +236,15 @@ def device_bytes(tree) -> int:
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+def check_fits(kind: str, memory: Mapping[str, int], phase: Phase) -> None:
+  """Raises ConfigError where what a step takes is more than a device has: the compiler does not always say so."""
+  chip, total = CHIPS.get(kind), sum(memory.values()) / 2 ** 30
+  if chip and total > chip.hbm:
+    largest = max(memory, key=lambda name: memory[name])
+    raise ConfigError(refusal(phase, f'{total:.1f} of {chip.hbm:g} GiB, of which {memory[largest] / 2 ** 30:.1f} are '
+                                     f'{largest}'))
+
+
 def out_of_memory(message: str, phase: Phase) -> str:
   """Cuts the compiler's complaint to what a user can use."""
   lines = [line.strip() for line in message.splitlines()]
@@ -242,14 +252,19 @@ def out_of_memory(message: str, phase: Phase) -> str:
   largest = [line for line in lines if re.match(r'(\d+\. )?Size: ', line)][:4]
   shapes = [line for line in lines if line.startswith('Shape: ')][:4]
   buffers = ''.join(f'\n  {size}  {shape}' for size, shape in zip(largest, shapes, strict=False))
+  return refusal(phase, needed[0] if needed else first_line(message), buffers, core='vmem' in message)
+
+
+def refusal(phase: Phase, needed: str, buffers: str = '', core: bool = False) -> str:
+  """Says that a step does not fit, what it needs of what there is, and what to try; core: the memory of a core, not of
+  a device."""
   # Of a core's scratch memory fewer rows take no less: the compiler has chosen tiles that are too large for it.
-  core = 'vmem' in message
   advice = (
       'another --mesh.fsdp (half of it, say) or --mesh.tensor, or chips with more of this memory (v5p).' if core else
       '--train.accumulate 2 (or more), --model.stack.remat dots (or full), --mesh.fsdp 8 (or more; splits parameters '
       'and optimizer state), a smaller batch, or a larger pod.')
   return (f'{phase.batch} rows of {phase.length} tokens do not fit the memory of a '
-          f'{"core (VMEM)" if core else "device"}: {needed[0] if needed else first_line(message)}.'
+          f'{"core (VMEM)" if core else "device"}: {needed}.'
           + (f' The largest buffers:{buffers}' if buffers else '') + f'\nTry {advice}')
 
 

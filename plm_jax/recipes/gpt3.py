@@ -48,7 +48,7 @@ SIZES = {
     '2b7': GPT3Size(model=gpt3.b2_7, parameters=2_651_553_280, peak=1.6e-4, batch=512, over=6_000_000_000,
                     remat='full', pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
     '6b7': GPT3Size(model=gpt3.b6_7, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first=128, over=8_000_000_000,
-                    pod='v5p:4x4x4', mesh=MeshConfig(fsdp=64)),
+                    accumulate=2, pod='v5p:4x4x4', mesh=MeshConfig(fsdp=64)),
     '13b': GPT3Size(model=gpt3.b13, parameters=12_853_386_240, peak=1e-4, batch=1024, first=128, over=8_000_000_000,
                     pod='v5p:4x4x8', mesh=MeshConfig(fsdp=64)),
     '175b': GPT3Size(model=gpt3.b175, parameters=174_604_259_328, peak=6e-5, batch=1536, first=192,
@@ -68,4 +68,4 @@ def recipe(size: str, scale: Scale) -> Experiment:
   return scaled(Experiment(
       f'gpt3_{size}', family='gpt3', model=model, objective=CausalLM(isolated=False),
       data=DataConfig(prepare=TextConfig(kind='byte-bpe', layout='gpt2', newlines=True), assembly='packed'),
-      optim=optim, train=TrainConfig(phases=phases)), scale)
+      optim=optim, train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)

@@ -281,6 +281,17 @@ def test_what_to_do_depends_on_which_memory_is_too_small():
   assert '--mesh.fsdp (half of it, say)' in text and 'accumulate' not in text
 
 
+def test_what_the_compiler_lets_pass_must_fit_as_well():
+  """A v5p chip has 95 GiB."""
+  GiB = 2 ** 30
+  memory = {'parameters': GiB, 'temporaries': 94 * GiB}
+  compile_lib.check_fits('TPU v5', memory, Phase(1, 2048, 1024))
+  with pytest.raises(ConfigError, match=(
+      r'^1024 rows of 2048 tokens do not fit the memory of a device: 101\.0 of 95 GiB, of which 100\.0 are temporaries'
+      r'\.\nTry --train\.accumulate 2')):
+    compile_lib.check_fits('TPU v5', memory | {'temporaries': 100 * GiB}, Phase(1, 2048, 1024))
+
+
 def test_gradients_that_nothing_needs_are_no_utilisation():
   peak = metrics.PEAK_FLOPS['TPU v3']
   for model, computed, share in ((peak, peak, 1.0), (peak / 2, peak, 0.5), (peak, peak * 2 / 3, 1.0)):
