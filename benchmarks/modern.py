@@ -82,7 +82,7 @@ def config(setting: Setting, arm: str) -> Experiment:
 
 BENCH = Bench(
     'benchmarks.modern', __doc__ or '', Setting, arms, config, {'15% masks': {}}, ('cola', 'sst2'),
-    swept=('bert', 'all'), peaks=(5e-4, 1e-3, 2e-3))
+    swept=('bert', 'all'), peaks=(5e-4, 1e-3, 2e-3), nothing=True)
 
 
 def pretrained(given: Mapping[str, Any]) -> dict[str, Any]:
