@@ -41,13 +41,14 @@ def test_modern(tmp_path, in_process, monkeypatch, capfd):
       'modern', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out', '--vocab=1024', '--arms', 'all',
       '--seeds', '0', '--peaks', '1e-3', '2e-3', '--brief=2', *SMALL])
   comparison.main(modern.BENCH)
-  assert in_process == ['benchmarks.modern:pretrained'] * 3 + ['benchmarks.kept:finetuned'] * 2
-  first = capfd.readouterr().out.splitlines()[-1]
+  assert in_process == ['benchmarks.modern:pretrained'] * 3 + ['benchmarks.kept:finetuned'] * 4
+  first, nothing = capfd.readouterr().out.splitlines()[-2:]
+  assert nothing.startswith('| from nothing | - | ') and nothing.count('±') == 2
   assert first.startswith('| all | ') and '| 6 |' in first and ' - |' not in first.replace('| - | 6 |', '')
   assert not [*tmp_path.glob('out/sweep/*/')] and not [*tmp_path.glob('out/tasks/*/')]
   assert [path.name for path in tmp_path.glob('out/runs/*/')]  # others may begin with what was trained
   comparison.main(modern.BENCH)
-  assert len(in_process) == 5 and capfd.readouterr().out.splitlines()[-1] == first
+  assert len(in_process) == 7 and capfd.readouterr().out.splitlines()[-2:] == [first, nothing]
 
 
 @pytest.mark.slow
