@@ -33,8 +33,7 @@ def main() -> None:
 
 
 def fits(budget: budgets.Budget) -> bool:
-  """Tells whether every phase fits: where arguments and temporaries together pass the memory the compiler has not
-  always said so."""
+  """Tells whether every phase of a budget that is kept fits its chip."""
   return all(phase['HBM, GiB']['total'] <= CHIPS[budget['kind']].hbm for phase in budget['phases'])
 
 
