@@ -4,6 +4,7 @@ import collections
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 
 GOLDEN = pathlib.Path(__file__).parent / 'tests' / 'golden'
@@ -13,6 +14,12 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_COMPILATION_CACHE_DIR'] = tempfile.mkdtemp(prefix='plm_jax-compiled-')
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.2')
   atexit.register(shutil.rmtree, os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
+
+
+# A shell ignores Ctrl-C in the commands that it starts in the background, and what it starts inherits that: tests of
+# signals need the usual handler, however the suite was started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

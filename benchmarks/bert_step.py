@@ -9,7 +9,15 @@ plm_jax at the predicted ones, and it corrupts the text inside the step.
 import argparse
 
 from benchmarks.side_by_side import compare, machine
-from benchmarks.training_step import LENGTH, VOCAB, masked_batch, plm_jax, share, torch_ready, torch_step
+from benchmarks.training_step import (
+  LENGTH,
+  VOCAB,
+  masked_batch,
+  plm_jax,
+  share,
+  torch_ready,
+  torch_step,
+)
 
 SIZES = {'2/128': (2, 128, 32), '4/512': (4, 512, 32), 'base': (12, 768, 8)}  # layers, width, rows
 
@@ -36,7 +44,7 @@ def main() -> None:
 def ours(layers: int, width: int, rows: int) -> None:
   from plm_jax.models import bert
   from plm_jax.objectives.mlm import MaskedLM
-  plm_jax(bert.sized(layers, width), MaskedLM(), rows)
+  plm_jax(bert.make_config(layers, width), MaskedLM(), rows)
 
 
 def theirs(layers: int, width: int, rows: int) -> None:
@@ -49,7 +57,9 @@ def theirs(layers: int, width: int, rows: int) -> None:
       vocab_size=VOCAB, hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64,
       intermediate_size=4 * width)).train()
   batch = {**masked_batch(torch, rows), 'next_sentence_label': torch.randint(0, 2, (rows,))}
-  torch_step([model], lambda: model(**batch).loss, rows * MaskedLM().step_flops(bert.sized(layers, width), LENGTH))
+  torch_step(
+    [model], lambda: model(**batch).loss, rows * MaskedLM().step_flops(bert.make_config(layers, width), LENGTH)
+  )
 
 
 if __name__ == '__main__':

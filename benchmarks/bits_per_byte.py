@@ -17,10 +17,11 @@ import numpy as np
 
 from benchmarks.side_by_side import machine
 from plm_jax import recipes
-from plm_jax.cli.run import corpora, run
 from plm_jax.data import records
 from plm_jax.evaluation import perplexity, scoring
-from plm_jax.inference import loading
+from plm_jax.loading import loaded_model
+from plm_jax.runs.pretrain import prepare_corpora
+from plm_jax.runs.run import run
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.train import evaluate_run
 
@@ -29,17 +30,17 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--run', help='folder of a run that has been trained; without it, one is')
   args = parser.parse_args()
-  recipe = recipes.find('gpt2_small')('laptop')
+  recipe = recipes.find_recipe('gpt2_small')('laptop')
   if not args.run:
     run(recipe)
   folder = args.run or recipe.folder
-  config = dataclasses.replace(loading.read_config(folder), output=folder)
-  folders, tokenizer = corpora(config)
+  config = dataclasses.replace(loaded_model.read_config(folder), output=folder)
+  folders, tokenizer = prepare_corpora(config)
   train, heldout = ([text for place in folders for text in texts(place, split, tokenizer)]
                     for split in ('train', 'heldout'))
   before, text = (''.join(f'{some}\n' for some in split).encode() for split in (train, heldout))
   whole = dataclasses.replace(config, train=dataclasses.replace(config.train, eval_batches=1 << 30))
-  sliding = perplexity.perplexity(scoring.of(loading.load(folder)), heldout)
+  sliding = perplexity.perplexity(scoring.make_scorer(loaded_model.load_model(folder)), heldout)
   rows = {
       'xz -9, alone': 8 * compressed(text) / len(text),
       'xz -9 behind the training text': 8 * (compressed(before + text) - compressed(before)) / len(text),

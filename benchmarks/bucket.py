@@ -23,21 +23,21 @@ RUN = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--tr
 KILLED = """
 import os
 from plm_jax.training import feed
-batches = feed.batches
+batches = feed.stream_batches
 def killed(*arguments):
   for step, phase, windows in batches(*arguments):
     if step == 5:
       os.kill(os.getpid(), 9)
     yield step, phase, windows
-feed.batches = killed
+feed.stream_batches = killed
 """
 BITS = """
 import hashlib
 import jax
 import numpy as np
-from plm_jax.inference import loading
+from plm_jax.loading import loaded_model
 def bits(folder):
-  params = jax.tree.leaves(loading.load(folder).params)
+  params = jax.tree.leaves(loaded_model.load_model(folder).params)
   return hashlib.sha256(b''.join(np.asarray(x).tobytes() for x in params)).hexdigest()
 """
 FLAGS = '--xla_backend_optimization_level=0'  # compilation is most of the time, and not what is measured

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from plm_jax import recipes, sharding
 from plm_jax.cli.run import parse
-from plm_jax.config import ConfigError, Phase, Run
-from plm_jax.pods import compile as compiling
-from plm_jax.pods.compile import Report
+from plm_jax.compile import report as compiling
+from plm_jax.compile.report import CompileReport
+from plm_jax.config.run import ConfigError, Phase, RunConfig
 
 FOLDER = pathlib.Path(__file__).parent / 'budgets'
 TOLERANCE = 0.02
@@ -45,8 +45,8 @@ class Change(NamedTuple):
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   what = parser.add_mutually_exclusive_group(required=True)
-  what.add_argument('--write', nargs='+', choices=recipes.every(), metavar='RECIPE')
-  what.add_argument('--check', nargs='+', choices=recipes.every(), metavar='RECIPE')
+  what.add_argument('--write', nargs='+', choices=recipes.all_recipes(), metavar='RECIPE')
+  what.add_argument('--check', nargs='+', choices=recipes.all_recipes(), metavar='RECIPE')
   ours, options = divided(sys.argv[1:])
   args = parser.parse_args(ours)
   failed = [name for name in args.write or args.check if not (write(name) if args.write else check(name, options))]
@@ -99,14 +99,14 @@ def read(name: str) -> Budget | None:
 
 def compiled(name: str, options: Sequence[str] = ()) -> Budget:
   """Compiles a recipe for its pod -> its budget. Raises ConfigError where it does not fit."""
-  recipe = recipes.find(name)
+  recipe = recipes.find_recipe(name)
   config = parse(recipe, ['--mode=compile', f'--topology={recipe.row.pod}', *options])
-  return budget(config, compiling.compile_run(config), len(compiling.topology(config.topology)))
+  return budget(config, compiling.compile_run(config), len(compiling.topology_devices(config.topology)))
 
 
-def budget(config: Run, reports: Sequence[Report], devices: int) -> Budget:
+def budget(config: RunConfig, reports: Sequence[CompileReport], devices: int) -> Budget:
   """Returns what is written: figures of four digits, a step's of one device."""
-  mesh = sharding.adapted(config.mesh, devices)
+  mesh = sharding.fit_mesh(config.mesh, devices)
   return {
       'topology': config.topology,
       'devices': devices,
@@ -115,10 +115,10 @@ def budget(config: Run, reports: Sequence[Report], devices: int) -> Budget:
       'micro-steps': config.train.accumulate,
       'compiler': ', '.join(f'{name} {importlib.metadata.version(name)}' for name in ('jax', 'libtpu')),
       'phases': [figures(phase, report) for phase, report in
-                 zip(compiling.extremes(config.train.phases), reports, strict=True)]}
+                 zip(compiling.extreme_phases(config.train.phases), reports, strict=True)]}
 
 
-def figures(phase: Phase, report: Report) -> dict[str, Any]:
+def figures(phase: Phase, report: CompileReport) -> dict[str, Any]:
   """Returns the figures of one phase."""
   sent: dict[str, float] = {}
   for (kind, _), (_, _, size) in report.collectives.items():
@@ -126,14 +126,14 @@ def figures(phase: Phase, report: Report) -> dict[str, Any]:
   return {
       'rows': phase.batch,
       'tokens': phase.length,
-      'HBM, GiB': rounded({**report.memory, 'total': report.total}, 2 ** 30),
-      'traffic, GB': rounded(report.traffic, 1e9),
+      'HBM, GiB': rounded({**report.memory, 'total': report.hbm_bytes}, 2 ** 30),
+      'traffic, GB': rounded(report.hbm_traffic, 1e9),
       'model TFLOP': rounded(report.model_flops, 1e12),
       'compiled TFLOP': rounded(report.flops, 1e12),
-      'sent, MB': rounded({**dict(sorted(sent.items())), 'total': report.sent}, 1e6),
-      'bounds, ms': rounded(report.bounds, 1e-3),
+      'sent, MB': rounded({**dict(sorted(sent.items())), 'total': report.sent_bytes}, 1e6),
+      'bounds, ms': rounded(report.lower_bounds, 1e-3),
       'bound by': report.bound_by,
-      'bound, ms': rounded(report.bound, 1e-3),
+      'bound, ms': rounded(report.lower_bound, 1e-3),
       'MFU': rounded(report.mfu, 1)}
 
 

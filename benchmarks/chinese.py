@@ -26,9 +26,9 @@ from typing import Any
 from benchmarks import comparison, equal_time, kept, modern
 from benchmarks.comparison import Bench
 from benchmarks.equal_time import Arm, Setting
-from plm_jax import checked
-from plm_jax.config import Experiment
-from plm_jax.objectives.pairs import SentenceOrder
+from plm_jax import validation
+from plm_jax.config.run import PretrainRun
+from plm_jax.objectives.row_builders import SentenceOrder
 from plm_jax.recipes.bert_wwm import NGRAMS
 
 
@@ -47,16 +47,16 @@ class ChineseSetting(Setting):
 def arms(setting: ChineseSetting) -> Mapping[str, Arm]:
   """Returns what each arm changes."""
   words = {'objective.unit': 'word'}
-  ngrams = {'objective.lengths': NGRAMS, 'objective.similar': setting.listed, 'objective.pair': SentenceOrder()}
+  ngrams = {'objective.lengths': NGRAMS, 'objective.synonyms': setting.listed, 'objective.pair': SentenceOrder()}
   return {'bert': Arm('characters (BERT)', {}, 'bert'), 'words': Arm('whole words', words, 'bert'),
           'macbert': Arm('n-grams of similar words (MacBERT)', words | ngrams, 'bert')}
 
 
-def config(setting: ChineseSetting, arm: str) -> Experiment:
+def config(setting: ChineseSetting, arm: str) -> PretrainRun:
   """Returns the run of an arm; the words of jieba are marked in the records of all."""
-  run = checked.replaced(equal_time.encoder(setting), {
+  run = validation.with_paths(equal_time.encoder(setting), {
       'data.prepare.segmenter': 'jieba', **modern.pre_norm(setting), **modern.rotary()})
-  return checked.replaced(run, {'name': arm, **arms(setting)[arm].changes})
+  return validation.with_paths(run, {'name': arm, **arms(setting)[arm].changes})
 
 
 def listed(setting: ChineseSetting) -> None:

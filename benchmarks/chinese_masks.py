@@ -27,8 +27,8 @@ import numpy as np
 
 from benchmarks import chinese, equal_time
 from benchmarks.side_by_side import machine
-from plm_jax import checked
-from plm_jax.objectives import noise
+from plm_jax import validation
+from plm_jax.objectives import corruption
 
 LONGEST = 4  # words of an n-gram
 Alike = Mapping[str, frozenset[str]]
@@ -94,7 +94,7 @@ def main() -> None:
   print(machine('jax', 'jieba'))
   found, examples = {}, []
   for arm in chinese.arms(setting):
-    rows, pieces, mask = drawn(checked.replaced(chinese.config(setting, arm), options))
+    rows, pieces, mask = drawn(validation.with_paths(chinese.config(setting, arm), options))
     words = spelt(rows, pieces)
     found[arm] = {**of_tokens(rows, mask), **of_words(words), **of_spans(rows.spans)}
     if arm == 'macbert':
@@ -129,16 +129,16 @@ def drawn(config: Any) -> tuple[Drawn, Sequence[str], int]:
     objective, vocab, key = learner.objective, learner.vocab, learner.key(1)
     @jax.jit
     def batch(windows):
-      keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, objective.duplicates))
+      keys = jax.vmap(lambda k: jax.random.split(k, 2))(corruption.example_keys(key, windows, objective.duplicates))
       rows = objective.pair.arrange(keys[:, 0], windows, vocab)
       new = objective.corrupt(key, windows, vocab)
       predicted = jnp.zeros(new['tokens'].shape).at[
           jnp.arange(len(keys))[:, None], new['positions']].max(new['weights']) > 0
       spans = jax.vmap(lambda k, words: begun(k, words, objective.lengths))(keys[:, 1], rows['words'])
       return (rows['tokens'], new['tokens'], rows['words'], rows['segments'] > 0, predicted,
-              new[objective.pair.question], spans)
+              new[objective.pair.pair_task], spans)
     steps = max(1, len(feed.pipelines[0].corpora[0]) // config.train.phases[0].batch)
-    found = [jax.device_get(batch(feed.windows(step))) for step in range(steps)]
+    found = [jax.device_get(batch(feed.read_batch(step))) for step in range(steps)]
     *arrays, spans = (np.concatenate(parts) for parts in zip(*found, strict=True))
     spans = spans[spans > 0] if objective.unit == 'word' else np.zeros(0, int)
     return Drawn(*arrays, spans), feed.tokenizer.pieces, vocab.mask  # pyright: ignore
@@ -148,8 +148,8 @@ def drawn(config: Any) -> tuple[Drawn, Sequence[str], int]:
 def begun(key, words, lengths: tuple[float, ...]):
   """Returns how many words each span of a row is to have, by the key [] of its masks and its words [L] -> [L], 0 where
   no span begins, or where less than the longest is left of the row."""
-  _, count, _ = noise.counted(words)
-  order, wanted = noise.visits(jax.random.split(key)[0], count, len(words), lengths)
+  _, count, _ = corruption.number_units(words)
+  order, wanted = corruption.draw_span_order(jax.random.split(key)[0], count, len(words), lengths)
   return jnp.where(order + len(lengths) <= count, wanted, 0)
 
 

@@ -23,15 +23,15 @@ import jax
 
 from benchmarks.side_by_side import machine
 from plm_jax import sharding
-from plm_jax.cli.run import corpora
-from plm_jax.config import Experiment, Phase, TrainConfig
-from plm_jax.layers.dense import count
+from plm_jax.config.run import Phase, PretrainRun, TrainConfig
+from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import NextSentence, SentenceOrder, Single
+from plm_jax.objectives.row_builders import NextSentence, SentenceOrder, Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
-from plm_jax.training import scales
+from plm_jax.recipes import scale_presets
+from plm_jax.runs.pretrain import prepare_corpora
 from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner
 from plm_jax.training.train import train
@@ -46,38 +46,38 @@ class Bench:
 
   def __init__(self, folder: pathlib.Path, text: str, steps: int, tokenizer: str = '', heldout: float = 0.01):
     self.folder, self.text, self.steps = folder, text, steps
-    base = scales.laptop(Experiment('claims'))
+    base = scale_presets.make_laptop_run(PretrainRun('claims'))
     prepare = dataclasses.replace(base.data.prepare, tokenizer=tokenizer, heldout=heldout)
     self.base = dataclasses.replace(base, data=dataclasses.replace(base.data, path=(text,), prepare=prepare))
-    self.records, self.tokenizer = corpora(self.base)
+    self.records, self.tokenizer = prepare_corpora(self.base)
 
   def little(self) -> 'Bench':
     """With a tenth of the text, which a run of these lengths reads several times; the rest is held out."""
     return Bench(self.folder, self.text, self.steps, str(self.records[0] / 'tokenizer'), heldout=0.9)
 
-  def config(self, name: str, seed: int, objective: Any, steps: int = 0, **changes: Any) -> Experiment:
+  def config(self, name: str, seed: int, objective: Any, steps: int = 0, **changes: Any) -> PretrainRun:
     steps = steps or self.steps
     return dataclasses.replace(
         self.base, name=name, seed=seed, objective=objective, output=str(self.folder / f'{name}-{seed}'),
         train=TrainConfig(phases=(Phase(steps, LENGTH, ROWS),), log_every=max(1, steps // 4), eval_every=steps,
                           eval_batches=64, save_every=steps), **changes)
 
-  def train(self, config: Experiment) -> tuple[Any, dict[str, float]]:
+  def train(self, config: PretrainRun) -> tuple[Any, dict[str, float]]:
     """-> (parameters, held-out figures)."""
     print('.', end='', flush=True)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-      result = train(config, self.records, self.tokenizer)
+      result = train(config, lambda mesh: TextFeed(config, self.records, self.tokenizer, mesh), self.tokenizer)
     return result.params, result.heldout
 
-  def judge(self, config: Experiment, params, objective: Any) -> dict[str, float]:
+  def judge(self, config: PretrainRun, params, objective: Any) -> dict[str, float]:
     """Held-out figures of `objective` with parameters that another one has trained."""
     config = dataclasses.replace(config, objective=objective)
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
       feed = TextFeed(config, self.records, self.tokenizer, mesh)
-      return feed.evaluator(make_learner(config, self.tokenizer.vocab), mesh)(params, config.train.phases[-1])
+      return feed.make_evaluator(make_learner(config, self.tokenizer.vocab), mesh)(params, config.train.phases[-1])
 
-  def order_after(self, config: Experiment) -> float:
+  def order_after(self, config: PretrainRun) -> float:
     """Accuracy on the order of sentences, once a finished run has been trained on that for a few steps.
 
     So few that what is measured is what the run has learned: in a quarter of its steps all arms learn the task alike.
@@ -123,7 +123,7 @@ def sharing(bench: Bench, seed: int) -> Mapping[str, float]:
     lines = [json.loads(line) for line in (pathlib.Path(config.folder) / 'metrics.jsonl').read_text().splitlines()]
     speed = statistics.median(line['tokens_per_second'] for line in lines if line.get('tokens_per_second'))
     FACTS.setdefault(f'shared: {name}', []).append(LENGTH * ROWS / speed)
-    SIZES[f'shared: {name}'] = count(params['backbone']['stack'])
+    SIZES[f'shared: {name}'] = count_parameters(params['backbone']['stack'])
     losses[f'shared: {name}'] = heldout['mlm']
   return losses
 

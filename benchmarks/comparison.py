@@ -21,7 +21,7 @@ from benchmarks import equal_time, kept, side_by_side
 from benchmarks.equal_time import Arm, Plan, Setting
 from benchmarks.real_tasks import ARMS as STARTS
 from benchmarks.real_tasks import FINETUNED, TASKS, tuning
-from plm_jax.config import Experiment
+from plm_jax.config.run import PretrainRun
 
 STAGES = 'pace', 'sweep', 'pretrain', 'finetune', 'table'
 TOLERANCE = 0.02  # of a loss: what two seeds of a short run differ by
@@ -37,7 +37,7 @@ class Bench:
   setting: type[Setting]
   arms: Callable[[Any], Mapping[str, Arm]]
   """of a setting, by name"""
-  config: Callable[[Any, str], Experiment]
+  config: Callable[[Any, str], PretrainRun]
   """of a setting and an arm's name: its run, but for what `planned` says"""
   judges: Mapping[str, Mapping[str, Any]]
   """title of a column -> fields of the objective by which held-out text is masked; the first decides sweeps"""

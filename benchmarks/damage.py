@@ -29,20 +29,20 @@ import numpy as np
 
 from benchmarks.side_by_side import machine
 from plm_jax import tokenizers
+from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.cli import verify
 from plm_jax.data import records, shards
 from plm_jax.data.pipeline import Pipeline
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.windows import Windows
-from plm_jax.errors import Expected
-from plm_jax.training.checkpoint import Checkpoints
+from plm_jax.errors import UserError
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--flips', type=int, default=200)
   parser.add_argument('--what', choices=['records', 'checkpoints'], default='records',
-                      help='checkpoints: the price of their checksums; tests/training/test_checkpoint.py flips bits')
+                      help='checkpoints: the price of their checksums; tests/checkpoints/test_checkpoint.py flips bits')
   parser.add_argument('--data', default='embedded', help='text')
   parser.add_argument('--seed', type=int, default=0)
   args = parser.parse_args()
@@ -93,7 +93,7 @@ def outcome(folder: pathlib.Path, name: pathlib.Path, expected: np.ndarray, warn
   """What comes of reading everything: noticed, mended, silent, without effect or the name of another error."""
   try:
     got = contents(folder)
-  except Expected as error:
+  except UserError as error:
     return 'noticed' if name.name in str(error) and '\n' not in str(error) else f'unclear: {error}'
   except Exception as error:
     return f'{type(error).__name__}: {error}'
@@ -145,7 +145,7 @@ def first_lines(data: str, scratch: pathlib.Path) -> str:
   """A text of some hundred thousand characters."""
   from plm_jax.data import sources
   text, size = [], 0
-  for document in sources.documents(data):
+  for document in sources.read_documents(data):
     text.append('\n'.join(document.paragraphs))
     size += len(text[-1])
     if size > 400_000:
@@ -166,9 +166,9 @@ def price(folder: pathlib.Path, scratch: pathlib.Path) -> None:
   records.write_meta(bare, dataclasses.replace(meta, train=train, heldout=heldout))
   print(f'\n{sum(shard.tokens for shard in meta.train):,} tokens in {len(meta.train)} shards of training\n\n'
         '| | with checksums | without | price |\n|---|---|---|---|')
-  small = shards.SMALL
+  small = shards.SMALL_BYTES
   for what, limit in (('little text, verified at opening', small), ('as much text, verified as it is read', 0)):
-    shards.SMALL = limit
+    shards.SMALL_BYTES = limit
     for part in ('opening', 'first epoch', 'second epoch'):
       times = {place: [] for place in (folder, bare)}
       for _ in range(7):
@@ -176,7 +176,7 @@ def price(folder: pathlib.Path, scratch: pathlib.Path) -> None:
           times[place].append(seconds(place)[part])
       mean, other = (statistics.median(some) for some in times.values())
       print(f'| {what}: {part} | {mean * 1e3:.1f} ms | {other * 1e3:.1f} ms | {(mean - other) * 1e3:+.1f} ms |')
-  shards.SMALL = small
+  shards.SMALL_BYTES = small
 
 
 def price_of_checkpoints(scratch: pathlib.Path, megabytes: int = 300, rounds: int = 7) -> None:
@@ -196,7 +196,7 @@ def price_of_checkpoints(scratch: pathlib.Path, megabytes: int = 300, rounds: in
       checkpoints.manager.wait_until_finished()
       times[kind, 'save'].append((time.process_time() - clocks[0], time.perf_counter() - clocks[1]))
       clocks = time.process_time(), time.perf_counter()
-      checkpoints.check(1)
+      checkpoints.verify(1)
       jax.block_until_ready(checkpoints.restore(1, shapes, places))
       times[kind, 'restore'].append((time.process_time() - clocks[0], time.perf_counter() - clocks[1]))
       checkpoints.close()

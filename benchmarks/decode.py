@@ -60,7 +60,7 @@ def plm_jax(size: str, rows: int, new: int):
   from plm_jax.inference import engine
 
   steps, params, batch, config, ids = ready(size, rows, PROMPT, new)
-  work = functools.partial(engine.run, steps, params, batch, config, ids)
+  work = functools.partial(engine.generate_tokens, steps, params, batch, config, ids)
   jax.block_until_ready(work())
   return lambda: jax.block_until_ready(work())
 
@@ -119,30 +119,47 @@ def ready(size: str, rows: int, prompt: int, new: int):
   import jax
   import numpy as np
 
-  from plm_jax.inference.decoder import DecoderSteps
-  from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
-  from plm_jax.inference.search import GenerationConfig, Ids
-  from plm_jax.layers.heads import NextTokens
+  from plm_jax.inference.decoder_steps import DecoderSteps
+  from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+  from plm_jax.inference.search import OutputVocab
+  from plm_jax.layers.heads import NextTokenHead
+  from plm_jax.loading.generation_config import GenerationConfig
   from plm_jax.models import bart, gpt2, t5
 
   layers, width = (SIZES | PAIRS)[size]
-  model = gpt2.sized(layers, width) if size in SIZES else bart.sized(layers, width) if size.startswith('bart') else (
-      t5.sized(layers, width, width // 64, 4 * width))
+  model = (
+    gpt2.make_config(layers, width)
+    if size in SIZES
+    else bart.make_config(layers, width)
+    if size.startswith('bart')
+    else (t5.make_config(layers, width, width // 64, 4 * width))
+  )
   model = dataclasses.replace(model, vocab=VOCAB)
   tokens = np.random.default_rng(0).integers(0, VOCAB, (rows, prompt)).astype(np.int32)
   batch = {'tokens': tokens, 'segments': np.ones_like(tokens)}
-  head = NextTokens(model.block, model.vocab)
+  head = NextTokenHead(model.block, model.vocab)
   if size in PAIRS:
     first = np.zeros((rows, 1), np.int32)
     own = {'decoder_tokens': first, 'decoder_segments': first + 1}
     params = jax.jit(model.backbone().init)(jax.random.key(0), {**batch, **own})['params']
     steps = EncoderDecoderSteps(model, head)
     source = {'source': tokens, 'source_segments': batch['segments'], 'tokens': first, 'segments': first + 1}
-    return (steps, steps.load({'backbone': nn.unbox(params)}), source, GenerationConfig(new, min_new=new, beams=BEAMS),
-            Ids(VOCAB, (1,), 0))
+    return (
+      steps,
+      steps.load_params({'backbone': nn.unbox(params)}),
+      source,
+      GenerationConfig(new, min_new=new, beams=BEAMS),
+      OutputVocab(VOCAB, (1,), 0),
+    )
   params = jax.jit(model.backbone().init)(jax.random.key(0), batch)['params']
   steps = DecoderSteps(model, head)
-  return steps, steps.load({'backbone': nn.unbox(params)}), batch, GenerationConfig(new), Ids(VOCAB, (), 0)
+  return (
+    steps,
+    steps.load_params({'backbone': nn.unbox(params)}),
+    batch,
+    GenerationConfig(new),
+    OutputVocab(VOCAB, (), 0),
+  )
 
 
 if __name__ == '__main__':

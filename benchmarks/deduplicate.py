@@ -25,7 +25,7 @@ import time
 
 from benchmarks.prepare import figures
 from benchmarks.side_by_side import machine
-from plm_jax.corpora import words
+from plm_jax.corpora import word_hashes
 from plm_jax.corpora.minhash import MinHash
 
 CONTESTANTS = 'plm_jax', 'datasketch'
@@ -93,7 +93,11 @@ def plant(text: pathlib.Path) -> tuple[list[str], list[tuple[int, int, float]]]:
 
 
 def jaccard(one: str, other: str) -> float:
-  a, b = (set(words.grams(words.hashes(words.split(text)), 5).tolist()) for text in (one, other))
+  def ngrams(text: str) -> set[int]:
+    words = word_hashes.hash_words(word_hashes.split_words(text))
+    return set(word_hashes.ngram_hashes(words, 5).tolist())
+
+  a, b = ngrams(one), ngrams(other)
   return len(a & b) / len(a | b)
 
 
@@ -112,7 +116,7 @@ def measure(contestant: str, file: pathlib.Path) -> dict:
 def ours(file: str) -> dict:
   from benchmarks.prepare import cpu_seconds
   from plm_jax.corpora.clean import clean
-  from plm_jax.corpora.examine import CleanConfig
+  from plm_jax.corpora.filter_documents import CleanConfig
   from plm_jax.data import lines
 
   with tempfile.TemporaryDirectory() as scratch:
@@ -120,7 +124,7 @@ def ours(file: str) -> dict:
     report = clean(CleanConfig(workers=1, shard_characters=1 << 25), file, scratch)
     result = figures(report.kept_documents, began, used)
     left = [int(json.loads(line)['where'].rpartition(':')[2]) - 1 for path in pathlib.Path(scratch).glob('*.gz')
-            for _, line in lines.lines(path, 'refuse', lines.Tally())]  # pyright: ignore[reportArgumentType]
+            for _, line in lines.read_lines(path, 'refuse', lines.ReadStats())]  # pyright: ignore[reportArgumentType]
   return result | {'kept': left}
 
 
@@ -135,10 +139,10 @@ def theirs(file: str) -> dict:
   left, signatures = [], {}
   with open(file) as texts:
     for number, line in enumerate(texts):
-      found = words.split(json.loads(line)['text'])
+      found = word_hashes.split_words(json.loads(line)['text'])
       signature = Signature(minhash.values)
       signature.update_batch({' '.join(found[at:at + 5]).encode() for at in range(max(len(found) - 4, 1))})
-      if not any(signatures[other].jaccard(signature) >= minhash.agreeing for other in index.query(signature)):
+      if not any(signatures[other].jaccard(signature) >= minhash.min_agreement for other in index.query(signature)):
         left.append(number)
       index.insert(number, signature)
       signatures[number] = signature

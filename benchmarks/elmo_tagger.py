@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import tyro
 
-from plm_jax import checked
-from plm_jax.config import FineTuning
-from plm_jax.inference.loading import described
-from plm_jax.layers.dense import count
+from plm_jax import validation
+from plm_jax.config.run import FinetuneRun
+from plm_jax.finetuning.setup import dev_set_names, resolve_run
+from plm_jax.finetuning.word_vectors import build_word_list, load_vectors_once
+from plm_jax.layers.dense import count_parameters
+from plm_jax.loading.loaded_model import read_model_config
 from plm_jax.recipes import finetune
-from plm_jax.recipes.finetune import Start
-from plm_jax.tasks.given import loaded, vocabulary
-from plm_jax.tasks.setup import names_of, settled
-from plm_jax.tasks.sources import examples
-from plm_jax.training.learner import make_learner, shapes
-from plm_jax.training.train import fit
+from plm_jax.recipes.finetune import InitialModel
+from plm_jax.tasks.sources import read_sources
+from plm_jax.training.learner import make_learner, state_shapes
+from plm_jax.training.train import train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,41 +57,43 @@ class Config:
   """Adam's"""
 
 
-def run_of(config: Config) -> FineTuning:
+def run_of(config: Config) -> FinetuneRun:
   """Makes the run of the tagger with features."""
-  run = finetune.recipe('tagging', Start(config.elmo, *described(config.elmo)), train=(config.train,),
+  run = finetune.recipe('tagging', InitialModel(config.elmo, *read_model_config(config.elmo)), train=(config.train,),
                         dev=(config.dev, config.test))
-  width = {'objective.reader.width': loaded(config.vectors).matrix.shape[1]} if config.vectors else {}
-  run = checked.replaced(run, {
+  width = {'objective.reader.width': load_vectors_once(config.vectors).matrix.shape[1]} if config.vectors else {}
+  run = validation.with_paths(run, {
       'objective.reader.vectors': config.vectors, 'objective.reader.layers': 1, 'objective.reader.cells': config.cells,
       'optim.peak': config.rate, 'data.epochs': config.epochs, 'data.by_length': True, **width})
   phase = dataclasses.replace(run.train.phases[0], batch=config.rows)
-  return checked.replaced(run, {'train.phases': (phase,), 'train.keep': 1})
+  return validation.with_paths(run, {'train.phases': (phase,), 'train.keep': 1})
 
 
 def main(config: Config) -> None:
   """Prints a line for each tagger."""
   run = run_of(config)
   task: Any = run.objective
-  read = examples(task.learns, run.data.train, run.data.columns, task.labels, 'predict', run.data.on_error).examples
-  tokenizer = vocabulary(task, read)
-  plain = settled(run, tokenizer).config  # with names of classes, by which a head has its size
+  read = read_sources(
+    task.train_format.name, run.data.train, run.data.columns, task.labels, 'predict', run.data.on_error
+  ).examples
+  tokenizer = build_word_list(task, read)
+  plain = resolve_run(run, tokenizer).config  # with names of classes, by which a head has its size
 
   def size(features: bool, cells: int) -> int:
-    sized = checked.replaced(plain, {'objective.reader.features': features, 'objective.reader.cells': cells})
-    params = shapes(sized, make_learner(sized, tokenizer.vocab)).params
-    return count({name: tree for name, tree in params.items() if name != 'backbone'})
+    sized = validation.with_paths(plain, {'objective.reader.features': features, 'objective.reader.cells': cells})
+    params = state_shapes(sized, make_learner(sized, tokenizer.vocab)).params
+    return count_parameters({name: tree for name, tree in params.items() if name != 'backbone'})
 
   wanted = size(True, config.cells)
   more = bisect.bisect_left(range(100 * config.cells), wanted, config.cells, key=lambda cells: size(False, cells))
-  figure = f'{names_of(run.data.dev)[1]}_f1'
+  figure = f'{dev_set_names(run.data.dev)[1]}_f1'
   for name, features, cells in (('word vectors', False, more), ('word vectors and ELMo', True, config.cells)):
-    arm = checked.replaced(run, {'objective.reader.features': features, 'objective.reader.cells': cells})
+    arm = validation.with_paths(run, {'objective.reader.features': features, 'objective.reader.cells': cells})
     f1 = []
     for seed in range(config.seeds):
       with tempfile.TemporaryDirectory() as folder:
-        ready = settled(dataclasses.replace(arm, seed=seed, output=str(pathlib.Path(folder) / 'run')), tokenizer)
-        f1.append(fit(ready.config, ready.open_feed, tokenizer).heldout[figure])
+        ready = resolve_run(dataclasses.replace(arm, seed=seed, output=str(pathlib.Path(folder) / 'run')), tokenizer)
+        f1.append(train(ready.config, ready.open_feed, tokenizer).heldout[figure])
     print(f'{name:24} F1 {np.mean(f1):.2f} +- {np.std(f1):.2f} ({", ".join(f"{x:.2f}" for x in f1)}), '
           f'{size(features, cells):,} parameters, {cells} cells', flush=True)
 

@@ -59,10 +59,10 @@ def run(args: Any, texts: list[str]) -> None:
     encode: Any = SentenceTransformer(args.model, device='cpu').encode
   else:
     import plm_jax
-    from plm_jax.embeddings import static
+    from plm_jax.inference import static_vectors
 
     trained = plm_jax.load(args.model)
-    reader = static.distil(trained) if args.contestant == STATIC else trained
+    reader = static_vectors.distill_static_vectors(trained) if args.contestant == STATIC else trained
     encode = functools.partial(plm_jax.encode, reader)
   def work():
     return encode(texts)
@@ -73,7 +73,7 @@ def search(args: Any) -> None:
   """Times the search for ten, the median of --rounds."""
   import numpy as np
 
-  from plm_jax.embeddings.nearest import nearest
+  from plm_jax.metrics.nearest import find_nearest
 
   draw = np.random.default_rng(0)
   corpus = draw.standard_normal((args.vectors, args.width), np.float32)
@@ -82,11 +82,11 @@ def search(args: Any) -> None:
   print(f'\n{args.vectors:,} vectors of {args.width}\n\n| queries | seconds |\n|---|---|')
   for count in args.queries:
     queries = draw.standard_normal((count, args.width), np.float32)
-    nearest(queries, corpus, 10, normalised=True)
+    find_nearest(queries, corpus, 10, normalised=True)
     seconds = []
     for _ in range(args.rounds):
       began = time.perf_counter()
-      nearest(queries, corpus, 10, normalised=True)
+      find_nearest(queries, corpus, 10, normalised=True)
       seconds.append(time.perf_counter() - began)
     print(f'| {count} | {statistics.median(seconds):.2f} |')
 

@@ -19,16 +19,16 @@ from etils import epath
 import jax
 
 from benchmarks import kept, side_by_side
-from plm_jax import checked, environment, recipes, sharding
-from plm_jax.cli import run as runs
-from plm_jax.config import Experiment, Phase, TrainConfig
-from plm_jax.layers.dense import count
+from plm_jax import environment, recipes, sharding, validation
+from plm_jax.config.run import Phase, PretrainRun, TrainConfig
+from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
-from plm_jax.training import scales
+from plm_jax.objectives.row_builders import Single
+from plm_jax.recipes import scale_presets
+from plm_jax.runs import run as runs
 from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner
-from plm_jax.training.step import jitted_step, sharded_init
+from plm_jax.training.step import jit_train_step, make_sharded_init
 
 REPEATS = 5  # steps of a turn
 
@@ -68,31 +68,37 @@ class Plan(NamedTuple):
   folder: str
 
 
-def encoder(setting: Setting) -> Experiment:
+def encoder(setting: Setting) -> PretrainRun:
   """Returns BERT's run at a small size, as published but for what the size and the length of a run ask of all arms.
 
   That is: weights whose products keep their size at this width (0.08 at 128, as at the laptop's scale), with which
   small models get over the plateau of word frequencies sooner; and Adam's mean of squares over 50 steps (b2 0.98), not
   1,000. Dropout stays.
   """
-  small = scales.resized(recipes.find('bert_base')(), setting.layers, setting.width, max(1, setting.width // 64),
-                         setting.vocab, setting.length)
+  small = scale_presets.resize_run(
+    recipes.find_recipe('bert_base')(),
+    setting.layers,
+    setting.width,
+    max(1, setting.width // 64),
+    setting.vocab,
+    setting.length,
+  )
   text = dataclasses.replace(small.data.prepare, sample=10_000_000, heldout=0.02)
   return dataclasses.replace(
-      small, model=scales.written_out(checked.replaced(
+      small, model=scale_presets.unroll_layers(validation.with_paths(
           small.model, {'block.init.std': round(0.08 * (128 / setting.width) ** 0.5, 4)})),
       data=dataclasses.replace(small.data, path=(setting.text,), prepare=text),
       optim=dataclasses.replace(small.optim, b2=0.98),
       train=TrainConfig(phases=(Phase(1_000_000, setting.length, setting.rows),)))
 
 
-def planned(config: Experiment, plan: Plan) -> Experiment:
+def planned(config: PretrainRun, plan: Plan) -> PretrainRun:
   """Returns the run of an arm with its steps, rate, seed and folder: a warmup of a twentieth, and where the schedule
   falls at the end, a fifth to fall in. Short runs, by which rates are chosen, warm up for 60 steps all the same: with
   fewer, norms behind sublayers would stand no rate that they stand in a whole run."""
   steps, phase = plan.steps, config.train.phases[0]
   optim = dataclasses.replace(config.optim, peak=plan.peak, warmup=min(max(steps // 20, 60), steps // 2),
-                              cooldown=scales.cooldown(config.optim, steps))
+                              cooldown=scale_presets.scale_cooldown(config.optim, steps))
   train = TrainConfig(phases=(dataclasses.replace(phase, steps=steps),), log_every=20, eval_every=max(1, steps // 4),
                       eval_batches=64, save_every=max(1, steps // 20), keep=1)
   return dataclasses.replace(config, optim=optim, train=train, seed=plan.seed, output=plan.folder)
@@ -107,17 +113,17 @@ def steps_in(minutes: float, seconds: float) -> int:
   return max(1, round(60 * minutes / seconds))
 
 
-def timed(config: Experiment) -> None:
+def timed(config: PretrainRun) -> None:
   """A contestant's end of the pace: does steps as the loop of training does, text and all, whenever it is told to."""
   environment.keep_memory()
-  runs.use_cache()
+  runs.use_compilation_cache()
   out, sys.stdout = sys.stdout, sys.stderr  # of which the parent reads figures alone
-  records, tokenizer = runs.corpora(config)
+  records, tokenizer = runs.prepare_corpora(config)
   mesh = sharding.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     feed, learner = TextFeed(config, records, tokenizer, mesh), make_learner(config, tokenizer.vocab)
-    make, _, layout = sharded_init(learner, feed.first(), mesh)
-    update, stream, state = jitted_step(learner, layout), feed.stream(0, mesh), make()
+    make, _, layout = make_sharded_init(learner, feed.first_window(), mesh)
+    update, stream, state = jit_train_step(learner, layout), feed.stream(0, mesh), make()
     def work():
       nonlocal state
       state, numbers = update(state, next(stream)[-1])
@@ -127,19 +133,24 @@ def timed(config: Experiment) -> None:
     side_by_side.contest({}, work, REPEATS)
 
 
-def pretrained(config: Experiment, judges: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def pretrained(config: PretrainRun, judges: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
   """Does a run, and measures it -> figures. judges: name -> fields of `MaskedLM` by which held-out text is masked."""
   began = time.perf_counter()
   result = runs.run(config)
   if result is None or not result.finished:
     kept.interrupted(config.folder)
   seconds = time.perf_counter() - began
-  return {'parameters': count(result.params), 'steps': config.train.steps, 'seconds': seconds, 'filled': filled(config),
-          'own': result.heldout,
-          'judged': {name: judged(config, result.params, changes) for name, changes in judges.items()}}
+  return {
+    'parameters': count_parameters(result.params),
+    'steps': config.train.steps,
+    'seconds': seconds,
+    'filled': filled(config),
+    'own': result.heldout,
+    'judged': {name: judged(config, result.params, changes) for name, changes in judges.items()},
+  }
 
 
-def judged(config: Experiment, params: Any, changes: Mapping[str, Any]) -> dict[str, float]:
+def judged(config: PretrainRun, params: Any, changes: Mapping[str, Any]) -> dict[str, float]:
   """Measures parameters on all of the text that was held out, in rows of one text each.
 
   Which tokens are masked depends on the text and on the seed, which is 0 for all.
@@ -148,27 +159,29 @@ def judged(config: Experiment, params: Any, changes: Mapping[str, Any]) -> dict[
       config, seed=0, objective=dataclasses.replace(MaskedLM(pair=Single()), **changes),
       data=dataclasses.replace(config.data, assembly='document'),
       train=dataclasses.replace(config.train, eval_batches=1_000_000))
-  return with_feed(config, lambda feed, learner, mesh: feed.evaluator(learner, mesh)(params, config.train.phases[0]))
+  return with_feed(
+    config, lambda feed, learner, mesh: feed.make_evaluator(learner, mesh)(params, config.train.phases[0])
+  )
 
 
-def filled(config: Experiment, batches: int = 8) -> float:
+def filled(config: PretrainRun, batches: int = 8) -> float:
   """Returns the share of a run's rows that is no padding, of its first batches."""
   def share(feed, learner, mesh):
     del mesh
     segments = jax.jit(lambda windows: learner.objective.corrupt(learner.key(1), windows, learner.vocab)['segments'])
     steps = range(min(batches, config.train.steps))
-    return sum(float((segments(feed.windows(step)) > 0).mean()) for step in steps) / len(steps)
+    return sum(float((segments(feed.read_batch(step)) > 0).mean()) for step in steps) / len(steps)
   return with_feed(config, share)
 
 
-def records_of(config: Experiment) -> epath.Path:
+def records_of(config: PretrainRun) -> epath.Path:
   """Returns the folder of the records that a run learns from, made if need be."""
-  return runs.corpora(config)[0][0]
+  return runs.prepare_corpora(config)[0][0]
 
 
-def with_feed(config: Experiment, ask: Callable[[Any, Any, Any], Any]) -> Any:
+def with_feed(config: PretrainRun, ask: Callable[[Any, Any, Any], Any]) -> Any:
   """Opens what a run learns from -> what `ask` says of it, the learner and the mesh."""
-  records, tokenizer = runs.corpora(config)
+  records, tokenizer = runs.prepare_corpora(config)
   mesh = sharding.make_mesh(config.mesh)
   with jax.set_mesh(mesh):
     return ask(TextFeed(config, records, tokenizer, mesh), make_learner(config, tokenizer.vocab), mesh)

@@ -16,7 +16,15 @@ import argparse
 from typing import Any
 
 from benchmarks.side_by_side import compare, machine
-from benchmarks.training_step import LENGTH, VOCAB, masked_batch, plm_jax, share, torch_ready, torch_step
+from benchmarks.training_step import (
+  LENGTH,
+  VOCAB,
+  masked_batch,
+  plm_jax,
+  share,
+  torch_ready,
+  torch_step,
+)
 
 LAYERS, WIDTH = 4, 512
 FAMILIES = ('bert', 'roberta', 'albert', 'spanbert', 'distilbert', 'deberta', 'deberta-v2', 'electra', 'xlnet', 'gpt',
@@ -56,51 +64,51 @@ def ours(family: str) -> tuple[Any, Any]:
   import dataclasses
 
   from plm_jax.models import (
-      albert,
-      bart,
-      bert,
-      deberta,
-      deberta_v2,
-      distilbert,
-      electra,
-      gpt,
-      gpt2,
-      llama,
-      roberta,
-      t5,
-      xlnet,
+    albert,
+    bart,
+    bert,
+    deberta,
+    deberta_v2,
+    distilbert,
+    electra,
+    gpt,
+    gpt2,
+    llama,
+    roberta,
+    t5,
+    xlnet,
   )
   from plm_jax.objectives.clm import CausalLM
   from plm_jax.objectives.denoising import DenoisingAutoencoder
   from plm_jax.objectives.distillation import Distillation
   from plm_jax.objectives.mlm import MaskedLM
-  from plm_jax.objectives.pairs import SentenceOrder, Single
   from plm_jax.objectives.plm import PermutationLM
+  from plm_jax.objectives.row_builders import SentenceOrder, Single
   from plm_jax.objectives.rtd import ReplacedTokenDetection
   from plm_jax.objectives.sbo import SpanBoundary
-  from plm_jax.objectives.spans import MixtureOfDenoisers
-  from plm_jax.training.scales import written_out
+  from plm_jax.objectives.span_corruption import MixtureOfDenoisers
+  from plm_jax.recipes.scale_presets import unroll_layers
 
-  single, teacher = MaskedLM(Single()), bert.sized(2 * LAYERS, WIDTH)
+  single, teacher = MaskedLM(Single()), bert.make_config(2 * LAYERS, WIDTH)
   config, objective = {
-      'bert': lambda: (bert.sized(LAYERS, WIDTH), MaskedLM()),
-      'roberta': lambda: (roberta.sized(LAYERS, WIDTH), single),
-      'albert': lambda: (albert.sized(LAYERS, WIDTH, WIDTH // 64), MaskedLM(SentenceOrder())),
-      'spanbert': lambda: (bert.sized(LAYERS, WIDTH), SpanBoundary()),
+      'bert': lambda: (bert.make_config(LAYERS, WIDTH), MaskedLM()),
+      'roberta': lambda: (roberta.make_config(LAYERS, WIDTH), single),
+      'albert': lambda: (albert.make_config(LAYERS, WIDTH, WIDTH // 64), MaskedLM(SentenceOrder())),
+      'spanbert': lambda: (bert.make_config(LAYERS, WIDTH), SpanBoundary()),
       'distilbert': lambda: (distilbert.student(teacher), Distillation(model=teacher)),
-      'deberta': lambda: (deberta.sized(LAYERS, WIDTH), single),
-      'deberta-v2': lambda: (deberta_v2.sized(LAYERS, WIDTH, conv=3, conv_activation='gelu'), single),
-      'electra': lambda: (electra.sized(LAYERS, WIDTH), ReplacedTokenDetection()),
-      'xlnet': lambda: (xlnet.sized(LAYERS, WIDTH), PermutationLM(memory=0.0)),
+      'deberta': lambda: (deberta.make_config(LAYERS, WIDTH), single),
+      'deberta-v2': lambda: (deberta_v2.make_config(LAYERS, WIDTH, conv=3, conv_activation='gelu'), single),
+      'electra': lambda: (electra.make_config(LAYERS, WIDTH), ReplacedTokenDetection()),
+      'xlnet': lambda: (xlnet.make_config(LAYERS, WIDTH), PermutationLM(memory=0.0)),
       'gpt': lambda: (resized(gpt.base()), CausalLM(reserve=0)),
-      'gpt2': lambda: (gpt2.sized(LAYERS, WIDTH), CausalLM(reserve=0)),
+      'gpt2': lambda: (gpt2.make_config(LAYERS, WIDTH), CausalLM(reserve=0)),
       'gpt2-small': lambda: (gpt2.small(), CausalLM(reserve=0)),
-      'llama': lambda: (llama.sized(LAYERS, WIDTH, WIDTH // 64, 4 * WIDTH), CausalLM(reserve=0)),
-      't5': lambda: (t5.sized(LAYERS, WIDTH, WIDTH // 64, 4 * WIDTH), MixtureOfDenoisers()),
+      'llama': lambda: (llama.make_config(LAYERS, WIDTH, WIDTH // 64, 4 * WIDTH), CausalLM(reserve=0)),
+      't5': lambda: (t5.make_config(LAYERS, WIDTH, WIDTH // 64, 4 * WIDTH), MixtureOfDenoisers()),
       't5-small': lambda: (t5.small(), MixtureOfDenoisers()),
-      'bart': lambda: (bart.sized(LAYERS, WIDTH), DenoisingAutoencoder()),
+      'bart': lambda: (bart.make_config(LAYERS, WIDTH), DenoisingAutoencoder()),
   }[family]()
-  return written_out(dataclasses.replace(config, vocab=VOCAB)), objective
+  return unroll_layers(dataclasses.replace(config, vocab=VOCAB)), objective
 
 
 def resized(config: Any) -> Any:
@@ -156,7 +164,7 @@ def theirs(family: str) -> None:
     else:
       plain(hf.GPT2LMHeadModel(hf.GPT2Config(**shape)), text)
   elif family in ('t5', 't5-small', 'bart'):
-    labels = torch.randint(1000, VOCAB, (number, objective.predictions(LENGTH)))
+    labels = torch.randint(1000, VOCAB, (number, objective.max_predictions(LENGTH)))
     pair = {'input_ids': batch['input_ids'], 'attention_mask': batch['attention_mask'], 'labels': labels}
     plain(encoder_decoder(hf, family, config), pair)
   elif family == 'electra':

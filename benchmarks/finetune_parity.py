@@ -34,16 +34,16 @@ import numpy as np
 from benchmarks.side_by_side import machine
 from benchmarks.training_step import torch_ready
 from plm_jax import conversion, tokenizers
-from plm_jax.cli import run as runs
-from plm_jax.cli.fine_tuned import texts
-from plm_jax.config import FineTuning, Phase
-from plm_jax.conversion import vocabulary
-from plm_jax.inference.loading import described
+from plm_jax.config.run import FinetuneRun, Phase
+from plm_jax.conversion import tokenizer_files
+from plm_jax.finetuning.setup import ResolvedRun, resolve_run
+from plm_jax.loading.loaded_model import read_model_config
 from plm_jax.recipes import finetune
+from plm_jax.runs import run as runs
+from plm_jax.runs.finetune import example_texts
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.tasks.forms import form_of
-from plm_jax.tasks.setup import Settled, settled
-from plm_jax.tasks.sources import examples
+from plm_jax.tasks.input_formats import get_input_format
+from plm_jax.tasks.sources import read_sources
 from plm_jax.tokenizers import Tokenizer
 
 FILES = {'sst2': 'sst2_dev.tsv.gz', 'stsb': 'stsb_dev.tsv.gz', 'wikigold': 'wikigold.conll.gz',
@@ -107,7 +107,7 @@ def file_of(task: str, data: str) -> str:
 def trained_tokenizer(family: str, data: str) -> Tokenizer:
   """Trains the family's kind of tokenizer on the texts of all tasks."""
   configs = [finetune.recipe(task, train=(file_of(task, data),)) for task in FILES]
-  lines = [line for config in configs for line in texts(config, config.data)]
+  lines = [line for config in configs for line in example_texts(config, config.data)]
   if family == 'bert':
     return tokenizers.train_wordpiece(lines, PIECES)
   if family in ('deberta', 'gpt2'):
@@ -149,9 +149,9 @@ def saved(folder: pathlib.Path, family: str, task: str, tokenizer: Tokenizer) ->
   torch.manual_seed(0)
   model = model_class(family, task)(getattr(transformers, f'{FAMILIES[family]}Config')(**common, **sizes))
   model.save_pretrained(folder)
-  vocabulary.save(folder, tokenizer, LENGTH)
+  tokenizer_files.save(folder, tokenizer, LENGTH)
   if family == 'deberta':  # as `export` does; transformers 5 puts two separators between texts, DeBERTa's own code one
-    vocabulary.surround(folder, tokenizer, form_of(family).around(vocab))
+    tokenizer_files.set_text_frame(folder, tokenizer, get_input_format(family).special_ids(vocab))
 
 
 def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer: Tokenizer, steps: int) -> Compared:
@@ -165,13 +165,13 @@ def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer:
     result: Any = runs.run(config)
   lines = [json.loads(line) for line in (pathlib.Path(config.folder) / 'metrics.jsonl').read_text().splitlines()]
   ours = np.array([[line['loss'], line['grad_norm']] for line in lines if line['split'] == 'train'])
-  ready = settled(config, tokenizer)
+  ready = resolve_run(config, tokenizer)
   feed = ready.open_feed(make_mesh(MeshConfig()))
   batches = [feed.batches.batch(step) for step in range(steps)]
   theirs, begun, ended = learned(folder, family, task, [arrays for arrays, _ in batches], ready.config)
-  rules = conversion.family_of(family).of(ready.config.model)
-  named = dict(conversion.tensors(rules, jax.device_get(result.params), copies=True))
-  named = {name: named[conversion.rename(rules, name)] for name in ended}
+  rules = conversion.get_family(family).specialize(ready.config.model)
+  named = dict(conversion.export_tensors(rules, jax.device_get(result.params), copies=True))
+  named = {name: named[conversion.rename_tensor(rules, name)] for name in ended}
   apart, moved = (np.sqrt(sum(np.square(x - other[name]).sum() for name, x in some.items()))
                   for some, other in ((named, ended), ({name: begun[name] for name in named}, ended)))
   rows = agreement(folder, family, ready, [placed.number for _, placed in batches])
@@ -179,9 +179,9 @@ def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer:
   return Compared(gaps[:, 0].max(), (gaps[:, 1] / theirs[:, 1]).max(), float(apart / moved), *theirs[[0, -1], 0], rows)
 
 
-def run_of(folder: pathlib.Path, name: str, file: str, steps: int) -> FineTuning:
+def run_of(folder: pathlib.Path, name: str, file: str, steps: int) -> FinetuneRun:
   """The recipe's run of the task from the folder, with the optimizer and the sizes of this comparison."""
-  config = finetune.recipe(name, finetune.Start(str(folder), *described(folder)), train=(file,))
+  config = finetune.recipe(name, finetune.InitialModel(str(folder), *read_model_config(folder)), train=(file,))
   loop = dataclasses.replace(config.train, phases=(Phase(steps, LENGTH, BATCH),), log_every=1, best='')
   task = dataclasses.replace(config.objective, head_dropout=0.0)  # which is no matter of the checkpoint's
   return dataclasses.replace(
@@ -193,10 +193,10 @@ def full_rows(folder: pathlib.Path, file: str, tokenizer: Tokenizer) -> str:
   """Writes the questions whose context, cut behind a word, fills a row with the question and still has the answer."""
   config, path = run_of(folder, 'squad', file, 1), folder.with_suffix('.jsonl')
   task, cuts = config.objective, []
-  for example in examples(task.reads, config.data.train).examples:
+  for example in read_sources(task.example_kind, config.data.train).examples:
     question, context = example.texts
-    room = LENGTH - task.form.specials(tokenizer.vocab, 2) - len(tokenizer.encode_batch([question])[0])
-    ids, _, starts = tokenizer.encode_places([context])
+    room = LENGTH - task.input_format.count_special(tokenizer.vocab, 2) - len(tokenizer.encode_batch([question])[0])
+    ids, _, starts = tokenizer.encode_with_offsets([context])
     cut = context[:starts[room]].rstrip() if 0 < room < len(ids) else context
     answers = tuple(answer for answer in example.answers or () if answer.start + len(answer.text) <= len(cut))
     if answers and context[len(cut):len(cut) + 1].isspace():
@@ -212,7 +212,9 @@ def full_rows(folder: pathlib.Path, file: str, tokenizer: Tokenizer) -> str:
   return str(path)
 
 
-def learned(folder: pathlib.Path, family: str, task: str, batches: Sequence[dict[str, np.ndarray]], config: FineTuning):
+def learned(
+  folder: pathlib.Path, family: str, task: str, batches: Sequence[dict[str, np.ndarray]], config: FinetuneRun
+):
   """Learns from the batches with torch -> losses and gradient norms [steps, 2], parameters by name before and after."""
   import torch
   import transformers
@@ -257,7 +259,7 @@ def arguments(family: str, task: str, batch: dict[str, np.ndarray]) -> dict[str,
   return given | {'labels': label}
 
 
-def agreement(folder: pathlib.Path, family: str, ready: Settled, batches: Sequence[np.ndarray]) -> str:
+def agreement(folder: pathlib.Path, family: str, ready: ResolvedRun, batches: Sequence[np.ndarray]) -> str:
   """How many of the rows of the batches transformers' tokenizer makes alike: ids, and types where BERT has some."""
   import transformers
 
@@ -279,13 +281,13 @@ def theirs(fast: Any, task: Any, example: Any, number: int) -> dict[str, list[in
   """Row `number` of an example as transformers' scripts for the kind of task make it."""
   texts, cut = example.texts, {'longest': 'longest_first', 'first': 'only_first', 'second': 'only_second'}[task.cut]
   limits = {'truncation': cut, 'max_length': LENGTH}
-  if task.reads == 'tagging':
+  if task.example_kind == 'tagging':
     if type(fast.backend_tokenizer.pre_tokenizer).__name__ == 'ByteLevel':  # to which words alone have no space before
       return fast(' '.join(texts), truncation=True, max_length=LENGTH)
     return fast(list(texts), is_split_into_words=True, truncation=True, max_length=LENGTH)
-  if task.reads == 'choice':
+  if task.example_kind == 'choice':
     return fast(texts[0], f'{texts[1]} {example.choices[number]}'.strip(), **limits)
-  if task.reads == 'answers':
+  if task.example_kind == 'answers':
     question = len(fast(texts[0], add_special_tokens=False)['input_ids'])
     room = LENGTH - question - fast.num_special_tokens_to_add(pair=True)
     rows = fast(*texts, truncation='only_second', max_length=LENGTH, stride=max(0, room - task.stride),

@@ -92,11 +92,12 @@ def here(args: Any, task: str, train: pathlib.Path, dev: pathlib.Path, seed: int
   from plm_jax.cli import finetune
 
   config, _ = finetune.parse('', [
-      f'--init={args.run}', f'--task={task}', f'--train={train}', f'--dev={dev}', f'--data.epochs={args.epochs}',
+      f'--init={args.run}', '--scale=paper', f'--task={task}', f'--train={train}', f'--dev={dev}',
+      f'--data.epochs={args.epochs}',
       f'--optim.peak={args.peak}', '--optim.bias-correction=True', f'--seed={seed}', '--train.best=', *SETTINGS,
       f'--model.block.dropout={DROPOUT}', f'--model.block.attention.dropout={DROPOUT}',
       f'--output={folder}/{task}-{seed}'], '')
-  result, = finetune.several(config, 1)
+  result, = finetune.run_seeds(config, 1)
   return result.heldout[MEASURES[task]]
 
 

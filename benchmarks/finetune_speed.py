@@ -80,15 +80,15 @@ def write(folder: pathlib.Path, data: str, rows: str, examples: int) -> None:
 def run_of(args):
   """-> the run of the recipe, its tokenizer."""
   from plm_jax import tokenizers
-  from plm_jax.config import Phase
+  from plm_jax.config.run import Phase
   from plm_jax.models import bert
   from plm_jax.recipes import finetune
 
   model = bert.base()
-  model = model.resized(dataclasses.replace(model.block, width=WIDTH, heads=WIDTH // 64, mlp_dim=4 * WIDTH), LAYERS,
+  model = model.resize(dataclasses.replace(model.block, width=WIDTH, heads=WIDTH // 64, mlp_dim=4 * WIDTH), LAYERS,
                         PIECES, LENGTH)
   file = f'{args.folder}/train.jsonl'
-  config = finetune.recipe('sst2', finetune.Start(model=model), train=(file,), dev=(file,))
+  config = finetune.recipe('sst2', finetune.InitialModel(model=model), train=(file,), dev=(file,))
   loop = dataclasses.replace(config.train, phases=(Phase(args.steps, LENGTH, BATCH),), best='')
   data = dataclasses.replace(config.data, epochs=0.0, **OURS.get(args.contestant, {}))
   return dataclasses.replace(config, data=data, train=loop), tokenizers.load(f'{args.folder}/tokenizer')
@@ -99,19 +99,19 @@ def ours(args) -> None:
   import jax
 
   from plm_jax import environment, sharding
-  from plm_jax.tasks.setup import settled
+  from plm_jax.finetuning.setup import resolve_run
   from plm_jax.training.learner import make_learner
-  from plm_jax.training.step import jitted_step, sharded_init
+  from plm_jax.training.step import jit_train_step, make_sharded_init
 
   environment.keep_memory()  # as a run does
   config, tokenizer = run_of(args)
-  ready = settled(config, tokenizer)
+  ready = resolve_run(config, tokenizer)
   config, mesh = ready.config, sharding.make_mesh(ready.config.mesh)
   with jax.set_mesh(mesh):
     learner, feed = make_learner(config, tokenizer.vocab), ready.open_feed(mesh)
-    make, _, layout = sharded_init(learner, feed.first(), mesh)
-    state, step, shapes = make(), jitted_step(learner, layout), set()
-    evaluate = feed.evaluator(learner, mesh)
+    make, _, layout = make_sharded_init(learner, feed.first_window(), mesh)
+    state, step, shapes = make(), jit_train_step(learner, layout), set()
+    evaluate = feed.make_evaluator(learner, mesh)
 
     def train():
       nonlocal state
@@ -132,11 +132,11 @@ def theirs(args) -> None:
   import transformers
 
   from benchmarks.training_step import torch_ready
-  from plm_jax.tasks.setup import settled
+  from plm_jax.finetuning.setup import resolve_run
 
   torch = torch_ready()
   config, tokenizer = run_of(args)
-  ready = settled(config, tokenizer)
+  ready = resolve_run(config, tokenizer)
   features = ready.train.features
   rows = [{'input_ids': features.tokens[number].tolist(), 'labels': int(features.values['label'][number])}
           for number in range(len(features))]

@@ -13,15 +13,17 @@ import sys
 from benchmarks import budgets
 from plm_jax import recipes
 from plm_jax.cli import costs
-from plm_jax.pods import compile as compiling
-from plm_jax.pods.compile import CHIPS
+from plm_jax.compile import report as compiling
+from plm_jax.compile.report import CHIPS
 
 HEAD = ('recipe', 'pod and mesh', 'GiB a device', 'bound, ms', 'MFU', 'days', 'chip-hours', 'published run')
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--recipe', choices=recipes.every(), nargs='*', default=list(recipes.every()), metavar='RECIPE')
+  parser.add_argument(
+    '--recipe', choices=recipes.all_recipes(), nargs='*', default=list(recipes.all_recipes()), metavar='RECIPE'
+  )
   args = parser.parse_args()
   found = {name: budget for name in args.recipe if (budget := budgets.read(name))}
   print('\n'.join(f'| {" | ".join(cells)} |' for cells in (HEAD, ('---',) * len(HEAD))))
@@ -34,7 +36,7 @@ def main() -> None:
 
 def fits(budget: budgets.Budget) -> bool:
   """Tells whether every phase of a budget that is kept fits its chip."""
-  return all(phase['HBM, GiB']['total'] <= CHIPS[budget['kind']].hbm for phase in budget['phases'])
+  return all(phase['HBM, GiB']['total'] <= CHIPS[budget['kind']].hbm_gib for phase in budget['phases'])
 
 
 def row(name: str, budget: budgets.Budget) -> tuple[str, ...]:
@@ -42,14 +44,19 @@ def row(name: str, budget: budgets.Budget) -> tuple[str, ...]:
   mesh = budget['mesh']
   split = ''.join(f', {axis} {mesh[axis]}' for axis in ('fsdp', 'tensor') if mesh[axis] > 1)
   steps = f', {budget["micro-steps"]} micro-steps' if budget['micro-steps'] > 1 else ''
-  return name, f'{budget["topology"]}{split}{steps}', *figures(name, budget), recipes.find(name).row.took
+  return (
+    name,
+    f'{budget["topology"]}{split}{steps}',
+    *figures(name, budget),
+    recipes.find_recipe(name).row.published_hardware,
+  )
 
 
 def figures(name: str, budget: budgets.Budget) -> tuple[str, ...]:
   """Returns what there is to say of the memory, the bounds, their shares of the peak, and of the whole run."""
   phases, whole = budget['phases'], seconds(name, budget)
-  chips = costs.count(budget['kind'], budget['devices'])
-  return (f'{"; ".join(str(phase["HBM, GiB"]["total"]) for phase in phases)} of {CHIPS[budget["kind"]].hbm:g}',
+  chips = costs.count_chips(budget['kind'], budget['devices'])
+  return (f'{"; ".join(str(phase["HBM, GiB"]["total"]) for phase in phases)} of {CHIPS[budget["kind"]].hbm_gib:g}',
           '; '.join(f'{phase["bound, ms"]:,} ({phase["bound by"]})' for phase in phases),
           '; '.join(f'{phase["MFU"]:.0%}' for phase in phases), f'{whole / 86_400:.2f}',
           f'{whole / 3600 * chips:,.0f}')
@@ -57,10 +64,10 @@ def figures(name: str, budget: budgets.Budget) -> tuple[str, ...]:
 
 def seconds(name: str, budget: budgets.Budget) -> float:
   """Adds up the bounds of all steps of a recipe."""
-  config = recipes.find(name)()
+  config = recipes.find_recipe(name)()
   bounds = {phase: figures['bound, ms'] * 1e-3 for phase, figures in
-            zip(compiling.extremes(config.train.phases), budget['phases'], strict=True)}
-  return costs.seconds(config, bounds)
+            zip(compiling.extreme_phases(config.train.phases), budget['phases'], strict=True)}
+  return costs.run_seconds(config, bounds)
 
 
 if __name__ == '__main__':

@@ -111,10 +111,10 @@ def load() -> None:
 
 def lay(ground: pathlib.Path) -> None:
   """Makes whole what will be damaged: text, records, runs, and checkpoints in other libraries' formats."""
-  from plm_jax.data import embedded
+  from plm_jax.data import builtin_corpus
   shutil.rmtree(ground, ignore_errors=True)
   ground.mkdir(parents=True)
-  text = pathlib.Path(embedded.corpus_path()).read_text()[:400_000].rpartition('\n\n')[0]
+  text = pathlib.Path(builtin_corpus.corpus_path()).read_text()[:400_000].rpartition('\n\n')[0]
   (ground / 'text').mkdir(exist_ok=True)
   (ground / 'text' / 'corpus.txt').write_text(text)
   tiny = ['--train.phases.0.steps=2', '--train.phases.1.steps=1', '--train.save-every=1']

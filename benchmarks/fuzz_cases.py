@@ -41,8 +41,9 @@ TRAINING = (
     'optim.warmup', 'optim.decay', 'optim.b1', 'optim.b2', 'optim.eps', 'optim.clip', 'optim.end', 'seed', 'mesh.data',
     'mesh.fsdp', 'mesh.tensor', 'model.vocab', 'model.max-length', 'model.block.width', 'model.block.heads',
     'model.block.mlp-dim', 'model.block.dropout', 'model.block.attention.dropout', 'model.block.init.std',
-    'model.stack.layers', 'model.block.norm.eps', 'objective.rate', 'objective.random-share', 'objective.keep-share',
-    'objective.duplicates', 'data.block', 'data.cap', 'data.temperature', 'data.weights', 'data.path', 'output',
+    'model.stack.layers', 'model.block.norm.eps', 'objective.mask-rate', 'objective.random-share',
+    'objective.keep-share', 'objective.duplicates',
+    'data.block', 'data.cap', 'data.temperature', 'data.weights', 'data.path', 'output',
     'warm-start', 'topology', 'mode', 'prompts', 'family', 'data.assembly', 'hosts.count', 'hosts.index',
     'hosts.coordinator', 'hosts.distributed', 'data.prepare.heldout')
 

@@ -10,7 +10,7 @@ One row of a table a recipe, a minute or two each; random text, so that nothing 
   share of the largest entry of its array (of a hundredth of the largest of all, where that is more: biases of keys have
   none). Dropout and corruption are the same on both
 - step: of the paper's sizes, cut to a few layers, in bfloat16 without dropout of attention, and the memory beside the
-  state that it needs; attention written out, and by cuDNN where it is taken (`plm_jax/layers/cudnn.py`)
+  state that it needs; attention written out, and by cuDNN where it is taken (`plm_jax/layers/kernels/cudnn.py`)
 
 Exit status 1 where a loss is not finite or the gradient differs by more than 1e-3. Without a GPU it says so.
 """
@@ -25,11 +25,11 @@ from flax.linen import unbox
 import jax
 import numpy as np
 
-from plm_jax import checked, recipes
-from plm_jax.layers import cudnn
+from plm_jax import recipes, validation
+from plm_jax.layers.kernels import cudnn
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
-from plm_jax.training.step import Learner, gradient, init_state, jitted_step, total
+from plm_jax.training.step import Learner, compute_gradient, init_state, jit_train_step, total_loss
 
 RECIPES = ('bert_base', 'roberta_base', 'albert_base', 'spanbert_base', 'distilbert_base', 'deberta_base',
            'deberta_v3_small', 'electra_base', 'xlnet_base', 'gpt_base', 'gpt2_small', 'gpt3_small', 'llama_7b',
@@ -74,11 +74,11 @@ def row(name: str, device: Any, layers: int, rows: int) -> bool:
 
 def trained(name: str, device: Any) -> list[float]:
   """-> the losses of the steps of `--scale=test`, in bfloat16."""
-  recipe = recipes.find(name)('test')
+  recipe = recipes.find_recipe(name)('test')
   learner = learner_of(in_bfloat16(recipe))
   with jax.default_device(device):
     state, losses = jax.jit(lambda w: unbox(init_state(learner, w)))(text(recipe, recipe.train.phases[0])), []
-    step = jitted_step(learner, None)
+    step = jit_train_step(learner, None)
     for phase in recipe.train.phases:
       for _ in range(phase.steps):
         state, metrics = step(state, text(recipe, phase, seed=len(losses)))
@@ -88,13 +88,13 @@ def trained(name: str, device: Any) -> list[float]:
 
 def beside_the_cpu(name: str, device: Any) -> tuple[float, float]:
   """-> how far loss and gradient are from the CPU's, in float32: relative, see above."""
-  recipe = recipes.find(name)('test')
+  recipe = recipes.find_recipe(name)('test')
   learner, windows = learner_of(recipe), text(recipe, recipe.train.phases[0])
 
   def loss_and_gradient(params, windows):
     batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
-    grads, metrics = gradient(learner, params, batch, learner.key(2))
-    return total(learner.objective.terms, metrics), grads
+    grads, metrics = compute_gradient(learner, params, batch, learner.key(2))
+    return total_loss(learner.objective.terms, metrics), grads
 
   cpu, found = jax.devices('cpu')[0], []
   with jax.default_matmul_precision('highest'):
@@ -114,7 +114,7 @@ def timed(name: str, device: Any, layers: int, rows: int, fused: bool, steps: in
   learner, windows = full_size(name, layers, rows)
   with jax.default_device(device), contextlib.nullcontext() if fused else written_out():
     state = jax.jit(lambda w: unbox(init_state(learner, w)))(windows)
-    step = jitted_step(learner, None).lower(state, windows).compile()
+    step = jit_train_step(learner, None).lower(state, windows).compile()
   memory: Any = step.memory_analysis()
   windows = jax.device_put(windows, device)
   for _ in range(2):
@@ -131,16 +131,16 @@ def cudnn_called(name: str, layers: int, rows: int) -> bool:
   """Tells whether the step has a call of cuDNN's kernel."""
   learner, windows = full_size(name, layers, rows)
   state = unbox(jax.eval_shape(lambda w: init_state(learner, w), windows))
-  return '__cudnn$fmha' in jitted_step(learner, None).lower(state, windows).as_text()
+  return '__cudnn$fmha' in jit_train_step(learner, None).lower(state, windows).as_text()
 
 
 def full_size(name: str, layers: int, rows: int) -> tuple[Learner, dict[str, np.ndarray]]:
-  recipe = recipes.find(name)('paper')
+  recipe = recipes.find_recipe(name)('paper')
   model = recipe.model
   shallow = {stack: dataclasses.replace(getattr(model, stack), layers=min(layers, getattr(model, stack).layers))
              for stack in ('stack', 'decoder', 'source') if dataclasses.is_dataclass(getattr(model, stack, None))}
   model = dataclasses.replace(
-      model, **shallow, block=checked.replaced(model.block, {'attention.dropout': 0.0}))
+      model, **shallow, block=validation.with_paths(model.block, {'attention.dropout': 0.0}))
   recipe = dataclasses.replace(recipe, model=model)
   phase = dataclasses.replace(recipe.train.phases[-1], batch=rows)
   return dataclasses.replace(learner_of(recipe), accumulate=1), text(recipe, phase)
@@ -149,11 +149,11 @@ def full_size(name: str, layers: int, rows: int) -> tuple[Learner, dict[str, np.
 @contextlib.contextmanager
 def written_out():
   """Attention by products alone, whatever the GPU."""
-  takes, cudnn.takes = cudnn.takes, lambda *args, **kwargs: False
+  takes, cudnn.supports = cudnn.supports, lambda *args, **kwargs: False
   try:
     yield
   finally:
-    cudnn.takes = takes
+    cudnn.supports = takes
 
 
 def in_bfloat16(recipe: Any) -> Any:
@@ -171,7 +171,7 @@ def learner_of(recipe: Any) -> Learner:
 
 def text(recipe: Any, phase: Any, seed: int = 0) -> dict[str, np.ndarray]:
   """Windows of random words, two pieces each, sixteen words a sentence."""
-  rows, length = phase.batch, recipe.objective.window(phase.length)
+  rows, length = phase.batch, recipe.objective.text_length(phase.length)
   place = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
   tokens = np.random.default_rng(seed).integers(12, recipe.model.vocab // 2, (rows, length), np.int32)
   number = np.arange(rows, dtype=np.int32)

@@ -24,7 +24,7 @@ INTERRUPTED = 75  # as `python -m plm_jax` ends where a signal has stopped a run
 def run(function: str, given: Any, kept: str | pathlib.Path = '') -> dict[str, Any]:
   """Calls `MODULE:FUNCTION` with `given` in a process of its own -> what it returns, which is kept in a file.
 
-  An interrupt is passed on, and waited for: runs save a checkpoint before they end, and the same command goes on.
+  An interrupt is passed on, and waited for: runs save a checkpoint before they end, and the same command resumes.
   """
   file = pathlib.Path(kept) if kept else None
   if file and file.exists():
@@ -66,7 +66,7 @@ def passed_on(process: subprocess.Popen):
 
 def interrupted(folder: str) -> NoReturn:
   """Ends a process whose run a signal has stopped."""
-  print(f'{folder} was interrupted: the same command goes on from there', file=sys.stderr)
+  print(f'{folder} was interrupted: the same command resumes from there', file=sys.stderr)
   sys.exit(INTERRUPTED)
 
 
@@ -82,18 +82,18 @@ def finetuned(given: tuple[list[str], str]) -> dict[str, Any]:
   """Runs `finetune` with these arguments -> scores by a measure (a seed each), numbers trained, seconds a run and KiB
   that it held; without arguments the same of a process that does nothing."""
   from plm_jax.cli import finetune
-  from plm_jax.training import selection
-  from plm_jax.training.learner import selection as select
+  from plm_jax.optim import trainable
+  from plm_jax.training.learner import make_selection as select
 
   command, measure = given
   config, seeds = finetune.parse('', command or ['--task=classification', '--scale=test'], '')
   begun = time.perf_counter()
-  results = finetune.several(config, seeds) if command else []
+  results = finetune.run_seeds(config, seeds) if command else []
   if command and (len(results) < seeds or not all(result.finished for result in results)):
     interrupted(config.folder)
   return {
       'scores': [result.heldout[measure] for result in results],
-      'trained': selection.trained(select(config), results[0].params) if results else 0,
+      'trained': trainable.count_trained(select(config), results[0].params) if results else 0,
       'seconds': (time.perf_counter() - begun) / seeds,
       'memory': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
 

@@ -20,13 +20,13 @@ WORDS = 5000
 # Workers also where the text is short.
 COMMAND = '''
 import sys
-from plm_jax.data import cutting, prepare
+from plm_jax.data import prepare, window_rules, worker_pool
 if __name__ == '__main__':
-  prepare.WORTH_A_WORKER = 1
+  worker_pool.BYTES_PER_WORKER = 1
   source, folder, workers = sys.argv[1:]
   prepare.prepare(prepare.PrepareConfig(
       source=source, vocab=2000, sample=200_000, shard_tokens=20_000, workers=int(workers)), folder,
-      [cutting.Rule('document', 64), cutting.Rule('sentences', 200)])
+      [window_rules.WindowRule('document', 64), window_rules.WindowRule('sentences', 200)])
 '''
 
 

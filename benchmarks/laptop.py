@@ -35,7 +35,7 @@ def main() -> None:
   print(machine('jax', 'flax'))
   print('\n| recipe | objective | steps | tokens a second | minutes | of them around the steps |\n' + '|---' * 6 + '|')
   for name in args.recipes:
-    run = recipes.find(name)('laptop')
+    run = recipes.find_recipe(name)('laptop')
     phase = run.train.phases[0]
     began = time.perf_counter()
     lines = timed(name, args.steps, min(run.optim.warmup, args.steps))

@@ -64,16 +64,16 @@ def ours(text: str, question: str, part: str) -> None:
   """question: mlm, nsp; part: pipeline, corruption, or '' for one after the other."""
   import jax
 
-  from plm_jax.data.cutting import Rule
   from plm_jax.data.pipeline import open_pipeline
+  from plm_jax.data.window_rules import WindowRule
   from plm_jax.objectives.mlm import MaskedLM
-  from plm_jax.objectives.pairs import NextSentence, Single
+  from plm_jax.objectives.row_builders import NextSentence, Single
 
   folder, tokenizer = prepared(text)
   objective = MaskedLM(NextSentence() if question == 'nsp' else Single())
   # Pairs are made of sentences of one document; windows without a question are packed full, as the peer's are.
   pipeline = open_pipeline(
-      [folder], Rule('document' if question == 'nsp' else 'packed', objective.window(LENGTH)), ROWS)
+      [folder], WindowRule('document' if question == 'nsp' else 'packed', objective.text_length(LENGTH)), ROWS)
   corrupt = jax.jit(lambda key, windows: objective.corrupt(key, windows, tokenizer.vocab))
   key, batch = jax.random.key(0), pipeline.batch(0)
   jax.block_until_ready(corrupt(key, batch))

@@ -26,22 +26,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.objectives import noise
+from plm_jax.objectives import corruption
 from plm_jax.objectives.denoising import (
-    DenoisingAutoencoder,
-    DocumentRotation,
-    SentencePermutation,
-    Text,
-    TextInfilling,
-    TokenDeletion,
-    TokenMasking,
+  DenoisingAutoencoder,
+  DocumentRotation,
+  SentencePermutation,
+  TextInfilling,
+  TokenDeletion,
+  TokenMasking,
 )
-from plm_jax.objectives.glm import BlankInfilling, short_spans
+from plm_jax.objectives.glm import BlankInfilling, draw_short_spans
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
 from plm_jax.objectives.plm import PermutationLM
+from plm_jax.objectives.row_builders import Single
 from plm_jax.objectives.sbo import SpanBoundary
-from plm_jax.objectives.spans import UL2, MixtureOfDenoisers, SpanCorruption, TokenCorruption
+from plm_jax.objectives.span_corruption import (
+  UL2_DENOISERS,
+  MixtureOfDenoisers,
+  SpanCorruption,
+  TokenCorruption,
+)
+from plm_jax.objectives.text_buffer import TextBuffer
 from plm_jax.tokenizers.contract import Vocab
 
 LENGTH, CHUNK = 512, 1000
@@ -90,7 +95,7 @@ def albert(rows: int) -> Figures:
   lengths = (6 / 11, 3 / 11, 2 / 11)
   words = jnp.arange(1, LENGTH + 1)
   def counts(key):
-    chosen = jax.vmap(lambda k: noise.choose_spans(k, words, 3, lengths))(jax.random.split(key, CHUNK))
+    chosen = jax.vmap(lambda k: corruption.choose_spans(k, words, 3, lengths))(jax.random.split(key, CHUNK))
     spans = (chosen & ~jnp.pad(chosen, ((0, 0), (1, 0)))[:, :-1]).sum(1)
     return {str(number): (spans == number).sum() for number in (1, 2, 3)}
   total = summed(counts, rows)
@@ -110,8 +115,8 @@ def spanbert(rows: int) -> Figures:
     before = jnp.pad(batch['positions'], ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     first = (batch['weights'] > 0) & (batch['positions'] != before + 1)
     masked, kept = first & (new == VOCAB.mask), first & (new == old)
-    drawn = noise.draw_lengths(length_key, objective.lengths, (CHUNK * 16,))
-    return dict(drawn=jnp.bincount(drawn, length=objective.longest + 1), chosen=batch['weights'].sum(),
+    drawn = corruption.draw_lengths(length_key, objective.lengths, (CHUNK * 16,))
+    return dict(drawn=jnp.bincount(drawn, length=objective.max_span_length + 1), chosen=batch['weights'].sum(),
                 text=text[:, 1:-1].size, spans=first.sum(), masked=masked.sum(), kept=kept.sum())
   total = summed(counts, rows)
   drawn = total['drawn'][1:] / total['drawn'].sum()
@@ -137,14 +142,14 @@ def glm(rows: int) -> Figures:
   def counts(key):
     """The mixture's rows are told by their masks; of these texts all tokens but two are of one document."""
     keys = jax.random.split(key, 3)
-    documents, most = jnp.ones(size - 2, jnp.int32), objective.spans(size)
-    drawn = noise.draw_lengths(keys[0], objective.lengths, (CHUNK, most))
-    sizes = jax.vmap(lambda key, lengths: short_spans(key, documents, objective.target(size), lengths)[1])(
+    documents, most = jnp.ones(size - 2, jnp.int32), objective.max_spans(size)
+    drawn = corruption.draw_lengths(keys[0], objective.lengths, (CHUNK, most))
+    sizes = jax.vmap(lambda key, lengths: draw_short_spans(key, documents, objective.masked_tokens(size), lengths)[1])(
         jax.random.split(keys[1], CHUNK), drawn)
     _, batch = corrupted(BlankInfilling(documents=0.5), keys[2])
     long = (batch['tokens'] == VOCAB.gmask).any(1)
     hidden = (batch['types'] > 1).sum(1)
-    text = objective.text(LENGTH) - 2
+    text = objective.part_a_length(LENGTH) - 2
     ended = ((batch['tokens'] == VOCAB.pad) & (batch['types'] > 1)).any(1)
     return dict(drawn=jnp.bincount(drawn.ravel(), length=40), spans=(sizes > 0).sum(), tokens=sizes.sum(),
                 rows=CHUNK, long=long.sum(), share=jnp.where(long, (hidden - ended) / text, 0).sum(),
@@ -165,7 +170,7 @@ def glm(rows: int) -> Figures:
 def t5(rows: int) -> Figures:
   whole, apart = SpanCorruption(), TokenCorruption()
   spans, tokens = MixtureOfDenoisers((whole,)), MixtureOfDenoisers((apart,))
-  size, alone = spans.window(LENGTH), tokens.window(LENGTH)
+  size, alone = spans.text_length(LENGTH), tokens.text_length(LENGTH)
   (number, count), single = (int(x) for x in whole.counts(size, np)), int(apart.count(alone, np))
   def counts(key):
     _, batch = corrupted(spans, key, SENTINELS)
@@ -198,8 +203,8 @@ def lengths_of(batch):
 
 
 def ul2(rows: int) -> Figures:
-  objective = MixtureOfDenoisers(UL2, sentinels=MARKS)
-  end = objective.denoisers[2].window(LENGTH)
+  objective = MixtureOfDenoisers(UL2_DENOISERS, sentinels=MARKS)
+  end = objective.denoisers[2].text_length(LENGTH)
   def counts(key):
     _, batch = corrupted(objective, key, SENTINELS)
     mode = batch['tokens'][:, 0] - VOCAB.sop + 1
@@ -212,13 +217,13 @@ def ul2(rows: int) -> Figures:
 
 
 def bart(rows: int) -> Figures:
-  infilling, size = TextInfilling(), DenoisingAutoencoder().window(LENGTH)
-  three, longer = (Text(jnp.arange(n) + 10, jnp.arange(n) // 25, jnp.arange(n), jnp.int32(n)) for n in (60, 198))
+  infilling, size = TextInfilling(), DenoisingAutoencoder().text_length(LENGTH)
+  three, longer = (TextBuffer(jnp.arange(n) + 10, jnp.arange(n) // 25, jnp.arange(n), jnp.int32(n)) for n in (60, 198))
   def applied(some, key, text):
     return jax.vmap(lambda key: some.apply(key, text, VOCAB))(jax.random.split(key, CHUNK))
   def counts(key):
     keys = jax.random.split(key, 6)
-    lengths = noise.draw_lengths(keys[0], infilling.lengths, (CHUNK * 16,)) - 1
+    lengths = corruption.draw_lengths(keys[0], infilling.lengths, (CHUNK * 16,)) - 1
     gone = {}
     for name, some, at in (('masked', TokenMasking(), 1), ('deleted', TokenDeletion(), 2)):
       _, batch = corrupted(DenoisingAutoencoder((some,)), keys[at])
@@ -248,7 +253,7 @@ def bart(rows: int) -> Figures:
 def corrupted(objective, key, vocab=VOCAB):
   """-> (text [CHUNK, L] with a place for special tokens at its ends, the batch that objective makes of it)."""
   text_key, mask_key = jax.random.split(key)
-  shape = CHUNK, objective.window(LENGTH)
+  shape = CHUNK, objective.text_length(LENGTH)
   tokens = jax.random.randint(text_key, shape, 4, VOCAB.sop)
   number = jnp.arange(CHUNK)
   windows = dict(tokens=tokens, segments=jnp.ones(shape, jnp.int32), words=jnp.cumsum(tokens % 4 > 0, 1) + 1,

@@ -22,9 +22,9 @@ import torch
 import transformers
 
 import plm_jax
-from plm_jax import checked, conversion
-from plm_jax.evaluation import minimal_pairs, pseudo
-from plm_jax.layers.heads import WithHeads
+from plm_jax import conversion, validation
+from plm_jax.evaluation import minimal_pairs, pseudo_likelihood
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import bert, gpt2
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
@@ -39,7 +39,7 @@ def main() -> None:
   torch.set_num_threads(1)  # rows of a sentence are too small to be shared
   transformers.utils.logging.set_verbosity_error()
   transformers.utils.logging.disable_progress_bar()
-  pairs = [*minimal_pairs.read(args.pairs, args.limit)]
+  pairs = [*minimal_pairs.read_pairs(args.pairs, args.limit)]
   texts = [*dict.fromkeys(text for pair in pairs for text in pair[:2])]
   print(f'{len(pairs):,} pairs, {len(texts):,} sentences; torch {torch.__version__}, transformers '
         f'{transformers.__version__}, jax {jax.__version__}')
@@ -64,11 +64,11 @@ def main() -> None:
 def export(folder: str, family: str, head: str, tokenizer) -> None:
   """Writes a small model of random weights, large enough for its answers to differ."""
   size = bert.mini() if family == 'bert' else gpt2.small()
-  block = checked.replaced(size.block, {'width': 256, 'heads': 4, 'mlp_dim': 1024, 'head_size': None})
-  model = size.resized(block, 4, tokenizer.vocab.size, 128)
-  heads = {head: conversion.head_of(family, head, model, 2)}
+  block = validation.with_paths(size.block, {'width': 256, 'heads': 4, 'mlp_dim': 1024, 'head_size': None})
+  model = size.resize(block, 4, tokenizer.vocab.size, 128)
+  heads = {head: conversion.build_head(family, head, model, 2)}
   batch = dict.fromkeys(('tokens', 'segments'), jax.ShapeDtypeStruct((1, 8), np.int32))
-  shapes = jax.eval_shape(WithHeads(model.backbone(), heads).init, jax.random.key(0), batch)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), batch)['params']
   draw = np.random.default_rng(0)
   def leaf(path, x):
     gain = getattr(path[-1], 'key', '') == 'scale'
@@ -78,7 +78,7 @@ def export(folder: str, family: str, head: str, tokenizer) -> None:
 
 
 @torch.no_grad()
-def of_encoder(folder: str, texts: list[str], how: pseudo.How) -> list[float]:
+def of_encoder(folder: str, texts: list[str], how: pseudo_likelihood.MaskingMode) -> list[float]:
   """Scores by hand, as Salazar et al. and Kauf and Ivanova have it."""
   model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -98,7 +98,7 @@ def of_encoder(folder: str, texts: list[str], how: pseudo.How) -> list[float]:
 
 
 @torch.no_grad()
-def of_decoder(folder: str, texts: list[str], how: pseudo.How) -> list[float]:
+def of_decoder(folder: str, texts: list[str], how: pseudo_likelihood.MaskingMode) -> list[float]:
   """Scores each sentence behind the token that begins texts."""
   del how
   model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()

@@ -32,10 +32,10 @@ from typing import Any
 from benchmarks import comparison, equal_time
 from benchmarks.comparison import Bench
 from benchmarks.equal_time import Arm, Setting
-from plm_jax import checked
-from plm_jax.config import Experiment
+from plm_jax import validation
+from plm_jax.config.run import PretrainRun
 from plm_jax.layers.rope import Rope
-from plm_jax.objectives.pairs import Single
+from plm_jax.objectives.row_builders import Single
 
 ENDS = 0, 1, 2  # seeds of the first and the last arm
 
@@ -43,8 +43,9 @@ ENDS = 0, 1, 2  # seeds of the first and the last arm
 def arms(setting: Setting) -> Mapping[str, Arm]:
   """Returns what each arm changes."""
   norm = pre_norm(setting)
-  packed = {**rotary(), 'model.types': 0, 'model.pooler': False, 'objective.pair': Single(), 'data.assembly': 'packed'}
-  masks = {'objective.rate': 0.3, 'objective.held_out_rate': 0.15}
+  packed = {**rotary(), 'model.embeddings.types': 0, 'model.pooler': False,
+            'objective.pair': Single(), 'data.assembly': 'packed'}
+  masks = {'objective.mask_rate': 0.3, 'objective.held_out_mask_rate': 0.15}
   wsd = {'optim.schedule': 'wsd'}
   dropout = {'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0, 'model.block.attention.out_dropout': 0.1}
   return {
@@ -57,13 +58,13 @@ def arms(setting: Setting) -> Mapping[str, Arm]:
 
 def pre_norm(setting: Setting) -> dict[str, Any]:
   """Returns the fields of a model with norms before its sublayers, and a gated MLP."""
-  return {'model.block.norm_at': 'pre', 'model.norm_embedded': True, 'model.stack.first_norm': False,
+  return {'model.block.norm_at': 'pre', 'model.embeddings.norm': True, 'model.stack.first_norm': False,
           'model.block.mlp.gated': True, 'model.block.mlp_dim': gated(4 * setting.width)}
 
 
 def rotary() -> dict[str, Any]:
   """Returns the fields of a model whose positions are rotary."""
-  return {'model.absolute': 'none', 'model.block.attention.position': Rope()}
+  return {'model.embeddings.absolute': 'none', 'model.block.attention.position': Rope()}
 
 
 def gated(width: int, multiple: int = 16) -> int:
@@ -75,9 +76,9 @@ def gated(width: int, multiple: int = 16) -> int:
   return max(1, round(width * 2 / 3 / multiple)) * multiple
 
 
-def config(setting: Setting, arm: str) -> Experiment:
+def config(setting: Setting, arm: str) -> PretrainRun:
   """Returns the run of an arm."""
-  return checked.replaced(equal_time.encoder(setting), {'name': arm, **arms(setting)[arm].changes})
+  return validation.with_paths(equal_time.encoder(setting), {'name': arm, **arms(setting)[arm].changes})
 
 
 BENCH = Bench(

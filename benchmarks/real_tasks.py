@@ -87,7 +87,7 @@ def tuning(real: Real, data: str, start: str, peak: str) -> list[str]:
   """Returns the arguments of `finetune` that all arms have in common. start: the run whose model and tokenizer these
   are."""
   return [
-      f'--init={start}', f'--task={real.task}', f'--train={kept.place(data, real.train)}',
+      f'--init={start}', '--scale=paper', f'--task={real.task}', f'--train={kept.place(data, real.train)}',
       f'--dev={kept.place(data, real.dev)}', f'--data.epochs={real.epochs}', f'--train.phases.0.length={real.length}',
       '--train.phases.0.batch=32', f'--data.pack={real.task != "dream"}', '--data.evaluations=1',
       f'--optim.peak={peak}', '--optim.bias-correction=True', '--model.block.dropout=0.1',

@@ -26,9 +26,9 @@ import transformers
 
 from plm_jax import conversion
 from plm_jax.architectures.encoder import Encoder
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import bert
-from plm_jax.tokenizers import BertText, WordPiece, train_wordpiece
+from plm_jax.tokenizers import BertNormalization, WordPiece, train_wordpiece
 
 LENGTH, ROWS, LIMIT = 128, 64, 1e-4
 
@@ -44,7 +44,7 @@ def main() -> None:
   print(f'{len(lines):,} lines of {", ".join(pathlib.Path(name).name for name in args.text)}; '
         f'torch {torch.__version__}, transformers {transformers.__version__}, jax {jax.__version__}')
   good = True
-  for text in (BertText(), BertText(lowercase=False)):
+  for text in (BertNormalization(), BertNormalization(lowercase=False)):
     tokenizer = train_wordpiece(lines, 12_000, text)
     with tempfile.TemporaryDirectory() as folder:
       good &= round_trip(pathlib.Path(folder), lines, tokenizer, 'uncased' if text.lowercase else 'cased')
@@ -53,7 +53,7 @@ def main() -> None:
 
 def round_trip(folder: pathlib.Path, lines: list[str], tokenizer: WordPiece, name: str) -> bool:
   config = dataclasses.replace(bert.mini(), vocab=tokenizer.vocab.size)
-  model = WithHeads(Encoder(config), {head: bert.FAMILY.heads[head].make(config, 2) for head in ('mlm', 'nsp')})
+  model = ModelWithHeads(Encoder(config), {head: bert.FAMILY.heads[head].make(config, 2) for head in ('mlm', 'nsp')})
   shapes = unbox(jax.eval_shape(model.init, jax.random.key(0), {
       key: jax.ShapeDtypeStruct((1, 8), np.int32) for key in ('tokens', 'segments')})['params'])
   draw = np.random.default_rng(0)

@@ -16,11 +16,11 @@ import re
 from benchmarks.side_by_side import machine
 from plm_jax import recipes, sharding
 from plm_jax.cli import costs
-from plm_jax.config import ConfigError, Run
-from plm_jax.pods import compile as compiling
-from plm_jax.pods.compile import CHIPS, Report
+from plm_jax.compile import report as compiling
+from plm_jax.compile.report import CHIPS, CompileReport
+from plm_jax.config.run import ConfigError, RunConfig
 from plm_jax.sharding import MeshConfig, MeshError
-from plm_jax.training.learner import make_learner, stand_in
+from plm_jax.training.learner import make_learner, placeholder_vocab
 
 HEAD = ('pod', 'chips', 'mesh', 'rows a device', 'GiB', 'compute', 'memory', 'network', 'between slices', 'bound, ms',
         'MFU', 'tokens a second', 'efficiency')
@@ -28,29 +28,36 @@ HEAD = ('pod', 'chips', 'mesh', 'rows a device', 'GiB', 'compute', 'memory', 'ne
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('recipe', choices=recipes.every(), metavar='RECIPE')
+  parser.add_argument('recipe', choices=recipes.all_recipes(), metavar='RECIPE')
   parser.add_argument('--pods', nargs='+', required=True, metavar='TOPOLOGY', help='from the fewest chips to the most')
   parser.add_argument('--mesh', nargs='+', default=[(1, 1), (8, 1), (64, 1)], type=split, metavar='FSDPxTENSOR')
   args = parser.parse_args()
-  config = recipes.find(args.recipe)()
+  config = recipes.find_recipe(args.recipe)()
   phase = config.train.phases[-1]
   print(f'{args.recipe}, {phase.batch} x {phase.length}; {machine("jax", "libtpu")}\n')
   print(f'| {" | ".join(HEAD)} |\n{"|---" * len(HEAD)}|')
   first = None
   for pod in args.pods:
-    kind, devices = costs.pod(pod)
-    best = min(compiled(config, pod, args.mesh), key=lambda found: found[1].bound, default=None)
+    kind, devices = costs.parse_topology(pod)
+    best = min(compiled(config, pod, args.mesh), key=lambda found: found[1].lower_bound, default=None)
     if best is None:
-      print(f'| {pod} | {costs.count(kind, devices)} | nothing fits |', flush=True)
+      print(f'| {pod} | {costs.count_chips(kind, devices)} | nothing fits |', flush=True)
       continue
     run, report = best
-    speed = phase.batch * phase.length / report.bound
+    speed = phase.batch * phase.length / report.lower_bound
     first = first or speed / devices
-    cells = (pod, f'{costs.count(kind, devices):,}', named(run), f'{phase.batch / run.mesh.data / run.mesh.fsdp:g}',
-             f'{report.total / 2 ** 30:.1f}', *(f'{1e3 * report.bounds[name]:.1f}' if name in report.bounds else ''
-                                                for name in HEAD[5:9]),
-             f'{1e3 * report.bound:.1f} ({report.bound_by})', f'{report.mfu:.0%}', f'{speed:,.0f}',
-             f'{speed / devices / first:.0%}')
+    cells = (
+      pod,
+      f'{costs.count_chips(kind, devices):,}',
+      named(run),
+      f'{phase.batch / run.mesh.data / run.mesh.fsdp:g}',
+      f'{report.hbm_bytes / 2**30:.1f}',
+      *(f'{1e3 * report.lower_bounds[name]:.1f}' if name in report.lower_bounds else '' for name in HEAD[5:9]),
+      f'{1e3 * report.lower_bound:.1f} ({report.bound_by})',
+      f'{report.mfu:.0%}',
+      f'{speed:,.0f}',
+      f'{speed / devices / first:.0%}',
+    )
     print(f'| {" | ".join(cells)} |', flush=True)
 
 
@@ -62,20 +69,20 @@ def split(text: str) -> tuple[int, int]:
   return int(found[1]), int(found[2])
 
 
-def named(run: Run) -> str:
+def named(run: RunConfig) -> str:
   """Writes a mesh and its micro-steps."""
   mesh, steps = run.mesh, run.train.accumulate
   return f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}' + (f', {steps} micro-steps' if steps > 1 else '')
 
 
-def compiled(config: Run, pod: str, meshes: list[tuple[int, int]]) -> Iterator[tuple[Run, Report]]:
+def compiled(config: RunConfig, pod: str, meshes: list[tuple[int, int]]) -> Iterator[tuple[RunConfig, CompileReport]]:
   """Compiles the last phase on every mesh that deals its batch evenly -> those that fit."""
-  devices = compiling.topology(pod)
-  phase, hbm = config.train.phases[-1], CHIPS[devices[0].device_kind].hbm
-  own = len(compiling.topology(recipes.find(config.name).row.pod)) // config.mesh.tensor
+  devices = compiling.topology_devices(pod)
+  phase, hbm = config.train.phases[-1], CHIPS[devices[0].device_kind].hbm_gib
+  own = len(compiling.topology_devices(recipes.find_recipe(config.name).row.pod)) // config.mesh.tensor
   rows = max(1, phase.batch // own // config.train.accumulate)
   for fsdp, tensor in meshes:
-    if len(devices) % (fsdp * tensor * sharding.slices(devices)):
+    if len(devices) % (fsdp * tensor * sharding.count_slices(devices)):
       continue
     mesh = MeshConfig(len(devices) // fsdp // tensor, fsdp, tensor)
     steps = max(1, phase.batch // (mesh.data * fsdp) // rows) if config.train.accumulate > 1 else 1
@@ -83,11 +90,11 @@ def compiled(config: Run, pod: str, meshes: list[tuple[int, int]]) -> Iterator[t
     try:
       placed = sharding.make_mesh(mesh, devices)
       sharding.check_batch(phase.batch, steps, placed)
-      report = compiling.analyse(run, make_learner(run, stand_in(run)), phase, placed)
+      report = compiling.analyze_step(run, make_learner(run, placeholder_vocab(run)), phase, placed)
     except (ConfigError, MeshError) as error:
       print(f'<!-- {pod}, {named(run)}: {compiling.first_line(error)} -->', flush=True)
       continue
-    if report.total <= hbm * 2 ** 30:
+    if report.hbm_bytes <= hbm * 2 ** 30:
       yield run, report
 
 

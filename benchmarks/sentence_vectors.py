@@ -26,11 +26,11 @@ import numpy as np
 from benchmarks.kept import place
 from benchmarks.side_by_side import machine
 import plm_jax
-from plm_jax import similarity
+from plm_jax.api import similarity
 from plm_jax.cli import finetune
-from plm_jax.embeddings.measures import unit, whitening
-from plm_jax.tasks.metrics import spearman
-from plm_jax.vectors import load
+from plm_jax.metrics.embeddings import fit_whitening, normalize_vectors
+from plm_jax.metrics.tasks import spearman
+from plm_jax.word_vectors import load
 
 Pairs = list[tuple[str, str, float]]
 TESTS = {'stsb_test.tsv.gz': 'score', 'sick_test.tsv.gz': 'relatedness'}
@@ -70,7 +70,7 @@ def main() -> None:
     return lambda some: similarity.encode(trained, some, pooling=how, cut=True)
   row('first token', [[judged(pooled('first'), pairs) for pairs in tests]])
   row('mean of tokens', [[judged(pooled('mean'), pairs) for pairs in tests]])
-  white = whitening(pooled('mean')(texts))
+  white = fit_whitening(pooled('mean')(texts))
   row('mean of tokens, whitened', [[judged(lambda some: white(pooled('mean')(some)), pairs) for pairs in tests]])
   for name in args.arms:
     task, peak, options = ARMS[name]
@@ -78,7 +78,7 @@ def main() -> None:
         f'--init={args.run}', f'--train={sources[task]}', f'--dev={place(args.data, "stsb_dev.tsv.gz")}',
         f'--seeds={args.seeds}', f'--optim.peak={peak}', f'--output={folder / re.sub("[ ,]+", "-", name)}', *DROPOUT,
         *options], '')
-    finetune.several(config, seeds)
+    finetune.run_seeds(config, seeds)
     runs = [config.folder] if seeds == 1 else [f'{config.folder}/seed-{seed}' for seed in range(seeds)]
     models = [plm_jax.load(run) for run in runs]
     row(name, [[judged(lambda some, model=model: similarity.encode(model, some), pairs) for pairs in tests]
@@ -121,7 +121,7 @@ def averaged(vectors: Any):
 
 def judged(encode: Any, pairs: Pairs) -> float:
   """Measures cosines of pairs by Spearman's correlation with their numbers, in percent."""
-  sides = [unit(encode([pair[side] for pair in pairs])) for side in range(2)]
+  sides = [normalize_vectors(encode([pair[side] for pair in pairs])) for side in range(2)]
   return spearman([number for _, _, number in pairs], (sides[0] * sides[1]).sum(-1))
 
 

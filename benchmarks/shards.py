@@ -62,12 +62,12 @@ def main() -> None:
 def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
   """Records of `number` shards that are alike."""
   from plm_jax.data import checksums, records
-  starts = np.zeros(sentences, records.SENTENCE)
+  starts = np.zeros(sentences, records.SENTENCE_DTYPE)
   starts['start'] = np.arange(sentences) * (tokens // sentences)
   starts['document'] = np.arange(sentences) // 10
   entry = records.write_shard(folder, 'train-00000', np.zeros(tokens, records.token_dtype(VOCAB)), starts)
   contents = {kind: (folder / f'train-00000{kind}.npy').read_bytes() for kind in ('.sentences', '.crc')}
-  head, size = records.header(records.token_dtype(VOCAB), tokens), (folder / 'train-00000.npy').stat().st_size
+  head, size = records.npy_header(records.token_dtype(VOCAB), tokens), (folder / 'train-00000.npy').stat().st_size
   entries = []
   for shard in range(number):
     name = f'train-{shard:05d}'
@@ -78,7 +78,7 @@ def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None
       (folder / f'{name}{kind}.npy').write_bytes(content)
     entries.append(records.Shard(name, tokens, sentences, entry.documents, entry.sentences_crc, entry.blocks_crc))
   assert checksums.crc(contents['.crc']) == entry.blocks_crc
-  records.write_meta(folder, records.Meta(VOCAB, 'hash', tuple(entries), (), 'holes'))
+  records.write_meta(folder, records.RecordsMeta(VOCAB, 'hash', tuple(entries), (), 'holes'))
 
 
 def on_loopback(scratch: pathlib.Path):
@@ -113,30 +113,32 @@ def forget(scratch: pathlib.Path, bucket) -> None:
 def store_counts(folder: str, rules) -> None:
   """As `prepare` does, of shards that are alike."""
   from plm_jax import storage
-  from plm_jax.data import counts, records, shards
+  from plm_jax.data import records, shards, window_counts
   meta = records.read_meta(folder)
-  some = shards.Shards(storage.path_of(folder), meta, 'train')
+  some = shards.Shards(storage.resolve_path(folder), meta, 'train')
   for rule in rules:
-    counts.store(some, rule, counts.total([rule.count(some.sentences(0), meta.train[0])] * len(meta.train)))
+    window_counts.store_counts(
+      some, rule, window_counts.sum_counts([rule.count_windows(some.sentences(0), meta.train[0])] * len(meta.train))
+    )
 
 
 def measure(folder: str, assembly: Any, which: str) -> None:
   from plm_jax import storage
-  from plm_jax.data import counts, records
-  from plm_jax.data.cutting import Rule
+  from plm_jax.data import records, window_counts
   from plm_jax.data.pipeline import Pipeline
+  from plm_jax.data.window_rules import WindowRule
   from plm_jax.data.windows import Windows
-  rules = [Rule(assembly, length) for length in PHASES]
+  rules = [WindowRule(assembly, length) for length in PHASES]
   if which == 'prepared':
     store_counts(folder, rules)
     return
   resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-  if storage.remote(folder):  # the clients, which cost seconds however many shards there are
+  if storage.is_remote(folder):  # the clients, which cost seconds however many shards there are
     storage.read_text(f'{folder}/records.json')
     storage.read_range(f'{folder}/records.json', 0, 1)
   before = files(), memory()
   began = time.perf_counter()
-  counts.complete(storage.path_of(folder), records.read_meta(folder), rules)
+  window_counts.count_missing(storage.resolve_path(folder), records.read_meta(folder), rules)
   phases = [Windows(folder, 'train', length, assembly) for length in PHASES]
   opened = time.perf_counter() - began
   began = time.perf_counter()

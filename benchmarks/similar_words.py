@@ -1,4 +1,4 @@
-"""A list of words like others, as MacBERT's masks take one (--objective.similar), from word2vec of a Chinese text.
+"""A list of words like others, as MacBERT's masks take one (--objective.synonyms), from word2vec of a Chinese text.
 
     python -m benchmarks.similar_words zhwiki.txt.xz similar.txt --folder=runs/word2vec
 
@@ -13,10 +13,10 @@ import re
 
 import numpy as np
 
-from plm_jax import checked
-from plm_jax.objectives.similar import CANDIDATES
+from plm_jax import validation
+from plm_jax.objectives.synonyms import CANDIDATES
 from plm_jax.recipes import word_vectors
-from plm_jax.vectors.train import train
+from plm_jax.word_vectors.train import train
 
 CHINESE = re.compile('[\u3400-\u9fff]+')
 CHUNK = 1024  # words that are compared with all others together
@@ -35,13 +35,13 @@ def main() -> None:
 
 def made(given: dict) -> dict[str, int]:
   """Learns vectors, and writes the list -> how many words it has. given: what the command's options are called."""
-  run = checked.replaced(word_vectors.recipe('word2vec', 'laptop'), {
+  run = validation.with_paths(word_vectors.recipe('word2vec', 'laptop'), {
       'output': given['folder'], 'data.path': (given['text'],), 'data.split': 'jieba', 'data.least': given['least'],
       'train.epochs': given['epochs']})
   result = train(run)
   if not result.finished:
     raise SystemExit(75)
-  found = [*lines(result.vectors.words, result.vectors.unit)]
+  found = [*lines(result.vectors.words, result.vectors.unit_matrix)]
   out = pathlib.Path(given['out'])
   out.parent.mkdir(parents=True, exist_ok=True)
   out.write_text(''.join(f'{" ".join(words)}\n' for words in found))

@@ -19,14 +19,15 @@ def plm_jax(config: Any, objective: Any, rows: int) -> None:
   import numpy as np
 
   from plm_jax import sharding
+  from plm_jax.optim.optimizers import OptimConfig, make_optimizer
   from plm_jax.tokenizers import Vocab
-  from plm_jax.training.optim import OptimConfig, make_optimizer
-  from plm_jax.training.step import Learner, sharded_init, train_step
+  from plm_jax.training.step import Learner, make_sharded_init, train_step
 
-  optimizer = make_optimizer(OptimConfig(bias_correction=True, eps=1e-8, warmup=10), 1000, objective.frozen)
+  frozen = objective.optimizer_hints.frozen
+  optimizer = make_optimizer(OptimConfig(bias_correction=True, eps=1e-8, warmup=10), 1000, frozen)
   vocab = Vocab(VOCAB, 0, 100, 101, 102, 103, eos=102, sentinel=VOCAB - 1)
   learner = Learner(objective.build(config, packed=False), objective, optimizer, vocab, 0)
-  length, draw, number = objective.window(LENGTH), np.random.default_rng(0), np.arange(rows, dtype=np.int32)
+  length, draw, number = objective.text_length(LENGTH), np.random.default_rng(0), np.arange(rows, dtype=np.int32)
   windows = {
       'tokens': draw.integers(1000, VOCAB, (rows, length), np.int32), 'segments': np.ones((rows, length), np.int32),
       'sentences': np.tile(np.arange(length, dtype=np.int32) // 20 + 1, (rows, 1)),
@@ -34,7 +35,7 @@ def plm_jax(config: Any, objective: Any, rows: int) -> None:
       'document': number, 'index': number, 'corpus': 0 * number, 'epoch': 0 * number}
   mesh = sharding.make_mesh(sharding.MeshConfig())
   with jax.set_mesh(mesh):
-    make, _, layout = sharded_init(learner, windows, mesh)
+    make, _, layout = make_sharded_init(learner, windows, mesh)
     state = make()
     step = jax.jit(lambda state, windows: train_step(learner, state, windows), donate_argnums=0,
                    out_shardings=(layout, None))

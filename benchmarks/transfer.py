@@ -6,7 +6,7 @@
         --task summarize dialogsum_train.jsonl dialogsum_dev.jsonl 0.3
 
 Both runs are t5_small_tasks at --scale=laptop: the same tokenizer, examples, order and steps. Of a task:
-its name (plm_jax/data/examples.py), text to train on and to be asked, and its share of the rows.
+its name (plm_jax/data/text_to_text_tasks.py), text to train on and to be asked, and its share of the rows.
 """
 import argparse
 import collections
@@ -14,13 +14,13 @@ import dataclasses
 
 from benchmarks.side_by_side import machine
 from plm_jax import recipes
-from plm_jax.cli.run import run
-from plm_jax.config import Phase
-from plm_jax.data import examples
+from plm_jax.config.run import Phase
+from plm_jax.data import text_to_text_tasks
 from plm_jax.evaluation import text_to_text
-from plm_jax.evaluation.text_to_text import Prediction, ReadingConfig
-from plm_jax.inference import loading
-from plm_jax.inference.search import GenerationConfig
+from plm_jax.evaluation.text_to_text import ReadingConfig, TextPrediction
+from plm_jax.loading import loaded_model
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.runs.run import run
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
   parser.add_argument('--limit', type=int, default=1000, help='examples that are asked of each task')
   parser.add_argument('--output', default='runs/transfer', help='folder for both runs')
   args = parser.parse_args()
-  recipe = recipes.find('t5_small_tasks')('laptop')
+  recipe = recipes.find_recipe('t5_small_tasks')('laptop')
   recipe = dataclasses.replace(
       recipe,
       data=dataclasses.replace(
@@ -48,16 +48,16 @@ def main() -> None:
   for arm, start in arms.items():
     folder = f'{args.output}/{arm.replace(" ", "-")}'
     run(dataclasses.replace(recipe, warm_start=start, output=folder))
-    trained = loading.load(folder)
+    trained = loaded_model.load_model(folder)
     for name, _, asked, _ in args.task:
-      result = text_to_text.evaluate(
+      result = text_to_text.evaluate_text_to_text(
           trained, f'task:{name}:{asked}', GenerationConfig(max_new=48),
           ReadingConfig(recipe.train.phases[-1].length, limit=args.limit))
       found |= {(name, metric, arm): value for metric, value in result.metrics.items()}
       # What is right most often, whatever is asked.
       most = collections.Counter(some.example.targets[0] for some in result.predictions).most_common(1)[0][0]
-      same = [Prediction(some.example, most) for some in result.predictions]
-      always = text_to_text.judged(examples.task_of(f'task:{name}:{asked}'), same)
+      same = [TextPrediction(some.example, most) for some in result.predictions]
+      always = text_to_text.compute_metrics(text_to_text_tasks.parse_task(f'task:{name}:{asked}'), same)
       found |= {(name, metric, 'one answer to all'): value for metric, value in always.items()}
   print(machine('jax'))
   columns = ['one answer to all', *arms]

@@ -115,11 +115,11 @@ def take_part(args) -> None:
 
 def judged(contestant, texts: Sequence[tuple[str, str]], beams: int) -> tuple[list[str], float, float]:
   """-> translations, BLEU of mixed case, BLEU of lower case."""
-  from plm_jax.evaluation import metrics
+  from plm_jax.metrics import generation
 
   found = contestant.translate([source for source, _ in texts], beams)
   targets = [target for _, target in texts]
-  return found, metrics.bleu(found, targets), metrics.bleu(found, targets, lowercase=True)
+  return found, generation.bleu(found, targets), generation.bleu(found, targets, lowercase=True)
 
 
 def pairs(folder: str, name: str, limit: int) -> list[tuple[str, str]]:
@@ -129,24 +129,24 @@ def pairs(folder: str, name: str, limit: int) -> list[tuple[str, str]]:
 
 def prepared(args):
   """-> the run, its token records, its tokenizer."""
-  from plm_jax.cli.run import corpora
-  from plm_jax.config import DataConfig, Experiment, Phase, TrainConfig
-  from plm_jax.data.settings import TextConfig
+  from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
+  from plm_jax.data.prepare_config import TextConfig
   from plm_jax.models import transformer
   from plm_jax.objectives.text_to_text import TextToText
-  from plm_jax.training.optim import OptimConfig
+  from plm_jax.optim.optimizers import OptimConfig
+  from plm_jax.runs.pretrain import prepare_corpora
 
-  model = transformer.sized(args.layers, args.width, args.heads, 4 * args.width, args.dropout)
+  model = transformer.make_config(args.layers, args.width, args.heads, 4 * args.width, args.dropout)
   text = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False, heldout=0.0)
   file = pathlib.Path(args.data) / 'multi30k_de-en_train.tsv.gz'
-  config = Experiment(
+  config = PretrainRun(
       'translation', model=dataclasses.replace(model, vocab=args.vocab, max_length=max(256, args.length)),
       objective=TextToText(smoothing=0.1, decoder_length=args.length),
       data=DataConfig(path=(f'task:columns-de-en:{file}',), prepare=text, assembly='examples'),
       optim=OptimConfig(peak=args.peak, warmup=args.warmup, schedule='inverse_sqrt', b2=0.98, eps=1e-9,
                         bias_correction=True, weight_decay=0.0),
       train=TrainConfig(phases=(Phase(1_000_000, args.length, args.batch),)))
-  return config, *corpora(config)
+  return config, *prepare_corpora(config)
 
 
 class PlmJax:
@@ -155,25 +155,25 @@ class PlmJax:
   def __init__(self, args, config, folders, tokenizer):
     import jax
 
-    from plm_jax.layers.dense import count
+    from plm_jax.layers.dense import count_parameters
     from plm_jax.sharding import make_mesh
-    from plm_jax.training.feed import batches, open_phase
+    from plm_jax.training.feed import open_phase, stream_batches
     from plm_jax.training.learner import make_learner
-    from plm_jax.training.step import jitted_step, sharded_init
+    from plm_jax.training.step import jit_train_step, make_sharded_init
 
     self.config, self.tokenizer, self.beams = config, tokenizer, (1, args.beams)
     mesh = make_mesh(config.mesh)
     learner = make_learner(config, tokenizer.vocab)
     pipeline = open_phase(config, folders, tokenizer, config.train.phases[0], 0)
-    self.stream = batches(config, [pipeline], tokenizer, 0, mesh)
+    self.stream = stream_batches(config, [pipeline], tokenizer, 0, mesh)
     with jax.set_mesh(mesh):
-      make, _, layout = sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
+      make, _, layout = make_sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
       self.state = make()
       windows = pipeline.batch(0)
       began = time.perf_counter()
-      self.step = jitted_step(learner, layout).lower(self.state, windows).compile()
+      self.step = jit_train_step(learner, layout).lower(self.state, windows).compile()
     self.mesh, self.epoch = mesh, len(pipeline.corpora[0]) / args.batch
-    self.facts = {'parameters': count(self.state.params), 'seconds to compile': time.perf_counter() - began,
+    self.facts = {'parameters': count_parameters(self.state.params), 'seconds to compile': time.perf_counter() - began,
                   'updates an epoch': self.epoch}
 
   def update(self) -> tuple[float, float]:
@@ -188,14 +188,14 @@ class PlmJax:
     return time.perf_counter() - began, total / weight
 
   def translate(self, texts: Sequence[str], beams: int) -> list[str]:
-    from plm_jax.evaluation.text_to_text import written
-    from plm_jax.inference.loading import Trained
-    from plm_jax.inference.search import GenerationConfig
+    from plm_jax.evaluation.text_to_text import generate_answers
+    from plm_jax.loading.generation_config import GenerationConfig
+    from plm_jax.loading.loaded_model import LoadedModel
 
     heads = self.config.objective.heads(self.config.model)
-    trained = Trained('t5', self.config.model, heads, self.state.params, self.tokenizer)
+    trained = LoadedModel('t5', self.config.model, heads, self.state.params, self.tokenizer)
     settings = GenerationConfig(LONGEST, beams=beams)
-    return written(trained, self.tokenizer.encode_batch(list(texts)), settings, 100)
+    return generate_answers(trained, self.tokenizer.encode_batch(list(texts)), settings, 100)
 
 
 class Torch:
@@ -205,8 +205,8 @@ class Torch:
     import jax
     import torch
 
+    from plm_jax.optim.optimizers import make_schedule
     from plm_jax.training.feed import open_phase
-    from plm_jax.training.optim import schedule
 
     torch.set_num_threads(os.cpu_count() or 1)
     torch.manual_seed(0)
@@ -214,7 +214,7 @@ class Torch:
     pipeline = open_phase(config, folders, tokenizer, config.train.phases[0], 0)
     self.stream = pipeline.stream()
     self.rows = jax.jit(lambda windows: config.objective.corrupt(jax.random.key(0), windows, tokenizer.vocab))
-    self.rate = jax.jit(schedule(config.optim, 1))
+    self.rate = jax.jit(make_schedule(config.optim, 1))
     self.model = torch_model(config.model)
     optim = config.optim
     self.optimizer = torch.optim.Adam(

@@ -21,11 +21,11 @@ import time
 import numpy as np
 
 from benchmarks.side_by_side import Worker, machine
-from plm_jax.vectors import corpus as corpora
-from plm_jax.vectors import formats, load, measure, train
-from plm_jax.vectors.corpus import Corpus, WordsConfig
-from plm_jax.vectors.word2vec import Word2Vec
-from plm_jax.vectors.words import WordVectors
+from plm_jax.word_vectors import evaluation, formats, load, train
+from plm_jax.word_vectors import word_corpus as corpora
+from plm_jax.word_vectors.vectors import WordVectors
+from plm_jax.word_vectors.word2vec import Word2Vec
+from plm_jax.word_vectors.word_corpus import WordCorpus, WordsConfig
 
 CONTESTANTS = 'plm_jax', 'gensim'
 KINDS = 'skip-gram', 'cbow'
@@ -82,30 +82,31 @@ def side_by_side(args: argparse.Namespace, kind: str, words: int) -> None:
   for path in sorted(pathlib.Path(args.words).glob('*')) if args.words else ():
     for what, scores in scored(found, path).items():
       print(f'{what:34}' + ''.join(f'{scores[name].value:12.1f}' for name in CONTESTANTS)
-            + f'   {scores["gensim"].answered:,} of {scores["gensim"].asked:,}', flush=True)
+            + f'   {scores["gensim"].answered:,} of {scores["gensim"].total:,}', flush=True)
 
 
-def scored(found: dict[str, WordVectors], path: pathlib.Path) -> dict[str, dict[str, measure.Score]]:
+def scored(found: dict[str, WordVectors], path: pathlib.Path) -> dict[str, dict[str, evaluation.VectorScore]]:
   """Measures both on a file of pairs, or of analogies; on one of another language nothing can be asked."""
   name = path.name.partition('.')[0]
   if '.tsv' in path.name:
-    pairs = measure.read_pairs(path)
-    scores = {f'{name}, Spearman': {who: measure.similarity(vectors, pairs) for who, vectors in found.items()}}
+    pairs = evaluation.read_pairs(path)
+    scores = {f'{name}, Spearman': {who: evaluation.score_similarity(vectors, pairs) for who, vectors in found.items()}}
   else:
-    questions = [words for section in measure.read_analogies(path).values() for words in section]
+    questions = [words for section in evaluation.read_analogies(path).values() for words in section]
     scores = {f'{name}, 3Cos{how.capitalize()}': {
-        who: measure.analogies(vectors, questions, how) for who, vectors in found.items()} for how in ('add', 'mul')}
+        who: evaluation.score_analogies(vectors, questions, how) for who, vectors in found.items()}
+              for how in ('add', 'mul')}
   return {what: each for what, each in scores.items() if each['gensim'].answered}
 
 
-def text_of(args: argparse.Namespace) -> Corpus:
+def text_of(args: argparse.Namespace) -> WordCorpus:
   """Reads the text, or its beginning."""
-  corpus = corpora.prepared(WordsConfig(path=(args.text,), split=args.split, heldout=0.0))
+  corpus = corpora.prepare_corpus(WordsConfig(path=(args.text,), split=args.split, heldout=0.0))
   if not args.limit:
     return corpus
-  part = corpus.train.part(0, int(np.searchsorted(corpus.train.starts, args.limit, 'right')) - 1)
+  part = corpus.train.select(0, int(np.searchsorted(corpus.train.starts, args.limit, 'right')) - 1)
   words = corpus.vocabulary.words
-  return corpora.of_words([[words[number] for number in part.ids[start:end]]
+  return corpora.corpus_from_words([[words[number] for number in part.ids[start:end]]
                            for start, end in zip(part.starts[:-1], part.starts[1:], strict=True)], least=5)
 
 
@@ -128,28 +129,28 @@ def rate_of(args: argparse.Namespace) -> float:
   return 0.025 if args.kind == 'skip-gram' else 0.05
 
 
-def ours(args: argparse.Namespace, corpus: Corpus):
+def ours(args: argparse.Namespace, corpus: WordCorpus):
   import jax  # gensim's process has none
   model = Word2Vec(args.kind, width=args.width, window=args.window, negatives=args.negatives, threshold=args.threshold)
-  learner = model.learner(corpus, args.seed)
+  learner = model.make_learner(corpus, args.seed)
   config = train.VectorTrainConfig(epochs=args.epochs, rate=rate_of(args))
-  update, last = train.updater(learner), args.epochs * learner.calls
+  update, last = train.make_update(learner), args.epochs * learner.calls_per_epoch
   state = [jax.jit(lambda: model.init(jax.random.key(args.seed), corpus.vocabulary))()]
   def call(batches, done, count):
-    rates = np.array([train.rate(config, at / last) for at in (done, done + 1)], np.float32)
-    state[0] = update(state[0], learner.fixed, batches.arrays, count, rates)
-  call(learner.batches(0, 0), 0, 0)  # compiled, and nothing learned
+    rates = np.array([train.learning_rate(config, at / last) for at in (done, done + 1)], np.float32)
+    state[0] = update(state[0], learner.constants, batches.arrays, count, rates)
+  call(learner.sample_batches(0, 0), 0, 0)  # compiled, and nothing learned
   def turn(epoch):
-    for number in range(learner.calls):
-      batches = learner.batches(epoch, number)
-      call(batches, epoch * learner.calls + number, batches.count)
+    for number in range(learner.calls_per_epoch):
+      batches = learner.sample_batches(epoch, number)
+      call(batches, epoch * learner.calls_per_epoch + number, batches.count)
     jax.block_until_ready(state[0])
   def write(out):
-    formats.save(model.vectors(jax.device_get(state[0]['params']), corpus.vocabulary), out, 'binary')
+    formats.save(model.make_vectors(jax.device_get(state[0]['params']), corpus.vocabulary), out, 'binary')
   return turn, write
 
 
-def theirs(args: argparse.Namespace, corpus: Corpus):
+def theirs(args: argparse.Namespace, corpus: WordCorpus):
   from gensim.models import Word2Vec as Gensim  # pyright: ignore[reportMissingImports]
   words, part = corpus.vocabulary.words, corpus.train
   text = [[words[number] for number in part.ids[start:end]]
@@ -159,7 +160,7 @@ def theirs(args: argparse.Namespace, corpus: Corpus):
                  min_count=1, sg=int(args.kind == 'skip-gram'), hs=0, cbow_mean=1, seed=args.seed, workers=args.workers)
   model.build_vocab(text)
   def turn(epoch):
-    ends = [rate * max(1 - done / args.epochs, train.LEAST) for done in (epoch, epoch + 1)]
+    ends = [rate * max(1 - done / args.epochs, train.MIN_RATE_SHARE) for done in (epoch, epoch + 1)]
     model.train(text, total_examples=len(text), epochs=1, start_alpha=ends[0], end_alpha=ends[1])
   return turn, lambda out: model.wv.save_word2vec_format(out, binary=True)
 

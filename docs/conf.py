@@ -1,67 +1,171 @@
-"""The site: `python -m sphinx -W docs site` builds it, with `pip install '.[docs]'`.
+"""Sphinx configuration of the site. `python docs/build.py site` builds English and Chinese.
 
-Pages are English; those in zh/ Chinese. The reference, the figures and the tutorials are made here, at every build,
-from the code and from the notebooks: see made.py and figures.py.
+English pages are in docs/, Chinese pages in docs/zh/ under the same names. Reference pages, figures
+and tutorials are generated at every build from the code and the notebooks (reference_pages.py,
+figures.py). A page may begin with front matter:
+
+    description    a sentence for search engines
+    keywords       phrases, separated by commas, for which the search shows this page first
+    keywords_zh    the same in Chinese, for a page that is not translated
 """
+import configparser
 import os
 import pathlib
 import re
 import shutil
 import sys
+import urllib.request
 
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 import figures
-import made
+import reference_pages
 from search import Bilingual
 from sphinx.search import languages
 
+# Project.
+setup_file = configparser.ConfigParser()
+setup_file.read(HERE.parent / 'setup.cfg')
 project = 'plm_jax'
-copyright = 'the plm_jax maintainers, Apache 2.0'
 author = 'The plm_jax maintainers'
-extensions = ['myst_nb']
-exclude_patterns = ['_build', 'site', '**/.ipynb_checkpoints', '**/runs']
-html_theme = 'sphinx_book_theme'
-html_title = 'plm_jax'
-html_theme_options = {'show_toc_level': 2, 'home_page_in_toc': False, 'use_fullscreen_button': False,
-                      'navbar_persistent': []}
-html_show_sourcelink = False
-html_static_path = ['_static']
-html_css_files = ['site.css']
-nb_execution_mode = 'off'  # notebooks are executed by tests/notebooks, and shown with the outputs that they come with
-nb_merge_streams = True
+copyright = 'the plm_jax maintainers, Apache 2.0'
+version = release = setup_file['metadata']['version']
+
+# Pages. build.py chooses the language; Chinese builds from a folder in which docs/zh covers docs.
+extensions = [
+    'myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx.ext.intersphinx',
+    'sphinx_copybutton']
+language = 'en'
+exclude_patterns = ['_build', 'site', 'zh', '**/.ipynb_checkpoints', '**/runs']
 myst_heading_anchors = 4
-myst_enable_extensions = ['colon_fence']
+myst_enable_extensions = ['colon_fence', 'deflist']
+smartquotes = False  # would turn --option into a dash
 highlight_language = 'text'
 suppress_warnings = ['misc.highlighting_failure', 'config.cache']
+nb_execution_mode = 'off'  # tests/notebooks executes the notebooks; the site shows stored outputs
+nb_merge_streams = True
+copybutton_prompt_text = r'\$ |>>> |\.\.\. '
+copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = '\\'
+
+# Reference of the Python API.
+autodoc_default_options = {'member-order': 'bysource'}
+autodoc_typehints = 'description'
+autodoc_typehints_description_target = 'documented'
+autodoc_preserve_defaults = True
+default_role = 'code'
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+# Appearance.
+html_theme = 'sphinx_book_theme'
+html_title = f'plm_jax {version}'
+html_theme_options = {
+    'show_toc_level': 2, 'home_page_in_toc': False, 'use_fullscreen_button': False,
+    'navbar_persistent': [], 'use_download_button': False}
+if os.environ.get('PLM_JAX_SOURCE', '').startswith('https://'):
+  html_theme_options |= {
+      'repository_url': os.environ['PLM_JAX_SOURCE'], 'use_repository_button': True}
+html_favicon = '_static/favicon.svg'
+html_show_sourcelink = False
+html_copy_source = False
+html_static_path = ['_static']
+html_css_files = ['site.css']
 html_search_language = Bilingual.lang
 languages[Bilingual.lang] = Bilingual
 
-OUTSIDE = re.compile(r'\[([^\]]+)\]\(\.\./[^)\s]+\)')  # of docs/: files of the checkout, which are no pages
+OUTSIDE = re.compile(r'\[([^\]]+)\]\((?:\.\./)+(?:plm_jax|benchmarks|scripts|experiments|tests)[^)\s]*\)')
+NOT_TRANSLATED = '\n\n```{note}\n本页还没有中文版，以下是英文版。\n```'
 
 
-def adapted(app, name, source):
-  """Makes plain text of links that only a checkout has, and says where a page is in the other language."""
-  text = OUTSIDE.sub(r'\1', source[0]) if '/' not in name else source[0]
-  other = name.removeprefix('zh/') if name.startswith('zh/') else f'zh/{name}'
-  if (HERE / f'{other}.md').exists() and not name.startswith('tutorials/'):
-    words = 'English' if name.startswith('zh/') else '中文'
-    text = f'[{words}](/{other}.md)\n\n{text}'
-  source[0] = text
+def find_inventories() -> dict[str, tuple[str, None]]:
+  """Find the documentation of other projects that can be linked to.
+
+  Without a network there are no such links, and the build still succeeds.
+  """
+  found = {}
+  for name, address in (('python', 'https://docs.python.org/3/'),
+                        ('numpy', 'https://numpy.org/doc/stable/'),
+                        ('jax', 'https://docs.jax.dev/en/latest/')):
+    try:
+      urllib.request.urlopen(f'{address}objects.inv', timeout=5).close()
+    except OSError:
+      break
+    found[name] = (address, None)
+  return found
 
 
-def make(app):
-  """Writes the pages and figures that come from the code, and brings the notebooks."""
-  made.write(HERE / 'reference')
-  figures.write(HERE / 'figures')
+intersphinx_mapping = find_inventories()
+
+
+def generate_pages(app) -> None:
+  """Write the pages and figures that come from the code, and copy the notebooks."""
+  folder = pathlib.Path(app.srcdir)
+  reference_pages.write(folder)
+  figures.write(folder / 'figures')
+  for figure in (HERE.parent / 'benchmarks/figures').glob('*.svg'):
+    shutil.copyfile(figure, folder / 'figures' / figure.name)
   for notebook in sorted((HERE.parent / 'notebooks').glob('[0-9]_*.ipynb')):
-    target = HERE / 'tutorials' / notebook.name
+    target = folder / 'tutorials' / notebook.name
     if not target.exists() or target.read_bytes() != notebook.read_bytes():
       shutil.copyfile(notebook, target)
 
 
-def setup(app):
-  app.connect('builder-inited', make)
-  app.connect('source-read', adapted)
+def adapt_source(app, name: str, source: list[str]) -> None:
+  """Replace links to code by their text, insert tables, mark pages that are not translated."""
+  text = OUTSIDE.sub(r'\1', source[0])
+  if name == 'reference/tasks':
+    text = text.replace('TABLE_OF_TASKS', reference_pages.task_table())
+  chinese = app.config.language.startswith('zh')
+  generated = name.startswith(('reference/', 'tutorials/', 'project/'))
+  if chinese and not generated and not (HERE / 'zh' / f'{name}.md').exists():
+    text = re.sub(r'(?m)^# .*$', lambda title: title[0] + NOT_TRANSLATED, text, count=1)
+  source[0] = insert_index_entries(text, chinese)
+
+
+def insert_index_entries(text: str, chinese: bool) -> str:
+  """Insert the keywords of a page's front matter as index entries after its title.
+
+  The search ranks them above all other matches.
+  """
+  front = re.match(r'---\n(.*?)\n---\n', text, re.S)
+  if not front:
+    return text
+  words = []
+  for name in ('keywords', 'keywords_zh') if chinese else ('keywords',):
+    line = re.search(rf'^{name}: *(.*)$', front[1], re.M)
+    if line:
+      words += [word.strip() for word in re.split('[,，]', line[1].strip('"\' ')) if word.strip()]
+  entries = '\n'.join(f'   ! single: {word}' for word in words)
+  if not entries:
+    return text
+  directive = f'\n\n```{{eval-rst}}\n.. index::\n{entries}\n```'
+  return re.sub(r'(?m)^# .*$', lambda title: title[0] + directive, text, count=1)
+
+
+def add_context(app, name: str, template: str, context: dict, document) -> None:
+  """Add the description of a page, and the button that leads to the other language."""
+  fields = app.env.metadata.get(name, {})
+  description = fields.get('description')
+  if description:
+    escaped = str(description).replace('&', '&amp;').replace('"', '&quot;')
+    context['metatags'] = context.get('metatags', '') + f'<meta name="description" content="{escaped}">'
+  if 'header_buttons' not in context:
+    return
+  chinese = app.config.language.startswith('zh')
+  up = '../' * name.count('/')
+  if chinese:
+    target, label, tooltip = f'{up}../{name}.html', 'English', 'This page in English'
+  else:
+    target, label, tooltip = f'{up}zh/{name}.html', '中文', '本页的中文版'
+  context['header_buttons'].insert(0, {
+      'type': 'link', 'url': target, 'tooltip': tooltip, 'text': label, 'label': 'language',
+      'icon': 'fas fa-language'})
+
+
+def setup(app) -> None:
+  app.connect('builder-inited', generate_pages)
+  app.connect('source-read', adapt_source)
+  app.connect('html-page-context', add_context, priority=501)

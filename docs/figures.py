@@ -10,9 +10,9 @@ matplotlib.use('svg')
 
 import matplotlib.pyplot as plt
 
-from plm_jax.layers.masks import visible
-from plm_jax.objectives import noise
-from plm_jax.sharding import TABLE
+from plm_jax.layers.masks import attention_mask
+from plm_jax.objectives import corruption
+from plm_jax.sharding import AXIS_RULES
 
 plt.rcParams.update({'svg.hashsalt': 'plm_jax', 'font.size': 9, 'figure.facecolor': 'white'})
 
@@ -39,7 +39,7 @@ def masks():
            'packed and causal': (two, place)}
   figure, axes = plt.subplots(2, 3, figsize=(8, 5.6))
   for axis, (title, (segments, ranks)) in zip(axes.flat, cases.items(), strict=True):
-    axis.imshow(np.asarray(visible(segments, segments, ranks, ranks))[0, 0], cmap='Blues', vmin=0, vmax=1.5)
+    axis.imshow(np.asarray(attention_mask(segments, segments, ranks, ranks))[0, 0], cmap='Blues', vmin=0, vmax=1.5)
     axis.set_title(title, fontsize=9)
     axis.set(xticks=[], yticks=[])
   return figure
@@ -52,8 +52,8 @@ def words():
       '##ese']
   number = jnp.cumsum(jnp.array([not piece.startswith('##') for piece in pieces]))
   keys = jax.random.split(jax.random.key(1), 8)
-  chosen = {'unit=token': jax.vmap(lambda key: noise.choose_tokens(key, number > 0, 4))(keys),
-            'unit=word': jax.vmap(lambda key: noise.choose_spans(key, number, 4))(keys)}
+  chosen = {'unit=token': jax.vmap(lambda key: corruption.choose_tokens(key, number > 0, 4))(keys),
+            'unit=word': jax.vmap(lambda key: corruption.choose_spans(key, number, 4))(keys)}
   figure, axes = plt.subplots(2, 1, figsize=(8, 3.6))
   for axis, (title, drawn) in zip(axes, chosen.items(), strict=True):
     axis.imshow(np.asarray(drawn), cmap='YlOrBr', vmin=0, vmax=1.6, aspect='auto')
@@ -78,7 +78,7 @@ def sharding():
   """How the kernel of an MLP [width, mlp] lies on eight devices under three meshes, by the table."""
   figure, axes = plt.subplots(1, 3, figsize=(8, 2.6))
   for axis, mesh in zip(axes, ({'data': 8}, {'fsdp': 8}, {'fsdp': 4, 'tensor': 2}), strict=True):
-    parts = [int(np.prod([mesh.get(name, 1) for name in TABLE[logical]])) for logical in ('width', 'mlp')]
+    parts = [int(np.prod([mesh.get(name, 1) for name in AXIS_RULES[logical]])) for logical in ('width', 'mlp')]
     owner = np.arange(parts[0] * parts[1]).reshape(parts)
     axis.imshow(np.kron(owner, np.ones((16 // parts[0], 16 // parts[1]))), cmap='tab10', vmin=0, vmax=9)
     title = ' '.join(f'{name}={size}' for name, size in mesh.items())
@@ -94,8 +94,8 @@ def determinism():
   for line, duplicates in zip(axes, (0, 2), strict=True):
     for epoch, axis in enumerate(line):
       windows = {'corpus': jnp.zeros(4, int), 'index': jnp.arange(4), 'epoch': jnp.full(4, epoch)}
-      keys = noise.example_keys(jax.random.key(0), windows, duplicates)
-      drawn = jax.vmap(lambda key: noise.choose_tokens(key, jnp.ones(24, bool), 4))(keys)
+      keys = corruption.example_keys(jax.random.key(0), windows, duplicates)
+      drawn = jax.vmap(lambda key: corruption.choose_tokens(key, jnp.ones(24, bool), 4))(keys)
       axis.imshow(np.asarray(drawn), cmap='YlOrBr', vmin=0, vmax=1.6, aspect='auto')
       axis.set_title(f'epoch {epoch}' + (f', duplicates={duplicates}' if duplicates else ''), fontsize=9)
       axis.set(xticks=[], yticks=[])

@@ -1,10 +1,21 @@
-"""The door to plm_jax/recipes: a file for each family, and for the recipes of the README. `python -m experiments` lists
-all; `python -m plm_jax train NAME` runs any of them too."""
+"""Commands of the README that run from a checkout: `python -m experiments.NAME [OPTIONS]`.
+
+A file is here for a recipe of the README, or for a fine-tuning task with results to expect. Any
+other NAME of a recipe, or of a family with --size, runs too: it is the same as `python -m plm_jax
+train NAME`.
+`python -m experiments` lists all recipes.
+"""
 import pathlib
 import sys
 
-# Python says no more than that there is no such module.
-_started = dict(zip(sys.orig_argv, sys.orig_argv[1:], strict=False)).get('-m', '').removeprefix('experiments.')
-if f'experiments.{_started}' in sys.orig_argv and not (pathlib.Path(__file__).parent / f'{_started}.py').exists():
-  from plm_jax import recipes
-  sys.exit(f'error: {recipes.elsewhere(_started)}')
+from plm_jax import errors
+
+_started = dict(zip(sys.orig_argv, sys.orig_argv[1:], strict=False)).get('-m', '')
+_started = _started.removeprefix('experiments.')
+if f'experiments.{_started}' in sys.orig_argv:
+  errors.show_warnings()
+  if not (pathlib.Path(__file__).parent / f'{_started}.py').exists():
+    # Python only reports that there is no such module, so run the recipe here.
+    from plm_jax.cli.run import start
+    start(_started, sys.argv[1:])
+    sys.exit()

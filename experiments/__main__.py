@@ -1,4 +1,4 @@
-"""python -m experiments: the recipes, family by family. python -m experiments NAME [OPTIONS] runs one."""
+"""Run a recipe, `python -m experiments NAME [OPTIONS]`, or list all recipes without a name."""
 import sys
 
 from plm_jax import recipes
@@ -8,4 +8,4 @@ if __name__ == '__main__':
   if sys.argv[1:] and sys.argv[1] not in ('-h', '--help'):
     start(sys.argv[1], sys.argv[2:])
   else:
-    print(recipes.listed())
+    print(recipes.list_recipes())

@@ -1,4 +1,4 @@
-"""python -m experiments.distilbert_base: the door to a size in plm_jax/recipes/distilbert.py."""
+"""Run `python -m experiments.distilbert_base`, a recipe of plm_jax/recipes/distilbert.py."""
 from plm_jax.cli.run import start
 
 if __name__ == '__main__':

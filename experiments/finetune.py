@@ -1,7 +1,8 @@
-"""python -m experiments.finetune --init=FOLDER --task=NAME: the door to plm_jax/recipes/finetune.py.
+"""Fine-tune on any task: `python -m experiments.finetune --init=FOLDER --task=NAME`.
 
-FOLDER is that of a run or of a checkpoint of transformers; without --task, --help lists what there is. GLUE, questions,
-entities and choices have doors of their own: finetune_glue, finetune_squad, finetune_ner, finetune_choice.
+FOLDER is a run or a checkpoint of transformers. `--help` without --task lists the tasks. GLUE,
+question answering, named entities and multiple choice have commands of their own: finetune_glue,
+finetune_squad, finetune_ner, finetune_choice.
 """
 from plm_jax.cli.finetune import start
 

@@ -1,4 +1,4 @@
-"""python -m experiments.gpt2_small: the door to a size in plm_jax/recipes/gpt2.py."""
+"""Run `python -m experiments.gpt2_small`, a recipe of plm_jax/recipes/gpt2.py."""
 from plm_jax.cli.run import start
 
 if __name__ == '__main__':

@@ -1,9 +1,13 @@
-"""python -m experiments.simcse --init=FOLDER --train=SENTENCES.txt --dev=STSB.tsv: sentence vectors without labels.
+"""Train sentence vectors without labels, SimCSE: `python -m experiments.simcse`.
 
-A sentence and itself, with another dropout, against the others of its batch (Gao et al. 2021): the first token,
-temperature 0.05, one epoch of batches of 64, measured 125 times. BERT-base reaches 76.25 on average over the seven STS
-sets with a million sentences of Wikipedia (from memory). --task=simcse_nli learns from pairs with classes instead: what
-a sentence entails, what contradicts it being a hard negative. --scale=laptop takes what every machine has.
+    python -m experiments.simcse --init=FOLDER --train=SENTENCES.txt --dev=STSB.tsv
+
+A sentence with two dropout masks is a positive pair, and the other sentences of its batch are
+negatives (Gao et al. 2021). The vector is that of the first token; temperature 0.05, one epoch with
+batch size 64, 125 evaluations. BERT-base reaches 76.25 on average over the seven STS sets with a
+million sentences of Wikipedia (from memory). --task=simcse_nli learns from labeled pairs instead:
+entailed sentences are positives and contradictions are hard negatives. --scale=laptop uses built-in
+data.
 """
 from plm_jax.cli.finetune import start
 

@@ -1,4 +1,4 @@
-"""python -m experiments.t5_small_tasks: the door to a size in plm_jax/recipes/t5_tasks.py."""
+"""Run `python -m experiments.t5_small_tasks`, a recipe of plm_jax/recipes/t5_tasks.py."""
 from plm_jax.cli.run import start
 
 if __name__ == '__main__':

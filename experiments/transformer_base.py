@@ -1,4 +1,4 @@
-"""python -m experiments.transformer_base: the door to a size in plm_jax/recipes/transformer.py."""
+"""Run `python -m experiments.transformer_base`, a recipe of plm_jax/recipes/transformer.py."""
 from plm_jax.cli.run import start
 
 if __name__ == '__main__':

@@ -11,10 +11,13 @@
 # %% [markdown]
 # # 1. Your first BERT
 #
-# From text to a model that fills blanks. Nothing is downloaded: the text is the English documentation of the Python
-# packages on this machine. About five minutes on two CPU cores, less on a T4 or a TPU.
+# Train a BERT from raw text and let it fill blanks. Nothing is downloaded: the training text is the English documentation
+# of the Python packages on this machine. The notebook takes about five minutes on two CPU cores, less on a T4 or a TPU.
+#
+# *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
+# wheel of plm_jax next to it.*
 
-# %% Install: a minute on Colab, nothing where all is there already
+# %% Install plm_jax if it is missing (one minute in Colab) tags=["hide-input"]
 import importlib.util
 import os
 import pathlib
@@ -32,46 +35,48 @@ def install(*packages):
 if importlib.util.find_spec('plm_jax') is None:
   here = pathlib.Path.cwd()
   wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
-  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
-  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
-  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / '__init__.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # a path or git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of the repository'
   chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
   install(source, *chips)
 if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
   install(*missing)
 
-SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two CPU cores; test: seconds
 
 # %%
 import matplotlib.pyplot as plt
 
 import plm_jax
 
-TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT', 'embedded')  # or a file of yours
+TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT', 'embedded')  # or your own file
 
 # %% [markdown]
-# ## What the model will be given
+# ## Look at the training examples
 #
-# BERT reads two stretches of text, and 15% of the tokens are asked for: most of these are replaced by `[MASK]`, some by
-# another token, some by themselves. `inspect` makes a row as the run will, with the tokenizer that it trains on the
-# text. (The first time, the text is collected and the tokenizer trained: a minute.)
+# BERT reads two segments of text. It predicts 15% of the tokens: most of them are replaced by `[MASK]`, some by a random
+# token, and some are left unchanged. `inspect` builds an example with the same code as a training run. The first call
+# collects the text and trains the tokenizer, which takes a minute.
+#
+# In the figure, yellow tokens are masked, red ones are replaced and green ones are unchanged. The labels are blue.
 
-# %%
+# %% tags=["hide-input"]
 bert = plm_jax.recipe('bert_base', scale=SCALE, output='runs/first_bert', data={'path': (TEXT,)})
 row, = plm_jax.inspect(bert, rows=1).rows
 
-COLOURS = {'mask': '#f4b400', 'other': '#e06666', 'same': '#93c47d', 'special': '#cccccc'}
+COLORS = {'mask': '#f4b400', 'other': '#e06666', 'same': '#93c47d', 'special': '#cccccc'}
 
 
 def draw(columns, wide=9):
-  """Draws tokens as boxes, and below those that are asked for what is right."""
+  """Draws tokens as boxes, with the labels of predicted tokens below."""
   figure, axes = plt.subplots(figsize=(11, 0.62 * -(-len(columns) // wide)))
   axes.set(xlim=(0, wide), ylim=(-(-len(columns) // wide), 0))
   axes.axis('off')
   for place, column in enumerate(columns):
     y, x = divmod(place, wide)
     axes.text(x + 0.5, y + 0.3, column.piece, ha='center', va='center', fontsize=9,
-              bbox={'facecolor': COLOURS.get(column.kind, '#f3f3f3'), 'edgecolor': 'none', 'pad': 3})
+              bbox={'facecolor': COLORS.get(column.kind, '#f3f3f3'), 'edgecolor': 'none', 'pad': 3})
     axes.text(x + 0.5, y + 0.78, column.target, ha='center', va='center', fontsize=8, color='#1a56b0')
   return figure
 
@@ -80,23 +85,23 @@ draw(row.lanes[-1].columns)
 plt.show()
 
 # %% [markdown]
-# ## Training
+# ## Train
 #
-# The published recipe, smaller: the same tokenizer, masks, objective and optimizer; two layers instead of twelve. Run
-# this cell again, and it goes on where it was.
+# This is the published recipe at a smaller size: the same tokenizer, masks, objective and optimizer, with two layers
+# instead of twelve. If you interrupt the cell, run it again: training resumes from the last checkpoint.
 
 # %%
 trained = plm_jax.train(bert)
 trained
 
 # %% [markdown]
-# ## Curves
+# ## Learning curves
 #
-# Two tasks: which token was masked (MLM), and whether the second stretch followed the first in the text (NSP). The
-# figures are of text that was held out. The plateau at the beginning is where the model knows how frequent tokens are,
-# and nothing of their order.
+# BERT has two objectives: predict the masked tokens (MLM), and predict whether the second segment followed the first one
+# (NSP). The curves show training text and held-out text. On the plateau at the beginning, the model knows how frequent
+# tokens are, but nothing about their order.
 
-# %%
+# %% tags=["hide-input"]
 curves = plm_jax.history('runs/first_bert').curves
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.4))
 for name, title, axis in (('mlm', 'Loss of masked tokens (nats)', axes[0]),
@@ -113,9 +118,9 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## Filling blanks
+# ## Fill blanks
 
-# %%
+# %% tags=["hide-input"]
 PROMPTS = ['Returns the [MASK] of the array.', 'This method is used [MASK] compute the gradient.',
            'The number [MASK] rows in the matrix.']
 figure, axes = plt.subplots(1, len(PROMPTS), figsize=(12, 2.4))
@@ -129,12 +134,12 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# It is a BERT of a million parameters after four million tokens: it knows which words go together, not what is true.
+# A BERT with one million parameters that has read four million tokens knows which words go together, not what is true.
 #
-# ## Yours
+# ## Take the model home
 #
-# The model as a checkpoint that transformers loads, and as a file to take home. It is what
-# `BertForPreTraining.from_pretrained('runs/first_bert_exported')` reads, and `plm_jax.load` too.
+# `export` writes a checkpoint that transformers loads with `BertForPreTraining.from_pretrained('runs/first_bert_exported')`.
+# `plm_jax.load` reads the same folder.
 
 # %%
 shutil.rmtree('runs/first_bert_exported', ignore_errors=True)
@@ -145,5 +150,5 @@ file = shutil.make_archive('runs/first_bert', 'zip', 'runs/first_bert_exported')
 print(os.path.relpath(file), f'{os.path.getsize(file) / 1e6:.1f} MB')
 
 # %% [markdown]
-# Next: your own text instead. `plm_jax.recipe('bert_base', scale='laptop', data={'path': ('my_text.txt',)})`, one
-# paragraph a line and a blank line between documents. Notebook 2 does it in Chinese.
+# Next, use your own text: `plm_jax.recipe('bert_base', scale='laptop', data={'path': ('my_text.txt',)})`. The file has one
+# paragraph per line and a blank line between documents. Notebook 2 does this in Chinese.

@@ -11,11 +11,14 @@
 # %% [markdown]
 # # 2. Your language: Chinese
 #
-# Chinese writes no spaces, so two questions come before a model: what is a token, and what is a word? This notebook
-# trains a tokenizer, finds words, masks whole ones (全词掩码), and pre-trains a small BERT. About five minutes on two CPU
-# cores. 这本笔记从分词器开始，用全词掩码训练一个小型中文 BERT；把 `TEXT` 换成你自己的文件即可。
+# Chinese is written without spaces. So you have to choose what a token is and what a word is before you train a model.
+# This notebook trains a tokenizer, segments words, masks whole words (全词掩码), and pre-trains a small BERT. It takes about
+# five minutes on two CPU cores. 这本笔记从分词器开始，用全词掩码训练一个小型中文 BERT；把 `TEXT` 换成你自己的文件即可。
+#
+# *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
+# wheel of plm_jax next to it.*
 
-# %% Install: a minute on Colab, nothing where all is there already
+# %% Install plm_jax if it is missing (one minute in Colab) tags=["hide-input"]
 import importlib.util
 import os
 import pathlib
@@ -33,15 +36,15 @@ def install(*packages):
 if importlib.util.find_spec('plm_jax') is None:
   here = pathlib.Path.cwd()
   wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
-  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
-  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
-  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / '__init__.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # a path or git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of the repository'
   chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
   install(source, *chips)
 if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
   install(*missing)
 
-SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two CPU cores; test: seconds
 
 # %%
 import html
@@ -51,18 +54,18 @@ from IPython.display import HTML
 import matplotlib.pyplot as plt
 
 import plm_jax
-from plm_jax.data.segment import segmenter
+from plm_jax.data.word_segmentation import make_segmenter
 from plm_jax.tokenizers import load
 
 # %% [markdown]
 # ## The text
 #
-# With a file of your own, one paragraph a line and a blank line between documents, set `TEXT` to its name: Wikipedia, a
-# novel, your notes. So that this notebook needs no network, the next cell writes a text by rules: people of a few
-# trades, in cities, seasons and markets. What can be learned from it is known, which makes it easy to see whether it was.
+# To train on a file of your own (Wikipedia, a novel, your notes), set `TEXT` to its name. The file has one paragraph per
+# line and a blank line between documents. Otherwise the next cell generates a text from templates: people with ten
+# occupations, in cities, seasons and markets. The facts in this text are known, so you can see which ones the model learned.
 
 # %%
-TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT_ZH', '')  # your file; empty: the text that is written here
+TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT_ZH', '')  # your file; empty: generate a text
 
 CAPITALS = {'法国': '巴黎', '英国': '伦敦', '日本': '东京', '德国': '柏林', '意大利': '罗马', '西班牙': '马德里', '俄罗斯': '莫斯科',
             '埃及': '开罗', '泰国': '曼谷', '韩国': '首尔', '希腊': '雅典', '古巴': '哈瓦那', '中国': '北京', '越南': '河内'}
@@ -78,7 +81,7 @@ NAMES = ['小明', '小红', '王芳', '李强', '张伟', '刘洋', '陈静', '
 
 
 def document(draw):
-  """Writes some paragraphs about a person."""
+  """Generates some paragraphs about a person."""
   name, trade, season = draw.choice(NAMES), draw.choice([*TRADES]), draw.choice([*SEASONS])
   place, work, tool = TRADES[trade]
   weather, flower, play = SEASONS[season]
@@ -113,48 +116,48 @@ print(pathlib.Path(TEXT).read_text(encoding='utf-8')[:300])
 # %% [markdown]
 # ## Words
 #
-# BERT's Chinese tokenizer takes every character as a token. Words come from a dictionary, here jieba's; they change no
-# token, but say which tokens belong together.
+# BERT's Chinese tokenizer makes one token per character. A dictionary, here the one of jieba, defines the words. Words do
+# not change the tokens: they only define which tokens are masked together.
 
 # %%
 sentence = '法国的首都是巴黎，那里的程序员每天在公司写程序。'
-_, words = segmenter('jieba')(sentence)
+_, words = make_segmenter('jieba')(sentence)
 
 
-def boxes(pieces, colours):
-  """Draws pieces of text as boxes, in HTML, because not every machine's plots have Chinese letters."""
+def boxes(pieces, colors):
+  """Draws pieces of text as HTML boxes, because not every plotting font has Chinese characters."""
   return HTML(''.join(
-      f'<span style="background:{colour};color:#222;border-radius:4px;padding:2px 6px;margin:2px;display:inline-block">'
-      f'{html.escape(piece)}</span>' for piece, colour in zip(pieces, colours, strict=True)))
+      f'<span style="background:{color};color:#222;border-radius:4px;padding:2px 6px;margin:2px;display:inline-block">'
+      f'{html.escape(piece)}</span>' for piece, color in zip(pieces, colors, strict=True)))
 
 
 boxes(words, [('#cfe2f3', '#fce5cd')[number % 2] for number in range(len(words))])
 
 # %% [markdown]
-# ## Masks by token, masks by word
+# ## Token masking and whole-word masking
 #
-# With `unit='token'` (BERT of 2018) half of a word may stay, and gives the other half away: 首[MASK] is easy, and teaches
-# little. With `unit='word'` (全词掩码, whole word masking: BERT-wwm, Cui et al. 2019) a word is asked for as a whole.
-# `inspect` makes both rows as a run would.
+# With `unit='token'` (the original BERT), half of a word may stay visible and reveal the other half: 首[MASK] is easy and
+# teaches little. With `unit='word'` (全词掩码, whole-word masking: BERT-wwm, Cui et al. 2019), all characters of a word are
+# masked. `inspect` shows one training example of each kind.
 
 # %%
 def recipe(unit):
-  """Builds the run: BERT's recipe, with a vocabulary that has room for the characters, and words by jieba."""
+  """Builds a run from BERT's recipe, with words from jieba."""
   return plm_jax.recipe('bert_base', scale=SCALE, output=f'runs/chinese_{unit}', objective={'unit': unit},
                         data={'path': (TEXT,), 'prepare': {'segmenter': 'jieba', 'heldout': 0.02}})
 
 
-COLOURS = {'mask': '#f4b400', 'other': '#e06666', 'same': '#93c47d', 'special': '#cccccc'}
+COLORS = {'mask': '#f4b400', 'other': '#e06666', 'same': '#93c47d', 'special': '#cccccc'}
 for unit in ('token', 'word'):
   row, = plm_jax.inspect(recipe(unit), rows=1).rows
   read = row.lanes[-1].columns
-  asked = [column.target for column in read if column.target]
-  display(HTML(f'<b>unit={unit!r}</b>, asked for: {html.escape(" ".join(asked))}'))
+  labels = [column.target for column in read if column.target]
+  display(HTML(f'<b>unit={unit!r}</b>, labels: {html.escape(" ".join(labels))}'))
   display(boxes([column.piece for column in read],
-                [COLOURS.get(column.kind, '#f3f3f3') for column in read]))
+                [COLORS.get(column.kind, '#f3f3f3') for column in read]))
 
 # %% [markdown]
-# ## Training
+# ## Train
 
 # %%
 trained = plm_jax.train(recipe('word'))
@@ -162,7 +165,7 @@ tokenizer = load('runs/chinese_word/tokenizer')
 print(trained)
 print(f'{tokenizer.vocab.size:,} pieces, such as', ' '.join(tokenizer.pieces[200:230]))
 
-# %%
+# %% tags=["hide-input"]
 curves = plm_jax.history('runs/chinese_word').curves
 figure, axis = plt.subplots(figsize=(6, 3.2))
 for split, style in (('train', {'alpha': 0.4}), ('heldout', {'marker': 'o'})):
@@ -173,9 +176,9 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# ## What it has learned
+# ## Test what the model learned
 #
-# Capitals, tools of trades, weather: each blank is a character, and the characters of a word are asked together.
+# Capitals, tools of occupations, weather: each blank is one character, and all characters of a word are predicted together.
 
 # %%
 ASKED = {'法国的首都是[MASK][MASK]。': '巴黎', '日本的首都是[MASK][MASK]。': '东京', '渔民离不开[MASK][MASK]。': '渔网',
@@ -189,7 +192,7 @@ display(HTML('<br>'.join(
 print(f'{sum(right)} of {len(right)} right')
 
 # %% [markdown]
-# ## Yours
+# ## Take the model home
 
 # %%
 shutil.rmtree('runs/chinese_exported', ignore_errors=True)
@@ -198,6 +201,6 @@ file = shutil.make_archive('runs/chinese_bert', 'zip', 'runs/chinese_exported')
 print(os.path.relpath(file), f'{os.path.getsize(file) / 1e6:.1f} MB')
 
 # %% [markdown]
-# For a real text take a larger vocabulary (`model={'vocab': 8192}`; BERT's Chinese model has 21,128), and hours instead
-# of minutes: notebook 7 counts them. Text in which somebody has put spaces between words needs no dictionary:
-# `prepare={'segmenter': 'spaces'}`.
+# For a real corpus, use a larger vocabulary (`model={'vocab': 8192}`; BERT's Chinese model has 21,128 tokens) and train for
+# hours instead of minutes. Notebook 7 estimates the time. If your text already has spaces between words, you need no
+# dictionary: `prepare={'segmenter': 'spaces'}`.

@@ -9,12 +9,16 @@
 # ---
 
 # %% [markdown]
-# # 3. One text, every objective
+# # 3. One text, nine objectives
 #
-# Pre-training makes questions of text. Nine ways to do so, on the same sentence: what the model reads, what it is asked,
-# and who sees whom. Nothing is trained but tokenizers: a minute or two on two CPU cores.
+# A pre-training objective turns text into inputs and labels. This notebook applies nine objectives to the same sentence
+# and shows the input, the labels and the attention mask of each. Only tokenizers are trained, so it takes one or two
+# minutes on two CPU cores.
+#
+# *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
+# wheel of plm_jax next to it.*
 
-# %% Install: a minute on Colab, nothing where all is there already
+# %% Install plm_jax if it is missing (one minute in Colab) tags=["hide-input"]
 import importlib.util
 import os
 import pathlib
@@ -32,37 +36,37 @@ def install(*packages):
 if importlib.util.find_spec('plm_jax') is None:
   here = pathlib.Path.cwd()
   wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
-  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
-  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
-  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / '__init__.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # a path or git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of the repository'
   chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
   install(source, *chips)
 if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
   install(*missing)
 
-SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two CPU cores; test: seconds
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 
 import plm_jax
-from plm_jax.data import embedded
+from plm_jax.data import builtin_corpus
 
 SENTENCE = ('The function returns the sum of all values in the array. The shape of the array is the same as before, '
-            'and the type of the values does not change.')  # yours: a few English words that are not too rare
-TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT') or embedded.corpus_path()
+            'and the type of the values does not change.')  # your own sentence, with words that are not too rare
+TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT') or builtin_corpus.corpus_path()
 HERE = pathlib.Path('runs/objectives')
 HERE.mkdir(parents=True, exist_ok=True)
-# Tokenizers learn from some English text; the rows are of one text, many times.
+# The tokenizers are trained on English text. The examples contain one sentence, many times.
 (HERE / 'text.txt').write_text(pathlib.Path(TEXT).read_text(encoding='utf-8')[:1_000_000 if SCALE == 'laptop' else 200_000],
                                encoding='utf-8')
-# (They end by a number, because which documents are held out depends on their content.)
+# (Each copy ends with a number, because the held-out documents are selected by their content.)
 (HERE / 'sentence.txt').write_text('\n\n'.join(f'{SENTENCE}\n{number}' for number in range(200)), encoding='utf-8')
 
 # %% [markdown]
-# The recipes have the tokenizers that their papers had: WordPiece (BERT, SpanBERT, ELECTRA, GLM), SentencePiece (XLNet,
-# T5), bytes in pairs (BART, GPT-2).
+# Each recipe uses the tokenizer of its paper: WordPiece (BERT, SpanBERT, ELECTRA, GLM), SentencePiece (XLNet, T5) or
+# byte-level BPE (BART, GPT-2).
 
 # %%
 OBJECTIVES = {
@@ -76,7 +80,7 @@ OBJECTIVES = {
     'blanks, written out behind (GLM)': ('glm_large', {}),
     'what comes next (GPT-2)': ('gpt2_small', {}),
 }
-TOKENIZER = {'spanbert_base': 'bert_base', 'electra_small': 'bert_base'}  # whose they share
+TOKENIZER = {'spanbert_base': 'bert_base', 'electra_small': 'bert_base'}  # recipes that share a tokenizer
 rows = {}
 for title, (name, options) in OBJECTIVES.items():
   of = TOKENIZER.get(name, name)
@@ -89,18 +93,19 @@ for title, (name, options) in OBJECTIVES.items():
   rows[title], = plm_jax.inspect(config, rows=1).rows
 
 # %% [markdown]
-# ## What is read, and what is asked
+# ## Inputs and labels
 #
-# Yellow: a mask, or a place that stands for left-out words. Red: another token stands there. Green: asked for, and left
-# as it is. Blue, below: what is right. An encoder-decoder has two rows, of which the second writes.
+# Yellow tokens are masks, or sentinels for removed text. Red tokens were replaced by another token. Green tokens are
+# predicted but unchanged. Labels are blue, below their token. An encoder-decoder has two rows: the second one is the
+# decoder's.
 
-# %%
-COLOURS = {'mask': '#f4b400', 'other': '#e06666', 'same': '#93c47d', 'special': '#cccccc'}
+# %% tags=["hide-input"]
+COLORS = {'mask': '#f4b400', 'other': '#e06666', 'same': '#93c47d', 'special': '#cccccc'}
 SHOWN, WIDE = 32, 16
 
 
 def draw(title, row):
-  """Draws the lanes of a row: those that a model reads, without the text as it was."""
+  """Draws the inputs and labels of an example, without the original text."""
   lanes = [lane for lane in row.lanes if lane.title != 'text']
   heights = [-(-min(SHOWN, len(lane.columns)) // WIDE) for lane in lanes]
   _, axes = plt.subplots(figsize=(13, 0.62 * sum(heights) + 0.3))
@@ -113,7 +118,7 @@ def draw(title, row):
     for place, column in enumerate(lane.columns[:SHOWN]):
       y, x = divmod(place, WIDE)
       axes.text(x + 0.5, top + y + 0.3, column.piece.replace('$', r'\$'), ha='center', va='center', fontsize=7.5,
-                bbox={'facecolor': COLOURS.get(column.kind, '#f3f3f3'), 'edgecolor': 'none', 'pad': 2})
+                bbox={'facecolor': COLORS.get(column.kind, '#f3f3f3'), 'edgecolor': 'none', 'pad': 2})
       axes.text(x + 0.5, top + y + 0.75, column.target.replace('$', r'\$'), ha='center', va='center', fontsize=7,
                 color='#1a56b0')
     top += height
@@ -124,27 +129,27 @@ for title, row in rows.items():
   draw(title, row)
 
 # %% [markdown]
-# ## Who sees whom
+# ## Attention masks
 #
-# A line for each token that reads, a column for each that it may look at. BERT's see everything, GPT-2's what is before
-# them; XLNet's see what comes earlier in an order drawn by lot; GLM's see the text with its blanks, and of what is
-# written behind it what is already there. (Of an encoder-decoder it is the side that reads.)
+# Each line is a query token, each column a key token that it attends to. BERT attends to all tokens and GPT-2 to earlier
+# ones. XLNet attends to tokens that come earlier in a random order. GLM attends to the whole text with its blanks, and to
+# the part of the blanks that is already generated. For encoder-decoders, the figure shows the encoder.
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plt.subplots(3, 3, figsize=(10, 10))
 for axis, (title, row) in zip(axes.flat, rows.items(), strict=True):
-  axis.imshow(row.sees if row.sees is not None else np.zeros((2, 2)), cmap='Blues', vmin=0, vmax=1.4)
+  axis.imshow(row.attention_mask if row.attention_mask is not None else np.zeros((2, 2)), cmap='Blues', vmin=0, vmax=1.4)
   axis.set_title(title, fontsize=9)
   axis.set(xticks=[], yticks=[])
 plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## How much is asked
+# ## Labels per sequence
 #
-# A step teaches more where more is asked of the same row: one of the differences between these models.
+# The more tokens of a sequence have labels, the more a training step learns from it. The objectives differ in this.
 
-# %%
+# %% tags=["hide-input"]
 shares = {}
 for title, row in rows.items():
   lane = row.lanes[-1]
@@ -158,15 +163,15 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## Yours
+# ## Save the examples as a page
 #
-# The rows of your sentence as a page, which opens in every browser. `python -m plm_jax inspect RECIPE` makes it for any
-# recipe, any task and your text: the first thing to look at when a loss does not fall.
+# The next cell writes the examples to an HTML page. `python -m plm_jax inspect RECIPE` makes such a page for any recipe,
+# any task and your own text. Look at it first if a loss does not decrease.
 
 # %%
-from plm_jax.cli import drawing
+from plm_jax.report import batch_drawing
 
 page = HERE / 'objectives.html'
-page.write_text(drawing.page('One sentence, every objective', [SENTENCE],
+page.write_text(batch_drawing.render_page('One sentence, every objective', [SENTENCE],
                              [row._replace(title=title) for title, row in rows.items()]), encoding='utf-8')
 print(page, f'{page.stat().st_size / 1000:.0f} kB')

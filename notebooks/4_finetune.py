@@ -9,13 +9,17 @@
 # ---
 
 # %% [markdown]
-# # 4. Fine-tune, and compare
+# # 4. Fine-tune and compare
 #
-# A task, learned in four ways: by a new model, by a head on a frozen BERT, by LoRA, and by all of BERT. The task: of
-# which Python package is this paragraph? Its examples are on every machine that has plm_jax. About five minutes on two
-# CPU cores, if notebook 1 has left its BERT in `runs/first_bert`; otherwise that is trained first.
+# Learn one task in four ways: with a randomly initialized model, with a classifier on a frozen BERT, with LoRA, and by
+# fine-tuning all parameters of BERT. The task is to recognize which Python package a paragraph of documentation comes
+# from. Its examples are built in. The notebook takes about five minutes on two CPU cores if notebook 1 has left its BERT
+# in `runs/first_bert`; otherwise that model is trained first.
+#
+# *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
+# wheel of plm_jax next to it.*
 
-# %% Install: a minute on Colab, nothing where all is there already
+# %% Install plm_jax if it is missing (one minute in Colab) tags=["hide-input"]
 import importlib.util
 import os
 import pathlib
@@ -33,15 +37,15 @@ def install(*packages):
 if importlib.util.find_spec('plm_jax') is None:
   here = pathlib.Path.cwd()
   wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
-  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
-  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
-  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / '__init__.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # a path or git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of the repository'
   chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
   install(source, *chips)
 if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
   install(*missing)
 
-SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two CPU cores; test: seconds
 
 # %%
 import time
@@ -55,21 +59,22 @@ TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT', 'embedded')
 bert = plm_jax.train('bert_base', scale=SCALE, output='runs/first_bert', data={'path': (TEXT,)})
 
 # %% [markdown]
-# ## What the model is given
+# ## Look at the examples
 
 # %%
-from plm_jax.tasks import embedded as every_machine
+from plm_jax.tasks import builtin_tasks as every_machine
 
-some = [row.columns for row in every_machine.rows('embedded:classification:dev')]
+some = [row.columns for row in every_machine.builtin_rows('embedded:classification:dev')]
 print(len(some), 'paragraphs to be measured on, such as')
 for row in some[:3]:
   print(f'  {row["label"]:6} {row["text"][:90]}')
 
 # %% [markdown]
-# ## Four ways
+# ## Four ways to fine-tune
 #
-# A frozen backbone is computed once, so its epochs are cheap; LoRA trains small matrices beside the kernels, which can
-# be stored for each task; a small learning rate keeps what was learned. Each takes the rate that suits it.
+# The output of a frozen backbone is computed once, so its epochs are cheap. LoRA trains small matrices next to the
+# kernels; they can be stored for each task. Full fine-tuning needs a small learning rate to keep what was pre-trained.
+# Each method uses a learning rate that suits it.
 
 # %%
 WAYS = {
@@ -86,11 +91,11 @@ for way, (init, options) in WAYS.items():
   seconds[way] = time.time() - began
 
 # %% [markdown]
-# ## Compared
+# ## Compare
 #
-# On the same paragraphs, none of which was learned from.
+# All four models are evaluated on the same paragraphs, which none of them was trained on.
 
-# %%
+# %% tags=["hide-input"]
 texts, labels = [row['text'] for row in some], [row['label'] for row in some]
 predicted = {way: [found.label for found in plm_jax.predict(model, texts)] for way, model in models.items()}
 accuracy = {way: np.mean([a == b for a, b in zip(found, labels, strict=True)]) for way, found in predicted.items()}
@@ -111,9 +116,9 @@ plt.show()
 print({way: f'{taken:.0f} s' for way, taken in seconds.items()})
 
 # %% [markdown]
-# ## What it mistakes for what
+# ## Confusion matrix
 
-# %%
+# %% tags=["hide-input"]
 best = max(accuracy, key=accuracy.get)
 names = sorted(set(labels))
 table = np.zeros((len(names), len(names)), int)
@@ -128,11 +133,11 @@ axis.set(xticks=range(len(names)), xticklabels=names, yticks=range(len(names)), 
 plt.show()
 
 # %% [markdown]
-# ## Yours
+# ## Use the classifier
 #
-# A classifier that answers your sentences, and a folder that transformers' `pipeline('text-classification')` reads. Your
-# own task is a file: `plm_jax.finetune('runs/first_bert', 'classification', train='reviews.tsv', dev='more.tsv',
-# output='runs/mine')`, columns `text` and `label`.
+# The best model classifies your own sentences, and `export` writes a folder for transformers'
+# `pipeline('text-classification')`. To learn a task of your own, write a file with the columns `text` and `label`:
+# `plm_jax.finetune('runs/first_bert', 'classification', train='reviews.tsv', dev='more.tsv', output='runs/mine')`.
 
 # %%
 for text in ('Computes the eigenvalues of a symmetric matrix.', 'A layer with learned parameters.',

@@ -11,10 +11,14 @@
 # %% [markdown]
 # # 5. Embeddings, from words to sentences
 #
-# The same thirty sentences on one map, as five kinds of model see them: word vectors (2013), ELMo (2018), BERT's layers
-# (2018) and Sentence-BERT (2019). About ten minutes on two CPU cores, if notebook 1 has left its BERT.
+# Embed the same thirty sentences with four kinds of model: word vectors (2013), ELMo (2018), BERT (2018) and
+# Sentence-BERT (2019), and plot them. The notebook takes about ten minutes on two CPU cores if notebook 1 has left its
+# BERT.
+#
+# *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
+# wheel of plm_jax next to it.*
 
-# %% Install: a minute on Colab, nothing where all is there already
+# %% Install plm_jax if it is missing (one minute in Colab) tags=["hide-input"]
 import importlib.util
 import os
 import pathlib
@@ -32,23 +36,23 @@ def install(*packages):
 if importlib.util.find_spec('plm_jax') is None:
   here = pathlib.Path.cwd()
   wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
-  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
-  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
-  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / '__init__.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # a path or git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of the repository'
   chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
   install(source, *chips)
 if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
   install(*missing)
 
-SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two CPU cores; test: seconds
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 
 import plm_jax
-from plm_jax import vectors
-from plm_jax.config import Phase
+from plm_jax import word_vectors
+from plm_jax.config.run import Phase
 
 TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT', 'embedded')
 TOPICS = {
@@ -72,12 +76,12 @@ sentences = [sentence for some in TOPICS.values() for sentence in some]
 topics = np.repeat(np.arange(len(TOPICS)), [len(some) for some in TOPICS.values()])
 
 # %% [markdown]
-# ## Word vectors: a word has one vector, wherever it stands
+# ## Word vectors: one vector per word, in every context
 
 # %%
 subprocess.run([sys.executable, '-m', 'plm_jax', 'train', 'word2vec', f'--scale={SCALE}', f'--data.path={TEXT}',
                 '--output=runs/word2vec'], check=True, stdout=subprocess.DEVNULL)
-words = vectors.load('runs/word2vec')
+words = word_vectors.load('runs/word2vec')
 for word in ('array', 'gradient', 'file', 'error'):
   if word in words:
     print(f'{word:10}', ', '.join(f'{near} {cosine:.2f}' for near, cosine in words.nearest(word, top=5)))
@@ -86,7 +90,7 @@ maps = {'word2vec, mean': np.stack([
             or [np.zeros(words.matrix.shape[1])], axis=0) for sentence in sentences])}
 
 # %% [markdown]
-# ## ELMo: words from their characters, read from both sides
+# ## ELMo: words from their characters, read in both directions
 
 # %%
 brief = {'train': {'phases': (Phase(600, 20, 32),), 'eval_every': 200, 'save_every': 300}} if SCALE == 'laptop' else {}
@@ -94,7 +98,7 @@ elmo = plm_jax.train('elmo_small', scale=SCALE, output='runs/elmo', data={'path'
 maps['ELMo, top layer'] = plm_jax.encode(elmo, sentences)
 
 # %% [markdown]
-# ## BERT: a vector for each token in its context, in every layer
+# ## BERT: one vector per token and layer, in context
 
 # %%
 bert = plm_jax.train('bert_base', scale=SCALE, output='runs/first_bert', data={'path': (TEXT,)})
@@ -102,10 +106,10 @@ maps['BERT, embeddings'] = plm_jax.encode(bert, sentences, layer=0)
 maps['BERT, last layer'] = plm_jax.encode(bert, sentences)
 
 # %% [markdown]
-# ## Sentence-BERT: trained so that sentences that belong together are near
+# ## Sentence-BERT: related sentences get similar vectors
 #
-# From the same BERT, on pairs of sentences that stood one behind the other: each shall find its own among those of the
-# batch.
+# Start from the same BERT and train on pairs of consecutive sentences. For each sentence, the model identifies its
+# partner among all sentences of the batch (in-batch negatives).
 
 # %%
 sbert = plm_jax.finetune('runs/first_bert', 'embedding', 'embedded:embedding', 'embedded:similarity:dev', scale=SCALE,
@@ -113,21 +117,21 @@ sbert = plm_jax.finetune('runs/first_bert', 'embedding', 'embedded:embedding', '
 maps['Sentence-BERT'] = plm_jax.encode(sbert, sentences)
 
 # %% [markdown]
-# ## One map
+# ## Plot the sentences
 #
-# Each panel: the two directions in which the thirty vectors differ most. The figure beside the name: sentences whose
-# nearest neighbour, by cosine, is of their own topic (by chance 17%).
+# Each panel shows the first two principal components of the thirty vectors. The percentage in the title is the share of
+# sentences whose nearest neighbor, by cosine similarity, has the same topic. Chance is 17%.
 
-# %%
+# %% tags=["hide-input"]
 def plane(found):
   """Projects vectors [N, D] to their first two principal components [N, 2]."""
-  centred = found - found.mean(0)
-  u, s, _ = np.linalg.svd(centred, full_matrices=False)
+  centered = found - found.mean(0)
+  u, s, _ = np.linalg.svd(centered, full_matrices=False)
   return u[:, :2] * s[:2]
 
 
-def neighbours(found):
-  """Returns the share of vectors whose nearest is of the same topic."""
+def topic_accuracy(found):
+  """Returns the share of vectors whose nearest neighbor has the same topic."""
   unit = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
   cosines = unit @ unit.T - 2 * np.eye(len(unit))
   return np.mean(topics[cosines.argmax(1)] == topics)
@@ -138,16 +142,16 @@ for axis, (title, found) in zip(axes, maps.items(), strict=True):
   at = plane(found)
   for number, topic in enumerate(TOPICS):
     axis.scatter(*at[topics == number].T, s=22, label=topic)
-  axis.set_title(f'{title}: {neighbours(found):.0%}', fontsize=10)
+  axis.set_title(f'{title}: {topic_accuracy(found):.0%}', fontsize=10)
   axis.set(xticks=[], yticks=[])
 figure.legend(*axes[0].get_legend_handles_labels(), ncols=len(TOPICS), loc='lower center')
 plt.tight_layout(rect=(0, 0.08, 1, 1))
 plt.show()
 
 # %% [markdown]
-# ## Who is like whom
+# ## Similarity matrices
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plt.subplots(1, 2, figsize=(9, 4))
 for axis, title in zip(axes, ('BERT, last layer', 'Sentence-BERT'), strict=True):
   unit = maps[title] / np.linalg.norm(maps[title], axis=1, keepdims=True)
@@ -160,7 +164,7 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## Yours: a search over your own texts
+# ## Search your own texts
 
 # %%
 query = 'an exception that tells what is wrong'

@@ -11,10 +11,13 @@
 # %% [markdown]
 # # 6. Generate
 #
-# A small GPT-2 goes on with texts: greedily, by lot at several temperatures, by beams; then it is asked questions with
-# none and with several examples before them. About ten minutes on two CPU cores.
+# Let a small GPT-2 continue a text: greedily, by sampling at several temperatures, and with beam search. Then test it with
+# no examples and with several examples in the prompt (few-shot). The notebook takes about ten minutes on two CPU cores.
+#
+# *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
+# wheel of plm_jax next to it.*
 
-# %% Install: a minute on Colab, nothing where all is there already
+# %% Install plm_jax if it is missing (one minute in Colab) tags=["hide-input"]
 import importlib.util
 import os
 import pathlib
@@ -32,30 +35,30 @@ def install(*packages):
 if importlib.util.find_spec('plm_jax') is None:
   here = pathlib.Path.cwd()
   wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
-  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
-  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
-  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / '__init__.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # a path or git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of the repository'
   chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
   install(source, *chips)
 if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
   install(*missing)
 
-SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two CPU cores; test: seconds
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 
 import plm_jax
-from plm_jax.config import Phase
+from plm_jax.config.run import Phase
 
 TEXT = os.environ.get('PLM_JAX_NOTEBOOK_TEXT', 'embedded')
 
 # %% [markdown]
-# ## Training
+# ## Train
 #
-# The recipe's laptop scale takes 40 minutes of two cores; a sixth of its steps writes readable phrases. A longer run goes
-# on from here: raise the steps, and run the cell again.
+# The recipe takes 40 minutes at laptop scale on two cores. One sixth of its steps is enough for readable phrases. To train
+# longer, increase `STEPS` and run the cell again: training resumes.
 
 # %%
 STEPS = 1000
@@ -64,7 +67,7 @@ gpt = plm_jax.train('gpt2_small', scale=SCALE, output='runs/gpt2', data={'path':
                     **(brief if SCALE == 'laptop' else {}))
 gpt
 
-# %%
+# %% tags=["hide-input"]
 curves = plm_jax.history('runs/gpt2').curves['bits_per_byte']['heldout']
 figure, axis = plt.subplots(figsize=(6, 2.8))
 axis.plot(*zip(*curves, strict=True), marker='o')
@@ -72,11 +75,12 @@ axis.set(title='Bits a byte of held-out text', xlabel='step')
 plt.show()
 
 # %% [markdown]
-# ## Which token comes next
+# ## Next-token probabilities and temperature
 #
-# A model gives every token a probability. Temperature makes the likely likelier (below 1) or less so (above).
+# The model assigns a probability to every token. A temperature below 1 sharpens the distribution; a temperature above 1
+# flattens it.
 
-# %%
+# %% tags=["hide-input"]
 PROMPT = 'Returns the'
 WORDS = [' array', ' shape', ' number', ' value', ' same', ' function', ' first', ' giraffe']
 likely = plm_jax.score(gpt, [(PROMPT, word) for word in WORDS])
@@ -90,7 +94,7 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## Greedy, by lot, by beams
+# ## Greedy decoding, sampling, beam search
 
 # %%
 NEW = 24 if SCALE == 'laptop' else 6
@@ -104,10 +108,10 @@ for way, options in WAYS.items():
   print(f'{way:22}{PROMPT}{found.text!r}')
 
 # %% [markdown]
-# Beams find likelier texts, which are not better ones: they are short of surprise and repeat themselves. The picture
-# shows, of forty draws each, how likely a text is and how many of its tokens are different ones.
+# Beam search finds more probable texts, but not better ones: they are unsurprising and repetitive. The figure shows, for
+# forty samples at each temperature, the probability of a text and the share of distinct tokens in it.
 
-# %%
+# %% tags=["hide-input"]
 figure, axis = plt.subplots(figsize=(6.5, 3.6))
 DRAWS = 40 if SCALE == 'laptop' else 4
 for temperature in (0.5, 0.8, 1.1, 1.5):
@@ -128,10 +132,10 @@ plt.show()
 # %% [markdown]
 # ## Few-shot
 #
-# A question, behind none, one or several with their answers. A model of this size does not answer by example as GPT-3
-# does: look whether the bars leave the dotted line, which is chance.
+# Ask a question after zero, one or more examples with answers. A model of this size does not learn from examples in the
+# prompt as GPT-3 does: check whether the bars differ from the dotted line, which is chance.
 
-# %%
+# %% tags=["hide-input"]
 PLURALS = [('array', 'arrays'), ('value', 'values'), ('function', 'functions'), ('axis', 'axes'), ('index', 'indices'),
            ('model', 'models'), ('matrix', 'matrices'), ('parameter', 'parameters'), ('class', 'classes'),
            ('row', 'rows'), ('key', 'keys'), ('batch', 'batches')]
@@ -153,7 +157,7 @@ axis.set(title='Right plurals of four choices', xlabel='examples before the ques
 plt.show()
 
 # %% [markdown]
-# ## Yours: a text as it is written, and the model to take home
+# ## Stream a text and export the model
 
 # %%
 for piece in plm_jax.stream(gpt, 'The model', max_new=NEW, temperature=0.8, top_p=0.95):

@@ -11,10 +11,13 @@
 # %% [markdown]
 # # 7. Before you rent a pod
 #
-# What would a run take, on which pod, with which mesh? The TPU compiler answers on any machine, no TPU needed: it is in
-# the package `libtpu`. Then the launch is rehearsed. About five minutes on two CPU cores.
+# How long does a run take, on which pod, with which mesh? The TPU compiler in the package `libtpu` answers on any machine,
+# without a TPU. Then rehearse the launch. The notebook takes about five minutes on two CPU cores.
+#
+# *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
+# wheel of plm_jax next to it.*
 
-# %% Install: a minute on Colab, nothing where all is there already
+# %% Install plm_jax if it is missing (one minute in Colab) tags=["hide-input"]
 import importlib.util
 import os
 import pathlib
@@ -32,15 +35,15 @@ def install(*packages):
 if importlib.util.find_spec('plm_jax') is None:
   here = pathlib.Path.cwd()
   wheels = sorted(map(str, here.glob('plm_jax-*.whl')))
-  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / 'api.py').exists()]
-  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # PLM_JAX_SOURCE: git+https://...
-  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of its repository'
+  checkouts = [str(folder) for folder in (here, here.parent) if (folder / 'plm_jax' / '__init__.py').exists()]
+  source = os.environ.get('PLM_JAX_SOURCE') or next(iter([*wheels, *checkouts]), '')  # a path or git+https://...
+  assert source, 'upload plm_jax-*.whl to this folder, or set PLM_JAX_SOURCE to the address of the repository'
   chips = ['jax[cuda13]'] * bool(shutil.which('nvidia-smi')) + ['jax[tpu]'] * os.path.exists('/dev/vfio/0')
   install(source, *chips)
 if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
   install(*missing)
 
-SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two cores; test: seconds
+SCALE = os.environ.get('PLM_JAX_NOTEBOOK_SCALE', 'laptop')  # laptop: minutes on two CPU cores; test: seconds
 
 # %%
 import dataclasses
@@ -50,28 +53,28 @@ import matplotlib.pyplot as plt
 
 import plm_jax
 from plm_jax.cli import costs
-from plm_jax.config import Phase
-from plm_jax.pods import compile as pods
+from plm_jax.compile import report as pods
+from plm_jax.config.run import Phase
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.metrics import PEAK_FLOPS
+from plm_jax.training.run_metrics import PEAK_FLOPS
 
 # %% [markdown]
-# ## How much arithmetic
+# ## Count the FLOPs
 #
-# Steps times rows times what the model computes for a row. Divided by the peak of the chips, and by the share of it that
-# a good run makes use of (0.4 is assumed), it is hours: the figure to ask a grant for.
+# Multiply the number of steps, the batch size and the model FLOPs per sequence. Divide by the peak FLOPs of the chips and
+# by the utilization that a good run reaches (0.4 is assumed). The result is the number of hours to apply for.
 
-# %%
+# %% tags=["hide-input"]
 PODS = {'TPU v3': 16, 'TPU v4': 16, 'TPU v5e': 16, 'TPU v6e': 16, 'NVIDIA A100': 8, 'NVIDIA H100': 8}
 chosen = ('bert_base', 'bert_large', 'electra_small', 'roberta_base', 'gpt2_small', 't5_small')
 totals = {}
 for name in chosen:
   config = plm_jax.recipe(name)
-  totals[name] = sum(phase.steps * costs.flops(config, phase) for phase in config.train.phases)
+  totals[name] = sum(phase.steps * costs.phase_step_flops(config, phase) for phase in config.train.phases)
   print(f'{name:14} {config.train.steps:>9,} steps, {totals[name]:.2g} FLOPs')
 figure, axis = plt.subplots(figsize=(10, 3.4))
 for number, name in enumerate(chosen):
-  days = [totals[name] / (PEAK_FLOPS[kind] * (2 if kind == 'TPU v3' else 1) * many * costs.ASSUMED) / 86_400
+  days = [totals[name] / (PEAK_FLOPS[kind] * (2 if kind == 'TPU v3' else 1) * many * costs.ASSUMED_UTILIZATION) / 86_400
           for kind, many in PODS.items()]
   axis.bar([place + number / 8 for place in range(len(PODS))], days, width=1 / 8, label=name)
 axis.set(yscale='log', ylabel='days', xticks=[place + 0.3 for place in range(len(PODS))],
@@ -81,11 +84,11 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## The compiler's answer
+# ## Compile for a pod
 #
-# The step of BERT-base, compiled for sixteen v5e chips, under three meshes: rows divided among all (`data`), parameters
-# and optimizer divided too (`fsdp`), matrix products divided (`tensor`). The first time the compiler is installed, the
-# version that belongs to this JAX.
+# Compile the training step of BERT-base for sixteen v5e chips with three meshes: the batch is divided (`data`),
+# parameters and optimizer state are divided too (`fsdp`), or matrix products are divided (`tensor`). The first time, the
+# compiler version that matches this JAX is installed.
 
 # %%
 TOPOLOGY = 'v5e:4x4'
@@ -103,42 +106,41 @@ if importlib.util.find_spec('libtpu'):
     print()
 
 # %% [markdown]
-# ## Reading the roofline
+# ## Read the roofline
 #
-# Three bounds: what the chip has to compute, to move between itself and its memory, and to send to others. A step takes
-# the longest of them at the least. Where `network` is the longest, the mesh is wrong; where `memory` is, more rows a
-# device or less rematerialisation would help; `compute` is what you pay for.
+# The compiler's program has three lower bounds: computation, memory traffic within a chip, and communication between
+# chips. A step takes at least as long as the largest. If it is `network`, choose another mesh. If it is `memory`, more
+# sequences per device or less activation checkpointing help. `compute` is the work that you pay for.
 
-# %%
-kind, _ = costs.pod(TOPOLOGY)
+# %% tags=["hide-input"]
+kind, _ = costs.parse_topology(TOPOLOGY)
 if reports:
   figure, axes = plt.subplots(1, 2, figsize=(11, 3.2))
   for number, part in enumerate(('compute', 'memory', 'network')):
     axes[0].bar([place + number / 4 for place in range(len(reports))],
-                [1000 * report.bounds[part] for report in reports.values()], width=1 / 4, label=part)
+                [1000 * report.lower_bounds[part] for report in reports.values()], width=1 / 4, label=part)
   axes[0].set(title='A step takes at least (ms)', xticks=[place + 0.25 for place in range(len(reports))],
               xticklabels=[*reports])
   axes[0].legend()
-  axes[1].bar([*reports], [report.total / 2**30 for report in reports.values()], color='#93c47d')
-  axes[1].axhline(pods.CHIPS[kind].hbm, color='#e06666', linestyle=':')
+  axes[1].bar([*reports], [report.hbm_bytes / 2**30 for report in reports.values()], color='#93c47d')
+  axes[1].axhline(pods.CHIPS[kind].hbm_gib, color='#e06666', linestyle=':')
   axes[1].set(title='GiB a chip; dotted: what it has')
   plt.show()
-  best = min(reports, key=lambda title: reports[title].bound)
-  step = reports[best].bound
+  best = min(reports, key=lambda title: reports[title].lower_bound)
+  step = reports[best].lower_bound
   print(f'{best}: {step * 1000:.1f} ms a step at the least, {step * 900_000 / 3600:.1f} hours for 900,000 steps')
 else:
   best = 'data=16'
   print('without the compiler nothing is known of memory and network: pip install "jax[tpu]"')
 
 # %% [markdown]
-# `python -m plm_jax train NAME --mode=compile --topology=v5e:4x4 --search` compiles all the meshes that make sense and
-# names the best.
+# `python -m plm_jax train NAME --mode=compile --topology=v5e:4x4 --search` compiles all sensible meshes and prints the best.
 #
-# ## The launch, rehearsed
+# ## Rehearse the launch
 #
-# `scripts/tpu.sh resume` makes the pod, installs the code, runs, begins again after a preemption, and deletes the pod at
-# the end. `--dry-run` prints every command that it would give, and does nothing. It is in a checkout of the project, and
-# needs no account for this.
+# `scripts/tpu.sh resume` creates the pod, installs the code, starts the run, restarts it after a preemption, and deletes
+# the pod at the end. `--dry-run` prints every command without executing it. The script is in a checkout of the project; a
+# dry run needs no cloud account.
 
 # %%
 mesh = MESHES[best]
@@ -151,7 +153,9 @@ if script:
   print(subprocess.run([script, *command], check=True, capture_output=True, text=True).stdout)
 
 # %% [markdown]
-# ## Yours: the command, to be typed without `--dry-run` when there is a pod to rent
+# ## The command for a real run
+#
+# Type this command without `--dry-run` when you have a pod to rent.
 
 # %%
 line = ' '.join(['scripts/tpu.sh', *(word for word in command if word != '--dry-run')])

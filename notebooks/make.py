@@ -1,11 +1,12 @@
-"""Makes the notebooks of their sources, NAME.py, as jupytext's percent format has them.
+"""Build the notebooks from their sources, NAME.py in jupytext's percent format.
 
-    python notebooks/make.py                       # what stands in the sources, with the outputs that are there
-    python notebooks/make.py --run [NAME ...]      # executed at their real size, in the folder of the notebooks
+    python notebooks/make.py                       # update the cells, keep the outputs of unchanged cells
+    python notebooks/make.py --run [NAME ...]      # execute the notebooks at their real size in this folder
 
-The .ipynb are kept with their outputs: who looks at them where they are stored, or on the site, sees the pictures
-before anything is installed. Outputs are trimmed: pictures of 64 colours, the first and last lines of a text, no progress
-bars, and no place where this checkout lies.
+The .ipynb files are stored with outputs, so that readers see the figures without installing anything. Outputs are
+trimmed: figures have 64 colors, long texts keep their first and last lines, and progress bars and the path of the
+checkout are removed. Cells with the tag hide-input (installation, figures) are folded on the site, in JupyterLab and in
+Colab.
 """
 import argparse
 import base64
@@ -21,42 +22,45 @@ import nbformat
 from PIL import Image
 
 HERE = pathlib.Path(__file__).parent
-LINES = 30  # of a cell's text, at most
+LINES = 30  # lines of text that a cell keeps at most
+HIDDEN = {'tags': ['hide-input'], 'jupyter': {'source_hidden': True}, 'cellView': 'form'}  # myst-nb, JupyterLab, Colab
 BAR = re.compile(r'[^\n]*\| +[\d,]+/[\d,]+ [^\n]*|[^\r\n]*\r(?!\n)|\x1b\[[0-9;]*[A-Za-z]')
 NOISE = re.compile(r'^(WARNING|INFO|[WIE]\d{4} |[WIE]0000 ).*\n?', re.M)
 
 
 def sources() -> list[pathlib.Path]:
-  """Returns the files that notebooks are made of, in their order."""
+  """Returns the sources of the notebooks in their order."""
   return sorted(HERE.glob('[0-9]_*.py'))
 
 
 def read(source: pathlib.Path) -> Any:
-  """Reads a source as a notebook without outputs, whose cells have the same names each time."""
+  """Reads a source as a notebook without outputs and with reproducible cell ids."""
   notebook = jupytext.read(source)
   notebook.metadata = nbformat.from_dict({'kernelspec': {
       'display_name': 'Python 3', 'language': 'python', 'name': 'python3'}, 'language_info': {'name': 'python'}})
   for number, cell in enumerate(notebook.cells):
-    cell.id, cell.metadata = f'cell-{number}', nbformat.from_dict({})
+    hidden = 'hide-input' in cell.metadata.get('tags', [])
+    cell.id, cell.metadata = f'cell-{number}', nbformat.from_dict(HIDDEN if hidden else {})
   return notebook
 
 
 def execute(notebook: Any, folder: pathlib.Path, seconds: int = 3600) -> None:
-  """Executes a notebook in a folder. Raises CellExecutionError for a cell that fails."""
+  """Executes a notebook in a folder. Raises CellExecutionError if a cell fails."""
   NotebookClient(notebook, timeout=seconds, kernel_name='python3', resources={'metadata': {'path': str(folder)}},
                  record_timing=False).execute()
 
 
 def trimmed(notebook: Any) -> Any:
-  """Takes out of outputs what nobody reads."""
+  """Removes progress bars, logs and metadata from the outputs."""
   for cell in notebook.cells:
     if cell.cell_type != 'code':
       continue
-    cell.execution_count, kept, said = None, [], ''
+    cell.execution_count, kept, printed = None, [], ''
     for output in cell.outputs:
       if output.output_type == 'stream':
-        told = output.text.replace(str(HERE.parent), 'plm_jax')
-        said += NOISE.sub('', BAR.sub('', told)) if output.name == 'stdout' else ''
+        if output.name == 'stdout':
+          text = output.text.replace(str(HERE.parent), 'plm_jax')
+          printed += NOISE.sub('', BAR.sub('', text))
         continue
       output.metadata = nbformat.from_dict({})
       if 'execution_count' in output:
@@ -65,27 +69,28 @@ def trimmed(notebook: Any) -> Any:
         output.data.pop('text/plain', None)
         output.data['image/png'] = small(output.data['image/png'])
       kept.append(output)
-    cell.outputs = ([nbformat.v4.new_output('stream', name='stdout', text=shortened(said))] if said.strip() else [])
-    cell.outputs += kept
+    cell.outputs = kept
+    if printed.strip():
+      cell.outputs.insert(0, nbformat.v4.new_output('stream', name='stdout', text=shortened(printed)))
   return notebook
 
 
 def small(picture: str) -> str:
-  """Leaves 64 colours of a picture, a PNG in base64: a third of its size."""
+  """Reduces a figure (PNG in base64) to 64 colors and a third of its size."""
   written = io.BytesIO()
   Image.open(io.BytesIO(base64.b64decode(picture))).convert('RGB').quantize(64).save(written, 'PNG', optimize=True)
   return base64.b64encode(written.getvalue()).decode()
 
 
 def shortened(text: str) -> str:
-  """Leaves out the middle of a long text."""
+  """Omits the middle of a long text."""
   lines = text.strip('\n').split('\n')
   half = LINES // 2
   return '\n'.join(lines if len(lines) <= LINES else [*lines[:half], '...', *lines[-half:]]) + '\n'
 
 
 def with_outputs(notebook: Any, before: Any) -> Any:
-  """Takes over the outputs of cells that are as they were."""
+  """Copies the outputs of cells whose source is unchanged."""
   known = {cell.source: cell.outputs for cell in before.cells if cell.cell_type == 'code'}
   for cell in notebook.cells:
     if cell.cell_type == 'code':
@@ -95,8 +100,8 @@ def with_outputs(notebook: Any, before: Any) -> Any:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--run', action='store_true', help='execute them')
-  parser.add_argument('names', nargs='*', help='beginnings of their names; none: all')
+  parser.add_argument('--run', action='store_true', help='execute the notebooks')
+  parser.add_argument('names', nargs='*', help='prefixes of their names (default: all)')
   args = parser.parse_args()
   for source in sources():
     if args.names and not source.name.startswith(tuple(args.names)):

@@ -4,18 +4,20 @@
     bert = plm_jax.load('runs/bert_base-laptop')
     plm_jax.fill_mask(bert, 'Returns the [MASK] of the array.')
 
-`plm_jax.api`, `plm_jax.corpus`, `plm_jax.transfer`, `plm_jax.similarity` and `plm_jax.knowledge` describe each
-function. They are imported when they are first asked for.
+The modules of `plm_jax.api` (models, corpus, transfer, similarity, knowledge, serving) describe
+each function. A module is imported when one of its functions is first used.
 """
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from plm_jax import environment as _environment
 
-_environment.settle()
+_environment.set_defaults()
 
 if TYPE_CHECKING:
-  from plm_jax.api import (
+  from plm_jax.api.corpus import clean, inspect, prepare
+  from plm_jax.api.knowledge import attention, likelihood, losses, minimal_pairs, neighbors, probe
+  from plm_jax.api.models import (
     GenerationConfig,
     MeshConfig,
     convert,
@@ -23,36 +25,44 @@ if TYPE_CHECKING:
     fill_mask,
     generate,
     history,
-    load,
     perplexity,
     recipe,
     score,
     stream,
     train,
   )
-  from plm_jax.corpus import clean, inspect, prepare
-  from plm_jax.knowledge import attention, likelihood, losses, minimal_pairs, neighbours, probe
-  from plm_jax.similarity import distil, encode, search, similar
-  from plm_jax.transfer import answer, finetune, predict, tag
+  from plm_jax.api.serving import warm_up
+  from plm_jax.api.similarity import distill, encode, load, search, similar
+  from plm_jax.api.transfer import answer, finetune, predict, tag
 
-# Where a function is, if not in `plm_jax.api`.
-ELSEWHERE = {**dict.fromkeys(('answer', 'finetune', 'predict', 'tag'), 'plm_jax.transfer'),
-             **dict.fromkeys(('clean', 'inspect', 'prepare'), 'plm_jax.corpus'),
-             **dict.fromkeys(('attention', 'likelihood', 'losses', 'minimal_pairs', 'neighbours',
-                              'probe'), 'plm_jax.knowledge'),
-             **dict.fromkeys(('distil', 'encode', 'search', 'similar'), 'plm_jax.similarity')}
+__version__ = '0.1.0'
 
-__all__ = ['GenerationConfig', 'MeshConfig', 'answer', 'attention', 'clean', 'convert', 'distil', 'encode', 'export',
-           'fill_mask', 'finetune', 'generate', 'history', 'inspect', 'likelihood', 'load', 'losses', 'minimal_pairs',
-           'neighbours', 'perplexity', 'predict', 'prepare', 'probe', 'recipe', 'score', 'search', 'similar', 'stream',
-           'tag', 'train']
+MODULE_OF = {'warm_up': 'plm_jax.api.serving'}
+"""the module of each function that is not in `plm_jax.api.models`"""
+for _name in ('answer', 'finetune', 'predict', 'tag'):
+  MODULE_OF[_name] = 'plm_jax.api.transfer'
+for _name in ('clean', 'inspect', 'prepare'):
+  MODULE_OF[_name] = 'plm_jax.api.corpus'
+for _name in ('attention', 'likelihood', 'losses', 'minimal_pairs', 'neighbors', 'probe'):
+  MODULE_OF[_name] = 'plm_jax.api.knowledge'
+for _name in ('distill', 'encode', 'load', 'search', 'similar'):
+  MODULE_OF[_name] = 'plm_jax.api.similarity'
+
+__all__ = [
+    'GenerationConfig', 'MeshConfig', 'answer', 'attention', 'clean', 'convert', 'distill',
+    'encode', 'export', 'fill_mask', 'finetune', 'generate', 'history', 'inspect', 'likelihood',
+    'load', 'losses', 'minimal_pairs', 'neighbors', 'perplexity', 'predict', 'prepare', 'probe',
+    'recipe', 'score', 'search', 'similar', 'stream', 'tag', 'train', 'warm_up']
+OLD_NAMES = {'distil': 'distill', 'neighbours': 'neighbors'}
+"""earlier names of functions, which work"""
 
 
 def __getattr__(name: str) -> Any:
+  name = OLD_NAMES.get(name, name)
   if name not in __all__:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return getattr(importlib.import_module(ELSEWHERE.get(name, 'plm_jax.api')), name)
+  return getattr(importlib.import_module(MODULE_OF.get(name, 'plm_jax.api.models')), name)
 
 
 def __dir__() -> list[str]:
-  return [*__all__]
+  return list(__all__)

@@ -1,4 +1,4 @@
-"""Settings that other libraries read from the environment when they are first imported or used."""
+"""Environment settings of other libraries, which they read when they are first imported or used."""
 import ctypes
 import importlib.metadata
 import importlib.util
@@ -7,57 +7,80 @@ import sys
 import warnings
 
 DEFAULTS = {
-    # TensorFlow only reads data here; what it prints about its own build when imported would bury a run's first lines.
+    # TensorFlow only reads data here; its messages on import would hide a run's first lines.
     'TF_CPP_MIN_LOG_LEVEL': '2',
     'TF_ENABLE_ONEDNN_OPTS': '0',
-    # Its client for buckets: what a log of TensorBoard gets is joined to it there; otherwise all of it goes up again.
+    # Its bucket client composes what is appended to TensorBoard's log in the bucket; the default
+    # uploads the complete log again.
     'GCS_APPEND_MODE': 'compose',
-    # What is read comes in blocks, and memory for a block is filled for the smallest file: they have 64 MB by default.
+    # Files are read in blocks, and memory for one block is filled even for the smallest file; the
+    # default is 64 MB.
     'GCS_READ_CACHE_BLOCK_SIZE_MB': '8',
-    # And what another process, or another client, has written is seen at once; otherwise after five seconds.
+    # What another process or client has written is visible at once; the default is five seconds.
     'GCS_STAT_CACHE_MAX_AGE': '0',
 }
 
-# jaxlib 0.10 computes wrongly, now and then, what it has fused for the CPU, unless that is a product: a vmapped
-# pullback of attention was off by more than its size. 0.12 is right. Products on their own are what is fast.
-FUSIONS = '--xla_cpu_experimental_ynn_fusion_type'
+# With its default, jaxlib 0.10 sometimes computes wrong results for what it fuses on the CPU,
+# except for products alone: a vmapped pullback of attention was off by more than its size. 0.12 is
+# correct. Products alone are what fusion speeds up.
+CPU_FUSION_FLAG = '--xla_cpu_experimental_ynn_fusion_type'
+CPU_FUSION_VALUE = 'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT'
 
-# Options of mallopt (malloc.h of glibc) and values: memory that is freed stays with the process, all threads in one
-# place. On a CPU each step of JAX asks for all of its memory anew, and the system clears it page by page, which was a
-# sixth of the processors' time in a step of fine-tuning.
-MALLOC = {'M_TRIM_THRESHOLD': (-1, -1), 'M_MMAP_MAX': (-4, 0), 'M_ARENA_MAX': (-8, 1)}
+# Options of mallopt (glibc's malloc.h) and values: freed memory stays with the process, in one
+# arena for all threads. On a CPU each step of JAX allocates all of its memory again, and the kernel
+# clears it page by page, which was a sixth of the CPU time of a step of fine-tuning.
+MALLOC_OPTIONS = {'M_TRIM_THRESHOLD': (-1, -1), 'M_MMAP_MAX': (-4, 0), 'M_ARENA_MAX': (-8, 1)}
 
 
-def settle() -> None:
-  """Sets what is not set. Warns where JAX has been used before, and has taken its flags already."""
+def program() -> str:
+  """Return the command that runs plm_jax: the console command where it was typed."""
+  typed = os.path.basename(sys.argv[0]).removesuffix('.exe') if sys.argv else ''
+  return 'plm-jax' if typed == 'plm-jax' else 'python -m plm_jax'
+
+
+def set_defaults() -> None:
+  """Set environment variables that are not set; warn where JAX has read its flags already."""
   for name, value in DEFAULTS.items():
     os.environ.setdefault(name, value)
-  if importlib.metadata.version('jaxlib').startswith('0.10.') and FUSIONS not in os.environ.get('XLA_FLAGS', ''):
-    os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {FUSIONS}=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT'.strip()
-    if started():
-      warnings.warn('JAX was used before plm_jax was imported, which on a CPU with jaxlib 0.10 may compute wrongly: '
-                    'import plm_jax first', stacklevel=3)
+  flags = os.environ.get('XLA_FLAGS', '')
+  if importlib.metadata.version('jaxlib').startswith('0.10.') and CPU_FUSION_FLAG not in flags:
+    os.environ['XLA_FLAGS'] = f'{flags} {CPU_FUSION_FLAG}={CPU_FUSION_VALUE}'.strip()
+    if is_jax_initialized():
+      warnings.warn(
+          'JAX was used before plm_jax was imported, which on a CPU with jaxlib 0.10 may compute '
+          'wrongly: import plm_jax first', stacklevel=3)
 
 
-def started() -> bool:
-  """Tells whether JAX has been used, and has its flags and threads."""
+def is_jax_initialized() -> bool:
+  """Tell whether JAX was used, and so has read its flags and started its threads."""
   bridge = sys.modules.get('jax._src.xla_bridge')
   return bridge is not None and bridge.backends_are_initialized()
 
 
 def keep_memory() -> bool:
-  """Makes freed memory stay with the process, for its next step, where JAX will compute on the CPU alone and nothing in
-  the environment says how to allocate -> whether it does. Only a run asks for it: a program that imports plm_jax has
-  ways of its own. Once JAX has threads it comes too late, and does nothing."""
-  told = 'GLIBC_TUNABLES' in os.environ or any(name.startswith('MALLOC_') for name in os.environ)
-  if told or started() or not sys.platform.startswith('linux') or accelerated():
+  """Make freed memory stay with the process, for its next step.
+
+  It does so where JAX will compute on the CPU alone and the environment does not configure malloc.
+  Only runs call it: programs that import plm_jax may manage memory otherwise. Once JAX has threads
+  it is too late, and nothing is changed.
+
+  Returns:
+    Whether the setting was changed.
+  """
+  malloc_is_set = any(name.startswith('MALLOC_') for name in os.environ)
+  if 'GLIBC_TUNABLES' in os.environ or malloc_is_set or is_jax_initialized():
     return False
-  change = getattr(ctypes.CDLL(None), 'mallopt', None)  # other libraries of C do without
-  return change is not None and all([change(*option) for option in MALLOC.values()])
+  if not sys.platform.startswith('linux') or may_have_accelerator():
+    return False
+  mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
+  if mallopt is None:  # a C library other than glibc
+    return False
+  results = [mallopt(option, value) for option, value in MALLOC_OPTIONS.values()]
+  return all(results)
 
 
-def accelerated() -> bool:
-  """Tells whether JAX may find something besides the CPU: its plugins are there, and nothing forbids them."""
+def may_have_accelerator() -> bool:
+  """Tell whether JAX may find an accelerator: a plugin is installed, and not disabled."""
   if os.environ.get('JAX_PLATFORMS', '') == 'cpu':
     return False
   return any(importlib.util.find_spec(name) for name in ('libtpu', 'jax_plugins'))

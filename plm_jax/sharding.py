@@ -1,9 +1,11 @@
-"""The mesh, and the one table that says which array axis lies along which mesh axis.
+"""Device mesh and sharding rules: which logical axis of an array is split over which mesh axis.
 
-    data    copies of the parameters, each with its own rows of the batch
-    fsdp    rows of the batch too, but parameters and optimizer state are split (ZeRO 3)
-    tensor  heads, MLP width and vocabulary are split (Megatron), and between layers the residual stream, of which
-            one array a layer waits for the backward pass (Korthikanti et al. 2022, who split its length)
+    data    data parallelism: copies of the parameters, each with its own rows of the batch
+    fsdp    fully sharded data parallelism (ZeRO 3): rows of the batch are split, too, and so are
+            parameters and optimizer state
+    tensor  tensor parallelism (Megatron): heads, MLP units and vocabulary are split, and between
+            layers the residual stream, of which one array per layer is kept for the backward pass
+            (Korthikanti et al. 2022, who split its length)
 """
 from collections.abc import Sequence
 import dataclasses
@@ -16,14 +18,14 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from plm_jax.checked import Checked, within
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
+from plm_jax.validation import ValidatedConfig, intervals
 
-AXES = ('data', 'fsdp', 'tensor')
+MESH_AXES = ('data', 'fsdp', 'tensor')
 
-# Logical axis -> mesh axes. A name that is not here, or a size that the mesh axes do not divide, is not split. A
-# vocabulary has the name `pieces` where logits are made.
-TABLE: dict[str, tuple[str, ...]] = {
+# Logical axis -> mesh axes. An axis that is not listed, or whose size the mesh axes do not divide,
+# is not split. A vocabulary is called `pieces` where logits are computed.
+AXIS_RULES: dict[str, tuple[str, ...]] = {
     'batch': ('data', 'fsdp'),
     'width': ('fsdp',),
     'heads': ('tensor',),
@@ -32,85 +34,108 @@ TABLE: dict[str, tuple[str, ...]] = {
     'stream': ('tensor',),
     'pieces': ('tensor',),
 }
-# Of what a step computes these are split whatever their size: the compiler fills up the last part. Of a vocabulary that
-# no mesh divides (GPT-2's 50,257) the parameters lie whole, and the logits, which are most of it, do not.
-FILLED = frozenset({'pieces'})
+# Axes of activations that are split whatever their size: the compiler pads the last part. Where no
+# mesh divides a vocabulary (GPT-2's 50,257), parameters are not split, but logits are, which are
+# most of the memory.
+PADDED_AXES = frozenset({'pieces'})
 
 
-class MeshError(Expected):
+class MeshError(UserError):
   """A mesh or a batch that does not fit the devices."""
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig(Checked):
-  """How many devices lie along each mesh axis; their product is the number of devices that the run uses."""
+class MeshConfig(ValidatedConfig):
+  """Number of devices along each mesh axis; the run uses their product."""
 
-  limits = within(data='[-1, inf)', fsdp='[1, inf)', tensor='[1, inf)')
+  limits = intervals(data='[-1, inf)', fsdp='[1, inf)', tensor='[1, inf)')
 
   data: int = -1
-  """copies of the model; -1: as many as the devices give"""
+  """Copies of the model (data parallelism); -1: as many as the devices allow."""
   fsdp: int = 1
-  """devices that share one copy of parameters and optimizer state, each with its own rows"""
+  """Devices that share one copy of parameters and optimizer state, each with its own rows (fully
+  sharded data parallelism)."""
   tensor: int = 1
-  """devices that share the heads, MLP width and vocabulary of one copy"""
+  """Devices that share the heads, MLP units and vocabulary of one copy (tensor parallelism)."""
   adapts: bool = False
-  """take as much of it as the devices allow: the mesh of a recipe, for its pod, where none is given"""
+  """Reduce the mesh to what the devices allow: a recipe's mesh is for its pod, and applies where
+  none is given."""
 
   def conflict(self, option):
-    """Says that the axis `data` has no devices."""
-    return None if self.data else f'{option("data")} is 1 or more, or -1 for as many as the devices give, got 0'
+    """Describe that the axis `data` has no devices; None: it has."""
+    if self.data:
+      return None
+    return f'{option("data")} is 1 or more, or -1 for as many as the devices give, got 0'
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-  """Makes the mesh of `config` over all devices; over the first ones where it asks for fewer and there is one process.
+  """Make the device mesh.
 
-  Raises MeshError for a mesh that needs more devices than there are or leaves some of a pod idle.
+  It covers all devices; in a single process it may ask for fewer, and then takes the first ones.
+
+  Args:
+    config: numbers of devices.
+    devices: the devices; None: all of JAX's.
+
+  Raises:
+    MeshError: there are fewer devices than the mesh needs, or some of a pod would be idle.
   """
-  devices = list(jax.devices() if devices is None else devices)
-  config = adapted(config, len(devices), slices(devices))
+  if devices is None:
+    devices = jax.devices()
+  devices = list(devices)
+  config = fit_mesh(config, len(devices), count_slices(devices))
   shape = [config.data, config.fsdp, config.tensor]
   if config.data == -1:
     shape[0] = max(1, len(devices) // (config.fsdp * config.tensor))
   needed = math.prod(shape)
+  sizes = dict(zip(MESH_AXES, shape, strict=True))
   if needed > len(devices):
     raise MeshError(
-        f'the mesh {dict(zip(AXES, shape, strict=True))} needs {needed} devices, there are {len(devices)} '
+        f'the mesh {sizes} needs {needed} devices, there are {len(devices)} '
         f'({devices[0].device_kind}). Make --mesh.data, --mesh.fsdp or --mesh.tensor smaller.')
   if needed < len(devices) and len({d.process_index for d in devices}) > 1:
     raise MeshError(
-        f'the mesh {dict(zip(AXES, shape, strict=True))} uses {needed} of the {len(devices)} devices; with several '
-        'processes it must use all of them.')
-  if slices(devices) > 1 and devices[0].platform == 'tpu':
-    return Mesh(across_slices(shape, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-  if needed == len(jax.devices()) and devices == jax.devices() and slices(devices) == 1:
-    return jax.make_mesh(tuple(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-  return Mesh(np.array(devices[:needed]).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        f'the mesh {sizes} uses {needed} of the {len(devices)} devices; with several processes it '
+        'must use all of them.')
+  axis_types = (AxisType.Auto,) * len(MESH_AXES)
+  slices = count_slices(devices)
+  if slices > 1 and devices[0].platform == 'tpu':
+    return Mesh(arrange_slices(shape, devices), MESH_AXES, axis_types=axis_types)
+  if needed == len(jax.devices()) and devices == jax.devices() and slices == 1:
+    return jax.make_mesh(tuple(shape), MESH_AXES, axis_types=axis_types)
+  return Mesh(np.array(devices[:needed]).reshape(shape), MESH_AXES, axis_types=axis_types)
 
 
-def slices(devices: Sequence[Any]) -> int:
-  """Counts the slices of a job: groups of devices that only the hosts' network connects."""
+def count_slices(devices: Sequence[Any]) -> int:
+  """Count the slices of a job: groups of devices that are connected by the hosts' network only."""
   return len({getattr(device, 'slice_index', 0) for device in devices})
 
 
-def across_slices(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
-  """Arranges the devices of several slices in a mesh of `shape`: copies of the model are in one slice each, and between
-  slices goes what copies add up.
+def arrange_slices(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+  """Arrange the devices of several slices in a mesh of `shape`.
 
-  Raises MeshError where copies cannot be dealt evenly to slices.
+  Each copy of the model is in one slice, so only gradients are sent between slices.
+
+  Raises:
+    MeshError: copies cannot be divided evenly among slices.
   """
-  parts, (data, *rest) = slices(devices), shape
-  if data % parts:
+  slices = count_slices(devices)
+  data, *rest = shape
+  if data % slices:
     raise MeshError(
-        f'the mesh {dict(zip(AXES, shape, strict=True))} cannot be dealt to {parts} slices of {len(devices) // parts} '
-        f'devices ({devices[0].device_kind}): make --mesh.data a multiple of {parts}, so that every copy of the model '
-        'is in one slice')
+        f'the mesh {dict(zip(MESH_AXES, shape, strict=True))} cannot be dealt to {slices} slices '
+        f'of {len(devices) // slices} devices ({devices[0].device_kind}): make --mesh.data a '
+        f'multiple of {slices}, so that every copy of the model is in one slice')
   return mesh_utils.create_hybrid_device_mesh(
-      (data // parts, *rest), (parts, *[1] * len(rest)), devices, allow_split_physical_axes=True)
+      (data // slices, *rest), (slices,) + (1,) * len(rest), devices,
+      allow_split_physical_axes=True)
 
 
-def adapted(config: MeshConfig, devices: int, slices: int = 1) -> MeshConfig:
-  """Returns a mesh that adapts as so many devices allow, with the largest parts of its axes that divide those of a
-  slice; any other as it is."""
+def fit_mesh(config: MeshConfig, devices: int, slices: int = 1) -> MeshConfig:
+  """Fit a mesh that adapts (`MeshConfig.adapts`) to a number of devices; others stay.
+
+  `tensor` and `fsdp` become their largest divisors that divide the devices of a slice.
+  """
   if not config.adapts:
     return config
   tensor = math.gcd(config.tensor, devices // slices)
@@ -118,107 +143,171 @@ def adapted(config: MeshConfig, devices: int, slices: int = 1) -> MeshConfig:
   return MeshConfig(devices // (tensor * fsdp), fsdp, tensor)
 
 
-def spec(names: Sequence[str | None], shape: Sequence[int], mesh) -> PartitionSpec:
-  """Returns the PartitionSpec on `mesh` for the logical names and sizes of an array's axes."""
+def partition_spec(names: Sequence[str | None], shape: Sequence[int], mesh) -> PartitionSpec:
+  """Return the PartitionSpec of an array by the sharding rules.
+
+  Args:
+    names: logical names of its axes; None: not split.
+    shape: its shape.
+    mesh: the mesh.
+  """
   parts = []
   for name, size in zip(names, shape, strict=True):
-    axes = TABLE.get(name or '', ())
-    split = math.prod(mesh.shape[axis] for axis in axes)
-    fits = size % split == 0 or (name in FILLED and size >= split)
-    parts.append(axes if axes and split > 1 and fits else None)
+    axes = AXIS_RULES.get(name or '', ())
+    shards = math.prod(mesh.shape[axis] for axis in axes)
+    fits = size % shards == 0 or (name in PADDED_AXES and size >= shards)
+    if axes and shards > 1 and fits:
+      parts.append(axes)
+    else:
+      parts.append(None)
   return PartitionSpec(*parts)
 
 
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
-  """Asks the compiler to lay x out as the table says; the identity where no mesh is set."""
+  """Constrain the sharding of x by the rules; names: logical axes. Without a mesh, return x."""
   mesh = jax.sharding.get_abstract_mesh()
-  return x if mesh.empty or mesh.size == 1 else jax.lax.with_sharding_constraint(x, spec(names, x.shape, mesh))
+  if mesh.empty or mesh.size == 1:
+    return x
+  return jax.lax.with_sharding_constraint(x, partition_spec(names, x.shape, mesh))
 
 
-def split(batch: Any, parts: int) -> Any:
-  """Splits the rows of a batch [B, ...] -> [parts, B / parts, ...]: every `parts`-th row, which leaves rows on their
-  devices."""
-  def micro(x):
+def split_microbatches(batch: Any, parts: int) -> Any:
+  """Split a batch into microbatches, for gradient accumulation.
+
+  Args:
+    batch: tree of arrays [batch, ...].
+    parts: number of microbatches.
+
+  Returns:
+    Tree of [parts, batch / parts, ...]. A microbatch has every `parts`-th row, so that rows stay on
+    their devices.
+  """
+  def split(x):
     x = x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
     return constrain(x, None, 'batch', *[None] * (x.ndim - 2))
-  return jax.tree.map(micro, batch)
+
+  return jax.tree.map(split, batch)
 
 
-def gathered(x: jax.Array, *names: str | None) -> jax.Array:
-  """Gathers a parameter, whole along the axes that devices with rows of their own have split: what a product reads
-  (ZeRO 3).
+def gather_parameter(x: jax.Array, *names: str | None) -> jax.Array:
+  """Gather a parameter along the axes over which devices split rows (ZeRO 3), before a product.
 
-  names: of its axes. Left to itself the compiler sends the other operand around where that is smaller. With three mesh
-  axes in use XLA then gives rows to devices in another order than it takes them back (seen with jax 0.10.2 and 0.12.0,
-  benchmarks/RESULTS.md): silently, each goes on with another's.
+  Otherwise the compiler sends the other operand around where that one is smaller. With three mesh
+  axes in use, XLA then gives rows to devices in another order than it takes them back (seen with
+  jax 0.10.2 and 0.12.0, benchmarks/RESULTS.md): without an error, each continues with another
+  device's.
+
+  Args:
+    x: the parameter.
+    names: logical names of its axes.
   """
-  return constrain(x, *(None if set(TABLE.get(name or '', ())) & set(TABLE['batch']) else name for name in names))
+  batch_axes = set(AXIS_RULES['batch'])
+  kept = []
+  for name in names:
+    axes = AXIS_RULES.get(name or '', ())
+    if batch_axes.isdisjoint(axes):
+      kept.append(name)
+    else:
+      kept.append(None)
+  return constrain(x, *kept)
 
 
 def shardings(boxed, mesh: Mesh):
-  """Turns a tree whose parameters carry logical names (flax boxes) -> the same tree, unboxed, of NamedShardings.
+  """Compute the NamedShardings of a tree whose parameters carry logical names (Flax boxes).
 
-  An optimizer's state wears its parameters' boxes: around nothing, where it has none for one, and around sums over some
-  of the axes, which are small and lie whole on every device.
+  An optimizer's state has its parameters' boxes: around nothing, where it has no state for a
+  parameter, and around sums over some of the axes. These are small, and are not split.
+
+  Returns:
+    The same tree, unboxed, of NamedShardings.
   """
-  def leaf(x):
-    if not isinstance(x, nn.Partitioned):
+  def shard_box(box):
+    if not isinstance(box, nn.Partitioned):
       return NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda value: NamedSharding(mesh, spec(
-        x.names if len(x.names) == value.ndim else (None,) * value.ndim, value.shape, mesh)), x.value)
-  return jax.tree.map(leaf, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+
+    def shard_value(value):
+      names = box.names
+      if len(names) != value.ndim:
+        names = (None,) * value.ndim
+      return NamedSharding(mesh, partition_spec(names, value.shape, mesh))
+
+    return jax.tree.map(shard_value, box.value)
+
+  return jax.tree.map(shard_box, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of a batch: rows over data and fsdp; every other axis whole."""
-  return NamedSharding(mesh, PartitionSpec(TABLE['batch']))
+  """Return the sharding of a batch: rows are split over data and fsdp, other axes are not."""
+  return NamedSharding(mesh, PartitionSpec(AXIS_RULES['batch']))
 
 
-def batch_split(mesh: Mesh) -> int:
-  """Counts the parts that rows are dealt to."""
-  return math.prod(mesh.shape[axis] for axis in TABLE['batch'])
+def count_batch_shards(mesh: Mesh) -> int:
+  """Count the parts that the rows of a batch are split into."""
+  return math.prod(mesh.shape[axis] for axis in AXIS_RULES['batch'])
 
 
 def check_batch(rows: int, accumulate: int, mesh: Mesh) -> None:
-  """Raises MeshError unless every micro-step gives every device the same number of rows."""
-  split = batch_split(mesh)
-  if rows % (split * accumulate):
+  """Check that every device has the same number of rows in each microbatch.
+
+  Args:
+    rows: batch size.
+    accumulate: microbatches of gradient accumulation.
+    mesh: the mesh.
+
+  Raises:
+    MeshError: the rows cannot be divided evenly.
+  """
+  shards = count_batch_shards(mesh)
+  if rows % (shards * accumulate):
     raise MeshError(
-        f'a batch of {rows} rows cannot be dealt evenly to {split} devices (data {mesh.shape["data"]} x fsdp '
-        f'{mesh.shape["fsdp"]}) in {accumulate} micro-steps: make it a multiple of {split * accumulate}.')
+        f'a batch of {rows} rows cannot be dealt evenly to {shards} devices (data '
+        f'{mesh.shape["data"]} x fsdp {mesh.shape["fsdp"]}) in {accumulate} micro-steps: make it a '
+        f'multiple of {shards * accumulate}.')
 
 
 def host_rows(rows: int, mesh: Mesh) -> slice:
-  """Returns the rows of a global batch that this process's devices need."""
+  """Return the rows of a global batch that this process's devices need."""
   indices = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
-  starts, stops, _ = zip(*(index[0].indices(rows) for index in indices if index is not None), strict=True)
-  return slice(min(starts), max(stops))
+  bounds = [index[0].indices(rows) for index in indices if index is not None]
+  return slice(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
 
 
-def to_devices(batch, rows: int, mesh: Mesh):
-  """Puts this process's rows of a batch (a tree of numpy arrays) on the mesh, as global arrays of `rows` rows."""
+def shard_batch(batch, rows: int, mesh: Mesh):
+  """Put this process's rows of a batch on the mesh, as global arrays.
+
+  Args:
+    batch: tree of numpy arrays, the rows of `host_rows`.
+    rows: rows of the global batch.
+    mesh: the mesh.
+  """
   own = host_rows(rows, mesh)
   sharding = batch_sharding(mesh)
-  def place(x):
-    def shard(index):
+
+  def shard(x):
+    def read_shard(index):
       start, stop, _ = index[0].indices(rows)
       return x[start - own.start:stop - own.start]
-    return jax.make_array_from_callback((rows, *x.shape[1:]), sharding, shard)
-  return jax.tree.map(place, batch)
+
+    # The copy is as explicit as jax.device_put; to JAX it is an implicit one.
+    with jax.transfer_guard_host_to_device('allow'):
+      return jax.make_array_from_callback((rows, *x.shape[1:]), sharding, read_shard)
+
+  return jax.tree.map(shard, batch)
 
 
-def from_host(x, sharding) -> jax.Array:
-  """Puts an array that every host has, or can read parts of (`conversion.Lazy`), on the mesh.
+def shard_array(x, sharding) -> jax.Array:
+  """Put an array on the mesh that every host has, or can read parts of (`conversion.lazy.Lazy`).
 
-  A host asks for what its devices need, for each part once, and holds one part at a time.
+  A host reads only what its devices need, each part once, and holds one part at a time.
   """
   devices: dict[tuple[tuple[int, int], ...], list[Any]] = {}
   for device, index in sharding.addressable_devices_indices_map(x.shape).items():
     bounds = tuple(part.indices(size)[:2] for part, size in zip(index, x.shape, strict=True))
     devices.setdefault(bounds, []).append(device)
   parts = []
-  for bounds, alike in devices.items():
-    part = x[tuple(slice(*ends) for ends in bounds)]
-    # Until it has arrived: otherwise parts would pile up here.
-    parts += jax.block_until_ready([jax.device_put(part, device) for device in alike])
+  for bounds, replicas in devices.items():
+    region = tuple(slice(start, stop) for start, stop in bounds)
+    part = x[region]
+    # Wait for the copies: otherwise parts would accumulate in memory.
+    parts += jax.block_until_ready([jax.device_put(part, device) for device in replicas])
   return jax.make_array_from_single_device_arrays(x.shape, sharding, parts)

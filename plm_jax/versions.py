@@ -1,84 +1,160 @@
-"""Which versions are installed of what a run stands on, and which of them do not go together.
+"""Installed versions of the packages that a run depends on, and their conflicts.
 
-Told by what the packages say of themselves, without importing any: JAX beside a jaxlib that is not its own cannot be.
+They are read from the packages' metadata without importing them: JAX cannot be imported next to a
+jaxlib of another version.
 """
 from collections.abc import Iterator, Mapping, Sequence
+import hashlib
 import importlib.metadata
 from importlib.metadata import Distribution
+import pathlib
 import platform
 import sys
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
 
-NAMES = ('plm_jax', 'jax', 'jaxlib', 'libtpu', 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'flax', 'optax',
-         'orbax-checkpoint')
+PACKAGES = ('plm_jax', 'jax', 'jaxlib', 'libtpu', 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'flax',
+            'optax', 'orbax-checkpoint')
+MODULE_NAMES = {'orbax-checkpoint': 'orbax.checkpoint'}  # where it differs from the package's name
+# Settings of JAX that change random numbers, or the dtype and precision of products.
+JAX_SETTINGS = ('jax_enable_x64', 'jax_default_prng_impl', 'jax_threefry_partitionable',
+                'jax_numpy_dtype_promotion', 'jax_default_matmul_precision', 'jax_debug_nans',
+                'jax_disable_jit')
 Installed = Mapping[str, Distribution]
 
 
-class VersionError(Expected):
-  """Packages that do not go together, or with this Python."""
+class VersionError(UserError):
+  """Packages that conflict with each other, or with this Python."""
 
 
-def installed(path: Sequence[str] | None = None) -> Installed:
-  """Finds the packages of `NAMES` that are installed, by name. path: folders to look in, as sys.path."""
+def find_installed(path: Sequence[str] | None = None) -> Installed:
+  """Find which of `PACKAGES` are installed.
+
+  Args:
+    path: folders to search; None: sys.path.
+
+  Returns:
+    {name: distribution}.
+  """
   found: dict[str, Distribution] = {}
-  names = {canonicalize_name(name): name for name in NAMES}
-  for name, called in names.items():
-    for one in importlib.metadata.distributions(name=name, path=[*(sys.path if path is None else path)]):
-      found.setdefault(called, one)  # the first is the one that is imported
+  if path is None:
+    path = sys.path
+  folders = list(path)
+  names = {canonicalize_name(name): name for name in PACKAGES}
+  for canonical, name in names.items():
+    for distribution in importlib.metadata.distributions(name=canonical, path=folders):
+      found.setdefault(name, distribution)  # the first one is imported
   return found
 
 
-def said(found: Installed) -> str:
-  """Writes Python and the packages with their versions, on one line."""
-  return ', '.join([f'Python {platform.python_version()}', *(f'{name} {one.version}' for name, one in found.items())])
+def describe_environment() -> dict[str, str]:
+  """Return what results depend on besides options, for reproducibility.
+
+  Returns:
+    {name: value}: versions of Python and `PACKAGES`, as installed and as imported; a digest of
+    plm_jax's source; JAX's numerical settings.
+  """
+  found = {'Python': platform.python_version()}
+  for name, distribution in find_installed().items():
+    module = sys.modules.get(MODULE_NAMES.get(name, name))
+    version = distribution.version
+    imported = getattr(module, '__version__', version)
+    if imported != version:
+      version = f'{version}, imported as {imported}'
+    found[name] = version
+  digest = hashlib.sha256()
+  root = pathlib.Path(__file__).parent
+  for path in sorted(root.rglob('*.py')):
+    digest.update(f'{path.relative_to(root)}\n'.encode() + path.read_bytes())
+  found['the source of plm_jax'] = digest.hexdigest()[:12]
+  config = getattr(sys.modules.get('jax'), 'config', None)
+  if config:
+    for name in JAX_SETTINGS:
+      found[name] = str(getattr(config, name, None))
+  return found
 
 
-def conflicts(found: Installed, names: Sequence[str] = NAMES) -> Iterator[str]:
-  """Yields, of each package of `names` that is installed, which others it does not go with, and what to do."""
+def format_versions(found: Installed) -> str:
+  """Format Python and the packages with their versions as one line."""
+  versions = [f'{name} {distribution.version}' for name, distribution in found.items()]
+  return ', '.join([f'Python {platform.python_version()}', *versions])
+
+
+def find_conflicts(found: Installed, names: Sequence[str] = PACKAGES) -> Iterator[str]:
+  """Yield the conflicts of each package of `names` with other packages, and how to fix them."""
   for name in names:
     if name not in found:
       continue
-    one, seen = found[name], set()
-    python = one.metadata['Requires-Python']
-    if python and not Requirement(f'python{python}').specifier.contains(platform.python_version(), prereleases=True):
-      yield (f'{name} {one.version} is for Python {python}, and this is {platform.python_version()}: make the '
+    distribution, reported = found[name], set()
+    version, this_python = distribution.version, platform.python_version()
+    python = distribution.metadata['Requires-Python']
+    if python and not Requirement(f'python{python}').specifier.contains(
+        this_python, prereleases=True):
+      yield (f'{name} {version} is for Python {python}, and this is {this_python}: make the '
              'environment with another, such as `uv venv --python 3.12`')
-    for needed, extra in requirements(one):
-      other = next((known for known in found if canonicalize_name(known) == canonicalize_name(needed.name)), '')
-      if not other or other in seen or needed.specifier.contains(found[other].version, prereleases=True):
+    for needed, extra in requirements(distribution):
+      other = find_package(found, needed.name)
+      if not other or other in reported:
         continue
-      seen.add(other)
-      mend = f'{name}[{extra}]=={one.version}' if extra else f'{needed.name}{needed.specifier}'
-      yield (f'{name} {one.version} needs {needed.name}{needed.specifier}, and {other} {found[other].version} is '
-             f"installed: pip install '{mend}'")
+      if needed.specifier.contains(found[other].version, prereleases=True):
+        continue
+      reported.add(other)
+      fix = f'{needed.name}{needed.specifier}'
+      if extra:
+        fix = f'{name}[{extra}]=={version}'
+      yield (f'{name} {version} needs {needed.name}{needed.specifier}, and {other} '
+             f"{found[other].version} is installed: pip install '{fix}'")
 
 
-def requirements(one: Distribution) -> Iterator[tuple[Requirement, str]]:
-  """Yields what a package needs here, and what it needs beside each of its extras, with the extra's name. A package
-  that is part of an extra counts wherever it is installed."""
-  for text in one.requires or ():
+def find_package(found: Installed, name: str) -> str:
+  """Return the name under which a package was found; '': it was not."""
+  for known in found:
+    if canonicalize_name(known) == canonicalize_name(name):
+      return known
+  return ''
+
+
+def requirements(distribution: Distribution) -> Iterator[tuple[Requirement, str]]:
+  """Yield what a package requires here, and what its extras require, with the extra's name.
+
+  A package that is part of an extra counts wherever it is installed.
+  """
+  for text in distribution.requires or ():
     needed = Requirement(text)
     if not needed.marker or needed.marker.evaluate({'extra': ''}):
       yield needed, ''
       continue
-    for extra in one.metadata.get_all('Provides-Extra') or ():
-      # Those of developers say which versions they are tested with.
+    for extra in distribution.metadata.get_all('Provides-Extra') or ():
+      # Extras of developers only name the versions that were tested.
       if extra.startswith(('tpu', 'cuda')) and needed.marker.evaluate({'extra': extra}):
         yield needed, extra
 
 
 def check_importable(found: Installed | None = None) -> None:
-  """Raises VersionError for a jaxlib that jax will not be imported beside."""
-  pair = {name: one for name, one in (installed() if found is None else found).items() if name in ('jax', 'jaxlib')}
-  for conflict in conflicts(pair, ['jax']):
+  """Check that jax can be imported with the installed jaxlib.
+
+  Raises:
+    VersionError: it cannot.
+  """
+  if found is None:
+    found = find_installed()
+  pair = {}
+  for name in ('jax', 'jaxlib'):
+    if name in found:
+      pair[name] = found[name]
+  for conflict in find_conflicts(pair, ['jax']):
     raise VersionError(conflict)
 
 
 def check(found: Installed) -> None:
-  """Raises VersionError that names all that do not go together."""
-  if every := [*conflicts(found)]:
-    raise VersionError('; '.join(every))
+  """Check that the packages do not conflict.
+
+  Raises:
+    VersionError: it names all conflicts.
+  """
+  conflicts = list(find_conflicts(found))
+  if conflicts:
+    raise VersionError('; '.join(conflicts))

@@ -15,7 +15,7 @@
 # OPTIONS of create and resume: --spot, --queued (a queued resource), --within=6h (how long it may queue), --keep
 # (delete nothing after a failure, an interrupt or, of resume, the end), --gcloud=--network=NAME (any option of gcloud's
 # create). All take --dry-run, which prints every command in order and does nothing. NAME is the run's: VM and queued
-# resource have it. Exit status: 0; that of the run (75: it was stopped, has saved, and the same command goes on from
+# resource have it. Exit status: 0; that of the run (75: it was stopped, has saved, and the same command resumes from
 # there); 69 where the TPU has gone; 2 for bad options; 1 for what else failed.
 set -euo pipefail
 
@@ -279,7 +279,7 @@ resume() {
     esac
   done
   case $status in
-    "$STOPPED" | "$GONE") say "error: not finished after $attempts attempts: the same command goes on" ;;
+    "$STOPPED" | "$GONE") say "error: not finished after $attempts attempts: the same command resumes" ;;
   esac
   note 'at the end; and after a preemption, before all of it again:'
   if [ -z "$keep" ]; then

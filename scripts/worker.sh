@@ -5,7 +5,7 @@
 #   worker.sh check COMMAND...     exit status 3: a run is live; 4: it is this command; 5: its code is not installed
 #   worker.sh start ID COMMAND...  starts the command, which goes on without who started it
 #   worker.sh state SECONDS        prints whether it runs, lost, or ended with which status; waits so long for its end
-#   worker.sh stop [ID]            lets it save, then ends it
+#   worker.sh stop [ID]            lets it save, however long that takes, then ends it
 #   worker.sh log LINES [--follow]
 #
 # A run is live as long as one of its processes has the lock, which is the kernel's to give: no crash leaves it behind.
@@ -14,6 +14,8 @@ HOME_OF=$HOME/plm_jax
 JOB=$HOME_OF/job
 mkdir -p "$JOB"
 touch "$JOB/lock"
+STOP_SECONDS=${PLM_JAX_STOP_SECONDS:-120}  # after which a run is killed that neither ends nor saves
+SAVE_SECONDS=${PLM_JAX_SAVE_SECONDS:-3600}  # after which a run is killed whose save does not end
 
 say() { echo "$(hostname): $*"; }
 live() { ! flock -n "$JOB/lock" true; }
@@ -41,7 +43,8 @@ start() {
   shift
   exec 9>>"$JOB/lock"
   flock -n 9 || { say "a run is live: $(cat "$JOB/command")" >&2; exit 3; }
-  rm -f "$JOB/status"
+  rm -f "$JOB/status" "$JOB/saving"
+  export PLM_JAX_SAVING=$JOB/saving  # a file that is there while a stopped run saves
   echo "$id" >"$JOB/id"
   printf '%q ' "$@" >"$JOB/command"
   echo "=== $id $(cat "$JOB/command")" >>"$JOB/log"
@@ -74,14 +77,24 @@ state() {
 }
 
 stop() {
-  local process left=240
+  local process until
   if ! live || { [ $# != 0 ] && [ "$1" != "$(cat "$JOB/id")" ]; }; then
     say 'nothing to stop'
     return
   fi
   process=$(cat "$JOB/process")
   kill -TERM -- "-$process" || true  # a group of processes
-  while live && [ "$left" -gt 0 ]; do sleep 0.5; left=$((left - 1)); done
+  until=$((SECONDS + STOP_SECONDS))
+  while live && [ "$SECONDS" -lt "$until" ] && [ ! -e "$JOB/saving" ]; do sleep 0.5; done
+  if [ -e "$JOB/saving" ]; then
+    say 'saves its checkpoint'
+    until=$((SECONDS + SAVE_SECONDS))
+    while live && [ "$SECONDS" -lt "$until" ]; do
+      sleep 0.5
+      # The save has ended: the run has the usual time for its end.
+      if [ ! -e "$JOB/saving" ] && [ "$until" -gt $((SECONDS + STOP_SECONDS)) ]; then until=$((SECONDS + STOP_SECONDS)); fi
+    done
+  fi
   if live; then
     kill -KILL -- "-$process" || true
     sleep 0.5

@@ -1,7 +1,7 @@
 """A small model of every family, under the names of transformers' model_type; 'v3' is deberta-v2 too."""
 from typing import Any
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.models import (
     albert,
     bart,
@@ -31,7 +31,7 @@ PUBLISHED = {
     'bert': bert.tiny, 'roberta': roberta.base, 'albert': albert.base, 'distilbert': distilbert.base,
     'spanbert': spanbert.base, 'electra': electra.small, 'deberta': deberta.base, 'deberta-v2': deberta_v2.xlarge,
     'v3': deberta_v2.v3_small, 'xlnet': xlnet.base, 'openai-gpt': gpt.base, 'gpt2': gpt2.small, 'gpt3': gpt3.small,
-    'gpt_neo': gpt_neo.b0_125, 'llama': llama.llama_7b, 'cohere': palm.palm_8b, 'glm': glm.base, 't5': t5.small,
+    'gpt_neo': gpt_neo.gpt_neo_125m, 'llama': llama.llama_7b, 'cohere': palm.palm_8b, 'glm': glm.base, 't5': t5.small,
     'mt5': mt5.small, 'modernbert': modernbert.base, 'bart': bart.base, 'mbart': mbart.large,
     'marian': transformer.base}
 
@@ -43,7 +43,7 @@ def family(name: str) -> str:
 def small(name: str, vocab: int, length: int) -> Any:
   """Two layers of width 32, with one head of keys where several share it, and windows of 4 where there are any."""
   size = PUBLISHED[name]()
-  block = checked.replaced(size.block, {'width': 32, 'heads': 2, 'mlp_dim': 64, 'head_size': None,
+  block = validation.with_paths(size.block, {'width': 32, 'heads': 2, 'mlp_dim': 64, 'head_size': None,
                                         'kv_heads': size.block.kv_heads and 1})
-  model = size.resized(block, 2, vocab, length)
-  return checked.replaced(model, {'windows': (0, 4)} if getattr(size, 'windows', ()) else {})
+  model = size.resize(block, 2, vocab, length)
+  return validation.with_paths(model, {'windows': (0, 4)} if getattr(size, 'windows', ()) else {})

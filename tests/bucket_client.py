@@ -70,7 +70,7 @@ def serve() -> None:
   answers = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)  # what else is printed
   names: dict[str, Any] = {'command': command}
-  exec('from plm_jax import storage; from plm_jax.storage import gcs, lock, reachable', names)
+  exec('from plm_jax import storage; from plm_jax.storage import gcs, lock, bucket_check', names)
   for line in sys.stdin:
     code, value, raised = json.loads(line), None, ''
     try:

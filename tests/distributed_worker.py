@@ -11,9 +11,9 @@ import numpy as np
 import tiny
 
 from plm_jax import sharding
+from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.step import State, init_state, train_step
+from plm_jax.training.step import TrainState, init_state, train_step
 
 ROWS = 16
 
@@ -28,12 +28,14 @@ def train(mesh_shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     shapes = jax.eval_shape(lambda: init_state(learner, windows))
     layout = sharding.shardings(shapes, mesh)
     params = tiny.random_params(shapes.params)
-    state = jax.device_put(State(np.int32(0), params, learner.optimizer.init(params), np.int32(0), np.int32(0)), layout)
+    state = jax.device_put(
+      TrainState(np.int32(0), params, learner.optimizer.init(params), np.int32(0), np.int32(0)), layout
+    )
     update = jax.jit(functools.partial(train_step, learner), donate_argnums=0, out_shardings=(layout, None))
     losses = []
     for epoch in range(3):
       own = tiny.take(windows | dict(epoch=np.full(ROWS, epoch, np.int32)), rows)
-      state, numbers = update(state, sharding.to_devices(own, ROWS, mesh))
+      state, numbers = update(state, sharding.shard_batch(own, ROWS, mesh))
       losses.append(float(numbers['loss']))
     params = multihost_utils.process_allgather(state.params, tiled=True)
   return {'losses': np.array(losses), 'rows': np.array([rows.start, rows.stop]), **tiny.flat(params)}

@@ -4,10 +4,10 @@ import pathlib
 import random
 from typing import Any
 
-from plm_jax import checked
-from plm_jax.config import FineTuning, Phase
+from plm_jax import validation
+from plm_jax.config.run import FinetuneRun, Phase
 from plm_jax.recipes import finetune
-from plm_jax.recipes.finetune import Start
+from plm_jax.recipes.finetune import InitialModel
 from plm_jax.tokenizers import Tokenizer, train_wordpiece
 
 NAMES, GOOD, BAD = ('ana', 'bo', 'cy', 'dan'), ('good', 'fine'), ('bad', 'poor')
@@ -56,8 +56,8 @@ def phases(steps: int, length: int = 16) -> tuple[Phase, ...]:
   return (Phase(steps, length, 8),)
 
 
-def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6, start: Start = Start(),
-        **changes: Any) -> FineTuning:
+def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6, start: InitialModel = InitialModel(),
+        **changes: Any) -> FinetuneRun:
   """A run of batches of 8 on one device, evaluated and saved at every second step; `changes` of fields by their paths,
   dots as double underscores. folder: of tokenizer and files, which are made where they are not there."""
   if not (folder / 'tokenizer').exists():
@@ -69,7 +69,7 @@ def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6, star
   config = finetune.recipe(kind, start, 'test', (str(files[0]),), (str(files[1]),))
   if kind == 'answers':
     changes = {'objective__stride': 4, 'objective__question_length': 4, **changes}
-  return checked.replaced(config, {
+  return validation.with_paths(config, {
       'data.epochs': 0.0, 'data.tokenizer': str(folder / 'tokenizer'), 'train.phases': phases(steps),
       'train.log_every': 1, 'train.eval_every': 2, 'train.save_every': 2, 'mesh.data': 1,
       **({} if start.model else {'model.vocab': 80}), 'optim.peak': 1e-2,

@@ -12,7 +12,7 @@ import resource
 import signal
 from typing import Any
 
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
 
 # Written as they are into JSON: what json.dumps would refuse, or could not finish.
 RAW = {'\ue000digits': '9' * 5000, '\ue000minus': '-' + '9' * 5000, '\ue000nan': 'NaN', '\ue000infinity': '-Infinity',
@@ -129,7 +129,7 @@ def attempt(path: pathlib.Path, damage: bytes, read: Callable[[], Any], seconds:
   try:
     with limits(seconds):
       read()
-  except Expected as error:
+  except UserError as error:
     said = str(error)
   except BaseException as error:
     error.add_note(f'{path.name}: {damage[:2000]!r}')

@@ -7,7 +7,7 @@ import random
 
 
 class Shuffled:
-  """A `plm_jax.data.stages.Runner` in memory; collections are lists."""
+  """A `plm_jax.data.parallel_stages.Runner` in memory; collections are lists."""
 
   def __init__(self, seed=0):
     self.draw = random.Random(seed)
@@ -15,25 +15,25 @@ class Shuffled:
   def __call__(self, describe):
     describe(self)
 
-  def of(self, items):
+  def create(self, items):
     return self.draw.sample(items := list(items), len(items))
 
-  def each(self, function, items):
+  def flat_map(self, function, items):
     function = pickle.loads(pickle.dumps(function))
     found = []
-    for item in self.of(items):
+    for item in self.create(items):
       first = list(function(travelled(item)))
       found += list(function(travelled(item))) if self.draw.random() < 0.5 else first
-    return self.of(map(travelled, found))
+    return self.create(map(travelled, found))
 
-  def together(self, function, *items):
-    return self.each(lambda_free(function, [self.of(some) for some in items]), [None])
+  def call_once(self, function, *items):
+    return self.flat_map(lambda_free(function, [self.create(some) for some in items]), [None])
 
-  def grouped(self, function, *items):
+  def group_by_key(self, function, *items):
     groups = collections.defaultdict(list)
-    for number, item in self.of(itertools.chain(*items)):
+    for number, item in self.create(itertools.chain(*items)):
       groups[number].append(item)
-    return self.each(functools.partial(apart, function), groups.items())
+    return self.flat_map(functools.partial(apart, function), groups.items())
 
 
 def apart(function, group):

@@ -6,7 +6,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import textwrap
 
 import backbones
 import jax
@@ -17,14 +16,15 @@ import tiny
 import tuned
 
 import plm_jax
-from plm_jax import api, conversion, corpus, knowledge, similarity, transfer
-from plm_jax.config import ConfigError
+from plm_jax import conversion
+from plm_jax.api import corpus, knowledge, models, serving, similarity, transfer
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 from plm_jax.training import train
-from plm_jax.training.checkpoint import CheckpointError
 
 
 @pytest.fixture(scope='module')
@@ -38,9 +38,9 @@ def runs(tmp_path_factory):
   for name in ('train', 'test'):
     (folder / f'{name}.conll').write_text('The DET\narray NOUN\nreturns VERB\n\nAn DET\nindex NOUN\n')
   for name, kind in (('names', 'tagging'), ('answers', 'answers')):
-    api.export(tuned.trained(kind), folder / 'runs' / name)
+    models.export(tuned.trained(kind), folder / 'runs' / name)
   with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
-    patch.setattr(train, 'jitted_step', tiny.traced_step)
+    patch.setattr(train, 'jit_train_step', tiny.traced_step)
     for name in ('bert_base', 'gpt2_small'):
       plm_jax.train(name, scale='test', output=f'runs/{name}-laptop', data={'path': ('corpus.txt',)},
                     mesh={'data': 1})
@@ -58,7 +58,7 @@ def checkpoints(tmp_path_factory):
   for family, heads, tokenizer in (('bert', ('mlm', 'nsp'), train_wordpiece(lines, 300)),
                                    ('gpt2', ('lm',), train_byte_bpe(lines, 300, layout='gpt2'))):
     model = backbones.small(family, tokenizer.vocab.size, 64)
-    module = WithHeads(model.backbone(), {head: conversion.head_of(family, head, model, 2) for head in heads})
+    module = ModelWithHeads(model.backbone(), {head: conversion.build_head(family, head, model, 2) for head in heads})
     shapes = jax.eval_shape(module.init, jax.random.key(0), {'tokens': zeros, 'segments': zeros})['params']
     conversion.save(folder / family, model, tiny.random_params(shapes), tokenizer, like=family)
   with contextlib.chdir(folder):
@@ -67,10 +67,12 @@ def checkpoints(tmp_path_factory):
 
 @pytest.mark.slow
 def test_docstrings(runs, monkeypatch):
-  """Every function of the door shows a use, which works. Steps are traced; those of README's page below are made."""
-  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
-  functions = [value for module in (api, corpus, knowledge, similarity, transfer) for value in vars(module).values()
-               if getattr(value, '__name__', '') in plm_jax.__all__ and value.__module__ == module.__name__]
+  """Every function of the door shows a use, which works. Steps are traced; the page on Python below trains for real."""
+  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  modules = models, corpus, knowledge, serving, similarity, transfer
+  functions = [value for module in modules for value in vars(module).values()
+               if (name := getattr(value, '__name__', '')) in plm_jax.__all__ and value is getattr(plm_jax, name)
+               and value.__module__ == module.__name__]
   finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
   assert sorted(value.__name__ for value in functions) == sorted(name for name in plm_jax.__all__ if name.islower())
   for function in functions:
@@ -83,11 +85,11 @@ def test_docstrings(runs, monkeypatch):
 
 def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
   encoder, decoder = plm_jax.load('bert'), plm_jax.load('gpt2')
-  assert encoder.can == ('encode', 'fill_mask', 'likelihood', 'minimal_pairs', 'export')
-  assert decoder.can == (
+  assert encoder.capabilities == ('encode', 'fill_mask', 'likelihood', 'minimal_pairs', 'export')
+  assert decoder.capabilities == (
       'encode', 'generate', 'stream', 'score', 'perplexity', 'likelihood', 'minimal_pairs', 'export')
   for call, line in (
-      (lambda: plm_jax.fill_mask(decoder, 'a [MASK]'), r'a gpt2 has no \[MASK\] and goes on with texts'),
+      (lambda: plm_jax.fill_mask(decoder, 'a [MASK]'), r'a gpt2 has no \[MASK\] and continues texts'),
       (lambda: plm_jax.generate(encoder, 'a'), 'no language-modelling head: text cannot be generated'),
       (lambda: plm_jax.score(encoder, [('a', 'b')]), 'no language model head: texts cannot be scored'),
       (lambda: plm_jax.perplexity(encoder, ['a']), 'no language model head: texts cannot be scored'),
@@ -100,9 +102,9 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
       (lambda: plm_jax.recipe('bert_bas'), 'did you mean bert_base'),
       (lambda: plm_jax.recipe('bert_base', data={'pth': 'x'}), "DataConfig has no field 'pth'"),
       (lambda: plm_jax.recipe('bert_base', data={'path': 'x'}), r'DataConfig\.path is'),
-      (lambda: plm_jax.predict(encoder, 'a'), 'has learned no task'),
+      (lambda: plm_jax.predict(encoder, 'a'), 'was not fine-tuned on a task'),
       (lambda: plm_jax.finetune('', 'sst3', scale='test'), 'sst3'),
-      (lambda: plm_jax.finetune('', 'sst2', scale='test', trian={}), "FineTuning has no field 'trian'"),
+      (lambda: plm_jax.finetune('', 'sst2', scale='test', trian={}), "FinetuneRun has no field 'trian'"),
       (lambda: plm_jax.finetune('', 'sst2', scale='test', mode='compile'), 'mode train, got compile'),
       (lambda: plm_jax.train('bert_base', scale='test', mode='evaluate'), 'mode train, got evaluate')):
     with pytest.raises((CheckpointError, ConfigError), match=line) as raised:
@@ -117,7 +119,7 @@ def test_answers_are_those_of_the_modules(checkpoints):
   assert ''.join(piece.text for piece in plm_jax.stream(decoder, 'Bada', max_new=6)) == found.text
   pairs = [('Bada', ' kofu'), ('', 'Bada')]
   np.testing.assert_allclose(
-      plm_jax.score(decoder, pairs), [one.logprob for one in scoring.of(decoder).score(pairs)], rtol=1e-6)
+      plm_jax.score(decoder, pairs), [one.logprob for one in scoring.make_scorer(decoder).score(pairs)], rtol=1e-6)
   with pytest.raises(ConfigError, match='one text is streamed'):
     plm_jax.stream(decoder, 'Bada', temperature=1.0, number=2)
 
@@ -126,8 +128,8 @@ def test_the_door_is_light():
   """To import it loads nothing that takes time, and it says what it has."""
   code = ('import sys, plm_jax; heavy = {"jax", "flax", "numpy", "tensorflow", "tyro"} & set(sys.modules);'
           'assert not heavy, heavy; assert set(dir(plm_jax)) == set(plm_jax.__all__); plm_jax.load; '
-          'assert "jax" in sys.modules and "tensorflow" not in sys.modules; from plm_jax.inference import loading; '
-          'assert loading.Trained')
+          'assert "jax" in sys.modules and "tensorflow" not in sys.modules; from plm_jax.loading import loaded_model; '
+          'assert loaded_model.LoadedModel')
   subprocess.run([sys.executable, '-c', code], check=True)
   with pytest.raises(AttributeError, match='no attribute'):
     getattr(plm_jax, 'trian')  # noqa: B009
@@ -135,11 +137,10 @@ def test_the_door_is_light():
 
 @pytest.mark.slow
 def test_the_page_in_python(runs, monkeypatch):
-  """What README shows works as it stands there, at the smallest scale."""
+  """The examples of the page on Python work in their order, at the smallest scale."""
   (runs / 'held_out.txt').write_text(tiny.text()[:3000])
-  readme = (pathlib.Path(__file__).parents[1] / 'README.md').read_text()
-  page = readme.partition('## In Python\n')[2].partition('\n## ')[0]
-  blocks = [textwrap.dedent(block) for block in re.findall(r'(?:^    .*\n|^\n(?=    ))+', page, re.M)]
+  page = (pathlib.Path(__file__).parents[1] / 'docs/start/python.md').read_text()
+  blocks = re.findall(r'^```python\n(.*?)^```', page, re.M | re.S)
   assert len(blocks) == 6
   names = {}
   monkeypatch.chdir(runs)
@@ -148,4 +149,4 @@ def test_the_page_in_python(runs, monkeypatch):
   assert names['vectors'].shape == (10, 32) and names['of_cls'].shape == (1, 32)
   assert len(names['candidates']) == 5 and names['found'].per_token > 1
   assert conversion.load('mine/').family == 'bert'
-  assert names['told'].label in names['films'].labels == ('bad', 'good')
+  assert names['prediction'].label in names['films'].labels == ('bad', 'good')

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from plm_jax import conversion
-from plm_jax.cli.run import run
-from plm_jax.config_file import from_json
-from plm_jax.inference import loading
-from plm_jax.layers.dense import count
+from plm_jax.config.serialization import from_json
+from plm_jax.layers.dense import count_parameters
+from plm_jax.loading import loaded_model
+from plm_jax.runs.run import run
 
 BEFORE = pathlib.Path(__file__).parent / 'fixtures' / 'before'
 AFTER = json.loads((BEFORE / 'after.json').read_text())
@@ -37,21 +37,21 @@ def configs() -> dict:
 @pytest.mark.parametrize('name', AFTER)
 def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   monkeypatch.chdir(folder)
-  config = loading.read_config(f'runs/{name}')
+  config = loaded_model.read_config(f'runs/{name}')
   result = run(config)
   assert result and result.finished
   lines = [json.loads(line) for line in pathlib.Path('runs', name, 'metrics.jsonl').read_text().splitlines()]
   losses = {str(line['step']): line['loss'] for line in lines if line['split'] == 'train'}
   # What is pooled is dropped in the head, where it was in the backbone: by other draws.
-  redrawn = bool(getattr(getattr(config.objective, 'pair', None), 'question', '')) and config.model.block.dropout > 0
+  redrawn = bool(getattr(getattr(config.objective, 'pair', None), 'pair_task', '')) and config.model.block.dropout > 0
   assert losses == pytest.approx(AFTER[name]['losses'], rel=1e-3 if redrawn else 1e-5)
-  trained = loading.load(f'runs/{name}')
+  trained = loaded_model.load_model(f'runs/{name}')
   sizes = {jax.tree_util.keystr(path): float(np.abs(leaf).sum())
            for path, leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(trained.params))[0]}
   # Gradients of key biases are zero but for rounding, which Adam makes steps of.
   assert sizes == pytest.approx(AFTER[name]['sizes'], rel=2e-3 if redrawn else 1e-4, abs=3e-3)
 
-  params, _ = conversion.counterpart(trained.family, trained.params)
+  params, _ = conversion.exportable_params(trained.family, trained.params)
   conversion.save(tmp_path / 'out', trained.model, params, trained.tokenizer, like=trained.family)
   theirs = conversion.load(tmp_path / 'out')
   jax.tree.map(np.testing.assert_array_equal, {part: params[part] for part in theirs.params}, dict(theirs.params))
@@ -76,4 +76,4 @@ def test_they_make_the_models_that_they_made(configs):
   for name, saved in configs.items():
     model = from_json(saved['config'], name).model
     shapes = jax.eval_shape(model.backbone().init, jax.random.key(0), short)['params']
-    assert count(shapes) == saved['parameters'], name
+    assert count_parameters(shapes) == saved['parameters'], name

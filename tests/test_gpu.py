@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import gpu
 from plm_jax import recipes
-from plm_jax.inference.decoder import DecoderSteps
-from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
+from plm_jax.inference.decoder_steps import DecoderSteps
+from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
 from plm_jax.objectives import window_shapes
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
@@ -31,13 +31,13 @@ def others() -> list[str]:
   """Recipes of which no earlier one, nor one above, has attention of the same kind: depth, width, vocabulary, pairs of
   texts and noise are nothing to the kernel, which sees sizes of heads, lengths, masks, biases and dropout."""
   def kind(name):
-    recipe = recipes.find(name)('paper')
+    recipe = recipes.find_recipe(name)('paper')
     block = recipe.model.block
     return (type(recipe.model), type(recipe.objective), recipe.train.phases[0].length, block.attention, block.dropout,
             block.head_size or block.width // block.heads, block.heads // (block.kv_heads or block.heads))
   first: dict[tuple, str] = {}
-  for name in [*FAMILIES, *recipes.every()]:
-    if recipes.find(name)('paper').family != 'elmo':  # which has none
+  for name in [*FAMILIES, *recipes.all_recipes()]:
+    if recipes.find_recipe(name)('paper').family != 'elmo':  # which has none
       first.setdefault(kind(name), name)
   return [name for name in first.values() if name not in FAMILIES]
 
@@ -65,12 +65,12 @@ def on(monkeypatch):
 
 def traced(name: str, calls: list) -> str:
   """Traces all that a recipe's model is used for -> where fused attention was, but for initialisation."""
-  recipe = recipes.find(name)('paper')
+  recipe = recipes.find_recipe(name)('paper')
   assert recipe.model.block.dtype == 'bfloat16'
   vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7,
                 eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000, language=11)
   learner, key = make_learner(recipe, vocab), jax.eval_shape(jax.random.key, 0)
-  windows = window_shapes(2, recipe.objective.window(recipe.train.phases[0].length))
+  windows = window_shapes(2, recipe.objective.text_length(recipe.train.phases[0].length))
   used = []
   def trace(place, function, *args):
     calls.clear()
@@ -88,9 +88,9 @@ def traced(name: str, calls: list) -> str:
   if steps := steps_of(recipe):
     row = jax.ShapeDtypeStruct((2, 16), jnp.int32)
     prompt = {name: row for name in ('tokens', 'segments', 'source', 'source_segments')}
-    params = jax.eval_shape(steps.load, params)
-    _, cache = trace('prompt', functools.partial(steps.start, slots=24), params, prompt)
-    trace('next', steps.next, params, jax.ShapeDtypeStruct((2,), jnp.int32), cache)
+    params = jax.eval_shape(steps.load_params, params)
+    _, cache = trace('prompt', functools.partial(steps.prefill, slots=24), params, prompt)
+    trace('next', steps.decode_step, params, jax.ShapeDtypeStruct((2,), jnp.int32), cache)
   return ' '.join(used)
 
 

@@ -15,20 +15,20 @@ SMALL = ('--scale=test', '--data.path=gs://bucket/records', '--mesh.data=1', '--
 KILLED = """
 import os
 from plm_jax.training import feed
-batches = feed.batches
+batches = feed.stream_batches
 def killed(*arguments):
   for step, phase, windows in batches(*arguments):
     if step == 5:
       os.kill(os.getpid(), 9)
     yield step, phase, windows
-feed.batches = killed
+feed.stream_batches = killed
 """
 SAME = """
 import jax
 import numpy as np
-from plm_jax.inference import loading
+from plm_jax.loading import loaded_model
 def same(a, b):
-  a, b = (loading.load(folder).params for folder in (a, b))
+  a, b = (loaded_model.load_model(folder).params for folder in (a, b))
   return jax.tree.all(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b))
 """
 
@@ -78,7 +78,7 @@ def check_run(bucket: Bucket, client: Client, disk: pathlib.Path) -> None:
   evaluated = done(client.command('bert_base', *SMALL, '--output=gs://bucket/run', '--mode=evaluate'))
   lines = [json.loads(line) for line in bucket.read('run/metrics.jsonl').splitlines()]
   assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
-  assert f'masked-token loss: {lines[-1]["mlm"]:.4f}' in evaluated
+  assert f'MLM loss: {lines[-1]["mlm"]:.4f}' in evaluated
   assert bucket.read('run/report.html').startswith(b'<!DOCTYPE html>')
   assert any('tfevents' in name for name in bucket.names('run/tensorboard/'))
   assert not [name for name in bucket.names('run/') if '.part' in name or '.lock/' in name or '.probe' in name]
@@ -116,7 +116,7 @@ def test_requests_that_fail_are_made_again_and_change_nothing(bucket, disk):
     prepare(only)
     done(only.command('bert_base', *SMALL, '--output=gs://bucket/run'))
     done(only.command('gpt2_small', *SMALL, '--data.path=gs://bucket/text/a.txt', '--output=gs://bucket/gpt2'))
-    assert 'perplexity a token' in done(
+    assert 'perplexity per token' in done(
         only.command('plm_jax', 'perplexity', 'gs://bucket/gpt2', 'gs://bucket/text/b.txt.gz'))
     assert all(fault.done for fault in faults)
     check_run(bucket, only, disk)

@@ -3,6 +3,8 @@ import configparser
 import pathlib
 import re
 
+import plm_jax
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -13,7 +15,8 @@ def setup() -> configparser.ConfigParser:
 
 
 def test_the_version_is_the_same_everywhere():
-  version = setup()['metadata']['version']
+  assert setup()['metadata']['version'] == 'attr: plm_jax.__version__'
+  version = plm_jax.__version__
   cited = re.findall(r'^version: (\S+)$', (ROOT / 'CITATION.cff').read_text(), re.M)
   changed = re.findall(r'^## (\d[^,\s]*)', (ROOT / 'CHANGELOG.md').read_text(), re.M)
   assert cited == [version] and changed[0] == version

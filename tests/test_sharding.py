@@ -18,7 +18,7 @@ from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training import step
 from plm_jax.training.learner import make_learner
-from plm_jax.training.step import init_state, sharded_init
+from plm_jax.training.step import init_state, make_sharded_init
 
 MESHES = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor': (4, 1, 2), 'mixed': (2, 2, 2)}
 
@@ -32,7 +32,7 @@ def layout(learner, windows, mesh):
 
 
 def gradient(learner, params, batch):
-  return step.gradient(learner, params, batch, learner.key(2))
+  return step.compute_gradient(learner, params, batch, learner.key(2))
 
 
 @pytest.fixture(scope='module')
@@ -48,7 +48,7 @@ def test_loss_and_gradient_are_those_of_one_device(windows, params, batch, singl
   with jax.set_mesh(mesh):
     shardings = layout(learner, windows, mesh).params
     run = jax.jit(functools.partial(gradient, learner), out_shardings=(shardings, None))
-    grads, losses = jax.device_get(run(jax.device_put(params, shardings), sharding.to_devices(batch, 16, mesh)))
+    grads, losses = jax.device_get(run(jax.device_put(params, shardings), sharding.shard_batch(batch, 16, mesh)))
   tiny.assert_close(grads, single[0])
   for term, pair in single[1].items():
     np.testing.assert_allclose(losses[term], pair, rtol=1e-5, err_msg=term)
@@ -61,11 +61,11 @@ SLOW = (
 @pytest.mark.parametrize('recipe', ['gpt2_small', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_row_each_on_a_mesh_of_three_axes(recipe):
   """Where rows are small beside kernels, XLA would send rows around instead, and mix them up."""
-  config = recipes.find(recipe)('test')
+  config = recipes.find_recipe(recipe)('test')
   vocab = Vocab(512, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9, smask=10, sentinel=511,
                 sentinels=100)
   learner = make_learner(dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=1)), vocab)
-  windows = tiny.windows(4, config.objective.window(32), shortest=16)
+  windows = tiny.windows(4, config.objective.text_length(32), shortest=16)
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
   batch = jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, vocab))(windows))
   run = functools.partial(gradient, learner)
@@ -74,7 +74,7 @@ def test_a_row_each_on_a_mesh_of_three_axes(recipe):
   with jax.set_mesh(mesh):
     lie = layout(learner, windows, mesh).params
     got = jax.device_get(jax.jit(run, out_shardings=(lie, None))(
-        jax.device_put(params, lie), sharding.to_devices(batch, 4, mesh)))
+        jax.device_put(params, lie), sharding.shard_batch(batch, 4, mesh)))
   tiny.assert_close(got[0], want[0], 1e-4)
   for term, pair in want[1].items():
     np.testing.assert_allclose(got[1][term], pair, rtol=1e-5, err_msg=term)
@@ -85,7 +85,7 @@ def test_corruption_is_that_of_one_device(learner, windows, batch):
   mesh = mesh_of('mixed')
   with jax.set_mesh(mesh):
     run = jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab))
-    tiny.assert_same(run(sharding.to_devices(windows, 16, mesh)), batch)
+    tiny.assert_same(run(sharding.shard_batch(windows, 16, mesh)), batch)
 
 
 def specs(learner, windows, name):
@@ -129,7 +129,7 @@ def test_a_fresh_state_does_not_depend_on_the_mesh(learner, windows):
   for shape in (1, 1, 1), MESHES['mixed']:
     mesh = make_mesh(MeshConfig(*shape))
     with jax.set_mesh(mesh):
-      make, shapes, shardings = sharded_init(learner, windows, mesh)
+      make, shapes, shardings = make_sharded_init(learner, windows, mesh)
       state = make()
       assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), shapes)
       assert jax.tree.map(lambda x: x.sharding, state) == shardings
@@ -139,15 +139,16 @@ def test_a_fresh_state_does_not_depend_on_the_mesh(learner, windows):
 
 def test_what_does_not_divide_is_not_split():
   mesh = make_mesh(MeshConfig(1, 2, 4))
-  assert sharding.spec(('width', 'heads', None), (6, 8, 3), mesh) == P(('fsdp',), ('tensor',), None)
-  assert sharding.spec(('width', 'heads', None), (7, 6, 3), mesh) == P(None, None, None)
-  assert sharding.spec(('batch', None, 'elsewhere'), (4, 4, 4), mesh) == P(('data', 'fsdp'), None, None)
+  assert sharding.partition_spec(('width', 'heads', None), (6, 8, 3), mesh) == P(('fsdp',), ('tensor',), None)
+  assert sharding.partition_spec(('width', 'heads', None), (7, 6, 3), mesh) == P(None, None, None)
+  assert sharding.partition_spec(('batch', None, 'elsewhere'), (4, 4, 4), mesh) == P(('data', 'fsdp'), None, None)
 
 
 def test_logits_are_split_where_no_mesh_divides_the_vocabulary():
   """Four devices make 251 logits of 1,003 each, and the loss and gradients are those of one."""
-  assert sharding.spec(('batch', None, 'pieces'), (8, 16, 1003), mesh_of('tensor')) == P(('data', 'fsdp'), None, TENSOR)
-  mesh, head = make_mesh(MeshConfig(2, 1, 4)), heads.NextTokens(tiny.block(), 1003)
+  spec = sharding.partition_spec(('batch', None, 'pieces'), (8, 16, 1003), mesh_of('tensor'))
+  assert spec == P(('data', 'fsdp'), None, TENSOR)
+  mesh, head = make_mesh(MeshConfig(2, 1, 4)), heads.NextTokenHead(tiny.block(), 1003)
   draw = np.random.default_rng(0)
   table, hidden = (draw.normal(size=size).astype(np.float32) for size in ((1003, 16), (8, 4, 16)))
   labels = draw.integers(1003, size=(8, 4))
@@ -159,8 +160,8 @@ def test_logits_are_split_where_no_mesh_divides_the_vocabulary():
   run = jax.value_and_grad(loss, argnums=(0, 1))
   want = jax.jit(run)(table, hidden)
   with jax.set_mesh(mesh):
-    compiled = jax.jit(run).lower(table, sharding.to_devices(hidden, 8, mesh)).compile()
-    got = compiled(table, sharding.to_devices(hidden, 8, mesh))
+    compiled = jax.jit(run).lower(table, sharding.shard_batch(hidden, 8, mesh)).compile()
+    got = compiled(table, sharding.shard_batch(hidden, 8, mesh))
   for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
   products = re.findall(r'f32\[([\d,]+)\]\S* dot\(', compiled.as_text())
@@ -175,14 +176,14 @@ def slice_of(number, count=8):
 
 def test_a_copy_of_the_model_is_in_one_slice():
   devices = [*slice_of(0), *slice_of(1)]
-  assert sharding.slices(devices) == 2 and sharding.slices(jax.devices()) == 1
-  found = sharding.across_slices((4, 2, 2), devices[::-1])
+  assert sharding.count_slices(devices) == 2 and sharding.count_slices(jax.devices()) == 1
+  found = sharding.arrange_slices((4, 2, 2), devices[::-1])
   assert found.shape == (4, 2, 2)
   assert [{device.slice_index for device in copy.flat} for copy in found] == [{0}, {0}, {1}, {1}]
   with pytest.raises(sharding.MeshError, match=r"'data': 1, .* to 2 slices of 8 devices .*data a multiple of 2"):
-    sharding.across_slices((1, 8, 2), devices)
+    sharding.arrange_slices((1, 8, 2), devices)
   # A recipe's mesh adapts to one slice, and there are as many copies more.
-  assert sharding.adapted(MeshConfig(fsdp=16, adapts=True), 16, 2) == MeshConfig(2, 8, 1)
+  assert sharding.fit_mesh(MeshConfig(fsdp=16, adapts=True), 16, 2) == MeshConfig(2, 8, 1)
 
 
 def test_no_mesh_no_constraint():
@@ -201,9 +202,9 @@ def test_data_takes_what_is_left():
     (8, 1, 128, (16, 8, 1)), (8, 1, 8, (1, 8, 1)), (8, 1, 4, (1, 4, 1)), (8, 1, 1, (1, 1, 1)), (8, 1, 12, (3, 4, 1)),
     (64, 4, 256, (1, 64, 4)), (64, 4, 8, (1, 2, 4)), (192, 8, 1536, (1, 192, 8)), (3, 1, 4, (4, 1, 1))])
 def test_a_mesh_that_adapts_takes_what_there_is(fsdp, tensor, devices, shape):
-  found = sharding.adapted(MeshConfig(fsdp=fsdp, tensor=tensor, adapts=True), devices)
+  found = sharding.fit_mesh(MeshConfig(fsdp=fsdp, tensor=tensor, adapts=True), devices)
   assert (found.data, found.fsdp, found.tensor) == shape and not found.adapts
-  assert sharding.adapted(MeshConfig(fsdp=fsdp), devices).fsdp == fsdp
+  assert sharding.fit_mesh(MeshConfig(fsdp=fsdp), devices).fsdp == fsdp
 
 
 def test_a_mesh_larger_than_the_devices():
@@ -233,7 +234,7 @@ def test_rows_reach_their_devices():
   mesh = mesh_of('mixed')
   x = np.arange(16 * 3).reshape(16, 3)
   assert sharding.host_rows(16, mesh) == slice(0, 16)
-  y = sharding.to_devices(dict(x=x, row=x[:, 0]), 16, mesh)
+  y = sharding.shard_batch(dict(x=x, row=x[:, 0]), 16, mesh)
   np.testing.assert_array_equal(y['x'], x)
   assert y['x'].sharding.spec == P(('data', 'fsdp')) and y['row'].shape == (16,)
   assert sorted({(s.index[0].start, s.data.shape) for s in y['x'].addressable_shards}) == [

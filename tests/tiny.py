@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.optim.optimizers import OptimConfig, make_optimizer
 from plm_jax.tokenizers.contract import Vocab
-from plm_jax.training.optim import OptimConfig, make_optimizer
 from plm_jax.training.step import Learner, train_step
 
 VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -24,7 +24,7 @@ def block(**changes) -> BlockConfig:
   """changes: fields of the block, and for its parts mappings of theirs."""
   flat = {key: value for key, value in changes.items() if not isinstance(value, dict)}
   inner = {f'{key}.{name}': value for key in changes.keys() - flat.keys() for name, value in changes[key].items()}
-  return checked.replaced(
+  return validation.with_paths(
       BlockConfig(), {'width': 32, 'heads': 4, 'mlp_dim': 64, 'init.std': 0.2, **flat, **inner})
 
 
@@ -58,7 +58,7 @@ def traced_step(learner: Learner, layout):
 
 
 def windows(
-    rows: int, length: int = MaskedLM().window(LENGTH), seed: int = 0, shortest: int = 1) -> dict[str, np.ndarray]:
+    rows: int, length: int = MaskedLM().text_length(LENGTH), seed: int = 0, shortest: int = 1) -> dict[str, np.ndarray]:
   """Each row of another document, with a random number of whole sentences of random words; tokens 5 .. 95."""
   draw = np.random.default_rng(seed)
   batch = {name: np.zeros((rows, length), np.int32) for name in ('tokens', 'segments', 'sentences', 'words')}

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import tiny
 
-from plm_jax import checked
-from plm_jax.inference.loading import Trained
-from plm_jax.tasks.answers import AnswerTask
-from plm_jax.tasks.choice import ChoiceTask
-from plm_jax.tasks.sequence import SequenceTask
-from plm_jax.tasks.tagging import TaggingTask
+from plm_jax import validation
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.token_classification import TaggingTask
 from plm_jax.tokenizers import WordPiece
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'fine', 'dull', 'angela', 'merkel', 'berlin', 'a', 'film',
@@ -32,10 +32,10 @@ SAID = {
     'answers': {('angela', 0): 1.0, ('merkel', 1): 1.0}, 'choice': {('fine', 0): 3.0}}
 
 
-def trained(kind: str) -> Trained:
+def trained(kind: str) -> LoadedModel:
   """Makes the model of a kind of task."""
   task = TASKS[kind]
-  model = checked.replaced(tiny.config(layers=1), {'vocab': WIDTH})
+  model = validation.with_paths(tiny.config(layers=1), {'vocab': WIDTH})
   shapes = jax.eval_shape(task.build(model, False).init, jax.random.key(0), task.shapes(2, 8))
   params = jax.tree_util.tree_map_with_path(filled, tiny.unbox(shapes)['params'])
   head = params[f'heads_{task.head}']['dense']
@@ -43,7 +43,7 @@ def trained(kind: str) -> Trained:
     head['kernel'] = head['kernel'].at[PIECES.index(word), place].set(value)
   if kind == 'tagging':
     head['bias'] = head['bias'].at[0].set(1.5)
-  return Trained('bert', model, task.heads(model), params, WordPiece(PIECES), labels=task.labels, task=task,
+  return LoadedModel('bert', model, task.heads(model), params, WordPiece(PIECES), labels=task.labels, task=task,
                  length=24)
 
 

@@ -17,18 +17,20 @@ import tuned
 import plm_jax
 from plm_jax import recipes
 from plm_jax.cli import commands, vectors
-from plm_jax.cli.run import parse, run
-from plm_jax.config import Phase, TrainConfig
+from plm_jax.cli.main import answer
+from plm_jax.cli.run import parse
+from plm_jax.config.run import Phase, TrainConfig
+from plm_jax.runs.run import run
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Beginnings of commands, and why they are not run here.
 ELSEWHERE = {
     'scripts/': 'they make and ask machines that are paid for',
-    '--mode=compile': 'the TPU compiler is asked by tests/pods/test_compile.py',
+    '--mode=compile': 'the TPU compiler is asked by tests/compile/test_compile.py',
     '-m pytest': 'it is what runs this',
     '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have its stages',
     '--task=sst2': 'its data is downloaded',
-    '--hosts.distributed': 'several processes are those of tests/pods/test_distributed.py'}
+    '--hosts.distributed': 'several processes are those of tests/distributed/test_distributed.py'}
 # What the smallest models have no room for, and work that only takes longer.
 ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
         'generate': ['--max-new=8']}
@@ -40,7 +42,7 @@ def shown(text: str) -> list[str]:
   """Returns the commands of a page: indented lines that call Python or a script, those that go on joined."""
   text = text.replace('\\\n', ' ')
   lines = [line.partition('   #')[0].strip() for line in re.findall(r'^    (\S.*)$', text, re.M)]
-  return [line for line in lines if re.match(r'(\S*python3? |scripts/)', line)]
+  return [line for line in lines if re.match(r'(\S*python3? |plm-jax |scripts/)', line)]
 
 
 class World:
@@ -110,6 +112,7 @@ class World:
   def type(self, line: str, monkeypatch) -> None:
     """Runs a command in this process."""
     line = line.rpartition('&& ')[2].replace('gs://BUCKET', 'BUCKET').replace('.jsonl.gz', '.jsonl')
+    line = re.sub('^plm-jax ', 'python -m plm_jax ', line)
     self.provide(line)
     words = [SMALLER.get(word, word) for word in shlex.split(line)]
     module, args = words[2], words[3:]
@@ -117,19 +120,20 @@ class World:
       brief = ['--mesh.data=1', '--data.prepare.heldout=0.1', '--train.phases.0.steps=2']
       args = [*(arg for arg in args if not arg.startswith('--scale')), '--scale=test',
               *([] if any(arg.startswith('--model=') for arg in args) else brief)]
-    if module == 'plm_jax' and args[0] != 'train':
+    if module == 'plm_jax' and (args[0] != 'train' or len(args) == 1):  # train alone lists the recipes
       monkeypatch.setattr('sys.argv', ['plm_jax', *args, *ROOM.get(args[0], [])])
-      commands.main()
+      if not answer(args):
+        commands.main()
       return
     name, args = (args[1], args[2:]) if module == 'plm_jax' else (module.removeprefix('experiments.'), args)
     assert module == 'plm_jax' or (ROOT / 'experiments' / f'{name}.py').exists()
-    if name in recipes.word_vectors.PAPER:
+    if name in recipes.word_vectors.PUBLISHED:
       pathlib.Path('words.txt').write_text('an array of arrays\nthe value of values\n' * 200)  # what is asked for
       smaller = [arg for arg in args if not arg.startswith(('--scale', '--data.path'))]
       vectors.start(name, [*smaller, '--scale=test', '--data.path=words.txt', f'--output=runs/{name}-laptop'])
       return
     size = next((arg.partition('=')[2] for arg in args if arg.startswith('--size=')), '')
-    self.train(recipes.find(name, size).name, [arg for arg in args if not arg.startswith('--size=')])
+    self.train(recipes.find_recipe(name, size).name, [arg for arg in args if not arg.startswith('--size=')])
 
   def train(self, name: str, args: list[str]) -> None:
     """The run of a command: its options are understood, and two steps are made."""
@@ -142,7 +146,7 @@ class World:
       args.append(f'--output={folder}' + (f'-{others}' if folder.exists() else ''))
     if not any(arg.startswith('--data.path') for arg in args):
       args.append('--data.path=corpus.txt.xz')  # the corpus that is in the packages has tests of its own
-    config = parse(recipes.find(name), args)
+    config = parse(recipes.find_recipe(name), args)
     brief = TrainConfig((Phase(2, 32, 8),), log_every=1, eval_every=2, eval_batches=1, save_every=2)
     result = run(dataclasses.replace(config, train=brief))
     assert result and result.finished

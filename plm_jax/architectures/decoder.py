@@ -1,213 +1,267 @@
-"""The decoder: GPT, GPT-2, GPT-3, GPT-Neo, LLaMA, PaLM, GLM. Each token sees what comes before it, or what its rank
-lets it see; keys and values of what was read can be kept in a cache."""
-from collections.abc import Mapping
+"""The causal decoder with a KV cache: GPT, GPT-2, GPT-3, GPT-Neo, LLaMA, PaLM, GLM.
+
+A token attends to preceding tokens, or to those of no larger rank.
+"""
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.architectures import Kind, resized
-from plm_jax.checked import Checked, within
-from plm_jax.layers import bands
-from plm_jax.layers.attention import Past, Visible
-from plm_jax.layers.bands import Band
+from plm_jax.architectures import Kind, Output, check_length, mlp_flops, resize_config
+from plm_jax.layers import sliding_window
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import standing
-from plm_jax.layers.masks import visible
+from plm_jax.layers.heads import select_token
+from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
-from plm_jax.layers.stack import Inside, Stack, StackConfig, inside
+from plm_jax.layers.sliding_window import SlidingWindow
+from plm_jax.layers.stack import (
+  LayerInputs,
+  RememberedStates,
+  Stack,
+  StackConfig,
+  make_layer_states,
+)
+from plm_jax.validation import ValidatedConfig, intervals
 
 Cache = dict[str, Any]
+"""KV cache of a stack; `empty_cache` describes it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoderConfig(Checked):
-  """A decoder's sizes; `models` has the published ones."""
+class DecoderConfig(ValidatedConfig):
+  """Configuration of a decoder; `models` has the published ones."""
 
-  limits = within(vocab='[1, inf)')
+  limits = intervals(vocab='[1, inf)')
 
-  cls_last: ClassVar[bool] = True  # what stands for a row is its last token
-  padding: ClassVar[int] = -1  # the model does not know its id
-  added: ClassVar[tuple[str, ...]] = ()
+  cls_last: ClassVar[bool] = True  # the last token of a row represents it
+  padding: ClassVar[int] = -1  # positions do not depend on padding
+  new_parts: ClassVar[tuple[str, ...]] = ()
 
   vocab: int = 50257
-  """V, token ids"""
+  """Vocabulary size."""
   block: BlockConfig = BlockConfig(
       norm_at='pre', norm=NormConfig(eps=1e-5), mlp=MlpConfig(activation='gelu_tanh'))
-  """one layer"""
+  """Configuration of one layer."""
   stack: StackConfig = StackConfig()
-  """the layers"""
+  """Number of layers, and how they are compiled."""
   max_length: int = 1024
-  """the longest row, in tokens; 0: any"""
+  """Length of the longest row, in tokens; 0: any."""
   absolute: Literal['learned', 'none'] = 'learned'
-  """positions that are added to the embeddings: a table of max_length rows, or none"""
+  """Absolute positions that are added to the embeddings: a trained table of max_length rows, or
+  none."""
   types: int = 0
-  """rows of a second table, looked up by the batch's types (GLM: positions inside a span)"""
+  """Rows of a second embedding table, for the types of a batch (GLM: positions inside a span)."""
   tied: bool = True
-  """the output matrix is the token table; else the language-modelling head has its own"""
+  """The language-modelling head uses the token table (tied embeddings); False: a matrix of its
+  own."""
   logit_factor: float = 1.0
-  """on output logits (PaLM: 1 / sqrt(D))"""
+  """Factor on output logits (PaLM: 1 / sqrt(hidden size))."""
   windows: tuple[int, ...] = ()
-  """how many tokens a layer sees, its own included, one number a layer, in turn; 0: all (GPT-3: 0 and a band)"""
+  """Sliding window of each layer, in tokens including the token itself, repeated over the layers;
+  0: global attention (GPT-3 alternates)."""
   depth_scale: bool = False
-  """divide the attention logits of layer 1, 2, ... by its number (GPT-2's scale_attn_by_inverse_layer_idx)"""
+  """Divide the attention logits of layer 1, 2, ... by its number (GPT-2's
+  scale_attn_by_inverse_layer_idx)."""
 
   def conflict(self, option):
-    """Says that a learned table of positions has no number of rows."""
+    """Describe that a learned table of positions has no number of rows; None: it has one."""
     if self.absolute == 'learned' and not self.max_length:
       return f'a learned table of positions needs {option("max_length")}, its number of rows'
     return None
 
   @property
   def kind(self) -> Kind:
-    """A decoder, or, with a table of places in blanks, what fills them in (GLM)."""
+    """'infilling' with a table of positions inside spans (GLM), else 'decoder'."""
     return 'infilling' if self.types else 'decoder'
 
   def backbone(self, packed: bool = False) -> 'Decoder':
-    """Makes the module. Rows may always hold several segments, so `packed` changes nothing."""
+    """Make the module. Rows may always hold several segments, so `packed` has no effect."""
     del packed
     return Decoder(self)
 
-  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'DecoderConfig':
-    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
-    return resized(
-        self, block, layers, vocab, max_length, types=min(self.types, max_length),
-        logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,
-        windows=tuple(-(-size * max_length // self.max_length) for size in self.windows))
+  def resize(
+      self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'DecoderConfig':
+    """Make the same architecture in another size; windows scale with `max_length`."""
+    windows = tuple(-(-size * max_length // self.max_length) for size in self.windows)
+    return resize_config(
+        self, block, layers, vocab, max_length, types=min(self.types, max_length), windows=windows,
+        logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5)
 
   def forward_flops(self, length: int, predicted: int) -> int:
-    """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
-    positions.
+    """Count the FLOPs of the matrix products for one row.
 
-    Attention counts all pairs of tokens, seen or not (Chowdhery et al. 2022, appendix B); in a layer with a window,
-    those within it.
+    Attention counts all pairs of tokens, masked or not (Chowdhery et al. 2022, appendix B); in a
+    layer with a sliding window, the pairs within it.
+
+    Args:
+      length: tokens of the row.
+      predicted: positions with vocabulary logits.
     """
-    b, pairs = self.block, bands.pairs(self.windows, self.stack.blocks, length)
-    attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads)
-    mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
-    layers = length * self.stack.blocks * (attention + mlp) + 2 * pairs * b.heads * b.head_dim
-    return 2 * (layers + predicted * b.width * self.vocab)
-
-
-class Output(flax.struct.PyTreeNode):
-  """What heads read. hidden [B, L, D]; pooled [B, D], that of the last token that is no padding, or [B, E, D], those
-  that the batch names; embedding [V, D], the token table; keys: `key` and `value` [N, B, L, G, A] of the row, or
-  None; inside, what the layers do, where it was asked for."""
-
-  hidden: jax.Array
-  pooled: jax.Array
-  embedding: jax.Array
-  keys: Any = None
-  predicted: None = None
-  inside: Inside | None = None
+    block, blocks = self.block, self.stack.blocks
+    pairs = sliding_window.count_pairs(self.windows, blocks, length)
+    projections = block.width * block.head_dim * (2 * block.heads + 2 * block.key_heads)
+    layers = length * blocks * (projections + mlp_flops(block))
+    layers += 2 * pairs * block.heads * block.head_dim
+    return 2 * (layers + predicted * block.width * self.vocab)
 
 
 class Decoder(nn.Module):
-  """batch -> Output. What a batch holds beyond tokens [B, L] and segments [B, L] (0 padding) may be left out:
+  """Causal decoder: batch -> Output.
 
-    place [B, L]       positions: rows of the table, or what the scheme inside attention takes; 0, 1, 2, ...
-    types [B, L]       rows of the second table; 0
-    ranks [B, L]       a token sees those of its segment whose rank is no larger; `place`
-    visible [B, L, K]  instead, True where a token sees a key: the cache's first, then the row's
-    noise, perturbation [B, L, D]  those of `Embeddings`
-    extract [B, E]     tokens to be pooled in place of the last
+  A batch holds tokens and segments [batch, length]; segment 0 is padding. Optional entries:
 
-  cache: what `extend` has made of earlier rows; the row goes on from there, and gives its `place`. remember: give
-  Output.keys; within: give Output.inside. rows [B] key dropout; None: no dropout.
+    place [batch, length]   positions: rows of the table, or input of the position scheme; else 0,
+    1,
+                            2, ...
+    types [batch, length]   rows of the second table; else 0
+    ranks [batch, length]   a token attends to the tokens of its segment of no larger rank; else
+                            `place`
+    visible [batch, length, keys]  attention mask in place of segments and ranks, cached keys first
+    noise, perturbation     as in `Embeddings`
+    extract [batch, texts]  positions of tokens to pool in place of the last
+
+  cache: KV cache of earlier tokens (`extend_cache`); the row continues them, and its `place` is
+  required. remember: return Output.keys. within: return Output.inside. row_ids [batch] key dropout;
+  None: no dropout.
   """
 
   cfg: DecoderConfig
 
   @nn.compact
   def __call__(
-      self, batch: Mapping[str, Any], rows=None, cache: Cache | None = None, remember: bool = False,
-      within: bool = False) -> Output:
+      self, batch: Mapping[str, Any], row_ids=None, cache: Cache | None = None,
+      remember: bool = False, within: bool = False) -> Output:
     cfg, tokens, segments = self.cfg, batch['tokens'], batch['segments']
-    if cfg.max_length and tokens.shape[1] > cfg.max_length:
-      raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
-    place = batch['place'] if 'place' in batch else jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    types = batch['types'] if 'types' in batch else jnp.zeros_like(tokens)
-    learned = cfg.max_length if cfg.absolute == 'learned' else 0
-    embeddings = Embeddings(cfg.block, cfg.vocab, 0, learned, cfg.types, norm=False, name='embeddings')
-    embedded, embedding = embeddings(tokens, types, place, rows, moved=batch)
-    self.sow('intermediates', 'embedded', embedded)
+    check_length(tokens, cfg.max_length)
 
+    # Embeddings.
+    place = sequential_positions(batch, 'place', tokens)
+    types = batch.get('types')
+    if types is None:
+      types = jnp.zeros_like(tokens)
+    position_rows = cfg.max_length if cfg.absolute == 'learned' else 0
+    embeddings = Embeddings(
+        cfg.block, cfg.vocab, 0, position_rows, cfg.types, norm=False, name='embeddings')
+    x, token_table = embeddings(tokens, types, place, row_ids, batch=batch)
+    embedded = x
+    self.sow('intermediates', 'embedded', x)
+
+    # Attention mask, over cached keys and those of the row.
     ranks = batch.get('ranks', place)
-    seen = lambda name, own: own if cache is None else jnp.concatenate([cache[name], own], 1)
-    keys = {'segments': seen('segments', segments), 'ranks': seen('ranks', ranks), 'places': seen('places', place)}
+    k_segments, k_ranks, k_place = segments, ranks, place
+    if cache is not None:
+      k_segments = jnp.concatenate([cache['segments'], segments], 1)
+      k_ranks = jnp.concatenate([cache['ranks'], ranks], 1)
+      k_place = jnp.concatenate([cache['places'], place], 1)
     if 'visible' in batch:
       mask = batch['visible'][:, None]
     else:
-      mask = visible(segments, keys['segments'], ranks, keys['ranks'])
-    distance = None  # as in the row: so far apart are earlier tokens of a text, but not those of a cache or of blanks
-    if cfg.windows and (cfg.types or cache is not None or not {'ranks', 'visible'}.isdisjoint(batch)):
-      distance = place[:, None, :, None] - keys['places'][:, None, None, :]
-    own = per_layer(cfg) | ({} if cache is None else {name: cache[name] for name in ('key', 'value')})
-    x: Any = Stack(cfg.block, cfg.stack, one_layer, windows=cfg.windows, name='stack')(
-        embedded, mask, place, distance, rows, past=None if cache is None else cache['places'], cache=own or None,
-        remember='inside' if within else 'keys' if remember else '')
+      mask = attention_mask(segments, k_segments, ranks, k_ranks)
+    # Sliding windows apply to places in the row where these are consecutive in the text. Those of a
+    # cache, or of GLM's blanks, are not.
+    distance = None
+    reordered = cfg.types or cache is not None or 'ranks' in batch or 'visible' in batch
+    if cfg.windows and reordered:
+      distance = place[:, None, :, None] - k_place[:, None, None, :]
+
+    # Layers.
+    past_positions = None
+    if cache is not None:
+      past_positions = cache['places']
+    states: RememberedStates = 'keys' if remember else ''
     if within:
-      last, layers = x
-      return Output(last, standing(last, batch, segments), embedding, inside=inside(embedded, last, layers))
-    x, given = x if remember else (x, None)
-    return Output(x, standing(x, batch, segments), embedding, given)
+      states = 'inside'
+    stack = Stack(cfg.block, cfg.stack, windows=causal_windows(cfg.windows), name='stack')
+    x, remembered = stack(
+        x, mask, place, row_ids=row_ids, past_positions=past_positions,
+        inputs=layer_inputs(cfg, cache), distance=distance, remember=states)
+    pooled = select_token(x, batch, segments)
+    if within:
+      inside = make_layer_states(embedded, x, remembered)
+      return Output(x, pooled, token_table, inside=inside)
+    return Output(x, pooled, token_table, keys=remembered)
 
 
-def one_layer(block, x, visible: Visible, distance, rows=None, cache=None, window: int = 0):
-  """Calls the block, with what differs from layer to layer: its window, and in `cache` its factor, keys and values.
-
-  distance [B, 1, Q, S + K] between tokens; None: as in the row, where what is seen are earlier tokens of a text, whose
-  places go along it one by one.
-  """
-  own = cache or {}
-  visible = visible._replace(factor=own.get('factor'))
-  if window and distance is None:
-    visible = visible._replace(band=Band(window - 1, 0))
-  elif window:
-    visible = visible._replace(mask=visible.mask & (distance < window))
-  past = Past(own['key'], own['value']) if 'key' in own else None
-  return block(x, visible, rows=rows, past=past)
+def sequential_positions(batch, name: str, tokens):
+  """Return the positions batch[name] [batch, length], or 0, 1, 2, ... where there are none."""
+  if name in batch:
+    return batch[name]
+  return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape[:2])
 
 
-def per_layer(cfg: DecoderConfig) -> dict[str, Any]:
-  """Returns factor [N] float32, where layers differ in it."""
-  return {'factor': jnp.array(1 / (np.arange(cfg.stack.blocks) + 1), jnp.float32)} if cfg.depth_scale else {}
+def causal_windows(sizes: Sequence[int]) -> tuple[SlidingWindow | None, ...]:
+  """Make the sliding windows of layers from their sizes, the token itself included; 0: None."""
+  return tuple(SlidingWindow(size - 1, 0) if size else None for size in sizes)
+
+
+def layer_inputs(cfg: DecoderConfig, cache: Cache | None = None) -> LayerInputs | None:
+  """Make the inputs that differ from layer to layer; None: there are none."""
+  if not cfg.depth_scale and cache is None:
+    return None
+  factor = key = value = None
+  if cfg.depth_scale:
+    factor = jnp.array(1 / (np.arange(cfg.stack.blocks) + 1), jnp.float32)
+  if cache is not None:
+    key, value = cache['key'], cache['value']
+  return LayerInputs(logit_factor=factor, key=key, value=value)
 
 
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Cache:
-  """Makes room for `slots` tokens in each of `rows`: key and value [N, B, G, S, A], or where layers are not scanned a
-  tuple of N arrays; segments (0: empty), ranks and places [B, S]; length, how many slots are taken.
+  """Make an empty KV cache with room for `slots` tokens per row.
 
-  2 N B S G A numbers of the compute type are all that grows.
+  Only `key` and `value` grow with a model: 2 * layers * rows * slots * key_heads * head_size
+  numbers of the compute dtype.
+
+  Returns:
+    `key` and `value` [layers, rows, key_heads, slots, head_size], without a scan over layers tuples
+    of one array per layer; `segments` (0: empty), `ranks` and `places` [rows, slots]; `length`, the
+    number of slots in use.
   """
-  return empty(cfg.block, cfg.stack, rows, slots)
+  return empty_stack_cache(cfg.block, cfg.stack, rows, slots)
 
 
-def empty(block: BlockConfig, stack: StackConfig, rows: int, slots: int) -> Cache:
-  """Makes the empty cache of one stack."""
+def empty_stack_cache(block: BlockConfig, stack: StackConfig, rows: int, slots: int) -> Cache:
+  """Make the empty KV cache of one stack."""
   size = (rows, block.key_heads, slots, block.head_dim)
-  def room():
+
+  def make_room():
     if stack.scan:
-      return jnp.zeros((stack.blocks, *size), block.compute)
-    return tuple(jnp.zeros(size, block.compute) for _ in range(stack.blocks))
-  numbers = {name: jnp.zeros((rows, slots), jnp.int32) for name in ('segments', 'ranks', 'places')}
-  return {'key': room(), 'value': room(), **numbers, 'length': jnp.zeros((), jnp.int32)}
+      return jnp.zeros((stack.blocks, *size), block.compute_dtype)
+    return tuple(jnp.zeros(size, block.compute_dtype) for _ in range(stack.blocks))
+
+  cache = {'key': make_room(), 'value': make_room()}
+  for name in ('segments', 'ranks', 'places'):
+    cache[name] = jnp.zeros((rows, slots), jnp.int32)
+  return cache | {'length': jnp.zeros((), jnp.int32)}
 
 
-def extend(cache: Cache, keys, batch: Mapping[str, Any]) -> Cache:
-  """Returns the cache with a row's Output.keys, and what its batch says of them, in the next slots. All rows take the
-  same slots: those of different lengths are padded in front."""
+def extend_cache(cache: Cache, keys, batch: Mapping[str, Any]) -> Cache:
+  """Extend a KV cache by a row.
+
+  All rows use the same slots: rows of different lengths are padded at the front.
+
+  Args:
+    cache: the KV cache.
+    keys: Output.keys of the row.
+    batch: the row's batch.
+  """
   segments, start = batch['segments'], cache['length']
-  place = batch['place'] if 'place' in batch else jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+  place = sequential_positions(batch, 'place', segments)
+  update = jax.lax.dynamic_update_slice_in_dim
+
+  def update_slots(cached, x):
+    return update(cached, x.astype(cached.dtype).swapaxes(-3, -2), start, cached.ndim - 2)
+
+  extended = {}
+  for name, x in keys.items():
+    extended[name] = jax.tree.map(update_slots, cache[name], x)
   numbers = {'segments': segments, 'ranks': batch.get('ranks', place), 'places': place}
-  put = jax.lax.dynamic_update_slice_in_dim
-  def behind(kept, x):
-    return put(kept, x.astype(kept.dtype).swapaxes(-3, -2), start, kept.ndim - 2)
-  return {name: jax.tree.map(behind, cache[name], x) for name, x in keys.items()} | {
-      name: put(cache[name], x, start, 1) for name, x in numbers.items()} | {'length': start + segments.shape[1]}
+  for name, x in numbers.items():
+    extended[name] = update(cache[name], x, start, 1)
+  return extended | {'length': start + segments.shape[1]}

@@ -1,217 +1,247 @@
-"""The bidirectional encoder: BERT, RoBERTa, SpanBERT, DistilBERT, ALBERT, ModernBERT, and what is built on them."""
+"""The bidirectional encoder: BERT, RoBERTa, SpanBERT, DistilBERT, ALBERT, ModernBERT and others."""
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import flax.linen as nn
-import flax.struct
-import jax
 import jax.numpy as jnp
 
-from plm_jax.architectures import Kind, resized
-from plm_jax.checked import Checked, within
-from plm_jax.layers import bands
-from plm_jax.layers.attention import Visible
-from plm_jax.layers.bands import Band
+from plm_jax.architectures import Kind, Output, check_length, mlp_flops, resize_config
+from plm_jax.layers import sliding_window
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense
-from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import HeadConfig, standing
-from plm_jax.layers.masks import of_batch
-from plm_jax.layers.stack import Inside, Stack, StackConfig, inside, one_stream
+from plm_jax.layers.embeddings import EmbeddingConfig, Embeddings
+from plm_jax.layers.heads import HeadConfig, select_token
+from plm_jax.layers.masks import batch_attention_mask
+from plm_jax.layers.sliding_window import SlidingWindow
+from plm_jax.layers.stack import LayerInputs, Stack, StackConfig, make_layer_states
+from plm_jax.validation import ValidatedConfig, earlier_names, intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig(Checked):
-  """An encoder's sizes; `models` has the published ones."""
+class EncoderConfig(ValidatedConfig):
+  """Configuration of an encoder; `models` has the published ones."""
 
-  limits = within(vocab='[1, inf)', padding='[-1, inf)', languages='[0, inf)', tasks='[0, inf)')
+  limits = intervals(vocab='[1, inf)', padding='[-1, inf)')
+  renamed = earlier_names(
+      types='embeddings.types', languages='embeddings.languages', tasks='embeddings.tasks',
+      absolute='embeddings.absolute', embed_dim='embeddings.width', norm_embedded='embeddings.norm',
+      shifted='head.shifted')
 
   kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = False
 
   vocab: int = 30522
-  """V, token ids"""
+  """Vocabulary size."""
   block: BlockConfig = BlockConfig()
-  """one layer"""
+  """Configuration of one layer."""
   stack: StackConfig = StackConfig()
-  """the layers"""
+  """Number of layers, and how they are compiled."""
   max_length: int = 512
-  """the longest row, in tokens; 0: any, and there are no absolute positions"""
+  """Length of the longest row, in tokens; 0: any, without absolute positions."""
   padding: int = -1
-  """id of padding, behind whose row positions are numbered and which takes none (RoBERTa: 1); -1: numbered from 0"""
-  types: int = 2
-  """rows of the segment type table; 0: no types, 1: the same for every token"""
-  languages: int = 0
-  """rows of the table of languages, which is added where a batch says the language of each token (XLM); 0: no table"""
-  tasks: int = 0
-  """rows of the table of pre-training tasks, of which the first is added where a batch names none (ERNIE 2.0); 0: no
-  table"""
-  absolute: Literal['learned', 'sinusoidal', 'scaled', 'none'] = 'learned'
-  """positions that are added to the embeddings: a table of max_length rows, which is trained, or stays the sines and
-  cosines that it begins with (XLM), or is these times one number, which is trained (Cramming), or none"""
-  causal: bool = False
-  """a token sees only what comes before it (XLM's CLM)"""
-  clear: bool = False
-  """hidden states of padding are 0 (XLM)"""
-  embed_dim: int = 0
-  """E, width of the embedding tables, which are projected to the layers' (ALBERT); 0: the layers' own"""
-  tied: bool = True
-  """masked tokens are read off by the token table; else by a matrix of the head's own"""
-  norm_embedded: bool = False
-  """embeddings are normalised, as they are before blocks with norm_at post, before others too (ModernBERT)"""
+  """Id of padding, which takes no position; other tokens are numbered from this id + 1 (RoBERTa:
+  1). -1: positions count all tokens from 0."""
+  embeddings: EmbeddingConfig = EmbeddingConfig()
+  """Tables that are added to the token vectors, and their norm."""
   windows: tuple[int, ...] = ()
-  """how many tokens to either side a layer sees, one number a layer, in turn; 0: all (ModernBERT: 0, 64, 64)"""
+  """Sliding window of each layer, in tokens to either side, repeated over the layers; 0: global
+  attention (ModernBERT: 0, 64, 64)."""
+  causal: bool = False
+  """A token attends only to itself and the tokens before it (XLM's CLM)."""
+  clear: bool = False
+  """Hidden states of padding are set to 0 (XLM)."""
   summed: bool = False
-  """behind each sublayer the residual stream is a weighted sum of all that it was before, of which the weights are
-  trained (DenseFormer: Pagliardini et al. 2024; GPT-BERT)"""
-  shifted: bool = False
-  """a token is predicted where the one before it stands, be it masked or not yet written: so the same parameters fill
-  blanks and, in rows whose batch has ranks, write texts (GPT-BERT)"""
+  """The residual stream is a trained weighted sum of all its earlier states, after each sublayer
+  (DenseFormer: Pagliardini et al. 2024; GPT-BERT)."""
+  tied: bool = True
+  """The masked-LM head uses the token table (tied embeddings); False: a matrix of its own."""
   head: HeadConfig = HeadConfig()
-  """the hidden layer of heads"""
+  """What heads read, and their hidden layer."""
   pooler: bool = True
-  """a dense layer with tanh on the first token, for sentence-level heads"""
+  """A dense layer with tanh on the first token, for sentence-level heads."""
 
   def conflict(self, option):
-    """Says what a stream of sums does not go with."""
-    if self.summed and (self.windows or self.stack.groups or not self.stack.first_norm or self.block.parallel):
-      return f'{option("summed")} is of layers of two sublayers, which are all alike and share nothing'
+    """Describe options that DenseFormer's sums do not support; None: there is no conflict."""
+    unequal = self.windows or self.stack.groups or not self.stack.first_norm or self.block.parallel
+    if self.summed and unequal:
+      return (f'{option("summed")} is of layers of two sublayers, which are all alike and share '
+              'nothing')
     return None
 
   @property
+  def types(self) -> int:
+    """Rows of the segment type table; 0: no types."""
+    return self.embeddings.types
+
+  @property
+  def absolute(self) -> str:
+    """Absolute positions that are added to the embeddings."""
+    return self.embeddings.absolute
+
+  @property
   def first_position(self) -> int:
-    """The row of the position table that a row's first token has."""
+    """Row of the position table for a row's first token."""
     return self.padding + 1
 
   @property
-  def added(self) -> tuple[str, ...]:
-    """Parts of the backbone that begin afresh where a run starts from a model that has none."""
+  def new_parts(self) -> tuple[str, ...]:
+    """Parts of the backbone to initialize where a run starts from a model without them."""
     return ('pooler',) if self.pooler else ()
 
   @property
   def frozen(self) -> tuple[str, ...]:
     """Parameters that are never trained."""
-    return ('backbone/embeddings/positions',) if self.absolute == 'sinusoidal' and self.max_length else ()
+    if self.embeddings.absolute == 'sinusoidal' and self.max_length:
+      return ('backbone/embeddings/positions',)
+    return ()
 
   def backbone(self, packed: bool = False) -> 'Encoder':
-    """Makes the module; packed: rows hold several segments that do not see each other."""
+    """Make the module; packed: rows hold several segments (sequence packing)."""
     return Encoder(self, packed)
 
   def generator(self, width: float, depth: float) -> 'EncoderConfig':
-    """Returns a smaller one, as shares of width and layers, over tables of the same size (Clark et al. 2020, section
-    3.2)."""
+    """Make ELECTRA's generator, a smaller encoder (Clark et al. 2020, section 3.2).
+
+    Args:
+      width: its hidden size, as a share.
+      depth: its number of layers, as a share. Embedding tables keep their size.
+    """
     block, size = self.block, round(self.block.width * width)
     heads = max(1, round(block.heads * width))
-    block = dataclasses.replace(block, width=size, heads=heads, mlp_dim=round(block.mlp_dim * width))
-    embed_dim = self.embed_dim or self.block.width
+    mlp_dim = round(block.mlp_dim * width)
+    layers = max(1, round(self.stack.layers * depth))
+    embed_dim = self.embeddings.width or block.width
+    if embed_dim == size:
+      embed_dim = 0
     return dataclasses.replace(
-        self, block=block, stack=dataclasses.replace(self.stack, layers=max(1, round(self.stack.layers * depth))),
-        embed_dim=0 if embed_dim == size else embed_dim, pooler=False)
+        self, block=dataclasses.replace(block, width=size, heads=heads, mlp_dim=mlp_dim),
+        stack=dataclasses.replace(self.stack, layers=layers),
+        embeddings=dataclasses.replace(self.embeddings, width=embed_dim), pooler=False)
 
-  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderConfig':
-    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
+  def resize(
+      self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderConfig':
+    """Make the same architecture in another size; windows scale with `max_length`."""
     windows = tuple(-(-size * max_length // self.max_length) for size in self.windows)
-    return resized(self, block, layers, vocab, max_length, windows=windows)
+    return resize_config(self, block, layers, vocab, max_length, windows=windows)
 
   def forward_flops(self, length: int, predicted: int) -> int:
-    """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
-    positions.
+    """Count the FLOPs of the matrix products for one row.
 
-    Multiplications and additions count one each; a training step is three times this (Kaplan et al. 2020, 2.1). Of
-    pairs of tokens those within a layer's window count.
+    Multiplications and additions count one each; a training step is three times this (Kaplan et al.
+    2020, 2.1). Only pairs of tokens within a layer's sliding window count.
+
+    Args:
+      length: tokens of the row.
+      predicted: positions with vocabulary logits.
     """
-    b, embed = self.block, self.embed_dim or self.block.width
-    pairs = bands.pairs([2 * window + 1 if window else 0 for window in self.windows], self.stack.blocks, length)
-    attention = b.width * b.head_dim * (2 * b.heads + 2 * b.key_heads)
-    mlp = b.width * b.mlp_dim * (3 if b.mlp.gated else 2)
-    project = b.width * self.embed_dim
-    head = predicted * embed * (b.width * self.head.transform + self.vocab)
-    layers = length * self.stack.blocks * (attention + mlp) + 2 * pairs * b.heads * b.head_dim
-    return 2 * (layers + length * project + head + self.pooler * b.width ** 2)
-
-
-class Output(flax.struct.PyTreeNode):
-  """What heads read. hidden [B, L, D]; pooled [B, D], or [B, E, D] where the batch has `extract`, or None; embedding
-  [V, E], the token table; predicted [B, M, D], what masked tokens are read off where that is not hidden itself, or
-  None; inside, what the layers do, where it was asked for."""
-
-  hidden: jax.Array
-  pooled: jax.Array | None
-  embedding: jax.Array
-  predicted: jax.Array | None = None
-  inside: Inside | None = None
+    block, projected = self.block, self.embeddings.width
+    embed_dim = projected or block.width
+    windows = [2 * window + 1 if window else 0 for window in self.windows]
+    pairs = sliding_window.count_pairs(windows, self.stack.blocks, length)
+    projections = block.width * block.head_dim * (2 * block.heads + 2 * block.key_heads)
+    layers = length * self.stack.blocks * (projections + mlp_flops(block))
+    layers += 2 * pairs * block.heads * block.head_dim
+    embedding = length * block.width * projected
+    head = predicted * embed_dim * (block.width * self.head.transform + self.vocab)
+    return 2 * (layers + embedding + head + self.pooler * block.width ** 2)
 
 
 class Encoder(nn.Module):
-  """batch -> Output.
+  """Bidirectional encoder: batch -> Output.
 
-  batch: tokens [B, L]; segments [B, L] (0 padding, equal numbers see each other); optional types [B, L], and
-  place [B, L], the row of the position table (that of `places` where it is missing); optional ranks [B, L]: a token
-  sees those of its segment whose rank is no larger. `packed`: rows may hold several
-  segments; optional visible [B, L, L], True where a query (row) sees a key, instead of what segments say; optional
-  noise and perturbation, those of `Embeddings`; optional extract [B, E], tokens to be pooled in place of the first;
-  optional languages and tasks [B, L], rows of their tables.
-  rows [B] key dropout; None: no dropout. within: give Output.inside.
+  A batch holds tokens and segments [batch, length]; segment 0 is padding, and tokens attend to
+  their own segment. With `packed` rows may hold several segments. Optional entries:
+
+    types [batch, length]       segment types
+    place [batch, length]       rows of the position table; else by `position_ids`
+    ranks [batch, length]       a token attends to the tokens of its segment of no larger rank
+    visible [batch, length, length]  attention mask in place of segments and ranks
+    noise, perturbation         as in `Embeddings`
+    extract [batch, texts]      positions of tokens to pool in place of the first
+    languages, tasks [batch, length]  rows of their tables
+
+  row_ids [batch] key dropout; None: no dropout. within: return Output.inside.
   """
 
   cfg: EncoderConfig
   packed: bool = False
 
   @nn.compact
-  def __call__(self, batch: Mapping[str, Any], rows=None, within: bool = False) -> Output:
-    cfg, tokens = self.cfg, batch['tokens']
-    if cfg.max_length and tokens.shape[1] > cfg.max_length:
-      raise ValueError(f'rows of {tokens.shape[1]} tokens do not fit a model of max_length {cfg.max_length}')
-    place = batch['place'] if 'place' in batch else places(tokens, cfg.padding)
-    types = batch['types'] if 'types' in batch and cfg.types > 1 else jnp.zeros_like(tokens)
-    table = cfg.max_length if cfg.absolute != 'none' else 0
-    positions, norm = table and table + cfg.first_position, cfg.norm_embedded or cfg.block.norm_at == 'post'
+  def __call__(self, batch: Mapping[str, Any], row_ids=None, within: bool = False) -> Output:
+    cfg, block, tokens = self.cfg, self.cfg.block, batch['tokens']
+    tables = cfg.embeddings
+    check_length(tokens, cfg.max_length)
+
+    # Embeddings.
+    if 'place' in batch:
+      positions = batch['place']
+    else:
+      positions = position_ids(tokens, cfg.padding)
+    if 'types' in batch and tables.types > 1:
+      types = batch['types']
+    else:
+      types = jnp.zeros_like(tokens)
+    position_rows = 0
+    if cfg.max_length and tables.absolute != 'none':
+      position_rows = cfg.max_length + cfg.first_position
     embeddings = Embeddings(
-        cfg.block, cfg.vocab, cfg.embed_dim, positions, cfg.types, norm,
-        more=(('languages', cfg.languages), ('tasks', cfg.tasks)), waves=cfg.absolute == 'sinusoidal',
-        scaled=cfg.absolute == 'scaled', name='embeddings')
-    given = {'tasks': jnp.zeros_like(types), **batch} if cfg.tasks else batch
-    x, embedding = embeddings(tokens, types, place, rows, batch.get('tables'), given)
-    def cleared(x):  # Nothing sees padding, so that between layers it may be anything.
-      return x * (batch['segments'] > 0)[..., None].astype(x.dtype) if cfg.clear else x
-    x = cleared(x)
+        block, cfg.vocab, tables.width, position_rows, tables.types,
+        norm=tables.norm or block.norm_at == 'post',
+        more=(('languages', tables.languages), ('tasks', tables.tasks)),
+        waves=tables.absolute == 'sinusoidal', scaled=tables.absolute == 'scaled',
+        name='embeddings')
+    if tables.tasks:
+      batch = {'tasks': jnp.zeros_like(types), **batch}
+    x, token_table = embeddings(tokens, types, positions, row_ids, batch.get('tables'), batch)
+    if cfg.clear:
+      x = clear_padding(x, batch['segments'])
+    embedded = x
     self.sow('intermediates', 'embedded', x)
-    mask, own, seen = of_batch(batch, self.packed, cfg.causal), per_layer(cfg), None
-    step = one_layer if own or cfg.windows else one_stream
-    stack = Stack(cfg.block, cfg.stack, step, cfg.summed, cfg.windows, name='stack')
-    last: Any = stack(x, mask, place, rows, cache=own or None, remember='inside' if within else '')
-    if within:
-      last, layers = last
-      seen = inside(x, last, layers)
-    x = cleared(last)
+
+    # Layers. No token attends to padding, so its states need no clearing in between.
+    mask = batch_attention_mask(batch, self.packed, cfg.causal)
+    windows = tuple(SlidingWindow(size, size) if size else None for size in cfg.windows)
+    stack = Stack(block, cfg.stack, cfg.summed, windows, name='stack')
+    x, layers = stack(x, mask, positions, row_ids=row_ids, inputs=layer_inputs(cfg),
+                      remember='inside' if within else '')
+    inside = make_layer_states(embedded, x, layers) if within else None
+    if cfg.clear:
+      x = clear_padding(x, batch['segments'])
+
+    # Pooler.
     pooled = None
     if cfg.pooler:
-      dense = Dense((cfg.block.width,), ('width', None), True, cfg.block.compute, cfg.block.init.plain, name='pooler')
-      pooled = jnp.tanh(dense(standing(x, batch)))
-    return Output(x, pooled, embedding, inside=seen)
+      dense = Dense((block.width,), ('width', None), True, block.compute_dtype,
+                    block.init.table_initializer, name='pooler')
+      pooled = jnp.tanh(dense(select_token(x, batch)))
+    return Output(x, pooled, token_table, inside=inside)
 
 
-def one_layer(block, x, visible: Visible, rows=None, cache=None, window: int = 0):
-  """Calls the block with what differs from layer to layer: its window, and whether what it reads is normalised already.
-
-  A window is of places in a row, whatever their positions are (transformers).
-  """
-  context = block.cfg.attention.position.of_layer(visible.context, window > 0)
-  visible = visible._replace(context=context, band=Band(window, window) if window else None)
-  return block(x, visible, rows=rows, normed=(cache or {}).get('first'))
+def clear_padding(x, segments):
+  """Set the hidden states x [batch, length, hidden] of padding to 0."""
+  return x * (segments > 0)[..., None].astype(x.dtype)
 
 
-def per_layer(cfg: EncoderConfig) -> dict[str, Any]:
-  """Returns first [N] bool, where layers differ in it."""
-  return {} if cfg.stack.first_norm else {'first': jnp.arange(cfg.stack.blocks) == 0}
+def layer_inputs(cfg: EncoderConfig) -> LayerInputs | None:
+  """Make the inputs that differ from layer to layer; None: there are none."""
+  if cfg.stack.first_norm:
+    return None
+  return LayerInputs(skip_norm=jnp.arange(cfg.stack.blocks) == 0)
 
 
-def places(tokens, padding: int = -1):
-  """Returns, of tokens [B, L], rows of the position table [B, L]: 0, 1, 2, ...; with an id of padding, one behind it
-  and on.
+def position_ids(tokens, padding: int = -1):
+  """Compute position ids, rows of the position table.
 
-  Padding has the row of its own number, and is told by the ids alone (transformers, fairseq).
+  With an id of padding, other tokens are numbered from padding + 1, and padding has the row of its
+  own id. It is recognized by the ids alone (transformers, fairseq).
+
+  Args:
+    tokens: [batch, length] ids.
+    padding: id of padding; -1: tokens are numbered 0, 1, 2, ...
+
+  Returns:
+    [batch, length].
   """
   if padding < 0:
     return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)

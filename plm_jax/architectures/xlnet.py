@@ -1,196 +1,258 @@
-"""XLNet (Yang et al. 2019, arXiv:1906.08237): two streams, relative positions and a memory of preceding text."""
+"""XLNet: two-stream attention, relative positions and memory of preceding text.
+
+Yang et al. 2019, arXiv:1906.08237.
+"""
 from collections.abc import Mapping
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from flax.core import FrozenDict
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plm_jax.architectures import Kind, resized
-from plm_jax.checked import Checked, within
-from plm_jax.layers.attention import AttentionConfig, Visible
+from plm_jax.architectures import Kind, Output, check_length, resize_config
+from plm_jax.layers.attention import AttentionConfig, AttentionMask
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import Dropout, named
+from plm_jax.layers.dense import Dropout, with_logical_axes
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import standing
-from plm_jax.layers.masks import visible
+from plm_jax.layers.heads import select_token
+from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.positions import TransformerXL
 from plm_jax.layers.stack import Layers, StackConfig
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class XLNetConfig(Checked):
-  """An XLNet's sizes; `models.xlnet` has the published ones."""
+class XLNetConfig(ValidatedConfig):
+  """Configuration of an XLNet; `models.xlnet` has the published ones."""
 
-  limits = within(vocab='[1, inf)')
+  limits = intervals(vocab='[1, inf)')
 
   kind: ClassVar[Kind] = 'encoder'
-  added: ClassVar[tuple[str, ...]] = ()
-  cls_last: ClassVar[bool] = True  # rows end with [CLS], where others begin with it
-  padding: ClassVar[int] = -1  # the model does not know its id
+  new_parts: ClassVar[tuple[str, ...]] = ()
+  cls_last: ClassVar[bool] = True  # rows end with [CLS]
+  padding: ClassVar[int] = -1  # positions do not depend on padding
 
   vocab: int = 32000
-  """V, token ids"""
+  """Vocabulary size."""
   block: BlockConfig = BlockConfig(attention=AttentionConfig(bias=(), position=TransformerXL()))
-  """one layer"""
+  """Configuration of one layer."""
   stack: StackConfig = StackConfig()
-  """the layers"""
+  """Number of layers, and how they are compiled."""
   max_length: int = 512
-  """tokens in a row, at most; 0: any number. No parameter depends on it"""
+  """Length of the longest row, in tokens; 0: any. No parameter depends on it."""
   attention: Literal['bi', 'uni'] = 'bi'
-  """what a token sees where the batch does not say: all of its segment, or what comes before (Transformer-XL)"""
+  """Attention where the batch has no mask. bi: to the whole segment. uni: to preceding tokens
+  (Transformer-XL)."""
   same_length: bool = False
-  """with uni: each token sees itself and as many before it as there is memory, not more the later it comes (released
-  code of Dai et al. 2019)"""
+  """With uni, each token attends to itself and to as many tokens before it as there is memory, so
+  that all tokens have equal context (released code of Dai et al. 2019)."""
+
+  bi_data: bool = False
+  """Where the batch does not say which rows run backwards, the second half does (transformers'
+  bi_data)."""
 
   def backbone(self, packed: bool = False) -> 'XLNet':
-    """Makes the module. Rows may always hold several segments, so `packed` changes nothing."""
+    """Make the module. Rows may always hold several segments, so `packed` has no effect."""
     del packed
     return XLNet(self)
 
-  def resized(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'XLNetConfig':
-    """Makes the same wiring in another size: `layers` of `block`, `vocab` ids, rows of `max_length` tokens."""
-    return resized(self, block, layers, vocab, max_length)
+  def resize(self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'XLNetConfig':
+    """Make the same architecture in another size."""
+    return resize_config(self, block, layers, vocab, max_length)
 
   def forward_flops(self, length: int, predicted: int, memory: int = 0) -> int:
-    """Counts the floating point operations of the matrix products for one row of `length` tokens and `predicted`
-    positions.
+    """Count the FLOPs of the matrix products for one row, as `EncoderConfig.forward_flops` does.
 
-    memory: tokens of preceding text that the row sees, without the pass that makes them. The projection of distances
-    is left out: it is the same for all rows of a batch. Counted as `EncoderConfig.forward_flops` does.
+    The projection of distances is not counted: it is the same for all rows of a batch.
+
+    Args:
+      length: tokens of the row.
+      predicted: positions with vocabulary logits.
+      memory: tokens of preceding text, without the pass that computes their states.
     """
-    b, keys, queries = self.block, length + memory, length + predicted
-    inner = b.heads * b.head_dim
-    linear = b.width * (inner * 2 * queries + inner * 2 * keys + 2 * b.mlp_dim * queries)
+    block, keys, queries = self.block, length + memory, length + predicted
+    inner = block.heads * block.head_dim
+    projections = block.width * inner * (2 * queries + 2 * keys)
+    mlp = block.width * 2 * block.mlp_dim * queries
     attention = queries * inner * (2 * keys + keys + length)
-    return 2 * (self.stack.layers * (linear + attention) + predicted * b.width * self.vocab)
-
-
-class Output(flax.struct.PyTreeNode):
-  """What heads read. hidden [B, L, D], of the content stream; predicted [B, M, D], of the query stream, or None;
-  pooled [B, D], of the last token, or [B, E, D], those that the batch names, before any dense layer; embedding [V, D],
-  the token table; memory [N, B, L, D], what each layer was given, or None."""
-
-  hidden: jax.Array
-  predicted: jax.Array | None
-  pooled: jax.Array
-  embedding: jax.Array
-  memory: jax.Array | None
+    layers = self.stack.layers * (projections + mlp + attention)
+    return 2 * (layers + predicted * block.width * self.vocab)
 
 
 class XLNet(nn.Module):
-  """batch -> Output. What a batch holds beyond tokens [B, L] and segments [B, L] (0 padding) may be left out:
+  """XLNet: batch -> Output.
 
-    types [B, L]       relative segments, of which only equality matters; 0
-    positions [B, M]   where the query stream predicts, from what comes before in the order; without it there is one
-                       stream, as in fine-tuning
-    ranks [B, L]       the factorisation order: content sees ranks no larger than its own, queries smaller ones. With
-                       positions alone, these come after all others and do not see each other
-    visible [B, L, K]  instead, True where a token sees a key: memory first, then the row. Content always sees itself
-    noise, perturbation [B, L, D]  those of `Embeddings`
-    backward [B]       True for rows whose text runs backwards
-    extract [B, E]     tokens to be pooled in place of the last
-    memory_tokens, memory_segments [B, K']  the text before the row. Its hidden states are computed here, in one
-                       stream, and pass no gradient on (Dai et al. 2019, section 3.2)
-    memory [N, B, K', D]  instead of memory_tokens, what each layer was given before: an earlier Output's
+  A batch holds tokens and segments [batch, length]; segment 0 is padding. Optional entries:
 
-  `remember` gives Output.memory. Memory has type 0. rows [B] key dropout; None: no dropout.
+    types [batch, length]      relative segments, of which only equality matters; else 0
+    positions [batch, predicted]  where the query stream predicts, from what precedes in the
+                               factorization order; without it there is one stream, as in
+                               fine-tuning
+    ranks [batch, length]      the factorization order: content attends to ranks no larger than its
+                               own, queries to smaller ones. With positions alone, these come after
+                               all others and do not attend to each other
+    visible [batch, length, keys]  attention mask in place of ranks, memory first; content always
+                               attends to itself
+    noise, perturbation        as in `Embeddings`
+    backward [batch]           True for rows whose text runs backwards
+    extract [batch, texts]     positions of tokens to pool in place of the last
+    memory_tokens, memory_segments [batch, memory]  the text before the row. Its hidden states are
+                               computed here, in one stream, and have no gradient (Dai et al. 2019,
+                               section 3.2)
+    memory [layers, batch, memory, hidden]  in place of memory_tokens, an earlier Output.memory
+
+  remember: return Output.memory. Memory has type 0. row_ids [batch] key dropout; None: no dropout.
   """
 
   cfg: XLNetConfig
   remember: bool = False
 
   @nn.compact
-  def __call__(self, batch: Mapping[str, jax.Array], rows=None) -> Output:
+  def __call__(self, batch: Mapping[str, jax.Array], row_ids=None) -> Output:
     cfg, block = self.cfg, self.cfg.block
     tokens, segments, positions = batch['tokens'], batch['segments'], batch.get('positions')
     length = tokens.shape[1]
-    if cfg.max_length and length > cfg.max_length:
-      raise ValueError(f'rows of {length} tokens do not fit a model of max_length {cfg.max_length}')
+    if cfg.bi_data and 'backward' not in batch:
+      batch = {**batch, 'backward': jnp.arange(len(tokens)) >= len(tokens) // 2}
+    check_length(tokens, cfg.max_length)
     embeddings = Embeddings(block, cfg.vocab, 0, 0, 0, norm=False, name='embeddings')
-    layers = Layers(block, cfg.stack, two_streams, name='layers')
-    mask = self.param('mask', named(block.init.plain, (None, None, 'width')), (1, 1, block.width))
+    layers = Layers(block, cfg.stack, call_two_stream_layer, name='layers')
+    mask_init = with_logical_axes(block.init.table_initializer, (None, None, 'width'))
+    mask_vector = self.param('mask', mask_init, (1, 1, block.width))
 
-    def embed(tokens, moved: Mapping[str, jax.Array] = FrozenDict()):
-      return embeddings(tokens, jnp.zeros_like(tokens), jnp.zeros_like(tokens), rows, moved=moved)
+    # Memory and row have one set of the position scheme's parameters.
+    shared = SharedParameters(self)
 
-    def context(types, past):
-      """For rows with relative segments `types`, behind `past` [B, K'], the segments of their memory."""
-      of_keys = jnp.concatenate([jnp.zeros_like(past), types], 1)
-      distances = block.attention.position.context(self, block, types, of_keys)
-      return distances | {'types': (types, of_keys)} | {
-          name: batch[name] for name in ('backward',) if name in batch}
+    def embed_tokens(tokens, batch: Mapping[str, jax.Array] = FrozenDict()):
+      zeros = jnp.zeros_like(tokens)
+      return embeddings(tokens, zeros, zeros, row_ids, batch=batch)
 
+    def position_context(types, past):
+      """Compute the context for relative segments `types`, after memory with segments `past`."""
+      k_types = jnp.concatenate([jnp.zeros_like(past), types], 1)
+      context = block.attention.position.context(shared, block, types, k_types)
+      context = context | {'types': (types, k_types)}
+      if 'backward' in batch:
+        context['backward'] = batch['backward']
+      return context
+
+    # Memory of preceding text.
     memory, past = batch.get('memory'), jnp.zeros((len(tokens), 0), segments.dtype)
     if 'memory_tokens' in batch:
       past = batch['memory_segments']
-      x, _ = embed(batch['memory_tokens'])
-      ranks = jnp.broadcast_to(jnp.arange(past.shape[1]) * (cfg.attention == 'uni'), past.shape)
-      whole = visible(past, past, ranks, ranks) | itself(past)
-      _, memory = layers(
-          x, Visible(whole, context(jnp.zeros_like(past), past[:, :0])), rows, remember='inputs')
+      x, _ = embed_tokens(batch['memory_tokens'])
+      ranks = sequential_ranks(past, cfg.attention == 'uni')
+      mask = attention_mask(past, past, ranks, ranks) | self_mask(past)
+      context = position_context(jnp.zeros_like(past), past[:, :0])
+      _, memory = layers(x, AttentionMask(mask, context), row_ids=row_ids, remember='inputs')
       memory = jax.lax.stop_gradient(memory)
     elif memory is not None:
       past = batch.get('memory_segments', jnp.ones(memory.shape[1:3], segments.dtype))
 
-    x, embedding = embed(tokens, batch)
+    # Content stream, and after it the query stream.
+    x, token_table = embed_tokens(tokens, batch)
     self.sow('intermediates', 'embedded', x)
     types = batch.get('types', jnp.zeros_like(tokens))
-    seen = context(types, past)
-    of_content, of_queries = self.masks(batch, past)
+    context = position_context(types, past)
+    mask, query_mask = self.masks(batch, past)
     if positions is not None:
-      queries = jnp.broadcast_to(mask.astype(x.dtype), (*positions.shape, block.width))
-      x = jnp.concatenate([x, Dropout(block.dropout, name='mask_dropout')(queries, rows)], 1)
-      of_content = jnp.concatenate([of_content, of_queries], 2)
-      of_predicted = jnp.take_along_axis(types, positions, 1)
-      seen |= {'places': positions, 'types': (jnp.concatenate([types, of_predicted], 1), seen['types'][1])}
-    x = layers(x, Visible(of_content, seen), rows, cache=memory, remember='inputs' if self.remember else '')
-    x, given = x if self.remember else (x, None)
-    x = Dropout(block.dropout, name='dropout')(x, rows)
+      shape = (*positions.shape, block.width)
+      queries = jnp.broadcast_to(mask_vector.astype(x.dtype), shape)
+      queries = Dropout(block.dropout, name='mask_dropout')(queries, row_ids)
+      x = jnp.concatenate([x, queries], 1)
+      mask = jnp.concatenate([mask, query_mask], 2)
+      q_types = jnp.concatenate([types, jnp.take_along_axis(types, positions, 1)], 1)
+      context |= {'places': positions, 'types': (q_types, context['types'][1])}
+    x, inputs = layers(x, AttentionMask(mask, context), row_ids=row_ids, inputs=memory,
+                       remember='inputs' if self.remember else '')
+    x = Dropout(block.dropout, name='dropout')(x, row_ids)
+
     hidden = x[:, :length]
-    return Output(hidden, None if positions is None else x[:, length:], standing(hidden, batch, segments), embedding,
-                  None if given is None else given[:, :, :length])
+    predicted = None if positions is None else x[:, length:]
+    pooled = select_token(hidden, batch, segments)
+    new_memory = inputs[:, :, :length] if self.remember else None
+    return Output(hidden, pooled, token_table, predicted, memory=new_memory)
 
   def masks(self, batch, past):
-    """Returns what content [B, 1, L, K] and queries [B, 1, M, K] see, memory `past` [B, K'] first."""
+    """Build the attention masks of both streams, with memory first.
+
+    Args:
+      batch: the batch.
+      past: [batch, memory], segments of the memory.
+
+    Returns:
+      (mask of the content stream [batch, 1, length, keys], mask of the query stream [batch, 1,
+      predicted, keys]).
+    """
     segments, positions = batch['segments'], batch.get('positions')
+    unidirectional = self.cfg.attention == 'uni'
     keys = jnp.concatenate([past, segments], 1)
-    own = jnp.pad(itself(segments), ((0, 0), (0, 0), (0, 0), (past.shape[1], 0)))
+    itself = jnp.pad(self_mask(segments), ((0, 0), (0, 0), (0, 0), (past.shape[1], 0)))
     if 'visible' in batch:
       content = query = batch['visible'][:, None]
     else:
       ranks = batch.get('ranks')
       if ranks is None:
-        ranks = jnp.broadcast_to(jnp.arange(segments.shape[1]) * (self.cfg.attention == 'uni'), segments.shape)
-        if positions is not None and self.cfg.attention == 'bi':
+        ranks = sequential_ranks(segments, unidirectional)
+        if positions is not None and not unidirectional:
           ranks = jax.vmap(lambda row, where: row.at[where].set(1))(ranks, positions)
-      of_keys = jnp.concatenate([jnp.full_like(past, -1), ranks], 1)
-      content = visible(segments, keys, ranks, of_keys)
-      query = visible(segments, keys, ranks, of_keys, strict=True)
-      if self.cfg.same_length and self.cfg.attention == 'uni':
+      k_ranks = jnp.concatenate([jnp.full_like(past, -1), ranks], 1)
+      content = attention_mask(segments, keys, ranks, k_ranks)
+      query = attention_mask(segments, keys, ranks, k_ranks, strict=True)
+      if self.cfg.same_length and unidirectional:
         near = jnp.arange(keys.shape[1]) >= jnp.arange(segments.shape[1])[:, None]
         content, query = content & near, query & near
     if positions is not None:
       query = jnp.take_along_axis(query, positions[:, None, :, None], 2)
-    return content | own, query
+    return content | itself, query
 
 
-def two_streams(block, x, visible: Visible, rows=None, cache=None):
-  """Calls a layer on x [B, L + M, D]: the content of L tokens, then the queries of M predicted ones; keys and values
-  are of the cache [B, K', D] and the content.
+class SharedParameters:
+  """Parameters of a module that several calls of a position scheme's `context` share."""
 
-  The streams share all parameters, so they are one array here: what keys and values cost is paid once, where two calls
-  of the block would project them, and their gradients, twice.
+  def __init__(self, scope: nn.Module):
+    self.scope = scope
+    self.made: dict[str, Any] = {}
+
+  def param(self, name: str, *args):
+    """Return the module's parameter, which is made in the first call."""
+    if name not in self.made:
+      self.made[name] = self.scope.param(name, *args)
+    return self.made[name]
+
+
+def call_two_stream_layer(block, x, mask: AttentionMask, row_ids, memory):
+  """Run a layer on both streams: the content of L tokens, then the queries of M predicted ones.
+
+  Keys and values are those of the memory and the content. The streams share all parameters, so they
+  are one array: keys and values are projected once, where two calls of the block would project
+  them, and their gradients, twice.
+
+  Args:
+    block: the layer.
+    x: [batch, L + M, hidden].
+    mask: attention mask [batch, 1, L + M, memory + L].
+    row_ids: [batch] key dropout; None: no dropout.
+    memory: [batch, memory, hidden], this layer's input for preceding text; or None.
   """
-  assert visible.mask is not None
-  length = visible.mask.shape[-1] - (0 if cache is None else cache.shape[1])
-  content = x[:, :length]
-  return block(x, visible, kv=content if cache is None else jnp.concatenate([cache, content], 1), rows=rows)
+  assert mask.mask is not None
+  num_keys = mask.mask.shape[-1]
+  if memory is None:
+    return block(x, mask, kv=x[:, :num_keys], row_ids=row_ids)
+  content = x[:, :num_keys - memory.shape[1]]
+  return block(x, mask, kv=jnp.concatenate([memory, content], 1), row_ids=row_ids)
 
 
-def itself(segments):
-  """Returns, of segments [B, L], bool [1, 1, L, L]: padding sees itself too, so that no row of attention is empty."""
+def sequential_ranks(segments, unidirectional: bool):
+  """Make ranks [batch, length] for attention to preceding tokens, or to all tokens."""
+  return jnp.broadcast_to(jnp.arange(segments.shape[1]) * unidirectional, segments.shape)
+
+
+def self_mask(segments):
+  """Build the mask [1, 1, length, length] by which each token attends to itself.
+
+  With padding attending to itself, no row of attention is empty.
+  """
   return jnp.eye(segments.shape[1], dtype=bool)[None, None]

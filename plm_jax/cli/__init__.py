@@ -1,8 +1,13 @@
-"""What is typed: commands, runs and what they print.
+"""Command line: parse arguments, call the public API or a run, print results.
 
-    commands   those of `python -m plm_jax`
-    run        from the command line of a recipe to a run
-    options    how options are spelt and read; preflight: what is checked before a run begins
-    report     the page of a run; curves: its figures over steps
-    verify     whether what a folder holds is what was written to it
+    main       the entry point: help, version and suggestions, without JAX
+    catalog    groups, usage and examples of the commands; spellings of other libraries
+    help       help texts; signatures: arguments and options, read from source code
+    commands   the commands of `plm-jax`
+    run        from the command line of a recipe to a run; finetune: of a task
+    options    how options are spelled and parsed
+    doctor     checks before a run; show: options and layers; inspect: model inputs
+    verify     whether the files of a folder are undamaged
+
+Modules here may import all packages.
 """

@@ -1,244 +1,313 @@
-"""python -m plm_jax: what is done with text before a run, and with a run afterwards."""
+"""Define the commands of `python -m plm_jax` and dispatch to them."""
+from collections.abc import Callable, Iterable, Sequence
 import json
 import math
 import shlex
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from plm_jax import api, checked, conversion, corpus, errors, recipes, storage
+from plm_jax import conversion, environment, errors, recipes, storage, validation
+from plm_jax.api import corpus, models
 from plm_jax.cli import (
-  applied,
   babylm,
-  beside,
-  cleaning,
-  compared,
+  catalog,
+  clean,
+  compare,
   doctor,
   finetune,
-  inspection,
+  inspect,
   knowledge,
+  minimal_pairs,
   options,
-  pairs,
+  predict,
   probing,
+  show,
+  similarity,
   vectors,
   verify,
-  watching,
+  watch,
 )
-from plm_jax.cli import run as runs
+from plm_jax.cli import run as run_command
 from plm_jax.cli.options import command
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
 from plm_jax.conversion import peft
-from plm_jax.corpora.examine import CleanConfig
+from plm_jax.corpora.filter_documents import RULE_SETS, CleanConfig
 from plm_jax.data import sources
-from plm_jax.data.settings import PrepareConfig, TextConfig
+from plm_jax.data.prepare_config import TOKENIZER_OPTIONS, PrepareConfig, TextConfig
 from plm_jax.data.windows import Assembly, Windows
 from plm_jax.evaluation import few_shot, scoring, text_to_text
 from plm_jax.evaluation.few_shot import FewShotConfig
 from plm_jax.evaluation.text_to_text import ReadingConfig
 from plm_jax.inference import generate
-from plm_jax.inference.loading import Trained, with_adapter
-from plm_jax.inference.search import GenerationConfig
+from plm_jax.loading import generation_config
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel, read_adapter_run
+from plm_jax.runs import run as run_lib
 from plm_jax.sharding import MeshConfig
-from plm_jax.storage import reachable
-from plm_jax.training import growth
+from plm_jax.storage import bucket_check
+from plm_jax.training import vocabulary_expansion
 
 
 @command()
 def train_command() -> None:
-  """Trains a model by a recipe: `train RECIPE`, with --help for what it is and its options. Alone, lists recipes."""
-  print(recipes.listed())
+  """Trains a model: `train RECIPE`; --help for its options. Without a recipe, lists all recipes."""
+  print(recipes.list_recipes())
 
 
 @command()
 def doctor_command() -> None:
-  """Says before a run what will be and what is wrong: `doctor [RECIPE and options of a run]`, with --help for more."""
+  """Checks machine, options, text and output before a run: `doctor [RECIPE [options]]`."""
   doctor.start(['--help'])
 
 
 @command()
 def inspect_command() -> None:
-  """Shows what a run will give its model: `inspect RECIPE [options]` or `inspect finetune ...`; --help for more."""
-  inspection.start(['--help'])
+  """Shows the model inputs of a run: `inspect RECIPE [options]` or `inspect finetune [options]`."""
+  inspect.start(['--help'])
+
+
+@command()
+def show_command() -> None:
+  """Shows options, layers, parameters, schedule and mesh of a recipe: `show RECIPE [options]`."""
+  show.start(['--help'])
 
 
 @command()
 def finetune_command() -> None:
-  """Teaches a model a task: `finetune --init=FOLDER --task=NAME`, with --help for what there is."""
+  """Fine-tunes a model on a task: `finetune --init=FOLDER --task=NAME`; --help lists the tasks."""
   finetune.start(args=['--help'])
 
 
 @command()
 def babylm_command() -> None:
-  """From the text of a BabyLM track to a table of what a model of it can do: `babylm --data=TEXT --output=FOLDER`."""
+  """Trains and evaluates a model of a BabyLM track: `babylm --data=TEXT --output=FOLDER`."""
   babylm.start(['--help'])
 
 
 @command()
 def vectors_command() -> None:
-  """Asks word vectors for neighbours and analogies, measures them, writes them for others: `vectors COMMAND`."""
+  """Queries, evaluates and exports word vectors: `vectors COMMAND`."""
   vectors.main(['--help'])
 
 
 @command(vocab=PrepareConfig.limits['vocab'])
 def prepare_command(
-    source: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
-    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', vocab: int = PrepareConfig.vocab, beam: str = '',
-    settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
-  """Writes the token records of a corpus.
+    source: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
+    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', vocab: int = PrepareConfig.vocab,
+    beam: str = '', settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
+  """Tokenizes a corpus into token records.
 
   Args:
-    source: text files, globs, folders (local or gs://), by commas; .txt, .jsonl, .gz, .xz; tfds:NAME[:SPLIT]; embedded
+    source: text files, globs, folders (local or gs://), separated by commas; .txt, .jsonl, .gz,
+      .xz; tfds:NAME[:SPLIT]; embedded
     out: folder for the records, local or gs://
-    recipe: take the tokenizer and the settings of this recipe, such as gpt2_small; other options change them
-    vocab: pieces of the tokenizer to train
-    beam: work with Apache Beam; what is behind it are options of Beam: --beam --runner=FlinkRunner ...
-    settings: how
+    output: the same as OUTPUT, the last argument
+    recipe: recipe whose tokenizer and settings are used, such as gpt2_small; other options change
+      them
+    vocab: vocabulary size of a tokenizer that is trained
+    beam: use Apache Beam; everything after this option is an option of Beam: --beam
+      --runner=FlinkRunner ...
+    settings: how text becomes token records
   """
-  # The settings of a recipe stand in front of the other options: see `settings_of`.
-  corpus.prepare(source, out, recipe, beam=shlex.split(beam), vocab=vocab, **vars(settings))
+  out = options.choose_output(out, output)
+  # `main` has put the settings of a recipe in front of the options: see `recipe_options`.
+  chosen = {**vars(settings), 'vocab': vocab}
+  if settings.tokenizer:
+    chosen = {name: value for name, value in chosen.items() if name not in TOKENIZER_OPTIONS}
+  corpus.prepare(source, out, recipe, beam=shlex.split(beam), **chosen)
   print(f'records in {out}: train on them with --data.path={out}')
 
 
-def settings_of(recipe: str) -> list[str]:
-  """Returns the options of `prepare` for text as a recipe takes it."""
-  given = corpus.settings_of(recipe).items()
-  return [f'{checked.flag(name)}={value}' for name, value in given if value != getattr(TextConfig, name, None)]
+def recipe_options(recipe: str) -> list[str]:
+  """Return the options of `prepare` for a recipe, as the command line takes them."""
+  found = []
+  for name, value in corpus.recipe_settings(recipe).items():
+    if value != getattr(TextConfig, name, None):
+      found.append(f'{validation.flag_name(name)}={value}')
+  return found
 
 
 @command(length='[3, 16777216]', batch='[1, 16777216]')
-def rows_command(records: tyro.conf.Positional[str], length: int = 512, batch: int = 256) -> None:
-  """Prints how full rows are under each assembly, and how many rows have as many tokens as a batch of 'sentences'.
+def packing_command(
+    records: tyro.conf.Positional[str], length: int = 512, batch: int = 256) -> None:
+  """Prints how full sequences are with each packing strategy, and batch sizes with equal tokens.
 
   Args:
     records: folder of token records
-    length: tokens in a row, two special ones included
-    batch: rows of 'sentences' in an update
+    length: sequence length in tokens, two special tokens included
+    batch: batch size with 'sentences'; those of the other strategies have as many tokens
   """
-  print(f'{"assembly":12}{"rows":>14}{"tokens a row":>14}{"full":>8}{"batch":>8}')
-  fill = {assembly: rows_of(records, length - 2, assembly) for assembly in ('packed', 'sentences', 'document')}
+  print(f'{"assembly":12}{"rows":>14}{"tokens per row":>15}{"full":>8}{"batch":>8}')
+  strategies: tuple[Assembly, ...] = ('packed', 'sentences', 'document')
+  fill = {assembly: count_rows(records, length - 2, assembly) for assembly in strategies}
   for assembly, (rows, tokens) in fill.items():
-    print(f'{assembly:12}{rows:>14,}{tokens:>14.1f}{tokens / (length - 2):>8.1%}'
+    print(f'{assembly:12}{rows:>14,}{tokens:>15.1f}{tokens / (length - 2):>8.1%}'
           f'{round(batch * fill["sentences"][1] / tokens):>8,}')
 
 
-def rows_of(records: str, length: int, assembly: Assembly) -> tuple[int, float]:
-  """Counts the windows of the training split, and their tokens on average."""
+def count_rows(records: str, length: int, assembly: Assembly) -> tuple[int, float]:
+  """Count the windows of the training split, and their mean number of tokens."""
   windows = Windows(records, 'train', length, assembly)
   return len(windows), windows.meta.tokens('train') / len(windows)
 
 
 @command(top='[1, 16777216]')
 def fill_mask_command(
-    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]], top: int = 5) -> None:
-  """Prints the likeliest words for every [MASK], or what a GLM writes there, [sMASK] and [gMASK] too.
+    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]], top: int = 5
+) -> None:
+  """Prints the most likely tokens for every [MASK]; a GLM fills [sMASK] and [gMASK], too.
 
   Args:
     run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
-    prompts: sentences, each with one or more [MASK]
-    top: candidates to print
+    prompts: sentences, each with one or more [MASK]; - for standard input with one per line
+    top: number of candidates to print
   """
+  prompts = predict.read_prompts(prompts)
   if not prompts:
-    raise ConfigError('there is no prompt: give a sentence with a [MASK] where a word is to be guessed')
-  for prompt, found in zip(prompts, api.fill_mask(run, prompts, top), strict=True):
+    raise ConfigError('there is no prompt: give a sentence with a [MASK] in place of the word to '
+                      'predict')
+  for prompt, found in zip(prompts, models.fill_mask(run, prompts, top), strict=True):
     print(prompt)
     for number, candidates in enumerate(found, 1):
       if len(found) > 1 and len(candidates) > 1:
         print(f'  [MASK] {number}')
-      for piece, probability in candidates:
-        print(f'  {piece}' if math.isnan(probability) else f'  {probability:7.2%}  {piece}')
+      for token, probability in candidates:
+        share = '' if math.isnan(probability) else f'{probability:7.2%}  '
+        print(f'  {share}{token}')
 
 
-@command(seed=options.SEED)
+@command(seed=options.SEED_LIMITS)
 def generate_command(
-    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]] = (), file: str = '',
-    stream: bool = False, seed: int = 0, mesh: MeshConfig = MeshConfig(1),
+    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]] = (),
+    file: str = '', stream: bool = False, seed: int = 0, mesh: MeshConfig = MeshConfig(1),
     settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
-  """Continues texts; an encoder-decoder reads them and writes others.
+  """Generates continuations of texts; an encoder-decoder generates outputs for its inputs.
 
   Args:
     run: folder of a run, or of a checkpoint of transformers
-    prompts: beginnings of texts, '' for a text from its first word; or what an encoder reads
-    file: more prompts, one a line; - for standard input
-    stream: print the text as it comes, for one prompt
-    seed: of draws, with --temperature
+    prompts: beginnings of texts, '' for a text from its first word; or inputs of an encoder; - for
+      standard input with one per line
+    file: file with more prompts, one per line; - for standard input
+    stream: print the text while it is generated, for one prompt
+    seed: random seed for sampling, with --temperature
     mesh: devices that share the model
-    settings: how
+    settings: generation settings; the defaults are those of the checkpoint's generation_config.json
   """
-  if file:
-    prompts += tuple((sys.stdin.read() if file == '-' else storage.read_text(file)).splitlines())
+  prompts = predict.read_prompts(prompts)
+  if file == '-':
+    prompts += tuple(sys.stdin.read().splitlines())
+  elif file:
+    prompts += tuple(storage.read_text(file).splitlines())
   if not prompts:
     raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
-  print_continuations(applied.shared(run, mesh), prompts, stream, seed, settings)
+  trained = predict.load_on_mesh(run, mesh)
+  settings = generation_settings(trained, settings, stream)
+  print_continuations(trained, prompts, stream, seed, settings)
+
+
+def generation_settings(
+    trained: LoadedModel, settings: GenerationConfig, stream: bool = False) -> GenerationConfig:
+  """Return the checkpoint's generation settings with the typed options, and print the former.
+
+  Args:
+    trained: the model, with the settings in its files.
+    settings: the parsed options.
+    stream: whether text is streamed, where a beam search of the files is turned off.
+  """
+  stated = trained.generation
+  pieces = trained.tokenizer.pieces if trained.tokenizer else None
+  if described := stated.describe(pieces):
+    print(f'from the files of {trained.source}: {described}', file=sys.stderr)
+  typed = options.typed_fields(settings, sys.argv[1:])
+  if stream:
+    typed.setdefault('beams', 1)
+  return generation_config.resolve_generation_config(stated, None, typed)
 
 
 def print_continuations(
-    trained: Trained, prompts: tuple[str, ...], stream: bool, seed: int, settings: GenerationConfig) -> None:
-  """Prints texts with their prompts, or token by token, and on stderr how many no stop sequence ended."""
-  ended = []
+    trained: LoadedModel, prompts: tuple[str, ...], stream: bool, seed: int,
+    settings: GenerationConfig) -> None:
+  """Print texts with their prompts, streamed if asked for, and warn of texts without a stop."""
+  continues = generate.continues_prompts(trained)
+  ended = []  # reasons, one per text
   if stream:
     if len(prompts) * settings.number > 1:
       raise ConfigError('--stream prints one text: give one prompt, and no --number')
-    print(prompts[0] if generate.continues(trained) else '', end='', flush=True)
-    for piece in api.stream(trained, prompts[0], settings, seed):
-      print(piece.text, end='', flush=True)
-      ended = [piece.ended]
+    print(prompts[0] if continues else '', end='', flush=True)
+    for delta in models.stream(trained, prompts[0], settings, seed):
+      print(delta.text, end='', flush=True)
+      ended = [delta.ended]
     print()
   else:
-    every = api.generate(trained, prompts, settings, seed)
+    every = models.generate(trained, prompts, settings, seed)
     for prompt, found in zip(prompts, every, strict=True):
       for continuation in found:
-        print(f'{prompt if generate.continues(trained) else ""}{continuation.text}\n')
-    ended = [continuation.ended for found in every for continuation in found]
-  if settings.stop and (without := len(ended) - ended.count('stop')):
-    print(f'no stop sequence came in {without} of {len(ended)}: ended by the model, or at {settings.max_new} tokens',
-          file=sys.stderr)
+        print(f'{prompt if continues else ""}{continuation.text}\n')
+        ended.append(continuation.ended)
+  without = len(ended) - ended.count('stop')
+  if settings.stop and without:
+    print(f'no stop sequence came in {without} of {len(ended)}: ended by the model, or at '
+          f'{settings.max_new} tokens', file=sys.stderr)
 
 
 @command()
 def export_command(
-    run: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
-    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False) -> None:
+    run: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False
+) -> None:
   """Writes a checkpoint that transformers loads, with its tokenizer; or an adapter that peft loads.
 
   Args:
     run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
-    out: folder for the checkpoint, local or in a bucket, not there yet
-    dtype: of the tensors; same: float32, or what the checkpoint had
-    adapter: of a run with --tuning.adapter.kind: only what was trained, beside the base model that it began with
+    out: folder for the checkpoint, local or in a bucket; it must not exist yet
+    output: the same as OUTPUT, the last argument
+    dtype: dtype of the tensors; same: float32, or the dtype of a checkpoint
+    adapter: write only the trained adapter of a run with --tuning.adapter.kind, without the base
+      model
   """
+  out = options.choose_output(out, output)
   if adapter:
-    config, params = with_adapter(run)
+    config, params = read_adapter_run(run)
     base = config.warm_start if conversion.is_checkpoint(config.warm_start) else ''
-    peft.save(out, config.family, config.model, params, config.tuning.adapter, base)
-    print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where base is the model '
-          f'that the run began with{": " + base if base else ", exported"}')
+    peft.save_adapter(out, config.family, config.model, params, config.tuning.adapter, base)
+    model = f': {base}' if base else ', exported'
+    print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where '
+          f'base is the model that the run began with{model}')
     return
-  done = api.export(run, out, None if dtype == 'same' else dtype)
+  done = models.export(run, out, None if dtype == 'same' else dtype)
   if done.lost:
-    print(f'left out, as transformers has no such head for this model: {", ".join(done.lost)}')
+    print('left out, as transformers has no such head for this model: ' + ', '.join(done.lost))
   print(f'checkpoint in {out}: {done.how}')
+  if (storage.resolve_path(out) / 'README.md').exists():
+    print(f'model card in {out}/README.md: add language and license before you publish it')
 
 
 @command(words='[1, 1000000]', least='[1, inf)')
-def grow_command(
-    run: tyro.conf.Positional[str], text: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
-    words: int = 1000, least: int = 5) -> None:
-  """Writes a checkpoint whose vocabulary has the words of a domain besides, for --warm-start.
+def expand_vocab_command(
+    run: tyro.conf.Positional[str], text: tyro.conf.Positional[str],
+    out: tyro.conf.Positional[str] = '', output: str = '', words: int = 1000, least: int = 5
+) -> None:
+  """Writes a checkpoint with words of a domain added to its vocabulary (vocabulary expansion).
 
   Args:
     run: folder of a run, or of a checkpoint, with a WordPiece tokenizer
-    text: the domain's: files, globs, folders
-    out: folder for the checkpoint, not there yet
-    words: added at most: the most frequent that are split into pieces
-    least: how often a word comes at least
+    text: text of the domain: files, globs, folders
+    out: folder for the checkpoint, for --warm-start; it must not exist yet
+    output: the same as OUTPUT, the last argument
+    words: largest number of words to add: the most frequent ones that are split into several tokens
+    least: smallest frequency of an added word
   """
-  trained = api.load(run)
-  found = growth.new_words(sources.texts(text), growth.wordpiece_of(trained), words, least)
-  grown = growth.grown(trained, found)
-  api.export(grown, out)
-  print(f'{len(found)} words more, {", ".join(found[:5])}{", ..." if len(found) > 5 else ""}: '
-        f'give --warm-start={out} --model.vocab={grown.model.vocab}')
+  out = options.choose_output(out, output)
+  trained = models.load(run)
+  tokenizer = vocabulary_expansion.require_wordpiece(trained)
+  found = vocabulary_expansion.find_new_words(sources.read_texts(text), tokenizer, words, least)
+  grown = vocabulary_expansion.expand_vocabulary(trained, found)
+  models.export(grown, out)
+  listed = ', '.join(found[:5]) + (', ...' if len(found) > 5 else '')
+  print(f'{len(found)} words more, {listed}: give --warm-start={out} '
+        f'--model.vocab={grown.model.vocab}')
 
 
 @command()
@@ -246,149 +315,193 @@ def evaluate_command(
     run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]] = (),
     path: Annotated[tuple[str, ...], tyro.conf.arg(name='data.path')] = (), batches: int = 0,
     mesh: MeshConfig = MeshConfig()) -> None:
-  """Prints how well a run does what it has learned, on its own held-out text or on any other.
+  """Prints the held-out metrics of a run, on its own held-out text or on other text.
 
   Args:
     run: folder of a run
-    texts: corpora, as --data.path of a run takes them; of folders of records the held-out part; none: those of the run
-    path: more of them
-    batches: batches that are read of each; 0: of the run's own text as many as in its evaluations, of others all
-    mesh: devices that share the rows, and a large model
+    texts: corpora, as for --data.path of a run; of folders of records the held-out split is used;
+      none: the corpora of the run
+    path: more corpora
+    batches: number of batches per corpus; 0: for the run's own text as many as in its evaluations,
+      for other text all
+    mesh: devices that share the batch, and a large model
   """
-  runs.evaluate(run, (*texts, *path), batches, mesh)
+  run_lib.evaluate_folder(run, (*texts, *path), batches, mesh)
 
 
-def scorer_of(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
-  """Loads what scores texts, on the devices of the mesh."""
-  trained = api.load(checkpoint, mesh)
-  return scoring.of(trained, start, trained.mesh)
+def load_scorer(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
+  """Load a model on the mesh and return its scorer of texts."""
+  trained = models.load(checkpoint, mesh)
+  return scoring.make_scorer(trained, start, trained.mesh)
 
 
 @command()
 def perplexity_command(
-    checkpoint: tyro.conf.Positional[str], text: tyro.conf.Positional[str], length: int = 0, stride: int = 0,
-    start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
-  """Prints how well a language model predicts a text, by a window that slides over it.
+    checkpoint: tyro.conf.Positional[str], text: tyro.conf.Positional[str], length: int = 0,
+    stride: int = 0, start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints the perplexity of texts under a decoder, measured by a sliding window.
 
   Args:
     checkpoint: folder of a run, or of a checkpoint of transformers
-    text: files and globs, by commas, each a text of its own; of .jsonl each line; embedded; or tfds:NAME:SPLIT
-    length: tokens in a window; 0: as many as the model reads
-    stride: tokens between the beginnings of windows; 0: half of the length
-    start: a text begins with the token that begins texts in training; without it its first token is given
-    mesh: devices that share the rows, and a large model
+    text: files and globs, separated by commas, where each file is a text, and each line of a .jsonl
+      file; embedded; or tfds:NAME:SPLIT
+    length: tokens per window; 0: as many as the model reads
+    stride: tokens between the starts of two windows; 0: half of the length
+    start: a text begins with the token that begins texts in training; without it, the first token
+      of a text is not predicted
+    mesh: devices that share the batch, and a large model
   """
-  found = api.perplexity(api.load(checkpoint, mesh), text, length, stride, start)
+  found = models.perplexity(models.load(checkpoint, mesh), text, length, stride, start)
   print(f'{found.tokens:,} tokens, {found.words:,} words, {found.bytes:,} bytes')
-  for name, value in (('perplexity a token', found.per_token), ('perplexity a word', found.per_word),
-                      ('perplexity a byte', found.per_byte), ('bits a byte', found.bits_per_byte)):
-    print(f'{name:20}{value:>14,.4f}')
+  values = {
+      'perplexity per token': found.per_token, 'perplexity per word': found.per_word,
+      'perplexity per byte': found.per_byte, 'bits per byte': found.bits_per_byte}
+  for name, value in values.items():
+    print(f'{name:21}{value:>14,.4f}')
 
 
 @command()
 def few_shot_command(
-    checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[Literal[tuple(few_shot.TASKS)]],  # pyright: ignore
+    checkpoint: tyro.conf.Positional[str],
+    task: tyro.conf.Positional[Literal[tuple(few_shot.TASKS)]],  # pyright: ignore
     output: str = '', start: bool = True, mesh: MeshConfig = MeshConfig(),
     settings: Annotated[FewShotConfig, tyro.conf.arg(name='')] = FewShotConfig()) -> None:
-  """Prints how well a language model does a task that it is asked in words.
+  """Evaluates a language model on a task with zero-shot or few-shot prompts.
 
   Args:
     checkpoint: folder of a run, or of a checkpoint of transformers
-    task: what is asked
+    task: name of the task
     output: .jsonl file for the predictions
     start: a text begins with the token that begins texts in training
-    mesh: devices that share the rows, and a large model
-    settings: how
+    mesh: devices that share the batch, and a large model
+    settings: examples, prompts and seed
   """
-  reachable.check_reachable({output: 'write'})
+  bucket_check.check_reachable({output: 'file'})
   examples, pool = settings.questions(task)
-  result = few_shot.evaluate(
-      settings.task(task), scorer_of(checkpoint, start, mesh), examples, settings.shots, pool, settings.seed)
+  result = few_shot.evaluate_few_shot(
+      settings.task(task), load_scorer(checkpoint, start, mesh), examples, settings.shots, pool,
+      settings.seed)
   print(f'{task}, {settings.shots} shots, {len(result.predictions):,} questions')
   print(f'accuracy          {result.accuracy:8.2%}  +- {result.error:.2%}')
-  print(f'guessing          {result.chance:8.2%}' if result.chance else
-        f'perplexity        {result.perplexity:8.2f}  of the word')
-  print(f'most frequent     {result.majority:8.2%}')
-  if result.cut:
-    print(f'{result.cut:,} prompts were too long and lost their beginning')
+  if result.chance:
+    print(f'guessing          {result.chance:8.2%}')
+  else:
+    print(f'perplexity        {result.perplexity:8.2f}  of the word')
+  print(f'most frequent     {result.majority_baseline:8.2%}')
+  if result.truncated_prompts:
+    print(f'{result.truncated_prompts:,} prompts were too long and lost their beginning')
   if output:
-    lines = (json.dumps(few_shot.record(prediction), ensure_ascii=False) for prediction in result.predictions)
-    storage.write(output, '\n'.join(lines) + '\n')
-    print(f'predictions in {output}')
+    write_json_lines(output, map(few_shot.prediction_record, result.predictions))
+
+
+def write_json_lines(output: str, records: Iterable[Any]) -> None:
+  """Write predictions to a .jsonl file, one per line, and print its name."""
+  lines = [json.dumps(record, ensure_ascii=False) for record in records]
+  storage.write(output, '\n'.join(lines) + '\n')
+  print(f'predictions in {output}')
 
 
 @command()
 def text_to_text_command(
     checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], output: str = '',
-    mesh: MeshConfig = MeshConfig(1), reading: Annotated[ReadingConfig, tyro.conf.arg(name='')] = ReadingConfig(),
+    mesh: MeshConfig = MeshConfig(1),
+    reading: Annotated[ReadingConfig, tyro.conf.arg(name='')] = ReadingConfig(),
     settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
-  """Prints how well an encoder-decoder does a task that it answers in words.
+  """Evaluates an encoder-decoder on a text-to-text task.
 
   Args:
     checkpoint: folder of a run, or of a checkpoint of transformers
-    task: task:NAME:SOURCE, NAME as in plm_jax/data/examples.py, SOURCE .jsonl or .tsv (plain, .gz, .xz) or
-      tfds:NAME:SPLIT
+    task: task:NAME:SOURCE, with a NAME of plm_jax/data/text_to_text_tasks.py and a SOURCE .jsonl or
+      .tsv (plain, .gz, .xz) or tfds:NAME:SPLIT
     output: .jsonl file for the predictions
     mesh: devices that share the model
-    reading: of the examples
-    settings: how the answers are written
+    reading: how examples are read
+    settings: generation settings; the defaults are those of the checkpoint's generation_config.json
   """
-  reachable.check_reachable({output: 'write'})
-  trained = applied.shared(checkpoint, mesh)
-  with api.on(trained):
-    result = text_to_text.evaluate(trained, task, settings, reading)
+  bucket_check.check_reachable({output: 'file'})
+  trained = predict.load_on_mesh(checkpoint, mesh)
+
+  def write_predictions(predictions):
+    records = []
+    for example, text in predictions:
+      records.append({'where': example.where, 'inputs': example.inputs, 'targets': example.targets,
+                      'text': text})
+    write_json_lines(output, records)
+
+  with models.mesh_context(trained):
+    settings = generation_settings(trained, settings)
+    result = text_to_text.evaluate_text_to_text(
+        trained, task, settings, reading, write_predictions if output else None)
   print(f'{task}, {len(result.predictions):,} examples')
   for name, value in result.metrics.items():
     print(f'{name:18}{value:8.2f}')
-  if result.cut:
-    print(f'{result.cut:,} inputs were longer than {reading.length} tokens and lost their ends')
-  if output:
-    lines = (json.dumps({'where': example.where, 'inputs': example.inputs, 'targets': example.targets, 'text': text},
-                        ensure_ascii=False) for example, text in result.predictions)
-    storage.write(output, '\n'.join(lines) + '\n')
-    print(f'predictions in {output}')
+  if result.truncated_inputs:
+    print(f'{result.truncated_inputs:,} inputs were longer than {reading.length} tokens and lost '
+          'their ends')
 
 
 COMMANDS = {
-    'doctor': doctor_command, 'inspect': inspect_command, 'clean': cleaning.clean_command,
-    'prepare': prepare_command, 'train': train_command, 'finetune': finetune_command,
-    'rows': rows_command, 'evaluate': evaluate_command, 'fill-mask': fill_mask_command, 'export': export_command,
-    'generate': generate_command, 'perplexity': perplexity_command, 'few-shot': few_shot_command,
-    'minimal-pairs': pairs.minimal_pairs_command, 'probe': probing.probe_command,
+    'doctor': doctor_command, 'inspect': inspect_command, 'show': show_command,
+    'clean': clean.clean_command, 'prepare': prepare_command, 'train': train_command,
+    'finetune': finetune_command, 'packing': packing_command, 'evaluate': evaluate_command,
+    'fill-mask': fill_mask_command, 'export': export_command, 'generate': generate_command,
+    'perplexity': perplexity_command, 'few-shot': few_shot_command,
+    'minimal-pairs': minimal_pairs.minimal_pairs_command, 'probe': probing.probe_command,
     'attention': probing.attention_command, 'losses': knowledge.losses_command,
-    'neighbours': knowledge.neighbours_command,
-    'text-to-text': text_to_text_command, 'verify': verify.verify_command, 'grow': grow_command,
-    'predict': applied.predict_command, 'answer': applied.answer_command, 'tag': applied.tag_command,
-    'encode': applied.encode_command, 'vectors': vectors_command, 'similar': compared.similar_command,
-    'search': compared.search_command, 'compare': beside.compare_command, 'watch': watching.watch_command,
-    'distil': compared.distil_command, 'babylm': babylm_command}
+    'neighbors': knowledge.neighbors_command, 'text-to-text': text_to_text_command,
+    'verify': verify.verify_command, 'expand-vocab': expand_vocab_command,
+    'predict': predict.predict_command,
+    'answer': predict.answer_command, 'tag': predict.tag_command, 'encode': predict.encode_command,
+    'vectors': vectors_command, 'similar': similarity.similar_command,
+    'search': similarity.search_command, 'compare': compare.compare_command,
+    'watch': watch.watch_command, 'distill': similarity.distill_command, 'babylm': babylm_command}
+
+# Commands that parse their own arguments: their options depend on a recipe, a task or a subcommand.
+STARTS: dict[str, Callable[[Sequence[str]], None]] = {
+    'doctor': doctor.start, 'inspect': inspect.start, 'show': show.start, 'vectors': vectors.main,
+    'finetune': lambda args: finetune.start(args=args), 'babylm': babylm.start}
 
 
 def main() -> None:
-  """Runs the command that sys.argv names. What a user can mend ends it with status 1 and one line."""
+  """Run the command that sys.argv names; errors of the user end it with status 1 and one line."""
   args = sys.argv[1:]
-  if args[:1] == ['train'] and args[1:] and not args[1].startswith('-'):  # its options are known when the recipe is
-    runs.start(args[1], args[2:])
+  if args:
+    args = [catalog.ALIASES.get(args[0], args[0]), *args[1:]]
+  name, rest = ''.join(args[:1]), args[1:]
+  if name == 'train' and rest and not rest[0].startswith('-'):
+    run_command.start(rest[0], rest[1:])
     return
-  # Options of these are known when a recipe, a task or a command of theirs is.
-  own = {'doctor': doctor.start, 'inspect': inspection.start, 'vectors': vectors.main,
-         'finetune': lambda rest: finetune.start(args=rest), 'babylm': babylm.start}
-  if args and args[0] in own:
-    own[args[0]](args[1:])
+  if name in STARTS:
+    STARTS[name](rest)
     return
-  with errors.shown():
-    reachable.check_reachable(dict.fromkeys(reachable.paths_in(args), 'read'))
-    if args[:1] == ['prepare']:
-      args = options.beam_joined(args, {'for', *PrepareConfig.__dataclass_fields__})
-    if args[:1] == ['prepare'] and (recipe := options.value_of('--for', args)):
-      args = ['prepare', *settings_of(recipe), *args[1:]]
-    if args[:1] == ['clean']:
-      args = options.beam_joined(args, {'rules', *CleanConfig.__dataclass_fields__})
-    if args[:1] == ['clean'] and (rules := options.value_of('--rules', args)):
-      args = ['clean', *cleaning.settings_of(rules), *args[1:]]
-    booleans = {'start', 'stream', 'pack', 'cut', 'once', *options.booleans_of(TextConfig()),
-                *options.booleans_of(CleanConfig()), *options.booleans_of(GenerationConfig())}
-    with checked.later():
+  with errors.exit_on_error():
+    bucket_check.check_reachable(dict.fromkeys(bucket_check.find_bucket_paths(args), 'read'))
+    if name == 'prepare':
+      args = prepare_arguments(args)
+    elif name == 'clean':
+      args = options.join_values('--rules', args, RULE_SETS)
+      args = options.join_beam_options(args, {'rules', *CleanConfig.__dataclass_fields__})
+      if rules := options.option_value('--rules', args):
+        args = ['clean', *clean.rule_options(rules), *args[1:]]
+    booleans = {'start', 'stream', 'pack', 'cut', 'once'}
+    for config in (TextConfig(), CleanConfig(), GenerationConfig()):
+      booleans |= options.boolean_options(config)
+    with validation.defer_checks():
       tyro.extras.subcommand_cli_from_dict(
-          COMMANDS, prog='python -m plm_jax', args=options.normalise_booleans(args, booleans),
+          COMMANDS, prog=environment.program(), args=options.normalize_booleans(args, booleans),
           config=(tyro.conf.FlagConversionOff,))
+
+
+def prepare_arguments(args: list[str]) -> list[str]:
+  """Return the arguments of `prepare`, with the options of its recipe in front.
+
+  Raises:
+    ConfigError: options of a new tokenizer together with --tokenizer, or wrong options of Beam.
+  """
+  args = options.join_beam_options(args, {'for', *PrepareConfig.__dataclass_fields__})
+  with errors.option_scope(None):
+    text = TextConfig(options.option_value('--tokenizer', args))
+    text.check_tokenizer_options(options.given_fields(args))
+  if recipe := options.option_value('--for', args):
+    args = ['prepare', *recipe_options(recipe), *args[1:]]
+  return args

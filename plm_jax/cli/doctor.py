@@ -1,113 +1,124 @@
-"""python -m plm_jax doctor [RECIPE and options of a run]: what will be, and what is wrong, before a run begins.
+"""Implement `python -m plm_jax doctor [RECIPE and options]`: check a run before it begins.
 
     python -m plm_jax doctor bert_base --scale=laptop --data.path=corpus.txt.xz
     python -m plm_jax doctor                                      # the machine alone
 
-A line a check: ok, warning or fault, and what to do. After a fault the other checks go on; then the exit status is 1.
-On a pod every worker has to run it, as the run itself: each tells what is wrong with it.
+The output has one line per check: ok, warning or fault, and what to do. After a fault the other
+checks continue; then the exit status is 1. On a pod every worker has to run the command, as the run
+itself: each prints what is wrong with it.
 
-    --step             make some steps: seconds to the first, and hours of chips by what was measured. Nothing else
-                       tells how long a program compiles, nor whether one that was cached is the run's
-    --topology=v2:4x4  compile the step for a TPU pod, and tell its hours of chips at the least
+    --step             measure some steps: seconds to the first step, and chip hours. Only this
+                       shows how long compilation takes, and whether a cached program is usable
+    --topology=v2:4x4  compile the step for a TPU pod, and print a lower bound of its chip hours
 """
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import itertools
 import sys
 from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
-from plm_jax import config as config_lib
-from plm_jax import config_file, errors, recipes, storage, tokenizers, versions
-from plm_jax.cli import costs, options, preflight
-from plm_jax.cli import run as runs
-from plm_jax.config import ConfigError, Experiment
-from plm_jax.data import sources
+from plm_jax import errors, recipes, storage, tokenizers, validation, versions
+from plm_jax.checkpoints import checkpoint
+from plm_jax.cli import costs, options
+from plm_jax.cli import run as run_command
+from plm_jax.config import run as config_lib
+from plm_jax.config import serialization
+from plm_jax.config.run import ConfigError, PretrainRun
+from plm_jax.data import sources, tokenizer_fit
 from plm_jax.data.records import FORMAT, read_meta, token_dtype
-from plm_jax.errors import Expected
-from plm_jax.inference.loading import tokenizer_of
-from plm_jax.pods import hosts, machine
-from plm_jax.pods.machine import Machine
+from plm_jax.distributed import hosts, machine
+from plm_jax.distributed.machine import Machine
+from plm_jax.errors import UserError
+from plm_jax.loading.loaded_model import find_tokenizer
 from plm_jax.recipes import Recipe
-from plm_jax.sharding import batch_split
-from plm_jax.storage import reachable
+from plm_jax.report.hints import MANY_EPOCHS
+from plm_jax.runs import preflight, run
+from plm_jax.sharding import count_batch_shards
+from plm_jax.storage import bucket_check
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training import checkpoint, feed, train
+from plm_jax.training import feed, train
 from plm_jax.training.learner import make_learner
-from plm_jax.training.warm_start import with_teacher
+from plm_jax.training.warm_start import resolve_teacher
 
-CHARACTERS = 4  # of text in a token, about, by which the size of records is foreseen; of bytes one
+CHARACTERS_PER_TOKEN = 4
+"""rough number of characters per token, by which the size of records is estimated; 1 for bytes"""
 Level = Literal['ok', 'warning', 'fault']
 
 
-class Told(NamedTuple):
-  """What a check says that found no fault."""
+class CheckResult(NamedTuple):
+  """The result of a check without a fault."""
 
-  said: str
+  message: str
   warnings: tuple[str, ...] = ()
-  value: Any = None  # for checks behind it
+  value: Any = None
+  """a value for later checks"""
 
 
 class Finding(NamedTuple):
-  """A line of the doctor's."""
+  """A line of the output."""
 
   level: Level
   check: str
-  said: str
+  message: str
 
 
 class Examination:
-  """Makes checks one after another, and prints what each says."""
+  """Runs checks one after another, and prints their findings."""
 
   def __init__(self):
     self.findings: list[Finding] = []
-    self.place = ''  # of a process that is not the first of a job, which tells only what is not ok
+    self.place = ''  # prefix of processes other than the first, which print no ok
 
-  def look(self, check: str, work: Callable[..., Told], *args: Any) -> Any:
-    """Makes a check -> its value; None where it finds a fault."""
+  def run_check(self, check: str, work: Callable[..., CheckResult], *args: Any) -> Any:
+    """Run a check; return its value, or None after a fault."""
     try:
-      told = work(*args)
-    except Expected as error:
-      self.tell(Finding('fault', check, str(error)))
+      result = work(*args)
+    except UserError as error:
+      self.add(Finding('fault', check, str(error)))
       return None
     except OSError as error:
-      self.tell(Finding('fault', check, errors.outside(error)))
+      self.add(Finding('fault', check, errors.describe_error(error)))
       return None
-    self.tell(Finding('warning' if told.warnings else 'ok', check, '; '.join(told.warnings) or told.said))
-    return told.value
+    if result.warnings:
+      self.add(Finding('warning', check, '; '.join(result.warnings)))
+    else:
+      self.add(Finding('ok', check, result.message))
+    return result.value
 
   def skip(self, check: str, why: str) -> None:
-    """Says that a check could not be made."""
-    self.tell(Finding('warning', check, f'not looked at, {why}'))
+    """Print that a check could not be made."""
+    self.add(Finding('warning', check, f'not looked at, {why}'))
 
-  def tell(self, finding: Finding) -> None:
-    """Keeps and prints a finding."""
+  def add(self, finding: Finding) -> None:
+    """Keep and print a finding."""
     self.findings.append(finding)
     if not self.place or finding.level != 'ok':
-      said = ' '.join(finding.said.split())
-      print(f'{self.place}{finding.level:9}{finding.check:12}{said}', flush=True)
+      message = ' '.join(finding.message.split())
+      print(f'{self.place}{finding.level:9}{finding.check:12}{message}', flush=True)
 
   @property
   def faults(self) -> int:
-    """Counts the checks that found one."""
+    """Number of checks with a fault."""
     return sum(finding.level == 'fault' for finding in self.findings)
 
 
-class Asked(NamedTuple):
-  """What the doctor is asked about."""
+class DoctorRequest(NamedTuple):
+  """The run to check."""
 
   recipe: Recipe
-  config: Experiment
+  config: PretrainRun
   step: bool = False
   topology: str = ''
 
 
 def start(args: Sequence[str], own: Machine | None = None) -> None:
-  """Examines the run that the arguments name, or the machine alone; exits with 1 where there is a fault."""
+  """Check the run that the arguments name, or the machine alone; exit with status 1 on a fault."""
   if {'-h', '--help'} & {*args}:
     print(__doc__)
     return
-  with errors.shown(), errors.options_under('--data.prepare.'):
+  with errors.exit_on_error(), errors.option_scope(validation.field_paths(PretrainRun)):
     found = examine(args, own or Machine())
     warnings = sum(finding.level == 'warning' for finding in found.findings)
     print(f'{found.place}{found.faults} faults, {warnings} warnings')
@@ -116,250 +127,367 @@ def start(args: Sequence[str], own: Machine | None = None) -> None:
 
 
 def examine(args: Sequence[str], own: Machine) -> Examination:
-  """Makes all checks, in the order in which a run would meet them."""
+  """Run all checks, in the order in which a run would meet them."""
   found = Examination()
-  found.look('versions', checked_versions)
-  free = found.look('accelerator', accelerator, own)
-  asked = None
+  found.run_check('versions', check_versions)
+  free = found.run_check('accelerator', check_accelerator, own)
+  request = None
   if args:
-    asked = found.look('options', parsed, args)
-  if asked is None:
+    request = found.run_check('options', check_options, args)
+  if request is None:
     if free:
-      found.look('devices', devices, own)
-    found.look('cache', cache, None, own)
+      found.run_check('devices', check_devices, own)
+    found.run_check('cache', check_cache, None, own)
     return found
-  config = asked.config
-  for path, use in buckets(config).items():
-    found.look('bucket', bucket, path, use)
+  config = request.config
+  for path, use in bucket_uses(config).items():
+    found.run_check('bucket', check_bucket, path, use)
   met = None
   if free or not config.hosts.distributed:
-    met = found.look('hosts', meet, config, found)
-  else:  # the others would wait for its devices; so they hear that it did not come
+    met = found.run_check('hosts', check_hosts, config, found)
+  else:  # the others would wait for its devices; this way they learn that it is missing
     found.skip('hosts', 'as this one has not its accelerator')
-  if met and free and found.look('devices', devices, own):
-    examine_devices(found, asked, own)
+  if met and free and found.run_check('devices', check_devices, own):
+    examine_devices(found, request, own)
   else:
     found.skip('mesh', 'as there are not the devices of the run')
   examine_files(found, config, own, bool(met))
-  if asked.topology:
-    found.look('cost', lambda: Told(costs.compiled(config, asked.topology)))
+  if request.topology:
+    found.run_check('cost', check_compiled_cost, request)
   return found
 
 
-def examine_devices(found: Examination, asked: Asked, own: Machine) -> None:
-  """Checks what is computed: mesh, memory, disk for it, time and cost."""
-  config, mesh = asked.config, found.look('mesh', mesh_of, asked.config)
+def examine_devices(found: Examination, request: DoctorRequest, own: Machine) -> None:
+  """Check mesh, memory, disk space for checkpoints, time and cost."""
+  config = request.config
+  mesh = found.run_check('mesh', check_mesh, config)
   if mesh is None:
     found.skip('memory', 'as there is no mesh')
     return
-  state = found.look('memory', memory, config)
+  state = found.run_check('memory', check_memory, config)
   if state is not None:
-    found.look('disk', disk, config, state, own)
-  if asked.step and state is not None:
-    found.look('first step', first_step, config, mesh)
-  elif not asked.topology:
-    found.look('cost', cost, asked, mesh)
+    found.run_check('disk', check_disk, config, state, own)
+  if request.step and state is not None:
+    found.run_check('first step', check_first_step, config, mesh)
+  elif not request.topology:
+    found.run_check('cost', check_cost, request, mesh)
 
 
-def examine_files(found: Examination, config: Experiment, own: Machine, met: bool) -> None:
-  """Checks what is read and written."""
-  before, tokenizer = found.faults, found.look('records', records, config)
-  found.look('cache', cache, config if found.faults == before else None, own)
+def examine_files(found: Examination, config: PretrainRun, own: Machine, met: bool) -> None:
+  """Check records, cache, output folder and checkpoint."""
+  before = found.faults
+  tokenizer = found.run_check('records', check_records, config)
+  found.run_check('cache', check_cache, config if found.faults == before else None, own)
   if not met:
     found.skip('output', 'as not all hosts are there')
-  elif found.look('output', output, config):
-    found.look('checkpoint', resumed, config, tokenizer)
+  elif found.run_check('output', check_output, config):
+    found.run_check('checkpoint', check_resume, config, tokenizer)
 
 
-def checked_versions() -> Told:
-  """Checks that what is installed goes together."""
-  found = versions.installed()
+# Machine and options.
+
+
+def check_versions() -> CheckResult:
+  """Check that the installed packages work together."""
+  found = versions.find_installed()
   versions.check(found)
-  return Told(versions.said(found))
+  return CheckResult(versions.format_versions(found))
 
 
-def accelerator(own: Machine) -> Told:
-  """Checks, before JAX looks for it, that a TPU can be had."""
-  machine.check_usable(own)
-  there = machine.tpu(own)
-  if there and machine.on_purpose(own):
-    return Told('', (f'there is {there}, and JAX_PLATFORMS=cpu says not to use it',), True)
-  return Told(f'{there}, which no process holds' if there else 'no TPU in this machine', value=True)
+def check_accelerator(own: Machine) -> CheckResult:
+  """Check that a TPU can be used, before JAX looks for it."""
+  machine.check_tpu_usable(own)
+  tpu = machine.describe_tpu(own)
+  if not tpu:
+    return CheckResult('no TPU in this machine', value=True)
+  if machine.is_cpu_requested(own):
+    return CheckResult('', (f'there is {tpu}, and JAX_PLATFORMS=cpu disables it',), True)
+  return CheckResult(f'{tpu}, which no process holds', value=True)
 
 
-def parsed(args: Sequence[str]) -> Told:
-  """Reads the options of a run. Raises ConfigError."""
-  args = options.normalise_booleans(args, {'step'})
-  step, rest = options.taken('--step', args)
-  topology, rest = options.taken('--topology', rest)
+def check_options(args: Sequence[str]) -> CheckResult:
+  """Parse and check the options of a run; the value is a DoctorRequest."""
+  args = options.normalize_booleans(args, {'step'})
+  step, rest = options.pop_option('--step', args)
+  topology, rest = options.pop_option('--topology', rest)
   if not rest or rest[0].startswith('-'):
-    raise ConfigError('which recipe? `python -m plm_jax doctor RECIPE ...`; `python -m plm_jax train` lists them')
-  if topology and not costs.pod(topology)[1]:
-    raise ConfigError(f'--topology={topology} is none that the doctor knows, such as v2:4x4')
-  size, rest = options.taken('--size', rest)
-  recipe = recipes.find(rest[0], size)
-  config = runs.parse(recipe, rest[1:])
+    raise ConfigError('which recipe? `python -m plm_jax doctor RECIPE ...`; `python -m plm_jax '
+                      'train` lists them')
+  if topology and not costs.parse_topology(topology)[1]:
+    raise ConfigError(f'--topology={topology} is unknown, expected one such as v2:4x4')
+  size, rest = options.pop_option('--size', rest)
+  recipe = recipes.find_recipe(rest[0], size)
+  config = run_command.parse(recipe, rest[1:])
   if config.mode != 'train':
-    raise ConfigError('the doctor is asked about a run that trains: leave out --mode')
+    raise ConfigError('doctor checks a run that trains: leave out --mode')
   config_lib.check(config)
-  config = runs.of_text(with_teacher(config))
-  return Told(f'{config.name}, {config.train.steps:,} steps, output in {config.folder}',
-              value=Asked(recipe, config, step == 'True', topology))
+  config = run.as_pretrain_run(resolve_teacher(config))
+  return CheckResult(f'{config.name}, {config.train.steps:,} steps, output in {config.folder}',
+                     value=DoctorRequest(recipe, config, step == 'True', topology))
 
 
-def buckets(config: Experiment) -> dict[str, reachable.Use]:
-  """Returns the folders in buckets that a run uses, and how."""
-  uses: dict[str, reachable.Use] = dict.fromkeys(reachable.paths_in(config_file.to_json(config)), 'read')
-  if storage.remote(config.folder):
+def bucket_uses(config: PretrainRun) -> dict[str, bucket_check.BucketUse]:
+  """Return the folders in buckets that a run uses, and how."""
+  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
+  uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
+  if storage.is_remote(config.folder):
     uses[config.folder] = 'run'
   return uses
 
 
-def bucket(path: str, use: reachable.Use) -> Told:
-  """Checks a folder in a bucket: what will be asked of it, and its region."""
-  reachable.check_reachable({path: use})
-  region = reachable.machine_region()
-  return Told(f'{path}: {"lists" if use == "read" else "lists, writes, deletes"}'
-              + (f', in the region of this machine, {region}' if region else ''))
+def check_bucket(path: str, use: bucket_check.BucketUse) -> CheckResult:
+  """Check access to a folder in a bucket, and the region of the bucket."""
+  bucket_check.check_reachable({path: use})
+  region = bucket_check.machine_region()
+  message = f'{path}: {"lists" if use == "read" else "lists, writes, deletes"}'
+  if region:
+    message += f', in the region of this machine, {region}'
+  return CheckResult(message)
 
 
-def meet(config: Experiment, found: Examination) -> Told:
-  """Meets the other processes of the job. Raises HostsError that names who did not come."""
-  place = hosts.join(config.hosts)
+def check_hosts(config: PretrainRun, found: Examination) -> CheckResult:
+  """Join the other processes of the job; HostsError names those that are missing."""
+  place = hosts.join_job(config.hosts)
   if place.index:
     found.place = f'process {place.index}: '
-  return Told(f'{place.count} processes' if config.hosts.distributed else 'one process', value=True)
+  run.check_same_on_all_hosts(config, place)
+  message = f'{place.count} processes' if config.hosts.distributed else 'one process'
+  return CheckResult(message, value=True)
 
 
-def devices(own: Machine) -> Told:
-  """Checks what JAX computes on."""
-  runs.use_cache()
-  machine.check_platform(own, machine.platform())
-  return Told(f'{jax.device_count()} x {jax.devices()[0].device_kind}', value=True)
+def check_devices(own: Machine) -> CheckResult:
+  """Check the devices that JAX uses."""
+  run.use_compilation_cache()
+  machine.check_platform(own, machine.start_jax())
+  return CheckResult(f'{jax.device_count()} x {jax.devices()[0].device_kind}', value=True)
 
 
-def mesh_of(config: Experiment) -> Told:
-  """Checks that devices and batches can be dealt out."""
+# Mesh, memory and cost.
+
+
+def check_mesh(config: PretrainRun) -> CheckResult:
+  """Check the mesh and the division of batches; the value is the mesh."""
   mesh = preflight.check_mesh(config)
   batches = sorted({phase.batch for phase in config.train.phases})
-  rows = batches[0] // batch_split(mesh)
-  said = ' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())
-  return Told(f'{said}; batches of {batches[0]:,}' + (f' to {batches[-1]:,}' if batches[1:] else '')
-              + f' rows, {rows:,} a device at the least', value=mesh)
+  rows = batches[0] // count_batch_shards(mesh)
+  shape = ' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())
+  sizes = f'{batches[0]:,}'
+  if len(batches) > 1:
+    sizes += f' to {batches[-1]:,}'
+  message = f'{shape}; batches of {sizes} rows, {rows:,} a device at the least'
+  return CheckResult(message, value=mesh)
 
 
-def memory(config: Experiment) -> Told:
-  """Checks that a run fits the memory there is, by what it takes at the least."""
-  size = preflight.check_size(config)
-  room = f'{size.room / 2 ** 30:,.1f} GiB' if size.room < float('inf') else 'an unknown amount'
-  return Told(f'{size.needed / 2 ** 30:,.2f} GiB at the least, of {room}', value=size.state)
+def check_memory(config: PretrainRun) -> CheckResult:
+  """Check that a run fits the memory, by a lower bound; the value is the size of its state."""
+  preflight.check_best_metric(config)
+  size = preflight.check_memory(config)
+  available = 'an unknown amount'
+  if size.available < float('inf'):
+    available = f'{size.available / 2 ** 30:,.1f} GiB'
+  message = f'{size.needed / 2 ** 30:,.2f} GiB at the least, of {available}'
+  return CheckResult(message, value=size.state)
 
 
-def disk(config: Experiment, state: int, own: Machine) -> Told:
-  """Checks the room for checkpoints."""
-  short = preflight.check_disk(config, state, own.free)
-  return Told(f'{config.folder} has room for checkpoints of {state / 1e6:,.1f} MB', (short,) if short else ())
+def check_disk(config: PretrainRun, state: int, own: Machine) -> CheckResult:
+  """Check the disk space for checkpoints."""
+  warning = preflight.check_disk(config, state, own.free_bytes)
+  message = f'{config.folder} has room for checkpoints of {state / 1e6:,.1f} MB'
+  return CheckResult(message, (warning,) if warning else ())
 
 
-def records(config: Experiment) -> Told:
-  """Checks the corpora: records and what reads them; of text that some is there. Its value: the tokenizer, where it is
-  known."""
-  found = {path: preflight.finished(path) for path in config.data.path}
-  warnings = [f'{folder} is of format 1, without checksums: prepare it again' for folder in found.values()
-              if folder and read_meta(folder).format < FORMAT]
+def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
+  """Measure the time to the first step, and the cost of the run from later steps."""
+  times = {}
+  for phase in costs.phases_to_measure(config.train.phases):
+    times[phase] = costs.measure_steps(config, mesh, phase)
+  first, step = times[config.train.phases[0]]
+  seconds = {phase: found.step for phase, found in times.items()}
+  cost = costs.describe_measured_cost(config, seconds, mesh)
+  return CheckResult(f'{first:,.1f} s with its compilation, behind the text; a step {step:,.3f} s; '
+                     f'{cost}')
+
+
+def check_cost(request: DoctorRequest, mesh: Mesh) -> CheckResult:
+  """Estimate the cost of the run."""
+  cost = costs.describe_estimated_cost(request.config, request.recipe, mesh)
+  return CheckResult(cost or 'not known before a step is made: give --step')
+
+
+def check_compiled_cost(request: DoctorRequest) -> CheckResult:
+  """Compute a lower bound of the cost on a TPU pod from the compiled step."""
+  return CheckResult(costs.describe_compiled_cost(request.config, request.topology))
+
+
+# Text, records and folders.
+
+
+def check_records(config: PretrainRun) -> CheckResult:
+  """Check the corpora: token records and their tokenizer, or text with at least one document.
+
+  The value is the tokenizer if it is known.
+  """
+  found = {path: preflight.finished_records(path) for path in config.data.path}
+  folders = [folder for folder in found.values() if folder]
+  texts = [path for path, folder in found.items() if not folder]
+  warnings = []
+  for folder in folders:
+    if read_meta(folder).format < FORMAT:
+      warnings.append(f'{folder} is of format 1, without checksums: prepare it again')
+
+  # The tokenizer: that of the first records, a given one, or one that will be trained.
   first = found[config.data.path[0]]
-  tokenizer = tokenizers.load(first / 'tokenizer') if first else given_tokenizer(config)
+  tokenizer = tokenizers.load(first / 'tokenizer') if first else load_given_tokenizer(config)
+  pieces = f'a {config.data.prepare.kind} tokenizer to be trained'
   if tokenizer:
     if first:
-      preflight.check_kind(config, first, tokenizer)
+      preflight.check_tokenizer_kind(config, first, tokenizer)
     make_learner(config, tokenizer.vocab)
     preflight.check_prompts(config, tokenizer)
-  pieces = f'a {tokenizer.kind.replace("_", "-")} tokenizer of {tokenizer.vocab.size:,} pieces' if tokenizer else (
-      f'a {config.data.prepare.kind} tokenizer to be trained')
-  texts = [path for path, folder in found.items() if not folder and not path.startswith('tfds:')]
-  for path in texts:
-    if next(sources.documents(path, config.data.prepare.reading), None) is None:
-      raise sources.SourceError(f'{path} holds no documents: nothing to learn from')
-  folders = [folder for folder in found.values() if folder]
+    kind = tokenizer.kind.replace('_', '-')
+    pieces = f'a {kind} tokenizer of {tokenizer.vocab.size:,} pieces'
+  local = [path for path in texts if not path.startswith('tfds:')]
+  for path in local:
+    if warning := check_text(config, path, tokenizer):
+      warnings.append(f'{path}: {warning}')
   if tokenizer is None or len(folders) < len(found):
-    return Told(f'{", ".join(path for path in found if not found[path])}: text, to be prepared, with {pieces}',
-                tuple(warnings), tokenizer)
+    warnings += repetition_warnings(estimate_epochs(config, local), 'about ')
+    message = f'{", ".join(texts)}: text, to be prepared, with {pieces}'
+    return CheckResult(message, tuple(warnings), tokenizer)
+
+  # Finished records: the windows are known, and with them the epochs.
+  if warning := preflight.check_sentence_pairs(config, folders):
+    warnings.append(warning)
   pipelines = feed.open_phases(config, folders, tokenizer)
-  epochs = feed.epochs(config.train.phases, pipelines)
+  epochs = feed.mean_epochs(config.train.phases, pipelines)
   for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
-    if (windows := sum(map(len, pipeline.corpora))) < phase.batch:
-      warnings.append(f'there are {windows:,} windows of {phase.length} tokens, fewer than the {phase.batch:,} rows of '
-                      'one batch: give more text')
+    windows = sum(map(len, pipeline.corpora))
+    if windows < phase.batch:
+      warnings.append(f'there are {windows:,} windows of {phase.length} tokens, fewer than the '
+                      f'{phase.batch:,} rows of one batch: give more text')
+  corpora = feed.corpus_epochs(config.train.phases, pipelines)
+  warnings += repetition_warnings(dict(zip(found, corpora, strict=True)))
   tokens = sum(read_meta(folder).tokens('train') for folder in folders)
-  return Told(f'{tokens:,} tokens by {pieces}, which the run reads {epochs:,.{0 if epochs >= 10 else 2}f} times',
-              tuple(warnings), tokenizer)
+  digits = 0 if epochs >= 10 else 2
+  message = f'{tokens:,} tokens by {pieces}, which the run reads {epochs:,.{digits}f} times'
+  return CheckResult(message, tuple(warnings), tokenizer)
 
 
-def given_tokenizer(config: Experiment) -> Tokenizer | None:
-  """Returns the tokenizer that text will be prepared with; None: one is trained on it."""
+def check_text(config: PretrainRun, path: str, tokenizer: Tokenizer | None) -> str:
+  """Check that a text has documents; return a warning if the tokenizer drops its accents, or ''."""
+  text = config.data.prepare
+  if next(sources.read_documents(path, text.read_config), None) is None:
+    raise sources.SourceError(f'{path} holds no documents: nothing to learn from')
+  if tokenizer:
+    rules = getattr(tokenizer, 'text', None)
+  else:
+    rules = tokenizer_fit.normalization_rules(text)
+  paragraphs = []
+  documents = sources.read_documents(path, text.read_config)
+  for document in itertools.islice(documents, tokenizer_fit.MAX_PARAGRAPHS):
+    for paragraph in document.paragraphs[:10]:
+      paragraphs.append(paragraph[:tokenizer_fit.MAX_CHARACTERS])
+  return tokenizer_fit.accent_warning(text, rules, paragraphs, tokenizer is not None)
+
+
+def repetition_warnings(epochs: Mapping[str, float], about: str = '') -> list[str]:
+  """Return a warning for each corpus with so many epochs that more text would help more.
+
+  Args:
+    epochs: epochs over each corpus.
+    about: 'about ' for estimates.
+  """
+  return [f'the run reads {path} {about}{times:,.0f} times, and more than {MANY_EPOCHS} times '
+          'teach little: give more text, or fewer steps in --train.phases'
+          for path, times in epochs.items() if times > MANY_EPOCHS]
+
+
+def estimate_epochs(config: PretrainRun, paths: Sequence[str]) -> dict[str, float]:
+  """Estimate the epochs over texts from their sizes, where they are clearly too many."""
+  found = {}
+  for path in paths:
+    tokens = estimate_tokens(config, path)
+    if tokens:
+      epochs = count_read_tokens(config) / len(config.data.path) / tokens
+      # The size of a text gives its number of tokens only to within a small factor.
+      if epochs > 2 * MANY_EPOCHS:
+        found[path] = epochs
+  return found
+
+
+def count_read_tokens(config: PretrainRun) -> int:
+  """Return the number of tokens that a run reads."""
+  return sum(phase.steps * phase.batch * phase.length for phase in config.train.phases)
+
+
+def estimate_tokens(config: PretrainRun, path: str) -> int:
+  """Estimate the number of tokens of a text from its size; 0 if that is unknown."""
+  characters = 1 if config.data.prepare.kind == 'bytes' else CHARACTERS_PER_TOKEN
+  return sources.estimate_characters(path) // characters
+
+
+def load_given_tokenizer(config: PretrainRun) -> Tokenizer | None:
+  """Return the tokenizer that text will be prepared with; None: one is trained on the text."""
   place = config.data.prepare.tokenizer or config.warm_start
-  if place:
-    return tokenizer_of(place) if place == config.warm_start else tokenizers.load(place)
-  return None
+  if not place:
+    return None
+  return find_tokenizer(place) if place == config.warm_start else tokenizers.load(place)
 
 
-def cache(config: Experiment | None, own: Machine) -> Told:
-  """Checks the room for what is cached: records of text that is not prepared, as foreseen by its size. Raises
-  SpaceError."""
+def check_cache(config: PretrainRun | None, own: Machine) -> CheckResult:
+  """Check the disk space for the cache, with the estimated size of records of new text."""
   place = storage.cache_folder()
-  needed, room = 0, own.free(place) or 0
-  for path in config.data.path if config else ():
-    if config and not preflight.finished(path):
-      each = 1 if config.data.prepare.kind == 'bytes' else CHARACTERS
-      needed += sources.characters(path) // each * token_dtype(config.model.vocab).itemsize
-  if needed > room:
+  needed, free = 0, own.free_bytes(place) or 0
+  if config:
+    size = token_dtype(config.model.vocab).itemsize
+    for path in config.data.path:
+      if not preflight.finished_records(path):
+        needed += estimate_tokens(config, path) * size
+  if needed > free:
     raise storage.SpaceError(
-        f'{place} has {room / 1e6:,.1f} MB free, and records of this text need about {needed / 1e6:,.1f} MB: make '
-        'room, or let PLM_JAX_CACHE name a folder on another disk')
-  return Told(f'{place} has {room / 1e9:,.1f} GB free' + (f', for records of about {needed / 1e6:,.1f} MB'
-                                                           if needed else ''))
+        f'{place} has {free / 1e6:,.1f} MB free, and records of this text need about '
+        f'{needed / 1e6:,.1f} MB: make room, or let PLM_JAX_CACHE name a folder on another disk')
+  records = f', for records of about {needed / 1e6:,.1f} MB' if needed else ''
+  return CheckResult(f'{place} has {free / 1e9:,.1f} GB free{records}')
 
 
-def output(config: Experiment) -> Told:
-  """Checks that the run's folder can be written, is seen by all hosts, and is nobody else's."""
-  path = storage.path_of(config.folder)
-  new = [] if storage.remote(path) else [folder for folder in (path, *path.parents) if not folder.exists()]
+def check_output(config: PretrainRun) -> CheckResult:
+  """Check that the run's folder can be written, is seen by all hosts, and is not in use."""
+  path = storage.resolve_path(config.folder)
+  new = []
+  if not storage.is_remote(path):
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
   try:
-    hosts.check_shared(config.folder)
-    with hosts.owned(config.folder):
+    hosts.check_shared_folder(config.folder)
+    with hosts.locked(config.folder):
       pass
   finally:
     for folder in new:
-      hosts.remove_empty(folder)
-  return Told(f'{config.folder} can be written, and no other process has it', value=True)
+      hosts.remove_empty_folder(folder)
+  return CheckResult(f'{config.folder} can be written, and no other process has it', value=True)
 
 
-def resumed(config: Experiment, tokenizer: Tokenizer | None) -> Told:
-  """Checks that the run can go on from the newest checkpoint in its folder, which has to be whole."""
-  folder = storage.path_of(config.folder)
+def check_resume(config: PretrainRun, tokenizer: Tokenizer | None) -> CheckResult:
+  """Check that the run can resume from the newest checkpoint in its folder, and its checksums."""
+  folder = storage.resolve_path(config.folder)
   if not (folder / 'checkpoints').is_dir():
-    return Told('none: the run begins')
+    return CheckResult('none: the run begins')
   checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', keep=None)
   try:
     if (step := checkpoints.latest()) is None:
-      return Told('none: the run begins')
-    summed = checkpoints.compare(step, jax.process_index(), jax.process_count())
-    train.same_run(config, checkpoints.meta(step), tokenizer or preflight.run_tokenizer(config), step)
+      return CheckResult('none: the run begins')
+    has_checksums = checkpoints.verify_checksums(
+        step, jax.process_index(), jax.process_count())
+    meta = checkpoints.meta(step)
+    tokenizer = tokenizer or preflight.load_run_tokenizer(config)
+    train.check_same_run(config, meta, tokenizer, step)
+    folders = []
+    for path in config.data.path:
+      if records := preflight.finished_records(path):
+        folders.append(records)
+    if len(folders) == len(config.data.path):  # otherwise known after the text is prepared
+      train.check_same_data(config, meta, feed.content_digests(config, folders), step)
   finally:
     checkpoints.close()
-  return Told(f'the run goes on from step {step:,}, whose files are as they were written' if summed else
-              f'the run goes on from step {step:,}, which has no checksums')
-
-
-def first_step(config: Experiment, mesh: Mesh) -> Told:
-  """Measures the time to the first step, and what the run takes by the steps after it."""
-  measured = {phase: costs.measure(config, mesh, phase) for phase in costs.measured_phases(config.train.phases)}
-  first, step = measured[config.train.phases[0]]
-  return Told(f'{first:,.1f} s with its compilation, behind the text; a step {step:,.3f} s; '
-              + costs.on_these(config, {phase: found.step for phase, found in measured.items()}, mesh))
-
-
-def cost(asked: Asked, mesh: Mesh) -> Told:
-  """Foresees what the run takes."""
-  said = costs.estimated(asked.config, asked.recipe, mesh)
-  return Told(said or 'not known before a step is made: give --step')
+  state = 'whose files are as they were written' if has_checksums else 'which has no checksums'
+  return CheckResult(f'the run resumes from step {step:,}, {state}')

@@ -1,4 +1,4 @@
-"""python -m plm_jax finetune: a model that was pre-trained learns a task."""
+"""Implement `python -m plm_jax finetune`, which fine-tunes a pre-trained model on a task."""
 from collections.abc import Sequence
 import dataclasses
 import math
@@ -8,118 +8,164 @@ from typing import Any, get_args
 
 import tyro
 
-from plm_jax import checked, errors
+from plm_jax import environment, errors, validation
 from plm_jax.cli import options
-from plm_jax.cli import run as runs
-from plm_jax.config import ConfigError, FineTuning, Scale
-from plm_jax.embeddings.losses import LOSSES
-from plm_jax.inference.loading import described
+from plm_jax.config.run import ConfigError, FinetuneRun, Scale
+from plm_jax.data.source_files import split_names
+from plm_jax.finetuning.word_vectors import load_vectors_once
+from plm_jax.loading.loaded_model import read_model_config
 from plm_jax.recipes import finetune
-from plm_jax.recipes.finetune import Start
-from plm_jax.tasks.given import loaded
-from plm_jax.tasks.recurrent import RecurrentTask
-from plm_jax.tasks.regularize import REGULARIZERS
-from plm_jax.training.train import Result
+from plm_jax.recipes.finetune import InitialModel
+from plm_jax.report.environment import print_on_leader
+from plm_jax.runs import run as runs
+from plm_jax.tasks.elmo import RecurrentTask
+from plm_jax.tasks.embedding_losses import LOSSES
+from plm_jax.tasks.regularizers import REGULARIZERS
+from plm_jax.training.train import TrainingResult
 
-# Options that name a value of a field of the objective.
-CHOSEN: dict[str, tuple[str, dict[str, Any]]] = {
+NAMED_VALUES: dict[str, tuple[str, dict[str, Any]]] = {
     'regularizer': ('regularizer', {**REGULARIZERS}), 'loss': ('loss_of', {**LOSSES})}
+"""options that set a field of the objective to a value with a name: option -> (field, values)"""
 
 
-def start(task: str = '', args: Sequence[str] | None = None, about: str = finetune.__doc__ or '') -> None:
-  """Runs `finetune` with a task that need not be given; exits with 1 and a message on bad input,
-  with 75 where a signal has stopped it."""
-  with errors.shown():
-    config, seeds = parse(task, sys.argv[1:] if args is None else args, about)
-    errors.ended(all(result.finished for result in several(config, seeds)))
+def start(
+    task: str = '', args: Sequence[str] | None = None, about: str = finetune.__doc__ or '') -> None:
+  """Fine-tune with the options of the command line.
+
+  Exits with status 1 and one line on bad input, and with status 75 where a signal has stopped it.
+
+  Args:
+    task: the task if --task is not given.
+    args: the arguments; None: those of the command line.
+    about: the text of --help.
+  """
+  args = sys.argv[1:] if args is None else args
+  with errors.exit_on_error(), errors.option_scope(validation.field_paths(FinetuneRun)):
+    config, seeds = parse(task, args, about)
+    results = run_seeds(config, seeds)
+    errors.exit_unless_finished(all(result.finished for result in results))
 
 
-def parse(task: str, args: Sequence[str], about: str) -> tuple[FineTuning, int]:
-  """Returns the run that the arguments name, and how many seeds there are to be."""
+def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]:
+  """Parse the arguments: the run, and the number of random seeds.
+
+  Raises:
+    ConfigError: arguments are missing or contradict each other.
+  """
+  # The defaults of all other options depend on these.
   given = {}
   rest = list(args)
-  for name in ('task', 'init', 'train', 'dev', 'seeds', 'vectors', *CHOSEN):
-    given[name], rest = options.taken(f'--{name}', rest)
+  for name in ('--train', '--dev'):
+    rest = options.join_values(name, rest)
+  for name in ('task', 'init', 'train', 'dev', 'seeds', 'vectors', *NAMED_VALUES):
+    given[name], rest = options.pop_option(f'--{name}', rest)
   task = given['task'] or task
-  scale: Any = options.value_of('--scale', rest) or 'paper'
-  if scale not in get_args(Scale):
-    raise ConfigError(f'--scale is paper, laptop or test, got {checked.shortened(scale)}')
-  helped = bool({'-h', '--help'} & {*rest})
+  scale: Any = options.option_value('--scale', rest) or None
+  if scale not in (None, *get_args(Scale)):
+    raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
+  wants_help = '-h' in rest or '--help' in rest
   if not task:
-    if helped:
+    if wants_help:
       print(about)
       sys.exit(0)
     raise ConfigError('--task is missing: see `python -m plm_jax finetune --help`')
   seeds = given['seeds'] or '1'
-  if not seeds.isdecimal() or not 1 <= int(seeds) <= 1000:
-    raise ConfigError(f'--seeds is a number of runs, got {checked.shortened(seeds)}')
-  init = given['init'] or ''
-  begin = Start(init, *described(init)) if init else Start()
-  if not init and scale == 'paper' and not any(arg.startswith('--warm') for arg in rest):
-    if not helped:
-      raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or --scale=laptop, for a small '
-                        'fresh model')
-    scale, about = 'laptop', f'{about}\n\nDefaults are those of --scale=laptop; behind --init=..., those of its model.'
-  default = finetune.recipe(task, begin, scale, sources(given['train']), sources(given['dev']))
-  for option, (field, known) in CHOSEN.items():
-    if value := given[option]:
-      if value not in known:
-        raise ConfigError(f'--{option} is one of {", ".join(known)}, got {checked.shortened(value)}')
-      if not hasattr(default.objective, field):
-        raise ConfigError(f'--{option} is for tasks of another kind than {task}')
-      default = checked.replaced(default, {f'objective.{field}': known[value]})
+  if not seeds.isascii() or not seeds.isdecimal() or not 1 <= int(seeds) <= 1000:
+    raise ConfigError('--seeds is a number of runs, got ' + validation.short_repr(seeds))
+  init, model = given['init'], InitialModel()
+  if init:
+    model = InitialModel(init, *read_model_config(init))
+  elif scale in (None, 'paper') and not any(arg.startswith('--warm') for arg in rest):
+    if not wants_help:
+      raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or '
+                        '--scale=laptop, for a small fresh model')
+    scale = 'laptop'
+    about += ('\n\nDefaults are those of --scale=laptop; after --init=..., those of its model.')
+
+  # The recipe of the task, and options that name values of the objective.
+  default = finetune.recipe(
+      task, model, scale, split_names(given['train']), split_names(given['dev']))
+  if not wants_help and (advice := finetune.intermediate_task_hint(task, model)):
+    print_on_leader(advice)
+  for option, (field, known) in NAMED_VALUES.items():
+    value = given[option]
+    if not value:
+      continue
+    if value not in known:
+      raise ConfigError(f'--{option} is one of {", ".join(known)}, got '
+                        f'{validation.short_repr(value)}')
+    if not hasattr(default.objective, field):
+      raise ConfigError(f'--{option} is for tasks of another kind than {task}')
+    default = validation.with_paths(default, {f'objective.{field}': known[value]})
   if vectors := given['vectors']:
     if not isinstance(default.objective, RecurrentTask):
-      raise ConfigError('--vectors are read beside the features of an ELMo, and --init is none')
-    default = checked.replaced(default, {
-        'objective.reader.vectors': vectors, 'objective.reader.width': loaded(vectors).matrix.shape[1]})
-  with checked.later():
+      raise ConfigError(
+          '--vectors are read together with the features of an ELMo, and --init is none')
+    width = load_vectors_once(vectors).matrix.shape[1]
+    default = validation.with_paths(default, {
+        'objective.reader.vectors': vectors, 'objective.reader.width': width})
+
+  rest = options.rename_options(default, rest)
+  rest = options.normalize_booleans(rest, options.boolean_options(default))
+  called = f'{environment.program()} finetune --task={task}'
+  if options.print_help(called, about, default, rest):
+    sys.exit(0)
+  with validation.defer_checks():
     config = tyro.cli(
-        FineTuning, default=default, args=options.normalise_booleans(rest, options.booleans_of(default)),
-        prog=f'python -m plm_jax finetune --task={task}', description=about,
+        FinetuneRun, default=default, args=rest, prog=called, description=about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
   return config, int(seeds)
 
 
-def sources(text: str | None) -> tuple[str, ...]:
-  """Reads sources, by commas."""
-  return tuple(text.split(',')) if text else ()
+def run_seeds(config: FinetuneRun, seeds: int) -> list[TrainingResult]:
+  """Do a run with one or several random seeds, each in its own folder, and print a summary.
 
-
-def several(config: FineTuning, seeds: int) -> list[Result]:
-  """Does the run, with several seeds one after another, each in a folder of its own, and sums them up.
-
-  The last result is not finished where a signal has stopped it."""
+  Returns:
+    The results. The last one is not finished where a signal has stopped it.
+  """
   if seeds == 1:
-    return [found] if (found := runs.run(config)) else []
+    found = runs.run(config)
+    return [found] if found else []
   if not config.data.dev:
     raise ConfigError('--seeds sums up a figure of a development set: give --dev')
-  results = {}
+  results: dict[int, TrainingResult] = {}
   for seed in range(config.seed, config.seed + seeds):
-    found = runs.run(dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}'))
-    if found is None or not found.finished:
-      return [*results.values(), *([found] if found else [])]
+    one = dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}')
+    if results:  # the baselines are the same for every seed
+      one = validation.with_paths(one, {'data.baseline': False})
+    found = runs.run(one)
+    if found is None:
+      return list(results.values())
     results[seed] = found
-  measure = config.train.best or next(iter(results[config.seed].heldout))
-  summary(measure, {seed: result.heldout[measure] for seed, result in results.items()})
-  return [*results.values()]
+    if not found.finished:
+      return list(results.values())
+  heldout = results[config.seed].heldout
+  metric = config.train.best
+  if metric not in heldout:
+    metric = next(iter(heldout))
+  print_summary(metric, {seed: result.heldout[metric] for seed, result in results.items()})
+  return list(results.values())
 
 
-def summary(measure: str, values: dict[int, float]) -> None:
-  """Prints mean and deviation over seeds, and names those that collapsed."""
-  every = [*values.values()]
-  print(f'{measure} of {len(every)} seeds: mean {statistics.mean(every):.2f}, standard deviation '
-        f'{statistics.stdev(every):.2f}, best {max(every):.2f}, median {statistics.median(every):.2f}')
-  lost = collapsed(values)
-  if lost:
-    print(f'collapsed: seeds {", ".join(map(str, lost))}, without which the mean is '
-          f'{statistics.mean([value for seed, value in values.items() if seed not in lost]):.2f}')
+def print_summary(metric: str, values: dict[int, float]) -> None:
+  """Print mean and standard deviation of a metric over seeds, and the seeds that collapsed."""
+  every = list(values.values())
+  print(f'{metric} of {len(every)} seeds: mean {statistics.mean(every):.2f}, standard deviation '
+        f'{statistics.stdev(every):.2f}, best {max(every):.2f}, median '
+        f'{statistics.median(every):.2f}')
+  if lost := find_collapsed(values):
+    rest = statistics.mean([value for seed, value in values.items() if seed not in lost])
+    print(f'collapsed: seeds {", ".join(map(str, lost))}, without which the mean is {rest:.2f}')
 
 
-def collapsed(values: dict[int, float]) -> list[int]:
-  """Finds the seeds whose figure is as far below the median as no noise is: more than three times the spread of those
-  above it, and five points at the least (Mosbach et al. 2021 call a run failed that is no better than guessing)."""
+def find_collapsed(values: dict[int, float]) -> list[int]:
+  """Return the seeds whose metric is much lower than the median.
+
+  The limit is five points, or three times the spread of the values above the median, whichever is
+  larger. Mosbach et al. 2021 call a run failed if it is no better than guessing.
+  """
   middle = statistics.median(values.values())
   upper = [value - middle for value in values.values() if value >= middle]
   spread = math.sqrt(statistics.mean([gap ** 2 for gap in upper]))
-  return [seed for seed, value in values.items() if middle - value > max(5.0, 3 * spread)]
+  limit = max(5.0, 3 * spread)
+  return [seed for seed, value in values.items() if middle - value > limit]

@@ -1,5 +1,5 @@
-"""What a command line says, on its way to a configuration: booleans, values that a command takes, what was typed."""
-from collections.abc import Callable, Container, Iterable
+"""Parse command lines: make subcommands, normalize booleans, look up and remove options."""
+from collections.abc import Callable, Container, Iterable, Sequence
 import dataclasses
 import functools
 import inspect
@@ -9,64 +9,151 @@ import sys
 import typing
 from typing import Any
 
-from plm_jax import checked
-from plm_jax.checked import flag
+from plm_jax import environment, errors, progress, validation
+from plm_jax.cli import help, suggestions
 from plm_jax.errors import ConfigError
 from plm_jax.recipes import Recipe
+from plm_jax.validation import flag_name
 
-UNPREFIXED = ('settings', 'reading')  # arguments of commands whose fields are options by their own names
-SEED = '[0, 4294967295]'  # what jax.random.key and numpy take alike
+UNPREFIXED = ('settings', 'reading')
+"""arguments of commands whose fields are options without a prefix"""
+SEED_LIMITS = '[0, 4294967295]'
+"""seeds that both jax.random.key and numpy accept"""
 
 
 def command(**limits: str) -> Callable[[Callable], Callable]:
-  """Makes a subcommand, whose arguments are checked before it runs: numbers by `limits`, as those of
-  `checked.Checked`."""
-  def of(function):
+  """Decorate a function as a subcommand whose arguments are checked before it runs.
+
+  Args:
+    **limits: intervals of numeric arguments, as in `validation.ValidatedConfig.limits`.
+  """
+  def decorate(function):
     signature, kinds = inspect.signature(function), typing.get_type_hints(function)
+    paths: set[str] = set()  # names of its options
+    for name, kind in kinds.items():
+      paths |= validation.field_paths(kind, '' if name in UNPREFIXED else name)
+
     @functools.wraps(function)
     def run(*args, **kwargs):
       given = signature.bind(*args, **kwargs)
       given.apply_defaults()
-      with checked.later(False):
+      with validation.defer_checks(False), errors.option_scope(paths):
         for name, value in given.arguments.items():
           if dataclasses.is_dataclass(value):
-            checked.check(value, path='' if name in UNPREFIXED else name)
-          else:
-            positional = signature.parameters[name].default is inspect.Parameter.empty
-            check_argument(name.upper() if positional else flag(name), value, kinds[name], limits.get(name))
-        return function(*args, **kwargs)
+            validation.check(value, path='' if name in UNPREFIXED else name)
+            continue
+          positional = signature.parameters[name].default is inspect.Parameter.empty
+          called = name.upper() if positional else flag_name(name)
+          check_argument(called, value, kinds[name], limits.get(name))
+        name = function.__name__.removesuffix('_command').replace('_', '-')
+        with progress.command_scope(name):
+          return function(*args, **kwargs)
+
+    run.paths = paths  # pyright: ignore[reportAttributeAccessIssue]
     return run
-  return of
+  return decorate
 
 
-# Options of a block that have moved to one of its parts -> where they are.
-MOVED = {'activation': 'mlp.activation', 'gated': 'mlp.gated', 'mlp-bias': 'mlp.bias', 'mlp-dropout': 'mlp.dropout',
-         'norm': 'norm.kind', 'norm-eps': 'norm.eps', 'bias': 'attention.bias', 'attention-bias': 'attention.bias',
-         'attention-dropout': 'attention.dropout', 'logit-scale': 'attention.scale', 'position': 'attention.position',
-         'init-std': 'init.std', 'out-std': 'init.out-std', 'fan-in': 'init.fan', 'fan-out': 'init.fan'}
+def choose_output(out: str, output: str) -> str:
+  """Return the output of a command, which is its last argument or --output.
+
+  Raises:
+    ConfigError: neither is given, or both.
+  """
+  if out and output:
+    raise ConfigError(f'the output is given twice: {out} and --output={output}')
+  if not out and not output:
+    raise ConfigError('OUTPUT is empty, expected a path or a name: give it last, or as --output')
+  return out or output
 
 
-def check_moved(args: Iterable[str]) -> None:
-  """Raises ConfigError for an option of before that has another name now."""
+def join_values(
+    name: str, args: Iterable[str], known: Container[str] | None = None) -> list[str]:
+  """Join the values of a list option with commas, where they are separated by spaces.
+
+  >>> join_values('--tasks', ['--tasks', 'cola', 'rte', '--limit=3'])
+  ['--tasks=cola,rte', '--limit=3']
+
+  Args:
+    name: the option, with its dashes.
+    args: the arguments.
+    known: values that may follow the first one; None: all up to the next option, for a command
+      without positional arguments.
+  """
+  found, rest = [], list(args)
+  while rest:
+    arg = rest.pop(0)
+    if arg != name and not arg.startswith(f'{name}='):
+      found.append(arg)
+      continue
+    values = [arg.partition('=')[2]] if '=' in arg else rest[:1]
+    rest = rest if '=' in arg else rest[1:]
+    while rest and not rest[0].startswith('--') and (known is None or rest[0] in known):
+      values.append(rest.pop(0))
+    found.append(f'{name}={",".join(values)}')
+  return found
+
+
+RENAMED_OPTIONS = {
+    'activation': 'mlp.activation', 'gated': 'mlp.gated', 'mlp-bias': 'mlp.bias',
+    'mlp-dropout': 'mlp.dropout', 'norm': 'norm.kind', 'norm-eps': 'norm.eps',
+    'bias': 'attention.bias', 'attention-bias': 'attention.bias',
+    'attention-dropout': 'attention.dropout', 'logit-scale': 'attention.scale',
+    'position': 'attention.position', 'init-std': 'init.std', 'out-std': 'init.out-std',
+    'fan-in': 'init.fan', 'fan-out': 'init.fan'}
+"""earlier options of a block, and their names in the parts of a block"""
+
+
+def check_renamed(args: Iterable[str]) -> None:
+  """Raise ConfigError for an earlier spelling of an option, with the new name."""
   for arg in args:
     option = arg.partition('=')[0].replace('_', '-')
     block, dot, name = option.partition('.block.')
     first, _, rest = name.removeprefix('no-').partition('.')
-    if option.startswith('--') and dot and first in MOVED and (not rest or first == 'position'):
-      raise ConfigError(f'{option} is {block}.block.{MOVED[first]}{rest and f".{rest}"} now')
+    known = option.startswith('--') and dot and first in RENAMED_OPTIONS
+    if known and (not rest or first == 'position'):
+      inner = f'.{rest}' if rest else ''
+      raise ConfigError(f'{option} is {block}.block.{RENAMED_OPTIONS[first]}{inner} now')
+
+
+def rename_options(config: Any, args: Iterable[str]) -> list[str]:
+  """Replace earlier names of a configuration's fields in options, with one line for each."""
+  found = []
+  for arg in args:
+    option, equals, value = arg.partition('=')
+    if option.startswith('--'):
+      groups, dot, last = option[2:].replace('-', '_').rpartition('.')
+      negated = last.startswith('no_')
+      path = groups + dot + last.removeprefix('no_')
+      now = validation.current_path(config, path)
+      if now != path:
+        groups, dot, last = now.rpartition('.')
+        name = flag_name(f'{groups}{dot}no_{last}' if negated else now)
+        validation.warn_of_rename(option, name)
+        arg = f'{name}{equals}{value}'
+    found.append(arg)
+  return found
 
 
 def check_argument(called: str, value: Any, kind: Any, limits: str | None) -> None:
-  """Raises ConfigError that names the argument for a value that is not of its kind or within its limits, and for an
-  empty path."""
+  """Raise ConfigError for an argument of the wrong type, outside its limits, or an empty path.
+
+  Args:
+    called: its name in messages, in capitals for a positional argument.
+    value: its value.
+    kind: its annotation.
+    limits: its interval; None: no limits.
+  """
   if called.isupper() and value == '':
     raise ConfigError(f'{called} is empty, expected a path or a name')
-  checked.check_value(value, kind, limits, lambda path: path, called)
+  validation.check_value(value, kind, limits, lambda path: path, called)
 
 
-def normalise_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
-  """Writes booleans among the arguments as --name=True or --name=False, however given: --name, --no-name, --name true,
-  --name=."""
+def normalize_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
+  """Write boolean options as --name=True or --name=False.
+
+  They may be given as --name, --no-name, --name true, or --name=true.
+  """
   found, rest = [], list(args)
   while rest:
     arg = rest.pop(0)
@@ -76,7 +163,8 @@ def normalise_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
     positive = f'{groups}{dot}{last.removeprefix("no-")}'
     if arg.startswith('--') and name in booleans:
       if not equals:
-        value = rest.pop(0) if rest and rest[0].lower() in ('true', 'false') else 'True'
+        follows = rest and rest[0].lower() in ('true', 'false')
+        value = rest.pop(0) if follows else 'True'
       arg = f'--{name}={value.capitalize()}'
     elif arg.startswith('--') and positive in booleans and not equals:
       arg = f'--{positive}=False'
@@ -84,60 +172,123 @@ def normalise_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
   return found
 
 
-def booleans_of(config: Any, path: str = '') -> set[str]:
-  """Returns the options of a configuration that are True or False, by the names of the command line."""
-  if not dataclasses.is_dataclass(config):
-    inner = enumerate(config) if isinstance(config, tuple) else ()
-    return {name for number, item in inner if dataclasses.is_dataclass(item)
-            for name in booleans_of(item, f'{path}{number}.')}
-  found = set()
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    name = path + field.name.replace('_', '-')
-    found |= {name} if isinstance(value, bool) else booleans_of(value, f'{name}.')
+def boolean_options(config: Any, path: str = '') -> set[str]:
+  """Return the command-line names of the boolean options of a configuration."""
+  found: set[str] = set()
+  if isinstance(config, tuple):
+    for number, item in enumerate(config):
+      if dataclasses.is_dataclass(item):
+        found |= boolean_options(item, f'{path}{number}.')
+  elif dataclasses.is_dataclass(config):
+    for field in dataclasses.fields(config):
+      value = getattr(config, field.name)
+      name = path + field.name.replace('_', '-')
+      if isinstance(value, bool):
+        found.add(name)
+      else:
+        found |= boolean_options(value, f'{name}.')
   return found
 
 
-def value_of(name: str, args: list[str]) -> str:
-  """Returns what an option is given, '' where it is not there."""
-  pairs = zip(args, [*args, ''][1:], strict=True)
-  return next((arg.partition('=')[2] or following for arg, following in pairs
-               if arg.startswith(f'{name}=') or arg == name), '')
+def option_value(name: str, args: list[str]) -> str:
+  """Return the value of an option, '' if it is not given; the last one counts, as everywhere."""
+  return pop_option(name, args)[0]
 
 
-def taken(name: str, args: Iterable[str]) -> tuple[str, list[str]]:
-  """Takes an option out of the arguments -> its value, '' where it is not there, and the others."""
-  args = list(args)
-  value = value_of(name, args)
-  at = next((n for n, arg in enumerate(args) if arg == name or arg.startswith(f'{name}=')), None)
-  if at is not None:
-    del args[at:at + (1 if '=' in args[at] else 2)]
-  return value, args
+def given_fields(args: Iterable[str], section: str = '') -> set[str]:
+  """Return the names of the fields of a section ('' or 'data.prepare.') that are given."""
+  found = set()
+  for arg in args:
+    name = arg.partition('=')[0].removeprefix('--').replace('-', '_')
+    if arg.startswith('--') and name.startswith(section):
+      found.add(name.removeprefix(section).removeprefix('no_'))
+  return found
 
 
-def beam_joined(args: Iterable[str], own: Container[str]) -> list[str]:
-  """Makes one argument of everything behind --beam: options of Beam, not of here.
+def pop_option(name: str, args: Iterable[str]) -> tuple[str, list[str]]:
+  """Remove an option from the arguments, all of its occurrences.
 
-  own: fields whose options stand in front of it. Raises ConfigError for one of these behind it, and for no --runner.
+  Returns:
+    Its last value, '' if it is not given, and the other arguments.
+  """
+  value, others, rest = '', [], list(args)
+  while rest:
+    arg = rest.pop(0)
+    if arg == name:
+      value = rest.pop(0) if rest else ''
+    elif arg.startswith(f'{name}='):
+      value = arg.partition('=')[2]
+    else:
+      others.append(arg)
+  return value, others
+
+
+def join_beam_options(args: Iterable[str], own: Container[str]) -> list[str]:
+  """Join everything after --beam, which are options of Apache Beam, to one argument.
+
+  Args:
+    args: the arguments.
+    own: fields of the command, whose options must be before --beam.
+
+  Raises:
+    ConfigError: an option of the command is after --beam, or there is no --runner.
   """
   args = list(args)
   if '--beam' not in args:
     return args
   at = args.index('--beam')
-  behind = args[at + 1:]
-  for arg in behind:
-    if re.sub('^--(no-)?', '', (name := arg.partition('=')[0])).replace('-', '_') in own:
-      raise ConfigError(f'{name} stands behind --beam, where the options of Beam are: put it in front')
-  if not value_of('--runner', behind):
-    raise ConfigError('--beam is followed by options of Beam, expected --runner=DirectRunner, FlinkRunner or another, '
-                      f'got {" ".join(behind) or "none"}')
-  return [*args[:at], f'--beam={shlex.join(behind)}']
+  beam = args[at + 1:]
+  for arg in beam:
+    name = arg.partition('=')[0]
+    if re.sub('^--(no-)?', '', name).replace('-', '_') in own:
+      raise ConfigError(f'{name} is after --beam, with the options of Beam: put it in '
+                        'front')
+  if not option_value('--runner', beam):
+    raise ConfigError('--beam is followed by options of Beam, expected --runner=DirectRunner, '
+                      f'FlinkRunner or another, got {" ".join(beam) or "none"}')
+  return args[:at] + [f'--beam={shlex.join(beam)}']
 
 
-def program(recipe: Recipe) -> str:
-  """Returns what was typed to start a recipe, or what can be."""
+def typed_fields(config: Any, args: Iterable[str]) -> dict[str, Any]:
+  """Return the fields of a configuration without sections that were given or are not defaults."""
+  named = given_fields(args)
+  found = {}
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if value != field.default or field.name in named:
+      found[field.name] = value
+  return found
+
+
+def print_help(called: str, about: str, default: Any, args: Sequence[str]) -> bool:
+  """Print the options of a run if --help is among its arguments, and check their names if not.
+
+  Args:
+    called: the command.
+    about: description of the recipe or task.
+    default: the run at the defaults of its recipe and scale.
+    args: the arguments.
+
+  Returns:
+    Whether the help was printed.
+
+  Raises:
+    ConfigError: an option, or a section of options, that does not exist.
+  """
+  topic, rest = help.take_topic(args)
+  if topic is not None:
+    print(help.run_help(called, about, default, topic or 'all'))
+    return True
+  known = {option.name for option in help.config_options(default)}
+  suggestions.check_options(rest, known, f'{called} --help all')
+  return False
+
+
+def program_name(recipe: Recipe) -> str:
+  """Return the command that starts a recipe, for its --help: the one that was typed if possible."""
   spec = getattr(sys.modules.get('__main__'), '__spec__', None)
-  package, _, door = (spec.name if spec else '').rpartition('.')
-  if package != 'experiments' or door not in (recipe.name, recipe.family):
-    return f'python -m plm_jax train {recipe.name}'
-  return f'python -m experiments.{door}' + (f' --size={recipe.size}' if door != recipe.name else '')
+  package, _, module = (spec.name if spec else '').rpartition('.')
+  if package != 'experiments' or module not in (recipe.name, recipe.family):
+    return f'{environment.program()} train {recipe.name}'
+  size = f' --size={recipe.size}' if module != recipe.name else ''
+  return f'python -m experiments.{module}{size}'

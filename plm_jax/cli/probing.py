@@ -1,7 +1,6 @@
-"""python -m plm_jax probe, attention: what the layers of a model know of words, and where its heads look."""
+"""Implement `python -m plm_jax probe` and `attention`: linear probes and attention maps."""
 import base64
 from collections.abc import Sequence
-import itertools
 import statistics
 import struct
 from typing import Annotated
@@ -11,135 +10,167 @@ import zlib
 import numpy as np
 import tyro
 
-from plm_jax import knowledge, storage
-from plm_jax.cli import applied, report
+from plm_jax import storage
+from plm_jax.api import knowledge
+from plm_jax.cli import predict
 from plm_jax.cli.options import command
-from plm_jax.cli.report import Metric, el
-from plm_jax.evaluation.attending import PLACES, Head, Map
-from plm_jax.evaluation.probing import Layer, ProbeConfig
+from plm_jax.evaluation.attention_maps import ATTENTION_TARGETS, AttentionMap, HeadStatistics
+from plm_jax.evaluation.probing import LayerProbe, ProbeConfig
+from plm_jax.report import html
+from plm_jax.report.html import el
+from plm_jax.report.metric_display import Metric
 from plm_jax.sharding import MeshConfig
-from plm_jax.storage import reachable
-from plm_jax.tasks.reading import Columns
+from plm_jax.storage import bucket_check
+from plm_jax.tasks.row_readers import Columns
 
 
 @command()
 def probe_command(
-    run: tyro.conf.Positional[str], train: tyro.conf.Positional[str], test: tyro.conf.Positional[str], page: str = '',
-    columns: Columns = Columns(), mesh: MeshConfig = MeshConfig(1),
+    run: tyro.conf.Positional[str], train: tyro.conf.Positional[str],
+    test: tyro.conf.Positional[str], page: str = '', columns: Columns = Columns(),
+    mesh: MeshConfig = MeshConfig(1),
     settings: Annotated[ProbeConfig, tyro.conf.arg(name='')] = ProbeConfig()) -> None:
-  """Prints what linear classifiers read from each layer of a model, beside a model with fresh parameters.
+  """Prints accuracies of linear probes on each layer, compared with an untrained model.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers; an ELMo too
-    train: sentences to learn from, words and tags in columns, as CoNLL's: parts of speech, say; .gz too
-    test: sentences to be asked
+    run: folder of a run, or of a checkpoint of transformers, also of an ELMo
+    train: training sentences, words and tags in columns as in CoNLL files, such as parts of speech;
+      also .gz
+    test: test sentences
     page: .html file for the same with a chart
-    columns: which column has the words, and which the tags; the first and the last where nothing is said
+    columns: columns of the words and of the tags; empty: the first and the last
     mesh: devices that share a large model
-    settings: how probes learn
+    settings: how probes are trained
   """
-  reachable.check_reachable({page: 'write'})
-  found = knowledge.probe(applied.shared(run, mesh), train, test, columns, settings)
-  seen, asked = found.words
-  print(f'right of {asked:,} words, learned from {seen:,}, {settings.seeds} seeds; by the commonest tag of a word '
-        f'{found.commonest:.1%}\n')
+  bucket_check.check_reachable({page: 'file'})
+  trained = predict.load_on_mesh(run, mesh)
+  found = knowledge.probe(trained, train, test, columns, settings)
+  seen, tested = found.words
+  print(f'accuracy on {tested:,} words, trained on {seen:,}, {settings.seeds} seeds; majority '
+        f'baseline, the most frequent tag of each word: {found.commonest:.1%}\n')
   print(f'{"layer":12}{"trained":>16}{"untrained":>16}{"control task":>16}{"selectivity":>12}')
   for layer in found.layers:
-    cells = ''.join(f'{shown(values):>16}' for values in (layer.accuracy, layer.untrained, layer.control))
-    print(f'{named(layer):12}{cells}{layer.selectivity:12.1%}')
+    cells = ''
+    for values in (layer.accuracy, layer.untrained, layer.control):
+      cells += f'{format_mean(values):>16}'
+    print(f'{layer_name(layer):12}{cells}{layer.selectivity:12.1%}')
   if page:
-    lead = (f'A linear classifier for each layer, learned from {seen:,} words, {settings.seeds} seeds. The tag that a '
-            f'word has most often is right of {found.commonest:.1%} of {asked:,} words.')
-    storage.write(page, report.document(f'Probes: {run}', 'plm_jax · what a model knows', [
-        el('p', lead, class_='lead'), el('section', el('h2', 'By layer'), chart(found.layers)),
-        el('section', el('h2', 'Figures'), table(found.layers))]))
+    lead = (f'One linear classifier per layer, trained on {seen:,} words, {settings.seeds} seeds. '
+            f'Majority baseline, the most frequent tag of each word: accuracy '
+            f'{found.commonest:.1%} on {tested:,} words.')
+    storage.write(page, html.render_document(f'Probes: {run}', 'plm_jax · analysis of a model', [
+        el('p', lead, class_='lead'),
+        el('section', el('h2', 'By layer'), draw_layer_chart(found.layers)),
+        el('section', el('h2', 'Figures'), layer_table(found.layers))]))
     print(f'page: {page}')
 
 
 @command(maps='[0, 64]', limit='[1, 16777216]')
 def attention_command(
-    run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]], page: str = '', maps: int = 4,
-    limit: int = 1000, mesh: MeshConfig = MeshConfig(1)) -> None:
-  """Prints where the heads of a model look: at neighbours, at special tokens, broadly; draws who looks at whom.
+    run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]], page: str = '',
+    maps: int = 4, limit: int = 1000, mesh: MeshConfig = MeshConfig(1)) -> None:
+  """Prints what attention heads attend to: neighbors, special tokens, or broadly; draws maps.
 
   Args:
     run: folder of a run, or of a checkpoint of transformers
-    texts: sentences, or files with one a line
-    page: .html file for the table, and the maps of all heads
-    maps: sentences whose maps are drawn, the first
-    limit: lines of a file that are read
+    texts: sentences, or files with one sentence per line
+    page: .html file for the attention maps of all heads
+    maps: number of sentences whose attention maps are drawn
+    limit: largest number of lines per file
     mesh: devices that share a large model
   """
-  reachable.check_reachable({page: 'write'})
-  heads, drawn = knowledge.attention(applied.shared(run, mesh), applied.given_lines(texts, limit), maps)
-  print(f'share of the attention of words that goes to\n{"head":10}' + ''.join(f'{name:>10}' for name in PLACES)
-        + f'{"spread":>10}{"distance":>10}  role')
+  bucket_check.check_reachable({page: 'file'})
+  trained = predict.load_on_mesh(run, mesh)
+  sentences = predict.read_line_arguments(texts, limit)
+  heads, drawn = knowledge.attention(trained, sentences, maps)
+  names = ''.join(f'{name:>10}' for name in ATTENTION_TARGETS)
+  print('share of the attention of words that goes to')
+  print(f'{"head":10}{names}{"spread":>10}{"distance":>10}  role')
   for head in heads:
-    print(f'{head.layer:>3}.{head.head:<6}' + ''.join(f'{share:10.1%}' for share in head.shares)
-          + f'{head.spread:10.2f}{head.distance:10.1f}  {head.role}'.rstrip())
+    shares = ''.join(f'{share:10.1%}' for share in head.shares)
+    line = f'{head.layer:>3}.{head.head:<6}{shares}{head.spread:10.2f}{head.distance:10.1f}'
+    print(f'{line}  {head.role}'.rstrip())
   if page:
-    lead = ('A row is who looks, a column what is looked at; the darker, the more. Under each map: layer, head and, '
-            'where most of its attention goes to one place, which.')
-    storage.write(page, report.document(f'Attention: {run}', 'plm_jax · what a model knows', [
-        el('p', lead, class_='lead'), *(pictures(one, heads) for one in drawn)], CSS))
+    lead = ('Rows are queries, columns are keys; darker means more attention. Under each map: '
+            'layer, head, and the target of most of its attention, if there is one.')
+    parts = [el('p', lead, class_='lead')]
+    parts += [draw_maps(one, heads) for one in drawn]
+    storage.write(page, html.render_document(
+        f'Attention: {run}', 'plm_jax · analysis of a model', parts, CSS))
     print(f'page: {page}')
 
 
-def named(layer: Layer) -> str:
-  """Names a layer."""
+def layer_name(layer: LayerProbe) -> str:
+  """Return the name of a layer."""
   return f'layer {layer.layer}' if layer.layer else 'embeddings'
 
 
-def shown(values: Sequence[float]) -> str:
-  """Writes a mean and its standard deviation."""
-  return f'{statistics.mean(values):.1%}' + (f' ± {statistics.stdev(values):.1%}' if len(values) > 1 else '')
+def format_mean(values: Sequence[float]) -> str:
+  """Format the mean and the standard deviation of accuracies."""
+  mean = f'{statistics.mean(values):.1%}'
+  if len(values) == 1:
+    return mean
+  return f'{mean} ± {statistics.stdev(values):.1%}'
 
 
-def chart(layers: Sequence[Layer]) -> Element:
-  """Draws accuracies over layers."""
-  lines = {name: [(layer.layer, statistics.mean(values(layer))) for layer in layers] for name, values in (
-      ('heldout', lambda layer: layer.accuracy), ('train', lambda layer: layer.untrained),
-      ('baseline', lambda layer: layer.control))}
+def draw_layer_chart(layers: Sequence[LayerProbe]) -> Element:
+  """Draw accuracies over layers."""
+  lines: dict[str, list[tuple[int, float]]] = {'heldout': [], 'train': [], 'baseline': []}
+  for layer in layers:
+    lines['heldout'].append((layer.layer, statistics.mean(layer.accuracy)))
+    lines['train'].append((layer.layer, statistics.mean(layer.untrained)))
+    lines['baseline'].append((layer.layer, statistics.mean(layer.control)))
   names = {'heldout': 'trained', 'train': 'untrained', 'baseline': 'control task'}
-  legend = el('span', *(el('span', el('i', class_=line), name) for line, name in names.items()), class_='legend')
-  drawn = report.chart(lines, 1.0, [], Metric(2, 'Right', 'of all words', percent=True), names, 'layer')
-  return el('figure', el('figcaption', el('b', 'Right of all words'), legend), drawn)
+  legend = el('span', class_='legend')
+  for line, name in names.items():
+    legend.append(el('span', el('i', class_=line), name))
+  metric = Metric(2, 'Accuracy', percent=True)
+  chart = html.draw_chart(lines, 1.0, [], metric, names, 'layer')
+  return el('figure', el('figcaption', el('b', 'Accuracy'), legend), chart)
 
 
-def table(layers: Sequence[Layer]) -> Element:
-  """Lays out the figures."""
+def layer_table(layers: Sequence[LayerProbe]) -> Element:
+  """Return the table of accuracies by layer."""
   head = 'layer', 'trained', 'untrained', 'control task', 'selectivity'
-  body = [(named(one), *map(shown, (one.accuracy, one.untrained, one.control)), f'{one.selectivity:.1%}')
-          for one in layers]
-  return el('table', *(el('tr', *(el(tag, cell) for cell in row)) for tag, row in itertools.chain(
-      [('th', head)], (('td', row) for row in body))))
+  table = el('table', el('tr', *(el('th', cell) for cell in head)))
+  for one in layers:
+    cells = [layer_name(one), format_mean(one.accuracy), format_mean(one.untrained),
+             format_mean(one.control), f'{one.selectivity:.1%}']
+    table.append(el('tr', *(el('td', cell) for cell in cells)))
+  return table
 
 
-def pictures(one: Map, heads: Sequence[Head]) -> Element:
-  """Draws the maps of all heads of a sentence."""
+def draw_maps(one: AttentionMap, heads: Sequence[HeadStatistics]) -> Element:
+  """Draw the attention maps of all heads for a sentence."""
   roles = {(head.layer, head.head): head.role for head in heads}
-  figures = []
+  maps = el('div', class_='maps')
   for layer, head in np.ndindex(one.attention.shape[:2]):
     role = roles[layer + 1, head + 1]
-    figures.append(el('figure', el('img', src=picture(one.attention[layer, head]), alt=f'layer {layer + 1}, head '
-                                   f'{head + 1}'),
-                      el('figcaption', f'{layer + 1}.{head + 1} {role}'.rstrip())))
-  return el('section', el('p', ' '.join(one.pieces), class_='pieces'), el('div', *figures, class_='maps'))
+    image = el('img', src=png_data_url(one.attention[layer, head]),
+               alt=f'layer {layer + 1}, head {head + 1}')
+    caption = el('figcaption', f'{layer + 1}.{head + 1} {role}'.rstrip())
+    maps.append(el('figure', image, caption))
+  return el('section', el('p', ' '.join(one.pieces), class_='pieces'), maps)
 
 
-def picture(values: np.ndarray) -> str:
-  """Makes a grey picture of values of 0 to 1 [rows, columns], 1 the darkest, as an address with its data."""
+def png_data_url(values: np.ndarray) -> str:
+  """Encode values in 0 .. 1 [rows, columns] as a grey PNG, 1 the darkest, in a data URL."""
   grey = np.rint(255 * (1 - np.clip(values, 0, 1))).astype(np.uint8)
   rows = b''.join(b'\0' + row.tobytes() for row in grey)
-  def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+
+  def make_chunk(kind: bytes, data: bytes) -> bytes:
+    check = struct.pack('>I', zlib.crc32(kind + data))
+    return struct.pack('>I', len(data)) + kind + data + check
+
   size = struct.pack('>IIBBBBB', *grey.shape[::-1], 8, 0, 0, 0, 0)
-  png = b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', size) + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b'')
+  png = (b'\x89PNG\r\n\x1a\n' + make_chunk(b'IHDR', size)
+         + make_chunk(b'IDAT', zlib.compress(rows)) + make_chunk(b'IEND', b''))
   return 'data:image/png;base64,' + base64.b64encode(png).decode()
 
 
 CSS = """
 .maps { display: grid; grid-template-columns: repeat(auto-fill, minmax(8em, 1fr)); gap: .8em; }
-.maps figure { margin: 0; } .maps img { width: 100%; image-rendering: pixelated; border: 1px solid var(--line, #ccc); }
+.maps figure { margin: 0; } .maps img { width: 100%; image-rendering: pixelated; border: 1px solid
+  var(--line, #ccc); }
 .maps figcaption { font-size: .8em; } .pieces { overflow-wrap: anywhere; }
 """

@@ -1,74 +1,98 @@
-"""python -m plm_jax vectors, and the runs that learn word vectors."""
+"""Implement `python -m plm_jax vectors`, and `train` for recipes of word vectors."""
 from collections.abc import Mapping, Sequence
 import os
+import sys
 from typing import Annotated, Any, Literal, get_args
 
-import jax
 import tyro
 
-from plm_jax import checked, config_file, errors, storage
-from plm_jax.cli import options, report
-from plm_jax.cli.concluding import say, surroundings
+from plm_jax import environment, errors, storage, validation
+from plm_jax.cli import options
 from plm_jax.cli.options import command
-from plm_jax.config import Scale
-from plm_jax.data.lines import Tally, lines
+from plm_jax.config import serialization
+from plm_jax.config.run import Scale
+from plm_jax.data.lines import ReadStats, read_lines
 from plm_jax.errors import ConfigError
-from plm_jax.inference.samples import Sample
+from plm_jax.inference.samples import GenerationSample
 from plm_jax.recipes import word_vectors
-from plm_jax.storage import reachable
-from plm_jax.vectors import classifier, exchange, fasttext_bin, formats, load, measure
-from plm_jax.vectors.classifier import Classifier
-from plm_jax.vectors.train import Result, VectorRun, restored, train
+from plm_jax.report import html
+from plm_jax.report.environment import print_on_leader, run_environment
+from plm_jax.runs.conclude import print_headline
+from plm_jax.runs.run import use_compilation_cache
+from plm_jax.storage import bucket_check
+from plm_jax.word_vectors import (
+  classifier,
+  evaluation,
+  fasttext_bin,
+  fasttext_export,
+  formats,
+  load,
+)
+from plm_jax.word_vectors.classifier import ClassifierConfig
+from plm_jax.word_vectors.train import VectorResult, VectorRun, load_run, train
 
-SHOWN = 8  # words whose neighbours a report has
-COMMON = 100  # most frequent words, which are passed over there: they are near everything
+REPORT_WORDS = 8
+"""number of words whose neighbors a report shows"""
+SKIPPED_WORDS = 100
+"""most frequent words, which the report skips since they are near all others"""
 
 
 def start(name: str, args: Sequence[str]) -> None:
-  """Runs the recipe of a name with the command line's changes; exits with 1 and a message on bad input, with 75 where a
-  signal has stopped it."""
-  with errors.shown():
-    errors.ended(run(parse(name, args)).finished)
+  """Train word vectors by the recipe of a name, with the options of the command line.
+
+  Exits with status 1 and one line on bad input, and with status 75 where a signal has stopped it.
+  """
+  with errors.exit_on_error(), errors.option_scope(validation.field_paths(VectorRun)):
+    result = train_vectors(parse(name, args))
+    errors.exit_unless_finished(result.finished)
 
 
 def parse(name: str, args: Sequence[str]) -> VectorRun:
-  """Returns the recipe at the scale that the arguments name, with the fields that they change."""
-  scale: Any = options.value_of('--scale', list(args)) or 'paper'
+  """Parse the options of a run over the defaults of its recipe and scale."""
+  scale: Any = options.option_value('--scale', list(args)) or 'paper'
   if scale not in get_args(Scale):
-    raise ConfigError(f'--scale is paper, laptop or test, got {checked.shortened(scale)}')
+    raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
   default = word_vectors.recipe(name, scale)
-  with checked.later():
+  args = options.normalize_booleans(args, options.boolean_options(default))
+  called = f'{environment.program()} train {name}'
+  if options.print_help(called, word_vectors.__doc__ or '', default, args):
+    sys.exit(0)
+  with validation.defer_checks():
     return tyro.cli(
-        VectorRun, default=default, args=options.normalise_booleans(args, options.booleans_of(default)),
-        prog=f'python -m plm_jax train {name}', description=word_vectors.__doc__,
+        VectorRun, default=default, args=args, prog=called, description=word_vectors.__doc__,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
 
 
-def run(config: VectorRun) -> Result:
-  """Does one run, from its text to its report."""
-  checked.check(config)
-  reachable.check_reachable({**dict.fromkeys(reachable.paths_in(config_file.to_json(config)), 'read'),
-                             config.folder: 'run'})
-  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
-    jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
-  say(f'{config.name}: {config.train.epochs} epochs, output in {config.folder}')
+def train_vectors(config: VectorRun) -> VectorResult:
+  """Train word vectors, from the text to the report."""
+  validation.check(config)
+  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
+  uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
+  uses[config.folder] = 'run'
+  bucket_check.check_reachable(uses)
+  use_compilation_cache()
+  print_on_leader(f'{config.name}: {config.train.epochs} epochs, output in {config.folder}')
   result = train(config)
   if not result.finished:
-    say(f'stopped by a signal at call {result.step:,} and saved: the same command goes on from there')
+    print_on_leader(f'stopped by a signal at call {result.step:,} and saved: the same command goes '
+                    'on from there')
     return result
   vectors = result.vectors
-  headline = {'Held-out loss': f'{result.heldout["loss"]:.4f}'} if result.heldout else {}
+  headline = {}
+  if result.heldout:
+    headline['Held-out loss'] = f'{result.heldout["loss"]:.4f}'
   headline |= {'Words': f'{len(vectors):,}', 'Width': f'{vectors.matrix.shape[1]}',
-               'Learned from, a second': f'{result.per_second:,.0f}',
-               'Duration of this process': f'{result.seconds / 60:.1f} min'}
-  asked = vectors.words[COMMON:COMMON + SHOWN] or vectors.words[:SHOWN]
-  samples = [Sample(word, ' '.join(near for near, _ in vectors.nearest(word, top=5))) for word in asked]
-  path = report.write_report(config.folder, report.Summary(
-      title=config.name, headline=headline, samples=samples, config=config_file.to_json(config),
-      environment=surroundings()))
-  print()
-  for name, value in headline.items():
-    print(f'{name + ":":34}{value}')
+               'Words per second': f'{result.per_second:,.0f}',
+               'Wall time': f'{result.seconds / 60:.1f} min'}
+  words = vectors.words[SKIPPED_WORDS:SKIPPED_WORDS + REPORT_WORDS]
+  samples = []
+  for word in words or vectors.words[:REPORT_WORDS]:
+    near = ' '.join(neighbor for neighbor, _ in vectors.nearest(word, top=5))
+    samples.append(GenerationSample(word, near))
+  path = html.write_report(config.folder, html.Summary(
+      title=config.name, headline=headline, samples=samples, config=serialization.to_json(config),
+      environment=run_environment()))
+  print_headline(headline)
   for sample in samples:
     print(f'{sample.prompt} ⟶ {sample.text}')
   print(f'\nreport: {path}\nmore:   python -m plm_jax vectors nearest {config.folder} WORD')
@@ -79,13 +103,13 @@ def run(config: VectorRun) -> Result:
 def nearest_command(
     vectors: tyro.conf.Positional[str], words: tyro.conf.Positional[tuple[str, ...]],
     away: tuple[str, ...] = (), top: int = 10) -> None:
-  """Prints the words nearest to a word, or to the mean direction of several.
+  """Prints the nearest neighbors of a word, or of the mean direction of several words.
 
   Args:
-    vectors: folder of a run, or a file of word2vec's, GloVe's or fastText's
-    words: asked about
-    away: words from whose direction to go away
-    top: words to print
+    vectors: folder of a run, or a file of word2vec, GloVe or fastText
+    words: the words
+    away: words whose directions are subtracted
+    top: number of neighbors to print
   """
   if not words:
     raise ConfigError('there is no word: give one or more')
@@ -97,15 +121,15 @@ def nearest_command(
 def analogy_command(
     vectors: tyro.conf.Positional[str], a: tyro.conf.Positional[str], b: tyro.conf.Positional[str],
     c: tyro.conf.Positional[str], how: Literal['add', 'mul'] = 'add', top: int = 5) -> None:
-  """Prints answers to: A is to B as C is to what?
+  """Prints answers to the analogy: A is to B as C is to what?
 
   Args:
     vectors: folder of a run, or a file
-    a: as man
-    b: as king
-    c: as woman
+    a: for instance man
+    b: for instance king
+    c: for instance woman
     how: 3CosAdd or 3CosMul
-    top: words to print
+    top: number of answers to print
   """
   for word, score in load(vectors).analogy(a, b, c, how, top):
     print(f'{score:7.4f}  {word}')
@@ -115,12 +139,13 @@ def analogy_command(
 def measure_command(
     vectors: tyro.conf.Positional[str], files: tyro.conf.Positional[tuple[str, ...]],
     lower: bool = True) -> None:
-  """Prints how well vectors do on word similarities (Spearman's correlation) and analogies (3CosAdd and 3CosMul).
+  """Evaluates vectors on word similarity (Spearman's correlation) and analogies.
 
   Args:
     vectors: folder of a run, or a file
-    files: pairs of words with a score between tabs (.tsv), or analogies, four words a line; .gz and .xz too
-    lower: their words in lower case
+    files: pairs of words with a score, separated by tabs (.tsv), or analogies with four words per
+      line; also .gz and .xz
+    lower: convert the words of files to lower case
   """
   if not files:
     raise ConfigError('there is no file with pairs or analogies: give one or more')
@@ -128,34 +153,40 @@ def measure_command(
   print(f'{"file":34}{"measure":14}{"value":>8}  questions')
   for file in files:
     name = os.path.basename(file)
-    for how, score in scores(found, file, lower).items():
-      print(f'{name:34}{how:14}{score.value:>8.2f}  {score.answered:,} of {score.asked:,}')
+    for how, score in measure_file(found, file, lower).items():
+      print(f'{name:34}{how:14}{score.value:>8.2f}  {score.answered:,} of {score.total:,}')
 
 
-def scores(vectors, file: str, lower: bool) -> Mapping[str, measure.Score]:
-  """Measures vectors on one file."""
+def measure_file(vectors, file: str, lower: bool) -> Mapping[str, evaluation.VectorScore]:
+  """Evaluate vectors on one file."""
   if '.tsv' in os.path.basename(file):
-    return {'Spearman': measure.similarity(vectors, measure.read_pairs(file), lower)}
-  questions = [words for section in measure.read_analogies(file).values() for words in section]
-  return {'3CosAdd, %': measure.analogies(vectors, questions, 'add', lower=lower),
-          '3CosMul, %': measure.analogies(vectors, questions, 'mul', lower=lower)}
+    pairs = evaluation.read_pairs(file)
+    return {'Spearman': evaluation.score_similarity(vectors, pairs, lower)}
+  questions = []
+  for section in evaluation.read_analogies(file).values():
+    questions += section
+  return {'3CosAdd, %': evaluation.score_analogies(vectors, questions, 'add', lower=lower),
+          '3CosMul, %': evaluation.score_analogies(vectors, questions, 'mul', lower=lower)}
 
 
 @command()
 def export_command(
-    vectors: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
+    vectors: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
     form: Literal['text', 'binary', 'glove', 'fasttext'] = 'text') -> None:
-  """Writes vectors as other programs read them.
+  """Writes vectors in the format of another program.
 
   Args:
-    vectors: folder of a run, or a file; as fastText's .bin a run of word2vec or fastText, or a .bin
-    out: file
-    form: word2vec's text (fastText's .vec is the same) or binary, GloVe's text, or fastText's .bin
+    vectors: folder of a run, or a file; for fastText's .bin a run of word2vec or fastText, or a
+      .bin
+    out: output file
+    output: the same as OUTPUT, the last argument
+    form: word2vec's text (the same as fastText's .vec) or binary, GloVe's text, or fastText's .bin
   """
+  out = options.choose_output(out, output)
   if form != 'fasttext':
     formats.save(load(vectors), out, form)
-  elif storage.path_of(vectors).is_dir():
-    fasttext_bin.save(exchange.fasttext_of(*restored(vectors)), out)
+  elif storage.resolve_path(vectors).is_dir():
+    fasttext_bin.save(fasttext_export.to_fasttext(*load_run(vectors)), out)
   else:
     fasttext_bin.save(fasttext_bin.load(vectors), out)
   print(f'vectors in {out}')
@@ -163,30 +194,35 @@ def export_command(
 
 @command()
 def classify_command(
-    text: tyro.conf.Positional[str], out: tyro.conf.Positional[str],
-    settings: Annotated[Classifier, tyro.conf.arg(name='')] = Classifier()) -> None:
-  """Learns fastText's classifier of texts, and writes its .bin.
+    text: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
+    settings: Annotated[ClassifierConfig, tyro.conf.arg(name='')] = ClassifierConfig()) -> None:
+  """Trains fastText's text classifier, and writes its .bin.
 
   Args:
-    text: file of lines with labels, words that begin with __label__, and other words
+    text: file with one text per line: labels, which begin with __label__, and words
     out: .bin file
-    settings: how
+    output: the same as OUTPUT, the last argument
+    settings: settings of the classifier
   """
-  model = classifier.learn(classifier.read(text), settings)
+  out = options.choose_output(out, output)
+  model = classifier.train_classifier(classifier.read_labeled_texts(text), settings)
   fasttext_bin.save(model, out)
-  print(f'{len(model.labels):,} labels, {len(model.words):,} words: python -m plm_jax vectors predict {out} FILE')
+  print(f'{len(model.labels):,} labels, {len(model.words):,} words: python -m plm_jax vectors '
+        f'predict {out} FILE')
 
 
 @command(top='[1, 1000000]')
-def predict_command(model: tyro.conf.Positional[str], text: tyro.conf.Positional[str], top: int = 1) -> None:
-  """Prints the likeliest labels of each line, and their probabilities.
+def predict_command(
+    model: tyro.conf.Positional[str], text: tyro.conf.Positional[str], top: int = 1) -> None:
+  """Prints the most likely labels of each line, with their probabilities.
 
   Args:
     model: .bin of `classify`, or of fastText's supervised
-    text: file of lines
-    top: labels to print
+    text: file with one text per line
+    top: number of labels to print
   """
-  texts = (line.split() for _, line in lines(storage.path_of(text), 'refuse', Tally()))
+  lines = read_lines(storage.resolve_path(text), 'refuse', ReadStats())
+  texts = (line.split() for _, line in lines)
   for found in classifier.predict(fasttext_bin.load(model), texts, top):
     print(' '.join(f'{label} {chance:.5f}' for label, chance in found))
 
@@ -196,10 +232,11 @@ COMMANDS = {'nearest': nearest_command, 'analogy': analogy_command, 'measure': m
 
 
 def main(args: Sequence[str]) -> None:
-  """Runs `vectors COMMAND ...`; exits with 1 and a message on bad input."""
-  with errors.shown():
-    reachable.check_reachable(dict.fromkeys(reachable.paths_in([*args]), 'read'))
-    with checked.later():
+  """Run `vectors COMMAND ...`; exit with status 1 and one line on bad input."""
+  with errors.exit_on_error():
+    paths = bucket_check.find_bucket_paths(list(args))
+    bucket_check.check_reachable(dict.fromkeys(paths, 'read'))
+    with validation.defer_checks():
       tyro.extras.subcommand_cli_from_dict(
-          COMMANDS, prog='python -m plm_jax vectors', args=options.normalise_booleans(args, {'lower'}),
-          config=(tyro.conf.FlagConversionOff,))
+          COMMANDS, prog=f'{environment.program()} vectors',
+          args=options.normalize_booleans(args, {'lower'}), config=(tyro.conf.FlagConversionOff,))

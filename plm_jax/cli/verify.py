@@ -1,4 +1,4 @@
-"""Whether what lies in a folder is what was written to it: all of it, as no run has the time to ask."""
+"""Implement `python -m plm_jax verify`: check that no file of a folder is damaged."""
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 import os
@@ -11,128 +11,154 @@ from tqdm import tqdm
 import tyro
 
 from plm_jax import storage, tokenizers
+from plm_jax.checkpoints import restore
 from plm_jax.cli.options import command
-from plm_jax.data import checksums, counts, cuts, cutting, records
-from plm_jax.data.records import SPLITS, Meta, RecordsError, Shard, Split
-from plm_jax.errors import Expected
-from plm_jax.inference import loading
-from plm_jax.training import checkpoint
+from plm_jax.data import checksums, records, window_counts, window_offsets, window_rules
+from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard, Split
+from plm_jax.errors import UserError
+from plm_jax.loading import loaded_model
 
 THREADS = 8
 
 
 @command()
 def verify_command(folder: tyro.conf.Positional[str]) -> None:
-  """Reads all of a folder of token records, or of a run, and says what is not as it was written; exit status 1 if
-  anything is not.
+  """Checks all files of a folder of token records or of a run; exit status 1 if any is damaged.
 
   Args:
-    folder: of token records or of a run, local or gs://
+    folder: folder of token records or of a run, local or gs://
   """
   if not verify(folder):
     sys.exit(1)
 
 
 def verify(folder: epath.PathLike) -> bool:
-  """Prints every problem of a folder of token records, or of a run, a line each, and a summary -> whether there was
-  none."""
-  folder = storage.path_of(folder)
-  with storage.explained(folder, 'read'):
-    kinds = [of for name, of in (('records.json', of_records), ('config.json', of_run)) if (folder / name).exists()]
-  if not kinds:
-    raise RecordsError(f'{folder} holds nothing that can be verified: expected token records (records.json) or a run '
-                       '(config.json)')
+  """Print the problems of a folder, one per line, and a summary; return whether there are none."""
+  folder = storage.resolve_path(folder)
+  find_problems = None
+  with storage.io_errors_as(folder, 'read'):
+    if (folder / 'records.json').exists():
+      find_problems = records_problems
+    elif (folder / 'config.json').exists():
+      find_problems = run_problems
+  if not find_problems:
+    raise RecordsError(f'{folder} holds nothing that can be verified: expected token records '
+                       '(records.json) or a run (config.json)')
   problems = 0
-  for problem in kinds[0](folder):
+  for problem in find_problems(folder):
     print(problem, flush=True)
     problems += 1
-  print(f'{folder}: {f"damaged ({problems} lines above)" if problems else "everything is as it was written"}')
+  state = f'damaged ({problems} lines above)' if problems else 'everything is as it was written'
+  print(f'{folder}: {state}')
   return not problems
 
 
-def of_run(folder: epath.Path) -> Iterator[str]:
-  """Yields what is wrong with a run: with every checkpoint, and with its configuration and tokenizer beside the
-  newest."""
+def run_problems(folder: epath.Path) -> Iterator[str]:
+  """Yield the problems of a run: of its checkpoints, its configuration and its tokenizer."""
   try:
-    told = yield from of_checkpoints(folder / 'checkpoints')
-    if (best := checkpoint.of_run(folder)) != folder / 'checkpoints':
-      yield from of_checkpoints(best)
-    yield from loading.unlike(folder, loading.read_config(folder), tokenizers.load(folder / 'tokenizer'), told)
-  except Expected as error:
+    meta = yield from checkpoint_problems(folder / 'checkpoints')
+    best = restore.find_run_checkpoints(folder)
+    if best != folder / 'checkpoints':
+      yield from checkpoint_problems(best)
+    tokenizer = tokenizers.load(folder / 'tokenizer')
+    config = loaded_model.read_config(folder)
+    yield from loaded_model.config_mismatches(folder, config, tokenizer, meta)
+  except UserError as error:
     yield str(error)
 
 
-def of_checkpoints(folder: epath.Path) -> Generator[str, None, dict[str, Any]]:
-  """Yields what is wrong with the checkpoints in a folder; returns what is told beside the newest. Raises
-  CheckpointError where there is none."""
-  with checkpoint.reading(folder) as (checkpoints, newest):
+def checkpoint_problems(folder: epath.Path) -> Generator[str, None, dict[str, Any]]:
+  """Yield the problems of the checkpoints in a folder.
+
+  Returns:
+    The metadata of the newest one.
+
+  Raises:
+    CheckpointError: there is no checkpoint.
+  """
+  with restore.open_newest(folder) as (checkpoints, newest):
     for step in checkpoints.steps():
       try:
-        if not checkpoints.compare(step):
-          print(f'checkpoint {step} has no checksums, as those of earlier versions have none', flush=True)
-      except Expected as error:
+        if not checkpoints.verify_checksums(step):
+          print(f'checkpoint {step} has no checksums, as those of earlier versions have none: '
+                'whether it can be read is all that is verified', flush=True)
+          checkpoints.check_readable(step)
+      except UserError as error:
         yield getattr(error, 'what', str(error))
     return checkpoints.meta(newest)
 
 
-def of_records(folder: epath.Path) -> Iterator[str]:
-  """Yields what is wrong with records: with records.json and the tokenizer, with every shard, and with stored cuts."""
+def records_problems(folder: epath.Path) -> Iterator[str]:
+  """Yield the problems of token records: records.json, tokenizer, shards and stored windows."""
   try:
     meta = records.read_meta(folder)
-  except Expected as error:
+  except UserError as error:
     yield str(error)
     return
   try:
     tokenizer = tokenizers.load(folder / 'tokenizer')
     if (tokenizer.hash, tokenizer.vocab.size) != (meta.tokenizer, meta.vocab):
       yield f'{folder / "tokenizer"} is not the tokenizer that made the records'
-  except Expected as error:
+  except UserError as error:
     yield str(error)
   if meta.format == 1:
-    print(f'{folder} is of format 1, without checksums: sizes, sentences and ids are what can be verified')
+    print(f'{folder} is of format 1, without checksums: sizes, sentences and ids are what can be '
+          'verified')
   stored = []
-  for stem in cut_stems(folder, meta):
+  for stem in stored_window_stems(folder, meta):
     try:
-      stored.append(Stored(stem, meta))
-    except Expected as error:
+      stored.append(StoredWindows(stem, meta))
+    except UserError as error:
       yield f'{error}: delete it, and it is made again'
-  every: list[tuple[Split, int]] = [
-      (split, place) for split in SPLITS for place in range(len(meta.shards(split)))]
+  shards: list[tuple[Split, int]] = []
+  for split in SPLITS:
+    shards.extend((split, place) for place in range(len(meta.shards(split))))
+
+  def list_problems(shard: tuple[Split, int]) -> list[str]:
+    return list(shard_problems(folder, meta, *shard, stored))
+
   with ThreadPoolExecutor(THREADS) as pool:
-    found = pool.map(lambda one: list(of_shard(folder, meta, one[0], one[1], stored)), every)
-    for some in tqdm(found, 'shards', len(every), delay=2, disable=None):
-      yield from some
+    found = pool.map(list_problems, shards)
+    for problems in tqdm(found, 'shards', len(shards), delay=2, disable=None):
+      yield from problems
 
 
-def of_shard(folder: epath.Path, meta: Meta, split: Split, place: int, stored: list['Stored']) -> Iterator[str]:
-  """Yields what is wrong with the files of a shard."""
+def shard_problems(
+    folder: epath.Path, meta: RecordsMeta, split: Split, place: int, stored: list['StoredWindows']
+) -> Iterator[str]:
+  """Yield the problems of the files of a shard, `place` among those of its split."""
   entry = meta.shards(split)[place]
-  dtype = records.token_dtype(meta.vocab)
-  kinds = {'': (dtype, entry.tokens), '.sentences': (records.SENTENCE, entry.sentences)}
+  token_dtype = records.token_dtype(meta.vocab)
+  kinds = {'': (token_dtype, entry.tokens),
+           '.sentences': (records.SENTENCE_DTYPE, entry.sentences)}
   if entry.blocks_crc is not None:
-    kinds['.crc'] = np.dtype('<u4'), sum(records.blocks(*some) for some in kinds.values())
+    blocks = sum(records.count_blocks(dtype, length) for dtype, length in kinds.values())
+    kinds['.crc'] = np.dtype('<u4'), blocks
   contents, arrays, problems = {}, {}, []
-  for kind, (of, length) in kinds.items():
+  for kind, (dtype, length) in kinds.items():
     path = f'{os.fspath(folder)}/{entry.name}{kind}.npy'
     try:
-      contents[kind] = records.read_file(path, of, length)
-      arrays[kind] = records.array_of(path, contents[kind], of, length)
+      contents[kind] = records.read_file(path, dtype, length)
+      arrays[kind] = records.parse_array(path, contents[kind], dtype, length)
       if kind == '.sentences':
-        records.check(path, entry, arrays[kind])
-      if kind == '' and entry.tokens and (largest := int(arrays[kind]['token'].max())) >= meta.vocab:
-        raise records.foreign_id(path, largest, meta.vocab)
-    except Expected as error:
+        records.check_sentences(path, entry, arrays[kind])
+      if kind == '' and entry.tokens:
+        largest = int(arrays[kind]['token'].max())
+        if largest >= meta.vocab:
+          raise records.foreign_id_error(path, largest, meta.vocab)
+    except UserError as error:
       problems.append(str(error))
-  problems += wrong_sums(folder, entry, contents, arrays)
+  problems += checksum_problems(folder, entry, contents, arrays)
   yield from problems
   if not problems:
-    for cut in stored:
-      yield from cut.wrong(split, place, entry, arrays['.sentences'])
+    for windows in stored:
+      yield from windows.problems(split, place, entry, arrays['.sentences'])
 
 
-def wrong_sums(folder: epath.Path, entry: Shard, contents: dict[str, bytes], arrays: dict[str, np.ndarray]
-               ) -> Iterator[str]:
-  """Yields what is wrong with a shard by the checksums of its blocks; nothing of records from before there were any."""
+def checksum_problems(
+    folder: epath.Path, entry: Shard, contents: dict[str, bytes], arrays: dict[str, np.ndarray]
+) -> Iterator[str]:
+  """Yield the problems of a shard by its block checksums; none for records without checksums."""
   if entry.blocks_crc is None or '.crc' not in arrays:
     return
   root = f'{os.fspath(folder)}/{entry.name}'
@@ -143,55 +169,63 @@ def wrong_sums(folder: epath.Path, entry: Shard, contents: dict[str, bytes], arr
   for kind in ('', '.sentences'):
     if kind not in arrays:
       return
-    found = checksums.of_blocks(contents[kind])
+    found = checksums.block_checksums(contents[kind])
     own, expected = expected[:len(found)], expected[len(found):]
     if not np.array_equal(found, own):
-      first, *_ = np.flatnonzero(found != own) * checksums.BLOCK
-      yield (f'record shard {root}{kind}.npy is damaged: {np.count_nonzero(found != own)} of {len(found)} blocks are '
-             f'not what was written, the first at byte {first:,}. {records.MEND}')
+      damaged = np.flatnonzero(found != own)
+      first = damaged[0] * checksums.BLOCK_BYTES
+      yield (f'record shard {root}{kind}.npy is damaged: {len(damaged)} of {len(found)} blocks are '
+             f'not what was written, the first at byte {first:,}. {records.REMEDY}')
 
 
-def cut_stems(folder: epath.Path, meta: Meta) -> list[str]:
-  """Paths, without their endings, of what is stored of the windows of these records."""
-  home = folder / 'windows' / cutting.key(meta.digest)
-  with storage.explained(home, 'listed', RecordsError):
-    paths = list(home.iterdir()) if home.is_dir() else []
+def stored_window_stems(folder: epath.Path, meta: RecordsMeta) -> list[str]:
+  """Return the paths, without endings, of the stored window counts and offsets of records."""
+  home = folder / 'windows' / window_rules.cache_key(meta.digest)
+  paths = []
+  with storage.io_errors_as(home, 'listed', RecordsError):
+    if home.is_dir():
+      paths = list(home.iterdir())
   return sorted({os.fspath(path)[:-5] for path in paths if path.suffix in ('.json', '.cuts')})
 
 
-class Stored:
-  """How many windows the shards of a split have, and where they begin, as it is stored."""
+class StoredWindows:
+  """The stored numbers of windows of the shards of a split, and where the windows begin."""
 
-  def __init__(self, stem: str, meta: Meta):
+  def __init__(self, stem: str, meta: RecordsMeta):
     self.stem = stem
     try:
       split, _, rule = stem.rpartition('/')[2].partition('-')
       self.split: Split = next(known for known in SPLITS if known == split)
-      self.rule = cutting.Rule.parse(rule)
+      self.rule = window_rules.WindowRule.parse(rule)
     except (ValueError, StopIteration) as error:
       raise RecordsError(f'{stem}.* is not of records') from error
     entries = meta.shards(self.split)
     if self.rule.assembly == 'packed':
-      self.windows = [self.rule.packed(entry) for entry in entries]
+      self.windows = [self.rule.count_packed(entry) for entry in entries]
     else:
-      self.windows = counts.read(epath.Path(f'{stem}.json'), entries).windows
-    self.offsets = cutting.offsets(self.windows)
+      self.windows = window_counts.read_counts(epath.Path(f'{stem}.json'), entries).windows
+    self.offsets = window_rules.cumulative_offsets(self.windows)
     self.crcs = None
     path = epath.Path(f'{stem}.cuts')
-    with storage.explained(path, 'read', RecordsError):
+    with storage.io_errors_as(path, 'read', RecordsError):
       if path.exists():
-        if path.stat().length != cuts.file_size(self.offsets):
+        if path.stat().length != window_offsets.offsets_file_size(self.offsets):
           raise RecordsError(f'{path} is truncated or foreign')
-        self.crcs, self.cuts = cuts.parts(np.memmap(path, np.uint8, 'r').view(np.ndarray), self.offsets)
+        content = np.memmap(path, np.uint8, 'r').view(np.ndarray)
+        self.crcs, self.cuts = window_offsets.split_content(content, self.offsets)
 
-  def wrong(self, split: Split, place: int, entry: Shard, sentences: np.ndarray) -> Iterator[str]:
-    """Yields what is wrong with what is stored of a shard, `place` among those of its split."""
+  def problems(
+      self, split: Split, place: int, entry: Shard, sentences: np.ndarray) -> Iterator[str]:
+    """Yield the problems of what is stored for a shard, `place` among those of its split."""
     if split != self.split or not entry.tokens:
       return
-    found = self.rule.cut(sentences, entry)
+    found = self.rule.find_starts(sentences, entry)
     start, stop = self.offsets[place:place + 2]
     if len(found) != stop - start:
-      yield f'{self.stem}.json counts {stop - start} windows in {entry.name}, which has {len(found)}: delete it'
-    elif self.crcs is not None and self.crcs[place] and (
-        self.crcs[place] != checksums.crc(found.tobytes()) or not np.array_equal(found, self.cuts[start:stop])):
-      yield f'{self.stem}.cuts is damaged: it is not where the windows of {entry.name} begin. Delete it'
+      yield (f'{self.stem}.json counts {stop - start} windows in {entry.name}, which has '
+             f'{len(found)}: delete it')
+    elif self.crcs is not None and self.crcs[place]:
+      same_crc = self.crcs[place] == checksums.crc(found.tobytes())
+      if not same_crc or not np.array_equal(found, self.cuts[start:stop]):
+        yield (f'{self.stem}.cuts is damaged: it is not where the windows of {entry.name} begin. '
+               'Delete it')

@@ -1,13 +1,14 @@
-"""Checkpoints of other libraries: transformers both ways, the original TensorFlow ones and T5X's in.
+"""Conversion of checkpoints: transformers both ways, the original TensorFlow ones and T5X's in.
 
     imported = conversion.load('bert-base-uncased/')
     outputs = imported.model().apply({'params': imported.params}, batch)
     conversion.save('out/', imported.config, imported.params, imported.tokenizer)
 
-What differs between families is data beside their models (`plm_jax.conversion.rules.Family`). Whatever a file holds
-beyond that is refused by name. Parameters are float32 here; a float16 or bfloat16 file is widened exactly.
+What differs between families is data next to their models (`plm_jax.models.rules.Family`). A file
+that holds anything beyond that is refused, with the names. Parameters are float32 here; a float16
+or bfloat16 file is widened exactly.
 """
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -17,134 +18,197 @@ import flax.linen as nn
 from flax.traverse_util import unflatten_dict
 import numpy as np
 
-from plm_jax import checked, storage
-from plm_jax.conversion import attributes, elmo, files, folders, rules, vocabulary
-from plm_jax.conversion.families import (
-  asks_words,
-  boxed_shapes,
-  family_of,
-  flat_dict,
-  head_of,
-  parameter_shapes,
-  with_parts,
+from plm_jax import storage, validation
+from plm_jax.conversion import (
+  attributes,
+  elmo_hdf5,
+  files,
+  folders,
+  generation,
+  tokenizer_files,
 )
-from plm_jax.conversion.lazy import Lazy
-from plm_jax.conversion.megatron import of_megatron
-from plm_jax.conversion.opening import (
+from plm_jax.conversion.lazy import LazyParameter
+from plm_jax.conversion.megatron import find_megatron
+from plm_jax.conversion.source_formats import (
   CONFIG,
   check_layers,
   choose_heads,
+  find_fairseq,
+  find_glm_folder,
   is_tensorflow,
-  of_fairseq,
   open_checkpoint,
-  rename,
-  states,
+  rename_tensor,
 )
-from plm_jax.conversion.rules import ConvertError, Family
 from plm_jax.conversion.t5x import is_t5x
-from plm_jax.errors import understood
-from plm_jax.layers.heads import WithHeads
+from plm_jax.errors import parse_errors_as
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
+from plm_jax.models import rules
+from plm_jax.models.families import (
+  boxed_parameter_shapes,
+  build_head,
+  enable_required_parts,
+  flatten_tree,
+  get_family,
+  parameter_shapes,
+  uses_verbalizer,
+)
+from plm_jax.models.rules import ConvertError, Family
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.contract import brief
 
-__all__ = ['LABELLED', 'ConvertError', 'Imported', 'Lazy', 'Like', 'asks_words', 'counterpart', 'family_of', 'head_of',
-           'is_checkpoint', 'load', 'save', 'tensors', 'with_parts']
+__all__ = [
+    'LABELED_HEADS',
+    'ConvertError',
+    'ExportTemplate',
+    'ImportedCheckpoint',
+    'LazyParameter',
+    'build_head',
+    'enable_required_parts',
+    'export_tensors',
+    'exportable_params',
+    'get_family',
+    'is_checkpoint',
+    'load',
+    'save',
+    'uses_verbalizer',
+]
+
+ELMO = 'elmo'
+LABELED_HEADS = ('label', 'tags')
+"""heads whose classes have names"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Imported:
-  """A checkpoint in our terms."""
+class ImportedCheckpoint:
+  """A checkpoint of another library, converted to our configuration and parameters."""
 
   config: Any
   """of the backbone"""
   params: Any
-  """numpy float32, or `Lazy`; the tree of `model()`"""
+  """numpy float32 arrays or `LazyParameter`; the tree of `model()`"""
   tokenizer: Tokenizer | None
   """None where the folder has none"""
   heads: Mapping[str, nn.Module]
-  """the heads whose parameters there are"""
-  missing: tuple[str, ...]
-  """heads that were asked for and are not in the file"""
+  """the heads whose parameters the file has"""
+  missing_heads: tuple[str, ...]
+  """heads that were requested and are not in the file"""
   family: str
   """model_type of transformers"""
   extra: Mapping[str, Any]
-  """attributes of their configuration that have no place in ours: labels, ids of special tokens, ..."""
-  form: Mapping[str, tuple[str, str]]
-  """tensor in the file -> (its name in the rules, its type): what an export needs to give back the same"""
+  """attributes of config.json without a place in ours: labels, ids of special tokens, ..."""
+  tensor_origins: Mapping[str, tuple[str, str]]
+  """tensor in the file -> (its name in the rules, its type); an export writes the same"""
+  generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  """contents of generation_config.json; {}: there is none"""
+  end_ids: tuple[int, ...] = ()
+  """ids of the tokens that end a text, as its files state them; (): they state none"""
 
   @property
   def labels(self) -> tuple[str, ...]:
-    """Names of the classes, where the configuration says them (id2label)."""
+    """Names of the classes, if the configuration states them (id2label)."""
     names = self.extra.get('id2label') or {}
-    names = names if isinstance(names, Mapping) else dict(enumerate(names))
+    if not isinstance(names, Mapping):
+      names = dict(enumerate(names))
     return tuple(str(names[number]) for number in sorted(names, key=int))
 
-  def model(self) -> WithHeads:
+  def model(self) -> ModelWithHeads:
     """Makes the module: the backbone with the heads that were read."""
-    return WithHeads(family_of(self.family).backbone(self.config), dict(self.heads))
+    return ModelWithHeads(get_family(self.family).backbone(self.config), dict(self.heads))
 
   def shapes(self) -> Any:
     """Returns the shapes of the parameters, with their logical axes (flax boxes)."""
-    return boxed_shapes(self.model(), family_of(self.family).reads(self.config))
+    input_shapes = get_family(self.family).input_shapes(self.config)
+    return boxed_parameter_shapes(self.model(), input_shapes)
 
 
 @dataclasses.dataclass(frozen=True)
-class Like:
-  """A family, and what its configuration is to say of classes."""
+class ExportTemplate:
+  """The form of a new export: its family, and what its files state besides the parameters."""
 
   family: str
   """model_type of transformers"""
   labels: tuple[str, ...] = ()
-  """names of the classes, in their order; none: LABEL_0, LABEL_1, ..."""
-  around: vocabulary.Around | None = None
-  """ids before the first text, between two and behind the last; None: what texts have in pre-training"""
-  beside: Callable[[pathlib.Path], None] | None = None
-  """writes what else is to be in the folder"""
+  """names of the classes, in their order; (): LABEL_0, LABEL_1, ..."""
+  frame: tokenizer_files.TextFrame | None = None
+  """special tokens around texts: ids before the first text, between two and after the last
 
-
-def load(path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False) -> Imported:
-  """Loads the checkpoint in folder `path`, local or in a bucket: config.json with safetensors or
-  flax_model.msgpack, the authors' own in TensorFlow (bert_config.json, albert_config.json or xlnet_config.json with
-  *.ckpt.*, electra_*), fairseq's model.pt, Megatron-LM's model_optim_rng.pt, T5X's checkpoint_STEP, or an ELMo's
-  options.json with .hdf5.
-
-  heads: names of those wanted (`plm_jax.models`: FAMILY.heads); None: all that the file has. lazy: parameters are
-  `Lazy`, which read a part of a file when it is asked for. Raises ConvertError for whatever is not understood, naming
-  every tensor and attribute; TokenizerError for a damaged vocabulary.
+  None: those of pre-training.
   """
-  place = folders.local(path)
-  if elmo.is_elmo(place):
-    config, backbone = elmo.load(place)
-    return Imported(config, {'backbone': backbone}, None, {}, tuple(heads or ()), elmo.FAMILY.name, {}, {})
-  with understood(path, 'a checkpoint', ConvertError):
+  write_extra: Callable[[pathlib.Path], None] | None = None
+  """writes further files into the folder"""
+
+
+def load(
+    path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False,
+) -> ImportedCheckpoint:
+  """Loads a checkpoint of another library from a local folder or a bucket.
+
+  Args:
+    path: folder with config.json and safetensors or flax_model.msgpack; the authors' own in
+      TensorFlow (bert_config.json, albert_config.json or xlnet_config.json with *.ckpt.*,
+      electra_*); fairseq's model.pt; Megatron-LM's model_optim_rng.pt; T5X's checkpoint_STEP; or an
+      ELMo's options.json with .hdf5.
+    heads: names of the heads to read (`FAMILY.heads` in `plm_jax.models`); None: all in the file.
+    lazy: whether parameters are `LazyParameter`, which read only the parts that are used.
+
+  Raises:
+    ConvertError: for whatever is not understood, with the name of every tensor and attribute.
+    TokenizerError: for a damaged vocabulary.
+  """
+  place = folders.copy_if_remote(path)
+  if elmo_hdf5.is_elmo(place):
+    config, backbone = elmo_hdf5.load(place)
+    return ImportedCheckpoint(
+        config, {'backbone': backbone}, None, {}, tuple(heads or ()), ELMO, {}, {})
+  with parse_errors_as(path, 'a checkpoint', ConvertError):
+    # Configuration and names of tensors.
     folder, family, hf_config, source = open_checkpoint(place)
-    attributes.check(family, hf_config)
-    hf_config = family.to_current(hf_config)
-    original: dict[str, str] = {name: new for name in source.tensors if (new := rename(family, name)) is not None}
-    renamed = files.Renamed(source, original.get, folder)
-    config = attributes.read(family, hf_config)
-    config = checked.replaced(config, {field: name in renamed.tensors for field, name in family.parts.items()})
-    config = family.infer_from_tensors(config, renamed.tensors)
+    attributes.check_hf_config(family, hf_config)
+    hf_config = family.normalize_hf_config(hf_config)
+    original: dict[str, str] = {}
+    for name in source.tensors:
+      new = rename_tensor(family, name)
+      if new is not None:
+        original[name] = new
+    renamed = files.RenamedSource(source, original.get, folder)
+    config = attributes.parse_hf_config(family, hf_config)
+    parts = {}
+    for field, tensor in family.part_tensors.items():
+      parts[field] = tensor in renamed.tensors
+    config = family.infer_from_tensors(validation.with_paths(config, parts), renamed.tensors)
     check_layers(config, source.tensors)
-    named = family.of(config)
+
+    # Heads and parameters.
+    named = family.specialize(config)
     chosen, missing = choose_heads(named, hf_config, renamed.tensors, heads)
-    modules = {name: attributes.make_head(family.heads[name], config, hf_config) for name in chosen}
+    modules = {}
+    used = list(named.rules)
+    for name in chosen:
+      modules[name] = attributes.make_head(family.heads[name], config, hf_config)
+      used += named.heads[name].rules
+    known: set[str] = set()
+    for head in family.heads.values():
+      for rule in head.rules:
+        known.update(rule.names(()))
     shapes = parameter_shapes(family, config, modules)
-    used = [*named.rules, *(rule for name in chosen for rule in named.heads[name].rules)]
-    known = {name for head in family.heads.values() for rule in head.rules for name in rule.names(())}
-    params: dict[str, Any] = {
-        name: Lazy(rule, renamed, shapes[name], copies)
-        for name, (rule, copies) in rules.match(used, shapes, renamed, known).items()}
+    params: dict[str, Any] = {}
+    for name, (rule, copies) in rules.match_tensors(used, shapes, renamed, known).items():
+      params[name] = LazyParameter(rule, renamed, shapes[name], copies)
     if not lazy:
-      params = {name: np.asarray(x) for name, x in params.items()}
-  extra = {name: value for name, value in hf_config.items() if name in attributes.IGNORED | family.ignored}
-  # Names of another library than the one that is written are of no use to an export.
-  form = {} if family is not family_of(family.name) else {
-      name: (new, source.tensors[name][1]) for name, new in original.items()}
-  tokenizer = vocabulary.load(folder)
-  return Imported(
-      config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra, form)
+      for name, x in params.items():
+        params[name] = np.asarray(x)
+  kept, extra = attributes.IGNORED | family.ignored, {}
+  for name, value in hf_config.items():
+    if name in kept:
+      extra[name] = value
+  origins = {}
+  if family is get_family(family.name):  # names of another library than is written help no export
+    for name, new in original.items():
+      origins[name] = new, source.tensors[name][1]
+  tokenizer, settings = tokenizer_files.load(folder), generation.read_generation_config(folder)
+  return ImportedCheckpoint(
+      config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra,
+      origins, settings, generation.end_ids(folder, hf_config, settings, tokenizer))
 
 
 def save(
@@ -153,136 +217,282 @@ def save(
     params: Any,
     tokenizer: Tokenizer | None = None,
     dtype: str | None = None,
-    like: 'Imported | Like | str' = 'bert',
+    like: 'ImportedCheckpoint | ExportTemplate | str' = 'bert',
     shard_bytes: int = 5 << 30,
 ) -> None:
-  """Writes what transformers reads with AutoModelForPreTraining and its like, and AutoTokenizer: all of it or nothing.
+  """Exports a model for transformers' AutoModel classes and AutoTokenizer, or an ELMo for AllenNLP.
 
-  params: the tree of WithHeads, 'backbone' and 'heads_NAME'. dtype: float32, float16 or bfloat16; None: as in `like`,
-  else float32. like: a family; one with the names of its classes; or an import, whose names of tensors, types, labels
-  and special ids are used again, so that the export of an import is the same to the bit. shard_bytes: size above which
-  a file is split. Of ELMo it is AllenNLP. Raises ConvertError for what they cannot hold, or a folder not empty.
+  The folder appears whole or not at all.
+
+  Args:
+    folder: a new or empty folder, local or in a bucket.
+    config: of the backbone.
+    params: the tree of ModelWithHeads, 'backbone' and 'heads_NAME'.
+    tokenizer: None: the export has none.
+    dtype: float32, float16 or bfloat16; None: as in `like`, else float32.
+    like: a family; or a template with the names of its classes; or an import, whose names of
+      tensors, types, labels and special ids are used again, so that the export of an import is
+      identical to the bit.
+    shard_bytes: size above which a file is split.
+
+  Raises:
+    ConvertError: for what the other library cannot hold, and for a folder that is not empty.
   """
-  like = Like(like) if isinstance(like, str) else like
-  if like.family == elmo.FAMILY.name:
-    return elmo.save(folder, config, params['backbone'], dtype)
-  before = like if isinstance(like, Imported) else None
-  kind = family_of(like.family)
-  if {name.removeprefix('heads_') for name in params if name.startswith('heads_')} & kind.encoding:
+  if isinstance(like, str):
+    like = ExportTemplate(like)
+  if like.family == ELMO:
+    return elmo_hdf5.save(folder, config, params['backbone'], dtype)
+  before = None
+  if isinstance(like, ImportedCheckpoint):
+    before = like
+  template = None
+  if isinstance(like, ExportTemplate):
+    template = like
+  kind = get_family(like.family)
+  if {f'heads_{name}' for name in kind.encoder_only_heads} & params.keys():
     config = dataclasses.replace(config, decoder=StackConfig(0))
-    params = {**params, 'backbone': {name: x for name, x in params['backbone'].items() if name != 'decoder'}}
-  kind = kind.of(config)
-  hf_config, arrays = describe(kind, config, params, tokenizer, like), tensors(kind, params, copies=bool(before))
-  types = {found.name: short for short, found in rules.DTYPES.items()}
-  if dtype is not None and dtype not in types:
-    raise ConvertError(f'dtype is one of {", ".join(types)}, got {dtype!r}')
-  targets: dict[str, list[tuple[str, str]]] = {}
-  for name, (new, old_type) in (before.form if before else {}).items():
-    targets.setdefault(new, []).append((name, old_type))
-  cls = hf_config['architectures'][0]
-  bare = not kind.classes.get(cls, [name for name in params if name.startswith('heads_')])
-  of_heads = {name for head in kind.heads.values() for rule in head.rules if rule.ours.startswith('heads_')
-              for name in rule.names(())}
-  every = [*kind.rules, *(rule for head in kind.heads.values() for rule in head.rules)]
-  # Copies of others are written only where an import had them.
-  copies = {name for rule in rules.promoted(every, targets) if rule.copy for name in rule.names((0,))}
-
-  def pairs():
-    for name, x in arrays:
-      plain = name.removeprefix(kind.prefix) if bare else name
-      if cls in kind.within and name not in of_heads:
-        plain = kind.within[cls] + name.removeprefix(kind.prefix)
-      places = targets.get(name, [(plain, 'F32')] if name not in copies else [])
-      for place, old_type in places:
-        short = types[dtype] if dtype and old_type in rules.DTYPES else old_type
-        yield place, files.cast(place, x, short)
-
-  with folders.fresh_folder(folder) as draft:
-    files.write_safetensors(draft, pairs(), shard_bytes)
+    backbone = dict(params['backbone'])
+    backbone.pop('decoder', None)
+    params = {**params, 'backbone': backbone}
+  kind = kind.specialize(config)
+  hf_config = build_hf_config(kind, config, params, tokenizer, like)
+  short_names = {found.name: short for short, found in rules.DTYPES.items()}
+  if dtype is not None and dtype not in short_names:
+    raise ConvertError(f'dtype is one of {", ".join(short_names)}, got {dtype!r}')
+  stated = None
+  if before:
+    stated = before.extra.get('dtype', before.extra.get('torch_dtype'))
+  arrays = file_tensors(
+      kind, hf_config['architectures'][0], params, short_names.get(dtype or ''), before)
+  with folders.atomic_folder(folder) as draft:
+    files.write_safetensors(draft, arrays, shard_bytes)
     if tokenizer:
-      vocabulary.save(draft, tokenizer, config.max_length)
-      if isinstance(like, Like) and like.around:
-        vocabulary.surround(draft, tokenizer, like.around, types=getattr(config, 'types', 0) > 1)
-    hf_config['dtype'] = dtype or (before and before.extra.get('dtype', before.extra.get('torch_dtype'))) or 'float32'
+      frame = None
+      if template:
+        frame = template.frame or generation.text_frame(config.kind, tokenizer.vocab)
+      if before:
+        roles = {}
+      else:
+        roles = generation.special_ids(config.kind, tokenizer.vocab)
+      types = config.kind == 'encoder' and getattr(config, 'types', 0) > 1
+      tokenizer_files.save(draft, tokenizer, config.max_length, frame, types, roles)
+      if roles and 'lm' in kind.classes.get(hf_config['architectures'][0], ()):
+        settings = generation.build_generation_config(hf_config, tokenizer.vocab, config.vocab)
+        files.write_json(draft / generation.FILE, settings)
+    if before and before.generation:
+      files.write_json(draft / generation.FILE, before.generation)
+    hf_config['dtype'] = dtype or stated or 'float32'
     files.write_json(draft / CONFIG, hf_config)
-    if isinstance(like, Like) and like.beside:
-      like.beside(draft)
+    if template and template.write_extra:
+      template.write_extra(draft)
 
 
-def counterpart(family: str, params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-  """Returns (what transformers has of `params`, the tree that `save` takes; names of the heads that it does not
-  have)."""
-  heads, classes = family_of(family).heads, [set(names) for names in family_of(family).classes.values()]
-  lost = [name for name in params if name.startswith('heads_') and name.removeprefix('heads_') not in heads]
-  left = {name.removeprefix('heads_') for name in params if name.startswith('heads_') and name not in lost}
+def file_tensors(
+    family: Family, cls: str, params: Any, dtype: str | None, before: ImportedCheckpoint | None,
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (name in the file, array) of every tensor of an export.
+
+  Args:
+    family: specialized to the model's configuration.
+    cls: class of transformers that reads the file.
+    params: 'backbone' and 'heads_NAME'.
+    dtype: safetensors' name of the type; None: as in `before`, else F32.
+    before: the import whose names and types are used again.
+  """
+  # Names in the rules -> names and types in the imported file.
+  targets: dict[str, list[tuple[str, str]]] = {}
+  if before:
+    for name, (new, old_type) in before.tensor_origins.items():
+      targets.setdefault(new, []).append((name, old_type))
+  every = list(family.rules)
+  of_heads: set[str] = set()
+  for head in family.heads.values():
+    every += head.rules
+    for rule in head.rules:
+      if rule.ours.startswith('heads_'):
+        of_heads.update(rule.names(()))
+  # Copies of tied weights are written only where an import had them.
+  copies: set[str] = set()
+  for rule in rules.promote_copies(every, targets):
+    if rule.copy:
+      copies.update(rule.names((0,)))
+  heads = [name for name in params if name.startswith('heads_')]
+  bare = not family.classes.get(cls, heads)
+  for name, x in export_tensors(family, params, copies=bool(before)):
+    if name not in targets:
+      if name in copies:
+        continue
+      plain = name
+      if cls in family.class_prefixes and name not in of_heads:
+        plain = family.class_prefixes[cls] + name.removeprefix(family.prefix)
+      elif bare:
+        plain = name.removeprefix(family.prefix)
+      targets[name] = [(plain, 'F32')]
+    for target, target_type in targets[name]:
+      if dtype and target_type in rules.DTYPES:
+        target_type = dtype
+      yield target, files.cast_array(target, x, target_type)
+
+
+def head_names(params: Mapping[str, Any]) -> list[str]:
+  """Returns the names of the heads that parameters have."""
+  return [name.removeprefix('heads_') for name in params if name.startswith('heads_')]
+
+
+def exportable_params(
+    family: str, params: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
+  """Splits parameters into those that transformers has and heads that it does not have.
+
+  Returns:
+    The tree that `save` takes, and the names of the heads that are left out.
+  """
+  spec = get_family(family)
+  classes = [set(names) for names in spec.classes.values()]
+  names = head_names(params)
+  lost = []
+  for name in names:
+    if name not in spec.heads:
+      lost.append(name)
+  left = set(names) - set(lost)
   if left not in classes and left - {'lm'} in classes:
-    lost.append('heads_lm')  # which was trained beside a task's
-  return ({name: tree for name, tree in params.items() if name not in lost},
-          [name.removeprefix('heads_') for name in lost])
+    lost.append('lm')  # it was trained next to a task's head
+  dropped = {f'heads_{name}' for name in lost}
+  return {name: tree for name, tree in params.items() if name not in dropped}, lost
 
 
-def tensors(family: Family, tree: Any, copies: bool = False):
-  """Yields our parameters, or gradients alike, as (their name, numpy array in their layout) pairs; `family` is that
-  `of` the model's configuration where numbers of layers depend on it."""
-  flat = flat_dict(nn.unbox(tree))
-  heads = [head for name, head in family.heads.items() if f'heads_{name}' in tree or name in family.free]
-  return rules.write([*family.rules, *(rule for head in heads for rule in head.rules)], flat, copies)
+def export_tensors(
+    family: Family, tree: Any, copies: bool = False,
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields parameters, or gradients alike, as (name in the rules, array in their layout) pairs.
+
+  Args:
+    family: specialized to the model's configuration, if names depend on its number of layers.
+    tree: 'backbone' and 'heads_NAME'.
+    copies: whether copies of tied weights are included.
+  """
+  used = list(family.rules)
+  for name, head in family.heads.items():
+    if f'heads_{name}' in tree or name in family.parameterless_heads:
+      used += head.rules
+  return rules.export_arrays(used, flatten_tree(nn.unbox(tree)), copies)
 
 
 def is_checkpoint(folder: epath.PathLike) -> bool:
-  """Tells whether the folder, or TensorFlow's prefix x.ckpt, looks like another library's checkpoint, not like a
-  run."""
-  path = storage.path_of(folder)
-  with understood(path, 'the folder of a run or of a checkpoint', ConvertError):
+  """Tells whether a folder looks like another library's checkpoint, not like a run.
+
+  folder: also the prefix x.ckpt of a TensorFlow checkpoint.
+  """
+  path = storage.resolve_path(folder)
+  with parse_errors_as(path, 'the folder of a run or of a checkpoint', ConvertError):
     if not path.is_dir():
-      return path.suffix in files.FOREIGN
-    if not (path / CONFIG).exists():
-      return (is_tensorflow(path) or of_fairseq(path) is not None or states(path) is not None or is_t5x(path)
-              or elmo.is_elmo(path) or of_megatron(path) is not None)
-    return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
+      return path.suffix in files.UNSUPPORTED_SUFFIXES
+    if (path / CONFIG).exists():
+      # The config.json of a run names the classes of its values.
+      return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
+    return (is_tensorflow(path) or find_fairseq(path) is not None
+            or find_glm_folder(path) is not None or is_t5x(path) or elmo_hdf5.is_elmo(path)
+            or find_megatron(path) is not None)
 
 
-def describe(family: Family, config: Any, params: Any, tokenizer: Tokenizer | None, like: Imported | Like) -> dict:
-  """Returns the contents of their config.json. Raises ConvertError where the parameters are not of this
-  configuration."""
-  heads = [name.removeprefix('heads_') for name in params if name.startswith('heads_')]
-  rules.refuse([f'head {name} has no counterpart there' for name in heads if name not in family.heads])
-  # Heads without parameters are not to be seen in them: those of an import, else as many as a class of theirs has.
-  before = like if isinstance(like, Imported) else None
-  free = family.free & set(before.heads) if before else family.free
-  classes = sorted((cls for cls, names in family.classes.items()
-                    if set(names) - free == set(heads) - family.beside and (not before or free <= set(names))),
-                   key=lambda cls: -len(family.classes[cls])) or (before and before.extra.get('architectures'))
-  if not classes:
-    raise ConvertError(f'transformers has no {family.name} class with the heads {", ".join(heads)}: leave one out')
-  hf_config = {**family.says, **(before.extra if before else {}), 'model_type': family.name,
-               'architectures': [*classes][:1], **attributes.write(family, config)}
+def build_hf_config(
+    family: Family, config: Any, params: Any, tokenizer: Tokenizer | None,
+    like: ImportedCheckpoint | ExportTemplate,
+) -> dict[str, Any]:
+  """Returns the contents of an export's config.json.
+
+  Raises ConvertError where the parameters are not those of the configuration.
+  """
+  heads = head_names(params)
+  wrong = []
+  for name in heads:
+    if name not in family.heads:
+      wrong.append(f'head {name} has no counterpart there')
+  rules.raise_problems(wrong)
+  before = None
+  if isinstance(like, ImportedCheckpoint):
+    before = like
+  classes = choose_class(family, heads, before)
+  hf_config: dict[str, Any] = dict(family.export_defaults)
+  if before:
+    hf_config |= before.extra
+  hf_config |= {'model_type': family.name, 'architectures': classes}
+  hf_config |= attributes.build_hf_attributes(family, config)
   if heads:
-    hf_config['architectures'] = [*classes][:1]  # whatever a bare backbone of the kind would be
+    hf_config['architectures'] = classes  # instead of the class of a bare backbone
   hf_config.pop('torch_dtype', None)
-  ids = {role: getattr(tokenizer.vocab, role) for role in family.ids} if tokenizer else {}
-  for role, number in ids.items():
-    hf_config.setdefault(f'{role}_token_id', number if number >= 0 else None)
+
+  # Special tokens.
+  if tokenizer and not before:
+    hf_config |= generation.special_ids(config.kind, tokenizer.vocab)
+  if tokenizer:
+    for role in family.token_roles:
+      number = getattr(tokenizer.vocab, role)
+      if number < 0:
+        number = None
+      hf_config.setdefault(f'{role}_token_id', number)
   hf_config.setdefault('pad_token_id', 0)
-  labels = [np.shape(params[f'heads_{name}']['dense']['kernel'])[-1] for name in heads if name in LABELLED]
-  names = like.labels if isinstance(like, Like) else ()
-  if labels and names and len({*names}) != labels[0]:
-    raise ConvertError(f'the head has {labels[0]} classes, for which there are {len({*names})} names: '
-                       f'{brief(list(names))}')
-  if labels and len(hf_config.get('id2label') or ()) != labels[0]:
-    names = names or [f'LABEL_{number}' for number in range(labels[0])]
-    hf_config['id2label'] = {str(number): name for number, name in enumerate(names)}
-    hf_config['label2id'] = {name: number for number, name in enumerate(names)}
-    if 'label' in heads:
-      hf_config['problem_type'] = 'regression' if labels[0] == 1 else 'single_label_classification'
-  modules = {name: family.heads[name].make(config, labels[0] if labels else 2) for name in heads}
-  shapes = parameter_shapes(family, config, modules)
-  found = {name: np.shape(x) for name, x in flat_dict(nn.unbox(params)).items()}
-  rules.refuse([f'{name}: {list(found[name]) if name in found else "missing"}, expected '
-                f'{list(shapes[name]) if name in shapes else "nothing"}'
-                for name in sorted(found.keys() | shapes.keys()) if found.get(name) != shapes.get(name)],
-               'the parameters are not those of the configuration')
+
+  # Labels.
+  counts = []
+  for name in heads:
+    if name in LABELED_HEADS:
+      counts.append(np.shape(params[f'heads_{name}']['dense']['kernel'])[-1])
+  number = 2
+  if counts:
+    number = counts[0]
+    names = ()
+    if isinstance(like, ExportTemplate):
+      names = like.labels
+    attributes.set_labels(hf_config, heads, number, names)
+  check_shapes(family, config, params, heads, number)
   return hf_config
 
 
-LABELLED = ('label', 'tags')  # heads whose classes have names
+def check_shapes(
+    family: Family, config: Any, params: Any, heads: Sequence[str], number: int) -> None:
+  """Raises ConvertError where parameters are not those of the configuration.
+
+  number: classes of the heads that have classes.
+  """
+  modules = {}
+  for name in heads:
+    modules[name] = family.heads[name].make(config, number)
+  shapes = parameter_shapes(family, config, modules)
+  found = {name: np.shape(x) for name, x in flatten_tree(nn.unbox(params)).items()}
+  wrong = []
+  for name in sorted(found.keys() | shapes.keys()):
+    if found.get(name) != shapes.get(name):
+      shape = 'missing'
+      if name in found:
+        shape = list(found[name])
+      wanted = 'nothing'
+      if name in shapes:
+        wanted = list(shapes[name])
+      wrong.append(f'{name}: {shape}, expected {wanted}')
+  rules.raise_problems(wrong, 'the parameters are not those of the configuration')
+
+
+def choose_class(
+    family: Family, heads: Sequence[str], before: ImportedCheckpoint | None,
+) -> list[str]:
+  """Returns a list with the class of transformers that has these heads.
+
+  Parameters do not show heads without parameters of their own. An import tells which it has;
+  otherwise the class with the most heads is taken. Raises ConvertError where there is no class.
+  """
+  free = family.parameterless_heads
+  if before:
+    free &= set(before.heads)
+  wanted = set(heads) - family.extra_heads
+  fitting = []
+  for cls, names in family.classes.items():
+    if set(names) - free == wanted and (not before or free <= set(names)):
+      fitting.append(cls)
+  fitting.sort(key=lambda cls: -len(family.classes[cls]))
+  if not fitting and before:
+    fitting = before.extra.get('architectures') or []
+  if not fitting:
+    raise ConvertError(f'transformers has no {family.name} class with the heads '
+                       f'{", ".join(heads)}: leave one out')
+  return [*fitting][:1]

@@ -1,155 +1,262 @@
-"""Their config.json to our configuration and back."""
-from collections.abc import Mapping
+"""Conversion of configurations: a transformers config.json to ours and back."""
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any
 
 import flax.linen as nn
 
-from plm_jax import checked
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, refuse
-from plm_jax.tokenizers.contract import brief
+from plm_jax import validation
+from plm_jax.models.rules import Attribute, ConvertError, Family, HeadSpec, raise_problems
+from plm_jax.tokenizers.contract import abbreviate
 
-# Of every model of transformers: attributes that change nothing about an encoder's outputs. Labels and ids of special
-# tokens among them are kept and written back.
 IGNORED = frozenset({
-    '_attn_implementation', '_attn_implementation_autoset', '_commit_hash', '_name_or_path', 'architectures',
-    'attn_implementation', 'bad_words_ids', 'begin_suppress_tokens', 'bos_token_id', 'chunk_size_feed_forward',
-    'classifier_dropout', 'cls_token_id', 'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dtype',
-    'early_stopping', 'encoder_no_repeat_ngram_size', 'eos_token_id', 'exponential_decay_length_penalty',
-    'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id', 'gradient_checkpointing', 'id2label',
-    'initializer_factor', 'label2id', 'language', 'length_penalty', 'mask_token_id', 'max_length', 'min_length',
-    'model_type', 'name', 'no_repeat_ngram_size', 'num_beam_groups', 'num_beams', 'num_labels',
-    'num_return_sequences', 'output_attentions', 'output_hidden_states', 'output_past', 'output_scores',
-    'pad_token_id', 'prefix', 'problem_type', 'remove_invalid_values', 'repetition_penalty', 'return_dict',
-    'return_dict_in_generate', 'sep_token_id', 'suppress_tokens', 'task_specific_params', 'temperature',
-    'tf_legacy_loss', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript', 'transformers_version',
-    'typical_p', 'unk_token_id', 'use_bfloat16', 'use_cache', 'use_return_dict',
+    '_attn_implementation', '_attn_implementation_autoset', '_commit_hash', '_name_or_path',
+    'architectures', 'attn_implementation', 'bad_words_ids', 'begin_suppress_tokens',
+    'bos_token_id', 'chunk_size_feed_forward', 'classifier_dropout', 'cls_token_id',
+    'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dtype', 'early_stopping',
+    'encoder_no_repeat_ngram_size', 'eos_token_id', 'exponential_decay_length_penalty',
+    'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id', 'gradient_checkpointing',
+    'id2label', 'initializer_factor', 'label2id', 'language', 'length_penalty', 'mask_token_id',
+    'max_length', 'min_length', 'model_type', 'name', 'no_repeat_ngram_size', 'num_beam_groups',
+    'num_beams', 'num_labels', 'num_return_sequences', 'output_attentions',
+    'output_hidden_states', 'output_past', 'output_scores', 'pad_token_id', 'prefix',
+    'problem_type', 'remove_invalid_values', 'repetition_penalty', 'return_dict',
+    'return_dict_in_generate', 'sep_token_id', 'suppress_tokens', 'task_specific_params',
+    'temperature', 'tf_legacy_loss', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype',
+    'torchscript', 'transformers_version', 'typical_p', 'unk_token_id', 'use_bfloat16',
+    'use_cache', 'use_return_dict',
 })
-# Of every model of transformers: attributes that we know at their default only.
+"""attributes of any model of transformers that change nothing about an encoder's outputs
+
+Labels and ids of special tokens among them are kept and written back.
+"""
 FIXED = {
-    'add_cross_attention': False, 'auto_map': {}, 'cross_attention_hidden_size': None, 'is_decoder': False,
-    'is_encoder_decoder': False, 'pruned_heads': {}, 'tie_encoder_decoder': False,
-    'tie_word_embeddings': True,
+    'add_cross_attention': False, 'auto_map': {}, 'cross_attention_hidden_size': None,
+    'is_decoder': False, 'is_encoder_decoder': False, 'pruned_heads': {},
+    'tie_encoder_decoder': False, 'tie_word_embeddings': True,
 }
-# Fields of ours that say how a model is computed or begins, not which one it is; and the longest row of a model without
-# a table of positions.
-FREE = {'block.dtype', 'block.attention.out_dropout', 'block.init.out_std', 'block.init.tables', 'block.init.matrices',
-        'stack.scan', 'stack.remat', 'stack.frozen', 'decoder.scan', 'decoder.remat', 'decoder.frozen', 'max_length'}
+"""attributes of any model of transformers that are supported at their default only"""
+UNCOMPARED_FIELDS = {
+    'block.dtype', 'block.attention.out_dropout', 'block.init.out_std', 'block.init.tables',
+    'block.init.matrices', 'stack.scan', 'stack.remat', 'stack.frozen', 'decoder.scan',
+    'decoder.remat', 'decoder.frozen', 'max_length'}
+"""fields of ours that may be lost in an export
+
+They state how a model is computed or initialized, not which model it is. max_length is among them
+for models without a table of positions.
+"""
+MAX_LAYERS = 1000
+"""released models have up to 126 layers"""
+MAX_SIZE = 1 << 24
+"""limit of any other size, such as the vocabulary; no model comes near it"""
 
 
-LAYERS = 1000  # at most; released models have up to 126
-SIZE = 1 << 24  # of anything else, a vocabulary or the longest row: none has come near
-
-
-def check(family: Family, hf_config: Mapping[str, Any]) -> None:
-  """Raises ConvertError for what a config.json says in another form than all of transformers, or beyond all sizes."""
+def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
+  """Raises ConvertError for attributes of another form than transformers has, or beyond limits."""
   wrong = []
-  def expect(name, kind, wanted):
-    if not (hf_config.get(name) is None or kind(hf_config[name])):
-      wrong.append(f'attribute {name} is {brief(hf_config[name])}, expected {wanted}')
-  expect('architectures', lambda x: isinstance(x, list) and all(type(name) is str for name in x), 'a list of names')
+  def expect(name, accepts, wanted):
+    value = hf_config.get(name)
+    if value is not None and not accepts(value):
+      wrong.append(f'attribute {name} is {abbreviate(value)}, expected {wanted}')
+
+  expect('architectures', is_list_of_names, 'a list of names')
   expect('id2label', lambda x: isinstance(x, dict | list), 'an object')
-  counts = {'num_labels', *(name for head in family.heads.values() for name in head.sizes)}
+  counts, rates = {'num_labels'}, set()
+  for head in family.heads.values():
+    counts |= set(head.sizes)
+    rates |= {head.dropout}
   for name in sorted(counts):
-    expect(name, lambda x: type(x) is int and 0 < x <= SIZE, f'a number from 1 to {SIZE:,}')
-  for name in sorted({head.dropout for head in family.heads.values()} - {''}):
-    expect(name, lambda x: isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 1, 'a share below 1')
+    expect(name, lambda x: type(x) is int and 0 < x <= MAX_SIZE, f'a number from 1 to {MAX_SIZE:,}')
+  for name in sorted(rates - {''}):
+    expect(name, lambda x: is_number(x) and 0 <= x < 1, 'a share below 1')
   for attribute in family.attributes:
-    most = LAYERS if attribute.ours.endswith('layers') else SIZE
-    expect(attribute.theirs, lambda x, most=most: not isinstance(x, int) or abs(x) <= most, f'at most {most:,}')
-  refuse(wrong, 'cannot convert the configuration')
+    most = MAX_SIZE
+    if attribute.ours.endswith('layers'):
+      most = MAX_LAYERS
+    expect(attribute.theirs, lambda x, most=most: not isinstance(x, int) or abs(x) <= most,
+           f'at most {most:,}')
+  raise_problems(wrong, 'cannot convert the configuration')
 
 
-def read(family: Family, hf_config: Mapping[str, Any]) -> Any:
-  """Turns the contents of their config.json into our configuration of the backbone.
+def is_list_of_names(value: Any) -> bool:
+  """Tells whether a JSON value is a list of strings."""
+  return isinstance(value, list) and all(type(name) is str for name in value)
 
-  Raises ConvertError that names every attribute that is unknown, not at the value that we know, or of another type.
+
+def is_number(value: Any) -> bool:
+  """Tells whether a JSON value is a number, which true and false are not."""
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def parse_hf_config(family: Family, hf_config: Mapping[str, Any]) -> Any:
+  """Turns the contents of a config.json into our configuration of the backbone.
+
+  Raises ConvertError with every attribute that is unknown, not at the supported value, or of
+  another type.
   """
   handled = {attribute.theirs for attribute in family.attributes}
-  fixed = {name: value for name, value in {**FIXED, **family.fixed}.items() if name not in handled}
-  # null is their other way to say no.
-  wrong = [f'attribute {name} is {brief(value)}, known at {fixed[name]!r} only' for name, value in hf_config.items()
-           if name in fixed and value != fixed[name] and (value is not None or fixed[name])]
-  wrong += [f'unknown attribute {brief(name)[1:-1]}: {brief(value)}'
-            for name, value in hf_config.items() if name not in handled | fixed.keys() | IGNORED | family.ignored]
+  fixed = {}
+  for name, value in {**FIXED, **family.fixed}.items():
+    if name not in handled:
+      fixed[name] = value
+  known = handled | fixed.keys() | IGNORED | family.ignored
+  wrong = []
+  for name, value in hf_config.items():
+    # null also means no.
+    if name in fixed and value != fixed[name] and (value is not None or fixed[name]):
+      wrong.append(f'attribute {name} is {abbreviate(value)}, only {fixed[name]!r} is supported')
+  for name, value in hf_config.items():
+    if name not in known:
+      wrong.append(f'unknown attribute {abbreviate(name)[1:-1]}: {abbreviate(value)}')
   values = {}
   for attribute in family.attributes:
     value = hf_config.get(attribute.theirs, attribute.default)
-    # Some that are compared are lists, which no dictionary takes.
-    known = [ours for theirs, ours in attribute.values if theirs == value and isinstance(value, type(theirs))]
-    if attribute.values and not known:
-      wrong.append(f'attribute {attribute.theirs} is {brief(value)}, known are '
-                   f'{", ".join(repr(theirs) for theirs, _ in attribute.values)}')
-    ours = get(family.config, attribute.ours)
-    if not attribute.values and not absent(family.config, attribute.ours, value) and (wanted := mistyped(ours, value)):
-      wrong.append(f'attribute {attribute.theirs} is {brief(value)}, expected {wanted}')
-    values[attribute.ours] = known[0] if known else value
-  refuse(wrong, 'cannot convert the configuration')
+    if attribute.values:
+      # Not a dictionary: some of these values are lists, which cannot be keys.
+      found = []
+      for theirs, ours in attribute.values:
+        if theirs == value and isinstance(value, type(theirs)):
+          found.append(ours)
+      if found:
+        value = found[0]
+      else:
+        names = ', '.join(repr(theirs) for theirs, _ in attribute.values)
+        wrong.append(f'attribute {attribute.theirs} is {abbreviate(value)}, known are {names}')
+    elif not is_valid_none(family.config, attribute.ours, value):
+      expected = describe_expected(get_field(family.config, attribute.ours), value)
+      if expected:
+        wrong.append(f'attribute {attribute.theirs} is {abbreviate(value)}, expected {expected}')
+    values[attribute.ours] = value
+  raise_problems(wrong, 'cannot convert the configuration')
   try:
-    config = checked.replaced(family.config, values)
-    return checked.replaced(config, {attribute.ours: get(config, attribute.ours) - get(config, attribute.besides)
-                            for attribute in family.attributes if attribute.besides})
+    config = validation.with_paths(family.config, values)
+    offsets = {}
+    for attribute in family.attributes:
+      if attribute.offset_field:
+        value = get_field(config, attribute.ours) - get_field(config, attribute.offset_field)
+        offsets[attribute.ours] = value
+    return validation.with_paths(config, offsets)
   except ValueError as error:
     raise ConvertError(f'cannot convert the configuration: {error}') from error
 
 
-def absent(config: Any, path: str, value: Any) -> bool:
-  """Tells whether value is None, and the field takes it."""
-  place, _, name = path.rpartition('.')
-  return value is None and checked.fits(None, checked.annotations(type(get(config, place) if place else config))[name])
+def is_valid_none(config: Any, path: str, value: Any) -> bool:
+  """Tells whether value is None, and the field at `path` may be None."""
+  parent, _, name = path.rpartition('.')
+  if value is not None:
+    return False
+  owner = config
+  if parent:
+    owner = get_field(config, parent)
+  return validation.matches_type(None, validation.field_types(type(owner))[name])
 
 
-def mistyped(ours: Any, value: Any) -> str:
-  """Says what is expected in the place of `ours`, a field of our configuration; '' where value is that."""
+def describe_expected(ours: Any, value: Any) -> str:
+  """Returns what is expected in place of `value`, by the type of our field; '': it is right."""
   if isinstance(ours, bool):
-    return '' if isinstance(value, bool) else 'true or false'
+    if isinstance(value, bool):
+      return ''
+    return 'true or false'
   if isinstance(ours, int):
-    return '' if type(value) is int and abs(value) <= SIZE else f'a number up to {SIZE:,}'
+    right = type(value) is int and abs(value) <= MAX_SIZE
+    if right:
+      return ''
+    return f'a number up to {MAX_SIZE:,}'
   if isinstance(ours, float):
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return '' if number else 'a number'
+    if is_number(value) and math.isfinite(value):
+      return ''
+    return 'a number'
   if isinstance(ours, str):
-    return '' if isinstance(value, str) else 'a text'
-  return ''  # what `to_current` has made
+    if isinstance(value, str):
+      return ''
+    return 'a text'
+  return ''  # a value that `normalize_hf_config` has made
 
 
-def write(family: Family, config: Any) -> dict[str, Any]:
-  """Turns our configuration into their attributes. Raises ConvertError that names every field they have no attribute
-  for."""
-  # Two ways to say that nothing is shared: that of ours which they have.
-  alone = config.stack.layers if any(attribute.ours == 'stack.groups' for attribute in family.attributes) else 0
+def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
+  """Turns our configuration into attributes of a config.json.
+
+  Raises ConvertError with every field for which they have no attribute.
+  """
+  # Two spellings mean that layers share no parameters: use the one that they have.
   if config.stack.groups in (0, config.stack.layers):
-    config = checked.replaced(config, {'stack.groups': alone, 'stack.shared': 'all'})
-  values = {attribute.theirs: outward(attribute, config) for attribute in family.attributes}
-  lost = [line.split(' -> ')[0] for line in checked.differences(config, read(family, values))]
-  refuse([f'{line} has no counterpart there' for line in lost if line.split(':')[0] not in FREE | family.parts.keys()],
-         f'cannot write this model as a {family.name} of transformers')
-  return dict(family.from_current(values))
+    has_groups = any(attribute.ours == 'stack.groups' for attribute in family.attributes)
+    groups = 0
+    if has_groups:
+      groups = config.stack.layers
+    config = validation.with_paths(config, {'stack.groups': groups, 'stack.shared': 'all'})
+  values = {}
+  for attribute in family.attributes:
+    values[attribute.theirs] = export_value(attribute, config)
+  lost = []
+  for line in validation.differences(config, parse_hf_config(family, values)):
+    line = line.split(' -> ')[0]
+    if line.split(':')[0] not in UNCOMPARED_FIELDS | family.part_tensors.keys():
+      lost.append(f'{line} has no counterpart there')
+  raise_problems(lost, f'cannot write this model as a {family.name} of transformers')
+  return dict(family.denormalize_hf_config(values))
 
 
-def make_head(head: Head, config: Any, hf_config: Mapping[str, Any]) -> nn.Module:
-  """Makes `head` for our configuration of the backbone and the contents of their config.json."""
-  classes = len(hf_config['id2label']) if hf_config.get('id2label') else hf_config.get('num_labels') or 2
-  made = head.make(config, classes, **{name: hf_config.get(name) or default for name, default in head.sizes.items()})
-  rate = hf_config.get(head.dropout) if head.dropout else None
-  return made if rate is None else made.clone(dropout=float(rate))
+def make_head(head: HeadSpec, config: Any, hf_config: Mapping[str, Any]) -> nn.Module:
+  """Makes a head for our configuration of the backbone and the contents of a config.json."""
+  labels = hf_config.get('id2label')
+  if labels:
+    classes = len(labels)
+  else:
+    classes = hf_config.get('num_labels') or 2
+  sizes = {}
+  for name, default in head.sizes.items():
+    sizes[name] = hf_config.get(name) or default
+  module = head.make(config, classes, **sizes)
+  rate = None
+  if head.dropout:
+    rate = hf_config.get(head.dropout)
+  if rate is None:
+    return module
+  return module.clone(dropout=float(rate))
 
 
-def outward(attribute: Attribute, config: Any) -> Any:
-  """Returns an attribute's value in their terms. Raises ConvertError for one that transformers does not have."""
-  value = get(config, attribute.ours)
-  if attribute.besides:
-    return value + get(config, attribute.besides)
+def export_value(attribute: Attribute, config: Any) -> Any:
+  """Returns the value of an attribute for our configuration.
+
+  Raises ConvertError for a value that transformers does not have.
+  """
+  value = get_field(config, attribute.ours)
+  if attribute.offset_field:
+    return value + get_field(config, attribute.offset_field)
   if not attribute.values:
     return value
   for theirs, ours in attribute.values:
     if ours == value:
       return theirs
-  raise ConvertError(f'{attribute.ours} is {value!r}, which transformers does not have for {attribute.theirs}')
+  raise ConvertError(
+      f'{attribute.ours} is {value!r}, which transformers does not have for {attribute.theirs}')
 
 
-def get(config: Any, path: str) -> Any:
-  """Returns the value under a path like 'block.width'."""
+def get_field(config: Any, path: str) -> Any:
+  """Returns the value under a dotted path such as 'block.width'."""
   for name in path.split('.'):
     config = getattr(config, name)
   return config
+
+
+def set_labels(
+    hf_config: dict[str, Any], heads: Sequence[str], number: int, names: Sequence[str]) -> None:
+  """Sets the names of the classes and the kind of problem in the contents of a config.json.
+
+  Raises ConvertError where the number of names is not the number of classes.
+  """
+  if names and len({*names}) != number:
+    raise ConvertError(f'the head has {number} classes, for which there are {len({*names})} '
+                       f'names: {abbreviate(list(names))}')
+  if len(hf_config.get('id2label') or ()) == number:
+    return
+  names = names or [f'LABEL_{place}' for place in range(number)]
+  hf_config['id2label'], hf_config['label2id'] = {}, {}
+  for place, name in enumerate(names):
+    hf_config['id2label'][str(place)] = name
+    hf_config['label2id'][name] = place
+  if 'label' in heads and number == 1:
+    hf_config['problem_type'] = 'regression'
+  elif 'label' in heads:
+    hf_config['problem_type'] = 'single_label_classification'

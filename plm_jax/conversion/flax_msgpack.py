@@ -1,8 +1,9 @@
-"""Checkpoints of transformers' Flax models: `flax_model.msgpack`, in one piece or several, read as data.
+"""Checkpoints of transformers' Flax models: `flax_model.msgpack`, one file or sharded.
 
-What Flax calls otherwise has torch's names here, and kernels are transposed as a Linear is (transformers 4,
-modeling_flax_pytorch_utils.py). The first of these files (transformers 3.5 to 4.0) kept heads apart in the kernels of
-BERT's attention, whose output had no layer of its own.
+The files are read as data. Arrays get torch's names, and kernels are transposed as those of a
+Linear (transformers 4, modeling_flax_pytorch_utils.py). The first of these files (transformers 3.5
+to 4.0) have an axis of heads in the kernels of BERT's attention, and no layer of its own for
+attention's output.
 """
 from collections.abc import Iterator, Mapping
 import math
@@ -15,87 +16,117 @@ from flax.traverse_util import flatten_dict
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.conversion.files import NAMES, read_json
-from plm_jax.conversion.folders import inside
-from plm_jax.conversion.rules import ConvertError, refuse
-from plm_jax.conversion.slices import Index
-from plm_jax.errors import understood
-from plm_jax.tokenizers.contract import brief
+from plm_jax.conversion.files import DTYPE_NAMES, read_json
+from plm_jax.conversion.folders import child_path
+from plm_jax.errors import parse_errors_as
+from plm_jax.models.layouts import Index, Shape, select
+from plm_jax.models.rules import ConvertError, raise_problems
+from plm_jax.tokenizers.contract import abbreviate
 
-SINGLE, INDEX = 'flax_model.msgpack', 'flax_model.msgpack.index.json'
-LARGEST = 64 << 30  # bytes of a file, which is read whole
-LEAVES = {'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight', 'gamma': 'weight', 'beta': 'bias'}
-# Of the first files: where attention's output and its norm are.
-OLD = ((r'attention\.self\.out\.', 'attention.output.dense.'),
-       (r'attention\.LayerNorm\.', 'attention.output.LayerNorm.'))
+SINGLE_FILE, INDEX_FILE = 'flax_model.msgpack', 'flax_model.msgpack.index.json'
+MAX_FILE_BYTES = 64 << 30
+"""limit of a file, which is read as a whole"""
+LEAVES = {'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight', 'gamma': 'weight',
+          'beta': 'bias'}
+"""Flax's names of parameters -> torch's"""
+OLD_NAMES = ((r'attention\.self\.out\.', 'attention.output.dense.'),
+             (r'attention\.LayerNorm\.', 'attention.output.LayerNorm.'))
+"""in the first files: where attention's output projection and its norm are -> torch's names"""
 
 
-class FlaxMsgpack:
+class FlaxCheckpoint:
   """The tensors of a folder, under torch's names and in its layout."""
 
   def __init__(self, folder: pathlib.Path):
-    """Raises ConvertError for files that are missing, damaged, or outside the folder, and for what is no array."""
-    flat = {name: x for path in shards(folder) for name, x in arrays(path)}
+    """Reads all files.
+
+    Raises ConvertError for files that are missing, damaged, or outside the folder, and for content
+    other than arrays.
+    """
+    flat: dict[str, np.ndarray] = {}
+    for path in list_shards(folder):
+      flat |= read_arrays(path)
     old = any('.attention.self.out.' in name for name in flat)
     self.arrays: dict[str, np.ndarray] = {}
+    self.tensors: dict[str, tuple[Shape, str]] = {}
     for name, x in flat.items():
-      new = renamed(name, old)
+      new = torch_name(name, old)
       if new in self.arrays:
         raise ConvertError(f'{folder}: two arrays are both {new}')
-      self.arrays[new] = laid_out(name, x)
-    self.tensors: dict[str, tuple[tuple[int, ...], str]] = {
-        name: (x.shape, NAMES.get(x.dtype.name, x.dtype.name)) for name, x in self.arrays.items()}
+      x = torch_array(name, x)
+      self.arrays[new] = x
+      self.tensors[new] = x.shape, DTYPE_NAMES.get(x.dtype.name, x.dtype.name)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
     """Returns tensor[index]."""
-    return self.arrays[name][... if index is None else index]
+    return select(self.arrays[name], index)
 
 
 def is_flax(folder: pathlib.Path) -> bool:
   """Tells whether a folder has such a file."""
-  return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
+  return (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
 
 
-def shards(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the files of a checkpoint. Raises ConvertError for an index that names others than those there."""
-  if (folder / SINGLE).is_file():
-    return [folder / SINGLE]
-  said = read_json(folder / INDEX).get('weight_map')
-  if not isinstance(said, dict) or not all(isinstance(shard, str) for shard in said.values()):
-    raise ConvertError(f'{folder / INDEX}: weight_map is {brief(said)}, expected an object of arrays and their files')
-  found = [inside(folder, shard) for shard in dict.fromkeys(said.values())]
-  refuse([path.name for path in found if not path.is_file()], f'{folder / INDEX} names files that are not there')
+def list_shards(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files of a checkpoint. Raises ConvertError for an index that names missing ones."""
+  if (folder / SINGLE_FILE).is_file():
+    return [folder / SINGLE_FILE]
+  index = folder / INDEX_FILE
+  weight_map = read_json(index).get('weight_map')
+  if not isinstance(weight_map, dict) or not all(
+      isinstance(shard, str) for shard in weight_map.values()):
+    raise ConvertError(f'{index}: weight_map is {abbreviate(weight_map)}, expected an object of '
+                       'arrays and their files')
+  found = []
+  for shard in dict.fromkeys(weight_map.values()):
+    found.append(child_path(folder, shard))
+  absent = []
+  for path in found:
+    if not path.is_file():
+      absent.append(path.name)
+  raise_problems(absent, f'{index} names files that are not there')
   return found
 
 
-def arrays(path: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (name, array) of a file, parts of names with dots between them."""
-  content = storage.read_bytes(path, limit=LARGEST, error=ConvertError)
-  with understood(path, "a file of transformers' Flax models", ConvertError):
+def read_arrays(path: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (name, array) of a file, the parts of names joined by dots."""
+  content = storage.read_bytes(path, limit=MAX_FILE_BYTES, error=ConvertError)
+  with parse_errors_as(path, "a file of transformers' Flax models", ConvertError):
     tree: Any = serialization.msgpack_restore(content)
     if not isinstance(tree, Mapping):
-      raise ConvertError(f'{path} holds {brief(tree)}, expected named arrays')
-    tree = tree['params'] if {*tree} == {'params'} else tree
+      raise ConvertError(f'{path} holds {abbreviate(tree)}, expected named arrays')
+    if {*tree} == {'params'}:
+      tree = tree['params']
     flat: Mapping[Any, Any] = flatten_dict(tree)
     for parts, x in flat.items():
+      # Shards have flat names with slashes.
+      name = '/'.join(map(str, parts))
       if not isinstance(x, np.ndarray):
-        raise ConvertError(f'{path}: {"/".join(map(str, parts))!r:.100} is {brief(x)}, expected an array of numbers')
-      # Pieces of a checkpoint have flat names.
-      yield '.'.join('/'.join(map(str, parts)).split('/')), x
+        raise ConvertError(
+            f'{path}: {name!r:.100} is {abbreviate(x)}, expected an array of numbers')
+      yield name.replace('/', '.'), x
 
 
-def renamed(name: str, old: bool) -> str:
-  """Returns torch's name; old: of the first files."""
-  for pattern, replacement in OLD if old else ():
-    name = re.sub(pattern, replacement, name)
-  before, dot, leaf = name.rpartition('.')
-  return f'{before}{dot}{LEAVES.get(leaf, leaf)}'
+def torch_name(name: str, old: bool) -> str:
+  """Returns torch's name of an array; old: of one in the first files."""
+  if old:
+    for pattern, replacement in OLD_NAMES:
+      name = re.sub(pattern, replacement, name)
+  module, dot, leaf = name.rpartition('.')
+  return f'{module}{dot}{LEAVES.get(leaf, leaf)}'
 
 
-def laid_out(name: str, x: np.ndarray) -> np.ndarray:
-  """Returns an array as torch has it: kernels transposed, heads and their sizes one axis, a bias of heads flat."""
+def torch_array(name: str, x: np.ndarray) -> np.ndarray:
+  """Returns an array in torch's layout.
+
+  Kernels are transposed, heads and their sizes become one axis, and a bias of heads is flat.
+  """
   leaf = name.rpartition('.')[2]
-  if leaf == 'kernel':
-    inputs = 2 if x.ndim == 3 and name.endswith('.out.kernel') else 1
-    return x.reshape(math.prod(x.shape[:inputs]), -1).T if x.ndim in (2, 3) else x
-  return x.reshape(-1) if leaf == 'bias' and x.ndim == 2 else x
+  if leaf == 'kernel' and x.ndim in (2, 3):
+    inputs = 1
+    if x.ndim == 3 and name.endswith('.out.kernel'):
+      inputs = 2
+    return x.reshape(math.prod(x.shape[:inputs]), -1).T
+  if leaf == 'bias' and x.ndim == 2:
+    return x.reshape(-1)
+  return x

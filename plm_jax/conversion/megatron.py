@@ -1,7 +1,7 @@
-"""Checkpoints of Megatron-LM: BERT, `model_optim_rng.pt`, whose pickle is read as data.
+"""Checkpoints of Megatron-LM: BERT's `model_optim_rng.pt`, whose pickle is read as data.
 
-The tensors have the names of transformers' MegatronBert here, and the configuration is that of the shapes and of the
-run's arguments, which newer files have beside the model.
+The tensors get the names of transformers' MegatronBert. The configuration comes from the shapes and
+from the run's arguments, which newer files have next to the model.
 """
 import pathlib
 import re
@@ -10,131 +10,192 @@ from typing import Any
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.conversion.folders import Place, inside, ordinary
-from plm_jax.conversion.rules import ConvertError, Shape, refuse
-from plm_jax.conversion.slices import Index
+from plm_jax.conversion.folders import PathType, child_path, is_regular_file
 from plm_jax.conversion.torch_pickle import TorchPickle
+from plm_jax.models.layouts import Index, Shape, select
+from plm_jax.models.rules import ConvertError, raise_problems
+from plm_jax.tokenizers.contract import abbreviate
 
 FILE, LATEST = 'model_optim_rng.pt', 'latest_checkpointed_iteration.txt'
-RANKS = ('mp_rank_00', 'mp_rank_00_000')  # of the only part of a model that is not split
-PACKED = re.compile(r'\.(?:self_)?attention\.query_key_value\.')
+RANK_FOLDERS = ('mp_rank_00', 'mp_rank_00_000')
+"""folders of a model that is not split between processes"""
+PACKED_QKV = re.compile(r'\.(?:self_)?attention\.query_key_value\.')
+FIXED = {
+    'apply_residual_connection_post_layernorm': False, 'apply_layernorm_1p': False,
+    'group_query_attention': False, 'normalization': 'LayerNorm',
+    'position_embedding_type': 'learned_absolute', 'squared_relu': False, 'swiglu': False,
+    'use_rotary_position_embeddings': False}
+"""arguments that are supported at these values only"""
 NAMES = (
     (r'^language_model\.embedding\.word_embeddings\.', 'bert.embeddings.word_embeddings.'),
     (r'^language_model\.embedding\.position_embeddings\.', 'bert.embeddings.position_embeddings.'),
-    (r'^language_model\.embedding\.tokentype_embeddings\.', 'bert.embeddings.token_type_embeddings.'),
+    (r'^language_model\.embedding\.tokentype_embeddings\.',
+     'bert.embeddings.token_type_embeddings.'),
     (r'^language_model\.(transformer|encoder)\.final_layernorm\.', 'bert.encoder.ln.'),
     (r'^language_model\.(transformer|encoder)\.layers\.', 'bert.encoder.layer.'),
     (r'\.(self_)?attention\.dense\.', '.attention.output.dense.'),
     (r'\.input_layernorm\.', '.attention.ln.'), (r'\.post_attention_layernorm\.', '.ln.'),
-    (r'\.mlp\.dense_h_to_4h\.', '.intermediate.dense.'), (r'\.mlp\.dense_4h_to_h\.', '.output.dense.'),
+    (r'\.mlp\.dense_h_to_4h\.', '.intermediate.dense.'),
+    (r'\.mlp\.dense_4h_to_h\.', '.output.dense.'),
     (r'^language_model\.pooler\.', 'bert.pooler.'), (r'^lm_head\.bias$', 'cls.predictions.bias'),
     (r'^lm_head\.dense\.', 'cls.predictions.transform.dense.'),
     (r'^lm_head\.layernorm\.', 'cls.predictions.transform.LayerNorm.'),
     (r'^binary_head\.', 'cls.seq_relationship.'))
-TOKENS, POSITIONS, TYPES = (f'bert.embeddings.{name}_embeddings.weight' for name in ('word', 'position', 'token_type'))
+"""patterns of Megatron's names -> transformers' names"""
+TOKENS = 'bert.embeddings.word_embeddings.weight'
+POSITIONS = 'bert.embeddings.position_embeddings.weight'
+TYPES = 'bert.embeddings.token_type_embeddings.weight'
 
 
-class Megatron:
-  """The tensors of a checkpoint under transformers' names, and its configuration in `described`.
+class MegatronCheckpoint:
+  """The tensors of a checkpoint under transformers' names, and its configuration in `hf_config`.
 
-  Queries, keys and values, which lie in one tensor, are three. How they lie in it depends on the version of the file
-  (checkpointing.py, fix_query_key_value_ordering): one behind another in version 0, number by number in every head in
-  1, and in 2 and 3 the three of a head together. Types that a model without a question about pairs does not have are
+  Queries, keys and values, which are one tensor there, become three. Their order depends on the
+  version of the file (checkpointing.py, fix_query_key_value_ordering): whole parts one after
+  another in version 0; number by number within each head in version 1; the three parts of each head
+  in versions 2 and 3. A model without next sentence prediction has no segment types: they are
   zeros.
   """
 
   def __init__(self, path: pathlib.Path):
-    """Raises ConvertError for a pickle of anything else, and for a part of a model."""
+    """Opens a checkpoint.
+
+    Raises ConvertError for a pickle of anything else, and for a part of a model.
+    """
     self.source, self.path = TorchPickle(path, inside='model', nested=True), path
-    self.arguments = self.source.beside.get('args', {})
-    self.version = self.source.beside.get('checkpoint_version', 0)
+    self.arguments = self.source.metadata.get('args', {})
+    self.version = self.source.metadata.get('checkpoint_version', 0)
     if self.version not in (0, 1, 2, 3):
       raise ConvertError(f'{path} is of version {self.version!r:.100}, known are 0 to 3')
-    for name in ('tensor_model_parallel_size', 'model_parallel_size', 'pipeline_model_parallel_size'):
+    for name in (
+        'tensor_model_parallel_size', 'model_parallel_size', 'pipeline_model_parallel_size'):
       if self.arguments.get(name, 1) != 1:
-        raise ConvertError(f'{path} is a part of a model, whose {name} was {self.arguments[name]!r:.100}: put it '
-                           "together first, with Megatron's tools")
-    self.places: dict[str, tuple[str, int | None]] = {}  # transformers' name -> theirs, and which of the three
+        raise ConvertError(
+            f'{path} is a part of a model, whose {name} was {self.arguments[name]!r:.100}: put it '
+            "together first, with Megatron's tools")
+    self.places: dict[str, tuple[str, int | None]] = {}
+    """transformers' name -> Megatron's name, and which of the three packed parts"""
     self.tensors: dict[str, tuple[Shape, str]] = {}
-    for name, said in self.source.tensors.items():
-      self.add(name, said)
-    self.described = self.describe()
-    self.tensors.setdefault(TYPES, ((2, self.described['hidden_size']), 'F32'))
+    for name, (shape, dtype) in self.source.tensors.items():
+      self.add_tensor(name, shape, dtype)
+    self.hf_config = self.infer_hf_config()
+    self.tensors.setdefault(TYPES, ((2, self.hf_config['hidden_size']), 'F32'))
 
-  def add(self, theirs: str, said: tuple[Shape, str]) -> None:
-    """Notes a tensor. Raises ConvertError for two of one name, and for three that cannot be parted."""
-    shape, dtype = said
-    if PACKED.search(theirs):
+  def add_tensor(self, theirs: str, shape: Shape, dtype: str) -> None:
+    """Adds a tensor under transformers' name, or the three parts of a packed one.
+
+    Raises ConvertError for two of one name, and for a packed tensor that cannot be split.
+    """
+    parts: list[tuple[str, int | None, Shape]] = [(theirs, None, shape)]
+    if PACKED_QKV.search(theirs):
       if not shape or shape[0] % 3:
-        raise ConvertError(f'{self.path}: {theirs:.100} is {list(shape)}, expected queries, keys and values')
-      each = ((f'.attention.self.{part}.', number) for number, part in enumerate(('query', 'key', 'value')))
-      parts = [(PACKED.sub(part, theirs), number, (shape[0] // 3, *shape[1:])) for part, number in each]
-    else:
-      parts = [(theirs, None, shape)]
+        raise ConvertError(f'{self.path}: {theirs:.100} is {list(shape)}, expected queries, keys '
+                           'and values')
+      parts = []
+      for number, part in enumerate(('query', 'key', 'value')):
+        name = PACKED_QKV.sub(f'.attention.self.{part}.', theirs)
+        parts.append((name, number, (shape[0] // 3, *shape[1:])))
     for name, number, own in parts:
       for pattern, replacement in NAMES:
         name = re.sub(pattern, replacement, name)
       if name in self.places:
-        raise ConvertError(f'{self.path}: the tensors {self.places[name][0]:.100} and {theirs:.100} are both {name}')
+        raise ConvertError(f'{self.path}: the tensors {self.places[name][0]:.100} and '
+                           f'{theirs:.100} are both {name}')
       self.places[name], self.tensors[name] = (theirs, number), (own, dtype)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
     """Reads tensor[index]."""
-    if name not in self.places:
-      return np.zeros(self.tensors[name][0], np.float32)[... if index is None else index]
+    if name in self.places:
+      x = self.read_whole(name)
+    else:
+      x = np.zeros(self.tensors[name][0], np.float32)
+    return select(x, index)
+
+  def read_whole(self, name: str) -> np.ndarray:
+    """Reads a tensor of the file, or its part of a packed one."""
     theirs, part = self.places[name]
     x = self.source.read(theirs)
-    if part is not None:
-      heads, rest = self.described['num_attention_heads'], x.shape[1:]
-      if self.version == 0:
-        x = x.reshape(3, -1, *rest)[part]
-      elif self.version == 1:
-        x = x.reshape(heads, -1, 3, *rest)[:, :, part]
-      else:
-        x = x.reshape(heads, 3, -1, *rest)[:, part]
-      x = x.reshape(-1, *rest)
-    return x[... if index is None else index]
+    if part is None:
+      return x
+    heads, rest = self.hf_config['num_attention_heads'], x.shape[1:]
+    if self.version == 0:
+      x = x.reshape(3, -1, *rest)[part]
+    elif self.version == 1:
+      x = x.reshape(heads, -1, 3, *rest)[:, :, part]
+    else:
+      x = x.reshape(heads, 3, -1, *rest)[:, part]
+    return x.reshape(-1, *rest)
 
-  def describe(self) -> dict[str, Any]:
-    """Returns transformers' configuration. Raises ConvertError where the shapes are not those of a BERT.
+  def infer_hf_config(self) -> dict[str, Any]:
+    """Returns transformers' configuration by the shapes and the run's arguments.
 
-    Without arguments, heads are of 64 and gelu is the tanh approximation, which Megatron's fused one is.
+    Without arguments, heads are of 64 and gelu is the tanh approximation, which Megatron's fused
+    one is. Raises ConvertError where the shapes are not those of a BERT.
     """
     first = 'bert.encoder.layer.0.intermediate.dense.weight'
-    refuse([name for name in (TOKENS, POSITIONS, first, 'bert.encoder.ln.weight')
-            if not 1 <= len(self.tensors.get(name, ((), ''))[0]) <= 2],
-           f'{self.path} is no BERT of Megatron-LM: it has no tensor')
-    (vocab, width), (rows, _), (inner, _) = (
-        (*self.tensors[name][0], 1)[:2] for name in (TOKENS, POSITIONS, first))
-    given = self.arguments
-    heads = given.get('num_attention_heads', max(1, width // 64))
+    needed = (TOKENS, POSITIONS, first, 'bert.encoder.ln.weight')
+    shapes, missing = {}, []
+    for name in needed:
+      shapes[name] = self.tensors.get(name, ((), ''))[0]
+      if not 1 <= len(shapes[name]) <= 2:
+        missing.append(name)
+    raise_problems(missing, f'{self.path} is no BERT of Megatron-LM: it has no tensor')
+    vocab, width = (*shapes[TOKENS], 1)[:2]
+    rows, inner = shapes[POSITIONS][0], shapes[first][0]
+    layers = set()
+    for name in self.tensors:
+      if name.startswith('bert.encoder.layer.'):
+        layers.add(name.split('.')[3])
+    count = len(layers)
+
+    # The arguments have to fit the shapes.
+    stated, wrong = self.arguments, []
+    sizes = {'num_layers': count, 'hidden_size': width, 'ffn_hidden_size': inner,
+             'max_position_embeddings': rows}
+    for name, size in sizes.items():
+      if stated.get(name) is not None and stated[name] != size:
+        wrong.append(f'{name} is {abbreviate(stated[name])}, the tensors make it {size}')
+    for name, value in FIXED.items():
+      if name in stated and stated[name] != value and (stated[name] or value):
+        wrong.append(f'{name} is {abbreviate(stated[name])}, only {value!r} is supported')
+    raise_problems(wrong, f'{self.path} cannot be converted')
+    heads = stated.get('num_attention_heads', max(1, width // 64))
     if type(heads) is not int or not 1 <= heads <= width or width % heads:
       raise ConvertError(f'{self.path}: {heads!r:.100} heads do not divide a width of {width}')
-    exact = given and not given.get('bias_gelu_fusion', False) and not given.get('openai_gelu', False)
-    layers = {name.split('.')[3] for name in self.tensors if name.startswith('bert.encoder.layer.')}
-    return {'model_type': 'megatron-bert', 'vocab_size': vocab, 'hidden_size': width, 'num_hidden_layers': len(layers),
-            'num_attention_heads': heads, 'intermediate_size': inner, 'max_position_embeddings': rows,
-            'type_vocab_size': (*self.tensors.get(TYPES, ((), ''))[0], 2)[0],
-            'hidden_act': 'gelu' if exact else 'gelu_new',
-            'hidden_dropout_prob': given.get('hidden_dropout', 0.1),
-            'attention_probs_dropout_prob': given.get('attention_dropout', 0.1),
-            'layer_norm_eps': given.get('layernorm_epsilon', 1e-5)}
+    exact = stated and not stated.get('bias_gelu_fusion', False) and not stated.get(
+        'openai_gelu', False)
+    types = self.tensors.get(TYPES, ((2,), ''))[0]
+    return {
+        'model_type': 'megatron-bert', 'vocab_size': vocab, 'hidden_size': width,
+        'num_hidden_layers': count, 'num_attention_heads': heads, 'intermediate_size': inner,
+        'max_position_embeddings': rows, 'type_vocab_size': (*types, 2)[0],
+        'hidden_act': 'gelu' if exact else 'gelu_new',
+        'hidden_dropout_prob': stated.get('hidden_dropout', 0.1),
+        'attention_probs_dropout_prob': stated.get('attention_dropout', 0.1),
+        'layer_norm_eps': stated.get('layernorm_epsilon', 1e-5)}
 
 
-def of_megatron(path: Place) -> pathlib.Path | None:
-  """Finds a checkpoint of Megatron-LM: the file, its folder, or that of a run, which names its newest step. Raises
-  ConvertError for the parts of a model that was split between processes."""
+def find_megatron(path: PathType) -> pathlib.Path | None:
+  """Finds the file of a Megatron-LM checkpoint; None: there is none.
+
+  path: the file, its folder, or the folder of a run, which names its newest step. Raises
+  ConvertError for the parts of a model that was split between processes.
+  """
   if path.name == FILE and path.is_file():
     return pathlib.Path(path)
   steps = [path]
-  if ordinary(path / LATEST):
+  if is_regular_file(path / LATEST):
     step = storage.read_text(path / LATEST, 1 << 10, ConvertError).strip()
-    steps.append(inside(path, f'iter_{int(step):07}' if step.isdecimal() else step))
+    if step.isdecimal():
+      step = f'iter_{int(step):07}'
+    steps.append(child_path(path, step))
   for step in steps:
-    found = [place / FILE for place in (step, *(step / rank for rank in RANKS)) if (place / FILE).is_file()]
-    if found and any((step / f'mp_rank_{other}' / FILE).exists() for other in ('01', '01_000', '00_001')):
-      raise ConvertError(f'{step} holds the parts of a model that was split between processes: put it together first, '
-                         "with Megatron's tools")
-    if found:
-      return pathlib.Path(found[0])
+    for place in (step, *(step / rank for rank in RANK_FOLDERS)):
+      if not (place / FILE).is_file():
+        continue
+      others = ('mp_rank_01', 'mp_rank_01_000', 'mp_rank_00_001')
+      if any((step / other / FILE).exists() for other in others):
+        raise ConvertError(f'{step} holds the parts of a model that was split between processes: '
+                           "put it together first, with Megatron's tools")
+      return pathlib.Path(place / FILE)
   return None

@@ -1,9 +1,11 @@
-"""Adapters by rank as the library peft keeps them: beside a checkpoint of transformers, not in it.
+"""LoRA adapters in the format of the library peft: in a folder next to a transformers checkpoint.
 
-    PeftModel.from_pretrained(AutoModelForSequenceClassification.from_pretrained(base, num_labels=C), folder)
+    base = AutoModelForSequenceClassification.from_pretrained(base, num_labels=C)
+    model = PeftModel.from_pretrained(base, folder)
 
-adapter_config.json says which of its matrices have one; adapter_model.safetensors holds lora_A [r, in], lora_B [out, r]
-and DoRA's lora_magnitude_vector [out] of each, and whole what was trained besides: the head.
+adapter_config.json states which matrices have an adapter. adapter_model.safetensors has lora_A
+[r, in] and lora_B [out, r] of each, DoRA's lora_magnitude_vector [out], and the modules that were
+trained in full, such as the head.
 """
 from collections.abc import Iterator
 import dataclasses
@@ -13,76 +15,202 @@ from etils import epath
 import flax.linen as nn
 import numpy as np
 
-from plm_jax.conversion import files, folders, rules, tensors
-from plm_jax.conversion.families import family_of, flat_dict
-from plm_jax.conversion.layouts import Linear
-from plm_jax.conversion.rules import ConvertError, Family, Rule
+from plm_jax.conversion import export_tensors, files, folders
+from plm_jax.models.families import flatten_tree, get_family
+from plm_jax.models.layouts import Linear, Packed
+from plm_jax.models.rules import ConvertError, Family, Rule, raise_problems
 
-BEFORE = 'base_model.model.'
-POOLER = 'pooler'  # of a backbone, which a base without one has afresh
-TYPES = {'label': 'SEQ_CLS', 'tags': 'TOKEN_CLS', 'span': 'QUESTION_ANS'}
+PEFT_PREFIX = 'base_model.model.'
+POOLER = 'pooler'
+"""part of a backbone that a base model without one initializes at random"""
+TASK_TYPES = {'label': 'SEQ_CLS', 'tags': 'TOKEN_CLS', 'span': 'QUESTION_ANS'}
+"""head -> peft's task_type"""
 
 
-def save(folder: epath.PathLike, family: str, config: Any, params: Any, adapter: Any, base: str = '') -> None:
-  """Writes the adapter of a run, all of it or nothing.
+def save_adapter(
+    folder: epath.PathLike, family: str, config: Any, params: Any, adapter: Any, base: str = '',
+) -> None:
+  """Writes the adapter of a run; the folder appears whole or not at all.
 
-  config: of the backbone; params: `backbone` and `heads_NAME`, with adapters; adapter: the `AdapterConfig` of
-  `training.adapters` that they were made with; base: folder or name of the checkpoint that they belong to. Raises
-  ConvertError where transformers keeps a matrix that has an adapter in one with others, and for a folder that is not
-  empty.
+  Kernels that transformers keeps in one matrix (GPT-2's c_attn) have one adapter there.
+
+  Args:
+    folder: a new or empty folder.
+    family: model_type.
+    config: of the backbone.
+    params: `backbone` and `heads_NAME`, with adapters.
+    adapter: the `AdapterConfig` that the adapters were made with.
+    base: folder or name of the checkpoint that they belong to.
+
+  Raises:
+    ConvertError: for a folder that is not empty, and where peft has no adapter of a matrix.
   """
-  kind = family_of(family).of(config)
-  arrays = dict(pairs(kind, params))
+  kind = get_family(family).specialize(config)
+  arrays = dict(adapter_tensors(kind, params))
   heads = [name for name in params if name.startswith('heads_')]
-  plain = {name: params[name] for name in heads}
+  full = {name: params[name] for name in heads}
   if POOLER in params['backbone']:
-    plain['backbone'] = {POOLER: params['backbone'][POOLER]}
-  whole = dict(tensors(kind, plain))
+    full['backbone'] = {POOLER: params['backbone'][POOLER]}
+  full = dict(export_tensors(kind, full))
+
+  # Ranks. The factor on a product is alpha / rank, for rslora alpha / sqrt(rank): alpha_pattern
+  # keeps the factor where a packed matrix has a larger rank.
+  ranks = {}
+  for name, x in arrays.items():
+    if name.endswith('lora_A.weight') and len(x) != adapter.rank:
+      ranks[name.partition('.lora_')[0]] = len(x)
+  power = 1
+  if adapter.kind == 'rslora':
+    power = 0.5
+  alphas = {}
+  for name, rank in ranks.items():
+    alphas[name] = adapter.alpha * (rank / adapter.rank) ** power
+  task_type = None
+  for name in heads:
+    task_type = task_type or TASK_TYPES.get(name.removeprefix('heads_'))
   about = {
-      'peft_type': 'LORA', 'task_type': next((TYPES[name.removeprefix('heads_')] for name in heads
-                                              if name.removeprefix('heads_') in TYPES), None),
-      'base_model_name_or_path': base, 'r': adapter.rank, 'lora_alpha': adapter.alpha, 'lora_dropout': adapter.dropout,
+      'peft_type': 'LORA', 'task_type': task_type, 'base_model_name_or_path': base,
+      'r': adapter.rank, 'lora_alpha': adapter.alpha, 'lora_dropout': adapter.dropout,
+      'rank_pattern': ranks, 'alpha_pattern': alphas,
       'target_modules': sorted({name.partition('.lora_')[0] for name in arrays}),
-      'modules_to_save': sorted({module(name, kind) for name in whole}),
+      'modules_to_save': sorted({saved_module(name, kind) for name in full}),
       'use_rslora': adapter.kind == 'rslora', 'use_dora': adapter.kind == 'dora', 'bias': 'none',
-      'fan_in_fan_out': not all(rule.layout.transposed for rule in adapted(kind, params)), 'inference_mode': True}
-  with folders.fresh_folder(folder) as draft:
-    every = {BEFORE + name: np.ascontiguousarray(x, np.float32) for name, x in {**arrays, **whole}.items()}
-    files.save_shard(every, draft / 'adapter_model.safetensors')
+      'fan_in_fan_out': not all(map(is_transposed, find_adapted_rules(kind, params))),
+      'inference_mode': True}
+  with folders.atomic_folder(folder) as draft:
+    tensors = {}
+    for name, x in {**arrays, **full}.items():
+      tensors[PEFT_PREFIX + name] = np.ascontiguousarray(x, np.float32)
+    files.save_shard(tensors, draft / 'adapter_model.safetensors')
     files.write_json(draft / 'adapter_config.json', about)
 
 
-def adapted(kind: Family, params: Any) -> list[Rule]:
-  """Finds the rules of the kernels that have an adapter. Raises ConvertError for those that are a part of a matrix."""
-  flat = flat_dict(nn.unbox(params))
-  kernels = {path.removesuffix('/adapter/down') + '/kernel' for path in flat if path.endswith('/adapter/down')}
-  found = [rule for rule in kind.rules if rule.ours in kernels and not rule.copy]
-  rules.refuse([f'{rule.ours}: {kind.name} keeps it in one matrix with others, {rule.theirs}, and peft has no adapter '
-                'of a part: choose other --tuning.adapter.targets, or export the model with the adapter merged'
-                for rule in found if not isinstance(rule.layout, Linear)], 'the adapter cannot be written')
+def find_adapted_rules(kind: Family, params: Any) -> list[Rule]:
+  """Finds the rules of the kernels that have an adapter.
+
+  Raises ConvertError if there is none, and for a layout that peft has no adapter for.
+  """
+  down = '/adapter/down'
+  paths = []
+  for path in flatten_tree(nn.unbox(params)):
+    if path.endswith(down):
+      paths.append(path)
+  kernels = {path.removesuffix(down) + '/kernel' for path in paths}
+  found, wrong = [], []
+  for rule in kind.rules:
+    if rule.ours not in kernels or rule.copy:
+      continue
+    found.append(rule)
+    if not isinstance(rule.layout, Linear | Packed):
+      wrong.append(
+          f'{rule.ours}: {kind.name} keeps it in {rule.theirs} in a form without an adapter in '
+          'peft: choose other --tuning.adapter.targets, or export the model with the adapter '
+          'merged')
+  raise_problems(wrong, 'the adapter cannot be written')
   if not found:
     raise ConvertError('the model has no adapter')
   return found
 
 
-def pairs(kind: Family, params: Any) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the tensors of adapters, layer by layer, as peft calls them behind `base_model.model.`."""
-  flat = flat_dict(nn.unbox(params))
-  for rule in adapted(kind, params):
-    own = {name: np.asarray(flat[path]) for name in ('down', 'up', 'magnitude')
-           if (path := rule.ours.removesuffix('kernel') + f'adapter/{name}') in flat}
-    # peft's two matrices are torch's, also beside a Conv1D; what a layout does to a kernel's outputs it does to these.
-    down, up = (dataclasses.replace(rule.layout, inputs=inputs, transposed=True) for inputs in (rule.layout.inputs, 1))
+def adapter_tensors(kind: Family, params: Any) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (peft's name without its prefix, array) of the tensors of adapters, layer by layer."""
+  flat = flatten_tree(nn.unbox(params))
+  found = find_adapted_rules(kind, params)
+  for rule in found:
+    if isinstance(rule.layout, Packed):
+      packed = []
+      for other in found:
+        if other.theirs == rule.theirs:
+          packed.append(other)
+      if rule is packed[0]:
+        yield from packed_adapter_tensors(kind, packed, flat)
+      continue
+    own = adapter_arrays(rule, flat)
+    # peft's matrices are torch's, also next to a Conv1D. The layout of the kernel's outputs is that
+    # of theirs.
+    inputs = rule.layout.inputs
+    up = dataclasses.replace(rule.layout, inputs=1, transposed=True)
     for layer, name in enumerate(rule.names(own['down'].shape)):
       place = name.removesuffix('.weight')
-      yield f'{place}.lora_A.weight', Linear(down.inputs).theirs(own['down'][layer])
-      yield f'{place}.lora_B.weight', up.theirs(own['up'][layer])
+      yield f'{place}.lora_A.weight', Linear(inputs).export_array(own['down'][layer])
+      yield f'{place}.lora_B.weight', up.export_array(own['up'][layer])
       if 'magnitude' in own:
-        yield f'{place}.lora_magnitude_vector', up.theirs(own['magnitude'][layer][None])[:, 0]
+        magnitude = up.export_array(own['magnitude'][layer][None])
+        yield f'{place}.lora_magnitude_vector', magnitude[:, 0]
 
 
-def module(name: str, kind: Family) -> str:
-  """Returns the module of theirs that is kept whole: the head's, or the pooler in the backbone."""
-  inside = name.startswith(kind.prefix) and kind.prefix
-  return (kind.prefix if inside else '') + name.removeprefix(kind.prefix if inside else '').split('.')[0]
+def adapter_arrays(rule: Rule, flat: dict[str, Any]) -> dict[str, np.ndarray]:
+  """Returns the arrays of the adapter of a kernel: down, up, and magnitude where there is one."""
+  found = {}
+  for name in ('down', 'up', 'magnitude'):
+    path = rule.ours.removesuffix('kernel') + f'adapter/{name}'
+    if path in flat:
+      found[name] = np.asarray(flat[path])
+  return found
 
+
+def packed_adapter_tensors(
+    kind: Family, packed: list[Rule], flat: dict[str, Any],
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields the adapter of one matrix of theirs that packs several kernels, such as c_attn.
+
+  Its rank is the sum of the kernels' ranks. lora_A has their matrices one below another. lora_B is
+  zero except where a kernel's outputs meet its own share of the rank.
+
+  Args:
+    kind: specialized to the model's configuration.
+    packed: rules of the kernels that have an adapter.
+    flat: path of a parameter -> array.
+  """
+  layout = packed[0].layout
+  owns = [adapter_arrays(rule, flat) for rule in packed]
+  inputs = layout.layout.inputs
+  up_layout = dataclasses.replace(
+      layout, layout=dataclasses.replace(layout.layout, inputs=1, transposed=True))
+  every = {}
+  for rule in kind.rules:
+    if rule.theirs == packed[0].theirs and not rule.copy:
+      every[rule.layout.part] = rule
+  rank = owns[0]['down'].shape[-1]
+  slots = {rule.layout.part: slot for slot, rule in enumerate(packed)}
+  for layer, name in enumerate(packed[0].names(owns[0]['down'].shape)):
+    place = name.removesuffix('.weight')
+    ups, lengths = [], []
+    for part in range(layout.parts):
+      up = np.zeros((rank * len(packed), *owns[0]['up'].shape[2:]), np.float32)
+      slot = slots.get(part)
+      if slot is None:  # a kernel without an adapter: DoRA's magnitude is the length of its columns
+        kernel = np.asarray(flat[every[part].ours])[layer].astype(np.float64)
+        lengths.append(np.sqrt((kernel ** 2).sum(tuple(range(inputs)))))
+      else:
+        own = owns[slot]
+        up[slot * rank:(slot + 1) * rank] = own['up'][layer]
+        if 'magnitude' in own:
+          lengths.append(own['magnitude'][layer])
+        else:
+          lengths.append(up[0])
+      ups.append(up)
+    downs = [Linear(inputs).export_array(own['down'][layer]) for own in owns]
+    yield f'{place}.lora_A.weight', np.concatenate(downs)
+    yield f'{place}.lora_B.weight', up_layout.export_array(*ups)
+    if 'magnitude' in owns[0]:
+      rows = []
+      for x in lengths:
+        rows.append(x[None].astype(np.float32))
+      yield f'{place}.lora_magnitude_vector', up_layout.export_array(*rows)[:, 0]
+
+
+def is_transposed(rule: Rule) -> bool:
+  """Tells whether their matrix is [out, in], as torch's Linear has it."""
+  layout: Any = rule.layout
+  if isinstance(layout, Packed):
+    layout = layout.layout
+  return layout.transposed
+
+
+def saved_module(name: str, kind: Family) -> str:
+  """Returns their module of a tensor that is saved in full: of the head, or the pooler."""
+  prefix = ''
+  if name.startswith(kind.prefix):
+    prefix = kind.prefix
+  return prefix + name.removeprefix(prefix).split('.')[0]

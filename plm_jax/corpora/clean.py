@@ -1,14 +1,16 @@
-"""clean: documents -> fewer documents, once, before `prepare`.
+"""`clean`: filter, deduplicate and decontaminate a corpus, once, before `prepare`.
 
-One process reads documents, in units of about a million characters; workers examine them; the first process appends
-what is left, and the numbers by which documents meet, to files, in order. When all are read, equal numbers meet on the
-disk, and workers write what stays, a file each. Every decision depends on the documents alone, so that the number of
-workers and where work was killed leave no trace in the output. A journal is kept: the same command goes on behind the
-last whole file. Memory holds a few units and a piece of a table, however long the text; the disk, until the end, the
-text that the rules leave, and for each document about 600 bytes.
+One process reads documents, in batches of about a million characters. Workers filter them. The
+first process appends the kept documents, and the hashes that find duplicates, to files in order.
+After the last document, equal hashes are grouped on the disk, and workers write the documents that
+remain, one file each.
+
+Every decision depends on the documents alone, so the output does not depend on the number of
+workers or on interruptions. A journal is kept: the same command resumes after the last complete
+file. Memory holds a few batches and a piece of a table, whatever the size of the text. The disk
+holds, until the end, the text that the filters keep, and about 600 bytes per document.
 """
-import collections
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import functools
@@ -18,309 +20,349 @@ import json
 import os
 import pathlib
 import shutil
-from typing import Any, TypeVar
 
 from etils import epath
 import numpy as np
 import tqdm
 
 from plm_jax import storage
-from plm_jax.corpora import duplicates, tables, units
-from plm_jax.corpora import report as report_lib
-from plm_jax.corpora.examine import CleanConfig, Examiner
-from plm_jax.corpora.report import Report
-from plm_jax.corpora.tables import Table
-from plm_jax.corpora.units import Left, Unit
-from plm_jax.data import encode, lines, sources
-from plm_jax.data import workers as workers_lib
-from plm_jax.data.files import content_of, each
-from plm_jax.data.formats import Document
+from plm_jax.corpora import batches, clean_report, disk_tables, duplicates
+from plm_jax.corpora.batches import FilteredBatch, KeptDocument
+from plm_jax.corpora.clean_report import CleanReport
+from plm_jax.corpora.disk_tables import DiskTable
+from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
+from plm_jax.data import charsets, encode, lines, sources, worker_pool
+from plm_jax.data.document_formats import Document
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import Expected
+from plm_jax.data.source_files import content_digest, map_in_threads
+from plm_jax.errors import UserError
+from plm_jax.storage import journal as journal_file
 from plm_jax.storage import lock
 
-X = TypeVar('X')
-Y = TypeVar('Y')
-Working = Callable[[Examiner, str, epath.Path, str, lock.Lock], tuple[Report, epath.Path]]  # see `work_here`
+# See `clean_locally`.
+CleanWorker = Callable[
+    [DocumentFilter, str, epath.Path, str, lock.Lock], tuple[CleanReport, epath.Path]]
 FORMAT = 1  # raise it when documents are judged by another rule: work then begins again
-REPORT, DROPPED, WORK = '_clean.json', '_dropped.jsonl', '.work'  # names that a source of text passes over
+# Names that a source of text ignores.
+REPORT_FILE, DROPPED_FILE, WORK_FOLDER = '_clean.json', '_dropped.jsonl', '.work'
 
 
-class CleanError(Expected):
-  """A folder that cannot be where the documents go."""
+class CleanError(UserError):
+  """A folder that cannot take the documents."""
 
 
 @dataclasses.dataclass
-class Journal:
-  """How far the examination has come: what is not in it does not count."""
+class CleanJournal:
+  """Progress of the filtering: what is not in it does not count."""
 
-  source: str  # fingerprint of the text and of the settings
+  source: str  # fingerprint of the text and of the options
   documents: int = 0  # of the source, read
-  firsts: list[int] = dataclasses.field(default_factory=lambda: [0])  # how many are kept before each file, and in all
+  # Number of kept documents before each file, and in total.
+  firsts: list[int] = dataclasses.field(default_factory=lambda: [0])
   rows: dict[str, int] = dataclasses.field(default_factory=dict)  # of each table
-  report: Report = dataclasses.field(default_factory=Report)
+  report: CleanReport = dataclasses.field(default_factory=CleanReport)
 
 
-def clean(config: CleanConfig, source: str, output: epath.PathLike, working: Working | None = None) -> Report:
-  """Writes the documents of `source` that the rules leave to documents-*.jsonl.gz in the folder `output`, with the
-  numbers of what was dropped and why; or continues, or finds them finished.
+def clean(
+    config: CleanConfig, source: str, output: epath.PathLike,
+    working: CleanWorker | None = None) -> CleanReport:
+  """Filter, deduplicate and decontaminate a corpus, or resume that, or return the finished report.
 
-  working: what does the work, by default `work_here`, which does it on this machine.
+  Args:
+    config: of the filters.
+    source: text files, globs, folders, tfds:NAME.
+    output: folder for documents-*.jsonl.gz and the report.
+    working: does the work; None: `clean_locally`, on this machine.
 
-  Raises SourceError for text that is missing, empty or (unless skipped) damaged, CleanError for a folder with other
-  documents in it, StorageError for one that cannot be written, SpaceError for a full disk.
+  Returns:
+    How many documents were dropped, and why.
+
+  Raises:
+    SourceError: text is missing, empty or (unless skipped) damaged.
+    CleanError: the folder holds other documents.
+    StorageError: the folder cannot be written.
+    SpaceError: the disk is full.
   """
-  output = place_of(output, source)
-  examiner = Examiner(config)
+  output = check_output(output, source)
+  examiner = DocumentFilter(config)
   known = fingerprint(examiner, source)
-  if found := finished(output, known):
-    return found
+  if finished := read_finished(output, known):
+    return finished
   with lock.Lock(output, 'clean', wait=True) as held:
-    if found := finished(output, known):
-      return found
-    if examiner.evaluation.short:
-      print(f'{examiner.evaluation.short:,} of {examiner.evaluation.texts:,} evaluation texts have fewer than '
+    if finished := read_finished(output, known):
+      return finished
+    storage.remove_drafts(output)
+    evaluation = examiner.evaluation
+    if evaluation.short:
+      print(f'{evaluation.short:,} of {evaluation.texts:,} evaluation texts have fewer than '
             f'{config.ngram} words and cannot be found: --ngram makes runs shorter', flush=True)
-    report, work = (working or work_here)(examiner, source, output, known, held)
+    report, work = (working or clean_locally)(examiner, source, output, known, held)
     publish(config, report, known, work, output)
   return report
 
 
-def work_here(examiner: Examiner, source: str, output: epath.Path, known: str, held: lock.Lock
-              ) -> tuple[Report, epath.Path]:
-  """Does the work, or the rest of it -> what happened, and the folder with the documents that stay."""
-  work = work_of(output, known)
-  journal = begun(work, known, examiner.config)
+def clean_locally(
+    examiner: DocumentFilter, source: str, output: epath.Path, known: str,
+    held: lock.Lock) -> tuple[CleanReport, epath.Path]:
+  """Do the work, or the rest of it, on this machine.
+
+  Returns:
+    The report, and the folder with the remaining documents.
+  """
+  work = work_folder(output, known)
+  journal = read_journal(work, known, examiner.config)
   if journal is None:
     shutil.rmtree(work, ignore_errors=True)
-    with storage.explained(work, 'written'):
+    with storage.io_errors_as(work, 'written'):
       work.mkdir(parents=True)
-    journal = Journal(known)
-  examine_all(examiner, source, work, journal, held)
-  return write_all(examiner.config, work, journal, held), epath.Path(work)
+    journal = CleanJournal(known)
+  filter_all(examiner, source, work, journal, held)
+  return write_kept(examiner.config, work, journal, held), epath.Path(work)
 
 
-def examine_all(examiner: Examiner, source: str, work: pathlib.Path, journal: Journal, held: lock.Lock) -> None:
-  """Reads on from the journal to the end of the source. Raises SourceError for one without documents."""
-  config, tally = examiner.config, lines.Tally()
-  read = units_of(sources.apart(source, config.reading, tally), journal.documents)
-  kept = table_of(work, config)
-  for name, table in kept.items():
-    table.cut(journal.rows.get(name, 0))
-  file = left_in(work, len(journal.firsts) - 1)
+def filter_all(
+    examiner: DocumentFilter, source: str, work: pathlib.Path, journal: CleanJournal,
+    held: lock.Lock) -> None:
+  """Filter the rest of the source after the journal.
+
+  Raises:
+    SourceError: the source has no documents.
+  """
+  config, tally = examiner.config, lines.ReadStats()
+  parts = sources.read_parts(source, config.reading, tally)
+  read = read_units(parts, journal.documents)
+  tables = open_tables(work, config)
+  for name, table in tables.items():
+    table.truncate(journal.rows.get(name, 0))
+  file = filtered_file(work, len(journal.firsts) - 1)
   file.unlink(missing_ok=True)
   size = documents = 0
-  total = sources.size(source)
-  workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
+  total = sources.source_bytes(source)
+  workers = worker_pool.count_workers(config.workers, total)
   progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='clean', disable=None)
-  examined = in_order(functools.partial(units.examine_unit, examiner), read, workers)
-  with progress, contextlib.closing(examined):
-    for unit in examined:
-      journal.documents += unit.report.documents
-      journal.report.add(unit.report, config.samples)
-      append(unit, file, kept, journal.firsts[-1] + documents)
-      documents, size = documents + unit.report.kept_documents, size + unit.report.kept_characters
+  filter_batch = functools.partial(batches.filter_batch, examiner)
+  filtered = worker_pool.map_ordered(filter_batch, read, workers)
+  with progress, contextlib.closing(filtered):
+    for batch in filtered:
+      journal.documents += batch.report.documents
+      journal.report.add(batch.report, config.samples)
+      append_batch(batch, file, tables, journal.firsts[-1] + documents)
+      documents += batch.report.kept_documents
+      size += batch.report.kept_characters
       progress.update(tally.bytes - progress.n)
       if size >= config.shard_characters:
         held.check()
-        commit(work, journal, documents, kept)
-        file, size, documents = left_in(work, len(journal.firsts) - 1), 0, 0
+        commit_file(work, journal, documents, tables)
+        file, size, documents = filtered_file(work, len(journal.firsts) - 1), 0, 0
   if not journal.documents:
-    raise SourceError(f'{source} holds no documents')
+    raise SourceError(f'{source} holds no documents{lines.describe_skipped(tally)}')
   journal.report.skipped = tally.skipped
   if documents:
-    commit(work, journal, documents, kept)
+    commit_file(work, journal, documents, tables)
 
 
-def units_of(parts: Iterable[Iterator[Document]], behind: int) -> Iterator[list[Document]]:
-  """Yields the documents of all parts behind the first ones in units, none with documents of two parts: what one is
-  does not depend on what is before its part."""
+def read_units(parts: Iterable[Iterator[Document]], behind: int) -> Iterator[list[Document]]:
+  """Yield the documents of all parts after the first `behind` ones, in batches.
+
+  No batch has documents of two parts: so it does not depend on the parts before.
+  """
   for part in parts:
     while behind and next(part, None):
       behind -= 1
-    yield from encode.units(part)
+    yield from encode.batch_documents(part)
 
 
-def in_order(function: Callable[[X], Y], work: Iterable[X], workers: int) -> Generator[Y, None, None]:
-  """Calls a function for each item, in workers; about two a worker are under way at a time."""
-  if workers == 1:
-    yield from map(function, work)
-    return
-  with workers_lib.pool(workers, remember, function) as pool:
-    pending = collections.deque()
-    for item in work:
-      pending.append(pool.submit(call, item))
-      if len(pending) > 2 * workers:
-        yield pending.popleft().result()
-    while pending:
-      yield pending.popleft().result()
-
-
-def remember(function) -> None:
-  """Keeps in a worker process what it calls: evaluation sets do not travel with every unit."""
-  WORKER['function'] = function
-
-
-def call(item):
-  """Calls what `remember` has kept."""
-  return WORKER['function'](item)
-
-
-def append(unit: Unit, file: pathlib.Path, kept: dict[str, Table], first: int) -> None:
-  """Adds a unit to the files, whose documents have places from `first` on."""
-  with storage.explained(file, 'written'), open(file, 'ab') as out:
+def append_batch(
+    unit: FilteredBatch, file: pathlib.Path, kept: dict[str, DiskTable], first: int) -> None:
+  """Append a batch to the files; its documents have places from `first` on."""
+  with storage.io_errors_as(file, 'written'), open(file, 'ab') as out:
     out.write(unit.content)
   unit.spans['place'] += first
   for name, table in kept.items():
     table.append(getattr(unit, name))
 
 
-def commit(work: pathlib.Path, journal: Journal, documents: int, kept: dict[str, Table]) -> None:
-  """Notes that a file of as many documents is whole, and how long the tables are by now."""
+def commit_file(
+    work: pathlib.Path, journal: CleanJournal, documents: int, kept: dict[str, DiskTable]) -> None:
+  """Record in the journal that a file of `documents` is complete, and the lengths of the tables."""
   journal.firsts.append(journal.firsts[-1] + documents)
   journal.rows = {name: len(table) for name, table in kept.items()}
-  storage.write_json(work / 'journal.json', {'format': FORMAT, **vars(journal), 'report': vars(journal.report)})
+  journal_file.write_journal(
+      work, FORMAT, {**vars(journal), 'report': vars(journal.report)})
 
 
-def table_of(work: pathlib.Path, config: CleanConfig) -> dict[str, Table]:
-  """Returns the tables of documents that the settings ask for, by the names that they have in `Unit`."""
-  minhash, found = config.minhash, {}
+def open_tables(work: pathlib.Path, config: CleanConfig) -> dict[str, DiskTable]:
+  """Return the tables of documents that the options need, by their names in `FilteredBatch`."""
+  minhash, tables = config.minhash, {}
   if config.duplicates != 'none':
-    found['exact'] = Table(work / 'exact', np.uint64)
+    tables['exact'] = DiskTable(work / 'exact', np.uint64)
   if config.duplicates == 'near':
-    found['sketches'] = Table(work / 'sketches', np.uint8, minhash.values)
-    found['bands'] = Table(work / 'bands', np.uint64, minhash.bands)
+    tables['sketches'] = DiskTable(work / 'sketches', np.uint8, minhash.values)
+    tables['bands'] = DiskTable(work / 'bands', np.uint64, minhash.bands)
   if config.span:
-    found['spans'] = Table(work / 'spans', tables.SPAN)
-  return found
+    tables['spans'] = DiskTable(work / 'spans', disk_tables.SPAN_DTYPE)
+  return tables
 
 
-def write_all(config: CleanConfig, work: pathlib.Path, journal: Journal, held: lock.Lock) -> Report:
-  """Lets documents meet, and writes those that stay, a file of the work folder from each file of it."""
-  kept, firsts = table_of(work, config), journal.firsts
+def write_kept(
+    config: CleanConfig, work: pathlib.Path, journal: CleanJournal,
+    held: lock.Lock) -> CleanReport:
+  """Find duplicates, and write the remaining documents, one output file from each filtered file."""
+  tables, firsts = open_tables(work, config), journal.firsts
   report = journal.report
   if not firsts[-1]:
     return report
   marks = np.memmap(work / 'marks', np.uint8, 'w+', shape=(firsts[-1],))
-  if 'exact' in kept:
-    duplicates.mark_exact(kept['exact'], marks, work)
-  if 'bands' in kept:
-    duplicates.mark_near(config.minhash, kept['bands'], kept['sketches'], marks, work)
-  if 'spans' in kept:
-    duplicates.mark_spans(kept['spans'], marks, firsts[:-1], work)
+  if 'exact' in tables:
+    duplicates.mark_exact(tables['exact'], marks, work)
+  if 'bands' in tables:
+    duplicates.mark_near(config.minhash, tables['bands'], tables['sketches'], marks, work)
+  if 'spans' in tables:
+    duplicates.mark_spans(tables['spans'], marks, firsts[:-1], work)
   marks.flush()
   held.check()
   workers = min(config.workers or os.cpu_count() or 1, len(firsts) - 1)
-  shards = [(shard, first) for shard, first in enumerate(firsts[:-1])]
   report.kept_documents = report.kept_characters = 0
-  for written in in_order(functools.partial(write_shard, config, work), shards, workers):
+  write = functools.partial(write_shard, config, work)
+  for written in worker_pool.map_ordered(write, list(enumerate(firsts[:-1])), workers):
     report.add(written, config.samples)
   return report
 
 
-def write_shard(config: CleanConfig, work: pathlib.Path, shard: tuple[int, int]) -> Report:
-  """Writes the documents of a file that stay. shard: its number, and the place of its first document."""
+def write_shard(config: CleanConfig, work: pathlib.Path, shard: tuple[int, int]) -> CleanReport:
+  """Write the remaining documents of a filtered file.
+
+  Args:
+    config: of the filters.
+    work: the folder.
+    shard: the number of the file, and the place of its first document.
+  """
   number, first = shard
   marks = np.memmap(work / 'marks', np.uint8, 'r')
-  repeated = repeated_of(work, number) if config.span else {}
-  with open(left_in(work, number), encoding='utf-8') as file:
-    return units.write_documents(config, work / units.shard_name(number), (
-        Left(line, int(marks[place]), repeated.get(place, set())) for place, line in enumerate(file, first)))
+  repeated = {}
+  if config.span:
+    repeated = read_repeated_spans(work, number)
+  with open(filtered_file(work, number), encoding='utf-8') as file:
+    documents = (KeptDocument(line, int(marks[place]), repeated.get(place, set()))
+                 for place, line in enumerate(file, first))
+    return batches.write_documents(config, work / batches.shard_name(number), documents)
 
 
-def repeated_of(work: pathlib.Path, number: int) -> dict[int, set[int]]:
-  """Returns place -> first sentences of its repeated spans, of the documents of a file."""
-  found: dict[int, set[int]] = {}
-  for row in Table(work / f'repeated-{number:05d}', tables.SPAN).read():
-    found.setdefault(int(row['place']), set()).add(int(row['start']))
-  return found
+def read_repeated_spans(work: pathlib.Path, number: int) -> dict[int, set[int]]:
+  """Return the first sentences of repeated spans by place, of the documents of a file."""
+  spans: dict[int, set[int]] = {}
+  for row in DiskTable(work / f'repeated-{number:05d}', disk_tables.SPAN_DTYPE).read():
+    spans.setdefault(int(row['place']), set()).add(int(row['start']))
+  return spans
 
 
-def publish(config: CleanConfig, report: Report, known: str, work: epath.Path, output: epath.Path) -> None:
-  """Moves what is finished to its place, then the report, without which it does not count; folders for work go."""
-  with storage.explained(output, 'written', CleanError):
+def publish(
+    config: CleanConfig, report: CleanReport, known: str, work: epath.Path,
+    output: epath.Path) -> None:
+  """Move the documents to the output folder, then write the report, which marks them as complete.
+
+  The folders for work are removed.
+  """
+  with storage.io_errors_as(output, 'written', CleanError):
     for path in output.glob('documents-*.jsonl.gz'):
-      path.unlink()  # of a publication that was interrupted, by other settings perhaps
-    each(functools.partial(move, output=output), sorted(work.glob('documents-*.jsonl.gz')))
+      path.unlink()  # of a publication that was interrupted, with other options perhaps
+    documents = sorted(work.glob('documents-*.jsonl.gz'))
+    map_in_threads(functools.partial(move_file, output=output), documents)
   if config.samples:
-    shown = itertools.chain.from_iterable(report.samples.values())
-    storage.write(output / DROPPED, ''.join(json.dumps(one, ensure_ascii=False) + '\n' for one in shown), CleanError)
-  report_lib.write(report, output / REPORT, source=known)
-  for left in (work, *output.glob(f'{WORK}*')):
-    with contextlib.suppress(storage.StorageError), storage.explained(left, 'removed'):
-      left.rmtree()
+    samples = itertools.chain.from_iterable(report.samples.values())
+    rows = ''.join(json.dumps(sample, ensure_ascii=False) + '\n' for sample in samples)
+    storage.write(output / DROPPED_FILE, rows, CleanError)
+  clean_report.write_report(report, output / REPORT_FILE, source=known)
+  for folder in [work] + list(output.glob(f'{WORK_FOLDER}*')):
+    with contextlib.suppress(storage.StorageError), storage.io_errors_as(folder, 'removed'):
+      folder.rmtree()
 
 
-def move(path: epath.Path, output: epath.Path) -> None:
-  """Moves a file to a folder."""
-  if storage.remote(path) == storage.remote(output):
+def move_file(path: epath.Path, output: epath.Path) -> None:
+  """Move a file to a folder."""
+  if storage.is_remote(path) == storage.is_remote(output):
     path.replace(output / path.name)
   else:
-    with path.open('rb') as file, storage.drafted(output / path.name, CleanError) as out:
+    with path.open('rb') as file, storage.atomic_writer(output / path.name, CleanError) as out:
       shutil.copyfileobj(file, out)
 
 
-def place_of(output: epath.PathLike, source: str) -> epath.Path:
-  """Returns the folder of the documents. Raises CleanError for one that cannot be it."""
-  output = storage.path_of(output)
-  with storage.explained(output, 'read', CleanError):
+def check_output(output: epath.PathLike, source: str) -> epath.Path:
+  """Return the path of the output folder. Raises CleanError for an unusable one."""
+  output = storage.resolve_path(output)
+  with storage.io_errors_as(output, 'read', CleanError):
     if output.exists() and not output.is_dir():
       raise CleanError(f'{output} is a file, expected a folder for the documents')
-  for text in sources.folders(source):
-    if text in (output, *output.parents):
+  for text in sources.source_folders(source):
+    if text == output or text in output.parents:
       raise CleanError(f'{output} lies in {text}: what is written would be read again')
   return output
 
 
-def work_of(output: epath.Path, known: str) -> pathlib.Path:
-  """Returns the folder for work: in the output's own, or for a bucket's in the cache."""
-  return storage.cache_folder() / 'clean' / known[:16] if storage.remote(output) else pathlib.Path(output) / WORK
+def work_folder(output: epath.Path, known: str) -> pathlib.Path:
+  """Return the folder for work: in the output folder, or in the cache if that is in a bucket."""
+  if storage.is_remote(output):
+    return storage.cache_folder() / 'clean' / known[:16]
+  return pathlib.Path(output) / WORK_FOLDER
 
 
-def left_in(work: pathlib.Path, number: int) -> pathlib.Path:
-  """Returns the file of documents that the rules left."""
+def filtered_file(work: pathlib.Path, number: int) -> pathlib.Path:
+  """Return the path of a file of documents that the filters kept."""
   return work / f'left-{number:05d}.jsonl'
 
 
-def finished(output: epath.Path, known: str) -> Report | None:
-  """Returns the report of work that is finished, None where there is none. Raises CleanError where it is of another
-  source, or of other settings."""
-  with storage.explained(output, 'read', CleanError):
-    if not (output / REPORT).exists():
-      if not storage.remote(output) and list(output.glob('documents-*.jsonl.gz')) and not list(output.glob(f'{WORK}*')):
-        raise CleanError(f'{output} holds documents without {REPORT}: choose another folder')
+def read_finished(output: epath.Path, known: str) -> CleanReport | None:
+  """Return the report of finished work, None where there is none.
+
+  Raises:
+    CleanError: it is of another source, or of other options.
+  """
+  with storage.io_errors_as(output, 'read', CleanError):
+    if not (output / REPORT_FILE).exists():
+      if (not storage.is_remote(output) and list(output.glob('documents-*.jsonl.gz'))
+          and not list(output.glob(f'{WORK_FOLDER}*'))):
+        raise CleanError(
+            f'{output} holds documents without {REPORT_FILE}: choose another folder')
       return None
-  fields = storage.read_json(output / REPORT, error=CleanError)
+  fields = storage.read_json(output / REPORT_FILE, error=CleanError)
   if fields.pop('source', '') != known:
-    raise CleanError(f'{output} holds documents of another source, or by other settings. Choose another folder, or '
-                     'delete this one')
-  return Report.of(fields)
+    raise CleanError(f'{output} holds documents of another source, or by other settings. Choose '
+                     'another folder, or delete this one')
+  return CleanReport.from_json(fields)
 
 
-def begun(work: pathlib.Path, known: str, config: CleanConfig) -> Journal | None:
-  """Reads the journal of work that was interrupted; None where there is none, one of other work, or more in it than in
-  the files."""
+def read_journal(work: pathlib.Path, known: str, config: CleanConfig) -> CleanJournal | None:
+  """Read the journal of interrupted work.
+
+  None where there is none, where it is of other work, or where files are shorter than it states.
+  """
   try:
-    fields: dict[str, Any] = storage.read_json(work / 'journal.json')
+    fields = journal_file.read_journal(work, FORMAT, checked=False)
   except storage.StorageError:
     return None
-  if fields.pop('format', None) != FORMAT or fields['source'] != known:
+  if not isinstance(fields, dict) or fields['source'] != known:
     return None
-  fields['report'] = Report.of(fields['report'])
-  journal = Journal(**fields)
-  whole = all(len(table) >= journal.rows.get(name, 0) for name, table in table_of(work, config).items())
-  return journal if whole and all(left_in(work, n).exists() for n in range(len(journal.firsts) - 1)) else None
+  fields['report'] = CleanReport.from_json(fields['report'])
+  journal = CleanJournal(**fields)
+  for name, table in open_tables(work, config).items():
+    if len(table) < journal.rows.get(name, 0):
+      return None
+  for number in range(len(journal.firsts) - 1):
+    if not filtered_file(work, number).exists():
+      return None
+  return journal
 
 
-def fingerprint(examiner: Examiner, source: str) -> str:
-  """Returns sha256 hex over all that the output depends on."""
+def fingerprint(examiner: DocumentFilter, source: str) -> str:
+  """Return the sha256 of everything that the output depends on, as hex."""
   config = dataclasses.asdict(examiner.config)
   del config['workers']
-  model = content_of(storage.path_of(config['language_model'])) if config['language_model'] else ''
-  digest = hashlib.sha256(json.dumps([FORMAT, config, examiner.filter.bad_words, model], sort_keys=True).encode())
-  digest.update(examiner.evaluation.grams.tobytes() + sources.fingerprint(source).encode())
+  if config['encoding'] == charsets.UTF_8:
+    del config['encoding']  # so that work of versions without other encodings resumes
+  model = ''
+  if config['language_model']:
+    model = content_digest(storage.resolve_path(config['language_model']))
+  fields = [FORMAT, config, examiner.rule_filter.bad_words, model]
+  digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+  digest.update(examiner.evaluation.ngrams.tobytes() + sources.fingerprint(source).encode())
   return digest.hexdigest()
-
-
-WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves
-WORKER: dict[str, Callable] = {}  # in a worker: what it calls

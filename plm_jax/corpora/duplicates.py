@@ -1,7 +1,8 @@
-"""Which documents of a corpus meet others, by numbers alone. Documents are known by their place in the corpus.
+"""Exact duplicates, near-duplicates and repeated spans of a corpus, from hashes only.
 
-What hangs together is a forest, an array in which a document points to one before it, or to itself. It is in a file
-that is mapped to memory, as is all that has a place for each document.
+Documents are identified by their place in the corpus. Duplicates form a disjoint-set forest
+(union-find): an array in which a document points to one before it, or to itself. It is a file that
+is mapped to memory, like all arrays with an entry for each document.
 """
 from collections.abc import Callable, Iterator
 import pathlib
@@ -9,106 +10,134 @@ import pathlib
 import numpy as np
 from scipy.sparse import coo_matrix, csgraph
 
-from plm_jax.corpora import tables
+from plm_jax.corpora import disk_tables
+from plm_jax.corpora.disk_tables import PLACE_DTYPE, DiskTable
 from plm_jax.corpora.minhash import MinHash
-from plm_jax.corpora.tables import MEETING, Table
 
-LEADERS = 16  # documents of a band that others are compared with: there is no end of what shares a header only
+# Documents of a band that others are compared with: very many may share only a header.
+MAX_LEADERS = 16
+PAIRS_AT_ONCE = 1 << 12  # sketches that are compared at once
 KEPT, EXACT, NEAR = range(3)
 REASONS = {EXACT: 'exact duplicate', NEAR: 'near-duplicate'}
 
 
-def mark_exact(exact: Table, marks: np.ndarray, folder: pathlib.Path) -> None:
-  """Marks [N] documents whose number another has before them. folder: for what is sorted."""
-  parts = (tables.rows_of(MEETING, number=numbers, place=np.arange(start, start + len(numbers)))
-           for start, numbers in exact.chunks())
-  for rows in tables.met(parts, len(exact), folder):
-    marks[rows['place'][tables.again(rows)]] = EXACT
+def mark_exact(exact: DiskTable, marks: np.ndarray, folder: pathlib.Path) -> None:
+  """Mark documents [N] whose hash an earlier document has; folder: for temporary files."""
+  def entries():
+    for start, numbers in exact.chunks():
+      places = np.arange(start, start + len(numbers))
+      yield disk_tables.make_rows(PLACE_DTYPE, number=numbers, place=places)
+
+  for rows in disk_tables.group_equal(entries(), len(exact), folder):
+    marks[rows['place'][disk_tables.repeats_previous(rows)]] = EXACT
 
 
-def mark_near(minhash: MinHash, bands: Table, sketches: Table, marks: np.ndarray, folder: pathlib.Path) -> None:
-  """Marks [N] what is not marked yet and hangs together with a document before it."""
-  forest = forest_of(len(marks), folder)
-  def parts():
+def mark_near(
+    minhash: MinHash, bands: DiskTable, sketches: DiskTable, marks: np.ndarray,
+    folder: pathlib.Path) -> None:
+  """Mark near-duplicates [N] of earlier documents among those that are not marked yet."""
+  forest = make_forest(len(marks), folder)
+
+  def kept_bands():
     for start, numbers in bands.chunks():
-      places = start + np.flatnonzero(marks[start:start + len(numbers)] == KEPT)
-      yield tables.rows_of(MEETING, number=numbers[places - start].ravel(), place=places.repeat(numbers.shape[1]))
-  for rows in tables.met(parts(), len(bands) * minhash.bands, folder):
-    join(forest, linked(minhash, rows['number'], rows['place'], sketches.at))
-  for places in hanging(forest):
+      kept = np.flatnonzero(marks[start:start + len(numbers)] == KEPT)
+      places = (start + kept).repeat(numbers.shape[1])
+      yield disk_tables.make_rows(PLACE_DTYPE, number=numbers[kept].ravel(), place=places)
+
+  for rows in disk_tables.group_equal(kept_bands(), len(bands) * minhash.bands, folder):
+    edges = similar_edges(minhash, rows['number'], rows['place'], sketches.read_at)
+    union_trees(forest, edges)
+  for places in find_duplicates(forest):
     marks[places] = NEAR
 
 
-def forest_of(size: int, folder: pathlib.Path) -> np.ndarray:
-  """Makes a forest of documents each of which is a tree of its own."""
+def make_forest(size: int, folder: pathlib.Path) -> np.ndarray:
+  """Make a forest of documents that each are a tree of their own."""
   forest = np.memmap(folder / 'forest', np.int64, 'w+', shape=(size,))
-  for start in range(0, size, tables.CHUNK):
-    forest[start:start + tables.CHUNK] = np.arange(start, min(start + tables.CHUNK, size))
+  for start in range(0, size, disk_tables.CHUNK_ROWS):
+    stop = min(start + disk_tables.CHUNK_ROWS, size)
+    forest[start:stop] = np.arange(start, stop)
   return forest
 
 
-def hanging(forest: np.ndarray) -> Iterator[np.ndarray]:
-  """Yields the places [M] of documents that hang together with one before them."""
-  for start in range(0, len(forest), tables.CHUNK):
-    pointing = forest[start:start + tables.CHUNK]
-    yield start + np.flatnonzero(pointing != np.arange(start, start + len(pointing)))
+def find_duplicates(forest: np.ndarray) -> Iterator[np.ndarray]:
+  """Yield the places [M] of documents that are in a tree with an earlier document."""
+  for start in range(0, len(forest), disk_tables.CHUNK_ROWS):
+    parents = forest[start:start + disk_tables.CHUNK_ROWS]
+    yield start + np.flatnonzero(parents != np.arange(start, start + len(parents)))
 
 
-def linked(minhash: MinHash, numbers: np.ndarray, places: np.ndarray,
-           sketches: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-  """Returns edges [E, 2] among documents that have a band in common: each with the first of them that is similar.
+def similar_edges(
+    minhash: MinHash, numbers: np.ndarray, places: np.ndarray,
+    sketches: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+  """Find edges [E, 2] among documents that share a band: each with the first similar one.
 
-  numbers: [M] of bands, equal ones together; places: [M] of the documents, ascending where numbers are equal;
-  sketches: gives those [..., values] of documents at places [...].
+  Args:
+    minhash: parameters of the comparison.
+    numbers: hashes of bands [M], equal ones next to each other.
+    places: of the documents [M], ascending where numbers are equal.
+    sketches: returns the sketches [..., values] of documents at places [...].
   """
-  found = [np.empty((0, 2), np.int64)]
-  for _ in range(LEADERS):
+  edges = [np.empty((0, 2), np.int64)]
+  for _ in range(MAX_LEADERS):
     first = np.concatenate([[True], numbers[1:] != numbers[:-1]])[:len(numbers)]
     leader = places[np.maximum.accumulate(np.where(first, np.arange(len(places)), 0))]
     pairs = np.stack([leader, places], 1)[~first]
     if not len(pairs):
       break
-    alike = np.concatenate([minhash.similar(sketches(some[:, 0]), sketches(some[:, 1]))
-                            for some in np.array_split(pairs, len(pairs) // COMPARED + 1)])
-    found.append(pairs[alike])
-    numbers, places = numbers[~first][~alike], places[~first][~alike]
-  return np.concatenate(found)
+    similar = []
+    for chunk in np.array_split(pairs, len(pairs) // PAIRS_AT_ONCE + 1):
+      similar.append(minhash.are_similar(sketches(chunk[:, 0]), sketches(chunk[:, 1])))
+    similar = np.concatenate(similar)
+    edges.append(pairs[similar])
+    numbers, places = numbers[~first][~similar], places[~first][~similar]
+  return np.concatenate(edges)
 
 
-def join(forest: np.ndarray, edges: np.ndarray) -> None:
-  """Joins the trees of documents between which there are edges [E, 2]; the first document of a tree is its root."""
+def union_trees(forest: np.ndarray, edges: np.ndarray) -> None:
+  """Join the trees of documents with edges [E, 2]; the first document of a tree is its root."""
   if not len(edges):
     return
-  roots, ends = np.unique(root(forest, edges.ravel()), return_inverse=True)
+  roots, ends = np.unique(find_roots(forest, edges.ravel()), return_inverse=True)
   ends = ends.reshape(-1, 2)
-  graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), (len(roots), len(roots)))
+  shape = len(roots), len(roots)
+  graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape)
   _, component = csgraph.connected_components(graph, directed=False)
-  _, first = np.unique(component, return_index=True)  # roots ascend: the first of a component is the least
+  _, first = np.unique(component, return_index=True)  # roots ascend: the first is the least
   forest[roots] = roots[first[component]]
 
 
-def root(forest: np.ndarray, places: np.ndarray) -> np.ndarray:
-  """Follows documents [M] to the roots of their trees."""
+def find_roots(forest: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """Return the roots of the trees of documents [M]."""
   while True:
-    above = forest[places]
-    if (above == places).all():
+    parents = forest[places]
+    if (parents == places).all():
       return places
-    places = above
+    places = parents
 
 
-def mark_spans(spans: Table, marks: np.ndarray, firsts: list[int], folder: pathlib.Path) -> list[Table]:
-  """Writes which spans of documents that are not marked came before -> a table for each shard of documents, the first
-  of which are `firsts`."""
-  found = [Table(folder / f'repeated-{shard:05d}', tables.SPAN) for shard in range(len(firsts))]
-  for table in found:
-    table.path.unlink(missing_ok=True)
+def mark_spans(
+    spans: DiskTable, marks: np.ndarray, firsts: list[int],
+    folder: pathlib.Path) -> list[DiskTable]:
+  """Write the repeated spans of documents that are not marked.
+
+  Args:
+    spans: of all documents.
+    marks: of documents [N].
+    firsts: place of the first document of each shard.
+    folder: for the tables and temporary files.
+
+  Returns:
+    A table for each shard.
+  """
+  tables = []
+  for shard in range(len(firsts)):
+    tables.append(DiskTable(folder / f'repeated-{shard:05d}', disk_tables.SPAN_DTYPE))
+    tables[-1].path.unlink(missing_ok=True)
   parts = (rows[marks[rows['place']] == KEPT] for _, rows in spans.chunks())
-  for rows in tables.met(parts, len(spans), folder):
-    repeated = rows[tables.again(rows)]
+  for rows in disk_tables.group_equal(parts, len(spans), folder):
+    repeated = rows[disk_tables.repeats_previous(rows)]
     shards = np.searchsorted(firsts, repeated['place'], 'right') - 1
     for shard in np.unique(shards):
-      found[shard].append(repeated[shards == shard])
-  return found
-
-
-COMPARED = 1 << 12  # sketches that are compared at once
+      tables[shard].append(repeated[shards == shard])
+  return tables

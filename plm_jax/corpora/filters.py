@@ -1,7 +1,7 @@
-"""Rules by which lines and documents are left out before a model learns from them: those of C4 (Raffel et al. 2020,
-section 2.2) and, by `quality`, those of MassiveText (Rae et al. 2021, appendix A.1).
+"""Rule-based filters of lines and documents: C4 (Raffel et al. 2020, section 2.2) and MassiveText.
 
-Sentences are those of `data.sentences`.
+MassiveText's (Rae et al. 2021, appendix A.1) are in `quality`. Sentences are those of
+`data.sentence_splitting`.
 """
 from collections import Counter
 from collections.abc import Mapping
@@ -9,131 +9,157 @@ import dataclasses
 import functools
 import re
 from typing import NamedTuple
+import unicodedata
 
-from plm_jax import storage
-from plm_jax.checked import Checked, within
-from plm_jax.corpora import language, quality, words
-from plm_jax.data import sentences
+from plm_jax import storage, unicode_words
+from plm_jax.corpora import language_id, quality, word_hashes
+from plm_jax.data import sentence_splitting
 from plm_jax.errors import ConfigError
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class Filters(Checked):
-  """What a document has to be like. By default nothing is asked."""
+class FilterConfig(ValidatedConfig):
+  """Rules for documents. By default none is applied."""
 
-  limits = within(language_score='[0, 1]', min_sentences='[0, 1000000]', min_line_words='[0, 1000000]')
+  limits = intervals(
+      language_score='[0, 1]', min_sentences='[0, 1000000]', min_line_words='[0, 1000000]')
 
   languages: str = ''
-  """Codes of languages to keep, by commas: en,de. Needs the package py3langid, or a model of your own."""
+  """Codes of languages to keep, comma-separated: en,de. Needs the package py3langid, or a model of
+  your own."""
   language_score: float = 0.65
-  """Probability, at least, that the first 8192 characters are in one of these languages."""
+  """Minimum probability that the first 8192 characters are in one of these languages."""
   language_model: str = ''
-  """A .bin of fastText's `supervised` that tells languages, such as lid.176.bin; else py3langid does."""
+  """A .bin of fastText's `supervised` that identifies languages, such as lid.176.bin; else
+  py3langid does."""
   terminal: bool = False
-  """Leave out lines that do not end with . ! ? or a quotation mark, in any script, and those that end with ..."""
+  """Drop lines that do not end with . ! ? or a quotation mark, in any script, and those that end
+  with ..."""
   min_line_words: int = 0
-  """Leave out lines of fewer words; without spaces a character is a word."""
+  """Drop lines of fewer words; without spaces a character is a word."""
   javascript: bool = False
-  """Leave out lines with the word JavaScript: warnings that it be enabled."""
+  """Drop lines with the word JavaScript: warnings that it should be enabled."""
   policies: bool = False
-  """Leave out lines on terms of use, privacy and cookies."""
+  """Drop lines on terms of use, privacy and cookies."""
   citations: bool = False
-  """Cut Wikipedia's marks out of lines: [1], [edit], [citation needed]."""
+  """Remove Wikipedia's marks from lines: [1], [edit], [citation needed]."""
   lorem_ipsum: bool = False
-  """Leave out documents with 'lorem ipsum'."""
+  """Drop documents with 'lorem ipsum'."""
   braces: bool = False
-  """Leave out documents with a curly bracket, which is of programs."""
+  """Drop documents with a curly bracket, which are program code."""
   bad_words: str = ''
-  """A file of words and phrases, one a line: documents with one of them are left out."""
+  """A file of words and phrases, one per line: documents with one of them are dropped."""
   min_sentences: int = 0
-  """Leave out documents of fewer sentences."""
+  """Drop documents of fewer sentences."""
   quality: bool = False
-  """Leave out what is no prose by the rules of Rae et al. 2021: too short or long, symbols, bullets, no stop words."""
+  """Drop documents that are no prose by the rules of Rae et al. 2021: too short or long, symbols,
+  bullets, no stop words."""
   stop_words: int = 2
-  """Of quality: English stop words that a document has at least; 0 for other languages."""
+  """For `quality`: minimum number of English stop words in a document; 0 for other languages."""
   repetition: bool = False
-  """Leave out documents that repeat lines, or runs of words, by the thresholds of Rae et al. 2021, table A1."""
+  """Drop documents that repeat lines or n-grams, by the thresholds of Rae et al. 2021, table A1."""
 
   def conflict(self, option):
-    """Says which options do not go together: a model for languages without languages."""
+    """Return the message for a language model without languages."""
     if self.language_model and not self.languages:
-      return f'{option("language_model")} tells languages: name those to keep by {option("languages")}'
+      return (f'{option("language_model")} tells languages: name those to keep by '
+              f'{option("languages")}')
     return None
 
 
-class Filtered(NamedTuple):
-  """What rules leave of a document."""
+class RuleResult(NamedTuple):
+  """A document after the rules."""
 
   paragraphs: list[str]
-  reason: str  # why the document is left out, '' where it is kept
-  lines: dict[str, int]  # how many lines each rule took away
+  reason: str  # why the document is dropped, '' where it is kept
+  lines: dict[str, int]  # number of lines that each rule dropped
 
 
-class Filter:
-  """The rules with what they need: patterns and models, which each process loads when it is first asked."""
+class RuleFilter:
+  """The rules with their patterns and models, which each process loads on first use."""
 
-  def __init__(self, config: Filters):
-    """Raises ConfigError or StorageError for a list of words or a model that cannot be had."""
+  def __init__(self, config: FilterConfig):
+    """Load the bad words, and check the language model.
+
+    Raises:
+      ConfigError, StorageError: one of them cannot be loaded.
+    """
     self.config = config
-    self.bad_words = read_words(config.bad_words) if config.bad_words else ()
+    self.bad_words = ()
+    if config.bad_words:
+      self.bad_words = read_bad_words(config.bad_words)
     if config.languages:
-      self.identify('')  # here, not in a worker: it may not be installed
+      self.language_probabilities('')  # here, not in a worker: it may not be installed
 
-  def __call__(self, paragraphs: list[str]) -> Filtered:
-    """Applies the rules on lines, then those on the document that is left; the first that it breaks is its reason."""
-    config, lines = self.config, Counter()
-    if reason := self.refused(paragraphs):
-      return Filtered(paragraphs, reason, {})
+  def __call__(self, paragraphs: list[str]) -> RuleResult:
+    """Apply the rules for lines, then those for the rest of the document.
+
+    The first rule that the document breaks is its reason.
+    """
+    config, dropped = self.config, Counter()
+    if reason := self.broken_content_rule(paragraphs):
+      return RuleResult(paragraphs, reason, {})
     kept = []
     for line in paragraphs:
       if config.citations:
         line = CITATION.sub('', line)
-      if broken := line_breaks(line, config):
-        lines[broken] += 1
+      if broken := broken_line_rule(line, config):
+        dropped[broken] += 1
       else:
         kept.append(line)
-    return Filtered(kept, self.reason(kept), dict(lines))
+    return RuleResult(kept, self.broken_document_rule(kept), dict(dropped))
 
-  def refused(self, paragraphs: list[str]) -> str:
-    """Returns the rule that a document breaks with any of its lines, '' where it breaks none: as the paper has it,
-    with those too that are left out."""
+  def broken_content_rule(self, paragraphs: list[str]) -> str:
+    """Return the rule that a document breaks with any of its lines, '' where it breaks none.
+
+    As in the paper, also with lines that are dropped.
+    """
     text = '\n'.join(paragraphs)
-    lower = text.lower()
+    lower = unicodedata.normalize('NFC', text.lower())
     if self.config.lorem_ipsum and 'lorem ipsum' in lower:
       return 'lorem ipsum'
     if self.config.braces and '{' in text:
       return 'curly bracket'
-    if self.bad_words and bad(self.bad_words).search(lower):
+    if self.bad_words and bad_words_pattern(self.bad_words).search(lower):
       return 'bad word'
     return ''
 
-  def reason(self, paragraphs: list[str]) -> str:
-    """Returns the rule that what is left of a document breaks, '' where it breaks none."""
+  def broken_document_rule(self, paragraphs: list[str]) -> str:
+    """Return the rule that the kept lines of a document break, '' where they break none."""
     config = self.config
     if not paragraphs:
       return 'no line left'
-    if few_sentences(paragraphs, config.min_sentences):
+    if has_few_sentences(paragraphs, config.min_sentences):
       return 'too few sentences'
     if config.languages:
-      chances = self.identify('\n'.join(paragraphs)[:LANGUAGE_CHARACTERS])
-      if sum(chances.get(code.strip(), 0) for code in config.languages.split(',')) < config.language_score:
+      text = '\n'.join(paragraphs)[:LANGUAGE_CHARACTERS]
+      probabilities = self.language_probabilities(text)
+      codes = [code.strip() for code in config.languages.split(',')]
+      if sum(probabilities.get(code, 0) for code in codes) < config.language_score:
         return 'language'
-    broken = quality.breaks(paragraphs, config.stop_words) if config.quality else ''
-    return broken or (quality.repeats(paragraphs) if config.repetition else '')
+    broken = ''
+    if config.quality:
+      broken = quality.broken_quality_rule(paragraphs, config.stop_words)
+    if not broken and config.repetition:
+      broken = quality.broken_repetition_rule(paragraphs)
+    return broken
 
-  def identify(self, text: str) -> Mapping[str, float]:
-    """Returns how probable each language is."""
-    return language.identifier(self.config.language_model)(text)
+  def language_probabilities(self, text: str) -> Mapping[str, float]:
+    """Return the probability of each language."""
+    return language_id.load_identifier(self.config.language_model)(text)
 
 
-def line_breaks(line: str, config: Filters) -> str:
-  """Returns the rule that a line breaks, '' where it breaks none."""
+def broken_line_rule(line: str, config: FilterConfig) -> str:
+  """Return the rule that a line breaks, '' where it breaks none."""
   line = line.strip()
   if config.terminal and (not line.endswith(TERMINAL) or line.endswith(ELLIPSIS)):
     return 'no terminal punctuation'
-  if config.min_line_words and words.count(line) < config.min_line_words:
+  if config.min_line_words and word_hashes.count_words(line) < config.min_line_words:
     return 'too few words'
-  lower = line.lower() if config.javascript or config.policies else ''
+  lower = ''
+  if config.javascript or config.policies:
+    lower = line.lower()
   if config.javascript and 'javascript' in lower:
     return 'javascript'
   if config.policies and any(phrase in lower for phrase in POLICIES):
@@ -141,34 +167,47 @@ def line_breaks(line: str, config: Filters) -> str:
   return ''
 
 
-def few_sentences(paragraphs: list[str], least: int) -> bool:
-  """Tells whether a document has fewer sentences."""
+def has_few_sentences(paragraphs: list[str], least: int) -> bool:
+  """Return whether a document has fewer than `least` sentences."""
   number = 0
   for paragraph in paragraphs:
     if number >= least:
       break
-    number += len(sentences.split(paragraph))
+    number += len(sentence_splitting.split_sentences(paragraph))
   return number < least
 
 
-def read_words(path: str) -> tuple[str, ...]:
-  """Reads words and phrases, one a line. Raises ConfigError where there are none."""
-  found = sorted({line.strip().lower() for line in storage.read_text(path).splitlines() if line.strip()})
-  if not found:
+def read_bad_words(path: str) -> tuple[str, ...]:
+  """Read words and phrases, one per line. Raises ConfigError where there are none."""
+  lines = unicodedata.normalize('NFC', storage.read_text(path).lower()).splitlines()
+  words = sorted({line.strip() for line in lines if line.strip()})
+  if not words:
     raise ConfigError(f'{path} has no words: expected one, or a phrase, in each line')
-  return tuple(found)
+  return tuple(words)
 
 
 @functools.cache
-def bad(phrases: tuple[str, ...]) -> re.Pattern[str]:
-  """Compiles what finds any of the phrases as whole words; of scripts without spaces, anywhere."""
-  inside = [re.escape(phrase) for phrase in phrases if words.CHARACTER.search(phrase)]
-  whole = [re.escape(phrase) for phrase in phrases if not words.CHARACTER.search(phrase)]
-  return re.compile('|'.join([*inside, *([rf'(?<!\w)(?:{"|".join(whole)})(?!\w)'] if whole else ())]))
+def bad_words_pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
+  """Compile a pattern of phrases as whole words; in scripts without spaces, anywhere."""
+  marks = unicode_words.MARK
+  anywhere, whole = [], []
+  for phrase in phrases:
+    if word_hashes.UNSPACED_LETTER.search(phrase):
+      anywhere.append(re.escape(phrase))
+    else:
+      whole.append(re.escape(phrase))
+  patterns = []
+  if anywhere:
+    patterns.append(rf'(?:{"|".join(anywhere)})(?![{marks}])')
+  if whole:
+    patterns.append(rf'(?<![\w{marks}])(?:{"|".join(whole)})(?![\w{marks}])')
+  return re.compile('|'.join(patterns))
 
 
-TERMINAL = tuple('.!?"”\'’»。！？」』…։।॥؟۔።')  # a quotation ends with the sentence in it
+# A quotation ends with the sentence in it.
+TERMINAL = tuple('.!?"”\'’»。！？」』…։।॥؟۔።။។៕།')
 ELLIPSIS = '...', '……'
 CITATION = re.compile(r'\[\d*\]|\[edit\]|\[citation needed\]')
-POLICIES = 'terms of use', 'privacy policy', 'cookie policy', 'uses cookies', 'use of cookies', 'use cookies'
+POLICIES = ('terms of use', 'privacy policy', 'cookie policy', 'uses cookies', 'use of cookies',
+            'use cookies')
 LANGUAGE_CHARACTERS = 8192

@@ -1,83 +1,99 @@
-"""Stages on Apache Beam, whose runners work on them: on this machine, on Dataflow, Flink or Spark.
+"""Apache Beam as a `Runner` of parallel stages: on this machine, Dataflow, Flink or Spark.
 
-Beam is an extra, and imported when it is asked for.
+Beam is an optional extra, imported only when it is used.
 """
 from collections.abc import Callable, Iterable, Sequence
 import functools
 import logging
 from typing import Any
 
-from plm_jax.data.stages import Run, Runner
-from plm_jax.errors import Expected, outside
+from plm_jax.data.parallel_stages import Runner, RunStages
+from plm_jax.errors import UserError, describe_error
 
 log = logging.getLogger(__name__)
 
 
-class BeamError(Expected):
-  """Beam that is not installed, or a pipeline that came to no end."""
+class BeamError(UserError):
+  """Beam that is not installed, or a pipeline that failed."""
 
 
-def running(options: Sequence[str]) -> Run:
-  """Returns what works on stages with Beam. options: Beam's own, '--runner=DirectRunner'. Raises BeamError where it is
-  not installed."""
+def make_runner(options: Sequence[str]) -> RunStages:
+  """Returns a function that runs stages with Beam.
+
+  Args:
+    options: Beam's own, such as '--runner=DirectRunner'.
+
+  Raises:
+    BeamError: Beam is not installed.
+  """
   try:
     import apache_beam  # pyright: ignore[reportMissingImports]  # noqa: F401
   except ImportError as error:
-    raise BeamError('Apache Beam is not installed: pip install "plm_jax[beam]", in an environment of its own '
-                    f'({outside(error)})') from error
-  return functools.partial(run, options)
+    raise BeamError('Apache Beam is not installed: pip install "plm_jax[beam]", in an environment '
+                    f'of its own ({describe_error(error)})') from error
+  return functools.partial(run_pipeline, options)
 
 
-def run(options: Sequence[str], describe: Callable[[Runner], None]) -> None:
-  """Works on the stages that `describe` describes, and returns when all is done. Raises BeamError."""
+def run_pipeline(options: Sequence[str], describe: Callable[[Runner], None]) -> None:
+  """Runs the stages that `describe` adds, and returns when all are done. Raises BeamError."""
   import apache_beam as beam  # pyright: ignore[reportMissingImports]
-  from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
+  from apache_beam.options.pipeline_options import (  # pyright: ignore[reportMissingImports]
+    PipelineOptions,
+  )
   try:
     with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
-      describe(Stages(beam, pipeline))
-  except Expected:
+      describe(BeamRunner(beam, pipeline))
+  except UserError:
     raise
   except Exception as error:
     log.debug('the pipeline failed', exc_info=True)
-    reason = str(error).strip().splitlines() or [type(error).__name__]
-    raise BeamError(f'the pipeline failed, and the same command goes on from what is whole: {reason[-1][:500]}'
-                    ) from error
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    raise BeamError('the pipeline failed, and the same command resumes from the finished parts: '
+                    f'{lines[-1][:500]}') from error
 
 
-class Stages:
-  """A `Runner` that makes a pipeline. Functions travel to the workers with what they are bound to; without annotations,
-  which Beam would hold the stages to."""
+class BeamRunner:
+  """A `Runner` that builds a Beam pipeline.
+
+  Functions are sent to the workers with their bound arguments, and without annotations, which Beam
+  would enforce as types.
+  """
 
   def __init__(self, beam: Any, pipeline: Any):
     self.beam, self.pipeline = beam, pipeline
 
-  def of(self, items: Iterable[Any]) -> Any:
-    """Makes a collection of the items."""
-    return self.spread(self.pipeline | 'begin' >> self.beam.Create(list(items)), 'begin')
+  def create(self, items: Iterable[Any]) -> Any:
+    """Creates a collection of the items."""
+    return self.reshuffle(self.pipeline | 'begin' >> self.beam.Create(list(items)), 'begin')
 
-  def each(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
-    """Calls a function for each item: any worker, for any of them."""
-    name = name_of(function)
-    return self.spread(items | name >> self.beam.FlatMap(lambda item: function(item)), name)
+  def flat_map(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
+    """Calls a function for each item, on any worker."""
+    name = function_name(function)
+    mapped = items | name >> self.beam.FlatMap(lambda item: function(item))
+    return self.reshuffle(mapped, name)
 
-  def together(self, function: Callable[..., Iterable[Any]], *items: Any) -> Any:
+  def call_once(self, function: Callable[..., Iterable[Any]], *items: Any) -> Any:
     """Calls a function once, with all items of some collections."""
-    name = name_of(function)
+    name = function_name(function)
     once = self.pipeline | f'once: {name}' >> self.beam.Create([None])
     sides = [self.beam.pvalue.AsIter(some) for some in items]
-    return self.spread(once | name >> self.beam.FlatMap(lambda _, *some: function(*some), *sides), name)
+    called = once | name >> self.beam.FlatMap(lambda _, *some: function(*some), *sides)
+    return self.reshuffle(called, name)
 
-  def grouped(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any) -> Any:
-    """Calls a function for each number, with all items of some collections that have it."""
-    name = name_of(function)
-    together = items | f'all: {name}' >> self.beam.Flatten() | f'by number: {name}' >> self.beam.GroupByKey()
-    return self.spread(together | name >> self.beam.FlatMap(lambda of: function(*of)), name)
+  def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any
+                   ) -> Any:
+    """Calls a function for each key, with all items of some collections that have it."""
+    name = function_name(function)
+    flat = items | f'all: {name}' >> self.beam.Flatten()
+    grouped = flat | f'by number: {name}' >> self.beam.GroupByKey()
+    mapped = grouped | name >> self.beam.FlatMap(lambda group: function(*group))
+    return self.reshuffle(mapped, name)
 
-  def spread(self, items: Any, name: str) -> Any:
-    """Lets other workers go on with the items than those that made them."""
+  def reshuffle(self, items: Any, name: str) -> Any:
+    """Allows other workers than those that made the items to continue with them."""
     return items | f'spread: {name}' >> self.beam.Reshuffle()
 
 
-def name_of(function: Any) -> str:
-  """Returns the name of a function, or of the one that a partial is of."""
+def function_name(function: Any) -> str:
+  """Returns the name of a function, or of the function inside a partial."""
   return getattr(function, 'func', function).__name__

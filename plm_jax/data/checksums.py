@@ -1,7 +1,8 @@
-"""Checksums: what tells a file as it was written from one that was damaged since. CRC-32, which zlib has.
+"""CRC-32 checksums, which detect files that were damaged after they were written.
 
-A file of which parts are read has one checksum for every `BLOCK` bytes, so that a part is verified by what it lies in
-and by nothing else; a file that is read whole has one; a JSON file carries its own, over its text up to there (`seal`).
+A file of which parts are read has one checksum per block of `BLOCK_BYTES` bytes, so that reading a
+part verifies only the blocks that it touches. A file that is read whole has one checksum. A JSON
+file has its own as its last entry, over the text before it (`seal_json`).
 """
 from collections.abc import Sequence
 import json
@@ -13,34 +14,44 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
 
-BLOCK = 1 << 12  # bytes: a page, which a disk reads at once anyway
+BLOCK_BYTES = 1 << 12  # a page, which a disk reads at once anyway
 
 
 def crc(*parts: bytes | memoryview) -> int:
-  """Returns the CRC-32 of the parts, one behind another."""
+  """Returns the CRC-32 of the concatenated parts."""
   value = 0
   for part in parts:
     value = zlib.crc32(part, value)
   return value
 
 
-def of_blocks(content: bytes | memoryview, numbers: Sequence[int] | None = None) -> np.ndarray:
-  """Checksums of the blocks with these numbers, by default of all, of a file's content -> uint32."""
-  numbers = range(-(-len(content) // BLOCK)) if numbers is None else numbers
-  return np.array([zlib.crc32(content[number * BLOCK : (number + 1) * BLOCK]) for number in numbers], '<u4')
+def block_checksums(content: bytes | memoryview, numbers: Sequence[int] | None = None
+                    ) -> np.ndarray:
+  """Computes the checksums of the blocks with these numbers (None: all) of a file -> uint32."""
+  if numbers is None:
+    numbers = range(-(-len(content) // BLOCK_BYTES))
+  blocks = (content[number * BLOCK_BYTES:(number + 1) * BLOCK_BYTES] for number in numbers)
+  return np.array([zlib.crc32(block) for block in blocks], '<u4')
 
 
-def seal(value: dict[str, Any]) -> str:
-  """Writes the JSON of an object, with the checksum of everything in front of it as its last entry."""
+def seal_json(value: dict[str, Any]) -> str:
+  """Serializes an object to JSON, with the checksum of the text before it as the last entry."""
   body = json.dumps(value, indent=1, ensure_ascii=False).removesuffix('\n}')
   return f'{body},\n "crc32": "{crc(body.encode()):08x}"\n}}\n'
 
 
-def unseal(text: str, where: epath.PathLike, error: type[Expected], sealed: bool = True) -> dict[str, Any]:
-  """Reads what `seal` has sealed. Raises `error`, naming `where`, for damage. sealed: False where it may be from before
-  there were checksums."""
+def unseal_json(text: str, where: epath.PathLike, error: type[UserError], sealed: bool = True
+                ) -> dict[str, Any]:
+  """Parses JSON text of `seal_json`, and verifies its checksum.
+
+  Args:
+    text: content of the file.
+    where: its path, for messages.
+    error: class of the error to raise for damage.
+    sealed: False where the file may be of an earlier version, without a checksum.
+  """
   value = storage.parse_json(text, where, dict, error)
   if sealed or 'crc32' in value:
     match = re.fullmatch(r'(.*),\n "crc32": "([0-9a-f]{8})"\n}\n', text, re.DOTALL)

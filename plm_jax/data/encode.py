@@ -1,9 +1,12 @@
-"""Documents -> encoded units, on one process or many.
+"""Tokenize documents: sentences, subword tokens and word starts, in one process or many.
 
-A unit is some documents of about UNIT characters together: what one worker handles at a time.
+A unit is a group of documents of about UNIT_CHARACTERS characters, which one worker handles at a
+time.
 """
 import collections
 from collections.abc import Generator, Iterable, Iterator, Sequence
+import contextlib
+import functools
 import gc
 import hashlib
 import itertools
@@ -12,167 +15,200 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from plm_jax import tokenizers
-from plm_jax.data import records, segment, sentences
-from plm_jax.data import workers as workers_lib
-from plm_jax.data.formats import Document
+from plm_jax.data import records, sentence_splitting, word_segmentation, worker_pool
+from plm_jax.data.document_formats import Document
+from plm_jax.data.word_segmentation import SegmenterName, SegmentFunction
 
-Sentences = Literal['split', 'clauses', 'line']
+SentenceRule = Literal['split', 'clauses', 'line']
 
 
-class Encoded(NamedTuple):
-  """A unit of D documents, S sentences, T tokens."""
+class EncodedUnit(NamedTuple):
+  """A tokenized unit of D documents, S sentences, T tokens."""
 
   tokens: np.ndarray  # [T] of records.token_dtype
-  lengths: np.ndarray  # [S] tokens of a sentence
-  sentences: np.ndarray  # [D] sentences of a document
+  lengths: np.ndarray  # [S] tokens per sentence
+  sentences: np.ndarray  # [D] sentences per document
   hashes: list[int]  # [D] of the text, 64 bits
 
 
-def units(documents: Iterable[Document], characters: int = 0) -> Iterator[list[Document]]:
-  """Yields documents in lists of about as many characters, by default UNIT."""
+def batch_documents(documents: Iterable[Document], characters: int = 0) -> Iterator[list[Document]]:
+  """Yields units: lists of documents with about as many characters, 0: UNIT_CHARACTERS."""
   unit, length = [], 0
   for document in documents:
     unit.append(document)
     length += sum(map(len, document.paragraphs))
-    if length >= (characters or UNIT):
+    if length >= (characters or UNIT_CHARACTERS):
       yield unit
       unit, length = [], 0
   if unit:
     yield unit
 
 
-def encode_all(
-    work: Iterable[Sequence[Document]],
-    tokenizer: tokenizers.Tokenizer,
-    how: Sentences,
-    segmenter: segment.Segmenter,
-    newlines: bool,
-    workers: int,
-) -> Generator[tuple[list[str], Encoded], None, None]:
-  """Units -> (where each document is from, the unit encoded), in order; about two a worker are under way at a time."""
-  if workers == 1:
-    for unit in work:
-      yield places(unit), encode(texts(unit), tokenizer, how, segmenter, newlines)
-    return
-  with workers_lib.pool(workers, start_worker, tokenizer, how, segmenter, newlines) as pool:
-    pending = collections.deque()
-    for unit in work:
-      pending.append((places(unit), pool.submit(encode_in_worker, texts(unit))))
-      if len(pending) > 2 * workers:
-        where, encoded = pending.popleft()
-        yield where, encoded.result()
-    while pending:
-      where, encoded = pending.popleft()
-      yield where, encoded.result()
+def encode_units(
+    units: Iterable[Sequence[Document]], tokenizer: tokenizers.Tokenizer,
+    sentence_rule: SentenceRule, segmenter: SegmenterName, newlines: bool, workers: int,
+) -> Generator[tuple[list[str], EncodedUnit], None, None]:
+  """Yields (where each document begins, the encoded unit) of each unit, in order.
+
+  Args:
+    units: of documents.
+    tokenizer, sentence_rule, segmenter, newlines: see `encode_documents`.
+    workers: number of processes; each has about two units waiting.
+  """
+  positions = collections.deque()  # of the units that are in progress: workers do not need them
+  def read_paragraphs() -> Iterator[list[list[str]]]:
+    for unit in units:
+      positions.append(document_positions(unit))
+      yield document_paragraphs(unit)
+
+  encode = functools.partial(
+      encode_documents, tokenizer=tokenizer, sentence_rule=sentence_rule, segmenter=segmenter,
+      newlines=newlines)
+  results = worker_pool.map_ordered(encode, read_paragraphs(), workers)
+  with contextlib.closing(results):
+    for encoded in results:
+      yield positions.popleft(), encoded
 
 
-def places(unit: Sequence[Document]) -> list[str]:
+def document_positions(unit: Sequence[Document]) -> list[str]:
   """Returns where each document begins, 'file:line'."""
   return [document.where for document in unit]
 
 
-def texts(unit: Sequence[Document]) -> list[list[str]]:
+def document_paragraphs(unit: Sequence[Document]) -> list[list[str]]:
   """Returns the paragraphs of each document."""
   return [document.paragraphs for document in unit]
 
 
-def encode(
-    unit: list[list[str]], tokenizer: tokenizers.Tokenizer, how: Sentences,
-    segmenter: segment.Segmenter = 'none', newlines: bool = False) -> Encoded:
-  """Encodes documents, paragraphs of text, sentence by sentence, so that no piece spans two.
+def encode_documents(
+    unit: list[list[str]], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
+    segmenter: SegmenterName = 'none', newlines: bool = False) -> EncodedUnit:
+  """Tokenizes documents sentence by sentence, so that no token spans two sentences.
 
-  newlines: a paragraph behind another begins with a line break.
+  Args:
+    unit: paragraphs of each document.
+    tokenizer: makes the tokens.
+    sentence_rule: how paragraphs are split into sentences.
+    segmenter: what a word is, see `word_segmentation`.
+    newlines: every paragraph after the first begins with a line break.
   """
   collecting = gc.isenabled()
-  gc.disable()  # nothing here makes cycles, and a sixth of the time went into looking for them
+  gc.disable()  # nothing here makes cycles, and looking for them took a sixth of the time
   try:
-    return encode_unit(unit, tokenizer, how, segment.cached(segmenter), newlines)
+    segment = word_segmentation.load_segmenter(segmenter)
+    return encode_unit(unit, tokenizer, sentence_rule, segment, newlines)
   finally:
     if collecting:
       gc.enable()
 
 
 def encode_unit(
-    unit: list[list[str]], tokenizer: tokenizers.Tokenizer, how: Sentences, cut: segment.Segment | None,
-    newlines: bool) -> Encoded:
-  """Encodes as `encode` does. cut: splits a paragraph into its words, None where the tokenizer says what a word is."""
-  read = [[cut(paragraph) for paragraph in document] for document in unit] if cut else None
-  plain = [[text for text, _ in document] for document in read] if read else unit
-  def sentences_of(paragraph, number):
-    rule = sentences.clauses if how == 'clauses' else sentences.split
-    found = [paragraph] if how == 'line' else rule(paragraph, tokenizer.spaced)
-    if newlines and number and found:
-      found[0] = '\n' + found[0]
-    return found
-  paragraphs = [[sentences_of(paragraph, n) for n, paragraph in enumerate(document)] for document in plain]
-  found = [[text for paragraph in document for text in paragraph] for document in paragraphs]
-  flat = [text for document in found for text in document]
-  if read:
-    token, lengths, places = joined(map(tokenizer.encode_places, batches(flat)))
-    starts = segmented(read, paragraphs, lengths, places)
+    unit: list[list[str]], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
+    segment: SegmentFunction | None, newlines: bool) -> EncodedUnit:
+  """Tokenizes as `encode_documents`.
+
+  segment: splits a paragraph into its words; None: the tokenizer determines words.
+  """
+  # Split documents into words, where there is a segmenter, and paragraphs into sentences.
+  segmented, texts = None, unit
+  if segment:
+    segmented = [[segment(paragraph) for paragraph in document] for document in unit]
+    texts = [[text for text, _ in document] for document in segmented]
+  paragraphs = []  # sentences of each paragraph
+  sentences: list[str] = []
+  counts = []  # sentences of each document
+  for document in texts:
+    before = len(sentences)
+    for number, paragraph in enumerate(document):
+      found = split_paragraph(paragraph, tokenizer, sentence_rule)
+      if newlines and number and found:
+        found[0] = '\n' + found[0]
+      paragraphs.append(found)
+      sentences.extend(found)
+    counts.append(len(sentences) - before)
+
+  # Tokenize sentences.
+  if segmented:
+    parts = map(tokenizer.encode_with_offsets, batch_texts(sentences))
+    token, lengths, places = concat_parts(parts)
+    starts = mark_word_starts(segmented, paragraphs, lengths, places)
   else:
-    token, lengths = joined(map(tokenizer.encode_flat, batches(flat)))
+    token, lengths = concat_parts(map(tokenizer.encode_flat, batch_texts(sentences)))
     starts = tokenizer.starts_word[token]
   tokens = np.empty(len(token), records.token_dtype(tokenizer.vocab.size))
   tokens['token'] = token
-  tokens['flags'] = starts * records.WORD
-  tokens['flags'][(np.cumsum(lengths) - lengths)[lengths > 0]] |= records.WORD
-  document = np.repeat(np.arange(len(found)), [len(document) for document in found])
-  hashes = [int.from_bytes(hashlib.blake2b('\n'.join(document).encode(), digest_size=8).digest()) for document in unit]
-  return Encoded(tokens, lengths[lengths > 0], np.bincount(document[lengths > 0], minlength=len(found)), hashes)
+  tokens['flags'] = starts * records.WORD_START
+  # The first token of a sentence starts a word.
+  tokens['flags'][(np.cumsum(lengths) - lengths)[lengths > 0]] |= records.WORD_START
+
+  number = np.repeat(np.arange(len(unit)), counts)
+  hashes = []
+  for document in unit:
+    digest = hashlib.blake2b('\n'.join(document).encode(), digest_size=8).digest()
+    hashes.append(int.from_bytes(digest))
+  nonempty = np.bincount(number[lengths > 0], minlength=len(unit))
+  return EncodedUnit(tokens, lengths[lengths > 0], nonempty, hashes)
 
 
-def batches(texts: list[str]) -> Iterator[list[str]]:
-  """Yields texts in lists of about BATCH characters: what a tokenizer needs in between is many times their size."""
+def split_paragraph(paragraph: str, tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule
+                    ) -> list[str]:
+  """Splits a paragraph into sentences."""
+  if sentence_rule == 'line':
+    return [paragraph]
+  if sentence_rule == 'clauses':
+    return sentence_splitting.split_clauses(paragraph, tokenizer.keeps_leading_space)
+  return sentence_splitting.split_sentences(paragraph, tokenizer.keeps_leading_space)
+
+
+def batch_texts(texts: list[str]) -> Iterator[list[str]]:
+  """Yields texts in lists of about BATCH_CHARACTERS: tokenizers need many times their size."""
   batch, length = [], 0
   for text in texts:
     batch.append(text)
     length += len(text)
-    if length >= BATCH:
+    if length >= BATCH_CHARACTERS:
       yield batch
       batch, length = [], 0
   yield batch
 
 
-def joined(parts: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+def concat_parts(parts: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
   """Concatenates the first arrays of all tuples, the second ones, and so on."""
   return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
-def segmented(read, paragraphs, lengths: np.ndarray, places: np.ndarray) -> np.ndarray:
-  """Tells which tokens [T] start a word of the segmenter's; `read` has texts and words of paragraphs, `paragraphs`
-  their sentences, with `lengths` tokens [S] each that begin at the characters `places` [T]."""
+def mark_word_starts(
+    segmented: list[list[tuple[str, list[str]]]], paragraphs: list[list[str]], lengths: np.ndarray,
+    places: np.ndarray) -> np.ndarray:
+  """Returns which tokens [T] start a word of the segmenter.
+
+  Args:
+    segmented: (text, words) of each paragraph of each document.
+    paragraphs: sentences of each paragraph.
+    lengths: [S] tokens of each sentence.
+    places: [T] character in its sentence at which each token begins.
+  """
   starts, sentence, token = np.zeros(len(places), bool), 0, 0
-  found = zip(itertools.chain.from_iterable(read), itertools.chain.from_iterable(paragraphs), strict=True)
-  for (text, words), split in found:
-    own = lengths[sentence:sentence + len(split)]
+  words_of_paragraphs = itertools.chain.from_iterable(segmented)
+  for (text, words), sentences in zip(words_of_paragraphs, paragraphs, strict=True):
+    own = lengths[sentence:sentence + len(sentences)]
     end = token + own.sum()
-    starts[token:end] = segment.word_starts(text, words, split, own, places[token:end])
-    sentence, token = sentence + len(split), end
+    starts[token:end] = word_segmentation.word_starts(
+        text, words, sentences, own, places[token:end])
+    sentence, token = sentence + len(sentences), end
   return starts
 
 
-def each_document(unit: Encoded) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def iterate_documents(unit: EncodedUnit) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
   """Yields (hash, sentence lengths, tokens) of each document of the unit."""
   sentence_ends = np.cumsum(unit.sentences)
   token_ends = np.concatenate([[0], np.cumsum(unit.lengths)])[sentence_ends]
   first = token = 0
-  for text_hash, last, end in zip(unit.hashes, sentence_ends.tolist(), token_ends.tolist(), strict=True):
+  for text_hash, last, end in zip(
+      unit.hashes, sentence_ends.tolist(), token_ends.tolist(), strict=True):
     yield text_hash, unit.lengths[first:last], unit.tokens[token:end]
     first, token = last, end
 
 
-def start_worker(
-    tokenizer: tokenizers.Tokenizer, how: Sentences, segmenter: segment.Segmenter, newlines: bool) -> None:
-  """Keeps in a worker process what `encode` takes besides documents."""
-  WORKER.update(tokenizer=tokenizer, how=how, segmenter=segmenter, newlines=newlines)
-
-
-def encode_in_worker(unit: list[list[str]]) -> Encoded:
-  """Encodes documents as `encode` does, with what `start_worker` has kept."""
-  return encode(unit, **WORKER)
-
-
-UNIT = 1 << 20  # characters
-BATCH = 1 << 18  # characters
-WORKER = {}  # in a worker: the arguments of `encode` that are the same for every unit
+UNIT_CHARACTERS = 1 << 20
+BATCH_CHARACTERS = 1 << 18

@@ -1,8 +1,8 @@
-"""The lines of a text file, whatever it is packed in, and what becomes of those that cannot be read."""
+"""Lines and table rows of text files, compressed or not, and the handling of unreadable ones."""
 import bz2
+import codecs
 from collections.abc import Iterator
 import contextlib
-import csv
 import dataclasses
 import gzip
 import io
@@ -14,111 +14,140 @@ import zlib
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.errors import Expected, option
+from plm_jax.data import charsets
+from plm_jax.errors import UserError, format_option
 
 OnError = Literal['refuse', 'skip']
-MAX_LINE = 1 << 24  # bytes; a longer one is no line of text, and would not fit the promise of bounded memory
-BEGINNING = 1 << 20  # bytes by which a file is judged
+MAX_LINE = 1 << 24  # bytes; a longer line is no line of text, and memory is bounded
+BEGINNING_BYTES = 1 << 20  # by which the format of a file is detected
 
 
-class SourceError(Expected):
+class SourceError(UserError):
   """Text that is missing or cannot be read."""
 
 
 @dataclasses.dataclass
-class Tally:
-  """What happened while documents were read; filled in by `documents`."""
+class ReadStats:
+  """What happened while text was read; readers update it."""
 
-  bytes: int = 0  # read so far, as they lie on disk
+  bytes: int = 0  # read so far, as stored on disk
   skipped: int = 0  # lines left out
-  examples: list[str] = dataclasses.field(default_factory=list)  # the first of them, 'file:line: reason'
-  cut: int = 0  # how often a document over MAX_DOCUMENT was cut
-  lined: list[str] = dataclasses.field(default_factory=list)  # files in which every line was taken for a document
+  examples: list[str] = dataclasses.field(default_factory=list)  # the first: 'file:line: reason'
+  split_documents: int = 0  # documents over MAX_DOCUMENT that were split
+  # Files in which every line is a document:
+  line_divided: list[str] = dataclasses.field(default_factory=list)
+  notes: list[str] = dataclasses.field(default_factory=list)  # unusual ways of reading a file
+  encoding_guessed: bool = False  # an example already has a guess of the text's encoding
 
-  def skip(self, problem: str) -> None:
+  def add_skipped(self, problem: str) -> None:
     """Counts a line that is left out, and keeps the problem as an example."""
     self.skipped += 1
-    self.example(problem)
+    self.add_example(problem)
 
-  def example(self, problem: str) -> None:
+  def add_example(self, problem: str) -> None:
     """Keeps a problem, if it is one of the first ten."""
     if len(self.examples) < 10:
       self.examples.append(problem)
 
 
-def report(problem: str, on_error: OnError, tally: Tally) -> None:
-  """Raises SourceError for a problem of the source, or counts it, as `on_error` has it."""
+def report_problem(problem: str, on_error: OnError, stats: ReadStats) -> None:
+  """Raises SourceError for a problem of the source with 'refuse'; counts it with 'skip'."""
   if on_error == 'refuse':
-    raise SourceError(f'{problem}. Mend it, or leave such lines out with {option("on-error=skip")}.')
-  tally.skip(problem)
+    skip = format_option('on-error=skip')
+    advice = f'. Fix it, or leave such lines out with {skip}.' if skip else ''
+    raise SourceError(f'{problem}{advice}')
+  stats.add_skipped(problem)
+
+
+def describe_skipped(stats: ReadStats) -> str:
+  """Returns how many lines were left out and why, for a source with no text left; '' if none."""
+  if not stats.skipped:
+    return ''
+  return f': {stats.skipped:,} lines were left out, the first because of {stats.examples[0]}'
 
 
 @dataclasses.dataclass
-class Opened:
-  """A file that is being read, unpacked."""
+class TextFile:
+  """An open text file, decompressed."""
 
   file: epath.Path
-  packed: io.BufferedReader  # `tell` of which counts bytes as they lie on disk
-  text: 'io.BufferedReader[Again]'
+  packed: io.BufferedReader  # its `tell` counts bytes as stored on disk
+  text: 'io.BufferedReader[ReplayedStream]'
   beginning: bytes
-  whole: bool  # the beginning is all of it
+  whole: bool  # the beginning is the whole file
+  encoding: str = charsets.UTF_8  # of the file; `text` is UTF-8
 
 
 @contextlib.contextmanager
-def opened(file: epath.Path) -> Iterator[Opened]:
-  """Opens a text file, plain, .gz, .xz or .bz2. Raises SourceError for what is none: it names what it seems to be."""
+def open_text_file(file: epath.Path, encoding: str = charsets.UTF_8) -> Iterator[TextFile]:
+  """Opens a text file, plain, .gz, .xz or .bz2, and converts it to UTF-8.
+
+  Raises:
+    SourceError: the file is not text; the message names what it seems to be.
+  """
   with contextlib.ExitStack() as stack:
-    with storage.explained(file, 'read', SourceError):
-      packed = stack.enter_context(storage.open_text(file))
+    with storage.io_errors_as(file, 'read', SourceError):
+      packed = stack.enter_context(storage.open_stream(file))
     unpack = {'.gz': gzip.open, '.xz': lzma.open, '.bz2': bz2.open}.get(file.suffix.lower())
     if unpack and not packed.peek(1):
       raise SourceError(f'{file}: damaged or cut off: it is empty')
     unpacked: Any = stack.enter_context(unpack(packed)) if unpack else packed
-    beginning, failure = look(unpacked)
+    beginning, failure = read_beginning(unpacked)
+    utf_8 = charsets.is_utf_8(encoding)
     if not unpack or not failure:
-      refuse_binary(file, beginning)
-    whole = failure is None and len(beginning) < BEGINNING
-    # Old Macintosh files have carriage returns alone.
+      check_not_binary(file, beginning, utf_8)
+    whole = failure is None and len(beginning) < BEGINNING_BYTES
+    if not utf_8:
+      replayed = ReplayedStream(beginning, failure, unpacked, False)
+      unpacked = io.BufferedReader(charsets.TranscodedStream(replayed, encoding), 1 << 16)
+      beginning, failure = read_beginning(unpacked)
+    # Old Macintosh files have carriage returns only.
     returns = b'\r' in beginning and b'\n' not in beginning
-    text = io.BufferedReader(Again(beginning, failure, unpacked, returns), 1 << 16)
-    yield Opened(file, packed, text, beginning.replace(b'\r', b'\n') if returns else beginning, whole)
+    text = io.BufferedReader(ReplayedStream(beginning, failure, unpacked, returns), 1 << 16)
+    if returns:
+      beginning = beginning.replace(b'\r', b'\n')
+    yield TextFile(file, packed, text, beginning, whole, encoding)
 
 
-def lines(file: epath.Path, on_error: OnError, tally: Tally) -> Iterator[tuple[int, str]]:
-  """Yields (number, text) of every line of a file, see `numbered`."""
-  with opened(file) as found:
-    yield from numbered(found, on_error, tally)
+def read_lines(file: epath.Path, on_error: OnError, stats: ReadStats,
+               encoding: str = charsets.UTF_8) -> Iterator[tuple[int, str]]:
+  """Yields (number, text) of every line of a file, see `number_lines`."""
+  with open_text_file(file, encoding) as opened:
+    yield from number_lines(opened, on_error, stats)
 
 
-def numbered(found: Opened, on_error: OnError, tally: Tally) -> Iterator[tuple[int, str]]:
-  """Yields (number, text) of every line, counted from 1, without its newline; a line ends at '\\n' and nowhere else.
+def number_lines(opened: TextFile, on_error: OnError, stats: ReadStats
+                 ) -> Iterator[tuple[int, str]]:
+  """Yields (number from 1, text without newline) of every line; only '\\n' ends a line.
 
-  Raises SourceError for a line that is not UTF-8 or too long, which are counted with `skip`, and always for archives
-  that are damaged.
+  Raises:
+    SourceError: a line is invalid in the file's encoding or too long ('skip' counts it), or an
+      archive is damaged.
   """
-  name, start, offset = str(found.file), tally.bytes, 0
-  for number, line in enumerate(raw_lines(found), 1):
+  name, start, offset = str(opened.file), stats.bytes, 0
+  for number, line in enumerate(raw_lines(opened), 1):
     where = f'{name}:{number}'
     place = f'byte {offset} of the file'
     offset += len(line)
     if number % 256 == 0:
-      tally.bytes = start + found.packed.tell()
+      stats.bytes = start + opened.packed.tell()
     if len(line) > MAX_LINE:
-      report(f'{where}: a line of more than {MAX_LINE >> 20} MiB ({place}); is this text?', on_error, tally)
+      problem = f'{where}: a line of more than {MAX_LINE >> 20} MiB ({place}); is this text?'
+      report_problem(problem, on_error, stats)
       continue
     if number == 1:
       line = line.removeprefix(b'\xef\xbb\xbf')  # the byte order mark that some editors write
-    text = decode(line, where, on_error, tally, f' ({place})')
+    text = decode_line(line, where, on_error, stats, f' ({place})', opened)
     if text is not None:
       yield number, text.removesuffix('\n').removesuffix('\r')
 
 
-def raw_lines(found: Opened) -> Iterator[bytes]:
-  """Yields every line; of one that is too long, more than MAX_LINE bytes, the rest is passed over."""
+def raw_lines(opened: TextFile) -> Iterator[bytes]:
+  """Yields every line, as bytes; those over MAX_LINE bytes are truncated to MAX_LINE + 1."""
   number, inside = 0, False  # inside: a line that is too long
   while True:
-    with unpacking(found, f'line {number}'):
-      line = found.text.readline(MAX_LINE + 1)
+    with archive_errors(opened, f'line {number}'):
+      line = opened.text.readline(MAX_LINE + 1)
     if not line:
       return
     if not inside:
@@ -128,89 +157,127 @@ def raw_lines(found: Opened) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def unpacking(found: Opened, last: str) -> Iterator[None]:
-  """Raises SourceError for an archive that is damaged, or a file that cannot be read; last: what was read before."""
+def archive_errors(opened: TextFile, last: str) -> Iterator[None]:
+  """Converts errors of damaged archives and of reading into SourceError.
+
+  last: the last part that was read successfully, for the message.
+  """
   try:
-    with storage.explained(found.file, 'read', SourceError):
+    with storage.io_errors_as(opened.file, 'read', SourceError):
       try:
         yield
       except OSError as error:
         if error.errno is not None:
           raise
-        raise EOFError(error) from error  # gzip's and bz2's: the archive, not the disk
+        raise EOFError(error) from error  # of gzip and bz2: the archive, not the disk
   except (EOFError, lzma.LZMAError, zlib.error) as error:
-    raise SourceError(f'{found.file}: damaged or cut off after {last}: {error}') from error
+    raise SourceError(f'{opened.file}: damaged or cut off after {last}: {error}') from error
 
 
-def decode(line: bytes, where: str, on_error: OnError, tally: Tally, place: str = '') -> str | None:
-  """Decodes UTF-8, or returns None when it was not and is to be skipped."""
+def decode_line(line: bytes, where: str, on_error: OnError, stats: ReadStats, place: str = '',
+                opened: TextFile | None = None) -> str | None:
+  """Decodes UTF-8; returns None for invalid text that is to be skipped.
+
+  The first error message names the probable encoding of the text.
+
+  Args:
+    line: bytes of the line.
+    where: 'file:line', for messages.
+    on_error: 'skip' counts invalid lines in `stats`.
+    stats: is updated.
+    place: byte offset of the line, for messages.
+    opened: the file of the line.
+  """
   try:
     return line.decode()
   except UnicodeDecodeError as error:
-    report(f'{where}: not UTF-8: {error.reason} at byte {error.start} of the line{place}', on_error, tally)
+    if opened and not charsets.is_utf_8(opened.encoding):
+      report_problem(f'{where}: not {opened.encoding}', on_error, stats)
+      return None
+    problem = f'{where}: not UTF-8: {error.reason} at byte {error.start} of the line{place}'
+    if not stats.encoding_guessed:
+      advice = charsets.encoding_advice(encoding_sample(line, opened))
+      stats.encoding_guessed = True
+      if advice and on_error == 'refuse':
+        skip = format_option('on-error=skip')
+        or_skip = f', or leave such lines out with {skip}' if skip else ''
+        raise SourceError(f'{problem}; {advice}{or_skip}') from error
+      if advice:
+        problem += f'; {advice}'
+    report_problem(problem, on_error, stats)
     return None
 
 
-def parsed(line: str, where: str, on_error: OnError, tally: Tally) -> dict[str, Any] | None:
-  """Parses the JSON object of a line, or returns None when it was none and is to be skipped."""
+def encoding_sample(line: bytes, opened: TextFile | None) -> bytes:
+  """Returns the text by which to guess the encoding of an invalid line.
+
+  The beginning of its file, or the line where that beginning is ASCII. Nothing where other text of
+  the file is valid UTF-8.
+  """
+  if not opened:
+    return line
+  valid = opened.beginning
+  try:
+    codecs.getincrementaldecoder('utf-8')().decode(valid)
+  except UnicodeDecodeError as error:
+    valid = valid[:error.start]
+  if not valid.isascii():
+    return b''
+  return line if len(valid) == len(opened.beginning) else opened.beginning
+
+
+def parse_json_line(line: str, where: str, on_error: OnError, stats: ReadStats
+                    ) -> dict[str, Any] | None:
+  """Parses the JSON object of a line; returns None if it is invalid and is to be skipped."""
   try:
     value = json.loads(line)
-    problem = '' if isinstance(value, dict) else f'an object is expected, got {line[:40]}'
+    if isinstance(value, dict):
+      return value
+    problem = f'an object is expected, got {line[:40]}'
   except RecursionError:
-    value, problem = None, 'not JSON that can be read: values too deep inside one another'
+    problem = 'not JSON that can be read: values too deep inside one another'
   except ValueError as error:  # not JSON, or a number of thousands of digits
-    value, problem = None, f'not JSON: {str(error)[:200]}'
-  if not problem:
-    return value
-  report(f'{where}: {problem}', on_error, tally)
+    problem = f'not JSON: {str(error)[:200]}'
+  report_problem(f'{where}: {problem}', on_error, stats)
   return None
 
 
-def whole(file: epath.Path, lines: Iterator[tuple[int, str]]) -> str:
-  """Reads a file that is one JSON value. Raises SourceError for a large one."""
+def join_lines(file: epath.Path, lines: Iterator[tuple[int, str]]) -> str:
+  """Joins the lines of a file that is one JSON value. Raises SourceError for a large file."""
   found, length = [], 0
   for _, line in lines:
     found.append(line)
     length += len(line)
-    if length > storage.LIMIT:
-      raise SourceError(f'{file} is one JSON value of over {storage.LIMIT >> 20} MiB, which is read as a whole: write '
-                        'a line for each document or row instead (.jsonl)')
+    if length > storage.READ_LIMIT:
+      raise SourceError(
+          f'{file} is one JSON value of over {storage.READ_LIMIT >> 20} MiB, which is read as a '
+          'whole: write a line for each document or row instead (.jsonl)')
   return '\n'.join(found)
 
 
-def cells(text: Iterator[tuple[int, str]], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
-  """Yields (number of its line, cells) of every row of a table, the first of which names the columns. In one of tabs,
-  quotes are as any other character. Raises SourceError for a quotation that does not end."""
-  csv.field_size_limit(MAX_LINE)
-  number = 0
-
-  def plain() -> Iterator[str]:
-    nonlocal number
-    for number, line in text:  # noqa: B007
-      yield line + '\n'
-
-  quoting = csv.QUOTE_NONE if delimiter == '\t' else csv.QUOTE_MINIMAL
-  read = csv.reader(plain(), delimiter=delimiter, quoting=quoting, strict=True)
-  try:
-    for row in read:
-      yield number, row
-  except csv.Error as error:
-    raise SourceError(f'{where}:{number}: not a row of a table: {error}') from error
-
-
-def look(unpacked: Any) -> tuple[bytes, Exception | None]:
-  """Reads the beginning of a stream -> its bytes, and what kept them from being more."""
+def read_beginning(stream: Any) -> tuple[bytes, Exception | None]:
+  """Reads the beginning of a stream -> its bytes, and the error that ended it early."""
   beginning = bytearray()
   try:
-    while len(beginning) < BEGINNING and (piece := unpacked.read(min(1 << 16, BEGINNING - len(beginning)))):
-      beginning += piece
-  except Exception as failure:  # told when what came before it has been read
+    while len(beginning) < BEGINNING_BYTES:
+      part = stream.read(min(1 << 16, BEGINNING_BYTES - len(beginning)))
+      if not part:
+        break
+      beginning += part
+  except Exception as failure:  # raised later, after the bytes before it have been read
     return bytes(beginning), failure
   return bytes(beginning), None
 
 
-class Again(io.RawIOBase):
-  """A stream from its beginning, which was read already; with `returns`, carriage returns are newlines."""
+class ReplayedStream(io.RawIOBase):
+  """A stream that is read again from its beginning, which was read already.
+
+  Args:
+    beginning: bytes that were read.
+    failure: the error that ended that reading, raised again after the beginning; None: no error.
+    rest: the stream after the beginning.
+    returns: convert carriage returns to newlines.
+  """
 
   def __init__(self, beginning: bytes, failure: Exception | None, rest: Any, returns: bool):
     self.beginning = io.BytesIO(beginning)
@@ -219,12 +286,11 @@ class Again(io.RawIOBase):
     self.returns = returns
 
   def readable(self) -> bool:
-    """Returns True, as io.BufferedReader wants to hear before it reads."""
+    """Returns True, which io.BufferedReader checks."""
     return True
 
   def readinto(self, buffer) -> int:
-    """Fills a buffer with the next bytes and returns how many there were, 0 at the end. Raises what broke off the first
-    reading."""
+    """Fills a buffer with the next bytes; returns their number, 0 at the end."""
     content = self.beginning.read(len(buffer))
     if not content:
       if self.failure:
@@ -236,19 +302,36 @@ class Again(io.RawIOBase):
     return len(content)
 
 
-def refuse_binary(file: epath.Path, beginning: bytes) -> None:
-  """Raises SourceError for what is seen from its first bytes to be no text."""
-  found = next((name for magic, name in BINARY.items() if beginning.startswith(magic)), '')
+def check_not_binary(file: epath.Path, beginning: bytes, utf_8: bool = True) -> None:
+  """Raises SourceError for a file that is no text, judging by its first bytes.
+
+  Args:
+    file: for messages.
+    beginning: of the file.
+    utf_8: UTF-8 is expected; text in another encoding may have zero bytes.
+  """
+  for mark, name in BYTE_ORDER_MARKS.items():
+    if utf_8 and beginning.startswith(mark):
+      if how := format_option(f'encoding={name}'):
+        raise SourceError(f'{file} is in {name.upper()}: give {how}')
+      raise SourceError(f'{file} is in {name.upper()}: convert it to UTF-8 '
+                        f'(iconv -f {name.upper()} -t UTF-8)')
+  found = next((name for magic, name in BINARY_MAGIC.items() if beginning.startswith(magic)), '')
   if beginning[257:262] == b'ustar':
     found = 'a tar archive'
-  elif not found and beginning[:4096].count(0) > len(beginning[:4096]) // 4:
-    found = 'no text: it is full of zero bytes (UTF-16 without a mark?)'
+  elif not found and utf_8 and charsets.detect_utf_16(beginning):
+    raise SourceError(f'{file} is not UTF-8; {charsets.encoding_advice(beginning)}')
+  elif not found and utf_8 and beginning[:4096].count(0) > len(beginning[:4096]) // 4:
+    found = 'no text: it is full of zero bytes'
   if found:
-    raise SourceError(f'{file} is {found}. Expected text in UTF-8, a paragraph a line, or JSON lines, each plain, .gz, '
-                      '.xz or .bz2')
+    raise SourceError(f'{file} is {found}. Expected text in UTF-8, one paragraph per line, or JSON '
+                      'lines, each plain, .gz, .xz or .bz2')
 
 
-BINARY = {
+BYTE_ORDER_MARKS = {
+    b'\xff\xfe\0\0': 'utf-32', b'\0\0\xfe\xff': 'utf-32', b'\xff\xfe': 'utf-16',
+    b'\xfe\xff': 'utf-16'}
+BINARY_MAGIC = {
     b'PAR1': 'a Parquet file, and its name does not end in .parquet',
     b'ARROW1': 'an Arrow file', b'%PDF': 'a PDF',
     b'PK\x03\x04': 'a zip archive (.docx, .xlsx, .epub and .npz are ones)',
@@ -256,7 +339,8 @@ BINARY = {
     b'\xfd7zXZ\0': 'packed by xz, and its name does not end in .xz',
     b'BZh': 'packed by bzip2, and its name does not end in .bz2',
     b'\x28\xb5\x2f\xfd': 'packed by zstd', b'7z\xbc\xaf': 'a 7z archive', b'Rar!': 'a rar archive',
-    b'\x89HDF': 'an HDF5 file', b'SQLite format 3': 'an SQLite database', b'\x93NUMPY': 'an array of numpy',
-    b'\xd0\xcf\x11\xe0': 'a Word or Excel file', b'{\\rtf': 'an RTF file', b'\x89PNG': 'a picture',
-    b'\xff\xd8\xff': 'a picture', b'\x7fELF': 'a program', b'\xff\xfe': 'in UTF-16', b'\xfe\xff': 'in UTF-16',
+    b'\x89HDF': 'an HDF5 file', b'SQLite format 3': 'an SQLite database',
+    b'\x93NUMPY': 'an array of numpy', b'\xd0\xcf\x11\xe0': 'a Word or Excel file',
+    b'{\\rtf': 'an RTF file', b'\x89PNG': 'a picture', b'\xff\xd8\xff': 'a picture',
+    b'\x7fELF': 'a program',
 }

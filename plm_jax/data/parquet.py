@@ -1,4 +1,4 @@
-"""Parquet files with a column of text, as datatrove and the hub have them."""
+"""Parquet files with a column of text, as datatrove and the Hugging Face hub have them."""
 from collections.abc import Iterator
 from typing import Any
 
@@ -6,25 +6,32 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import option, understood
+from plm_jax.errors import format_option, parse_errors_as
 
-ROWS = 256  # that are read at once: documents, of which one has megabytes at most
+BATCH_ROWS = 256  # read at once: documents, each of some megabytes at most
 
 
-def rows(file: epath.Path, field: str) -> Iterator[tuple[dict[str, Any], str]]:
-  """Yields (the column `field` of a row, 'file[row]'). Raises SourceError for a damaged file, and for one without the
-  column."""
-  from pyarrow import parquet  # which tensorflow-datasets brings
+def read_rows(file: epath.Path, field: str) -> Iterator[tuple[dict[str, Any], str]]:
+  """Yields ({field: value}, 'file[row]') for the column `field` of each row.
 
-  with storage.explained(file, 'read', SourceError), file.open('rb') as opened, understood(
-      file, 'a Parquet file', SourceError):
+  Raises:
+    SourceError: the file is damaged, or does not have the column.
+  """
+  from pyarrow import parquet  # a dependency of tensorflow-datasets
+
+  with (storage.io_errors_as(file, 'read', SourceError), file.open('rb') as opened,
+        parse_errors_as(file, 'a Parquet file', SourceError)):
     table = parquet.ParquetFile(opened)
     names = table.schema_arrow.names
     if field not in names:
-      raise SourceError(f'{file} has no column {field!r}, only {", ".join(names)[:200]}. {option("text-field=NAME")} '
-                        'reads another')
+      how = format_option('text-field=NAME')
+      advice = f'. {how} reads another' if how else ''
+      raise SourceError(
+          f'{file} has no column {field!r}, only {", ".join(names)[:200]}{advice}')
+    if names.count(field) > 1:
+      raise SourceError(f'{file} has two columns {field!r}: rename one of them')
     number = 0
-    for batch in table.iter_batches(ROWS, columns=[field]):
+    for batch in table.iter_batches(BATCH_ROWS, columns=[field]):
       for value in batch.column(0).to_pylist():
         yield {field: value}, f'{file}[{number}]'
         number += 1

@@ -1,11 +1,12 @@
-"""prepare: documents -> token records, once, before training.
+"""`prepare`: tokenize documents into token records, once, before training.
 
-One process reads documents, in units of about a million characters; workers split them into sentences and encode them;
-the first process takes the results in order and writes shards. Every decision depends on the documents alone, so the
-number of workers and where a run was killed leave no trace in the files. A journal is kept beside the shards: the same
-command continues where the last whole shard ended. Memory holds a shard and a few units, however long the text.
+One process reads documents in units of about a million characters. Workers split them into
+sentences and tokenize them. The first process takes the results in order and writes shards. Every
+decision depends on the documents alone, so the files do not depend on the number of workers, or on
+interruptions. A journal is stored next to the shards: the same command resumes after the last
+complete shard. Memory holds one shard and a few units, however long the text is.
 """
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -13,6 +14,7 @@ import hashlib
 import itertools
 import json
 import os
+import random
 import time
 
 from etils import epath
@@ -20,244 +22,372 @@ import numpy as np
 import tqdm
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import counts, encode, ending, formats, heldout, lines, records, segment, sources
+from plm_jax.data import (
+  encode,
+  finalize,
+  heldout_split,
+  lines,
+  records,
+  sources,
+  tokenizer_fit,
+  window_counts,
+  word_segmentation,
+  worker_pool,
+)
 from plm_jax.data import journal as journal_lib
-from plm_jax.data.cutting import Rule
-from plm_jax.data.files import EXPECTED
-from plm_jax.data.journal import Journal
+from plm_jax.data.journal import PendingShard, PrepareJournal
 from plm_jax.data.lines import SourceError
-from plm_jax.data.settings import PrepareConfig
-from plm_jax.errors import option
+from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data.source_files import EXPECTED_SOURCE
+from plm_jax.data.window_rules import WindowRule
+from plm_jax.errors import format_option
 from plm_jax.storage import lock
+from plm_jax.tokenizers import sentence_piece, wordpiece
 
 
-def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Rule] = (),
-            writing: Callable[..., records.Meta] | None = None) -> records.Meta:
-  """Writes the records of `config.source` to `folder`, or continues, or finds them finished.
+def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[WindowRule] = (),
+            writing: Callable[..., records.RecordsMeta] | None = None) -> records.RecordsMeta:
+  """Writes the token records of `config.source`, or resumes, or returns the finished ones.
 
-  rules: how runs will cut the text: its windows are counted by the way, and no run has to. What the records are does
-  not depend on them; a rule that is for text of another kind is left out. writing: what does the work, by default
-  `write`, which does it on this machine.
+  If several processes prepare the same folder, one works and the others wait for it.
 
-  Of several that are asked for the same folder at once, one works and the others wait for it. Raises SourceError for
-  text that is missing, empty or (unless skipped) damaged, TokenizerError for a tokenizer that cannot be had,
-  RecordsError for a folder with other records in it, StorageError for one that cannot be written, SpaceError for a full
-  disk.
+  Args:
+    config: the text, and how it becomes records.
+    folder: for the records.
+    rules: how runs will divide the text. Windows under these rules are counted now, so that no run
+      has to. The records do not depend on them. Rules for another kind of text are ignored.
+    writing: the function that does the work; None: `write_records`, on this machine.
+
+  Raises:
+    SourceError: text is missing, empty or (unless skipped) damaged.
+    TokenizerError: the tokenizer cannot be loaded or trained.
+    RecordsError: the folder has other records in it.
+    StorageError: the folder cannot be written.
+    SpaceError: the disk is full.
   """
-  folder = place_of(folder, config.source)
-  segment.cached(config.segmenter)  # here, not in a worker: it may not be installed
+  folder = check_folder(folder, config.source)
+  # Now, not in a worker, because it may not be installed:
+  word_segmentation.load_segmenter(config.segmenter)
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   source = fingerprint(config, tokenizer)
-  counted = ('examples', 'pairs') if config.source.startswith(sources.TASK) else ('document', 'sentences')
+  if config.source.startswith(sources.TASK_PREFIX):
+    counted = 'examples', 'pairs'
+  else:
+    counted = 'document', 'sentences'
   rules = [rule for rule in rules if rule.assembly in counted]
-  meta = existing_records(config, folder, tokenizer, source) or make(
-      config, folder, tokenizer, source, functools.partial(writing or write, rules=rules))
-  counts.complete(folder, meta, rules)
+  meta = load_existing(config, folder, tokenizer, source)
+  if not meta:
+    write = functools.partial(writing or write_records, rules=rules)
+    meta = prepare_folder(config, folder, tokenizer, source, write)
+  window_counts.count_missing(folder, meta, rules)
   return meta
 
 
-def make(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str,
-         writing: Callable[..., records.Meta]) -> records.Meta:
-  """Prepares where nothing is finished yet. source: fingerprint."""
-  tally = lines.Tally()
-  if next(sources.documents(config.source, config.reading, tally), None) is None:
-    raise SourceError(f'{config.source} holds no documents: nothing to prepare.')
-  if tally.lined:
-    print(f'{tally.lined[0]} has no blank line: every line of it is a document. '
-          f'{option("documents=files")} makes one of each file instead', flush=True)
+def prepare_folder(
+    config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str,
+    writing: Callable[..., records.RecordsMeta]) -> records.RecordsMeta:
+  """Locks the folder, and prepares records in it. source: fingerprint; others: see `prepare`."""
+  stats = lines.ReadStats()
+  if next(sources.read_documents(config.source, config.read_config, stats), None) is None:
+    why = lines.describe_skipped(stats) or ': nothing to prepare'
+    raise SourceError(f'{config.source} holds no documents{why}')
+  if stats.line_divided:
+    option = format_option('documents=files')
+    advice = f'. {option} makes one of each file instead' if option else ''
+    print(f'{stats.line_divided[0]} has no blank line: every line of it is a document{advice}',
+          flush=True)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(storage.explained(folder, 'written', records.RecordsError))
-    if not storage.remote(folder):
+    stack.enter_context(storage.io_errors_as(folder, 'written', records.RecordsError))
+    if not storage.is_remote(folder):
       folder.mkdir(parents=True, exist_ok=True)
     held = stack.enter_context(lock.Lock(folder, 'prepare', wait=True))
-    journal_lib.clear_drafts(folder)
-    if meta := existing_records(config, folder, tokenizer, source):
+    journal_lib.remove_all_drafts(folder)
+    if meta := load_existing(config, folder, tokenizer, source):
       return meta
     try:
-      return writing(config, folder, *open_journal(config, folder, tokenizer, source), held)
+      tokenizer, journal = open_journal(config, folder, tokenizer, source)
+      return writing(config, folder, tokenizer, journal, held)
     finally:
-      journal_lib.clear_drafts(folder)
+      journal_lib.remove_all_drafts(folder)
       held.release()
-      if not storage.remote(folder):
+      if not storage.is_remote(folder):
         with contextlib.suppress(OSError):
-          os.rmdir(folder)  # a source without text leaves nothing behind
+          os.rmdir(folder)  # a source without text leaves nothing
 
 
-def place_of(folder: epath.PathLike, source: str) -> epath.Path:
-  """Returns the folder of the records. Raises RecordsError for one that cannot be it, SourceError for no text."""
+def check_folder(folder: epath.PathLike, source: str) -> epath.Path:
+  """Returns the folder of the records as a path.
+
+  Raises:
+    RecordsError: it cannot be used.
+    SourceError: no text is given.
+  """
   if not source.strip():
-    raise SourceError(f'no text is given: {EXPECTED}')
+    raise SourceError(f'no text is given: {EXPECTED_SOURCE}')
   if not os.fspath(folder).strip():
-    raise records.RecordsError('no folder for the records is given: expected one, local or gs://')
-  folder = storage.path_of(folder)
-  with storage.explained(folder, 'read', records.RecordsError):
+    raise records.RecordsError(
+        'no folder for the records is given: expected one, local or gs://')
+  folder = storage.resolve_path(folder)
+  with storage.io_errors_as(folder, 'read', records.RecordsError):
     if folder.exists() and not folder.is_dir():
       raise records.RecordsError(f'{folder} is a file, expected a folder for the records')
-  for text in sources.folders(source):
+  for text in sources.source_folders(source):
     if text in (folder, *folder.parents):
-      raise records.RecordsError(f'{folder} lies in {text}: records among the text would be read as text')
+      raise records.RecordsError(
+          f'{folder} lies in {text}: records among the text would be read as text')
   return folder
 
 
-def existing_records(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
-             ) -> records.Meta | None:
-  """Reads the records of this source, if they are there. Raises RecordsError for others."""
-  with storage.explained(folder, 'read', records.RecordsError):
+def load_existing(
+    config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
+) -> records.RecordsMeta | None:
+  """Reads the finished records of this source; None if there are none.
+
+  Raises:
+    RecordsError: the folder has other records.
+  """
+  with storage.io_errors_as(folder, 'read', records.RecordsError):
     if not (folder / 'records.json').exists():
       return None
   meta = records.read_meta(folder)
-  if meta.source != source and not is_former(config, tokenizer, folder, meta.source):
-    refuse_other(folder, meta.source, source)
+  former = meta.source != source and has_former_fingerprint(config, tokenizer, folder, meta.source)
+  if not former:
+    check_fingerprint(folder, meta.source, source)
   return meta
 
 
-def is_former(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str) -> bool:
-  """Tells whether finished records in `folder`, of the fingerprint `found`, are of this source as sources were known
-  before, when an edit of equal size in the middle of a text was not noticed; and the text is older than they."""
+def has_former_fingerprint(
+    config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str
+) -> bool:
+  """Returns whether finished records have this source's fingerprint of earlier versions.
+
+  Those did not notice an edit of equal size in the middle of a text. So the text must be older than
+  the records, too.
+
+  Args:
+    config: of the source.
+    tokenizer: of the source; None: to be trained.
+    folder: of the records.
+    found: fingerprint of the records.
+  """
   if found != fingerprint(config, tokenizer, sources.former_fingerprint):
     return False
-  with storage.explained(folder, 'read', records.RecordsError):
-    return sources.written(config.source) < (folder / 'records.json').stat().mtime
+  with storage.io_errors_as(folder, 'read', records.RecordsError):
+    modified = (folder / 'records.json').stat().mtime
+    return sources.last_modified(config.source) < modified
 
 
 def records_folder(config: PrepareConfig) -> epath.Path:
-  """Returns where the records of a source with these settings are kept: below the cache folder."""
+  """Returns the default folder for the records of this configuration, below the cache folder."""
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   home = epath.Path(storage.cache_folder()) / 'records'
   folder = home / fingerprint(config, tokenizer)[:16]
   if not (folder / 'records.json').exists():
     found = fingerprint(config, tokenizer, sources.former_fingerprint)
-    before = home / found[:16]
-    if (before / 'records.json').exists():
-      if is_former(config, tokenizer, before, found):
-        return before
-      print(f'{config.source} was written after its records in {before}: it is prepared again', flush=True)
+    former = home / found[:16]
+    if (former / 'records.json').exists():
+      if has_former_fingerprint(config, tokenizer, former, found):
+        return former
+      print(f'{config.source} was written after its records in {former}: it is prepared again',
+            flush=True)
   return folder
 
 
-def open_journal(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
-          ) -> tuple[tokenizers.Tokenizer, Journal]:
-  """Returns where an earlier run of the same has come to, or the beginning. Raises RecordsError for a run of
-  another."""
-  found = journal_lib.read(folder)
-  if isinstance(found, Journal):
-    if found.source != source:
-      refuse_other(folder, found.source, source)
-    known = journal_lib.tokenizer_of(folder, found)
-    if not isinstance(known, str):
-      return known, found
-    found = known
+def open_journal(
+    config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
+) -> tuple[tokenizers.Tokenizer, PrepareJournal]:
+  """Returns the tokenizer and the journal of an interrupted run, or starts over.
+
+  Raises:
+    RecordsError: the folder has an interrupted run for other text or settings.
+  """
+  found = journal_lib.read_journal(folder)
+  if isinstance(found, PrepareJournal):
+    check_fingerprint(folder, found.source, source)
+    loaded = journal_lib.load_journal_tokenizer(folder, found)
+    if not isinstance(loaded, str):
+      return loaded, found
+    found = loaded
   if found:
     print(f'{found}: the work begins again', flush=True)
-  journal_lib.clear(folder)
-  tokenizer = tokenizer or train_tokenizer(config)
-  return tokenizer, Journal(source, tokenizer.hash)
+  journal_lib.remove_unfinished(folder)
+  if tokenizer:
+    beginning = itertools.islice(read_paragraphs(config), tokenizer_fit.MAX_PARAGRAPHS)
+    texts = (text[:tokenizer_fit.MAX_CHARACTERS] for text in beginning)
+    tokenizer_fit.check_tokenizer(config, tokenizer, texts)
+  else:
+    tokenizer = train_tokenizer(config)
+  return tokenizer, PrepareJournal(source, tokenizer.hash)
 
 
-def write(config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: Journal,
-          held: lock.Lock, rules: Sequence[Rule]) -> records.Meta:
-  """Reads on from the journal to the end of the source."""
-  tally, began = lines.Tally(), time.monotonic()
-  read = itertools.islice(sources.documents(config.source, config.reading, tally), journal.documents, None)
-  total = sources.size(config.source)
-  shards: dict[records.Split, journal_lib.Pending] = {split: journal_lib.Pending() for split in records.SPLITS}
-  workers = min(config.workers or os.cpu_count() or 1, 1 + (total or 1 << 62) // WORTH_A_WORKER)
-  seen = ending.Seen(tally, began, workers=workers)
-  encoded = encode.encode_all(encode.units(read), tokenizer, *config.encoding, workers)
-  progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)  # None: not in a log file
+def write_records(
+    config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer,
+    journal: PrepareJournal, held: lock.Lock, rules: Sequence[WindowRule]) -> records.RecordsMeta:
+  """Tokenizes the source from the position of the journal to its end.
+
+  Args:
+    config: the text, and how it becomes records.
+    folder: for the records.
+    tokenizer: makes the ids.
+    journal: of an interrupted run, or a new one.
+    held: lock of the folder.
+    rules: under which windows are counted.
+  """
+  read_stats, start_time = lines.ReadStats(), time.monotonic()
+  documents = sources.read_documents(config.source, config.read_config, read_stats)
+  remaining = itertools.islice(documents, journal.documents, None)
+  total = sources.source_bytes(config.source)
+  workers = worker_pool.count_workers(config.workers, total)
+  stats = finalize.PrepareStats(read_stats, start_time, workers=workers)
+  shards: dict[records.Split, PendingShard] = {split: PendingShard() for split in records.SPLITS}
+  units = encode.batch_documents(remaining)
+  encoded = encode.encode_units(units, tokenizer, *config.encode_arguments, workers)
+  # disable=None: no progress bar in a log file.
+  progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)
   with progress, contextlib.closing(encoded):
     for places, unit in encoded:
-      journal.bounds = heldout.settle(journal.bounds, unit, config.least)
-      for where, (text_hash, sentence_lengths, tokens) in zip(places, encode.each_document(unit), strict=True):
+      journal.bounds = heldout_split.update_bounds(journal.bounds, unit, config.min_sentences)
+      for where, document in zip(places, encode.iterate_documents(unit), strict=True):
+        text_hash, sentence_lengths, tokens = document
         journal.documents += 1
-        if len(sentence_lengths) >= config.least:
-          shards[heldout.choose_split(text_hash, config.heldout, journal.bounds)].add(sentence_lengths, tokens)
-        elif config.pairs:
+        if len(sentence_lengths) >= config.min_sentences:
+          split = heldout_split.choose_split(text_hash, config.heldout, journal.bounds)
+          shards[split].add_document(sentence_lengths, tokens)
+        elif config.has_pairs:
           journal.empty += 1
-          tally.example(ending.EMPTY.format(where))
+          read_stats.add_example(finalize.EMPTY_EXAMPLE.format(where))
         if max(pending.tokens for pending in shards.values()) >= config.shard_tokens:
           held.check()
-          journal_lib.commit(folder, tokenizer, journal, shards, rules)
-      seen.tokens += len(unit.tokens)
-      seen.unknown += int(np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk))
-      progress.set_postfix_str(f'{seen.tokens / (time.monotonic() - began):,.0f} tokens/s', refresh=False)
-      progress.update(tally.bytes - progress.n)
+          journal_lib.commit_shards(folder, tokenizer, journal, shards, rules)
+      stats.tokens += len(unit.tokens)
+      stats.unknown += int(np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk))
+      speed = stats.tokens / (time.monotonic() - start_time)
+      progress.set_postfix_str(f'{speed:,.0f} tokens/s', refresh=False)
+      progress.update(read_stats.bytes - progress.n)
   held.check()
-  journal_lib.commit(folder, tokenizer, journal, shards, rules)
-  return ending.end(config, folder, tokenizer, journal, rules, seen)
+  journal_lib.commit_shards(folder, tokenizer, journal, shards, rules)
+  return finalize.finalize_records(config, folder, tokenizer, journal, rules, stats)
 
 
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
-  """Trains a tokenizer on every n-th document, so that the sample is spread over the source and always the same."""
+  """Trains a tokenizer on a fixed sample from the whole source. Raises TokenizerError."""
   if config.kind == 'bytes':
-    return tokenizers.Bytes()
-  every = max(1, sources.characters(config.source) // config.sample)
-  began = time.monotonic()
-  documents = itertools.islice(sources.documents(config.source, config.reading), 0, None, every)
-  # What jieba finds changes no text, so it is not asked here.
-  cut = segment.segmenter('spaces') if config.segmenter == 'spaces' else None
-  texts = (segment.text_of(cut, text) for text in first_characters(documents, config.sample))
+    return tokenizers.ByteTokenizer()
+  start_time = time.monotonic()
+  # jieba's words do not change the text, so it is not needed here.
+  segment = None
+  if config.segmenter == 'spaces':
+    segment = word_segmentation.make_segmenter('spaces')
+  sample = tokenizer_fit.TextSample()
+  texts = sample.watch(word_segmentation.strip_word_spaces(segment, text)
+                       for text in sample_paragraphs(config))
   if config.kind == 'wordpiece':
-    tokenizer = tokenizers.train_wordpiece(texts, config.vocab, tokenizers.BertText(config.lowercase),
-                                           blanks=config.layout == 'glm')
+    accents = None if config.strip_accents else False
+    normalization = tokenizers.BertNormalization(config.lowercase, accents)
+    coverage = config.coverage or wordpiece.COVERAGE
+    tokenizer = tokenizers.train_wordpiece(
+        texts, config.vocab, normalization, coverage, blanks=config.layout == 'glm')
   elif config.kind == 'byte-bpe':
     layout = 'gpt2' if config.layout == 'gpt2' else 'bert'
     tokenizer = tokenizers.train_byte_bpe(texts, config.vocab, layout=layout)
   elif config.kind == 'word-bpe':
     tokenizer = tokenizers.train_word_bpe(texts, config.vocab)
   elif config.kind in ('words', 'words-and-signs'):
-    tokenizer = tokenizers.train_words(texts, config.vocab, signs=config.kind != 'words')
+    tokenizer = tokenizers.train_word_tokenizer(
+        texts, config.vocab, signs=config.kind != 'words')
   elif config.layout in ('mbart', 'mbart50', 'xlm-r'):
-    tokenizer = tokenizers.train_languages(texts, config.vocab, layout=config.layout)
+    coverage = config.coverage or sentence_piece.COVERAGE
+    tokenizer = tokenizers.train_fairseq_sentencepiece(
+        texts, config.vocab, layout=config.layout, coverage=coverage)
   elif config.layout == 'gpt2':
-    raise tokenizers.TokenizerError(f'the layout gpt2 is one of byte-bpe, not of {config.kind}.')
+    raise tokenizers.TokenizerError(
+        f'the layout gpt2 is one of byte-bpe, not of {config.kind}.')
   else:
     algorithm = 'bpe' if config.kind == 'sentencepiece-bpe' else 'unigram'
+    coverage = config.coverage or sentence_piece.COVERAGE
     tokenizer = tokenizers.train_sentencepiece(
-        texts, config.vocab, algorithm, config.lowercase, layout=config.layout, sentinels=config.sentinels)
-  print(f'trained a {config.kind} tokenizer of {tokenizer.vocab.size:,} pieces in {time.monotonic() - began:.0f} s')
+        texts, config.vocab, algorithm, config.lowercase, coverage, layout=config.layout,
+        sentinels=config.sentinels, strip_accents=config.strip_accents)
+  fewer = ''
+  if tokenizer.vocab.size < config.vocab:
+    fewer = f', all that the text supports of {config.vocab:,}'
+  print(f'trained a {config.kind} tokenizer of {tokenizer.vocab.size:,} pieces{fewer} in '
+        f'{time.monotonic() - start_time:.0f} s')
+  tokenizer_fit.check_tokenizer(config, tokenizer, sample.texts)
   return tokenizer
 
 
-def first_characters(documents: Iterable[formats.Document], limit: int) -> Iterator[str]:
-  """Yields paragraphs up to the one in which `limit` characters are reached."""
-  length = 0
-  for document in documents:
-    for paragraph in document.paragraphs:
-      yield paragraph
-      length += len(paragraph)
-      if length >= limit:
-        return
+def sample_paragraphs(config: PrepareConfig) -> Iterator[str]:
+  """Yields about `config.sample` characters of paragraphs; all of a shorter text.
+
+  From a longer text it takes paragraphs, or parts of long ones, in proportion from everywhere. They
+  are random but always the same. Randomness among neighbors ensures that no language or speaker of
+  an alternating text is missed.
+  """
+  size, total = sources.estimate_characters(config.source), 0
+  surely_all = 0 < size * MAX_EXPANSION <= config.sample
+  if config.sample < ALL_CHARACTERS and not surely_all:
+    total = sum(map(len, read_paragraphs(config)))
+  if total <= config.sample:
+    yield from read_paragraphs(config)
+    return
+  share, random_state, seen, taken = config.sample / total, random.Random(0), 0, 0
+  for paragraph in read_paragraphs(config):
+    for start in range(0, len(paragraph), SAMPLE_PART):
+      part = paragraph[start:start + SAMPLE_PART]
+      seen += len(part)
+      if taken + random_state.random() * len(part) <= share * seen:
+        taken += len(part)
+        yield part
 
 
-def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
-                of_text: Callable[[str], str] = sources.fingerprint) -> str:
-  """Returns sha256 hex of everything that decides the bytes of the records."""
+def read_paragraphs(config: PrepareConfig) -> Iterator[str]:
+  """Yields all paragraphs of the source."""
+  for document in sources.read_documents(config.source, config.read_config):
+    yield from document.paragraphs
+
+
+def fingerprint(
+    config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
+    source_fingerprint: Callable[[str], str] = sources.fingerprint) -> str:
+  """Returns the sha256 hex of everything that determines the bytes of the records.
+
+  Args:
+    config: of the records.
+    tokenizer: finished tokenizer; None: one is trained.
+    source_fingerprint: of the source's text.
+  """
   settings = dataclasses.asdict(config)
   del settings['workers']
   if config.segmenter == 'none':
-    del settings['segmenter']  # records from before there were segmenters are the same
+    del settings['segmenter']  # records from versions without segmenters are the same
   else:
-    settings['segmenter'] = segment.identity(config.segmenter)
+    settings['segmenter'] = word_segmentation.segmenter_identity(config.segmenter)
   if not config.newlines:
     del settings['newlines']
-  for field, usual in (('sentinels', 100), ('text_field', 'text'), ('documents', 'auto')):
-    if settings[field] == usual:
+  # Options of later versions count only if they are not at their default.
+  defaults = {'sentinels': 100, 'text_field': 'text', 'documents': 'auto', 'strip_accents': True,
+              'coverage': 0.0, 'encoding': 'utf-8'}
+  for field, default in defaults.items():
+    if settings[field] == default:
       del settings[field]
   if tokenizer:
-    for field in ('kind', 'vocab', 'lowercase', 'layout', 'sample', 'sentinels'):
+    for field in ('kind', 'vocab', 'lowercase', 'strip_accents', 'coverage', 'layout', 'sample',
+                  'sentinels'):
       settings.pop(field, None)
     settings['tokenizer'] = tokenizer.hash
-  settings['source'] = of_text(config.source)
+  settings['source'] = source_fingerprint(config.source)
   return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def refuse_other(folder: epath.Path, found: str, expected: str) -> None:
-  """Raises RecordsError where the fingerprint that was found is not the one expected."""
+def check_fingerprint(folder: epath.Path, found: str, expected: str) -> None:
+  """Raises RecordsError where the fingerprint of records is not the expected one."""
   if found != expected:
     raise records.RecordsError(
-        f'{folder} holds records of another source, or made with other settings (fingerprint {found[:12]}, expected '
-        f'{expected[:12]}). Choose another folder, or delete this one.')
+        f'{folder} holds records of another source, or made with other settings (fingerprint '
+        f'{found[:12]}, expected {expected[:12]}). Choose another folder, or delete this one.')
 
 
-WORTH_A_WORKER = 1 << 24  # bytes on disk; below, starting another process costs more than it saves
+ALL_CHARACTERS = 10 ** 12  # a sample of this size is all of any text
+MAX_EXPANSION = 25  # a compressed file has at most so many times the estimate of `sources`
+SAMPLE_PART = 10_000  # characters of a paragraph that are sampled together

@@ -1,12 +1,13 @@
-"""The shards of records, opened when they are asked for and verified as they are read.
+"""Shards of token records, opened on demand and verified by checksum as they are read.
 
-However many shards there are, a few are open at once (`OPEN`, in all of a process), each mapped to memory. Of records
-in a bucket, sentences and checksums are copied to the cache when a shard is first asked for, and tokens are read by
-byte range; where there is little text (`SMALL`), all is copied.
+However many shards there are, only a few are open at once (`MAX_OPEN_SHARDS` per process), each
+memory-mapped. For records in a bucket, sentences and checksums are copied to the cache when a shard
+is first read, and tokens are read by byte range; small splits (`SMALL_BYTES`) are copied
+completely.
 
-What is read is verified: by the checksums of the blocks that it lies in, once while its shard is open. Where there is
-little text, all of it is verified at opening. Records of format 1, which have no checksums, have sizes and sentences
-that fit together.
+Everything that is read is verified: each block by its checksum, once while its shard is open. Small
+splits are verified completely when they are opened. Records of format 1, which have no checksums,
+are checked for sizes and sentences that fit together.
 """
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,45 +20,63 @@ import numpy as np
 
 from plm_jax import storage
 from plm_jax.data import checksums, records
-from plm_jax.data.cutting import key, ranges
-from plm_jax.data.records import HEADER, Meta, RecordsError, Shard, Split, blocks, damaged, file_size, truncated
+from plm_jax.data.records import (
+  MAX_HEADER_BYTES,
+  SENTENCE_DTYPE,
+  RecordsError,
+  RecordsMeta,
+  Shard,
+  Split,
+  count_blocks,
+  damaged_error,
+  npy_size,
+  truncated_error,
+)
+from plm_jax.data.window_rules import cache_key, concat_ranges
 
-OPEN = 20  # shards that are open at once, of two descriptors each
-SMALL, FEW = 1 << 25, 256  # bytes and shards of a split that is verified, or copied from a bucket, as a whole
-REQUESTS = 32  # that are asked of a bucket at once
+MAX_OPEN_SHARDS = 20  # at once, with two file descriptors each
+# At most, of a split that is verified or copied completely:
+SMALL_BYTES, SMALL_SHARDS = 1 << 25, 256
+REQUESTS = 32  # to a bucket at once
 
 
 class Shards:
-  """One split of a folder of records. Raises RecordsError for shards that are missing, truncated or damaged."""
+  """The shards of one split of a folder of records."""
 
-  def __init__(self, folder: epath.Path, meta: Meta, split: Split):
+  def __init__(self, folder: epath.Path, meta: RecordsMeta, split: Split):
     self.folder, self.root, self.split = folder, os.fspath(folder), split
     self.vocab, self.dtype = meta.vocab, records.token_dtype(meta.vocab)
     self.entries = meta.shards(split)
-    self.remote = storage.remote(folder)
+    self.remote = storage.is_remote(folder)
     size = sum(self.dtype.itemsize * entry.tokens + 8 * entry.sentences for entry in self.entries)
-    self.small = size <= SMALL and len(self.entries) <= FEW
-    self.home = folder / 'windows' / key(meta.digest)  # of what is known of the windows of these records, and no others
-    self.cache = storage.cache_folder() / 'windows' / key(meta.digest, self.root)  # and of copies from a bucket
-    self._opening = next(OPENINGS)
-    self._sound = [False] * len(self.entries)
+    self.small = size <= SMALL_BYTES and len(self.entries) <= SMALL_SHARDS
+    # For what is known of the windows of these records, and no others:
+    self.home = folder / 'windows' / cache_key(meta.digest)
+    # The same, and copies of files in a bucket:
+    self.cache = storage.cache_folder() / 'windows' / cache_key(meta.digest, self.root)
+    self._opening = next(OPENING_NUMBERS)
+    self._valid = [False] * len(self.entries)
 
   def check(self) -> None:
-    """Checks what can be said of all shards before the first is used: that their files are there, and, of little text,
-    all."""
-    # Damage is found before the first step. A bucket would have to be asked for every file, so there it is found later.
+    """Checks all shards before the first is used: that files exist; of a small split, everything.
+
+    Raises:
+      RecordsError: shards are missing, truncated or damaged.
+    """
+    # Damage is found before the first step. For a bucket that would take a request per file, so
+    # there it is found later.
     if not self.remote:
       for entry in self.entries:
-        check_size(self.path(entry, ''), self.dtype, entry.tokens)
-        check_size(self.path(entry, '.sentences'), records.SENTENCE, entry.sentences)
+        check_file_size(self.path(entry, ''), self.dtype, entry.tokens)
+        check_file_size(self.path(entry, '.sentences'), SENTENCE_DTYPE, entry.sentences)
     if self.small:
       self.fetch(range(len(self.entries)))
       for number, entry in enumerate(self.entries):
-        verify_whole(self, number, entry)
+        verify_shard(self, number, entry)
 
   @property
   def homes(self) -> list[epath.Path]:
-    """Folders for what is known of windows, the better one first."""
+    """Folders for what is known of windows, the preferred one first."""
     return [self.home, epath.Path(self.cache)]
 
   def __len__(self) -> int:
@@ -67,182 +86,201 @@ class Shards:
     """Returns the path of a shard's file. kind: '' tokens, '.sentences', '.crc'."""
     return f'{self.root}/{entry.name}{kind}.npy'
 
-  def copy(self, entry: Shard, kind: str) -> str:
+  def copy_path(self, entry: Shard, kind: str) -> str:
     """Returns the path of the same file in the cache."""
     return f'{self.cache}/{entry.name}{kind}.npy'
 
   def fetch(self, numbers: Iterable[int]) -> None:
-    """Copies what these shards have in a bucket to the cache, all at once."""
+    """Copies files of these shards from a bucket to the cache, in parallel."""
     if not self.remote:
       return
-    wanted = []
+    missing = []
     for number in numbers:
       entry = self.entries[number]
-      kinds: list[tuple[str, np.dtype, int]] = [('.sentences', records.SENTENCE, entry.sentences)]
+      files: list[tuple[str, np.dtype, int]] = [('.sentences', SENTENCE_DTYPE, entry.sentences)]
       if entry.blocks_crc is not None:
-        kinds.append(('.crc', CRC, blocks(self.dtype, entry.tokens) + blocks(records.SENTENCE, entry.sentences)))
+        length = count_blocks(self.dtype, entry.tokens)
+        length += count_blocks(SENTENCE_DTYPE, entry.sentences)
+        files.append(('.crc', CRC_DTYPE, length))
       if self.small:
-        kinds.append(('', self.dtype, entry.tokens))
-      wanted += [(self.path(entry, kind), self.copy(entry, kind), dtype, length) for kind, dtype, length in kinds
-                 if not has_size(self.copy(entry, kind), file_size(dtype, length))]
-    def fetch(path, copy, dtype, length):
+        files.append(('', self.dtype, entry.tokens))
+      for kind, dtype, length in files:
+        copy = self.copy_path(entry, kind)
+        if not has_size(copy, npy_size(dtype, length)):
+          missing.append((self.path(entry, kind), copy, dtype, length))
+
+    def fetch(file: tuple[str, str, np.dtype, int]) -> None:
+      path, copy, dtype, length = file
       storage.write(copy, self.download(path, dtype, length), RecordsError)
-    if wanted:
+
+    if missing:
       with ThreadPoolExecutor(REQUESTS) as pool:
-        list(pool.map(lambda one: fetch(*one), wanted))
+        list(pool.map(fetch, missing))
 
   def download(self, path: str, dtype: np.dtype, length: int) -> bytes:
-    """Reads a file of a shard in a bucket, whole; in one request where there are many."""
-    size = file_size(dtype, length)
+    """Reads a whole file of a shard from a bucket; with one request where there are many files."""
+    size = npy_size(dtype, length)
     if self.small:
-      content = storage.read_bytes(path, max(size, storage.LIMIT), RecordsError)
+      content = storage.read_bytes(path, max(size, storage.READ_LIMIT), RecordsError)
     else:
       content = storage.read_range(path, 0, size, RecordsError)
     if len(content) != size:
-      raise truncated(path, dtype, length, len(content))
+      raise truncated_error(path, dtype, length, len(content))
     return content
 
-  def open(self, number: int) -> 'Opened':
-    """Opens a shard, from a bucket with a copy of what is needed in the cache. Raises RecordsError."""
+  def open(self, number: int) -> 'OpenShard':
+    """Opens a shard; for a bucket, copies what is needed to the cache. Raises RecordsError."""
     entry = self.entries[number]
     self.fetch([number])
-    path = self.copy(entry, '') if self.remote else self.path(entry, '')
+    path = self.copy_path(entry, '') if self.remote else self.path(entry, '')
     remote = self.path(entry, '') if self.remote and not self.small else ''
-    opened = open_shard(self._opening, path, entry, self.dtype, remote)
-    if entry.blocks_crc is None and not self._sound[number]:
-      records.check(self.path(entry, '.sentences'), entry, opened.sentences.data)
-      self._sound[number] = True
-    return opened
+    shard = open_shard(self._opening, path, entry, self.dtype, remote)
+    if entry.blocks_crc is None and not self._valid[number]:
+      records.check_sentences(self.path(entry, '.sentences'), entry, shard.sentences.data)
+      self._valid[number] = True
+    return shard
 
   def sentences(self, number: int) -> np.ndarray:
-    """Reads all sentences of a shard, verified [S]. A copy in the cache is used, but none is made."""
+    """Reads and verifies all sentences of a shard [S]. Uses a copy in the cache, but makes none."""
     entry = self.entries[number]
     path = self.path(entry, '.sentences')
-    copy = self.copy(entry, '.sentences')
-    if self.remote and not has_size(copy, file_size(records.SENTENCE, entry.sentences)):
-      content = self.download(path, records.SENTENCE, entry.sentences)
+    copy = self.copy_path(entry, '.sentences')
+    if self.remote and not has_size(copy, npy_size(SENTENCE_DTYPE, entry.sentences)):
+      content = self.download(path, SENTENCE_DTYPE, entry.sentences)
     else:
       path = copy if self.remote else path
-      content = records.read_file(path, records.SENTENCE, entry.sentences)
+      content = records.read_file(path, SENTENCE_DTYPE, entry.sentences)
     if entry.sentences_crc not in (None, checksums.crc(content)):
-      raise damaged(path)
-    sentences = records.array_of(path, content, records.SENTENCE, entry.sentences)
-    records.check(path, entry, sentences)
+      raise damaged_error(path)
+    sentences = records.parse_array(path, content, SENTENCE_DTYPE, entry.sentences)
+    records.check_sentences(path, entry, sentences)
     return sentences
 
 
-class Opened:
-  """A shard: two files, and their checksums."""
+class OpenShard:
+  """An open shard: its files of tokens and of sentences."""
 
-  def __init__(self, tokens: 'File | RemoteFile', sentences: 'File'):
+  def __init__(self, tokens: 'ShardFile | RemoteShardFile', sentences: 'ShardFile'):
     self.tokens, self.sentences = tokens, sentences
 
 
-class File:
-  """A `.npy` file in memory or mapped to it: `data`, the array; of which `verify` says what is to be used."""
+class ShardFile:
+  """A memory-mapped `.npy` file: `data` is the array; call `verify` for the items to be used."""
 
   def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray | None):
     self.path, self.crcs = path, crcs
-    self.content = content = records.mapped(path)
-    self.data = records.array_of(path, content, dtype, length)
-    if crcs is not None and len(content) != file_size(dtype, length):
-      raise truncated(path, dtype, length, len(content))
+    self.content = content = records.map_file(path)
+    self.data = records.parse_array(path, content, dtype, length)
+    if crcs is not None and len(content) != npy_size(dtype, length):
+      raise truncated_error(path, dtype, length, len(content))
     self.offset = len(content) - length * dtype.itemsize
-    self.done = np.full(-(-len(content) // checksums.BLOCK), crcs is None)
+    self.verified = np.full(-(-len(content) // checksums.BLOCK_BYTES), crcs is None)
     self.verify_blocks(np.array([0]))
 
   def verify(self, start: np.ndarray, stop: np.ndarray) -> None:
-    """Items start[n] .. stop[n]. Raises RecordsError where the file is not what was written."""
+    """Verifies the items from start[n] to stop[n]. Raises RecordsError for a damaged file."""
     size = self.data.itemsize
-    first, last = (self.offset + start * size) // checksums.BLOCK, (self.offset + stop * size - 1) // checksums.BLOCK
-    self.verify_blocks(ranges(first, last + 1)[1])
+    first = (self.offset + start * size) // checksums.BLOCK_BYTES
+    last = (self.offset + stop * size - 1) // checksums.BLOCK_BYTES
+    self.verify_blocks(concat_ranges(first, last + 1)[1])
 
   def verify_blocks(self, numbers: np.ndarray) -> None:
     """Compares the blocks of these numbers with their checksums, each once. Raises RecordsError."""
-    todo = np.unique(numbers[~self.done[numbers]])
-    if len(todo):
+    numbers = np.unique(numbers[~self.verified[numbers]])
+    if len(numbers):
       assert self.crcs is not None
-      if not np.array_equal(checksums.of_blocks(memoryview(self.content), todo.tolist()), self.crcs[todo]):
-        raise damaged(self.path)
-      self.done[todo] = True
+      crcs = checksums.block_checksums(memoryview(self.content), numbers.tolist())
+      if not np.array_equal(crcs, self.crcs[numbers]):
+        raise damaged_error(self.path)
+      self.verified[numbers] = True
 
   def verify_all(self) -> None:
-    """Compares all blocks that were not yet with their checksums. Raises RecordsError."""
-    self.verify_blocks(np.arange(len(self.done)))
+    """Compares all blocks not yet verified with their checksums. Raises RecordsError."""
+    self.verify_blocks(np.arange(len(self.verified)))
 
 
-class RemoteFile:
+class RemoteShardFile:
   """Tokens of a shard in a bucket, read and verified by blocks."""
 
   def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray | None):
     self.path, self.dtype, self.crcs = path, dtype, crcs
-    self.offset = len(records.header(dtype, length))
+    self.offset = len(records.npy_header(dtype, length))
     self.size = self.offset + length * dtype.itemsize
 
   def read(self, start: int, stop: int) -> np.ndarray:
-    """Items start .. stop: one request. Raises RecordsError where they are not what was written."""
-    begin, end = (self.offset + place * self.dtype.itemsize for place in (start, stop))
-    block = checksums.BLOCK
+    """Reads the items from start to stop with one request. Raises RecordsError for damage."""
+    begin = self.offset + start * self.dtype.itemsize
+    end = self.offset + stop * self.dtype.itemsize
+    block = checksums.BLOCK_BYTES
     if self.crcs is None:
-      return np.frombuffer(storage.read_range(self.path, begin, end, RecordsError), self.dtype)
+      content = storage.read_range(self.path, begin, end, RecordsError)
+      return np.frombuffer(content, self.dtype)
     first, last = begin // block, -(-end // block)
-    content = storage.read_range(self.path, first * block, min(last * block, self.size), RecordsError)
-    if not np.array_equal(checksums.of_blocks(content), self.crcs[first:last]):
-      raise damaged(self.path)
+    last_byte = min(last * block, self.size)
+    content = storage.read_range(self.path, first * block, last_byte, RecordsError)
+    if not np.array_equal(checksums.block_checksums(content), self.crcs[first:last]):
+      raise damaged_error(self.path)
     return np.frombuffer(content, self.dtype, stop - start, begin - first * block)
 
 
-@functools.lru_cache(OPEN)
-def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: str) -> Opened:
-  """Opens a shard. opening: of records, a number of its own: what another has seen may be other files. path: of the
-  file of tokens, on a disk; remote: in a bucket, if they are there alone."""
+@functools.lru_cache(MAX_OPEN_SHARDS)
+def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: str) -> OpenShard:
+  """Opens a shard.
+
+  Args:
+    opening: number of this opening of the records; other openings may have seen other files.
+    path: of the file of tokens on a disk.
+    entry: the shard in records.json.
+    dtype: of a token.
+    remote: path of the tokens if they are only in a bucket; otherwise ''.
+  """
   stem = path.removesuffix('.npy')
-  crcs_of_tokens = crcs_of_sentences = None
+  token_crcs = sentence_crcs = None
   if entry.blocks_crc is not None:
-    split = blocks(dtype, entry.tokens)
-    length = split + blocks(records.SENTENCE, entry.sentences)
-    content = records.read_file(f'{stem}.crc.npy', CRC, length)
+    split = count_blocks(dtype, entry.tokens)
+    length = split + count_blocks(SENTENCE_DTYPE, entry.sentences)
+    content = records.read_file(f'{stem}.crc.npy', CRC_DTYPE, length)
     if checksums.crc(content) != entry.blocks_crc:
-      raise damaged(f'{stem}.crc.npy')
-    crcs = records.array_of(f'{stem}.crc.npy', content, CRC, length)
-    crcs_of_tokens, crcs_of_sentences = crcs[:split], crcs[split:]
-  sentences = File(f'{stem}.sentences.npy', records.SENTENCE, entry.sentences, crcs_of_sentences)
+      raise damaged_error(f'{stem}.crc.npy')
+    crcs = records.parse_array(f'{stem}.crc.npy', content, CRC_DTYPE, length)
+    token_crcs, sentence_crcs = crcs[:split], crcs[split:]
+  sentences = ShardFile(f'{stem}.sentences.npy', SENTENCE_DTYPE, entry.sentences, sentence_crcs)
   if remote:
-    return Opened(RemoteFile(remote, dtype, entry.tokens, crcs_of_tokens), sentences)
-  return Opened(File(path, dtype, entry.tokens, crcs_of_tokens), sentences)
+    return OpenShard(RemoteShardFile(remote, dtype, entry.tokens, token_crcs), sentences)
+  return OpenShard(ShardFile(path, dtype, entry.tokens, token_crcs), sentences)
 
 
-def check_size(path: str, dtype: np.dtype, length: int) -> None:
-  """Raises RecordsError unless a file of `length` items is there and has their size."""
-  with records.missing(path):
+def check_file_size(path: str, dtype: np.dtype, length: int) -> None:
+  """Raises RecordsError unless a file exists and has the size of `length` items."""
+  with records.shard_errors(path):
     size = os.stat(path).st_size
-  # Other versions of numpy may fill up what stands in front, always to a multiple of 16.
+  # Other versions of numpy may pad the header, always to a multiple of 16.
   offset = size - length * dtype.itemsize
-  if not 64 <= offset <= HEADER or offset % 16:
-    raise truncated(path, dtype, length, size)
+  if not 64 <= offset <= MAX_HEADER_BYTES or offset % 16:
+    raise truncated_error(path, dtype, length, size)
 
 
-def verify_whole(shards: Shards, number: int, entry: Shard) -> None:
-  """Verifies everything that can be said of a shard. Raises RecordsError."""
-  opened = shards.open(number)
-  opened.sentences.verify_all()
-  if isinstance(opened.tokens, File):
-    opened.tokens.verify_all()
-    tokens = opened.tokens.data
+def verify_shard(shards: Shards, number: int, entry: Shard) -> None:
+  """Verifies everything in a shard. Raises RecordsError."""
+  shard = shards.open(number)
+  shard.sentences.verify_all()
+  if isinstance(shard.tokens, ShardFile):
+    shard.tokens.verify_all()
+    tokens = shard.tokens.data
   else:
-    tokens = opened.tokens.read(0, entry.tokens)
-  records.check(opened.sentences.path, entry, opened.sentences.data)
+    tokens = shard.tokens.read(0, entry.tokens)
+  records.check_sentences(shard.sentences.path, entry, shard.sentences.data)
   if entry.tokens and (largest := int(tokens['token'].max())) >= shards.vocab:
-    raise records.foreign_id(shards.path(entry, ''), largest, shards.vocab)
+    raise records.foreign_id_error(shards.path(entry, ''), largest, shards.vocab)
 
 
 def has_size(path: str, size: int) -> bool:
-  """Tells whether a file is there and has so many bytes."""
+  """Returns whether a file exists and has so many bytes."""
   try:
     return os.stat(path).st_size == size
   except OSError:
     return False
 
 
-CRC = np.dtype('<u4')
-OPENINGS = itertools.count()
+CRC_DTYPE = np.dtype('<u4')
+OPENING_NUMBERS = itertools.count()

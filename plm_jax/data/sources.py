@@ -1,16 +1,17 @@
-"""Where text comes from: a source string -> documents, each a list of paragraphs.
+"""Text sources: a source string -> documents, each a list of paragraphs.
 
     embedded                             the English documentation of the installed packages
-    a.txt,b.txt.gz,more/*.jsonl.xz       files, globs and folders, local or gs://, separated by commas
-    tfds:wiki40b/en  tfds:NAME:train     a TFDS data set by name, or by the folder that holds it
-    task:NAME:SOURCE                     a task's rows as text to text: `examples` has the names
+    a.txt,b.txt.gz,more/*.jsonl.xz       files, globs, folders, local or gs://, separated by commas
+    tfds:wiki40b/en  tfds:NAME:train     a TFDS data set by name, or by the folder with its data
+    task:NAME:SOURCE                     rows of a task as text to text, see `text_to_text_tasks`
 
-Text files hold one paragraph a line and a blank line between documents; `Reading.division` has other ways. A line of
-JSON is a document: its field 'text', or another that is named, in which newlines separate paragraphs. Read right too
-are what WikiExtractor writes, tables (.tsv, .csv, .parquet) with a column of text, a .json that is one list, Common
-Crawl's WET files and Wikipedia's dumps. `.gz`, `.xz` and `.bz2` are read through. Files are read in the order of their
-names, so a source is always the same sequence of documents. A line has 16 MiB at most; a paragraph over a million
-characters, and a document over four, go on in the next one.
+Text files have one paragraph per line and a blank line between documents; `TextReadConfig.division`
+has alternatives. A line of JSON Lines is a document: its field 'text', or another that is named, in
+which newlines separate paragraphs. Other formats are WikiExtractor's output, tables (.tsv, .csv,
+.parquet) with a column of text, a .json that is one list, Common Crawl's WET files and MediaWiki
+dumps. `.gz`, `.xz` and `.bz2` are decompressed. Files are read in the order of their names, so a
+source is always the same sequence of documents. A line has at most 16 MiB. A paragraph over one
+million characters, and a document over four million, is split.
 """
 from collections.abc import Iterator
 import contextlib
@@ -20,141 +21,184 @@ import re
 
 from etils import epath
 
-from plm_jax import storage
-from plm_jax.data import examples, formats, parquet, tfds
-from plm_jax.data.examples import TASK, untasked
-from plm_jax.data.files import content_of, each, ends_of, files, length_of, version_of
-from plm_jax.data.formats import Document, Reading
-from plm_jax.data.lines import SourceError, Tally, numbered, opened
+from plm_jax import storage, unicode_words
+from plm_jax.data import document_formats, parquet, text_to_text_tasks, tfds
+from plm_jax.data.document_formats import Document, TextReadConfig
+from plm_jax.data.lines import ReadStats, SourceError, number_lines, open_text_file
+from plm_jax.data.source_files import (
+  content_digest,
+  file_length,
+  file_version,
+  find_files,
+  map_in_threads,
+  read_ends,
+  split_source,
+)
+from plm_jax.data.text_to_text_tasks import TASK_PREFIX, strip_task
 
-WORTH_NOTING = 64 << 20  # bytes; what is known of smaller texts is found out anew, in a blink
+NOTE_BYTES = 64 << 20  # of text from which on its digest is cached; others take no time
 
 
-def documents(source: str, reading: Reading = Reading(), tally: Tally | None = None) -> Iterator[Document]:
-  """Yields the documents of `source`, in order; empty ones are left out.
+def read_documents(source: str, config: TextReadConfig = TextReadConfig(),
+                   stats: ReadStats | None = None) -> Iterator[Document]:
+  """Yields the documents of `source`, in order, without empty ones.
 
-  A line that is not UTF-8, or not JSON with a text, raises SourceError that names file and line; with `skip` it is left
-  out and counted in `tally`. Raises SourceError for no files, for binaries and for archives that are cut off, always.
+  Args:
+    source: see the head of this module.
+    config: how to read it.
+    stats: is updated; None: not needed.
+
+  Raises:
+    SourceError: a line is not UTF-8, or not JSON with a text ('skip' counts it in `stats`). Always
+      if there are no files, for binaries and for archives that are cut off.
   """
-  for part in apart(source, reading, Tally() if tally is None else tally):
+  for part in read_parts(source, config, ReadStats() if stats is None else stats):
     yield from part
 
 
-def apart(source: str, reading: Reading, tally: Tally) -> Iterator[Iterator[Document]]:
-  """Yields the documents of each of the `parts`, to be taken before the next part is asked for; see `documents`."""
-  if source.startswith((TASK, 'tfds:')):
-    yield of_part(source, reading, tally, True)
+def read_parts(source: str, config: TextReadConfig, stats: ReadStats
+               ) -> Iterator[Iterator[Document]]:
+  """Yields the documents of each part (`list_parts`); consume each before the next."""
+  if source.startswith((TASK_PREFIX, 'tfds:')):
+    yield read_part_documents(source, config, stats, True)
     return
-  found = files(source)
-  for file, length in zip(found, each(length_of, found), strict=True):
-    done = tally.bytes
-    yield of_file(file, reading, tally, len(found) == 1)
-    tally.bytes = done + length
+  found = find_files(source)
+  for file, length in zip(found, map_in_threads(file_length, found), strict=True):
+    before = stats.bytes
+    yield read_file(file, config, stats, len(found) == 1)
+    stats.bytes = before + length
 
 
-def parts(source: str) -> list[str]:
-  """Lists what of a source can be read by itself, in order: its files; a data set of TFDS and a task are one part."""
-  return [source] if source.startswith((TASK, 'tfds:')) else [os.fspath(file) for file in files(source)]
+def list_parts(source: str) -> list[str]:
+  """Lists the parts of a source that can be read separately: files, a TFDS data set, or a task."""
+  if source.startswith((TASK_PREFIX, 'tfds:')):
+    return [source]
+  return [os.fspath(file) for file in find_files(source)]
 
 
-def of_part(part: str, reading: Reading, tally: Tally, alone: bool) -> Iterator[Document]:
-  """Yields the documents of a part of a source as `documents` does. alone: it is the only one."""
-  if part.startswith(TASK):
-    yield from examples.documents(part, reading.on_error, tally)
+def read_part_documents(part: str, config: TextReadConfig, stats: ReadStats, alone: bool
+                        ) -> Iterator[Document]:
+  """Yields the documents of a part of a source, as `read_documents`. alone: it is the only part."""
+  if part.startswith(TASK_PREFIX):
+    yield from text_to_text_tasks.read_documents(part, config.on_error, stats, config.encoding)
   elif part.startswith('tfds:'):
-    yield from tfds.documents(part, reading, tally)
+    yield from tfds.read_tfds_documents(part, config, stats)
   else:
-    yield from of_file(epath.Path(part), reading, tally, alone)
+    yield from read_file(epath.Path(part), config, stats, alone)
 
 
-def of_file(file: epath.Path, reading: Reading, tally: Tally, alone: bool) -> Iterator[Document]:
-  """Yields the documents of a file. alone: there are no others, see `formats.divided`. Raises SourceError as
-  `documents` does."""
+def read_file(file: epath.Path, config: TextReadConfig, stats: ReadStats, alone: bool
+              ) -> Iterator[Document]:
+  """Yields the documents of a file, as `read_documents`.
+
+  alone: the source has no other files, see `document_formats.resolve_division`.
+  """
   if file.suffix.lower() == '.parquet':
-    for fields, where in parquet.rows(file, reading.field):
-      yield from formats.of_fields(fields, where, reading, tally)
+    for fields, where in parquet.read_rows(file, config.field):
+      yield from document_formats.document_from_fields(fields, where, config, stats)
     return
-  with opened(file) as text:
-    yield from formats.documents(text, reading, tally, alone)
+  with open_text_file(file, config.encoding) as opened:
+    yield from document_formats.read_file_documents(opened, config, stats, alone)
 
 
-def texts(source: str) -> Iterator[str]:
-  """Yields every file of plain text, whole as it stands; of what is not, every document, its paragraphs joined by
-  newlines."""
-  if source == 'embedded' or source.startswith(('tfds:', TASK)):
-    yield from ('\n'.join(document.paragraphs) for document in documents(source))
+def read_texts(source: str) -> Iterator[str]:
+  """Yields every file of plain text as one text; of other formats, every document.
+
+  The paragraphs of a document are joined by newlines.
+  """
+  if source == 'embedded' or source.startswith(('tfds:', TASK_PREFIX)):
+    for document in read_documents(source):
+      yield '\n'.join(document.paragraphs)
     return
-  for file in files(source):
+  for file in find_files(source):
     if file.suffix.lower() == '.parquet':
-      yield from ('\n'.join(document.paragraphs) for document in of_file(file, Reading(), Tally(), alone=True))
+      for document in read_file(file, TextReadConfig(), ReadStats(), alone=True):
+        yield '\n'.join(document.paragraphs)
       continue
-    with opened(file) as found:
-      if formats.format_of(found) is formats.text_documents:
-        yield '\n'.join(line for _, line in numbered(found, 'refuse', Tally()))
+    with open_text_file(file) as opened:
+      if document_formats.detect_reader(opened) is document_formats.text_documents:
+        yield '\n'.join(line for _, line in number_lines(opened, 'refuse', ReadStats()))
       else:
-        for document in formats.documents(found, Reading(), Tally(), alone=True):
+        for document in document_formats.read_file_documents(
+            opened, TextReadConfig(), ReadStats(), alone=True):
           yield '\n'.join(document.paragraphs)
 
 
-def called(source: str) -> str:
-  """Names a source briefly, by what its path ends with.
+def short_name(source: str) -> str:
+  """Returns a short name of a source, from the end of its path.
 
-  >>> [called(source) for source in ('gs://text/de', 'en/*.txt.gz', 'task:sst2:a.tsv', 'tfds:wiki40b/sw:train')]
+  >>> sources = 'gs://text/de', 'en/*.txt.gz', 'task:sst2:a.tsv', 'tfds:wiki40b/sw:train'
+  >>> [short_name(source) for source in sources]
   ['de', 'en', 'sst2', 'sw']
   """
-  if source.startswith(TASK):
+  if source.startswith(TASK_PREFIX):
     return source.split(':')[1]
   parts = source.removeprefix('tfds:').partition(',')[0].split('/')
-  words = [re.split(r'[.:]', part)[0] for part in parts if part and '*' not in part]
-  return re.sub(r'\W+', '_', words[-1] if words else '') or 'text'
+  words = []
+  for part in parts:
+    if part and '*' not in part:
+      words.append(re.split(r'[.:]', part)[0])
+  last = words[-1] if words else ''
+  return re.sub(rf'[^\w{unicode_words.MARK}]+', '_', last) or 'text'
 
 
-def folders(source: str) -> list[epath.Path]:
+def source_folders(source: str) -> list[epath.Path]:
   """Lists the folders that are part of a source."""
-  source = untasked(source)
+  source = strip_task(source)
   if source == 'embedded' or source.startswith('tfds:'):
     return []
-  paths = [storage.path_of(part.strip()) for part in source.split(',')]
-  with storage.explained(source, 'read', SourceError):
-    return [path for path in paths if path.is_dir()]
+  paths = [storage.resolve_path(path) for path, _ in split_source(source)]
+  with storage.io_errors_as(source, 'read', SourceError):
+    found = []
+    for path in paths:
+      if path.is_dir():
+        found.append(path)
+    return found
 
 
-def size(source: str) -> int | None:
-  """Counts the bytes on disk, None where unknown."""
-  source = untasked(source)
-  return None if source.startswith('tfds:') else sum(each(length_of, files(source)))
+def source_bytes(source: str) -> int | None:
+  """Returns the bytes on disk; None where unknown."""
+  source = strip_task(source)
+  if source.startswith('tfds:'):
+    return None
+  return sum(map_in_threads(file_length, find_files(source)))
 
 
-def characters(source: str) -> int:
-  """Estimates how many characters of text there are, to within a small factor; 0 where unknown."""
-  source = untasked(source)
+def estimate_characters(source: str) -> int:
+  """Estimates the number of characters of text, to within a small factor; 0 where unknown."""
+  source = strip_task(source)
   if source.startswith('tfds:'):
     return 0
-  found = files(source)
-  return sum(length * (4 if file.suffix.lower() in ('.gz', '.xz', '.bz2', '.parquet') else 1)
-             for file, length in zip(found, each(length_of, found), strict=True))
+  found = find_files(source)
+  total = 0
+  for file, length in zip(found, map_in_threads(file_length, found), strict=True):
+    compressed = file.suffix.lower() in ('.gz', '.xz', '.bz2', '.parquet')
+    total += length * (4 if compressed else 1)
+  return total
 
 
 def fingerprint(source: str) -> str:
-  """Returns sha256 hex that changes when the source does.
+  """Returns a sha256 hex that changes when the source does.
 
-  Of local files all bytes count, and their names; of a file in a bucket that is over 128 KiB, its ends and when it
-  was written. What was found out about large texts is noted in the cache folder until they are written again.
+  For local files it depends on all bytes and the names; for a file in a bucket over 128 KiB, on its
+  ends and its modification time. Digests of large texts are cached until the texts are written
+  again.
   """
-  found = of_task(source)
+  found = start_digest(source)
   if isinstance(found, str):
     return found
   digest, paths = found
-  versions = list(each(version_of, paths))
-  note = storage.cache_folder() / 'texts' / hashlib.sha256(repr((source, versions)).encode(*ANY)).hexdigest()
-  large = sum(each(length_of, paths)) >= WORTH_NOTING
+  versions = list(map_in_threads(file_version, paths))
+  key = hashlib.sha256(repr((source, versions)).encode(*FILE_NAME_ENCODING)).hexdigest()
+  note = storage.cache_folder() / 'texts' / key
+  large = sum(map_in_threads(file_length, paths)) >= NOTE_BYTES
   if large:
     with contextlib.suppress(storage.StorageError):
       noted = storage.read_text(note, 64)
       if re.fullmatch('[0-9a-f]{64}', noted):
         return noted
-  for file, content in zip(paths, each(content_of, paths), strict=True):
-    digest.update(f'{file.name} {content}\n'.encode(*ANY))
+  for file, content in zip(paths, map_in_threads(content_digest, paths), strict=True):
+    digest.update(f'{file.name} {content}\n'.encode(*FILE_NAME_ENCODING))
   if large:
     with contextlib.suppress(storage.StorageError):  # a cache that cannot be written
       storage.write(note, digest.hexdigest())
@@ -162,32 +206,34 @@ def fingerprint(source: str) -> str:
 
 
 def former_fingerprint(source: str) -> str:
-  """Returns by which records of before know their source: names, sizes, and the first and last 64 KiB of files."""
-  found = of_task(source)
+  """Returns the fingerprint of earlier versions: names, sizes, first and last 64 KiB of files."""
+  found = start_digest(source)
   if isinstance(found, str):
     return found
   digest, paths = found
-  for file, (length, first, last) in zip(paths, each(ends_of, paths), strict=True):
-    digest.update(f'{file.name} {length}\n'.encode(*ANY) + first + last)
+  for file, (length, first, last) in zip(paths, map_in_threads(read_ends, paths), strict=True):
+    digest.update(f'{file.name} {length}\n'.encode(*FILE_NAME_ENCODING) + first + last)
   return digest.hexdigest()
 
 
-def written(source: str) -> float:
-  """Returns when the newest file was written, in seconds since 1970; of TFDS's data sets, which do not change, 0."""
-  source = untasked(source)
-  return 0 if source.startswith('tfds:') else max(each(lambda file: float(file.stat().mtime or 0), files(source)))
+def last_modified(source: str) -> float:
+  """Returns the modification time of the newest file, in seconds since 1970; 0 for TFDS."""
+  source = strip_task(source)
+  if source.startswith('tfds:'):  # its data sets do not change
+    return 0
+  return max(map_in_threads(lambda file: float(file.stat().mtime or 0), find_files(source)))
 
 
-def of_task(source: str):
-  """Returns what two fingerprints have in common: all of it for TFDS, else (digest of the task, files)."""
+def start_digest(source: str):
+  """Begins a fingerprint: returns all of it for TFDS, otherwise (digest of the task, files)."""
   digest = hashlib.sha256()
-  if source.startswith(TASK):
-    digest.update(repr(examples.task_of(source)).encode())
-  source = untasked(source)
+  if source.startswith(TASK_PREFIX):
+    digest.update(repr(text_to_text_tasks.parse_task(source)).encode())
+  source = strip_task(source)
   if source.startswith('tfds:'):
-    digest.update(tfds.described(source).encode())
+    digest.update(tfds.dataset_identity(source).encode())
     return digest.hexdigest()
-  return digest, files(source)
+  return digest, find_files(source)
 
 
-ANY = 'utf-8', 'surrogateescape'  # names of files may be any bytes
+FILE_NAME_ENCODING = 'utf-8', 'surrogateescape'  # names of files may be any bytes

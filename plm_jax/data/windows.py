@@ -1,32 +1,35 @@
-"""What a window is, and how windows are cut from token records.
+"""Windows of token records: the examples that the data pipeline reads.
 
-A batch of windows is a dict of int32 numpy arrays, all that an objective may ask of text:
+A batch of windows is a dict of int32 numpy arrays, everything that an objective may use:
 
-    tokens     [B, L]  ids of running text, without special tokens; 0 after the end. 0 is also a real id in some
-                       vocabularies: what is padding is said by `segments`, not by `tokens`
+    tokens     [B, L]  ids of running text, without special tokens; 0 after the end. 0 is also a
+                       real id in some vocabularies: padding is marked by `segments`, not here
     segments   [B, L]  0 padding, 1.. the document inside the window
     sentences  [B, L]  0 padding, 1.. the sentence inside the window
     words      [B, L]  0 padding, 1.. the word inside the window; a word may have several tokens
-    document   [B]     number, in the corpus, of the document of the first token: two windows of one document share it
-    corpus     [B]     which component of a mixture; 0 without a mixture
+    document   [B]     number, in the corpus, of the document of the first token: two windows of one
+                       document share it
+    corpus     [B]     number of the corpus in a data mixture; 0 without a mixture
     index      [B]     number of the window in its corpus and split
-    epoch      [B]     how often the corpus was seen before
+    epoch      [B]     how often the corpus was read before
 
-The first token of a window always has segment, sentence and word 1, also where the window begins inside a word. The
-randomness of an example is keyed by (seed, corpus, index, epoch) and by nothing else.
+The first token of a window always has segment, sentence and word 1, also where the window begins
+inside a word. The randomness of an example is keyed by (seed, corpus, index, epoch) and by nothing
+else.
 
-Example: records of two documents, the first "the cat sat . it purrs", the second "dogs bark"; `purrs` has two tokens
+Example: records of two documents, the first "the cat sat . it purrs", the second "dogs bark";
+`purrs` has two tokens
 
     token      5 6 7   8 9 10   11 12
     word bit   1 1 1   1 1 0    1  1
     sentence   ^       ^        ^          (first tokens: 0, 3, 6)
     document   ^                ^          (first tokens: 0, 6)
 
-and windows of 5 tokens under each assembly:
+and windows of 5 tokens under each packing strategy (`assembly`):
 
     'document'   whole sentences of one document, as many as fit; a window never crosses a document
         tokens     [[5, 6, 7, 0, 0], [8, 9, 10, 0, 0], [11, 12, 0, 0, 0]]
-    'sentences'  whole sentences, as many as fit, running on into the next document
+    'sentences'  whole sentences, as many as fit, continuing into the next document
         tokens     [[5, 6, 7, 0, 0], [8, 9, 10, 11, 12]]
         segments   [[1, 1, 1, 0, 0], [1, 1, 1, 2, 2]]
         sentences  [[1, 1, 1, 0, 0], [1, 1, 1, 2, 2]]
@@ -39,18 +42,22 @@ and windows of 5 tokens under each assembly:
         words      [[1, 2, 3, 4, 5], [1, 2, 3, 0, 0]]
         document   [0, 0]
 
-Under each of these every token of the records is in exactly one window, and a window never crosses a shard. A sentence
-longer than a window is cut into pieces of L tokens; what is left of it counts as a sentence of its own.
+Under each of these every token of the records is in exactly one window, and a window never crosses
+a shard. A sentence longer than a window is split into parts of L tokens; the remainder counts as a
+sentence by itself.
 
-    'examples'   records of a task as text to text (`examples`), where a document is a target and its inputs: whole
-        documents, as many as fit with their special tokens: targets in the R tokens that are kept for them, inputs in
-        the other L - R. One that is too long is alone in its window, which ends after L tokens
+    'examples'   records of a task as text to text (`text_to_text_tasks`), where a document is a
+        target and its inputs: whole documents, as many as fit with their special tokens. Targets
+        use the R tokens that are kept for them, inputs the other L - R. An example that is too long
+        is alone in its window, which ends after L tokens
 
-    'pairs'      of such records too: a document is two texts that go together, and as many are in a window as fit a row
-        with four special tokens for each, `cutting.PAIR_SPECIALS` of which the window's length leaves free
+    'pairs'      the same records: a document is two texts that form a pair. As many are in a window
+        as fit a row with four special tokens for each; the window's length leaves room for
+        `window_rules.PAIR_SPECIAL_TOKENS` of them
 
-'document' is the DOC-SENTENCES and 'sentences' the FULL-SENTENCES input of RoBERTa (Liu et al. 2019, section 4.2),
-except that no separator token is put between documents here: special tokens are the objective's.
+'document' is the DOC-SENTENCES and 'sentences' the FULL-SENTENCES input of RoBERTa (Liu et al.
+2019, section 4.2), except that no separator token is put between documents here: objectives add
+special tokens.
 """
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,103 +69,136 @@ import numpy as np
 
 from plm_jax import storage
 from plm_jax.data import records
-from plm_jax.data.cuts import Cuts
-from plm_jax.data.cutting import ASSEMBLIES, Assembly, Rule, offsets, ranges
 from plm_jax.data.records import RecordsError, Split
-from plm_jax.data.shards import REQUESTS, File, Shards
-from plm_jax.errors import option
+from plm_jax.data.shards import REQUESTS, ShardFile, Shards
+from plm_jax.data.window_offsets import WindowOffsets
+from plm_jax.data.window_rules import (
+  ASSEMBLIES,
+  Assembly,
+  WindowRule,
+  concat_ranges,
+  cumulative_offsets,
+)
+from plm_jax.errors import format_option
 
 Batch = dict[str, np.ndarray]
 
 
 class Windows:
-  """The windows of `length` tokens of one split of a folder of records, in any order: `len`, `read`.
+  """The windows of `length` tokens of one split of a folder of records, in any order.
 
-  Where `prepare` has not counted them, the first opening does (`counts`: a second for some hundred million tokens) and
-  stores the numbers in `<folder>/windows`, or, for a folder without write permission, in the folder that PLM_JAX_CACHE
-  names (~/.cache/plm_jax). How many shards there are matters to no later opening, nor to memory or open files
-  (`shards`).
-
-  Raises RecordsError for records that are unfinished, missing, truncated, damaged, or have no text in this split.
+  Where `prepare` has not counted the windows, the first opening counts them (`window_counts`: one
+  second for some hundred million tokens). It stores the numbers in `<folder>/windows` or, for a
+  folder without write permission, in the folder that PLM_JAX_CACHE names (~/.cache/plm_jax). The
+  number of shards does not affect later openings, memory or open files (`shards`).
   """
 
   def __init__(
-      self, folder: epath.PathLike, split: Split = 'train', length: int = 128, assembly: Assembly = 'document',
-      target_budget: tuple[int, int] | None = None):
-    """target_budget: R, tokens of a window of 'examples' kept for targets, and the special tokens that a text gets."""
+      self, folder: epath.PathLike, split: Split = 'train', length: int = 128,
+      assembly: Assembly = 'document', target_tokens: tuple[int, int] | None = None):
+    """Opens a split of records.
+
+    Args:
+      folder: token records.
+      split: 'train' or 'heldout'.
+      length: L, tokens per window.
+      assembly: packing strategy, see the head of this module.
+      target_tokens: for 'examples' only: R, the tokens of a window that are kept for targets, and
+        the number of special tokens per text.
+
+    Raises:
+      RecordsError: records are unfinished, missing, truncated or damaged, or this split is empty.
+    """
     if length < 1:
       raise ValueError(f'a window has at least 1 token, not {length}')
     if assembly not in ASSEMBLIES:
       raise ValueError(f'assembly is one of {", ".join(ASSEMBLIES)}, not {assembly!r}')
-    if (assembly == 'examples') != bool(target_budget and 0 < target_budget[0] < length):
-      raise ValueError(
-          f'windows of examples, and no others, keep room for targets: got {target_budget} of {length} tokens')
-    self.folder = storage.path_of(folder)
+    if (assembly == 'examples') != bool(target_tokens and 0 < target_tokens[0] < length):
+      raise ValueError('windows of examples, and no others, keep room for targets: got '
+                       f'{target_tokens} of {length} tokens')
+    self.folder = storage.resolve_path(folder)
     self.split = split
     self.length = length
-    self.target_budget = target_budget
+    self.target_tokens = target_tokens
     self.assembly: Assembly = assembly
     self.meta = records.read_meta(folder)
     if not self.meta.tokens(split):
+      by_line = format_option('documents=lines') or '--documents=lines'
       raise RecordsError(
-          f'the records in {folder} have no text in their {split!r} split: there is nothing to read. Were they one '
-          f'document? Put blank lines between documents, or give {option("documents=lines")}, and prepare them again')
+          f'the records in {folder} have no text in their {split!r} split: there is nothing to '
+          f'read. Were they one document? Put blank lines between documents, or give {by_line}, '
+          'and prepare them again')
     self._shards = Shards(self.folder, self.meta, split)
     self._shards.check()
-    self._document_offsets = offsets([shard.documents for shard in self._shards.entries])
-    self._cuts = Cuts(self._shards, Rule(assembly, length, target_budget))
+    documents = [shard.documents for shard in self._shards.entries]
+    self._document_offsets = cumulative_offsets(documents)
+    self._offsets = WindowOffsets(self._shards, WindowRule(assembly, length, target_tokens))
     if len(self) >= 1 << 31:
-      raise RecordsError(f'{folder} has {len(self)} windows of {length} tokens; the window number is an int32.')
+      raise RecordsError(f'{folder} has {len(self)} windows of {length} tokens; the window number '
+                         'is an int32.')
 
   def __len__(self) -> int:
-    return int(self._cuts.offsets[-1])
+    return int(self._offsets.shard_offsets[-1])
 
   @property
   def documents(self) -> int:
-    """Documents of the split."""
+    """Number of documents of the split."""
     return int(self._document_offsets[-1])
 
   @property
-  def clipped(self) -> int:
-    """How many examples are too long for a window, and lose the end of their inputs or of their target."""
-    return self._cuts.clipped
+  def clipped_examples(self) -> int:
+    """Number of examples that are too long for a window: their inputs or target are truncated."""
+    return self._offsets.clipped_examples
 
   def read(self, index: np.ndarray, epoch: np.ndarray | int = 0, corpus: int = 0) -> Batch:
-    """Reads windows number `index` [B], in that order, labelled with `epoch` [B] and `corpus` -> a batch of windows.
+    """Reads the windows with the numbers `index` [B], in that order -> a batch of windows.
 
-    Raises RecordsError for text that is damaged, or cannot be read.
+    Args:
+      index: [B] window numbers.
+      epoch: [B] or a number, stored in the batch.
+      corpus: stored in the batch.
+
+    Raises:
+      RecordsError: text is damaged or cannot be read.
     """
+    # Sort the windows, so that neighbors on disk are read together.
     index = np.asarray(index, np.int64)
-    place = np.argsort(index, kind='stable')  # neighbours on disk are read together
+    place = np.argsort(index, kind='stable')
     ordered = index[place]
-    shard = np.searchsorted(self._cuts.offsets, ordered, 'right') - 1
+    shard = np.searchsorted(self._offsets.shard_offsets, ordered, 'right') - 1
     self._shards.fetch(np.unique(shard).tolist())
-    bounds = [self._bounds(int(shard[rows.start]), ordered[rows]) for rows in groups(shard)]
-    start, stop, first, last = np.concatenate(bounds, 1) if bounds else np.zeros((4, 0), np.int64)
+    bounds = [self._bounds(int(shard[rows.start]), ordered[rows]) for rows in equal_runs(shard)]
+    if bounds:
+      start, stop, first, last = np.concatenate(bounds, 1)
+    else:
+      start, stop, first, last = np.zeros((4, 0), np.int64)
 
+    # Read tokens, and mark where sentences and documents begin.
     dtype = self._shards.dtype
     raw = np.empty(len(index), f'V{dtype.itemsize * self.length}')
     sentence_starts, segment_starts = np.zeros((2, len(index), self.length), bool)
     document = np.zeros(len(index), np.int32)
-    for rows, tokens, origin in self._requested(shard, start, stop):
-      raw[place[rows]] = stretches(tokens, start[rows] - origin, self.length)
-    for rows in groups(shard):
-      opened = self._shards.open(of_shard := int(shard[rows.start]))
-      if isinstance(opened.tokens, File):
+    for rows, tokens, origin in self._request_tokens(shard, start, stop):
+      raw[place[rows]] = gather_slices(tokens, start[rows] - origin, self.length)
+    for rows in equal_runs(shard):
+      number = int(shard[rows.start])
+      opened = self._shards.open(number)
+      if isinstance(opened.tokens, ShardFile):
         opened.tokens.verify(start[rows], stop[rows])
-        raw[place[rows]] = stretches(opened.tokens.data, start[rows], self.length)
+        raw[place[rows]] = gather_slices(opened.tokens.data, start[rows], self.length)
       opened.sentences.verify(first[rows], last[rows])
-      row, ordinal = ranges(first[rows], last[rows])
+      row, ordinal = concat_ranges(first[rows], last[rows])
       sentences = opened.sentences.data[ordinal]
       column = sentences['start'] - start[rows][row]
       starts_document = np.append(True, sentences['document'][1:] != sentences['document'][:-1])
-      begun = column < np.minimum(stop - start, self.length)[rows][row]
-      target = place[rows][row[begun]], np.maximum(column[begun], 0)
+      inside = column < np.minimum(stop - start, self.length)[rows][row]
+      target = place[rows][row[inside]], np.maximum(column[inside], 0)
       sentence_starts[target] = True
-      segment_starts[target] = starts_document[begun]
+      segment_starts[target] = starts_document[inside]
       leading = np.append(True, row[1:] != row[:-1])
-      document[place[rows]] = sentences['document'][leading] + self._document_offsets[of_shard]
+      document[place[rows]] = sentences['document'][leading] + self._document_offsets[number]
 
+    # Mask what follows each window, check the ids, and number words, sentences and segments.
     raw = raw.view(dtype).reshape(-1, self.length)
     length = np.empty(len(index), np.int64)
     length[place] = stop - start
@@ -166,16 +206,17 @@ class Windows:
     tokens = np.where(inside, raw['token'], 0)
     if tokens.max(initial=0) >= self.meta.vocab:
       row = np.flatnonzero((tokens >= self.meta.vocab).any(1))[0]
-      entry = self._shards.entries[np.searchsorted(self._cuts.offsets, index[row], 'right') - 1]
-      raise records.foreign_id(self._shards.path(entry, ''), int(tokens[row].max()), self.meta.vocab)
-    word_starts = (raw['flags'] & records.WORD).astype(bool)
+      number = np.searchsorted(self._offsets.shard_offsets, index[row], 'right') - 1
+      path = self._shards.path(self._shards.entries[number], '')
+      raise records.foreign_id_error(path, int(tokens[row].max()), self.meta.vocab)
+    word_starts = (raw['flags'] & records.WORD_START).astype(bool)
     for starts in (sentence_starts, segment_starts, word_starts):
       starts[:, 0] = True
     return {
         'tokens': tokens.astype(np.int32),
-        'segments': number(segment_starts, inside),
-        'sentences': number(sentence_starts, inside),
-        'words': number(word_starts, inside),
+        'segments': number_units(segment_starts, inside),
+        'sentences': number_units(sentence_starts, inside),
+        'words': number_units(word_starts, inside),
         'document': document,
         'corpus': np.full(len(index), corpus, np.int32),
         'index': index.astype(np.int32),
@@ -183,57 +224,70 @@ class Windows:
     }
 
   def _bounds(self, shard: int, index: np.ndarray) -> np.ndarray:
-    """Of windows `index` [N], all of one shard: first token, end of tokens, first sentence, end of sentences [4, N]."""
-    of_shard, entry = self._cuts.of(shard), self._shards.entries[shard]
-    own = index - self._cuts.offsets[shard]
-    after = np.minimum(own + 1, len(of_shard) - 1)
-    ends = own + 1 == len(of_shard)
-    # The sentence at the next cut may have begun in this window.
-    return np.stack([of_shard['start'][own], np.where(ends, entry.tokens, of_shard['start'][after]),
-                     of_shard['sentence'][own],
-                     np.where(ends, entry.sentences, of_shard['sentence'][after] + np.int64(1))]).astype(np.int64)
+    """Finds the bounds of the windows `index` [N] of one shard.
 
-  def _requested(self, shard, start, stop) -> Iterator[tuple[slice, np.ndarray, int]]:
-    """Of tokens that lie in a bucket: rows of the sorted windows, an array with their tokens, and where in the shard it
-    begins."""
+    Returns:
+      [4, N]: first token, end of the tokens, first sentence, end of the sentences (exclusive).
+    """
+    starts, entry = self._offsets.window_starts(shard), self._shards.entries[shard]
+    own = index - self._offsets.shard_offsets[shard]
+    after = np.minimum(own + 1, len(starts) - 1)
+    is_last = own + 1 == len(starts)
+    stop = np.where(is_last, entry.tokens, starts['start'][after])
+    # The sentence at the start of the next window may have begun in this one.
+    last = np.where(is_last, entry.sentences, starts['sentence'][after] + np.int64(1))
+    return np.stack([starts['start'][own], stop, starts['sentence'][own], last]).astype(np.int64)
+
+  def _request_tokens(self, shard, start, stop) -> Iterator[tuple[slice, np.ndarray, int]]:
+    """Reads tokens by byte range, for shards in a bucket that are not copied as a whole.
+
+    Yields:
+      (rows of the sorted windows, array with their tokens, where in the shard it begins).
+    """
     if not self._shards.remote or self._shards.small:
       return
-    # One request for each run of windows that follow each other: that is why the order of reading comes in blocks.
+    # One request per run of adjacent windows: that is why the reading order comes in blocks.
     gap = np.append(False, start[1:] > stop[:-1])
-    runs = list(groups(shard, gap))
-    files: dict[int, Any] = {number: self._shards.open(number).tokens for number in np.unique(shard).tolist()}
+    runs = list(equal_runs(shard, gap))
+    numbers = np.unique(shard).tolist()
+    files: dict[int, Any] = {}
+    for number in numbers:
+      files[number] = self._shards.open(number).tokens
 
     def request(rows: slice) -> np.ndarray:
-      return files[int(shard[rows.start])].read(int(start[rows.start]), int(stop[rows.stop - 1]))
+      file = files[int(shard[rows.start])]
+      return file.read(int(start[rows.start]), int(stop[rows.stop - 1]))
 
     with ThreadPoolExecutor(REQUESTS) as pool:
       for rows, tokens in zip(runs, pool.map(request, runs), strict=True):
         yield rows, tokens, int(start[rows.start])
 
 
-def stretches(tokens: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-  """Gathers tokens[s : s + length] for each s of starts [N] -> [N], each as one item; anything may follow the last
-  token.
+def gather_slices(tokens: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+  """Gathers tokens[s : s + length] for each s of starts [N] -> [N], each as one item.
 
-  Moved as bytes, a window at a time: many times faster than an index for every token.
+  Beyond the last token the content is arbitrary. Slices are moved as bytes, one window at a time:
+  many times faster than an index for every token.
   """
   if len(tokens) < length:
     tokens = np.concatenate([tokens, np.zeros(length - len(tokens), tokens.dtype)])
   last = len(tokens) - length
   size = tokens.itemsize
-  result = np.ndarray(last + 1, f'V{size * length}', tokens, strides=(size,))[np.minimum(starts, last)]
+  slices = np.ndarray(last + 1, f'V{size * length}', tokens, strides=(size,))
+  result = slices[np.minimum(starts, last)]
   for row in np.flatnonzero(starts > last):  # few: windows near the end of a shard
-    result[row:row + 1].view(tokens.dtype)[:len(tokens) - starts[row]] = tokens[starts[row]:]
+    end = len(tokens) - starts[row]
+    result[row:row + 1].view(tokens.dtype)[:end] = tokens[starts[row]:]
   return result
 
 
-def number(starts: np.ndarray, inside: np.ndarray) -> np.ndarray:
-  """Numbers units [B, L] that begin where starts [B, L] is True; 0 outside."""
+def number_units(starts: np.ndarray, inside: np.ndarray) -> np.ndarray:
+  """Numbers units [B, L] from 1 that begin where starts [B, L] is True; 0 where not `inside`."""
   return np.cumsum(starts, 1, np.int32) * inside
 
 
-def groups(key: np.ndarray, also: np.ndarray | None = None) -> Iterator[slice]:
-  """Slices of equal neighbours in key [N], divided too where `also` [N] is True."""
+def equal_runs(key: np.ndarray, also: np.ndarray | None = None) -> Iterator[slice]:
+  """Yields slices of equal neighbors in key [N], also split where `also` [N] is True."""
   new = key[1:] != key[:-1]
   if also is not None:
     new |= also[1:]

@@ -1,9 +1,10 @@
-"""EleutherAI's lm-evaluation-harness, driving models of this house (pip install 'plm_jax[lm-eval]').
+"""Adapter for EleutherAI's lm-evaluation-harness (pip install 'plm_jax[lm-eval]').
 
     import lm_eval
     from plm_jax.evaluation.harness import Harness
 
-    lm_eval.simple_evaluate(Harness('runs/gpt2_small'), tasks=['lambada_openai', 'piqa'], num_fewshot=0)
+    model = Harness('runs/gpt2_small')
+    lm_eval.simple_evaluate(model, tasks=['lambada_openai', 'piqa'], num_fewshot=0)
 """
 from collections.abc import Callable, Mapping
 import contextlib
@@ -15,114 +16,181 @@ import jax
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
 
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
 from plm_jax.evaluation import scoring
-from plm_jax.evaluation.scoring import Span, strided
-from plm_jax.inference import loading
+from plm_jax.evaluation.scoring import Span, strided_spans
 from plm_jax.inference.generate import generate
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.search import GenerationConfig
+from plm_jax.loading import loaded_model
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig, make_mesh
 
-LENGTHS = ('max_gen_toks', 'max_new_tokens', 'max_tokens')  # the same by other names
+LENGTH_OPTIONS = ('max_gen_toks', 'max_new_tokens', 'max_tokens')
+"""the harness's names of the maximum number of generated tokens"""
 
 
 @register_model('plm_jax')
 class Harness(LM):
-  """A trained model as the harness sees it. Requests are its Instances, of which `args` alone are read."""
+  """A model as lm-evaluation-harness sees it; of its requests only `args` are read."""
 
   def __init__(
-      self, checkpoint: str | Trained, start: bool = True, batch_size: int = 16, fsdp: int = 1, tensor: int = 1):
-    """checkpoint: folder of a run, or of a checkpoint of transformers; or what `loading.load` gave, on one device.
+      self, checkpoint: str | LoadedModel, start: bool = True, batch_size: int = 16, fsdp: int = 1,
+      tensor: int = 1,
+  ):
+    """Load the model.
 
-    fsdp, tensor: devices that share one copy of the model in the folder, as in a mesh.
-    start: a text begins with the token that begins texts in training; the harness's own figures for GPT-2 are without.
-    batch_size: texts that are generated together. Raises CheckpointError for a model that is no language model.
+    Args:
+      checkpoint: folder of a run or of a transformers checkpoint, or a model loaded on one device.
+      start: put the begin-of-text token before each text, as in training; the harness's own results
+        for GPT-2 are without it.
+      batch_size: number of texts that are generated together.
+      fsdp, tensor: number of devices that share the parameters of the model, as in a mesh.
+
+    Raises:
+      CheckpointError: the model is no language model.
     """
     super().__init__()
-    self.mesh = make_mesh(MeshConfig(fsdp=fsdp, tensor=tensor)) if fsdp * tensor > 1 else None
-    self.trained = checkpoint if isinstance(checkpoint, Trained) else loading.load(checkpoint, self.mesh)
-    self.scorer = scoring.of(self.trained, start, self.mesh)
+    self.mesh = None
+    if fsdp * tensor > 1:
+      self.mesh = make_mesh(MeshConfig(fsdp=fsdp, tensor=tensor))
+    if isinstance(checkpoint, LoadedModel):
+      self.trained = checkpoint
+    else:
+      self.trained = loaded_model.load_model(checkpoint, self.mesh)
+    self.scorer = scoring.make_scorer(self.trained, start, self.mesh)
     self.batch_size = batch_size
 
   def loglikelihood(self, requests) -> list[tuple[float, bool]]:
-    """Returns, of each (context, continuation), the natural logarithm of its probability, and whether it is what greedy
-    decoding gives."""
-    return [(score.logprob, score.greedy) for score in self.scorer.score([request.args for request in requests])]
+    """Score (context, continuation) requests.
+
+    Returns:
+      The natural log-likelihood of each continuation, and whether greedy decoding gives it.
+    """
+    scores = self.scorer.score([request.args for request in requests])
+    return [(score.logprob, score.greedy) for score in scores]
 
   def loglikelihood_rolling(self, requests) -> list[float]:
-    """Returns, of each (text,), the natural logarithm of its probability, by windows without overlap, but that the last
-    one is full."""
+    """Score whole texts, one per request (text,) -> natural log-likelihoods.
+
+    Windows do not overlap, except that the last one is filled with context.
+    """
     texts = [request.args[0] for request in requests]
-    rows = [rolling([*self.scorer.start_ids(0), *ids], self.scorer.length) if ids else []
-            for ids in self.scorer.tokenizer.encode_batch(texts)]
-    found = iter(self.scorer.predict(list(itertools.chain.from_iterable(rows))))
-    return [sum(next(found)[0] for _ in some) for some in rows]
+    windows = []
+    for ids in self.scorer.tokenizer.encode_batch(texts):
+      spans = []
+      if ids:
+        spans = rolling_spans([*self.scorer.start_ids(0), *ids], self.scorer.length)
+      windows.append(spans)
+    found = iter(self.scorer.predict(list(itertools.chain.from_iterable(windows))))
+    totals = []
+    for spans in windows:
+      totals.append(sum(next(found)[0] for _ in spans))
+    return totals
 
   def generate_until(self, requests) -> list[str]:
-    """Returns what follows each (context, options). A context that is too long loses its beginning."""
-    asked = [(context, generation(options, self.scorer.start)) for context, options in (x.args for x in requests)]
-    return batched(asked, self.batch_size, self.scorer.tokenizer.encode_batch, self.continued)
+    """Generate a continuation for each request (context, options).
 
-  def continued(self, prompts: list[str], config: GenerationConfig) -> list[str]:
-    """Returns the continuation of each prompt. A model of limited length reads the prompt's end, and writes half a row
-    at most."""
+    A context that is too long is truncated at its beginning.
+    """
+    asked = []
+    for request in requests:
+      context, options = request.args
+      asked.append((context, convert_options(options, self.scorer.start)))
+    encode = self.scorer.tokenizer.encode_batch
+    return answer_in_batches(asked, self.batch_size, encode, self.continue_prompts)
+
+  def continue_prompts(self, prompts: list[str], config: GenerationConfig) -> list[str]:
+    """Generate the continuation of each prompt.
+
+    If the model has a maximum length, it reads the end of the prompt and writes up to half of that
+    length.
+    """
     length = self.scorer.length
     if length:
       config = dataclasses.replace(config, max_new=min(config.max_new, max(1, length // 2)))
-      prompts = [shorten(prompt, length - config.max_new - config.start, self.scorer.tokenizer) for prompt in prompts]
+      room = length - config.max_new - config.start
+      prompts = [truncate_left(prompt, room, self.scorer.tokenizer) for prompt in prompts]
     with jax.set_mesh(self.mesh) if self.mesh else contextlib.nullcontext():
-      return [some[0].text for some in generate(self.trained, prompts, config)]
+      return [texts[0].text for texts in generate(self.trained, prompts, config)]
 
 
-def rolling(ids: list[int], length: int) -> list[Span]:
-  """Cuts a text into spans, in which ids[1:] are predicted once, each from at most `length` tokens (0: all) before
-  it."""
+def rolling_spans(ids: list[int], length: int) -> list[Span]:
+  """Cut a text into windows that predict each of ids[1:] once.
+
+  Each token is predicted from at most `length` tokens (0: all) before it.
+  """
   room = length + 1 if length else len(ids)
-  spans = strided(ids, 1, room, room - 1)
+  spans = strided_spans(ids, 1, room, room - 1)
   last = ids[-room:]
   predicted = len(spans[-1].ids) - spans[-1].first
   return [*spans[:-1], Span(last, len(last) - predicted)]
 
 
-def generation(options: Mapping[str, Any], start: bool) -> GenerationConfig:
-  """Translates the harness's options to ours. Raises ConfigError for one that is not known."""
+def convert_options(options: Mapping[str, Any], start: bool) -> GenerationConfig:
+  """Convert the harness's generation options to `GenerationConfig`.
+
+  Raises:
+    ConfigError: an option is not supported.
+  """
   options = dict(options)
   until = options.pop('until', [])
-  lengths = [options.pop(name) for name in LENGTHS if options.get(name) is not None]
-  sampled = options.pop('do_sample', None)
+  lengths = []
+  for option in LENGTH_OPTIONS:
+    if options.get(option) is not None:
+      lengths.append(options.pop(option))
+  do_sample = options.pop('do_sample', None)
   temperature = float(options.pop('temperature', None) or 0)
-  kinds = {'top_k': int, 'top_p': float, 'min_p': float}
-  drawn: dict[str, Any] = {
-      name: kind(options.pop(name)) for name, kind in kinds.items() if options.get(name) is not None}
+  sampling: dict[str, Any] = {}
+  for name, kind in (('top_k', int), ('top_p', float), ('min_p', float)):
+    if options.get(name) is not None:
+      sampling[name] = kind(options.pop(name))
   if unknown := {name: value for name, value in options.items() if value is not None}:
     raise ConfigError(f'options of generation that are not known here: {unknown}')
-  if sampled is not None:
-    temperature = (temperature or 1.0) if sampled else 0.0
+
+  if do_sample is not None:
+    if not do_sample:
+      temperature = 0.0
+    elif not temperature:
+      temperature = 1.0
+  if not temperature:
+    sampling = {}
+  if isinstance(until, str):
+    until = [until]
+  max_new = 256
+  if lengths:
+    max_new = int(lengths[0])
   return GenerationConfig(
-      max_new=int(lengths[0]) if lengths else 256, temperature=temperature, **(drawn if temperature else {}),
-      stop=tuple(x for x in ([until] if isinstance(until, str) else until) if x), start=start)
+      max_new=max_new, temperature=temperature, stop=tuple(filter(None, until)), start=start,
+      **sampling)
 
 
-def batched(asked: list[tuple[str, GenerationConfig]], size: int, encode: Callable[[list[str]], list[list[int]]],
-            continued: Callable[[list[str], GenerationConfig], list[str]]) -> list[str]:
-  """Answers prompts, with those together that are asked for in one way and of like length."""
-  lengths = list(map(len, encode([prompt for prompt, _ in asked])))
+def answer_in_batches(
+    asked: list[tuple[str, GenerationConfig]], size: int,
+    encode: Callable[[list[str]], list[list[int]]],
+    continued: Callable[[list[str], GenerationConfig], list[str]],
+) -> list[str]:
+  """Answer prompts in batches of equal options and similar length."""
+  prompts = [prompt for prompt, _ in asked]
+  lengths = list(map(len, encode(prompts)))
   answers = [''] * len(asked)
-  for config in dict.fromkeys(config for _, config in asked):
-    order = sorted((i for i, (_, other) in enumerate(asked) if other == config), key=lengths.__getitem__)
+  by_config: dict[GenerationConfig, list[int]] = {}
+  for i, (_, config) in enumerate(asked):
+    by_config.setdefault(config, []).append(i)
+  for config, same in by_config.items():
+    order = sorted(same, key=lambda i: lengths[i])
     for begin in range(0, len(order), size):
       some = order[begin:begin + size]
-      for i, text in zip(some, continued([asked[i][0] for i in some], config), strict=True):
+      texts = continued([asked[i][0] for i in some], config)
+      for i, text in zip(some, texts, strict=True):
         answers[i] = text
   return answers
 
 
-def shorten(prompt: str, room: int, tokenizer: Any) -> str:
-  """Returns the end of a prompt that has no more than `room` tokens."""
+def truncate_left(prompt: str, room: int, tokenizer: Any) -> str:
+  """Truncate a prompt at its beginning to at most `room` tokens."""
   ids = tokenizer.encode(prompt)
   for keep in range(room, 0, -1):
-    # A decoded piece of text need not have as many tokens again.
+    # A decoded part of a text may be encoded as more tokens.
     if len(tokenizer.encode(prompt)) <= room:
       break
     prompt = tokenizer.decode(ids[-keep:])

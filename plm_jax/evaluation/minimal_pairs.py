@@ -1,7 +1,7 @@
-"""Minimal pairs: two sentences that differ in one thing, of which a model should find the right one more likely.
+"""Minimal pairs: accuracy of preferring the acceptable sentence of a pair (BLiMP).
 
-BLiMP's form (Warstadt et al. 2020): .jsonl rows with sentence_good, sentence_bad and the paradigm, UID, that they are
-an instance of; its linguistics_term and field where there are any.
+BLiMP's format (Warstadt et al. 2020) is JSON Lines with sentence_good, sentence_bad, and UID, the
+paradigm of the pair; linguistics_term (the phenomenon) and field are optional.
 """
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
@@ -10,49 +10,50 @@ from typing import Literal, NamedTuple
 
 from scipy import special
 
-from plm_jax.data import rows
+from plm_jax.data import labeled_files
 from plm_jax.data.lines import SourceError
 
-Beyond = Literal['above', 'below', 'unsure']
+ChanceComparison = Literal['above', 'below', 'unsure']
 
 
-class Pair(NamedTuple):
-  """Two sentences."""
+class MinimalPair(NamedTuple):
+  """Two sentences, of which the first is acceptable."""
 
   good: str
   bad: str
   paradigm: str
   term: str = ''
-  """the phenomenon that the paradigm is of: island_effects, say"""
+  """phenomenon of the paradigm, such as island_effects"""
   where: str = ''
-  """'file:line'"""
+  """origin, as 'file:line'"""
 
 
-class Judged(NamedTuple):
-  """A pair, and what a model gave its sentences."""
+class JudgedPair(NamedTuple):
+  """A pair with the scores of its sentences."""
 
-  pair: Pair
+  pair: MinimalPair
   good: float
   bad: float
 
   @property
   def right(self) -> bool:
-    """Whether the right one got more; where both got the same it is not."""
+    """Whether the acceptable sentence has the higher score; False for equal scores."""
     return self.good > self.bad
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
-  """How many of some pairs were judged rightly. Guessing makes it a half."""
+class PairAccuracy:
+  """Accuracy on a group of pairs; chance is 0.5."""
 
   name: str
   right: int
+  """number of pairs that are judged correctly"""
   pairs: int
   term: str = ''
 
   @property
   def accuracy(self) -> float:
-    """Share of the pairs that are right, of 1."""
+    """Accuracy, from 0 to 1."""
     return self.right / self.pairs
 
   @property
@@ -62,80 +63,111 @@ class Share:
 
   @property
   def interval(self) -> tuple[float, float]:
-    """Where the accuracy lies at 95%, of a binomial distribution (Clopper and Pearson 1934)."""
+    """The 95% confidence interval of the accuracy, binomial (Clopper and Pearson 1934)."""
     wrong, tail = self.pairs - self.right, 0.025
-    return (float(special.betaincinv(self.right, wrong + 1, tail)) if self.right else 0.0,
-            float(special.betaincinv(self.right + 1, wrong, 1 - tail)) if wrong else 1.0)
+    low, high = 0.0, 1.0
+    if self.right:
+      low = float(special.betaincinv(self.right, wrong + 1, tail))
+    if wrong:
+      high = float(special.betaincinv(self.right + 1, wrong, 1 - tail))
+    return low, high
 
   @property
-  def beyond(self) -> Beyond:
-    """On which side of guessing all of the interval is."""
+  def versus_chance(self) -> ChanceComparison:
+    """Whether the whole confidence interval is above or below chance, or neither (unsure)."""
     low, high = self.interval
-    return 'above' if low > 0.5 else 'below' if high < 0.5 else 'unsure'
+    if low > 0.5:
+      return 'above'
+    return 'below' if high < 0.5 else 'unsure'
 
 
-def read(source: str, limit: int = 0) -> Iterator[Pair]:
-  """Yields the pairs of a source of rows (`data.rows`). limit: of a paradigm at most; 0: all.
+def read_pairs(source: str, limit: int = 0) -> Iterator[MinimalPair]:
+  """Read the pairs of a source of rows (`data.labeled_files`).
 
-  Raises SourceError for a row without one of the sentences.
+  limit: maximum number of pairs per paradigm; 0: all.
+
+  Raises:
+    SourceError: a row lacks one of the sentences.
   """
   seen: dict[str, int] = {}
   name = source.rpartition('/')[2].partition('.')[0]
-  for row, where in rows.each(source):
+  for row, where in labeled_files.iterate_rows(source):
     good, bad = row.get('sentence_good'), row.get('sentence_bad')
     if not isinstance(good, str) or not isinstance(bad, str) or not good or not bad:
-      raise SourceError(f'{where}: expected the texts sentence_good and sentence_bad, got the columns '
-                        f'{", ".join(map(str, row)) or "none"}')
+      raise SourceError(f'{where}: expected the texts sentence_good and sentence_bad, got the '
+                        f'columns {", ".join(map(str, row)) or "none"}')
     paradigm = str(row.get('UID') or row.get('paradigm') or name)
+    term = str(row.get('linguistics_term') or row.get('field') or '')
     seen[paradigm] = seen.get(paradigm, 0) + 1
     if not limit or seen[paradigm] <= limit:
-      yield Pair(good, bad, paradigm, str(row.get('linguistics_term') or row.get('field') or ''), where)
+      yield MinimalPair(good, bad, paradigm, term, where)
 
 
-def read_judged(source: str) -> list[Judged]:
-  """Reads what `minimal-pairs --output` has written of a model. Raises SourceError for what is something else."""
+def read_judged_pairs(source: str) -> list[JudgedPair]:
+  """Read pairs with scores, as written by `minimal-pairs --output`.
+
+  Raises:
+    SourceError: the file has another format or no pairs.
+  """
   found = []
-  for row, where in rows.each(source):
+  for row, where in labeled_files.iterate_rows(source):
     good, bad = row.get('good'), row.get('bad')
     if not isinstance(good, int | float) or not isinstance(bad, int | float):
-      raise SourceError(f'{where}: expected the numbers good and bad, as `minimal-pairs --output` writes them, got the '
-                        f'columns {", ".join(map(str, row)) or "none"}')
-    pair = Pair(str(row.get('sentence_good', '')), str(row.get('sentence_bad', '')), str(row.get('UID', '')),
-                str(row.get('linguistics_term') or ''), str(row.get('where', '')))
-    found.append(Judged(pair, float(good), float(bad)))
+      raise SourceError(f'{where}: expected the numbers good and bad, as `minimal-pairs --output` '
+                        f'writes them, got the columns {", ".join(map(str, row)) or "none"}')
+    pair = MinimalPair(
+        str(row.get('sentence_good', '')), str(row.get('sentence_bad', '')),
+        str(row.get('UID', '')), str(row.get('linguistics_term') or ''),
+        str(row.get('where', '')))
+    found.append(JudgedPair(pair, float(good), float(bad)))
   if not found:
     raise SourceError(f'{source} has no pairs')
   return found
 
 
-def evaluate(score: Callable[[Sequence[str]], Sequence[float]], pairs: Sequence[Pair]) -> list[Judged]:
-  """Has a model judge pairs, each sentence once. score: texts -> how likely each is. Raises SourceError where there
-  are none."""
+def judge_pairs(
+    score: Callable[[Sequence[str]], Sequence[float]], pairs: Sequence[MinimalPair],
+) -> list[JudgedPair]:
+  """Score each distinct sentence of pairs once, and return the pairs with their scores.
+
+  score: maps texts to log-likelihoods.
+
+  Raises:
+    SourceError: there are no pairs.
+  """
   if not pairs:
     raise SourceError('there are no pairs')
-  texts = [*dict.fromkeys(text for pair in pairs for text in pair[:2])]
-  found = dict(zip(texts, score(texts), strict=True))
-  return [Judged(pair, found[pair.good], found[pair.bad]) for pair in pairs]
+  texts: dict[str, None] = {}
+  for pair in pairs:
+    texts |= dict.fromkeys([pair.good, pair.bad])
+  scores = dict(zip(texts, score(list(texts)), strict=True))
+  return [JudgedPair(pair, scores[pair.good], scores[pair.bad]) for pair in pairs]
 
 
-def by_paradigm(judged: Sequence[Judged]) -> list[Share]:
-  """Counts by paradigm, those of a phenomenon beside each other."""
-  return shares(judged, lambda one: (one.pair.term, one.pair.paradigm))
+def accuracy_by_paradigm(judged: Sequence[JudgedPair]) -> list[PairAccuracy]:
+  """Compute the accuracy per paradigm; paradigms of a phenomenon are adjacent."""
+  return group_accuracies(judged, lambda one: (one.pair.term, one.pair.paradigm))
 
 
-def by_term(judged: Sequence[Judged]) -> list[Share]:
-  """Counts by phenomenon; none where pairs have none."""
-  return [share for share in shares(judged, lambda one: ('', one.pair.term)) if share.name]
+def accuracy_by_phenomenon(judged: Sequence[JudgedPair]) -> list[PairAccuracy]:
+  """Compute the accuracy per phenomenon; pairs without one are left out."""
+  found = group_accuracies(judged, lambda one: ('', one.pair.term))
+  return [share for share in found if share.name]
 
 
-def whole(judged: Sequence[Judged]) -> Share:
-  """Counts all."""
-  return shares(judged, lambda one: ('', 'all'))[0]
+def overall_accuracy(judged: Sequence[JudgedPair]) -> PairAccuracy:
+  """Compute the accuracy on all pairs."""
+  return group_accuracies(judged, lambda one: ('', 'all'))[0]
 
 
-def shares(judged: Sequence[Judged], of: Callable[[Judged], tuple[str, str]]) -> list[Share]:
-  """Counts pairs by what `of` says of each: (phenomenon, name), in the order of both."""
+def group_accuracies(
+    judged: Sequence[JudgedPair], key: Callable[[JudgedPair], tuple[str, str]],
+) -> list[PairAccuracy]:
+  """Compute the accuracy per group, sorted by key. key: returns (phenomenon, name) of a group."""
   groups: dict[tuple[str, str], list[bool]] = {}
   for one in judged:
-    groups.setdefault(of(one), []).append(one.right)
-  return [Share(name, sum(some), len(some), term) for (term, name), some in sorted(groups.items())]
+    groups.setdefault(key(one), []).append(one.right)
+  accuracies = []
+  for (term, name), right in sorted(groups.items()):
+    accuracies.append(PairAccuracy(name, sum(right), len(right), term))
+  return accuracies

@@ -1,10 +1,12 @@
-"""What the layers of a model know of words: linear classifiers of parts of speech, say, on each layer's vectors.
+"""Probing: linear classifiers on each layer's word vectors, for tags such as parts of speech.
 
-The model stays as it is; a softmax over a linear map of a word's vector learns its tag (Liu et al. 2019, section 3).
-What it gets right is beside three things: the tag that a word has most often in the training sentences; the same
-model with fresh parameters, of which some is right by the words alone; and a control task, in which every word has a
-tag that was drawn once (Hewitt and Liang 2019, section 2): a probe that learns that too has memory, and its
-`selectivity`, the difference, says how much of a figure is the model's.
+The model is frozen. A linear softmax classifier learns the tag of a word from its vector (Liu et
+al. 2019, section 3). Its accuracy is compared with three baselines:
+
+- the most frequent tag of each word in the training sentences (majority-class baseline);
+- the same model with random parameters, where the words alone give some accuracy;
+- a control task, in which every word type has a random tag (Hewitt and Liang 2019, section 2). A
+  probe that learns it memorizes words. The difference is the `selectivity` of the probe.
 """
 from collections import Counter
 from collections.abc import Sequence
@@ -19,156 +21,212 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plm_jax.checked import Checked, within
 from plm_jax.errors import ConfigError
-from plm_jax.inference import encode, words
-from plm_jax.inference.loading import Trained
+from plm_jax.inference import encode, token_features
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class ProbeConfig(Checked):
-  """How probes learn."""
+class ProbeConfig(ValidatedConfig):
+  """Training options of probes."""
 
-  limits = within(seeds='[1, 100]', epochs='[1, 1000]', batch='[1, 65536]', rate='(0, 1]')
+  limits = intervals(seeds='[1, 100]', epochs='[1, 1000]', batch='[1, 65536]', rate='(0, 1]')
 
   seeds: int = 3
-  """probes of each layer, and models with fresh parameters"""
+  """number of probes per layer, and of models with random parameters"""
   epochs: int = 5
-  """times that the training words are read"""
+  """epochs over the training words"""
   batch: int = 256
-  """words in an update"""
+  """batch size, in words"""
   rate: float = 1e-2
-  """Adam's, which falls to 0 in a line; vectors are scaled to a variance of 1"""
+  """peak learning rate of Adam, with linear decay to 0; vectors are scaled to variance 1"""
 
 
-class Tagged(NamedTuple):
-  """Sentences with a tag for each word."""
+class TaggedSentences(NamedTuple):
+  """Sentences with one tag per word."""
 
   sentences: Sequence[Sequence[str]]
   tags: Sequence[Sequence[int]]
 
   @property
   def words(self) -> list[str]:
-    """All words, one behind the other."""
-    return [word for sentence in self.sentences for word in sentence]
+    """All words of the sentences, concatenated."""
+    words = []
+    for sentence in self.sentences:
+      words.extend(sentence)
+    return words
 
   @property
   def classes(self) -> np.ndarray:
-    """Their tags [words]."""
-    return np.array([tag for some in self.tags for tag in some], np.int32)
+    """The tags of all words [words]."""
+    return np.array([tag for tags in self.tags for tag in tags], np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
-  """What probes of a layer get right of the test words, of 1; a number for each seed."""
+class LayerProbe:
+  """Test accuracies of the probes of one layer, from 0 to 1, one per seed."""
 
   layer: int
   """0: the embeddings"""
   accuracy: tuple[float, ...]
   control: tuple[float, ...]
-  """of the control task"""
+  """accuracy on the control task"""
   untrained: tuple[float, ...]
-  """of the same layer of a model with fresh parameters"""
+  """accuracy on the same layer of a model with random parameters"""
 
   @property
   def selectivity(self) -> float:
-    """How much better the task is learned than the control task."""
+    """Mean accuracy minus mean accuracy on the control task."""
     return statistics.mean(self.accuracy) - statistics.mean(self.control)
 
 
-class Probed(NamedTuple):
-  """What probes found."""
+class ProbeResult(NamedTuple):
+  """The results of probing a model."""
 
-  layers: list[Layer]
+  layers: list[LayerProbe]
   commonest: float
-  """right by the tag that a word has most often, of 1; of a word that was not seen by the commonest of all"""
+  """accuracy of each word's most frequent tag; of unseen words, of the most frequent tag of all"""
   words: tuple[int, int]
-  """to learn from, and to be asked"""
+  """numbers of training and test words"""
 
 
-def probe(trained: Trained, train: Tagged, test: Tagged, config: ProbeConfig = ProbeConfig()) -> Probed:
-  """Probes every layer of a model. Raises what `inference.words.rows_of` does, and ConfigError for no words."""
-  seen, asked = train.classes, test.classes
-  if not seen.size or not asked.size:
-    raise ConfigError('there are no words to learn from, or none to be asked')
-  classes = 1 + max(seen.max(), asked.max())
+def probe(
+    trained: LoadedModel, train: TaggedSentences, test: TaggedSentences,
+    config: ProbeConfig = ProbeConfig(),
+) -> ProbeResult:
+  """Probe every layer of a model.
+
+  Raises:
+    CheckpointError, ConfigError: as for `inference.token_features.build_rows`; also ConfigError for
+      no words.
+  """
+  train_tags, test_tags = train.classes, test.classes
+  if not train_tags.size or not test_tags.size:
+    raise ConfigError('there are no words to learn from, or none to test on')
+  classes = 1 + max(train_tags.max(), test_tags.max())
   seeds = range(config.seeds)
-  drawn = [control([train, test], classes, seed) for seed in seeds]
-  vectors = [stacked(trained, some) for some in (train, test)]
-  fresh = [[stacked(trained, some, params) for some in (train, test)]
-           for params in (initial(trained, seed) for seed in seeds)]
+  control_tags = [make_control_tags([train, test], classes, seed) for seed in seeds]
+  vectors = [compute_word_vectors(trained, train), compute_word_vectors(trained, test)]
+  random_vectors = []
+  for seed in seeds:
+    params = init_random_params(trained, seed)
+    random_vectors.append([
+        compute_word_vectors(trained, train, params), compute_word_vectors(trained, test, params)])
+
   layers = []
   for layer in range(len(vectors[0])):
-    x, y = scaled(*(some[layer] for some in vectors))
-    untrained = [scaled(*(some[layer] for some in fresh[seed])) for seed in seeds]
-    layers.append(Layer(
-        layer, tuple(learned(config, x, seen, y, asked, classes, seed) for seed in seeds),
-        tuple(learned(config, x, first, y, second, classes, seed) for seed, (first, second) in enumerate(drawn)),
-        tuple(learned(config, untrained[seed][0], seen, untrained[seed][1], asked, classes, seed) for seed in seeds)))
-  return Probed(layers, commonest(train, test), (len(seen), len(asked)))
+    x, y = standardize(vectors[0][layer], vectors[1][layer])
+    accuracy, on_control, untrained = [], [], []
+    for seed in seeds:
+      accuracy.append(train_and_test(config, x, train_tags, y, test_tags, classes, seed))
+      first, second = control_tags[seed]
+      on_control.append(train_and_test(config, x, first, y, second, classes, seed))
+      random_train, random_test = random_vectors[seed]
+      random_x, random_y = standardize(random_train[layer], random_test[layer])
+      untrained.append(
+          train_and_test(config, random_x, train_tags, random_y, test_tags, classes, seed))
+    layers.append(LayerProbe(layer, tuple(accuracy), tuple(on_control), tuple(untrained)))
+  return ProbeResult(layers, majority_baseline(train, test), (len(train_tags), len(test_tags)))
 
 
-def stacked(trained: Trained, tagged: Tagged, params: Any = None) -> np.ndarray:
-  """Returns the vectors of all words in all layers [K + 1, words, D]."""
-  return np.concatenate(words.word_layers(trained, tagged.sentences, params), 1)
+def compute_word_vectors(
+    trained: LoadedModel, tagged: TaggedSentences, params: Any = None) -> np.ndarray:
+  """Compute the vectors of all words in all layers [layers + 1, words, hidden]."""
+  return np.concatenate(token_features.word_layers(trained, tagged.sentences, params), 1)
 
 
-def initial(trained: Trained, seed: int) -> Any:
-  """Makes fresh parameters of the model's backbone, as a run from nothing begins with."""
-  config: Any = encode.encoder_of(trained.model)
-  inputs = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments', 'ranks')}
+def init_random_params(trained: LoadedModel, seed: int) -> Any:
+  """Initialize random parameters of the model's backbone, as for training from scratch."""
+  config: Any = encode.encoder_config(trained.model)
+  return init_backbone(config, jax.device_put(np.uint32(seed)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def init_backbone(config: Any, seed: jax.Array) -> Any:
+  """Initialize the parameters of a backbone."""
+  inputs = {}
+  for name in ('tokens', 'segments', 'ranks'):
+    inputs[name] = jnp.ones((1, 8), jnp.int32)
   if config.kind == 'recurrent':
     inputs = {'characters': jnp.ones((1, 8, config.characters.longest), jnp.int32)}
-  return meta.unbox(jax.jit(config.backbone().init)(jax.random.key(seed), inputs)['params'])
+  return meta.unbox(config.backbone().init(jax.random.key(seed), inputs)['params'])
 
 
-def scaled(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Brings every component to a mean of 0 and a variance of 1 over the training words."""
+def standardize(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Standardize vectors to mean 0 and variance 1 of each component over the training words."""
   mean, deviation = train.mean(0), train.std(0) + 1e-6
   return (train - mean) / deviation, (test - mean) / deviation
 
 
-def control(some: Sequence[Tagged], classes: int, seed: int) -> list[np.ndarray]:
-  """Gives every word a tag of its own, drawn as often as tags are -> those of the words [words] of each set."""
-  draw = np.random.default_rng(seed)
+def make_control_tags(some: Sequence[TaggedSentences], classes: int, seed: int) -> list[np.ndarray]:
+  """Make the tags of the control task: a random tag for each word type, by tag frequency.
+
+  Returns:
+    The tags of the words [words] of each set; frequencies are those of the first set.
+  """
+  random = np.random.default_rng(seed)
   shares = np.bincount(some[0].classes, minlength=classes) / len(some[0].classes)
-  known = dict.fromkeys(word for one in some for word in one.words)
-  given = dict(zip(known, draw.choice(classes, len(known), p=shares).tolist(), strict=True))
-  return [np.array([given[word] for word in one.words], np.int32) for one in some]
+  types: dict[str, None] = {}
+  for tagged in some:
+    types |= dict.fromkeys(tagged.words)
+  tags = dict(zip(types, random.choice(classes, len(types), p=shares).tolist(), strict=True))
+  return [np.array([tags[word] for word in tagged.words], np.int32) for tagged in some]
 
 
-def commonest(train: Tagged, test: Tagged) -> float:
-  """Returns the share of test words that have the tag which they have most often in training, of 1."""
-  of_word: dict[str, Counter[int]] = {}
+def majority_baseline(train: TaggedSentences, test: TaggedSentences) -> float:
+  """Compute the accuracy of the most frequent training tag of each word, from 0 to 1."""
+  counts: dict[str, Counter[int]] = {}
   for word, tag in zip(train.words, train.classes.tolist(), strict=True):
-    of_word.setdefault(word, Counter())[tag] += 1
+    counts.setdefault(word, Counter())[tag] += 1
   (usual, _), = Counter(train.classes.tolist()).most_common(1)
-  said = [of_word[word].most_common(1)[0][0] if word in of_word else usual for word in test.words]
-  return float(np.mean(np.array(said) == test.classes))
+  predicted = []
+  for word in test.words:
+    tag = usual
+    if word in counts:
+      tag = counts[word].most_common(1)[0][0]
+    predicted.append(tag)
+  return float(np.mean(np.array(predicted) == test.classes))
 
 
-def learned(config: ProbeConfig, x: np.ndarray, seen: np.ndarray, y: np.ndarray, asked: np.ndarray, classes: int,
-            seed: int) -> float:
-  """Learns tags `seen` [N] from vectors x [N, D] -> the share of vectors y [M, D] whose tag `asked` it then finds."""
+def train_and_test(
+    config: ProbeConfig, x: np.ndarray, seen: np.ndarray, y: np.ndarray, asked: np.ndarray,
+    classes: int, seed: int,
+) -> float:
+  """Train a probe and return its test accuracy.
+
+  Args:
+    config: the training options.
+    x, seen: training vectors [words, hidden] and their tags [words].
+    y, asked: test vectors and tags.
+    classes: number of tags.
+    seed: random seed of the order of the words.
+  """
   batch = min(config.batch, len(x))
-  order = np.stack([np.random.default_rng([seed, epoch]).permutation(len(x))[:len(x) // batch * batch]
-                    for epoch in range(config.epochs)]).reshape(-1, batch)
-  weights = fit(jnp.asarray(x), jnp.asarray(seen), jnp.asarray(order), classes, config.rate)
-  found = np.asarray(y @ np.asarray(weights['kernel']) + np.asarray(weights['bias'])).argmax(-1)
-  return float(np.mean(found == asked))
+  order = []
+  for epoch in range(config.epochs):
+    shuffled = np.random.default_rng([seed, epoch]).permutation(len(x))
+    order.append(shuffled[:len(x) // batch * batch])
+  batches = np.stack(order).reshape(-1, batch).astype(np.int32)
+  weights = fit_probe(*jax.device_put((x, seen, batches)), classes, config.rate)
+  logits = y @ np.asarray(weights['kernel']) + np.asarray(weights['bias'])
+  return float(np.mean(logits.argmax(-1) == asked))
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
-def fit(x, tags, order, classes: int, rate: float):
-  """Fits a linear softmax to vectors x [N, D] and tags [N], by updates on the words of `order` [steps, B]."""
+def fit_probe(x, tags, order, classes: int, rate: float):
+  """Fit a linear softmax classifier to vectors x [words, hidden] and tags [words].
+
+  order: indices of the words of each update [steps, batch].
+  """
   optimizer = optax.adam(optax.linear_schedule(rate, 0.0, order.shape[0]))
   params = {'kernel': jnp.zeros((x.shape[1], classes)), 'bias': jnp.zeros(classes)}
-  def loss(params, some):
-    logits = x[some] @ params['kernel'] + params['bias']
-    return optax.softmax_cross_entropy_with_integer_labels(logits, tags[some]).mean()
-  def update(carry, some):
+  def loss(params, batch):
+    logits = x[batch] @ params['kernel'] + params['bias']
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tags[batch]).mean()
+  def update(carry, batch):
     params, state = carry
-    changes, state = optimizer.update(jax.grad(loss)(params, some), state)
+    changes, state = optimizer.update(jax.grad(loss)(params, batch), state)
     return (optax.apply_updates(params, changes), state), None
   (params, _), _ = jax.lax.scan(update, (params, optimizer.init(params)), order)
   return params

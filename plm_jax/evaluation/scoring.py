@@ -1,11 +1,13 @@
-"""How likely a language model finds a text behind another.
+"""Log-likelihoods of continuations by a language model.
 
-    scorer = scoring.of(loading.load('runs/gpt2_small'))  # or with a mesh for both, where a model is large
+    model = load_model('runs/gpt2_small')  # with a mesh for both, if the model is large
+    scorer = make_scorer(model)
     scorer.score([('The capital of France is', ' Paris'), ('The capital of France is', ' Rome')])
 
-Context and continuation are tokenised together, as the model would have read them, and divided where the context's own
-tokens end; a token that reaches over the boundary belongs to the continuation. White space at the end of a context
-counts as the continuation's, because a piece holds the space before its word.
+Context and continuation are tokenized together, as the model would read them, and divided where the
+tokens of the context end. A token across the boundary belongs to the continuation. White space at
+the end of a context belongs to the continuation too, because a token includes the space before its
+word.
 """
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
@@ -15,122 +17,171 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
-from tqdm import tqdm
 
-from plm_jax.config import ConfigError
+from plm_jax import progress
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
+from plm_jax.data.bucketing import group_by_length, next_power_of_two
 from plm_jax.inference import prompts
-from plm_jax.inference.batches import by_length, doubled
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.rereading import ranks
-from plm_jax.layers.heads import WithHeads
-from plm_jax.objectives.clm import boundaries
-from plm_jax.sharding import TABLE, MeshConfig, batch_sharding, make_mesh
+from plm_jax.inference.encoder_steps import causal_ranks
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.objectives.clm import boundary_ids
+from plm_jax.sharding import AXIS_RULES, MeshConfig, batch_sharding, make_mesh
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training.checkpoint import CheckpointError
 
 
 class Span(NamedTuple):
-  """ids[first:] are predicted, each from all that stand before it; first is 1 or more."""
+  """Token ids, of which ids[first:] are predicted, each from all before it; first is at least 1."""
 
   ids: Sequence[int]
   first: int
 
+  @property
+  def predicted(self) -> int:
+    """Number of predicted tokens."""
+    return len(self.ids) - self.first
 
-class Score(NamedTuple):
-  """What a continuation got."""
 
-  logprob: float  # nats, of all its tokens together
-  greedy: bool  # whether each of them is the likeliest, so that it is what greedy decoding gives
-  tokens: int  # how many were predicted
-  cut: int  # tokens of the context that had no room, on its left
+class ContinuationScore(NamedTuple):
+  """The score of a continuation."""
+
+  logprob: float
+  """log-likelihood in nats, summed over its tokens"""
+  greedy: bool
+  """whether each token is the most likely one, so that greedy decoding gives the continuation"""
+  tokens: int
+  """number of predicted tokens"""
+  truncated: int
+  """number of tokens of the context that were truncated on the left"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scorer:
-  """A model, seen as a giver of probabilities. Rows of like length are read together: at most two compiled shapes for
-  each doubling of it."""
+  """Computes log-likelihoods of continuations with a language model.
+
+  Sequences of similar length are read together, in at most two compiled shapes per power of two.
+  """
 
   logits: Callable[[Any, dict[str, jax.Array]], jax.Array]
-  """params, batch of tokens, segments [B, L] (0 padding) and positions [B, M] -> [B, M, V], of the tokens behind"""
+  """(params, batch with tokens and segments [batch, length] (segment 0: padding) and positions
+  [batch, M]) -> logits [batch, M, vocab] of the next tokens"""
   params: Any
-  """what `logits` gets"""
   tokenizer: Tokenizer
-  """what makes ids of text"""
   length: int
-  """the longest row that the model reads, in tokens; 0: any"""
+  """maximum sequence length of the model; 0: no limit"""
   start: bool = True
-  """a text begins with the token that begins texts in training; without it, as lm-evaluation-harness and transformers
-  have it for GPT-2, only what follows an empty context does"""
+  """put the begin-of-text token before each text, as in training; otherwise only before an empty
+  context, as lm-evaluation-harness and transformers do for GPT-2"""
   mesh: Mesh | None = None
-  """the devices that share the rows of a call, and where the parameters are; None: one"""
+  """the devices of the parameters, which share the batch; None: one device"""
   tokens: int = 4096
-  """read by a device in one call, padding included, at most; by those that share rows (tensor) together"""
+  """maximum number of tokens per call, padding included, for each group of devices that shares
+  sequences (tensor parallelism)"""
   numbers: int = 1 << 26
-  """logits of a device in one call, at most: what takes the memory"""
+  """maximum number of logits per device and call, which limits memory"""
 
   @property
   def devices(self) -> int:
-    """How many have rows of their own."""
-    return math.prod(self.mesh.shape[axis] for axis in TABLE['batch']) if self.mesh else 1
+    """Number of device groups that have their own sequences."""
+    if not self.mesh:
+      return 1
+    return math.prod(self.mesh.shape[axis] for axis in AXIS_RULES['batch'])
 
-  def score(self, pairs: Sequence[tuple[str, str]], barred: Sequence[str] = ()) -> list[Score]:
-    """Contexts and continuations -> a score each. A context may be empty; one that is too long loses its beginning.
+  def score(
+      self, pairs: Sequence[tuple[str, str]], barred: Sequence[str] = (),
+  ) -> list[ContinuationScore]:
+    """Score (context, continuation) pairs.
 
-    barred: what greedy decoding may not begin with, each as it stands behind a context; those that are one token count.
-    Raises ConfigError for a continuation without tokens.
+    Args:
+      pairs: a context may be empty; one that is too long is truncated at its beginning.
+      barred: texts with which greedy decoding may not begin, as they would follow a context. Only
+        those of one token count.
+
+    Raises:
+      ConfigError: a continuation has no tokens.
     """
-    whole = self.encode(pairs)
-    rows = [self.rows(*span) for span in whole]
-    first_ids = [ids[0] for ids in self.tokenizer.encode_batch(barred) if len(ids) == 1]
-    found = iter(self.predict(list(itertools.chain.from_iterable(rows)), first_ids))
+    spans = self.encode(pairs)
+    rows = [self.rows(*span) for span in spans]
+    barred_ids = []
+    for ids in self.tokenizer.encode_batch(barred):
+      if len(ids) == 1:
+        barred_ids.append(ids[0])
+    found = iter(self.predict(list(itertools.chain.from_iterable(rows)), barred_ids))
     scores = []
-    for (ids, first), some in zip(whole, rows, strict=True):
-      parts = [next(found) for _ in some]
-      scores.append(Score(
-          sum(x for x, _ in parts), all(hit for _, hit in parts), len(ids) - first, first - some[0].first))
+    for span, parts in zip(spans, rows, strict=True):
+      results = [next(found) for _ in parts]
+      logprob = sum(x for x, _ in results)
+      greedy = all(hit for _, hit in results)
+      scores.append(ContinuationScore(logprob, greedy, span.predicted, span.first - parts[0].first))
     return scores
 
-  def predict(self, spans: Sequence[Span], barred: Sequence[int] = ()) -> list[tuple[float, bool]]:
-    """Returns of each (logarithm of the probability of its predicted tokens in nats, whether each is the likeliest, of
-    all but `barred` for the first).
+  def predict(
+      self, spans: Sequence[Span], barred: Sequence[int] = (),
+  ) -> list[tuple[float, bool]]:
+    """Compute (log-likelihood in nats, whether greedy decoding gives it) of each span.
 
-    Spans that differ in their last token alone, such as answers of one token to a question, share a row.
+    Spans that differ only in their last token, such as one-token answers to a question, share a
+    row.
+    barred: ids that greedy decoding may not choose as the first token.
     """
-    answers: list[Any] = [None] * len(spans)
-    for number, logprobs, hits in self.found(spans, barred):
-      answers[number] = float(logprobs.sum()), bool(hits.all())
-    return answers
+    results: list[Any] = [None] * len(spans)
+    for number, logprobs, hits in self.score_spans(spans, barred):
+      results[number] = float(logprobs.sum()), bool(hits.all())
+    return results
 
-  def found(self, spans: Sequence[Span], barred: Sequence[int] = ()) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yields of each span, in any order (its number; of each predicted token the logarithm of its probability, float64;
-    whether it is the likeliest)."""
-    rows: dict[tuple[bytes, int], list[int]] = {}
+  def score_spans(
+      self, spans: Sequence[Span], barred: Sequence[int] = (),
+  ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield the scores of the predicted tokens of each span, in any order of the spans.
+
+    Yields:
+      (index of the span, log probability of each token, float64, whether it is the most likely).
+    """
+    # Spans with the same input share a row.
+    shared: dict[tuple[bytes, int], list[int]] = {}
     for number, (ids, first) in enumerate(spans):
-      rows.setdefault((np.array(ids[:-1], np.int32).tobytes(), first), []).append(number)
-    shared = [*rows.values()]
-    buckets = by_length([len(spans[some[0]].ids) - 1 for some in shared], self.length, self.tokens * self.devices)
-    with tqdm(total=len(rows), unit=' rows', disable=None, leave=False) as progress:
-      for length, numbers in sorted(buckets.items()):
-        groups = [shared[number] for number in numbers]
-        for some, logprobs, hits in self.calls(spans, groups, length, np.array(barred, np.int32)):
-          for row, alike in enumerate(some):
-            for column, number in enumerate(alike):
-              size = len(spans[number].ids) - spans[number].first
-              yield number, np.asarray(logprobs[row, :size, column], np.float64), hits[row, :size, column]
-          progress.update(len(some))
+      key = np.array(ids[:-1], np.int32).tobytes(), first
+      shared.setdefault(key, []).append(number)
+    rows = list(shared.values())
+    sizes = [len(spans[numbers[0]].ids) - 1 for numbers in rows]
+    buckets = group_by_length(sizes, self.length, self.tokens * self.devices)
+    barred_ids = jax.device_put(np.array(barred, np.int32))
+    with progress.progress_bar('rows', len(rows)) as done:
+      for length, row_numbers in sorted(buckets.items()):
+        groups = [rows[number] for number in row_numbers]
+        for some, logprobs, hits in self.calls(spans, groups, length, barred_ids):
+          for row, numbers in enumerate(some):
+            for column, number in enumerate(numbers):
+              size = spans[number].predicted
+              logprob = np.asarray(logprobs[row, :size, column], np.float64)
+              yield number, logprob, hits[row, :size, column]
+          done.update(len(some))
 
-  def calls(self, spans: Sequence[Span], groups: list[list[int]], length: int, barred: np.ndarray,
-            ) -> Iterator[tuple[Any, Any, Any]]:
-    """Groups of spans, a row each, in calls of one shape -> (groups, logprobs and hits [B, M, T])."""
+  def calls(
+      self, spans: Sequence[Span], groups: list[list[int]], length: int, barred: jax.Array,
+  ) -> Iterator[tuple[Any, Any, Any]]:
+    """Score groups of spans, one row per group, in batches of one shape.
+
+    Yields:
+      (groups, log probabilities and greedy hits [batch, predicted tokens, spans of a group]).
+    """
+    # Shape of a call: batch, M predicted tokens, T alternatives per row.
     vocab = self.tokenizer.vocab
-    most = min(length, doubled(max(len(spans[some[0]].ids) - spans[some[0]].first for some in groups)))  # M
-    alternatives = doubled(max(map(len, groups)))  # T
-    share = doubled(-(-len(groups) // self.devices))
-    batch = self.devices * max(1, min(self.tokens // length, self.numbers // (most * vocab.size), share))
+    predicted = max(spans[numbers[0]].predicted for numbers in groups)
+    most = min(length, next_power_of_two(predicted))  # M
+    alternatives = next_power_of_two(max(map(len, groups)))  # T
+    share = next_power_of_two(-(-len(groups) // self.devices))
+    by_memory = self.numbers // (most * vocab.size)
+    batch = self.devices * max(1, min(self.tokens // length, by_memory, share))
+    sharding = None
+    if self.mesh:
+      sharding = batch_sharding(self.mesh)
     for begin in range(0, len(groups), batch):
       some = groups[begin:begin + batch]
       tokens = np.full((batch, length), max(vocab.pad, 0), np.int32)
@@ -138,100 +189,168 @@ class Scorer:
       targets = np.zeros((batch, most, alternatives), np.int32)
       for row, numbers in enumerate(some):
         ids, first = spans[numbers[0]]
-        read = len(ids) - 1
+        read = len(ids) - 1  # the last token is not read
         tokens[row, :read], segments[row, :read] = ids[:-1], 1
         positions[row, :len(ids) - first] = range(first - 1, read)
         for column, number in enumerate(numbers):
           targets[row, :len(ids) - first, column] = spans[number].ids[first:]
-      rows_of_call = dict(tokens=tokens, segments=segments, positions=positions), targets
-      batched = jax.device_put(rows_of_call, batch_sharding(self.mesh) if self.mesh else None)
+      inputs = dict(tokens=tokens, segments=segments, positions=positions), targets
+      batched = jax.device_put(inputs, sharding)
       with jax.set_mesh(self.mesh) if self.mesh else contextlib.nullcontext():
-        answers = self._call(self.params, *batched, barred)
-      yield some, *jax.device_get(answers)
+        logprobs, hits = compute_target_scores(self.logits, self.params, *batched, barred)
+      logprobs, hits = jax.device_get((logprobs, hits))
+      yield some, logprobs, hits
 
   def encode(self, pairs: Sequence[tuple[str, str]]) -> list[Span]:
-    """Encodes pairs of a context and what follows: ids of both in a row, of which the second are predicted."""
-    contexts = [context.rstrip() for context, _ in pairs]
-    wholes = [context + continuation for context, continuation in pairs]
-    distinct = list(dict.fromkeys([*contexts, *wholes]))
-    prompts.check(distinct, 'give pairs of a context and a continuation')
-    known = dict(zip(distinct, self.tokenizer.encode_batch(distinct), strict=True))
+    """Encode (context, continuation) pairs as spans that predict the continuation."""
+    contexts, wholes = [], []
+    for context, continuation in pairs:
+      contexts.append(context.rstrip())
+      wholes.append(context + continuation)
+    distinct = list(dict.fromkeys(contexts + wholes))
+    prompts.check_prompts(distinct, 'give pairs of a context and a continuation')
+    encoded = dict(zip(distinct, self.tokenizer.encode_batch(distinct), strict=True))
     spans = []
     for context, whole in zip(contexts, wholes, strict=True):
-      own, ids = known[context], known[whole]
-      first = next((i for i, (a, b) in enumerate(zip(own, ids, strict=False)) if a != b), min(len(own), len(ids)))
+      # The continuation begins at the first token that differs from the context's own.
+      own, ids = encoded[context], encoded[whole]
+      first = 0
+      while first < min(len(own), len(ids)) and own[first] == ids[first]:
+        first += 1
       if first == len(ids):
-        raise ConfigError(f'nothing to score: {whole[len(context):]!r} behind {context[-40:]!r} adds no token')
+        continuation = whole[len(context):]
+        raise ConfigError(f'nothing to score: {continuation!r} after {context[-40:]!r} adds no '
+                          'token')
       begin = self.start_ids(first)
       spans.append(Span([*begin, *ids], first + len(begin)))
     return spans
 
   def start_ids(self, first: int) -> list[int]:
-    """Returns what stands before a text of which `first` tokens are given: the start, or nothing.
+    """Return the begin-of-text token in a list, or []; `first` tokens of the text are given.
 
-    Raises ConfigError where there has to be one and the tokenizer has none.
+    Raises:
+      ConfigError: the token is needed, and the tokenizer has none.
     """
     if first and not self.start:
       return []
     try:
-      return [boundaries(self.tokenizer.vocab)[0]]
+      return [boundary_ids(self.tokenizer.vocab)[0]]
     except ValueError as error:
       raise ConfigError(f'{error}: give each text a context, and leave its start out') from error
 
   def rows(self, ids: Sequence[int], first: int) -> list[Span]:
-    """Cuts a span of any length into spans that the model can read: one, with as much of the context as has room; or,
-    where what is predicted is too long itself, several that each see half a row at least."""
-    room = self.length + 1 if self.length else len(ids)  # the last token is not read
+    """Cut a span into spans that fit the model.
+
+    One span, with as much of the context as fits; or several with at least half a row of context
+    each, if the predicted tokens alone are too many.
+    """
+    room = len(ids)
+    if self.length:
+      room = self.length + 1  # the last token is not read
     if len(ids) - first < room:
-      return [Span(ids[max(0, len(ids) - room):], first - max(0, len(ids) - room))]
+      begin = max(0, len(ids) - room)
+      return [Span(ids[begin:], first - begin)]
     begin = max(0, first - room // 2)
-    return strided(ids[begin:], first - begin, room, max(1, room // 2))
-
-  @functools.cached_property
-  def _call(self):
-    def call(params, batch, targets, barred):
-      logits = self.logits(params, batch).astype(jnp.float32)
-      chosen = jnp.take_along_axis(logits, targets, -1)
-      best = logits.max(-1, keepdims=True).at[:, 0, 0].set(logits[:, 0].at[:, barred].set(-jnp.inf).max(-1))
-      # Not argmax, which the compiler does not vectorise on every device.
-      return chosen - jax.nn.logsumexp(logits, -1, keepdims=True), (
-          (chosen >= best) & ~jnp.isin(targets, barred).at[:, 1:].set(False))
-    return jax.jit(call)
+    return strided_spans(ids[begin:], first - begin, room, max(1, room // 2))
 
 
-def of(trained: Trained, start: bool = True, mesh: Mesh | None = None) -> Scorer:
-  """Makes the scorer of a trained model.
+@functools.partial(jax.jit, static_argnums=0)
+def compute_target_scores(
+    logits_of: Callable[[Any, Any], jax.Array], params: Any, batch: Any, targets, barred):
+  """Score the tokens `targets` [batch, M, T].
 
-  mesh: on whose devices its parameters are, as `loading.load(folder, mesh)` gives them; None: each device of this
-  process gets a copy. Raises CheckpointError for a model without a language model head or a tokenizer.
+  Args:
+    logits_of: see `Scorer.logits`; equal values share their compiled programs.
+    params: the parameters.
+    batch: the inputs, see `Scorer.logits`.
+    targets: T alternative tokens for each predicted position.
+    barred: ids that are ignored as the most likely first token.
+
+  Returns:
+    (log probabilities, whether each is the most likely token), both [batch, M, T].
   """
-  name = trained.writer
+  logits = logits_of(params, batch).astype(jnp.float32)
+  chosen = jnp.take_along_axis(logits, targets, -1)
+  # Not argmax, which the compiler does not vectorize on every device.
+  first_best = logits[:, 0].at[:, barred].set(-jnp.inf).max(-1)
+  best = logits.max(-1, keepdims=True).at[:, 0, 0].set(first_best)
+  is_barred = jnp.isin(targets, barred).at[:, 1:].set(False)
+  return chosen - jax.nn.logsumexp(logits, -1, keepdims=True), (chosen >= best) & ~is_barred
+
+
+@dataclasses.dataclass(frozen=True)
+class NextTokenLogits:
+  """The logits of a model that predicts next tokens, as a hashable value (see `Scorer.logits`)."""
+
+  model: Any
+  """configuration of the backbone"""
+  name: str
+  """name of the head"""
+  head: nn.Module
+
+  def __call__(self, params: Any, batch: Any) -> jax.Array:
+    if self.model.kind == 'encoder':  # causal attention, as a decoder has it anyway
+      batch = batch | {'ranks': causal_ranks(*batch['tokens'].shape)}
+    model = ModelWithHeads(self.model.backbone(), {self.name: self.head})
+    outputs: Any = model.apply({'params': params}, batch)
+    return outputs[self.name]
+
+
+def make_scorer(trained: LoadedModel, start: bool = True, mesh: Mesh | None = None) -> Scorer:
+  """Make the scorer of a model.
+
+  Args:
+    trained: a model that predicts next tokens.
+    start: see `Scorer.start`.
+    mesh: the devices of the parameters, if the model was loaded on a mesh. None: each device of
+      this process gets a copy.
+
+  Raises:
+    CheckpointError: the model has no language modeling head or no tokenizer.
+  """
+  name = trained.lm_head_name
   if not name or not trained.tokenizer:
-    lacking = 'tokenizer' if name else 'language model head'
+    lacking = 'language model head'
+    if name:
+      lacking = 'tokenizer'
     raise CheckpointError(f'the model has no {lacking}: texts cannot be scored without it')
   if trained.model.kind == 'encoder-decoder':
-    raise CheckpointError('an encoder-decoder reads a text and writes another: it does not continue texts')
+    raise CheckpointError('an encoder-decoder reads a text and writes another: it does not '
+                          'continue texts')
   if trained.model.kind == 'infilling':
-    raise CheckpointError('a GLM fills blanks and does not continue texts: plm_jax.inference.blanks scores what it '
-                          'is given')
-  model = WithHeads(trained.model.backbone(), {name: trained.heads[name]})
-
-  def logits(params, batch):
-    # An encoder is told that a row is read from left to right; a decoder does nothing else.
-    own = {'ranks': ranks(*batch['tokens'].shape)} if trained.model.kind == 'encoder' else {}
-    outputs: Any = model.apply({'params': params}, batch | own)
-    return outputs[name]
-
-  params = {part: trained.params[part] for part in ('backbone', f'heads_{name}') if part in trained.params}
-  if mesh is None:
-    mesh = make_mesh(MeshConfig(), jax.local_devices())
-    params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-  return Scorer(logits, params, trained.tokenizer, trained.model.max_length, start, mesh)
+    raise CheckpointError('a GLM fills blanks and does not continue texts: '
+                          'plm_jax.inference.glm_infill scores what it is given')
+  parts = 'backbone', f'heads_{name}'
+  if mesh:
+    params = trained.device_params(*parts)
+  else:
+    params = replicate_params(trained, *parts)
+  model = NextTokenLogits(trained.model, name, trained.heads[name])
+  return Scorer(
+      model, params, trained.tokenizer, trained.model.max_length, start, mesh or local_mesh())
 
 
-def strided(ids: Sequence[int], first: int, length: int, stride: int) -> list[Span]:
-  """Cuts windows of `length` tokens, each `stride` behind the one before it, that predict ids[first:] once: each what
-  none before it has predicted."""
+def local_mesh() -> Mesh:
+  """Make the mesh on which each device of this process has its own model copy and sequences."""
+  return make_mesh(MeshConfig(), jax.local_devices())
+
+
+def replicate_params(trained: LoadedModel, *parts: str) -> dict[str, Any]:
+  """Return parts of the parameters, replicated on all devices of this process."""
+  def copy(params: Any) -> dict[str, Any]:
+    some = {}
+    for part in parts:
+      if part in params:
+        some[part] = params[part]
+    return jax.device_put(some, NamedSharding(local_mesh(), PartitionSpec()))
+  return trained.derive_once(('replicated', *parts), copy)
+
+
+def strided_spans(ids: Sequence[int], first: int, length: int, stride: int) -> list[Span]:
+  """Cut windows of `length` tokens, one every `stride` tokens, that predict ids[first:] once.
+
+  Each window predicts the tokens that no window before it has predicted.
+  """
   spans, done = [], first
   for begin in range(0, len(ids), stride):
     end = min(begin + length, len(ids))

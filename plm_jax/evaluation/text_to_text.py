@@ -1,10 +1,10 @@
-"""How well an encoder-decoder does a task that it answers in words (Raffel et al. 2020).
+"""Evaluation of an encoder-decoder on text-to-text tasks (Raffel et al. 2020).
 
-    result = evaluate(loading.load('runs/t5_tasks'), 'task:sst2:glue/sst2_dev.tsv.gz')
+    result = evaluate_text_to_text(load_model('runs/t5_tasks'), 'task:sst2:glue/sst2_dev.tsv.gz')
     result.metrics    {'accuracy': 91.3}
 
-A task's metrics are those that its papers report, in percent. What is written has to be the answer, to the letter:
-other words are wrong, and count as no number.
+The metrics of a task are those of its papers, in percent. An answer must match exactly: other words
+are wrong, and count as no number.
 """
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -14,145 +14,216 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.checked import Checked, within
-from plm_jax.config import ConfigError
-from plm_jax.data import examples as examples_lib
-from plm_jax.data.examples import Example, TextTask
+from plm_jax import progress
+from plm_jax.config.run import ConfigError
+from plm_jax.data import text_to_text_tasks as examples_lib
 from plm_jax.data.lines import SourceError
-from plm_jax.evaluation import metrics
+from plm_jax.data.text_to_text_tasks import TextTask, TextToTextExample
 from plm_jax.inference import generate
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.search import GenerationConfig
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.metrics import generation as metrics
+from plm_jax.metrics import tasks as labels
 from plm_jax.objectives.seq2seq import delimiters
-from plm_jax.tasks import metrics as labels
+from plm_jax.validation import ValidatedConfig, intervals
 
 
-class Prediction(NamedTuple):
-  example: Example
+class TextPrediction(NamedTuple):
+  """An example with the text that the model generates for it."""
+
+  example: TextToTextExample
   text: str
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadingConfig(Checked):
-  """Which examples are read, and how."""
+class ReadingConfig(ValidatedConfig):
+  """Options for reading the examples of a task."""
 
-  limits = within(length='[1, 16777216]', batch='[1, 65536]')
+  limits = intervals(length='[1, 16777216]', batch='[1, 65536]')
 
   length: int = 512
-  """tokens that are read of each example's inputs, at most, special ones included"""
+  """maximum sequence length of the inputs, including special tokens"""
   batch: int = 64
-  """examples that go through the model together"""
+  """batch size"""
   limit: int = 0
-  """ask so many examples, the first; 0: all"""
+  """evaluate only this number of examples, the first ones; 0: all"""
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
-  """Figures of an evaluation."""
+class TextToTextResult:
+  """Predictions and metrics of an evaluation."""
 
-  predictions: tuple[Prediction, ...]
+  predictions: tuple[TextPrediction, ...]
   metrics: dict[str, float]
   """in percent"""
-  cut: int
-  """inputs that were too long and lost their ends"""
+  truncated_inputs: int
+  """number of inputs that were too long and lost their end"""
 
 
-def evaluate(
-    trained: Trained, source: str, config: GenerationConfig = GenerationConfig(),
-    reading: ReadingConfig = ReadingConfig()) -> Result:
-  """Has the examples of task:NAME:SOURCE answered.
+def evaluate_text_to_text(
+    trained: LoadedModel, source: str, config: GenerationConfig = GenerationConfig(),
+    reading: ReadingConfig = ReadingConfig(),
+    keep: Callable[[Sequence[TextPrediction]], None] | None = None,
+) -> TextToTextResult:
+  """Generate answers to the examples of task:NAME:SOURCE, and compute the metrics of the task.
 
-  Raises SourceError, ConfigError for a model that is no encoder-decoder, and what `generate` raises.
+  Args:
+    trained: an encoder-decoder.
+    source: the task and its data.
+    config: the generation options.
+    reading: the options for reading examples.
+    keep: called with the predictions before any metric is computed.
+
+  Raises:
+    SourceError: the source has no examples or cannot be read.
+    ConfigError: the model is no encoder-decoder, or the library of a metric is not installed; both
+      are raised before anything is generated.
+    CheckpointError: as for `generate`.
   """
-  if generate.continues(trained) or not trained.tokenizer:
+  tokenizer = trained.tokenizer
+  if generate.continues_prompts(trained) or not tokenizer:
     raise ConfigError('tasks as text to text are for an encoder-decoder with its tokenizer')
-  task = examples_lib.task_of(source)
-  asked = list(itertools.islice(examples_lib.examples(source), reading.limit or None))
-  if not asked:
+  task = examples_lib.parse_task(source)
+  metrics.check_installed(task.metrics)
+  examples = read_examples(source, task, reading.limit)
+  if not examples:
     raise SourceError(f'{source} has no examples')
   length = min(reading.length, trained.model.max_length or reading.length)
   try:
-    before, behind, _ = delimiters(trained.tokenizer.vocab)
+    before, behind, _ = delimiters(tokenizer.vocab)
   except ValueError as error:
     raise ConfigError(str(error)) from error
-  room = length - len(before) - len(behind)
+  specials = len(before) + len(behind)
+  room = length - specials
   if room < 1:
-    raise ConfigError(f'{length} tokens leave no room for text beside the {len(before) + len(behind)} around it')
-  ids = trained.tokenizer.encode_batch([example.inputs for example in asked])
-  texts = written(trained, [some[:room] for some in ids], config, reading.batch)
-  predictions = tuple(map(Prediction, asked, texts))
-  return Result(predictions, judged(task, predictions), sum(len(some) > room for some in ids))
+    raise ConfigError(f'{length} tokens leave no room for text next to {specials} special tokens')
+  inputs = tokenizer.encode_batch([example.inputs for example in examples])
+  shortened = [ids[:room] for ids in inputs]
+  texts = generate_answers(trained, shortened, config, reading.batch)
+  predictions = tuple(map(TextPrediction, examples, texts))
+  if keep:
+    keep(predictions)
+  truncated_inputs = sum(len(ids) > room for ids in inputs)
+  return TextToTextResult(predictions, compute_metrics(task, predictions), truncated_inputs)
 
 
-def written(trained: Trained, prompts: Sequence[list[int]], config: GenerationConfig, batch: int) -> list[str]:
-  """Returns what the model answers to each prompt of ids: prompts of like lengths together, batches of one size."""
+def read_examples(source: str, task: TextTask, limit: int = 0) -> list[TextToTextExample]:
+  """Read the examples of a task, at most `limit` (0: all).
+
+  Where texts are generated, rows with the same inputs are one example with several references, as
+  in E2E NLG and WebNLG: the inputs are answered once and judged against all of them.
+  """
+  examples = examples_lib.read_examples(source)
+  if task.answers or task.step:
+    return list(itertools.islice(examples, limit or None))
+  found: dict[str, TextToTextExample] = {}
+  for example in examples:
+    first = found.get(example.inputs)
+    if first is None and limit and len(found) == limit:
+      break
+    targets = example.targets
+    if first:
+      targets = first.targets + targets
+    merged = (first or example)._replace(targets=tuple(dict.fromkeys(targets)))
+    found[example.inputs] = merged
+  return list(found.values())
+
+
+def generate_answers(
+    trained: LoadedModel, prompts: Sequence[list[int]], config: GenerationConfig, batch: int,
+) -> list[str]:
+  """Generate the answer to each prompt, with prompts of similar length together.
+
+  All batches have the same size: the last is filled with copies of its first prompt.
+  """
   order = np.argsort([len(prompt) for prompt in prompts], kind='stable')
-  texts: dict[int, str] = {}
-  for begin in range(0, len(order), batch):
-    places = order[begin:begin + batch].tolist()
-    rows = places + places[:1] * (min(batch, len(order)) - len(places))
-    found = generate.generate(trained, [prompts[place] for place in rows], config)
-    texts |= {place: some[0].text.strip() for place, some in zip(rows, found, strict=True)}
-  return [texts[place] for place in range(len(prompts))]
+  size = min(batch, len(order))
+  texts = [''] * len(prompts)
+  with progress.progress_bar('examples', len(order)) as done:
+    for begin in range(0, len(order), batch):
+      places = order[begin:begin + batch].tolist()
+      filled = places + places[:1] * (size - len(places))
+      found = generate.generate(trained, [prompts[place] for place in filled], config)
+      for place, answers in zip(filled, found, strict=True):
+        texts[place] = answers[0].text.strip()
+      done.update(len(places))
+  return texts
 
 
-def judged(task: TextTask, predictions: Sequence[Prediction]) -> dict[str, float]:
-  """Returns the task's metrics, by name."""
+def compute_metrics(task: TextTask, predictions: Sequence[TextPrediction]) -> dict[str, float]:
+  """Compute the metrics of a task, by name."""
   found: dict[str, float] = {}
-  texts, targets = [some.text for some in predictions], [some.example.targets for some in predictions]
+  texts, targets = [], []
+  for prediction in predictions:
+    texts.append(prediction.text)
+    targets.append(prediction.example.targets)
   for name in task.metrics:
     value = METRICS[name](task, texts, targets)
-    found |= value if isinstance(value, dict) else {name: value}
+    if isinstance(value, dict):
+      found |= value
+    else:
+      found[name] = value
   return found
 
 
 def accuracy(task: TextTask, texts, targets) -> float:
-  """Returns, in percent, the share of the texts that are one of their targets."""
+  """Compute the percentage of texts that equal one of their targets."""
   del task
-  return 100 * float(np.mean([text in some for text, some in zip(texts, targets, strict=True)]))
+  right = []
+  for text, some in zip(texts, targets, strict=True):
+    right.append(text in some)
+  return 100 * float(np.mean(right))
 
 
 def matthews(task: TextTask, texts, targets) -> float:
-  """Measures Matthews' correlation of two answers, in percent; other words count as the first."""
-  return labels.matthews(*seconds(task, texts, targets))
+  """Compute Matthews' correlation of a binary task, in percent; other words count as class 0."""
+  return labels.matthews(*binary_labels(task, texts, targets))
 
 
 def f1(task: TextTask, texts, targets) -> float:
-  """Measures the F1 of the second of two answers, in percent."""
-  return labels.f1(*seconds(task, texts, targets))
+  """Compute the F1 of class 1 of a binary task, in percent."""
+  return labels.f1(*binary_labels(task, texts, targets))
 
 
-def seconds(task: TextTask, texts, targets) -> tuple[list[int], list[int]]:
-  """Returns, of targets and of texts, 1 for the second of two answers and 0 for the rest."""
-  ours, theirs = ([int(text == task.answers[1]) for text in some] for some in (texts, firsts(targets)))
+def binary_labels(task: TextTask, texts, targets) -> tuple[list[int], list[int]]:
+  """Convert answers of a binary task to labels -> (labels of targets, labels of texts).
+
+  The second answer has the label 1; everything else has the label 0.
+  """
+  positive = task.answers[1]
+  ours = [int(text == positive) for text in texts]
+  theirs = [int(text == positive) for text in first_targets(targets)]
   return theirs, ours
 
 
 def pearson(task: TextTask, texts, targets) -> float:
-  """Measures Pearson's correlation of numbers written as text, in percent."""
+  """Compute Pearson's correlation of numbers written as text, in percent."""
   del task
-  return labels.pearson(numbers(firsts(targets)), numbers(texts))
+  return labels.pearson(parse_numbers(first_targets(targets)), parse_numbers(texts))
 
 
 def spearman(task: TextTask, texts, targets) -> float:
-  """Measures Spearman's correlation of numbers written as text, in percent."""
+  """Compute Spearman's correlation of numbers written as text, in percent."""
   del task
-  return labels.spearman(numbers(firsts(targets)), numbers(texts))
+  return labels.spearman(parse_numbers(first_targets(targets)), parse_numbers(texts))
 
 
-def numbers(texts: Sequence[str]) -> list[float]:
-  """Reads numbers; -1 for what is none, as in the released code."""
-  def read(text):
+def parse_numbers(texts: Sequence[str]) -> list[float]:
+  """Parse numbers; other texts become -1, as in the released code."""
+  numbers = []
+  for text in texts:
     try:
       value = float(text)
     except ValueError:
-      return -1.0
-    return value if math.isfinite(value) else -1.0
-  return [read(text) for text in texts]
+      value = -1.0
+    if not math.isfinite(value):
+      value = -1.0
+    numbers.append(value)
+  return numbers
 
 
-def firsts(targets) -> list[str]:
-  """Returns the first of each text's targets."""
+def first_targets(targets) -> list[str]:
+  """Return the first target of each text."""
   return [some[0] for some in targets]
 
 

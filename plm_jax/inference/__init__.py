@@ -1,16 +1,24 @@
-"""What a trained model is asked for: words for blanks, and texts, token by token.
+"""Inference: vectors, filled masks and generated text from a loaded model.
 
-    loading    a run, or another library's checkpoint, as a model that can be asked
-    encode     vectors of texts; batches: rows of many lengths in few shapes
-    fill_mask  words for the [MASK]s of an encoder
-    blanks     what a GLM writes in a blank
-    generate   texts that go on from prompts, or answer them
-    prompts    what a prompt may be; samples: what a report shows
+    encode            text embeddings from any layer
+    sentence_vectors  sentence embeddings by a model that was trained for them
+    static_vectors    static embeddings distilled from an encoder (Model2Vec)
+    token_features    hidden states of words in all layers, and attention probabilities
+    elmo              contextual vectors of words from an ELMo
+    fill_mask         predictions for the [MASK] tokens of an encoder
+    glm_infill        blank infilling by a GLM
+    generate          text generation by decoders and encoder-decoders
+    prompts           validation of prompts, and templates
+    samples           example predictions for the report
 
-One engine serves all that decode:
+All models generate text with one engine:
 
-    logits     what is done to logits before a token is chosen
-    search     how tokens are chosen: greedily, by lot, by beams
-    engine     the loop around a model's two functions: start and next
-    decoder    these two of decoders; encoder_decoder, of models that read a text before
+    search                 decoding strategies: greedy search, sampling and beam search
+    sampling               logits processors, such as top-k, top-p and repetition penalty
+    engine                 the decoding loop around a model's prefill and decode steps
+    decoder_steps          these steps for decoders, with a KV cache
+    encoder_decoder_steps  these steps for encoder-decoders
+    encoder_steps          these steps for an encoder that predicts next tokens (GPT-BERT)
+
+Level 8: imports loading, tasks, config and lower levels, and no training.
 """

@@ -1,4 +1,4 @@
-"""Vectors of texts: hidden states of any layer, or one vector for each text."""
+"""Text embeddings: hidden states of any layer, pooled into one vector per text or not."""
 from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
@@ -8,100 +8,139 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.checked import shortened
-from plm_jax.config import ConfigError
-from plm_jax.inference import blanks, elmo, generate
-from plm_jax.inference.batches import by_length, doubled
-from plm_jax.inference.generate import Prompt, ids_of
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.prompts import check
-from plm_jax.layers.pooling import pooled
+from plm_jax import progress
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
+from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.inference import elmo, generate, glm_infill
+from plm_jax.inference.generate import Prompt, prompt_ids
+from plm_jax.inference.prompts import check_prompts
+from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.validation import short_repr
 
 Pooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_mean', 'none']
 
 
 def encode(
-    trained: Trained, texts: Sequence[Prompt], layer: int = -1, pooling: Pooling = 'mean', cut: bool = False,
-    tokens: int = 8192) -> np.ndarray | list[np.ndarray]:
-  """Encodes texts as vectors; an encoder-decoder does by its encoder.
+    trained: LoadedModel, texts: Sequence[Prompt], layer: int = -1, pooling: Pooling = 'mean',
+    cut: bool = False, tokens: int = 8192,
+) -> np.ndarray | list[np.ndarray]:
+  """Encode texts as vectors; of an encoder-decoder, the encoder is used.
 
-  Texts of like length go through the model together, in a few shapes, so that few programs are compiled; padding
-  counts nowhere.
+  Texts of similar length go through the model together, in few shapes to limit compilation. Padding
+  does not affect the vectors.
 
   Args:
-    trained: any model with a tokenizer
-    texts: texts, or their ids; each gets the special tokens that stand around a text in training
-    layer: 0: the embeddings; k: the output of layer k; -1: the last, which heads read (of a model that normalises
-      first, its last norm included), -2 the one before, as in transformers' `hidden_states`
-    pooling: over the tokens of a text, special ones included, see `layers.pooling`; none: a vector for every token;
-      own: the mean (`plm_jax.similarity.encode` knows of models that have learned another)
-    cut: texts that are too long lose their end; otherwise they are refused
-    tokens: that go through the model together, padding included, at most
+    trained: any model with a tokenizer.
+    texts: texts, or their ids. Special tokens are added as in training.
+    layer: 0: the embeddings; k: the output of layer k; -1: the last layer, which heads read (with
+      its final norm in a pre-norm model); -2: the layer before it, as in transformers'
+      `hidden_states`.
+    pooling: how token vectors become one vector, special tokens included (see `layers.pooling`);
+      none: one vector per token; own: the mean (`plm_jax.encode` uses the pooling that a
+      model has learned).
+    cut: truncate texts that are too long at their end; otherwise they are refused.
+    tokens: maximum number of tokens per batch, padding included.
 
   Returns:
-    float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
+    float32 [texts, hidden]; with pooling 'none' one array [tokens, hidden] per text.
 
   Raises:
     CheckpointError: the model has no tokenizer.
-    ConfigError: no text, one that is too long or empty, a layer that the model does not have.
+    ConfigError: there is no text, a text is empty or too long, or the layer does not exist.
   """
   if trained.model.kind == 'recurrent':
-    return elmo.encode(trained, [str(text) for text in texts], layer, pooling)
-  if trained.tokenizer is None:
+    return elmo.encode_texts(trained, [str(text) for text in texts], layer, pooling)
+  tokenizer, longest = trained.tokenizer, trained.model.max_length
+  if tokenizer is None:
     raise CheckpointError('the model has no tokenizer: texts cannot be encoded without it')
-  check([text if isinstance(text, str) else '' for text in texts], 'give texts')
+  check_prompts([text if isinstance(text, str) else '' for text in texts], 'give texts')
   if pooling not in get_args(Pooling):
-    raise ConfigError(f'pooling is one of {", ".join(get_args(Pooling))}, got {shortened(pooling)}')
+    names = ', '.join(get_args(Pooling))
+    raise ConfigError(f'pooling is one of {names}, got {short_repr(pooling)}')
   if tokens < 1:
     raise ConfigError(f'tokens is at least 1, got {tokens}')
-  rows = [fitted(row(trained, trained.tokenizer, text), trained.model.max_length, cut) for text in texts]
-  config = encoder_of(trained.model)
+  rows = []
+  for text in texts:
+    rows.append(truncate_ids(build_row(trained, tokenizer, text), longest, cut))
+  config = encoder_config(trained.model)
   depth = config.stack.blocks
   if not -depth - 1 <= layer <= depth:
     raise ConfigError(f'the model has layers 0 (its embeddings) to {depth}, got {layer}')
-  params = jax.tree.map(jnp.asarray, {name: part for name, part in trained.params['backbone'].items()
-                                      if name != 'decoder' or trained.model.kind != 'encoder-decoder'})
+  layer %= depth + 1
+
+  params = encoder_params(trained.model, trained.device_params('backbone')['backbone'])
   found: list[Any] = [None] * len(rows)
-  for numbers, batch in batches(rows, trained.model.max_length, tokens, max(trained.tokenizer.vocab.pad, 0)):
-    states = np.asarray(vectors(config, params, batch, layer % (depth + 1), pooling), np.float32)
-    for place, number in enumerate(numbers):
-      found[number] = states[place] if pooling != 'none' else states[place, :len(rows[number])].copy()
-  return found if pooling == 'none' else np.stack(found)
+  with progress.progress_bar('texts', len(rows)) as done:
+    for numbers, batch in iterate_batches(rows, longest, tokens, max(tokenizer.vocab.pad, 0)):
+      encoded = np.asarray(compute_vectors(config, params, batch, layer, pooling), np.float32)
+      for place, number in enumerate(numbers):
+        if pooling == 'none':
+          found[number] = encoded[place, :len(rows[number])].copy()
+        else:
+          found[number] = encoded[place]
+      done.update(len(numbers))
+  if pooling == 'none':
+    return found
+  return np.stack(found)
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'layer', 'pooling'))
-def vectors(config, params, batch, layer: int, pooling: Pooling):
-  """Computes the vectors of a batch of tokens and segments [B, L] -> [B, D], or [B, L, D] without pooling."""
-  x = states(config, params, batch, layer).astype(jnp.float32)
-  return x if pooling == 'none' else pooled(x, batch['segments'], 'mean' if pooling == 'own' else pooling)
+def compute_vectors(config, params, batch, layer: int, pooling: Pooling):
+  """Compute the vectors [batch, hidden] of one batch, or [batch, length, hidden] without pooling.
+
+  batch: tokens and segments [batch, length]. layer: 0 (embeddings) to the number of layers.
+  """
+  x = compute_hidden_states(config, params, batch, layer).astype(jnp.float32)
+  if pooling == 'none':
+    return x
+  if pooling == 'own':
+    pooling = 'mean'
+  return pool(x, batch['segments'], pooling)
 
 
-def states(config, params, batch, layer: int):
-  """Computes the hidden states [B, L, D] of a layer: 0 the embeddings, ..., config.stack.blocks the last."""
-  output, embedded, block = observed(config, params, batch)
+def compute_hidden_states(config, params, batch, layer: int):
+  """Compute the hidden states [batch, length, hidden] of one layer; 0: the embeddings."""
+  output, embedded, block = apply_with_intermediates(config, params, batch)
   if layer == config.stack.blocks:
     return output.hidden
-  return block['hidden'][-1][layer - 1] if layer else embedded
+  if layer:
+    return block['hidden'][-1][layer - 1]
+  return embedded
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'attention'))
-def layers(config, params, batch, attention: bool = False):
-  """Computes the hidden states of all layers [K + 1, B, L, D] of a batch of tokens and segments [B, L]; or the
-  probabilities of attention [K, B, H, L, L]. Both float32."""
-  output, embedded, block = observed(config, params, batch)
+def compute_all_layers(config, params, batch, attention: bool = False):
+  """Compute the hidden states of all layers, or their attention probabilities, in float32.
+
+  Args:
+    config: the encoder or decoder.
+    params: its parameters.
+    batch: tokens and segments [batch, length].
+    attention: whether to return attention probabilities.
+
+  Returns:
+    Hidden states [layers + 1, batch, length, hidden], or attention [layers, batch, heads, length,
+    length].
+  """
+  output, embedded, block = apply_with_intermediates(config, params, batch)
   if attention:
     return block['attention']['probs'][-1].astype(jnp.float32)
   inner = block['hidden'][-1][:config.stack.blocks - 1]
-  return jnp.concatenate([embedded[None], inner, output.hidden[None]]).astype(jnp.float32)
+  states = jnp.concatenate([embedded[None], inner, output.hidden[None]])
+  return states.astype(jnp.float32)
 
 
-def observed(config, params, batch) -> tuple[Any, jax.Array, Any]:
-  """Applies what reads texts -> its output, the embeddings [B, L, D], and what its blocks let out, layers in front."""
-  if config.kind == 'infilling':  # all of a text is read at once, as what stands before a blank
+def apply_with_intermediates(config, params, batch) -> tuple[Any, jax.Array, Any]:
+  """Apply a backbone -> (output, embeddings [batch, length, hidden], intermediates of its blocks).
+
+  The intermediates have the layers as their first axis.
+  """
+  if config.kind == 'infilling':  # attention is bidirectional within part A of a GLM
     batch = batch | {'ranks': jnp.zeros_like(batch['tokens'])}
   output, seen = config.backbone().apply({'params': params}, batch, mutable=['intermediates'])
   seen = seen['intermediates']
@@ -109,51 +148,89 @@ def observed(config, params, batch) -> tuple[Any, jax.Array, Any]:
   return output, seen['embedded'][0], seen.get('stack', seen)['layers']['block']
 
 
-def encoder_of(model):
-  """Makes the configuration of what reads texts: of an encoder-decoder, the encoder alone."""
-  return dataclasses.replace(model, decoder=StackConfig(0)) if model.kind == 'encoder-decoder' else model
+def encoder_config(model):
+  """Return the configuration of the part that reads texts: of an encoder-decoder, the encoder."""
+  if model.kind == 'encoder-decoder':
+    return dataclasses.replace(model, decoder=StackConfig(0))
+  return model
 
 
-def row(trained: Trained, tokenizer: Tokenizer, text: Prompt) -> list[int]:
-  """Makes the ids of a text with what stands around it in training. Raises ConfigError for a text without tokens."""
+def encoder_params(model, params):
+  """Return the parameters of `encoder_of(model)` from those of the backbone."""
+  params = dict(params)
+  if model.kind == 'encoder-decoder':
+    params.pop('decoder', None)
+  return params
+
+
+def build_row(trained: LoadedModel, tokenizer: Tokenizer, text: Prompt) -> list[int]:
+  """Encode a text with the special tokens of training.
+
+  Raises:
+    ConfigError: the text has no tokens.
+  """
   model, vocab = trained.model, tokenizer.vocab
   if model.kind == 'infilling':
-    ids = blanks.encode(trained, text if isinstance(text, str) else tokenizer.decode(text))
-  elif model.kind == 'decoder':
-    ids = generate.encode(tokenizer, text, start=True)
-  elif model.kind == 'encoder-decoder':
+    if not isinstance(text, str):
+      text = tokenizer.decode(text)
+    return glm_infill.encode_prompt(trained, text)
+  if model.kind == 'decoder':
+    return generate.encode_prompt(tokenizer, text, start=True)
+  if model.kind == 'encoder-decoder':
     try:
       before, behind, _ = delimiters(vocab)
     except ValueError as error:
       raise ConfigError(str(error)) from error
-    ids = [*before, *ids_of(tokenizer, text), *behind]
-  else:
-    ends = (vocab.sep, vocab.cls)
-    ids = [*ids_of(tokenizer, text), *ends] if model.cls_last else [ends[1], *ids_of(tokenizer, text), ends[0]]
-    if min(ends) < 0:
-      raise CheckpointError('the tokenizer has no [CLS] or no [SEP], which stand around the texts of an encoder')
-  return ids
+    return [*before, *prompt_ids(tokenizer, text), *behind]
+  ids = prompt_ids(tokenizer, text)
+  if vocab.sep < 0 or vocab.cls < 0:
+    raise CheckpointError('the tokenizer has no [CLS] or no [SEP], which stand around the texts of '
+                          'an encoder')
+  if model.cls_last:
+    return [*ids, vocab.sep, vocab.cls]
+  return [vocab.cls, *ids, vocab.sep]
 
 
-def fitted(ids: list[int], longest: int, cut: bool) -> list[int]:
-  """Cuts what is too long, its last token kept; longest 0: nothing is."""
+def truncate_ids(ids: list[int], longest: int, cut: bool) -> list[int]:
+  """Truncate ids to `longest` (0: no limit), and keep the last token.
+
+  Raises:
+    ConfigError: the text is too long and `cut` is False.
+  """
   if not longest or len(ids) <= longest:
     return ids
   if not cut:
-    raise ConfigError(f'a text has {len(ids)} tokens, the model takes {longest}: shorten it, or give cut=True, which '
-                      'leaves out the end')
+    raise ConfigError(f'a text has {len(ids)} tokens, the model takes {longest}: shorten it, or '
+                      'give cut=True, which leaves out the end')
   return [*ids[:longest - 1], ids[-1]]
 
 
-def batches(rows: Sequence[Sequence[int]], longest: int, tokens: int, pad: int,
-            ) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
-  """Divides rows of ids by length -> (numbers of rows, their tokens and segments [B, L]); of a length all have one B,
-  the last filled up with copies of its first row."""
-  for length, numbers in sorted(by_length([len(ids) for ids in rows], longest, tokens).items()):
-    size = min(max(1, tokens // length), doubled(len(numbers)))
+def iterate_batches(
+    rows: Sequence[Sequence[int]], longest: int, tokens: int, pad: int,
+) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
+  """Group sequences of ids by length and yield padded batches.
+
+  All batches of one length have the same size: the last is filled with copies of its first
+  sequence.
+
+  Args:
+    rows: the sequences.
+    longest: maximum sequence length; 0: no limit.
+    tokens: maximum number of tokens per batch, padding included.
+    pad: id of padding.
+
+  Yields:
+    (indices of the sequences, their tokens and segments [batch, length]).
+  """
+  groups = group_by_length([len(ids) for ids in rows], longest, tokens)
+  for length, numbers in sorted(groups.items()):
+    size = min(max(1, tokens // length), next_power_of_two(len(numbers)))
     for first in range(0, len(numbers), size):
       some = numbers[first:first + size]
-      chosen = [rows[number] for number in some + some[:1] * (size - len(some))]
-      batch = {'tokens': [[*ids, *[pad] * (length - len(ids))] for ids in chosen],
-               'segments': [[1] * len(ids) + [0] * (length - len(ids)) for ids in chosen]}
-      yield some, {name: jnp.array(values, jnp.int32) for name, values in batch.items()}
+      filled = some + some[:1] * (size - len(some))
+      batch_tokens = np.full((size, length), pad, np.int32)
+      segments = np.zeros((size, length), np.int32)
+      for place, number in enumerate(filled):
+        ids = rows[number]
+        batch_tokens[place, :len(ids)], segments[place, :len(ids)] = ids, 1
+      yield some, {'tokens': jax.device_put(batch_tokens), 'segments': jax.device_put(segments)}

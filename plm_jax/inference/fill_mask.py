@@ -1,132 +1,206 @@
-"""Fills blanks: the quickest look at what an encoder has learned."""
+"""Fill-mask: predict the tokens at the [MASK] positions of an encoder's prompts."""
 from collections.abc import Sequence
+import functools
 import itertools
 from typing import Any
 
 from etils import epath
+import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.config import ConfigError
+from plm_jax import unicode_words
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
+from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.data.windows import Windows
-from plm_jax.inference.loading import Trained, shifted
-from plm_jax.inference.prompts import check
-from plm_jax.inference.samples import Blank
-from plm_jax.layers.heads import WithHeads
-from plm_jax.objectives.clm import boundaries
+from plm_jax.inference.prompts import BERT_TOKENS, check_prompts, missing_tokens
+from plm_jax.inference.samples import FillMaskSample
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
+from plm_jax.objectives.clm import boundary_ids
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.wordpiece import unspaced
-from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
 
-SENTENCES = 256  # tokens of a window of whole sentences: few are longer
-Candidates = list[tuple[str, float]]  # pieces and their probabilities, likeliest first
+SENTENCE_WINDOW = 256
+"""tokens of the windows that held-out sentences are taken from; few sentences are longer"""
+Candidates = list[tuple[str, float]]
+"""(token, probability), most likely first"""
 
 
-def fill(trained: Trained, prompts: Sequence[str], top: int = 5) -> list[list[Candidates]]:
-  """Prompts with [MASK] -> for each prompt, for each [MASK] in it, the `top` pieces with their probabilities.
+def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[list[Candidates]]:
+  """Predict the `top` tokens for each [MASK] of each prompt, with their probabilities.
 
-  Raises CheckpointError for a model without the masked language model head or a tokenizer with [MASK] and what stands
-  around texts, ConfigError for no prompt, and for one without [MASK] or too long for the model.
+  Raises:
+    CheckpointError: the model has no masked language modeling head, or its tokenizer lacks [MASK],
+      [CLS] or [SEP].
+    ConfigError: there is no prompt, or one has no [MASK] or is too long for the model.
   """
   config, tokenizer = trained.model, trained.tokenizer
   if 'mlm' not in trained.heads or not tokenizer:
     if 'lm' in trained.heads and tokenizer:
-      does = 'answers texts' if trained.model.kind == 'encoder-decoder' else 'goes on with texts'
-      raise CheckpointError(f'a {trained.family} has no [MASK] and {does}: `python -m plm_jax generate` has it write')
-    lacking = 'tokenizer' if 'mlm' in trained.heads else 'masked language model head'
+      does = 'continues texts'
+      if config.kind == 'encoder-decoder':
+        does = 'generates texts'
+      raise CheckpointError(f'a {trained.family} has no [MASK] and {does}: '
+                            'use `python -m plm_jax generate`')
+    lacking = 'masked language model head'
+    if 'mlm' in trained.heads:
+      lacking = 'tokenizer'
     raise CheckpointError(f'the model has no {lacking}: blanks cannot be filled without it')
-  if lacking := [f'[{role.upper()}]' for role in ('mask', 'cls', 'sep') if getattr(tokenizer.vocab, role) < 0]:
-    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: blanks cannot be filled without it')
-  check(prompts, 'give a sentence with a [MASK] where a word is to be guessed')
+  if lacking := missing_tokens(tokenizer.vocab, BERT_TOKENS):
+    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: blanks cannot be '
+                          'filled without it')
+  check_prompts(prompts, 'give a sentence with a [MASK] in place of the word to predict')
   if top < 1:
     raise ConfigError(f'top is 1 or more, got {top}')
-  rows = [encode(config, tokenizer, prompt) for prompt in prompts]
-  # One compiled shape for all prompts of a call: a power of two that holds the longest.
-  length = max(16, 1 << (max(map(len, rows)) - 1).bit_length())
-  tokens = np.full((len(rows), length), max(tokenizer.vocab.pad, 0), np.int32)
+
+  # Pad to powers of two, such that one compiled shape serves many calls.
+  rows = [encode_prompt(config, tokenizer, prompt) for prompt in prompts]
+  length = max(16, next_power_of_two(max(map(len, rows))))
+  tokens = np.full((next_power_of_two(len(rows)), length), max(tokenizer.vocab.pad, 0), np.int32)
   segments = np.zeros_like(tokens)
   for number, row in enumerate(rows):
     tokens[number, :len(row)], segments[number, :len(row)] = row, 1
   length = min(length, config.max_length or length)
-  blanks = [[position for position, token in enumerate(row) if token == tokenizer.vocab.mask] for row in rows]
-  most = max(map(len, blanks))
-  positions = jnp.array([some + some[:1] * (most - len(some)) for some in blanks], jnp.int32)
-  batch = {'tokens': jnp.array(tokens[:, :length]), 'segments': jnp.array(segments[:, :length]),
-           'positions': positions - shifted(config)}
-  model = WithHeads(config.backbone(), {'mlm': trained.heads['mlm']})
-  params = {name: trained.params[name] for name in ('backbone', 'heads_mlm') if name in trained.params}
-  outputs: Any = jax.jit(lambda params, batch: model.apply({'params': params}, batch))(params, batch)
-  # Rows of the table beyond the tokenizer's last piece are no answers.
-  probabilities = np.asarray(jax.nn.softmax(outputs['mlm'][..., :tokenizer.vocab.size]))
-  return [[best(probabilities[number, blank], tokenizer, top) for blank in range(len(some))]
-          for number, some in enumerate(blanks)]
+
+  # Positions of the masks, or of the tokens before them where the model predicts from there.
+  blanks = []
+  for row in rows:
+    places = []
+    for place, token in enumerate(row):
+      if token == tokenizer.vocab.mask:
+        places.append(place)
+    blanks.append(places)
+  positions = np.zeros((len(tokens), next_power_of_two(max(map(len, blanks)))), np.int32)
+  for number, some in enumerate(blanks):
+    positions[number, :len(some)] = some
+    positions[number] -= has_shifted_targets(config)
+
+  batch = {'tokens': tokens[:, :length], 'segments': segments[:, :length], 'positions': positions}
+  params = trained.device_params('backbone', 'heads_mlm')
+  probabilities = np.asarray(predict_masks(
+      config, trained.heads['mlm'], tokenizer.vocab.size, params, jax.device_put(batch)))
+  filled = []
+  for number, some in enumerate(blanks):
+    rows = probabilities[number, :len(some)]
+    filled.append([top_candidates(row, tokenizer, top) for row in rows])
+  return filled
 
 
-def examples(
-    trained: Trained, prompts: Sequence[str], folder: epath.Path, seed: int = 0, number: int = 6) -> list[Blank]:
-  """Shows the prompts, then held-out sentences of the records in `folder` with a hidden word; for the report."""
-  asked = [(prompt, None) for prompt in prompts] + heldout_blanks(trained, folder, seed, number)
-  answers = fill(trained, [prompt for prompt, _ in asked]) if asked else []
-  return [Blank(prompt, filled[0], truth) for (prompt, truth), filled in zip(asked, answers, strict=True)]
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def predict_masks(config: Any, head: nn.Module, pieces: int, params: Any, batch: Any) -> jax.Array:
+  """Compute token probabilities [batch, masks, pieces] at the `positions` [batch, masks]."""
+  outputs: Any = ModelWithHeads(config.backbone(), {'mlm': head}).apply({'params': params}, batch)
+  # The embedding table may have more rows than the tokenizer has tokens.
+  return jax.nn.softmax(outputs['mlm'][..., :pieces])
 
 
-def heldout_blanks(trained: Trained, folder: epath.PathLike, seed: int, number: int) -> list[tuple[str, str]]:
-  """Draws whole sentences of 8 to 32 tokens from the held-out split, each with one word of one token hidden; those that
-  the tokenizer knows all of first."""
+def make_samples(
+    trained: LoadedModel, prompts: Sequence[str], folder: epath.Path, seed: int = 0,
+    number: int = 6,
+) -> list[FillMaskSample]:
+  """Fill the prompts, and held-out sentences of the records in `folder`; for the report."""
+  pairs = [(prompt, None) for prompt in prompts]
+  pairs += sample_heldout_blanks(trained, folder, seed, number)
+  if not pairs:
+    return []
+  filled = fill(trained, [prompt for prompt, _ in pairs])
+  samples = []
+  for (prompt, truth), masks in zip(pairs, filled, strict=True):
+    samples.append(FillMaskSample(prompt, masks[0], truth))
+  return samples
+
+
+def sample_heldout_blanks(
+    trained: LoadedModel, folder: epath.PathLike, seed: int, number: int,
+) -> list[tuple[str, str]]:
+  """Sample held-out sentences with one masked word -> (sentence with [MASK], word).
+
+  Sentences have 8 to 32 tokens, and the masked word is a single token. Sentences without unknown
+  tokens come first.
+  """
   tokenizer: Any = trained.tokenizer
   longest = min(32, (trained.model.max_length or 64) - 2)
-  windows = Windows(folder, 'heldout', SENTENCES, 'document')
+  windows = Windows(folder, 'heldout', SENTENCE_WINDOW, 'document')
   if not len(windows):
     return []
   found, random = [], np.random.default_rng(seed)
-  for ids, word in whole_sentences(windows, 8 * number, longest, random, tokenizer.vocab.unk):
-    whole = np.flatnonzero(np.bincount(word)[word] == 1)
-    whole = [place for place in whole if tokenizer.pieces[ids[place]].strip('▁').isalpha()]
-    if len(ids) >= 8 and whole and len(found) < number:
-      place = int(random.choice(whole))
-      before, behind = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1:])
-      space = '' if tokenizer.spaced or behind[:1] in set('.,;:!?') else ' '
-      text = f'{before} [MASK]{space}{behind}'.strip()
-      text = unspaced(text)
-      # Counted anew: a decoded text need not come back as the same pieces.
-      if len(tokenizer.encode(text, specials=True)) <= longest:
-        found.append((text, tokenizer.pieces[ids[place]].strip('▁')))
+  for ids, word in select_sentences(windows, 8 * number, longest, random, tokenizer.vocab.unk):
+    # Tokens that are a whole word.
+    places = []
+    for place in np.flatnonzero(np.bincount(word)[word] == 1):
+      if unicode_words.is_word(tokenizer.pieces[ids[place]].strip('▁')):
+        places.append(place)
+    if len(ids) < 8 or not places or len(found) >= number:
+      continue
+    place = int(random.choice(places))
+    before, behind = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1:])
+    space = ' '
+    if tokenizer.keeps_leading_space or behind[:1] in set('.,;:!?'):
+      space = ''
+    text = remove_chinese_spaces(f'{before} [MASK]{space}{behind}'.strip())
+    # Count tokens again: a decoded text may be encoded as other tokens.
+    if len(tokenizer.encode(text, specials=True)) <= longest:
+      found.append((text, tokenizer.pieces[ids[place]].strip('▁')))
   return found
 
 
-def whole_sentences(windows: Windows, most: int, longest: int, random: np.random.Generator, unknown: int
-                    ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Returns the ids and words of sentences of at most `longest` tokens, one of each of `most` windows, then the others;
-  those with an `unknown` token behind all others. None is what is left of a sentence that was cut."""
+def select_sentences(
+    windows: Windows, most: int, longest: int, random: np.random.Generator, unknown: int,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Return (ids, word numbers) of complete sentences of at most `longest` tokens.
+
+  The first sentence of each of `most` windows comes first, then the second ones, and so on.
+  Sentences with the `unknown` token come last.
+  """
   numbers = np.unique(np.linspace(0, len(windows) - 1, most).astype(np.int64))
   read, before = windows.read(numbers), windows.read(np.maximum(numbers - 1, 0))
-  # A window that is full of one sentence may have its end in the next.
-  cut = (before['sentences'] == 1).all(1) & (before['document'] == read['document']) & (numbers > 0)
+  # A window that is full of one sentence may have the end of that sentence in the next window.
+  same_document = before['document'] == read['document']
+  cut = (before['sentences'] == 1).all(1) & same_document & (numbers > 0)
   sentences: list[list[tuple[np.ndarray, np.ndarray]]] = []
-  for tokens, of, words, goes_on in zip(read['tokens'], read['sentences'], read['words'], cut, strict=True):
-    some = [of == sentence for sentence in random.permutation(np.arange(1 + goes_on, of.max() + 1))]
-    sentences.append([(tokens[inside], words[inside]) for inside in some if inside.sum() <= longest])
-  mixed = [one for turn in itertools.zip_longest(*sentences) for one in turn if one]
-  return sorted(mixed, key=lambda one: bool((one[0] == unknown).any()))
+  for tokens, of, words, is_cut in zip(
+      read['tokens'], read['sentences'], read['words'], cut, strict=True):
+    found = []
+    for sentence in random.permutation(np.arange(1 + is_cut, of.max() + 1)):
+      inside = of == sentence
+      if inside.sum() <= longest:
+        found.append((tokens[inside], words[inside]))
+    sentences.append(found)
+  mixed = []
+  for turn in itertools.zip_longest(*sentences):
+    for sentence in turn:
+      if sentence:
+        mixed.append(sentence)
+  return sorted(mixed, key=lambda sentence: bool((sentence[0] == unknown).any()))
 
 
-def encode(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
-  """Encodes a prompt with its special tokens. Raises ConfigError for one without [MASK], or that is too long for the
-  model."""
+def encode_prompt(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
+  """Encode a prompt with its special tokens.
+
+  Raises:
+    ConfigError: the prompt has no [MASK], or is too long for the model.
+  """
   vocab = tokenizer.vocab
   text = tokenizer.encode(prompt.replace('[MASK]', tokenizer.pieces[vocab.mask]), specials=True)
-  # XLNet's rows end with [CLS], and GPT-BERT's with nothing.
-  ids = [*text, vocab.sep, vocab.cls] if config.cls_last else [vocab.cls, *text, vocab.sep]
-  ids = [boundaries(vocab)[0], *text] if shifted(config) else ids
+  if has_shifted_targets(config):  # GPT-BERT: no token at the end
+    ids = [boundary_ids(vocab)[0], *text]
+  elif config.cls_last:  # XLNet
+    ids = [*text, vocab.sep, vocab.cls]
+  else:
+    ids = [vocab.cls, *text, vocab.sep]
   if vocab.mask not in ids:
-    raise ConfigError(f'there is no [MASK] in {prompt!r}: put one where a word is to be guessed')
+    raise ConfigError(f'there is no [MASK] in {prompt!r}: put one in place of the word to predict')
   if config.max_length and len(ids) > config.max_length:
     raise ConfigError(f'the prompt has {len(ids)} tokens, the model takes {config.max_length}')
   return ids
 
 
-def best(probabilities: np.ndarray, tokenizer: Tokenizer, top: int) -> Candidates:
-  """Returns the `top` likeliest pieces with their probabilities, of those of all [V], best first."""
+def top_candidates(probabilities: np.ndarray, tokenizer: Tokenizer, top: int) -> Candidates:
+  """Return the `top` most likely tokens, with their probabilities, from `probabilities` [vocab]."""
   order = np.argsort(-probabilities, kind='stable')[:top]
-  return [(tokenizer.pieces[i].lstrip('▁'), float(probabilities[i])) for i in order]
+  candidates = []
+  for token in order:
+    candidates.append((tokenizer.pieces[token].lstrip('▁'), float(probabilities[token])))
+  return candidates

@@ -1,4 +1,4 @@
-"""Continues texts, or answers them: what a model of language has learned, in its own words."""
+"""Text generation: continuations of prompts, or the outputs of an encoder-decoder."""
 from collections.abc import Iterator, Sequence
 import dataclasses
 import itertools
@@ -6,317 +6,475 @@ from typing import Any, Literal, NamedTuple
 
 from etils import epath
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.config import ConfigError
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
 from plm_jax.data.windows import Windows
-from plm_jax.inference import blanks, engine, search
-from plm_jax.inference.decoder import DecoderSteps
-from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.prompts import check
-from plm_jax.inference.rereading import RereadingSteps
-from plm_jax.inference.samples import Sample
-from plm_jax.inference.search import GenerationConfig, Ids
-from plm_jax.objectives.clm import boundaries
-from plm_jax.objectives.glm import end_of_text
+from plm_jax.inference import engine, glm_infill, search
+from plm_jax.inference.decoder_steps import DecoderSteps
+from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.encoder_steps import EncoderSteps
+from plm_jax.inference.prompts import check_prompts
+from plm_jax.inference.samples import GenerationSample
+from plm_jax.inference.search import OutputVocab
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.objectives.clm import boundary_ids
+from plm_jax.objectives.glm import end_of_text_id
 from plm_jax.objectives.seq2seq import SequenceToSequence, delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
-from plm_jax.tokenizers.wordpiece import CHINESE
-from plm_jax.training.checkpoint import CheckpointError
+from plm_jax.unicode_words import UNSPACED_LETTER
 
-UNKNOWN = '\ufffd'  # what a tokenizer makes of bytes that are no character, or not yet
+REPLACEMENT_CHARACTER = '\ufffd'
+"""what tokenizers decode bytes to that are not, or not yet, a complete character"""
+
+Prompt = str | Sequence[int]
+"""text, or its token ids without special tokens"""
+FinishReason = Literal['end', 'stop', 'length', '']
+"""why a text ended: an end token, a stop sequence, max_new tokens; '': it has not ended"""
 
 
-Prompt = str | Sequence[int]  # text, or its ids without special tokens
-Ended = Literal['end', 'stop', 'length', '']  # by the token that ends a text, a stop sequence, at max_new; or not yet
-
-
-class Piece(NamedTuple):
-  """What one more token adds to a row."""
+class TextDelta(NamedTuple):
+  """The text that one more token adds to a sequence."""
 
   text: str
-  ended: Ended
+  ended: FinishReason
 
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-  """What follows a prompt."""
+  """A generated text."""
 
   text: str
-  """without the prompt, and up to the stop sequence"""
+  """without the prompt, up to the stop sequence"""
   tokens: tuple[int, ...]
-  """all that were chosen, an end or a stop sequence among them"""
-  ended: Ended
-  """by what"""
+  """all generated ids, including an end token or a stop sequence"""
+  ended: FinishReason
+  """why the text ended"""
   score: float | None = None
-  """of a beam"""
+  """score of a beam; None without beam search"""
 
 
 def generate(
-    trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(), seed: int = 0,
+    trained: LoadedModel, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(),
+    seed: int = 0,
 ) -> list[list[Continuation]]:
-  """Writes for each prompt config.number continuations, or of an encoder-decoder what it writes having read the prompt.
-  Prompts of any lengths go through the model together.
+  """Generate config.number texts for each prompt: continuations, or outputs of an encoder-decoder.
 
-  Raises CheckpointError for a model without the language-modelling head or a tokenizer, ConfigError for a prompt that
-  is too long for the model, or empty where the tokenizer has no token that begins a text.
+  Prompts of different lengths go through the model together.
+
+  Raises:
+    CheckpointError: the model has no language modeling head or no tokenizer.
+    ConfigError: a prompt is too long for the model, or empty where the tokenizer has no
+      begin-of-text token.
   """
   if config.beams > 1:
-    return by_beams(trained, prompts, config)
-  # The stop sequences are looked for in the text, which the device does not know: so it is asked now and then.
-  *_, last = continuations(trained, prompts, config, seed, 16 if config.stop else config.max_new)
+    return beam_search(trained, prompts, config)
+  # Stop sequences are found in the decoded text, on the host: check every 16 tokens.
+  chunk = config.max_new
+  if config.stop:
+    chunk = 16
+  last = list(iterate_continuations(trained, prompts, config, seed, chunk))[-1]
   return [last[i:i + config.number] for i in range(0, len(last), config.number)]
 
 
 def stream(
-    trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(), seed: int = 0,
-) -> Iterator[list[Piece]]:
-  """Yields token by token what is new in each row (config.number of a prompt, prompts in order): together the texts of
-  `generate`. Nothing is given that may yet change: neither half a character nor the beginning of a stop sequence.
+    trained: LoadedModel, prompts: Sequence[Prompt], config: GenerationConfig = GenerationConfig(),
+    seed: int = 0,
+) -> Iterator[list[TextDelta]]:
+  """Stream generated text: yield after each token what is new in each sequence.
 
-  Raises what `generate` does, and ConfigError for beams.
+  There are config.number sequences per prompt, adjacent and in the order of the prompts. All pieces
+  of a sequence together are the text of `generate`. Text that may still change is held back:
+  incomplete characters and prefixes of stop sequences.
+
+  Raises:
+    CheckpointError, ConfigError: as for `generate`; also ConfigError for beam search.
   """
   if config.beams > 1:
     raise ConfigError('beams are compared when they have ended: they cannot be streamed')
-  given = [''] * len(prompts) * config.number
-  for rows in continuations(trained, prompts, config, seed, chunk=1):
-    texts = [row.text if row.ended else stable_prefix(row.text, config.stop) for row in rows]
-    yield [Piece(text[len(before):], row.ended) for text, before, row in zip(texts, given, rows, strict=True)]
-    given = texts
+  sent = [''] * len(prompts) * config.number
+  for rows in iterate_continuations(trained, prompts, config, seed, chunk=1):
+    texts, deltas = [], []
+    for row, before in zip(rows, sent, strict=True):
+      text = row.text
+      if not row.ended:
+        text = stable_prefix(text, config.stop)
+      texts.append(text)
+      deltas.append(TextDelta(text[len(before):], row.ended))
+    yield deltas
+    sent = texts
 
 
-def examples(trained: Trained, prompts: Sequence[str], folder: epath.Path, seed: int = 0, number: int = 4,
-             ) -> list[Sample]:
-  """Shows how the prompts, and beginnings of held-out texts of the records in `folder`, go on; for the report.
+def make_samples(
+    trained: LoadedModel, prompts: Sequence[str], folder: epath.Path, seed: int = 0,
+    number: int = 4,
+) -> list[GenerationSample]:
+  """Generate sample texts for the report: from the prompts, and from starts of held-out texts.
 
-  None for a model that fills blanks (GLM). An encoder-decoder answers the prompts alone.
+  Held-out texts are those of the records in `folder`. A model that fills blanks (GLM) has no
+  samples here. An encoder-decoder reads the prompts only.
   """
   if trained.model.kind == 'infilling':
     return []
   room = trained.model.max_length or 256
   beginning, new = min(24, room // 4), min(96, room // 2)
-  asked: list[tuple[str, str | None]] = [(prompt, None) for prompt in prompts]
-  if continues(trained):
-    asked += heldout_beginnings(trained, folder, beginning, new, number)
+  pairs: list[tuple[str, str | None]] = [(prompt, None) for prompt in prompts]
+  if continues_prompts(trained):
+    pairs += sample_heldout_beginnings(trained, folder, beginning, new, number)
+  if not pairs:
+    return []
   config = GenerationConfig(new, temperature=1.0, top_p=0.95)
-  found = generate(trained, [prompt for prompt, _ in asked], config, seed) if asked else []
-  return [Sample(prompt, continuation.text, truth)
-          for (prompt, truth), (continuation,) in zip(asked, found, strict=True)]
+  found = generate(trained, [prompt for prompt, _ in pairs], config, seed)
+  samples = []
+  for (prompt, truth), (continuation,) in zip(pairs, found, strict=True):
+    samples.append(GenerationSample(prompt, continuation.text, truth))
+  return samples
 
 
-def answered(trained: Trained, objective: SequenceToSequence, windows: Windows, number: int = 4) -> list[Sample]:
-  """Shows what an encoder-decoder writes for held-out text as its objective gives it to read; for the report."""
+def make_objective_samples(
+    trained: LoadedModel, objective: SequenceToSequence, windows: Windows, number: int = 4,
+) -> list[GenerationSample]:
+  """Generate sample targets of an encoder-decoder for held-out text, corrupted by its objective."""
   tokenizer: Any = trained.tokenizer
   places = np.unique(np.linspace(0, len(windows) - 1, number).astype(np.int64))
-  batch = jax.jit(lambda rows: objective.corrupt(jax.random.key(0), rows, tokenizer.vocab))(windows.read(places))
-  between = {*delimiters(tokenizer.vocab)[0], *delimiters(tokenizer.vocab)[1]}
-  def texts(tokens, segments):  # the first of each row
+  corrupt = jax.jit(lambda rows: objective.corrupt(jax.random.key(0), rows, tokenizer.vocab))
+  batch = corrupt(windows.read(places))
+  before, behind, _ = delimiters(tokenizer.vocab)
+  between = {*before, *behind}
+
+  def first_texts(tokens, segments):  # the first text of each row
     rows = zip(np.asarray(batch[tokens]), np.asarray(batch[segments]), strict=True)
-    return [[i for i in row[of == 1].tolist() if i not in between] for row, of in rows]
-  asked, truths = texts('tokens', 'segments'), texts('labels', 'decoder_segments')
-  room = objective.predictions(batch['tokens'].shape[1])
-  found = generate(trained, asked, GenerationConfig(min(64, room - 1)))
-  return [Sample(*(with_blanks(tokenizer, ids) for ids in (read, some[0].tokens, truth)))
-          for read, some, truth in zip(asked, found, truths, strict=True)]
+    texts = []
+    for row, of in rows:
+      texts.append([i for i in row[of == 1].tolist() if i not in between])
+    return texts
+
+  inputs = first_texts('tokens', 'segments')
+  targets = first_texts('labels', 'decoder_segments')
+  room = objective.max_predictions(batch['tokens'].shape[1])
+  found = generate(trained, inputs, GenerationConfig(min(64, room - 1)))
+  samples = []
+  for ids, (output,), target in zip(inputs, found, targets, strict=True):
+    parts = []
+    for some in (ids, output.tokens, target):
+      parts.append(decode_with_sentinels(tokenizer, some))
+    texts = parts
+    samples.append(GenerationSample(*texts))
+  return samples
 
 
-def with_blanks(tokenizer: Any, ids: Sequence[int]) -> str:
-  """Decodes a text in which masks and sentinels can be seen, which `decode` leaves out."""
-  def blank(i):
+def decode_with_sentinels(tokenizer: Any, ids: Sequence[int]) -> str:
+  """Decode a text with its masks and sentinels visible, which `decode` leaves out."""
+  def is_blank(i):
     return i == tokenizer.vocab.mask or '<extra_id_' in tokenizer.pieces[i]
-  parts = (map(tokenizer.pieces.__getitem__, some) if seen else [tokenizer.decode(list(some))]
-           for seen, some in itertools.groupby(plain(tokenizer.vocab, ids), blank))
-  return ' '.join(part.strip('▁ ') for some in parts for part in some)
+  parts = []
+  for blank, some in itertools.groupby(drop_special_ids(tokenizer.vocab, ids), is_blank):
+    if blank:
+      for i in some:
+        parts.append(tokenizer.pieces[i])
+    else:
+      parts.append(tokenizer.decode(list(some)))
+  return ' '.join(part.strip('▁ ') for part in parts)
 
 
-def continues(trained: Trained) -> bool:
-  """Tells whether what is written goes on from the prompt; else it answers it."""
+def continues_prompts(trained: LoadedModel) -> bool:
+  """Return whether generated text continues the prompt; an encoder-decoder writes another text."""
   return trained.model.kind != 'encoder-decoder'
 
 
-def continuations(
-    trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig, seed: int, chunk: int,
+def iterate_continuations(
+    trained: LoadedModel, prompts: Sequence[Prompt], config: GenerationConfig, seed: int,
+    chunk: int,
 ) -> Iterator[list[Continuation]]:
-  """Yields all rows, after the first token and then after every `chunk` tokens."""
-  steps, ids, params, batch, given = prepare(trained, prompts, config)
+  """Yield all sequences after the first token, and then after every `chunk` tokens."""
+  steps, ids, params, batch, given = prepare_prompts(trained, prompts, config)
   given = [prompt for prompt in given for _ in range(config.number)]
   rows: list[Continuation] = [Continuation('', (), '')] * len(given)
   until = 1
-  state = engine.initial_state(steps, of_ids(config), ids, params, batch, engine.seed_of(seed))
+  seed_array = jax.device_put(engine.check_seed(seed))
+  state = engine.initial_state(steps, drop_text_options(config), ids, params, batch, seed_array)
   while True:
-    found = search.result(config, state.search)
-    tokens, lengths, going = (np.asarray(x) for x in (found['tokens'], found['lengths'], state.search['going']))
-    tokens, lengths = tokens.reshape(len(given), -1), lengths.reshape(-1)
-    rows = [row if row.ended else read(trained.tokenizer, given[i], tokens[i, :lengths[i]].tolist(), config, going[i])
-            for i, row in enumerate(rows)]
+    found = search.collect_result(config, state.search)
+    tokens = np.asarray(found['tokens']).reshape(len(given), -1)
+    lengths = np.asarray(found['lengths']).reshape(-1)
+    going = np.asarray(state.search['going'])
+    rows = list(rows)
+    for i, row in enumerate(rows):
+      if not row.ended:
+        new = tokens[i, :lengths[i]].tolist()
+        rows[i] = decode_continuation(
+            trained.tokenizer, given[i], new, config, going[i], ids.end_ids)
     yield rows
     if all(row.ended for row in rows):
       return
-    state.search['going'] = jnp.asarray([not row.ended for row in rows])
+    # Rows that end with a stop sequence are known to the host only.
+    state.search['going'] = jax.device_put(np.array([not row.ended for row in rows]))
     until += chunk
-    state = engine.advance(steps, of_ids(config), ids, params, state, until)
+    until_array = jax.device_put(np.int32(until))
+    state = engine.advance(steps, drop_text_options(config), ids, params, state, until_array)
 
 
-def by_beams(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig) -> list[list[Continuation]]:
-  """Searches with beams: the best continuations of each prompt, with their scores."""
-  steps, ids, params, batch, given = prepare(trained, prompts, config)
-  found = {name: np.asarray(x) for name, x in engine.run(steps, params, batch, of_ids(config), ids).items()}
-  def row(prompt, tokens, length, score):
-    whole = read(trained.tokenizer, prompt, tokens[:length].tolist(), config, going=False)
-    return dataclasses.replace(whole, score=float(score))
-  return [[row(prompt, *one) for one in zip(*of_prompt, strict=True)] for prompt, *of_prompt in zip(
-      given, found['tokens'], found['lengths'], found['scores'], strict=True)]
+def beam_search(
+    trained: LoadedModel, prompts: Sequence[Prompt], config: GenerationConfig,
+) -> list[list[Continuation]]:
+  """Generate by beam search: the best continuations of each prompt, with their scores."""
+  steps, ids, params, batch, given = prepare_prompts(trained, prompts, config)
+  found = engine.generate_tokens(steps, params, batch, drop_text_options(config), ids)
+  arrays = []
+  for name in ('tokens', 'lengths', 'scores'):
+    arrays.append(np.asarray(found[name]))
+  tokens, lengths, scores = arrays
+  texts = []
+  for i, prompt in enumerate(given):
+    beams = []
+    for beam, length, score in zip(tokens[i], lengths[i], scores[i], strict=True):
+      new = beam[:length].tolist()
+      row = decode_continuation(trained.tokenizer, prompt, new, config, False, ids.end_ids)
+      beams.append(dataclasses.replace(row, score=float(score)))
+    texts.append(beams)
+  return texts
 
 
-def prepare(trained: Trained, prompts: Sequence[Prompt], config: GenerationConfig):
-  """Prepares prompts -> (steps, ids, parameters, batch, the ids of each prompt). Raises as `generate`."""
+def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: GenerationConfig):
+  """Prepare prompts for the decoding loop. Raises as `generate`.
+
+  Returns:
+    (steps, ids of the vocabulary, parameters, batch, token ids of each prompt).
+  """
   model, tokenizer = trained.model, trained.tokenizer
-  if not trained.writer or not tokenizer:
-    lacking = 'tokenizer' if trained.writer else 'language-modelling head'
+  if not trained.lm_head_name or not tokenizer:
+    lacking = 'language-modelling head'
+    if trained.lm_head_name:
+      lacking = 'tokenizer'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
-  check([prompt if isinstance(prompt, str) else '' for prompt in prompts])
+  check_prompts([prompt if isinstance(prompt, str) else '' for prompt in prompts])
   if max(config.forced_first, config.forced_last) >= model.vocab:
-    raise ConfigError(f'forced_first and forced_last are ids below {model.vocab:,}, got {config.forced_first} and '
-                      f'{config.forced_last}')
-  if model.kind == 'infilling':  # a GLM goes on in a blank at the end
-    texts = [blanks.continuation(trained, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
-             for prompt in prompts]
-    return *blanks.prepare(trained, texts, config), [text.ids for text in texts]
-  if not continues(trained):
+    raise ConfigError(f'forced_first and forced_last are ids below {model.vocab:,}, got '
+                      f'{config.forced_first} and {config.forced_last}')
+  if model.kind == 'infilling':  # a GLM continues a text in a blank at its end
+    texts = []
+    for prompt in prompts:
+      if isinstance(prompt, str):
+        text = prompt
+      else:
+        text = tokenizer.decode(prompt)
+      texts.append(glm_infill.make_continuation(trained, text))
+    steps, ids, params, batch = glm_infill.prepare_texts(trained, texts, config)
+    return steps, ids, params, batch, [text.ids for text in texts]
+  if not continues_prompts(trained):
     return prepare_sources(trained, tokenizer, prompts, config)
-  given = [encode(tokenizer, prompt, config.start) for prompt in prompts]
+
+  given = [encode_prompt(tokenizer, prompt, config.start) for prompt in prompts]
   longest = max(map(len, given))
   if model.max_length and longest + config.max_new > model.max_length:
-    raise ConfigError(f'the longest prompt has {longest} tokens, and {config.max_new} are to follow: the model takes '
-                      f'{model.max_length} in all. Shorten the prompt or lower max_new')
-  tokens, segments = padded(given, engine.bucket(longest, model.max_length), tokenizer.vocab, front=True)
-  head = trained.heads[trained.writer]
-  steps = RereadingSteps(model, head) if model.kind == 'encoder' else DecoderSteps(model, head)
+    raise ConfigError(f'the longest prompt has {longest} tokens, and max_new is {config.max_new}: '
+                      f'the model takes {model.max_length} in all. Shorten the prompt or '
+                      'lower max_new')
+  length = engine.padded_length(longest, model.max_length)
+  tokens, segments = pad_rows(given, length, tokenizer.vocab, front=True)
+  head = trained.heads[trained.lm_head_name]
+  if model.kind == 'encoder':
+    steps = EncoderSteps(model, head)
+  else:
+    steps = DecoderSteps(model, head)
   batch = {'tokens': tokens, 'segments': segments}
-  return steps, answers(tokenizer.vocab, model.vocab), steps.load(trained.params), batch, given
+  ids = output_vocab(trained, tokenizer.vocab)
+  params = trained.derive_once(steps, steps.load_params)
+  return steps, ids, params, batch, given
 
 
-def prepare_sources(trained: Trained, tokenizer: Tokenizer, prompts: Sequence[Prompt], config: GenerationConfig):
-  """Prepares as `prepare` does for an encoder-decoder: the encoder reads the prompts, and the decoder has said nothing
-  yet."""
+def prepare_sources(
+    trained: LoadedModel, tokenizer: Tokenizer, prompts: Sequence[Prompt], config: GenerationConfig,
+):
+  """Prepare prompts like `prepare` for an encoder-decoder.
+
+  The encoder reads the prompts, and the decoder starts with its start token.
+  """
   model = trained.model
   try:
     before, behind, start = delimiters(tokenizer.vocab)
   except ValueError as error:
     raise ConfigError(str(error)) from error
-  sources = [[*before, *ids_of(tokenizer, prompt, specials=True), *behind] for prompt in prompts]
+  if trained.generation.start_id >= 0:
+    start = trained.generation.start_id
+  sources = []
+  for prompt in prompts:
+    sources.append([*before, *prompt_ids(tokenizer, prompt, specials=True), *behind])
   longest = max(map(len, sources))
   if model.max_length and max(longest, 1 + config.max_new) > model.max_length:
-    raise ConfigError(f'the longest prompt has {longest} tokens, and {config.max_new} are to be written: the model '
-                      f'takes {model.max_length} of each. Shorten the prompt or lower max_new')
-  source, source_segments = padded(sources, engine.bucket(longest, model.max_length), tokenizer.vocab)
-  tokens = jnp.full((len(prompts), 1), start, jnp.int32)
-  batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens), 'source': source, 'source_segments': source_segments}
+    raise ConfigError(f'the longest prompt has {longest} tokens, and max_new is {config.max_new}: '
+                      f'the model takes {model.max_length} of each. Shorten the prompt or '
+                      'lower max_new')
+  length = engine.padded_length(longest, model.max_length)
+  source, source_segments = pad_rows(sources, length, tokenizer.vocab)
+  shape = (len(prompts), 1)
+  first = {'tokens': np.full(shape, start, np.int32), 'segments': np.ones(shape, np.int32)}
+  batch = jax.device_put(first) | {'source': source, 'source_segments': source_segments}
   steps = EncoderDecoderSteps(model, trained.heads['lm'])
-  return (steps, answers(tokenizer.vocab, model.vocab), steps.load(trained.params), batch,
-          [[] for _ in prompts])
+  ids = output_vocab(trained, tokenizer.vocab)
+  params = trained.derive_once(steps, steps.load_params)
+  return steps, ids, params, batch, [[] for _ in prompts]
 
 
-def padded(rows: Sequence[Sequence[int]], length: int, vocab: Vocab, front: bool = False):
-  """Pads rows -> tokens, segments [B, length], with padding behind, or in front."""
+def pad_rows(rows: Sequence[Sequence[int]], length: int, vocab: Vocab, front: bool = False):
+  """Pad sequences -> (tokens, segments), both [rows, length]. front: pad on the left."""
   tokens = np.full((len(rows), length), max(vocab.pad, 0), np.int32)
   segments = np.zeros_like(tokens)
   for row, some in enumerate(rows):
-    begin = (length - len(some)) * front
-    tokens[row, begin:begin + len(some)], segments[row, begin:begin + len(some)] = some, 1
-  return jnp.asarray(tokens), jnp.asarray(segments)
+    begin = 0
+    if front:
+      begin = length - len(some)
+    tokens[row, begin:begin + len(some)] = some
+    segments[row, begin:begin + len(some)] = 1
+  return jax.device_put(tokens), jax.device_put(segments)
 
 
-def answers(vocab: Vocab, rows: int) -> Ids:
-  """Returns the ids that an answer can have. rows: of the model's table."""
-  end = ends(vocab)
-  return Ids(min(vocab.size, rows), end, max(vocab.pad, *end, 0))
+def output_vocab(trained: LoadedModel, vocab: Vocab) -> OutputVocab:
+  """Return the ids that may be generated, and those that end a text.
+
+  The generation settings of a checkpoint take precedence over the tokenizer.
+  """
+  stated = trained.generation
+  end = stated.end_ids or end_ids(vocab)
+  pad = max(vocab.pad, *end, 0)
+  return OutputVocab(min(vocab.size, trained.model.vocab), end, pad, stated.suppressed_ids)
 
 
-def of_ids(config: GenerationConfig) -> GenerationConfig:
-  """Returns the options without what is done with the text alone: other stop sequences are no reason to compile
-  anew."""
+def drop_text_options(config: GenerationConfig) -> GenerationConfig:
+  """Reset the options that only the host reads, so that they do not cause another compilation."""
   return dataclasses.replace(config, stop=(), start=True)
 
 
-def ids_of(tokenizer: Tokenizer, prompt: Prompt, specials: bool = False) -> list[int]:
-  """Returns the ids of a prompt that is a text, or that is ids already."""
-  return tokenizer.encode(prompt, specials) if isinstance(prompt, str) else list(prompt)
+def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, specials: bool = False) -> list[int]:
+  """Return the ids of a prompt, which is text or ids already."""
+  if isinstance(prompt, str):
+    return tokenizer.encode(prompt, specials)
+  return list(prompt)
 
 
-def encode(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int]:
-  """Encodes a prompt, behind the start of a text where it is wanted or nothing else is there. Raises ConfigError for an
-  empty one without."""
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int]:
+  """Encode a prompt, after the begin-of-text token if `start` is set or the prompt is empty.
+
+  Raises:
+    ConfigError: the prompt is empty, and the tokenizer has no begin-of-text token.
+  """
   try:
-    first = [boundaries(tokenizer.vocab)[0]]
+    first = [boundary_ids(tokenizer.vocab)[0]]
   except ValueError:
     first = []
-  ids = ids_of(tokenizer, prompt)
+  ids = prompt_ids(tokenizer, prompt)
   if not ids and not first:
-    raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: give a prompt')
+    raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: '
+                      'give a prompt')
   return first + ids if start or not ids else ids
 
 
-def ends(vocab: Vocab) -> tuple[int, ...]:
-  """Returns the ids that end a text, none where the tokenizer has no such."""
-  of_blank = (vocab.eop, end_of_text(vocab)) if vocab.eop >= 0 else ()
+def end_ids(vocab: Vocab) -> tuple[int, ...]:
+  """Return the ids that end a text; (): the tokenizer has none."""
+  blank_ends = ()
+  if vocab.eop >= 0:
+    blank_ends = (vocab.eop, end_of_text_id(vocab))
   try:
-    return *boundaries(vocab)[1:], *of_blank
+    return *boundary_ids(vocab)[1:], *blank_ends
   except ValueError:
-    return of_blank
+    return blank_ends
 
 
-def read(
-    tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int], config: GenerationConfig, going: bool,
+def decode_continuation(
+    tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int], config: GenerationConfig,
+    going: bool, end: Sequence[int] = (),
 ) -> Continuation:
-  """Decodes ids, up to the first stop sequence."""
-  ended = bool(set(tokens[-1:]) & set(ends(tokenizer.vocab)))
-  # A tokenizer may leave out the space before a text: the prompt keeps it.
-  before, whole = (tokenizer.decode(plain(tokenizer.vocab, some)) for some in (prompt, [*prompt, *tokens]))
+  """Decode generated ids up to the first stop sequence.
+
+  Args:
+    tokenizer: the tokenizer.
+    prompt: ids of the prompt.
+    tokens: generated ids.
+    config: the generation options.
+    going: whether more tokens may follow.
+    end: ids that end a text.
+  """
+  tokens = tuple(tokens)
+  # Decode with the prompt: a tokenizer may leave out the space before a text.
+  special = {*tokenizer.vocab.specials, *end}
+  before = tokenizer.decode([i for i in prompt if i not in special])
+  whole = tokenizer.decode([i for i in (*prompt, *tokens) if i not in special])
   text = whole[len(before):]
-  places = [place for stop in config.stop if (place := text.find(stop)) >= 0]
+  places = []
+  for stop in config.stop:
+    if (place := text.find(stop)) >= 0:
+      places.append(place)
   if places:
-    return Continuation(text[:min(places)], tuple(tokens), 'stop')
-  return Continuation(text, tuple(tokens), 'end' if ended else '' if going else 'length')
+    return Continuation(text[:min(places)], tokens, 'stop')
+  if tokens and tokens[-1] in end:
+    return Continuation(text, tokens, 'end')
+  return Continuation(text, tokens, '' if going else 'length')
 
 
-def plain(vocab: Vocab, ids: Sequence[int]) -> list[int]:
-  """Drops the tokens that stand between texts."""
+def drop_special_ids(vocab: Vocab, ids: Sequence[int]) -> list[int]:
+  """Drop the special tokens that separate texts."""
   between = {vocab.bos, vocab.eos, vocab.cls, vocab.sep, vocab.pad, vocab.eop, vocab.gmask}
   return [i for i in ids if i not in between]
 
 
 def stable_prefix(text: str, stops: Sequence[str]) -> str:
-  """Returns the part of a text that is the same whatever follows."""
-  text = text.rstrip(UNKNOWN)
-  held = max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
+  """Return the part of a text that later tokens cannot change."""
+  text = text.rstrip(REPLACEMENT_CHARACTER)
+  held = 0
+  for stop in stops:
+    for size in range(held + 1, len(stop)):
+      if text.endswith(stop[:size]):
+        held = size
   return text[:len(text) - held]
 
 
-def heldout_beginnings(trained: Trained, folder: epath.PathLike, beginning: int, new: int, number: int):
-  """Draws (text of so many tokens, what follows it) from the held-out split."""
+def sample_heldout_beginnings(
+    trained: LoadedModel, folder: epath.PathLike, beginning: int, new: int, number: int,
+) -> list[tuple[str, str]]:
+  """Sample held-out texts of up to `beginning` + `new` tokens -> (start, continuation) of each.
+
+  A start has at most `beginning` tokens.
+  """
   tokenizer: Any = trained.tokenizer
   windows = Windows(folder, 'heldout', beginning + new, 'document')
   if not len(windows):
     return []
-  # More than are shown: some cannot be divided.
+  # Read more windows than needed: some cannot be split.
   read = windows.read(np.unique(np.linspace(0, len(windows) - 1, 4 * number).astype(np.int64)))
-  rows = [tokens[segments > 0] for tokens, segments in zip(read['tokens'], read['segments'], strict=True)]
+  # A text may be split before a word. In Chinese, Thai and others no spaces separate words.
   letters = [piece == '▁' or piece.strip('▁')[:1].isalnum() for piece in tokenizer.pieces]
-  # Between Chinese pieces there are no spaces that would tell words.
-  chinese = np.array([bool(CHINESE.match(piece.lstrip('▁'))) for piece in tokenizer.pieces])
-  cut = [divided((tokenizer.starts_word & letters | chinese)[row], beginning) for row in rows]
-  found = [(tokenizer.decode(row[begin:end]), tokenizer.decode(row[end:]))
-           for row, (begin, end) in zip(rows, cut, strict=True) if begin < end < len(row)]
-  return [found[place] for place in np.unique(np.linspace(0, len(found) - 1, min(number, len(found))).astype(int))]
+  unspaced = []
+  for piece in tokenizer.pieces:
+    unspaced.append(bool(UNSPACED_LETTER.match(piece.lstrip('▁'))))
+  splittable = tokenizer.starts_word & letters | np.array(unspaced)
+  found = []
+  for tokens, segments in zip(read['tokens'], read['segments'], strict=True):
+    row = tokens[segments > 0]
+    begin, end = find_split(splittable[row], beginning)
+    if begin < end < len(row):
+      found.append((tokenizer.decode(row[begin:end]), tokenizer.decode(row[end:])))
+  places = np.linspace(0, len(found) - 1, min(number, len(found))).astype(int)
+  chosen = []
+  for place in np.unique(places):
+    chosen.append(found[place])
+  return chosen
 
 
-def divided(starts: np.ndarray, beginning: int) -> tuple[int, int]:
-  """Finds, of bool [L], True where a word starts, where the first one does, and the last behind it within `beginning`
-  tokens, so that neither a prompt nor what follows it begins inside a word; twice the same where there is none."""
+def find_split(starts: np.ndarray, beginning: int) -> tuple[int, int]:
+  """Find where a prompt begins and ends, such that neither it nor the rest begins inside a word.
+
+  Args:
+    starts: bool [length], True where a word may start.
+    beginning: maximum number of tokens of the prompt.
+
+  Returns:
+    The first word start, and the last one at most `beginning` tokens later; equal if there is none.
+  """
   places = np.flatnonzero(starts)
-  places = places[places <= places[:1].sum() + beginning]
-  return (int(places[0]), int(places[-1])) if len(places) else (0, 0)
+  if not len(places):
+    return 0, 0
+  places = places[places <= places[0] + beginning]
+  return int(places[0]), int(places[-1])

@@ -1,21 +1,25 @@
-"""What a report shows of a model: words that it was asked for."""
+"""Example predictions that a report shows: filled masks and generated text."""
 from collections.abc import Sequence
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
-class Blank:
-  """A sentence with a hidden word, and what the model would put there."""
+class FillMaskSample:
+  """A sentence with a [MASK], and the model's predictions for it."""
 
-  prompt: str  # holds [MASK]
-  candidates: Sequence[tuple[str, float]]  # piece, probability; best first
+  prompt: str
+  """the sentence, with [MASK]"""
+  candidates: Sequence[tuple[str, float]]
+  """(token, probability), best first"""
   truth: str | None = None
+  """the masked word; None: unknown"""
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
-  """The beginning of a text, and how the model goes on."""
+class GenerationSample:
+  """A prompt and the text that the model generates from it."""
 
   prompt: str
   text: str
-  truth: str | None = None  # how the text itself goes on
+  truth: str | None = None
+  """how the original text continues; None: unknown"""

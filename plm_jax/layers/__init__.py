@@ -1,9 +1,21 @@
-"""Parts that every model is wired from.
+"""Layers that every model is composed of (level 1: imports only level 0, and no TensorFlow).
 
-One legend of dimensions, for docstrings, comments and einsums of the whole project:
+    stack, block, attention, mlp, norm, dense   the transformer, from the stack of layers down
+    masks, positions, rope, t5_relative_bias, disentangled, relative_logits   attention masks and
+                       position schemes
+    sliding_window     local attention
+    embeddings, heads, pooling   from token ids to vectors; from hidden states to outputs
+    chunked_cross_entropy, sampled_softmax   losses over large vocabularies
+    char_ids, char_cnn, lstm, scalar_mix, recurrent_heads, crf   ELMo and its tasks
+    common, init       sizes and initialization that parts share
+    kernels            kernels for one kind of hardware
 
-    B batch   L length   Q/K query/key length   M predicted positions   D width   E embedding width
-    H heads   G key heads   A head size   F MLP width   V vocabulary   R relative buckets   N layers   C classes
+Einsums and comments of the whole project use these letters for axes:
 
-Parameters are float32 and computed with in `dtype`; softmax, norms and losses are float32 whatever `dtype` is.
+    B batch   L length   Q/K query/key length   M predicted positions   D hidden   E embedding width
+    H heads   G key heads   A head size   F MLP width   V vocabulary   R relative buckets
+    N layers   C classes
+
+Parameters are float32. Matrix products run in the compute dtype (`dtype`, mixed precision);
+softmax, norms and losses run in float32 whatever the compute dtype is.
 """

@@ -1,23 +1,26 @@
-"""Multi-head attention: softmax, dropout, grouped keys and kernels are written here, once, for every family.
+"""Multi-head attention for every family: softmax, dropout, grouped keys, and the choice of kernel.
 
-Four forms of one thing. Where a layer sees a band of neighbours alone the first meets those that are in reach, and the
-next two get blocks of queries for rows (`bands`), if that saves half of the products:
+One of four forms computes it. Within a sliding window the TPU kernel visits only the keys in reach;
+the cuDNN and plain forms get blocks of queries as rows (`sliding_window`) where that saves half of
+the products.
 
-    mosaic     one kernel of our own on a TPU in bfloat16 (`mosaic.takes`), which keeps nothing of [Q, K]: rows of 256
-               to 2,048 keys train so in every family, but where a scheme gives each row logits of its own (XLNet).
-               Disentangled attention (DeBERTa, LTG-BERT, GPT-BERT) gives it `Distances`, of which the others have a
-               bias written out
-    fused      one kernel of cuDNN, which keeps nothing of [Q, K]: on an NVIDIA GPU in bfloat16, for what `cudnn.takes`.
-               ALBERT, LLaMA, PaLM (heads of 256: Hopper alone) and the Transformer train so, and T5 v1.1 reads its
-               encoder so; BERT's kin, GPT and BART are evaluated so, and without dropout of attention trained so
-    plain      `probabilities` and `mixture`, products written out: on a CPU; in float32; on older GPUs (T4, V100); on a
-               GPU with dropout or a bias (T5's) and with odd lengths; DeBERTa's positions but for the kernel of ours,
-               and XLNet's. For the backward
-               pass it keeps the probabilities, in the type of the queries, and nothing else of [Q, K]
-    decoding   plain, with keys and values of before where they lie in the cache: one query at a time has no use for
-               the kernel. What is read before the first token takes either of the others
+    TPU       our kernel, in bfloat16 (`kernels.tpu_attention.supports`), which stores nothing of
+              [queries, keys]. Rows of 256 to 2,048 keys train with it in every family except XLNet,
+              whose scheme gives each row logits of its own. Disentangled attention (DeBERTa,
+              LTG-BERT, GPT-BERT) passes `RelativeLogits`; the other forms get them as a bias
+    cuDNN     cuDNN's fused kernel, which stores nothing of [queries, keys]: on an NVIDIA GPU, in
+              bfloat16, for what `kernels.cudnn.supports`. ALBERT, LLaMA, PaLM (heads of 256: Hopper
+              only) and the Transformer train with it, and T5 v1.1 in its encoder. BERT and its kin,
+              GPT and BART are evaluated with it, and trained where attention has no dropout
+    plain     `probabilities` and `mix_values`: on a CPU; in float32; on older GPUs (T4, V100); on a
+              GPU with dropout or a bias (T5), and with odd lengths; for DeBERTa's positions outside
+              of the TPU kernel, and for XLNet's. The backward pass keeps the probabilities, in the
+              dtype of the queries, and nothing else of [queries, keys]
+    decoding  plain, with a KV cache that is read in place: one query at a time does not need a
+              kernel. The prompt takes the TPU or cuDNN form
 
-Parameters are initialised in the plain form: initialisation is vmapped over layers, which cuDNN's kernel cannot be.
+Parameters are initialized in the plain form: initialization is vmapped over layers, which cuDNN's
+kernel does not support.
 """
 from collections.abc import Mapping
 import dataclasses
@@ -29,78 +32,86 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked, within
-from plm_jax.layers import bands, cudnn, mosaic
-from plm_jax.layers.bands import Band
+from plm_jax.layers import sliding_window
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
-from plm_jax.layers.distances import Distances
+from plm_jax.layers.kernels import cudnn, tpu_attention
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
-from plm_jax.sharding import constrain, spec
+from plm_jax.layers.relative_logits import RelativeLogits
+from plm_jax.layers.sliding_window import SlidingWindow
+from plm_jax.sharding import constrain, partition_spec
+from plm_jax.validation import ValidatedConfig, intervals
 
 Projection = Literal['query', 'key', 'value', 'gate', 'out']
-SPLIT = 'batch', None, 'heads', None  # the axes of queries, keys and values
+HEAD_AXES = 'batch', None, 'heads', None  # logical axes of queries, keys and values
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionConfig(Checked):
-  """Attention; the sizes and number of its heads are the block's."""
+class AttentionConfig(ValidatedConfig):
+  """Attention; the block has the number and size of its heads."""
 
-  limits = within(scale='(0, inf)', dropout='[0, 1)', out_dropout='[0, 1)')
+  limits = intervals(scale='(0, inf)', dropout='[0, 1)', out_dropout='[0, 1)')
 
   bias: tuple[Projection, ...] = ('query', 'key', 'value', 'out')
-  """projections that have biases; softmax does not feel that of keys"""
+  """Projections that have biases. Softmax does not depend on the bias of keys."""
   scale: float | None = None
-  """factor on logits; None: 1 / sqrt(head size)"""
+  """Factor on logits; None: 1 / sqrt(head size)."""
   dropout: float = 0.1
-  """share of probabilities that are dropped"""
+  """Dropout rate of attention probabilities."""
   out_dropout: float = 0.0
-  """share of what attention gives that is dropped, where the position-wise network's is not (the block's dropout is of
-  both)"""
+  """Dropout rate of the output of attention alone (the block's dropout also applies to that of the
+  MLP)."""
   gated: bool = False
-  """what the heads give is multiplied, number by number, by gelu of a projection of what queries are made of
-  (GPT-BERT: Charpentier and Samuel 2024, section 2)"""
+  """Multiply the output of the heads, element by element, by gelu of a projection of the input
+  (GPT-BERT: Charpentier and Samuel 2024, section 2)."""
   mixture_norm: bool = False
-  """what the heads give, gated or not, is normalised together before the projection back, by a norm of the block's
-  kind"""
+  """Normalize the output of all heads together, after the gate and before the output projection, by
+  a norm of the block's kind."""
   out_norm: bool = False
-  """what attention gives is normalised, with gain and bias, before it is added (NormFormer: Shleifer et al. 2021)"""
+  """Normalize the output of attention, with scale and bias, before it is added to the residual
+  stream (NormFormer: Shleifer et al. 2021)."""
   position: NoPosition = NoPosition()
-  """the scheme that acts inside"""
+  """Position scheme inside attention."""
 
 
-class Visible(NamedTuple):
-  """What queries see of keys, and what logits get besides."""
+class AttentionMask(NamedTuple):
+  """Attention mask, and the other inputs of attention that do not depend on the hidden states."""
 
   mask: jax.Array | None
-  """[B|1, 1, 1|Q, K], True where visible; None: everything. With a `Past`, its keys come first"""
+  """[batch or 1, 1, 1 or queries, keys], True where the query attends to the key; None: everywhere.
+  Keys of a `KVCache` come first."""
   context: Mapping[str, Any] = FrozenDict()
-  """what the position scheme gave for all layers"""
+  """What the position scheme computed for all layers."""
   factor: jax.Array | None = None
-  """on logits, [], for what differs from layer to layer"""
-  band: Band | None = None
-  """of the keys of its own row a query sees no others; None: what the mask says. Not with a `Past`"""
+  """Scalar factor on logits, where layers differ in it."""
+  window: SlidingWindow | None = None
+  """Sliding window over the row's own keys; None: the mask alone decides. Not with a `KVCache`."""
 
 
-class Keys(NamedTuple):
-  """Keys and values of a memory that was read before: there are no hidden states to make them of."""
-
-  key: jax.Array
-  value: jax.Array
-  """[B, K, G, A] both"""
-
-
-class Past(NamedTuple):
-  """Keys and values of earlier tokens, which stand in front of those of the row, as a cache has them."""
+class CrossAttentionCache(NamedTuple):
+  """Keys and values of an encoder's output, computed before; hidden states are not needed."""
 
   key: jax.Array
+  """[batch, keys, key_heads, head_size]."""
   value: jax.Array
-  """[B, G, S, A] both"""
+  """[batch, keys, key_heads, head_size]."""
+
+
+class KVCache(NamedTuple):
+  """KV cache: keys and values of earlier tokens, which precede those of the row."""
+
+  key: jax.Array
+  """[batch, key_heads, slots, head_size]."""
+  value: jax.Array
+  """[batch, key_heads, slots, head_size]."""
 
 
 class Attention(nn.Module):
-  """Vaswani et al. 2017, section 3.2; grouped keys: Ainslie et al. 2023."""
+  """Multi-head attention (Vaswani et al. 2017, section 3.2), with grouped-query attention.
+
+  Grouped keys and values: Ainslie et al. 2023.
+  """
 
   cfg: AttentionConfig
   common: CommonConfig
@@ -111,145 +122,243 @@ class Attention(nn.Module):
     return self.cfg.scale or self.common.head_dim ** -0.5
 
   @nn.compact
-  def __call__(self, x, kv, visible: Visible, rows=None, past: Past | None = None):
-    """x [B, Q, D] attends to kv, hidden states [B, K, D] or `Keys` of them, behind the past -> [B, Q, D].
+  def __call__(self, x, kv, mask: AttentionMask, row_ids=None, past: KVCache | None = None):
+    """Attend from x to kv.
 
-    Keys and values that are made here are let out as the collection `keys`. rows [B] key dropout; None: no dropout.
+    Args:
+      x: [batch, queries, hidden].
+      kv: [batch, keys, hidden], or a `CrossAttentionCache`.
+      mask: the attention mask.
+      row_ids: [batch] key dropout; None: no dropout.
+      past: KV cache, whose keys precede those of kv.
+
+    Returns:
+      [batch, queries, hidden]. New keys and values are sown in the collection `keys`.
     """
     cfg, common, size = self.cfg, self.common, self.common.head_dim
-    def dense(name, features, *axes, init):
-      return Dense(features, axes, name in cfg.bias, common.compute, init, name=name)
-    def heads(name, number, gain=1.0):
-      init = common.init.matrix(common.width, number * size, gain=gain)
-      return dense(name, (number, size), 'width', 'heads', None, init=init)
-    query = heads('query', common.heads, size ** -0.5 / self.scale)
-    key, value = heads('key', common.key_heads), heads('value', common.key_heads)
-    q = query(x, rows)
-    if isinstance(kv, Keys):
+    cached = isinstance(kv, CrossAttentionCache)
+
+    def make_projection(name, heads, gain=1.0):
+      init = common.init.matrix_initializer(common.width, heads * size, gain=gain)
+      return Dense((heads, size), ('width', 'heads', None), name in cfg.bias, common.compute_dtype,
+                   init, name=name)
+
+    # Queries, keys and values.
+    query = make_projection('query', common.heads, size ** -0.5 / self.scale)
+    key = make_projection('key', common.key_heads)
+    value = make_projection('value', common.key_heads)
+    q = query(x, row_ids)
+    if cached:
       k, v = kv
-      if self.is_initializing():  # the parameters are the same, in use or not
+      if self.is_initializing():  # the parameters are the same with and without the cache
         _ = key(x), value(x)
     else:
-      k, v = key(kv, rows), value(kv, rows)
-    q, k, logits = cfg.position.interact(self, common, q, k, visible.context, query, key)
-    parted = self.is_mutable_collection('inside') or visible.factor is not None
-    if isinstance(logits, Distances) and (parted or not self.free(past) or not taken(q, k, logits)):
-      q, logits = logits.written(q, k, self.scale)
-    q, k, v = (constrain(y, *SPLIT) for y in (q, k, v))
-    if not isinstance(kv, Keys):
+      k, v = key(kv, row_ids), value(kv, row_ids)
+
+    # Positions. Only the TPU kernel takes relative logits as they are.
+    q, k, bias = cfg.position.interact(self, common, q, k, mask.context, query, key)
+    needs_bias = self.is_mutable_collection('inside') or mask.factor is not None
+    if isinstance(bias, RelativeLogits) and (
+        needs_bias or not self.kernels_allowed(past) or not use_tpu_kernel(q, k, bias)):
+      q, bias = bias.to_bias(q, k, self.scale)
+    q, k, v = constrain(q, *HEAD_AXES), constrain(k, *HEAD_AXES), constrain(v, *HEAD_AXES)
+    if not cached:
       self.sow('keys', 'heads', {'key': k, 'value': v})
-    if visible.factor is not None:
-      q *= visible.factor.astype(q.dtype)
-    self.sow('inside', 'heads', {'query': q, 'key': k, 'value': v, 'bias': logits})
-    noisy = rows if cfg.dropout > 0 else None
-    y = constrain(self.attend(q, k, v, visible, logits, noisy, past), *SPLIT)
+    if mask.factor is not None:
+      q *= mask.factor.astype(q.dtype)
+    self.sow('inside', 'heads', {'query': q, 'key': k, 'value': v, 'bias': bias})
+
+    # Attention and the output projection.
+    noisy_rows = row_ids if cfg.dropout > 0 else None
+    y = constrain(self.attend(q, k, v, mask, bias, noisy_rows, past), *HEAD_AXES)
     if cfg.gated:
-      y *= jax.nn.gelu(constrain(heads('gate', common.heads)(x, rows), *SPLIT), approximate=False)
+      gate = make_projection('gate', common.heads)(x, row_ids)
+      y *= jax.nn.gelu(constrain(gate, *HEAD_AXES), approximate=False)
     if cfg.mixture_norm:
       y = common.make_norm('mixture_norm')(y.reshape(*y.shape[:2], -1)).reshape(y.shape)
-    init = common.init.matrix(common.heads * size, common.width, out=True)
-    y = dense('out', (common.width,), 'heads', None, 'width', init=init)(y, rows)
+    init = common.init.matrix_initializer(common.heads * size, common.width, out=True)
+    out = Dense((common.width,), ('heads', None, 'width'), 'out' in cfg.bias, common.compute_dtype,
+                init, name='out')
+    y = out(y, row_ids)
     if cfg.out_norm:
-      y = Norm(NormConfig(eps=common.norm.eps), common.compute, name='out_norm')(y)
-    return Dropout(cfg.out_dropout, name='out_dropout')(y, rows)
+      y = Norm(NormConfig(eps=common.norm.eps), common.compute_dtype, name='out_norm')(y)
+    return Dropout(cfg.out_dropout, name='out_dropout')(y, row_ids)
 
-  def free(self, past: Past | None) -> bool:
-    """Tells whether kernels may attend, and rows be cut: nothing comes from a cache, nobody wants to see probabilities,
-    and this is no initialisation."""
-    return past is None and not self.is_mutable_collection('intermediates') and not self.is_initializing()
+  def kernels_allowed(self, past: KVCache | None) -> bool:
+    """Tell whether kernels and blocks may be used.
 
-  def attend(self, q, k, v, visible: Visible, logits, rows, past: Past | None = None):
-    """Attends in one of the forms: q [B, Q, H, A], k and v [B, K, G, A] -> [B, Q, H, A].
-
-    logits: a bias [B|1, H, Q, S + K], `Distances` or None. rows [B] key dropout of probabilities; None: no dropout.
+    They are not used with a KV cache, at initialization, or where probabilities are recorded.
     """
-    free = self.free(past)
-    mask, band, ours = visible.mask, visible.band, free and taken(q, k, logits)
-    if band and free and not ours and logits is None and band.saves(q.shape[1]):
-      return self.attend_in_blocks(q, k, v, mask, band, rows)
+    recording = self.is_mutable_collection('intermediates')
+    return past is None and not recording and not self.is_initializing()
+
+  def attend(self, q, k, v, mask: AttentionMask, bias, row_ids, past: KVCache | None = None):
+    """Compute attention in one of the forms.
+
+    Args:
+      q: [batch, queries, heads, head_size].
+      k: [batch, keys, key_heads, head_size].
+      v: of the same shape as k.
+      mask: the attention mask.
+      bias: [batch or 1, heads, queries, cached + keys], or `RelativeLogits`, or None.
+      row_ids: [batch] key dropout of probabilities; None: no dropout.
+      past: KV cache.
+
+    Returns:
+      [batch, queries, heads, head_size].
+    """
+    allowed = self.kernels_allowed(past)
+    on_tpu = allowed and use_tpu_kernel(q, k, bias)
+    window = mask.window
+    if window and allowed and not on_tpu and bias is None and window.saves(q.shape[1]):
+      return self.attend_in_blocks(q, k, v, mask.mask, window, row_ids)
     dropout = Dropout(self.cfg.dropout, name='dropout')
-    if ours:
-      noise = None if rows is None else mosaic.Noise(dropout.seed(), rows, self.cfg.dropout)
-      return mosaic.attend(mosaic.Arrays(q, k, v, mask, logits), self.scale, noise, band)
-    if band:
-      mask = band.within(mask, q.shape[1])
-    if free and fits(q, k, bias=logits is not None, dropout=rows is not None):
-      return fused(q, k, v, mask, self.scale)
-    keep = dropout.keep((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), rows)
-    probs = probabilities(q, k, mask, self.scale, logits, past)
+    if on_tpu:
+      noise = None
+      if row_ids is not None:
+        noise = tpu_attention.AttentionDropout(dropout.seed(), row_ids, self.cfg.dropout)
+      arrays = tpu_attention.Arrays(q, k, v, mask.mask, bias)
+      return tpu_attention.attend(arrays, self.scale, noise, window)
+
+    visible = mask.mask
+    if window:
+      visible = window.restrict(visible, q.shape[1])
+    if allowed and use_cudnn(q, k, bias=bias is not None, dropout=row_ids is not None):
+      return cudnn_attention(q, k, v, visible, self.scale)
+    keep = dropout.draw_keep_mask((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), row_ids)
+    probs = probabilities(q, k, visible, self.scale, bias, past)
     self.sow('intermediates', 'probs', probs)
-    return mixture(probs, v, lambda probs: dropout.drop(probs, keep), past)
+    return mix_values(probs, v, lambda probs: dropout.drop(probs, keep), past)
 
-  def attend_in_blocks(self, q, k, v, mask, band: Band, rows):
-    """Attends within the band: as `attend` does, with blocks of queries for rows."""
+  def attend_in_blocks(self, q, k, v, mask, window: SlidingWindow, row_ids):
+    """Compute sliding-window attention as `attend` does, with blocks of queries as rows."""
     batch, length = q.shape[:2]
-    mask = bands.cut(mask, band, batch, length)
-    cut = bands.blocks(q, band), bands.neighbours(k, band), bands.neighbours(v, band)
-    q, k, v = (constrain(y, *SPLIT) for y in cut)
-    y = self.attend(q, k, v, Visible(mask), None, None if rows is None else bands.numbered(rows, band, length))
-    return bands.joined(y, batch, length)
+    mask = sliding_window.block_mask(mask, window, batch, length)
+    q = sliding_window.split_queries(q, window)
+    k = sliding_window.neighbor_keys(k, window)
+    v = sliding_window.neighbor_keys(v, window)
+    q, k, v = constrain(q, *HEAD_AXES), constrain(k, *HEAD_AXES), constrain(v, *HEAD_AXES)
+    if row_ids is not None:
+      row_ids = sliding_window.block_row_ids(row_ids, window, length)
+    y = self.attend(q, k, v, AttentionMask(mask), None, row_ids)
+    return sliding_window.join_blocks(y, batch, length)
 
 
-def taken(q, k, logits) -> bool:
-  """Tells whether the kernel of ours takes queries q [B, Q, H, A] and keys k [B, K, G, A] with what a scheme adds to
-  logits, a bias or `Distances`."""
-  takes = functools.partial(mosaic.takes, mosaic.kind(), q.dtype, q.shape, k.shape)
-  if isinstance(logits, Distances):
-    return takes(terms=logits.terms)
-  return takes(None if logits is None else logits.shape)
+def use_tpu_kernel(q, k, bias) -> bool:
+  """Tell whether the TPU kernel supports this attention.
+
+  Args:
+    q: [batch, queries, heads, head_size].
+    k: [batch, keys, key_heads, head_size].
+    bias: bias of logits, `RelativeLogits`, or None.
+  """
+  supports = functools.partial(
+      tpu_attention.supports, tpu_attention.device_kind(), q.dtype, q.shape, k.shape)
+  if isinstance(bias, RelativeLogits):
+    return supports(terms=bias.terms)
+  return supports(None if bias is None else bias.shape)
 
 
-def fits(q, k, bias: bool, dropout: bool) -> bool:
-  """Tells whether the fused kernel takes queries q [B, Q, H, A] and keys k [B, K, G, A] where this is traced for.
+def use_cudnn(q, k, bias: bool, dropout: bool) -> bool:
+  """Tell whether cuDNN's fused kernel supports this attention on the device.
 
-  On a mesh it wants both split alike, which grouped keys are not where devices do not divide their heads.
+  On a mesh queries and keys must be split alike, which grouped keys are not where the devices do
+  not divide their heads.
+
+  Args:
+    q: [batch, queries, heads, head_size].
+    k: [batch, keys, key_heads, head_size].
+    bias: whether logits have a bias.
+    dropout: whether probabilities have dropout.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if not mesh.empty and spec(SPLIT, q.shape, mesh) != spec(SPLIT, k.shape, mesh):
+  if not mesh.empty and (
+      partition_spec(HEAD_AXES, q.shape, mesh) != partition_spec(HEAD_AXES, k.shape, mesh)):
     return False
-  return cudnn.takes(
-      cudnn.capability(), q.dtype, q.shape[3], q.shape[1], k.shape[1], bias=bias, dropout=dropout)
+  return cudnn.supports(cudnn.compute_capability(), q.dtype, q.shape[3], q.shape[1], k.shape[1],
+                        bias=bias, dropout=dropout)
 
 
-def fused(q, k, v, mask, scale: float):
-  """Attends by cuDNN: q [B, Q, H, A], k and v [B, K, G, A], mask [B|1, 1, 1|Q, K] or None -> [B, Q, H, A]."""
+def cudnn_attention(q, k, v, mask, scale: float):
+  """Attend with cuDNN's fused kernel.
+
+  Args:
+    q: [batch, queries, heads, head_size].
+    k: [batch, keys, key_heads, head_size].
+    v: of the same shape as k.
+    mask: [batch or 1, 1, 1 or queries, keys] bool, or None.
+    scale: factor on logits.
+
+  Returns:
+    [batch, queries, heads, head_size].
+  """
   if mask is not None:
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
     mask = constrain(mask, 'batch', None, None, None)
   return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation='cudnn')
 
 
-def probabilities(q, k, mask, scale: float, bias=None, past: Past | None = None) -> Any:
-  """Returns the probabilities of q [B, Q, H, A] and k [B, K, G, A]: [B, H, Q, S + K] in the type of q.
+def probabilities(q, k, mask, scale: float, bias=None, past: KVCache | None = None) -> Any:
+  """Compute attention probabilities.
 
-  mask, and bias, which is added to the scaled logits, broadcast to that, or are None.
+  Args:
+    q: [batch, queries, heads, head_size].
+    k: [batch, keys, key_heads, head_size].
+    mask: broadcasts to the result; True where the query attends to the key; None: everywhere.
+    scale: factor on the products.
+    bias: added to the scaled logits; broadcasts to the result; or None.
+    past: KV cache.
+
+  Returns:
+    [batch, heads, queries, cached + keys] in the dtype of q.
   """
-  # What there was before is read where it lies: put together with the rest it would be copied for every token.
-  before = [] if past is None else [products(q, past.key, 'bgka')]
-  logits = jnp.concatenate([*before, products(q, k)], -1) * scale
+  products = []
+  if past is not None:
+    # The cache is read in place: concatenated with k it would be copied for every token.
+    products.append(multiply_query_key(q, past.key, 'bgka'))
+  products.append(multiply_query_key(q, k))
+  logits = jnp.concatenate(products, -1) * scale
   if bias is not None:
     logits += bias
   if mask is not None:
-    # Finite, so that a row of padding is uniform instead of NaN.
+    # Finite, so that the probabilities of a row of padding are uniform instead of NaN.
     logits = jnp.where(mask, logits, -1e9)
   return softmax(logits, q.dtype)
 
 
-def mixture(probs, v, drop=lambda probs: probs, past: Past | None = None):
-  """Mixes values: probs [B, H, Q, S + K], v [B, K, G, A] -> [B, Q, H, A]. past: `value` [B, G, S, A], which stand in
-  front of v."""
+def mix_values(probs, v, drop=lambda probs: probs, past: KVCache | None = None):
+  """Mix values by attention probabilities.
+
+  Args:
+    probs: [batch, heads, queries, cached + keys].
+    v: [batch, keys, key_heads, head_size].
+    drop: applies dropout to probabilities.
+    past: KV cache.
+
+  Returns:
+    [batch, queries, heads, head_size].
+  """
   if past is None:
-    # The backward pass keeps the probabilities and drops them again, instead of both.
-    return jax.checkpoint(lambda probs, v: mixed(drop(probs), v), prevent_cse=False)(probs, v)
+    # Activation checkpointing: the backward pass keeps the probabilities and drops them again,
+    # instead of keeping both.
+    mix = jax.checkpoint(lambda probs, v: multiply_values(drop(probs), v), prevent_cse=False)
+    return mix(probs, v)
   size = past.value.shape[2]
-  return mixed(probs[..., :size], past.value, 'bgka') + mixed(probs[..., size:], v)
+  cached = multiply_values(probs[..., :size], past.value, 'bgka')
+  return cached + multiply_values(probs[..., size:], v)
 
 
-def products(q, k, axes='bkga'):
-  """Multiplies q [B, Q, H, A] and k [B, K, G, A] -> [B, H, Q, K] float32; each key head is met by H / G query heads,
-  uncopied.
+def multiply_query_key(q, k, axes='bkga'):
+  """Multiply queries and keys, without copying grouped keys.
 
-  axes: of k. A cache has its heads in front of its tokens, so that a head's keys lie together.
+  Args:
+    q: [batch, queries, heads, head_size].
+    k: [batch, keys, key_heads, head_size], each key head for heads / key_heads query heads.
+    axes: order of the axes of k. A KV cache has heads before tokens, so that the keys of a head are
+      adjacent.
+
+  Returns:
+    [batch, heads, queries, keys] float32.
   """
   groups = k.shape[axes.index('g')]
   if groups == q.shape[2]:
@@ -259,8 +368,12 @@ def products(q, k, axes='bkga'):
   return logits.reshape(logits.shape[0], -1, *logits.shape[3:])
 
 
-def mixed(probs, v, axes='bkga'):
-  """Multiplies probs [B, H, Q, K] and v [B, K, G, A] (axes) -> [B, Q, H, A]."""
+def multiply_values(probs, v, axes='bkga'):
+  """Multiply probabilities [batch, heads, queries, keys] and values, without copying values.
+
+  v [batch, keys, key_heads, head_size], with its axes in the order of `axes` -> [batch, queries,
+  heads, head_size].
+  """
   groups = v.shape[axes.index('g')]
   if groups == probs.shape[1]:
     return jnp.einsum(f'bgqk,{axes}->bqga', probs, v)
@@ -271,19 +384,21 @@ def mixed(probs, v, axes='bkga'):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def softmax(logits, dtype):
-  """Returns the probabilities of logits [..., K], computed in float32. The backward pass keeps them in `dtype`, nothing
-  else."""
+  """Compute the softmax of logits [..., keys] in float32, and return it in `dtype`.
+
+  The backward pass keeps the probabilities in `dtype`, and nothing else.
+  """
   return nn.softmax(logits.astype(jnp.float32)).astype(dtype)
 
 
 def softmax_forward(logits, dtype):
-  """Returns the probabilities, and the same for the backward pass."""
+  """Compute `softmax` and the residuals of its gradient."""
   probs = softmax(logits, dtype)
   return probs, probs
 
 
 def softmax_backward(dtype, probs, gradient):
-  """Returns the gradient of the logits, computed in float32 from the probabilities alone."""
+  """Compute the gradient of the logits in float32, from the probabilities alone."""
   del dtype
   probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
   return (probs * (gradient - (probs * gradient).sum(-1, keepdims=True)),)

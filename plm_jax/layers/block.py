@@ -1,13 +1,18 @@
-"""The transformer block: one for every family, varied by values."""
+"""The transformer block: one for every family, varied by its configuration."""
 import dataclasses
-import functools
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.layers.attention import Attention, AttentionConfig, Keys, Past, Visible
+from plm_jax.layers.attention import (
+  Attention,
+  AttentionConfig,
+  AttentionMask,
+  CrossAttentionCache,
+  KVCache,
+)
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dropout
 from plm_jax.layers.mlp import Mlp, MlpConfig
@@ -17,107 +22,145 @@ from plm_jax.sharding import constrain
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig(CommonConfig):
-  """The hyper-parameters of one layer."""
+  """Hyperparameters of one transformer block (layer)."""
 
   attention: AttentionConfig = AttentionConfig()
-  """to oneself, and to a memory"""
+  """Self-attention and cross-attention."""
   mlp: MlpConfig = MlpConfig()
-  """the position-wise network"""
+  """Feed-forward network."""
   norm_at: Literal['pre', 'post'] = 'post'
-  """before each sublayer, with one more norm after the stack; or after each residual sum"""
+  """Place of the norms. pre: before each sublayer, with a final norm after the stack. post: after
+  each residual sum."""
   parallel: bool = False
-  """attention and the position-wise network read the same norm and are summed, one residual for both (PaLM)"""
+  """Attention and MLP read the same norm, and their outputs are added to one residual stream
+  (PaLM)."""
   cross: bool = False
-  """attend to a memory (an encoder's output) after attending to oneself"""
+  """Cross-attention to an encoder's output, after self-attention."""
 
   def conflict(self, option):
-    """Says what a parallel block cannot have, or what is wrong with sizes."""
+    """Describe what a parallel block does not support, or sizes that conflict; None: nothing."""
     if self.parallel and (self.norm_at != 'pre' or self.cross):
-      return f'{option("parallel")}: such a block has its norm before it (norm_at pre) and no cross attention'
+      return (f'{option("parallel")}: such a block has its norm before it (norm_at pre) and no '
+              'cross attention')
     return super().conflict(option)
 
 
-class Memory(NamedTuple):
-  """What cross attention reads: an encoder's output."""
+class CrossAttentionInput(NamedTuple):
+  """What cross-attention attends to: an encoder's output, or its cached keys and values."""
 
   hidden: jax.Array | None
-  """[B, K, D]; None: `keys` stand for it"""
+  """[batch, keys, hidden]; None: `keys` replace them."""
   mask: jax.Array | None
-  """[B, 1, 1|Q, K], True where visible; None: everything"""
-  keys: Keys | None = None
-  """what this layer made of the hidden states before"""
+  """[batch, 1, 1 or queries, keys], True where visible; None: everywhere."""
+  keys: CrossAttentionCache | None = None
+  """This layer's keys and values of the encoder's output, computed before."""
 
 
-class Streams(NamedTuple):
-  """What the residual stream was, from the embeddings on, and how it goes on: behind each sublayer as a weighted sum of
-  all that (Pagliardini et al. 2024, section 3, behind each block; GPT-BERT's is behind each sublayer)."""
+class DenseStreams(NamedTuple):
+  """DenseFormer's residual stream: a weighted sum of all earlier states, after each sublayer.
+
+  Pagliardini et al. 2024, section 3, sum after each block; GPT-BERT sums after each sublayer.
+  """
 
   states: tuple[jax.Array, ...]
-  """[B, L, D] each, before they were summed"""
+  """[batch, length, hidden] each: the embeddings, then the stream before each sum."""
   weights: tuple[jax.Array, ...]
-  """of the next sums, one number more each"""
+  """Weights of the next sums; each has one number more than the one before."""
 
-  def summed(self, x) -> tuple[jax.Array, 'Streams']:
-    """Adds x [B, L, D] to the states -> (their weighted sum [B, L, D], those that are next)."""
+  def add_state(self, x) -> tuple[jax.Array, 'DenseStreams']:
+    """Add x [batch, length, hidden] to the states.
+
+    Returns:
+      (weighted sum of all states [batch, length, hidden], the streams for the next sublayer).
+    """
     states, weights = (*self.states, x), self.weights[0].astype(x.dtype)
     total = sum(weight * state for weight, state in zip(weights, states, strict=True))
-    return jnp.asarray(total), Streams(states, self.weights[1:])
+    return jnp.asarray(total), DenseStreams(states, self.weights[1:])
 
 
 class Block(nn.Module):
-  """Self attention, cross attention where cfg.cross, MLP; each with dropout, residual and norm."""
+  """Transformer block: self-attention, optional cross-attention, MLP.
+
+  Each sublayer has dropout, a residual connection and a norm.
+  """
 
   cfg: BlockConfig
 
   @nn.compact
-  def __call__(self, x, visible: Visible, memory: Memory | None = None, rows=None, past: Past | None = None, kv=None,
-               normed=None, streams: Streams | None = None) -> Any:
-    """x [B, Q, D] attends to kv [B, K, D] (itself if None) behind the past, then to the memory -> [B, Q, D]; with
-    streams, whose sums take the place of x behind each sublayer, -> also those that are next.
+  def __call__(
+      self, x, mask: AttentionMask, memory: CrossAttentionInput | None = None, row_ids=None,
+      past: KVCache | None = None, kv=None, skip_norm=None,
+      streams: DenseStreams | None = None) -> Any:
+    """Run the block.
 
-    A separate kv is what XLNet's query stream and DeBERTa's mask decoder need. rows [B] key dropout; None: no dropout.
-    normed [] bool: attention reads x as it is, in place of its norm (`StackConfig.first_norm`); None: it does not.
+    Args:
+      x: [batch, queries, hidden].
+      mask: self-attention mask.
+      memory: input of cross-attention.
+      row_ids: [batch] key dropout; None: no dropout.
+      past: KV cache of self-attention.
+      kv: [batch, keys, hidden], what self-attention attends to (XLNet's query stream, DeBERTa's
+        mask decoder); None: x.
+      skip_norm: bool scalar, True: attention reads x without its norm (`StackConfig.first_norm`);
+        None: False.
+      streams: DenseFormer's states; their weighted sum replaces the residual stream after each
+        sublayer.
+
+    Returns:
+      [batch, queries, hidden]; with `streams`, a pair of it and the streams for the next block.
     """
     cfg = self.cfg
-    pre = cfg.norm_at == 'pre'
+    pre_norm = cfg.norm_at == 'pre'
 
-    def residual(name, sublayer, x):
+    def run_sublayer(name, sublayer, x):
+      """Add `sublayer(input, norm of the keys)` to the residual stream, with norm and dropout."""
       nonlocal streams
       norm: Any = cfg.make_norm(f'{name}_norm')
-      if name == 'attention' and normed is not None:
-        norm = functools.partial(unless, normed, norm)
-      drop = Dropout(cfg.dropout if name != 'mlp' or cfg.mlp.dropped else 0.0, name=f'{name}_dropout')
-      y = x + drop(sublayer(norm(x), norm) if pre else sublayer(x, lambda kv: kv), rows)
-      y = constrain(y if pre else norm(y), 'batch', None, 'stream')
+      if name == 'attention' and skip_norm is not None:
+        norm = lambda x, norm=norm: norm_unless(skip_norm, norm, x)
+      has_dropout = name != 'mlp' or cfg.mlp.dropped
+      dropout = Dropout(cfg.dropout if has_dropout else 0.0, name=f'{name}_dropout')
+      if pre_norm:
+        y = x + dropout(sublayer(norm(x), norm), row_ids)
+      else:
+        y = norm(x + dropout(sublayer(x, lambda kv: kv), row_ids))
+      y = constrain(y, 'batch', None, 'stream')
       if streams is None:
         return y
-      y, streams = streams.summed(y)
+      y, streams = streams.add_state(y)
       return constrain(y, 'batch', None, 'stream')
 
     def attention(y, norm):
-      return Attention(cfg.attention, cfg, name='attention')(y, y if kv is None else norm(kv), visible, rows, past)
-    def cross(y, norm):
+      keys = y if kv is None else norm(kv)
+      return Attention(cfg.attention, cfg, name='attention')(y, keys, mask, row_ids, past)
+
+    def cross_attention(y, norm):
       del norm
       assert memory is not None, 'a block with cross attention reads a memory'
       plain = dataclasses.replace(cfg.attention, position=NoPosition())
-      return Attention(plain, cfg, name='cross')(y, memory.keys or memory.hidden, Visible(memory.mask), rows)
+      keys = memory.keys or memory.hidden
+      return Attention(plain, cfg, name='cross')(y, keys, AttentionMask(memory.mask), row_ids)
+
     def mlp(y, norm):
       del norm
-      return Mlp(cfg.mlp, cfg, name='mlp')(y, rows)
+      return Mlp(cfg.mlp, cfg, name='mlp')(y, row_ids)
+
+    def attention_and_mlp(y, norm):
+      return attention(y, norm) + mlp(y, norm)
 
     if cfg.parallel:
-      x = residual('parallel', lambda y, norm: attention(y, norm) + mlp(y, norm), x)
+      x = run_sublayer('parallel', attention_and_mlp, x)
     else:
-      x = residual('attention', attention, x)
+      x = run_sublayer('attention', attention, x)
       if cfg.cross:
-        x = residual('cross', cross, x)
-      x = residual('mlp', mlp, x)
+        x = run_sublayer('cross', cross_attention, x)
+      x = run_sublayer('mlp', mlp, x)
     self.sow('intermediates', 'hidden', x)
     self.sow('inside', 'hidden', x)
     return x if streams is None else (x, streams)
 
 
-def unless(normed, norm, x):
-  """Returns x where normed [] is True, else its norm."""
+def norm_unless(skip_norm, norm, x):
+  """Return x where the scalar skip_norm is True, else its norm."""
   y = norm(x)
-  return jnp.where(normed, x.astype(y.dtype), y)
+  return jnp.where(skip_norm, x.astype(y.dtype), y)

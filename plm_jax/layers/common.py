@@ -1,67 +1,71 @@
-"""What the parts of a block have in common."""
+"""Sizes and initialization that the parts of a transformer block share."""
 import dataclasses
 from typing import Literal
 
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked, within
 from plm_jax.layers.init import InitConfig
 from plm_jax.layers.norm import Norm, NormConfig
+from plm_jax.validation import ValidatedConfig, intervals
 
 Dtype = Literal['float32', 'bfloat16']
 
 
 @dataclasses.dataclass(frozen=True)
-class CommonConfig(Checked):
-  """The sizes of a block, and what all of its parts are made by; `block.BlockConfig` adds the parts themselves."""
+class CommonConfig(ValidatedConfig):
+  """Sizes of a block, norm, initialization and compute dtype; `block.BlockConfig` adds the
+  parts."""
 
-  limits = within(
-      width='[1, inf)', heads='[1, inf)', mlp_dim='[1, inf)', head_size='[1, inf)', kv_heads='[1, inf)',
-      dropout='[0, 1)')
+  limits = intervals(
+      width='[1, inf)', heads='[1, inf)', mlp_dim='[1, inf)', head_size='[1, inf)',
+      kv_heads='[1, inf)', dropout='[0, 1)')
 
   width: int = 768
-  """D, the hidden size"""
+  """Hidden size."""
   heads: int = 12
-  """H, attention heads"""
+  """Number of attention heads."""
   mlp_dim: int = 3072
-  """F, the hidden size of the position-wise network"""
+  """Hidden size of the feed-forward network (MLP)."""
   head_size: int | None = None
-  """A; None: width / heads"""
+  """Size of an attention head; None: width / heads."""
   kv_heads: int | None = None
-  """G, key and value heads, each shared by heads / kv_heads query heads; None: as many as heads"""
+  """Number of key and value heads, each shared by heads / kv_heads query heads (grouped-query
+  attention); None: as many as heads."""
   dropout: float = 0.1
-  """share of each sublayer's output that is dropped"""
+  """Dropout rate of each sublayer's output."""
   norm: NormConfig = NormConfig()
-  """every norm"""
+  """Kind of every norm."""
   init: InitConfig = InitConfig()
-  """initial parameters"""
+  """Initialization of the parameters."""
   dtype: Dtype = 'float32'
-  """what matrix products compute in; parameters, softmax, norms and losses stay float32"""
+  """Compute dtype of matrix products (mixed precision); parameters, softmax, norms and losses stay
+  float32."""
 
   def conflict(self, option):
-    """Says which numbers of heads do not divide."""
+    """Describe head counts that do not divide each other or the width; None: there are none."""
     if not self.head_size and self.width % self.heads:
-      return (f'{option("width")} {self.width} is not a multiple of {option("heads")} {self.heads}; give '
-              f'{option("head_size")}')
+      return (f'{option("width")} {self.width} is not a multiple of {option("heads")} '
+              f'{self.heads}; give {option("head_size")}')
     if self.kv_heads and self.heads % self.kv_heads:
-      return f'{option("heads")} {self.heads} is not a multiple of {option("kv_heads")} {self.kv_heads}'
+      return (f'{option("heads")} {self.heads} is not a multiple of {option("kv_heads")} '
+              f'{self.kv_heads}')
     return None
 
   @property
   def head_dim(self) -> int:
-    """A, resolved."""
+    """Size of an attention head."""
     return self.head_size or self.width // self.heads
 
   @property
   def key_heads(self) -> int:
-    """G, resolved."""
+    """Number of key and value heads."""
     return self.kv_heads or self.heads
 
   @property
-  def compute(self):
-    """The type of matrix products."""
+  def compute_dtype(self):
+    """Dtype of matrix products."""
     return jnp.dtype(self.dtype)
 
   def make_norm(self, name: str) -> Norm:
-    """Returns a norm of the block's kind."""
-    return Norm(self.norm, self.compute, name=name)
+    """Make a norm of the block's kind."""
+    return Norm(self.norm, self.compute_dtype, name=name)

@@ -1,4 +1,4 @@
-"""Affine maps, embeddings' initializers and dropout: the smallest parts, with their logical axes."""
+"""Dense layers, low-rank adapters (LoRA, DoRA) and dropout, with logical axes for sharding."""
 from collections.abc import Mapping
 import math
 from typing import Any
@@ -8,112 +8,154 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 
-from plm_jax.layers import cpu
-from plm_jax.layers.init import Initializer, drawn
-from plm_jax.sharding import gathered
+from plm_jax.layers.init import Initializer, make_initializer
+from plm_jax.layers.kernels import cpu
+from plm_jax.sharding import gather_parameter
 
 PRODUCT = 'product'
-"""what products with kernels are called where the backward pass chooses what to keep (`stack.StackConfig.remat`)"""
+"""Name of products with parameters, by which activation checkpointing saves them
+(`stack.StackConfig.remat`)."""
 
 
 class Dense(nn.Module):
-  """x [..., *inputs] -> [..., *features]: contracts the trailing axes of x with the leading ones of the kernel.
+  """Dense (affine) layer: x [..., *inputs] -> [..., *features].
 
-  `axes` are the logical names of the kernel's axes, inputs first. One kernel of three or more axes instead of a
-  reshaped matrix keeps heads visible to the sharding table. Where an `adapter` stands beside the kernel
-  (`training.adapters`), x goes through it too; rows [B] key its dropout, None: no dropout.
+  It contracts the trailing axes of x with the leading axes of the kernel. `axes` are the logical
+  names of the kernel's axes, inputs first. One kernel of three or more axes, instead of a reshaped
+  matrix, keeps heads visible to the sharding rules. Where the parameters hold an `adapter`
+  (`optim.adapters`), its low-rank product is added, with dropout keyed by row_ids [batch]; None: no
+  dropout.
   """
 
   features: tuple[int, ...]
   axes: tuple[str | None, ...]
   bias: bool = True
   dtype: Any = jnp.float32
-  init: Initializer = drawn('truncated', 0.02)
+  init: Initializer = make_initializer('truncated', 0.02)
 
   @nn.compact
-  def __call__(self, x, rows=None) -> Any:
-    inputs = x.shape[x.ndim - (len(self.axes) - len(self.features)):]
-    kernel = self.param('kernel', named(self.init, self.axes), (*inputs, *self.features), jnp.float32)
-    # By its name: inside a rule of its own jax.checkpoint does not see the product.
-    y: Any = cpu.product(len(inputs), self.axes, x.astype(self.dtype), kernel.astype(self.dtype))
+  def __call__(self, x, row_ids=None) -> Any:
+    num_inputs = len(self.axes) - len(self.features)
+    inputs = x.shape[x.ndim - num_inputs:]
+    init = with_logical_axes(self.init, self.axes)
+    kernel = self.param('kernel', init, inputs + self.features, jnp.float32)
+    y: Any = cpu.dense_product(
+        num_inputs, self.axes, x.astype(self.dtype), kernel.astype(self.dtype))
+    # By its name: inside a custom gradient rule jax.checkpoint does not see the product.
     y = checkpoint_name(y, PRODUCT)
     if self.has_variable('params', 'adapter'):
-      y = self.adapted(x, y, kernel, self.get_variable('params', 'adapter'), rows)
+      y = self.apply_adapter(x, y, kernel, self.get_variable('params', 'adapter'), row_ids)
     if self.bias:
-      axes = self.axes[len(inputs):]
-      bias = self.param('bias', named(nn.initializers.zeros, axes), self.features, jnp.float32)
-      y = cpu.plus(y, gathered(bias.astype(self.dtype), *axes))
+      axes = self.axes[num_inputs:]
+      init = with_logical_axes(nn.initializers.zeros, axes)
+      bias = self.param('bias', init, self.features, jnp.float32)
+      y = cpu.add_bias(y, gather_parameter(bias.astype(self.dtype), *axes))
     return y
 
-  def adapted(self, x, y, kernel, adapter: Mapping[str, jax.Array], rows):
-    """Adds to y [..., *features], the product of x and the kernel, that of x and the adapter's matrices, and gives the
-    columns their lengths where it has some (Hu et al. 2022, equation 3; Liu et al. 2024, equation 5)."""
-    into = kernel.ndim - len(self.features)
-    if 'dropout' in adapter and rows is not None:
+  def apply_adapter(self, x, y, kernel, adapter: Mapping[str, jax.Array], row_ids):
+    """Apply a LoRA or DoRA adapter (Hu et al. 2022, equation 3; Liu et al. 2024, equation 5).
+
+    Args:
+      x: input of the layer.
+      y: [..., *features], the product of x and the kernel.
+      kernel: [*inputs, *features].
+      adapter: `down` [*inputs, rank], `up` [rank, *features], `factor`; optionally `dropout` (a
+        rate) and `magnitude` [*features], the norms of the columns (DoRA).
+      row_ids: [batch] key dropout; None: no dropout.
+
+    Returns:
+      y plus the low-rank product; with a magnitude, columns are scaled to these norms.
+    """
+    num_inputs = kernel.ndim - len(self.features)
+    if 'dropout' in adapter and row_ids is not None:
       key, keep = self.make_rng('dropout'), 1 - jax.lax.stop_gradient(adapter['dropout'])
-      kept = jax.vmap(lambda row: jax.random.bernoulli(jax.random.fold_in(key, row), keep, x.shape[1:]))(rows)
+
+      def draw(row_id):
+        return jax.random.bernoulli(jax.random.fold_in(key, row_id), keep, x.shape[1:])
+
+      kept = jax.vmap(draw)(row_ids)
       x = jnp.where(kept, x / keep.astype(x.dtype), jnp.zeros((), x.dtype))
-    down, up = (adapter[name].astype(self.dtype) for name in ('down', 'up'))
-    low: Any = cpu.product(into, (*self.axes[:into], None), x.astype(self.dtype), down)
+
+    down, up = adapter['down'].astype(self.dtype), adapter['up'].astype(self.dtype)
+    low_axes, high_axes = self.axes[:num_inputs] + (None,), (None,) + self.axes[num_inputs:]
+    low: Any = cpu.dense_product(num_inputs, low_axes, x.astype(self.dtype), down)
     factor = jax.lax.stop_gradient(adapter['factor']).astype(self.dtype)
-    more: Any = cpu.product(1, (None, *self.axes[into:]), low, up)
-    y += more * factor
+    high: Any = cpu.dense_product(1, high_axes, low, up)
+    y += high * factor
+
     if 'magnitude' in adapter:
-      # Lengths count as given, which saves their gradient (Liu et al. 2024, section 4.3).
-      whole = jax.lax.stop_gradient(lengths(into, low_sum(kernel, adapter), layers=0))
-      y *= (adapter['magnitude'] / whole).astype(self.dtype)
+      # Norms count as constants, which saves their gradient (Liu et al. 2024, section 4.3).
+      norms = column_norms(num_inputs, add_low_rank(kernel, adapter), layers=0)
+      y *= (adapter['magnitude'] / jax.lax.stop_gradient(norms)).astype(self.dtype)
     return y
 
 
-def low_sum(kernel, adapter: Mapping[str, jax.Array]):
-  """Adds the product of an adapter's matrices to a kernel [*inputs, *features]."""
+def add_low_rank(kernel, adapter: Mapping[str, jax.Array]):
+  """Add the product of an adapter's matrices to a kernel [*inputs, *features]."""
   return kernel + adapter['factor'] * jnp.tensordot(adapter['down'], adapter['up'], 1)
 
 
-def low_rank(inputs: int, kernel, adapter: Mapping[str, jax.Array]):
-  """Returns the kernel [*inputs, *features] that does what one with an adapter does."""
-  whole = low_sum(kernel, adapter)
-  return whole * (adapter['magnitude'] / lengths(inputs, whole, layers=0)) if 'magnitude' in adapter else whole
+def merge_low_rank(num_inputs: int, kernel, adapter: Mapping[str, jax.Array]):
+  """Merge an adapter into its kernel [*inputs, *features]."""
+  merged = add_low_rank(kernel, adapter)
+  if 'magnitude' not in adapter:
+    return merged
+  return merged * (adapter['magnitude'] / column_norms(num_inputs, merged, layers=0))
 
 
-def lengths(inputs: int, kernel, layers: int = 1):
-  """Returns the length of each column of a kernel [.., *inputs, *features] -> [.., *features]."""
-  return jnp.sqrt(jnp.square(kernel).sum(range(layers, layers + inputs)))
+def column_norms(num_inputs: int, kernel, layers: int = 1):
+  """Compute the norm of each column of a kernel [*layers, *inputs, *features].
+
+  Args:
+    num_inputs: number of input axes.
+    kernel: the kernel.
+    layers: number of leading axes.
+
+  Returns:
+    [*layers, *features].
+  """
+  return jnp.sqrt(jnp.square(kernel).sum(range(layers, layers + num_inputs)))
 
 
 class Dropout(nn.Module):
-  """Zeroes a share `rate` of x [B, ...] and scales up the rest, by the key of the step and of each row.
+  """Dropout of x [batch, ...] at `rate`, keyed by the step and by each row.
 
-  rows [B] int32 number the rows of the whole batch, so the same example meets the same noise on any mesh and under
-  any split into micro-steps; rows None means no dropout.
+  row_ids [batch] int32 number the rows of the whole batch. So an example gets the same dropout mask
+  on any mesh, and under any gradient accumulation. row_ids None: no dropout.
   """
 
   rate: float
 
-  def __call__(self, x, rows=None):
-    return self.drop(x, self.keep(x.shape, rows))
+  def __call__(self, x, row_ids=None):
+    return self.drop(x, self.draw_keep_mask(x.shape, row_ids))
 
-  def keep(self, shape: tuple[int, ...], rows=None):
-    """Draws bool `shape` [B, ...], or returns None where nothing is dropped."""
-    if rows is None or not self.rate:
+  def draw_keep_mask(self, shape: tuple[int, ...], row_ids=None):
+    """Draw a bool mask of `shape` [batch, ...]; None where nothing is dropped."""
+    if row_ids is None or not self.rate:
       return None
     key = self.make_rng('dropout')
-    return jax.vmap(lambda row: cpu.keep_mask(jax.random.fold_in(key, row), shape[1:], self.rate))(rows)
+
+    def draw(row_id):
+      return cpu.keep_mask(jax.random.fold_in(key, row_id), shape[1:], self.rate)
+
+    return jax.vmap(draw)(row_ids)
 
   def seed(self) -> jax.Array:
-    """Draws the seed [2] uint32 of what makes its own noise."""
+    """Draw a seed, uint32 [2], for a kernel that computes its own dropout mask."""
     return jax.random.bits(self.make_rng('dropout'), (2,), 'uint32')
 
   def drop(self, x, keep):
-    """Sets x [B, ...] to 0 where `keep` is False, and divides the rest by its share; None: keeps all."""
-    return x if keep is None else jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
+    """Set x [batch, ...] to 0 where `keep` is False, and scale up the rest; None: return x."""
+    if keep is None:
+      return x
+    return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
 
 
-def named(init: Initializer, axes: tuple[str | None, ...]) -> Any:
-  """`init` whose parameter carries the logical names of its axes."""
+def with_logical_axes(init: Initializer, axes: tuple[str | None, ...]) -> Any:
+  """Return `init` whose parameter carries the logical names of its axes, for sharding."""
   return nn.with_logical_partitioning(init, axes)
 
 
-def count(params) -> int:
-  """Parameters in a tree of arrays or shapes; a tied matrix stands in the tree once."""
+def count_parameters(params) -> int:
+  """Count the parameters in a tree of arrays or shapes; tied embeddings count once."""
   return sum(math.prod(x.shape) for x in jax.tree.leaves(nn.unbox(params)))

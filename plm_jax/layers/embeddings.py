@@ -1,5 +1,7 @@
-"""From ids to vectors."""
+"""Embeddings: token, position and segment type vectors of token ids."""
 from collections.abc import Mapping
+import dataclasses
+from typing import Literal
 
 from flax.core import FrozenDict
 import flax.linen as nn
@@ -8,80 +10,137 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers.common import CommonConfig
-from plm_jax.layers.dense import Dense, Dropout, named
-from plm_jax.layers.norm import normalised
-from plm_jax.sharding import constrain, gathered
+from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
+from plm_jax.layers.norm import normalize
+from plm_jax.sharding import constrain, gather_parameter
+from plm_jax.validation import ValidatedConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig(ValidatedConfig):
+  """Configuration of an encoder's embeddings: what is added to the token vectors, and how."""
+
+  types: int = 2
+  """Rows of the segment type table; 0: no types; 1: the same type for every token."""
+  absolute: Literal['learned', 'sinusoidal', 'scaled', 'none'] = 'learned'
+  """Absolute positions. learned: a trained table of max_length rows. sinusoidal: a table of sines
+  and cosines, not trained (XLM). scaled: sines and cosines times one trained number (Cramming).
+  none: no absolute positions."""
+  languages: int = 0
+  """Rows of the language table, which is added where a batch has the language of each token (XLM);
+  0: no table."""
+  tasks: int = 0
+  """Rows of the table of pre-training tasks; where a batch names no task, the first row is added
+  (ERNIE 2.0); 0: no table."""
+  width: int = 0
+  """Width of the tables, whose sum is then projected to the hidden size (ALBERT); 0: the hidden
+  size."""
+  norm: bool = False
+  """The sum is normalized also where the blocks are pre-norm (ModernBERT); with post-norm blocks it
+  always is."""
 
 
 class Embeddings(nn.Module):
-  """Token, absolute position and segment type vectors, summed (Devlin et al. 2019, section 3); norm, dropout.
+  """Sum of token, position and segment type embeddings, with norm and dropout.
 
-  Where `width` is given the sum is projected from it to the block's (Lan et al. 2020, section 3.1).
+  Devlin et al. 2019, section 3. With `width` the sum is projected from this width to the block's
+  (Lan et al. 2020, section 3.1).
   """
 
   cfg: CommonConfig
   vocab: int
-  width: int  # E; 0: the block's width, and no projection
-  positions: int  # rows of the position table, 0: no absolute positions
-  types: int  # rows of the type table, 0: no types
+  width: int  # E; 0: the block's width, without a projection
+  positions: int  # rows of the position table; 0: no absolute positions
+  types: int  # rows of the segment type table; 0: no types
   norm: bool = True  # of the sum
   factor: float = 1.0  # on the token vectors (Vaswani et al. 2017, section 3.4: sqrt(D))
-  more: tuple[tuple[str, int], ...] = ()  # names and rows of more tables, which `moved` has ids for; 0: none
-  waves: bool = False  # positions begin as sines and cosines in turn, and stay these
-  scaled: bool = False  # positions are these, times one number that is trained and begins as 1 / sqrt(E)
+  more: tuple[tuple[str, int], ...] = ()  # names and rows of other tables; 0 rows: no table
+  waves: bool = False  # the position table is initialized with sines and cosines
+  scaled: bool = False  # fixed sines and cosines, times one trained number, initially 1 / sqrt(E)
 
   @nn.compact
   def __call__(
-      self, tokens, types, positions, rows=None, tables: Mapping[str, jax.Array] | None = None,
-      moved: Mapping[str, jax.Array] = FrozenDict()):
-    """tokens, types, positions [B, L] -> (x [B, L, D], token table [V, E]). tokens may be vectors instead,
-    [B, L, E], on which there is no factor.
+      self, tokens, types, positions, row_ids=None, tables: Mapping[str, jax.Array] | None = None,
+      batch: Mapping[str, jax.Array] = FrozenDict()):
+    """Embed a batch.
 
-    tables: another model's, or fixed, `tokens`, `positions` or `types`, which this one uses and has none of its own.
-    moved: `noise` [B, L, E] is added to the token vectors, and `perturbation` [B, L, E] to the sum, which is normalised
-    for it, so that all sums are of one size; vectors of its ids [B, L] under the names of `more` are added too. All
-    may be left out, and a batch given as it is.
+    Args:
+      tokens: [batch, length] ids; or vectors in their place, [batch, length, E], to which `factor`
+        does not apply.
+      types: [batch, length] segment types; unused where there is no table.
+      positions: [batch, length] rows of the position table.
+      row_ids: [batch] key dropout; None: no dropout.
+      tables: tables `tokens`, `positions` or `types` that this module uses in place of parameters
+        of its own: another model's, or fixed ones.
+      batch: optional `noise` [batch, length, E], added to the token vectors; optional
+        `perturbation` [batch, length, E], added to the sum, which is normalized first so that all
+        sums have one size; optional ids [batch, length] for the tables `more`. Other entries are
+        ignored.
+
+    Returns:
+      (x [batch, length, hidden], token table [vocab, E]).
     """
-    cfg = self.cfg
-    def table(name, size, axes, init=cfg.init.plain):
+    cfg, width = self.cfg, self.width or self.cfg.width
+    table_init = cfg.init.table_initializer
+
+    def make_table(name, size, axes, init=table_init):
       if tables and name in tables:
         return tables[name]
-      return self.param(name, named(init, axes), (size, self.width or cfg.width), jnp.float32)
-    embedding = table('tokens', self.vocab, ('vocab', 'width'))
-    # Rows are looked up in tables of whole rows: of split ones the compiler would gather the result instead.
-    x = tokens if tokens.ndim == 3 else gathered(embedding, 'vocab', 'width')[tokens]
-    if self.factor != 1 and tokens.ndim < 3:
-      x *= self.factor
-    if 'noise' in moved:
-      x += moved['noise']
+      return self.param(name, with_logical_axes(init, axes), (size, width), jnp.float32)
+
+    # Tokens. Rows are looked up in gathered tables: of a split table the compiler would gather the
+    # result instead.
+    token_table = make_table('tokens', self.vocab, ('vocab', 'width'))
+    if tokens.ndim == 3:
+      x = tokens
+    else:
+      x = gather_parameter(token_table, 'vocab', 'width')[tokens]
+      if self.factor != 1:
+        x *= self.factor
+    if 'noise' in batch:
+      x += batch['noise']
+
+    # Positions.
     if self.scaled:
-      width = self.width or cfg.width
-      factor = self.param('position_scale', named(nn.initializers.constant(width ** -0.5), (None,)), (1,), jnp.float32)
-      x += factor * waves(None, (self.positions, width))[positions]
+      init = with_logical_axes(nn.initializers.constant(width ** -0.5), (None,))
+      factor = self.param('position_scale', init, (1,), jnp.float32)
+      x += factor * init_sinusoids(None, (self.positions, width))[positions]
     elif self.positions:
-      of_positions = table('positions', self.positions, (None, 'width'), waves if self.waves else cfg.init.plain)
-      x += gathered(of_positions, None, 'width')[positions]
+      init = init_sinusoids if self.waves else table_init
+      table = make_table('positions', self.positions, (None, 'width'), init)
+      x += gather_parameter(table, None, 'width')[positions]
+
+    # Segment types, and other tables.
     if self.types:
-      rows_of_types = gathered(table('types', self.types, (None, 'width')), None, 'width')
-      # From few rows a product with one-hot rows: the gradient of a gather from these is a serial scatter.
-      x += nn.one_hot(types, self.types) @ rows_of_types if self.types <= 16 else rows_of_types[types]
+      table = gather_parameter(make_table('types', self.types, (None, 'width')), None, 'width')
+      if self.types <= 16:
+        # A product with one-hot vectors: the gradient of a gather from few rows is a serial
+        # scatter.
+        x += nn.one_hot(types, self.types) @ table
+      else:
+        x += table[types]
     for name, size in self.more:
       if size:
-        other = gathered(table(name, size, (None, 'width')), None, 'width')
-        x += other[moved[name]] if name in moved else 0
-    if 'perturbation' in moved:
-      x = normalised(x, jnp.ones(()), jnp.zeros(()), eps=1e-7) + moved['perturbation']
+        table = gather_parameter(make_table(name, size, (None, 'width')), None, 'width')
+        x += table[batch[name]] if name in batch else 0
+
+    if 'perturbation' in batch:
+      x = normalize(x, jnp.ones(()), jnp.zeros(()), eps=1e-7) + batch['perturbation']
     if self.norm:
       x = cfg.make_norm('norm')(x)
-    x = Dropout(cfg.dropout, name='dropout')(x.astype(cfg.compute), rows)
+    x = Dropout(cfg.dropout, name='dropout')(x.astype(cfg.compute_dtype), row_ids)
     if self.width:
-      x = Dense((cfg.width,), (None, 'width'), True, cfg.compute, cfg.init.plain, name='project')(x)
-    return constrain(x, 'batch', None, 'stream'), embedding
+      project = Dense(
+          (cfg.width,), (None, 'width'), True, cfg.compute_dtype, table_init, name='project')
+      x = project(x)
+    return constrain(x, 'batch', None, 'stream'), token_table
 
 
-def waves(key, shape: tuple[int, ...], dtype=jnp.float32):
-  """Makes [rows, width]: sines and cosines in turn, of wavelengths that grow from 2 pi towards 20,000 pi (Vaswani et
-  al. 2017, section 3.5); an initializer that draws nothing."""
+def init_sinusoids(key, shape: tuple[int, ...], dtype=jnp.float32):
+  """Initialize a table [rows, width] with interleaved sinusoidal positions; nothing is drawn.
+
+  Wavelengths grow from 2 pi towards 20,000 pi (Vaswani et al. 2017, section 3.5).
+  """
   del key
   rows, width = shape
   angles = np.arange(rows)[:, None] / 10_000 ** (2 * (np.arange(width) // 2) / width)

@@ -1,4 +1,8 @@
-"""What is read off a backbone's output. A head is named by its owner: an objective or a task."""
+"""Heads on a backbone's output: language modelling, classification, question answering.
+
+A head is named by its owner, an objective or a task. Heads that share a name across families have
+the same inputs: (output, batch, row_ids).
+"""
 from collections.abc import Mapping
 import dataclasses
 from typing import Literal
@@ -7,51 +11,61 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked
-from plm_jax.layers import vocabulary
+from plm_jax.layers import chunked_cross_entropy
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import Dense, Dropout, named
+from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
 from plm_jax.layers.mlp import Activation, activation
-from plm_jax.sharding import constrain, gathered
+from plm_jax.sharding import constrain, gather_parameter
+from plm_jax.validation import ValidatedConfig
 
 
-class WithHeads(nn.Module):
-  """A backbone and named heads: batch -> {name: head's output}. Parameters: `backbone`, and `heads_NAME` each.
+class ModelWithHeads(nn.Module):
+  """A backbone with named heads: batch -> {name of a head: its output}.
 
-  batch['output']: what the backbone would say, where that is known before. within: heads read what its layers do, too.
+  Parameters are under `backbone`, and under `heads_NAME` for each head. Where the batch has an
+  `output`, it replaces the backbone's. `within`: the backbone also returns the states of its
+  layers.
   """
 
   backbone: nn.Module
   heads: Mapping[str, nn.Module]
   within: bool = False
 
-  def __call__(self, batch, rows=None):
-    more = {'within': True} if self.within else {}
-    output = batch['output'] if 'output' in batch else self.backbone(batch, rows, **more)
-    return {name: head(output, batch, rows) for name, head in self.heads.items()}
+  def __call__(self, batch, row_ids=None):
+    if 'output' in batch:
+      output = batch['output']
+    elif self.within:
+      output = self.backbone(batch, row_ids, within=True)
+    else:
+      output = self.backbone(batch, row_ids)
+    return {name: head(output, batch, row_ids) for name, head in self.heads.items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadConfig(Checked):
-  """The hidden layer that heads with a norm read, and what they read it off."""
+class HeadConfig(ValidatedConfig):
+  """The hidden layer of masked-LM and classification heads, and what it reads."""
 
   transform: bool = True
-  """masked tokens go through it; False: hidden states are read off as they are (XLM)"""
+  """The masked-LM head has a hidden layer; False: logits are computed from the hidden states
+  (XLM)."""
   bias: bool = True
-  """the hidden layer has one"""
+  """The hidden layer has a bias."""
   activation: Activation | None = None
-  """of the hidden layer; None: the blocks'"""
+  """Activation of the hidden layer; None: that of the blocks."""
   output_bias: bool = True
-  """logits of masked tokens have one"""
+  """Masked-LM logits have a bias."""
   pooling: Literal['first', 'mean'] = 'first'
-  """what stands for a text: its first token, or the mean of its tokens"""
+  """What classification reads: the first token of a text, or the mean of its tokens."""
+  shifted: bool = False
+  """A token is predicted at the position before it, masked or not. So the same parameters fill
+  masks and, in rows whose batch has ranks, generate text (GPT-BERT)."""
 
 
-class MaskedTokens(nn.Module):
-  """Vocabulary logits at the predicted positions only: dense, activation, norm, then the token table, transposed, or a
-  matrix of the head's own.
+class MaskedLMHead(nn.Module):
+  """Masked-LM head: vocabulary logits at the predicted positions.
 
-  Devlin et al. 2019, section 3.1 and the released code; the output bias is the head's own.
+  A hidden layer with activation and norm, then the transposed token table (tied embeddings), or a
+  matrix of its own, and a bias (Devlin et al. 2019, section 3.1 and the released code).
   """
 
   cfg: BlockConfig
@@ -59,239 +73,293 @@ class MaskedTokens(nn.Module):
   head: HeadConfig = HeadConfig()
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """batch['positions'] [B, M] (all positions where it is missing) -> logits [B, M, V], float32."""
-    del rows
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, predicted, vocab] float32.
+
+    batch['positions'] [batch, predicted] are the predicted positions; without it, all are.
+    """
+    del row_ids
     cfg, embedding = self.cfg, output.embedding
     h = output.hidden if output.predicted is None else output.predicted
     if 'positions' in batch and output.predicted is None:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
     if self.head.transform:
-      h = Dense((embedding.shape[1],), ('width', None), self.head.bias, cfg.compute, cfg.init.plain, name='dense')(h)
+      dense = Dense((embedding.shape[1],), ('width', None), self.head.bias, cfg.compute_dtype,
+                    cfg.init.table_initializer, name='dense')
+      h = dense(h)
       h = cfg.make_norm('norm')(activation(self.head.activation or cfg.mlp.activation)(h))
     if not self.tied:
-      embedding = self.param('kernel', named(cfg.init.plain, ('width', 'vocab')), embedding.shape[::-1]).T
-    return tied(self, h, embedding, self.head.output_bias)
+      init = with_logical_axes(cfg.init.table_initializer, ('width', 'vocab'))
+      embedding = self.param('kernel', init, embedding.shape[::-1]).T
+    return tied_logits(self, h, embedding, self.head.output_bias)
 
 
-class BoundaryTokens(nn.Module):
-  """Vocabulary logits of tokens in a span from the two tokens around it: the span boundary objective.
+class SpanBoundaryHead(nn.Module):
+  """Span boundary head: vocabulary logits of a span's tokens from the two tokens around the span.
 
-  Joshi et al. 2020, section 3.2: two layers of dense, activation, norm on the boundaries and an embedding of the place
-  in the span; then the token table, transposed, and a bias of the head's own, as released.
+  SpanBERT's span boundary objective, Joshi et al. 2020, section 3.2. Two layers of dense,
+  activation and norm read the boundaries and an embedding of the place in the span. Then follow the
+  transposed token table and a bias of its own, as released.
   """
 
   cfg: BlockConfig
-  targets: int  # rows of the table of places
-  size: int  # of their embedding
+  targets: int  # rows of the table of places in the span
+  size: int  # size of their embedding
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """batch['left'], ['right'], ['offset'] [B, M]: positions around the span, place in it -> [B, M, V], float32."""
-    del rows
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, predicted, vocab] float32.
+
+    batch['left'], batch['right'] [batch, predicted]: positions of the boundaries; batch['offset']
+    [batch, predicted]: place in the span.
+    """
+    del row_ids
     cfg, embedding = self.cfg, output.embedding
-    table = self.param('offsets', named(cfg.init.plain, (None, None)), (self.targets, self.size), jnp.float32)
-    around = [jnp.take_along_axis(output.hidden, batch[side][..., None], axis=1) for side in ('left', 'right')]
-    h = jnp.concatenate([*around, table.astype(cfg.compute)[batch['offset']]], -1)
+    init, dtype = cfg.init.table_initializer, cfg.compute_dtype
+    shape = self.targets, self.size
+    table = self.param('offsets', with_logical_axes(init, (None, None)), shape, jnp.float32)
+    left = jnp.take_along_axis(output.hidden, batch['left'][..., None], axis=1)
+    right = jnp.take_along_axis(output.hidden, batch['right'][..., None], axis=1)
+    h = jnp.concatenate([left, right, table.astype(dtype)[batch['offset']]], -1)
     for number, width in enumerate((cfg.width, embedding.shape[1])):
-      h = Dense((width,), ('width', None), True, cfg.compute, cfg.init.plain, name=f'dense_{number}')(h)
+      h = Dense((width,), ('width', None), True, dtype, init, name=f'dense_{number}')(h)
       h = cfg.make_norm(f'norm_{number}')(activation(cfg.mlp.activation)(h))
-    return tied(self, h, embedding)
+    return tied_logits(self, h, embedding)
 
 
-class NextTokens(nn.Module):
-  """Vocabulary logits for the token behind a position: by the token table, transposed, or by a matrix of the head's
-  own. A tied head without a bias has no parameters."""
+class NextTokenHead(nn.Module):
+  """Causal LM head: vocabulary logits of the next token.
+
+  Logits are products with the transposed token table (tied embeddings), or with a matrix of its
+  own. A tied head without a bias has no parameters.
+  """
 
   cfg: BlockConfig
   vocab: int
   tied: bool = True
   factor: float = 1.0  # on the logits
-  bias: bool = False  # on the logits: a constant that came with a checkpoint, which is not trained (BART)
-  blocks: int = 1  # of the vocabulary, in which logits are made where there are labels: these are scored, not returned
+  bias: bool = False  # constant of the logits that came with a checkpoint, not trained (BART)
+  blocks: int = 1  # chunks of the vocabulary for chunked cross-entropy, where there are labels
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """batch['positions'] [B, M] (all positions where it is missing) -> [B, M, V], float32; of several blocks the
-    `vocabulary.Scores` of batch['labels'] [B, M], where no mesh splits the vocabulary."""
-    del rows
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, predicted, vocab] float32.
+
+    batch['positions'] [batch, predicted] are the predicted positions; without it, all are. With
+    several blocks and batch['labels'] [batch, predicted], the result is `LogitStats` instead,
+    unless the mesh splits the vocabulary.
+    """
+    del row_ids
     h = output.hidden
     if 'positions' in batch:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
     if self.tied:
       matrix = output.embedding.T
     else:
-      init = self.cfg.init.matrix(self.cfg.width, self.cfg.width)
-      matrix = self.param('kernel', named(init, ('width', 'vocab')), (h.shape[-1], self.vocab))
-    matrix = gathered(matrix.astype(h.dtype), 'width', 'pieces')
+      init = self.cfg.init.matrix_initializer(self.cfg.width, self.cfg.width)
+      init = with_logical_axes(init, ('width', 'vocab'))
+      matrix = self.param('kernel', init, (h.shape[-1], self.vocab))
+    matrix = gather_parameter(matrix.astype(h.dtype), 'width', 'pieces')
     bias = None
     if self.bias:
-      bias = jax.lax.stop_gradient(self.param('bias', named(nn.initializers.zeros, ('vocab',)), (self.vocab,)))
-    if self.blocks > 1 and 'labels' in batch and vocabulary.whole(jax.sharding.get_abstract_mesh()):
+      init = with_logical_axes(nn.initializers.zeros, ('vocab',))
+      bias = jax.lax.stop_gradient(self.param('bias', init, (self.vocab,)))
+
+    mesh = jax.sharding.get_abstract_mesh()
+    if self.blocks > 1 and 'labels' in batch and chunked_cross_entropy.is_unsharded(mesh):
       bias = jnp.zeros(self.vocab) if bias is None else bias
-      return vocabulary.scored(h, matrix.T, bias, batch['labels'], self.factor, self.blocks)
+      return chunked_cross_entropy.chunked_logit_stats(
+          h, matrix.T, bias, batch['labels'], self.factor, self.blocks)
     logits = jnp.einsum('bld,dv->blv', h, matrix, preferred_element_type=jnp.float32)
     logits = constrain(logits * self.factor, 'batch', None, 'pieces')
     return logits if bias is None else logits + bias
 
 
-class TiedTokens(nn.Module):
-  """Vocabulary logits by the token table alone, transposed, and a bias of the head's own (XLNet)."""
+class TiedLMHead(nn.Module):
+  """LM head of the transposed token table alone (tied embeddings), with a bias of its own
+  (XLNet)."""
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, M, V] float32 of the query stream where there is one, else [B, L, V] of all tokens."""
-    del batch, rows
-    embedding, h = output.embedding, output.hidden if output.predicted is None else output.predicted
-    return tied(self, h, embedding)
+  def __call__(self, output, batch, row_ids=None):
+    """Compute float32 logits of the query stream [batch, predicted, vocab], or of all tokens."""
+    del batch, row_ids
+    h = output.hidden if output.predicted is None else output.predicted
+    return tied_logits(self, h, output.embedding)
 
 
-class PooledClasses(nn.Module):
-  """Class logits from what is pooled: of the first token by a dense layer (BERT), or the last (GPT)."""
+class PooledClassifier(nn.Module):
+  """Classification head on the pooled output: first token with a pooler (BERT), last token
+  (GPT)."""
 
   cfg: BlockConfig
-  classes: int | None  # None: one score, without an axis of classes (multiple choice)
-  dropout: float | None = None  # of what is pooled; None: the block's
+  classes: int | None  # None: one score per text, without an axis of classes (multiple choice)
+  dropout: float | None = None  # dropout rate of the pooled output; None: that of the block
   bias: bool = True
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32; rows [B] key dropout."""
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, classes], or [batch, texts, classes] of batch['extract'], float32."""
     del batch
-    return classified(self, Dropout(rate(self), name='dropout')(output.pooled, rows), self.bias)
+    h = Dropout(dropout_rate(self), name='dropout')(output.pooled, row_ids)
+    return classify(self, h, self.bias)
 
 
-class SummaryClasses(nn.Module):
-  """Class logits from what is pooled by a hidden layer of the head's own (XLNet, BART, T5)."""
+class SummaryClassifier(nn.Module):
+  """Classification head with a hidden layer on the pooled output (XLNet, BART, T5)."""
 
   cfg: BlockConfig
-  classes: int | None  # None: one score, without an axis of classes (multiple choice)
+  classes: int | None  # None: one score per text, without an axis of classes (multiple choice)
   act: Activation = 'tanh'
-  dropout: float | None = None  # of the hidden layer; None: the block's
-  before: bool = False  # of what is pooled too
+  dropout: float | None = None  # dropout rate of the hidden layer; None: that of the block
+  before: bool = False  # dropout of the hidden layer's input, too
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32; rows [B] key dropout."""
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, classes], or [batch, texts, classes] of batch['extract'], float32."""
     cfg, h = self.cfg, self.token(output, batch)
     if self.before:
-      h = Dropout(rate(self), name='first_dropout')(h, rows)
-    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init.plain, name='hidden')
-    return classified(self, Dropout(rate(self), name='dropout')(activation(self.act)(hidden(h)), rows))
+      h = Dropout(dropout_rate(self), name='first_dropout')(h, row_ids)
+    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute_dtype,
+                   cfg.init.table_initializer, name='hidden')
+    h = activation(self.act)(hidden(h))
+    return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
 
   def token(self, output, batch):
-    """Returns what is read [B, D], or [B, E, D]."""
+    """Return the input of the hidden layer, [batch, hidden] or [batch, texts, hidden]."""
     del batch
     return output.pooled
 
 
-class FirstTokenClasses(SummaryClasses):
-  """Class logits from the first token by a hidden layer: RoBERTa's tanh, ELECTRA's gelu, DistilBERT's relu."""
+class FirstTokenClassifier(SummaryClassifier):
+  """Classification head with a hidden layer on the first token (RoBERTa, ELECTRA, DistilBERT).
+
+  The activation is tanh for RoBERTa, gelu for ELECTRA, relu for DistilBERT.
+  """
 
   def token(self, output, batch):
-    """Returns the first token, or those that batch['extract'] names."""
-    return standing(output.hidden, batch)
+    """Return the first token, or the tokens that batch['extract'] names."""
+    return select_token(output.hidden, batch)
 
 
-class FirstTokenScores(PooledClasses):
-  """Class logits of the first token as it is, without a hidden layer (XLM)."""
+class FirstTokenLinearClassifier(PooledClassifier):
+  """Linear classification head on the first token, without a hidden layer (XLM)."""
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32; rows [B] key dropout."""
-    h = standing(output.hidden, batch)
-    return classified(self, Dropout(rate(self), name='dropout')(h, rows), self.bias)
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, classes], or [batch, texts, classes] of batch['extract'], float32."""
+    h = select_token(output.hidden, batch)
+    return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids), self.bias)
 
 
-class NormedClasses(nn.Module):
-  """Class logits by a hidden layer with a norm, of what stands for a text, or of every token (ModernBERT)."""
+class NormedClassifier(nn.Module):
+  """Classification head with a hidden layer and a norm, per text or per token (ModernBERT)."""
 
   cfg: BlockConfig
   head: HeadConfig
-  classes: int | None  # None: one score, without an axis of classes (multiple choice)
-  every: bool = False  # every token
-  dropout: float | None = None  # of the hidden layer; None: the block's
+  classes: int | None  # None: one score per text, without an axis of classes (multiple choice)
+  every: bool = False  # classify every token
+  dropout: float | None = None  # dropout rate of the hidden layer; None: that of the block
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, C], of texts that batch['extract'] names [B, E, C], of every token [B, L, C], float32; rows [B] key
-    dropout."""
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits, float32.
+
+    Returns:
+      [batch, classes]; [batch, texts, classes] of batch['extract']; or [batch, length, classes] of
+      every token.
+    """
     cfg, head, h = self.cfg, self.head, output.hidden
-    if not self.every:
-      h = standing(h, batch) if head.pooling == 'first' else mean(h, batch)
-    h = Dense((cfg.width,), ('width', None), head.bias, cfg.compute, cfg.init.plain, name='hidden')(h)
-    h = cfg.make_norm('norm')(activation(head.activation or cfg.mlp.activation)(h))
-    return classified(self, Dropout(rate(self), name='dropout')(h, rows))
+    if not self.every and head.pooling == 'first':
+      h = select_token(h, batch)
+    elif not self.every:
+      h = mean_pool(h, batch)
+    hidden = Dense((cfg.width,), ('width', None), head.bias, cfg.compute_dtype,
+                   cfg.init.table_initializer, name='hidden')
+    h = activation(head.activation or cfg.mlp.activation)(hidden(h))
+    h = cfg.make_norm('norm')(h)
+    return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
 
 
-class TokenClasses(nn.Module):
-  """Class logits of every token (Devlin et al. 2019, section 5.3): tagging, named entities."""
+class TokenClassifier(nn.Module):
+  """Token classification head, for tagging and NER (Devlin et al. 2019, section 5.3)."""
 
   cfg: BlockConfig
   classes: int
-  dropout: float | None = None  # of the tokens; None: the block's
-  encoder: bool = False  # of an encoder-decoder the encoder's tokens are read, not the decoder's
+  dropout: float | None = None  # dropout rate of the tokens; None: that of the block
+  encoder: bool = False  # read the encoder's tokens of an encoder-decoder, not the decoder's
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, L, C], float32; rows [B] key dropout."""
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, length, classes] float32."""
     del batch
     h = output.encoded if self.encoder else output.hidden
-    return classified(self, Dropout(rate(self), name='dropout')(h, rows))
+    return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
 
 
-class SpanEnds(nn.Module):
-  """Where an answer starts and ends (Devlin et al. 2019, section 4.2): a score for every token, twice."""
+class AnswerSpanHead(nn.Module):
+  """Extractive QA head: start and end scores of every token (Devlin et al. 2019, section 4.2)."""
 
   cfg: BlockConfig
-  dropout: float = 0.0  # of the tokens
+  dropout: float = 0.0  # dropout rate of the tokens
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, L, 2] float32, start and end; rows [B] key dropout."""
+  def __call__(self, output, batch, row_ids=None):
+    """Compute scores [batch, length, 2] float32, start and end."""
     del batch
-    h = Dropout(self.dropout, name='dropout')(output.hidden, rows)
-    return Dense((2,), ('width', None), True, jnp.float32, self.cfg.init.plain, name='dense')(h)
+    h = Dropout(self.dropout, name='dropout')(output.hidden, row_ids)
+    init = self.cfg.init.table_initializer
+    return Dense((2,), ('width', None), True, jnp.float32, init, name='dense')(h)
 
 
-class WordClasses(nn.Module):
-  """Class logits of what is pooled as those of words, one for each class (Du et al. 2022, section 2.3: GLM)."""
+class LabelWordClassifier(nn.Module):
+  """Cloze classification head: logits of one label word per class (GLM: Du et al. 2022, section
+  2.3)."""
 
-  words: tuple[int, ...]  # ids
+  words: tuple[int, ...]  # token ids
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, C], or of texts that batch['extract'] names [B, E, C], float32."""
-    del batch, rows
-    table = gathered(output.embedding, 'vocab', 'width')[jnp.array(self.words)].astype(output.pooled.dtype)
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, classes], or [batch, texts, classes] of batch['extract'], float32."""
+    del batch, row_ids
+    table = gather_parameter(output.embedding, 'vocab', 'width')[jnp.array(self.words)]
+    table = table.astype(output.pooled.dtype)
     return jnp.einsum('...d,cd->...c', output.pooled, table, preferred_element_type=jnp.float32)
 
 
-class ReplacedTokens(nn.Module):
-  """For every token a logit of having been replaced (Clark et al. 2020, section 2): dense, activation, one unit.
+class ReplacedTokenHead(nn.Module):
+  """Replaced-token detection head: a logit per token (ELECTRA: Clark et al. 2020, section 2).
 
-  `first`: the first token's state is added to each, and the sum normalised (released DeBERTa v3).
+  Dense, activation, one unit. `first`: the state of the first token is added to each token, and the
+  sum normalized (released DeBERTa v3).
   """
 
   cfg: BlockConfig
   first: bool = False
 
   @nn.compact
-  def __call__(self, output, batch, rows=None):
-    """-> [B, L], float32."""
-    del batch, rows
+  def __call__(self, output, batch, row_ids=None):
+    """Compute logits [batch, length] float32, positive for replaced tokens."""
+    del batch, row_ids
     cfg, h = self.cfg, output.hidden
+    init = cfg.init.table_initializer
     if self.first:
       h = cfg.make_norm('norm')(h + h[:, :1])
-    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute, cfg.init.plain, name='hidden')
+    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute_dtype, init, name='hidden')
     h = activation(cfg.mlp.activation)(hidden(h))
-    return Dense((1,), ('width', None), True, jnp.float32, cfg.init.plain, name='dense')(h)[..., 0]
+    return Dense((1,), ('width', None), True, jnp.float32, init, name='dense')(h)[..., 0]
 
 
-def standing(hidden, batch, segments=None):
-  """Returns what stands for texts: of hidden [B, L, D] the tokens that batch['extract'] [B, E] names -> [B, E, D].
+def select_token(hidden, batch, segments=None):
+  """Select the token that represents each text.
 
-  Without them one token of each row [B, D]: the first, or of `segments` [B, L] the last that is no padding.
+  Args:
+    hidden: [batch, length, hidden].
+    batch: optional `extract` [batch, texts], positions of the tokens.
+    segments: [batch, length], 0 is padding: the last token that is not padding is selected; None:
+      the first token is.
+
+  Returns:
+    [batch, texts, hidden] with `extract`, else [batch, hidden].
   """
   if 'extract' in batch:
     return jnp.take_along_axis(hidden, batch['extract'][..., None], axis=1)
@@ -301,37 +369,56 @@ def standing(hidden, batch, segments=None):
   return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
 
 
-def mean(hidden, batch):
-  """Returns the mean of the tokens of each row, of hidden [B, L, D] -> [B, D], or of the texts whose first tokens
-  batch['extract'] [B, E] names -> [B, E, D]; batch['segments'] [B, L] tell texts apart, 0 is padding."""
+def mean_pool(hidden, batch):
+  """Mean pooling over the tokens of each text.
+
+  Args:
+    hidden: [batch, length, hidden].
+    batch: `segments` [batch, length], which separate texts, 0 is padding; optional `extract`
+      [batch, texts], positions of the first tokens of texts.
+
+  Returns:
+    [batch, texts, hidden] with `extract`, else [batch, hidden] of each row.
+  """
   segments = batch['segments']
   own = (segments > 0)[:, None]
   if 'extract' in batch:
-    own &= segments[:, None] == jnp.take_along_axis(segments, batch['extract'], 1)[..., None]
+    text_segments = jnp.take_along_axis(segments, batch['extract'], 1)
+    own &= segments[:, None] == text_segments[..., None]
   own = own.astype(jnp.float32)
   total = jnp.einsum('bel,bld->bed', own, hidden.astype(jnp.float32), precision='highest')
   means = (total / jnp.maximum(own.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
   return means if 'extract' in batch else means[:, 0]
 
 
-def classified(head, h, bias: bool = True):
-  """Turns h [..., D] into logits [..., C], or one score [...] where the head has no classes, by its layer `dense`."""
-  cfg, classes = head.cfg, head.classes
-  logits = Dense((classes or 1,), ('width', None), bias, jnp.float32, cfg.init.plain, name='dense')(h)
+def classify(head, h, bias: bool = True):
+  """Compute logits [..., classes] of h [..., hidden] by the layer `dense`; classes None: [...]."""
+  classes, init = head.classes, head.cfg.init.table_initializer
+  logits = Dense((classes or 1,), ('width', None), bias, jnp.float32, init, name='dense')(h)
   return logits if classes else logits[..., 0]
 
 
-def rate(head) -> float:
-  """Returns the share that a head drops: its own, or the block's."""
+def dropout_rate(head) -> float:
+  """Return the dropout rate of a head: its own, or that of the block."""
   return head.cfg.dropout if head.dropout is None else head.dropout
 
 
-def tied(head: nn.Module, h, embedding, bias: bool = True):
-  """Multiplies h [B, M, E] by the token table [V, E], transposed, and adds a bias of the head's own, where it is to
-  have one -> logits [B, M, V], float32."""
-  table = gathered(embedding.astype(h.dtype), 'pieces', 'width')
+def tied_logits(head: nn.Module, h, embedding, bias: bool = True):
+  """Compute vocabulary logits with tied embeddings.
+
+  Args:
+    head: module that owns the bias.
+    h: [batch, predicted, E].
+    embedding: token table [vocab, E].
+    bias: add a bias.
+
+  Returns:
+    [batch, predicted, vocab] float32.
+  """
+  table = gather_parameter(embedding.astype(h.dtype), 'pieces', 'width')
   logits = jnp.einsum('bme,ve->bmv', h, table, preferred_element_type=jnp.float32)
   logits = constrain(logits, 'batch', None, 'pieces')
   if not bias:
     return logits
-  return logits + head.param('bias', named(nn.initializers.zeros, ('vocab',)), embedding.shape[:1])
+  init = with_logical_axes(nn.initializers.zeros, ('vocab',))
+  return logits + head.param('bias', init, embedding.shape[:1])

@@ -1,4 +1,4 @@
-"""How parameters begin."""
+"""Initialization of parameters."""
 import dataclasses
 from typing import Literal
 
@@ -6,56 +6,75 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked
+from plm_jax.validation import ValidatedConfig
 
 Initializer = nn.initializers.Initializer
-Draw = Literal['truncated', 'rescaled', 'normal', 'uniform']
+Distribution = Literal['truncated', 'rescaled', 'normal', 'uniform']
 
-CUT = 0.87962566103423978  # the standard deviation of a normal that is cut at two of its own
+# Standard deviation of a standard normal that is truncated at two standard deviations.
+TRUNCATED_STD = 0.87962566103423978
 
 
 @dataclasses.dataclass(frozen=True)
-class InitConfig(Checked):
-  """Initial weights. Biases begin with zeros, gains of norms with ones."""
+class InitConfig(ValidatedConfig):
+  """Initial weights. Biases are initialized with zeros, scales of norms with ones."""
 
   std: float = 0.02
-  """standard deviation of what is drawn"""
+  """Standard deviation of initial weights."""
   out_std: float | None = None
-  """that of the projections back into the residual stream; None: std (GPT-2: std / sqrt(2N))"""
-  fan: Literal['none', 'in', 'average'] = 'none'
-  """what matrices inside a layer have instead: 1 / sqrt(their inputs), queries less by what logits are not scaled by
-  (T5), or that of the mean of inputs and outputs (the original Transformer)"""
-  tables: Draw = 'truncated'
-  """of tables, and of matrices outside of layers: a normal cut at two deviations, which leaves 0.88 of std (BERT's
-  released code), one that has std after the cut, one that is not cut, or a uniform distribution"""
-  matrices: Draw = 'truncated'
-  """the same, of matrices inside a layer"""
+  """Standard deviation of projections back into the residual stream; None: std (GPT-2 uses std /
+  sqrt(2 * layers))."""
+  fan: Literal['none', 'in', 'average', 'third'] = 'none'
+  """Fan scaling of matrices inside a layer, in place of std. in: 1 / sqrt(inputs), where queries
+  also absorb the factor that logits are not scaled by (T5). average: 1 / sqrt of the mean of inputs
+  and outputs (the original Transformer). third: 1 / sqrt(3 * inputs), which drawn uniformly lies
+  between -1 and 1 over the root of the inputs, the default of torch.nn.Linear (XLM)."""
+  tables: Distribution = 'truncated'
+  """Distribution of embedding tables and of matrices outside of layers. truncated: a normal that
+  is truncated at two standard deviations, which leaves 0.88 of std (BERT's released code).
+  rescaled: one that has std after the truncation. normal: not truncated. uniform: uniform."""
+  matrices: Distribution = 'truncated'
+  """Distribution of matrices inside a layer, with the same choices as tables."""
 
   @property
-  def plain(self) -> Initializer:
-    """Of tables, and of matrices outside of layers."""
-    return drawn(self.tables, self.std)
+  def table_initializer(self) -> Initializer:
+    """Initializer of embedding tables, and of matrices outside of layers."""
+    return make_initializer(self.tables, self.std)
 
-  def matrix(self, inputs: int, outputs: int, out: bool = False, gain: float = 1.0) -> Initializer:
-    """Returns the initializer of a matrix inside a layer; out: of one that leads back into the residual stream."""
+  def matrix_initializer(
+      self, inputs: int, outputs: int, out: bool = False, gain: float = 1.0) -> Initializer:
+    """Return the initializer of a matrix inside a layer.
+
+    Args:
+      inputs: fan in.
+      outputs: fan out.
+      out: the matrix projects back into the residual stream.
+      gain: factor on the standard deviation where `fan` sets it.
+    """
     if self.fan == 'none':
-      return drawn(self.matrices, self.std if not out or self.out_std is None else self.out_std)
-    return drawn(self.matrices, gain * (inputs if self.fan == 'in' else (inputs + outputs) / 2) ** -0.5)
+      std = self.std if not out or self.out_std is None else self.out_std
+      return make_initializer(self.matrices, std)
+    fans = {'in': inputs, 'average': (inputs + outputs) / 2, 'third': 3 * inputs}
+    return make_initializer(self.matrices, gain * fans[self.fan] ** -0.5)
 
 
-NORMAL = InitConfig(tables='normal', matrices='normal')
-"""an uncut normal of 0.02 for all: XLNet, DeBERTa, fairseq, SpanBERT, GPT and GLM as released"""
+NORMAL_INIT = InitConfig(tables='normal', matrices='normal')
+"""A normal of 0.02, not truncated: XLNet, DeBERTa, fairseq, SpanBERT, GPT and GLM as released."""
 
 
-def drawn(draw: Draw, std: float) -> Initializer:
-  """Returns the initializer with the mean 0 and this standard deviation; of `truncated`, before it is cut."""
-  match draw:
+def make_initializer(distribution: Distribution, std: float) -> Initializer:
+  """Return an initializer with mean 0 and standard deviation `std`.
+
+  Of `truncated`, `std` is that before the truncation.
+  """
+  match distribution:
     case 'truncated':
       return nn.initializers.truncated_normal(std)
     case 'rescaled':
-      return nn.initializers.truncated_normal(std / CUT)
+      return nn.initializers.truncated_normal(std / TRUNCATED_STD)
     case 'normal':
       return nn.initializers.normal(std)
     case 'uniform':
       edge = std * 3 ** 0.5
-      return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -edge, edge)
+      return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
+          key, shape, dtype, -edge, edge)

@@ -1,32 +1,34 @@
-"""LSTMs whose hidden state is a projection of their cells (Sak et al. 2014), one for each direction of reading."""
+"""LSTMs with a projected hidden state (Sak et al. 2014), several streams at a time."""
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.layers.dense import named
-from plm_jax.layers.init import drawn
-from plm_jax.sharding import gathered
+from plm_jax.layers.dense import with_logical_axes
+from plm_jax.layers.init import make_initializer
+from plm_jax.sharding import gather_parameter
 
 
 class LSTMState(NamedTuple):
-  """What an LSTM goes on from: hidden [B, S, P], cell [B, S, F], float32."""
+  """State of LSTMs of several streams."""
 
   hidden: jax.Array
+  """[batch, streams, projection] float32."""
   cell: jax.Array
+  """[batch, streams, cells] float32."""
 
 
 class ProjectedLSTM(nn.Module):
-  """x [B, S, L, D] of S streams, each with parameters of its own, in the order in which they are read
-  -> ([B, S, L, P], state behind the last word).
+  """LSTM with projection and clipping, one per stream (Peters et al. 2018, released code).
 
-  Gates are input, forget, candidate, output. The cell is clipped, then what is read off it is projected and clipped
-  too (Peters et al. 2018, released code). All that depends on x alone is one product before the recurrence, which is
-  one scan over L for all streams. The forget gate's bias begins with 1, which TensorFlow adds beside its parameter.
+  Gates are input, forget, candidate, output. The cell is clipped; the output is projected and
+  clipped, too. All that depends on x alone is one product before the recurrence, which is one scan
+  over the length for all streams. The forget gate's bias is initialized with 1, which TensorFlow
+  adds to its parameter.
   """
 
-  width: int  # P
+  width: int  # P, size of the projection
   cells: int  # F
   cell_clip: float | None = 3.0
   proj_clip: float | None = 3.0
@@ -34,50 +36,71 @@ class ProjectedLSTM(nn.Module):
 
   @nn.compact
   def __call__(self, x, state: LSTMState, valid):
-    """valid [B, S, L]: False behind the end of a row, where the state stays and the output is 0."""
-    streams, inputs, sizes = x.shape[1], x.shape[-1], (4, self.cells)
-    # glorot_uniform of the one matrix that TensorFlow has for both.
-    init = drawn('uniform', (2 / (inputs + self.width + 4 * self.cells)) ** 0.5)
-    out = drawn('uniform', (2 / (self.cells + self.width)) ** 0.5)
-    def kernel(name, init, shape, axes):
-      axes = (None, *axes)
-      return gathered(self.param(name, named(init, axes), (streams, *shape), jnp.float32).astype(self.dtype), *axes)
-    read = kernel('input', init, (inputs, *sizes), ('width', None, 'mlp'))
-    recurrent = kernel('recurrent', init, (self.width, *sizes), ('width', None, 'mlp'))
-    project = kernel('project', out, (self.cells, self.width), ('mlp', 'width'))
-    bias = self.param('bias', named(remembering, (None, None, 'mlp')), (streams, *sizes), jnp.float32)
-    gates = jnp.einsum('bsld,sdgf->lbsgf', x.astype(self.dtype), read, preferred_element_type=jnp.float32) + bias
+    """Run the LSTMs over their streams.
 
-    def step(state: LSTMState, now):
-      gates, valid = now
+    Args:
+      x: [batch, streams, length, inputs], each stream in its reading order.
+      state: the state to begin with.
+      valid: [batch, streams, length] bool; False after the end of a row, where the state is kept
+        and the output is 0.
+
+    Returns:
+      (outputs [batch, streams, length, projection], state after the last word).
+    """
+    streams, inputs, sizes = x.shape[1], x.shape[-1], (4, self.cells)
+
+    def make_kernel(name, init, shape, axes):
+      axes = (None, *axes)
+      init = with_logical_axes(init, axes)
+      kernel = self.param(name, init, (streams, *shape), jnp.float32)
+      return gather_parameter(kernel.astype(self.dtype), *axes)
+
+    # Parameters. glorot_uniform is that of the one matrix that TensorFlow has for both inputs.
+    init = make_initializer('uniform', (2 / (inputs + self.width + 4 * self.cells)) ** 0.5)
+    out_init = make_initializer('uniform', (2 / (self.cells + self.width)) ** 0.5)
+    read = make_kernel('input', init, (inputs, *sizes), ('width', None, 'mlp'))
+    recurrent = make_kernel('recurrent', init, (self.width, *sizes), ('width', None, 'mlp'))
+    project = make_kernel('project', out_init, (self.cells, self.width), ('mlp', 'width'))
+    bias_init = with_logical_axes(init_forget_bias, (None, None, 'mlp'))
+    bias = self.param('bias', bias_init, (streams, *sizes), jnp.float32)
+
+    # All that depends on the input alone.
+    gates = jnp.einsum('bsld,sdgf->lbsgf', x.astype(self.dtype), read,
+                       preferred_element_type=jnp.float32) + bias
+
+    # The recurrence.
+    def step(state: LSTMState, inputs):
+      gates, valid = inputs
       gates += jnp.einsum('bsp,spgf->bsgf', state.hidden.astype(self.dtype), recurrent,
                           preferred_element_type=jnp.float32)
-      into, forget, candidate, output = jnp.moveaxis(gates, 2, 0)
-      cell = nn.sigmoid(forget) * state.cell + nn.sigmoid(into) * jnp.tanh(candidate)
-      cell = clipped(cell, self.cell_clip)
-      hidden = jnp.einsum('bsf,sfp->bsp', (nn.sigmoid(output) * jnp.tanh(cell)).astype(self.dtype), project,
-                          preferred_element_type=jnp.float32)
-      hidden, valid = clipped(hidden, self.proj_clip), valid[..., None]
-      state = LSTMState(jnp.where(valid, hidden, state.hidden), jnp.where(valid, cell, state.cell))
+      write, forget, candidate, output = jnp.moveaxis(gates, 2, 0)
+      cell = nn.sigmoid(forget) * state.cell + nn.sigmoid(write) * jnp.tanh(candidate)
+      cell = clip(cell, self.cell_clip)
+      exposed = (nn.sigmoid(output) * jnp.tanh(cell)).astype(self.dtype)
+      hidden = jnp.einsum('bsf,sfp->bsp', exposed, project, preferred_element_type=jnp.float32)
+      hidden, valid = clip(hidden, self.proj_clip), valid[..., None]
+      state = LSTMState(
+          jnp.where(valid, hidden, state.hidden), jnp.where(valid, cell, state.cell))
       return state, jnp.where(valid, hidden, 0)
 
     state, outputs = jax.lax.scan(step, state, (gates, jnp.moveaxis(valid, 2, 0)))
     return jnp.moveaxis(outputs, 0, 2), state
 
 
-def clipped(x, limit: float | None):
-  """Returns x cut at -limit and limit; None: as it is."""
+def clip(x, limit: float | None):
+  """Clip x at -limit and limit; None: return x."""
   return x if limit is None else jnp.clip(x, -limit, limit)
 
 
-def remembering(key, shape, dtype=jnp.float32):
-  """Initializes biases [S, 4, F]: of the forget gate 1, of the others 0."""
+def init_forget_bias(key, shape, dtype=jnp.float32):
+  """Initialize biases [streams, 4, cells]: 1 of the forget gate, 0 of the others."""
   del key
   return jnp.zeros(shape, dtype).at[:, 1].set(1)
 
 
-def turned(x, lengths):
-  """Turns the first `lengths` [B] entries of each row of x [B, T, ...] round; those behind stay."""
+def reverse_sequences(x, lengths):
+  """Reverse the first `lengths` [batch] entries of each row of x [batch, length, ...]."""
   at = jnp.arange(x.shape[1])
   place = jnp.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
-  return jnp.take_along_axis(x, place.reshape(*place.shape, *[1] * (x.ndim - 2)), 1)
+  trailing = (1,) * (x.ndim - 2)
+  return jnp.take_along_axis(x, place.reshape(place.shape + trailing), 1)

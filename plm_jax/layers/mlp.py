@@ -1,43 +1,50 @@
-"""The position-wise network of a block."""
+"""The feed-forward network (MLP) of a transformer block."""
 import dataclasses
 from typing import Literal
 
 import flax.linen as nn
 import jax
 
-from plm_jax.checked import Checked, within
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.sharding import constrain
+from plm_jax.validation import ValidatedConfig, intervals
 
 Activation = Literal['gelu', 'gelu_tanh', 'relu', 'silu', 'tanh']
 
 
 @dataclasses.dataclass(frozen=True)
-class MlpConfig(Checked):
-  """The position-wise network."""
+class MlpConfig(ValidatedConfig):
+  """The feed-forward network of a block."""
 
-  limits = within(dropout='[0, 1)')
+  limits = intervals(dropout='[0, 1)')
 
   activation: Activation = 'gelu'
-  """gelu is exact (erf), gelu_tanh the approximation of the released TensorFlow models"""
+  """Activation function. gelu is exact (erf); gelu_tanh is the approximation of the released
+  TensorFlow models."""
   gated: bool = False
-  """multiply the activated projection by a second one (GLU)"""
+  """Multiply the activated projection by a second projection (gated linear unit, GLU)."""
   bias: bool = True
-  """biases of its projections"""
+  """The projections have biases."""
   bias_in: bool = True
-  """there, those of the projections to the hidden units too; False: that of the one back alone has one (MosaicBERT)"""
+  """With bias, the projections to the hidden units have biases, too; False: only the projection
+  back has one (MosaicBERT)."""
   norm: bool = False
-  """the activated hidden units are normalised, by a norm of the block's kind (NormFormer: Shleifer et al. 2021)"""
+  """The activated hidden units are normalized, by a norm of the block's kind (NormFormer: Shleifer
+  et al. 2021)."""
   dropout: float = 0.0
-  """share of the activated hidden units that are dropped (T5)"""
+  """Dropout rate of the activated hidden units (T5)."""
   dropped: bool = True
-  """the block's dropout is of what the network gives, too; False: of the other sublayers alone (MosaicBERT)"""
+  """The block's dropout applies to the network's output, too; False: only to the other sublayers
+  (MosaicBERT)."""
 
 
 def activation(name: Activation):
-  """Returns the function of that name: `gelu` is the error-function form (transformers' BERT); `gelu_tanh` the
-  approximation that the released TensorFlow BERT computes under the name gelu."""
+  """Return the activation function of a name.
+
+  `gelu` is the error-function form (transformers' BERT). `gelu_tanh` is the approximation that the
+  released TensorFlow BERT computes under the name gelu.
+  """
   return {
       'gelu': lambda x: jax.nn.gelu(x, approximate=False),
       'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
@@ -48,22 +55,32 @@ def activation(name: Activation):
 
 
 class Mlp(nn.Module):
-  """x [B, L, D] -> [B, L, D] through F; gated: act(up x) * gate x (Shazeer 2020)."""
+  """Feed-forward network: x [batch, length, hidden] -> the same shape, through `mlp_dim` units.
+
+  With `gated` the hidden units are act(up x) * gate x (Shazeer 2020).
+  """
 
   cfg: MlpConfig
   common: CommonConfig
 
   @nn.compact
-  def __call__(self, x, rows=None):
+  def __call__(self, x, row_ids=None):
     cfg, width, hidden = self.cfg, self.common.width, self.common.mlp_dim
-    def dense(name, features, *axes, init=self.common.init.matrix(width, hidden)):
-      bias = cfg.bias and (cfg.bias_in or name == 'down')
-      return Dense((features,), axes, bias, self.common.compute, init, name=name)
-    # The backward pass keeps what goes in, not the parts of the function: one array [B, L, F] instead of four.
+    dtype, init = self.common.compute_dtype, self.common.init
+    init_in = init.matrix_initializer(width, hidden)
+    init_out = init.matrix_initializer(hidden, width, out=True)
+    bias_in = cfg.bias and cfg.bias_in
+    # Activation checkpointing of the activation: the backward pass keeps its input, not the parts
+    # of the function: one array [B, L, F] instead of four.
     act = jax.checkpoint(activation(cfg.activation))
-    h = act(constrain(dense('up', hidden, 'width', 'mlp')(x, rows), 'batch', None, 'mlp'))
+
+    up = Dense((hidden,), ('width', 'mlp'), bias_in, dtype, init_in, name='up')
+    h = act(constrain(up(x, row_ids), 'batch', None, 'mlp'))
     if cfg.gated:
-      h *= constrain(dense('gate', hidden, 'width', 'mlp')(x, rows), 'batch', None, 'mlp')
-    h = self.common.make_norm('norm')(h) if cfg.norm else h
-    h = Dropout(cfg.dropout, name='dropout')(h, rows)
-    return dense('down', width, 'mlp', 'width', init=self.common.init.matrix(hidden, width, out=True))(h, rows)
+      gate = Dense((hidden,), ('width', 'mlp'), bias_in, dtype, init_in, name='gate')
+      h *= constrain(gate(x, row_ids), 'batch', None, 'mlp')
+    if cfg.norm:
+      h = self.common.make_norm('norm')(h)
+    h = Dropout(cfg.dropout, name='dropout')(h, row_ids)
+    down = Dense((width,), ('mlp', 'width'), cfg.bias, dtype, init_out, name='down')
+    return down(h, row_ids)

@@ -1,4 +1,4 @@
-"""Normalisation in float32."""
+"""LayerNorm and RMSNorm, computed in float32."""
 import dataclasses
 import functools
 from typing import Any, Literal
@@ -7,46 +7,50 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked, within
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class NormConfig(Checked):
+class NormConfig(ValidatedConfig):
   """A norm over the features of each token."""
 
-  limits = within(eps='[0, 1)')
+  limits = intervals(eps='[0, 1)')
 
   kind: Literal['layer', 'layer_scale', 'plain', 'rms'] = 'layer'
-  """LayerNorm (Ba et al. 2016), the same without a bias (PaLM), or without parameters (LTG-BERT), or RMSNorm (Zhang and
-  Sennrich 2019)"""
+  """Kind of norm. layer: LayerNorm (Ba et al. 2016). layer_scale: LayerNorm without a bias (PaLM).
+  plain: LayerNorm without parameters (LTG-BERT). rms: RMSNorm (Zhang and Sennrich 2019)."""
   eps: float = 1e-12
-  """added to the variance"""
+  """Number that is added to the variance."""
 
 
 class Norm(nn.Module):
-  """x [..., D], normalised in float32 -> dtype."""
+  """Normalize x [..., hidden] in float32, and return it in `dtype`."""
 
   cfg: NormConfig
   dtype: Any = jnp.float32
 
   @nn.compact
   def __call__(self, x):
-    plain = self.cfg.kind == 'plain'
-    scale = jnp.ones(()) if plain else self.param('scale', nn.initializers.ones, x.shape[-1:], jnp.float32)
+    width = x.shape[-1:]
+    if self.cfg.kind == 'plain':
+      scale = jnp.ones(())
+    else:
+      scale = self.param('scale', nn.initializers.ones, width, jnp.float32)
     bias = None if self.cfg.kind == 'rms' else jnp.zeros(())
     if self.cfg.kind == 'layer':
-      bias = self.param('bias', nn.initializers.zeros, x.shape[-1:], jnp.float32)
-    # The backward pass keeps x, not what it becomes on the way: one array [B, L, D] instead of three in float32. The
-    # barriers that come with it also keep the compiler for TPU v6e from kernels so deep that its stack overflows.
-    normalise = jax.checkpoint(functools.partial(normalised, eps=self.cfg.eps))
-    return normalise(x, scale, bias).astype(self.dtype)
+      bias = self.param('bias', nn.initializers.zeros, width, jnp.float32)
+    # Activation checkpointing: the backward pass keeps x alone, one array instead of three in
+    # float32. The barriers that come with it also keep the compiler for TPU v6e from kernels so
+    # deep that its stack overflows.
+    rematerialized = jax.checkpoint(functools.partial(normalize, eps=self.cfg.eps))
+    return rematerialized(x, scale, bias).astype(self.dtype)
 
 
-def normalised(x, scale, bias, eps: float):
-  """Normalises x [..., D] by scale and bias [D] (None: RMSNorm), in float32."""
+def normalize(x, scale, bias, eps: float):
+  """Normalize x [..., hidden] with scale and bias [hidden], in float32; bias None: RMSNorm."""
   x = x.astype(jnp.float32)
   if bias is not None:
     x -= x.mean(-1, keepdims=True)
-  # The mean of squares of what is already centred: E[x^2] - E[x]^2 loses digits.
+  # The mean of the squares of centered numbers: E[x^2] - E[x]^2 loses digits.
   y = x * jnp.reciprocal(jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + eps)) * scale
   return y if bias is None else y + bias

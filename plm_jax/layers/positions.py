@@ -1,41 +1,66 @@
-"""Position schemes that act inside attention. A scheme is a value with two hooks."""
+"""Position schemes inside attention: ALiBi and Transformer-XL's relative positions.
+
+A scheme is a value with two hooks, `context` and `interact`. Rotary positions are in `rope`, T5's
+bias is in `t5_relative_bias`, DeBERTa's disentangled attention is in `disentangled`.
+"""
 import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked, within
 from plm_jax.layers.common import CommonConfig
-from plm_jax.layers.dense import Dense, named
-from plm_jax.layers.distances import by_key
+from plm_jax.layers.dense import Dense, with_logical_axes
+from plm_jax.layers.relative_logits import shift_logits
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class NoPosition(Checked):
-  """Nothing inside attention; the base of all schemes. Absolute positions live in the embedding."""
+class NoPosition(ValidatedConfig):
+  """No positions inside attention; base class of all schemes.
+
+  Absolute positions are part of the embeddings.
+  """
 
   def context(self, scope, cfg: CommonConfig, q_positions, k_positions):
-    """Runs once a stack, in the stack's scope -> a tree that every layer gets as `context`.
+    """Compute, once per stack, what all layers share.
 
-    q_positions [B, Q], k_positions [B, K]: keys in a cache come first, as they were when `interact` gave them.
+    Args:
+      scope: the stack's module, for parameters.
+      cfg: the block's sizes.
+      q_positions: [batch, queries].
+      k_positions: [batch, keys]. Keys in a KV cache come first, as `interact` returned them.
+
+    Returns:
+      A tree that every layer gets as `context`.
     """
     del scope, cfg, q_positions, k_positions
     return {}
 
-  def of_layer(self, context, banded: bool):
-    """Returns what of the context is for a layer; banded: it is one that sees a band of neighbours alone."""
-    del banded
+  def layer_context(self, context, windowed: bool):
+    """Select the context of one layer; windowed: the layer attends within a sliding window."""
+    del windowed
     return context
 
-  def of_decoder(self) -> 'NoPosition':
-    """Returns the scheme in a stack whose tokens see only what comes before."""
+  def decoder_scheme(self) -> 'NoPosition':
+    """Return the scheme for a stack whose tokens attend to preceding tokens only."""
     return self
 
-  def interact(self, scope, cfg: CommonConfig, q, k, context, query, key) -> tuple[Any, Any, Any]:
-    """Turns q [B, Q, H, A] and k [B, K, G, A], without a cache's, into (q, k, bias [B|1, H, Q, S + K] or `Distances` or
-    None); runs in every layer's scope, which is that of the attention: its `cfg` and the `scale` of logits are there.
+  def interact(
+      self, scope, cfg: CommonConfig, q, k, context, query, key) -> tuple[Any, Any, Any]:
+    """Apply the positions to queries and keys of one layer.
 
-    `query` and `key` are the layer's own projections, for schemes that project their tables with them.
+    Args:
+      scope: the layer's attention module, with its `cfg` and the `scale` of logits.
+      cfg: the block's sizes.
+      q: [batch, queries, heads, head_size].
+      k: [batch, keys, key_heads, head_size], without those of a KV cache.
+      context: result of `context`.
+      query: the layer's query projection, for schemes that project their tables with it.
+      key: the layer's key projection.
+
+    Returns:
+      (q, k, bias); bias is [batch or 1, heads, queries, cached + keys], or `RelativeLogits`, or
+      None.
     """
     del scope, cfg, context, query, key
     return q, k, None
@@ -43,95 +68,116 @@ class NoPosition(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Alibi(NoPosition):
-  """Logits fall in a line with the distance to a key, in each head by another slope (Press et al. 2022, section 3).
+  """ALiBi: logits fall linearly with the distance to a key (Press et al. 2022, section 3).
 
-  Of a bidirectional model to either side (Portes et al. 2023, section 2.1). Slopes are 2^(-8 h / H) where the number of
-  heads is a power of two; else those of the next smaller one, and every other one of the next larger (released code).
-  Keys of another text in the row are nothing that a query sees, so that distances are those of places in the row.
+  Each head has its own slope. In a bidirectional model logits fall to both sides (Portes et al.
+  2023, section 2.1). Slopes are 2^(-8 h / H) where the number of heads is a power of two. Otherwise
+  they are those of the next smaller power of two, and every other one of the next larger (released
+  code). Queries do not attend to other texts of their row, so distances are those in the row.
   """
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """Returns bias [B|1, H, Q, K]."""
+    """Compute the bias [batch or 1, heads, queries, keys]."""
     del scope
-    if q_positions.shape == k_positions.shape:  # no cache, in which places may be empty
+    if q_positions.shape == k_positions.shape:  # no KV cache, in which slots may be empty
       q_positions = k_positions = jnp.arange(q_positions.shape[1])[None]
     distance = jnp.abs(k_positions[:, None, :] - q_positions[:, :, None]).astype(jnp.float32)
-    return {'bias': -jnp.array(slopes(cfg.heads), jnp.float32)[:, None, None] * distance[:, None]}
+    slopes = jnp.array(alibi_slopes(cfg.heads), jnp.float32)
+    return {'bias': -slopes[:, None, None] * distance[:, None]}
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Returns q and k as they are, and the bias."""
+    """Return q and k unchanged, and the bias."""
     del scope, cfg, query, key
     return q, k, context['bias']
 
 
-def slopes(heads: int) -> list[float]:
-  """Returns what a head's logits fall by with each token of distance, one number a head."""
-  whole = 1 << (heads.bit_length() - 1)
-  first = [2 ** (-8 * (number + 1) / whole) for number in range(whole)]
-  return first + (slopes(2 * whole)[::2][:heads - whole] if whole < heads else [])
+def alibi_slopes(heads: int) -> list[float]:
+  """Compute ALiBi's slope per head: how much a logit falls with each token of distance."""
+  power = 1 << (heads.bit_length() - 1)
+  slopes = [2 ** (-8 * (number + 1) / power) for number in range(power)]
+  if power < heads:
+    slopes += alibi_slopes(2 * power)[::2][:heads - power]
+  return slopes
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerXL(NoPosition):
-  """Distances, projected in every layer (Dai et al. 2019, section 3.3), and segments (Yang et al. 2019, section 2.5).
+  """Transformer-XL's relative positions, with XLNet's relative segments.
 
-  A logit is ((q + w) k + (q + r) R[distance] + (q + s) S[same segment or not]) times the scale. The last term is there
-  where the context has `types`: (of the queries [B, Q], of the keys [B, K]), of which only equality matters.
+  Dai et al. 2019, section 3.3; Yang et al. 2019, section 2.5. A logit is ((q + w) k + (q + r)
+  R[distance] + (q + s) S[same segment or not]) times the scale. The last term needs `types` in the
+  context: (types of the queries [batch, queries], types of the keys [batch, keys]), of which only
+  equality matters.
 
-  Keys lie one after another, and the queries are the last of them; where the context has `places` [B, M], M more
-  queries follow, which stand at those places among the first. `backward` [B] in the context is True for rows whose
-  text runs backwards, so that distances have the other sign. Released code drops entries of the table of distances,
-  other ones for every row; here it is one table for all rows, and whole.
+  Keys are consecutive, and the queries are the last of them. With `places` [batch, M] in the
+  context, M more queries follow, at these positions. `backward` [batch] in the context is True for
+  rows whose text is reversed, so that distances have the opposite sign. Released code drops entries
+  of the table of distances, other ones per row; here all rows share one complete table.
   """
 
-  limits = within(clamp='[-1, inf)')
+  limits = intervals(clamp='[-1, inf)')
 
   clamp: int = -1
-  """tokens: longer distances count as this one; -1: as they are"""
+  """Longest distance, in tokens: longer distances count as this one; -1: no limit."""
   untied: bool = True
-  """each layer has biases w, r and s of its own"""
+  """Each layer has biases w, r and s of its own; False: the layers share them."""
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """Returns table [K + Q, D], sines and cosines of the distances from a query to a key, K .. -Q + 1; and tied
-    biases."""
+    """Compute the sinusoidal table of distances, and tied biases.
+
+    Returns:
+      `table` [keys + queries, hidden], for the distances query - key from `keys` to 1 - `queries`;
+      the tied biases, if there are any.
+    """
     queries, keys = q_positions.shape[1], k_positions.shape[1]
     distances = jnp.arange(keys, -queries, -1.0)
     if self.clamp > 0:
       distances = jnp.clip(distances, -self.clamp, self.clamp)
     angles = distances[:, None] / 10_000 ** (jnp.arange(0, cfg.width, 2) / cfg.width)
     context = {'table': jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)}
-    return context if self.untied else context | self.biases(scope, cfg)
+    if not self.untied:
+      context |= self.biases(scope, cfg)
+    return context
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Returns q with the bias of content, k, and the bias of distances and types, [B, H, Q, K]."""
+    """Return q with the content bias, k, and the bias [batch, heads, queries, keys]."""
     biases = self.biases(scope, cfg) if self.untied else context
-    def biased(name):
+
+    def add_head_bias(name):
       return q + biases[name].astype(q.dtype)
 
     def product(letters, x, y):
       return jnp.einsum(letters, x, y, preferred_element_type=jnp.float32) * scope.scale
 
+    # Distances.
     project = Dense(
-        (cfg.heads, cfg.head_dim), ('width', 'heads', None), False, cfg.compute, cfg.init.plain, name='relative')
-    table = context['table']
-    if (backward := context.get('backward')) is None:
-      by_distance = product('bqha,rha->bhqr', biased('position_bias'), project(table))
+        (cfg.heads, cfg.head_dim), ('width', 'heads', None), False, cfg.compute_dtype,
+        cfg.init.table_initializer, name='relative')
+    table, backward = context['table'], context.get('backward')
+    if backward is None:
+      by_distance = product('bqha,rha->bhqr', add_head_bias('position_bias'), project(table))
     else:
-      # The sine of the opposite distance is the opposite, the cosine is the same.
+      # The opposite distance has the opposite sine and the same cosine.
       opposite = table * jnp.where(jnp.arange(cfg.width) < cfg.width // 2, -1, 1)
       ahead, back = project(jnp.stack([table, opposite]))
-      chosen = jnp.where(backward[:, None, None, None], back, ahead)
-      by_distance = product('bqha,brha->bhqr', biased('position_bias'), chosen)
-    bias = by_key(by_distance, k.shape[1], context.get('places'))
+      by_row = jnp.where(backward[:, None, None, None], back, ahead)
+      by_distance = product('bqha,brha->bhqr', add_head_bias('position_bias'), by_row)
+    bias = shift_logits(by_distance, k.shape[1], context.get('places'))
 
-    if (types := context.get('types')) is not None:
-      of_queries, of_keys = types
-      embedding = scope.param('types', named(cfg.init.plain, (None, 'heads', None)), (2, cfg.heads, cfg.head_dim))
-      same, other = product('bqha,sha->sbhq', biased('type_bias'), embedding.astype(q.dtype))
-      bias += jnp.where((of_queries[:, :, None] == of_keys[:, None, :])[:, None], same[..., None], other[..., None])
-    return biased('content_bias'), k, bias
+    # Relative segments.
+    types = context.get('types')
+    if types is not None:
+      q_types, k_types = types
+      init = with_logical_axes(cfg.init.table_initializer, (None, 'heads', None))
+      embedding = scope.param('types', init, (2, cfg.heads, cfg.head_dim))
+      same, other = product(
+          'bqha,sha->sbhq', add_head_bias('type_bias'), embedding.astype(q.dtype))
+      equal = (q_types[:, :, None] == k_types[:, None, :])[:, None]
+      bias += jnp.where(equal, same[..., None], other[..., None])
+    return add_head_bias('content_bias'), k, bias
 
   def biases(self, scope, cfg):
-    """Makes w, r and s, [H, A] each."""
-    return {name: scope.param(name, named(cfg.init.plain, ('heads', None)), (cfg.heads, cfg.head_dim))
+    """Make the biases w, r and s, [heads, head_size] each."""
+    init = with_logical_axes(cfg.init.table_initializer, ('heads', None))
+    return {name: scope.param(name, init, (cfg.heads, cfg.head_dim))
             for name in ('content_bias', 'position_bias', 'type_bias')}

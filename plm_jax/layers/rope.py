@@ -1,64 +1,80 @@
-"""Rotary positions, and how models that learned on shorter rows are stretched to longer ones."""
+"""Rotary position embeddings (RoPE), and their scaling to rows longer than those of training."""
 import dataclasses
 import math
 
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.checked import Checked, within
+from plm_jax.errors import ConfigError
 from plm_jax.layers.positions import NoPosition
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class Unscaled(Checked):
-  """Frequencies as they are; the base of all scalings. Lengths and wavelengths are in tokens."""
+class Unscaled(ValidatedConfig):
+  """RoPE frequencies without scaling; base class of all scalings.
+
+  Lengths and wavelengths are in tokens.
+  """
 
   @property
-  def attention(self) -> float:
-    """Factor on sines and cosines, and so its square on attention logits."""
+  def attention_factor(self) -> float:
+    """Factor on sines and cosines, whose square is a factor on attention logits."""
     return 1.0
 
   def frequencies(self, theta: float, size: int, positions):
-    """Radians a token of each pair of `size` features, [size / 2] or [B, 1, size / 2]; positions [B, L]."""
-    del positions
-    return self.scaled(theta, size).astype(np.float32)
+    """Compute the angle, in radians per token, of each pair of features.
 
-  def scaled(self, theta: float, size: int) -> np.ndarray:
-    """Returns theta^(-2 i / size), the angle of a step [size / 2] float64."""
+    Args:
+      theta: base of the wavelengths.
+      size: number of features that are rotated.
+      positions: [batch, length].
+
+    Returns:
+      [size / 2] or [batch, 1, size / 2].
+    """
+    del positions
+    return self.scaled_frequencies(theta, size).astype(np.float32)
+
+  def scaled_frequencies(self, theta: float, size: int) -> np.ndarray:
+    """Compute theta^(-2 i / size), the angle per token, [size / 2] float64."""
     return theta ** -(np.arange(0, size, 2) / size)
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearScaling(Unscaled):
-  """Positions are divided by a factor (Chen et al. 2023, section 2.3)."""
+  """Linear RoPE scaling: positions are divided by a factor (Chen et al. 2023, section 2.3)."""
 
-  limits = within(factor='(0, inf)')
+  limits = intervals(factor='(0, inf)')
 
   factor: float = 1.0
-  """how many times longer rows are"""
+  """How many times longer rows are than in training."""
 
-  def scaled(self, theta, size):
-    """Returns angles that are all smaller by the factor."""
-    return super().scaled(theta, size) / self.factor
+  def scaled_frequencies(self, theta, size):
+    """Compute angles per token, all divided by the factor."""
+    return super().scaled_frequencies(theta, size) / self.factor
 
 
 @dataclasses.dataclass(frozen=True)
 class DynamicScaling(Unscaled):
-  """theta grows with a row that is longer than those learned on ("dynamic NTK", Peng et al. 2024, appendix B.3).
+  """Dynamic NTK scaling: theta grows with the length of a row (Peng et al. 2024, appendix B.3).
 
-  A row goes by its own last position, so that it does not depend on its neighbours; transformers goes by the batch's.
-  Keys that were cached while the row was shorter stay turned as they were, as there.
+  The length is that of the row itself, by its last position, so that a row does not depend on its
+  batch; transformers uses that of the batch. Keys that were cached while the row was shorter keep
+  their rotation, as in transformers.
   """
 
-  limits = within(factor='(0, inf)', original='[1, inf)')
+  limits = intervals(factor='(0, inf)', original='[1, inf)')
 
   factor: float = 1.0
-  """how many times longer rows are"""
+  """How many times longer rows are than in training."""
   original: int = 2048
-  """the longest row learned on"""
+  """Length of the longest row in training."""
 
   def frequencies(self, theta, size, positions):
-    """Returns angles [B, 1, size / 2] by the length of each row: theta grows where it is over the original one."""
+    """Compute angles per token [batch, 1, size / 2], with theta by the length of each row."""
+    if size == 2:
+      raise ConfigError('dynamic RoPE scaling rotates more than 2 features per head, got 2')
     length = jnp.maximum(positions.max(-1) + 1, self.original).astype(jnp.float32)
     stretch = self.factor * length / self.original - (self.factor - 1)
     theta = theta * stretch ** (size / (size - 2))
@@ -67,56 +83,68 @@ class DynamicScaling(Unscaled):
 
 @dataclasses.dataclass(frozen=True)
 class Llama3Scaling(Unscaled):
-  """Long waves are stretched, short ones not, those between in part (LLaMA 3.1's released code)."""
+  """LLaMA 3.1's scaling: long wavelengths are stretched, short ones kept (released code)."""
 
-  limits = within(factor='(0, inf)', low='(0, inf)', high='(0, inf)', original='[1, inf)')
+  limits = intervals(factor='(0, inf)', low='(0, inf)', high='(0, inf)', original='[1, inf)')
 
   factor: float = 8.0
-  """how many times longer the longest waves are"""
+  """How many times longer the longest wavelengths become."""
   low: float = 1.0
-  """waves longer than original / low are stretched in full"""
+  """Wavelengths longer than original / low are stretched completely."""
   high: float = 4.0
-  """waves shorter than original / high are not"""
+  """Wavelengths shorter than original / high are kept."""
   original: int = 8192
-  """the longest row learned on"""
+  """Length of the longest row in training."""
 
-  def scaled(self, theta, size):
-    """Returns angles of which those of long waves are smaller by the factor, with a ramp between `low` and `high`."""
-    own = super().scaled(theta, size)
-    kept = np.clip((self.original * own / (2 * math.pi) - self.low) / (self.high - self.low), 0, 1)
+  def conflict(self, option):
+    """Describe that the ramp from low to high has no length; None: it has one."""
+    if self.low == self.high:
+      return f'{option("high")} differs from {option("low")}, got {self.high} for both'
+    return None
+
+  def scaled_frequencies(self, theta, size):
+    """Compute angles per token; long wavelengths are stretched, with a ramp from low to high."""
+    own = super().scaled_frequencies(theta, size)
+    turns = self.original * own / (2 * math.pi)
+    kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
     return own * (kept + (1 - kept) / self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
 class YarnScaling(Unscaled):
-  """Pairs that turn often in a row are kept, those that turn less than once stretched (Peng et al. 2024, section 3)."""
+  """YaRN scaling (Peng et al. 2024, section 3).
 
-  limits = within(factor='(0, inf)', original='[1, inf)', fast='(0, inf)', slow='(0, inf)')
+  Pairs of features that turn often in a row are kept, slow ones are stretched.
+  """
+
+  limits = intervals(factor='(0, inf)', original='[1, inf)', fast='(0, inf)', slow='(0, inf)')
 
   factor: float = 1.0
-  """how many times longer rows are"""
+  """How many times longer rows are than in training."""
   original: int = 2048
-  """the longest row learned on"""
+  """Length of the longest row in training."""
   fast: float = 32.0
-  """turns in a row from which a pair is kept"""
+  """Turns per row from which a pair is kept."""
   slow: float = 1.0
-  """turns in a row up to which a pair is stretched in full"""
+  """Turns per row up to which a pair is stretched completely."""
   whole: bool = True
-  """the ends of the ramp between are rounded outwards to whole pairs"""
+  """Round the ends of the ramp between fast and slow outwards to whole pairs."""
   temperature: float = 0.0
-  """factor on sines and cosines; 0: 0.1 ln factor + 1"""
+  """Factor on sines and cosines; 0: 0.1 ln factor + 1."""
 
   @property
-  def attention(self):
-    """Factor on cos and sin, which makes logits sharper (Peng et al. 2023, section 3.4)."""
+  def attention_factor(self):
+    """Factor on sines and cosines, which sharpens logits (Peng et al. 2023, section 3.4)."""
     return self.temperature or 0.1 * math.log(max(self.factor, 1.0)) + 1
 
-  def scaled(self, theta, size):
-    """Returns angles of which those that turn less than `slow` times are smaller by the factor, with a ramp up to
-    `fast`."""
-    own = super().scaled(theta, size)
-    first, last = (size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
-                   for turns in (self.fast, self.slow))
+  def scaled_frequencies(self, theta, size):
+    """Compute angles per token; slow pairs are stretched, with a ramp from slow to fast."""
+    own = super().scaled_frequencies(theta, size)
+
+    def pair_of(turns):
+      return size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    first, last = pair_of(self.fast), pair_of(self.slow)
     if self.whole:
       first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, size - 1)
@@ -127,61 +155,81 @@ class YarnScaling(Unscaled):
 
 @dataclasses.dataclass(frozen=True)
 class Rope(NoPosition):
-  """Pairs of features turn by an angle that grows with the position (Su et al. 2021, section 3.2.2).
+  """Rotary position embedding, RoPE (Su et al. 2021, section 3.2.2).
 
-  A feature's other is half the turned part away, as transformers and GPT-NeoX have it; the paper and LLaMA's original
-  checkpoints pair neighbours, which is the same model with the columns of query and key in another order.
+  Pairs of features are rotated by an angle that grows with the position. The two features of a pair
+  are half of the rotated features apart, as in transformers and GPT-NeoX. The paper and LLaMA's
+  original checkpoints pair adjacent features, which is the same model with the columns of query and
+  key in another order.
   """
 
-  limits = within(theta='(0, inf)', share='(0, 1]')
+  limits = intervals(theta='(0, inf)', share='(0, 1]')
 
   theta: float = 10_000.0
-  """base of the wavelengths, 2 pi to 2 pi theta tokens"""
+  """Base of the wavelengths, which are 2 pi to 2 pi theta tokens."""
   share: float = 1.0
-  """share of each head's features that turn, the first ones"""
+  """Share of each head's features that is rotated, the first ones."""
   scaling: Unscaled = Unscaled()
-  """for rows longer than those learned on"""
+  """Scaling to rows longer than those of training."""
+
+  def conflict(self, option):
+    """Describe that YaRN does not scale equal wavelengths; None: they differ."""
+    if isinstance(self.scaling, YarnScaling) and self.theta == 1:
+      return f'{option("theta")} is not 1 with YaRN scaling, whose wavelengths differ'
+    return None
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """Returns cos, sin [B, Q, 1, A / 2] float32, of queries and of their own keys: those in a cache are turned
-    already."""
+    """Compute `cos` and `sin` [batch, queries, 1, rotated / 2], float32.
+
+    They are those of the queries and of their own keys; cached keys are rotated already.
+    """
     del scope, k_positions
     size = int(cfg.head_dim * self.share)
-    angles = (q_positions[..., None] * self.scaling.frequencies(self.theta, size, q_positions))[:, :, None]
-    return {'cos': jnp.cos(angles) * self.scaling.attention, 'sin': jnp.sin(angles) * self.scaling.attention}
+    frequencies = self.scaling.frequencies(self.theta, size, q_positions)
+    angles = (q_positions[..., None] * frequencies)[:, :, None]
+    factor = self.scaling.attention_factor
+    return {'cos': jnp.cos(angles) * factor, 'sin': jnp.sin(angles) * factor}
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Turns q and k by their positions; there is no bias."""
+    """Rotate q and k by their positions; there is no bias."""
     del scope, cfg, query, key
-    return turned(q, **context), turned(k, **context), None
+    return rotate(q, **context), rotate(k, **context), None
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoRopes(NoPosition):
-  """Rotary positions that turn otherwise in layers that see a band of neighbours alone (Warner et al. 2024, section
-  2.1.2)."""
+  """RoPE with one theta for global layers and another for sliding-window layers.
+
+  Warner et al. 2024 (ModernBERT), section 2.1.2.
+  """
 
   whole: Rope = Rope(160_000.0)
-  """of layers that see all"""
+  """RoPE of layers with global attention."""
   band: Rope = Rope()
-  """of the others"""
+  """RoPE of layers with sliding-window (local) attention."""
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """Returns cos and sin of both."""
-    return {name: rope.context(scope, cfg, q_positions, k_positions)
-            for name, rope in (('whole', self.whole), ('band', self.band))}
+    """Compute `cos` and `sin` of both."""
+    return {'whole': self.whole.context(scope, cfg, q_positions, k_positions),
+            'band': self.band.context(scope, cfg, q_positions, k_positions)}
 
-  def of_layer(self, context, banded: bool):
-    """Returns cos and sin of the layer's own."""
-    return context['band' if banded else 'whole']
+  def layer_context(self, context, windowed: bool):
+    """Select `cos` and `sin` of the layer's kind."""
+    return context['band' if windowed else 'whole']
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Turns q and k by their positions; there is no bias."""
+    """Rotate q and k by their positions; there is no bias."""
     return self.whole.interact(scope, cfg, q, k, context, query, key)
 
 
-def turned(x, cos, sin):
-  """Turns the first features of x [B, L, H, A], those that cos and sin [B, L, 1, up to A / 2] are for."""
+def rotate(x, cos, sin):
+  """Rotate the first features of x by angles.
+
+  Args:
+    x: [batch, length, heads, head_size].
+    cos: [batch, length, 1, pairs], at most head_size / 2 pairs.
+    sin: of the same shape.
+  """
   half = cos.shape[-1]
   first, second, rest = jnp.split(x, (half, 2 * half), -1)
   first, second = first * cos - second * sin, second * cos + first * sin

@@ -1,300 +1,465 @@
-"""N blocks: scan, rematerialisation and parameter sharing, hidden here once for all."""
+"""The stack of transformer blocks: scan over layers, activation checkpointing, parameter sharing.
+
+An architecture calls `Stack`, which computes the position context, runs `Layers` and applies the
+final norm. `Layers` runs `Block` once per layer, in a scan.
+"""
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import operator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked, within
-from plm_jax.layers import cpu
-from plm_jax.layers.attention import Visible
-from plm_jax.layers.block import Block, BlockConfig, Streams
+from plm_jax.layers.attention import AttentionMask, CrossAttentionCache, KVCache
+from plm_jax.layers.block import Block, BlockConfig, CrossAttentionInput, DenseStreams
 from plm_jax.layers.dense import PRODUCT
+from plm_jax.layers.kernels import cpu
+from plm_jax.layers.sliding_window import SlidingWindow
+from plm_jax.validation import ValidatedConfig, intervals
 
 Remat = Literal['none', 'dots', 'full']
-Remembered = Literal['', 'inputs', 'keys', 'inside']
+RememberedStates = Literal['', 'inputs', 'keys', 'inside']
 
 
-class Inside(flax.struct.PyTreeNode):
-  """What the layers of a model do with a batch: what a student may learn of its teacher besides the output.
+class LayerStates(flax.struct.PyTreeNode):
+  """States inside all layers of a model, for layer distillation.
 
-  Layers are the first axis of all but the first; logits of attention are query times key times the scale, plus bias.
+  Attention logits are query times key times the scale, plus bias.
   """
 
   embedded: jax.Array
-  """what the first layer reads [B, L, D]"""
+  """[batch, length, hidden], input of the first layer."""
   hidden: jax.Array
-  """what each layer gives, the last one through the norm behind it where there is one [N, B, L, D]"""
+  """[layers, batch, length, hidden], output of each layer; that of the last layer after the final
+  norm, where there is one."""
   query: jax.Array
-  """[N, B, L, H, A]"""
+  """[layers, batch, length, heads, head_size]."""
   key: jax.Array
+  """[layers, batch, length, key_heads, head_size]."""
   value: jax.Array
-  """both [N, B, L, G, A]"""
+  """[layers, batch, length, key_heads, head_size]."""
   bias: jax.Array | None
-  """of positions [N, B|1, H, L, L]; None where the scheme has none"""
+  """[layers, batch or 1, heads, length, length], of positions; None where the scheme has none."""
 
 
-def inside(embedded, last, layers: Mapping[str, Any]) -> Inside:
-  """Makes it of the embeddings and the last hidden states [B, L, D], and what `Layers` remembers."""
-  return Inside(embedded, jnp.concatenate([layers['hidden'][:-1], last[None]]), **layers['heads'])
+def make_layer_states(embedded, last, layers: Mapping[str, Any]) -> LayerStates:
+  """Make `LayerStates` from embeddings, final hidden states and what `Layers` remembers.
+
+  Args:
+    embedded: [batch, length, hidden].
+    last: [batch, length, hidden].
+    layers: result of `Layers` with remember='inside'.
+  """
+  hidden = jnp.concatenate([layers['hidden'][:-1], last[None]])
+  return LayerStates(embedded, hidden, **layers['heads'])
+
+
+class LayerInputs(flax.struct.PyTreeNode):
+  """Inputs of a block that differ from layer to layer; each has a leading axis of layers.
+
+  Without a scan (`StackConfig.scan`) caches are tuples of one array per layer.
+  """
+
+  logit_factor: Any = None
+  """[layers] float32, factor on attention logits."""
+  skip_norm: Any = None
+  """[layers] bool, True: attention reads its input without a norm."""
+  key: Any = None
+  """[layers, batch, key_heads, slots, head_size], keys of the KV cache."""
+  memory_key: Any = None
+  """[layers, batch, keys, key_heads, head_size], cached keys of cross-attention."""
+  memory_value: Any = None
+  """Cached values of cross-attention, of the same shape."""
+  value: Any = None
+  """Values of the KV cache, of the shape of `key`."""
 
 
 @dataclasses.dataclass(frozen=True)
-class StackConfig(Checked):
-  """How many layers there are, what they share, and how they are compiled."""
+class StackConfig(ValidatedConfig):
+  """Number of layers, what they share, and how they are compiled."""
 
-  limits = within(layers='[0, 100000]', inner='[1, 1000]')
+  limits = intervals(layers='[0, 100000]', inner='[1, 1000]')
 
   layers: int = 12
-  """N"""
+  """Number of layers."""
   groups: int = 0
-  """runs of layers that share parameters (ALBERT: 1, all layers); 0: each layer has its own"""
+  """Number of groups of consecutive layers that share parameters (ALBERT: 1, all layers); 0: each
+  layer has its own."""
   inner: int = 1
-  """blocks in a layer, each with parameters of its own, one after another (ALBERT's inner groups)"""
+  """Number of blocks per layer, each with its own parameters (ALBERT's inner groups)."""
   shared: Literal['all', 'attention', 'mlp'] = 'all'
-  """what the layers of a group share; the rest is each layer's own (Lan et al. 2020, table 4)"""
+  """Parameters that the layers of a group share; each layer has its own copy of the rest (Lan et
+  al. 2020, table 4)."""
   first_norm: bool = True
-  """the first layer has a norm before its attention as the others do; False: what it reads is normalised already, by a
-  norm of the embeddings (ModernBERT), and it has none"""
+  """The first layer has a norm before its attention, as the others do; False: it has none, because
+  its input, the embeddings, is normalized already (ModernBERT)."""
   scan: bool = True
-  """compile one layer and loop over it: compile time does not grow with depth"""
+  """Compile one layer and loop over it, so that compile time does not grow with depth."""
   frozen: int = 0
-  """layers at the bottom behind which the backward pass ends: neither they nor what is below them is trained"""
+  """Number of layers at the bottom that are not trained; the backward pass ends above them, so the
+  embeddings are not trained either."""
   remat: Remat = 'none'
-  """what the backward pass computes again to save memory: nothing, all but products with parameters, or everything"""
+  """Activation checkpointing (remat): what the backward pass recomputes to save memory. none:
+  nothing; dots: all but products with parameters; full: everything."""
 
   def conflict(self, option):
-    """Says that there are more groups than layers, or more that are frozen."""
+    """Describe a conflict between groups, frozen layers and the number of layers; None: none."""
     if self.frozen > self.blocks or (self.frozen and self.groups):
-      return f'{option("frozen")} is at most the number of layers, which share nothing, got {self.frozen}'
+      return (f'{option("frozen")} is at most the number of layers, which share nothing, got '
+              f'{self.frozen}')
     if self.groups > self.layers:
-      return f'{option("groups")} is at most {option("layers")}, got {self.groups} groups of {self.layers} layers'
+      return (f'{option("groups")} is at most {option("layers")}, got {self.groups} groups of '
+              f'{self.layers} layers')
     if not self.first_norm and (self.groups or self.blocks < 2):
       return f'{option("first_norm")} False is for two layers or more, which share nothing'
     return None
 
   @property
   def blocks(self) -> int:
-    """Blocks that a row goes through."""
+    """Number of blocks that a row passes through."""
     return self.layers * self.inner
 
-  def copies(self, part: str) -> int:
-    """Returns the leading axis of the parameters of a part of the block: 'attention', 'attention_norm', 'mlp', ..."""
-    alone = not self.groups or self.shared not in ('all', 'mlp' if part.startswith('mlp') else 'attention')
-    lacking = not self.first_norm and part == 'attention_norm'
-    return self.blocks - lacking if alone else self.groups * self.inner
+  def num_copies(self, part: str) -> int:
+    """Return the size of the leading axis of a part's parameters.
 
-  def copy(self, part: str, block: int) -> int:
-    """Returns which of these parameters the block with this number has."""
-    layer, place = divmod(block, self.inner)
-    if self.copies(part) == self.blocks:
+    Args:
+      part: a part of the block, such as 'attention', 'attention_norm' or 'mlp'.
+    """
+    kind = 'mlp' if part.startswith('mlp') else 'attention'
+    if self.groups and self.shared in ('all', kind):
+      return self.groups * self.inner
+    if not self.first_norm and part == 'attention_norm':
+      return self.blocks - 1
+    return self.blocks
+
+  def copy_index(self, part: str, block: int) -> int:
+    """Return the index, along the leading axis, of the parameters that a block uses."""
+    layer, inner = divmod(block, self.inner)
+    if self.num_copies(part) == self.blocks:
       return block
-    if not self.groups:  # the first block, which has none, reads another's and passes it over
+    if not self.groups:  # the first block has no norm: it reads the second's and skips it
       return max(block - 1, 0)
-    # In floating point, as transformers has it: now and then that rounds to another group than whole numbers would.
-    return int(layer / (self.layers / self.groups)) * self.inner + place
-
-
-def one_stream(block, x, visible: Visible, rows=None):
-  """Calls a layer of every family but XLNet."""
-  return block(x, visible, rows=rows)
+    # In floating point, as in transformers: sometimes that rounds to another group than integers.
+    return int(layer / (self.layers / self.groups)) * self.inner + inner
 
 
 class Layers(nn.Module):
-  """The blocks one after another; parameters under `block`, with a leading axis for those that differ.
+  """Run all blocks; parameters are under `block`, stacked along a leading axis.
 
-  Instead of them there may be what `cpu.split` makes of them, in the collection `split`: then the loop is written out.
+  Parts of the block that layers share have a shorter leading axis. In place of stacked parameters
+  the collection `split` may hold one tree per block (`cpu.split_layers`); then the loop is
+  unrolled.
+
+  Args of the call:
+    x: [batch, length, hidden]; with `step`, the tree that it takes.
+    mask: attention mask of all layers, without their windows.
+    memory: input of cross-attention.
+    row_ids: [batch] key dropout; None: no dropout.
+    inputs: `LayerInputs`, or, with `step`, the tree that it takes; or None.
+    distance: [batch, 1, queries, keys], query minus key, by which windows are applied where rows
+      are not consecutive text; None: windows apply to places in the row.
+    remember: what to return besides the output: the inputs of each layer (inputs); the keys and
+      values of self-attention, and of cross-attention under `memory` (keys); or `hidden` and
+      `heads` of each layer (inside).
+
+  Returns of the call:
+    (output of the last layer, remembered states with a leading axis of layers, or None). With
+    split parameters they are tuples instead.
   """
 
   cfg: BlockConfig
   stack: StackConfig
-  step: Callable[..., Any] = one_stream
-  summed: bool = False  # behind each sublayer the stream is a weighted sum of all that it was (`block.Streams`)
-  windows: tuple[int, ...] = ()  # one a block, in turn, which `step` gets as `window`; (): it gets none
+  step: Callable[..., Any] | None = None  # (block, x, mask, row_ids, inputs) -> x; None: the block
+  dense: bool = False  # DenseFormer: the residual stream is a weighted sum of all its states
+  windows: tuple[SlidingWindow | None, ...] = ()  # of the layers, cyclically; (): global attention
 
   @nn.compact
-  def __call__(self, x, *args, cache=None, remember: Remembered = ''):
-    """x, a tree, goes from block to block; args are the same for all. cache: a tree with a leading axis of blocks, of
-    which each gets its own part, as `cache`. remember: -> also, stacked, what each block was given as x (inputs), or
-    the `key` and `value` of its self attention (keys), and of its cross attention under `memory`, or its `hidden`
-    states and what is in its `heads` (inside). With split parameters tuples stand for leading axes."""
+  def __call__(
+      self, x, mask: AttentionMask, memory: CrossAttentionInput | None = None, row_ids=None, *,
+      inputs=None, distance=None, remember: RememberedStates = ''):
+    """Run all layers; see the class for arguments and results."""
     stack, block = self.stack, Block(self.cfg, parent=None)
-    def call(block, x, cache, window=0):
-      own: dict[str, Any] = {'window': window} if self.windows else {}
-      own |= {} if cache is None else {'cache': cache}
-      if not isinstance(x, Streamed):
-        return self.step(block, x, *args, **own)
-      return Streamed(*self.step(functools.partial(block, streams=x.streams), x.x, *args, **own))
 
-    def initial(key):
-      first = jax.tree.map(lambda leaf: leaf[0], cache)
-      def drawn(number):
-        params = jax.vmap(lambda key: nn.init(call, block)(key, x, first)['params'])(jax.random.split(key, number))
-        return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: None})
-      # What shares nothing is drawn once more than what does: the compiler drops the parts that are not picked.
-      kinds = 'attention', 'mlp', 'attention_norm'
-      parts = {number: drawn(number) for number in {stack.copies(kind) for kind in kinds}}
-      return {name: parts[stack.copies(name)][name] for name in next(iter(parts.values()))}
+    def run_block(block, x, inputs, window=None):
+      """Run the block with the layer's own window, caches and factors."""
+      if self.step is not None:
+        return self.step(block, x, mask, row_ids, inputs)
+      own = LayerInputs() if inputs is None else inputs
+      context = self.cfg.attention.position.layer_context(mask.context, window is not None)
+      own_mask = mask._replace(context=context, factor=own.logit_factor)
+      if window is not None and distance is None:
+        own_mask = own_mask._replace(window=window)
+      elif window is not None:
+        own_mask = own_mask._replace(mask=mask.mask & (distance < window.before + 1))
+      own_memory, past, streams = memory, None, None
+      if own.memory_key is not None:
+        assert memory is not None
+        own_memory = memory._replace(keys=CrossAttentionCache(own.memory_key, own.memory_value))
+      if own.key is not None:
+        past = KVCache(own.key, own.value)
+      if isinstance(x, tuple):  # DenseFormer
+        x, streams = x
+      return block(x, own_mask, own_memory, row_ids, past, None, own.skip_norm, streams)
 
-    sums = tuple(self.param(f'sum_{number}', last_of_all, (number + 2,), jnp.float32)
-                 for number in range(2 * stack.blocks * self.summed))
-    parts = self.get_variable('split', 'block')
-    # What is there already may hold more than what is made afresh: adapters.
-    given: Any = self.get_variable('params', 'block')
-    params: Any = {} if parts else self.param('block', initial) if given is None else nn.unbox(given)
-    own = {name: part for name, part in params.items() if stack.copies(name) == stack.blocks}
-    look = [name for name, wanted in (
-        ('intermediates', self.is_mutable_collection('intermediates')), (remember, remember in ('keys', 'inside')))
-            if wanted]
-    dropout = self.make_rng('dropout') if self.has_rng('dropout') else None
+    # Parameters: stacked, or split into one tree per block. Restored ones may include adapters.
+    sums = []
+    if self.dense:
+      for number in range(2 * stack.blocks):
+        weights = self.param(f'sum_{number}', init_last_state, (number + 2,), jnp.float32)
+        sums.append(weights)
+    split_params = self.get_variable('split', 'block')
+    params: Any = self.get_variable('params', 'block')
+    if split_params:
+      params = {}
+    elif params is None:
+      first = jax.tree.map(operator.itemgetter(0), inputs)
+      params = self.param('block', init_layers, run_block, block, x, first, stack)
+    params = nn.unbox(params)
+    owned = {name for name in params if stack.num_copies(name) == stack.blocks}
+    own_params = {name: part for name, part in params.items() if name in owned}
+    shared_params = {name: part for name, part in params.items() if name not in owned}
 
-    def layer(window, x, number_own_cache):
-      number, mine, cached = number_own_cache
-      def pick(name, part):
-        which = jnp.array([stack.copy(name, n) for n in range(stack.blocks)])[number]
-        return jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf[which], part)
-      chosen = mine | {name: pick(name, part) for name, part in params.items() if name not in own}
-      rngs = {} if dropout is None else {'dropout': jax.random.fold_in(dropout, number)}
-      y, seen = nn.apply(call, block, mutable=look)({'params': chosen}, x, cached, window, rngs=rngs)
-      return y, (seen.get('intermediates'), x if remember == 'inputs' else remembered(seen, remember))
+    # One layer, as the body of a scan.
+    collections = []
+    if self.is_mutable_collection('intermediates'):
+      collections.append('intermediates')
+    if remember in ('keys', 'inside'):
+      collections.append(remember)
+    dropout_key = self.make_rng('dropout') if self.has_rng('dropout') else None
 
-    kinds = recomputed([functools.partial(layer, window) for window in self.windows or (0,)], stack)
-    if self.summed:
-      x, (seen, given) = with_streams(kinds[0], x, sums, own, stack)
-    elif parts:
-      x, (seen, given) = cpu.in_turn(kinds, x, parts, cache)
+    def run_layer(window, x, scanned):
+      number, layer_params, layer_inputs = scanned
+      layer_params = dict(layer_params)
+      for name, part in shared_params.items():
+        index = jnp.array([stack.copy_index(name, n) for n in range(stack.blocks)])[number]
+        layer_params[name] = jax.tree.map(functools.partial(pick_copy, index), part)
+      rngs = {}
+      if dropout_key is not None:
+        rngs['dropout'] = jax.random.fold_in(dropout_key, number)
+      apply = nn.apply(run_block, block, mutable=collections)
+      y, sown = apply({'params': layer_params}, x, layer_inputs, window, rngs=rngs)
+      remembered = x if remember == 'inputs' else collect_remembered(sown, remember)
+      return y, (sown.get('intermediates'), remembered)
+
+    # All layers.
+    windows = self.windows or (None,)
+    bodies = with_remat([functools.partial(run_layer, window) for window in windows], stack)
+    if self.dense:
+      x, (sown, remembered) = run_dense_streams(bodies[0], x, sums, own_params, stack)
+    elif split_params:
+      x, (sown, remembered) = cpu.run_split_layers(bodies, x, split_params, inputs)
     else:
-      x, (seen, given) = above_frozen(kinds, x, (jnp.arange(stack.blocks), own, cache), stack)
-    if seen is not None:
-      self.put_variable('intermediates', 'block', seen)
-    return (x, given) if remember else x
-
-
-def recomputed(kinds, stack: StackConfig):
-  """Makes layers of each kind compute again in the backward pass what `remat` says."""
-  if stack.remat == 'none':
-    return kinds
-  policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if stack.remat == 'dots' else None
-  # A loop keeps the compiler from undoing the recomputation; layers of several kinds stand beside each other in it.
-  together = not stack.scan or len(kinds) > 1
-  return [jax.checkpoint(layer, prevent_cse=together, policy=policy) for layer in kinds]
-
-
-class Streamed(NamedTuple):
-  """What goes from block to block where the stream is a sum of all that it was."""
-
-  x: Any
-  streams: Streams
-
-
-def last_of_all(key, shape: tuple[int, ...], dtype=jnp.float32):
-  """Makes the weights [S] that a sum begins with: it is the last of its states, as without any sum."""
-  del key
-  return jnp.zeros(shape, dtype).at[-1].set(1)
-
-
-def with_streams(layer, x, sums, own, stack: StackConfig):
-  """Runs layers one after another, as `above_frozen` does, on x [B, L, D] and all that it was before; sums: weights,
-  two a layer; own: parameters with a leading axis of layers.
-
-  A loop would carry room for all states, and its backward pass keep that once for each layer.
-  """
-  leaves, tree = jax.tree.flatten(own)
-  states, found = Streamed(x, Streams((x,), ())), []
-  for number, mine in enumerate(zip(*map(jnp.unstack, leaves), strict=True)):
-    states = states._replace(streams=Streams(states.streams.states, sums[2 * number:2 * number + 2]))
-    states, given = layer(states, (number, tree.unflatten(mine), None))
-    if number + 1 == stack.frozen:
-      states = jax.lax.stop_gradient(states)
-    found.append(given)
-  return states.x, jax.tree.map(lambda *some: jnp.stack(some), *found)
-
-
-def remembered(seen: Mapping[str, Any], remember: Remembered):
-  """Returns what is remembered of a block by what it has let out, each of which comes as a tuple of one."""
-  if remember == 'inside':
-    return {'hidden': seen['inside']['hidden'][-1], 'heads': seen['inside']['attention']['heads'][0]}
-  if remember != 'keys':
-    return None
-  keys = seen['keys']['attention']['heads'][0]
-  return keys | {'memory': seen['keys']['cross']['heads'][0]} if 'cross' in seen['keys'] else keys
-
-
-def above_frozen(kinds, x, each, stack: StackConfig):
-  """Runs `in_turns` over layers, the frozen ones by themselves, behind which the backward pass ends."""
-  if not stack.frozen:
-    return in_turns(kinds, x, each, stack.blocks, stack.scan)
-  below, above = part(each, 0, stack.frozen), part(each, stack.frozen, stack.blocks)
-  x, first = jax.lax.stop_gradient(
-      in_turns(kinds, *jax.lax.stop_gradient((x, below)), stack.frozen, stack.scan))
-  next_kind = stack.frozen % len(kinds)
-  x, last = in_turns(
-      kinds[next_kind:] + kinds[:next_kind], x, above, stack.blocks - stack.frozen, stack.scan)
-  return x, behind(first, last)
-
-
-def in_turns(kinds, x, each, number: int, scan: bool):
-  """Runs jax.lax.scan over so many layers, which are of these kinds in turn: the loop's body has one of each, and what
-  is left over comes behind the loop."""
-  size = len(kinds)
-  turns = number // size
-  unroll = 1 if scan else max(1, turns)
-  if size == 1:
-    return jax.lax.scan(kinds[0], x, each, unroll=unroll)
-  def one_after_another(x, layers):
-    found = []
-    for layer, own in zip(kinds, layers, strict=False):
-      x, given = layer(x, own)
-      found.append(given)
-    return x, found
-  even, found = turns * size, []
-  if turns or not number:
-    # Each kind has a tree of its own: gradients of one of all kinds would be put together in every turn.
-    folded = jax.tree.map(lambda leaf: leaf[:even].reshape(turns, size, *leaf.shape[1:]), each)
-    own = [jax.tree.map(operator.itemgetter((slice(None), kind)), folded) for kind in range(size)]
-    x, given = jax.lax.scan(one_after_another, x, own, unroll=unroll)
-    found.append(jax.tree.map(lambda *some: jnp.stack(some, 1).reshape(-1, *some[0].shape[1:]), *given))
-  if even < number:
-    own = [jax.tree.map(operator.itemgetter(place), each) for place in range(even, number)]
-    x, given = one_after_another(x, own)
-    found.append(jax.tree.map(lambda *some: jnp.stack(some), *given))
-  return x, behind(*found)
-
-
-def part(each, first: int, last: int):
-  """Takes some of the layers of a tree with a leading axis of layers."""
-  return jax.tree.map(lambda leaf: leaf[first:last], each)
-
-
-def behind(*trees):
-  """Lays such trees behind each other."""
-  return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+      scanned = jnp.arange(stack.blocks), own_params, inputs
+      x, (sown, remembered) = scan_above_frozen(bodies, x, scanned, stack)
+    if sown is not None:
+      self.put_variable('intermediates', 'block', sown)
+    return x, remembered
 
 
 class Stack(nn.Module):
-  """Position context once, then the layers, then the last norm where norms come first."""
+  """Position context, all layers, and the final norm of pre-norm blocks."""
 
   cfg: BlockConfig
   stack: StackConfig
-  step: Callable[..., Any] = one_stream
-  summed: bool = False  # as of `Layers`
-  windows: tuple[int, ...] = ()  # the same
+  dense: bool = False  # as in `Layers`
+  windows: tuple[SlidingWindow | None, ...] = ()  # as in `Layers`
 
   @nn.compact
-  def __call__(self, x, mask, positions, *args, past=None, cache=None, remember: Remembered = ''):
-    """x [B, L, D], mask [B, 1, 1|L, L] or None, positions [B, L] -> [B, L, D]; args go to `step`.
+  def __call__(
+      self, x, mask, positions, memory: CrossAttentionInput | None = None, row_ids=None, *,
+      past_positions=None, inputs: LayerInputs | None = None, distance=None,
+      remember: RememberedStates = ''):
+    """Run the stack.
 
-    past [B, S]: positions of keys in the cache, which come before those of x; cache, remember: as `Layers` has them.
+    Args:
+      x: [batch, length, hidden].
+      mask: [batch, 1, 1 or length, length], or None.
+      positions: [batch or 1, length].
+      memory: input of cross-attention.
+      row_ids: [batch] key dropout; None: no dropout.
+      past_positions: [batch, slots], positions of the keys in the KV cache; None: no cache.
+      inputs: as in `Layers`.
+      distance: as in `Layers`.
+      remember: as in `Layers`.
+
+    Returns:
+      (hidden states [batch, length, hidden], remembered states as in `Layers`).
     """
-    keys = positions if past is None else jnp.concatenate([past, positions], 1)
-    context = self.cfg.attention.position.context(self, self.cfg, positions, keys)
-    layers = Layers(self.cfg, self.stack, self.step, self.summed, self.windows, name='layers')
-    x = layers(x, Visible(mask, context), *args, cache=cache, remember=remember)
-    x, given = x if remember else (x, None)
-    x = self.cfg.make_norm('norm')(x) if self.cfg.norm_at == 'pre' else x
-    return (x, given) if remember else x
+    k_positions = positions
+    if past_positions is not None:
+      k_positions = jnp.concatenate([past_positions, positions], 1)
+    context = self.cfg.attention.position.context(self, self.cfg, positions, k_positions)
+    layers = Layers(self.cfg, self.stack, None, self.dense, self.windows, name='layers')
+    x, remembered = layers(x, AttentionMask(mask, context), memory, row_ids, inputs=inputs,
+                           distance=distance, remember=remember)
+    if self.cfg.norm_at == 'pre':
+      x = self.cfg.make_norm('norm')(x)
+    return x, remembered
+
+
+def init_layers(key, run_block, block: Block, x, inputs, stack: StackConfig):
+  """Initialize the stacked parameters of all layers.
+
+  Args:
+    key: random key.
+    run_block: function of (block, x, inputs) that runs a bound block.
+    block: the unbound block.
+    x: input of the first layer.
+    inputs: `LayerInputs` of the first layer, or None.
+    stack: the configuration.
+
+  Returns:
+    {name of a part of the block: parameters with a leading axis of copies}.
+  """
+  def init_block(key):
+    return nn.init(run_block, block)(key, x, inputs)['params']
+
+  def init_copies(number):
+    params = jax.vmap(init_block)(jax.random.split(key, number))
+    return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: None})
+
+  # Each number of copies is drawn for all parts: the compiler drops the parts that are not used.
+  numbers = {stack.num_copies(part) for part in ('attention', 'mlp', 'attention_norm')}
+  copies = {number: init_copies(number) for number in numbers}
+  names = next(iter(copies.values()))
+  return {name: copies[stack.num_copies(name)][name] for name in names}
+
+
+def pick_copy(index, leaf):
+  """Pick a layer's copy of parameters that layers share; leaf: [copies, ...]."""
+  return leaf[0] if len(leaf) == 1 else jnp.asarray(leaf)[index]
+
+
+def collect_remembered(sown: Mapping[str, Any], remember: RememberedStates):
+  """Collect what a block has sown, each as a tuple of one, into the states that are remembered."""
+  if remember == 'inside':
+    inside = sown['inside']
+    return {'hidden': inside['hidden'][-1], 'heads': inside['attention']['heads'][0]}
+  if remember != 'keys':
+    return None
+  keys = dict(sown['keys']['attention']['heads'][0])
+  if 'cross' in sown['keys']:
+    keys['memory'] = sown['keys']['cross']['heads'][0]
+  return keys
+
+
+def with_remat(bodies, stack: StackConfig):
+  """Apply activation checkpointing (`StackConfig.remat`) to layers of each kind."""
+  if stack.remat == 'none':
+    return bodies
+  policy = None
+  if stack.remat == 'dots':
+    policy = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+  # A scan keeps the compiler from removing the recomputation. Where layers are unrolled, or a scan
+  # holds layers of several kinds, prevent_cse does.
+  prevent_cse = not stack.scan or len(bodies) > 1
+  return [jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy) for body in bodies]
+
+
+def scan_above_frozen(bodies, x, scanned, stack: StackConfig):
+  """Scan over layers, frozen ones first; the backward pass ends above the frozen layers."""
+  if not stack.frozen:
+    return scan_layers(bodies, x, scanned, stack.blocks, stack.scan)
+  below = jax.tree.map(lambda leaf: leaf[:stack.frozen], scanned)
+  above = jax.tree.map(lambda leaf: leaf[stack.frozen:stack.blocks], scanned)
+  x, below = jax.lax.stop_gradient((x, below))
+  frozen = scan_layers(bodies, x, below, stack.frozen, stack.scan)
+  x, frozen_outputs = jax.lax.stop_gradient(frozen)
+  offset = stack.frozen % len(bodies)
+  bodies = bodies[offset:] + bodies[:offset]
+  x, outputs = scan_layers(bodies, x, above, stack.blocks - stack.frozen, stack.scan)
+  return x, concat_layers(frozen_outputs, outputs)
+
+
+def scan_layers(bodies, x, scanned, number: int, scan: bool):
+  """Run `jax.lax.scan` over layers of several kinds, which alternate cyclically.
+
+  The body of the scan runs one layer of each kind. Remaining layers are unrolled after it.
+
+  Args:
+    bodies: one function per kind of layer, as `jax.lax.scan` takes it.
+    x: input of the first layer.
+    scanned: tree with a leading axis of layers, of which each layer gets its part.
+    number: number of layers.
+    scan: False: unroll the loop.
+
+  Returns:
+    (output of the last layer, what the layers returned, with a leading axis of layers).
+  """
+  size = len(bodies)
+  periods, remaining = divmod(number, size)
+  unroll = 1 if scan else max(1, periods)
+  if size == 1:
+    return jax.lax.scan(bodies[0], x, scanned, unroll=unroll)
+
+  def run_period(x, layers):
+    outputs = []
+    for body, layer in zip(bodies, layers, strict=False):
+      x, output = body(x, layer)
+      outputs.append(output)
+    return x, outputs
+
+  def fold(leaf):
+    return leaf[:periods * size].reshape(periods, size, *leaf.shape[1:])
+
+  def interleave(*leaves):
+    return jnp.stack(leaves, 1).reshape(-1, *leaves[0].shape[1:])
+
+  collected = []
+  if periods or not number:
+    # Each kind has a tree of its own: gradients of one tree for all kinds would be concatenated in
+    # every period.
+    folded = jax.tree.map(fold, scanned)
+    by_kind = [jax.tree.map(operator.itemgetter((slice(None), kind)), folded)
+               for kind in range(size)]
+    x, outputs = jax.lax.scan(run_period, x, by_kind, unroll=unroll)
+    collected.append(jax.tree.map(interleave, *outputs))
+  if remaining:
+    last = [jax.tree.map(operator.itemgetter(place), scanned)
+            for place in range(periods * size, number)]
+    x, outputs = run_period(x, last)
+    collected.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs))
+  return x, concat_layers(*collected)
+
+
+def concat_layers(*trees):
+  """Concatenate trees along their leading axis of layers."""
+  return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+
+
+def run_dense_streams(body, x, sums, params, stack: StackConfig):
+  """Run DenseFormer's layers in a plain loop.
+
+  A scan would carry room for all states, and its backward pass would keep that once per layer.
+
+  Args:
+    body: one layer.
+    x: [batch, length, hidden].
+    sums: weights of the sums, two per layer.
+    params: tree with a leading axis of layers.
+    stack: the configuration.
+
+  Returns:
+    (output of the last layer, what the layers returned, with a leading axis of layers).
+  """
+  leaves, tree = jax.tree.flatten(params)
+  by_layer = zip(*[jnp.unstack(leaf) for leaf in leaves], strict=True)
+  states, outputs = (x,), []
+  for number, layer_leaves in enumerate(by_layer):
+    streams = DenseStreams(states, sums[2 * number:2 * number + 2])
+    (x, streams), output = body((x, streams), (number, tree.unflatten(layer_leaves), None))
+    states = streams.states
+    if number + 1 == stack.frozen:
+      x, states = jax.lax.stop_gradient((x, states))
+    outputs.append(output)
+  return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
+
+
+def init_last_state(key, shape: tuple[int, ...], dtype=jnp.float32):
+  """Initialize the weights [states] of a sum: the last state alone, as without a sum."""
+  del key
+  return jnp.zeros(shape, dtype).at[-1].set(1)

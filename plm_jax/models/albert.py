@@ -1,121 +1,132 @@
-"""ALBERT (Lan et al. 2020, arXiv:1909.11942): embeddings factorised, all layers share one layer's parameters.
+"""ALBERT (Lan et al. 2020, arXiv:1909.11942): factorized embeddings, cross-layer parameter sharing.
 
-Parameters as published (table 1): base 12M, large 18M, xlarge 60M, xxlarge 235M. The sizes are the first version's;
-`second` makes the second of one, which was trained longer and without dropout.
+Parameters as published (table 1): base 12M, large 18M, xlarge 60M, xxlarge 235M. The sizes are
+those of version 1; `make_v2` turns one into version 2, which was trained longer and without
+dropout.
 """
 import dataclasses
 import re
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
-from plm_jax.conversion.layouts import Linear
-from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import MaskedTokens, PooledClasses, TokenClasses
+from plm_jax.layers.embeddings import EmbeddingConfig
+from plm_jax.layers.heads import MaskedLMHead, PooledClassifier
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
-from plm_jax.models.bert import ACTIVATIONS, matrix, norm
+from plm_jax.models.bert import GELU_NEW_ACTIVATIONS, embedding_rules, mlm_head_rules
+from plm_jax.models.layouts import Linear
+from plm_jax.models.rules import (
+    Attribute,
+    Family,
+    HeadSpec,
+    Rule,
+    block_rules,
+    dense_rules,
+    join_rules,
+    replace_defaults,
+    replace_values,
+)
 
 
-def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> EncoderConfig:
-  """Embeddings of 128, an MLP of four times the width, 30,000 pieces (section 4.1); the released code's `gelu`."""
-  block = BlockConfig(width=width, heads=heads, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'), dtype=dtype)
-  return EncoderConfig(vocab=30_000, block=block, stack=StackConfig(layers=layers, groups=1), embed_dim=128)
+def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> EncoderConfig:
+  """Makes an ALBERT: embeddings of 128, an MLP of 4 x hidden size, 30,000 tokens (section 4.1).
+
+  Its gelu is the tanh approximation, as in the released code.
+  """
+  block = BlockConfig(
+      width=width, heads=heads, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'),
+      dtype=dtype)
+  stack = StackConfig(layers=layers, groups=1)
+  return EncoderConfig(
+      vocab=30_000, block=block, stack=stack, embeddings=EmbeddingConfig(width=128))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT base: 12 layers of width 768, 12M parameters."""
-  return sized(12, 768, 12, dtype)
+  """Makes ALBERT base: 12 layers, hidden size 768, 12M parameters."""
+  return make_config(12, 768, 12, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT large: 24 layers of width 1024, 18M parameters."""
-  return sized(24, 1024, 16, dtype)
+  """Makes ALBERT large: 24 layers, hidden size 1024, 18M parameters."""
+  return make_config(24, 1024, 16, dtype)
 
 
 def xlarge(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT xlarge: 24 layers of width 2048, 60M parameters."""
-  return sized(24, 2048, 16, dtype)
+  """Makes ALBERT xlarge: 24 layers, hidden size 2048, 60M parameters."""
+  return make_config(24, 2048, 16, dtype)
 
 
 def xxlarge(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT xxlarge: 12 layers of width 4096, 235M parameters; the paper trains it without dropout (section
-  4.8)."""
-  return second(sized(12, 4096, 64, dtype))
+  """Makes ALBERT xxlarge: 12 layers, hidden size 4096, 235M parameters.
+
+  The paper trains it without dropout (section 4.8).
+  """
+  return make_v2(make_config(12, 4096, 64, dtype))
 
 
-def second(config: EncoderConfig) -> EncoderConfig:
-  """Returns the same size in version 2: no dropout (release notes of google-research/albert)."""
-  return dataclasses.replace(config, block=checked.replaced(config.block, {'dropout': 0.0, 'attention.dropout': 0.0}))
+def make_v2(config: EncoderConfig) -> EncoderConfig:
+  """Returns version 2 of a size: no dropout (release notes of google-research/albert)."""
+  block = validation.with_paths(config.block, {'dropout': 0.0, 'attention.dropout': 0.0})
+  return dataclasses.replace(config, block=block)
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'albert.encoder.albert_layer_groups.{n}'
+LAYER_NAMES = {
+    'attention/query': 'attention.query', 'attention/key': 'attention.key',
+    'attention/value': 'attention.value', 'attention/out': 'attention.dense',
+    'attention_norm': 'attention.LayerNorm', 'mlp/up': 'ffn', 'mlp/down': 'ffn_output',
+    'mlp_norm': 'full_layer_layer_norm'}
+"""Parts of a layer, and their names of them."""
 
-# transformers' ALBERT. Its released checkpoints say `gelu_new` or, the first version, `gelu`.
+# transformers' ALBERT. Its released checkpoints have gelu_new or, in version 1, gelu.
 FAMILY = Family(
     name='albert',
     backbone=lambda config: Encoder(config),
     config=EncoderConfig(),
     attributes=(
         Attribute('vocab_size', 'vocab', 30_000),
-        Attribute('embedding_size', 'embed_dim', 128),
+        Attribute('embedding_size', 'embeddings.width', 128),
         Attribute('hidden_size', 'block.width', 4096),
         Attribute('num_hidden_layers', 'stack.layers', 12),
         Attribute('num_hidden_groups', 'stack.groups', 1),
         Attribute('inner_group_num', 'stack.inner', 1),
         Attribute('num_attention_heads', 'block.heads', 64),
         Attribute('intermediate_size', 'block.mlp_dim', 16384),
-        Attribute('hidden_act', 'block.mlp.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
+        Attribute('hidden_act', 'block.mlp.activation', 'gelu_new', GELU_NEW_ACTIVATIONS),
         Attribute('hidden_dropout_prob', 'block.dropout', 0.0),
         Attribute('attention_probs_dropout_prob', 'block.attention.dropout', 0.0),
         Attribute('max_position_embeddings', 'max_length', 512),
-        Attribute('type_vocab_size', 'types', 2),
+        Attribute('type_vocab_size', 'embeddings.types', 2),
         Attribute('initializer_range', 'block.init.std', 0.02),
         Attribute('layer_norm_eps', 'block.norm.eps', 1e-12),
         Attribute('tie_word_embeddings', 'tied', True),
     ),
-    # What the original code meant to do and transformers does not.
-    fixed={'position_embedding_type': 'absolute', 'down_scale_factor': 1, 'gap_size': 0, 'net_structure_type': 0,
-           'num_memory_blocks': 0},
+    # The last four are options of the original code that transformers does not implement.
+    fixed={'position_embedding_type': 'absolute', 'down_scale_factor': 1, 'gap_size': 0,
+           'net_structure_type': 0, 'num_memory_blocks': 0},
     ignored=frozenset({'classifier_dropout_prob'}),
-    rules=(
-        Rule('backbone/embeddings/tokens', 'albert.embeddings.word_embeddings.weight'),
-        Rule('backbone/embeddings/positions', 'albert.embeddings.position_embeddings.weight'),
-        Rule('backbone/embeddings/types', 'albert.embeddings.token_type_embeddings.weight'),
-        *norm('backbone/embeddings/norm', 'albert.embeddings.LayerNorm'),
-        *matrix('backbone/embeddings/project', 'albert.encoder.embedding_hidden_mapping_in'),
-        *matrix(f'{BLOCK}/attention/query', f'{LAYER}.attention.query'),
-        *matrix(f'{BLOCK}/attention/key', f'{LAYER}.attention.key'),
-        *matrix(f'{BLOCK}/attention/value', f'{LAYER}.attention.value'),
-        *matrix(f'{BLOCK}/attention/out', f'{LAYER}.attention.dense', inputs=2),
-        *norm(f'{BLOCK}/attention_norm', f'{LAYER}.attention.LayerNorm'),
-        *matrix(f'{BLOCK}/mlp/up', f'{LAYER}.ffn'),
-        *matrix(f'{BLOCK}/mlp/down', f'{LAYER}.ffn_output'),
-        *norm(f'{BLOCK}/mlp_norm', f'{LAYER}.full_layer_layer_norm'),
-        *matrix('backbone/pooler', 'albert.pooler'),
+    rules=join_rules(
+        embedding_rules('albert.embeddings'),
+        dense_rules('backbone/embeddings/project', 'albert.encoder.embedding_hidden_mapping_in'),
+        block_rules(BLOCK, LAYER, LAYER_NAMES),
+        dense_rules('backbone/pooler', 'albert.pooler'),
     ),
-    parts={'pooler': 'albert.pooler.weight'},
+    part_tensors={'pooler': 'albert.pooler.weight'},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied), (
-            *matrix('heads_mlm/dense', 'predictions.dense'),
-            *norm('heads_mlm/norm', 'predictions.LayerNorm'),
-            *bert.output('predictions.decoder', 'predictions.bias'),
-        )),
-        'sop': Head(
-            lambda config, classes: PooledClasses(config.block, 2),
-            matrix('heads_sop/dense', 'sop_classifier.classifier'), parts=('pooler',)),
-        # Versions without dropout in pre-training have it in front of classifiers.
-        'label': Head(
-            lambda config, classes: PooledClasses(config.block, classes, 0.1),
-            matrix('heads_label/dense', 'classifier'), dropout='classifier_dropout_prob', parts=('pooler',)),
-        'tags': Head(
-            lambda config, classes: TokenClasses(config.block, classes, 0.1),
-            matrix('heads_tags/dense', 'classifier'), dropout='classifier_dropout_prob'),
-        'choice': Head(
-            lambda config, classes: PooledClasses(config.block, None, 0.1),
-            matrix('heads_choice/dense', 'classifier'), dropout='classifier_dropout_prob', parts=('pooler',)),
+        'mlm': HeadSpec(
+            lambda config, classes: MaskedLMHead(config.block, config.tied),
+            mlm_head_rules(
+                'predictions.dense', 'predictions.LayerNorm',
+                'predictions.decoder', 'predictions.bias')),
+        'sop': HeadSpec(
+            lambda config, classes: PooledClassifier(config.block, 2),
+            dense_rules('heads_sop/dense', 'sop_classifier.classifier'),
+            required_parts=('pooler',)),
+        # Models pre-trained without dropout still have it before classifiers.
+        **bert.classification_heads('classifier_dropout_prob', 0.1),
         'span': bert.FAMILY.heads['span'],
     },
     classes={
@@ -125,49 +136,64 @@ FAMILY = Family(
     },
     prefix='albert.',
     aliases=((r'^(embeddings|encoder|pooler)\.', r'albert.\1.'),),
-    number=lambda config, n: f'{n // config.stack.inner}.albert_layers.{n % config.stack.inner}',
+    layer_label=lambda config, n: (
+        f'{n // config.stack.inner}.albert_layers.{n % config.stack.inner}'),
 )
 
 
-def in_tensorflow(rule: Rule) -> Rule:
-  """Renames a parameter as google-research/albert has it: other names, and kernels that are not transposed."""
-  name, layout = rule.theirs, rule.layout
-  for old, new in TENSORFLOW:
-    name = re.sub(old, new, name)
-  if name.endswith('.weight'):
-    name, layout = name.removesuffix('weight') + 'kernel', Linear(layout.inputs, transposed=False)
-  return dataclasses.replace(rule, theirs=name.replace('.', '/'), layout=layout)
-
-
-# From transformers' names.
-GROUP = r'^albert\.encoder\.albert_layer_groups'
-TENSORFLOW = (
-    (rf'{GROUP}\.{{n}}\.', 'bert.encoder.transformer.{n}.'), (r'^albert\.', 'bert.'),
-    (r'word_embeddings\.weight$', 'word_embeddings'), (r'position_embeddings\.weight$', 'position_embeddings'),
+# Patterns of transformers' names of tensors -> names of google-research/albert.
+TENSORFLOW_NAMES = (
+    (r'^albert\.encoder\.albert_layer_groups\.{n}\.', 'bert.encoder.transformer.{n}.'),
+    (r'^albert\.', 'bert.'),
+    (r'word_embeddings\.weight$', 'word_embeddings'),
+    (r'position_embeddings\.weight$', 'position_embeddings'),
     (r'token_type_embeddings\.weight$', 'token_type_embeddings'),
     (r'\.attention\.LayerNorm\.', '.LayerNorm.'), (r'\.full_layer_layer_norm\.', '.LayerNorm_1.'),
     (r'\.attention\.(query|key|value)\.', r'.attention_1.self.\1.'),
     (r'\.attention\.dense\.', '.attention_1.output.dense.'),
-    (r'\.ffn\.', '.ffn_1.intermediate.dense.'), (r'\.ffn_output\.', '.ffn_1.intermediate.output.dense.'),
-    (r'LayerNorm(_1)?\.weight$', r'LayerNorm\1.gamma'), (r'LayerNorm(_1)?\.bias$', r'LayerNorm\1.beta'),
-    (r'bert\.pooler\.', 'bert.pooler.dense.'), (r'^predictions\.bias$', 'cls.predictions.output_bias'),
+    (r'\.ffn\.', '.ffn_1.intermediate.dense.'),
+    (r'\.ffn_output\.', '.ffn_1.intermediate.output.dense.'),
+    (r'LayerNorm(_1)?\.weight$', r'LayerNorm\1.gamma'),
+    (r'LayerNorm(_1)?\.bias$', r'LayerNorm\1.beta'),
+    (r'bert\.pooler\.', 'bert.pooler.dense.'),
+    (r'^predictions\.bias$', 'cls.predictions.output_bias'),
     (r'^predictions\.(dense|LayerNorm)', r'cls.predictions.transform.\1'),
     (r'^sop_classifier\.classifier\.weight', 'cls.seq_relationship.output_weights'),
     (r'^sop_classifier\.classifier\.bias', 'cls.seq_relationship.output_bias'),
     (r'^classifier\.weight', 'output_weights'), (r'^classifier\.bias', 'output_bias'))
-# The released TensorFlow checkpoints and their albert_config.json, whose `gelu` is the tanh approximation.
+
+
+def rename_for_tensorflow(rule: Rule) -> Rule:
+  """Renames a parameter as google-research/albert does; kernels are not transposed there."""
+  name, layout = rule.theirs, rule.layout
+  for old, new in TENSORFLOW_NAMES:
+    name = re.sub(old, new, name)
+  if name.endswith('.weight'):
+    name = name.removesuffix('weight') + 'kernel'
+    layout = Linear(layout.inputs, transposed=False)
+  return dataclasses.replace(rule, theirs=name.replace('.', '/'), layout=layout)
+
+
+def tensorflow_head(head: HeadSpec) -> HeadSpec:
+  """Returns a head with the names of google-research/albert."""
+  rules = tuple(rename_for_tensorflow(rule) for rule in head.rules if not rule.copy)
+  return dataclasses.replace(head, rules=rules)
+
+
+# The released TensorFlow checkpoints and their albert_config.json, whose gelu is the tanh
+# approximation.
 ORIGINAL = dataclasses.replace(
     FAMILY,
-    attributes=tuple(
-        dataclasses.replace(attribute, default='gelu', values=bert.ORIGINAL_ACTIVATIONS)
-        if attribute.theirs == 'hidden_act' else attribute for attribute in FAMILY.attributes),
+    attributes=replace_defaults(
+        replace_values(FAMILY.attributes, 'hidden_act', bert.ORIGINAL_ACTIVATIONS),
+        {'hidden_act': 'gelu'}),
     fixed={**FAMILY.fixed, 'ln_type': 'postln', 'layers_to_keep': []},
-    rules=tuple(in_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
-    heads={name: dataclasses.replace(head, rules=tuple(in_tensorflow(rule) for rule in head.rules if not rule.copy))
-           for name, head in FAMILY.heads.items() if name in ('mlm', 'sop')},
-    parts={'pooler': 'bert/pooler/dense/kernel'},
+    rules=tuple(rename_for_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
+    heads={name: tensorflow_head(FAMILY.heads[name]) for name in ('mlm', 'sop')},
+    part_tensors={'pooler': 'bert/pooler/dense/kernel'},
     prefix='bert/',
     aliases=(),
-    skipped=bert.ORIGINAL.skipped,
-    number=lambda config, n: f'group_{n // config.stack.inner}/inner_group_{n % config.stack.inner}',
+    skip_patterns=bert.ORIGINAL.skip_patterns,
+    layer_label=lambda config, n: (
+        f'group_{n // config.stack.inner}/inner_group_{n % config.stack.inner}'),
 )

@@ -1,118 +1,162 @@
-"""BART (Lewis et al. 2020, arXiv:1910.13461); `mbart` has the multilingual one, with norms first.
+"""BART (Lewis et al. 2020, arXiv:1910.13461), a denoising encoder-decoder.
 
-Parameters of the released checkpoints: base 139,420,416, large 406,291,456, tables of positions included.
+`mbart` has the multilingual model, with pre-layer normalization. Parameters of the released
+checkpoints: base 139,420,416, large 406,291,456, position embeddings included.
 """
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from plm_jax.conversion.layouts import Row
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import NextTokens, SummaryClasses, TokenClasses
-from plm_jax.layers.init import NORMAL
+from plm_jax.layers.heads import NextTokenHead, SummaryClassifier, TokenClassifier
+from plm_jax.layers.init import NORMAL_INIT
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
-from plm_jax.models.bert import ACTIVATIONS, matrix, norm
+from plm_jax.models.bert import ACTIVATIONS
+from plm_jax.models.layouts import RowVector
+from plm_jax.models.rules import (
+    Attribute,
+    ConvertError,
+    Family,
+    HeadSpec,
+    Rule,
+    dense_rules,
+    join_rules,
+    norm_rules,
+)
 
 
-def sized(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Heads of 64 and an MLP of four times the width; as many layers on both sides, and rows of 1024 tokens."""
+def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Makes a BART with `layers` layers on each side and texts of up to 1024 tokens.
+
+  Heads are of 64, and the MLP is 4 x hidden size.
+  """
   block = BlockConfig(
-      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5), init=NORMAL, dtype=dtype)
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-5),
+      init=NORMAL_INIT, dtype=dtype)
   return EncoderDecoderConfig(
-      vocab=50_265, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
-      absolute='learned', first_position=2, embed_norm=True)
+      vocab=50_265, block=block, stack=StackConfig(layers), decoder=StackConfig(layers),
+      max_length=1024, absolute='learned', first_position=2, embed_norm=True)
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes BART base: 6 and 6 layers of width 768, 139M parameters."""
-  return sized(6, 768, dtype)
+  """Makes BART base: 6 + 6 layers, hidden size 768, 139M parameters."""
+  return make_config(6, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes BART large: 12 and 12 layers of width 1024, 406M parameters."""
-  return sized(12, 1024, dtype)
+  """Makes BART large: 12 + 12 layers, hidden size 1024, 406M parameters."""
+  return make_config(12, 1024, dtype)
 
 
-def translator(model: EncoderDecoderConfig, layers: int = 6) -> EncoderDecoderConfig:
-  """Returns the model with a source encoder of so many layers in place of the encoder's token table (sections 3.4 and
-  5.4)."""
+def add_source_encoder(model: EncoderDecoderConfig, layers: int = 6) -> EncoderDecoderConfig:
+  """Returns the model for translation: a source encoder replaces the encoder's token embeddings.
+
+  The source encoder has `layers` layers (sections 3.4 and 5.4).
+  """
   return dataclasses.replace(model, source=StackConfig(layers))
 
 
-# What the first of two stages of translation trains (section 3.4): the source encoder, BART's positions, and the input
-# projections of self-attention in the first layer of BART's encoder. No code of it was released: here the positions are
-# those of both sides, and the projections have their biases.
+# Parameters that the first of two stages of translation trains (section 3.4): the source encoder,
+# BART's positions, and the input projections of self-attention in the encoder's first layer. No
+# code was released. Here the positions are those of both sides, and the projections include biases.
 SOURCE_STAGE = (
-    'backbone/source', 'backbone/encoder/embeddings/positions', 'backbone/decoder/embeddings/positions',
-    *(f'backbone/encoder/stack/layers/block/attention/{name}[0]' for name in ('query', 'key', 'value')))
+    'backbone/source',
+    'backbone/encoder/embeddings/positions',
+    'backbone/decoder/embeddings/positions',
+    'backbone/encoder/stack/layers/block/attention/query[0]',
+    'backbone/encoder/stack/layers/block/attention/key[0]',
+    'backbone/encoder/stack/layers/block/attention/value[0]')
 
 
-SIZES = {'attention_heads': 16, 'ffn_dim': 4096}  # of each side
+SIDE_SIZES = {'attention_heads': 16, 'ffn_dim': 4096}
+"""attributes that encoder and decoder have each, with their defaults"""
 
 
-def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reads the factor on token vectors as a number. Raises ConvertError where the two sides differ in more than their
-  layers."""
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Turns the factor on token embeddings into a number.
+
+  The decoder's sizes become None where they are those of the encoder.
+  """
   hf_config = {'d_model': 1024, **hf_config}
-  for name, default in SIZES.items():
-    encoder, decoder = (hf_config.get(f'{side}_{name}', default) for side in ('encoder', 'decoder'))
+  for name, default in SIDE_SIZES.items():
+    encoder = hf_config.get(f'encoder_{name}', default)
+    decoder = hf_config.get(f'decoder_{name}', default)
     hf_config[f'decoder_{name}'] = None if encoder == decoder else decoder
-  return {**hf_config, 'scale_embedding': hf_config['d_model'] ** 0.5 if hf_config.get('scale_embedding') else 1.0}
+  factor = hf_config['d_model'] ** 0.5 if hf_config.get('scale_embedding') else 1.0
+  return {**hf_config, 'scale_embedding': factor}
 
 
-def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes what `to_current` did."""
+def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Reverses `normalize_hf_config`. Raises ConvertError for another factor than 1 and sqrt(D)."""
+  hf_config = dict(hf_config)
   factor, root = hf_config['scale_embedding'], hf_config['d_model'] ** 0.5
   if factor not in (1.0, root):
     raise ConvertError(f'BART multiplies token vectors by {root} or 1, got {factor}')
-  sizes = {f'decoder_{name}': hf_config[f'decoder_{name}'] or hf_config[f'encoder_{name}'] for name in SIZES}
-  return {**hf_config, **sizes, 'scale_embedding': factor != 1, 'is_encoder_decoder': True}
+  for name in SIDE_SIZES:
+    size = hf_config[f'decoder_{name}'] or hf_config[f'encoder_{name}']
+    hf_config[f'decoder_{name}'] = size
+  return {**hf_config, 'scale_embedding': factor != 1, 'is_encoder_decoder': True}
 
 
-def side(name: str) -> tuple[Rule, ...]:
-  """Makes the rules of the encoder or the decoder."""
+def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
+  """Makes the rules of the four projections of an attention."""
+  return join_rules(
+      dense_rules(f'{ours}/query', f'{theirs}.q_proj'),
+      dense_rules(f'{ours}/key', f'{theirs}.k_proj'),
+      dense_rules(f'{ours}/value', f'{theirs}.v_proj'),
+      dense_rules(f'{ours}/out', f'{theirs}.out_proj', inputs=2))
+
+
+def side_rules(name: str) -> tuple[Rule, ...]:
+  """Makes the rules of the 'encoder' or the 'decoder'."""
   ours, theirs = f'backbone/{name}', f'model.{name}'
   block, layer = f'{ours}/stack/layers/block', f'{theirs}.layers.{{n}}'
-  def attention(part, their):
-    return (rule for one in ('query', 'key', 'value', 'out') for rule in matrix(
-        f'{block}/{part}/{one}', f'{layer}.{their}.{"out" if one == "out" else one[0]}_proj', 2 if one == 'out' else 1))
-  cross = (*attention('cross', 'encoder_attn'), *norm(f'{block}/cross_norm', f'{layer}.encoder_attn_layer_norm'))
-  return (
+  cross_attention = ()
+  if name == 'decoder':
+    cross_attention = join_rules(
+        attention_rules(f'{block}/cross', f'{layer}.encoder_attn'),
+        norm_rules(f'{block}/cross_norm', f'{layer}.encoder_attn_layer_norm'))
+  return join_rules(
       Rule('backbone/tokens', f'{theirs}.embed_tokens.weight', copy=True),
       Rule(f'{ours}/embeddings/positions', f'{theirs}.embed_positions.weight'),
-      *norm(f'{ours}/embeddings/norm', f'{theirs}.layernorm_embedding'),
-      *attention('attention', 'self_attn'),
-      *norm(f'{block}/attention_norm', f'{layer}.self_attn_layer_norm'),
-      *(cross if name == 'decoder' else ()),
-      *matrix(f'{block}/mlp/up', f'{layer}.fc1'),
-      *matrix(f'{block}/mlp/down', f'{layer}.fc2'),
-      *norm(f'{block}/mlp_norm', f'{layer}.final_layer_norm'),
-      *norm(f'{ours}/stack/norm', f'{theirs}.layer_norm'),
+      norm_rules(f'{ours}/embeddings/norm', f'{theirs}.layernorm_embedding'),
+      attention_rules(f'{block}/attention', f'{layer}.self_attn'),
+      norm_rules(f'{block}/attention_norm', f'{layer}.self_attn_layer_norm'),
+      cross_attention,
+      dense_rules(f'{block}/mlp/up', f'{layer}.fc1'),
+      dense_rules(f'{block}/mlp/down', f'{layer}.fc2'),
+      norm_rules(f'{block}/mlp_norm', f'{layer}.final_layer_norm'),
+      norm_rules(f'{ours}/stack/norm', f'{theirs}.layer_norm'),
   )
 
 
-# What encoder-decoders are asked, all of their decoder's states. transformers has no class for tags and choices.
-ASKED = {
-    'label': Head(lambda config, classes: SummaryClasses(config.block, classes, dropout=0.0, before=True), (
-        *matrix('heads_label/hidden', 'classification_head.dense'),
-        *matrix('heads_label/dense', 'classification_head.out_proj'),
-    ), dropout='classifier_dropout'),
-    'choice': Head(lambda config, classes: SummaryClasses(config.block, None, dropout=0.0, before=True), (
-        *matrix('heads_choice/hidden', 'choice_head.dense'),
-        *matrix('heads_choice/dense', 'choice_head.out_proj'),
-    ), dropout='classifier_dropout'),
-    'tags': Head(
-        lambda config, classes: TokenClasses(config.block, classes, 0.0), matrix('heads_tags/dense', 'classifier'),
+# Heads of downstream tasks for encoder-decoders, which read the decoder's hidden states.
+# transformers has no class for tags and choice.
+TASK_HEADS = {
+    'label': HeadSpec(
+        lambda config, classes: SummaryClassifier(config.block, classes, dropout=0.0, before=True),
+        join_rules(
+            dense_rules('heads_label/hidden', 'classification_head.dense'),
+            dense_rules('heads_label/dense', 'classification_head.out_proj')),
         dropout='classifier_dropout'),
+    'choice': HeadSpec(
+        lambda config, classes: SummaryClassifier(config.block, None, dropout=0.0, before=True),
+        join_rules(
+            dense_rules('heads_choice/hidden', 'choice_head.dense'),
+            dense_rules('heads_choice/dense', 'choice_head.out_proj')),
+        dropout='classifier_dropout'),
+    'tags': HeadSpec(
+        lambda config, classes: TokenClassifier(config.block, classes, 0.0),
+        dense_rules('heads_tags/dense', 'classifier'), dropout='classifier_dropout'),
     'span': bert.FAMILY.heads['span'],
 }
 
-# transformers' BART. What older files say of norms is `fixed`, as this and mBART are two families there.
+# transformers' BART. BART and mBART are two families there, so the attributes with which older
+# files choose between them are `fixed`.
 FAMILY = Family(
     name='bart',
     backbone=lambda config: EncoderDecoder(config),
@@ -139,25 +183,33 @@ FAMILY = Family(
         'do_blenderbot_90_layernorm': False, 'extra_pos_embeddings': 2, 'normalize_before': False,
         'normalize_embedding': True, 'static_position_embeddings': False},
     ignored=frozenset({
-        '_num_labels', 'classif_dropout', 'decoder_layerdrop', 'encoder_layerdrop', 'force_bos_token_to_be_generated',
-        'hidden_size', 'num_attention_heads', 'num_hidden_layers', 'save_step'}),
-    rules=(Rule('backbone/tokens', 'model.shared.weight'), *side('encoder'), *side('decoder')),
-    parts={'logit_bias': 'final_logits_bias'},
+        '_num_labels', 'classif_dropout', 'decoder_layerdrop', 'encoder_layerdrop',
+        'force_bos_token_to_be_generated', 'hidden_size', 'num_attention_heads',
+        'num_hidden_layers', 'save_step'}),
+    rules=join_rules(
+        Rule('backbone/tokens', 'model.shared.weight'),
+        side_rules('encoder'),
+        side_rules('decoder')),
+    part_tensors={'logit_bias': 'final_logits_bias'},
     heads={
-        'lm': Head(lambda config, classes: NextTokens(config.block, config.vocab, bias=config.logit_bias), (
-            Rule('backbone/tokens', 'lm_head.weight', copy=True),
-            Rule('heads_lm/bias', 'final_logits_bias', Row(), where=lambda config: config.logit_bias),
-        )),
-        **ASKED,
+        'lm': HeadSpec(
+            lambda config, classes: NextTokenHead(
+                config.block, config.vocab, bias=config.logit_bias),
+            (
+                Rule('backbone/tokens', 'lm_head.weight', copy=True),
+                Rule('heads_lm/bias', 'final_logits_bias', RowVector(),
+                     applies_to=lambda config: config.logit_bias))),
+        **TASK_HEADS,
     },
     classes={
-        'BartForConditionalGeneration': ('lm',), 'BartModel': (), 'BartForSequenceClassification': ('label',),
-        'BartForQuestionAnswering': ('span',),
+        'BartForConditionalGeneration': ('lm',), 'BartModel': (),
+        'BartForSequenceClassification': ('label',), 'BartForQuestionAnswering': ('span',),
     },
     prefix='model.',
     aliases=((r'^(shared|encoder|decoder)\.', r'model.\1.'),),
-    says={'pad_token_id': 1, 'decoder_start_token_id': 2, 'forced_eos_token_id': 2},
-    to_current=to_current,
-    from_current=from_current,
-    skipped=(r'(encoder|decoder)\.version$',),
+    export_defaults={
+        'pad_token_id': 1, 'decoder_start_token_id': 2, 'forced_eos_token_id': 2},
+    normalize_hf_config=normalize_hf_config,
+    denormalize_hf_config=denormalize_hf_config,
+    skip_patterns=(r'(encoder|decoder)\.version$',),
 )

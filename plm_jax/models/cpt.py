@@ -1,86 +1,101 @@
-"""CPT's understanding half (Shao et al. 2021, arXiv:2109.05729): the shared encoder and the decoder that fills masks.
+"""CPT's understanding half (Shao et al. 2021, arXiv:2109.05729): a Chinese BERT that fills masks.
 
-The shared encoder, 10 layers of base and 20 of large, and the understanding decoder, 2 and 4 more, are one BERT, whose
-tokens all have the second type; masked tokens are read off its hidden states as they are. The generation decoder, which
-reads the shared encoder's last layer in the same file, is left out: what is read here fills masks, gives vectors and is
-fine-tuned, as the paper's CPT_u.
+The shared encoder (10 layers for base, 20 for large) and the understanding decoder (2 and 4 more)
+are one BERT. All of its tokens have the second segment type, and masked tokens are predicted from
+its hidden states without a transform.
+
+The generation decoder, which reads the shared encoder's last layer and is in the same file, is left
+out. This model fills masks, encodes texts and is fine-tuned, as the paper's CPT_u.
 """
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
-from plm_jax.conversion.layouts import Row, Same
-from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import FirstTokenClasses, HeadConfig, MaskedTokens, SpanEnds, TokenClasses
-from plm_jax.layers.init import NORMAL
+from plm_jax.layers.heads import (
+    AnswerSpanHead,
+    FirstTokenClassifier,
+    HeadConfig,
+    MaskedLMHead,
+    TokenClassifier,
+)
+from plm_jax.layers.init import NORMAL_INIT
 from plm_jax.models import bert
+from plm_jax.models.layouts import RowVector, Same
+from plm_jax.models.rules import Attribute, Family, HeadSpec, Rule, dense_rules, join_rules
 
 
-def sized(size: EncoderConfig) -> EncoderConfig:
-  """Returns a Chinese BERT of this size with types that are one and the same, whose masks are read off as they are."""
+def make_config(size: EncoderConfig) -> EncoderConfig:
+  """Returns a Chinese BERT of this size: one segment type, a masked-LM head without transform."""
   return dataclasses.replace(
-      size, vocab=51_271, max_length=1024, types=1, pooler=False, head=HeadConfig(transform=False, output_bias=False),
-      block=checked.replaced(size.block, {'init': NORMAL}))
+      size, vocab=51_271, max_length=1024, pooler=False,
+      embeddings=dataclasses.replace(size.embeddings, types=1),
+      head=HeadConfig(transform=False, output_bias=False),
+      block=validation.with_paths(size.block, {'init': NORMAL_INIT}))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes the half of CPT base of December 2022: 10 and 2 layers of width 768, 51,271 pieces."""
-  return sized(bert.base(dtype))
+  """Makes the half of CPT base of December 2022: 10 + 2 layers, hidden size 768."""
+  return make_config(bert.base(dtype))
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes the half of CPT large of December 2022: 20 and 4 layers of width 1024, 51,271 pieces."""
-  return sized(bert.large(dtype))
+  """Makes the half of CPT large of December 2022: 20 + 4 layers, hidden size 1024."""
+  return make_config(bert.large(dtype))
 
 
 @dataclasses.dataclass(frozen=True)
-class Second(Same):
-  """The second of their two rows, all of ours; the first is used by nobody, and written as the second."""
+class SecondRow(Same):
+  """Layout of segment types: their table has two rows, and ours is the second of them.
 
-  def shape(self, ours):
+  No model uses the first row; an export writes it equal to the second.
+  """
+
+  def export_shape(self, ours):
     """Returns two rows."""
     return (2, *ours[1:])
 
-  def theirs(self, x):
+  def export_array(self, x):
     """Writes the row twice."""
     return x.repeat(2, 0)
 
-  def covering(self, index, shape):
+  def export_index(self, index, shape):
     """Returns the same part of the second row."""
     del shape
     return (slice(1, 2), *index[1:]), index
 
 
-def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what is said of the encoder: its dropout is called the activation's."""
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Keeps the attributes of the encoder, whose dropout is called activation_dropout."""
   return {name: value for name, value in hf_config.items()
           if not name.startswith('decoder_') and name != 'is_encoder_decoder'}
 
 
-def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Says what else theirs has: no layers of a generation decoder."""
-  heads, inner = hf_config['encoder_attention_heads'], hf_config['encoder_ffn_dim']
-  return {**hf_config, 'decoder_layers': 0, 'decoder_attention_heads': heads, 'decoder_ffn_dim': inner,
-          'is_encoder_decoder': True}
+def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Adds the attributes of a generation decoder without layers."""
+  return {
+      **hf_config, 'decoder_layers': 0,
+      'decoder_attention_heads': hf_config['encoder_attention_heads'],
+      'decoder_ffn_dim': hf_config['encoder_ffn_dim'], 'is_encoder_decoder': True}
 
 
-def with_bias(config: EncoderConfig, names: Any) -> EncoderConfig:
-  """Returns the configuration with a bias of logits where the file has one: the released ones have none."""
-  return checked.replaced(config, {'head.output_bias': 'final_logits_bias' in names})
+def infer_output_bias(config: EncoderConfig, names: Any) -> EncoderConfig:
+  """Gives the head a bias of logits if the file has one; released files have none."""
+  return validation.with_paths(config, {'head.output_bias': 'final_logits_bias' in names})
 
 
-def renamed(rule: Rule) -> Rule:
-  """Renames a parameter of BERT; of the types, the second row."""
-  layout = Second() if rule.ours == 'backbone/embeddings/types' else rule.layout
-  return dataclasses.replace(rule, theirs=rule.theirs.replace('bert.', 'model.encoder.', 1), layout=layout)
+def rename_rule(rule: Rule) -> Rule:
+  """Renames a parameter of BERT; segment types get the layout `SecondRow`."""
+  layout = SecondRow() if rule.ours == 'backbone/embeddings/types' else rule.layout
+  theirs = rule.theirs.replace('bert.', 'model.encoder.', 1)
+  return dataclasses.replace(rule, theirs=theirs, layout=layout)
 
 
 CLASSES = {'CPTModel': (), 'CPTForMaskedLM': ('mlm',), 'CPTForConditionalGeneration': ('mlm',),
            'CPTForSequenceClassification': ('label',), 'CPTForQuestionAnswering': ('span',)}
-# fastnlp/CPT, finetune/modeling_cpt.py; config.json calls it a bart.
+# fastnlp/CPT, finetune/modeling_cpt.py, whose config.json has the model_type bart.
 FAMILY = Family(
     name='cpt',
     backbone=lambda config: Encoder(config),
@@ -96,34 +111,44 @@ FAMILY = Family(
         Attribute('init_std', 'block.init.std', 0.02),
         Attribute('max_position_embeddings', 'max_length', 1024),
     ),
-    # BertModel's gelu, whatever the decoder has.
+    # The encoder is a BertModel, whose activation is gelu whatever the decoder has.
     fixed={'activation_function': 'gelu', 'add_bias_logits': False, 'add_final_layer_norm': False,
-           'normalize_before': False, 'normalize_embedding': True, 'scale_embedding': False, 'cls_mode': 1},
-    ignored=frozenset({'classif_dropout', 'decoder_layerdrop', 'dropout', 'encoder_layerdrop', 'hidden_size',
-                       'num_attention_heads', 'num_hidden_layers'}),
-    rules=(
-        *(renamed(rule) for rule in bert.FAMILY.rules if '/pooler/' not in rule.ours),
+           'normalize_before': False, 'normalize_embedding': True, 'scale_embedding': False,
+           'cls_mode': 1},
+    ignored=frozenset({
+        'classif_dropout', 'decoder_layerdrop', 'dropout', 'encoder_layerdrop', 'hidden_size',
+        'num_attention_heads', 'num_hidden_layers'}),
+    rules=join_rules(
+        [rename_rule(rule) for rule in bert.FAMILY.rules if '/pooler/' not in rule.ours],
         Rule('backbone/embeddings/tokens', 'model.shared.weight', copy=True),
     ),
-    parts={},
+    part_tensors={},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied, config.head), (
-            Rule('backbone/embeddings/tokens', 'lm_head.weight', copy=True),
-            Rule('heads_mlm/bias', 'final_logits_bias', Row(), where=lambda config: config.head.output_bias))),
-        'label': Head(lambda config, classes: FirstTokenClasses(config.block, classes), (
-            *bert.matrix('heads_label/hidden', 'cls_head.dense'),
-            *bert.matrix('heads_label/dense', 'cls_head.out_proj')), dropout='classifier_dropout'),
-        'tags': Head(lambda config, classes: TokenClasses(config.block, classes), bert.FAMILY.heads['tags'].rules),
-        'span': Head(lambda config, classes: SpanEnds(config.block), bert.FAMILY.heads['span'].rules),
+        'mlm': HeadSpec(
+            lambda config, classes: MaskedLMHead(config.block, config.tied, config.head),
+            (
+                Rule('backbone/embeddings/tokens', 'lm_head.weight', copy=True),
+                Rule('heads_mlm/bias', 'final_logits_bias', RowVector(),
+                     applies_to=lambda config: config.head.output_bias))),
+        'label': HeadSpec(
+            lambda config, classes: FirstTokenClassifier(config.block, classes),
+            join_rules(
+                dense_rules('heads_label/hidden', 'cls_head.dense'),
+                dense_rules('heads_label/dense', 'cls_head.out_proj')),
+            dropout='classifier_dropout'),
+        'tags': HeadSpec(
+            lambda config, classes: TokenClassifier(config.block, classes),
+            bert.FAMILY.heads['tags'].rules),
+        'span': HeadSpec(
+            lambda config, classes: AnswerSpanHead(config.block), bert.FAMILY.heads['span'].rules),
     },
     classes=CLASSES,
-    beside=frozenset({'tags'}),
+    extra_heads=frozenset({'tags'}),
     prefix='model.',
     aliases=((r'^(shared|encoder|decoder)\.', r'model.\1.'),),
-    read='modeling_cpt.py of fastnlp/CPT has its classes; here there is no generation decoder',
-    pickled=True,
-    skipped=(r'^(model\.)?decoder\.', r'^encoder\.version$'),
-    to_current=to_current,
-    from_current=from_current,
-    infer_from_tensors=with_bias,
+    usage='modeling_cpt.py of fastnlp/CPT has its classes; here there is no generation decoder',
+    skip_patterns=(r'^(model\.)?decoder\.', r'^encoder\.version$'),
+    normalize_hf_config=normalize_hf_config,
+    denormalize_hf_config=denormalize_hf_config,
+    infer_from_tensors=infer_output_bias,
 )

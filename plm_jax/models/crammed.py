@@ -1,87 +1,130 @@
-"""Crammed BERT (Geiping and Goldstein 2023, arXiv:2212.14034), crammed-bert.yaml of JonasGeiping/cramming.
+"""Crammed BERT (Geiping and Goldstein 2023, arXiv:2212.14034): a BERT for one day on one GPU.
 
-Parameters as published: 120M. 16 layers of width 768; norms come first, embeddings are normalised too, and nothing but
-norms has biases; GLU whose halves are 1,536 wide; positions are sines and cosines times one number that is trained.
-Words are read off the last norm as it is.
+The model is that of crammed-bert.yaml in JonasGeiping/cramming. Parameters as published: 120M. It
+has 16 layers, hidden size 768 and pre-layer normalization. Embeddings are normalized too, and
+nothing but norms has biases. The MLP is a GLU with halves of 1,536. Positions are sinusoidal, times
+one trained number. Masked tokens are predicted from the last norm without a transform.
 """
 from collections.abc import Mapping
 from typing import Any
 
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
-from plm_jax.conversion.layouts import Linear, Packed
-from plm_jax.conversion.rules import Attribute, ConvertError, Family, Head, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import FirstTokenClasses, HeadConfig, MaskedTokens, SpanEnds, TokenClasses
-from plm_jax.layers.init import NORMAL
+from plm_jax.layers.embeddings import EmbeddingConfig
+from plm_jax.layers.heads import (
+    AnswerSpanHead,
+    FirstTokenClassifier,
+    HeadConfig,
+    MaskedLMHead,
+    TokenClassifier,
+)
+from plm_jax.layers.init import NORMAL_INIT
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models.bert import matrix, norm
+from plm_jax.models.layouts import Linear
+from plm_jax.models.rules import (
+    Attribute,
+    ConvertError,
+    Family,
+    HeadSpec,
+    Rule,
+    dense_rules,
+    join_rules,
+    norm_rules,
+    packed_rules,
+)
 
-# What `arch` of a configuration says besides sizes, all of it known so only: of the embeddings, of attention, and else.
+# Attributes in `arch` of a configuration that are supported at these values only.
+FIXED_EMBEDDING = {'pos_embedding': 'scaled-sinusoidal', 'normalization': True}
+FIXED_ATTENTION = {
+    'type': 'self-attention', 'causal_attention': False, 'skip_output_projection': False,
+    'qkv_bias': False, 'rotary_embedding': False, 'sequence_op': 'torch-softmax'}
 FIXED = {
-    'norm': 'LayerNorm', 'norm_scheme': 'pre', 'nonlin': 'GELUglu', 'tie_weights': True, 'decoder_bias': False,
-    'ffn_layer_frequency': 1, 'skip_head_transform': True, 'use_bias': False, 'final_norm': True,
-    'embedding': {'pos_embedding': 'scaled-sinusoidal', 'normalization': True},
-    'attention': {'type': 'self-attention', 'causal_attention': False, 'skip_output_projection': False,
-                  'qkv_bias': False, 'rotary_embedding': False, 'sequence_op': 'torch-softmax'}}
+    'norm': 'LayerNorm', 'norm_scheme': 'pre', 'nonlin': 'GELUglu', 'tie_weights': True,
+    'decoder_bias': False, 'ffn_layer_frequency': 1, 'skip_head_transform': True,
+    'use_bias': False, 'final_norm': True}
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes crammed BERT: 16 layers of width 768 over rows of 128 tokens, 120M parameters."""
+  """Makes crammed BERT: 16 layers, hidden size 768, texts of 128 tokens, 120M parameters."""
   block = BlockConfig(
-      width=768, heads=12, mlp_dim=1536, norm_at='pre', attention=AttentionConfig(bias=(), dropout=0.1),
-      mlp=MlpConfig(gated=True, bias=False), init=NORMAL, dtype=dtype)
+      width=768, heads=12, mlp_dim=1536, norm_at='pre',
+      attention=AttentionConfig(bias=(), dropout=0.1), mlp=MlpConfig(gated=True, bias=False),
+      init=NORMAL_INIT, dtype=dtype)
   return EncoderConfig(
-      vocab=32_768, block=block, stack=StackConfig(16), max_length=128, absolute='scaled', types=0, norm_embedded=True,
+      vocab=32_768, block=block, stack=StackConfig(16), max_length=128,
+      embeddings=EmbeddingConfig(types=0, absolute='scaled', norm=True),
       head=HeadConfig(transform=False, output_bias=False), pooler=False)
 
 
-def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Lays out `arch`, in which theirs is. Raises ConvertError for another architecture of the same code."""
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Flattens `arch`, which holds the architecture; intermed_size becomes half of theirs.
+
+  Raises ConvertError for another architecture of the same code.
+  """
   hf_config, arch = dict(hf_config), hf_config.get('arch')
-  if not isinstance(arch, dict) or not all(isinstance(arch.get(name), dict) for name in ('embedding', 'attention')):
-    raise ConvertError('cannot convert the configuration: it has no arch with embedding and attention')
-  wrong = [f'arch.{name} is {str(of[key])[:100]}, known at {known[key]!r} only'
-           for place, known in (('', FIXED), ('embedding.', FIXED['embedding']), ('attention.', FIXED['attention']))
-           for of in [arch[place[:-1]] if place else arch]
-           for key in known if not isinstance(known[key], dict) and key in of and of[key] != known[key]
-           for name in [place + key]]
+  parts = ('embedding', 'attention')
+  if not isinstance(arch, dict) or not all(isinstance(arch.get(name), dict) for name in parts):
+    raise ConvertError(
+        'cannot convert the configuration: it has no arch with embedding and attention')
+  embedding, attention = arch['embedding'], arch['attention']
+  wrong = [
+      *describe_unknown('arch.', arch, FIXED),
+      *describe_unknown('arch.embedding.', embedding, FIXED_EMBEDDING),
+      *describe_unknown('arch.attention.', attention, FIXED_ATTENTION)]
   hidden = arch.get('intermed_size', 3072)
   if type(hidden) is not int or hidden % 2:
-    wrong.append(f'arch.intermed_size is {str(hidden)[:100]}, of which a half is the width of the GLU')
+    wrong.append(
+        f'arch.intermed_size is {str(hidden)[:100]}, of which a half is the width of the GLU')
   if wrong:
     raise ConvertError('cannot convert the configuration:\n  ' + '\n  '.join(wrong))
   del hf_config['arch']
-  flat = {'vocab_size': (arch['embedding'], 'vocab_size'), 'max_seq_length': (arch['embedding'], 'max_seq_length'),
-          'num_attention_heads': (arch['attention'], 'num_attention_heads'),
-          'attention_dropout': (arch['attention'], 'dropout_prob'),
-          **{name: (arch, name) for name in ('hidden_size', 'num_transformer_layers', 'norm_eps',
-                                             'hidden_dropout_prob')}}
-  said = {name: of[key] for name, (of, key) in flat.items() if of.get(key) is not None}
+  flat = {
+      'vocab_size': embedding.get('vocab_size'),
+      'max_seq_length': embedding.get('max_seq_length'),
+      'num_attention_heads': attention.get('num_attention_heads'),
+      'attention_dropout': attention.get('dropout_prob')}
+  for name in ('hidden_size', 'num_transformer_layers', 'norm_eps', 'hidden_dropout_prob'):
+    flat[name] = arch.get(name)
+  stated = {name: value for name, value in flat.items() if value is not None}
   init = arch.get('init')
   std = init.get('std', 0.02) if isinstance(init, dict) else 0.02
-  return {**hf_config, **said, 'norm_eps': float(said.get('norm_eps', 1e-12)), 'init_std': std,
+  return {**hf_config, **stated, 'norm_eps': float(stated.get('norm_eps', 1e-12)), 'init_std': std,
           'intermed_size': hidden // 2}
 
 
-def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes what `to_current` did."""
-  said = dict(hf_config)
-  embedding = {**FIXED['embedding'], 'vocab_size': said.pop('vocab_size'), 'embedding_dim': said['hidden_size'],
-               'max_seq_length': said.pop('max_seq_length'), 'dropout_prob': said['hidden_dropout_prob'],
-               'pad_token_id': 0, 'stable_low_precision': False}
-  attention = {**FIXED['attention'], 'num_attention_heads': said.pop('num_attention_heads'),
-               'dropout_prob': said.pop('attention_dropout'), 'seq_op_in_fp32': False}
-  return {'arch': {**FIXED, 'embedding': embedding, 'attention': attention, 'num_labels': None,
-                   'init': {'type': 'normal', 'std': said.pop('init_std')}, 'objective_layout': 'MLM',
-                   'loss': 'cross-entropy', 'sparse_prediction': 0.25,
-                   **said, 'intermed_size': 2 * said['intermed_size']}}
+def describe_unknown(
+    prefix: str, found: Mapping[str, Any], known: Mapping[str, Any],
+) -> list[str]:
+  """Returns a line for every attribute in `found` with another value than in `known`."""
+  lines = []
+  for name, value in known.items():
+    if name in found and found[name] != value:
+      lines.append(f'{prefix}{name} is {str(found[name])[:100]}, only {value!r} is supported')
+  return lines
+
+
+def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Reverses `normalize_hf_config`."""
+  rest = dict(hf_config)
+  embedding = {
+      **FIXED_EMBEDDING, 'vocab_size': rest.pop('vocab_size'),
+      'embedding_dim': rest['hidden_size'], 'max_seq_length': rest.pop('max_seq_length'),
+      'dropout_prob': rest['hidden_dropout_prob'], 'pad_token_id': 0,
+      'stable_low_precision': False}
+  attention = {
+      **FIXED_ATTENTION, 'num_attention_heads': rest.pop('num_attention_heads'),
+      'dropout_prob': rest.pop('attention_dropout'), 'seq_op_in_fp32': False}
+  init = {'type': 'normal', 'std': rest.pop('init_std')}
+  return {'arch': {
+      **FIXED, 'embedding': embedding, 'attention': attention, 'num_labels': None, 'init': init,
+      'objective_layout': 'MLM', 'loss': 'cross-entropy', 'sparse_prediction': 0.25,
+      **rest, 'intermed_size': 2 * rest['intermed_size']}}
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'encoder.layers.{n}'
-PARTS = 'query', 'key', 'value'
 
 # Released code, of the package `cramming`.
 FAMILY = Family(
@@ -102,37 +145,45 @@ FAMILY = Family(
     ),
     fixed={},
     ignored=frozenset(),
-    rules=(
+    rules=join_rules(
         Rule('backbone/embeddings/tokens', 'encoder.embedding.word_embedding.weight'),
         Rule('backbone/embeddings/position_scale', 'encoder.embedding.pos_embedding.scale_factor'),
-        *norm('backbone/embeddings/norm', 'encoder.embedding.norm'),
-        *norm(f'{BLOCK}/attention_norm', f'{LAYER}.norm1'),
-        *(Rule(f'{BLOCK}/attention/{part}/kernel', f'{LAYER}.attn.self_attention.query_key_value.weight',
-               Packed(number, by_head=True)) for number, part in enumerate(PARTS)),
+        norm_rules('backbone/embeddings/norm', 'encoder.embedding.norm'),
+        norm_rules(f'{BLOCK}/attention_norm', f'{LAYER}.norm1'),
+        packed_rules(
+            f'{BLOCK}/attention', f'{LAYER}.attn.self_attention.query_key_value',
+            ('query', 'key', 'value'), bias=False, by_head=True),
         Rule(f'{BLOCK}/attention/out/kernel', f'{LAYER}.attn.dense.weight', Linear(2)),
-        *norm(f'{BLOCK}/mlp_norm', f'{LAYER}.norm2'),
-        *(Rule(f'{BLOCK}/mlp/{part}/kernel', f'{LAYER}.ffn.dense_in.weight', Packed(number, 2))
-          for number, part in enumerate(('gate', 'up'))),
+        norm_rules(f'{BLOCK}/mlp_norm', f'{LAYER}.norm2'),
+        packed_rules(f'{BLOCK}/mlp', f'{LAYER}.ffn.dense_in', ('gate', 'up'), bias=False),
         Rule(f'{BLOCK}/mlp/down/kernel', f'{LAYER}.ffn.dense_out.weight', Linear()),
-        *norm('backbone/stack/norm', 'encoder.final_norm'),
+        norm_rules('backbone/stack/norm', 'encoder.final_norm'),
         Rule('backbone/embeddings/tokens', 'decoder.weight', copy=True),
     ),
-    parts={},
+    part_tensors={},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied, config.head), ()),
-        # Theirs reads the mean of a row, padding included, through 1,024 units; these are ours.
-        'label': Head(lambda config, classes: FirstTokenClasses(config.block, classes),
-                      (*matrix('heads_label/hidden', 'hidden'), *matrix('heads_label/dense', 'classifier'))),
-        'tags': Head(lambda config, classes: TokenClasses(config.block, classes),
-                     matrix('heads_tags/dense', 'classifier')),
-        'span': Head(lambda config, classes: SpanEnds(config.block), matrix('heads_span/dense', 'qa_outputs')),
+        'mlm': HeadSpec(
+            lambda config, classes: MaskedLMHead(config.block, config.tied, config.head), ()),
+        # The released classifier reads the mean of a row, padding included, through 1,024 units.
+        # These heads are plm_jax's own.
+        'label': HeadSpec(
+            lambda config, classes: FirstTokenClassifier(config.block, classes),
+            join_rules(
+                dense_rules('heads_label/hidden', 'hidden'),
+                dense_rules('heads_label/dense', 'classifier'))),
+        'tags': HeadSpec(
+            lambda config, classes: TokenClassifier(config.block, classes),
+            dense_rules('heads_tags/dense', 'classifier')),
+        'span': HeadSpec(
+            lambda config, classes: AnswerSpanHead(config.block),
+            dense_rules('heads_span/dense', 'qa_outputs')),
     },
     classes={'ScriptableLM': (), 'ScriptableLMForPreTraining': ('mlm',)},
-    beside=frozenset({'label', 'tags', 'span'}),
+    extra_heads=frozenset({'label', 'tags', 'span'}),
     prefix='encoder.',
     aliases=((r'^(embedding|layers|final_norm)\.', r'encoder.\1.'),),
-    skipped=(r'pos_embedding\.pe$',),
-    to_current=to_current,
-    from_current=from_current,
-    read='AutoModelForMaskedLM.from_pretrained({folder!r}) loads it, behind `import cramming`',
+    skip_patterns=(r'pos_embedding\.pe$',),
+    normalize_hf_config=normalize_hf_config,
+    denormalize_hf_config=denormalize_hf_config,
+    usage='AutoModelForMaskedLM.from_pretrained({folder!r}) loads it, after `import cramming`',
 )

@@ -1,83 +1,94 @@
-"""DeBERTa v2 (released with He et al. 2021) and v3 (He et al. 2023, arXiv:2111.09543).
+"""DeBERTa v2 (released with He et al. 2021) and DeBERTa v3 (He et al. 2023, arXiv:2111.09543).
 
-Logarithmic buckets of distances, which are projected as tokens are, and a vocabulary of 128k pieces; v2 has a
-convolution beside its first layer, v3 none. Parameters besides the token table, as published with the code: v2 xlarge
-710M, xxlarge 1,320M; v3 xsmall 22M, small 44M, base 86M, large 304M.
+Relative positions have logarithmic buckets, with the projections of tokens. The vocabulary has 128k
+tokens. v2 has a convolution next to its first layer, v3 has none. Parameters without the token
+table, as published with the code: v2 xlarge 710M, xxlarge 1,320M; v3 xsmall 22M, small 44M, base
+86M, large 304M.
 """
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
 from plm_jax.architectures.deberta import DebertaConfig
-from plm_jax.conversion.layouts import Axes
-from plm_jax.conversion.rules import Attribute, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.disentangled import Disentangled
-from plm_jax.layers.init import NORMAL
+from plm_jax.layers.init import NORMAL_INIT
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import deberta
-from plm_jax.models.bert import ACTIVATIONS, matrix, norm
+from plm_jax.models.bert import ACTIVATIONS
 from plm_jax.models.deberta import ATTENTION, THEIR_ATTENTION
+from plm_jax.models.layouts import Axes
+from plm_jax.models.rules import Attribute, Rule, dense_rules, join_rules, norm_rules
 
 
-def sized(layers: int, width: int, dtype: Dtype = 'float32', **changes: Any) -> DebertaConfig:
-  """Heads of 64 and an MLP of four times the width; 128,000 pieces, [MASK] and room for more."""
+def make_config(
+    layers: int, width: int, dtype: Dtype = 'float32', **changes: Any,
+) -> DebertaConfig:
+  """Makes a DeBERTa v2 with heads of 64 and an MLP of 4 x hidden size.
+
+  The table has 128,100 rows: 128,000 tokens, [MASK] and spare rows.
+  """
   position = Disentangled(buckets=256, shared=True, norm=True)
   block = BlockConfig(
-      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7), init=NORMAL,
-      attention=AttentionConfig(position=position), dtype=dtype)
+      width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7),
+      init=NORMAL_INIT, attention=AttentionConfig(position=position), dtype=dtype)
   return DebertaConfig(vocab=128100, block=block, stack=StackConfig(layers=layers), **changes)
 
 
 def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v2 xlarge: 24 layers of width 1536, 885M parameters."""
-  return sized(24, 1536, dtype, conv=3, conv_activation='gelu')
+  """Makes DeBERTa v2 xlarge: 24 layers, hidden size 1536, 885M parameters."""
+  return make_config(24, 1536, dtype, conv=3, conv_activation='gelu')
 
 
 def xxlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v2 xxlarge: 48 layers of width 1536, 1.57B parameters."""
-  return sized(48, 1536, dtype, conv=3, conv_activation='gelu')
+  """Makes DeBERTa v2 xxlarge: 48 layers, hidden size 1536, 1.57B parameters."""
+  return make_config(48, 1536, dtype, conv=3, conv_activation='gelu')
 
 
 def v3_xsmall(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 xsmall's discriminator: 12 layers of width 384, 71M parameters; nothing decodes masks in v3, and
-  so there are no absolute positions."""
-  return sized(12, 384, dtype, absolute=False)
+  """Makes DeBERTa v3 xsmall's discriminator: 12 layers, hidden size 384, 71M parameters.
+
+  v3 has no mask decoder, and so no absolute positions.
+  """
+  return make_config(12, 384, dtype, absolute=False)
 
 
 def v3_small(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 small's discriminator: 6 layers of width 768, 141M parameters."""
-  return sized(6, 768, dtype, absolute=False)
+  """Makes DeBERTa v3 small's discriminator: 6 layers, hidden size 768, 141M parameters."""
+  return make_config(6, 768, dtype, absolute=False)
 
 
 def v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 base's discriminator: 12 layers of width 768, 184M parameters."""
-  return sized(12, 768, dtype, absolute=False)
+  """Makes DeBERTa v3 base's discriminator: 12 layers, hidden size 768, 184M parameters."""
+  return make_config(12, 768, dtype, absolute=False)
 
 
 def v3_large(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 large's discriminator: 24 layers of width 1024, 434M parameters."""
-  return sized(24, 1024, dtype, absolute=False)
+  """Makes DeBERTa v3 large's discriminator: 24 layers, hidden size 1024, 434M parameters."""
+  return make_config(24, 1024, dtype, absolute=False)
 
 
 def mdeberta_v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes mDeBERTa v3 base's discriminator: v3 base with 250,000 pieces and room for more, 278M parameters."""
+  """Makes mDeBERTa v3 base's discriminator: v3 base with 250,000 tokens, 278M parameters.
+
+  The table has 251,000 rows.
+  """
   return dataclasses.replace(v3_base(dtype), vocab=251_000)
 
 
-def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reads their configuration as v1's is read; no buckets are said with 0."""
-  hf_config = {**deberta.to_current(hf_config)}
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Reduces the spellings of their configuration as for version 1; 0 stands for no buckets."""
+  hf_config = {**deberta.normalize_hf_config(hf_config)}
   hf_config['position_buckets'] = max(hf_config.get('position_buckets', -1), 0)
   kinds = [kind.strip() for kind in hf_config.get('norm_rel_ebd', 'none').lower().split('|')]
   hf_config['norm_rel_ebd'] = 'layer_norm' if 'layer_norm' in kinds else 'none'
   return hf_config
 
 
-# transformers' DeBERTa v2, which is v3 too.
+# transformers' DeBERTa v2, which is v3, too.
 FAMILY = dataclasses.replace(
     deberta.FAMILY,
     name='deberta-v2',
@@ -91,24 +102,30 @@ FAMILY = dataclasses.replace(
         *deberta.ATTRIBUTES,
         Attribute('position_buckets', 'block.attention.position.buckets', 0),
         Attribute('share_att_key', 'block.attention.position.shared', False),
-        Attribute('norm_rel_ebd', 'block.attention.position.norm', 'none', (('none', False), ('layer_norm', True))),
+        Attribute('norm_rel_ebd', 'block.attention.position.norm', 'none',
+                  (('none', False), ('layer_norm', True))),
         Attribute('conv_kernel_size', 'conv', 0),
         Attribute('conv_act', 'conv_activation', 'tanh', ACTIVATIONS),
     ),
     fixed={'relative_attention': True, 'conv_groups': 1},
-    rules=(
-        *(rule for name in ('query', 'key', 'value')
-          for rule in matrix(f'{ATTENTION}/{name}', f'{THEIR_ATTENTION}.{name}_proj')),
-        *matrix(f'{ATTENTION}/relative_key', f'{THEIR_ATTENTION}.pos_key_proj'),
-        *matrix(f'{ATTENTION}/relative_query', f'{THEIR_ATTENTION}.pos_query_proj'),
-        *norm('backbone/stack/relative_norm', 'deberta.encoder.LayerNorm'),
+    rules=join_rules(
+        dense_rules(f'{ATTENTION}/query', f'{THEIR_ATTENTION}.query_proj'),
+        dense_rules(f'{ATTENTION}/key', f'{THEIR_ATTENTION}.key_proj'),
+        dense_rules(f'{ATTENTION}/value', f'{THEIR_ATTENTION}.value_proj'),
+        dense_rules(f'{ATTENTION}/relative_key', f'{THEIR_ATTENTION}.pos_key_proj'),
+        dense_rules(f'{ATTENTION}/relative_query', f'{THEIR_ATTENTION}.pos_query_proj'),
+        norm_rules('backbone/stack/relative_norm', 'deberta.encoder.LayerNorm'),
         Rule('backbone/conv/kernel', 'deberta.encoder.conv.conv.weight', Axes((2, 1, 0))),
         Rule('backbone/conv/bias', 'deberta.encoder.conv.conv.bias'),
-        *norm('backbone/conv/norm', 'deberta.encoder.conv.LayerNorm'),
-        *deberta.RULES,
+        norm_rules('backbone/conv/norm', 'deberta.encoder.conv.LayerNorm'),
+        deberta.RULES,
     ),
-    classes={cls.replace('Deberta', 'DebertaV2'): heads for cls, heads in deberta.FAMILY.classes.items()} | {
-        'DebertaV2ForMultipleChoice': ('choice',)},
-    to_current=to_current,
-    marks=frozenset({'norm_rel_ebd', 'position_buckets', 'share_att_key'}),
+    classes={
+        'DebertaV2Model': (), 'DebertaV2ForMaskedLM': ('mlm',),
+        'DebertaV2ForSequenceClassification': ('label',),
+        'DebertaV2ForTokenClassification': ('tags',), 'DebertaV2ForQuestionAnswering': ('span',),
+        'DebertaV2ForMultipleChoice': ('choice',),
+    },
+    normalize_hf_config=normalize_hf_config,
+    marker_attributes=frozenset({'norm_rel_ebd', 'position_buckets', 'share_att_key'}),
 )

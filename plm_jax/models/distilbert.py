@@ -1,35 +1,51 @@
-"""DistilBERT (Sanh et al. 2019, arXiv:1910.01108): half of BERT's layers, no segment types, no pooler.
+"""DistilBERT (Sanh et al. 2019, arXiv:1910.01108): a BERT with half of the layers.
 
-Parameters as published: 66M (table 3). It learns from a teacher (`objectives/distillation.py`).
+It has no segment types and no pooler. Parameters as published: 66M (table 3). It is trained by
+knowledge distillation from a teacher (`objectives/distillation.py`).
 """
 import dataclasses
 
+from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
-from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import FirstTokenClasses, MaskedTokens, SpanEnds
+from plm_jax.layers.embeddings import EmbeddingConfig
+from plm_jax.layers.heads import AnswerSpanHead, FirstTokenClassifier, MaskedLMHead
 from plm_jax.models import bert
-from plm_jax.models.bert import ACTIVATIONS, matrix, norm
+from plm_jax.models.bert import ACTIVATIONS, embedding_rules, mlm_head_rules
+from plm_jax.models.rules import (
+    Attribute,
+    Family,
+    HeadSpec,
+    block_rules,
+    dense_rules,
+    join_rules,
+)
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes DistilBERT: 6 layers of width 768, 66M parameters."""
+  """Makes DistilBERT: 6 layers, hidden size 768, 66M parameters."""
   return student(bert.base(dtype))
 
 
 def student(teacher: EncoderConfig) -> EncoderConfig:
-  """Returns half of the teacher's layers, without types and pooler (section 3)."""
-  stack = dataclasses.replace(teacher.stack, layers=teacher.stack.layers // 2)
-  return dataclasses.replace(teacher, stack=stack, types=0, pooler=False)
+  """Makes a student: half of the teacher's layers, no segment types, no pooler (section 3)."""
+  return validation.with_paths(teacher, {
+      'stack.layers': teacher.stack.layers // 2, 'embeddings.types': 0, 'pooler': False})
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'distilbert.transformer.layer.{n}'
+LAYER_NAMES = {
+    'attention/query': 'attention.q_lin', 'attention/key': 'attention.k_lin',
+    'attention/value': 'attention.v_lin', 'attention/out': 'attention.out_lin',
+    'attention_norm': 'sa_layer_norm', 'mlp/up': 'ffn.lin1', 'mlp/down': 'ffn.lin2',
+    'mlp_norm': 'output_layer_norm'}
+"""Parts of a layer, and their names of them."""
 
 # transformers' DistilBERT.
 FAMILY = Family(
     name='distilbert',
     backbone=lambda config: Encoder(config),
-    config=dataclasses.replace(EncoderConfig(), types=0, pooler=False),
+    config=EncoderConfig(embeddings=EmbeddingConfig(types=0), pooler=False),
     attributes=(
         Attribute('vocab_size', 'vocab', 30522),
         Attribute('dim', 'block.width', 768),
@@ -44,44 +60,42 @@ FAMILY = Family(
         Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed={'tie_weights_': True},
-    # What heads read for themselves, and how a table begins that the checkpoint holds.
+    # Dropout rates that the heads read themselves, and how positions are initialized, which the
+    # checkpoint holds.
     ignored=frozenset({'qa_dropout', 'seq_classif_dropout', 'sinusoidal_pos_embds'}),
-    rules=(
-        Rule('backbone/embeddings/tokens', 'distilbert.embeddings.word_embeddings.weight'),
-        Rule('backbone/embeddings/positions', 'distilbert.embeddings.position_embeddings.weight'),
-        *norm('backbone/embeddings/norm', 'distilbert.embeddings.LayerNorm'),
-        *matrix(f'{BLOCK}/attention/query', f'{LAYER}.attention.q_lin'),
-        *matrix(f'{BLOCK}/attention/key', f'{LAYER}.attention.k_lin'),
-        *matrix(f'{BLOCK}/attention/value', f'{LAYER}.attention.v_lin'),
-        *matrix(f'{BLOCK}/attention/out', f'{LAYER}.attention.out_lin', inputs=2),
-        *norm(f'{BLOCK}/attention_norm', f'{LAYER}.sa_layer_norm'),
-        *matrix(f'{BLOCK}/mlp/up', f'{LAYER}.ffn.lin1'),
-        *matrix(f'{BLOCK}/mlp/down', f'{LAYER}.ffn.lin2'),
-        *norm(f'{BLOCK}/mlp_norm', f'{LAYER}.output_layer_norm'),
+    rules=join_rules(
+        embedding_rules('distilbert.embeddings', types=False),
+        block_rules(BLOCK, LAYER, LAYER_NAMES),
     ),
-    parts={},
+    part_tensors={},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied), (
-            *matrix('heads_mlm/dense', 'vocab_transform'),
-            *norm('heads_mlm/norm', 'vocab_layer_norm'),
-            *bert.output('vocab_projector', 'vocab_projector.bias'),
-        )),
-        'label': Head(
-            lambda config, classes: FirstTokenClasses(config.block, classes, 'relu', 0.2),
-            (*matrix('heads_label/hidden', 'pre_classifier'), *matrix('heads_label/dense', 'classifier')),
+        'mlm': HeadSpec(
+            lambda config, classes: MaskedLMHead(config.block, config.tied),
+            mlm_head_rules(
+                'vocab_transform', 'vocab_layer_norm',
+                'vocab_projector', 'vocab_projector.bias')),
+        'label': HeadSpec(
+            lambda config, classes: FirstTokenClassifier(config.block, classes, 'relu', 0.2),
+            join_rules(
+                dense_rules('heads_label/hidden', 'pre_classifier'),
+                dense_rules('heads_label/dense', 'classifier')),
             dropout='seq_classif_dropout'),
-        'choice': Head(
-            lambda config, classes: FirstTokenClasses(config.block, None, 'relu', 0.2),
-            (*matrix('heads_choice/hidden', 'pre_classifier'), *matrix('heads_choice/dense', 'classifier')),
+        'choice': HeadSpec(
+            lambda config, classes: FirstTokenClassifier(config.block, None, 'relu', 0.2),
+            join_rules(
+                dense_rules('heads_choice/hidden', 'pre_classifier'),
+                dense_rules('heads_choice/dense', 'classifier')),
             dropout='seq_classif_dropout'),
         'tags': dataclasses.replace(bert.FAMILY.heads['tags'], dropout=''),
-        'span': Head(
-            lambda config, classes: SpanEnds(config.block, 0.1), bert.FAMILY.heads['span'].rules, dropout='qa_dropout'),
+        'span': HeadSpec(
+            lambda config, classes: AnswerSpanHead(config.block, 0.1),
+            bert.FAMILY.heads['span'].rules, dropout='qa_dropout'),
     },
     classes={
-        'DistilBertModel': (), 'DistilBertForMaskedLM': ('mlm',), 'DistilBertForSequenceClassification': ('label',),
-        'DistilBertForTokenClassification': ('tags',), 'DistilBertForMultipleChoice': ('choice',),
-        'DistilBertForQuestionAnswering': ('span',),
+        'DistilBertModel': (), 'DistilBertForMaskedLM': ('mlm',),
+        'DistilBertForSequenceClassification': ('label',),
+        'DistilBertForTokenClassification': ('tags',),
+        'DistilBertForMultipleChoice': ('choice',), 'DistilBertForQuestionAnswering': ('span',),
     },
     prefix='distilbert.',
     aliases=((r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias'),

@@ -1,82 +1,94 @@
-"""GPT-BERT (Charpentier and Samuel 2024, arXiv:2410.24159), as released in ltgoslo/gpt-bert (model_extra.py).
+"""GPT-BERT (Charpentier and Samuel 2024, arXiv:2410.24159): masked and causal LM in one model.
 
-Parameters as published: base 119M, small 30M, which fill blanks and write texts with the same ones: a token is
-predicted where the one before it stands. LTG-BERT's wiring, but for this: heads are gated, and what they give is
-normalised before the projection back instead of behind it; behind each sublayer the stream is a weighted sum of all
-that it was before (section 2). Not theirs: in each layer's network, matrices that begin smaller by the root of twice
-its number, and dropout in the head of masked tokens.
+As released in ltgoslo/gpt-bert (model_extra.py). Parameters as published: base 119M, small 30M. The
+same parameters fill masks and generate text: a token is predicted from the position before it
+(masked next token prediction).
+
+The model is LTG-BERT with these differences (section 2). Attention heads are gated, and their
+outputs are normalized before the output projection instead of after it. After each sublayer the
+residual stream is a weighted sum of all its earlier states. Not from the paper: the smaller initial
+weights of each layer's MLP, by the square root of twice the layer's number, and dropout in the
+masked-LM head.
 """
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.conversion.layouts import Packed, Same
-from plm_jax.conversion.rules import Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.models import ltg_bert
-from plm_jax.models.bert import matrix, norm
+from plm_jax.models.rules import (
+    Rule,
+    dense_rules,
+    join_rules,
+    norm_rules,
+    packed_rules,
+    replace_defaults,
+)
 
-BIASED = 'query', 'key', 'value', 'gate', 'out'
-SUMS = 256
-"""weights of sums that the rules know: those of 128 layers"""
+BIASED_PROJECTIONS = 'query', 'key', 'value', 'gate', 'out'
+MAX_SUMS = 256
+"""number of weighted sums that the rules know: those of 128 layers"""
 
 
-def sized(width: int, heads: int, mlp_dim: int, vocab: int, dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes 12 layers over rows of up to 512 tokens."""
-  return checked.replaced(ltg_bert.sized(width, heads, mlp_dim, dtype), {
-      'vocab': vocab, 'summed': True, 'shifted': True, 'block.norm.eps': 1e-5, 'block.attention.out_norm': False,
-      'block.attention.gated': True, 'block.attention.mixture_norm': True, 'block.attention.bias': BIASED})
+def make_config(
+    width: int, heads: int, mlp_dim: int, vocab: int, dtype: Dtype = 'float32',
+) -> EncoderConfig:
+  """Makes a GPT-BERT with 12 layers for texts of up to 512 tokens."""
+  return validation.with_paths(ltg_bert.make_config(width, heads, mlp_dim, dtype), {
+      'vocab': vocab, 'summed': True, 'head.shifted': True, 'block.norm.eps': 1e-5,
+      'block.attention.out_norm': False, 'block.attention.gated': True,
+      'block.attention.mixture_norm': True, 'block.attention.bias': BIASED_PROJECTIONS})
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes GPT-BERT base: 12 layers of width 768, 119M parameters."""
-  return sized(768, 12, 2560, 16_384, dtype)
+  """Makes GPT-BERT base: 12 layers, hidden size 768, 119M parameters."""
+  return make_config(768, 12, 2560, 16_384, dtype)
 
 
 def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes GPT-BERT small: 12 layers of width 384, 30M parameters."""
-  return sized(384, 6, 1280, 8192, dtype)
+  """Makes GPT-BERT small: 12 layers, hidden size 384, 30M parameters."""
+  return make_config(384, 6, 1280, 8192, dtype)
 
 
-BLOCK, STACK, LAYER = ltg_bert.BLOCK, ltg_bert.RELATIVE, 'transformer.attention_layers.{n}'
+BLOCK, STACK = ltg_bert.BLOCK, ltg_bert.STACK
+LAYER, MLP = 'transformer.attention_layers.{n}', 'transformer.mlp_layers.{n}.mlp'
 
 
-def packed(part: str, theirs: str, number: int) -> tuple[Rule, Rule]:
-  """Makes the rules of two projections that they keep in one: queries and keys, values and gates."""
-  return (Rule(f'{BLOCK}/attention/{part}/kernel', f'{LAYER}.{theirs}.weight', Packed(number, 2)),
-          Rule(f'{BLOCK}/attention/{part}/bias', f'{LAYER}.{theirs}.bias', Packed(number, 2, layout=Same(flat=True))))
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Adds what LTG-BERT's does, and drops is_decoder: the model can always generate."""
+  hf_config = {name: value for name, value in hf_config.items() if name != 'is_decoder'}
+  return ltg_bert.normalize_hf_config(hf_config)
 
 
-def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Adds what LTG-BERT's do, and leaves out whether the model was last asked to write: it can always."""
-  return ltg_bert.to_current({name: value for name, value in hf_config.items() if name != 'is_decoder'})
-
-
-# Released code; classes as its wrapper for transformers writes them, which LTG-BERT's writes with a capital B.
+# Released code. Its wrapper for transformers writes the names of classes with a small b, where
+# LTG-BERT's has a capital B.
 FAMILY = dataclasses.replace(
     ltg_bert.FAMILY,
     name='gptbert',
     config=base(),
-    attributes=tuple(
-        dataclasses.replace(attribute, default={'intermediate_size': 2560, 'layer_norm_eps': 1e-5}.get(
-            attribute.theirs, attribute.default)) for attribute in ltg_bert.FAMILY.attributes),
-    rules=(
+    attributes=replace_defaults(
+        ltg_bert.FAMILY.attributes, {'intermediate_size': 2560, 'layer_norm_eps': 1e-5}),
+    rules=join_rules(
         Rule('backbone/embeddings/tokens', 'embedding.word_embedding.weight'),
         Rule(f'{STACK}/relative', 'embedding.relative_embedding'),
-        *norm(f'{STACK}/relative_norm', 'embedding.relative_layer_norm'),
-        *packed('query', 'in_proj_qk', 0), *packed('key', 'in_proj_qk', 1),
-        *packed('value', 'in_proj_vg', 0), *packed('gate', 'in_proj_vg', 1),
-        *matrix(f'{BLOCK}/attention/out', f'{LAYER}.out_proj', inputs=2),
-        *(Rule(f'{BLOCK}/mlp/{part}/kernel', 'transformer.mlp_layers.{n}.mlp.1.weight', Packed(number, 2))
-          for number, part in enumerate(('gate', 'up'))),
-        matrix(f'{BLOCK}/mlp/down', 'transformer.mlp_layers.{n}.mlp.4')[0],
-        *(Rule(f'{STACK}/layers/sum_{number}', f'transformer.dwa_modules.alphas.{number}') for number in range(SUMS)),
+        norm_rules(f'{STACK}/relative_norm', 'embedding.relative_layer_norm'),
+        packed_rules(f'{BLOCK}/attention', f'{LAYER}.in_proj_qk', ('query', 'key')),
+        packed_rules(f'{BLOCK}/attention', f'{LAYER}.in_proj_vg', ('value', 'gate')),
+        dense_rules(f'{BLOCK}/attention/out', f'{LAYER}.out_proj', inputs=2),
+        packed_rules(f'{BLOCK}/mlp', f'{MLP}.1', ('gate', 'up'), bias=False),
+        dense_rules(f'{BLOCK}/mlp/down', f'{MLP}.4')[0],
+        [Rule(f'{STACK}/layers/sum_{n}', f'transformer.dwa_modules.alphas.{n}')
+         for n in range(MAX_SUMS)],
     ),
-    classes={name.replace('LtgBert', 'Ltgbert'): heads for name, heads in ltg_bert.FAMILY.classes.items()} | {
-        'LtgbertForCausalLM': ('mlm',)},
-    marks=frozenset(),
-    to_current=to_current,
-    read='Bert of pretraining/model_extra.py (ltgoslo/gpt-bert) takes the tensors in {folder!r}',
+    classes={
+        'LtgbertModel': (), 'LtgbertForMaskedLM': ('mlm',),
+        'LtgbertForSequenceClassification': ('label',), 'LtgbertForTokenClassification': ('tags',),
+        'LtgbertForMultipleChoice': ('choice',), 'LtgbertForQuestionAnswering': ('span',),
+        'LtgbertForCausalLM': ('mlm',),
+    },
+    marker_attributes=frozenset(),
+    normalize_hf_config=normalize_hf_config,
+    usage='Bert of pretraining/model_extra.py (ltgoslo/gpt-bert) takes the tensors in {folder!r}',
 )

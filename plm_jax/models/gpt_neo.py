@@ -1,67 +1,74 @@
-"""GPT-Neo (Black et al. 2021, doi:10.5281/zenodo.5297715): layers that see all and layers that see 256 tokens in turn.
+"""GPT-Neo (Black et al. 2021, doi:10.5281/zenodo.5297715): alternating full and local attention.
 
-Parameters of the released checkpoints: 125M 125,198,592, 1.3B 1,315,575,808, 2.7B 2,651,307,520. Attention logits are
-not divided by the root of the head size, and of attention's projections only the last has a bias.
+Local layers have a sliding window of 256 tokens. Parameters of the released checkpoints: 125M
+125,198,592, 1.3B 1,315,575,808, 2.7B 2,651,307,520. Attention logits are not divided by the square
+root of the head size, and of attention's projections only the output projection has a bias.
 """
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.conversion.layouts import Linear
-from plm_jax.conversion.rules import Attribute, Rule
 from plm_jax.layers.common import Dtype
 from plm_jax.models import gpt2
-from plm_jax.models.bert import ACTIVATIONS, matrix
+from plm_jax.models.bert import GELU_NEW_ACTIVATIONS
 from plm_jax.models.gpt2 import BLOCK, LAYER
+from plm_jax.models.layouts import Linear
+from plm_jax.models.rules import Attribute, Rule, dense_rules, join_rules
 
 
-def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes a size with an MLP of four times the width, over 2,048 positions; released without dropout."""
-  config = gpt2.sized(layers, width, dtype)
-  block = checked.replaced(
-      config.block, {'heads': heads, 'attention.scale': 1.0, 'attention.bias': ('out',), 'init.out_std': None,
-                     'dropout': 0.0, 'attention.dropout': 0.0})
+def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes a GPT-Neo with an MLP of 4 x hidden size and 2,048 positions.
+
+  It has no dropout, as released.
+  """
+  config = gpt2.make_config(layers, width, dtype)
+  block = validation.with_paths(config.block, {
+      'heads': heads, 'attention.scale': 1.0, 'attention.bias': ('out',), 'init.out_std': None,
+      'dropout': 0.0, 'attention.dropout': 0.0})
   return dataclasses.replace(config, block=block, max_length=2048, windows=(0, 256))
 
 
-def b0_125(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-Neo 125M: 12 layers of width 768, 125M parameters."""
-  return sized(12, 768, 12, dtype)
+def gpt_neo_125m(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-Neo 125M: 12 layers, hidden size 768, 125M parameters."""
+  return make_config(12, 768, 12, dtype)
 
 
-def b1_3(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-Neo 1.3B: 24 layers of width 2048, 1.32B parameters."""
-  return sized(24, 2048, 16, dtype)
+def gpt_neo_1_3b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-Neo 1.3B: 24 layers, hidden size 2048, 1.32B parameters."""
+  return make_config(24, 2048, 16, dtype)
 
 
-def b2_7(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-Neo 2.7B: 32 layers of width 2560, 2.65B parameters."""
-  return sized(32, 2560, 20, dtype)
+def gpt_neo_2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes GPT-Neo 2.7B: 32 layers, hidden size 2560, 2.65B parameters."""
+  return make_config(32, 2560, 20, dtype)
 
 
-def to_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Writes out the width of the MLP and the window of each layer."""
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Sets the width of the MLP and the sliding window of each layer."""
   layers = hf_config.get('num_layers', 24)
   inner = hf_config.get('intermediate_size') or 4 * hf_config.get('hidden_size', 2048)
-  return gpt2.bands({'attention_types': [[['global', 'local'], 12]], **hf_config, 'intermediate_size': inner}, layers)
+  return gpt2.import_windows({
+      'attention_types': [[['global', 'local'], 12]], **hf_config, 'intermediate_size': inner},
+      layers)
 
 
-def from_current(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Undoes what `to_current` did."""
+def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Reverses `normalize_hf_config`."""
   hf_config = dict(hf_config)
-  named = gpt2.kinds(hf_config.pop('windows'), hf_config['num_layers'], 'global')
+  layers = gpt2.export_windows(hf_config.pop('windows'), hf_config['num_layers'], 'global')
   if hf_config['intermediate_size'] == 4 * hf_config['hidden_size']:
     hf_config['intermediate_size'] = None
-  return {**hf_config, **named, 'attention_types': [[[kind], 1] for kind in named['attention_layers']]}
+  types = [[[kind], 1] for kind in layers['attention_layers']]
+  return {**hf_config, **layers, 'attention_types': types}
 
 
 ATTENTION = f'{LAYER}.attn.attention'
 FAMILY = dataclasses.replace(
     gpt2.FAMILY,
     name='gpt_neo',
-    config=b0_125(),
+    config=gpt_neo_125m(),
     attributes=(
         Attribute('vocab_size', 'vocab', 50257),
         Attribute('hidden_size', 'block.width', 2048),
@@ -69,7 +76,7 @@ FAMILY = dataclasses.replace(
         Attribute('num_heads', 'block.heads', 16),
         Attribute('intermediate_size', 'block.mlp_dim', 8192),
         Attribute('max_position_embeddings', 'max_length', 2048),
-        Attribute('activation_function', 'block.mlp.activation', 'gelu_new', (('gelu_new', 'gelu_tanh'), *ACTIVATIONS)),
+        Attribute('activation_function', 'block.mlp.activation', 'gelu_new', GELU_NEW_ACTIVATIONS),
         Attribute('embed_dropout', 'block.dropout', 0.0),
         Attribute('resid_dropout', 'block.dropout', 0.0),
         Attribute('attention_dropout', 'block.attention.dropout', 0.0),
@@ -79,20 +86,23 @@ FAMILY = dataclasses.replace(
         Attribute('windows', 'windows', ()),
     ),
     ignored=frozenset({'summary_first_dropout'}),
-    rules=(
-        *(rule for rule in gpt2.FAMILY.rules if f'{BLOCK}/attention/' not in rule.ours and '/mlp/' not in rule.ours),
-        *(Rule(f'{BLOCK}/attention/{name}/kernel', f'{ATTENTION}.{name[0]}_proj.weight', Linear())
-          for name in ('query', 'key', 'value')),
-        *matrix(f'{BLOCK}/attention/out', f'{ATTENTION}.out_proj', inputs=2),
-        *matrix(f'{BLOCK}/mlp/up', f'{LAYER}.mlp.c_fc'),
-        *matrix(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.c_proj'),
+    rules=join_rules(
+        [rule for rule in gpt2.FAMILY.rules
+         if f'{BLOCK}/attention/' not in rule.ours and '/mlp/' not in rule.ours],
+        Rule(f'{BLOCK}/attention/query/kernel', f'{ATTENTION}.q_proj.weight', Linear()),
+        Rule(f'{BLOCK}/attention/key/kernel', f'{ATTENTION}.k_proj.weight', Linear()),
+        Rule(f'{BLOCK}/attention/value/kernel', f'{ATTENTION}.v_proj.weight', Linear()),
+        dense_rules(f'{BLOCK}/attention/out', f'{ATTENTION}.out_proj', inputs=2),
+        dense_rules(f'{BLOCK}/mlp/up', f'{LAYER}.mlp.c_fc'),
+        dense_rules(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.c_proj'),
     ),
-    heads={'lm': gpt2.LM, **gpt2.ASKED},
+    heads={'lm': gpt2.LM_HEAD, **gpt2.TASK_HEADS},
     classes={
-        'GPTNeoForCausalLM': ('lm',), 'GPTNeoModel': (), 'GPTNeoForSequenceClassification': ('label',),
+        'GPTNeoForCausalLM': ('lm',), 'GPTNeoModel': (),
+        'GPTNeoForSequenceClassification': ('label',),
         'GPTNeoForTokenClassification': ('tags',), 'GPTNeoForQuestionAnswering': ('span',),
     },
-    to_current=to_current,
-    from_current=from_current,
-    skipped=(r'\.attn\.attention\.(masked_)?bias$',),
+    normalize_hf_config=normalize_hf_config,
+    denormalize_hf_config=denormalize_hf_config,
+    skip_patterns=(r'\.attn\.attention\.(masked_)?bias$',),
 )

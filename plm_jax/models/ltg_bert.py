@@ -1,94 +1,112 @@
-"""LTG-BERT (Samuel et al. 2023, arXiv:2303.09859), as released in ltgoslo/ltg-bert (babylm/train/model.py).
+"""LTG-BERT (Samuel et al. 2023, arXiv:2303.09859), as released in ltgoslo/ltg-bert.
 
-Parameters as published: base 98M; small 28M, xs 9M are its sizes for BabyLM. Norms come first and have no parameters;
-what attention gives, and the hidden units of GeGLU, are normalised once more (NormFormer); attention is disentangled
-from distances in 63 buckets, which the layer's own queries and keys project. The layers end without a norm there, and
-heads begin with one: here that one ends the layers. Not theirs: in each layer's network, matrices that begin smaller by
-the root of twice its number, and dropout in the head of masked tokens.
+The code is babylm/train/model.py. Parameters as published: base 98M; its sizes for BabyLM are small
+28M and xs 9M.
+
+Layer normalization comes before sublayers and has no parameters. Attention outputs and the hidden
+units of GeGLU are normalized once more (NormFormer). Attention is disentangled, with relative
+positions in 63 buckets that share the projections of queries and keys. In the released code the
+layers end without a norm and heads begin with one; here that norm ends the layers.
+
+Not from the paper: the smaller initial weights of each layer's MLP, by the square root of twice the
+layer's number, and dropout in the masked-LM head.
 """
 from collections.abc import Mapping
 import math
 from typing import Any
 
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
-from plm_jax.conversion.layouts import Packed, Same
-from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.disentangled import Disentangled
-from plm_jax.layers.heads import HeadConfig, MaskedTokens, NormedClasses
+from plm_jax.layers.embeddings import EmbeddingConfig
+from plm_jax.layers.heads import HeadConfig, MaskedLMHead, NormedClassifier
 from plm_jax.layers.init import InitConfig
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models.bert import matrix, norm, output
+from plm_jax.models.bert import mlm_output_rules
+from plm_jax.models.rules import (
+    Attribute,
+    Family,
+    HeadSpec,
+    Rule,
+    dense_rules,
+    join_rules,
+    norm_rules,
+    packed_rules,
+)
 
 
-def sized(width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes 12 layers over rows of up to 512 tokens."""
+def make_config(
+    width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+) -> EncoderConfig:
+  """Makes an LTG-BERT with 12 layers for texts of up to 512 tokens."""
   position = Disentangled(span=512, buckets=32, shared=True, norm=True, exact=True)
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim, norm_at='pre', norm=NormConfig('plain', 1e-7),
       attention=AttentionConfig(out_norm=True, position=position),
-      mlp=MlpConfig(activation='gelu_tanh', gated=True, bias=False, norm=True), init=InitConfig(spread(width)),
-      dtype=dtype)
+      mlp=MlpConfig(activation='gelu_tanh', gated=True, bias=False, norm=True),
+      init=InitConfig(weight_std(width)), dtype=dtype)
   return EncoderConfig(
-      vocab=16_384, block=block, stack=StackConfig(12), max_length=512, absolute='none', types=0, norm_embedded=True,
+      vocab=16_384, block=block, stack=StackConfig(12), max_length=512,
+      embeddings=EmbeddingConfig(types=0, absolute='none', norm=True),
       head=HeadConfig(activation='gelu'), pooler=False)
 
 
-def spread(width: int) -> float:
-  """Returns the deviation that weights begin with."""
+def weight_std(width: int) -> float:
+  """Returns the standard deviation of initial weights."""
   return math.sqrt(2 / (5 * width))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes LTG-BERT base: 12 layers of width 768, 98M parameters."""
-  return sized(768, 12, 2048, dtype)
+  """Makes LTG-BERT base: 12 layers, hidden size 768, 98M parameters."""
+  return make_config(768, 12, 2048, dtype)
 
 
 def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes LTG-BERT small: 12 layers of width 384, 28M parameters."""
-  return sized(384, 6, 1024, dtype)
+  """Makes LTG-BERT small: 12 layers, hidden size 384, 28M parameters."""
+  return make_config(384, 6, 1024, dtype)
 
 
 def xs(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes LTG-BERT xs: 12 layers of width 192, 9M parameters."""
-  return sized(192, 3, 512, dtype)
+  """Makes LTG-BERT xs: 12 layers, hidden size 192, 9M parameters."""
+  return make_config(192, 3, 512, dtype)
 
 
-def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Adds what weights begin with, of which released configurations say nothing."""
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Adds the deviation of initial weights, which released configurations do not state."""
   width = hf_config.get('hidden_size', 768)
   kept = {name: value for name, value in hf_config.items() if name != 'auto_map'}
-  return {**kept, 'init_std': spread(width) if type(width) is int and width > 0 else 0.02}
+  std = weight_std(width) if type(width) is int and width > 0 else 0.02
+  return {**kept, 'init_std': std}
 
 
-def from_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes what `to_current` did."""
+def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Reverses `normalize_hf_config`."""
   return {name: value for name, value in hf_config.items() if name != 'init_std'}
 
 
-BLOCK, LAYER = 'backbone/stack/layers/block', 'transformer.layers.{n}'
-RELATIVE = 'backbone/stack'
+def task_head(name: str, every: bool = False, classes: int | None = 0) -> HeadSpec:
+  """Makes a task's head: a hidden layer and a norm, as in the masked-LM head, and a dense layer.
 
-
-def packed(part: str, number: int) -> tuple[Rule, Rule]:
-  """Makes the rules of queries or keys, which they keep in one."""
-  theirs = f'{LAYER}.attention.in_proj_qk'
-  return (Rule(f'{BLOCK}/attention/{part}/kernel', f'{theirs}.weight', Packed(number, 2)),
-          Rule(f'{BLOCK}/attention/{part}/bias', f'{theirs}.bias', Packed(number, 2, layout=Same(flat=True))))
-
-
-def head(name: str, every: bool = False, classes: int | None = 0) -> Head:
-  """Makes a task's head: a hidden layer and a norm, as masked tokens have. classes: as many; 0: as there are labels."""
-  at = f'heads_{name}'
-  return Head(
-      lambda config, labels: NormedClasses(config.block, config.head, labels if classes == 0 else classes, every),
-      (*matrix(f'{at}/hidden', 'head.nonlinearity.1'), *matrix(f'{at}/dense', 'head.nonlinearity.5')),
+  Args:
+    name: of the head.
+    every: whether it reads every token, not only the first.
+    classes: number of classes; 0: as many as there are labels; None: one score per text.
+  """
+  return HeadSpec(
+      lambda config, labels: NormedClassifier(
+          config.block, config.head, labels if classes == 0 else classes, every),
+      join_rules(
+          dense_rules(f'heads_{name}/hidden', 'head.nonlinearity.1'),
+          dense_rules(f'heads_{name}/dense', 'head.nonlinearity.5')),
       dropout='classifier_dropout')
 
+
+BLOCK, LAYER = 'backbone/stack/layers/block', 'transformer.layers.{n}'
+STACK = 'backbone/stack'
 
 # Released code; names of classes and of heads of tasks as in its wrapper for transformers.
 FAMILY = Family(
@@ -107,39 +125,43 @@ FAMILY = Family(
         Attribute('max_position_embeddings', 'block.attention.position.span', 512),
         Attribute('position_bucket_size', 'block.attention.position.buckets', 32),
         Attribute('layer_norm_eps', 'block.norm.eps', 1e-7),
-        Attribute('init_std', 'block.init.std', spread(768)),
+        Attribute('init_std', 'block.init.std', weight_std(768)),
     ),
     fixed={},
     ignored=frozenset({'initializer_range', 'output_all_encoded_layers', 'temperature'}),
-    rules=(
+    rules=join_rules(
         Rule('backbone/embeddings/tokens', 'embedding.word_embedding.weight'),
-        Rule(f'{RELATIVE}/relative', 'embedding.relative_embedding'),
-        *norm(f'{RELATIVE}/relative_norm', 'embedding.relative_layer_norm'),
-        *packed('query', 0), *packed('key', 1),
-        *matrix(f'{BLOCK}/attention/value', f'{LAYER}.attention.in_proj_v'),
-        *matrix(f'{BLOCK}/attention/out', f'{LAYER}.attention.out_proj', inputs=2),
-        *norm(f'{BLOCK}/attention/out_norm', f'{LAYER}.attention.post_layer_norm'),
-        *(Rule(f'{BLOCK}/mlp/{part}/kernel', f'{LAYER}.mlp.mlp.1.weight', Packed(number, 2))
-          for number, part in enumerate(('gate', 'up'))),
-        matrix(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.mlp.4')[0],
+        Rule(f'{STACK}/relative', 'embedding.relative_embedding'),
+        norm_rules(f'{STACK}/relative_norm', 'embedding.relative_layer_norm'),
+        packed_rules(f'{BLOCK}/attention', f'{LAYER}.attention.in_proj_qk', ('query', 'key')),
+        dense_rules(f'{BLOCK}/attention/value', f'{LAYER}.attention.in_proj_v'),
+        dense_rules(f'{BLOCK}/attention/out', f'{LAYER}.attention.out_proj', inputs=2),
+        norm_rules(f'{BLOCK}/attention/out_norm', f'{LAYER}.attention.post_layer_norm'),
+        packed_rules(f'{BLOCK}/mlp', f'{LAYER}.mlp.mlp.1', ('gate', 'up'), bias=False),
+        dense_rules(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.mlp.4')[0],
     ),
-    parts={},
+    part_tensors={},
     heads={
-        'mlm': Head(lambda config, classes: MaskedTokens(config.block, config.tied, config.head), (
-            *matrix('heads_mlm/dense', 'classifier.nonlinearity.1'),
-            *output('classifier.nonlinearity.5', 'classifier.nonlinearity.5.bias'),
-        )),
-        'label': head('label'), 'tags': head('tags', every=True), 'choice': head('choice', classes=None),
-        'span': head('span', every=True, classes=2),
+        'mlm': HeadSpec(
+            lambda config, classes: MaskedLMHead(config.block, config.tied, config.head),
+            join_rules(
+                dense_rules('heads_mlm/dense', 'classifier.nonlinearity.1'),
+                mlm_output_rules(
+                    'classifier.nonlinearity.5', 'classifier.nonlinearity.5.bias'))),
+        'label': task_head('label'),
+        'tags': task_head('tags', every=True),
+        'choice': task_head('choice', classes=None),
+        'span': task_head('span', every=True, classes=2),
     },
-    classes={'LtgBertModel': (), 'LtgBertForMaskedLM': ('mlm',), 'LtgBertForSequenceClassification': ('label',),
-             'LtgBertForTokenClassification': ('tags',), 'LtgBertForMultipleChoice': ('choice',),
-             'LtgBertForQuestionAnswering': ('span',)},
+    classes={
+        'LtgBertModel': (), 'LtgBertForMaskedLM': ('mlm',),
+        'LtgBertForSequenceClassification': ('label',), 'LtgBertForTokenClassification': ('tags',),
+        'LtgBertForMultipleChoice': ('choice',), 'LtgBertForQuestionAnswering': ('span',)},
     prefix='',
     aliases=((r'^model\.', ''),),
-    marks=frozenset({'position_bucket_size'}),
-    skipped=(r'position_indices$',),
-    to_current=to_current,
-    from_current=from_current,
-    read='Bert of babylm/train/model.py (ltgoslo/ltg-bert) takes the tensors in {folder!r}',
+    marker_attributes=frozenset({'position_bucket_size'}),
+    skip_patterns=(r'position_indices$',),
+    normalize_hf_config=normalize_hf_config,
+    denormalize_hf_config=denormalize_hf_config,
+    usage='Bert of babylm/train/model.py (ltgoslo/ltg-bert) takes the tensors in {folder!r}',
 )

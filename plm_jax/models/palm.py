@@ -1,18 +1,20 @@
 """PaLM (Chowdhery et al. 2022, arXiv:2204.02311).
 
-Parameters as published (table 1): 8.63B, 62.50B, 540.35B. There is no released code or checkpoint. Section 2: parallel
-blocks, one key head, SwiGLU, rope, no biases in dense layers and norms, one table for input and output. Section 5:
-matrices begin with a deviation of 1 / sqrt(inputs), the table with 1, and logits are divided by the root of the width.
-The epsilon of norms is not said; here T5X's, with which it was trained.
+Parameters as published (table 1): 8.63B, 62.50B, 540.35B. There is no released code or checkpoint.
 
-transformers has no PaLM, but the same wiring as Cohere's Command R: this is the form in which it is exported.
+Section 2: parallel blocks, multi-query attention, SwiGLU, rope, no biases in dense layers and
+norms, tied embeddings. Section 5: matrices have initial weights with a deviation of
+1 / sqrt(inputs), the embedding table with 1, and logits are divided by the square root of the
+hidden size. The paper does not state the epsilon of norms; here it is that of T5X, with which PaLM
+was trained.
+
+transformers has no PaLM, but Cohere's Command R has the same architecture, and exports are in that
+form.
 """
 from collections.abc import Mapping
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
-from plm_jax.conversion.layouts import Pairs
-from plm_jax.conversion.rules import Attribute, Family, Rule
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
@@ -22,40 +24,47 @@ from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.rope import Rope
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import gpt2, llama
-from plm_jax.models.bert import ACTIVATIONS, matrix
+from plm_jax.models.bert import ACTIVATIONS
+from plm_jax.models.layouts import RopePairs
+from plm_jax.models.rules import Attribute, Family, Rule, dense_rules, join_rules
 
 
-def sized(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """Heads of 256, an MLP of four times the width, 256,000 pieces and rows of 2048 tokens, as in every size."""
+def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
+  """Makes a PaLM with heads of 256, an MLP of 4 x hidden size and texts of up to 2048 tokens.
+
+  The vocabulary has 256,000 tokens, as in every size.
+  """
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=4 * width, head_size=256, kv_heads=1,
-      mlp=MlpConfig(activation='silu', gated=True, bias=False), norm=NormConfig(kind='layer_scale', eps=1e-6),
-      norm_at='pre', parallel=True, attention=AttentionConfig(position=Rope(), dropout=0.0, bias=()), dropout=0.0,
+      mlp=MlpConfig(activation='silu', gated=True, bias=False),
+      norm=NormConfig(kind='layer_scale', eps=1e-6), norm_at='pre', parallel=True,
+      attention=AttentionConfig(position=Rope(), dropout=0.0, bias=()), dropout=0.0,
       init=InitConfig(std=1.0, fan='in', tables='normal', matrices='normal'), dtype=dtype)
   return DecoderConfig(
-      vocab=256_000, block=block, stack=StackConfig(layers), max_length=2048, absolute='none', tied=True,
-      logit_factor=width ** -0.5)
+      vocab=256_000, block=block, stack=StackConfig(layers), max_length=2048, absolute='none',
+      tied=True, logit_factor=width ** -0.5)
 
 
 def palm_8b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes PaLM 8B: 32 layers of width 4096, 8.63B parameters."""
-  return sized(32, 4096, 16, dtype)
+  """Makes PaLM 8B: 32 layers, hidden size 4096, 8.63B parameters."""
+  return make_config(32, 4096, 16, dtype)
 
 
 def palm_62b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes PaLM 62B: 64 layers of width 8192, 62.50B parameters."""
-  return sized(64, 8192, 32, dtype)
+  """Makes PaLM 62B: 64 layers, hidden size 8192, 62.50B parameters."""
+  return make_config(64, 8192, 32, dtype)
 
 
 def palm_540b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes PaLM 540B: 118 layers of width 18,432, 540.35B parameters."""
-  return sized(118, 18_432, 48, dtype)
+  """Makes PaLM 540B: 118 layers, hidden size 18,432, 540.35B parameters."""
+  return make_config(118, 18_432, 48, dtype)
 
 
-def to_current(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reads their configuration as LLaMA's is read, with other defaults."""
-  return llama.to_current({'num_attention_heads': 64, 'hidden_size': 8192, 'max_position_embeddings': 8192,
-                       'rope_theta': 500_000.0, **hf_config})
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Does the same as LLaMA's, with other defaults."""
+  return llama.normalize_hf_config({
+      'num_attention_heads': 64, 'hidden_size': 8192, 'max_position_embeddings': 8192,
+      'rope_theta': 500_000.0, **hf_config})
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'model.layers.{n}'
@@ -84,24 +93,24 @@ FAMILY = Family(
     ),
     fixed={'attention_bias': False, 'use_qk_norm': False},
     ignored=frozenset(),
-    rules=(
+    rules=join_rules(
         Rule('backbone/embeddings/tokens', 'model.embed_tokens.weight'),
-        Rule(f'{BLOCK}/attention/query/kernel', f'{LAYER}.self_attn.q_proj.weight', Pairs()),
-        Rule(f'{BLOCK}/attention/key/kernel', f'{LAYER}.self_attn.k_proj.weight', Pairs()),
-        *matrix(f'{BLOCK}/attention/value', f'{LAYER}.self_attn.v_proj'),
-        *matrix(f'{BLOCK}/attention/out', f'{LAYER}.self_attn.o_proj', inputs=2),
+        Rule(f'{BLOCK}/attention/query/kernel', f'{LAYER}.self_attn.q_proj.weight', RopePairs()),
+        Rule(f'{BLOCK}/attention/key/kernel', f'{LAYER}.self_attn.k_proj.weight', RopePairs()),
+        dense_rules(f'{BLOCK}/attention/value', f'{LAYER}.self_attn.v_proj'),
+        dense_rules(f'{BLOCK}/attention/out', f'{LAYER}.self_attn.o_proj', inputs=2),
         Rule(f'{BLOCK}/parallel_norm/scale', f'{LAYER}.input_layernorm.weight'),
-        # Ours is activated first and multiplied by the gate: they have it the other way round.
-        *matrix(f'{BLOCK}/mlp/up', f'{LAYER}.mlp.gate_proj'),
-        *matrix(f'{BLOCK}/mlp/gate', f'{LAYER}.mlp.up_proj'),
-        *matrix(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.down_proj'),
+        # Our `up` has the activation, which their gate_proj has.
+        dense_rules(f'{BLOCK}/mlp/up', f'{LAYER}.mlp.gate_proj'),
+        dense_rules(f'{BLOCK}/mlp/gate', f'{LAYER}.mlp.up_proj'),
+        dense_rules(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.down_proj'),
         Rule('backbone/stack/norm/scale', 'model.norm.weight'),
     ),
-    parts={},
-    heads={'lm': gpt2.LM, **gpt2.ASKED},
+    part_tensors={},
+    heads={'lm': gpt2.LM_HEAD, **gpt2.TASK_HEADS},
     classes={'CohereModel': (), 'CohereForCausalLM': ('lm',)},
     prefix='model.',
     aliases=((r'^(embed_tokens|layers|norm)\.', r'model.\1.'),),
-    to_current=to_current,
-    from_current=llama.from_current,
+    normalize_hf_config=normalize_hf_config,
+    denormalize_hf_config=llama.denormalize_hf_config,
 )

@@ -1,11 +1,11 @@
 """The Transformer (Vaswani et al. 2017, arXiv:1706.03762), for translation.
 
-Parameters, table 3: base 65M, big 213M, with the 37,000 pieces of English and German together (section 5.1).
+Parameters (table 3): base 65M, big 213M, with the 37,000 tokens that English and German share
+(section 5.1).
 """
 import dataclasses
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
-from plm_jax.conversion.rules import Attribute
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
@@ -14,49 +14,52 @@ from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bart
+from plm_jax.models.rules import replace_defaults
 
 
-def sized(
-    layers: int, width: int, heads: int, mlp_dim: int, dropout: float = 0.1, dtype: Dtype = 'float32',
+def make_config(
+    layers: int, width: int, heads: int, mlp_dim: int, dropout: float = 0.1,
+    dtype: Dtype = 'float32',
 ) -> EncoderDecoderConfig:
-  """Makes a size with one table for both languages and the output, which grows by sqrt(D) on the way in (section 3.4);
-  sines and cosines.
+  """Makes a Transformer with sinusoidal positions and tied embeddings for both languages.
 
-  As released, matrices begin by the mean of their inputs and outputs, and the table by D.
+  Token embeddings are multiplied by sqrt(D) (section 3.4). As released, initial weights of matrices
+  depend on the mean of inputs and outputs, and those of the embedding table on D.
   """
   block = BlockConfig(
-      width=width, heads=heads, mlp_dim=mlp_dim, mlp=MlpConfig(activation='relu'), norm=NormConfig(eps=1e-5),
-      dropout=dropout, attention=AttentionConfig(dropout=0.0),
+      width=width, heads=heads, mlp_dim=mlp_dim, mlp=MlpConfig(activation='relu'),
+      norm=NormConfig(eps=1e-5), dropout=dropout, attention=AttentionConfig(dropout=0.0),
       init=InitConfig(std=width ** -0.5, fan='average', tables='normal', matrices='uniform'),
       dtype=dtype)
   return EncoderDecoderConfig(
-      vocab=37_000, block=block, stack=StackConfig(layers), decoder=StackConfig(layers), max_length=1024,
-      absolute='sinusoidal', embed_factor=width ** 0.5)
+      vocab=37_000, block=block, stack=StackConfig(layers), decoder=StackConfig(layers),
+      max_length=1024, absolute='sinusoidal', embed_factor=width ** 0.5)
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes the base model: 6 and 6 layers of width 512, 65M parameters."""
-  return sized(6, 512, 8, 2048, dtype=dtype)
+  """Makes the base model: 6 + 6 layers, hidden size 512, 65M parameters."""
+  return make_config(6, 512, 8, 2048, dtype=dtype)
 
 
 def big(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes the big model, with dropout 0.3: 6 and 6 layers of width 1024, 213M parameters."""
-  return sized(6, 1024, 16, 4096, dropout=0.3, dtype=dtype)
+  """Makes the big model, with dropout 0.3: 6 + 6 layers, hidden size 1024, 213M parameters."""
+  return make_config(6, 1024, 16, 4096, dropout=0.3, dtype=dtype)
 
 
-# transformers' Marian, which is this model. It writes no sines and cosines, but older files hold them.
+# transformers' Marian, which is this model. It writes no sinusoidal tables, but older files have
+# them.
 FAMILY = dataclasses.replace(
     bart.FAMILY,
     name='marian',
     config=base(),
-    attributes=tuple(
-        Attribute('vocab_size', 'vocab', 58_101) if attribute.theirs == 'vocab_size' else attribute
-        for attribute in bart.FAMILY.attributes),
+    attributes=replace_defaults(bart.FAMILY.attributes, {'vocab_size': 58_101}),
     fixed={**bart.FAMILY.fixed, 'extra_pos_embeddings': 0, 'normalize_embedding': False,
            'static_position_embeddings': True, 'share_encoder_decoder_embeddings': True},
     ignored=bart.FAMILY.ignored | {'decoder_vocab_size'},
     rules=tuple(rule for rule in bart.FAMILY.rules if '/embeddings/' not in rule.ours),
     classes={'MarianMTModel': ('lm',), 'MarianModel': ()},
-    says={'pad_token_id': 0, 'decoder_start_token_id': 0, 'eos_token_id': 1, 'forced_eos_token_id': 1},
-    skipped=(r'embed_positions\.weight$', r'(encoder|decoder)\.version$'),
+    export_defaults={
+        'pad_token_id': 0, 'decoder_start_token_id': 0, 'eos_token_id': 1,
+        'forced_eos_token_id': 1},
+    skip_patterns=(r'embed_positions\.weight$', r'(encoder|decoder)\.version$'),
 )

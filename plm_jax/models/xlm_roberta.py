@@ -1,34 +1,36 @@
-"""XLM-R (Conneau et al. 2020, arXiv:1911.02116): RoBERTa for 100 languages, with 250,000 pieces.
+"""XLM-R (Conneau et al. 2020, arXiv:1911.02116): RoBERTa for 100 languages, with 250,000 tokens.
 
-Parameters as published: base 270M, large 550M (table 5); of the released checkpoints with their heads 278,295,186 and
-560,142,482. The ids are those of a SentencePiece model of 250,000, <pad> and <mask>.
+Parameters as published: base 270M, large 550M (table 5); the released checkpoints with their heads
+have 278,295,186 and 560,142,482. The ids are those of a SentencePiece model of 250,000, <pad> and
+<mask>.
 """
 import dataclasses
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.models import roberta
+from plm_jax.models.rules import replace_defaults
 
 VOCAB = 250_002
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes XLM-R base: 12 layers of width 768, 278M parameters."""
+  """Makes XLM-R base: 12 layers, hidden size 768, 278M parameters."""
   return dataclasses.replace(roberta.base(dtype), vocab=VOCAB)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes XLM-R large: 24 layers of width 1024, 560M parameters."""
+  """Makes XLM-R large: 24 layers, hidden size 1024, 560M parameters."""
   return dataclasses.replace(roberta.large(dtype), vocab=VOCAB)
 
 
-# transformers' XLMRoberta: RoBERTa's tensors, BERT's defaults.
-DEFAULTS = {'vocab_size': 30522}
+# transformers' XLMRoberta: RoBERTa's tensors, BERT's default vocabulary.
 FAMILY = dataclasses.replace(
     roberta.FAMILY,
     name='xlm-roberta',
     config=base(),
-    attributes=tuple(dataclasses.replace(attribute, default=DEFAULTS.get(attribute.theirs, attribute.default))
-                     for attribute in roberta.FAMILY.attributes),
-    classes={name.replace('Roberta', 'XLMRoberta'): heads for name, heads in roberta.FAMILY.classes.items()},
+    attributes=replace_defaults(roberta.FAMILY.attributes, {'vocab_size': 30522}),
+    classes={
+        name.replace('Roberta', 'XLMRoberta'): heads
+        for name, heads in roberta.FAMILY.classes.items()},
 )

@@ -1,8 +1,9 @@
-"""XLNet (Yang et al. 2019, arXiv:1906.08237).
+"""XLNet (Yang et al. 2019, arXiv:1906.08237): permutation language modeling.
 
-Parameters of the released checkpoints, by transformers' XLNetModel: base 116,718,336, large 360,268,800; the head that
-predicts tokens adds one bias a token id. Not as released in training: no dropout inside the position-wise network (the
-paper's table 8 has 0 there, the released code 0.1) nor on the table of distances.
+Parameters of the released checkpoints, by transformers' XLNetModel: base 116,718,336, large
+360,268,800; the token head adds one bias per token id. Unlike the released training code there is
+no dropout inside the MLP (the paper's table 8 has 0, the released code 0.1), nor on the table of
+relative positions.
 """
 from collections.abc import Mapping
 import dataclasses
@@ -10,37 +11,48 @@ import re
 from typing import Any
 
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
-from plm_jax.conversion.layouts import Axes, Linear
-from plm_jax.conversion.rules import Attribute, Family, Head, Rule
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import SummaryClasses, TiedTokens, TokenClasses
-from plm_jax.layers.init import NORMAL
+from plm_jax.layers.heads import SummaryClassifier, TiedLMHead, TokenClassifier
+from plm_jax.layers.init import NORMAL_INIT
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
-from plm_jax.models.bert import ACTIVATIONS, matrix, norm
+from plm_jax.models.bert import ACTIVATIONS
+from plm_jax.models.layouts import Axes, Linear
+from plm_jax.models.rules import (
+    Attribute,
+    Family,
+    HeadSpec,
+    Rule,
+    dense_rules,
+    join_rules,
+    norm_rules,
+    replace_values,
+)
 
 
-def sized(layers: int, width: int, dtype: Dtype = 'float32') -> XLNetConfig:
-  """Heads of 64 and an MLP of four times the width, as in both released sizes."""
+def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> XLNetConfig:
+  """Makes an XLNet with heads of 64 and an MLP of 4 x hidden size, as both released sizes have."""
   config = XLNetConfig(stack=StackConfig(layers=layers))
-  block = dataclasses.replace(config.block, width=width, heads=width // 64, mlp_dim=4 * width, init=NORMAL, dtype=dtype)
+  block = dataclasses.replace(
+      config.block, width=width, heads=width // 64, mlp_dim=4 * width, init=NORMAL_INIT,
+      dtype=dtype)
   return dataclasses.replace(config, block=block)
 
 
 def base(dtype: Dtype = 'float32') -> XLNetConfig:
-  """Makes XLNet base: 12 layers of width 768, 117M parameters."""
-  return sized(12, 768, dtype)
+  """Makes XLNet base: 12 layers, hidden size 768, 117M parameters."""
+  return make_config(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> XLNetConfig:
-  """Makes XLNet large: 24 layers of width 1024, 360M parameters."""
-  return sized(24, 1024, dtype)
+  """Makes XLNet large: 24 layers, hidden size 1024, 360M parameters."""
+  return make_config(24, 1024, dtype)
 
 
 BLOCK, LAYER = 'backbone/layers/block', 'transformer.layer.{n}'
 ATTENTION = f'{LAYER}.rel_attn'
 
-# transformers' XLNet. Its `bi_data` is ours to say a row at a time (batch['backward']).
+# transformers' XLNet.
 FAMILY = Family(
     name='xlnet',
     backbone=lambda config: XLNet(config),
@@ -54,6 +66,7 @@ FAMILY = Family(
         Attribute('ff_activation', 'block.mlp.activation', 'gelu', ACTIVATIONS),
         Attribute('attn_type', 'attention', 'bi', (('bi', 'bi'), ('uni', 'uni'))),
         Attribute('same_length', 'same_length', False),
+        Attribute('bi_data', 'bi_data', False),
         Attribute('clamp_len', 'block.attention.position.clamp', -1),
         Attribute('dropout', 'block.dropout', 0.1),
         Attribute('dropout', 'block.attention.dropout', 0.1),
@@ -63,9 +76,9 @@ FAMILY = Family(
     fixed={'summary_type': 'last', 'summary_use_proj': True, 'summary_activation': 'tanh'},
     # d_head is d_model / n_head there. Its layers never share biases, whatever untie_r says.
     ignored=frozenset({
-        'bi_data', 'd_head', 'end_n_top', 'mem_len', 'reuse_len', 'start_n_top', 'summary_last_dropout', 'untie_r',
-        'use_mems_eval', 'use_mems_train'}),
-    rules=(
+        'd_head', 'end_n_top', 'mem_len', 'reuse_len', 'start_n_top', 'summary_last_dropout',
+        'untie_r', 'use_mems_eval', 'use_mems_train'}),
+    rules=join_rules(
         Rule('backbone/embeddings/tokens', 'transformer.word_embedding.weight'),
         Rule('backbone/mask', 'transformer.mask_emb'),
         Rule(f'{BLOCK}/attention/query/kernel', f'{ATTENTION}.q'),
@@ -77,53 +90,64 @@ FAMILY = Family(
         Rule(f'{BLOCK}/attention/position_bias', f'{ATTENTION}.r_r_bias'),
         Rule(f'{BLOCK}/attention/type_bias', f'{ATTENTION}.r_s_bias'),
         Rule(f'{BLOCK}/attention/types', f'{ATTENTION}.seg_embed'),
-        *norm(f'{BLOCK}/attention_norm', f'{ATTENTION}.layer_norm'),
-        *matrix(f'{BLOCK}/mlp/up', f'{LAYER}.ff.layer_1'),
-        *matrix(f'{BLOCK}/mlp/down', f'{LAYER}.ff.layer_2'),
-        *norm(f'{BLOCK}/mlp_norm', f'{LAYER}.ff.layer_norm'),
+        norm_rules(f'{BLOCK}/attention_norm', f'{ATTENTION}.layer_norm'),
+        dense_rules(f'{BLOCK}/mlp/up', f'{LAYER}.ff.layer_1'),
+        dense_rules(f'{BLOCK}/mlp/down', f'{LAYER}.ff.layer_2'),
+        norm_rules(f'{BLOCK}/mlp_norm', f'{LAYER}.ff.layer_norm'),
     ),
-    parts={},
+    part_tensors={},
     heads={
-        'mlm': Head(lambda config, classes: TiedTokens(), (
-            Rule('heads_mlm/bias', 'lm_loss.bias'),
-            Rule('backbone/embeddings/tokens', 'lm_loss.weight', copy=True),
-        )),
-        'label': Head(lambda config, classes: SummaryClasses(config.block, classes, dropout=0.1), (
-            *matrix('heads_label/hidden', 'sequence_summary.summary'),
-            *matrix('heads_label/dense', 'logits_proj'),
-        ), dropout='summary_last_dropout'),
-        'choice': Head(lambda config, classes: SummaryClasses(config.block, None, dropout=0.1), (
-            *matrix('heads_choice/hidden', 'sequence_summary.summary'),
-            *matrix('heads_choice/dense', 'logits_proj'),
-        ), dropout='summary_last_dropout'),
-        'tags': Head(lambda config, classes: TokenClasses(config.block, classes, 0.0),
-                     bert.FAMILY.heads['tags'].rules),
+        'mlm': HeadSpec(
+            lambda config, classes: TiedLMHead(),
+            (
+                Rule('heads_mlm/bias', 'lm_loss.bias'),
+                Rule('backbone/embeddings/tokens', 'lm_loss.weight', copy=True))),
+        'label': HeadSpec(
+            lambda config, classes: SummaryClassifier(config.block, classes, dropout=0.1),
+            join_rules(
+                dense_rules('heads_label/hidden', 'sequence_summary.summary'),
+                dense_rules('heads_label/dense', 'logits_proj')),
+            dropout='summary_last_dropout'),
+        'choice': HeadSpec(
+            lambda config, classes: SummaryClassifier(config.block, None, dropout=0.1),
+            join_rules(
+                dense_rules('heads_choice/hidden', 'sequence_summary.summary'),
+                dense_rules('heads_choice/dense', 'logits_proj')),
+            dropout='summary_last_dropout'),
+        'tags': HeadSpec(
+            lambda config, classes: TokenClassifier(config.block, classes, 0.0),
+            bert.FAMILY.heads['tags'].rules),
         'span': bert.FAMILY.heads['span'],
     },
     classes={
-        'XLNetModel': (), 'XLNetLMHeadModel': ('mlm',), 'XLNetForSequenceClassification': ('label',),
-        'XLNetForTokenClassification': ('tags',), 'XLNetForMultipleChoice': ('choice',),
-        'XLNetForQuestionAnsweringSimple': ('span',),
+        'XLNetModel': (), 'XLNetLMHeadModel': ('mlm',),
+        'XLNetForSequenceClassification': ('label',), 'XLNetForTokenClassification': ('tags',),
+        'XLNetForMultipleChoice': ('choice',), 'XLNetForQuestionAnsweringSimple': ('span',),
     },
     prefix='transformer.',
     aliases=((r'^(word_embedding|mask_emb|layer)\b', r'transformer.\1'),),
 )
 
 
-# From transformers' names to those of zihangdai/xlnet.
-TENSORFLOW = {
+# transformers' names of tensors -> those of zihangdai/xlnet.
+TENSORFLOW_NAMES = {
     'transformer.word_embedding.weight': 'transformer.word_embedding.lookup_table',
     'transformer.mask_emb': 'transformer.mask_emb.mask_emb', 'lm_loss.bias': 'lm_loss.bias',
-    **{f'{ATTENTION}.{name}': f'transformer.{name}' for name in ('r_w_bias', 'r_r_bias', 'r_s_bias', 'seg_embed')}}
+    f'{ATTENTION}.r_w_bias': 'transformer.r_w_bias',
+    f'{ATTENTION}.r_r_bias': 'transformer.r_r_bias',
+    f'{ATTENTION}.r_s_bias': 'transformer.r_s_bias',
+    f'{ATTENTION}.seg_embed': 'transformer.seg_embed'}
 
 
-def in_tensorflow(rule: Rule) -> Rule:
-  """Renames a parameter as the released TensorFlow code has it: other names, kernels that are not transposed, and
-  biases of all layers in one."""
-  name, layout = TENSORFLOW.get(rule.theirs, rule.theirs), rule.layout
-  for old, new in (('.layer.{n}', '.layer_{n}'), ('layer_norm.weight', 'LayerNorm.gamma'),
-                   ('layer_norm.bias', 'LayerNorm.beta')):
-    name = name.replace(old, new)
+def rename_for_tensorflow(rule: Rule) -> Rule:
+  """Renames a parameter as the released TensorFlow code does.
+
+  Kernels are not transposed there, and the biases of all layers are one tensor.
+  """
+  name, layout = TENSORFLOW_NAMES.get(rule.theirs, rule.theirs), rule.layout
+  name = name.replace('.layer.{n}', '.layer_{n}')
+  name = name.replace('layer_norm.weight', 'LayerNorm.gamma')
+  name = name.replace('layer_norm.bias', 'LayerNorm.beta')
   if name.endswith('.weight'):
     name, layout = name.removesuffix('weight') + 'kernel', Linear(transposed=False)
   elif re.search(r'rel_attn\.[qkvor]$', name):
@@ -131,25 +155,25 @@ def in_tensorflow(rule: Rule) -> Rule:
   return dataclasses.replace(rule, theirs='model/' + name.replace('.', '/'), layout=layout)
 
 
-def from_original(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reads xlnet_config.json: the vocabulary has another name there."""
-  renamed = {'n_token': 'vocab_size'}
-  return {renamed.get(name, name): value for name, value in hf_config.items()}
+def normalize_original_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Renames the size of the vocabulary in the contents of xlnet_config.json."""
+  names = {'n_token': 'vocab_size'}
+  return {names.get(name, name): value for name, value in hf_config.items()}
 
 
-# The released TensorFlow checkpoints and their xlnet_config.json, whose `gelu` is the tanh approximation.
+MLM = FAMILY.heads['mlm']
+# The released TensorFlow checkpoints and their xlnet_config.json, whose gelu is the tanh
+# approximation.
 ORIGINAL = dataclasses.replace(
     FAMILY,
-    attributes=tuple(
-        dataclasses.replace(attribute, values=bert.ORIGINAL_ACTIVATIONS) if attribute.theirs == 'ff_activation'
-        else attribute for attribute in FAMILY.attributes),
-    # Biases that layers share are not in the files that were released.
+    attributes=replace_values(FAMILY.attributes, 'ff_activation', bert.ORIGINAL_ACTIVATIONS),
+    # No released file has biases that layers share.
     fixed={**FAMILY.fixed, 'untie_r': True},
     ignored=FAMILY.ignored - {'untie_r'},
-    rules=tuple(in_tensorflow(rule) for rule in FAMILY.rules),
-    heads={'mlm': dataclasses.replace(FAMILY.heads['mlm'], rules=(in_tensorflow(FAMILY.heads['mlm'].rules[0]),))},
+    rules=tuple(rename_for_tensorflow(rule) for rule in FAMILY.rules),
+    heads={'mlm': dataclasses.replace(MLM, rules=(rename_for_tensorflow(MLM.rules[0]),))},
     prefix='model/',
     aliases=(),
-    to_current=from_original,
-    skipped=bert.ORIGINAL.skipped,
+    normalize_hf_config=normalize_original_config,
+    skip_patterns=bert.ORIGINAL.skip_patterns,
 )

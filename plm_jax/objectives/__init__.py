@@ -1,7 +1,8 @@
-"""Objectives: each turns windows of text into a learning problem, and outputs into losses.
+"""Pre-training objectives: corrupt windows of text into batches, and turn outputs into losses.
 
-An objective is a frozen dataclass; its fields are its hyper-parameters. What it does to text is pure JAX inside the
-jitted step, keyed by example, so it is the same on one CPU and on a pod, after a restart and under any batch split.
+An objective is a frozen dataclass whose fields are its hyper-parameters. Corruption is pure JAX
+inside the jitted step, keyed by example. A batch is therefore the same on one CPU and on a pod,
+after a restart, and under any split of the batch.
 """
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -13,213 +14,311 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import sharding
-from plm_jax.checked import Checked
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.validation import ValidatedConfig
 
 Arrays = dict[str, jax.Array]
-# name -> (sum, weight), to be divided once over the whole batch; of a continuous objective also CARRY -> what is next
 Losses = dict[str, Any]
+"""Loss name -> (sum, weight), divided once over the whole batch; a continuous objective adds
+CARRY."""
 CARRY = 'carry'
-PROGRESS = 'progress'  # of windows in training: which share of the run's steps is done, []
+"""Key of the state that a continuous objective hands from batch to batch."""
+PROGRESS = 'progress'
+"""Key of the fraction of the run's steps that is done, a scalar in training windows."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Passes:
-  """A model with its parameters, which an objective asks for the outputs of a batch, once or more often."""
+class ForwardPass:
+  """Apply a model with its parameters to a batch, once or more often per training step."""
 
   model: nn.Module
   params: Any
-  rows: jax.Array
-  """number of each row in the whole batch [B]"""
+  row_ids: jax.Array
+  """Number of each row in the whole batch, [batch]; dropout is keyed by it."""
   key: jax.Array
-  """of dropout in this step"""
-  parts: int = 1
-  """parts of a batch that go through the model one after another, and again for their gradient: no more than one part's
-  states are in memory (gradient caching, Gao et al. 2021, section 3)"""
+  """Dropout key of this step."""
+  chunks: int = 1
+  """Number of chunks of the batch that go through the model one after another, and once more for
+  their gradient, so that only one chunk's activations are in memory (gradient caching, Gao et al.
+  2021, section 3)."""
 
   def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Any:
-    """Returns the outputs by name, with dropout by `key`, that of the step where there is none."""
+    """Compute the model's outputs by name.
+
+    Args:
+      batch: arrays with a leading batch axis.
+      key: dropout key; None takes the key of this step.
+    """
     rngs = {'dropout': self.key if key is None else key}
-    def outputs(part):
-      return self.model.apply({'params': self.params}, *part, rngs=rngs)
-    if self.parts == 1:
-      return outputs((batch, self.rows))
-    found = jax.lax.map(jax.checkpoint(outputs), sharding.split((batch, self.rows), self.parts))
-    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), found)
+    def apply(chunk):
+      batch, row_ids = chunk
+      return self.model.apply({'params': self.params}, batch, row_ids, rngs=rngs)
+    if self.chunks == 1:
+      return apply((batch, self.row_ids))
+    chunks = sharding.split_microbatches((batch, self.row_ids), self.chunks)
+    outputs = jax.lax.map(jax.checkpoint(apply), chunks)
+    # split_microbatches deals rows out in turn: the axes swap back before they are joined.
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), outputs)
 
   @property
   def width(self) -> int:
-    """E, width of token vectors: of `noise` and `perturbation` in a batch."""
+    """Width of the token embeddings, which `noise` and `perturbation` in a batch have too."""
     paths = jax.tree_util.tree_flatten_with_path(self.params['backbone'])[0]
     return next(x.shape[-1] for path, x in paths if path[-1].key == 'tokens')
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective(Checked, abc.ABC):
-  """The contract; `plm_jax/data/windows.py` specifies the windows. `model` is the configuration of the backbone."""
+class TextLayout:
+  """How documents become windows of text."""
 
-  @property
-  @abc.abstractmethod
-  def terms(self) -> Mapping[str, float]:
-    """The losses that training minimises, with their factors; other names that `loss` returns are only reported."""
+  one_document: bool = False
+  """Whether a sequence is made of one document's sentences: windows must not cross documents."""
+  target_tokens: tuple[int, int] | None = None
+  """Tokens reserved for targets in windows of (inputs, target) examples: (tokens of a window for
+  targets, special tokens per text). None: windows are plain text."""
+  has_text_pairs: Callable[[int], bool] = lambda corpus: False
+  """Tells whether documents of a corpus are pairs of texts: windows are then cut as 'pairs'."""
 
-  @abc.abstractmethod
-  def window(self, length: int) -> int:
-    """Returns the tokens of raw text to cut for rows of `length` tokens."""
 
-  @abc.abstractmethod
-  def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
-    """Turns windows into a batch, of static shapes; `vocab` is the tokenizer's `Vocab`."""
+@dataclasses.dataclass(frozen=True)
+class Requirements:
+  """What the model, the tokenizer and the corpora must have."""
 
-  @abc.abstractmethod
-  def heads(self, model: Any) -> dict[str, nn.Module]:
-    """Returns the modules that `loss` reads, by name."""
+  architectures: tuple[str, ...] = ()
+  """Class names of the model configurations that the objective trains; empty: any."""
+  special_tokens: tuple[str, ...] = ()
+  """Special tokens that the tokenizer must have, as fields of its `Vocab`."""
+  own_vocabulary: bool = False
+  """Whether the tokenizer is a word list of the objective, which the backbone does not know."""
+  incompatibility: Callable[[Sequence[str], Any], str | None] = lambda corpora, model: None
+  """Explains which of the corpora, or what in the model, the objective cannot learn with; None:
+  nothing."""
 
-  @abc.abstractmethod
-  def loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """Returns (sum, weight) pairs by name. A weight depends on the batch alone; a row with nothing to predict weighs
-    0."""
 
-  @property
-  def whole(self) -> bool:
-    """Whether a row's loss depends on the other rows of its batch: micro-steps then share one loss (`Passes.parts`)."""
-    return False
+@dataclasses.dataclass(frozen=True)
+class StepTraits:
+  """What the training step must know of the losses."""
 
-  @property
-  def paced(self) -> bool:
-    """Whether what it does to text depends on how far the run is: windows then have PROGRESS, but in evaluation."""
-    return False
+  cross_row: bool = False
+  """Whether a row's loss depends on other rows of the batch, as a contrastive loss does. With
+  gradient accumulation the micro-batches then share one loss (`ForwardPass.chunks`)."""
+  needs_progress: bool = False
+  """Whether corruption depends on the fraction of steps done. Windows of training then hold
+  PROGRESS; windows of evaluation do not."""
+  perturbs_inputs: bool = False
+  """Whether `losses` needs gradients of the embeddings, so that none may be cut off above them."""
 
-  @property
-  def moves_inputs(self) -> bool:
-    """Whether `losses` asks for gradients of token vectors, so that none may be cut off above them."""
-    return False
 
-  def carry(self, model: Any, rows: int) -> Any:
-    """Returns the shapes of what each batch hands to the next, with a row each; None: nothing.
+@dataclasses.dataclass(frozen=True)
+class OptimizerHints:
+  """What the optimizer must know of the parameters."""
 
-    Then the objective is continuous: rows go on where those of the batch before ended, through windows in the order of
-    the text, and in `behind_NAME` through those of the same text from its end (`data.pipeline`). What is handed over is
-    zeros at first, comes to `corrupt` as windows['carry'], and is returned by `loss` and `losses` under CARRY.
-    """
-    del model, rows
+  frozen: tuple[str, ...] = ()
+  """Frozen parameters, such as a teacher's, as patterns of `trainable.match_parameters`."""
+  groups: tuple[tuple[str, ...], ...] = ()
+  """Top-level parameter names that have an optimizer of their own; empty: one optimizer for all.
+  Each group has its own gradient clipping (`optimizers.clip_gradients`)."""
 
-  def described(self, windows: Mapping[str, Any], tokenizer: Any) -> Mapping[str, Any]:
-    """Returns windows, numpy arrays on the host, with what only the tokenizer knows of them: most need no more than
-    ids."""
-    del tokenizer
-    return windows
 
-  def losses(self, passes: Passes, batch: Arrays) -> Losses:
-    """Returns (sum, weight) pairs of a training step: those of `loss`, or what takes other passes through the model
-    besides. The weights of `terms` are those of `loss`."""
-    return self.loss(passes(batch), batch)
+class ParameterLifecycle:
+  """Where parameters come from and what is left of them: teacher, initial and exported parameters.
 
-  def answers(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """Returns what NAME_accuracy is held against: NAME -> (the true classes [...], what each weighs in the accuracy
-    [...]).
+  The defaults suit a model that is trained from scratch and is exported as it is.
+  """
 
-    From these, evaluation counts how often it would be right to give the most frequent answer to everything.
-    """
-    del outputs, batch
-    return {}
+  def resolve_teacher(self, describe: Callable[[str], Any]) -> 'Objective | None':
+    """Return the objective with the configuration of its teacher filled in; None: it has no
+    teacher.
 
-  def larger(self, figure: str) -> bool:
-    """Tells whether a held-out figure is better where it is larger: an accuracy is, a loss is not."""
-    return figure.partition('/')[0].endswith('accuracy')
+    Args:
+      describe: function from the folder of a run, or of another library's checkpoint, to the
+        configuration of its backbone.
 
-  def shown(self, figure: str, value: float, digits: int = 3) -> str:
-    """Writes the value of a held-out figure for people. digits: behind the point, of a loss."""
-    share = figure.partition('/')[0].endswith(('accuracy', 'baseline'))
-    return f'{value:.{digits - 2}%}' if share else f'{value:.{digits}f}'
-
-  @abc.abstractmethod
-  def predictions(self, length: int) -> int:
-    """Returns M, the most positions predicted in a row of `length` tokens."""
-
-  @property
-  def target_budget(self) -> tuple[int, int] | None:
-    """(tokens of a window that are kept for targets, special tokens of each text) where windows are of examples, each a
-    target and its inputs; None: they are not."""
-    return None
-
-  @property
-  def one_document(self) -> bool:
-    """Whether rows are made of sentences of one document, so that windows must not cross from one to the next."""
-    return False
-
-  def of_pairs(self, corpus: int) -> bool:
-    """Tells whether documents of a corpus are two texts each, which are in one row: windows are cut as 'pairs'."""
-    del corpus
-    return False
-
-  def unfit(self, corpora: Sequence[str], model: Any) -> str | None:
-    """Says which corpora, or what of the model, it cannot learn with; None: nothing."""
-    del corpora, model
-
-  @property
-  def required_specials(self) -> tuple[str, ...]:
-    """Special tokens of the tokenizer without which it cannot be, as fields of its `Vocab`."""
-    return ()
-
-  @property
-  def own_words(self) -> bool:
-    """Whether the tokenizer is a list of words of the objective's own, whose ids mean nothing to the backbone."""
-    return False
-
-  @property
-  def frozen(self) -> tuple[str, ...]:
-    """Parameters that are not trained, a teacher's, by the patterns of `selection.matching`."""
-    return ()
-
-  @property
-  def parts(self) -> tuple[tuple[str, ...], ...]:
-    """Names of parameters, at the top of their tree, that have an optimizer of their own (`optim.clipping`); none: all
-    have one together."""
-    return ()
-
-  def blanks(self, model: Any) -> tuple[str, ...]:
-    """Returns what stands in a text for words that the model fills in; none: it fills in nothing."""
-    return ('[MASK]',) if 'mlm' in self.heads(model) else ()
-
-  def build(self, model: Any, packed: bool) -> nn.Module:
-    """Builds the module of batch, rows -> outputs by name; overridden where one backbone is not enough."""
-    return WithHeads(model.backbone(packed), self.heads(model))
-
-  def step_flops(self, model: Any, length: int) -> int:
-    """Counts the floating point operations of the matrix products of one training step for one row: forward, and twice
-    that."""
-    return 3 * model.forward_flops(length, self.predictions(length))
-
-  def shapes(self, rows: int, length: int, layout: Any = None) -> Any:
-    """Returns windows without their content, as they are for rows of `length` tokens; layout: their sharding."""
-    return window_shapes(rows, self.window(length), layout)
-
-  def with_teacher(self, describe: Callable[[str], Any]) -> 'Objective':
-    """Returns the objective with all that it has to know of other models before a run; ValueError where it cannot.
-
-    describe: a folder of a run or of another library's checkpoint -> configuration of its backbone.
+    Raises:
+      ConfigError: a teacher is needed and not given.
     """
     del describe
-    return self
 
-  def initial_params(self, params: Any, load: Callable[[str], tuple[Any, Any]]) -> Any:
-    """Turns fresh parameters into those that training starts from.
+  def initial(self, params: Any, load: Callable[[str], tuple[Any, Any]]) -> Any:
+    """Return the parameters that training starts from, such as those of a teacher.
 
-    load: a folder of a run or of another library's checkpoint -> (configuration of its backbone, parameters).
+    Args:
+      params: freshly initialized parameters.
+      load: function from the folder of a run, or of another library's checkpoint, to (configuration
+        of its backbone, parameters).
     """
     del load
     return params
 
-  def exported_params(self, params: Any) -> Any:
-    """Returns, of parameters as they are trained, `backbone` and `heads_NAME`: a model that needs no more than
-    these."""
+  def exported(self, params: Any) -> Any:
+    """Return `backbone` and `heads_NAME` of trained parameters: all that a trained model needs."""
     return params
 
 
+class Reporting:
+  """How held-out metrics are compared and printed: accuracies in percent, and losses."""
+
+  def higher_is_better(self, figure: str) -> bool:
+    """Tell whether larger values of a metric are better: of accuracies, not of losses."""
+    return figure.partition('/')[0].endswith('accuracy')
+
+  def format_metric(self, figure: str, value: float, digits: int = 3) -> str:
+    """Format a metric for people; digits: decimal places of a loss."""
+    if figure.partition('/')[0].endswith(('accuracy', 'baseline')):
+      return f'{value:.{digits - 2}%}'
+    return f'{value:.{digits}f}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective(ValidatedConfig, abc.ABC):
+  """Contract of a pre-training objective.
+
+  A new objective defines `terms`, `corrupt`, `heads` and `loss`, and overrides what differs from
+  the defaults. What other parts of the program must know of it are values by subject: `layout`,
+  `requirements`, `step_traits`, `optimizer_hints`, `lifecycle`, `reporting`.
+
+  `plm_jax/data/windows.py` specifies the windows. Arguments called `model` are the configuration of
+  the backbone.
+  """
+
+  # Learning: corruption, heads and losses.
+
+  @property
+  @abc.abstractmethod
+  def terms(self) -> Mapping[str, float]:
+    """Losses that training minimizes, with their factors.
+
+    Other names that `loss` returns are only reported.
+    """
+
+  @abc.abstractmethod
+  def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
+    """Turn windows into a batch of static shapes: masked inputs, labels and loss weights.
+
+    Args:
+      key: random key; each example folds in its own index.
+      windows: arrays with a leading batch axis, see `plm_jax/data/windows.py`.
+      vocab: the tokenizer's `Vocab`.
+    """
+
+  @abc.abstractmethod
+  def heads(self, model: Any) -> dict[str, nn.Module]:
+    """Build the output heads that `loss` reads, by name."""
+
+  @abc.abstractmethod
+  def loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """Compute (sum, weight) pairs by name.
+
+    A weight depends on the batch alone. A row with nothing to predict has weight 0.
+    """
+
+  def losses(self, passes: ForwardPass, batch: Arrays) -> Losses:
+    """Compute the (sum, weight) pairs of a training step, which may take several forward passes.
+
+    The default is `loss` after one forward pass. The weights of `terms` are those of `loss`.
+    """
+    return self.loss(passes(batch), batch)
+
+  def accuracy_targets(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """Return the labels that each NAME_accuracy compares with: NAME -> (labels, weights).
+
+    Evaluation counts these labels for the accuracy of the majority-class baseline.
+    """
+    del outputs, batch
+    return {}
+
+  def carry(self, model: Any, rows: int) -> Any:
+    """Return the shapes of the state that each batch hands to the next, or None for no state.
+
+    An objective with a carry is continuous: the rows of a batch continue where those of the batch
+    before ended. Windows come in the order of the text, and `behind_NAME` holds the windows of the
+    same text from its end (`data.pipeline`). The state is zeros at first, comes to `corrupt` as
+    windows['carry'], and is returned by `loss` and `losses` under CARRY.
+
+    Args:
+      model: configuration of the backbone.
+      rows: batch size, the leading axis of each array.
+    """
+    del model, rows
+
+  def build(self, model: Any, packed: bool) -> nn.Module:
+    """Build the module (batch, row ids) -> outputs by name, of one network or of two."""
+    return ModelWithHeads(model.backbone(packed), self.heads(model))
+
+  def module_inputs(self, model: Any) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """Return shapes of batch fields that the module of `build` needs and other models do not.
+
+    With `families.dummy_inputs` they are a batch that parameters take their shapes from.
+    """
+    del model
+    return {}
+
+  # Sizes of windows, batches and steps.
+
+  def text_length(self, length: int) -> int:
+    """Return the number of raw text tokens to cut for sequences of `length` tokens."""
+    return length
+
+  def max_predictions(self, length: int) -> int:
+    """Return the maximum number of predicted positions in a sequence of `length` tokens."""
+    return length
+
+  def step_flops(self, model: Any, length: int) -> int:
+    """Count the matrix-product FLOPs of one training step per sequence: forward, and twice that."""
+    return 3 * model.forward_flops(length, self.max_predictions(length))
+
+  def add_token_info(self, windows: Mapping[str, Any], tokenizer: Any) -> Mapping[str, Any]:
+    """Add to windows what only the tokenizer knows of their tokens, such as characters or synonyms.
+
+    Runs on the host, on numpy arrays. Most objectives need token ids alone.
+    """
+    del tokenizer
+    return windows
+
+  def shapes(self, rows: int, length: int, layout: Any = None) -> Any:
+    """Return the shapes of windows for `rows` sequences of `length` tokens; layout: sharding."""
+    return window_shapes(rows, self.text_length(length), layout)
+
+  # Values by subject.
+
+  @property
+  def layout(self) -> TextLayout:
+    """How documents become windows."""
+    return TextLayout()
+
+  @property
+  def requirements(self) -> Requirements:
+    """What the model, the tokenizer and the corpora must have."""
+    return Requirements()
+
+  @property
+  def step_traits(self) -> StepTraits:
+    """What the training step must know of the losses."""
+    return StepTraits()
+
+  @property
+  def optimizer_hints(self) -> OptimizerHints:
+    """What the optimizer must know of the parameters."""
+    return OptimizerHints()
+
+  @property
+  def lifecycle(self) -> ParameterLifecycle:
+    """Teacher, initial and exported parameters."""
+    return ParameterLifecycle()
+
+  @property
+  def reporting(self) -> Reporting:
+    """How held-out metrics are compared and printed."""
+    return Reporting()
+
+  def mask_tokens(self, model: Any) -> tuple[str, ...]:
+    """Return the mask tokens that a prompt may contain and the model fills in; empty: none."""
+    return ('[MASK]',) if 'mlm' in self.heads(model) else ()
+
+
 def window_shapes(rows: int, length: int, layout: Any = None) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns a batch of windows of text (data/windows.py) without its content."""
+  """Return the shapes of a batch of text windows (`data/windows.py`); layout: their sharding."""
   def shape(*size):
     return jax.ShapeDtypeStruct(size, jnp.int32, sharding=layout)
-  return {name: shape(rows, length) for name in ('tokens', 'segments', 'sentences', 'words')} | {
-      name: shape(rows) for name in ('document', 'corpus', 'index', 'epoch')}
+  shapes = {name: shape(rows, length) for name in ('tokens', 'segments', 'sentences', 'words')}
+  return shapes | {name: shape(rows) for name in ('document', 'corpus', 'index', 'epoch')}

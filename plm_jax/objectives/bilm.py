@@ -1,4 +1,4 @@
-"""Bidirectional language modelling: each word is predicted from those before it, and from those behind it (ELMo)."""
+"""Bidirectional language modeling (ELMo): forward and backward LSTMs predict the next word."""
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
@@ -8,82 +8,112 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.checked import within
-from plm_jax.layers import spelling
-from plm_jax.layers.lstm import turned
-from plm_jax.layers.softmax import NextWords, candidates
-from plm_jax.objectives import CARRY, Objective
+from plm_jax.layers import char_ids
+from plm_jax.layers.lstm import reverse_sequences
+from plm_jax.layers.sampled_softmax import SampledSoftmaxHead, sample_words
+from plm_jax.objectives import CARRY, Objective, Requirements
+from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalLM(Objective):
-  """Peters et al. 2018, section 3.1, on texts that are read on and on: LSTMs go on from batch to batch.
+  """Bidirectional language modeling with LSTM states carried across batches (ELMo: Peters et al.
+  2018, 3.1).
 
-  A text is a row of sentences, each its words and </S>. From the left <S> and the words are read, and the words and
-  </S> predicted; from the right </S> and the words turned round are read, and these and <S> predicted. Words are read
-  by their characters, and those that softmax does not know are predicted as <UNK>. Differs from allenai/bilm-tf, which
-  draws sentences for each direction anew, in this: both directions read the same stretches of text, the backward one
-  from its end on; and of words that even the tokenizer does not list the characters are those of <UNK>.
+  A text is a row of sentences, each its words and </S>. Forward: <S> and the words are read, the
+  words and </S> predicted. Backward: </S> and the reversed words are read, these and <S>
+  predicted. Words are read by their characters. Words that the softmax does not know are
+  predicted as <UNK>.
+
+  There are two differences from allenai/bilm-tf. There each direction samples its own sentences;
+  here both directions read the same text, the backward one from its end. And words that the
+  tokenizer does not list have the characters of <UNK>.
   """
 
-  limits = within(samples='[1, inf)', factor='(0, inf)', fresh='[0, 1]')
+  limits = intervals(samples='[1, inf)', factor='(0, inf)', fresh='[0, 1]')
 
   samples: int = 8192
-  """words that a batch's words are told from in training, drawn for each direction; in evaluation it is all of them"""
+  """Number of words of the sampled softmax, sampled per batch and direction in training. Evaluation
+  compares with all words."""
   factor: float = 20.0
-  """on the mean of both losses: released code has the words of a row, which clipping and Adagrad feel"""
+  """Factor of the mean of both losses. The released code has the words of a row, to which
+  clipping and Adagrad are sensitive."""
   fresh: float = 0.0
-  """share of rows whose LSTMs begin a batch in training as if it were their first, where the others go on (as
-  published: none). LSTMs that have had a state since their first step may run to the limits of their cells without one:
-  in a short run one of two directions did"""
+  """Fraction of rows whose LSTM state is reset to zeros at a training batch (as published: none).
+  LSTMs that have had a state since their first step may saturate their cells without one: in a
+  short run one of the two directions did."""
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Both directions count half."""
+    """Both directions, with half of the factor each."""
     return {'forward': self.factor / 2, 'backward': self.factor / 2}
 
-  def window(self, length: int) -> int:
-    """Returns `length`: there is a target for each word that is read."""
-    return length
+  @property
+  def requirements(self) -> Requirements:
+    """An ELMo."""
+    return Requirements(('ElmoConfig',))
 
-  def predictions(self, length: int) -> int:
-    """Counts the logits of a row: a word and what it is told from, in both directions."""
+  def max_predictions(self, length: int) -> int:
+    """Count the logits of a row: a word and its samples, in both directions."""
     return 2 * length * (self.samples + 1)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Returns the softmax of both directions."""
-    return {'next': NextWords(model.words, model.dtype)}
+    """Build the sampled softmax of both directions."""
+    return {'next': SampledSoftmaxHead(model.words, model.dtype)}
+
+  def module_inputs(self, model):
+    """Return the shapes of the characters and labels of both directions."""
+    words = jax.ShapeDtypeStruct((1, 2, 8), jnp.int32)
+    characters = jax.ShapeDtypeStruct((1, 2, 8, model.characters.longest), jnp.int32)
+    return {'streams': characters, 'labels': words, 'valid': words}
 
   def carry(self, model, rows):
-    """Returns the state of the LSTMs, the last word of each direction, its characters, and the number, 1 added, of the
-    window that would go on with it."""
-    shape = lambda *size: jax.ShapeDtypeStruct((rows, 2, *size), jnp.int32)
-    return {'state': jax.eval_shape(lambda: model.state(rows)), 'word': shape(),
+    """Return the shapes of the state of the LSTMs and of the last word in each direction.
+
+    Arrays are [rows, 2, ...]: the LSTM state, the last word, its characters, and `due`, 1 plus the
+    number of the window that continues it.
+    """
+    def shape(*size):
+      return jax.ShapeDtypeStruct((rows, 2, *size), jnp.int32)
+    return {'state': jax.eval_shape(lambda: model.zero_state(rows)), 'word': shape(),
             'characters': shape(model.characters.longest), 'due': shape()}
 
-  def described(self, windows, tokenizer):
-    """Adds characters and behind_characters [B, L, 50] of the words."""
-    return {**windows, **{f'{side}characters': tokenizer.characters(windows[f'{side}tokens'])
-                          for side in ('', 'behind_')}}
+  def add_token_info(self, windows, tokenizer):
+    """Add characters and behind_characters of the words, [batch, length, 50]."""
+    characters = {
+        f'{side}characters': tokenizer.characters(windows[f'{side}tokens'])
+        for side in ('', 'behind_')}
+    return {**windows, **characters}
 
   def shapes(self, rows, length, layout=None):
-    """Returns windows without their content: from both sides, with characters."""
-    shape = lambda *size: jax.ShapeDtypeStruct((rows, *size), jnp.int32, sharding=layout)
-    both = {f'{side}{name}': shape(length, *rest) for side in ('', 'behind_') for name, rest in (
-        ('tokens', ()), ('segments', ()), ('characters', (spelling.LONGEST,)))}
-    return super().shapes(rows, length, layout) | both | {'behind_index': shape()}
+    """Return the shapes of windows: forward and backward, with characters."""
+    def shape(*size):
+      return jax.ShapeDtypeStruct((rows, *size), jnp.int32, sharding=layout)
+    shapes = super().shapes(rows, length, layout)
+    for side in ('', 'behind_'):
+      shapes[f'{side}tokens'] = shapes[f'{side}segments'] = shape(length)
+      shapes[f'{side}characters'] = shape(length, char_ids.MAX_CHARACTERS)
+    return {**shapes, 'behind_index': shape()}
 
   def corrupt(self, key, windows, vocab):
-    """Makes streams [B, 2, L, 50] and labels, valid [B, 2, L]: forward and backward, each as it is read; and what the
-    next batch needs of this one. After a jump in the text a sentence begins."""
+    """Build the forward and backward streams; after a jump in the text a sentence begins.
+
+    Returns:
+      streams [batch, 2, length, 50]: characters of the words that each direction reads, in its
+      order; labels and valid [batch, 2, length]; kept: what the next batch needs of this one; and
+      the LSTM state, where there is one.
+    """
     del key
     valid = jnp.stack([windows['segments'] > 0, windows['behind_segments'] > 0], 1)
     sizes = valid.sum(-1)
     def both(name):
-      return jnp.stack([windows[name], turned(windows[f'behind_{name}'], sizes[:, 1])], 1)
+      backward = reverse_sequences(windows[f'behind_{name}'], sizes[:, 1])
+      return jnp.stack([windows[name], backward], 1)
     words, characters = both('tokens'), both('characters')
     valid = jnp.arange(words.shape[2]) < sizes[..., None]
     index = jnp.stack([windows['index'], windows['behind_index']], 1)
+
+    # The word before the first: the last of the batch before, or a boundary of sentences.
     carry = windows.get(CARRY)
     if carry is None:
       carry = {'word': jnp.zeros_like(index), 'characters': jnp.zeros_like(characters[:, :, 0]),
@@ -91,35 +121,49 @@ class BidirectionalLM(Objective):
     last = jnp.where(carry['due'] == index + 1, carry['word'], vocab.eos)
     before = jnp.concatenate([last[..., None], words[..., :-1]], -1)
     spelled = jnp.concatenate([carry['characters'][:, :, None], characters[:, :, :-1]], 2)
+
+    # Inputs and labels, with boundaries of sentences as words of their own.
     longest = characters.shape[-1]
-    marks = np.stack([spelling.mark(sign, longest) for sign in (spelling.SENTENCE_BEGIN, spelling.SENTENCE_END)])
-    streams = jnp.where((before == vocab.eos)[..., None], marks[None, :, None], spelled) * valid[..., None]
-    labels = words.at[:, 1].set(jnp.where(words[:, 1] == vocab.eos, vocab.bos, words[:, 1]))
+    signs = (char_ids.SENTENCE_BEGIN, char_ids.SENTENCE_END)
+    marks = np.stack([char_ids.encode_boundary(sign, longest) for sign in signs])
+    streams = jnp.where((before == vocab.eos)[..., None], marks[None, :, None], spelled)
+    streams *= valid[..., None]
+    backward_labels = jnp.where(words[:, 1] == vocab.eos, vocab.bos, words[:, 1])
+    labels = words.at[:, 1].set(backward_labels)
+
+    # What the next batch continues from.
     end = jnp.maximum(sizes - 1, 0)[..., None]
-    kept = {'word': jnp.where(sizes > 0, jnp.take_along_axis(words, end, 2)[..., 0], last),
-            'characters': jnp.where((sizes > 0)[..., None], jnp.take_along_axis(
-                characters, end[..., None], 2)[:, :, 0], carry['characters']),
+    last_word = jnp.take_along_axis(words, end, 2)[..., 0]
+    last_characters = jnp.take_along_axis(characters, end[..., None], 2)[:, :, 0]
+    kept = {'word': jnp.where(sizes > 0, last_word, last),
+            'characters': jnp.where((sizes > 0)[..., None], last_characters, carry['characters']),
             'due': index + jnp.array([2, 0])}
     batch = {'streams': streams, 'labels': labels, 'valid': valid, 'kept': kept}
-    return batch | ({'state': carry['state']} if 'state' in carry else {})
+    if 'state' in carry:
+      batch['state'] = carry['state']
+    return batch
 
   def losses(self, passes, batch):
-    """Returns the losses of sampled softmax, whose candidates are drawn by the key of the step, as are the rows that
-    begin without a state."""
+    """Compute the losses of the sampled softmax.
+
+    The step's key samples the words, and the rows whose LSTM state is reset.
+    """
     if self.fresh:
       def draw(row):
-        return jax.random.bernoulli(jax.random.fold_in(jax.random.fold_in(passes.key, 2), row), self.fresh)
-      begin = jax.vmap(draw)(passes.rows)
-      batch = {**batch, 'state': jax.tree.map(
-          lambda x: jnp.where(begin.reshape(-1, *[1] * (x.ndim - 1)), 0, x), batch['state'])}
+        key = jax.random.fold_in(jax.random.fold_in(passes.key, 2), row)
+        return jax.random.bernoulli(key, self.fresh)
+      begin = jax.vmap(draw)(passes.row_ids)
+      def reset(x):
+        return jnp.where(begin.reshape(-1, *[1] * (x.ndim - 1)), 0, x)
+      batch = {**batch, 'state': jax.tree.map(reset, batch['state'])}
     known = passes.params['heads_next']['bias'].shape[0]
     if self.samples < known:
       key = jax.random.fold_in(passes.key, 1)
-      batch = {**batch, 'candidates': candidates(key, known, self.samples)}
+      batch = {**batch, 'candidates': sample_words(key, known, self.samples)}
     return self.loss(passes(batch), batch)
 
   def loss(self, outputs: Mapping[str, Any], batch):
-    """Returns forward and backward, cross-entropies, and what the next batch goes on from."""
+    """Compute the cross-entropies forward and backward, and what the next batch continues from."""
     weights = batch['valid'].astype(jnp.float32)
     sums = (outputs['next'].losses * weights).sum((0, 2))
     number = weights.sum((0, 2))

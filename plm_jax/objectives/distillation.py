@@ -1,5 +1,6 @@
-"""Distillation: a student learns what a teacher that is trained already makes of a text."""
-from collections.abc import Mapping, Sequence
+"""Knowledge distillation (DistilBERT, TinyBERT, MiniLM): a student learns from a trained
+teacher."""
+from collections.abc import Mapping
 import dataclasses
 from typing import Any, Literal
 
@@ -11,186 +12,260 @@ import numpy as np
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.checked import within
+from plm_jax.errors import ConfigError
 from plm_jax.layers.dense import Dense
-from plm_jax.layers.heads import WithHeads
-from plm_jax.objectives import Objective
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.objectives import (
+    Objective,
+    OptimizerHints,
+    ParameterLifecycle,
+    Requirements,
+    StepTraits,
+    TextLayout,
+)
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.objectives.inner import Layerwise, Relations, seen
+from plm_jax.objectives.layer_distillation import Layerwise, Relations, comparison_mask
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
+from plm_jax.objectives.row_builders import Single
+from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(Objective):
-  """Sanh et al. 2019, sections 2 and 3: soft targets, language modelling, cosine of the last hidden states.
+  """Knowledge distillation in pre-training (DistilBERT: Sanh et al. 2019, sections 2 and 3).
 
-  Factors and temperature are those of the released training command, which the paper does not give. Differs from that
-  code in this: it prefers rare tokens when it masks, here all are alike, as in the paper. `inner` is what is learned of
-  the teacher's layers besides, or instead: with factors of 0 no logits are computed, and no heads are there.
+  The loss combines soft targets, language modeling, and the cosine of the last hidden states.
+  Factors and temperature are those of the released training command; the paper does not give
+  them. That code prefers rare tokens for masking; here all are alike, as in the paper. `inner`
+  adds or substitutes what is learned of the teacher's layers: with factors of 0 there are no
+  logits and no heads.
   """
 
-  limits = within(temperature='(0, inf)')
+  limits = intervals(temperature='(0, inf)')
 
   teacher: str = ''
-  """what is learned from: the folder of a run, or a checkpoint of transformers, with the same tokenizer"""
+  """Teacher: the folder of a run, or a checkpoint of transformers, with the same tokenizer."""
   model: EncoderConfig | DebertaConfig | DecoderConfig | None = None
-  """the teacher's architecture; as its folder says, where a teacher is given"""
+  """Architecture of the teacher, which is read from its folder."""
   task: MaskedLM | CausalLM = MaskedLM(pair=Single())
-  """what both do with text: how it is masked, or how rows of a decoder are made"""
+  """Language modeling of both models: how text is masked, or how sequences of a decoder are
+  made."""
   temperature: float = 2.0
-  """divides the logits of both before they become soft targets (Hinton et al. 2015)"""
+  """Temperature: divides the logits of both models before they become soft targets (Hinton et al.
+  2015)."""
   soft: float = 5.0
-  """factor of the soft targets' loss, itself times temperature squared"""
+  """Factor of the loss of the soft targets, itself times temperature squared."""
   hard: float = 2.0
-  """factor of language modelling"""
+  """Factor of the loss of language modeling."""
   cosine: float = 1.0
-  """factor of 1 - cosine of the last hidden states"""
+  """Factor of 1 - cosine of the last hidden states."""
   inner: Layerwise | Relations | None = None
-  """what is learned of the teacher's layers"""
+  """Distillation of intermediate layers."""
   targets: Literal['all', 'predicted'] = 'all'
-  """tokens that have soft targets: all of the text, or those that are predicted"""
+  """Tokens that have soft targets: all of the text, or those that are predicted."""
   positions: Literal['trained', 'fixed'] = 'trained'
-  """whether the student's table of positions learns. The released student's does not: sinusoidal_pos_embds of its
-  configuration takes away its gradient, whatever is read into it (--freeze_pos_embs is for RoBERTa and GPT-2 alone)"""
+  """Whether the student's position embeddings are trained. Those of the released student are not:
+  sinusoidal_pos_embds of its configuration removes their gradient, whatever is loaded into them
+  (--freeze_pos_embs is for RoBERTa and GPT-2 alone)."""
   copied: bool = True
-  """begin with the teacher's embeddings, head and layers, of which as many as the student has, evenly spaced"""
+  """Whether the student starts with the teacher's embeddings, head and layers, of which it takes as
+  many as it has, evenly spaced."""
 
   def conflict(self, option):
-    """Says what a student cannot do: answer a question about pairs, or learn by losses that are all 0."""
-    if isinstance(self.task, MaskedLM) and self.task.pair.question and (self.soft or self.hard):
+    """Explain that there is a sentence-pair task, or that all factors are 0."""
+    has_logits = self.soft or self.hard
+    if isinstance(self.task, MaskedLM) and self.task.pair.pair_task and has_logits:
       return f'a student is asked nothing about pairs: {option("task.pair")} is {self.task.pair}'
     if self.soft and isinstance(self.task, CausalLM) and self.task.loss_blocks > 1:
-      return f'{option("soft")} targets are of whole logits: {option("task.loss_blocks")} is 1, or soft is 0'
+      return (f'{option("soft")} targets are of whole logits: {option("task.loss_blocks")} is 1, '
+              'or soft is 0')
     if not self.terms:
-      return (f'{option("soft")}, {option("hard")} and {option("cosine")} are all 0, and there is no '
-              f'{option("inner")}: there is nothing to learn')
+      return (f'{option("soft")}, {option("hard")} and {option("cosine")} are all 0, and there is '
+              f'no {option("inner")}: there is nothing to learn')
     return None
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """The factors of the losses, but for those that are 0."""
-    hard = {name: self.hard * factor for name, factor in self.task.terms.items()}
-    factors = {'soft': self.soft, **hard, 'cosine': self.cosine, **(self.inner.terms if self.inner else {})}
+    """Factors of the losses, without those of 0."""
+    factors = {'soft': self.soft}
+    factors |= {name: self.hard * factor for name, factor in self.task.terms.items()}
+    factors['cosine'] = self.cosine
+    if self.inner:
+      factors |= self.inner.terms
     return {name: factor for name, factor in factors.items() if factor}
 
   @property
-  def one_document(self) -> bool:
-    """Whether the way to make rows takes sentences of one document."""
-    return self.task.one_document
+  def has_logits(self) -> bool:
+    """Whether a loss is of logits, so that there are heads."""
+    return bool(self.soft or self.hard)
 
   @property
-  def frozen(self) -> tuple[str, ...]:
-    """The teacher."""
-    return 'teacher', *['backbone/embeddings/positions'] * (self.positions == 'fixed')
-
-  def of_pairs(self, corpus: int) -> bool:
-    """Tells whether a corpus is of translations."""
-    return self.task.of_pairs(corpus)
-
-  def unfit(self, corpora: Sequence[str], model) -> str | None:
-    """Says what does not go with the way to make rows."""
-    return self.task.unfit(corpora, model)
+  def layout(self) -> TextLayout:
+    """Windows of language modeling."""
+    return self.task.layout
 
   @property
-  def paced(self) -> bool:
-    """Whether masked language modelling does not mask the same share everywhere."""
-    return self.task.paced
+  def requirements(self) -> Requirements:
+    """What language modeling requires, of any encoder or decoder."""
+    architectures = 'EncoderConfig', 'DebertaConfig', 'DecoderConfig'
+    return dataclasses.replace(self.task.requirements, architectures=architectures)
 
-  def window(self, length: int) -> int:
-    """Returns what language modelling takes."""
-    return self.task.window(length)
+  @property
+  def step_traits(self) -> StepTraits:
+    """Progress, where language modeling needs it."""
+    return self.task.step_traits
 
-  def predictions(self, length: int) -> int:
-    """Returns what language modelling predicts; the other losses may be of all positions."""
-    return self.task.predictions(length)
+  @property
+  def optimizer_hints(self) -> OptimizerHints:
+    """The teacher is frozen, and the student's position embeddings where they are fixed."""
+    if self.positions == 'fixed':
+      return OptimizerHints(frozen=('teacher', 'backbone/embeddings/positions'))
+    return OptimizerHints(frozen=('teacher',))
+
+  @property
+  def lifecycle(self) -> ParameterLifecycle:
+    """The teacher is loaded, and the student is exported."""
+    return StudentParameters(self)
+
+  def text_length(self, length: int) -> int:
+    """Return the text tokens that language modeling takes."""
+    return self.task.text_length(length)
+
+  def max_predictions(self, length: int) -> int:
+    """Return the predictions of language modeling; the other losses may be of all positions."""
+    return self.task.max_predictions(length)
 
   def corrupt(self, key, windows, vocab):
-    """Makes the rows of language modelling: student and teacher read the same."""
+    """Build the batch of language modeling: student and teacher read the same."""
     return self.task.corrupt(key, windows, vocab)
 
-  def heads(self, model) -> dict[str, nn.Module]:
-    """Returns the student's head, that of language modelling, where logits count."""
-    return self.task.heads(model) if self.soft or self.hard else {}
+  def module_inputs(self, model):
+    """Return the fields that the student's task needs."""
+    return self.task.module_inputs(model)
 
-  def with_teacher(self, describe):
-    """Returns the objective with the teacher's configuration. Raises ValueError where no teacher is given."""
-    if not self.teacher:
-      raise ValueError('a student needs a teacher: give --objective.teacher the folder of a run, or of a checkpoint of '
-                       'transformers, whose tokenizer --data.prepare.tokenizer then has to name')
-    return dataclasses.replace(self, model=describe(self.teacher))
+  def heads(self, model) -> dict[str, nn.Module]:
+    """Build the student's head, that of language modeling, where a loss is of logits."""
+    return self.task.heads(model) if self.has_logits else {}
 
   def build(self, model, packed: bool) -> nn.Module:
-    """Builds student and teacher side by side. Raises ValueError for sizes that do not go together."""
+    """Build student and teacher side by side. Raises ConfigError for sizes that do not match."""
     teacher = self.model
     if teacher is None:
-      raise ValueError('the architecture of the teacher is not known: give --objective.teacher')
-    for name, own, other in (('vocab', model.vocab, teacher.vocab), ('block.width', model.block.width,
-                                                                     teacher.block.width)):
-      if own != other and (name == 'vocab' or self.cosine):
-        raise ValueError(f"the student's {name} is {own}, its teacher's {other}: give --model.{name} {other}")
-    if self.inner and (wrong := self.inner.refuses(model, teacher)):
-      raise ValueError(wrong)
-    heads = {**(self.task.heads(teacher) if self.soft else {}), **({'hidden': Hidden()} if self.cosine else {}),
-             **({'inside': Within()} if self.inner else {})}
-    block, fit = model.block, None
-    if self.inner and self.inner.projects:
-      fit = Dense((teacher.block.width,), ('width', None), True, block.compute, block.init.plain)
+      raise ConfigError('the architecture of the teacher is not known: give --objective.teacher')
+    sizes = {'vocab': (model.vocab, teacher.vocab)}
+    if self.cosine:
+      sizes['block.width'] = model.block.width, teacher.block.width
+    for name, (own, other) in sizes.items():
+      if own != other:
+        raise ConfigError(
+            f"the student's {name} is {own}, its teacher's {other}: give --model.{name} {other}")
+    if self.inner and (wrong := self.inner.find_mismatch(model, teacher)):
+      raise ConfigError(wrong)
+
+    # The teacher gives logits, the last hidden states, and the states of its layers, as needed.
+    heads: dict[str, nn.Module] = {}
+    if self.soft:
+      heads |= self.task.heads(teacher)
+    if self.cosine:
+      heads['hidden'] = HiddenStatesHead()
+    if self.inner:
+      heads['inside'] = LayerStatesHead()
+    teacher_module = ModelWithHeads(teacher.backbone(packed), heads, self.inner is not None)
+
+    fit = None
+    if self.inner and self.inner.projects_student:
+      block = model.block
+      fit = Dense(
+          (teacher.block.width,), ('width', None), True, block.compute_dtype,
+          block.init.table_initializer)
     return StudentTeacher(
-        model.backbone(packed), self.heads(model), WithHeads(teacher.backbone(packed), heads, self.inner is not None),
-        self, model, fit)
+        model.backbone(packed), self.heads(model), teacher_module, self, model, fit)
 
   def step_flops(self, model, length: int) -> int:
-    """Counts the FLOPs of the student's step, and of the teacher's forward pass."""
-    asked = length if self.targets == 'all' else self.predictions(length)
-    taught = self.model.forward_flops(length, asked if self.soft else 0) if self.model else 0
-    return 3 * model.forward_flops(length, asked if self.soft or self.hard else 0) + taught
-
-  def initial_params(self, params, load):
-    """Loads the teacher, and copies every other layer of it into the student. Raises ValueError for other shapes."""
-    _, found = load(self.teacher)
-    taught = {name: found[name] for name in params['teacher'] if name in found}
-    if shapes(taught) != shapes(params['teacher']):
-      raise ValueError(f'a teacher has {", ".join(params["teacher"])}, of the shapes that its configuration says; '
-                       f'{self.teacher} has {", ".join(found)}')
-    if not self.copied:
-      return {**params, 'teacher': taught}
-    own = {name: x for name, x in params.items() if name not in ('teacher', 'fit')}
-    own = jax.tree_util.tree_map_with_path(lambda path, x: copied(taught, path, x), own)
-    return {**params, **own, 'teacher': taught}
-
-  def exported_params(self, params):
-    """Returns the student's parameters."""
-    return {name: x for name, x in params.items() if name not in ('teacher', 'fit')}
+    """Count the FLOPs of the student's step, and of the teacher's forward pass."""
+    asked = length if self.targets == 'all' else self.max_predictions(length)
+    taught = 0
+    if self.model:
+      taught = self.model.forward_flops(length, asked if self.soft else 0)
+    return 3 * model.forward_flops(length, asked if self.has_logits else 0) + taught
 
   def loss(self, outputs: Mapping[str, Any], batch):
-    """Returns soft, the KL divergence of the student from its teacher, mlm or clm, the cosine, and what `inner` has;
-    the first and the cosine are means over the text's tokens."""
+    """Compute soft targets, the cosine, the losses of `inner`, and mlm or clm.
+
+    `soft` is the KL divergence of the student from its teacher. It and the cosine are means over
+    the text's tokens.
+    """
     text, losses = (batch['segments'] > 0).astype(jnp.float32), {}
     if self.soft:
       asked = text if self.targets == 'all' else batch['weights']
-      logits, taught = (outputs[name].astype(jnp.float32) / self.temperature for name in ('logits', 'taught_logits'))
+      logits = outputs['logits'].astype(jnp.float32) / self.temperature
+      taught = outputs['taught_logits'].astype(jnp.float32) / self.temperature
       taught = jax.nn.log_softmax(taught)
-      divergence = (jnp.exp(taught) * (taught - jax.nn.log_softmax(logits))).sum(-1) * self.temperature ** 2
+      divergence = (jnp.exp(taught) * (taught - jax.nn.log_softmax(logits))).sum(-1)
+      divergence *= self.temperature ** 2
       losses['soft'] = (divergence * asked).sum(), asked.sum()
     if self.cosine:
-      losses['cosine'] = ((1 - cosine(outputs['hidden'], outputs['taught_hidden'])) * text).sum(), text.sum()
+      similarity = cosine_similarity(outputs['hidden'], outputs['taught_hidden'])
+      losses['cosine'] = ((1 - similarity) * text).sum(), text.sum()
     if self.inner:
-      mask = seen(batch, causal=isinstance(self.task, CausalLM))
+      mask = comparison_mask(batch, causal=isinstance(self.task, CausalLM))
       losses |= self.inner.losses(outputs['own'], outputs['taught'], mask)
-    return losses | (self.task.loss(outputs, batch) if self.soft or self.hard else {})
+    if self.has_logits:
+      losses |= self.task.loss(outputs, batch)
+    return losses
 
-  def answers(self, outputs, batch):
-    """Returns the labels of language modelling, where logits count."""
-    return self.task.answers(outputs, batch) if self.soft or self.hard else {}
+  def accuracy_targets(self, outputs, batch):
+    """Return the labels of language modeling, where a loss is of logits."""
+    return self.task.accuracy_targets(outputs, batch) if self.has_logits else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class StudentParameters(ParameterLifecycle):
+  """Loads the teacher, starts the student from it, and exports the student."""
+
+  objective: Distillation
+
+  def resolve_teacher(self, describe):
+    """Return the objective with the teacher's configuration. Raises ConfigError without a
+    teacher."""
+    if not self.objective.teacher:
+      raise ConfigError(
+          'a student needs a teacher: give --objective.teacher the folder of a run, or of a '
+          'checkpoint of transformers, whose tokenizer --data.prepare.tokenizer then has to name')
+    return dataclasses.replace(self.objective, model=describe(self.objective.teacher))
+
+  def initial(self, params, load):
+    """Load the teacher, and copy evenly spaced layers of it into the student.
+
+    Raises:
+      ConfigError: parameters have other shapes.
+    """
+    _, found = load(self.objective.teacher)
+    taught = {name: found[name] for name in params['teacher'] if name in found}
+    if tree_shapes(taught) != tree_shapes(params['teacher']):
+      raise ConfigError(
+          f'a teacher has {", ".join(params["teacher"])}, of the shapes that its configuration '
+          f'says; {self.objective.teacher} has {", ".join(found)}')
+    if not self.objective.copied:
+      return {**params, 'teacher': taught}
+    own = self.exported(params)
+    own = jax.tree_util.tree_map_with_path(lambda path, x: copy_from_teacher(taught, path, x), own)
+    return {**params, **own, 'teacher': taught}
+
+  def exported(self, params):
+    """Return the student's parameters."""
+    return {name: x for name, x in params.items() if name not in ('teacher', 'fit')}
 
 
 class StudentTeacher(nn.Module):
-  """batch -> what the objective's losses are of: mlm [B, M, V] or lm [B, L, V]; logits and taught_logits [B, L or M,
-  V]; hidden and taught_hidden [B, L, D]; own and taught, what `inner` reads.
+  """Student and teacher of distillation, side by side.
 
-  Parameters: the student's `backbone` and its head; `fit`, a matrix from its width to its teacher's, where `inner`
-  has one; `teacher`, through which no gradient flows.
+  Outputs: mlm [batch, predictions, vocabulary] or lm [batch, length, vocabulary]; logits and
+  taught_logits [batch, length or predictions, vocabulary]; hidden and taught_hidden [batch, length,
+  width]; own and taught, the readings of `inner`.
+
+  Parameters: the student's `backbone` and its head; `fit`, the projection to the teacher's width,
+  where `inner` has one; `teacher`, through which no gradient flows.
   """
 
   backbone: nn.Module
@@ -202,63 +277,77 @@ class StudentTeacher(nn.Module):
 
   def __call__(self, batch, rows=None):
     objective = self.objective
-    asked = batch if objective.targets == 'predicted' else {
-        name: x for name, x in batch.items() if name != 'positions'}
-    output = self.backbone(batch, rows, **({'within': True} if objective.inner else {}))
+    asked = batch
+    if objective.targets == 'all':
+      asked = {name: x for name, x in batch.items() if name != 'positions'}
+    if objective.inner:
+      output = self.backbone(batch, rows, within=True)
+    else:
+      output = self.backbone(batch, rows)
     taught = jax.lax.stop_gradient(self.teacher(asked))
-    outputs = {'hidden': output.hidden, 'taught_hidden': taught['hidden']} if objective.cosine else {}
+    outputs = {}
+    if objective.cosine:
+      outputs = {'hidden': output.hidden, 'taught_hidden': taught['hidden']}
     for name, head in self.heads.items():
       logits = head(output, asked, rows)
-      outputs[name] = jnp.take_along_axis(logits, batch['positions'][..., None], axis=1) if (
-          'positions' in batch and objective.targets == 'all') else logits
+      outputs[name] = logits
+      if 'positions' in batch and objective.targets == 'all':
+        outputs[name] = jnp.take_along_axis(logits, batch['positions'][..., None], axis=1)
       if objective.soft:
         outputs |= {'logits': logits, 'taught_logits': taught[name]}
     if objective.inner:
-      outputs['own'] = objective.inner.own(output.inside, self.model, self.fit)
-      outputs['taught'] = objective.inner.taught(taught['inside'], objective.model, self.model)
+      outputs['own'] = objective.inner.read_student(output.inside, self.model, self.fit)
+      outputs['taught'] = objective.inner.read_teacher(
+          taught['inside'], objective.model, self.model)
     return outputs
 
 
-class Hidden(nn.Module):
-  """The last hidden states themselves."""
+class HiddenStatesHead(nn.Module):
+  """Return the last hidden states themselves, [batch, length, width]."""
 
   def __call__(self, output, batch, rows=None):
-    """-> [B, L, D]."""
+    """Return the hidden states of `output`."""
     del batch, rows
     return output.hidden
 
 
-class Within(nn.Module):
-  """What the layers do."""
+class LayerStatesHead(nn.Module):
+  """Return the states of the layers, `LayerStates`."""
 
   def __call__(self, output, batch, rows=None):
-    """-> `Inside`."""
+    """Return the layer states of `output`."""
     del batch, rows
     return output.inside
 
 
-def cosine(a, b):
-  """Returns the cosine of a and b [..., D] -> [...], in float32."""
-  a, b = (x.astype(jnp.float32) for x in (a, b))
+def cosine_similarity(a, b):
+  """Compute the cosine similarity of a and b [..., width] in float32, [...]."""
+  a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   lengths = jnp.sqrt(jnp.square(a).sum(-1) * jnp.square(b).sum(-1))
   return (a * b).sum(-1) / jnp.maximum(lengths, 1e-8)
 
 
-def copied(taught: Any, path, x):
-  """Returns the student's parameter x, from the teacher's of the same name: of 12 layers 6 are 0, 2, 4, 7, 9, 11."""
+def copy_from_teacher(taught: Any, path, x):
+  """Return the initial value of the student's parameter x, from the teacher's of the same name.
+
+  Of 12 layers 6 are 0, 2, 4, 7, 9, 11. Raises ConfigError for another shape.
+  """
   for entry in path:
     if entry.key not in taught:
       return x
     taught = taught[entry.key]
-  if 'layers' in {entry.key for entry in path} and np.shape(taught)[1:] == np.shape(x)[1:]:
-    taught = np.asarray(taught)[np.linspace(0, len(taught) - 1, len(x)).round().astype(int)]
+  stacked = 'layers' in {entry.key for entry in path}
+  if stacked and np.shape(taught)[1:] == np.shape(x)[1:]:
+    layers = np.linspace(0, len(taught) - 1, len(x)).round().astype(int)
+    taught = np.asarray(taught)[layers]
   if np.shape(taught) != np.shape(x):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    raise ValueError(f"the teacher's {name} is {list(np.shape(taught))}, the student's {list(np.shape(x))}: it cannot "
-                     'begin with it; give --objective.copied False, or the student the same sizes')
+    raise ConfigError(
+        f"the teacher's {name} is {list(np.shape(taught))}, the student's {list(np.shape(x))}: it "
+        'cannot begin with it; give --objective.copied False, or the student the same sizes')
   return taught
 
 
-def shapes(tree) -> Any:
-  """Returns the shapes of a tree of arrays."""
+def tree_shapes(tree) -> Any:
+  """Return the shapes of a tree of arrays."""
   return jax.tree.map(np.shape, tree)

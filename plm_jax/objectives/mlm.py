@@ -1,4 +1,4 @@
-"""Masked language modelling, alone or with a question about two texts: which is next (BERT), which first (ALBERT)."""
+"""Masked language modeling (MLM), alone or with next-sentence or sentence-order prediction."""
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
@@ -9,249 +9,405 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plm_jax.checked import within
-from plm_jax.layers.heads import MaskedTokens, PooledClasses
-from plm_jax.layers.vocabulary import Scores
-from plm_jax.objectives import PROGRESS, Objective, noise, similar
-from plm_jax.objectives.pairs import Consecutive, FullSentences, NextSentence, SentenceOrder, Single
-from plm_jax.objectives.translations import Translations
+from plm_jax.architectures.encoder import EncoderConfig
+from plm_jax.errors import ConfigError
+from plm_jax.layers.chunked_cross_entropy import LogitStats
+from plm_jax.layers.heads import MaskedLMHead, PooledClassifier
+from plm_jax.objectives import (
+    PROGRESS,
+    Objective,
+    Requirements,
+    StepTraits,
+    TextLayout,
+    corruption,
+    synonyms,
+)
+from plm_jax.objectives.row_builders import (
+    Consecutive,
+    FullSentences,
+    NextSentence,
+    SentenceOrder,
+    Single,
+)
+from plm_jax.objectives.translation_rows import Translations
+from plm_jax.validation import earlier_names, intervals
+
+ENCODERS = 'EncoderConfig', 'DebertaConfig'
+"""Class names of encoders of one text, without a decoder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
-  """Devlin et al. 2019, section 3.1: 15% of tokens are predicted; 80% of them are masked, 10% random, 10% kept."""
+  """Masked language modeling (BERT: Devlin et al. 2019, section 3.1).
 
-  limits = within(rate='(0, 1)', last_rate='(0, 1)', held_out_rate='(0, 1)', lengths='[0, 1]',
-                  mask_share='[0, 1]', random_share='[0, 1]')
+  By default 15% of the tokens are predicted. Of these, 80% become [MASK], 10% a random token, and
+  10% stay as they are.
+  """
 
-  pair: Single | FullSentences | NextSentence | SentenceOrder | Consecutive | Translations = NextSentence()
-  """how text becomes rows, and what is asked about them"""
-  rate: float = 0.15
-  """share of a row's tokens to predict"""
-  last_rate: float | None = None
-  """share at the end of the run, to which `rate` changes in a line; None: it stays"""
-  held_out_rate: float | None = None
-  """share in evaluation on held-out text; None: that of the end of the run"""
+  limits = intervals(
+      mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)', lengths='[0, 1]',
+      mask_share='[0, 1]', random_share='[0, 1]', smoothing='[0, 10]')
+  renamed = earlier_names(
+      rate='mask_rate', last_rate='final_mask_rate', held_out_rate='held_out_mask_rate',
+      similar='synonyms', says_language='language_ids')
+
+  pair: (Single | FullSentences | NextSentence | SentenceOrder | Consecutive |
+         Translations) = NextSentence()
+  """How text becomes sequences, and which sentence-pair task is learned with them."""
+  mask_rate: float = 0.15
+  """Mask rate: fraction of a sequence's tokens to predict."""
+  final_mask_rate: float | None = None
+  """Mask rate at the end of the run, which `mask_rate` approaches linearly. None: the rate is
+  constant."""
+  held_out_mask_rate: float | None = None
+  """Mask rate of the evaluation on held-out text. None: the rate at the end of the run."""
   unit: Literal['token', 'word', 'either'] = 'token'
-  """what is masked as a whole: tokens, or words (whole-word masking); either: words in half of the rows, tokens in the
-  others (ERNIE: Sun et al. 2019, section 3.2, whose words are phrases and names)"""
+  """Unit that is masked as a whole: tokens, or words (whole-word masking). With `either`, half of
+  the sequences mask words and the others mask tokens (ERNIE: Sun et al. 2019, section 3.2, whose
+  words are phrases and named entities)."""
   lengths: tuple[float, ...] = (1.0,)
-  """probabilities of masking 1, 2, ... consecutive units together; ALBERT's n-grams: 6/11 3/11 2/11"""
+  """Probabilities of masking 1, 2, ... consecutive units together (n-gram masking). ALBERT has
+  6/11 3/11 2/11."""
   choice: Literal['distinct', 'repeated', 'everywhere', 'windows'] = 'distinct'
-  """how the share is reached: by other tokens each time, none of them special (BERT, ALBERT); by tokens drawn again and
-  again, which count as often as they come (ELECTRA as released); by other tokens each time, special ones too, and a
-  number that is rounded up or down at random (RoBERTa: fairseq, data/mask_tokens_dataset.py); or by one span in each of
-  successive windows of as many units as one is chosen of, from the left (DeBERTa as released)"""
+  """How masked tokens are sampled. `distinct` samples without replacement and excludes special
+  tokens (BERT, ALBERT). `repeated` samples with replacement: a token counts as often as it is
+  sampled (ELECTRA as released). `everywhere` also samples special tokens, and rounds their number
+  up or down at random (RoBERTa: fairseq, data/mask_tokens_dataset.py). `windows` samples one span
+  in each of consecutive windows, from the left; a window has as many units as one is chosen of
+  (DeBERTa as released)."""
   mask_share: float = 0.8
-  """share of predicted tokens that become [MASK]"""
+  """Fraction of predicted tokens that become [MASK]."""
   random_share: float = 0.1
-  """share of predicted tokens that become a random token"""
-  similar: str = ''
-  """a file of words with others like them, one of which takes the place of [MASK], or random tokens where there is none
-  (MacBERT; `similar` has the form of it): then a word as a whole is replaced, or kept"""
-  says_language: bool = False
-  """every token says its language (XLM, whose model has a table of them): the number of its corpus, or what a `pair` of
-  translations says"""
+  """Fraction of predicted tokens that become a random token."""
+  replaced: Literal['token', 'span'] = 'token'
+  """Whether these fractions are sampled for each predicted token, or once for all tokens of a span
+  (LTG-BERT, with `lengths`)."""
+  smoothing: float = 0.0
+  """Exponent that masks frequent tokens less often: a token has the weight frequency ** -smoothing.
+  Frequencies are those of the batch, as an estimate of the corpus (XLM: 0.5; DistilBERT: 0.7). 0:
+  all tokens have the same weight."""
+  synonyms: str = ''
+  """Synonym file (MacBERT): a synonym replaces a whole word instead of [MASK], or random tokens
+  where the word has no synonym. `objectives/synonyms.py` has the format."""
+  language_ids: bool = False
+  """Whether every token has a language id, for which the model has an embedding table (XLM). The
+  id is the number of the corpus, or the one that a `pair` of translations gives."""
   pooled: Literal['dropped', 'whole'] = 'dropped'
-  """what a question about a pair is answered from: the pooler's output with the layers' dropout, or as it is
-  (google-research/bert, run_pretraining.py, get_next_sentence_output: only fine-tuning has dropout there)"""
+  """Whether the classifier of the sentence-pair task reads the pooler's output with dropout, or
+  whole (google-research/bert, run_pretraining.py, get_next_sentence_output: only fine-tuning has
+  dropout there)."""
   z_loss: float = 0.0
-  """factor on the square of the logarithm of softmax's denominator, of masked tokens (GPT-BERT: 1e-4)"""
+  """Factor of the z-loss: the squared log of the softmax denominator of masked tokens (GPT-BERT:
+  1e-4)."""
   duplicates: int = 0
-  """0: new masks in every epoch (dynamic); k: k fixed sets of masks in turn (static; BERT's dupe_factor was 10)"""
+  """0: new masks in every epoch (dynamic masking). k: k fixed sets of masks in turn (static
+  masking; BERT's dupe_factor was 10)."""
 
   def conflict(self, option):
-    """Says which probabilities, shares or choices do not go together."""
+    """Explain which probabilities, fractions or choices contradict each other."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
-    if self.choice in ('repeated', 'everywhere') and (self.unit != 'token' or self.lengths != (1.0,)):
-      return f'{option("choice")} {self.choice} is of single tokens, got {option("unit")} {self.unit}, {self.lengths}'
-    if self.similar and self.unit != 'word':
-      return f'{option("similar")} are words, so that {option("unit")} is word, got {self.unit}'
-    if self.paced and self.choice not in ('distinct', 'everywhere'):
-      return (f'{option("choice")} {self.choice} is of one {option("rate")}: leave out {option("last_rate")} and '
-              f'{option("held_out_rate")}')
+    single = self.unit == 'token' and self.lengths == (1.0,)
+    if self.choice in ('repeated', 'everywhere') and not single:
+      return (f'{option("choice")} {self.choice} is of single tokens, got {option("unit")} '
+              f'{self.unit}, {self.lengths}')
+    excludes_spans = self.synonyms or self.choice != 'distinct' or not self.masks_spans
+    if self.replaced == 'span' and excludes_spans:
+      return (f'{option("replaced")} span is of spans of several tokens, without similar words: '
+              f'see {option("lengths")}')
+    if self.smoothing and (self.choice != 'distinct' or self.masks_spans or self.synonyms):
+      return (f'{option("smoothing")} is of single tokens, of {option("choice")} distinct, without '
+              'similar words')
+    if self.synonyms and self.unit != 'word':
+      return f'{option("synonyms")} are words, so that {option("unit")} is word, got {self.unit}'
+    if self.step_traits.needs_progress and self.choice not in ('distinct', 'everywhere'):
+      return (f'{option("choice")} {self.choice} is of one {option("mask_rate")}: leave out '
+              f'{option("final_mask_rate")} and {option("held_out_mask_rate")}')
     if self.mask_share + self.random_share > 1 + 1e-9:
-      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
-              f'{self.mask_share} and {self.random_share}')
+      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
+              f'most, got {self.mask_share} and {self.random_share}')
     return None
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Masked tokens, and the question about the row where there is one, alike; with `z_loss` softmax's denominator."""
-    return {'mlm': 1.0, **({self.pair.question: 1.0} if self.pair.question else {}),
-            **({'z': self.z_loss} if self.z_loss else {})}
+    """The masked-LM loss and the sentence-pair loss, if any, with factor 1; `z_loss` where it is
+    set."""
+    terms = {'mlm': 1.0}
+    if self.pair.pair_task:
+      terms[self.pair.pair_task] = 1.0
+    if self.z_loss:
+      terms['z'] = self.z_loss
+    return terms
 
   @property
-  def one_document(self) -> bool:
-    """Whether the way to make rows takes sentences of one document."""
-    return self.pair.one_document
-
-  def of_pairs(self, corpus: int) -> bool:
-    """Tells whether a corpus is of translations."""
-    return isinstance(self.pair, Translations) and self.pair.of_pairs(corpus)
-
-  def unfit(self, corpora: Sequence[str], model: Any) -> str | None:
-    """Says how many languages the model has no room for, or what does not go with translations."""
-    names = self.pair.names if isinstance(self.pair, Translations) else corpora
-    room = getattr(model, 'languages', 0)
-    if self.says_language and len(names) > room:
-      return f'--data.path has {len(corpora)} corpora of {len(names)} languages, and --model.languages is {room}'
-    return self.pair.unfit(corpora, model) if isinstance(self.pair, Translations) else None
-
-  def window(self, length: int) -> int:
-    """Returns the tokens of raw text that the way to make rows takes."""
-    return self.pair.window(length)
-
-  def predictions(self, length: int) -> int:
-    """Returns M, the most positions predicted in a row of `length` tokens (20 of 128, 77 of 512)."""
-    return math.ceil(round(max(self.rate, self.last_rate or 0, self.held_out_rate or 0) * length, 6))
+  def layout(self) -> TextLayout:
+    """Sentences of one document, pairs of texts, or any text, by the row builder."""
+    if isinstance(self.pair, Translations):
+      return TextLayout(has_text_pairs=self.pair.has_text_pairs)
+    return TextLayout(self.pair.one_document)
 
   @property
-  def paced(self) -> bool:
-    """Whether the share of masks is not the same everywhere."""
-    return self.last_rate is not None or self.held_out_rate is not None
+  def requirements(self) -> Requirements:
+    """An encoder, with enough languages."""
+    return Requirements(ENCODERS, incompatibility=self.find_incompatibility)
 
-  def share(self, windows):
-    """Returns the share of tokens to predict: by how far the run is, or for evaluation where windows do not say."""
-    return share_at(windows.get(PROGRESS), self.rate, self.last_rate, self.held_out_rate)
+  @property
+  def step_traits(self) -> StepTraits:
+    """Progress, where the mask rate changes during the run or differs in evaluation."""
+    changes = self.final_mask_rate is not None or self.held_out_mask_rate is not None
+    return StepTraits(needs_progress=changes)
+
+  @property
+  def masks_spans(self) -> bool:
+    """Whether several tokens may be masked together."""
+    return self.unit != 'token' or self.lengths != (1.0,)
+
+  def find_incompatibility(self, corpora: Sequence[str], model: Any) -> str | None:
+    """Explain that the model has too few languages, or cannot learn from translations."""
+    names = self.pair.language_names if isinstance(self.pair, Translations) else corpora
+    room = 0
+    if isinstance(model, EncoderConfig):
+      room = model.embeddings.languages
+    if self.language_ids and len(names) > room:
+      return (f'--data.path has {len(corpora)} corpora of {len(names)} languages, and '
+              f'--model.embeddings.languages is {room}')
+    if isinstance(self.pair, Translations):
+      return self.pair.incompatibility(corpora, model)
+    return None
+
+  def text_length(self, length: int) -> int:
+    """Return the number of raw text tokens that the row builder takes."""
+    return self.pair.text_length(length)
+
+  def max_predictions(self, length: int) -> int:
+    """Return the maximum number of predicted positions per sequence (20 of 128, 77 of 512)."""
+    rate = max(self.mask_rate, self.final_mask_rate or 0, self.held_out_mask_rate or 0)
+    return math.ceil(round(rate * length, 6))
+
+  def current_mask_rate(self, windows):
+    """Return the mask rate of a batch: by the progress of the run, or that of evaluation."""
+    return scheduled_mask_rate(
+        windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
 
   def corrupt(self, key, windows, vocab):
-    """Makes tokens, segments, types [B, L]; positions, labels, weights [B, M]; the pair's answer [B] and its weight."""
-    keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows, self.duplicates))
-    rows = self.pair.arrange(keys[:, 0], windows, vocab)
-    if not self.says_language:
+    """Build sequences and mask them.
+
+    Returns:
+      tokens, segments, types [batch, length]; positions, labels, weights [batch, predictions]; the
+      label of the sentence-pair task [batch] under its name, and languages [batch, length], if any.
+    """
+    keys = corruption.example_keys(key, windows, self.duplicates)
+    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
+    row_keys, mask_keys = keys[:, 0], keys[:, 1]
+
+    # Sequences with special tokens.
+    rows = self.pair.arrange(row_keys, windows, vocab)
+    if not self.language_ids:
       rows.pop('languages', None)
     elif 'languages' not in rows:
       rows['languages'] = jnp.broadcast_to(windows['corpus'][:, None], rows['tokens'].shape)
-    most, share = self.predictions(rows['tokens'].shape[1]), self.share(windows)
-    if not self.similar:
-      masked = jax.vmap(lambda k, t, s, w: self.mask(k, t, s, w, (most, share), vocab))(
-          keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'))
-      return {**rows, **masked}
-    # The same rows of other words: where tokens go does not depend on which they are.
-    others = jax.vmap(one_of)(keys[:, 1], windows['similar'], windows['words'])
-    others = self.pair.arrange(keys[:, 0], {**windows, 'tokens': others}, vocab)['tokens']
-    masked = jax.vmap(lambda k, t, s, w, o: self.mask(k, t, s, w, (most, share), vocab, o))(
-        keys[:, 1], rows['tokens'], rows['segments'], rows.pop('words'), others)
+    words = rows.pop('words')
+
+    # Masks: uniform, by inverse frequency, or with synonyms.
+    most, rate = self.max_predictions(rows['tokens'].shape[1]), self.current_mask_rate(windows)
+    frequency_weights, others = None, None
+    if self.smoothing:
+      counts = corruption.count_tokens(windows, vocab.size)
+      frequency_weights = jnp.maximum(counts, 1).astype(jnp.float32) ** -self.smoothing
+    if self.synonyms:
+      # The same sequences of other words: where tokens go does not depend on which they are.
+      others = jax.vmap(draw_synonyms)(mask_keys, windows['similar'], windows['words'])
+      others = self.pair.arrange(row_keys, {**windows, 'tokens': others}, vocab)['tokens']
+    def mask(key, tokens, segments, words, others):
+      weights = None if frequency_weights is None else frequency_weights[tokens]
+      return self.mask_row(key, tokens, segments, words, (most, rate), vocab, others, weights)
+    masked = jax.vmap(mask)(mask_keys, rows['tokens'], rows['segments'], words, others)
     return {**rows, **masked}
 
-  def described(self, windows, tokenizer):
-    """Adds similar [B, T, CANDIDATES], where words have others that are like them."""
-    return {**windows, 'similar': similar.of_windows(self.similar, windows, tokenizer)} if self.similar else windows
+  def add_token_info(self, windows, tokenizer):
+    """Add similar [batch, text, CANDIDATES]: token ids of the synonyms of each word."""
+    if not self.synonyms:
+      return windows
+    return {**windows, 'similar': synonyms.lookup_synonyms(self.synonyms, windows, tokenizer)}
 
   def shapes(self, rows, length, layout=None):
-    """Returns windows without their content."""
-    found = super().shapes(rows, length, layout)
-    if not self.similar:
-      return found
-    shape = (rows, self.window(length), similar.CANDIDATES)
-    return found | {'similar': jax.ShapeDtypeStruct(shape, jnp.int32, sharding=layout)}
+    """Return the shapes of windows, with synonyms where they are used."""
+    shapes = super().shapes(rows, length, layout)
+    if not self.synonyms:
+      return shapes
+    shape = (rows, self.text_length(length), synonyms.CANDIDATES)
+    return shapes | {'similar': jax.ShapeDtypeStruct(shape, jnp.int32, sharding=layout)}
 
-  def mask(self, key, tokens, segments, words, number, vocab, others=None):
-    """Masks one row [L] -> its corrupted tokens [L], positions, labels and weights [M]; number: M, and a share.
-    others [L]: what takes the place of [MASK], -1 where that is a random token; then a word's tokens are replaced
-    together."""
+  def mask_row(self, key, tokens, segments, words, number, vocab, others=None, weights=None):
+    """Mask one sequence.
+
+    Args:
+      key: key of the example.
+      tokens: token ids, [length].
+      segments: document of each token, 0 at padding, [length].
+      words: word of each token, 0 where nothing is masked, [length].
+      number: (maximum number of predictions, mask rate).
+      vocab: the tokenizer's `Vocab`.
+      others: synonyms that replace [MASK], [length]; -1 for a random token. The tokens of a word
+        are then replaced together. None: no synonyms.
+      weights: relative sampling weight of each token, [length]; None: uniform.
+
+    Returns:
+      the corrupted tokens [length], and positions, labels and weights [predictions].
+    """
     choose_key, replace_key = jax.random.split(key)
-    most, share = number
-    times = self.choose(choose_key, segments > 0, words, most, share)
-    positions, weights = noise.positions_of(times > 0, most)
+    most, rate = number
+    times = self.choose_masked(choose_key, segments > 0, words, most, rate, weights)
+    spans = None
+    if self.replaced == 'span':
+      spans = times.astype(jnp.int32)
+      times = (spans > 0).astype(jnp.float32)
+    positions, weights = corruption.select_positions(times > 0, most)
     labels = tokens[positions]
     shares = self.mask_share, self.random_share
     if others is None:
-      tokens = noise.replace_tokens(replace_key, tokens, positions, weights, vocab, *shares)
+      tokens = corruption.replace_tokens(
+          replace_key, tokens, positions, weights, vocab, *shares, spans)
     else:
-      tokens = noise.replace_words(replace_key, tokens, (positions, weights), words, others, vocab.size, shares)
-    return dict(tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
+      tokens = corruption.replace_words(
+          replace_key, tokens, (positions, weights), words, others, vocab.size, shares)
+    return dict(
+        tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
 
-  def choose(self, key, real, words, most, share):
-    """Tells, of real bool [L] and words [L], how often each token is to be predicted, float32 [L]; a share of them, and
-    at most so many."""
+  def choose_masked(self, key, real, words, most, rate, weights=None):
+    """Sample how often each token is predicted, float32 [length], at most `most` in all.
+
+    Where `replaced` is span, the value is the number of the span that a token is in, 0 for none.
+
+    Args:
+      key: random key.
+      real: True at tokens that are not padding, [length].
+      words: word of each token, 0 at special tokens, [length].
+      most: maximum number of predictions.
+      rate: mask rate.
+      weights: relative sampling weights, [length]; None: uniform.
+    """
     if self.choice == 'everywhere':
       keys = jax.random.split(key)
-      number = jnp.floor(real.sum() * share + jax.random.uniform(keys[1])).astype(jnp.int32)
-      return noise.choose_tokens(keys[0], real, jnp.minimum(number, most)).astype(jnp.float32)
+      number = jnp.floor(real.sum() * rate + jax.random.uniform(keys[1])).astype(jnp.int32)
+      chosen = corruption.choose_tokens(keys[0], real, jnp.minimum(number, most))
+      return chosen.astype(jnp.float32)
+    single_tokens = jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
     if self.unit == 'either':
       key, which = jax.random.split(key)
-      alone = jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
-      words = jnp.where(jax.random.bernoulli(which), words, alone)
-    number = jnp.clip(jnp.round(real.sum() * share).astype(jnp.int32), 1, most)
+      words = jnp.where(jax.random.bernoulli(which), words, single_tokens)
+    number = jnp.clip(jnp.round(real.sum() * rate).astype(jnp.int32), 1, most)
     if self.choice == 'repeated':
-      return noise.choose_repeatedly(key, words > 0, number, most)
-    units = words if self.unit != 'token' else jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
+      return corruption.choose_repeatedly(key, words > 0, number, most)
+    units = single_tokens if self.unit == 'token' else words
     if self.choice == 'windows':
-      chosen = noise.choose_windows(key, units, number, int(1 / self.rate), self.lengths)
+      chosen = corruption.choose_windows(key, units, number, int(1 / self.mask_rate), self.lengths)
     elif self.unit == 'token' and self.lengths == (1.0,):
-      chosen = noise.choose_tokens(key, words > 0, number)
+      chosen = corruption.choose_tokens(key, words > 0, number, weights)
     else:
-      chosen = noise.choose_spans(key, units, number, self.lengths)
+      chosen = corruption.number_spans(key, units, number, self.lengths)
+      if self.replaced == 'token':
+        chosen = chosen > 0
     return chosen.astype(jnp.float32)
 
   def build(self, model, packed):
-    """Builds the model. Raises ValueError for one that predicts tokens elsewhere."""
-    if getattr(model, 'shifted', False):
-      raise ValueError('the model predicts a token where the one before it stands, which the objective MaskedNextToken '
-                       'asks for (recipe gpt_bert_strict_small): give --model.shifted=False')
+    """Build the model. Raises ConfigError for one that predicts a token from the position before
+    it."""
+    if model.head.shifted:
+      raise ConfigError(
+          'the model predicts a token where the one before it stands, which the objective '
+          'MaskedNextToken asks for (recipe gpt_bert_strict_small): give '
+          '--model.head.shifted=False')
+    task = self.pair.pair_task
+    if task and not getattr(model, 'pooler', True):
+      raise ConfigError(f'{task} is predicted from the pooler, and the model has none: give '
+                        '--model.pooler=True, or another --objective.pair')
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Returns `mlm`, and the classifier of the question about the row, `nsp` or `sop`, where there is one."""
-    heads: dict[str, nn.Module] = {'mlm': MaskedTokens(model.block, model.tied, model.head)}
-    if self.pair.question:
-      heads[self.pair.question] = PooledClasses(model.block, 2, 0.0 if self.pooled == 'whole' else None)
+    """Build the masked-LM head `mlm`, and the classifier `nsp` or `sop` of a sentence-pair task."""
+    heads: dict[str, nn.Module] = {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
+    if self.pair.pair_task:
+      dropout = 0.0 if self.pooled == 'whole' else None
+      heads[self.pair.pair_task] = PooledClassifier(model.block, 2, dropout)
     return heads
 
   def loss(self, outputs, batch):
-    """Returns cross-entropy and accuracy of masked tokens and of the question."""
+    """Compute cross-entropy and accuracy of masked tokens and of the sentence-pair task."""
     losses = {}
-    for name, (labels, weights) in self.answers(outputs, batch).items():
-      losses |= classification(name, outputs[name], labels, weights)
+    for name, (labels, weights) in self.accuracy_targets(outputs, batch).items():
+      losses |= classification_losses(name, outputs[name], labels, weights)
     if self.z_loss:
-      losses['z'] = partition(Scores.read(outputs['mlm'], batch['labels']), batch['weights'])
+      stats = LogitStats.from_logits(outputs['mlm'], batch['labels'])
+      losses['z'] = compute_z_loss(stats, batch['weights'])
     return losses
 
-  def answers(self, outputs, batch):
-    """Returns the masked tokens, and the question's answers; of an empty row it weighs 0."""
+  def accuracy_targets(self, outputs, batch):
+    """Return the masked tokens, and the labels of the sentence-pair task; an empty row has weight
+    0."""
     del outputs
-    answers = {'mlm': (batch['labels'], batch['weights'])}
-    if question := self.pair.question:
-      answers[question] = batch[question], batch['segments'].any(-1).astype(jnp.float32)
-    return answers
+    targets = {'mlm': (batch['labels'], batch['weights'])}
+    if task := self.pair.pair_task:
+      targets[task] = batch[task], batch['segments'].any(-1).astype(jnp.float32)
+    return targets
 
 
-def share_at(progress, rate: float, last: float | None, held_out: float | None):
-  """Returns the share of tokens to predict where so much of the run is done, or in evaluation (None): it goes from
-  `rate` to `last` in a line, or stays, and is `held_out` in evaluation, or that of the end."""
+def scheduled_mask_rate(progress, rate: float, last: float | None, held_out: float | None):
+  """Compute the mask rate, which changes linearly over the run (mask-rate schedule).
+
+  Args:
+    progress: fraction of the run that is done; None in evaluation.
+    rate: mask rate at the start of the run.
+    last: mask rate at the end of the run; None: `rate`.
+    held_out: mask rate of evaluation; None: that at the end of the run.
+  """
   last = rate if last is None else last
   if progress is None:
     return last if held_out is None else held_out
   return rate + (last - rate) * progress
 
 
-def partition(scores: Scores, weights):
-  """Returns the square of the logarithm of softmax's denominator as a (sum, weight) pair."""
-  return (jnp.square(scores.log_total) * weights).sum(), weights.sum()
+def compute_z_loss(stats: LogitStats, weights):
+  """Compute the z-loss, the squared log of the softmax denominator, as a (sum, weight) pair."""
+  return (jnp.square(stats.log_total) * weights).sum(), weights.sum()
 
 
-def one_of(key, candidates, words):
-  """Draws one of a word's candidates [T, C] for all of its tokens -> [T]; words [T]."""
-  size = candidates.shape[1]
-  drawn = jax.random.randint(jax.random.fold_in(key, 2), (words.shape[0] + 1,), 0, size)[words]
-  return jnp.take_along_axis(candidates, drawn[:, None], 1)[:, 0]
+def draw_synonyms(key, candidates, words):
+  """Sample one synonym per word, for all of its tokens.
 
+  Args:
+    key: key of the example.
+    candidates: token ids of the synonyms of each token's word, [text, candidates].
+    words: word of each token, [text].
 
-def classification(name: str, logits, labels, weights, counted=None):
-  """Measures cross-entropy and accuracy of logits [..., C], or of what is read of them (`vocabulary.Scores`), against
-  labels [...], as (sum, weight) pairs.
-
-  A label is right where no logit is above its own: one that shares the first place counts. counted: weights of the
-  accuracy, where they are others than those of the loss.
+  Returns:
+    token ids [text].
   """
-  if isinstance(logits, Scores):
-    loss, correct = logits.log_total - logits.label, logits.label >= logits.greatest
+  size = candidates.shape[1]
+  key = jax.random.fold_in(key, 2)
+  chosen = jax.random.randint(key, (words.shape[0] + 1,), 0, size)[words]
+  return jnp.take_along_axis(candidates, chosen[:, None], 1)[:, 0]
+
+
+def classification_losses(name: str, logits, labels, weights, counted=None):
+  """Compute cross-entropy and accuracy as (sum, weight) pairs `name` and `name`_accuracy.
+
+  A prediction counts as correct where no logit is above that of the label: ties count.
+
+  Args:
+    name: name of the loss.
+    logits: [..., classes], or what was read of them (`chunked_cross_entropy.LogitStats`).
+    labels: [...].
+    weights: weight of each label in the loss, [...].
+    counted: weights of the accuracy, where they differ from those of the loss, [...].
+  """
+  if isinstance(logits, LogitStats):
+    loss, correct = logits.log_total - logits.label, logits.label >= logits.max_logit
   else:
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    # The greatest is known from the loss; argmax would be a pass of its own, and a slow one on a CPU.
+    # The maximum is known from the loss; argmax would be another pass, and a slow one on a CPU.
     correct = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)
   counted = weights if counted is None else counted
-  return {name: ((loss * weights).sum(), weights.sum()), f'{name}_accuracy': ((correct * counted).sum(), counted.sum())}
+  return {
+      name: ((loss * weights).sum(), weights.sum()),
+      f'{name}_accuracy': ((correct * counted).sum(), counted.sum())}

@@ -1,148 +1,180 @@
-"""Masked and causal language modelling at once: in some rows hidden tokens are predicted, in others all that follow."""
+"""Masked next-token prediction (GPT-BERT): masked and causal language modeling in one batch."""
 from collections.abc import Mapping
 import dataclasses
 import math
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import within
-from plm_jax.layers.heads import MaskedTokens
-from plm_jax.layers.vocabulary import Scores
-from plm_jax.objectives import PROGRESS, Objective, noise
+from plm_jax.errors import ConfigError
+from plm_jax.layers.chunked_cross_entropy import LogitStats
+from plm_jax.layers.heads import MaskedLMHead
+from plm_jax.objectives import PROGRESS, Objective, Requirements, StepTraits, corruption
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.objectives.mlm import classification, partition, share_at
+from plm_jax.objectives.mlm import classification_losses, compute_z_loss, scheduled_mask_rate
+from plm_jax.validation import earlier_names, intervals
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedNextToken(Objective):
-  """GPT-BERT (Charpentier and Samuel 2024, section 3), whose model is `shifted`: a token is always predicted where the
-  one before it stands, whether it is masked and all of the text is seen, or whether it is what comes next.
+  """Masked next-token prediction (GPT-BERT: Charpentier and Samuel 2024, section 3).
 
-  Rows are those of `CausalLM`: documents one behind another, which do not see each other, each begun by the start
-  token. By chance of the example and the epoch a row is causal or masked. The two losses are means of their own, which
-  count by the shares of rows. Differs from the released pretraining/dataset.py in that tokens that were masked less
-  often in earlier epochs are not preferred, in that causal rows predict the ends of documents, too, and in that rows
-  are not filled up with other pieces of text.
+  The model is `shifted`: a token is always predicted from the position before it. In masked
+  sequences the token is masked and attention is bidirectional. In causal sequences it is the next
+  token.
+
+  Sequences are those of `CausalLM`: packed documents that do not attend to each other, each after a
+  start token. Whether a sequence is causal or masked is random by example and epoch. Both losses
+  are means of their own, weighted by the fractions of sequences. The released
+  pretraining/dataset.py has three differences: it prefers tokens that were masked less often in
+  earlier epochs, its causal sequences do not predict the ends of documents, and it fills
+  sequences up with other pieces of text.
   """
 
-  limits = within(causal='[0, 1]', rate='(0, 1)', last_rate='(0, 1)', held_out_rate='(0, 1)', lengths='[0, 1]',
-                  mask_share='[0, 1]', random_share='[0, 1]')
+  limits = intervals(
+      causal='[0, 1]', mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)',
+      lengths='[0, 1]', mask_share='[0, 1]', random_share='[0, 1]')
+  renamed = earlier_names(
+      rate='mask_rate', last_rate='final_mask_rate', held_out_rate='held_out_mask_rate')
 
   causal: float = 1 / 16
-  """share of the rows that are read from left to right"""
-  rate: float = 0.3
-  """share of the other rows' tokens to predict"""
-  last_rate: float | None = 0.15
-  """share at the end of the run, to which `rate` changes in a line; None: it stays"""
-  held_out_rate: float | None = None
-  """share in evaluation on held-out text; None: that of the end of the run"""
+  """Fraction of the sequences that are causal."""
+  mask_rate: float = 0.3
+  """Mask rate: fraction of the other sequences' tokens to predict."""
+  final_mask_rate: float | None = 0.15
+  """Mask rate at the end of the run, which `mask_rate` approaches linearly. None: the rate is
+  constant."""
+  held_out_mask_rate: float | None = None
+  """Mask rate of the evaluation on held-out text. None: the rate at the end of the run."""
   lengths: tuple[float, ...] = (1 / 3, 1 / 3, 1 / 3)
-  """probabilities of masking 1, 2, ... consecutive tokens together"""
+  """Probabilities of masking 1, 2, ... consecutive tokens together."""
   mask_share: float = 0.8
-  """share of hidden tokens that become [MASK]"""
+  """Fraction of masked tokens that become [MASK]."""
   random_share: float = 0.1
-  """share of hidden tokens that become a random token"""
+  """Fraction of masked tokens that become a random token."""
+  replaced: Literal['token', 'span'] = 'token'
+  """Whether these fractions are sampled for each masked token, or once for all tokens of a span
+  (the released code)."""
   reserve: int = 4
-  """tokens of a row kept free for starts of documents; a row that needs more and is full loses as many at its end"""
+  """Tokens of a sequence reserved for starts of documents. A full sequence that needs more loses
+  as many tokens at its end."""
   z_loss: float = 0.0
-  """factor on the square of the logarithm of softmax's denominator (GPT-BERT: 1e-4)"""
+  """Factor of the z-loss: the squared log of the softmax denominator (GPT-BERT: 1e-4)."""
 
   def conflict(self, option):
-    """Says which probabilities do not go together."""
+    """Explain which probabilities contradict each other."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     if self.mask_share + self.random_share > 1 + 1e-9:
-      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
-              f'{self.mask_share} and {self.random_share}')
+      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
+              f'most, got {self.mask_share} and {self.random_share}')
     return None
 
   @property
-  def kinds(self) -> Mapping[str, float]:
-    """The two questions with their shares of rows, where these are not 0."""
-    return {name: share for name, share in (('mntp', 1 - self.causal), ('clm', self.causal)) if share}
+  def row_kinds(self) -> Mapping[str, float]:
+    """The two kinds of sequences with their fractions, where these are not 0."""
+    shares = {'mntp': 1 - self.causal, 'clm': self.causal}
+    return {name: share for name, share in shares.items() if share}
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Cross-entropy of hidden tokens (mntp) and of next tokens (clm), and with `z_loss` both denominators."""
-    return dict(self.kinds) | {f'{name}_z': self.z_loss * share for name, share in self.kinds.items() if self.z_loss}
+    """Cross-entropy of masked tokens (mntp) and of next tokens (clm), and the z-loss of both."""
+    terms = dict(self.row_kinds)
+    if self.z_loss:
+      terms |= {f'{name}_z': self.z_loss * share for name, share in self.row_kinds.items()}
+    return terms
 
   @property
-  def required_specials(self) -> tuple[str, ...]:
-    """What hides a token."""
-    return ('mask',)
+  def requirements(self) -> Requirements:
+    """An encoder, and the mask token."""
+    return Requirements(('EncoderConfig',), ('mask',))
 
   @property
-  def paced(self) -> bool:
-    """Whether the share of masks is not the same everywhere."""
-    return self.last_rate is not None or self.held_out_rate is not None
+  def step_traits(self) -> StepTraits:
+    """Progress, where the mask rate changes during the run or differs in evaluation."""
+    changes = self.final_mask_rate is not None or self.held_out_mask_rate is not None
+    return StepTraits(needs_progress=changes)
 
-  def window(self, length: int) -> int:
-    """Returns `length` less what is kept free for the starts of documents."""
+  def text_length(self, length: int) -> int:
+    """Return `length` without the reserve for starts of documents."""
     return length - self.reserve
 
-  def predictions(self, length: int) -> int:
-    """Returns `length`: in a causal row every position is predicted."""
-    return length
-
-  def hidden(self, length: int) -> int:
-    """Returns the most tokens that are hidden in a row of `length` tokens."""
-    return math.ceil(round(max(self.rate, self.last_rate or 0, self.held_out_rate or 0) * length, 6))
+  def max_masked(self, length: int) -> int:
+    """Return the maximum number of masked tokens in a sequence of `length` tokens."""
+    rate = max(self.mask_rate, self.final_mask_rate or 0, self.held_out_mask_rate or 0)
+    return math.ceil(round(rate * length, 6))
 
   def corrupt(self, key, windows, vocab):
-    """Makes tokens, segments, place, ranks, labels, weights [B, L]; causal [B], 1 where a row is.
+    """Build causal and masked sequences; the label of a position is the next token.
 
-    What is to be predicted at a token is the one behind it. ranks are 0 in a masked row, 0, 1, 2, ... in a causal one.
+    Returns:
+      tokens, segments, place, ranks, labels, weights [batch, length]; causal [batch], 1 for a
+      causal sequence. Ranks are 0 in a masked sequence, 0, 1, 2, ... in a causal one.
     """
     rows = CausalLM(reserve=self.reserve).corrupt(key, windows, vocab)
-    keys = jax.vmap(lambda k: jax.random.split(k, 2))(noise.example_keys(key, windows))
+    keys = corruption.example_keys(key, windows)
+    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
     causal = jax.vmap(lambda k: jax.random.bernoulli(k, float(self.causal)))(keys[:, 0])
-    share = share_at(windows.get(PROGRESS), self.rate, self.last_rate, self.held_out_rate)
-    tokens, weights = jax.vmap(lambda k, tokens, segments, place: self.mask(k, tokens, segments, place, share, vocab))(
+    rate = scheduled_mask_rate(
+        windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
+    def mask(key, tokens, segments, place):
+      return self.mask_row(key, tokens, segments, place, rate, vocab)
+    tokens, weights = jax.vmap(mask)(
         keys[:, 1], rows['tokens'], rows['segments'], rows['place'])
-    alone = causal[:, None]
+    is_causal = causal[:, None]
     return rows | {
-        'tokens': jnp.where(alone, rows['tokens'], tokens), 'weights': jnp.where(alone, rows['weights'], weights),
-        'ranks': jnp.where(alone, jnp.arange(tokens.shape[1]), 0), 'causal': causal.astype(jnp.int32)}
+        'tokens': jnp.where(is_causal, rows['tokens'], tokens),
+        'weights': jnp.where(is_causal, rows['weights'], weights),
+        'ranks': jnp.where(is_causal, jnp.arange(tokens.shape[1]), 0),
+        'causal': causal.astype(jnp.int32)}
 
-  def mask(self, key, tokens, segments, place, share, vocab):
-    """Hides a share of the tokens [L] of a row -> the row with them hidden, and 1 where the token before such a one
-    stands, float32 [L]."""
+  def mask_row(self, key, tokens, segments, place, rate, vocab):
+    """Mask one sequence [length].
+
+    Returns:
+      (the masked tokens, 1.0 at the position before each masked token, both [length]).
+    """
     choose_key, replace_key = jax.random.split(key)
-    most = self.hidden(tokens.shape[0])
+    most = self.max_masked(tokens.shape[0])
     text = (segments > 0) & (place > 0)  # not the start of a document
-    number = jnp.clip(jnp.round(text.sum() * share).astype(jnp.int32), 1, most)
+    number = jnp.clip(jnp.round(text.sum() * rate).astype(jnp.int32), 1, most)
     units = jnp.where(text, jnp.arange(1, tokens.shape[0] + 1), 0)
-    chosen = noise.choose_spans(choose_key, units, number, self.lengths)
-    positions, weights = noise.positions_of(chosen, most)
-    tokens = noise.replace_tokens(
-        replace_key, tokens, positions, weights, vocab, self.mask_share, self.random_share)
-    return tokens, jnp.roll(chosen, -1).astype(jnp.float32)  # the first is a start, and never chosen
+    spans = corruption.number_spans(choose_key, units, number, self.lengths)
+    chosen = spans > 0
+    positions, weights = corruption.select_positions(chosen, most)
+    tokens = corruption.replace_tokens(
+        replace_key, tokens, positions, weights, vocab, self.mask_share, self.random_share,
+        spans if self.replaced == 'span' else None)
+    # The first token is a start, and never masked.
+    return tokens, jnp.roll(chosen, -1).astype(jnp.float32)
 
   def build(self, model, packed):
-    """Builds the model. Raises ValueError for one that predicts tokens elsewhere."""
-    if not getattr(model, 'shifted', False):
-      raise ValueError('the objective MaskedNextToken predicts a token where the one before it stands: give '
-                       '--model.shifted=True, as the recipe gpt_bert_strict_small does')
+    """Build the model. Raises ConfigError for one that predicts a token from its own position."""
+    if not model.head.shifted:
+      raise ConfigError(
+          'the objective MaskedNextToken predicts a token where the one before it stands: give '
+          '--model.head.shifted=True, as the recipe gpt_bert_strict_small does')
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Returns `mlm`, which predicts hidden and next tokens alike."""
-    return {'mlm': MaskedTokens(model.block, model.tied, model.head)}
+    """Build the head `mlm`, which predicts masked and next tokens alike."""
+    return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
 
   def loss(self, outputs, batch):
-    """Returns cross-entropy and accuracy of hidden tokens and of next ones."""
+    """Compute cross-entropy and accuracy of masked tokens and of next tokens."""
     losses = {}
-    for name, (labels, weights) in self.answers(outputs, batch).items():
-      losses |= classification(name, outputs['mlm'], labels, weights)
+    for name, (labels, weights) in self.accuracy_targets(outputs, batch).items():
+      losses |= classification_losses(name, outputs['mlm'], labels, weights)
       if self.z_loss:
-        losses[f'{name}_z'] = partition(Scores.read(outputs['mlm'], labels), weights)
+        stats = LogitStats.from_logits(outputs['mlm'], labels)
+        losses[f'{name}_z'] = compute_z_loss(stats, weights)
     return losses
 
-  def answers(self, outputs, batch):
-    """Returns what stands behind each token, which weighs in the rows of its kind."""
+  def accuracy_targets(self, outputs, batch):
+    """Return the next tokens, with weights of the sequences of each kind."""
     del outputs
     causal = batch['causal'][:, None].astype(jnp.float32)
     weights = {'mntp': batch['weights'] * (1 - causal), 'clm': batch['weights'] * causal}
-    return {name: (batch['labels'], weights[name]) for name in self.kinds}
+    return {name: (batch['labels'], weights[name]) for name in self.row_kinds}

@@ -1,4 +1,4 @@
-"""Permutation language modelling: tokens predicted one after another, in an order that is drawn anew for every row."""
+"""Permutation language modeling (XLNet): tokens predicted in a random factorization order."""
 from collections.abc import Mapping
 import dataclasses
 import functools
@@ -8,54 +8,65 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import within
-from plm_jax.layers.heads import TiedTokens
-from plm_jax.objectives import Objective, noise
-from plm_jax.objectives.mlm import classification
-from plm_jax.objectives.pairs import other_document
+from plm_jax.layers.heads import TiedLMHead
+from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
+from plm_jax.objectives.mlm import classification_losses
+from plm_jax.objectives.row_builders import draw_other_document
+from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
 class PermutationLM(Objective):
-  """Yang et al. 2019, sections 2.2 to 2.5, by the released data_utils.py where the paper leaves it open.
+  """Permutation language modeling (XLNet: Yang et al. 2019, sections 2.2 to 2.5).
 
-  A row of 512 is 256 tokens of text, then A [SEP] B [SEP] [CLS]. A goes on where the first part ends and stops at the
-  end of a sentence; B goes on from A or, half of the time, comes from another document. In each of the two parts one
-  of six tokens is predicted: spans of 1 to 5 tokens that begin with a word, in a stretch of text six times as long,
-  and single tokens up to the number. Tokens that are not predicted come first in the order of factorisation and see
-  each other; predicted and special tokens follow in random order. The first part sees nothing of the second. Of half
-  of the rows the text runs backwards, special tokens excepted, with distances of the other sign.
+  Follows the released data_utils.py where the paper leaves a choice open.
 
-  Memory. The released code keeps the hidden states of the last 384 tokens of the previous row, computed with older
-  parameters, with that row's order and its memory in turn, and reads its corpus in order. Here a window holds the text
-  that the memory is of, and the model computes it in the same step, in one stream and without gradient: a batch stays a
-  function of seed and step, and there is no state to save. The memory is of the parameters of the step, all of its
-  tokens see each other, none sees a memory further back, and it is of the row's document alone. It costs a forward pass
-  over 384 tokens more, about a seventh of a step. Rows begin where their text fits behind the memory, which comes first
-  in text that runs forwards and last in text that runs backwards: so every token is predicted in some epoch.
+  Sequences. A sequence of 512 is 256 tokens of text, then A [SEP] B [SEP] [CLS]. A continues
+  where the first part ends, and stops at the end of a sentence. B continues from A or, half of
+  the time, comes from another document. In half of the sequences the text runs backwards, except
+  for special tokens, with relative distances of the other sign.
+
+  Targets. In each of the two parts one of six tokens is predicted: spans of 1 to 5 tokens that
+  begin with a word, in a stretch of text six times as long, and single tokens up to the number.
+
+  Factorization order. Tokens that are not predicted come first and attend to each other.
+  Predicted and special tokens follow in random order. The first part does not attend to the
+  second.
+
+  Memory. The released code caches the hidden states of the last 384 tokens of the previous sequence
+  (segment recurrence). These are computed with older parameters and with that sequence's order and
+  memory, and the corpus is read in order. Here a window holds the text of the memory too. The model
+  computes it in the same step, in one stream and without gradient. A batch stays a function of seed
+  and step, and there is no state to save. The memory has the parameters of the step, all of its
+  tokens attend to each other, none attends to an earlier memory, and it is of the sequence's
+  document alone. It costs a forward pass over 384 more tokens, about a seventh of a step.
+  Sequences begin where their text fits after the memory. The memory comes first in text that runs
+  forwards and last in text that runs backwards, so every token is predicted in some epoch.
   """
 
-  limits = within(
-      group='[2, inf)', lengths='[0, 1]', reuse='(0, 1)', order='[1, inf)', memory='[0, 100]', random='[0, 1]',
-      backward='[0, 1]')
+  limits = intervals(
+      group='[2, inf)', lengths='[0, 1]', reuse='(0, 1)', order='[1, inf)', memory='[0, 100]',
+      random='[0, 1]', backward='[0, 1]')
 
   group: int = 6
-  """K, one of so many tokens is predicted; and how many times as long the text is that a span is drawn from"""
+  """K: one of K tokens is predicted, and a span is sampled from text K times as long."""
   lengths: tuple[float, ...] = (60 / 137, 30 / 137, 20 / 137, 15 / 137, 12 / 137)
-  """probabilities of spans of 1, 2, ... tokens; proportional to 1/n as released, where the paper names none"""
+  """Probabilities of spans of 1, 2, ... tokens. They are proportional to 1/n as released; the paper
+  names none."""
   reuse: float = 0.5
-  """share of a row that is the first part (reuse_len, 256 of 512)"""
+  """Fraction of a sequence that is the first part (reuse_len, 256 of 512)."""
   order: int = 256
-  """tokens whose order is drawn together; the next ones follow behind (perm_size)"""
+  """Number of tokens whose order is sampled together; the next ones follow after them
+  (perm_size)."""
   memory: float = 0.75
-  """tokens of memory, as a share of the row (mem_len, 384 of 512); 0: none"""
+  """Tokens of memory, as a fraction of the sequence (mem_len, 384 of 512). 0: no memory."""
   random: float = 0.5
-  """probability that B comes from another document"""
+  """Probability that B comes from another document."""
   backward: float = 0.5
-  """probability that the text runs backwards (bi_data)"""
+  """Probability that the text runs backwards (bi_data)."""
 
   def conflict(self, option):
-    """Says that the probabilities of lengths do not sum to 1."""
+    """Explain that the probabilities of span lengths do not sum to 1."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     return None
@@ -66,46 +77,70 @@ class PermutationLM(Objective):
     return {'plm': 1.0}
 
   @property
-  def one_document(self) -> bool:
-    """True: both parts of a row are sentences of one document, or of two."""
-    return True
+  def layout(self) -> TextLayout:
+    """Sentences of one document in both parts of a sequence, or of two documents."""
+    return TextLayout(one_document=True)
 
-  def window(self, length: int) -> int:
-    """Returns the tokens of memory and of the row, less its three special ones."""
-    return self.remembered(length) + length - 3
+  @property
+  def requirements(self) -> Requirements:
+    """An XLNet."""
+    return Requirements(('XLNetConfig',))
 
-  def remembered(self, length: int) -> int:
-    """Returns the tokens of memory before a row of `length` tokens."""
+  def text_length(self, length: int) -> int:
+    """Return the tokens of memory and of the sequence without its three special tokens."""
+    return self.memory_length(length) + length - 3
+
+  def memory_length(self, length: int) -> int:
+    """Return the number of tokens of memory before a sequence of `length` tokens."""
     return int(self.memory * length)
 
-  def predictions(self, length: int) -> int:
-    """Returns M, the most positions predicted in a row of `length` tokens (85 of 512)."""
+  def max_predictions(self, length: int) -> int:
+    """Return the maximum number of predicted positions per sequence (85 of 512)."""
     return max(1, length // self.group)
 
   def corrupt(self, key, windows, vocab):
-    """Makes tokens, segments, types, ranks [B, L]; positions, labels, weights [B, M]; backward [B]; memory_tokens and
-    memory_segments [B, K'], which end where the row begins. Types are 0 up to A's [SEP], 1 up to B's, 2 for [CLS]."""
+    """Build sequences, their factorization order and their targets.
+
+    Returns:
+      tokens, segments, types, ranks [batch, length]; positions, labels, weights [batch,
+      predictions]; backward [batch]; memory_tokens and memory_segments [batch, memory], which end
+      where the sequence begins. Types are 0 up to A's [SEP], 1 up to B's, 2 for [CLS].
+    """
     full = (windows['segments'] > 0).any(-1)
-    keys = jax.vmap(lambda k: jax.random.split(k, 3))(noise.example_keys(key, windows))
-    other, found = other_document(keys[:, 0], windows['document'], full)
+    keys = jax.vmap(lambda k: jax.random.split(k, 3))(corruption.example_keys(key, windows))
+    other, found = draw_other_document(keys[:, 0], windows['document'], full)
     own = {name: windows[name] for name in ('tokens', 'sentences', 'words')}
     foreign = {name: x[other] for name, x in own.items()}
-    # The inverse of `window`.
+    # The inverse of `text_length`.
     length = math.ceil(round((windows['tokens'].shape[1] + 3) / (1 + self.memory), 6))
-    row = functools.partial(self.row, length=length, vocab=vocab)
-    rows = jax.vmap(row)(keys[:, 1], own, foreign, found)
-    targets = functools.partial(self.targets, most=self.predictions(length))
-    return rows | jax.vmap(targets)(
-        keys[:, 2], rows['tokens'], rows['segments'], rows['backward'], rows.pop('words'), rows.pop('first'))
+    build = functools.partial(self.build_row, length=length, vocab=vocab)
+    rows = jax.vmap(build)(keys[:, 1], own, foreign, found)
+    words, first = rows.pop('words'), rows.pop('first')
+    choose = functools.partial(self.choose_targets, most=self.max_predictions(length))
+    targets = jax.vmap(choose)(
+        keys[:, 2], rows['tokens'], rows['segments'], rows['backward'], words, first)
+    return rows | targets
 
-  def row(self, key, own, foreign, found, length, vocab):
-    """Makes one row, in the order in which it is read; own and foreign hold tokens, sentences, words [T]. -> what
-    `corrupt` gives, with words [L], 0 at special tokens, and `first`, the length of the first part."""
+  def build_row(self, key, own, foreign, found, length, vocab):
+    """Build one sequence, in the order in which it is read.
+
+    Args:
+      key: key of the example.
+      own: tokens, sentences and words of the window, [text].
+      foreign: the same of another window.
+      found: whether `foreign` is of another document.
+      length: sequence length.
+      vocab: the tokenizer's `Vocab`.
+
+    Returns:
+      what `corrupt` returns, with words [length], 0 at special tokens, and `first`, the length of
+      the first part.
+    """
     keys = jax.random.split(key, 4)
     backward = jax.random.bernoulli(keys[0], self.backward)
-    own, size = reading_order(own, backward)
-    foreign, foreign_size = reading_order(foreign, backward)
-    window, budget, remembered = own['tokens'].shape[0], length - 3, self.remembered(length)
+    own, size = orient_text(own, backward)
+    foreign, foreign_size = orient_text(foreign, backward)
+    window, budget, remembered = own['tokens'].shape[0], length - 3, self.memory_length(length)
     text = jnp.minimum(size, budget)
     start = size - text
     first = text * int(self.reuse * length) // budget
@@ -116,42 +151,55 @@ class PermutationLM(Objective):
     cuts = (at > start + first) & (at < size) & (sentences != jnp.roll(sentences, 1))
     drawn = jax.random.categorical(keys[1], jnp.where(cuts, 0.0, -jnp.inf))
     a = jnp.where(cuts.any(), drawn - start, first + (text - first + 1) // 2)
+
+    # B continues from A, or is of the other document, from a random sentence on.
     random = found & jax.random.bernoulli(keys[2], self.random)
     place = jax.random.randint(keys[3], (), 0, jnp.maximum(foreign_size, 1))
     foreign_start = jnp.argmax(foreign['sentences'] == foreign['sentences'][place])
     b = jnp.where(random, jnp.minimum(budget - a, foreign_size - foreign_start), text - a)
 
+    # A [SEP] B [SEP] [CLS].
     at = jnp.arange(length)
     end = a + 1 + b  # of B: its [SEP], which [CLS] follows
     in_b = (at > a) & (at < end)
     inside = (at < a) | in_b
-    place = jnp.where(in_b, at - a - 1 + jnp.where(random, window + foreign_start, start + a), start + at)
+    b_place = at - a - 1 + jnp.where(random, window + foreign_start, start + a)
+    place = jnp.where(in_b, b_place, start + at)
     def pick(name):
       return jnp.concatenate([own[name], foreign[name]])[place]
     tokens = jnp.where(inside, pick('tokens'), vocab.pad)
-    tokens = jnp.where((at == a) | (at == end), vocab.sep, jnp.where(at == end + 1, vocab.cls, tokens))
+    specials = jnp.where(at == end + 1, vocab.cls, tokens)
+    tokens = jnp.where((at == a) | (at == end), vocab.sep, specials)
     full = size > 0
+    # Words of a foreign B are numbered after all words of the sequence's own text.
+    words = pick('words') + jnp.where(in_b & random, window, 0)
     row = dict(
         tokens=tokens, segments=((at <= end + 1) & full).astype(jnp.int32),
         types=(at > a).astype(jnp.int32) + (at > end), backward=backward, first=first,
-        # Words of a foreign B count on behind all words of the row's own text.
-        words=jnp.where(inside & full, pick('words') + jnp.where(in_b & random, window, 0), 0))
+        words=jnp.where(inside & full, words, 0))
     if not remembered:
       return row
     before = start - remembered + jnp.arange(remembered)
-    return row | dict(memory_tokens=jnp.where(before >= 0, own['tokens'][before], vocab.pad),
-                      memory_segments=(before >= 0).astype(jnp.int32))
+    memory = jnp.where(before >= 0, own['tokens'][before], vocab.pad)
+    return row | dict(memory_tokens=memory, memory_segments=(before >= 0).astype(jnp.int32))
 
-  def targets(self, key, tokens, segments, backward, words, first, most):
-    """Chooses, in one row [L], its ranks [L], and positions, labels and weights [M]."""
+  def choose_targets(self, key, tokens, segments, backward, words, first, most):
+    """Sample the targets and the factorization order of one sequence [length].
+
+    Returns:
+      ranks [length]; positions, labels and weights [predictions].
+    """
     keys = jax.random.split(key, 3)
     at, size, text = jnp.arange(tokens.shape[0]), (segments > 0).sum(), words > 0
     second = at >= first
-    number = jnp.where(first > 0, jnp.clip(jnp.round(first / self.group), 1, most - 1), 0).astype(jnp.int32)
+    number = jnp.clip(jnp.round(first / self.group), 1, most - 1)
+    number = jnp.where(first > 0, number, 0).astype(jnp.int32)
     rest = (text & second).sum()
-    others = jnp.where(rest > 0, jnp.clip(jnp.round(rest / self.group), 1, most - number), 0).astype(jnp.int32)
+    others = jnp.clip(jnp.round(rest / self.group), 1, most - number)
+    others = jnp.where(rest > 0, others, 0).astype(jnp.int32)
 
-    # Spans are laid in the direction of the text, whichever way it is read: words begin with their first token.
+    # Spans follow the direction of the text, whichever way it is read: words begin with their first
+    # token.
     place = jnp.where(backward, (size - 1 - at) % tokens.shape[0], at)
     starts = words[place] != jnp.where(at > 0, words[jnp.roll(place, 1)], 0)
     bounds = jnp.stack([jnp.stack([jnp.zeros_like(first), first]), jnp.stack([first, size])])
@@ -159,31 +207,45 @@ class PermutationLM(Objective):
 
     def choose(key, inside, wanted, begin, end):
       span_key, fill_key = jax.random.split(key)
-      spans = self.spans(span_key, starts, begin, end, wanted, most)[place] & inside
-      return spans | noise.choose_tokens(fill_key, inside & ~spans, wanted - spans.sum())
+      spans = self.choose_spans(span_key, starts, begin, end, wanted, most)[place] & inside
+      return spans | corruption.choose_tokens(fill_key, inside & ~spans, wanted - spans.sum())
 
     parts = jnp.stack([text & ~second, text & second])
-    chosen = jax.vmap(choose)(keys[:2], parts, jnp.stack([number, others]), bounds[:, 0], bounds[:, 1]).any(0)
+    numbers = jnp.stack([number, others])
+    chosen = jax.vmap(choose)(keys[:2], parts, numbers, bounds[:, 0], bounds[:, 1]).any(0)
 
     orders = jax.vmap(lambda k: jax.random.permutation(k, min(self.order, tokens.shape[0])))(
         jax.random.split(keys[2], 2))
-    ranks = jnp.where(second, 2 * tokens.shape[0] + ranks_of(chosen | ~text, orders[1], at - first),
-                      ranks_of(chosen | ~text, orders[0], at))
-    positions, weights = noise.positions_of(chosen, most)
+    late = chosen | ~text
+    second_ranks = 2 * tokens.shape[0] + factorization_ranks(late, orders[1], at - first)
+    ranks = jnp.where(second, second_ranks, factorization_ranks(late, orders[0], at))
+    positions, weights = corruption.select_positions(chosen, most)
     return dict(ranks=ranks, positions=positions, labels=tokens[positions], weights=weights)
 
-  def spans(self, key, starts, begin, end, number, most):
-    """Chooses spans, of starts [L], True where a word begins, in the text from `begin` to `end` -> bool [L], at most
-    `number` tokens.
+  def choose_spans(self, key, starts, begin, end, number, most):
+    """Sample spans in the text from `begin` to `end`, at most `number` tokens in all.
 
-    One span after another: its length n, then where it lies in the next `group` times n tokens, then the next word's
-    first token from there on. It ends with the text, so that the last tokens are reached by single ones alone.
+    One span follows another: its length n is sampled, then where it lies in the next `group`
+    times n tokens, then it moves to the next word's first token. The last one ends with the text,
+    so that the last tokens are reached by single ones alone.
+
+    Args:
+      key: random key.
+      starts: True where a word begins, [length].
+      begin: first position.
+      end: position after the last.
+      number: budget of tokens.
+      most: maximum number of spans.
+
+    Returns:
+      bool [length].
     """
     size = starts.shape[0]
     following = jax.lax.cummin(jnp.where(starts, jnp.arange(size), size), reverse=True)
     following = jnp.append(following, size)
     length_key, place_key = jax.random.split(key)
-    lengths = 1 + jax.random.categorical(length_key, jnp.log(jnp.array(self.lengths)), shape=(most,))
+    log_lengths = jnp.log(jnp.array(self.lengths))
+    lengths = 1 + jax.random.categorical(length_key, log_lengths, shape=(most,))
     shares = jax.random.uniform(place_key, (most,))
 
     def lay(carry, drawn):
@@ -194,44 +256,63 @@ class PermutationLM(Objective):
       start = following[jnp.minimum(at + before, size)]
       stop = start + length
       fits = (length > 0) & (stop < end)
-      carry = jnp.where(fits, stop + length * self.group - before, size), jnp.where(fits, left - length, 0)
-      return carry, (start, jnp.where(fits, length, 0))
+      at = jnp.where(fits, stop + length * self.group - before, size)
+      return (at, jnp.where(fits, left - length, 0)), (start, jnp.where(fits, length, 0))
 
     _, (begins, taken) = jax.lax.scan(lay, (begin, number), (lengths, shares))
     # A span of no tokens ends where it begins.
-    return jnp.cumsum(jnp.zeros(size + 1, jnp.int32).at[begins].add(1).at[begins + taken].add(-1))[:size] > 0
+    edges = jnp.zeros(size + 1, jnp.int32).at[begins].add(1).at[begins + taken].add(-1)
+    return jnp.cumsum(edges)[:size] > 0
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Returns `mlm`, the token table as output matrix."""
+    """Build the head `mlm`, with tied embeddings as output matrix."""
     del model
-    return {'mlm': TiedTokens()}
+    return {'mlm': TiedLMHead()}
 
   def loss(self, outputs, batch):
-    """Returns plm and plm_accuracy."""
-    return classification('plm', outputs['mlm'], batch['labels'], batch['weights'])
+    """Compute plm and plm_accuracy."""
+    return classification_losses('plm', outputs['mlm'], batch['labels'], batch['weights'])
 
-  def answers(self, outputs, batch):
-    """Returns the predicted tokens."""
+  def accuracy_targets(self, outputs, batch):
+    """Return the predicted tokens."""
     del outputs
     return {'plm': (batch['labels'], batch['weights'])}
 
   def step_flops(self, model, length: int) -> int:
-    """Counts the FLOPs forward and twice that for the row, and the forward pass that makes its memory, for which the
-    last layer is not needed."""
-    memory, layers = self.remembered(length), model.stack.layers
+    """Count the FLOPs of a step: forward and backward of the sequence, and forward of its memory.
+
+    The memory does not need the last layer.
+    """
+    memory, layers = self.memory_length(length), model.stack.layers
     past = model.forward_flops(memory, 0) * (layers - 1) // layers
-    return 3 * model.forward_flops(length, self.predictions(length), memory) + past
+    return 3 * model.forward_flops(length, self.max_predictions(length), memory) + past
 
 
-def ranks_of(late, order, at):
-  """Returns the places in the order of factorisation: 0 where late [L] is False, which comes first; else from 1 on, by
-  the permutation order [P] of every P tokens. at [L]: places in the text, from 0."""
-  return jnp.where(late, 1 + order[at % order.shape[0]] + at // order.shape[0] * order.shape[0], 0)
+def factorization_ranks(late, order, at):
+  """Compute the place of each token in the factorization order.
+
+  Args:
+    late: False for tokens that come first, at rank 0, [length].
+    order: permutation of every P late tokens, [P].
+    at: position in the text, from 0, [length].
+
+  Returns:
+    ranks [length].
+  """
+  size = order.shape[0]
+  return jnp.where(late, 1 + order[at % size] + at // size * size, 0)
 
 
-def reading_order(text, backward):
-  """Turns arrays [T], sentences 0 behind the end, backwards up to the end if `backward` -> the arrays, and their
-  length."""
+def orient_text(text, backward):
+  """Reverse a text up to its end if `backward`.
+
+  Args:
+    text: arrays [text], of which sentences are 0 after the end.
+    backward: scalar bool.
+
+  Returns:
+    (the arrays, the length of the text).
+  """
   size = (text['sentences'] > 0).sum()
   at = jnp.arange(text['sentences'].shape[0])
   order = jnp.where(backward & (at < size), size - 1 - at, at)

@@ -1,4 +1,4 @@
-"""SpanBERT's objective: whole spans are hidden, and predicted from their place and, once more, from what is around."""
+"""Span masking and the span boundary objective, SBO (SpanBERT)."""
 from collections.abc import Mapping
 import dataclasses
 import math
@@ -8,137 +8,165 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import within
-from plm_jax.layers.heads import BoundaryTokens, MaskedTokens
-from plm_jax.objectives import Objective, noise
-from plm_jax.objectives.mlm import classification
-from plm_jax.objectives.pairs import Single
+from plm_jax.layers.heads import MaskedLMHead, SpanBoundaryHead
+from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
+from plm_jax.objectives.mlm import ENCODERS, classification_losses
+from plm_jax.objectives.row_builders import Single
+from plm_jax.validation import earlier_names, intervals
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanBoundary(Objective):
-  """Span masking and the span boundary objective, on single segments (Joshi et al. 2020, section 3).
+  """Span masking and the span boundary objective on single segments (SpanBERT: Joshi et al. 2020,
+  section 3).
 
-  Differs from the released code in that no word is masked in part (`noise.draw_spans`), and in that the boundary loss
-  is divided by the number of its tokens, where that adds one. As released, a span at an end of the text is not
-  predicted from its boundary: [CLS] and [SEP] are none.
+  Masked spans are predicted from their own positions and, once more, from the tokens at their
+  boundaries. There are two differences from the released code: no word is masked in part
+  (`corruption.draw_spans`), and the boundary loss is divided by the number of its tokens, to
+  which that code adds one. As released, a span at an end of the text is not predicted from its
+  boundary: [CLS] and [SEP] are none.
   """
 
-  limits = within(
-      rate='(0, 1)', p='(0, 1)', longest='[1, 1000]', mask_share='[0, 1]', random_share='[0, 1]', targets='[1, inf)',
-      size='[1, inf)')
+  limits = intervals(
+      mask_rate='(0, 1)', p='(0, 1)', max_span_length='[1, 1000]', mask_share='[0, 1]',
+      random_share='[0, 1]', targets='[1, inf)', size='[1, inf)')
+  renamed = earlier_names(rate='mask_rate', longest='max_span_length')
 
-  rate: float = 0.15
-  """share of a row's text to predict"""
+  mask_rate: float = 0.15
+  """Mask rate: fraction of a sequence's text to predict."""
   p: float = 0.2
-  """of the geometric distribution of a span's length in words; the mean is 3.8 with longest 10"""
-  longest: int = 10
-  """words in the longest span; the distribution is cut there and sums to 1"""
+  """Parameter of the geometric distribution of span lengths in words. The mean is 3.8 with
+  max_span_length 10."""
+  max_span_length: int = 10
+  """Number of words in the longest span. The distribution is truncated there and normalized."""
   mask_share: float = 0.8
-  """share of spans that become [MASK], token by token"""
+  """Fraction of spans that become [MASK], token by token."""
   random_share: float = 0.1
-  """share of spans that become random tokens"""
+  """Fraction of spans that become random tokens."""
   random: Literal['vocabulary', 'text'] = 'vocabulary'
-  """where these are from: any piece of the vocabulary, or any token of the batch's text (as released)"""
+  """Where random tokens come from: the vocabulary, or the text of the batch (as released)."""
   targets: int = 20
-  """tokens of a span that are predicted from its boundary, from its left end (max_pair_targets: 20, and 15 in the
-  command of the released pretraining/README.md)"""
+  """Number of tokens of a span, from its left end, that are predicted from its boundary
+  (max_pair_targets: 20, and 15 in the command of the released pretraining/README.md)."""
   size: int = 200
-  """width of the embedding of a token's place in its span"""
+  """Width of the embedding of a token's position in its span."""
   weight: float = 1.0
-  """factor of the boundary loss (pair_loss_weight)"""
+  """Factor of the boundary loss (pair_loss_weight)."""
 
   def conflict(self, option):
-    """Says that the shares of masked and random spans exceed 1 together."""
+    """Explain that the fractions of masked and random spans exceed 1 together."""
     if self.mask_share + self.random_share > 1 + 1e-9:
-      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, got '
-              f'{self.mask_share} and {self.random_share}')
+      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
+              f'most, got {self.mask_share} and {self.random_share}')
     return None
 
   @property
   def lengths(self) -> tuple[float, ...]:
     """Probabilities of spans of 1, 2, ... words."""
-    weights = [(1 - self.p) ** n for n in range(self.longest)]
+    weights = [(1 - self.p) ** n for n in range(self.max_span_length)]
     return tuple(weight / sum(weights) for weight in weights)
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Masked tokens, and the same from their spans' boundaries, which weigh `weight` times as much."""
+    """The masked-LM loss, and the boundary loss with factor `weight`."""
     return {'mlm': 1.0, 'sbo': self.weight}
 
   @property
-  def one_document(self) -> bool:
-    """True: a row is of one document (section 3.3)."""
-    return True
+  def layout(self) -> TextLayout:
+    """A sequence is of one document (section 3.3)."""
+    return TextLayout(one_document=True)
 
-  def window(self, length: int) -> int:
-    """Returns `length` less [CLS] and [SEP]."""
-    return Single().window(length)
+  @property
+  def requirements(self) -> Requirements:
+    """An encoder."""
+    return Requirements(ENCODERS)
 
-  def predictions(self, length: int) -> int:
-    """Returns M, the most positions predicted in a row of `length` tokens (20 of 128, 77 of 512)."""
-    return math.ceil(round(self.rate * self.window(length), 6))
+  def text_length(self, length: int) -> int:
+    """Return `length` without [CLS] and [SEP]."""
+    return Single().text_length(length)
+
+  def max_predictions(self, length: int) -> int:
+    """Return the maximum number of predicted positions per sequence (20 of 128, 77 of 512)."""
+    return math.ceil(round(self.mask_rate * self.text_length(length), 6))
 
   def corrupt(self, key, windows, vocab):
-    """Makes tokens, segments, types [B, L]; positions, labels, weights; left, right, offset, boundary, each [B, M].
+    """Build sequences and mask spans.
 
-    left and right are the positions around the span, offset is the place in it, boundary weighs the boundary loss.
+    Returns:
+      tokens, segments, types [batch, length]; positions, labels, weights, left, right, offset,
+      boundary [batch, predictions]. left and right are the positions next to the span, offset is
+      the position in it, boundary is the weight in the boundary loss.
     """
-    keys = noise.example_keys(key, windows)
+    keys = corruption.example_keys(key, windows)
     rows = Single().arrange(keys, windows, vocab)
-    most = self.predictions(rows['tokens'].shape[1])
+    words = rows.pop('words')
+    most = self.max_predictions(rows['tokens'].shape[1])
     other = None
     if self.random == 'text':
-      # Of the example's key, `mask` takes what `split` makes of it, which is fold_in of 0 and 1.
-      other = noise.draw_tokens(
-          jax.vmap(lambda k: jax.random.fold_in(k, 2))(keys), windows, rows['tokens'].shape[1])
-    masked = jax.vmap(lambda k, t, w, o: self.mask(k, t, w, most, vocab, o))(
-        keys, rows['tokens'], rows.pop('words'), other)
-    return {**rows, **masked}
+      # `mask_row` takes what `split` makes of the example's key, which is fold_in of 0 and 1.
+      other_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2))(keys)
+      other = corruption.draw_tokens(other_keys, windows, rows['tokens'].shape[1])
+    def mask(key, tokens, words, other):
+      return self.mask_row(key, tokens, words, most, vocab, other)
+    return {**rows, **jax.vmap(mask)(keys, rows['tokens'], words, other)}
 
-  def mask(self, key, tokens, words, most, vocab, other=None):
-    """Masks one row [L] -> its corrupted tokens [L] and what `corrupt` says of its predictions [M]; other: as
-    `replace`."""
+  def mask_row(self, key, tokens, words, most, vocab, other=None):
+    """Mask spans of one sequence [length]; other: random tokens, as for `replace`.
+
+    Returns:
+      the corrupted tokens [length], and what `corrupt` returns of the predictions.
+    """
     span_key, replace_key = jax.random.split(key)
     # Rounded first: in float32 0.15 of 200 is above 30.
-    number = jnp.ceil(jnp.round((words > 0).sum() * self.rate, 4)).astype(jnp.int32)
-    # Twice as many spans as it takes on average, and more for short rows.
-    chosen = noise.draw_spans(span_key, words, number, self.lengths, most + 16)
+    number = jnp.ceil(jnp.round((words > 0).sum() * self.mask_rate, 4)).astype(jnp.int32)
+    # Twice as many spans as it takes on average, and more for short sequences.
+    chosen = corruption.draw_spans(span_key, words, number, self.lengths, most + 16)
     predicted = self.predict(tokens, words, chosen, most)
     return dict(tokens=self.replace(replace_key, tokens, chosen, vocab, other), **predicted)
 
   def predict(self, tokens, words, chosen, most):
-    """Returns what is predicted in a row [L] whose chosen positions are hidden, [M] each."""
-    positions, weights = noise.positions_of(chosen, most)
-    first, last = (end[positions] for end in noise.runs(chosen))
+    """Return the predictions of one sequence whose chosen positions are masked, [predictions]
+    each."""
+    positions, weights = corruption.select_positions(chosen, most)
+    first, last = (bound[positions] for bound in corruption.run_bounds(chosen))
     left, right = jnp.maximum(first - 1, 0), jnp.minimum(last + 1, tokens.shape[0] - 1)
-    inside = (first > 0) & (last < tokens.shape[0] - 1) & (words[left] > 0) & (words[right] > 0)
+    has_text = (words[left] > 0) & (words[right] > 0)
+    inside = (first > 0) & (last < tokens.shape[0] - 1) & has_text
     offset = jnp.where(weights > 0, positions - first, 0)
     boundary = weights * (inside & (offset < self.targets))
-    return dict(positions=positions, labels=tokens[positions], weights=weights, left=left, right=right,
-                offset=jnp.minimum(offset, self.targets - 1), boundary=boundary)
+    return dict(
+        positions=positions, labels=tokens[positions], weights=weights, left=left, right=right,
+        offset=jnp.minimum(offset, self.targets - 1), boundary=boundary)
 
   def replace(self, key, tokens, chosen, vocab, other=None):
-    """Returns tokens [L] with each run of chosen positions masked, random or kept as a whole; other [L]: the random
-    ones, None: any pieces of the vocabulary."""
+    """Replace each run of chosen positions as a whole: masked, random or unchanged.
+
+    Args:
+      key: random key.
+      tokens: [length].
+      chosen: bool [length].
+      vocab: the tokenizer's `Vocab`.
+      other: the random tokens, [length]; None: any tokens of the vocabulary.
+    """
     draw_key, id_key = jax.random.split(key)
-    draw = jax.random.uniform(draw_key, tokens.shape)[noise.runs(chosen)[0]]
-    random_id = jax.random.randint(id_key, tokens.shape, 0, vocab.size) if other is None else other
-    new = jnp.where(draw < self.mask_share, vocab.mask,
-                    jnp.where(draw < self.mask_share + self.random_share, random_id, tokens))
+    draw = jax.random.uniform(draw_key, tokens.shape)[corruption.run_bounds(chosen)[0]]
+    if other is None:
+      other = jax.random.randint(id_key, tokens.shape, 0, vocab.size)
+    changed = jnp.where(draw < self.mask_share + self.random_share, other, tokens)
+    new = jnp.where(draw < self.mask_share, vocab.mask, changed)
     return jnp.where(chosen, new, tokens)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Returns `mlm`, and `sbo`, which predicts a token from those around its span."""
-    return {'mlm': MaskedTokens(model.block, model.tied, model.head),
-            'sbo': BoundaryTokens(model.block, self.targets, self.size)}
+    """Build `mlm`, and `sbo`, which predicts a token from those around its span."""
+    return {'mlm': MaskedLMHead(model.block, model.tied, model.head),
+            'sbo': SpanBoundaryHead(model.block, self.targets, self.size)}
 
   def loss(self, outputs, batch):
-    """Returns cross-entropy and accuracy of both heads."""
-    return {**classification('mlm', outputs['mlm'], batch['labels'], batch['weights']),
-            **classification('sbo', outputs['sbo'], batch['labels'], batch['boundary'])}
+    """Compute cross-entropy and accuracy of both heads."""
+    mlm = classification_losses('mlm', outputs['mlm'], batch['labels'], batch['weights'])
+    return mlm | classification_losses('sbo', outputs['sbo'], batch['labels'], batch['boundary'])
 
-  def answers(self, outputs, batch):
-    """Returns the masked tokens, for both heads."""
+  def accuracy_targets(self, outputs, batch):
+    """Return the masked tokens, for both heads."""
     del outputs
     return {'mlm': (batch['labels'], batch['weights']), 'sbo': (batch['labels'], batch['boundary'])}

@@ -1,56 +1,77 @@
-"""Scale-invariant fine-tuning: answers that hold when normalised embeddings move a little, where it hurts most."""
+"""Scale-invariant fine-tuning (SiFT): virtual adversarial training on normalized embeddings."""
 from collections.abc import Callable
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 
-from plm_jax.checked import Checked
+from plm_jax.validation import ValidatedConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Sift(Checked):
-  """Virtual adversarial training (Miyato et al. 2018) on normalised embeddings (He et al. 2021, section 4; its code).
+class Sift(ValidatedConfig):
+  """Virtual adversarial training (Miyato et al. 2018) on normalized embeddings (SiFT: He et al.
+  2021, section 4).
 
       def logits(perturbation):
-        return model.apply(params, {**batch, 'perturbation': perturbation}, rows, rngs=rngs)['label']
-      clean, change = sift.change(logits, keys, (length, width))
+        return model.apply(params, {**batch, 'perturbation': perturbation}, rows,
+        rngs=rngs)['label']
+      clean, change = sift.perturbed_divergence(logits, keys, (length, width))
       loss = cross_entropy(clean, labels) + sift.weight * change.mean()
 
-  One thing differs from the released code: the tables of embeddings learn from the change too.
+  One thing differs from the released code: the embedding tables learn from the divergence too.
   """
 
   weight: float = 5.0
-  """of the change, beside the task's own loss"""
+  """Factor of the divergence, next to the task's own loss."""
   step: float = 1e-4
-  """largest entry of what is added to the noise of each token, along the gradient"""
+  """Step size: maximum entry that is added to the noise of each token, along the gradient."""
   noise: float = 1e-2
-  """standard deviation of the noise to begin with, cut at twice that"""
+  """Standard deviation of the initial noise, truncated at twice that."""
 
-  def change(self, logits: Callable[[jax.Array], jax.Array], keys, shape: tuple[int, ...]):
-    """-> (logits without a perturbation [B, ..., C], how much they change under the worst one found [B, ...]).
+  def perturbed_divergence(
+      self, logits: Callable[[jax.Array], jax.Array], keys, shape: tuple[int, ...]):
+    """Compute how much the logits change under an adversarial perturbation of the embeddings.
 
-    logits: perturbation [B, L, E] -> [B, ..., C]; keys [B], one a row; shape: (L, E). Dropout has to be the same in all
-    three calls, as it is with one key for them.
+    Dropout has to be the same in all three calls of `logits`, as it is with one key for them.
+
+    Args:
+      logits: function from a perturbation [batch, length, width] to logits [batch, ..., classes].
+      keys: one random key per row, [batch].
+      shape: (length, width).
+
+    Returns:
+      (logits without a perturbation [batch, ..., classes], divergence under the worst perturbation
+      found [batch, ...]).
     """
     clean = logits(jnp.zeros((keys.shape[0], *shape)))
-    noise = jax.vmap(lambda key: jnp.clip(jax.random.normal(key, shape), -2, 2) * self.noise)(keys)
+    def draw(key):
+      return jnp.clip(jax.random.normal(key, shape), -2, 2) * self.noise
+    noise = jax.vmap(draw)(keys)
     target = jax.lax.stop_gradient(clean)
-    gradient = jax.grad(lambda noise: divergence(logits(noise), target).sum())(noise)
+    gradient = jax.grad(lambda noise: symmetric_divergence(logits(noise), target).sum())(noise)
     worst = noise + self.step * gradient / (1e-6 + jnp.abs(gradient).max(-1, keepdims=True))
-    return clean, divergence(logits(jax.lax.stop_gradient(worst)), clean)
+    return clean, symmetric_divergence(logits(jax.lax.stop_gradient(worst)), clean)
 
 
-def divergence(logits, target):
-  """Returns both Kullback-Leibler divergences between the softmax of two [..., C], summed -> [...].
+def symmetric_divergence(logits, target):
+  """Compute the symmetric KL divergence between the softmax of two arrays of logits.
 
-  In each the first distribution is taken as given: gradients are those of the two cross-entropies. Of one number, C =
-  1, it is the squared difference.
+  In each of the two divergences the first distribution is constant: gradients are those of the two
+  cross-entropies. With one class (regression) it is the squared difference.
+
+  Args:
+    logits: [..., classes].
+    target: [..., classes].
+
+  Returns:
+    [...].
   """
   if logits.shape[-1] == 1:
     return jnp.square(logits.astype(jnp.float32) - target)[..., 0]
-  one, other = (jax.nn.log_softmax(x.astype(jnp.float32)) for x in (logits, target))
-  def given(p, q):
-    p = jax.lax.stop_gradient(p)
-    return (jnp.exp(p) * (p - q)).sum(-1)
-  return given(other, one) + given(one, other)
+  log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
+  log_q = jax.nn.log_softmax(target.astype(jnp.float32))
+  def divergence(first, second):
+    first = jax.lax.stop_gradient(first)
+    return (jnp.exp(first) * (first - second)).sum(-1)
+  return divergence(log_q, log_p) + divergence(log_p, log_q)

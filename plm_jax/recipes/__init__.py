@@ -1,13 +1,22 @@
-"""Recipes: the runs that were published, one file a family, in which sizes are rows of a table.
+"""Recipes: published pre-training runs, one module per model family.
 
-A file has `SIZES`, `recipe(size, scale)`, and a docstring with the commands, the hardware and what to expect.
+A module has `SIZES`, a table with one row per size; `recipe(size, scale)`, which builds the
+configuration of a run; and a docstring with the commands, the settings and their sources.
+
+    recipe_size       the row of such a table
+    scale_presets     smaller versions of a run, for --scale=laptop and --scale=test
+    finetune          fine-tuning with published hyperparameters
+    sentence_vectors  published sentence embedding tasks
+    word_vectors      published word vectors
+
+Level 8: imports config, models, objectives, tasks and lower levels.
 """
 import dataclasses
 import difflib
 import types
 
-from plm_jax import checked
-from plm_jax.config import Experiment, Scale
+from plm_jax import validation
+from plm_jax.config.run import PretrainRun, Scale
 from plm_jax.errors import ConfigError
 from plm_jax.recipes import (
     albert,
@@ -56,128 +65,166 @@ from plm_jax.recipes import (
     xlm_r,
     xlnet,
 )
-from plm_jax.recipes.table import Size
+from plm_jax.recipes.recipe_size import RecipeSize
 
-# In the order in which they are listed: encoders, decoders, encoder-decoders.
+# In the order of the listing: encoders, decoders, encoder-decoders.
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
-    bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm, deberta, deberta_v2,
-    deberta_v3, electra, xlnet, elmo, modernbert, ettin, neobert, mosaicbert, cramming, ltg_bert, gpt_bert,
+    bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm,
+    deberta, deberta_v2, deberta_v3, electra, xlnet, elmo, modernbert, ettin, neobert, mosaicbert,
+    cramming, ltg_bert, gpt_bert,
     gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
     t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_chinese, bart_translation, mbart,
     transformer)}
-EVERYWHERE = """\
-Every recipe takes --scale=laptop (minutes on 2 CPU cores), --scale=test (seconds), and the options that its --help
-tells. Without --data.path it learns the English documentation in the installed Python packages; records of your own
-text come from `python -m plm_jax prepare TEXT RECORDS --for=NAME`. On a pod every worker has to run the command, with
---hosts.distributed=True (see scripts/tpu.sh)."""
+COMMON_HELP = """\
+Every recipe takes --scale=laptop (minutes on 2 CPU cores), --scale=test (seconds), and the options
+that its --help lists. Without --data.path it trains on the English documentation in the installed
+Python packages. `python -m plm_jax prepare TEXT RECORDS --for=NAME` converts your own text to
+records. On a pod, run the command on every worker with --hosts.distributed=True (see
+scripts/tpu.sh)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """A recipe: a size of a family. Called with a scale, it gives the configuration of the run, at the paper's with the
-  mesh that the size has on its pod, as far as the devices there are allow it."""
+  """A recipe: a size of a family.
+
+  Called with a scale, it returns the configuration of the run. At the scale of the paper, that has
+  the mesh of the size on its pod, adapted to the devices that are present.
+  """
 
   family: str
   size: str
 
-  def __call__(self, scale: Scale = 'paper') -> Experiment:
+  def __call__(self, scale: Scale = 'paper') -> PretrainRun:
     run = FAMILIES[self.family].recipe(self.size, scale)
     if scale != 'paper' or self.row.mesh == run.mesh:
       return run
     return dataclasses.replace(run, mesh=dataclasses.replace(self.row.mesh, adapts=True))
 
   @property
-  def row(self) -> Size:
-    """Looks up what the family's table says of the size."""
+  def row(self) -> RecipeSize:
+    """The row of the size in the family's table."""
     return FAMILIES[self.family].SIZES[self.size]
 
   @property
   def name(self) -> str:
-    """Of the recipe, and of its run."""
+    """The name of the recipe and of its run."""
     return self.row.name or f'{self.family}_{self.size}'
 
   @property
-  def about(self) -> str:
-    """What the family says of itself, its sizes, and what holds for all recipes."""
-    return about(self.family)
+  def description(self) -> str:
+    """The description of the family, its table of sizes, and notes on all recipes."""
+    return describe_family(self.family)
 
 
-def every() -> dict[str, Recipe]:
-  """Returns all recipes by their names, family by family."""
-  found = (Recipe(family, size) for family, module in FAMILIES.items() for size in module.SIZES)
-  return {recipe.name: recipe for recipe in found}
+def all_recipes() -> dict[str, Recipe]:
+  """Return all recipes by name, family by family."""
+  found = {}
+  for family, module in FAMILIES.items():
+    for size in module.SIZES:
+      recipe = Recipe(family, size)
+      found[recipe.name] = recipe
+  return found
 
 
-def find(name: str, size: str = '') -> Recipe:
-  """Returns the recipe of a name, `find('gpt3_13b')`, or of a family and a size, `find('gpt3', '13b')`.
+def find_recipe(name: str, size: str = '') -> Recipe:
+  """Find a recipe by its name, `gpt3_13b`, or by family and size, `gpt3` and `13b`.
 
-  A family of one size needs no size. Raises ConfigError, which suggests others, for a recipe that there is not.
+  A family with one size needs no size.
+
+  Raises:
+    ConfigError: there is no such recipe; the message suggests similar names.
   """
-  recipes = every()
-  if not size and name in recipes:
+  recipes = all_recipes()
+  if name in recipes and not size:
     return recipes[name]
+  if name not in FAMILIES and name in recipes:
+    raise ConfigError(f'{name} is of one size: leave out --size')
   if name not in FAMILIES:
-    raise ConfigError(f'{name} is of one size: leave out --size' if name in recipes else
-                      f'there is no recipe {checked.shortened(name)}: {alike(name)}')
+    raise ConfigError(f'there is no recipe {validation.short_repr(name)}: {suggest_recipes(name)}')
   sizes = FAMILIES[name].SIZES
-  if size in sizes or (not size and len(sizes) == 1):
-    return Recipe(name, size or next(iter(sizes)))
-  raise ConfigError(f'{name} comes in {len(sizes)} sizes: --size is {", ".join(sizes)}'
-                    + (f', got {checked.shortened(size)}' if size else ''))
+  if not size and len(sizes) == 1:
+    size, = sizes
+  if size in sizes:
+    return Recipe(name, size)
+  message = f'{name} comes in {len(sizes)} sizes: --size is {", ".join(sizes)}'
+  if size:
+    message += f', got {validation.short_repr(size)}'
+  raise ConfigError(message)
 
 
 def needs_size(name: str, size: str) -> bool:
-  """Tells whether a family is named that comes in several sizes, and none of them."""
-  return name in FAMILIES and not size and name not in every() and len(FAMILIES[name].SIZES) > 1
+  """Return whether `name` is a family with several sizes and `size` is missing."""
+  if size or name not in FAMILIES or name in all_recipes():
+    return False
+  return len(FAMILIES[name].SIZES) > 1
 
 
-def alike(name: str) -> str:
-  """Returns what may have been meant, as a sentence."""
+def suggest_recipes(name: str) -> str:
+  """Suggest similar names of recipes, as a sentence."""
   bare = name.removeprefix('experiments.').removesuffix('.py').replace('-', '_')
-  near = difflib.get_close_matches(bare, [*every(), *FAMILIES, *word_vectors.PAPER], 3, 0.6)
-  return (f'did you mean {" or ".join(near)}? ' if near else '') + '`python -m plm_jax train` lists them'
+  names = [*all_recipes(), *FAMILIES, *word_vectors.PUBLISHED]
+  near = difflib.get_close_matches(bare, names, 3, 0.6)
+  listing = '`python -m plm_jax train` lists them'
+  if near:
+    return f'did you mean {" or ".join(near)}? {listing}'
+  return listing
 
 
-def elsewhere(name: str) -> str:
-  """Returns what to type where there is no file experiments/NAME.py."""
-  if recipe := every().get(name):
-    return (f'{name} has no file of its own: type `python -m experiments.{recipe.family} --size={recipe.size}`, or '
-            f'`python -m plm_jax train {name}`')
-  return f'there is no recipe {checked.shortened(name)}: {alike(name)}'
+def missing_file_hint(name: str) -> str:
+  """Return the command to type where there is no file experiments/NAME.py."""
+  if recipe := all_recipes().get(name):
+    return (f'{name} has no file of its own: type `python -m experiments.{recipe.family} '
+            f'--size={recipe.size}`, or `python -m plm_jax train {name}`')
+  return f'there is no recipe {validation.short_repr(name)}: {suggest_recipes(name)}'
 
 
-def about(family: str) -> str:
-  """Returns what a family says of itself, its table of sizes, and what holds for all recipes."""
-  rows = [f'{"--size":16}{"name":26}{"parameters":>18}  {"layers":20}{"rows":>6}{"peak":>10}  pod']
+def describe_family(family: str) -> str:
+  """Describe a family: its docstring, its table of sizes, and notes on all recipes."""
+  lines = [f'{"--size":16}{"name":26}{"parameters":>18}  {"layers":20}{"batch":>6}'
+           f'{"peak LR":>10}  pod']
   for size in FAMILIES[family].SIZES:
     recipe = Recipe(family, size)
     row = recipe.row
-    rows.append(f'{size:16}{recipe.name:26}{row.parameters:>18,}  {layers(row):20}{row.batch:>6,}{row.peak:>10.3g}  '
-                f'{row.pod}{mesh_options(row)}')
-  return '\n\n'.join([(FAMILIES[family].__doc__ or '').strip(), '\n'.join(f'    {row}' for row in rows), EVERYWHERE])
+    lines.append(f'{size:16}{recipe.name:26}{row.parameters:>18,}  {format_layers(row):20}'
+                 f'{row.batch:>6,}{row.peak:>10.3g}  {row.pod}{format_mesh_options(row)}')
+  description = (FAMILIES[family].__doc__ or '').strip()
+  table = '\n'.join(f'    {line}' for line in lines)
+  return '\n\n'.join([description, table, COMMON_HELP])
 
 
-def layers(row: Size) -> str:
-  """Returns the layers of a model and their width, such as 12 x 768, or 6 + 6 x 512."""
+def format_layers(row: RecipeSize) -> str:
+  """Format the number of layers and the width of a model, such as 12 x 768 or 6 + 6 x 512."""
   model = row.model('bfloat16')
   if model.kind == 'recurrent':
     return f'{model.layers} x {model.cells:,}'
-  sides = (model.stack, model.decoder) if model.kind == 'encoder-decoder' else (model.stack,)
-  return f'{" + ".join(str(side.layers) for side in sides)} x {model.block.width:,}'
+  number = f'{model.stack.layers}'
+  if model.kind == 'encoder-decoder':
+    number += f' + {model.decoder.layers}'
+  return f'{number} x {model.block.width:,}'
 
 
-def mesh_options(row: Size) -> str:
-  """Returns the options of a mesh, each behind a space."""
-  return ''.join(f' --mesh.{axis}={number}' for axis in ('fsdp', 'tensor')
-                 if (number := getattr(row.mesh, axis)) > 1)
+def format_mesh_options(row: RecipeSize) -> str:
+  """Format the mesh options of a size, each after a space."""
+  options = ''
+  for axis in ('fsdp', 'tensor'):
+    number = getattr(row.mesh, axis)
+    if number > 1:
+      options += f' --mesh.{axis}={number}'
+  return options
 
 
-def listed() -> str:
-  """Returns a line for each family, with the names of its recipes, and what to type."""
-  lines = []
+def list_recipes() -> str:
+  """List the families with the names of their recipes, and the command to run one."""
+  lines = ['recipes:']
   for family, module in FAMILIES.items():
-    lines.append(f'  {(module.__doc__ or "").partition(chr(10))[0]}')
-    lines.append('      ' + ' '.join(Recipe(family, size).name for size in module.SIZES))
-  lines += [f'  {(word_vectors.__doc__ or "").partition(chr(10))[0]}', '      ' + ' '.join(word_vectors.PAPER)]
-  return '\n'.join(['recipes:', *lines,
-                    'run one:  python -m plm_jax train NAME --scale=laptop    (--help: what it is, and its options)'])
+    names = [Recipe(family, size).name for size in module.SIZES]
+    lines += [f'  {title(module)}', f'      {" ".join(names)}']
+  lines += [f'  {title(word_vectors)}', f'      {" ".join(word_vectors.PUBLISHED)}']
+  lines.append('run one:  python -m plm_jax train NAME --scale=laptop    '
+               '(--help: its description and options)')
+  return '\n'.join(lines)
+
+
+def title(module: types.ModuleType) -> str:
+  """Return the first line of a module's docstring."""
+  return (module.__doc__ or '').partition('\n')[0]

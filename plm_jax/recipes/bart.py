@@ -1,37 +1,42 @@
 """BART (Lewis et al. 2020).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=bart_base
-    python -m plm_jax train bart_base --data.path=gs://BUCKET/records     # 16 TPU v3 chips
-    python -m plm_jax train bart_large --data.path=gs://BUCKET/records    # 1,024 TPU v3 chips
-    python -m plm_jax train bart_base --scale=laptop                      # 2 CPU cores: 23 minutes
-    python -m plm_jax train bart_base --scale=laptop --train.phases.0.steps=800   # 5 minutes
-    python -m plm_jax train bart_base --scale=test                        # seconds
+    python -m plm_jax train bart_base --data.path=gs://BUCKET/records      # 16 TPU v3 chips
+    python -m plm_jax train bart_large --data.path=gs://BUCKET/records     # 1,024 TPU v3 chips
+    python -m plm_jax train bart_base --scale=laptop                       # 2 CPU cores: 23 minutes
+    python -m plm_jax train bart_base --scale=laptop --train.phases.0.steps=800  # 5 minutes
+    python -m plm_jax train bart_base --scale=test                         # seconds
 
-base: a million steps on books and Wikipedia, the paper's comparison of objectives (section 4), of which text infilling
-alone was the best. Rows are BERT's, 256 of 512 tokens. large: 500,000 steps of 8,000 rows (section 5.1; 8,192 here,
-which devices share) on the 160 GB of text of RoBERTa. Sentences of a document change places, and 30% of its words are
-masked in spans, three under one mask on average; the decoder writes the text as it was. As in fairseq's denoising task,
-words are counted and rows are whole sentences of one document. The paper stopped dropout for the last tenth of the
-steps, which is left out here. It tells neither rate nor warmup: those of large are RoBERTa-large's (Liu et al. 2019,
-table 9), those of base fairseq's for 256 rows (1e-4; 6e-4 would be for 8,192) with BERT's warmup. All parameters decay,
-as with every Adam of fairseq.
+A denoising autoencoder: the encoder reads corrupted text, and the decoder writes the original.
+
+- base: a million steps on books and Wikipedia with BERT's batch size of 256 at sequence length 512.
+  This is the paper's comparison of objectives (section 4), and text infilling alone was the best.
+- large: 500,000 steps with batch size 8,000 (section 5.1; 8,192 here, which devices share evenly)
+  on the 160 GB of text of RoBERTa. Sentences of a document are permuted, and 30% of its words are
+  masked in spans of three on average, with one mask per span.
+
+As in fairseq's denoising task, masking counts words, and a sequence holds whole sentences of one
+document. The paper stopped dropout for the last tenth of the steps, which is left out here. It
+gives neither learning rate nor warmup. Those of large are RoBERTa-large's (Liu et al. 2019, table
+9). Those of base are fairseq's for batch size 256 (1e-4; 6e-4 would be for 8,192) with BERT's
+warmup. Weight decay applies to all parameters, as in every Adam of fairseq.
 """
 import dataclasses
 
-from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.settings import TextConfig
+from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, TextInfilling
-from plm_jax.recipes.table import Size
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 
 INFILLING = TextInfilling(unit='word')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BARTSize(Size):
-  """And its noise."""
+class BARTSize(RecipeSize):
+  """A size with its warmup steps and noise."""
 
   warmup: int
   objective: DenoisingAutoencoder = DenoisingAutoencoder(noises=(SentencePermutation(), INFILLING))
@@ -39,18 +44,21 @@ class BARTSize(Size):
 
 SIZES = {
     # Parameters of the released checkpoints; published as 139M and 406M.
-    'base': BARTSize(model=bart.base, parameters=139_420_416, peak=1e-4, warmup=10_000, steps=1_000_000, batch=256,
-                     objective=DenoisingAutoencoder(noises=(INFILLING,)), pod='v3:4x4'),
-    'large': BARTSize(model=bart.large, parameters=406_291_456, peak=4e-4, warmup=30_000, steps=500_000, batch=8192,
-                      pod='v3:32x32')}
+    'base': BARTSize(
+        model=bart.base, parameters=139_420_416, peak=1e-4, warmup=10_000, steps=1_000_000,
+        length=512, batch=256, objective=DenoisingAutoencoder(noises=(INFILLING,)), pod='v3:4x4'),
+    'large': BARTSize(
+        model=bart.large, parameters=406_291_456, peak=4e-4, warmup=30_000, steps=500_000,
+        length=512, batch=8192, pod='v3:32x32')}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
   optim = OptimConfig(
-      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True, clip=0.0,
-      exempt=())
-  return scaled(Experiment(
-      f'bart_{size}', family='bart', model=row.model('bfloat16'), objective=row.objective,
-      data=DataConfig(prepare=TextConfig(kind='byte-bpe')), optim=optim, train=row.train()), scale)
+      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
+      weight_decay=0.01, clip=0.0, exempt=())
+  return apply_scale(PretrainRun(
+      f'bart_{size}', family='bart', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=row.objective, data=DataConfig(prepare=TextConfig(kind='byte-bpe')), optim=optim,
+      train=row.make_train_config()), scale)

@@ -1,85 +1,118 @@
-"""Chinese BERTs whose masks are of whole words (Cui et al. 2021, arXiv:1906.08101), and MacBERT (Cui et al. 2020).
+"""Chinese BERT with whole-word masks (Cui et al. 2021, arXiv:1906.08101) and MacBERT (2020).
 
-    python -m plm_jax prepare TEXT gs://BUCKET/records --for=bert_wwm_ext --tokenizer=BERT --segmenter=jieba
-    python -m plm_jax train bert_wwm_ext --data.path=gs://BUCKET/records --warm-start=BERT    # TPU v3
-    python -m plm_jax train macbert_base --data.path=gs://BUCKET/records --objective.similar=LIST --warm-start=BERT
+    python -m plm_jax prepare TEXT gs://BUCKET/records --for=bert_wwm_ext --tokenizer=BERT \\
+        --segmenter=jieba
+    python -m plm_jax train bert_wwm_ext --data.path=gs://BUCKET/records --warm-start=BERT  # TPU v3
+    python -m plm_jax train macbert_base --data.path=gs://BUCKET/records \\
+        --objective.synonyms=LIST --warm-start=BERT
     python -m plm_jax train bert_wwm_base --scale=laptop --data.path=zhwiki.txt \\
-        --data.prepare.segmenter=jieba                                             # 2 CPU cores: 3 minutes
-    python -m plm_jax train bert_wwm_base --scale=test --data.path=zhwiki.txt      # seconds
+        --data.prepare.segmenter=jieba  # 2 CPU cores: 3 minutes
+    python -m plm_jax train bert_wwm_base --scale=test --data.path=zhwiki.txt              # seconds
 
-BERT is the folder of bert-base-chinese, or of a run of bert_chinese, whose tokenizer and weights all but the large ones
-begin with: a token is a character. A word is what jieba finds, where the authors had LTP; of text that is segmented
-already give --segmenter=spaces, and --segmenter=words:FILE has the words of a list. The authors' table of runs
-(README of ymcui/Chinese-BERT-wwm) gives, in this order: base, Chinese Wikipedia, 100,000 steps of 2,560 rows of 128
-and as many of 384 rows of 512, LAMB; ext, 5.4 billion words of the web too, a million and 400,000; roberta_ext, a
-million of 384 rows of 512, AdamW, no next sentence; roberta_ext_large, two million of 512 rows, from the beginning.
-Their peak is 1e-4, their warmup a tenth of the steps, here BERT's 10,000.
+BERT is the folder of bert-base-chinese, or of a run of bert_chinese. All models but the large ones
+start from its weights, and all use its tokenizer: one token per character. jieba segments the text
+into words; the authors used LTP. For text that is already segmented, give --segmenter=spaces.
+--segmenter=words:FILE takes the words from a list.
 
-macbert_base and macbert_large: n-grams of one to four words (40, 30, 20 and 10%) have 15% of the text; of their words
-80% become another that is like them, 10% a random one, and 10% stay; texts change places (SOP). LIST has a word a line,
-and behind it words like it, best first, of which those of as many characters are used; without a list, and of words
-that are not in it, masks are [MASK] and random tokens. The authors took theirs from word vectors; from a checkout,
-`python -m benchmarks.similar_words TEXT LIST --folder=RUN` learns some and makes a list of them. Their steps are those
-of roberta_ext and roberta_ext_large here: from memory of the paper.
+The authors' table of runs is in the README of ymcui/Chinese-BERT-wwm:
+
+- base: Chinese Wikipedia, 100,000 steps with batch size 2,560 at sequence length 128, then 100,000
+  with batch size 384 at length 512, LAMB.
+- ext: 5.4 billion words that also include web text, a million and 400,000 of these steps, LAMB.
+- roberta_ext: a million steps with batch size 384 at length 512, AdamW, no next sentence
+  prediction.
+- roberta_ext_large: two million steps with batch size 512, from scratch.
+
+The peak learning rate is 1e-4 there. The warmup is a tenth of the steps there, and BERT's 10,000
+steps here. Masks are static: the README writes "without dynamic masking" about RoBERTa-wwm-ext. Ten
+sets of masks, BERT's dupe_factor, are an assumption.
+
+macbert_base and macbert_large (Cui et al. 2020) mask 15% of the text as n-grams of one to four
+words (40, 30, 20 and 10%). 80% of these words are replaced by similar words, 10% by random words,
+and 10% stay. The sentence-pair objective is sentence order prediction (SOP). Each line of LIST
+holds a word and then words that are similar to it, best first. Only similar words with as many
+characters are used. Without a list, and for words that are not in it, masks are [MASK] and random
+tokens. The authors took similar words from word vectors. In a checkout, `python -m
+benchmarks.similar_words TEXT LIST --folder=RUN` trains word vectors and writes such a list. The
+numbers of steps are an assumption: they are those of roberta_ext and roberta_ext_large, because the
+README of ymcui/MacBERT gives none and no training code was released.
 """
 import dataclasses
+from typing import Literal
 
-from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
-from plm_jax.data.settings import TextConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import FullSentences, NextSentence, SentenceOrder
-from plm_jax.recipes.bert import chinese, in_chinese
-from plm_jax.recipes.table import Size
+from plm_jax.objectives.row_builders import FullSentences, NextSentence, SentenceOrder
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
 
 NGRAMS = (0.4, 0.3, 0.2, 0.1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChineseSize(Size):
-  """And what its rows are."""
+class ChineseBERTSize(RecipeSize):
+  """A size with its sentence pairs, phases and optimizer."""
 
   peak: float = 1e-4
+  length: int = 512
   pair: NextSentence | FullSentences | SentenceOrder = NextSentence()
-  short: int = 0
-  """updates of a phase of rows of 128 tokens, before one of 384 rows of 512; 0: there is one phase"""
-  long: int = 0
-  """updates of that"""
-  kind: str = 'adamw'
+  short_steps: int = 0
+  """updates at sequence length 128, before those at length 512 with batch size 384; 0: the run has
+  one phase"""
+  long_steps: int = 0
+  """updates of that second phase"""
+  kind: Literal['adamw', 'lamb'] = 'adamw'
 
 
-# Parameters by transformers' BertForPreTraining, and of those without a question about pairs BertForMaskedLM; published
-# as 102M and 324M (README of ymcui/MacBERT, without heads).
+# Parameters of transformers' BertForPreTraining, or BertForMaskedLM without an objective for
+# sentence pairs; published without heads as 102M and 324M (README of ymcui/MacBERT).
 SIZES = {
-    'base': ChineseSize(model=chinese(bert.base), parameters=102_882_442, short=100_000, long=100_000, batch=2560,
-                        kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
-    'ext': ChineseSize(model=chinese(bert.base), parameters=102_882_442, short=1_000_000, long=400_000, batch=2560,
-                       kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
-    'roberta_ext': ChineseSize(name='roberta_wwm_ext', model=chinese(bert.base), parameters=102_290_312,
-                               pair=FullSentences(reserve=0), steps=1_000_000, batch=384, pod='v3:8x8',
-                               mesh=MeshConfig(fsdp=32)),
-    'roberta_ext_large': ChineseSize(name='roberta_wwm_ext_large', model=chinese(bert.large), parameters=325_545_608,
-                                     pair=FullSentences(reserve=0), steps=2_000_000, batch=512, pod='v3:8x16'),
-    'macbert_base': ChineseSize(name='macbert_base', model=chinese(bert.base), parameters=102_882_442,
-                                pair=SentenceOrder(), steps=1_000_000, batch=384, pod='v3:8x8',
-                                mesh=MeshConfig(fsdp=32)),
-    'macbert_large': ChineseSize(name='macbert_large', model=chinese(bert.large), parameters=326_597_258,
-                                 pair=SentenceOrder(), steps=2_000_000, batch=512, pod='v3:8x16')}
+    'base': ChineseBERTSize(
+        model=set_chinese_vocab(bert.base), parameters=102_882_442, short_steps=100_000,
+        long_steps=100_000, batch=2560, kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
+    'ext': ChineseBERTSize(
+        model=set_chinese_vocab(bert.base), parameters=102_882_442, short_steps=1_000_000,
+        long_steps=400_000, batch=2560, kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
+    'roberta_ext': ChineseBERTSize(
+        name='roberta_wwm_ext', model=set_chinese_vocab(bert.base), parameters=102_290_312,
+        pair=FullSentences(reserve=0), steps=1_000_000, batch=384, pod='v3:8x8',
+        mesh=MeshConfig(fsdp=32)),
+    'roberta_ext_large': ChineseBERTSize(
+        name='roberta_wwm_ext_large', model=set_chinese_vocab(bert.large), parameters=325_545_608,
+        pair=FullSentences(reserve=0), steps=2_000_000, batch=512, pod='v3:8x16'),
+    'macbert_base': ChineseBERTSize(
+        name='macbert_base', model=set_chinese_vocab(bert.base), parameters=102_882_442,
+        pair=SentenceOrder(), steps=1_000_000, batch=384, pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
+    'macbert_large': ChineseBERTSize(
+        name='macbert_large', model=set_chinese_vocab(bert.large), parameters=326_597_258,
+        pair=SentenceOrder(), steps=2_000_000, batch=512, pod='v3:8x16')}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
-  model = dataclasses.replace(row.model('bfloat16'), pooler=row.pair.question is not None)
-  objective = MaskedLM(pair=row.pair, unit='word', lengths=NGRAMS if size.startswith('macbert') else (1.0,),
-                       pooled='whole')
-  train = row.train() if row.steps else TrainConfig(
-      phases=(Phase(row.short, 128, row.batch), Phase(row.long, 512, 384)))
-  optim = OptimConfig(kind='lamb' if row.kind == 'lamb' else 'adamw', peak=row.peak)
-  return in_chinese(scaled(Experiment(
+  model = row.make_model(dropout=0.1, attention_dropout=0.1)
+  model = dataclasses.replace(model, pooler=row.pair.pair_task is not None)
+  lengths = (1.0,)
+  if size.startswith('macbert'):
+    lengths = NGRAMS
+  objective = MaskedLM(pair=row.pair, unit='word', lengths=lengths, pooled='whole', duplicates=10)
+  if row.steps:
+    train = row.make_train_config()
+  else:
+    phases = Phase(row.short_steps, 128, row.batch), Phase(row.long_steps, 512, 384)
+    train = TrainConfig(phases=phases)
+  optim = OptimConfig(
+      kind=row.kind, peak=row.peak, warmup=10_000, schedule='bert',
+      weight_decay=0.01)
+  text = TextConfig()
+  if scale == 'paper':
+    text = TextConfig(segmenter='jieba')
+  return limit_chinese_vocab(apply_scale(PretrainRun(
       row.name or f'bert_wwm_{size}', model=model, objective=objective,
-      data=DataConfig(prepare=TextConfig(segmenter='jieba' if scale == 'paper' else 'none')),
-      optim=optim, train=train), scale))
+      data=DataConfig(prepare=text), optim=optim, train=train), scale))

@@ -1,38 +1,44 @@
 """DeBERTa (He et al. 2021, sections 5.1 and 5.2, appendix A.2).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=deberta_base
-    python -m plm_jax train deberta_base --data.path=gs://BUCKET/records    # 64 TPU v3 chips (v3-128), or more
-    python -m plm_jax train deberta_base --scale=laptop                     # 2 CPU cores: 3 minutes
-    python -m plm_jax train deberta_base --scale=test                       # seconds
+    python -m plm_jax train deberta_base \\
+        --data.path=gs://BUCKET/records  # 64 TPU v3 chips (v3-128), or more
+    python -m plm_jax train deberta_base --scale=laptop  # 2 CPU cores: 3 minutes
+    python -m plm_jax train deberta_base --scale=test    # seconds
 
-Disentangled attention, and a decoder of masks: a million steps of 2,048 rows of 512 tokens, 10 days on 64 V100 for base
-and 20 days on 96 for large in the paper. Its text is Wikipedia, BookCorpus, OpenWebText and Stories, 78 GB. Masks are
-the released code's: one n-gram of up to three words in each of successive windows. Rows are packed full there too, but
-here documents in one row do not see each other.
+Disentangled attention and an enhanced mask decoder: a million steps with batch size 2,048 at
+sequence length 512. The paper took 10 days on 64 V100 for base and 20 days on 96 for large. Its
+text is Wikipedia, BookCorpus, OpenWebText and Stories, 78 GB. Masking follows the released code:
+one n-gram of up to three words in each of successive windows. Sequences are packed full, as in the
+released code, but documents in one sequence do not attend to each other here.
 """
-from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.settings import TextConfig
+from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import deberta
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
-from plm_jax.recipes.table import Size
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
+from plm_jax.objectives.row_builders import Single
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 
 SIZES = {
-    # Parameters by transformers' DebertaModel, without a head.
-    'base': Size(model=deberta.base, parameters=138_601_728, peak=2e-4, steps=1_000_000, batch=2048, pod='v3:8x8',
-                 took='64 V100, 10 days'),
-    'large': Size(model=deberta.large, parameters=405_163_008, peak=2e-4, steps=1_000_000, batch=2048, accumulate=2,
-                  pod='v3:8x16', took='96 V100, 20 days')}
-# What version 2 has too.
+    # Parameters of transformers' DebertaModel, without a head.
+    'base': RecipeSize(
+        model=deberta.base, parameters=138_601_728, peak=2e-4, steps=1_000_000, length=512,
+        batch=2048, pod='v3:8x8', published_hardware='64 V100, 10 days'),
+    'large': RecipeSize(
+        model=deberta.large, parameters=405_163_008, peak=2e-4, steps=1_000_000, length=512,
+        batch=2048, accumulate=2, pod='v3:8x16', published_hardware='96 V100, 20 days')}
+# Shared with version 2.
 MASKS = MaskedLM(pair=Single(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), choice='windows')
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size. Adam and its schedule are BERT's, but for the peak."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
-  text = DataConfig(prepare=TextConfig(kind='byte-bpe', lowercase=False), assembly='packed')
-  return scaled(Experiment(
-      f'deberta_{size}', family='deberta', model=row.model('bfloat16'), objective=MASKS, data=text,
-      optim=OptimConfig(peak=row.peak), train=row.train()), scale)
+  text = TextConfig(kind='byte-bpe', lowercase=False)
+  return apply_scale(PretrainRun(
+      f'deberta_{size}', family='deberta', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=MASKS, data=DataConfig(prepare=text, assembly='packed'),
+      optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
+      train=row.make_train_config()), scale)

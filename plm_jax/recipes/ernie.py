@@ -1,35 +1,46 @@
 """ERNIE 1.0 (Sun et al. 2019, arXiv:1904.09223), in Chinese.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=ernie_base --segmenter=words:LIST
-    python -m plm_jax train ernie_base --data.path=gs://BUCKET/records    # 16 TPU v3 chips
+    python -m plm_jax train ernie_base --data.path=gs://BUCKET/records      # 16 TPU v3 chips
     python -m plm_jax train ernie_base --scale=laptop --data.path=zhwiki.txt \\
-        --data.prepare.segmenter=jieba                                     # 2 CPU cores: 3 minutes
-    python -m plm_jax train ernie_base --scale=test --data.path=zhwiki.txt    # seconds
+        --data.prepare.segmenter=jieba  # 2 CPU cores: 3 minutes
+    python -m plm_jax train ernie_base --scale=test --data.path=zhwiki.txt  # seconds
 
-BERT of 18,000 characters and pieces, whose masks hide phrases and names (section 3.2): in half of the rows words of
-LIST, a phrase or a name a line, as a whole; in the others characters. jieba finds words where there is no list. The
-paper has a stage for characters, one for phrases and one for names, one after another, on Chinese Wikipedia, Baidu
-Baike, news and Tieba, 173 million sentences (section 4.1), whose dialogues, which have an embedding of who speaks, are
-left out here. It tells neither steps nor rate: here they are BERT's.
+BERT with 18,000 characters and subword tokens, which masks whole phrases and names (section 3.2).
+In half of the sequences, whole words of LIST are masked; in the others, single characters. LIST has
+one phrase or name per line. Without a list, jieba segments the words.
+
+The paper masks characters, phrases and names in three successive stages. Its text is Chinese
+Wikipedia, Baidu Baike, news and Tieba, 173 million sentences (section 4.1). This recipe leaves out
+the dialogues of Tieba and their embedding of the speaker. The paper gives neither the number of
+steps nor the learning rate: those of BERT are an assumption.
 """
-from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.settings import TextConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import ernie
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.recipes.bert import in_chinese
-from plm_jax.recipes.table import Size
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.bert import limit_chinese_vocab
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.scales import scaled
 
 SIZES = {
-    # Parameters by transformers' ErnieForPreTraining.
-    'base': Size(model=ernie.base, parameters=100_477_778, peak=1e-4, batch=256, pod='v3:4x4',
-                 mesh=MeshConfig(fsdp=32))}
+    # Parameters of transformers' ErnieForPreTraining.
+    'base': RecipeSize(
+        model=ernie.base, parameters=100_477_778, peak=1e-4, length=512, batch=256, pod='v3:4x4',
+        mesh=MeshConfig(fsdp=32))}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
-  data = DataConfig(prepare=TextConfig(segmenter='jieba' if scale == 'paper' else 'none'))
-  return in_chinese(scaled(Experiment(
-      f'ernie_{size}', family='ernie', model=SIZES[size].model('bfloat16'),
-      objective=MaskedLM(unit='either', pooled='whole'), data=data), scale))
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
+  row = SIZES[size]
+  text = TextConfig()
+  if scale == 'paper':
+    text = TextConfig(segmenter='jieba')
+  return limit_chinese_vocab(apply_scale(PretrainRun(
+      f'ernie_{size}', family='ernie', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=MaskedLM(unit='either', pooled='whole'), data=DataConfig(prepare=text),
+      optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
+      train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch)))),
+      scale))

@@ -1,159 +1,336 @@
-"""Fine-tuning of any model for any task, with the settings that its authors published (`tasks.settings`).
+"""Fine-tuning of any model on any task, with the hyperparameters that its authors published.
 
     python -m plm_jax finetune --init=FOLDER --task=sst2
     python -m plm_jax finetune --init=FOLDER --task=classification --train=mine.tsv --dev=other.tsv
-    python -m plm_jax finetune --task=classification --scale=laptop        # on examples that every machine has: minutes
+    python -m plm_jax finetune --task=classification --scale=laptop  # on built-in examples: minutes
 
-FOLDER is that of a run, of a checkpoint of transformers, or of an ELMo, whose features a tagger or a classifier then
-reads (`--vectors=FILE`: beside these word vectors). A task is one of `tasks.table`, which says where TFDS has
-its data, or the kind of your own: classification, regression, tagging, answers, choice, embedding.
+FOLDER is a run, a transformers checkpoint, or an ELMo, whose features a tagger or a classifier then
+reads (`--vectors=FILE` concatenates these word vectors). Hyperparameters come from
+`tasks.hyperparameters`. A task is a name in `tasks.registry`, which also names its data in TFDS.
+For your own data it is a kind: classification, regression, tagging, answers, choice, embedding.
 """
+from collections.abc import Mapping
 import dataclasses
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from plm_jax import checked, conversion
-from plm_jax.config import ConfigError, FineTuning, Phase, Scale, Tasks, TrainConfig
-from plm_jax.layers.reader import ReaderConfig
+from plm_jax import conversion, validation
+from plm_jax.config.run import ConfigError, FinetuneRun, Phase, Scale, TrainConfig
+from plm_jax.layers.recurrent_heads import ReaderConfig
 from plm_jax.models import bert
-from plm_jax.recipes import vectors
-from plm_jax.tasks.answers import AnswerTask
-from plm_jax.tasks.choice import ChoiceTask
-from plm_jax.tasks.embedding import EmbeddingTask
-from plm_jax.tasks.examples import Kind
-from plm_jax.tasks.labelled import LabelledConfig
-from plm_jax.tasks.recurrent import RecurrentSequence, RecurrentTagging
-from plm_jax.tasks.sequence import SequenceTask
-from plm_jax.tasks.settings import settings
-from plm_jax.tasks.table import TASKS, Published
-from plm_jax.tasks.tagging import TaggingTask
-from plm_jax.tokenizers.words import SPECIALS
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import resized
-from plm_jax.training.tuning import TuningConfig
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.tuning import TuningConfig
+from plm_jax.recipes import sentence_vectors
+from plm_jax.recipes.scale_presets import resize_run
+from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
+from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.hyperparameters import published_hyperparameters
+from plm_jax.tasks.kinds import KINDS
+from plm_jax.tasks.labeled_data import LabeledConfig
+from plm_jax.tasks.registry import TASKS, TaskSpec
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
+from plm_jax.tokenizers.whole_words import SPECIALS
 
-# Of vectors no family has a head.
-HEADS = {'classification': 'label', 'regression': 'label', 'tagging': 'tags', 'answers': 'span', 'choice': 'choice'}
-OPTIM = {field.name for field in dataclasses.fields(OptimConfig)}
+# Learning rates of small models: BASE_RATE at width 768, higher for smaller widths, MAX_RATE at
+# most; and the minimum number of updates on few examples. Chosen on four data sets, see
+# `benchmarks.defaults` and benchmarks/RESULTS.md.
+BASE_RATE, WIDTH_POWER, MAX_RATE, MIN_STEPS = 2e-5, 1.8, 1e-3, 1000
+OPTIM_FIELDS = {field.name for field in dataclasses.fields(OptimConfig)}
 
 
-class Start(NamedTuple):
-  """What a run starts from."""
+class InitialModel(NamedTuple):
+  """The model that fine-tuning starts from."""
 
   folder: str = ''
   family: str = 'bert'
   model: Any = None
-  """configuration of the backbone; None: BERT base, or smaller, by the scale"""
+  """configuration of the backbone; None: BERT base, or smaller, depending on the scale"""
 
   @property
   def name(self) -> str:
-    """Last part of the folder."""
+    """The last part of the folder."""
     return self.folder.rstrip('/').rpartition('/')[2]
 
 
-def recipe(task: str, start: Start = Start(), scale: Scale = 'paper', train: tuple[str, ...] = (),
-           dev: tuple[str, ...] = ()) -> FineTuning:
-  """Builds the run of a task. train, dev: sources; empty: the task's own, or, of a kind, examples that every machine
-  has. Raises ConfigError for a task that is not known."""
-  name = task
-  if task in get_args(Kind):
-    name = f'embedded_{task}' if f'embedded_{task}' in TASKS else task
-  elif task not in TASKS:
-    raise ConfigError(f'--task is one of {", ".join((*get_args(Kind), *TASKS))}, got {checked.shortened(task)}')
-  known = TASKS.get(name, Published('regression', measures=('pearson', 'spearman')))  # of which nothing is embedded
-  values = settings(name if name in TASKS else 'stsb', start.family, size_of(start.model))
-  if scale != 'paper' and not train and task in vectors.EMBEDDED:
-    train, dev = (vectors.EMBEDDED[task],), dev or ('embedded:similarity:dev',)
+def recipe(
+    task: str, start: InitialModel = InitialModel(), scale: Scale | None = None,
+    train: tuple[str, ...] = (), dev: tuple[str, ...] = (),
+) -> FinetuneRun:
+  """Build the fine-tuning run of a task.
+
+  Args:
+    task: name or kind of the task.
+    start: the model.
+    scale: paper: the published hyperparameters of the family; None: depends on the size of the
+      model (`choose_scale`).
+    train: sources of training examples; (): the task's own, or of a kind the built-in examples.
+    dev: sources of development examples, with the same defaults.
+
+  Raises:
+    ConfigError: the task is unknown, or has no data.
+  """
+  name, known = find_task(task)
+  values, scale = choose_hyperparameters(name, start, scale)
+
+  # Data. With files of the user, class names are those of the files, unless the task names them.
+  if scale != 'paper' and not train and task in sentence_vectors.BUILTIN_SOURCES:
+    train, dev = (sentence_vectors.BUILTIN_SOURCES[task],), dev or ('embedded:similarity:dev',)
   if not train and not known.train:
     raise ConfigError(f'TFDS does not have {task}: give --train and --dev')
-  own = bool(train)  # names of classes are then those of the files, unless the task says them
+  own = bool(train)
+  if not own:
+    train, dev = known.train, dev or known.dev
+
+  # Model and objective.
+  model, learned = build_model_and_task(task, known, own and name != task, start)
+  for field in ('head_dropout', 'stride'):
+    if field in values and hasattr(learned, field):
+      learned = dataclasses.replace(learned, **{field: values[field]})
+
+  # Warmup below 1 is a share of the run; otherwise a number of updates.
+  warmup_share, warmup_updates = 0.0, int(values['warmup'])
+  if values['warmup'] < 1:
+    warmup_share, warmup_updates = values['warmup'], 0
+  optim: dict[str, Any] = {}
+  for field, value in values.items():
+    if field in OPTIM_FIELDS:
+      optim[field] = value
+  optim['warmup'] = warmup_updates
+  epochs, on_error, tokenizer, tuning = 0.0, 'refuse', start.folder, TuningConfig()
+  if 'steps' not in values:
+    epochs = values['epochs']
+  if name in sentence_vectors.TASKS:
+    on_error = 'skip'
+  if model.kind == 'recurrent':  # its vocabulary is that of the data, and it is not trained
+    tokenizer, tuning = '', TuningConfig(top=0)
+  data = LabeledConfig(
+      train=train, dev=dev, columns=known.columns, epochs=epochs, warmup=warmup_share,
+      least_steps=values.get('least_steps', 0), evaluations=values.get('evaluations', 1.0),
+      on_error=on_error, tokenizer=tokenizer)
   phase = Phase(values.get('steps', 1), values['length'], values['batch'])
-  warmup = values['warmup']
+  run_name = f'finetune_{task}'
+  if start.name:
+    run_name += f'-{start.name}'
+  config = FinetuneRun(
+      run_name, family=start.family, warm_start=start.folder, model=model, objective=learned,
+      tuning=tuning, data=data, optim=OptimConfig(**optim),
+      train=TrainConfig(phases=(phase,), log_every=50, best='main'))
+  return shrink_run(limit_length(config), scale, fresh=start.model is None)
+
+
+def find_task(task: str) -> tuple[str, TaskSpec]:
+  """Find the specification of a task or of a kind of task -> (name in the registry, or kind; it).
+
+  Raises:
+    ConfigError: the task is unknown.
+  """
+  name = task
+  if task in KINDS:
+    if f'embedded_{task}' in TASKS:
+      name = f'embedded_{task}'
+  elif task not in TASKS:
+    names = ', '.join((*KINDS, *TASKS))
+    raise ConfigError(f'--task is one of {names}, got {validation.short_repr(task)}')
+  if name in TASKS:
+    return name, TASKS[name]
+  return name, TaskSpec(task, measures=KINDS[task].format.measures)  # without built-in examples
+
+
+def choose_hyperparameters(
+    name: str, start: InitialModel, scale: Scale | None) -> tuple[dict[str, Any], Scale]:
+  """Choose (hyperparameters, scale) of a task, for the size of the model."""
+  is_chosen_here = scale is None
+  if scale is None:
+    scale = choose_scale(start.model)
+    if name in sentence_vectors.TASKS:  # published whatever the size of the model
+      is_chosen_here, scale = False, 'paper'
+  published = name
+  if name not in TASKS:
+    published = 'stsb'
+  values = published_hyperparameters(published, start.family, published_size(start.model))
+  if start.model and (is_chosen_here or scale != 'paper'):
+    values = adapt_to_size(values, start.model, scale)
+  return values, scale
+
+
+def build_model_and_task(
+    task: str, known: TaskSpec, unnamed: bool, start: InitialModel) -> tuple[Any, Any]:
+  """Build the configuration of the model, with all that the head needs, and the task.
+
+  Args:
+    task: name or kind of the task.
+    known: what is published of it.
+    unnamed: whether class names are those of the training examples.
+    start: the initial model.
+  """
   model = start.model or bert.base()
-  recurrent = model.kind == 'recurrent'
-  if recurrent:
-    model = dataclasses.replace(model, vocab=len(SPECIALS) + 1)  # as many words as the task turns out to have
-  elif known.kind in HEADS:
-    model = conversion.with_parts(start.family, HEADS[known.kind], model)
-  config = FineTuning(
-      '-'.join(filter(None, (f'finetune_{task}', start.name))), family=start.family, warm_start=start.folder,
-      model=model,
-      objective=(objective_of_elmo(known, own and name != task, start.family, model) if recurrent else
-                 vectors.task_of(task, start.family, model.block.width) if known.kind == 'embedding' else
-                 objective(known, own and name != task, start.family, values)),
-      tuning=TuningConfig(top=0 if recurrent else -1),
-      data=LabelledConfig(
-          train=train or known.train, dev=dev or (() if own else known.dev), columns=known.columns,
-          epochs=0.0 if 'steps' in values else values['epochs'], warmup=warmup if warmup < 1 else 0.0,
-          evaluations=values.get('evaluations', 1.0), on_error='skip' if name in vectors.TASKS else 'refuse',
-          tokenizer='' if recurrent else start.folder),
-      optim=OptimConfig(**{'warmup': 0, **{name: value for name, value in values.items() if name in OPTIM and
-                                           name != 'warmup'}, **({'warmup': int(warmup)} if warmup >= 1 else {})}),
-      train=TrainConfig(phases=(phase,), log_every=50,
-                        best='f1' if known.measures[0] == 'entities' else known.measures[0]))
-  return scaled(fitted(config), scale, fresh=start.model is None)
+  if model.kind == 'recurrent':  # the vocabulary is that of the task's data
+    model = dataclasses.replace(model, vocab=len(SPECIALS) + 1)
+    return model, make_elmo_objective(known, unnamed, start.family, model)
+  if known.kind == 'embedding':
+    return model, sentence_vectors.make_task(task, start.family, model.block.width)
+  task_class = KINDS[known.kind].task
+  model = conversion.enable_required_parts(start.family, task_class.head, model)
+  labels = known.labels
+  if unnamed:
+    labels = ()
+  return model, task_class.from_spec(known, family=start.family, cut=known.cut, labels=labels)
 
 
-def objective(known: Published, unnamed: bool, family: str, values: dict[str, Any]) -> Tasks:
-  """Makes the objective of a task. unnamed: its classes are called as the training examples call them."""
-  common: dict[str, Any] = {'family': family, 'cut': known.cut, 'labels': () if unnamed else known.labels}
+def make_elmo_objective(
+    known: TaskSpec, unnamed: bool, family: str, model: Any,
+) -> RecurrentTagging | RecurrentSequence:
+  """Make the objective of a task for an ELMo.
+
+  Raises:
+    ConfigError: the kind of task is not supported.
+  """
+  labels = known.labels
+  if unnamed:
+    labels = ()
+  reader = ReaderConfig(longest=model.characters.longest)
   if known.kind == 'tagging':
-    return TaggingTask(**common, measures=known.measures[0])  # pyright: ignore
-  if known.kind == 'answers':
-    return AnswerTask(**common, unanswerable=known.unanswerable, script=known.script, stride=values['stride'])
-  if known.kind == 'choice':
-    return ChoiceTask(**common)
-  return SequenceTask(**common, regression=known.kind == 'regression', measures=known.measures)
-
-
-def objective_of_elmo(known: Published, unnamed: bool, family: str, model: Any) -> RecurrentTagging | RecurrentSequence:
-  """Makes the objective of a task on an ELMo. Raises ConfigError for a kind that none is made for."""
-  labels, reader = () if unnamed else known.labels, ReaderConfig(longest=model.characters.longest)
-  if known.kind == 'tagging':
-    return RecurrentTagging(family, labels, measures=known.measures[0], reader=reader)  # pyright: ignore
+    return RecurrentTagging(
+        family, labels, measures=known.measures[0], reader=reader)  # pyright: ignore
   if known.kind in ('classification', 'regression'):
-    return RecurrentSequence(family, labels, cut=known.cut, regression=known.kind == 'regression',
-                             measures=known.measures, reader=reader)
+    return RecurrentSequence(
+        family, labels, cut=known.cut, regression=known.kind == 'regression',
+        measures=known.measures, reader=reader)
   raise ConfigError(f'an ELMo learns tagging, classification and regression, not {known.kind}')
 
 
-def size_of(model: Any) -> str:
-  """Tells published sizes apart, as `tasks.settings` calls them."""
+def intermediate_task_hint(task: str, start: InitialModel) -> str:
+  """Describe the intermediate task on which the authors of a family fine-tuned first.
+
+  '': there is none, or the name of the model contains it.
+  """
+  if task not in TASKS:
+    return ''
+  values = published_hyperparameters(task, start.family, published_size(start.model))
+  first = values.get('start', '')
+  if not first or first in start.name:
+    return ''
+  return (f'published results on {task} begin with a model that was fine-tuned on {first}: give '
+          'its folder to --init')
+
+
+def published_size(model: Any) -> str:
+  """Return the published size of a model, as named in `tasks.hyperparameters`.
+
+  The second and third versions of DeBERTa have a vocabulary of 128,000.
+  """
   if model is None or model.kind == 'recurrent':
     return ''
-  size = 'large' if model.block.width >= 1024 else 'base' if model.block.width >= 768 else 'small'
-  return f'v3-{size}' if model.vocab >= 128_000 else size
+  width, layers, many = model.block.width, model.stack.layers, model.vocab >= 128_000
+  if many and width >= 1536:
+    if layers <= 24:
+      return 'v2-xlarge'
+    return 'v2-xxlarge'
+  if many and width < 512:
+    size = 'xsmall'
+  elif width < 768 or (width < 1024 and many and layers <= 6):
+    size = 'small'
+  elif width < 1024:
+    size = 'base'
+  elif layers < 48:
+    size = 'large'
+  else:
+    size = 'xlarge'
+  if many:
+    return f'v3-{size}'
+  return size
 
 
-def fitted(config: FineTuning) -> FineTuning:
-  """Shortens rows to what the model reads."""
+def choose_scale(model: Any) -> Scale:
+  """Choose the scale for a given model.
+
+  laptop: below five million parameters without embeddings; test: at most width 32; else paper.
+  """
+  if model is None or model.kind == 'recurrent':
+    return 'paper'
+  if 12 * model.stack.layers * model.block.width ** 2 > 5e6:
+    return 'paper'
+  if model.block.width > 32:
+    return 'laptop'
+  return 'test'
+
+
+def suggest_rate(model: Any) -> float:
+  """Return the peak learning rate for the width of a model, to two digits."""
+  rate = BASE_RATE * (768 / model.block.width) ** WIDTH_POWER
+  return float(f'{min(MAX_RATE, rate):.1e}')
+
+
+def adapt_to_size(values: Mapping[str, Any], model: Any, scale: Scale) -> dict[str, Any]:
+  """Adapt hyperparameters to a model that is smaller than the published ones.
+
+  Published learning rates, for width 768, are far too low for small models: Turc et al. 2019 search
+  from 3e-5 to 3e-4 for widths 512 to 128, and train for 4 epochs. Families that were published in
+  small sizes keep their settings at these sizes.
+  """
+  found = dict(values)
+  if model.kind == 'recurrent':
+    return found
+  width = model.block.width
+  # Published with 12 layers and less width: ELECTRA-small and DeBERTa v3 xsmall, among others.
+  if width >= 768 or (scale == 'paper' and model.stack.layers >= 12):
+    return found
+  found['peak'] = max(values['peak'], suggest_rate(model))
+  if 'steps' in found:  # published for data sets and models of another size
+    del found['steps']
+    found |= {'epochs': 4.0, 'warmup': 0.1}
+  found['epochs'] = max(4.0, found['epochs'])
+  if scale == 'laptop':
+    found['least_steps'] = MIN_STEPS
+  return found
+
+
+def limit_length(config: FinetuneRun) -> FinetuneRun:
+  """Limit the sequence length to the maximum of the model."""
   phase, longest = config.train.phases[0], config.model.max_length
   if not longest or phase.length <= longest:
     return config
   task: Any = config.objective
   if isinstance(task, AnswerTask):
-    task = dataclasses.replace(task, stride=min(task.stride, longest // 3), question_length=min(64, longest // 3))
+    task = dataclasses.replace(
+        task, stride=min(task.stride, longest // 3), question_length=min(64, longest // 3))
   phase = dataclasses.replace(phase, length=longest)
-  return dataclasses.replace(config, objective=task, train=dataclasses.replace(config.train, phases=(phase,)))
+  train = dataclasses.replace(config.train, phases=(phase,))
+  return dataclasses.replace(config, objective=task, train=train)
 
 
-def scaled(paper: FineTuning, scale: Scale, fresh: bool) -> FineTuning:
-  """Returns the run as it is, in minutes on two cores, or in seconds. fresh: its model may be made smaller."""
+def shrink_run(paper: FinetuneRun, scale: Scale, fresh: bool) -> FinetuneRun:
+  """Scale a run down to minutes on two cores (laptop) or seconds (test).
+
+  fresh: the run trains from scratch, so its model may become smaller.
+  """
   if scale == 'paper':
     return paper
-  layers, width, vocab, length, epochs = (2, 128, 4096, 128, 4.0) if scale == 'laptop' else (2, 32, 1024, 64, 1.0)
-  config = resized(paper, layers, width, 2, vocab, length) if fresh else paper
-  task: Any = config.objective
-  backbone: Any = config.model
-  phase = dataclasses.replace(config.train.phases[0], length=min(length, config.train.phases[0].length), batch=16)
-  if isinstance(task, AnswerTask):
-    task = dataclasses.replace(task, stride=phase.length // 3, question_length=phase.length // 4)
-  if isinstance(task, EmbeddingTask) and config.data.train == ('embedded:similarity',) and task.entailment:
-    task = dataclasses.replace(task, entailment='same', contradiction='other')
-  if isinstance(task, EmbeddingTask) and task.vector.dense:
-    task = dataclasses.replace(task, vector=dataclasses.replace(task.vector, dense=backbone.block.width))
-  optim = dataclasses.replace(config.optim, peak=1e-3, warmup=0) if fresh else config.optim
+  if scale == 'laptop':
+    layers, width, vocab, length, epochs = 2, 128, 4096, 128, 4.0
+  else:
+    layers, width, vocab, length, epochs = 2, 32, 1024, 64, 1.0
+  config = paper
   if fresh:
-    config = dataclasses.replace(config, model=checked.replaced(config.model, {'block.init.std': 0.08}))
+    config = resize_run(paper, layers, width, 2, vocab, length)
+    config = dataclasses.replace(
+        config, model=validation.with_paths(config.model, {'block.init.std': 0.08}),
+        optim=dataclasses.replace(config.optim, peak=1e-3, warmup=0))
+  elif scale == 'laptop':
+    epochs = max(epochs, config.data.epochs)
+
+  phase = config.train.phases[0]
+  phase = dataclasses.replace(phase, length=min(length, phase.length), batch=16)
+  task: Any = config.objective
+  if isinstance(task, AnswerTask):
+    task = dataclasses.replace(
+        task, stride=phase.length // 3, question_length=phase.length // 4)
+  if isinstance(task, EmbeddingTask):
+    if config.data.train == ('embedded:similarity',) and task.entailment:
+      task = dataclasses.replace(task, entailment='same', contradiction='other')
+    if task.vector.dense:
+      backbone: Any = config.model
+      vector = dataclasses.replace(task.vector, dense=backbone.block.width)
+      task = dataclasses.replace(task, vector=vector)
   return dataclasses.replace(
-      config, scale=scale, objective=task, optim=optim, data=dataclasses.replace(config.data, epochs=epochs),
+      config, scale=scale, objective=task, data=dataclasses.replace(config.data, epochs=epochs),
       train=dataclasses.replace(config.train, phases=(phase,)))

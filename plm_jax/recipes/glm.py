@@ -1,98 +1,119 @@
-"""GLM: blank infilling on BERT's text (Du et al. 2022, section 3, appendix A and table 7), and on Chinese text.
+"""GLM: blank infilling (Du et al. 2022, section 3, appendix A and table 7), also in Chinese.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=glm_large
-    python -m plm_jax train glm_large --data.path=gs://BUCKET/records    # 64 TPU v3 chips
-    python -m plm_jax train glm_base --scale=laptop                      # 2 CPU cores: 4 minutes
-    python -m plm_jax train glm_base --scale=test                        # seconds
+    python -m plm_jax train glm_large --data.path=gs://BUCKET/records  # 64 TPU v3 chips
+    python -m plm_jax train glm_base --scale=laptop                    # 2 CPU cores: 4 minutes
+    python -m plm_jax train glm_base --scale=test                      # seconds
 
-120,000 steps (base) or 200,000 of 1,024 rows of 512 tokens: BooksCorpus and English Wikipedia, uncased, documents one
-behind another. A row of 512 holds 448 tokens of text; the released code's rows hold 512 and grow with their blanks.
-large_doc is GLM-Doc: half of the rows have one blank of half of a document or more. Its vocabulary has [gMASK] for
-these, which the paper's models did without. large_sentence is GLM-Sent: half of the rows have whole sentences as their
-blanks, marked as [sMASK]. 410m and 515m are GLM-Doc of 30 layers, whose schedule they have: the paper names none.
-Of 200,000 steps the rate falls in 160,000, as in the released scripts. Sentences that
-become blanks end at . ? ! ; : and newlines, as there.
+200,000 steps (base: 120,000) with batch size 1,024 at sequence length 512, on BooksCorpus and
+English Wikipedia, uncased, with documents packed one after another. A sequence of 512 holds 448
+tokens of text; the released code's sequences hold 512 and grow with their blanks. The learning rate
+falls until step 160,000 of 200,000, as in the released scripts. Sentences that become blanks end at
+. ? ! ; : and newlines, as there.
 
-chinese has a SentencePiece vocabulary that is trained on the text, and the sizes of the released GLM-large-Chinese. Of
-its rows 40% have short spans as their blanks, 30% whole sentences and 30% one blank of a quarter of a document or more,
-as in the released scripts, whose peak, decay and schedule it has; these do not say how large a batch is, which is
-GLM-large's here, and cut 2% of the rows short, which is left out: rows are full of documents one behind another. Its
-path has one paragraph a line and an empty line between documents:
+- large_doc is GLM-Doc: half of the sequences have one blank of half of a document or more. Its
+  vocabulary has [gMASK] for these blanks; the paper's models did not.
+- large_sentence is GLM-Sent: in half of the sequences, whole sentences are the blanks, marked as
+  [sMASK].
+- 410m and 515m are GLM-Doc with 30 layers and its schedule: the paper names none for them.
+
+chinese has the sizes of the released GLM-large-Chinese, and a SentencePiece vocabulary trained on
+the text. 40% of its sequences have short spans as blanks, 30% whole sentences, and 30% one blank of
+a quarter of a document or more. These shares, the peak learning rate, weight decay and schedule are
+those of the released scripts. The scripts do not state the batch size, here that of GLM-large. They
+also shorten 2% of the sequences, which is left out: sequences are packed full with documents. The
+text has one paragraph per line and an empty line between documents:
 
     python -m plm_jax train glm_chinese --scale=laptop --data.path=zhwiki.txt
     python -m plm_jax train glm_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
 
-10b is GLM-10B: 48 layers of 4,096, with chinese's shares of blanks, a peak of 1e-4, 0.95 and 1e-8, in 250,000 steps of
-which the rate falls in 175,000 (config_block_10B.json, ds_block_10B.sh). Its vocabulary is GPT-2's of bytes; here it is
-of SentencePiece, and of so many pieces. The text was the Pile's and others', 10b had rows of 512 tokens of text. How
-large a batch was, and how long the warmup, these files do not say: they are large's batch and 7,000 steps here.
+10b is GLM-10B: 48 layers of width 4,096, for 250,000 steps. The learning rate falls until step
+175,000, after a warmup of 4% of these steps. Half of the sequences have short spans as blanks, 30%
+whole sentences, and 20% one blank of a quarter of a document or more. The peak learning rate is
+1e-4, betas 0.9 and 0.95, epsilon 1e-8 (config/ds_block_10B.sh and config_block_10B.json of
+THUDM/GLM). The original vocabulary is GPT-2's byte-level BPE; here it is a SentencePiece vocabulary
+of the same size. The text was the Pile and CC-News, in sequences with 512 tokens of text. The files
+name 21 sequences per GPU and no number of GPUs: the batch size of large is an assumption.
 """
 import dataclasses
 
-from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.settings import TextConfig
+from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import glm
 from plm_jax.objectives.glm import BlankInfilling
-from plm_jax.objectives.pairs import FullSentences
-from plm_jax.recipes.table import Size
+from plm_jax.objectives.row_builders import FullSentences
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.bert import limit_chinese_vocab
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
 
 DOCUMENTS = BlankInfilling(FullSentences(), documents=0.5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GLMSize(Size):
-  """And which blanks it fills."""
+class GLMSize(RecipeSize):
+  """A size with its schedule and its blanks."""
 
+  length: int = 512
   batch: int = 1024
   warmup: int = 8000
   horizon: int = 160_000
-  """steps in which the rate falls, before it is flat; 0: all"""
+  """step until which the learning rate falls, as in the released scripts; 0: the last"""
   floor: float = 0.05
-  """share of the peak that it falls to, of the released scripts, as the horizon is"""
+  """final learning rate as a share of the peak, as in the released scripts"""
   weight_decay: float = 0.1
   objective: BlankInfilling = BlankInfilling(FullSentences())
 
 
-# Parameters by the released modeling_glm.py; published as 110M, 335M, 410M, 515M (section 3).
+# Parameters of the released modeling_glm.py; published as 110M, 335M, 410M, 515M (section 3).
 SIZES = {
-    'base': GLMSize(model=glm.base, parameters=109_338_624, peak=4e-4, warmup=6000, horizon=0, steps=120_000,
-                    pod='v3:8x8'),
-    'large': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, pod='v3:8x8'),
-    'large_doc': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, objective=DOCUMENTS,
-                         pod='v3:8x8'),
-    'large_sentence': GLMSize(model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000,
-                              objective=BlankInfilling(FullSentences(), sentences=0.5), pod='v3:8x8'),
-    '410m': GLMSize(model=glm.medium_410m, parameters=410_265_600, peak=2e-4, steps=200_000, objective=DOCUMENTS,
-                    pod='v3:8x8'),
-    '515m': GLMSize(model=glm.medium_515m, parameters=514_632_960, peak=2e-4, steps=200_000, objective=DOCUMENTS,
-                    pod='v3:8x16'),
-    'chinese': GLMSize(model=glm.large_chinese, parameters=355_659_776, peak=4e-4, floor=0.1,
-                       horizon=200_000, weight_decay=0.01, steps=250_000,
-                       objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
-                       pod='v3:8x8'),
-    '10b': GLMSize(model=glm.xxl_10b, parameters=9_880_682_496, peak=1e-4, warmup=7000, floor=0.1, horizon=175_000,
-                   steps=250_000, objective=BlankInfilling(
-                       FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
-                   pod='v4:8x8x8', mesh=MeshConfig(fsdp=64))}
+    'base': GLMSize(
+        model=glm.base, parameters=109_338_624, peak=4e-4, warmup=6000, horizon=0, steps=120_000,
+        pod='v3:8x8'),
+    'large': GLMSize(
+        model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, pod='v3:8x8'),
+    'large_doc': GLMSize(
+        model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, objective=DOCUMENTS,
+        pod='v3:8x8'),
+    'large_sentence': GLMSize(
+        model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000,
+        objective=BlankInfilling(FullSentences(), sentences=0.5), pod='v3:8x8'),
+    '410m': GLMSize(
+        model=glm.glm_410m, parameters=410_265_600, peak=2e-4, steps=200_000,
+        objective=DOCUMENTS, pod='v3:8x8'),
+    '515m': GLMSize(
+        model=glm.glm_515m, parameters=514_632_960, peak=2e-4, steps=200_000,
+        objective=DOCUMENTS, pod='v3:8x16'),
+    'chinese': GLMSize(
+        model=glm.large_chinese, parameters=355_659_776, peak=4e-4, floor=0.1, horizon=200_000,
+        weight_decay=0.01, steps=250_000,
+        objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
+        pod='v3:8x8'),
+    '10b': GLMSize(
+        model=glm.glm_10b, parameters=9_880_682_496, peak=1e-4, warmup=7000, floor=0.1,
+        horizon=175_000, steps=250_000,
+        objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.2, shortest=0.25),
+        pod='v4:8x8x8', mesh=MeshConfig(fsdp=64))}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
   optim = OptimConfig(
-      peak=row.peak, warmup=row.warmup, horizon=row.horizon, schedule='cosine', floor=row.floor, b2=0.98,
-      weight_decay=row.weight_decay, bias_correction=True)
+      peak=row.peak, warmup=row.warmup, horizon=row.horizon, schedule='cosine', floor=row.floor,
+      b2=0.98, weight_decay=row.weight_decay, bias_correction=True)
   if size == '10b':
     optim = dataclasses.replace(optim, b2=0.95, eps=1e-8)
-  text = TextConfig(layout='glm', sentences='clauses' if row.objective.sentences else 'split')
+  text = TextConfig(layout='glm')
+  if row.objective.sentences:
+    text = TextConfig(layout='glm', sentences='clauses')
   if size in ('chinese', '10b'):
     text = dataclasses.replace(text, kind='sentencepiece-unigram', lowercase=False)
-  run = scaled(Experiment(
-      f'glm_{size}', family='glm', model=row.model('bfloat16'), objective=row.objective,
-      data=DataConfig(prepare=text, assembly='sentences'), optim=optim, train=row.train()), scale)
-  if size == 'chinese' and scale == 'laptop':  # of Chinese, 6,500 characters are 99.95% of the text
-    return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab=8000))
+  run = apply_scale(PretrainRun(
+      f'glm_{size}', family='glm', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=row.objective, data=DataConfig(prepare=text, assembly='sentences'), optim=optim,
+      train=row.make_train_config()), scale)
+  if size == 'chinese':
+    return limit_chinese_vocab(run)
   return run

@@ -6,59 +6,70 @@
     python -m plm_jax train gpt2_small --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train gpt2_small --scale=test                       # seconds
 
-Batches of 512 rows of 1,024 tokens of WebText, 8 million documents or 40 GB, that see what precedes them in the row,
-whatever document it is of. The paper tells neither steps nor learning rate, which was tuned for each size: peak,
-warmup, cosine and the other settings of Adam are those of GPT-3 of this size (Brown et al. 2020, table 2.1 and appendix
-B), for 262 billion tokens. chinese is small on Chinese text, with a SentencePiece vocabulary trained on it, in 100,000
-steps; documents in one row do not see each other. Its path has one paragraph a line and an empty line between
-documents:
+A causal language model with batch size 512 and sequence length 1,024 on WebText, 8 million
+documents or 40 GB. Tokens attend to everything before them in the sequence, across documents. The
+paper gives neither the number of steps nor the learning rate, which was tuned for each size. The
+peak learning rate, warmup, cosine and other Adam settings are those of GPT-3 of the same size
+(Brown et al. 2020, table 2.1 and appendix B), for 262 billion tokens.
+
+chinese is small on Chinese text for 100,000 steps, with a SentencePiece vocabulary trained on that
+text. Documents in one sequence do not attend to each other. The text has one paragraph per line and
+an empty line between documents:
 
     python -m plm_jax train gpt2_chinese --scale=laptop --data.path=zhwiki.txt
     python -m plm_jax train gpt2_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
 """
 import dataclasses
 
-from plm_jax.config import DataConfig, Experiment, Scale
-from plm_jax.data.settings import TextConfig
+from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.recipes.table import Size
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.bert import limit_chinese_vocab
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 
 
-def chinese(dtype):
-  """Makes GPT-2 small with 50,000 pieces, and 48 more for rows of a table that devices share."""
+def chinese_small(dtype):
+  """Make GPT-2 small with 50,000 tokens, and 48 more such that devices can share the embeddings."""
   return dataclasses.replace(gpt2.small(dtype), vocab=50_048)
 
 
-# Parameters by transformers' GPT2LMHeadModel. Peaks: Brown et al. 2020, table 2.1.
+# Parameters of transformers' GPT2LMHeadModel. Peak learning rates: Brown et al. 2020, table 2.1.
 SIZES = {
-    'small': Size(model=gpt2.small, parameters=124_439_808, peak=6e-4, steps=500_000, length=1024, batch=512,
-                  pod='v3:8x8'),
-    'medium': Size(model=gpt2.medium, parameters=354_823_168, peak=3e-4, steps=500_000, length=1024, batch=512,
-                   pod='v3:16x16'),
-    'large': Size(model=gpt2.large, parameters=774_030_080, peak=2.5e-4, steps=500_000, length=1024, batch=512,
-                  accumulate=2, pod='v3:8x16'),
-    'xl': Size(model=gpt2.xl, parameters=1_557_611_200, peak=2e-4, steps=500_000, length=1024, batch=512, accumulate=2,
-               pod='v3:8x16'),
-    'chinese': Size(model=chinese, parameters=124_279_296, peak=6e-4, steps=100_000, length=1024, batch=512,
-                    pod='v3:8x8')}
+    'small': RecipeSize(
+        model=gpt2.small, parameters=124_439_808, peak=6e-4, steps=500_000, length=1024, batch=512,
+        pod='v3:8x8'),
+    'medium': RecipeSize(
+        model=gpt2.medium, parameters=354_823_168, peak=3e-4, steps=500_000, length=1024, batch=512,
+        pod='v3:16x16'),
+    'large': RecipeSize(
+        model=gpt2.large, parameters=774_030_080, peak=2.5e-4, steps=500_000, length=1024,
+        batch=512, accumulate=2, pod='v3:8x16'),
+    'xl': RecipeSize(
+        model=gpt2.xl, parameters=1_557_611_200, peak=2e-4, steps=500_000, length=1024, batch=512,
+        accumulate=2, pod='v3:8x16'),
+    'chinese': RecipeSize(
+        model=chinese_small, parameters=124_279_296, peak=6e-4, steps=100_000, length=1024,
+        batch=512, pod='v3:8x8')}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
   text = TextConfig(kind='byte-bpe', layout='gpt2', newlines=True)
   if size == 'chinese':
     text = TextConfig(kind='sentencepiece-unigram')
-  # 375 million tokens of warmup are 715 updates of 512 rows of 1,024.
+  # The warmup of 375 million tokens is 715 updates with batch size 512 at sequence length 1,024.
   optim = OptimConfig(
-      peak=row.peak, warmup=715, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8, bias_correction=True,
-      weight_decay=0.1)
-  run = scaled(Experiment(
-      f'gpt2_{size}', family='gpt2', model=row.model('bfloat16'), objective=CausalLM(isolated=size == 'chinese'),
-      data=DataConfig(prepare=text, assembly='packed'), optim=optim, train=row.train()), scale)
-  if size == 'chinese' and scale == 'laptop':  # of Chinese, 6,500 characters are 99.95% of the text
-    return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab=8000))
+      peak=row.peak, warmup=715, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8,
+      bias_correction=True, weight_decay=0.1)
+  run = apply_scale(PretrainRun(
+      f'gpt2_{size}', family='gpt2', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=CausalLM(isolated=size == 'chinese'),
+      data=DataConfig(prepare=text, assembly='packed'), optim=optim,
+      train=row.make_train_config()), scale)
+  if size == 'chinese':
+    return limit_chinese_vocab(run)
   return run

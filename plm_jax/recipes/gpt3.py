@@ -1,71 +1,82 @@
 """GPT-3 (Brown et al. 2020, section 2.3, table 2.1 and appendix B).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=gpt3_13b
-    python -m plm_jax train gpt3_small --data.path=gs://BUCKET/records                 # 64 TPU v4 chips
-    python -m plm_jax train gpt3_13b --data.path=gs://BUCKET/records    # 128 TPU v5p chips
-    python -m plm_jax train gpt3_small --scale=laptop                                  # 2 CPU cores: 40 minutes
-    python -m plm_jax train gpt3_small --scale=laptop --train.phases.0.steps=700       # 5 minutes
-    python -m plm_jax train gpt3_small --scale=test                                    # seconds
+    python -m plm_jax train gpt3_small --data.path=gs://BUCKET/records     # 64 TPU v4 chips
+    python -m plm_jax train gpt3_13b --data.path=gs://BUCKET/records       # 128 TPU v5p chips
+    python -m plm_jax train gpt3_small --scale=laptop                      # 2 CPU cores: 40 minutes
+    python -m plm_jax train gpt3_small --scale=laptop --train.phases.0.steps=700  # 5 minutes
+    python -m plm_jax train gpt3_small --scale=test                        # seconds
 
-Every second layer sees a band of 256 tokens; 300 billion tokens in rows of 2,048, which run on from document to
-document, and see what precedes them. Batches grow over the first 4 to 12 billion tokens, depending on the size: the
-paper does not say how for which. They begin at 131 thousand tokens or more, here as many as devices share, where the
-paper has 32 thousand. The learning rate counts tokens too: it rises over 375 million and falls along a cosine to a
-tenth over 260 billion. No dropout: the paper names none.
+A causal language model in which every second layer has local attention with a sliding window of 256
+tokens. It trains on 300 billion tokens at sequence length 2,048. Sequences continue across
+documents, and tokens attend to everything before them.
+
+The batch size grows over the first 4 to 12 billion tokens, depending on the size. The paper does
+not state which model has which number. The first batches have 131 thousand tokens or more, as many
+as devices share, where the paper has 32 thousand. The learning rate schedule also counts tokens: it
+warms up over 375 million and falls along a cosine to a tenth over 260 billion. There is no dropout,
+because the paper names none.
 """
 import dataclasses
 
-from plm_jax import checked
-from plm_jax.config import DataConfig, Experiment, Scale, TrainConfig, ramp
-from plm_jax.data.settings import TextConfig
+from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig, batch_size_ramp
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.recipes.table import Size
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GPT3Size(Size):
-  """And how its batches grow."""
+class GPT3Size(RecipeSize):
+  """A size with its batch size ramp."""
 
   length: int = 2048
-  first: int = 64
-  """rows in the first batches"""
-  over: int = 4_000_000_000
-  """tokens over which they grow"""
+  first_batch: int = 64
+  """initial batch size"""
+  ramp_tokens: int = 4_000_000_000
+  """tokens over which the batch size grows"""
   remat: str = 'dots'
 
 
-# Parameters of table D.1, in millions: 125, 356, 760, 1,320, 2,650, 6,660, 12,850, 174,604. Peaks and batches (of 0.5,
-# 0.5, 0.5, 1, 1, 2, 2 and 3.2 million tokens) of table 2.1.
+# Parameters of table D.1, in millions: 125, 356, 760, 1,320, 2,650, 6,660, 12,850, 174,604. Peak
+# learning rates and batch sizes (0.5, 0.5, 0.5, 1, 1, 2, 2 and 3.2 million tokens): table 2.1.
 SIZES = {
-    'small': GPT3Size(model=gpt3.small, parameters=125_226_240, peak=6e-4, batch=256, remat='none', pod='v4:4x4x4'),
-    'medium': GPT3Size(model=gpt3.medium, parameters=355_871_744, peak=3e-4, batch=256, pod='v5p:4x4x4'),
-    'large': GPT3Size(model=gpt3.large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
-    'xl': GPT3Size(model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4'),
-    '2b7': GPT3Size(model=gpt3.b2_7, parameters=2_651_553_280, peak=1.6e-4, batch=512, over=6_000_000_000,
-                    remat='full', pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
-    '6b7': GPT3Size(model=gpt3.b6_7, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first=128, over=8_000_000_000,
-                    accumulate=2, pod='v5p:4x4x4', mesh=MeshConfig(fsdp=64)),
-    '13b': GPT3Size(model=gpt3.b13, parameters=12_853_386_240, peak=1e-4, batch=1024, first=128, over=8_000_000_000,
-                    pod='v5p:4x4x8', mesh=MeshConfig(fsdp=64)),
-    '175b': GPT3Size(model=gpt3.b175, parameters=174_604_259_328, peak=6e-5, batch=1536, first=192,
-                     over=12_000_000_000, remat='full', pod='v4:8x12x16', mesh=MeshConfig(fsdp=192, tensor=8))}
+    'small': GPT3Size(
+        model=gpt3.small, parameters=125_226_240, peak=6e-4, batch=256, remat='none',
+        pod='v4:4x4x4'),
+    'medium': GPT3Size(
+        model=gpt3.medium, parameters=355_871_744, peak=3e-4, batch=256, pod='v5p:4x4x4'),
+    'large': GPT3Size(
+        model=gpt3.large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
+    'xl': GPT3Size(
+        model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4'),
+    '2b7': GPT3Size(
+        model=gpt3.gpt3_2_7b, parameters=2_651_553_280, peak=1.6e-4, batch=512,
+        ramp_tokens=6_000_000_000, remat='full', pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
+    '6b7': GPT3Size(
+        model=gpt3.gpt3_6_7b, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first_batch=128,
+        ramp_tokens=8_000_000_000, accumulate=2, pod='v5p:4x4x4', mesh=MeshConfig(fsdp=64)),
+    '13b': GPT3Size(
+        model=gpt3.gpt3_13b, parameters=12_853_386_240, peak=1e-4, batch=1024, first_batch=128,
+        ramp_tokens=8_000_000_000, pod='v5p:4x4x8', mesh=MeshConfig(fsdp=64)),
+    '175b': GPT3Size(
+        model=gpt3.gpt3_175b, parameters=174_604_259_328, peak=6e-5, batch=1536, first_batch=192,
+        ramp_tokens=12_000_000_000, remat='full', pod='v4:8x12x16',
+        mesh=MeshConfig(fsdp=192, tensor=8))}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
-  model = row.backbone()
-  block = checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0})
-  model = dataclasses.replace(model, block=block)
   optim = OptimConfig(
-      peak=row.peak, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine', floor=0.1, b2=0.95,
-      eps=1e-8, bias_correction=True, weight_decay=0.1)
-  phases = ramp(300_000_000_000, row.length, row.batch, row.first, row.over)
-  return scaled(Experiment(
-      f'gpt3_{size}', family='gpt3', model=model, objective=CausalLM(isolated=False),
-      data=DataConfig(prepare=TextConfig(kind='byte-bpe', layout='gpt2', newlines=True), assembly='packed'),
+      peak=row.peak, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine',
+      floor=0.1, b2=0.95, eps=1e-8, bias_correction=True, weight_decay=0.1)
+  phases = batch_size_ramp(300_000_000_000, row.length, row.batch, row.first_batch, row.ramp_tokens)
+  text = TextConfig(kind='byte-bpe', layout='gpt2', newlines=True)
+  return apply_scale(PretrainRun(
+      f'gpt3_{size}', family='gpt3', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+      objective=CausalLM(isolated=False), data=DataConfig(prepare=text, assembly='packed'),
       optim=optim, train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)

@@ -6,47 +6,55 @@
     python -m plm_jax train llama2_7b --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train llama2_7b --scale=test                       # seconds
 
-LLaMA with rows of 4,096 tokens and an epsilon of 1e-5, of which 70b has eight query heads share a key head: 2.0
-trillion tokens in batches of 4 million. Documents of a row see each other. How weights begin is not told, here 0.02.
+LLaMA with sequence length 4,096 and an epsilon of 1e-5. In 70b, eight query heads share a key-value
+head (grouped-query attention). Training takes 2.0 trillion tokens in batches of 4 million; betas
+0.9 and 0.95, a warmup of 2,000 steps, a cosine to a tenth, a weight decay of 0.1 and gradient
+clipping at 1 (section 2.2). Documents in one sequence attend to each other. The initialization of
+the weights is not published, here 0.02.
 """
 import dataclasses
 
-from plm_jax.config import DataConfig, Experiment, Scale
+from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.recipes.llama import TEXT
-from plm_jax.recipes.table import Size
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LLaMA2Size(Size):
-  """And what all sizes share: 2 trillion tokens, 1,024 rows of 4,096 in an update (section 2.2)."""
+class LLaMA2Size(RecipeSize):
+  """A size; all train on 2 trillion tokens, 1,024 sequences of 4,096 per update (section 2.2)."""
 
   steps: int = 476_837
   length: int = 4096
   batch: int = 1024
 
 
-# Parameters by transformers' LlamaForCausalLM; published as 7B, 13B, 70B. Peaks and hours: section 2.2, tables 1 and 2.
+# Parameters of transformers' LlamaForCausalLM; published as 7B, 13B, 70B. Peak learning rates and
+# hours: section 2.2, tables 1 and 2.
 SIZES = {
-    '7b': LLaMA2Size(model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, accumulate=8, remat='dots',
-                     pod='v4:4x4x8', mesh=MeshConfig(fsdp=64), took='184,320 hours of an A100'),
-    '13b': LLaMA2Size(model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='full',
-                      pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), took='368,640 hours of an A100'),
-    '70b': LLaMA2Size(model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, accumulate=8, remat='dots',
-                      pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4), took='1,720,320 hours of an A100')}
+    '7b': LLaMA2Size(
+        model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, accumulate=8, remat='dots',
+        pod='v4:4x4x8', mesh=MeshConfig(fsdp=64), published_hardware='184,320 hours of an A100'),
+    '13b': LLaMA2Size(
+        model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='full',
+        pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), published_hardware='368,640 hours of an A100'),
+    '70b': LLaMA2Size(
+        model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, accumulate=8, remat='dots',
+        pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4),
+        published_hardware='1,720,320 hours of an A100')}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
   optim = OptimConfig(
-      peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-5, bias_correction=True,
-      weight_decay=0.1)
-  return scaled(Experiment(
+      peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-5,
+      bias_correction=True, weight_decay=0.1)
+  return apply_scale(PretrainRun(
       f'llama2_{size}', family='llama', objective=CausalLM(isolated=False), optim=optim,
-      model=row.backbone(),
-      data=DataConfig(prepare=TEXT, assembly='packed'), train=row.train()), scale)
+      model=row.make_model(dropout=0.0, attention_dropout=0.0),
+      data=DataConfig(prepare=TEXT, assembly='packed'), train=row.make_train_config()), scale)

@@ -1,88 +1,114 @@
-"""MiniLM (Wang et al. 2020, section 4.1) and MiniLMv2 (Wang et al. 2021, section 4.1): relations of one layer.
+"""MiniLM (Wang et al. 2020, section 4.1) and MiniLMv2 (Wang et al. 2021, section 4.1).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --tokenizer=BERT
     python -m plm_jax train minilm_l6_h384 --objective.teacher=BERT --data.path=gs://BUCKET/records
-    python -m plm_jax train minilm_l6_h384 --objective.teacher=runs/bert_base-laptop --scale=laptop    # 2 CPU cores
-    python -m plm_jax train minilm_l6_h384 --objective.teacher=runs/bert_base-test --scale=test        # seconds
+    python -m plm_jax train minilm_l6_h384 --objective.teacher=runs/bert_base-laptop \\
+        --scale=laptop  # 2 CPU cores
+    python -m plm_jax train minilm_l6_h384 --objective.teacher=runs/bert_base-test \\
+        --scale=test  # seconds
 
-BERT is a folder with bert-base-uncased, or a run of bert_base; of v2_large sizes bert-large-uncased. A student of any
-depth and width begins afresh; its last layer learns the distributions of attention, and the relations of values, of its
-teacher's last layer. l12_h384 is deep and narrow: as many layers as its teacher's of half the width. Other students are
-options: --model.stack.layers=24 --model.block.width=192 --model.block.mlp-dim=768, with 12 heads as all have.
+BERT is a folder with bert-base-uncased, or a run of bert_base; v2_large sizes use
+bert-large-uncased. Both distill the self-attention of one layer. A student of any depth and width
+starts from scratch. Its last layer learns the attention distributions and the value relations of
+its teacher's last layer. l12_h384 has as many layers as its teacher and half of its width. Other
+students are options: --model.stack.layers=24 --model.block.width=192 --model.block.mlp-dim=768. All
+have 12 heads.
 
-v2 compares queries, keys and values, each with itself, in 48 heads (64 of a large teacher), so that a student has as
-many heads as it likes; of a large BERT layer 21 is the teacher. English Wikipedia and BooksCorpus, 400,000 steps of
-rows of 512; the paper of the first tells 1,024 rows and 5e-4 of l6_h768, 256 and 3e-4 of the others. Rows and peak of
-v2 are as remembered, and so are the values of Adam, 0.9, 0.999 and a decay of 0.01, a warmup of 4,000 steps and a line.
-The released l6_h384 and l12_h384 learned of a UniLM v2 that is not public.
+v2 distills the relations of queries, of keys and of values, in 48 relation heads (64 for a large
+teacher), so the student may have any number of heads. For BERT large the teacher layer is 21.
+
+The text is English Wikipedia and BooksCorpus, for 400,000 steps at sequence length 512. The first
+paper gives batch size 1,024 and learning rate 5e-4 for l6_h768, and 256 and 3e-4 for the others.
+The batch size and peak learning rate of v2 are an assumption. So are Adam's betas of 0.9 and 0.999,
+a weight decay of 0.01, a warmup of 4,000 steps and linear decay: no training code was released. The
+released l6_h384 and l12_h384 were distilled from a UniLM v2 that is not public.
 """
 import dataclasses
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.config import Experiment, Scale
+from plm_jax.config.run import PretrainRun, Scale
 from plm_jax.models import bert
 from plm_jax.objectives.distillation import Distillation
-from plm_jax.objectives.inner import Relations
+from plm_jax.objectives.layer_distillation import Relations
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
-from plm_jax.recipes.table import Size
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
+from plm_jax.objectives.row_builders import Single
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 
-LAYER = 21
-"""of BERT large, whose relations are learned (Wang et al. 2021, section 4.4)"""
+TEACHER_LAYER = 21
+"""layer of BERT large whose relations are distilled (Wang et al. 2021, section 4.4)"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MiniLMSize(Size):
-  """And what it learns of which teacher."""
+class MiniLMSize(RecipeSize):
+  """A size with its distilled relations and its teacher."""
 
   steps: int = 400_000
+  length: int = 512
   inner: Relations = Relations()
-  large: bool = False
+  large_teacher: bool = False
   """whether the teacher is BERT large"""
 
 
-def narrow(layers: int, width: int = 384):
-  """Makes BERT with so many layers of 12 heads, and so narrow."""
+def make_student(layers: int, width: int = 384):
+  """Return a model function of BERT with 12 heads and this number of layers and width."""
+  sizes = {'stack.layers': layers, 'block.width': width, 'block.mlp_dim': 4 * width}
   def model(dtype) -> EncoderConfig:
-    return checked.replaced(
-        bert.base(dtype), {'stack.layers': layers, 'block.width': width, 'block.mlp_dim': 4 * width})
+    return validation.with_paths(bert.base(dtype), sizes)
   return model
 
 
-def second(layers: int, width: int, parameters: int, large: bool = False) -> MiniLMSize:
-  """Makes a student of MiniLMv2."""
-  inner = Relations(('queries', 'keys', 'values'), 64 if large else 48, LAYER if large else 0)
-  return MiniLMSize(model=narrow(layers, width), parameters=parameters, peak=6e-4, batch=256, pod='v3:4x4', inner=inner,
-                    large=large)
+def make_v2_size(layers: int, width: int, parameters: int, large: bool = False) -> MiniLMSize:
+  """Make a student of MiniLMv2. large: the teacher is BERT large."""
+  relations = ('queries', 'keys', 'values')
+  if large:
+    inner = Relations(relations, 64, TEACHER_LAYER)
+  else:
+    inner = Relations(relations, 48, 0)
+  return MiniLMSize(
+      model=make_student(layers, width), parameters=parameters, peak=6e-4, batch=256, pod='v3:4x4',
+      inner=inner, large_teacher=large)
 
 
 SIZES = {
-    # Parameters by transformers' BertModel; published as 22M, 33M and 66M.
-    'l6_h384': MiniLMSize(model=narrow(6), parameters=22_713_216, peak=3e-4, batch=256, pod='v3:4x4'),
-    'l12_h384': MiniLMSize(model=narrow(12), parameters=33_360_000, peak=3e-4, batch=256, pod='v3:4x4'),
-    'l6_h768': MiniLMSize(model=narrow(6, 768), parameters=66_955_008, peak=5e-4, batch=1024, accumulate=2,
-                          pod='v3:4x4'),
-    'v2_l6_h384': second(6, 384, 22_713_216), 'v2_l6_h768': second(6, 768, 66_955_008),
-    'v2_large_l6_h384': second(6, 384, 22_713_216, large=True),
-    'v2_large_l6_h768': second(6, 768, 66_955_008, large=True)}
+    # Parameters of transformers' BertModel; published as 22M, 33M and 66M.
+    'l6_h384': MiniLMSize(
+        model=make_student(6), parameters=22_713_216, peak=3e-4, batch=256, pod='v3:4x4'),
+    'l12_h384': MiniLMSize(
+        model=make_student(12), parameters=33_360_000, peak=3e-4, batch=256, pod='v3:4x4'),
+    'l6_h768': MiniLMSize(
+        model=make_student(6, 768), parameters=66_955_008, peak=5e-4, batch=1024, accumulate=2,
+        pod='v3:4x4'),
+    'v2_l6_h384': make_v2_size(6, 384, 22_713_216),
+    'v2_l6_h768': make_v2_size(6, 768, 66_955_008),
+    'v2_large_l6_h384': make_v2_size(6, 384, 22_713_216, large=True),
+    'v2_large_l6_h768': make_v2_size(6, 768, 66_955_008, large=True)}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
-  teacher = bert.large if row.large else bert.base
-  inner = row.inner
-  if scale != 'paper':  # whose teacher has two layers
-    inner = dataclasses.replace(inner, heads=4 if inner.heads else 0, layer=0)
-  objective = Distillation(
-      model=teacher('bfloat16') if scale == 'paper' else None, soft=0.0, hard=0.0, cosine=0.0, inner=inner,
-      task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0), copied=False)
-  config = scaled(Experiment(
-      f'minilm_{size}', model=row.model('bfloat16'), objective=objective,
-      optim=OptimConfig(peak=row.peak, warmup=4000, schedule='linear', bias_correction=True), train=row.train()), scale)
+  inner, teacher = row.inner, None
   if scale == 'paper':
-    return config
-  return dataclasses.replace(config, model=checked.replaced(config.model, {'stack.layers': 1}))  # of two
+    if row.large_teacher:
+      teacher = bert.large('bfloat16')
+    else:
+      teacher = bert.base('bfloat16')
+  else:  # the teacher has two layers
+    inner = dataclasses.replace(inner, layer=0)
+    if inner.heads:
+      inner = dataclasses.replace(inner, heads=4)
+  objective = Distillation(
+      model=teacher, soft=0.0, hard=0.0, cosine=0.0, inner=inner,
+      task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0), copied=False)
+  optim = OptimConfig(
+      peak=row.peak, warmup=4000, schedule='linear', weight_decay=0.01, bias_correction=True)
+  run = apply_scale(PretrainRun(
+      f'minilm_{size}', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=objective, optim=optim, train=row.make_train_config()), scale)
+  if scale == 'paper':
+    return run
+  # The smaller scales give every model two layers: the student has one.
+  return dataclasses.replace(run, model=validation.with_paths(run.model, {'stack.layers': 1}))

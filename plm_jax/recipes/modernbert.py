@@ -1,104 +1,151 @@
 """ModernBERT, as published (Warner et al. 2024, section 2 and appendix A).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=modernbert_base
-    python -m plm_jax train modernbert_base --data.path=gs://BUCKET/records    # 64 TPU v5e chips
+    python -m plm_jax train modernbert_base --data.path=gs://BUCKET/records  # 64 TPU v5e chips
     python -m plm_jax train modernbert_base_long --warm-start=RUN --data.path=gs://BUCKET/records
     python -m plm_jax train modernbert_base_decay --warm-start=RUN --data.path=gs://BUCKET/records
-    python -m plm_jax train modernbert_base --scale=laptop                     # 2 CPU cores: 3 minutes
-    python -m plm_jax train modernbert_base --scale=test                       # seconds
+    python -m plm_jax train modernbert_large --warm-start=BASE --data.path=gs://BUCKET/records
+    python -m plm_jax train modernbert_base --scale=laptop                  # 2 CPU cores: 3 minutes
+    python -m plm_jax train modernbert_base --scale=test                    # seconds
 
-Three runs, one from where the other ended. base and large: 1.7 trillion tokens in rows of 1,024, of which batches grow
-from 768 rows to 4,608 over 50 billion tokens (large: from 448 to 4,928 over 10 billion); the rate rises over 3 billion
-tokens (large: 2) and stays. long: 250 billion tokens in rows of 8,192, and the base of the rope of layers that see all
-becomes 160,000 instead of 10,000. decay: 50 billion tokens more, along 1 - sqrt to 0. The 72 rows of long and decay are
-as remembered, as is that large has them at 5e-5. 30% of tokens are masked, 15% in evaluation. StableAdamW, whose decay
-is 1e-5 of the parameter at the peak, not times the rate; a tenth of what attention gives is dropped. large went back
-once, after 900 billion tokens, and on at 5e-5: give it again with --optim.peak=5e-5 and --warm-start. Rows are whole
-sentences, as many as fit, and documents in a row do not see each other, as in the paper; there each has a [CLS] of its
-own, here a row has one. The text, of the web, code and science, is not published.
+All values are from the six files in yamls/modernbert of AnswerDotAI/ModernBERT, branch
+pretraining_documentation. There are three runs, and each starts from the one before:
+
+- base, large: 1,719 billion tokens, sequence length 1,024. The batch size grows from 768 to 4,608
+  over 50 billion tokens (large: from 448 to 4,928 over 10 billion). The learning rate warms up over
+  3 billion tokens (large: 2) and then stays constant.
+- base_long, large_long: 250 billion tokens, sequence length 8,192, batch size 576 (large: 616),
+  learning rate 3e-4 (large: 5e-5). The base of the rotary positions in global layers becomes
+  160,000 instead of 10,000.
+- base_decay, large_decay: 50 billion tokens more, batch size 576 (large: 624). The learning rate
+  falls along 1 - sqrt to a thousandth.
+
+BASE is a run of modernbert_base: large starts from its weights, tiled from the middle
+(--tuning.expand=tile, which the recipe sets). Without --warm-start large trains from scratch. After
+900 billion tokens large was set back once and continued at 5e-5 with a tenth of the weight decay:
+warm-start it from itself with --optim.peak=5e-5.
+
+30% of the tokens are masked, 15% in evaluation. The optimizer is StableAdamW. Its weight decay at
+the peak is 1e-5 of the parameter (large_long, large_decay: 1e-6), not multiplied by the learning
+rate. Dropout is 0.1 on the attention output. A sequence holds as many whole sentences as fit, and
+its documents do not attend to each other, as in the paper.
+
+Differences: there each document of a sequence has its own [CLS], here the sequence has one. The
+optimizer state is reset in each run; there its moments are kept. The text, from the web, code and
+science, is not published.
 """
 import dataclasses
+from typing import Any
 
-from plm_jax import checked
-from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig, ramp
-from plm_jax.data.settings import TextConfig
+from plm_jax import validation
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig, batch_size_ramp
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.models import modernbert
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import FullSentences
-from plm_jax.recipes.table import Size
+from plm_jax.objectives.row_builders import FullSentences, Single
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.tuning import TuningConfig
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
 
 BILLION = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModernBERTSize(Size):
-  """And how much is learned from, and how."""
+class ModernBERTSize(RecipeSize):
+  """A size or part of training, with its schedules in tokens."""
 
   length: int = 1024
   tokens: int
-  """of the run"""
-  first: int = 0
-  """rows in the first batches; 0: batches do not grow"""
-  over: int = 0
-  """tokens over which they grow"""
+  """tokens of the run"""
+  first_batch: int = 0
+  """initial batch size; 0: the batch size is constant"""
+  ramp_tokens: int = 0
+  """tokens over which the batch size grows"""
   warmup: int = 0
-  """tokens over which the rate rises"""
+  """tokens of learning rate warmup"""
   cooldown: int = 0
-  """tokens over which it falls at the end"""
+  """tokens at the end over which the learning rate falls"""
   floor: float = 0.0
-  """share of the peak to which it falls"""
+  """final learning rate, as a share of the peak"""
   decay: float = 1e-5
-  """share of a parameter that is subtracted in a step at the peak"""
-  thetas: tuple[float, float] = (10_000.0, 10_000.0)
-  """bases of rope in layers that see all, and in those that see a band"""
+  """weight decay of one step at the peak learning rate, as a share of the parameter"""
+  rope_thetas: tuple[float, float] = (10_000.0, 10_000.0)
+  """bases of the rotary positions in global and local layers"""
 
 
-# Parameters by transformers' ModernBertForMaskedLM; published as 149M and 395M. Table 3 has the settings and the hours.
+# Parameters of transformers' ModernBertForMaskedLM; published as 149M and 395M. Hours: table 3.
 BASE = ModernBERTSize(
-    model=modernbert.base, parameters=149_655_232, peak=8e-4, batch=4608, accumulate=12, tokens=1700 * BILLION,
-    first=768, over=50 * BILLION, warmup=3 * BILLION, pod='v5e:8x8', took='8 H100, 194 hours')
+    model=modernbert.base, parameters=149_655_232, peak=8e-4, batch=4608, accumulate=12,
+    tokens=1719 * BILLION, first_batch=768, ramp_tokens=50 * BILLION, warmup=3 * BILLION,
+    pod='v5e:8x8', published_hardware='8 H100, 194 hours')
 LARGE = ModernBERTSize(
-    model=modernbert.large, parameters=395_881_664, peak=5e-4, batch=4928, accumulate=7, tokens=1700 * BILLION,
-    first=448, over=10 * BILLION, warmup=2 * BILLION, pod='v5e:8x8', took='8 H100, 425 hours')
+    model=modernbert.large, parameters=395_881_664, peak=5e-4, batch=4928, accumulate=7,
+    tokens=1719 * BILLION, first_batch=448, ramp_tokens=10 * BILLION, warmup=2 * BILLION,
+    pod='v5e:8x8', published_hardware='8 H100, 425 hours')
 
 
-def later(took: str, tokens: int, cooldown: int = 0) -> ModernBERTSize:
-  """Makes a later run of base, of long rows."""
+def make_later_size(
+    first: ModernBERTSize, peak: float, batch: int, decay: float, **own: Any) -> ModernBERTSize:
+  """Make a later part of training, at sequence length 8,192. own: other fields that differ."""
   return dataclasses.replace(
-      BASE, peak=3e-4, length=8192, batch=72, tokens=tokens, first=0, over=0, warmup=0, cooldown=cooldown, accumulate=9,
-      thetas=(160_000.0, 10_000.0), took=took, pod='v5e:4x8', mesh=MeshConfig(tensor=4))
+      first, peak=peak, length=8192, batch=batch, decay=decay, first_batch=0, ramp_tokens=0,
+      warmup=0, rope_thetas=(160_000.0, 10_000.0), **own)
 
 
+LONG: dict[str, Any] = dict(tokens=250 * BILLION)
+DECAY: dict[str, Any] = dict(tokens=50 * BILLION, cooldown=50 * BILLION, floor=0.001)
+POD: dict[str, Any] = dict(pod='v5e:16x16', accumulate=9, mesh=MeshConfig(tensor=4))
 SIZES = {
-    'base': BASE, 'large': LARGE,
-    'base_long': later('8 H100, 40 hours', 250 * BILLION),
-    'base_decay': later('8 H100, 12 hours', 50 * BILLION, 50 * BILLION)}
+    'base': BASE,
+    'large': LARGE,
+    'base_long': make_later_size(
+        BASE, 3e-4, 576, 1e-5, published_hardware='8 H100, 40 hours', **LONG, **POD),
+    'base_decay': make_later_size(
+        BASE, 3e-4, 576, 1e-5, published_hardware='8 H100, 12 hours', **DECAY, **POD),
+    # The batch sizes 616 and 624 are multiples of only 8 and 16 groups of four chips.
+    'large_long': make_later_size(
+        LARGE, 5e-5, 616, 1e-6, published_hardware='', pod='v5e:4x8', accumulate=77,
+        mesh=MeshConfig(tensor=4), **LONG),
+    'large_decay': make_later_size(
+        LARGE, 5e-5, 624, 1e-6, published_hardware='', pod='v5e:8x8', accumulate=39,
+        mesh=MeshConfig(tensor=4), **DECAY)}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
-  return run(f'modernbert_{size}', SIZES[size], scale)
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
+  config = make_run(f'modernbert_{size}', SIZES[size], scale)
+  if size == 'large':
+    config = dataclasses.replace(config, tuning=TuningConfig(expand='tile'))
+  return config
 
 
-def run(name: str, row: ModernBERTSize, scale: Scale) -> Experiment:
-  """Builds a run of ModernBERT's wiring."""
-  whole, band = row.thetas
-  model = row.backbone()
-  block = checked.replaced(
-      model.block, {'attention.out_dropout': 0.1, 'attention.position': TwoRopes(Rope(whole), Rope(band))})
+def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) -> PretrainRun:
+  """Build a run of ModernBERT's architecture.
+
+  packed: a sequence holds several documents; otherwise a part of one document.
+  """
+  whole, band = row.rope_thetas
+  model = validation.with_paths(row.make_model(dropout=0.0, attention_dropout=0.0), {
+      'block.attention.out_dropout': 0.1,
+      'block.attention.position': TwoRopes(Rope(whole), Rope(band))})
   optim = OptimConfig(
-      kind='stable_adamw', peak=row.peak, clock='tokens', warmup=row.warmup, cooldown=row.cooldown, floor=row.floor,
-      schedule='wsd', b2=0.98, eps=1e-6, bias_correction=True, weight_decay=row.decay / row.peak, clip=0.0)
-  if row.first:
-    phases = ramp(row.tokens, row.length, row.batch, row.first, row.over)
+      kind='stable_adamw', peak=row.peak, clock='tokens', warmup=row.warmup, cooldown=row.cooldown,
+      floor=row.floor, schedule='wsd', b2=0.98, eps=1e-6, bias_correction=True,
+      weight_decay=row.decay / row.peak, clip=0.0)
+  if row.first_batch:
+    phases = batch_size_ramp(row.tokens, row.length, row.batch, row.first_batch, row.ramp_tokens)
   else:
-    phases = Phase(row.tokens // (row.length * row.batch), row.length, row.batch),
-  return scaled(Experiment(
-      name, family='modernbert', model=dataclasses.replace(model, block=block), optim=optim,
-      objective=MaskedLM(pair=FullSentences(together=False), rate=0.3, held_out_rate=0.15),
-      data=DataConfig(prepare=TextConfig(kind='byte-bpe', lowercase=False, newlines=True), assembly='sentences'),
+    steps = -(-row.tokens // (row.length * row.batch))  # rounded up
+    phases = Phase(steps, row.length, row.batch),
+  pair, assembly = Single(), 'document'
+  if packed:
+    pair, assembly = FullSentences(together=False), 'sentences'
+  text = TextConfig(kind='byte-bpe', lowercase=False, newlines=True)
+  return apply_scale(PretrainRun(
+      name, family='modernbert', model=model, optim=optim,
+      objective=MaskedLM(pair=pair, mask_rate=0.3, held_out_mask_rate=0.15),
+      data=DataConfig(prepare=text, assembly=assembly),
       train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)

@@ -1,61 +1,69 @@
 """PaLM, as published (Chowdhery et al. 2022, sections 2 and 5).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=palm_8b
-    python -m plm_jax train palm_8b --data.path=gs://BUCKET/records    # 128 TPU v4 chips
-    python -m plm_jax train palm_8b --scale=laptop                                                    # 46 minutes
-    python -m plm_jax train palm_8b --scale=laptop --train.phases.0.steps=700                         # 5 minutes
-    python -m plm_jax train palm_8b --scale=test                                                      # seconds
+    python -m plm_jax train palm_8b --data.path=gs://BUCKET/records            # 128 TPU v4 chips
+    python -m plm_jax train palm_8b --scale=laptop                             # 46 minutes
+    python -m plm_jax train palm_8b --scale=laptop --train.phases.0.steps=700  # 5 minutes
+    python -m plm_jax train palm_8b --scale=test                               # seconds
 
-Parallel sublayers and one head of keys: 780 billion tokens in rows of 2,048, of which a batch of the largest has 512,
-then 1,024, then 2,048, of 62b 512, then 1,024, of 8b 256, then 512 (table 1 and section 5), here in micro-steps. Where
-the smaller ones change is not published: here after as many tokens as the largest, 52 billion. The paper used two pods
-of 3,072 TPU v4 chips for the largest. Adafactor without factors, its updates averaged; decay is the square of the
-learning rate; the loss has 1e-4 of the squared logarithm of softmax's denominator. Adafactor's clipping of updates and
-their size by that of the parameter, layer by layer, are as T5 has them. The vocabulary has 256,000 pieces.
+A causal language model with parallel layers and multi-query attention: 780 billion tokens at
+sequence length 2,048. The batch size of 540b is 512, then 1,024, then 2,048; of 62b 512, then
+1,024; of 8b 256, then 512 (table 1 and section 5). Here gradients are accumulated over
+micro-batches. The paper does not state when the smaller models change; here after 52 billion
+tokens, as in the largest. The paper used two pods of 3,072 TPU v4 chips for the largest.
+
+The optimizer is Adafactor without factoring, with momentum on its updates. The weight decay is
+multiplied by the square of the learning rate. The z loss has the coefficient 1e-4: it penalizes the
+squared logarithm of the softmax denominator. Adafactor's update clipping and parameter scaling,
+layer by layer, follow T5. The vocabulary has 256,000 tokens.
 """
 import dataclasses
 
-from plm_jax.config import DataConfig, Experiment, Phase, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.models import palm
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.recipes.llama import TEXT
-from plm_jax.recipes.table import Size
+from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.scales import scaled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PaLMSize(Size):
-  """And how its batches grow."""
+class PaLMSize(RecipeSize):
+  """A size with its batch size schedule."""
 
   length: int = 2048
   phases: tuple[tuple[int, int], ...]
-  """updates and rows of each, one after another"""
+  """(updates, batch size) of each phase"""
 
 
-# Parameters of table 1: 8.63B, 62.50B, 540.35B. Batches of section 5.
+# Parameters of table 1: 8.63B, 62.50B, 540.35B. Batch sizes: section 5.
 SIZES = {
-    '8b': PaLMSize(model=palm.palm_8b, parameters=8_632_012_800, peak=1e-2, batch=512, accumulate=4, remat='dots',
-                   phases=((100_000, 256), (690_000, 512)), pod='v4:4x4x8',
-                   mesh=MeshConfig(fsdp=32, tensor=4)),
-    '62b': PaLMSize(model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=1024, accumulate=4, remat='dots',
-                    phases=((50_000, 512), (345_000, 1024)), pod='v4:8x8x8',
-                    mesh=MeshConfig(fsdp=128, tensor=4)),
-    '540b': PaLMSize(model=palm.palm_540b, parameters=540_356_474_880, peak=1e-2, batch=2048, accumulate=4,
-                     remat='full', phases=((50_000, 512), (65_000, 1024), (140_000, 2048)), pod='v4:8x16x16',
-                     mesh=MeshConfig(fsdp=128, tensor=16), took='6,144 TPU v4 chips, 1,200 hours and 3,072, 336 hours')}
+    '8b': PaLMSize(
+        model=palm.palm_8b, parameters=8_632_012_800, peak=1e-2, batch=512, accumulate=4,
+        remat='dots', phases=((100_000, 256), (690_000, 512)), pod='v4:4x4x8',
+        mesh=MeshConfig(fsdp=32, tensor=4)),
+    '62b': PaLMSize(
+        model=palm.palm_62b, parameters=62_495_662_080, peak=1e-2, batch=1024, accumulate=4,
+        remat='dots', phases=((50_000, 512), (345_000, 1024)), pod='v4:8x8x8',
+        mesh=MeshConfig(fsdp=128, tensor=4)),
+    '540b': PaLMSize(
+        model=palm.palm_540b, parameters=540_356_474_880, peak=1e-2, batch=2048, accumulate=4,
+        remat='full', phases=((50_000, 512), (65_000, 1024), (140_000, 2048)), pod='v4:8x16x16',
+        mesh=MeshConfig(fsdp=128, tensor=16),
+        published_hardware='6,144 TPU v4 chips, 1,200 hours and 3,072, 336 hours')}
 
 
-def recipe(size: str, scale: Scale) -> Experiment:
-  """Builds the run of a size."""
+def recipe(size: str, scale: Scale) -> PretrainRun:
+  """Build the run of a size."""
   row = SIZES[size]
   optim = OptimConfig(
-      kind='adafactor', peak=row.peak, warmup=10_000, schedule='t5', weight_decay=1.0, decay_power=2.0, factored=0,
-      momentum=0.9)
+      kind='adafactor', peak=row.peak, warmup=10_000, schedule='t5', weight_decay=1.0,
+      decay_power=2.0, factored=0, momentum=0.9)
   phases = tuple(Phase(steps, row.length, batch) for steps, batch in row.phases)
-  return scaled(Experiment(
+  return apply_scale(PretrainRun(
       f'palm_{size}', family='cohere', objective=CausalLM(isolated=False, z_loss=1e-4), optim=optim,
-      model=row.backbone(),
-      data=DataConfig(prepare=TEXT, assembly='packed'), train=TrainConfig(phases=phases, accumulate=row.accumulate)),
-      scale)
+      model=row.make_model(dropout=0.0, attention_dropout=0.0),
+      data=DataConfig(prepare=TEXT, assembly='packed'),
+      train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)

@@ -1,9 +1,14 @@
-"""Files, on a disk or in a bucket (gs://): what reads or writes one goes through here.
+"""Files on a disk or in a bucket (gs://): all reading and writing of the project goes through here.
 
-A file appears whole or not at all, under a draft's name of its own until then, so that nobody meets half of it and two
-writers cannot meet. What a disk or a bucket refuses is one line that names the path (`StorageError`). Of a bucket,
-whole files go by epath (TensorFlow's client where it is installed), parts of files by tensorstore, which Orbax brings:
-TensorFlow's reads a block of megabytes where it is asked for a byte.
+Writes are atomic: until a file is complete it has a temporary name of its own, so no process reads
+a half-written file, and two writers do not conflict. Errors of a disk or a bucket become one line
+that names the path (`StorageError`). In a bucket, complete files are accessed with epath
+(TensorFlow's client where it is installed), parts of files with tensorstore, which Orbax installs:
+TensorFlow's client reads a block of megabytes for one byte.
+
+Level 1: imports only `errors`. `gcs` has what only buckets do, `lock` lets one process at a time
+work on a folder, `journal` records the progress of work that may be interrupted, `bucket_check`
+checks buckets when a command begins.
 """
 from collections.abc import Iterator
 import contextlib
@@ -15,43 +20,48 @@ import pathlib
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from typing import Any
 import uuid
 
 from etils import epath
 
-from plm_jax.errors import Expected, outside
+from plm_jax.errors import UserError, describe_error
 from plm_jax.storage import gcs
 
-LIMIT = 1 << 28  # bytes of a file that is read whole: configurations, vocabularies, indices
-DEPTH = 100  # of what is inside one another in JSON
-DIGITS = 100  # of a number in JSON
-DRAFT = '.tmp'
+READ_LIMIT = 1 << 28  # bytes of a file that is read whole: configurations, vocabularies, indices
+JSON_DEPTH = 100  # of nested values
+JSON_DIGITS = 100  # of a number
+DRAFT_SUFFIX = '.tmp'
 
 
-class StorageError(Expected):
+class StorageError(UserError):
   """A file, folder or bucket that cannot be read or written."""
 
 
 class SpaceError(StorageError):
-  """A full disk. What is there is whole, and the same command goes on when there is room."""
+  """A full disk. Files are complete, and the same command continues when there is space."""
 
 
-def remote(path: epath.PathLike) -> bool:
-  """Tells whether the path is in a bucket."""
+def is_remote(path: epath.PathLike) -> bool:
+  """Tell whether the path is in a bucket."""
   return '://' in os.fspath(path)
 
 
-def path_of(path: epath.PathLike) -> epath.Path:
-  """Returns the path as everything here takes it: with ~ resolved, gs:// as it is. Raises StorageError for one that is
-  none."""
+def resolve_path(path: epath.PathLike) -> epath.Path:
+  """Resolve ~ in a path; paths in buckets stay.
+
+  Raises:
+    StorageError: it is not a path.
+  """
   text = os.fspath(path)
   if '\0' in text:
     raise StorageError(f'{text!r} is no path: it holds a zero byte')
   if text.startswith('/gs/'):  # epath's other spelling
     text = f'gs://{text[4:]}'
-  if match := re.match(r'([A-Za-z][\w+.-]*)://', text):
+  match = re.match(r'([A-Za-z][\w+.-]*)://', text)
+  if match:
     if match[1] != 'gs' or not re.match(r'gs://[a-z0-9][\w.-]*(/|$)', text):
       raise StorageError(f'{text} is neither a path nor gs://BUCKET/FOLDER')
     return epath.Path(text)
@@ -62,186 +72,299 @@ def path_of(path: epath.PathLike) -> epath.Path:
 
 
 def cache_folder() -> pathlib.Path:
-  """Returns $PLM_JAX_CACHE, else ~/.cache/plm_jax. Raises StorageError for a bucket: what is kept there is mapped to
-  memory."""
+  """Return the cache folder: $PLM_JAX_CACHE, else ~/.cache/plm_jax.
+
+  Raises:
+    StorageError: it is in a bucket, but its files are memory-mapped.
+  """
   found = os.environ.get('PLM_JAX_CACHE') or '~/.cache/plm_jax'
-  if remote(found):
+  if is_remote(found):
     raise StorageError(f'PLM_JAX_CACHE={found} is a bucket: the cache has to be a local folder')
-  return pathlib.Path(path_of(found))
+  return pathlib.Path(resolve_path(found))
 
 
 @contextlib.contextmanager
-def explained(path: epath.PathLike, doing: str, error: type[Expected] = StorageError) -> Iterator[None]:
-  """Turns what a disk or a client of a bucket raises inside into an `error` that says what could not be done with path.
+def io_errors_as(
+    path: epath.PathLike, doing: str, error: type[UserError] = StorageError) -> Iterator[None]:
+  """Turn errors of a disk or a bucket's client into an `error` that names the path.
 
-  doing: 'read', 'written', 'listed'. A full disk is a SpaceError, whatever `error` is.
+  A full disk is a SpaceError, whatever `error` is.
+
+  Args:
+    path: the path.
+    doing: 'read', 'written', 'listed'.
+    error: class of the error.
   """
   try:
     yield
-  except Expected:
+  except UserError:
     raise
   except Exception as raised:
-    if not of_storage(raised):
+    if not is_storage_error(raised):
       raise
     if isinstance(raised, OSError) and raised.errno in (errno.ENOSPC, errno.EDQUOT):
-      raise SpaceError(f'no space left for {path} ({raised.strerror}). What is there is whole: make room, and the same '
-                       'command goes on') from raised
-    if missing(raised):
+      raise SpaceError(f'no space left for {path} ({raised.strerror}). Files written so far '
+                       'are complete: make room, and the same command resumes') from raised
+    if is_missing(raised):
       raise error(f'{path} is not there') from raised
-    raise error(f'{path} cannot be {doing}: {outside(raised)}') from raised
+    raise error(f'{path} cannot be {doing}: {describe_error(raised)}') from raised
 
 
-def missing(error: BaseException) -> bool:
-  """Tells whether a disk or a client of a bucket says with an error, or with what was made of it here, that a file is
-  not there."""
-  if isinstance(error, Expected) and error.__cause__ is not None:
-    return missing(error.__cause__)
-  return isinstance(error, FileNotFoundError) or type(error).__name__ in ('NotFoundError', 'NotFound')
+def is_missing(error: BaseException) -> bool:
+  """Tell whether an error, or the cause of a UserError, means that a file does not exist."""
+  if isinstance(error, UserError) and error.__cause__ is not None:
+    return is_missing(error.__cause__)
+  names = ('NotFoundError', 'NotFound')
+  return isinstance(error, FileNotFoundError) or type(error).__name__ in names
 
 
-def of_storage(error: BaseException) -> bool:
-  """Tells whether a disk, or a client of a bucket, raised an error."""
-  home = type(error).__module__.partition('.')[0]
-  return isinstance(error, OSError) or home in ('tensorflow', 'google', 'gcsfs', 'aiohttp', 'requests', 'urllib3') or (
-      type(error) is ValueError and GCS_ERROR.search(str(error)) is not None)  # tensorstore's
+def is_storage_error(error: BaseException) -> bool:
+  """Tell whether an error is one of a disk or of a bucket's client."""
+  package = type(error).__module__.partition('.')[0]
+  clients = ('tensorflow', 'google', 'gcsfs', 'aiohttp', 'requests', 'urllib3')
+  if isinstance(error, OSError) or package in clients:
+    return True
+  return type(error) is ValueError and GCS_ERROR.search(str(error)) is not None  # tensorstore's
 
 
-def read_bytes(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> bytes:
-  """Reads the whole file. Raises `error` for what cannot be read, and for one of more than `limit` bytes."""
-  path = path_of(path)
-  with explained(path, 'read', error):
-    if remote(path):
-      return read_object(path, limit, error)
-    found = os.stat(path)  # asked once: others may take the file away between two questions
+def read_bytes(path: epath.PathLike, limit: int = READ_LIMIT,
+               error: type[UserError] = StorageError) -> bytes:
+  """Read a complete file.
+
+  Args:
+    path: the file.
+    limit: its largest size, in bytes.
+    error: class of the error that is raised where it cannot be read, or is larger.
+  """
+  path = resolve_path(path)
+  with io_errors_as(path, 'read', error):
+    if is_remote(path):
+      return read_bucket_object(path, limit, error)
+    found = os.stat(path)  # once: others may remove the file between two calls
     if stat.S_ISDIR(found.st_mode):
       raise error(f'{path} is a folder, expected a file')
-    if not stat.S_ISREG(found.st_mode):  # a pipe would wait for ever; epath's is_file takes one for a file
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe would block; epath's is_file accepts one
       raise error(f'{path} is no ordinary file')
     if found.st_size > limit:
-      raise error(f'{path} has {found.st_size:,} bytes, expected {limit:,} at most: is this the right file?')
+      raise error(f'{path} has {found.st_size:,} bytes, expected {limit:,} at most: is this the '
+                  'right file?')
     return path.read_bytes()
 
 
-def read_object(path: epath.Path, limit: int, error: type[Expected]) -> bytes:
-  """Reads as `read_bytes` does from a bucket: one request for a small file, and nothing that was known of it before."""
+def read_bucket_object(path: epath.Path, limit: int, error: type[UserError]) -> bytes:
+  """Read a file of a bucket as `read_bytes` does: one request for a small file, nothing cached."""
   try:
     content = io.BytesIO()
-    with open_text(path) as file:
-      while content.tell() <= limit and (piece := file.read(READ)):
+    with open_stream(path) as file:
+      while content.tell() <= limit and (piece := file.read(READ_SIZE)):
         content.write(piece)
   except Exception as raised:
-    if missing(raised) and path.is_dir():
+    if is_missing(raised) and path.is_dir():
       raise error(f'{path} is a folder, expected a file') from raised
     raise
   if content.tell() > limit:
-    raise error(f'{path} has more than {limit:,} bytes, the most that is expected: is this the right file?')
+    raise error(f'{path} has more than {limit:,} bytes, the most that is expected: is this the '
+                'right file?')
   return content.getvalue()
 
 
-def read_text(path: epath.PathLike, limit: int = LIMIT, error: type[Expected] = StorageError) -> str:
-  """Reads the whole file, UTF-8. Raises `error` for what cannot be read, is longer than `limit` bytes, or is not
-  UTF-8."""
+def read_text(path: epath.PathLike, limit: int = READ_LIMIT,
+              error: type[UserError] = StorageError) -> str:
+  """Read a complete UTF-8 file.
+
+  Args:
+    path: the file.
+    limit: its largest size, in bytes.
+    error: class of the error that is raised where it cannot be read, is larger, or is not UTF-8.
+  """
   try:
     return read_bytes(path, limit, error).decode()
   except UnicodeDecodeError as wrong:
     raise error(f'{path} is not UTF-8 text: {wrong.reason} at byte {wrong.start}') from wrong
 
 
-def read_json(path: epath.PathLike, kind: type | tuple[type, ...] = dict, limit: int = LIMIT,
-              error: type[Expected] = StorageError) -> Any:
-  """Reads the JSON value in a file, which has to be a `kind`; see `parse_json`."""
+def read_json(path: epath.PathLike, kind: type | tuple[type, ...] = dict, limit: int = READ_LIMIT,
+              error: type[UserError] = StorageError) -> Any:
+  """Read the JSON value in a file, which must be a `kind`; see `parse_json`."""
   return parse_json(read_text(path, limit, error), path, kind, error)
 
 
 def parse_json(text: str, where: epath.PathLike, kind: type | tuple[type, ...] = dict,
-               error: type[Expected] = StorageError) -> Any:
-  """Parses a JSON text, whose value has to be a `kind`.
+               error: type[UserError] = StorageError) -> Any:
+  """Parse a JSON text.
 
-  Raises `error`, naming `where`, for what is not JSON, for numbers of over a hundred digits, and for values more than
-  a hundred deep inside others.
+  Args:
+    text: the JSON text.
+    where: its file, for messages.
+    kind: class, or classes, of the value.
+    error: class of the error that is raised for text that is not JSON, for a value of another kind,
+      for numbers of over a hundred digits, and for values nested more than a hundred deep.
   """
-  def whole(digits: str) -> int:
-    if len(digits) > DIGITS:
+  def parse_integer(digits: str) -> int:
+    if len(digits) > JSON_DIGITS:
       raise ValueError(f'a number of {len(digits):,} digits')
     return int(digits)
+
   try:
-    value = json.loads(text, parse_int=whole)
-    check_depth(value, DEPTH)
-  except (ValueError, RecursionError) as wrong:
-    reason = 'values too deep inside one another' if isinstance(wrong, RecursionError) else str(wrong)
-    raise error(f'{where} cannot be read as JSON: {reason}') from wrong
+    value = json.loads(text, parse_int=parse_integer)
+    check_depth(value, JSON_DEPTH)
+  except RecursionError as wrong:
+    raise error(f'{where} cannot be read as JSON: values too deep inside one another') from wrong
+  except ValueError as wrong:
+    raise error(f'{where} cannot be read as JSON: {wrong}') from wrong
   if not isinstance(value, kind):
-    kinds = kind if isinstance(kind, tuple) else (kind,)
+    kinds = kind
+    if not isinstance(kinds, tuple):
+      kinds = (kinds,)
     wanted = ' or '.join(JSON_NAMES.get(one, one.__name__) for one in kinds)
-    raise error(f'{where} holds {JSON_NAMES.get(type(value), type(value).__name__)}, expected {wanted}')
+    got = JSON_NAMES.get(type(value), type(value).__name__)
+    raise error(f'{where} holds {got}, expected {wanted}')
   return value
 
 
 def check_depth(value: Any, left: int) -> None:
-  """Raises RecursionError for lists and objects more than `left` deep inside one another."""
+  """Raise RecursionError for lists and objects that are nested more than `left` deep."""
   if not left:
     raise RecursionError
-  for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-    if isinstance(inner, dict | list):
-      check_depth(inner, left - 1)
+  if isinstance(value, dict):
+    value = list(value.values())
+  if isinstance(value, list):
+    for inner in value:
+      if isinstance(inner, dict | list):
+        check_depth(inner, left - 1)
 
 
 @contextlib.contextmanager
-def drafted(path: epath.PathLike, error: type[Expected] = StorageError) -> Iterator[Any]:
-  """Opens a file to write bytes to, which becomes `path` at the end, or nothing if there was an error. Makes the
-  folder."""
-  path = path_of(path)
-  if remote(path):
-    # An object of a bucket appears when it is whole. What was given to GFile goes there even after an error.
-    with explained(path, 'written', error), tempfile.SpooledTemporaryFile(SPOOLED) as draft:
+def atomic_writer(
+    path: epath.PathLike, error: type[UserError] = StorageError) -> Iterator[Any]:
+  """Open a temporary file for writing bytes, and move it to `path` at the end unless there is an
+  error.
+
+  It makes the folder. A symbolic link stays one: its target is replaced. A device, a pipe and
+  `/dev/stdout` are written to at the end. An existing file keeps its permissions.
+  """
+  path = resolve_path(path)
+  if is_remote(path):
+    # An object of a bucket appears when it is complete. What was written to GFile is uploaded even
+    # after an error.
+    with io_errors_as(path, 'written', error), tempfile.SpooledTemporaryFile(SPOOL_SIZE) as draft:
       yield draft
       try:
         upload(draft, path)
       except Exception as raised:
-        if not missing(raised):
+        if not is_missing(raised):
           raise
-        path.parent.mkdir(parents=True, exist_ok=True)  # which buckets do without, and what stands in for one may not
+        # Buckets need no folders, but what replaces a bucket in tests may.
+        path.parent.mkdir(parents=True, exist_ok=True)
         upload(draft, path)
     return
-  draft = path.with_name(f'.{path.name}.{uuid.uuid4().hex}{DRAFT}')
+  with io_errors_as(path, 'written', error):
+    target = write_target(path)
+  if target is None:
+    with io_errors_as(path, 'written', error), tempfile.SpooledTemporaryFile(SPOOL_SIZE) as draft:
+      yield draft
+      draft.seek(0)
+      with open_in_place(path) as file:
+        shutil.copyfileobj(draft, file, READ_SIZE)
+    return
+  draft = target.with_name(f'.{target.name}.{uuid.uuid4().hex}{DRAFT_SUFFIX}')
   try:
-    with explained(path, 'written', error):
-      path.parent.mkdir(parents=True, exist_ok=True)
+    with io_errors_as(path, 'written', error):
+      target.parent.mkdir(parents=True, exist_ok=True)
       with draft.open('wb') as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-      draft.replace(path)
+      with contextlib.suppress(OSError):  # a new file, or a disk without permissions
+        draft.chmod(stat.S_IMODE(target.stat().st_mode))  # a private file stays private
+      draft.replace(target)
   finally:
     with contextlib.suppress(OSError):
       draft.unlink(missing_ok=True)
 
 
+def follow_links(path: epath.PathLike) -> str:
+  """Resolve symbolic links of a local path up to a file, a missing name or an open descriptor.
+
+  `/dev/stdout` gives `/proc/PID/fd/1`, not the file or pipe that the shell has put there.
+
+  Raises:
+    OSError: the links are circular.
+  """
+  hop = os.path.join(os.getcwd(), os.fspath(path))
+  for _ in range(MAX_LINKS):
+    folder, name = os.path.split(hop)
+    hop = os.path.join(os.path.realpath(folder), name)
+    if DESCRIPTOR.fullmatch(hop) or not os.path.islink(hop):
+      return hop
+    hop = os.path.join(os.path.dirname(hop), os.readlink(hop))
+  raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def write_target(path: epath.PathLike) -> pathlib.Path | None:
+  """Return the file that writing to a local path creates or replaces, with symbolic links followed.
+
+  None: the path is a device, a pipe, a socket or an open descriptor such as `/dev/stdout`. It takes
+  the bytes in place and must not be replaced by a file.
+
+  Raises:
+    OSError: the links are circular.
+  """
+  target = follow_links(path)
+  if DESCRIPTOR.fullmatch(target):
+    return None
+  try:
+    mode = os.stat(target).st_mode
+  except (FileNotFoundError, NotADirectoryError):
+    return pathlib.Path(target)
+  if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+    return pathlib.Path(target)
+  return None
+
+
+def open_in_place(path: epath.PathLike) -> Any:
+  """Open a device, a pipe or an open descriptor for writing bytes.
+
+  A descriptor of this process is duplicated: opening `/dev/stdout` by its name would truncate the
+  file that the shell has redirected it to.
+  """
+  target = follow_links(path)
+  descriptor = DESCRIPTOR.fullmatch(target)
+  if descriptor and int(descriptor[1]) == os.getpid():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.fdopen(os.dup(int(descriptor[2])), 'wb')
+  return open(target, 'wb')
+
+
 def upload(draft: Any, path: epath.Path) -> None:
-  """Copies a draft from its beginning to a path in a bucket, where it appears when it is whole."""
+  """Upload a draft, from its beginning, to a path in a bucket."""
   draft.seek(0)
   with path.open('wb') as file:
-    file.write(b'')  # of an empty file too: nothing is there before the first writing
-    while piece := draft.read(READ):
-      file.write(piece)  # bytes: GFile takes no other buffers
+    file.write(b'')  # for an empty file: there is no object before the first write
+    while piece := draft.read(READ_SIZE):
+      file.write(piece)  # bytes: GFile accepts no other buffers
 
 
-def write(path: epath.PathLike, content: bytes | str, error: type[Expected] = StorageError) -> None:
-  """Puts the content into `path`, which is whole at any moment, whoever else writes it."""
-  with drafted(path, error) as file:
-    file.write(content.encode() if isinstance(content, str) else content)
+def write(
+    path: epath.PathLike, content: bytes | str, error: type[UserError] = StorageError) -> None:
+  """Write a file atomically; concurrent writers do not conflict."""
+  with atomic_writer(path, error) as file:
+    if isinstance(content, str):
+      content = content.encode()
+    file.write(content)
 
 
-def write_json(path: epath.PathLike, value: Any, error: type[Expected] = StorageError) -> None:
-  """Writes a JSON value, indented, as `write` writes: whole or not at all. Raises `error`."""
+def write_json(path: epath.PathLike, value: Any, error: type[UserError] = StorageError) -> None:
+  """Write a JSON value, indented, as `write` does."""
   write(path, json.dumps(value, indent=1, ensure_ascii=False) + '\n', error)
 
 
-def append(path: epath.PathLike, text: str, error: type[Expected] = StorageError) -> None:
-  """Adds to a file. Of one in a bucket, what is there already does not travel again."""
-  path = path_of(path)
-  with explained(path, 'written', error):
-    if remote(path):
+def append(path: epath.PathLike, text: str, error: type[UserError] = StorageError) -> None:
+  """Append text to a file. In a bucket only the new text is uploaded."""
+  path = resolve_path(path)
+  with io_errors_as(path, 'written', error):
+    if is_remote(path):
       gcs.append(path, text.encode())
       return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -250,83 +373,97 @@ def append(path: epath.PathLike, text: str, error: type[Expected] = StorageError
 
 
 def move(folder: epath.PathLike, target: epath.PathLike) -> None:
-  """Gives a folder another name on the same disk or in the same bucket, where there may be one that is left from
-  before. In a bucket, objects go one by one."""
-  folder, target = path_of(folder), path_of(target)
-  with explained(target, 'written'):
+  """Rename a folder on the same disk or in the same bucket; an old target is removed.
+
+  In a bucket, objects are moved one by one.
+  """
+  folder, target = resolve_path(folder), resolve_path(target)
+  with io_errors_as(target, 'written'):
     if target.exists():
       target.rmtree()
-    if remote(folder):
+    if is_remote(folder):
       gcs.move(os.fspath(folder), os.fspath(target))
     else:
       folder.rename(target)
 
 
 def remove_drafts(folder: epath.PathLike) -> None:
-  """Drafts that a killed process has left directly in a folder. For who has locked it: they may be anybody's."""
-  folder = path_of(folder)
-  if not remote(folder) and folder.is_dir():
-    for draft in pathlib.Path(folder).glob(f'.*{DRAFT}'):
+  """Remove the drafts that killed processes have left in a folder, which the caller has locked."""
+  folder = resolve_path(folder)
+  if not is_remote(folder) and folder.is_dir():
+    for draft in pathlib.Path(folder).glob(f'.*{DRAFT_SUFFIX}'):
       with contextlib.suppress(OSError):
         draft.unlink()
 
 
 def open_file(path: epath.PathLike) -> io.BufferedReader:
-  """Opens a file on a disk for reading. Raises OSError where there is none, or no file: a pipe would never end, nor
-  begin."""
+  """Open a file on a disk for reading bytes.
+
+  Raises:
+    OSError: there is none, or it is not a regular file: reading a pipe could block.
+  """
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise OSError(errno.EINVAL, 'no ordinary file', os.fspath(path))
   return open(path, 'rb')
 
 
-def open_text(path: epath.PathLike) -> io.BufferedReader:
-  """Opens a file as a stream of its bytes whose `readline` takes a limit; `tell` counts bytes."""
-  path = path_of(path)
-  if not remote(path):
+def open_stream(path: epath.PathLike) -> io.BufferedReader:
+  """Open a file as a stream of bytes; its `readline` takes a limit, and `tell` counts bytes."""
+  path = resolve_path(path)
+  if not is_remote(path):
     return open_file(path)
-  return io.BufferedReader(Stream(path), READ)
+  return io.BufferedReader(BucketStream(path), READ_SIZE)
 
 
-class Stream(io.RawIOBase):
-  """A file of a bucket, forward."""
+class BucketStream(io.RawIOBase):
+  """File of a bucket, read from beginning to end."""
 
   def __init__(self, path: epath.Path):
-    self.opened = contextlib.ExitStack()
-    self.file = self.opened.enter_context(path.open('rb'))
-    self.place = 0
+    self.resources = contextlib.ExitStack()
+    self.file = self.resources.enter_context(path.open('rb'))
+    self.position = 0
 
   def readable(self) -> bool:
-    """Returns True, as io.BufferedReader wants to hear before it reads."""
+    """Return True, as io.BufferedReader requires."""
     return True
 
   def readinto(self, buffer) -> int:
-    """Fills a buffer with the next bytes and returns how many there were, 0 at the end."""
+    """Fill a buffer with the next bytes, and return their number; 0 at the end."""
     content = self.file.read(len(buffer))
     buffer[:len(content)] = content
-    self.place += len(content)
+    self.position += len(content)
     return len(content)
 
   def tell(self) -> int:
-    """Counts the bytes that have been read."""
-    return self.place
+    """Return the number of bytes that were read."""
+    return self.position
 
   def close(self) -> None:
-    """Closes what was opened underneath too."""
-    self.opened.close()
+    """Close the stream and the file."""
+    self.resources.close()
     super().close()
 
 
-def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected] = StorageError) -> bytes:
-  """Reads bytes start .. stop of a file, and no others. Raises `error` where the file ends before `stop`."""
-  path = path_of(path)
-  with explained(path, 'read', error):
-    if not remote(path):
+def read_range(path: epath.PathLike, start: int, stop: int,
+               error: type[UserError] = StorageError) -> bytes:
+  """Read bytes start to stop - 1 of a file, and no others.
+
+  Args:
+    path: the file.
+    start: first byte.
+    stop: byte after the last.
+    error: class of the error that is raised where the file ends before `stop`.
+  """
+  path = resolve_path(path)
+  with io_errors_as(path, 'read', error):
+    if not is_remote(path):
       with open_file(path) as file:
         file.seek(start)
         content = file.read(stop - start)
     elif stop > start:
-      bucket, name = gcs.split(os.fspath(path))
-      found = gcs.bucket_store(bucket).read(name, byte_range=slice(start, stop)).result()
+      bucket, name = gcs.split_url(os.fspath(path))
+      store = gcs.bucket_store(bucket)
+      found = store.read(name, byte_range=slice(start, stop)).result()
       if found.state == 'missing':
         raise error(f'{path} is not there')
       content = found.value
@@ -338,9 +475,12 @@ def read_range(path: epath.PathLike, start: int, stop: int, error: type[Expected
 
 
 def free_bytes(folder: epath.PathLike) -> int | None:
-  """Returns the bytes that are free on the disk of a folder, which may not be there yet; None in a bucket."""
-  folder = path_of(folder)
-  if remote(folder):
+  """Return the free space, in bytes, of a folder's disk; None in a bucket.
+
+  The folder need not exist.
+  """
+  folder = resolve_path(folder)
+  if is_remote(folder):
     return None
   place = pathlib.Path(folder).absolute()
   while not place.exists():
@@ -348,8 +488,10 @@ def free_bytes(folder: epath.PathLike) -> int | None:
   return shutil.disk_usage(place).free
 
 
-READ = 8 << 20  # bytes of a stream that are asked for at once
-SPOOLED = 64 << 20  # bytes on their way to a bucket that are held in memory; more wait on the disk
+READ_SIZE = 8 << 20  # bytes of a stream that are read at once
+SPOOL_SIZE = 64 << 20  # bytes for a bucket that are held in memory; more are spooled to the disk
 JSON_NAMES = {dict: 'an object', list: 'a list', str: 'a text', int: 'a number', float: 'a number',
               bool: 'true or false', type(None): 'null'}
+MAX_LINKS = 40  # symbolic links that are followed, as on Linux
+DESCRIPTOR = re.compile(r'/proc/(\d+)/fd/(\d+)')
 GCS_ERROR = re.compile(r'^[A-Z_]+: |\[source locations=|gcs|CURL')

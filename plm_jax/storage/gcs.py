@@ -1,4 +1,4 @@
-"""Google Cloud Storage where it is no disk: parts of objects, and objects that grow."""
+"""Google Cloud Storage where it differs from a disk: parts of objects, and objects that grow."""
 import contextlib
 import errno
 import functools
@@ -8,76 +8,92 @@ import uuid
 
 from etils import epath
 
-PART = '.part'  # what is to be joined to an object
+PART_SUFFIX = '.part'  # of an object that is composed into another one
 
 
 def append(path: epath.PathLike, content: bytes) -> None:
-  """Adds to an object: the new bytes go up alone, and the bucket joins them to those that it has.
+  """Append to an object: only the new bytes are uploaded, and the bucket composes the two.
 
-  For one writer at a time. Raises what google-cloud-storage raises.
+  Only one process may write the object.
+
+  Raises:
+    OSError: another process writes it, too. Errors of google-cloud-storage are raised as they are.
   """
   from google.api_core import exceptions
-  name, of = split(os.fspath(path))
-  bucket, retry = google_client().bucket(name), google_retry(120)
-  whole, expected = bucket.blob(of), None
+  bucket_name, name = split_url(os.fspath(path))
+  bucket, retry = google_client().bucket(bucket_name), google_retry(120)
+  whole, expected = bucket.blob(name), None
   for _ in range(5):
-    found = bucket.get_blob(of, retry=retry)
-    if found and found.size == expected:  # it had been done, and only the answer was lost
+    found = bucket.get_blob(name, retry=retry)
+    if found and found.size == expected:  # it was done, and only the response was lost
       return
-    expected = (found.size or 0 if found else 0) + len(content)
+    size = 0
+    if found:
+      size = found.size or 0
+    expected = size + len(content)
     try:
       if not found:
         whole.upload_from_string(content, if_generation_match=0, retry=retry)
         return
-      part = bucket.blob(f'{of}.{uuid.uuid4().hex}{PART}')
+      part = bucket.blob(f'{name}.{uuid.uuid4().hex}{PART_SUFFIX}')
       part.upload_from_string(content, retry=retry)
       try:
         whole.compose([found, part], if_generation_match=found.generation, retry=retry)
       finally:
-        with contextlib.suppress(exceptions.NotFound):  # deleted already, and only the answer was lost
+        with contextlib.suppress(exceptions.NotFound):  # deleted, and only the response was lost
           part.delete(retry=retry)
       return
-    except exceptions.PreconditionFailed:  # we did it ourselves, or somebody else was faster: look again
+    except exceptions.PreconditionFailed:  # we did it, or another process was faster: look again
       continue
   raise OSError(errno.EBUSY, 'somebody else writes it too', os.fspath(path))
 
 
 def move(folder: str, target: str) -> None:
-  """Gives all objects below a folder names below another of the same bucket."""
-  bucket, prefix = split(f'{folder.rstrip("/")}/')
-  _, wanted = split(f'{target.rstrip("/")}/')
-  within, retry = google_client().bucket(bucket), google_retry(120)
-  for blob in list(google_client().list_blobs(bucket, prefix=prefix, retry=retry)):
-    within.copy_blob(blob, within, wanted + blob.name.removeprefix(prefix), retry=retry)  # pyright: ignore
+  """Rename all objects of a folder into another folder of the same bucket, one by one."""
+  bucket_name, prefix = split_url(f'{folder.rstrip("/")}/')
+  _, new_prefix = split_url(f'{target.rstrip("/")}/')
+  bucket, retry = google_client().bucket(bucket_name), google_retry(120)
+  for blob in list(google_client().list_blobs(bucket_name, prefix=prefix, retry=retry)):
+    new_name = new_prefix + blob.name.removeprefix(prefix)
+    bucket.copy_blob(blob, bucket, new_name, retry=retry)  # pyright: ignore
     blob.delete(retry=retry)
 
 
 @functools.cache
 def google_client():
-  """Returns Google's client, one a process. Raises DefaultCredentialsError where there are no credentials."""
+  """Return Google's client, one per process.
+
+  Raises:
+    DefaultCredentialsError: there are no credentials.
+  """
   from google.cloud import storage as google
   return google.Client()
 
 
 def google_retry(seconds: float) -> Any:
-  """Returns a policy under which a request that cannot be answered now is repeated for so many seconds."""
+  """Return a policy that repeats a request for so many seconds while the service is unavailable."""
   from google.cloud.storage.retry import DEFAULT_RETRY
   return DEFAULT_RETRY.with_delay(initial=0.2, maximum=10).with_timeout(seconds)
 
 
 @functools.cache
 def bucket_store(bucket: str, retries: int = 10):
-  """Opens tensorstore's view of a bucket: reads of parts, many at a time. retries: of a request, the last after a
-  minute."""
+  """Open a bucket with tensorstore, which reads many parts of objects at once.
+
+  Args:
+    bucket: its name.
+    retries: of a request, the last one after a minute.
+  """
   import tensorstore
   return tensorstore.KvStore.open(
       {'driver': 'gcs', 'bucket': bucket, 'path': ''},
       context=tensorstore.Context({
-          'gcs_request_retries': {'max_retries': retries, 'initial_delay': '200ms', 'max_delay': '20s'},
+          'gcs_request_retries': {
+              'max_retries': retries, 'initial_delay': '200ms', 'max_delay': '20s'},
           'gcs_request_concurrency': {'limit': 32}})).result()
 
 
-def split(path: str) -> tuple[str, str]:
-  """Splits gs://BUCKET/NAME into BUCKET and NAME."""
+def split_url(path: str) -> tuple[str, str]:
+  """Split gs://BUCKET/NAME into BUCKET and NAME."""
   bucket, _, name = path.removeprefix('gs://').partition('/')
   return bucket, name

@@ -1,13 +1,15 @@
-"""One at a time: a folder, on a disk or in a bucket, that one process works on and others wait for or leave alone.
+"""Locks of folders, on a disk or in a bucket: one process works on a folder, others wait or fail.
 
-Who wants a folder puts a claim into its `.lock`: a file under a name of its own that says who it is and is renewed
-every few seconds. It has the folder once it has then seen no other live claim. Whatever order two of them come in, at
-most one sees none, as writing and listing are consistent on disks and in Google's buckets alike; no operation beyond
-these is needed. Of several that came together the smallest name stays and the others step back.
+A process that needs a folder writes a claim into its `.lock`: a file with a name of its own that
+identifies the process and is renewed every few seconds. It holds the folder once it has then seen
+no other live claim. Writing and listing are consistent on disks and in Google's buckets alike, so
+in any order of two processes at most one sees no other claim; no other operation is needed. Of
+several simultaneous claims the one with the smallest name stays, and the others are withdrawn.
 
-A claim is dead when its process is, which is known on the same machine; of another machine when it stayed the same for
-`EXPIRES` seconds of watching it, whatever the clocks say. So a killed run's folder is free at once on the machine that
-it died on, and a minute later on another.
+A claim is dead when its process is, which is known on the same machine. The claim of another
+machine is dead when it was watched for `EXPIRE_SECONDS` without being renewed, whatever the clocks
+show. So the folder of a killed run is free at once on the same machine, and a minute later on
+another.
 """
 import contextlib
 import dataclasses
@@ -24,26 +26,26 @@ import uuid
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
 
-RENEWED = 15.0  # seconds between renewals
-EXPIRES = 60.0  # seconds of watching after which a claim that was not renewed is dead
-LONG_AGO = 86400.0  # seconds by which no two clocks differ: older claims need no watching
+RENEW_SECONDS = 15.0  # between renewals
+EXPIRE_SECONDS = 60.0  # of watching, after which a claim that was not renewed is dead
+MAX_CLOCK_SKEW = 86400.0  # seconds; older claims are dead without being watched
 
 
-class LockError(Expected):
-  """A folder that somebody else works on, or that was taken away."""
+class LockError(UserError):
+  """A folder that another process works on, or has taken over."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """Who works on a folder, or wants to."""
+  """A process that works on a folder, or waits for it; a JSON file."""
 
   what: str  # 'a run'
   host: str
-  machine: str  # this boot of it, and its numbering of processes
+  machine: str  # its boot, and its namespace of process ids
   process: int
-  started: str  # of the process: its number may be another's by now
+  started: str  # start time of the process, whose id may be reused
   since: str
   renewed: float  # seconds since 1970, by the clock of its machine
   holds: bool = False
@@ -53,19 +55,29 @@ class Claim:
 
 
 class Lock:
-  """`with Lock(folder, 'a run'): ...`; or `acquire` and `release`."""
+  """Lock of a folder: `with Lock(folder, 'a run'): ...`; or `acquire` and `release`."""
 
   def __init__(self, folder: epath.PathLike, what: str, wait: bool = False):
-    """what: how others call the holder, 'a run'. wait: for the holder to end; otherwise LockError names it."""
-    self.folder = storage.path_of(folder)
+    """Make the lock, not yet acquired.
+
+    Args:
+      folder: the folder.
+      what: how others call the holder, 'a run'.
+      wait: wait for another holder to end; False: raise LockError.
+    """
+    self.folder = storage.resolve_path(folder)
     self.claims = self.folder / '.lock'
     self.path = self.claims / f'{uuid.uuid4().hex}.json'
     self.wait = wait
-    self.claim = Claim(what, *here(), os.getpid(), started(os.getpid()) or '', time.strftime('%F %T %Z'), 0.0)
-    self.watched: dict[str, tuple[float, float]] = {}  # name of a claim -> renewed, and when we saw that first
+    process = os.getpid()
+    self.claim = Claim(what, *this_machine(), process, process_start(process) or '',
+                       time.strftime('%F %T %Z'), 0.0)
+    # Name of a claim -> its time of renewal, and when we first saw that.
+    self.watched: dict[str, tuple[float, float]] = {}
     self.ended = threading.Event()
-    self.renewer = threading.Thread(target=self.renew, name=f'lock {self.folder}', daemon=True)
-    self.lost = ''
+    self.renewer = threading.Thread(
+        target=self.renew_claim, name=f'lock {self.folder}', daemon=True)
+    self.lost_to = ''
 
   def __enter__(self) -> 'Lock':
     self.acquire()
@@ -75,52 +87,69 @@ class Lock:
     self.release()
 
   def acquire(self) -> None:
-    """Returns once the folder is ours. Raises LockError where another has it, StorageError where none can be had."""
-    said, claimed, before = False, False, {}
+    """Acquire the folder.
+
+    Raises:
+      LockError: another process holds it.
+      StorageError: claims cannot be written.
+    """
+    announced, claimed, first_seen = False, False, {}
     try:
       while True:
-        others = self.others()
+        others = self.live_claims()
         holder = next((name for name, claim in others.items() if claim.holds), '')
         if holder:
           claim = others[holder]
-          # On another machine it may have died: if it renews its claim it lives, if not the claim will expire.
-          alive = claim.host == self.claim.host or before.setdefault(holder, claim.renewed) != claim.renewed
-          if alive and not self.wait:
-            raise LockError(f'{self.folder} is in use by {claim}: wait for it, stop it, or give another folder')
-          if not said:
-            said = True
+          # On another machine it may be dead: either it renews its claim, or the claim expires.
+          renewed = first_seen.setdefault(holder, claim.renewed) != claim.renewed
+          if (claim.host == self.claim.host or renewed) and not self.wait:
+            raise LockError(f'{self.folder} is in use by {claim}: wait for it, stop it, or give '
+                            'another folder')
+          if not announced:
+            announced = True
             print(f'{self.folder} is in use by {claim}: waiting for it', flush=True)
         if not others and not claimed:
-          self.put()
-          claimed = True  # and look again: others may have done the same
+          self.write_claim()
+          claimed = True  # look again: others may have done the same
         elif not others:
-          self.put(holds=True)
+          self.write_claim(holds=True)
           self.renewer.start()
           return
         elif claimed and (holder or min(others) < self.path.name):
-          self.withdraw()
+          self.remove_claim()
           claimed = False
+        elif holder:
+          time.sleep(random.uniform(0.5, 1.0))
         else:
-          time.sleep(random.uniform(0.5, 1.0) if holder else random.uniform(0.05, 0.3))
+          time.sleep(random.uniform(0.05, 0.3))
     except BaseException:
-      self.withdraw()
+      self.remove_claim()
       raise
 
   def release(self) -> None:
-    """Ends the renewal and takes our claim away. The folder is free at once."""
+    """End the renewal and remove our claim. The folder is free at once."""
     self.ended.set()
     if self.renewer.is_alive():
-      self.renewer.join(RENEWED)
-    self.withdraw()
+      self.renewer.join(RENEW_SECONDS)
+    self.remove_claim()
 
   def check(self) -> None:
-    """Raises LockError if somebody has taken the folder, as happens where this process stood still for a minute."""
-    if self.lost:
-      raise LockError(f'{self.folder} was taken over by {self.lost} while this process stood still. Nothing of it is '
-                      'lost: the same command goes on when the other has ended')
+    """Check that we still hold the folder.
 
-  def put(self, holds: bool = False) -> None:
-    """Writes our claim, renewed now. Raises StorageError where it cannot be written."""
+    Raises:
+      LockError: another process has taken it over, because this one was suspended for a minute.
+    """
+    if self.lost_to:
+      raise LockError(
+          f'{self.folder} was taken over by {self.lost_to} while this process was '
+          'suspended. Nothing of it is lost: the same command resumes when the other has ended')
+
+  def write_claim(self, holds: bool = False) -> None:
+    """Write our claim, renewed now.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
     claim = dataclasses.replace(self.claim, renewed=time.time(), holds=holds)
     for left in reversed(range(10)):
       try:
@@ -128,99 +157,127 @@ class Lock:
         self.claim = claim
         return
       except storage.StorageError:
-        if not left or storage.remote(self.claims) or self.claims.exists():
-          raise  # otherwise who was last has taken away the folder between its making and our file's
+        # The last other process may have removed the folder of claims before our file was in it.
+        if not left or storage.is_remote(self.claims) or self.claims.exists():
+          raise
 
-  def withdraw(self) -> None:
-    """Takes our claim away, and on a disk the folder of claims with the last one. Raises nothing: a claim expires."""
-    with contextlib.suppress(Exception):  # it expires
+  def remove_claim(self) -> None:
+    """Remove our claim, and on a disk an empty folder of claims. Raises nothing."""
+    with contextlib.suppress(Exception):  # the claim expires
       self.path.unlink(missing_ok=True)
-    if not storage.remote(self.claims):
-      with contextlib.suppress(OSError):  # others are in it
+    if not storage.is_remote(self.claims):
+      with contextlib.suppress(OSError):  # there are others in it
         os.rmdir(self.claims)
 
-  def others(self) -> dict[str, Claim]:
-    """Returns the live claims beside our own, by name; dead ones are taken away."""
+  def live_claims(self) -> dict[str, Claim]:
+    """Return the live claims of other processes, by name; remove dead ones."""
     found = {}
-    for path in self.paths():
+    for path in self.claim_paths():
       if path == self.path:
         continue
       try:
-        claim = claim_of(storage.read_json(path, limit=1 << 16))
+        claim = parse_claim(storage.read_json(path, limit=1 << 16))
       except storage.StorageError as error:
-        if not storage.missing(error):
+        if not storage.is_missing(error):
           raise
-        continue  # it went away meanwhile
-      if self.dead(path.name, claim):
+        continue  # it was removed meanwhile
+      if self.is_dead(path.name, claim):
         with contextlib.suppress(OSError):
           path.unlink(missing_ok=True)
       else:
         found[path.name] = claim
     return found
 
-  def paths(self) -> list[epath.Path]:
-    """Lists the files of all claims; none where nobody has claimed the folder."""
+  def claim_paths(self) -> list[epath.Path]:
+    """List the files of all claims; none where there is no folder of claims."""
     try:
-      with storage.explained(self.claims, 'listed'):
-        return [path for path in self.claims.iterdir() if path.suffix == '.json']
+      with storage.io_errors_as(self.claims, 'listed'):
+        found = []
+        for path in self.claims.iterdir():
+          if path.suffix == '.json':
+            found.append(path)
+        return found
     except storage.StorageError as error:
-      if not storage.missing(error):
+      if not storage.is_missing(error):
         raise
       return []
 
-  def dead(self, name: str, claim: Claim) -> bool:
-    """Tells whether a claim's process has ended: here by asking the system, elsewhere by watching it for EXPIRES
-    seconds."""
-    if (claim.host, claim.machine) == here():
-      return not alive(claim.process, claim.started)
+  def is_dead(self, name: str, claim: Claim) -> bool:
+    """Tell whether a claim's process has ended.
+
+    On this machine the system knows; a claim of another machine is watched for EXPIRE_SECONDS.
+    """
+    if (claim.host, claim.machine) == this_machine():
+      return not is_alive(claim.process, claim.started)
     now = time.monotonic()
     renewed, seen = self.watched.setdefault(name, (claim.renewed, now))
     if renewed != claim.renewed:
       self.watched[name] = claim.renewed, now
       return False
-    return now - seen > EXPIRES or time.time() - claim.renewed > LONG_AGO
+    return now - seen > EXPIRE_SECONDS or time.time() - claim.renewed > MAX_CLOCK_SKEW
 
-  def renew(self) -> None:
-    """Renews our claim every RENEWED seconds, until `release`, or until somebody has taken the folder: `lost` says
-    who."""
-    while not self.ended.wait(RENEWED):
-      with contextlib.suppress(Exception):  # a bucket that does not answer now will later, or the claim expires
-        taken = [claim for claim in self.others().values() if claim.holds]
-        if taken or not self.path.exists():
-          self.lost = str(taken[0]) if taken else 'another process'
+  def renew_claim(self) -> None:
+    """Renew our claim every RENEW_SECONDS, until `release`.
+
+    It stops where another process has taken the folder, and records it in `lost_to`.
+    """
+    while not self.ended.wait(RENEW_SECONDS):
+      # A bucket that does not respond now will later, or the claim expires.
+      with contextlib.suppress(Exception):
+        holders = []
+        for claim in self.live_claims().values():
+          if claim.holds:
+            holders.append(claim)
+        if holders or not self.path.exists():
+          self.lost_to = 'another process'
+          if holders:
+            self.lost_to = str(holders[0])
           return
-        self.put(holds=True)
-    self.withdraw()  # it may have been renewed at the moment of its release
+        self.write_claim(holds=True)
+    self.remove_claim()  # it may have been renewed at the moment of its release
 
 
-def claim_of(said: dict[str, Any]) -> Claim:
-  """Reads what a claim's file holds, of another version perhaps: what it lacks is empty or zero."""
-  kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Claim)}
-  return Claim(**{name: said[name] if isinstance(said.get(name), kind) else kind() for name, kind in kinds.items()})
+def parse_claim(fields: dict[str, Any]) -> Claim:
+  """Parse a claim's file, perhaps of another version: missing fields are empty or zero."""
+  values = {}
+  for field in dataclasses.fields(Claim):
+    kind: Any = field.type
+    value = fields.get(field.name)
+    if isinstance(value, kind):
+      values[field.name] = value
+    else:
+      values[field.name] = kind()
+  return Claim(**values)
 
 
 @functools.cache
-def here() -> tuple[str, str]:
-  """Returns the name of this machine, and which of its boots and of its containers this is."""
-  boot, numbering = pathlib.Path('/proc/sys/kernel/random/boot_id'), ''
+def this_machine() -> tuple[str, str]:
+  """Return the name of this machine, and an id of its boot and of its process namespace."""
+  boot, namespace = pathlib.Path('/proc/sys/kernel/random/boot_id'), ''
   with contextlib.suppress(OSError):
-    numbering = os.readlink('/proc/self/ns/pid')
-  return socket.gethostname(), f'{boot.read_text().strip() if boot.exists() else ""} {numbering}'
+    namespace = os.readlink('/proc/self/ns/pid')
+  return socket.gethostname(), f'{boot.read_text().strip() if boot.exists() else ""} {namespace}'
 
 
-def started(process: int) -> str | None:
-  """Returns when a process began, in ticks of the machine; '' if it has ended; None where the system does not say."""
+def process_start(process: int) -> str | None:
+  """Return when a process started, in clock ticks; '': it has ended; None: the system has no
+  /proc."""
   with contextlib.suppress(OSError, IndexError):
-    said = pathlib.Path(f'/proc/{process}/stat').read_text()
-    fields = said.rpartition(')')[2].split()
-    return '' if fields[0] == 'Z' else fields[19]  # Z: its parent has not looked
+    content = pathlib.Path(f'/proc/{process}/stat').read_text()
+    fields = content.rpartition(')')[2].split()
+    # Z: its parent has not waited for it
+    if fields[0] == 'Z':
+      return ''
+    return fields[19]
   return None
 
 
-def alive(process: int, since: str) -> bool:
-  """Tells whether the process that began at `since` still runs on this machine; with '' whether any of that number
-  does."""
-  found = started(process)
+def is_alive(process: int, since: str) -> bool:
+  """Tell whether the process that started at `since` still runs on this machine.
+
+  since '': whether any process of that number does.
+  """
+  found = process_start(process)
   if since and found is not None:
     return found == since
   try:

@@ -1,11 +1,18 @@
-"""Downstream tasks: what was pre-trained is put to use.
+"""Downstream tasks: fine-tune a pre-trained model on labeled examples.
 
-    examples, reading, sources, tags, embedded   labelled examples, and where they come from
-    table, settings                              the field's tasks and the published settings, as data
-    contract, sequence, tagging, answers, choice what a task is; a file for each kind
-    forms                                        how families take texts
-    batches, feed, setup                         from examples to a run
-    metrics, predict                             what a model says, and how good that is
-    asked, words, results, measuring, imported   texts in and names out; tasks of other libraries' checkpoints
-    regularize, augment                          more than the right answer is asked, of more than the text
+    examples, row_readers, class_names, sources   labeled examples and their sources
+    example_formats, tagging_format               how the examples of a kind are read and printed
+    builtin_tasks                                 tasks made of installed packages, for tests
+    labeled_data                                  data sets: examples with features
+    registry, hyperparameters                     published tasks and settings, as data
+    contract                                      what a task is
+    kinds                                         the kinds of tasks by name
+    sequence_classification, token_classification, extractive_qa, multiple_choice,
+    sentence_embedding, elmo                      kinds of tasks
+    grouped_rows                                  tasks with several rows per example
+    embedding_losses, regularizers                losses
+    text_augmentation                             easy data augmentation
+    input_formats, batches                        from examples to batches
+    outputs                                       predictions with label names, and their metrics
+    baselines                                     majority-class and TF-IDF baselines
 """

@@ -1,11 +1,11 @@
-"""How features become batches: which of them, in which order, in which rows.
+"""Batches of labeled examples: shuffling, length bucketing and sequence packing.
 
-A batch is a pure function of (seed, step). An epoch asks each feature, or each group of them, once, in an order of its
-own; its last batch has what is left. Rows are as long as the longest of the batch needs, in a few lengths, so that few
-programs are compiled.
+A batch is a pure function of (seed, step). An epoch visits every feature, or every group of them,
+once, in its own order; its last batch has the rest. Rows are as long as the longest of the batch
+needs, in a few distinct lengths, so that few programs are compiled.
 
-Packed rows hold several examples, a segment each, which do not see each other: the same losses in fewer rows. Which
-examples are in a batch is the same, packed or not.
+Packed rows hold several examples, one segment each, which do not attend to each other: the same
+losses in fewer rows. Packing does not change which examples are in a batch.
 """
 from collections.abc import Iterator
 import dataclasses
@@ -14,18 +14,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.cutting import ranges
-from plm_jax.inference.batches import bucket
+from plm_jax.data.bucketing import bucket_length
+from plm_jax.data.window_rules import concat_ranges
 from plm_jax.tasks.examples import Features, Ragged
 
-NEIGHBOURS = 64
+SORT_WINDOW = 64
 """batches whose examples are sorted by length together"""
-SHORTEST = 8
-"""tokens of an example in a packed row, on average, where a row has the most slots"""
+MIN_PACKED_TOKENS = 8
+"""mean tokens per example of a packed row with the maximum number of slots"""
+POSITION_VALUES = ('stand', 'start', 'end')  # values that are positions in a row
+PER_ROW_ARRAYS = ('tokens', 'segments', 'types', 'extract')  # arrays of each row of a group
 
 
-class Placed(NamedTuple):
-  """Where the features of a batch lie: number, row, slot and first place of each [n]."""
+class Placement(NamedTuple):
+  """Where the features of a batch are: feature number, row, slot and first position, each [n]."""
 
   number: np.ndarray
   row: np.ndarray
@@ -34,167 +36,205 @@ class Placed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
-  """How rows are laid out."""
+class BatchShape:
+  """The layout of the rows of a batch."""
 
   batch: int
-  """examples, or groups, in a batch"""
+  """examples, or groups, per batch"""
   length: int
-  """tokens of the longest row"""
-  multiple: int = 1
-  """rows come in multiples of this: devices, times micro-steps"""
+  """maximum tokens per row"""
+  row_multiple: int = 1
+  """the number of rows is a multiple of this: devices times gradient accumulation steps"""
   pad: int = 0
   """id of padding"""
   pack: bool = False
-  """several examples share a row"""
+  """whether several examples share a row (sequence packing)"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Batches:
+class FeatureBatches:
   """The batches of features, epoch after epoch."""
 
   features: Features
-  shape: Shape
+  shape: BatchShape
   seed: int = 0
   by_length: bool = False
-  """examples of like length come together: less padding, an order that is less random"""
+  """whether batches hold examples of similar length: less padding, a less random order"""
 
   @property
   def units(self) -> int:
-    """What is asked one by one: features, or groups of them."""
+    """Number of features, or of groups of them."""
     return len(self.features) // self.features.group
 
   @property
   def steps(self) -> int:
-    """Batches in an epoch."""
+    """Batches per epoch."""
     return -(-self.units // self.shape.batch)
 
   def order(self, epoch: int) -> np.ndarray:
-    """Returns the units of each batch of an epoch [steps, batch], -1 where the last has no more."""
-    return order(self.units, self.shape.batch, self.seed, epoch, self.sizes if self.by_length else None)
+    """Return the units of each batch of an epoch [steps, batch], -1 where there are no more."""
+    sizes = self.sizes if self.by_length else None
+    return shuffle_units(self.units, self.shape.batch, self.seed, epoch, sizes)
 
   @functools.cached_property
   def sizes(self) -> np.ndarray:
-    """Tokens of each unit, of a group the longest of its rows."""
+    """Tokens of each unit; of a group, its longest row."""
     return self.features.tokens.lengths.reshape(-1, self.features.group).max(1)
 
-  def batch(self, step: int) -> tuple[dict[str, np.ndarray], Placed]:
-    """Makes the batch of a step of the run."""
+  def batch(self, step: int) -> tuple[dict[str, np.ndarray], Placement]:
+    """Make the batch of a step of the run."""
     epoch, number = divmod(step, self.steps)
-    units = self.kept(epoch)[number]
-    return self.of_epoch(units[units >= 0], epoch)
+    units = self.cached_order(epoch)[number]
+    return self.make_epoch_batch(units[units >= 0], epoch)
 
-  def of_epoch(self, units: np.ndarray, epoch: int) -> tuple[dict[str, np.ndarray], Placed]:
-    """Makes the batch of units as they are in an epoch: the same in all."""
+  def make_epoch_batch(
+      self, units: np.ndarray, epoch: int) -> tuple[dict[str, np.ndarray], Placement]:
+    """Make the batch of these units as they are in an epoch; here, equal in all epochs."""
     del epoch
-    return self.read(units)
+    return self.lay_out(units)
 
   @functools.lru_cache(maxsize=2)  # noqa: B019  as long as the run
-  def kept(self, epoch: int) -> np.ndarray:
-    """Keeps the orders of two epochs."""
+  def cached_order(self, epoch: int) -> np.ndarray:
+    """Return the order of an epoch; the last two are cached."""
     return self.order(epoch)
 
-  def once(self) -> Iterator[tuple[dict[str, np.ndarray], Placed]]:
-    """Yields every unit once, those of like length together."""
+  def iterate_sorted(self) -> Iterator[tuple[dict[str, np.ndarray], Placement]]:
+    """Yield batches of every unit once, sorted by length."""
     units = np.argsort(self.sizes, kind='stable')
     for start in range(0, len(units), self.shape.batch):
-      yield self.read(units[start:start + self.shape.batch])
+      yield self.lay_out(units[start:start + self.shape.batch])
 
-  def read(self, units: np.ndarray) -> tuple[dict[str, np.ndarray], Placed]:
-    """Lays out units [n] as a batch of numpy arrays: see `contract.Task`."""
+  def lay_out(self, units: np.ndarray) -> tuple[dict[str, np.ndarray], Placement]:
+    """Lay out units [n] as a batch of numpy arrays; see `contract.Task` for the arrays."""
     features, shape = self.features, self.shape
     group = features.group
     numbers = (np.asarray(units)[:, None] * group + np.arange(group)).ravel()
     sizes = features.tokens.lengths[numbers]
+
+    # Place features in rows and slots.
     if shape.pack:
-      placed, rows, slots = packed(numbers, sizes, shape)
+      placement, rows, slots = pack_rows(numbers, sizes, shape)
       length = shape.length
     else:
-      rows, slots = -(-shape.batch // shape.multiple) * shape.multiple * group, 1
-      zero = np.zeros(len(numbers), np.int64)
-      placed = Placed(numbers, np.arange(len(numbers)), zero, zero)
-      length = bucket(int(sizes.max(initial=1)), shape.length)
-    places = ranges(placed.row * length + placed.first, placed.row * length + placed.first + sizes)[1]
-    def laid(of: Ragged, empty: int = 0) -> np.ndarray:
-      out = np.full((rows * length, *of.flat.shape[1:]), empty, of.flat.dtype)
-      out[places] = of.flat[ranges(of.offsets[numbers], of.offsets[numbers + 1])[1]]
-      return out.reshape(rows, length, *of.flat.shape[1:])
+      rows, slots = -(-shape.batch // shape.row_multiple) * shape.row_multiple * group, 1
+      zeros = np.zeros(len(numbers), np.int64)
+      placement = Placement(numbers, np.arange(len(numbers)), zeros, zeros)
+      length = bucket_length(int(sizes.max(initial=1)), shape.length)
+    starts = placement.row * length + placement.first
+    positions = concat_ranges(starts, starts + sizes)[1]
+
+    # Arrays [rows, length].
+    def lay_tokens(ragged: Ragged, empty: int = 0) -> np.ndarray:
+      entry_shape = ragged.flat.shape[1:]
+      out = np.full((rows * length,) + entry_shape, empty, ragged.flat.dtype)
+      source = concat_ranges(ragged.offsets[numbers], ragged.offsets[numbers + 1])[1]
+      out[positions] = ragged.flat[source]
+      return out.reshape((rows, length) + entry_shape)
     segments = np.zeros(rows * length, np.int32)
-    segments[places] = np.repeat(placed.slot + 1, sizes).astype(np.int32)
-    batch = {'tokens': laid(features.tokens, shape.pad), 'segments': segments.reshape(rows, length),
-             **{name: laid(of) for name, of in features.aligned.items()}}
-    def in_slots(values: np.ndarray) -> np.ndarray:
-      out = np.zeros((rows, slots, *values.shape[1:]), values.dtype)
-      out[placed.row, placed.slot] = values
+    segments[positions] = np.repeat(placement.slot + 1, sizes).astype(np.int32)
+    batch = {'tokens': lay_tokens(features.tokens, shape.pad),
+             'segments': segments.reshape(rows, length)}
+    for name, ragged in features.aligned.items():
+      batch[name] = lay_tokens(ragged)
+
+    # Arrays [rows, slots].
+    def lay_slots(values: np.ndarray) -> np.ndarray:
+      out = np.zeros((rows, slots) + values.shape[1:], values.dtype)
+      out[placement.row, placement.slot] = values
       return out
     for name, values in features.values.items():
-      moved = placed.first.astype(values.dtype) if name in PLACES else 0
-      batch['extract' if name == 'stand' else name] = in_slots(values[numbers] + moved)
-    batch['weight'] = batch.get('weight', in_slots(np.ones(len(numbers), np.float32)))
+      own = values[numbers]
+      if name in POSITION_VALUES:
+        own = own + placement.first.astype(values.dtype)
+      batch['extract' if name == 'stand' else name] = lay_slots(own)
+    if 'weight' not in batch:
+      batch['weight'] = lay_slots(np.ones(len(numbers), np.float32))
+
+    # Groups: the labels of a group are stored with each of its rows; the first has them all.
     if group > 1:
-      batch = {name: x.reshape(rows // group, group, *x.shape[1:]) for name, x in batch.items()}
-      # Of the answer to a group each of its rows tells.
-      batch = {name: x if name in GROUPED else x[:, 0] for name, x in batch.items()}
-    return batch, placed
+      for name, array in batch.items():
+        array = array.reshape((rows // group, group) + array.shape[1:])
+        batch[name] = array if name in PER_ROW_ARRAYS else array[:, 0]
+    return batch, placement
 
 
-PLACES = ('stand', 'start', 'end')  # values that are places in a row
-GROUPED = ('tokens', 'segments', 'types', 'extract')  # arrays that each row of a group has of its own
+def shuffle_units(
+    units: int, batch: int, seed: int, epoch: int, sizes: np.ndarray | None = None) -> np.ndarray:
+  """Shuffle units for an epoch -> [steps, batch], -1 where there are no more.
 
-
-def order(units: int, batch: int, seed: int, epoch: int, sizes: np.ndarray | None = None) -> np.ndarray:
-  """Shuffles units for an epoch -> [steps, batch], -1 where there are no more.
-
-  sizes [units]: units of like size stand in one batch, of those that are neighbours in the shuffled order; batches
-  are shuffled then.
+  Args:
+    units: number of units.
+    batch: units per batch.
+    seed: of the run.
+    epoch: number of the epoch.
+    sizes: [units]; if given, a batch holds units of similar size among those that are close in the
+      shuffled order, and batches are shuffled afterwards (length bucketing).
   """
-  draw = np.random.default_rng((seed, epoch))
-  found, steps = draw.permutation(units), -(-units // batch)
+  rng = np.random.default_rng((seed, epoch))
+  order, steps = rng.permutation(units), -(-units // batch)
   if sizes is not None:
-    span = NEIGHBOURS * batch
-    found = np.concatenate([some[np.argsort(sizes[some], kind='stable')]
-                            for some in np.split(found, range(span, units, span))])
-  found = np.concatenate([found, np.full(steps * batch - units, -1)]).reshape(steps, batch)
+    span = SORT_WINDOW * batch
+    windows = np.split(order, range(span, units, span))
+    order = np.concatenate([some[np.argsort(sizes[some], kind='stable')] for some in windows])
+  order = np.concatenate([order, np.full(steps * batch - units, -1)]).reshape(steps, batch)
   if sizes is not None:
     full = units // batch
-    found[:full] = found[draw.permutation(full)]
-  return found
+    order[:full] = order[rng.permutation(full)]
+  return order
 
 
-def packed(numbers: np.ndarray, sizes: np.ndarray, shape: Shape) -> tuple[Placed, int, int]:
-  """Puts features of so many tokens into rows, the longest first, each into the first row that has room -> where each
-  lies, rows, slots of a row. Rows come in few numbers, so that few programs are compiled."""
-  slots = max(1, shape.length // SHORTEST)
-  filled: list[int] = []
-  counts: list[int] = []
+def pack_rows(
+    numbers: np.ndarray, sizes: np.ndarray, shape: BatchShape) -> tuple[Placement, int, int]:
+  """Pack features into rows, first-fit decreasing -> (placement, rows, slots per row).
+
+  The number of rows takes few values, so that few programs are compiled.
+
+  Args:
+    numbers: of the features [n].
+    sizes: their tokens [n].
+    shape: of the batch.
+  """
+  slots = max(1, shape.length // MIN_PACKED_TOKENS)
+  filled: list[int] = []  # tokens per row
+  counts: list[int] = []  # features per row
   row, slot, first = np.zeros((3, len(numbers)), np.int64)
   for at in np.argsort(-sizes, kind='stable'):
     size = int(sizes[at])
-    free = next((n for n, used in enumerate(filled) if used + size <= shape.length and counts[n] < slots), None)
-    if free is None:
-      free = len(filled)
+    free = 0
+    while free < len(filled) and (filled[free] + size > shape.length or counts[free] == slots):
+      free += 1
+    if free == len(filled):
       filled.append(0)
       counts.append(0)
     row[at], slot[at], first[at] = free, counts[free], filled[free]
     filled[free] += size
     counts[free] += 1
-  return Placed(numbers, row, slot, first), few(-(-len(filled) // shape.multiple)) * shape.multiple, slots
+  rows = round_up_rows(-(-len(filled) // shape.row_multiple)) * shape.row_multiple
+  return Placement(numbers, row, slot, first), rows, slots
 
 
-def few(number: int) -> int:
-  """Finds the smallest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is no less than `number`."""
+def round_up_rows(number: int) -> int:
+  """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is not below `number`."""
   power = 1 << (max(1, number) - 1).bit_length()
-  return power * 3 // 4 if power > 2 and number <= power * 3 // 4 else power
+  between = power * 3 // 4
+  if power > 2 and number <= between:
+    return between
+  return power
 
 
-def gathered(outputs: Any, placed: Placed, sizes: np.ndarray, per: str) -> list[np.ndarray]:
-  """Takes what a head gave for each feature out of a batch's outputs.
+def gather_outputs(
+    outputs: Any, placement: Placement, sizes: np.ndarray, per: str) -> list[np.ndarray]:
+  """Gather the head's outputs of each feature from the outputs of a batch.
 
-  per: slot, of [B, E, ...]; token, of [B, L, ...], `sizes` tokens each; row, of [B, C, ...] of groups of C features,
-  each what is its own.
+  Args:
+    outputs: 'slot': [B, E, ...]; 'token': [B, L, ...]; 'row': [B, C, ...] of groups of C features.
+    placement: of the batch.
+    sizes: tokens of each feature.
+    per: unit of the outputs: slot, token or row.
   """
   if per == 'slot':
-    return list(outputs[placed.row, placed.slot])
+    return list(outputs[placement.row, placement.slot])
   if per == 'row':
-    return list(outputs.reshape(-1, *outputs.shape[2:])[placed.row])
-  return [outputs[row, first:first + size] for row, first, size in zip(placed.row, placed.first, sizes, strict=True)]
+    return list(outputs.reshape((-1,) + outputs.shape[2:])[placement.row])
+  spans = zip(placement.row, placement.first, sizes, strict=True)
+  return [outputs[row, first:first + size] for row, first, size in spans]

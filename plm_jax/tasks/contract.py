@@ -1,4 +1,4 @@
-"""What a downstream task is: an objective over labelled examples, with a head and the metrics of the field."""
+"""The contract of downstream tasks: an objective over labeled examples, with a head and metrics."""
 import abc
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -10,202 +10,262 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import conversion
-from plm_jax.architectures.encoder import Output
-from plm_jax.checked import within
-from plm_jax.objectives import Arrays, Losses, Objective
-from plm_jax.objectives.mlm import classification
-from plm_jax.tasks.examples import Example, Features, Kind
-from plm_jax.tasks.forms import Cut, Form, form_of
-from plm_jax.tasks.regularize import Plain, Regularizer
+from plm_jax.architectures import Output
+from plm_jax.objectives import Arrays, Losses, Objective, Reporting, StepTraits
+from plm_jax.objectives.mlm import classification_losses
+from plm_jax.tasks.example_formats import ExampleFormat
+from plm_jax.tasks.examples import Example, Features
+from plm_jax.tasks.input_formats import InputFormat, Truncation, get_input_format
+from plm_jax.tasks.regularizers import Plain, Regularizer
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.validation import intervals
 
-Per = Literal['slot', 'token', 'row']
-"""what a head gives numbers for: texts, tokens, or whole rows"""
+OutputUnit = Literal['slot', 'token', 'row']
+"""what a head has outputs for: texts, tokens, or whole rows"""
+DEFAULT_ROW_LENGTH = 512
+"""maximum tokens per row for a model without a limit"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task(Objective):
-  """A kind of task. Its windows are made of `Features` by `tasks.batches`, as they are read: nothing is corrupted.
+  """A kind of downstream task.
 
-  A batch holds tokens and segments [B, L] (0 padding; equal numbers see each other), whatever of `Features.aligned`
-  there is [B, L], and for each of E slots of a row, a segment each, `extract` [B, E], the token that stands for it,
-  `weight` [B, E], 0.0 where the slot is empty, `feature` [B, E], the number of its row among the features, and the
-  other `Features.values`. Where no two examples share a row, E is 1.
+  `tasks.batches` makes its windows from `Features`; nothing is corrupted. A batch holds tokens and
+  segments [B, L] (0 padding; equal numbers attend to each other) and the arrays of
+  `Features.aligned` [B, L]. A row has E slots, one segment each. Each slot has `extract` [B, E],
+  its summary position; `weight` [B, E], 0.0 for an empty slot; and the other `Features.values`.
+  Without packing, E is 1.
   """
 
-  limits = within(auxiliary='[0, 1e6]', head_dropout='[-1, 1)')
+  limits = intervals(auxiliary='[0, 1e6]', head_dropout='[-1, 1)')
 
   head: ClassVar[str]
   """name of the head among those of the family: label, tags, span, choice"""
-  per: ClassVar[Per]
-  """what the head gives numbers for"""
+  output_unit: ClassVar[OutputUnit]
+  """what the head has outputs for"""
 
-  of_tokens: ClassVar[tuple[str, ...]] = ()
+  token_arrays: ClassVar[tuple[str, ...]] = ()
   """arrays [B, L] that the loss reads"""
-  of_rows: ClassVar[tuple[str, ...]] = ('label',)
+  slot_arrays: ClassVar[tuple[str, ...]] = ('label',)
   """arrays [B, E] that the loss reads"""
 
   family: str = 'bert'
-  """model_type of transformers whose head and whose form of rows are taken"""
+  """model family (model_type of transformers) that determines the head and the input format"""
   labels: tuple[str, ...] = ()
-  """names of the classes; empty: those of the training examples, in the order of their names"""
+  """class names; empty: those of the training examples, sorted"""
   words: tuple[int, ...] = ()
-  """ids of the tokens that say the classes, of a family that is asked by a blank (GLM); empty: the first token of each
-  name"""
-  cut: Cut = 'longest'
-  """which text loses its end where two are too long for a row"""
+  """ids of the label words of the classes, for a family that classifies by cloze (GLM); empty: the
+  first token of each class name"""
+  cut: Truncation = 'longest'
+  """text that is truncated if two are too long for a row"""
   regularizer: Regularizer = Plain()
-  """what is asked of the model besides the right answer, while it is trained"""
+  """regularizer of training"""
   auxiliary: float = 0.0
-  """lambda, factor of the loss of language modelling besides, of decoders (Radford et al. 2018, section 3.2: 0.5)"""
+  """weight (lambda) of an auxiliary language-modeling loss, for decoders (Radford et al. 2018,
+  section 3.2: 0.5)"""
   head_dropout: float = -1.0
-  """share of what the head reads that is dropped; -1: as many as the family's"""
+  """dropout of the head's input; -1: the family's"""
+
+  # Examples and features.
 
   @property
-  def form(self) -> Form:
-    """How the family takes texts."""
-    return form_of(self.family)
+  def input_format(self) -> InputFormat:
+    """Input format of the family."""
+    return get_input_format(self.family)
 
   @property
   @abc.abstractmethod
-  def reads(self) -> Kind:
-    """Which kind of examples the task has: see `tasks.reading`."""
+  def example_format(self) -> ExampleFormat:
+    """Format of the examples that the task predicts."""
 
   @property
-  def learns(self) -> Kind:
-    """Which kind of examples it is taught by: that of those it answers, unless it says otherwise."""
-    return self.reads
+  def train_format(self) -> ExampleFormat:
+    """Format of training examples; `example_format` by default."""
+    return self.example_format
 
-  def lessons(self, examples: Sequence[Example]) -> Sequence[Example]:
-    """Returns training examples as they are learned from: as they are. Raises ConfigError for one that cannot be."""
+  @property
+  def example_kind(self) -> str:
+    """Name of `example_format`."""
+    return self.example_format.name
+
+  @classmethod
+  def from_spec(cls, spec: Any, **fields: Any) -> 'Task':
+    """Make the task of a published `registry.TaskSpec`; fields: family, labels and cut."""
+    del spec
+    return cls(**fields)
+
+  def training_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
+    """Convert training examples, unchanged by default. Raises ConfigError for an invalid one."""
     return examples
 
   @property
   @abc.abstractmethod
   def classes(self) -> int:
-    """C, numbers that the head gives for a row, or for a token."""
+    """C, number of outputs of the head per row or token."""
 
   @abc.abstractmethod
   def features(self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
-    """Makes rows of at most `length` tokens. Raises ConfigError for an example that is not of the task."""
+    """Make rows of at most `length` tokens. Raises ConfigError for an example that does not fit."""
 
-  @abc.abstractmethod
-  def predict(self, examples: Sequence[Example], features: Features, outputs: Sequence[np.ndarray]) -> list[Any]:
-    """Answers examples, in their order.
-
-    outputs: of each feature what the head gave: [C], of tags [tokens, C], of a span [tokens, 2], of a choice [].
-    """
-
-  @abc.abstractmethod
-  def scores(self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, float]:
-    """Measures predictions by the field's metrics, in percent; by the first the best checkpoint is chosen."""
-
-  @abc.abstractmethod
-  def judged(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """Returns (sum, weight) of the task's loss, under the head's name, and of NAME_accuracy where there is one."""
-
-  def heldout(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """Returns (sum, weight) of losses that development sets are measured by besides `scores`: those of training."""
-    return self.loss(outputs, batch)
-
-  def read_off(self, outputs: Mapping[str, Any]) -> jax.Array:
-    """Returns what `predict` is given of what the head says, with the axes that `per` says."""
-    return outputs[self.head]
-
-  @property
-  def keeps(self) -> Per:
-    """What of a backbone's output the head reads, and all that has to be kept of one that is not trained."""
-    return self.per
-
-  def kept(self, output: Any) -> jax.Array:
-    """Returns what the head reads of each token, [B, L, ...], where that is all that it reads."""
-    return output.hidden
-
-  def recalled(self, kept: Any) -> Any:
-    """Returns an output of a backbone that says what was kept."""
-    return Output(kept, None, None)  # pyright: ignore[reportArgumentType]
-
-  def refuses(self, run: Any) -> str | None:
-    """Says what of a run (`config.FineTuning`) the task does not go with."""
-    if run.model.kind == 'recurrent':
-      return 'an ELMo learns tagging, and classification or regression of one text: RecurrentTagging, RecurrentSequence'
-    return None
-
-  def compared(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> tuple[jax.Array, jax.Array]:
-    """Returns what a regulariser compares between passes: logits [..., C], and weights that broadcast to [...]."""
-    return outputs[self.head], batch['marks' if self.per == 'token' else 'weight']
-
-  @property
-  def moves_inputs(self) -> bool:
-    """Whether the regulariser moves token vectors."""
-    return self.regularizer.moves_inputs
-
-  def losses(self, passes, batch):
-    """Returns those of the regulariser."""
-    return self.regularizer(self, passes, batch)
+  # Model and loss.
 
   def heads(self, model: Any) -> dict[str, nn.Module]:
-    """Returns the family's head of the task, and that of language modelling where its loss is added."""
-    names = [self.head, *(['lm'] if self.auxiliary else [])]
-    words = {self.head: self.words}
-    heads = {name: conversion.head_of(self.family, name, model, self.classes, words.get(name, ())) for name in names}
+    """Return the family's head for the task, and its LM head if there is an auxiliary loss."""
+    heads = {self.head: conversion.build_head(
+        self.family, self.head, model, self.classes, self.words)}
+    if self.auxiliary:
+      heads['lm'] = conversion.build_head(self.family, 'lm', model, self.classes, ())
     if self.head_dropout >= 0 and hasattr(heads[self.head], 'dropout'):
       heads[self.head] = heads[self.head].clone(dropout=self.head_dropout)
     return heads
 
+  @property
+  def terms(self) -> Mapping[str, float]:
+    """The task's own loss with weight 1, and the auxiliary language-modeling loss."""
+    if self.auxiliary:
+      return {self.head: 1.0, 'lm': self.auxiliary}
+    return {self.head: 1.0}
+
+  @abc.abstractmethod
+  def task_loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """Compute (sum, weight) of the task's loss, by the head's name, and of NAME_accuracy if any."""
+
   def loss(self, outputs, batch):
-    """Returns the task's losses, and `lm`: each token of a text predicts the next."""
-    losses = self.judged(outputs, batch)
+    """Compute the task's losses, and `lm`, next-token prediction within each text."""
+    losses = self.task_loss(outputs, batch)
     if self.auxiliary:
       segments = batch['segments']
-      follows = (segments > 0) & (segments == jnp.pad(segments[:, 1:], ((0, 0), (0, 1))))
-      following = jnp.pad(batch['tokens'][:, 1:], ((0, 0), (0, 1)))
-      losses |= classification('lm', outputs['lm'], following, follows.astype(jnp.float32))
+      next_segments = jnp.pad(segments[:, 1:], ((0, 0), (0, 1)))
+      next_tokens = jnp.pad(batch['tokens'][:, 1:], ((0, 0), (0, 1)))
+      weight = ((segments > 0) & (segments == next_segments)).astype(jnp.float32)
+      losses |= classification_losses('lm', outputs['lm'], next_tokens, weight)
     return losses
 
+  def losses(self, passes, batch):
+    """Compute the losses of a training step, by the regularizer."""
+    return self.regularizer(self, passes, batch)
+
+  def logits_and_weights(
+      self, outputs: Mapping[str, jax.Array], batch: Arrays) -> tuple[jax.Array, jax.Array]:
+    """Return what a regularizer compares: logits [..., C], and weights that broadcast to [...]."""
+    return outputs[self.head], batch['marks' if self.output_unit == 'token' else 'weight']
+
+  @property
+  def step_traits(self) -> StepTraits:
+    """Gradients of the embeddings, where the regularizer perturbs them."""
+    return StepTraits(perturbs_inputs=self.regularizer.perturbs_inputs)
+
+  # Prediction and metrics.
+
+  def prediction_inputs(self, outputs: Mapping[str, Any]) -> jax.Array:
+    """Select the head outputs that `predict` gets, with the axes of `output_unit`."""
+    return outputs[self.head]
+
+  @abc.abstractmethod
+  def predict(self, examples: Sequence[Example], features: Features, outputs: Sequence[np.ndarray]
+              ) -> list[Any]:
+    """Predict examples, in their order.
+
+    outputs: head outputs of each feature: [C]; [tokens, C] for tags; [tokens, 2] for a span; [] for
+      a choice.
+    """
+
+  def compact_prediction(self, prediction: Any) -> Any:
+    """Reduce a prediction to what `scores` reads; predictions of a large file are kept."""
+    return prediction
+
+  @abc.abstractmethod
+  def scores(self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, float]:
+    """Compute the task's metrics, in percent, the main metric first."""
+
+  @property
+  @abc.abstractmethod
+  def metric_names(self) -> tuple[str, ...]:
+    """Metrics that `scores` may return; the first is the main metric, which selects checkpoints."""
+
+  @property
+  def has_heldout_loss(self) -> bool:
+    """Whether the training loss is computed on development sets, as the metric `loss`."""
+    return True
+
+  def heldout(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """Compute (sum, weight) of the losses on development sets: those of training, or none."""
+    if not self.has_heldout_loss:
+      return {}
+    return self.loss(outputs, batch)
+
+  @property
+  def reporting(self) -> Reporting:
+    """Metrics in percent, where higher is better, and losses."""
+    return TaskReporting()
+
+  # Cached features of a frozen backbone.
+
+  @property
+  def feature_cache(self) -> 'FeatureCache':
+    """What the head reads of a frozen backbone."""
+    return FeatureCache(self.output_unit)
+
+  # Runs and batches.
+
+  def run_conflict(self, run: Any) -> str | None:
+    """Describe options of a run (`config.FinetuneRun`) that the task does not support."""
+    if run.model.kind == 'recurrent':
+      return ('an ELMo learns tagging, and classification or regression of one text: '
+              'RecurrentTagging, RecurrentSequence')
+    return None
+
   def shapes(self, rows, length, layout=None):
-    """Returns a batch without its content, of one example a row."""
+    """Return the shapes of a batch, with one example per row."""
     def shape(*size, dtype=jnp.int32):
       return jax.ShapeDtypeStruct(size, dtype, sharding=layout)
-    whole = dict.fromkeys(('tokens', 'segments', 'types', *self.of_tokens), shape(rows, length))
-    return whole | {name: shape(rows, 1) for name in ('extract', *self.of_rows)} | {
-        'weight': shape(rows, 1, dtype=jnp.float32)}
-
-  def shown(self, figure, value, digits=3):
-    """Writes metrics, which are percents, with two digits, as tables have them."""
-    return f'{value:.{digits if figure.endswith("loss") else 2}f}'
-
-  def larger(self, figure: str) -> bool:
-    """Tells that figures but losses are better where they are larger."""
-    return not figure.endswith('loss')
+    shapes = dict.fromkeys(('tokens', 'segments', 'types', *self.token_arrays), shape(rows, length))
+    shapes |= dict.fromkeys(('extract', *self.slot_arrays), shape(rows, 1))
+    return shapes | {'weight': shape(rows, 1, dtype=jnp.float32)}
 
   def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
-    """Returns the rows with what the family's form adds to them."""
+    """Add the inputs of the model family's format; nothing is corrupted."""
     del key
-    return windows if 'output' in windows else self.form.arrange(windows, vocab)
+    if 'output' in windows:
+      return windows
+    return self.input_format.add_model_inputs(windows, vocab)
 
-  def window(self, length: int) -> int:
-    """Returns the tokens of a row: all are the task's."""
-    return length
-
-  def predictions(self, length: int) -> int:
-    """Returns 0: no tokens are predicted."""
+  def max_predictions(self, length: int) -> int:
+    """Return 0: no tokens are predicted."""
     del length
     return 0
 
-  @property
-  def terms(self) -> Mapping[str, float]:
-    """The task's own loss, and that of language modelling with its factor."""
-    return {self.head: 1.0, **({'lm': self.auxiliary} if self.auxiliary else {})}
+
+@dataclasses.dataclass(frozen=True)
+class FeatureCache:
+  """What a head reads of a frozen backbone: it is computed once and kept."""
+
+  unit: OutputUnit
+  """unit of the backbone outputs that the head reads"""
+
+  def states(self, output: Any) -> jax.Array:
+    """Return what the head reads of each token, [B, L, ...], if it reads nothing else."""
+    return output.hidden
+
+  def make_output(self, kept: Any) -> Any:
+    """Make a backbone output of cached states."""
+    return Output(kept, None, None)  # pyright: ignore[reportArgumentType]
 
 
-def weighted(loss, right, weight) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-  """Returns (sum, weight) of a loss and of what is right, both as large as `weight`."""
-  return ((loss * weight).sum(), weight.sum()), ((right * weight).sum(), weight.sum())
+class TaskReporting(Reporting):
+  """Metrics in percent, and losses."""
+
+  def higher_is_better(self, figure):
+    """Tell whether higher is better: for all metrics but losses."""
+    return not figure.endswith('loss')
+
+  def format_metric(self, figure, value, digits=3):
+    """Format a metric: percent with two digits, losses with `digits`."""
+    return f'{value:.{digits if figure.endswith("loss") else 2}f}'
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-  """Turns logits [..., C] into probabilities, in float64."""
+  """Compute softmax probabilities of logits [..., C], in float64."""
   logits = np.asarray(logits, np.float64)
   powers = np.exp(logits - logits.max(-1, keepdims=True))
   return powers / powers.sum(-1, keepdims=True)

@@ -1,56 +1,63 @@
-"""Labelled examples, and what a task makes of them: rows of numbers of any length."""
+"""Labeled examples, and the features that a task makes of them: ragged rows of token ids."""
 from collections.abc import Iterable, Mapping
 import dataclasses
-from typing import Any, Literal, NamedTuple
+import hashlib
+from typing import Any, NamedTuple
 
 import numpy as np
 
-Kind = Literal['classification', 'regression', 'tagging', 'answers', 'choice', 'embedding']
-"""what examples are like"""
-
 
 class Answer(NamedTuple):
-  """An answer that stands in a context."""
+  """A gold answer of extractive QA."""
 
   text: str
   start: int
-  """character of the context at which it begins; -1: wherever it is found first"""
+  """its first character in the context; -1: its first occurrence"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """A question, and its answer where that is known."""
+  """A labeled or unlabeled example of a task."""
 
   texts: tuple[str, ...]
-  """what is read: one text or two; of tagging the words of a sentence; of an answer the question and its context; of a
-  choice the context and the question, which may be ''; of embedding texts that belong together, then negatives"""
+  """inputs: one text or two; the words of a sentence (tagging); question and context (answers);
+  context and question, which may be '' (choice); related texts, then negatives (embedding)"""
   label: int | float | tuple[int, ...] | None = None
-  """number of the class, or of the choice; of a regression the value; of tagging the class of each word; None: unknown,
-  and of an answer always"""
+  """index of the class or choice; value (regression); class of each word (tagging); None: unknown,
+  and always for answers"""
   choices: tuple[str, ...] = ()
-  """what is chosen from"""
+  """the choices (multiple choice)"""
   answers: tuple[Answer, ...] | None = None
-  """answers that are right, each; (): the context has none; None: unknown"""
+  """gold answers; (): the context has none; None: unknown"""
   where: str = ''
   """'file:line', for messages"""
   key: str = ''
-  """what predictions call it"""
+  """id of the example in prediction files"""
   document: int = 0
-  """number of the document that a tagged sentence is of"""
+  """index of the document of a tagged sentence"""
+
+
+def row_offsets(lengths: Iterable[int]) -> np.ndarray:
+  """Return the start of each of N rows in a flat array, and the end of the last [N + 1]."""
+  return np.cumsum([0] + list(lengths))
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-  """Rows of any length, in one array: row n is flat[offsets[n]:offsets[n + 1]], a number, or an array, an entry."""
+  """Ragged array: rows of different lengths; row n is flat[offsets[n]:offsets[n + 1]].
+
+  Each entry of a row is a number or an array.
+  """
 
   flat: np.ndarray
   offsets: np.ndarray
 
   @classmethod
-  def of(cls, rows: Iterable[Any], dtype: Any = np.int32) -> 'Ragged':
-    """Joins rows."""
+  def concat(cls, rows: Iterable[Any], dtype: Any = np.int32) -> 'Ragged':
+    """Concatenate rows."""
     parts = [np.asarray(row, dtype) for row in rows]
-    return cls(np.concatenate([np.zeros(0, dtype), *parts]), np.cumsum([0, *map(len, parts)]))
+    flat = np.concatenate([np.zeros(0, dtype)] + parts)
+    return cls(flat, row_offsets(len(part) for part in parts))
 
   def __len__(self) -> int:
     return len(self.offsets) - 1
@@ -66,24 +73,38 @@ class Ragged:
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-  """Examples as a model reads them: N rows of tokens, one or more of an example, in the order of the examples."""
+  """Features of examples: N rows of token ids, one or more per example, in example order."""
 
   tokens: Ragged
-  """ids, special tokens included"""
+  """ids, with special tokens"""
   aligned: Mapping[str, Ragged]
   """arrays as long as the tokens: `types`, `tags`, ..."""
   values: Mapping[str, np.ndarray]
-  """arrays of a number a row [N]: `stand`, the token that stands for the row; `label`; `start` and `end`; ..."""
+  """arrays of one value per row [N]: `stand`, the summary position of the row; `label`; `start` and
+  `end`; ..."""
   example: np.ndarray
-  """number of the example that each row is of [N] int32"""
-  beside: Mapping[str, Ragged] = dataclasses.field(default_factory=dict)
-  """arrays as long as the tokens that only predictions read"""
+  """index of each row's example [N] int32"""
+  prediction_arrays: Mapping[str, Ragged] = dataclasses.field(default_factory=dict)
+  """arrays as long as the tokens that only `Task.predict` reads"""
   group: int = 1
-  """rows that are asked together, one behind another: the choices of a question"""
+  """consecutive rows that belong together, such as the choices of a question"""
   clipped: int = 0
-  """examples that lost tokens for want of room"""
+  """number of examples that were truncated"""
   skipped: tuple[str, ...] = ()
-  """why examples were left out, a line each"""
+  """why examples were skipped, one line each"""
 
   def __len__(self) -> int:
     return len(self.tokens)
+
+  @property
+  def digest(self) -> str:
+    """SHA-256 hex digest of everything that training reads."""
+    arrays = {'tokens': self.tokens.flat, 'offsets': self.tokens.offsets, 'example': self.example}
+    arrays |= self.values
+    arrays |= {name: rows.flat for name, rows in self.aligned.items()}
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+      array = np.ascontiguousarray(array)
+      digest.update(f'{name} {array.dtype} {array.shape}\n'.encode())
+      digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,81 +1,145 @@
-"""Tokenizers: one contract; WordPiece, SentencePiece, two kinds of BPE, plain bytes and whole words behind it; `load`,
-which tells them apart."""
+"""Tokenizers: WordPiece, SentencePiece, byte-level BPE, BPE of words, bytes and whole words.
+
+`load` finds the kind of a tokenizer from its files. All implement `contract.Tokenizer`. Some are
+run by the `tokenizers` or `sentencepiece` library, and `huggingface` reads the tokenizer files of
+transformers.
+
+May import `layers.char_ids` (for whole words) and the packages below: storage and errors.
+"""
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.errors import understood
+from plm_jax.errors import parse_errors_as
 from plm_jax.tokenizers.byte_bpe import ByteBPE, is_tokenizer_json, train_byte_bpe
-from plm_jax.tokenizers.contract import CONFIG, Tokenizer, TokenizerError, Vocab, read_json
-from plm_jax.tokenizers.languages import FILE, LanguagePieces, train_languages
-from plm_jax.tokenizers.raw_bytes import Bytes, names_byt5
-from plm_jax.tokenizers.sentence_piece import Layout, PlainText, SentencePiece, train_sentencepiece
-from plm_jax.tokenizers.word_bpe import ENDS_WORD, WordBPE, train_word_bpe
-from plm_jax.tokenizers.wordpiece import BertText, WordPiece, train_wordpiece
-from plm_jax.tokenizers.words import Words, is_words, train_words
+from plm_jax.tokenizers.contract import (
+    CONFIG_FILE,
+    Tokenizer,
+    TokenizerError,
+    Vocab,
+    read_json,
+)
+from plm_jax.tokenizers.fairseq_sentencepiece import (
+    MODEL_FILE,
+    FairseqSentencePiece,
+    train_fairseq_sentencepiece,
+)
+from plm_jax.tokenizers.huggingface import (
+    CLASSES_BY_FILE,
+    add_declared_tokens,
+    check_class,
+    load_tokenizer_json,
+    read_tokenizer_class,
+)
+from plm_jax.tokenizers.raw_bytes import ByteTokenizer, is_byt5_config
+from plm_jax.tokenizers.sentence_piece import (
+    AlbertNormalization,
+    Layout,
+    SentencePiece,
+    train_sentencepiece,
+)
+from plm_jax.tokenizers.tokenizer_json import TokenizerJson
+from plm_jax.tokenizers.whole_words import WordTokenizer, is_word_list, train_word_tokenizer
+from plm_jax.tokenizers.word_bpe import WORD_END, WordBPE, train_word_bpe
+from plm_jax.tokenizers.wordpiece import BertNormalization, WordPiece, train_wordpiece
 
 __all__ = [
-    'BertText', 'ByteBPE', 'Bytes', 'LanguagePieces', 'Layout', 'PlainText', 'SentencePiece', 'Tokenizer',
-    'TokenizerError', 'Vocab', 'WordBPE', 'WordPiece', 'Words', 'load', 'train_byte_bpe', 'train_languages',
-    'train_sentencepiece', 'train_word_bpe', 'train_wordpiece', 'train_words'
+    'AlbertNormalization', 'BertNormalization', 'ByteBPE', 'ByteTokenizer', 'FairseqSentencePiece',
+    'Layout', 'SentencePiece', 'Tokenizer', 'TokenizerError', 'TokenizerJson', 'Vocab', 'WordBPE',
+    'WordPiece', 'WordTokenizer', 'load', 'train_byte_bpe', 'train_fairseq_sentencepiece',
+    'train_sentencepiece', 'train_word_bpe', 'train_word_tokenizer', 'train_wordpiece'
 ]
 
+EXPECTED_FILES = (
+    'a vocab.txt (WordPiece, or words), a vocab.json with merges.txt (BPE), a *.model '
+    '(SentencePiece) or a tokenizer.json')
 
-def load(path: epath.PathLike, text: BertText | None = None) -> Tokenizer:
-  """Loads the tokenizer at `path`: a `vocab.txt`, a `vocab.json` with its `merges.txt`, a `*.model`, the
-  `tokenizer.json` of a BPE, the `tokenizer_config.json` of bytes, which is all they have, a folder that holds one of
-  them, or one with a folder `tokenizer`.
 
-  `text` overrides the normalisation of a WordPiece vocabulary. Without it, the `tokenizer_config.json` beside the
-  vocabulary decides, and failing that the vocabulary itself: no upper-case letter in any piece means lower-case.
-  Raises TokenizerError when nothing is there or what is there is damaged.
+def load(path: epath.PathLike, text: BertNormalization | None = None) -> Tokenizer:
+  """Load the tokenizer at `path`.
+
+  Args:
+    path: a `vocab.txt`, a `vocab.json` with its `merges.txt`, a `*.model`, a `tokenizer.json` as
+      transformers writes it, or the `tokenizer_config.json` of ByT5, which has no other file. Or a
+      folder that holds one of them, or that has a folder `tokenizer`.
+    text: overrides the text normalization of a WordPiece vocabulary. None: the
+      `tokenizer_config.json` next to it decides; without one, text is lower-cased if no token has
+      an upper-case letter.
+
+  Raises:
+    TokenizerError: there is no tokenizer, or it is damaged.
   """
-  path = storage.path_of(path)
-  with storage.explained(path, 'read', TokenizerError):
+  path = storage.resolve_path(path)
+  with storage.io_errors_as(path, 'read', TokenizerError):
     if path.is_dir():
-      file = find(path)
+      file = find_vocabulary(path)
     elif path.exists():
       file = path
     else:
-      raise TokenizerError(f'no tokenizer at {path}: expected {KINDS}, or a folder with one.')
-  with understood(file, KINDS, TokenizerError):
+      raise TokenizerError(
+          f'no tokenizer at {path}: expected {EXPECTED_FILES}, or a folder with one.')
+  with parse_errors_as(file, EXPECTED_FILES, TokenizerError):
     return load_file(file, text)
 
 
-def load_file(file: epath.Path, text: BertText | None) -> Tokenizer:
-  """Loads the tokenizer whose vocabulary is `file`, as its name and its contents tell which it is."""
-  if file.suffix == '.model':
-    if file.name == FILE:
-      return LanguagePieces.load(file)
-    return SentencePiece.load(file)
-  if file.name == CONFIG:
-    return Bytes.load(file)
+def load_file(file: epath.Path, text: BertNormalization | None) -> Tokenizer:
+  """Load the tokenizer with the vocabulary `file`, and the tokens that the files next to it add.
+
+  The name and the content of the file determine its kind.
+  """
+  if file.name == CONFIG_FILE:
+    return ByteTokenizer.load(file)
   if file.suffix == '.json':
     content = read_json(file)
-    ids = content['model'].get('vocab', {}) if is_tokenizer_json(content) else content
-    # Where bytes are the alphabet each has a piece, the space too; a piece like the suffix may be there as well.
-    return (WordBPE if 'Ġ' not in ids and any(map(ENDS_WORD.search, ids)) else ByteBPE).load(file)
-  return Words.load(file) if is_words(file) else WordPiece.load(file, text)
+    if is_tokenizer_json(content):
+      return load_tokenizer_json(file, text)
+    check_class(file.parent, 'vocab.json')
+    # A byte-level vocabulary has a token for every byte, also for the space, 'Ġ'. It may have
+    # tokens that end like those of BPE within words, too.
+    if 'Ġ' not in content and any(map(WORD_END.search, content)):
+      base = WordBPE.load(file)
+    else:
+      base = ByteBPE.load(file)
+  elif file.suffix == '.model':
+    check_class(file.parent, 'SentencePiece')
+    if file.name == MODEL_FILE:
+      base = FairseqSentencePiece.load(file)
+    else:
+      base = SentencePiece.load(file)
+  elif is_word_list(file):
+    return WordTokenizer.load(file)
+  else:
+    check_class(file.parent, 'vocab.txt')
+    base = WordPiece.load(file, text)
+  return add_declared_tokens(base, file.parent)
 
 
-def find(folder: epath.Path) -> epath.Path:
-  """Finds the vocabulary file of a folder. Raises TokenizerError where there is none, or several SentencePiece
-  models."""
+def find_vocabulary(folder: epath.Path) -> epath.Path:
+  """Find the vocabulary file of a folder.
+
+  A SentencePiece model is preferred to the tokenizer.json that was made from it, and this to the
+  vocabulary files of the same tokenizer, as it has the added tokens.
+
+  Raises:
+    TokenizerError: there is none, or several SentencePiece models.
+  """
   for place in (folder, folder / 'tokenizer'):
     if not place.is_dir():
       continue
-    for name in ('vocab.txt', 'vocab.json'):
-      if (place / name).exists():
-        return place / name
     models = sorted(place.glob('*.model'))
     if len(models) > 1:
-      raise TokenizerError(f'{place} holds several SentencePiece models: {[m.name for m in models]}. Name one of them.')
+      names = [model.name for model in models]
+      raise TokenizerError(f'{place} holds several SentencePiece models: '
+                           f'{names}. Name one of them.')
+    if models and (place / 'vocab.txt').exists() and not read_tokenizer_class(place):
+      raise TokenizerError(f'{place} holds {models[0].name} and vocab.txt, which may number the '
+                           'tokens in two ways. Name one of them.')
     if models:
-      return models[0]
-    if (place / 'tokenizer.json').exists():
-      return place / 'tokenizer.json'
-    if names_byt5(place / CONFIG):
-      return place / CONFIG
-  raise TokenizerError(f'no tokenizer in {folder}: expected {KINDS}.')
-
-
-KINDS = 'a vocab.txt (WordPiece, or words), a vocab.json with merges.txt (BPE) or a *.model (SentencePiece)'
+      name = read_tokenizer_class(place).removesuffix('Tokenizer')
+      if name not in CLASSES_BY_FILE['vocab.txt']:
+        return models[0]
+    for name in ('tokenizer.json', 'vocab.txt', 'vocab.json'):
+      if (place / name).exists():
+        return place / name
+    if is_byt5_config(place / CONFIG_FILE):
+      return place / CONFIG_FILE
+  raise TokenizerError(f'no tokenizer in {folder}: expected {EXPECTED_FILES}.')

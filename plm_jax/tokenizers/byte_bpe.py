@@ -1,10 +1,13 @@
-"""Byte-level BPE (Radford et al. 2019, section 2.2), by the `tokenizers` library: GPT-2, RoBERTa, BART, DeBERTa v1; and
-LLaMA 3, whose text is split into words by an expression of its own.
+"""Byte-level BPE (Radford et al. 2019, section 2.2), run by the `tokenizers` library.
 
-Every text has ids and comes back from them unchanged: the alphabet is the 256 bytes. A space belongs to the word behind
-it, so the ids of a word depend on whether one stands before: a text is encoded as it is, the first word of 'A b' as at
-the beginning of a line, that of ' A b' as in the middle of one. `prepare` gives a sentence the space that stood before
-it in its paragraph, so records hold the ids that the whole paragraph has, and those of released models for a line.
+GPT-2, RoBERTa, BART, DeBERTa v1, and LLaMA 3, which splits text into words by its own expression.
+
+Every text has ids and is recovered from them unchanged: the alphabet is the 256 bytes. A space
+belongs to
+the word after it, so the ids of a word depend on whether a space precedes it: the first word of 'A
+b' is encoded as at the beginning of a line, that of ' A b' as in the middle of one. `prepare` gives
+a sentence the space that preceded it in its paragraph, so records hold the ids of the whole
+paragraph, and those of released models for a line.
 """
 from collections.abc import Iterable, Mapping, Sequence
 import functools
@@ -18,340 +21,456 @@ import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from plm_jax import storage
-from plm_jax.errors import understood
-from plm_jax.tokenizers import parts
+from plm_jax import storage, unicode_words
+from plm_jax.errors import parse_errors_as, vocab_option
+from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
-    BLANKS,
-    CONFIG,
+    CONFIG_FILE,
+    GLM_TOKENS,
+    BaseTokenizer,
     TokenizerError,
     Vocab,
-    brief,
-    check_ids,
-    hash_files,
-    option,
+    abbreviate,
+    check_contiguous_ids,
+    config_bytes,
     read_config,
     read_json,
-    save_files,
-    text_can_be_encoded,
+    read_option,
+    reject_surrogates,
 )
-from plm_jax.tokenizers.memo import Memo, lists
+from plm_jax.tokenizers.word_cache import WordCache
 
-# What a special token may be called, likeliest first: RoBERTa's and BART's names, DeBERTa's, GPT-2's only one, those of
-# LLaMA 3.
-END = '<|endoftext|>'
-NAMES = {
-    'cls': ('<s>', '[CLS]'), 'sep': ('</s>', '[SEP]'), 'pad': ('<pad>', '[PAD]', '<|finetune_right_pad_id|>'),
+# Names of special tokens, most likely first: those of RoBERTa and BART, of DeBERTa, GPT-2's only
+# one, those of LLaMA 3.
+END_OF_TEXT = '<|endoftext|>'
+SPECIAL_NAMES = {
+    'cls': ('<s>', '[CLS]'),
+    'sep': ('</s>', '[SEP]'),
+    'pad': ('<pad>', '[PAD]', '<|finetune_right_pad_id|>'),
     'mask': ('<mask>', '[MASK]'),
-    'unk': ('<unk>', '[UNK]', END), 'bos': ('<s>', '[CLS]', END, '<|begin_of_text|>'),
-    'eos': ('</s>', '[SEP]', END, '<|end_of_text|>'),
-    **{role: (name,) for name, role in BLANKS.items()}}
-# The places they have in RoBERTa's vocabulary: four in front, the mask behind all.
-FIRST, LAST = ('<s>', '<pad>', '</s>', '<unk>'), '<mask>'
+    'unk': ('<unk>', '[UNK]', END_OF_TEXT),
+    'bos': ('<s>', '[CLS]', END_OF_TEXT, '<|begin_of_text|>'),
+    'eos': ('</s>', '[SEP]', END_OF_TEXT, '<|end_of_text|>'),
+    **{role: (name,) for name, role in GLM_TOKENS.items()}}
+SPECIAL_PATTERN = re.compile(r'<.*>|\[.*\]|_.*_', re.DOTALL)  # special tokens, which no merge makes
+MAX_UNMERGED = 16  # tokens without a merge that a vocabulary of any size may have
+# RoBERTa's vocabulary has four special tokens at the beginning and the mask at the end.
+FIRST_TOKENS, LAST_TOKEN = ('<s>', '<pad>', '</s>', '<unk>'), '<mask>'
 
 
-class ByteBPE:
-  """Pieces of bytes, merged pair by pair."""
+class ByteBPE(BaseTokenizer):
+  """Byte-level BPE: tokens are byte strings, merged pair by pair."""
 
   kind = 'byte_bpe'
-  spaced = True
+  keeps_leading_space = True
 
-  def __init__(self, ids: dict[str, int], merges: Sequence[tuple[str, ...]], prefix: bool = False, split: str = '',
-               ignore_merges: bool = False):
-    """ids of the pieces in GPT-2's alphabet of bytes, and merges in order. prefix: a text begins with a space always.
+  def __init__(
+      self, ids: dict[str, int], merges: Sequence[tuple[str, ...]], prefix: bool = False,
+      split: str = '', ignore_merges: bool = False, mask_lstrip: bool = True):
+    """Build the tokenizer.
 
-    split: the expression that finds words in text, in the syntax of Oniguruma; none: GPT-2's. ignore_merges: a word
-    that is a piece is this piece, whatever the merges make of it (both of LLaMA 3).
+    Args:
+      ids: ids of the tokens, in GPT-2's alphabet of bytes.
+      merges: pairs of tokens in the order in which they are merged.
+      prefix: put a space before every text (`add_prefix_space`).
+      split: expression that finds the words of a text, in the syntax of Oniguruma; '': GPT-2's.
+      ignore_merges: a word that is a token becomes this token, whatever the merges make of it.
+        LLaMA 3 has both `split` and this.
+      mask_lstrip: the mask token absorbs the space before it, as in released models.
 
-    Raises TokenizerError where ids leave gaps, or bytes or parts of a merge are missing, and for an expression that is
-    not known: one can be written that takes longer than anybody waits.
+    Raises:
+      TokenizerError: ids have gaps, bytes or parts of a merge are missing, or the expression is not
+        known. Unknown ones are refused because some take unbounded time.
     """
-    if split not in ('', *SPLITS):
-      raise TokenizerError(f'words are split in a way that is not known here: {brief(split)}; known are the '
-                           'expressions of GPT-2, GPT-4, LLaMA 3 and Qwen')
-    self.ids, self.merges, self.prefix = ids, [tuple(merge) for merge in merges], prefix
-    self.split, self.ignore_merges = split, ignore_merges
-    check(ids, self.merges)
-    self.names = {role: name for role, names in NAMES.items() if (name := next(filter(ids.__contains__, names), ''))}
-    if 'sop' in self.names and END in ids:  # GLM's text has GPT-2's end, beside BERT's special tokens
-      self.names |= {'pad': END, 'eos': END}
+    if split and split not in SPLIT_PATTERNS:
+      raise TokenizerError(
+          f'words are split in a way that is not known here: {abbreviate(split)}; known are the '
+          'expressions of GPT-2, GPT-4, LLaMA 3 and Qwen')
+    self.ids, self.merges = ids, [tuple(merge) for merge in merges]
+    self.prefix, self.split = prefix, split
+    self.ignore_merges, self.mask_lstrip = ignore_merges, mask_lstrip
+    check_vocabulary(ids, self.merges)
+    self.names = {}
+    for role, names in SPECIAL_NAMES.items():
+      if name := next((name for name in names if name in ids), ''):
+        self.names[role] = name
+    if 'sop' in self.names and END_OF_TEXT in ids:
+      # GLM has BERT's special tokens, and GPT-2's token at the end of a text.
+      self.names |= {'pad': END_OF_TEXT, 'eos': END_OF_TEXT}
     self.vocab = Vocab(len(ids), **{role: ids[name] for role, name in self.names.items()})
-    self._bytes = [to_bytes(piece) for piece in sorted(ids, key=ids.__getitem__)]
-    self.pieces = [show(some) for some in self._bytes]
-    self.starts_word = np.array([
-        i in self.vocab.specials or starts_word(some) for i, some in enumerate(self._bytes)])
+    self._token_bytes = [token_bytes(token) for token in sorted(ids, key=ids.__getitem__)]
+    self.pieces = [display_token(content) for content in self._token_bytes]
+    word_starts = []
+    for i, content in enumerate(self._token_bytes):
+      word_starts.append(i in self.vocab.specials or starts_word(content))
+    self.starts_word = np.array(word_starts)
     self._plain = self.assemble()
-    self._memo = Memo(lambda words: [e.ids for e in self._words.encode_batch_fast(words)], ASCII_PARTS)
+    self._cache = WordCache(self._encode_words, ASCII_PARTS)
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'ByteBPE':
-    """Loads a `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`. Raises TokenizerError."""
+    """Load a `vocab.json` and the `merges.txt` next to it. Raises TokenizerError."""
     file = epath.Path(file)
-    with understood(file, 'the vocabulary of a byte-level BPE', TokenizerError):
+    with parse_errors_as(file, 'the vocabulary of a byte-level BPE', TokenizerError):
       config, content = read_config(file.parent), read_json(file)
-      if is_tokenizer_json(content):
-        return cls(*read_fast(content, config))
-      return cls(content, read_lines(file), option(config, 'add_prefix_space', False),
-                 *(option(config, name, other) for name, other in OWN))
+      merges = read_merges_file(file, content)
+      prefix = read_option(config, 'add_prefix_space', False)
+      own = [read_option(config, name, default) for name, default in OWN_OPTIONS]
+      return cls(content, merges, prefix, *own)
 
-  @text_can_be_encoded
+  @reject_surrogates
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Returns the ids of `text`; with `specials`, '<mask>' and its like in it are the special tokens.
+    """Encode a text; with `specials`, '<mask>' and other names become special tokens.
 
-    A mask takes the space before it along, as released: ' word' is one piece, so it is one that is hidden.
+    A mask absorbs the space before it, unless its files state otherwise: ' word' is one token, so
+    one token is masked.
     """
-    library = self._with_specials if specials else self._plain
-    return [i for part in parts.parts(text, self._border) for i in library.encode(part).ids]
+    if specials:
+      library = self._with_specials
+    else:
+      library = self._plain
+    ids = []
+    for part in long_text.split_text(text, self._border):
+      ids += library.encode(part).ids
+    return ids
 
-  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Encodes each text, without special tokens."""
-    return lists(*self.encode_flat(texts))
-
-  @text_can_be_encoded
+  @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N].
+    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N].
 
-    No piece reaches over the beginning of a space and a word, so words are encoded once and remembered; where another
-    expression finds the words, texts are encoded as they are.
+    No token crosses the beginning of a word with its space, so words are encoded once and cached.
+    Texts with another split expression are encoded without the cache.
     """
     if self.split:
-      return parts.encode(self._plain.encode_batch_fast, texts, self._border)[:2]
+      return long_text.encode_in_parts(self._plain.encode_batch_fast, texts, self._border)[:2]
     if self.prefix:
       texts = [f' {text}' if text and not text.startswith(' ') else text for text in texts]
-    words = [WORDS.findall(text) for text in texts]
-    words = [[part for word in some for part in parts.parts(word, self._border)] if len(text) > parts.LONGEST else some
-             for text, some in zip(texts, words, strict=True)]
-    return self._memo.gather_lines(words)
+    return self._cache.lookup_texts([self._split_words(text) for text in texts])
 
-  @text_can_be_encoded
-  def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T]."""
-    return parts.encode(self._plain.encode_batch, texts, self._border, places=True)
+  @reject_surrogates
+  def encode_with_offsets(
+      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
+    return long_text.encode_in_parts(self._plain.encode_batch, texts, self._border, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
-    r"""Returns the text of `ids`; a character of which bytes are missing becomes '\ufffd'."""
-    return b''.join(self._bytes[i] for i in ids).decode(errors='replace')
+    r"""Decode ids into text; a character with missing bytes becomes '\ufffd'."""
+    return b''.join(self._token_bytes[i] for i in ids).decode(errors='replace')
 
   @property
-  def sizes(self) -> np.ndarray:
-    """Bytes of UTF-8 that each piece stands for [V], 1 for a special token."""
-    return np.array([1 if i in self.vocab.specials else len(some) for i, some in enumerate(self._bytes)])
+  def byte_lengths(self) -> np.ndarray:
+    """UTF-8 bytes per token [V], 1 for a special token."""
+    lengths = np.array([len(content) for content in self._token_bytes])
+    lengths[list(self.vocab.specials)] = 1
+    return lengths
 
   @property
-  def hash(self) -> str:
-    """sha256 hex over the saved files."""
-    return hash_files(self._files())
-
-  def save(self, folder: epath.PathLike) -> None:
-    """Writes `vocab.json`, `merges.txt` and a `tokenizer_config.json` that transformers understands too."""
-    save_files(self._files(), folder)
+  def special_tokens(self) -> list[str]:
+    """Names of the special tokens, by id; of LLaMA 3 including the reserved ones."""
+    names = set(self.names.values())
+    if self.split:
+      names.update(filter(RESERVED_TOKEN.fullmatch, self.ids))
+    return sorted(names, key=self.ids.__getitem__)
 
   def assemble(self) -> tokenizers.Tokenizer:
-    """Builds the library's tokenizer, without special tokens."""
+    """Build the library's tokenizer, without special tokens."""
     return assemble(self.ids, self.merges, self.prefix, self.split, self.ignore_merges)
 
   def _files(self) -> dict[str, bytes]:
-    theirs = 'PreTrainedTokenizerFast' if self.split else f'{"Roberta" if "mask" in self.names else "GPT2"}Tokenizer'
-    config = {'kind': self.kind, 'tokenizer_class': theirs,
-              'add_prefix_space': self.prefix, **{f'{role}_token': name for role, name in self.names.items()},
-              **{name: getattr(self, name) for name, other in OWN if getattr(self, name) != other}}
-    vocab = dict(sorted(self.ids.items(), key=lambda piece: piece[1]))
+    if self.split:
+      class_name = 'PreTrainedTokenizerFast'
+    else:
+      class_name = 'GPT2Tokenizer'
+      if 'mask' in self.names:
+        class_name = 'RobertaTokenizer'
+    config = {'kind': self.kind, 'tokenizer_class': class_name,
+              'add_prefix_space': self.prefix}
+    config |= {f'{role}_token': name for role, name in self.names.items()}
+    for name, default in OWN_OPTIONS:
+      if getattr(self, name) != default:
+        config[name] = getattr(self, name)
+    vocab = dict(sorted(self.ids.items(), key=lambda item: item[1]))
     merges = ''.join(f'{left} {right}\n' for left, right in self.merges)
     return {'vocab.json': json.dumps(vocab, ensure_ascii=False).encode(),
             'merges.txt': f'#version: 0.2\n{merges}'.encode(),
-            CONFIG: (json.dumps(config, indent=1, ensure_ascii=False) + '\n').encode()}
+            CONFIG_FILE: config_bytes(config, ensure_ascii=False)}
 
   @property
   def _border(self) -> re.Pattern:
-    """Where a text can be cut; where each gets a space in front, only where it has one."""
-    return parts.SPACES if self.prefix else parts.BYTES
+    """Where a long text can be cut; with a space before every text, only at spaces."""
+    if self.prefix:
+      return long_text.SPACE_BORDERS
+    return long_text.BYTE_BPE_BORDERS
+
+  def _split_words(self, text: str) -> list[str]:
+    """Split a text into words with their spaces, and words that are too long into parts."""
+    words = WORD_PATTERN.findall(text)
+    if len(text) <= long_text.MAX_PART:
+      return words
+    parts = []
+    for word in words:
+      parts += long_text.split_text(word, self._border)
+    return parts
+
+  def _encode_words(self, words: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in self._words.encode_batch_fast(words)]
 
   @functools.cached_property
   def _words(self) -> tokenizers.Tokenizer:
-    """Without the space before a text: words have theirs."""
+    """The library's tokenizer without the space before a text: words have theirs."""
     return assemble(self.ids, self.merges, prefix=False)
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:
-    return with_specials(self.assemble(), self)
+    return add_special_tokens(self.assemble(), self)
 
   def __getstate__(self):
-    """For worker processes: what is assembled anew there stays here."""
-    return self.ids, self.merges, self.prefix, self.split, self.ignore_merges
+    """Return the constructor arguments: worker processes build the library's tokenizers again."""
+    return (self.ids, self.merges, self.prefix, self.split, self.ignore_merges,
+            self.mask_lstrip)
 
   def __setstate__(self, state):
     self.__init__(*state)
 
 
 def train_byte_bpe(
-    texts: Iterable[str], size: int, min_count: int = 2, layout: Literal['bert', 'gpt2'] = 'bert') -> ByteBPE:
-  """Trains a vocabulary of at most `size` pieces with RoBERTa's special tokens at RoBERTa's places, of 50,265 as
-  released; or gpt2: with <|endoftext|> behind all others and no more, of 50,257.
+    texts: Iterable[str], size: int, min_count: int = 2,
+    layout: Literal['bert', 'gpt2'] = 'bert') -> ByteBPE:
+  """Train a byte-level BPE vocabulary. The same texts give the same vocabulary.
 
-  Fewer when no pair of pieces occurs `min_count` times any more. The same texts give the same vocabulary. Raises
-  TokenizerError when there is no text or `size` does not hold the bytes.
+  Args:
+    texts: the training texts.
+    size: vocabulary size at most, including special tokens; 50,265 in RoBERTa, 50,257 in GPT-2. It
+      is smaller when no pair of tokens occurs `min_count` times any more.
+    min_count: occurrences that a pair needs to be merged.
+    layout: 'bert': RoBERTa's special tokens at RoBERTa's ids; 'gpt2': only <|endoftext|>, the last
+      id.
+
+  Raises:
+    TokenizerError: there is no text, or `size` does not hold the bytes.
   """
-  lines = (line for line in parts.learnable(texts) if line.strip())
+  lines = (line for line in long_text.drop_overlong_words(texts) if line.strip())
   first = next(lines, None)
   if first is None:
-    raise TokenizerError('cannot train a byte-level BPE vocabulary: the text is empty.')
-  before, behind = (FIRST, LAST) if layout == 'bert' else ((), END)
-  learnt = size - len(before) - 1
-  if learnt < 256:
-    raise TokenizerError(f'a byte-level BPE vocabulary of {size} is too small: 256 bytes and '
-                         f'{len(before) + 1} special tokens take {257 + len(before)} already.')
+    raise TokenizerError(
+        f'cannot train a byte-level BPE vocabulary: {long_text.no_words_message()}')
+  first_tokens, last_token = FIRST_TOKENS, LAST_TOKEN
+  if layout != 'bert':
+    first_tokens, last_token = (), END_OF_TEXT
+  num_specials = len(first_tokens) + 1
+  learned = size - num_specials
+  if learned < 256:
+    raise TokenizerError(
+        f'a byte-level BPE vocabulary of {size} is too small: 256 bytes and {num_specials} special '
+        f'tokens take {256 + num_specials} already. Give {vocab_option()}={256 + num_specials} or '
+        'more')
   tokenizer = assemble({}, [], prefix=False)
-  tokenizer.train_from_iterator(itertools.chain([first], lines), trainers.BpeTrainer(
-      vocab_size=learnt, min_frequency=min_count, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-      show_progress=False))
+  trainer = trainers.BpeTrainer(
+      vocab_size=learned, min_frequency=min_count,
+      initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+  tokenizer.train_from_iterator(itertools.chain([first], lines), trainer)
   model = json.loads(tokenizer.to_str())['model']
-  pieces = [*before, *sorted(model['vocab'], key=model['vocab'].__getitem__), behind]
-  return ByteBPE({piece: i for i, piece in enumerate(pieces)}, read_merges(model['merges']))
+  learned_tokens = sorted(model['vocab'], key=model['vocab'].__getitem__)
+  tokens = list(first_tokens) + learned_tokens + [last_token]
+  return ByteBPE({token: i for i, token in enumerate(tokens)}, parse_merges(model['merges']))
 
 
 def assemble(
     ids: dict[str, int], merges: Sequence[Any], prefix: bool, split: str = '',
     ignore_merges: bool = False) -> tokenizers.Tokenizer:
-  """Builds the library's tokenizer; split: the expression that finds words, '' for GPT-2's."""
+  """Build the library's tokenizer; split: the expression that finds words, '' for GPT-2's."""
   tokenizer = tokenizers.Tokenizer(models.BPE(ids, list(merges), ignore_merges=ignore_merges))
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=not split)
+  byte_level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=not split)
   if split:
     words = pre_tokenizers.Split(tokenizers.Regex(split), 'isolated')
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, tokenizer.pre_tokenizer])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, byte_level])
+  else:
+    tokenizer.pre_tokenizer = byte_level
   return tokenizer
 
 
-def with_specials(tokenizer: tokenizers.Tokenizer, of: ByteBPE) -> tokenizers.Tokenizer:
-  """Adds the special tokens `of` another to `tokenizer`, which then knows them in a text."""
-  masks = {of.names.get(role) for role in ('mask', 'gmask', 'smask')}
-  reserved = filter(RESERVED.fullmatch, of.ids) if of.split else ()
+def add_special_tokens(tokenizer: tokenizers.Tokenizer, of: ByteBPE) -> tokenizers.Tokenizer:
+  """Add the special tokens `of` another tokenizer to the library's `tokenizer`, and return it."""
+  masks = set()
+  if of.mask_lstrip:
+    masks = {of.names.get(role) for role in ('mask', 'gmask', 'smask')}
   tokenizer.add_special_tokens([
       tokenizers.AddedToken(name, lstrip=name in masks, normalized=False, special=True)
-      for name in sorted({*of.names.values(), *reserved}, key=of.ids.__getitem__)])
+      for name in of.special_tokens])
   return tokenizer
 
 
 def is_tokenizer_json(content: dict[str, Any]) -> bool:
-  """Tells whether this is a tokenizer.json and not a vocab.json, which may have a piece of that name."""
+  """Return whether this is a tokenizer.json, not a vocab.json, which may have a token 'model'."""
   return isinstance(content.get('model'), dict)
 
 
-def read_fast(
-    content: dict[str, Any], config: dict[str, Any]) -> tuple[dict[str, int], list[tuple[str, ...]], bool, str, bool]:
-  """Reads a tokenizer.json, and the tokenizer_config.json beside it -> arguments of ByteBPE.
+def parse_tokenizer_json(
+    content: Mapping[str, Any],
+) -> tuple[dict[str, int], list[tuple[str, ...]], bool, str, bool] | None:
+  """Return the arguments of ByteBPE from the content of a tokenizer.json.
 
-  Raises TokenizerError for one that would give other ids here than there.
+  None where the file does more with text than ByteBPE does.
   """
   model, words, split = content['model'], content.get('pre_tokenizer') or {}, ''
   steps = words.get('pretokenizers') or [{}]
   if words.get('type') == 'Sequence' and len(steps) == 2 and steps[0].get('type') == 'Split':
-    finds, words = steps
-    split = finds['pattern'].get('Regex', '')
-    isolated = finds.get('behavior') == 'Isolated' and not finds.get('invert')
-    if split not in SPLITS or not isolated or words.get('use_regex', True):
-      raise TokenizerError(f'words are split in a way that is not known here: {brief(finds)}; known are the '
-                           'expressions of GPT-2, GPT-4, LLaMA 3 and Qwen')
-  known = {'type': 'BPE', 'dropout': None, 'continuing_subword_prefix': '', 'end_of_word_suffix': '',
-           'byte_fallback': False}
-  wrong = [f'model.{name} is {brief(model[name])}' for name, value in known.items()
-           if model.get(name) not in (value, None)]
-  wrong += [f'pre_tokenizer.type is {brief(words.get("type"))}'] * (words.get('type') != 'ByteLevel')
-  wrong += ['pre_tokenizer.use_regex is False'] * (not words.get('use_regex', True) and not split)
-  wrong += ['there is a normalizer'] * bool(content.get('normalizer'))
-  if wrong:
-    raise TokenizerError(f'this is no byte-level BPE as known here: {"; ".join(wrong)}.')
-  added = read_added(content)
-  names = {name for names in NAMES.values() for name in names}
-  if extra := [name for name in added if not (name in names or name in model['vocab'] or RESERVED.fullmatch(name))]:
-    raise TokenizerError(f'added tokens besides the special ones are not known here: {extra[:5]}.')
-  prefix = option(config, 'add_prefix_space', option(words, 'add_prefix_space', False))
-  return ({**model['vocab'], **added}, read_merges(model['merges']), prefix, split,
-          option(model, 'ignore_merges', False))
+    splitter, words = steps
+    split = splitter['pattern'].get('Regex', '')
+    isolated = splitter.get('behavior') == 'Isolated' and not splitter.get('invert')
+    if split not in SPLIT_PATTERNS or not isolated or words.get('use_regex', True):
+      return None
+  defaults = {'dropout': None, 'continuing_subword_prefix': '', 'end_of_word_suffix': '',
+              'byte_fallback': False}
+  if any(model.get(name) not in (value, None) for name, value in defaults.items()):
+    return None
+  if words.get('type') != 'ByteLevel' or words.get('use_regex', True) == bool(split):
+    return None
+  if content.get('normalizer'):
+    return None
+  ids = {**model['vocab'], **parse_added_tokens(content)}
+  prefix = read_option(words, 'add_prefix_space', False)
+  ignore_merges = read_option(model, 'ignore_merges', False)
+  return ids, parse_merges(model['merges']), prefix, split, ignore_merges
 
 
-def read_added(content: Mapping[str, Any]) -> dict[str, int]:
-  """Reads the added tokens of a tokenizer.json, and their ids."""
+def parse_added_tokens(content: Mapping[str, Any]) -> dict[str, int]:
+  """Return the ids of the added tokens of a tokenizer.json."""
   return {token['content']: token['id'] for token in content.get('added_tokens') or []}
 
 
-def read_lines(file: epath.Path) -> list[tuple[str, ...]]:
-  """Reads the merges beside a vocab.json, one a line. Raises TokenizerError where there are none."""
-  merges = file.parent / 'merges.txt'
-  if not merges.exists():
-    raise TokenizerError(f'{file} is a BPE vocabulary without the merges.txt beside it.')
-  lines = storage.read_text(merges, error=TokenizerError).split('\n')
-  # The first line of released files is a version; a merge may begin with '#' too.
-  return [tuple(line.split(' ')) for line in lines[lines[0].startswith('#version'):] if line]
+def read_merges_file(file: epath.Path, ids: Mapping[str, int]) -> list[tuple[str, ...]]:
+  """Read the merges.txt next to a vocab.json, one merge per line.
 
-
-def read_merges(merges: Sequence[Any]) -> list[tuple[str, ...]]:
-  """Reads merges that are pairs, or, in older files, two pieces in one string."""
-  return [tuple(merge.split(' ')) if isinstance(merge, str) else tuple(merge) for merge in merges]
-
-
-def check(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
-  """Raises TokenizerError for ids with gaps, and where a byte or a part of a merge is missing."""
-  check_ids(ids)
-  if missing := [character for character in ALPHABET if character not in ids]:
-    raise TokenizerError(f'expected a piece for each of the 256 bytes; {len(missing)} are missing: {missing[:5]}.')
-  wrong = [merge for merge in merges if len(merge) != 2 or not {*merge, ''.join(merge)} <= ids.keys()]
-  if wrong:
-    raise TokenizerError(f'{len(wrong)} merges are not of two pieces to a third: {brief(wrong[:3])}.')
-
-
-def to_bytes(piece: str) -> bytes:
-  """Converts a piece in GPT-2's alphabet to the bytes that it stands for; any other, such as a name in other letters,
-  to its own."""
-  return bytes(map(ALPHABET.__getitem__, piece)) if set(piece) <= ALPHABET.keys() else piece.encode()
-
-
-def show(some: bytes) -> str:
-  """Writes a piece for display, a space before a word as SentencePiece has it."""
-  text = some.decode(errors='backslashreplace')
-  return f'▁{text[1:]}' if text.startswith(' ') else text
-
-
-def starts_word(some: bytes) -> bool:
-  """Tells whether a piece starts a word: white space, a sign that is no letter, or a Chinese character; of one whose
-  bytes are in several pieces the first.
-
-  The last two as in SentencePiece here: text without spaces would otherwise be one word.
+  Raises:
+    TokenizerError: the file is missing, or so many tokens have no merge that the file must be cut
+      off. A few are allowed: names that somebody has written into vocab.json.
   """
-  text = some.decode(errors='ignore')
-  if text and some.startswith(text[0].encode()):
-    return text[0].isspace() or not any(map(str.isalnum, text)) or bool(CHINESE.match(text))
-  return 0xE4 <= some[0] <= 0xE9 or some[0] >= 0xF0
+  path = file.parent / 'merges.txt'
+  if not path.exists():
+    raise TokenizerError(f'{file} is a BPE vocabulary without a merges.txt next to it.')
+  lines = storage.read_text(path, error=TokenizerError).split('\n')
+  # The first line of released files is a version; a merge may begin with '#' too.
+  if lines[0].startswith('#version'):
+    lines = lines[1:]
+  merges = []
+  for line in lines:
+    if line:
+      merges.append(tuple(line.split(' ')))
+  merged = {''.join(merge) for merge in merges}
+  unmerged = []
+  for token in ids:
+    is_single = len(token.removesuffix('</w>')) <= 1
+    if not is_single and token not in merged and not SPECIAL_PATTERN.fullmatch(token):
+      unmerged.append(token)
+  if len(unmerged) > max(MAX_UNMERGED, len(ids) // 100):
+    raise TokenizerError(
+        f'{path.name} has no merge for {len(unmerged):,} of the {len(ids):,} tokens of '
+        f'{file.name}: {abbreviate(unmerged[:3])}. It is cut off, or belongs to another '
+        'vocabulary.')
+  return merges
 
 
-def alphabet() -> dict[str, int]:
-  """Returns GPT-2's alphabet, character -> byte: what is printable stands for itself, the others for the characters
-  from U+0100 on."""
-  plain = {*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)}
-  moved = [byte for byte in range(256) if byte not in plain]
-  return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
+def parse_merges(merges: Sequence[Any]) -> list[tuple[str, ...]]:
+  """Return merges as pairs; older files have two tokens in one string."""
+  found = []
+  for merge in merges:
+    if isinstance(merge, str):
+      merge = merge.split(' ')
+    found.append(tuple(merge))
+  return found
 
 
-ALPHABET = alphabet()
-# LLaMA 3's, of which most have no meaning: no text has their ids.
-RESERVED = re.compile(r'<\|[a-z0-9_]+\|>')
-# What a word is, in the syntax of Oniguruma: linear in time, and nothing in them reaches over a border of `parts`.
-SPLITS = (
+def check_vocabulary(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
+  """Raise TokenizerError for ids with gaps, and where a byte or a part of a merge is missing."""
+  check_contiguous_ids(ids)
+  missing = []
+  for character in ALPHABET:
+    if character not in ids:
+      missing.append(character)
+  if missing:
+    raise TokenizerError(
+        f'expected a token for each of the 256 bytes; {len(missing)} are missing: {missing[:5]}.')
+  check_merges(ids, merges)
+
+
+def check_merges(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
+  """Raise TokenizerError for merges that do not merge two tokens into a third."""
+  wrong = []
+  for merge in merges:
+    if len(merge) != 2 or ''.join(merge) not in ids or not set(merge) <= ids.keys():
+      wrong.append(merge)
+  if wrong:
+    raise TokenizerError(
+        f'{len(wrong)} merges are not of two tokens to a third: {abbreviate(wrong[:3])}.')
+
+
+def token_bytes(token: str) -> bytes:
+  """Return the bytes of a token in GPT-2's alphabet; of any other name its UTF-8 bytes."""
+  if set(token) <= ALPHABET.keys():
+    return bytes(map(ALPHABET.__getitem__, token))
+  return token.encode()
+
+
+def display_token(content: bytes) -> str:
+  """Format a token for display; a space before a word becomes '▁', as in SentencePiece."""
+  text = content.decode(errors='backslashreplace')
+  if text.startswith(' '):
+    return f'▁{text[1:]}'
+  return text
+
+
+def starts_word(content: bytes) -> bool:
+  """Return whether a token starts a word.
+
+  White space does, and what `unicode_words.starts_word` says of letters and punctuation. Of a
+  Chinese or Japanese character whose bytes are in several tokens, the first does. Text without
+  spaces would otherwise be one word; SentencePiece is treated alike.
+  """
+  text = content.decode(errors='ignore')
+  if text and content.startswith(text[0].encode()):
+    return text[0].isspace() or unicode_words.starts_word(text)
+  return 0xE3 <= content[0] <= 0xE9 or content[0] >= 0xF0
+
+
+def byte_alphabet() -> dict[str, int]:
+  """Return GPT-2's alphabet, character -> byte.
+
+  A printable byte is its own character; the others are the characters from U+0100 on.
+  """
+  printable = []
+  for first, last in ('!~', '¡¬', '®ÿ'):
+    printable += range(ord(first), ord(last) + 1)
+  others = [byte for byte in range(256) if byte not in printable]
+  alphabet = {}
+  for byte in printable:
+    alphabet[chr(byte)] = byte
+  return alphabet | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+ALPHABET = byte_alphabet()
+# LLaMA 3's special tokens. Most have no meaning and occur in no text.
+RESERVED_TOKEN = re.compile(r'<\|[a-z0-9_]+\|>')
+# Expressions that split text into words, in the syntax of Oniguruma. They take linear time, and no
+# match reaches over a border of `long_text`.
+SPLIT_PATTERNS = (
     # GPT-2
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     # LLaMA 3
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     # Qwen
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     # GPT-4
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|"
-    r"\s+(?!\S)|\s+")
-# Of our tokenizer_config.json: arguments of ByteBPE with their defaults.
-OWN = (('split', ''), ('ignore_merges', False))
-CHINESE = re.compile('[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]')
-# White space of Unicode, which is what the library's expression means by \s; Python means a few more.
-SPACE = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
-WORDS = re.compile(f' ?[^{SPACE}]+|[{SPACE}]+(?![^{SPACE}])|[{SPACE}]+')
-ASCII_PARTS = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+| +")
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")
+# Options of our tokenizer_config.json: constructor arguments of ByteBPE with their defaults.
+OWN_OPTIONS = (('split', ''), ('ignore_merges', False), ('mask_lstrip', True))
+# White space of Unicode, which the library's expression means by \s; Python means a few more.
+WHITE_SPACE = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
+WORD_PATTERN = re.compile(
+    f' ?[^{WHITE_SPACE}]+|[{WHITE_SPACE}]+(?![^{WHITE_SPACE}])|[{WHITE_SPACE}]+')
+ASCII_PARTS = re.compile(
+    r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+| +")

@@ -1,8 +1,10 @@
-"""What the rest of the house may ask of a tokenizer."""
+"""The tokenizer interface: special-token ids (`Vocab`) and the `Tokenizer` protocol."""
+import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
+import json
 import re
 from typing import Any, Protocol
 
@@ -10,24 +12,29 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
+from plm_jax.tokenizers.word_cache import split_by_length
 
-CONFIG = 'tokenizer_config.json'
-# GLM's special tokens beside [MASK], in the order in which released vocabularies have them behind all others.
-BLANKS = {'<|startofpiece|>': 'sop', '<|endofpiece|>': 'eop', '[gMASK]': 'gmask', '[sMASK]': 'smask'}
-
-
-HALF = re.compile('[\ud800-\udfff]')
-MOST = 10_000  # tokens beside a vocabulary that a configuration can ask for; T5 has 100, ByT5 125
+CONFIG_FILE = 'tokenizer_config.json'
+# GLM's special tokens other than [MASK], in their order at the end of released vocabularies.
+GLM_TOKENS = {
+    '<|startofpiece|>': 'sop', '<|endofpiece|>': 'eop', '[gMASK]': 'gmask', '[sMASK]': 'smask'}
 
 
-class TokenizerError(Expected):
-  """A tokenizer that is missing, damaged, or cannot be trained as asked."""
+SURROGATE = re.compile('[\ud800-\udfff]')
+MAX_EXTRA_TOKENS = 10_000  # added tokens that a configuration can ask for; T5 has 100, ByT5 125
+
+
+class TokenizerError(UserError):
+  """A tokenizer that is missing, damaged, or cannot be trained as requested."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocab:
-  """Size and special ids, -1 where absent. Hashable: objectives take it as a static value."""
+  """The vocabulary size and the ids of special tokens, -1 where absent.
+
+  Hashable, so objectives take it as a static argument of jitted functions.
+  """
 
   size: int
   pad: int = -1
@@ -37,15 +44,15 @@ class Vocab:
   mask: int = -1
   bos: int = -1
   eos: int = -1
-  sop: int = -1  # begins what fills a blank
-  eop: int = -1  # ends it
-  gmask: int = -1  # a blank for the rest of a text
-  smask: int = -1  # a blank for a sentence
-  source: int = -1  # stands behind a text that is read, the name of its language (mBART)
-  target: int = -1  # begins what is written, the name of its language
-  sentinel: int = -1  # stands for the first of several blanks; those of the others have the ids below it (T5)
-  sentinels: int = 100  # how many of them there are, where there is one
-  language: int = -1  # the first of `languages.LANGUAGES`; the others follow (mBART)
+  sop: int = -1  # starts the text that fills a blank (GLM)
+  eop: int = -1  # ends the text that fills a blank (GLM)
+  gmask: int = -1  # a blank for the rest of a text (GLM)
+  smask: int = -1  # a blank for a sentence (GLM)
+  source: int = -1  # the language token at the end of an encoder input (mBART)
+  target: int = -1  # the language token at the start of a decoder output (mBART)
+  sentinel: int = -1  # the first sentinel of span corruption; the next ones have lower ids (T5)
+  sentinels: int = 100  # number of sentinels, where `sentinel` exists
+  language: int = -1  # the first language token of mBART's list; the others follow it
 
   @property
   def specials(self) -> tuple[int, ...]:
@@ -55,111 +62,183 @@ class Vocab:
 
 
 class Tokenizer(Protocol):
-  """Text to ids and back. Special tokens are never added; the windows and objectives place them."""
+  """Text to token ids and back. Special tokens are never added: packing and objectives do that."""
 
   kind: str
   vocab: Vocab
-  pieces: list[str]  # [V] for display
-  starts_word: np.ndarray  # bool [V], True where a piece starts a word
-  spaced: bool  # whether a space in front of a text is a part of it, and so of the ids of its first word
+  pieces: list[str]  # tokens [V], for display
+  starts_word: np.ndarray  # bool [V], True where a token starts a word
+  keeps_leading_space: bool  # whether a space before a text changes the ids of its first word
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Returns the ids of `text`. The literal text '[MASK]' is ordinary text, unless `specials`: then it is the special
-    token."""
+    """Encode one text.
+
+    Args:
+      text: any text.
+      specials: whether the names of special tokens in it, such as '[MASK]', become those tokens. By
+        default they are ordinary text.
+
+    Returns:
+      Token ids.
+    """
     ...
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Encodes each text as `encode` does without `specials`, faster."""
+    """Encode texts as `encode` does without `specials`, faster."""
     ...
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes N texts as arrays: all ids in a row [T] uint32, and how many each text has [N]. Fastest."""
+    """Encode N texts into flat arrays, the fastest way: ids [T] uint32, ids per text [N]."""
     ...
 
-  def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encodes like `encode_flat`, slower, and says of each id the character of its text at which it begins [T]."""
+  def encode_with_offsets(
+      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encode like `encode_flat`, slower, with the character offset of each id in its text [T]."""
     ...
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of `ids`, as near to what was encoded as the pieces allow."""
+    """Decode ids into text, as close to the encoded text as the tokens allow."""
     ...
 
   @property
-  def sizes(self) -> np.ndarray:
-    """Bytes of UTF-8 that each piece stands for [V], a space that goes with it among them; a special one counts as the
-    line break that it stands in for."""
+  def byte_lengths(self) -> np.ndarray:
+    """UTF-8 bytes per token [V], including the space that belongs to it.
+
+    A special token counts as one byte, the line break that it replaces.
+    """
     ...
 
   @property
   def hash(self) -> str:
-    """sha256 hex over the saved files."""
+    """sha256 of the saved files, as hex."""
     ...
 
   def save(self, folder: epath.PathLike) -> None:
-    """Writes the files that `load` reads to a folder, with transformers' names. Raises TokenizerError."""
+    """Write the files that `load` reads to a folder, named as in transformers.
+
+    Raises:
+      TokenizerError: the folder cannot be written.
+    """
     ...
 
 
-def save_files(files: dict[str, bytes], folder: epath.PathLike) -> None:
-  """Writes files, name -> content, each whole at any moment, whoever else saves the same tokenizer there. Raises
-  TokenizerError."""
-  for name, content in files.items():
-    storage.write(storage.path_of(folder) / name, content, TokenizerError)
+class BaseTokenizer(abc.ABC):
+  """Base class of tokenizers: batch encoding, hash and saving from `encode_flat` and `_files`."""
+
+  @abc.abstractmethod
+  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N]."""
+
+  @abc.abstractmethod
+  def _files(self) -> dict[str, bytes]:
+    """Return the contents of the saved files by name."""
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Encode each text, without special tokens."""
+    return split_by_length(*self.encode_flat(texts))
+
+  @property
+  def hash(self) -> str:
+    """sha256 of the saved files, as hex: text normalization and other options count."""
+    return hash_files(self._files())
+
+  def save(self, folder: epath.PathLike) -> None:
+    """Write the vocabulary and a `tokenizer_config.json`, which transformers understands too.
+
+    Each file is complete at any moment, also when others save the same tokenizer there.
+
+    Raises:
+      TokenizerError: the folder cannot be written.
+    """
+    for name, content in self._files().items():
+      storage.write(storage.resolve_path(folder) / name, content, TokenizerError)
 
 
 def read_json(file: epath.PathLike) -> dict[str, Any]:
-  """Reads the object in a JSON file. Raises TokenizerError."""
+  """Read the object in a JSON file. Raises TokenizerError."""
   return storage.read_json(file, error=TokenizerError)
 
 
 def read_config(folder: epath.Path) -> dict[str, Any]:
-  """Reads the `tokenizer_config.json` of a folder; {} where there is none."""
-  file = folder / CONFIG
-  return read_json(file) if file.exists() else {}
+  """Read the `tokenizer_config.json` of a folder; {} where there is none."""
+  file = folder / CONFIG_FILE
+  if file.exists():
+    return read_json(file)
+  return {}
 
 
-def option(values: Mapping[str, Any], name: str, default: Any, most: int = 0) -> Any:
-  """Returns values[name], which has to be of the type of `default`, and, of a number, at least 0 and at most `most`;
-  `default` where it is absent or null. Raises TokenizerError."""
+def config_bytes(config: Mapping[str, Any], ensure_ascii: bool = True) -> bytes:
+  """Return the content of a `tokenizer_config.json`."""
+  return (json.dumps(config, indent=1, ensure_ascii=ensure_ascii) + '\n').encode()
+
+
+def read_option(values: Mapping[str, Any], name: str, default: Any, most: int = 0) -> Any:
+  """Read a validated option of a tokenizer file.
+
+  Args:
+    values: the options of the file.
+    name: the option to read.
+    default: the value where the option is absent or null; other values need the same type.
+    most: the largest number allowed; numbers are at least 0. 0: no limits.
+
+  Returns:
+    The value.
+
+  Raises:
+    TokenizerError: the value has another type or is out of range.
+  """
   value = values.get(name)
   if value is None:
     return default
-  if type(value) is not type(default) or (most and not 0 <= value <= most):
-    wanted = f'a number from 0 to {most:,}' if most else 'true or false' if default in (True, False) else 'a text'
-    raise TokenizerError(f'{name} is {brief(value)}, expected {wanted}')
-  return value
+  if type(value) is type(default) and (not most or 0 <= value <= most):
+    return value
+  if most:
+    expected = f'a number from 0 to {most:,}'
+  elif default in (True, False):
+    expected = 'true or false'
+  else:
+    expected = 'a text'
+  raise TokenizerError(f'{name} is {abbreviate(value)}, expected {expected}')
 
 
-def check_ids(ids: Mapping[str, Any]) -> None:
-  """Raises TokenizerError unless the values are 0, 1, 2, ... in some order."""
-  if not all(type(i) is int for i in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
-    raise TokenizerError(f'expected ids from 0 to {len(ids) - 1}, one a piece.')
+def check_contiguous_ids(ids: Mapping[str, Any]) -> None:
+  """Raise TokenizerError unless the ids are 0, 1, 2, ... in some order."""
+  if (not all(type(i) is int for i in ids.values())
+      or sorted(ids.values()) != list(range(len(ids)))):
+    raise TokenizerError(f'expected ids from 0 to {len(ids) - 1}, one per token.')
 
 
-def text_can_be_encoded(method: Callable) -> Callable:
-  """Wraps a method whose libraries fail at text that is no Unicode: half of a pair of UTF-16, which Python's strings
-  can hold. It raises TokenizerError then."""
+def reject_surrogates(method: Callable) -> Callable:
+  """Wrap an encoding method so that lone UTF-16 surrogates raise TokenizerError.
+
+  Python strings can hold such halves of a pair, and the libraries fail on them.
+  """
   @functools.wraps(method)
-  def checked(self, texts, *args, **kwargs):
+  def wrapper(self, texts, *args, **kwargs):
     try:
       return method(self, texts, *args, **kwargs)
     except (UnicodeEncodeError, TypeError):  # the libraries raise one or the other
-      for text in [texts] if isinstance(texts, str) else texts:
-        if half := HALF.search(text):
-          raise TokenizerError(f'the text holds {half[0]!a} at character {half.start() + 1:,}, which is no character '
-                               'but a part of one: it was cut or decoded wrongly') from None
+      if isinstance(texts, str):
+        texts = [texts]
+      for text in texts:
+        if half := SURROGATE.search(text):
+          raise TokenizerError(
+              f'the text holds {half[0]!a} at character {half.start() + 1:,}, which is no '
+              'character but a part of one: it was cut or decoded wrongly') from None
       raise
-  return checked
+  return wrapper
 
 
-def brief(value: Any) -> str:
-  """Writes a value for a message: on one line, in some 100 characters at most."""
+def abbreviate(value: Any) -> str:
+  """Format a value for a message: one line of about 100 characters at most."""
   text = repr(value)
-  return text if len(text) <= 100 else f'{text[:100]}...'
+  if len(text) <= 100:
+    return text
+  return f'{text[:100]}...'
 
 
 def hash_files(files: dict[str, bytes]) -> str:
-  """Returns sha256 hex over the names, sizes and contents of files, in the order of their names."""
+  """Return the sha256 of names, sizes and contents of files in the order of their names, as hex."""
   digest = hashlib.sha256()
   for name, content in sorted(files.items()):
     digest.update(f'{name} {len(content)}\n'.encode() + content)

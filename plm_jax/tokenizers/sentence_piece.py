@@ -1,12 +1,9 @@
-"""SentencePiece: unigram or BPE pieces over raw text."""
-from collections.abc import Iterable, Sequence
+"""SentencePiece tokenizers: unigram or BPE models over raw text (Kudo and Richardson 2018)."""
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import functools
-import importlib
 import io
 import itertools
-import json
-import os
 import re
 import string
 from typing import Any, Literal
@@ -17,97 +14,120 @@ import numpy as np
 import sentencepiece
 from tokenizers import normalizers
 
-from plm_jax import storage
-from plm_jax.errors import understood
-from plm_jax.tokenizers.charsmap import check_maps
+from plm_jax import storage, unicode_words
+from plm_jax.errors import format_option, parse_errors_as, vocab_option
 from plm_jax.tokenizers.contract import (
-    BLANKS,
-    CONFIG,
-    MOST,
+    CONFIG_FILE,
+    GLM_TOKENS,
+    MAX_EXTRA_TOKENS,
+    BaseTokenizer,
     TokenizerError,
     Vocab,
-    hash_files,
-    option,
+    config_bytes,
     read_config,
-    save_files,
-    text_can_be_encoded,
+    read_option,
+    reject_surrogates,
 )
+from plm_jax.tokenizers.sentencepiece_proto import check_charsmaps, load_protobuf
 
-Layout = Literal['bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5', 'mbart', 'mbart50', 'xlm-r']
+Layout = Literal[
+    'bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5', 'mbart', 'mbart50', 'xlm-r']
+DEFAULT_SENTINELS = 100  # of a T5 whose files do not state the number
+COVERAGE = 0.9995  # share of the characters of a text that get tokens, sentencepiece's default
 
 
 @dataclasses.dataclass(frozen=True)
-class PlainText:
-  """What ALBERT and XLNet do to text before SentencePiece sees it: `preprocess_text` of their released code.
+class AlbertNormalization:
+  """Text normalization of ALBERT and XLNet before SentencePiece: `preprocess_text` of their code.
 
-  Quotation marks of TeX become ", characters are decomposed (NFKD).
+  TeX's quotation marks become ", and characters are decomposed (NFKD).
   """
 
   lowercase: bool = False
   strip_accents: bool = True
 
-  def normalizer(self) -> normalizers.Normalizer:
-    """Builds the library's normalizer: quotation marks, then NFKD, then accents and case."""
-    return normalizers.Sequence([
-        normalizers.Replace('``', '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
-        *[normalizers.StripAccents()] * self.strip_accents, *[normalizers.Lowercase()] * self.lowercase])
+  @property
+  def removes_accents(self) -> bool:
+    """Whether letters lose their accents."""
+    return self.strip_accents
+
+  def build_normalizer(self) -> normalizers.Normalizer:
+    """Build the library's normalizer: quotation marks, then NFKD, then accents and case."""
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace('``', '"'), normalizers.Replace("''", '"'), normalizers.NFKD()]
+    if self.strip_accents:
+      steps.append(normalizers.StripAccents())
+    if self.lowercase:
+      steps.append(normalizers.Lowercase())
+    return normalizers.Sequence(steps)
 
 
-class SentencePiece:
+class SentencePiece(BaseTokenizer):
+  """Tokenizer of a SentencePiece model, unigram or BPE."""
+
   kind = 'sentencepiece'
-  spaced = False
+  keeps_leading_space = False
 
-  def __init__(self, model: bytes, text: PlainText | None = None, sentinels: int = 100):
-    """`model` is the serialised SentencePiece model; text: what is done before it; sentinels: T5's, which come behind a
-    model that has none. Raises TokenizerError for another kind of model."""
+  def __init__(
+      self, model: bytes, text: AlbertNormalization | None = None, sentinels: int = 100):
+    """Build the tokenizer.
+
+    Args:
+      model: the serialized SentencePiece model.
+      text: text normalization before the model; None: none.
+      sentinels: number of T5's sentinels, which are appended to a model that has none.
+
+    Raises:
+      TokenizerError: another kind of model, or a damaged one.
+    """
     self.model = model
     self.text = text
-    self._normalizer = text and text.normalizer()
+    self._normalizer = text and text.build_normalizer()
     self._processor = sentencepiece.SentencePieceProcessor()
     try:
-      check_maps(self._proto())
+      check_charsmaps(self._proto())
       self._processor.LoadFromSerializedProto(model)
     except (RuntimeError, DecodeError) as error:
-      raise TokenizerError(f'not a SentencePiece model: {" ".join(str(error).split())}') from error
+      reason = ' '.join(str(error).split())
+      raise TokenizerError(f'not a SentencePiece model: {reason}') from error
     size = self._processor.vocab_size()
     if not size:
       raise TokenizerError('not a SentencePiece model: it has no pieces.')
     self.pieces: list[str] = [self._processor.id_to_piece(i) for i in range(size)]
+    # Tokens after those of the model, as released.
     if self.layout == 'deberta' and '[MASK]' not in self.pieces:
-      self.pieces.append('[MASK]')  # behind the model's, as released
-    if self.layout == 't5' and not any(map(SENTINEL.search, self.pieces)):
-      self.pieces += [f'<extra_id_{number}>' for number in reversed(range(sentinels))]  # behind the model's too
-    ids = {piece: i for i, piece in enumerate(self.pieces)}
-    first = lambda *names: next((ids[name] for name in names if name in ids), -1)
-    self.vocab = Vocab(
-        size=len(ids), pad=first('<pad>', '[PAD]'), unk=self._processor.unk_id(),
-        cls=first('[CLS]', '<cls>'), sep=first('[SEP]', '<sep>'), mask=first('[MASK]', '<mask>'),
-        bos=self._processor.bos_id(), eos=self._processor.eos_id(),
-        # mT5 has them in the model, with a space in front.
-        sentinel=first('<extra_id_0>', '▁<extra_id_0>'),
-        sentinels=len([piece for piece in self.pieces if SENTINEL.match(piece)]) or SENTINELS,
-        **{role: first(name) for name, role in BLANKS.items()})
-    self.starts_word = np.array([i >= size or self._starts_word(i) for i in range(len(ids))])
+      self.pieces.append('[MASK]')
+    if self.layout == 't5' and not any(map(SENTINEL_TOKEN.search, self.pieces)):
+      self.pieces += [f'<extra_id_{number}>' for number in reversed(range(sentinels))]
+    self.vocab = self._make_vocab()
+    self.starts_word = np.array([
+        i >= size or self._starts_word(i) for i in range(len(self.pieces))])
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'SentencePiece':
-    """Loads a serialised model, and what is done before it from the `tokenizer_config.json` beside it; a released
-    ALBERT is lower-cased without one. Raises TokenizerError."""
+    """Load a serialized model, with the normalization in the `tokenizer_config.json` next to it.
+
+    Without one, a released ALBERT is lower-cased.
+
+    Raises:
+      TokenizerError: the files are damaged.
+    """
     file = epath.Path(file)
-    with understood(file, 'a SentencePiece model', TokenizerError):
+    with parse_errors_as(file, 'a SentencePiece model', TokenizerError):
       content = read_config(file.parent)
       model = storage.read_bytes(file, error=TokenizerError)
-      tokenizer = cls(model, sentinels=option(content, 'extra_ids', SENTINELS, most=MOST))
+      sentinels = read_option(content, 'extra_ids', DEFAULT_SENTINELS, most=MAX_EXTRA_TOKENS)
+      tokenizer = cls(model, sentinels=sentinels)
       if 'keep_accents' in content or tokenizer.layout in ('albert', 'xlnet'):
-        # Released ALBERTs are lower-cased and leave it to their class to know.
-        text = PlainText(option(content, 'do_lower_case', tokenizer.layout == 'albert'),
-                         not option(content, 'keep_accents', False))
-        tokenizer = cls(tokenizer.model, text)
+        # Files of released ALBERTs do not state that text is lower-cased: their class does it.
+        lowercase = read_option(content, 'do_lower_case', tokenizer.layout == 'albert')
+        strip_accents = not read_option(content, 'keep_accents', False)
+        tokenizer = cls(tokenizer.model, AlbertNormalization(lowercase, strip_accents))
       return tokenizer
 
   @property
   def layout(self) -> Layout:
-    """Which family's special pieces it has."""
+    """The family whose special tokens the vocabulary has."""
     if self.pieces[:4] == ['<unk>', '<s>', '</s>', '<0x00>']:
       return 'llama'
     if self.pieces[:3] == ['<pad>', '</s>', '<unk>']:
@@ -118,168 +138,201 @@ class SentencePiece:
       return 'albert'
     if '<cls>' in self.pieces[:16]:
       return 'xlnet'
-    return 'glm' if '[gMASK]' in self.pieces[:16] else 'bert'
+    if '[gMASK]' in self.pieces[:16]:
+      return 'glm'
+    return 'bert'
 
-  @text_can_be_encoded
+  @reject_surrogates
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Returns the ids of `text`; with `specials`, the special pieces in it, such as '[MASK]', are special tokens."""
+    """Encode a text; with `specials`, names such as '[MASK]' become special tokens."""
     if not specials:
-      return self._processor.encode(self._plain(text))
-    parts = self._special_pieces.split(text)  # text, special, text, ...
+      return self._processor.encode(self._normalize(text))
     ids = []
-    for i, part in enumerate(parts):
-      ids += [self._ids[part]] if i % 2 else self._processor.encode(self._plain(part))
+    for i, part in enumerate(self._special_pattern.split(text)):  # text, special, text, ...
+      if i % 2:
+        ids.append(self._special_ids[part])
+      else:
+        ids += self._processor.encode(self._normalize(part))
     return ids
 
-  @text_can_be_encoded
+  @reject_surrogates
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Encodes each text, on one thread: `prepare` runs a process a core."""
-    return self._processor.encode([self._plain(text) for text in texts], num_threads=1)
+    """Encode each text, on one thread: `prepare` runs one process per core."""
+    return self._processor.encode([self._normalize(text) for text in texts], num_threads=1)
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N]."""
+    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N]."""
     ids = self.encode_batch(texts)
-    lengths = np.array([len(some) for some in ids], np.int64)
+    lengths = np.array([len(text_ids) for text_ids in ids], np.int64)
     return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, lengths.sum()), lengths
 
-  @text_can_be_encoded
-  def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T], before
-    normalisation."""
-    protos = [self._processor.encode(self._plain(text), return_type='proto').pieces for text in texts]
-    lengths = np.array([len(pieces) for pieces in protos], np.int64)
-    ids = np.fromiter((piece.id for pieces in protos for piece in pieces), np.uint32, lengths.sum())
-    places = [self._origin(text)[[piece.begin for piece in pieces]]
-              for text, pieces in zip(texts, protos, strict=True)]
-    return ids, lengths, np.concatenate([np.zeros(0, np.int64), *places])
+  @reject_surrogates
+  def encode_with_offsets(
+      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encode like `encode_flat`, with the character offset of each id in its text [T].
+
+    Offsets count the characters before normalization.
+    """
+    ids, lengths, offsets = [], [], [np.zeros(0, np.int64)]
+    for text in texts:
+      encoded = self._processor.encode(self._normalize(text), return_type='proto')
+      ids += [piece.id for piece in encoded.pieces]
+      lengths.append(len(encoded.pieces))
+      begins = [piece.begin for piece in encoded.pieces]
+      offsets.append(self._byte_characters(text)[begins])
+    return np.array(ids, np.uint32), np.array(lengths, np.int64), np.concatenate(offsets)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of `ids`; control pieces decode to nothing, and so do those behind the model's."""
+    """Decode ids into text; control tokens and those after the model's become nothing."""
     return self._processor.decode([int(i) for i in ids if i < self._processor.vocab_size()])
 
   @property
-  def sizes(self) -> np.ndarray:
-    """Bytes of UTF-8 that each piece stands for [V], the space of '▁' among them; 1 for a special token or a byte."""
-    return np.array([1 if i in self.vocab.specials or BYTE.fullmatch(piece) else len(piece.replace('▁', ' ').encode())
-                     for i, piece in enumerate(self.pieces)])
-
-  @property
-  def hash(self) -> str:
-    """sha256 hex over the saved files: what is done before the model counts."""
-    return hash_files(self._files())
-
-  def save(self, folder: epath.PathLike) -> None:
-    """Writes `spiece.model`, DeBERTa's `spm.model` or LLaMA's `tokenizer.model`, and `tokenizer_config.json`."""
-    save_files(self._files(), folder)
+  def byte_lengths(self) -> np.ndarray:
+    """UTF-8 bytes per token [V], including the space of '▁'; 1 for a special token or a byte."""
+    lengths = np.ones(len(self.pieces), int)
+    for i, token in enumerate(self.pieces):
+      if i not in self.vocab.specials and not BYTE_TOKEN.fullmatch(token):
+        lengths[i] = len(token.replace('▁', ' ').encode())
+    return lengths
 
   @property
   def sentinels(self) -> range:
-    """Ids of T5's, the first one first; none where it has none."""
-    last, names = self.vocab.sentinel, self.pieces
-    end = next((i for i in range(last, -1, -1) if not SENTINEL.search(names[i])), -1)
-    return range(last, end, -1)
+    """Ids of T5's sentinels, the first sentinel first; empty without sentinels."""
+    first = last = self.vocab.sentinel
+    while last >= 0 and SENTINEL_TOKEN.search(self.pieces[last]):
+      last -= 1
+    return range(first, last, -1)
 
-  def unigram(self) -> tuple[list[str], list[float], bytes]:
-    """Returns the model's pieces, their scores, and its map of characters to normalised ones, for other libraries.
+  def is_special(self, i: int) -> bool:
+    """Return whether a token stands for no text: control tokens, the unknown token, sentinels."""
+    return (i >= self._processor.vocab_size() or self._processor.is_control(i)
+            or self._processor.is_unknown(i) or i in self.vocab.specials or i in self.sentinels)
 
-    Raises TokenizerError for a model that is no unigram model.
+  def unigram_model(self) -> tuple[list[str], list[float], bytes]:
+    """Return the model's tokens, scores and precompiled character map, for other libraries.
+
+    Raises:
+      TokenizerError: the model is not a unigram model.
     """
     proto = self._proto()
-    if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM or proto.trainer_spec.byte_fallback:
-      raise TokenizerError('only unigram models of SentencePiece without bytes can be written for other libraries')
-    return [p.piece for p in proto.pieces], [p.score for p in proto.pieces], proto.normalizer_spec.precompiled_charsmap
+    trainer = proto.trainer_spec
+    if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
+      raise TokenizerError('only unigram models of SentencePiece without bytes can be written for '
+                           'other libraries')
+    tokens = [piece.piece for piece in proto.pieces]
+    scores = [piece.score for piece in proto.pieces]
+    return tokens, scores, proto.normalizer_spec.precompiled_charsmap
 
   def merges(self) -> list[tuple[str, str]]:
-    """Returns the pairs that are merged, best first, for other libraries.
+    """Return the pairs that BPE merges, best first, for other libraries.
 
-    Raises TokenizerError for a model that is not BPE with bytes for the rest, on text as it is (LLaMA's).
+    Raises:
+      TokenizerError: the model is not BPE with byte fallback on unnormalized text (LLaMA's).
     """
     proto = self._proto()
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
-    if (trainer.model_type != trainer.BPE or not trainer.byte_fallback or normalizer.precompiled_charsmap
-        or normalizer.remove_extra_whitespaces or not normalizer.add_dummy_prefix):
-      raise TokenizerError('only BPE models of SentencePiece with bytes, a space in front, and text that is otherwise '
-                           'left as it is can be written for other libraries')
-    plain = {p.piece: p.score for p in proto.pieces if p.type == p.NORMAL}
-    number = {piece: i for i, piece in enumerate(self.pieces)}
-    pairs = [(piece[:cut], piece[cut:]) for piece in plain for cut in range(1, len(piece))
-             if piece[:cut] in plain and piece[cut:] in plain]
-    return sorted(pairs, key=lambda pair: (-plain[''.join(pair)], number[pair[0]], number[pair[1]]))
+    if (trainer.model_type != trainer.BPE or not trainer.byte_fallback
+        or normalizer.precompiled_charsmap or normalizer.remove_extra_whitespaces
+        or not normalizer.add_dummy_prefix):
+      raise TokenizerError('only BPE models of SentencePiece with bytes, a space in front, and '
+                           'text that is otherwise left as it is can be written for other '
+                           'libraries')
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
+    ids = {token: i for i, token in enumerate(self.pieces)}
+    pairs = []
+    for token in scores:
+      for cut in range(1, len(token)):
+        left, right = token[:cut], token[cut:]
+        if left in scores and right in scores:
+          pairs.append((left, right))
+    return sorted(pairs, key=lambda pair: (-scores[''.join(pair)], ids[pair[0]], ids[pair[1]]))
 
   def _proto(self) -> Any:
-    return messages().ModelProto.FromString(self.model)
+    return load_protobuf().ModelProto.FromString(self.model)
+
+  def _make_vocab(self) -> Vocab:
+    ids = {token: i for i, token in enumerate(self.pieces)}
+
+    def find(*names: str) -> int:
+      return next((ids[name] for name in names if name in ids), -1)
+
+    blanks = {role: find(name) for name, role in GLM_TOKENS.items()}
+    sentinels = len([token for token in self.pieces if SENTINEL_TOKEN.match(token)])
+    return Vocab(
+        size=len(ids), pad=find('<pad>', '[PAD]'), unk=self._processor.unk_id(),
+        cls=find('[CLS]', '<cls>'), sep=find('[SEP]', '<sep>'), mask=find('[MASK]', '<mask>'),
+        bos=self._processor.bos_id(), eos=self._processor.eos_id(),
+        # mT5 has sentinels in the model, with a space in front.
+        sentinel=find('<extra_id_0>', '▁<extra_id_0>'),
+        sentinels=sentinels or DEFAULT_SENTINELS, **blanks)
 
   def _files(self) -> dict[str, bytes]:
-    names = {f'{name}_token': self.pieces[i] for name in ('pad', 'unk', 'cls', 'sep', 'mask', 'bos', 'eos')
-             if (i := getattr(self.vocab, name)) >= 0}
+    config: dict[str, Any] = {'kind': self.kind}
+    for role in ('pad', 'unk', 'cls', 'sep', 'mask', 'bos', 'eos'):
+      if (i := getattr(self.vocab, role)) >= 0:
+        config[f'{role}_token'] = self.pieces[i]
     if self.layout == 'glm':
-      names['additional_special_tokens'] = [*BLANKS]
+      config['additional_special_tokens'] = list(GLM_TOKENS)
     if self.sentinels:
-      names['additional_special_tokens'] = [self.pieces[i] for i in self.sentinels]
-    if len(self.sentinels) not in (0, SENTINELS):
-      names['extra_ids'] = len(self.sentinels)
-    if self.text:
-      # The names that transformers has for it.
-      names |= {'do_lower_case': self.text.lowercase, 'keep_accents': not self.text.strip_accents}
-    name = {'deberta': 'spm.model', 'llama': 'tokenizer.model'}.get(self.layout, 'spiece.model')
-    return {name: self.model, CONFIG: (json.dumps({'kind': self.kind, **names}, indent=1) + '\n').encode()}
+      config['additional_special_tokens'] = [self.pieces[i] for i in self.sentinels]
+    if len(self.sentinels) not in (0, DEFAULT_SENTINELS):
+      config['extra_ids'] = len(self.sentinels)
+    if self.text:  # by the names that transformers has for it
+      config['do_lower_case'] = self.text.lowercase
+      config['keep_accents'] = not self.text.strip_accents
+    names = {'deberta': 'spm.model', 'llama': 'tokenizer.model'}
+    name = names.get(self.layout, 'spiece.model')
+    return {name: self.model, CONFIG_FILE: config_bytes(config)}
 
-  def _plain(self, text: str) -> str:
+  def _normalize(self, text: str) -> str:
     return self._normalizer.normalize_str(text) if self._normalizer else text
 
-  def _origin(self, text: str) -> np.ndarray:
-    """Of each byte that SentencePiece sees, and of the end, the number of the character of `text` it comes from."""
-    parts = UNITS.findall(text)  # what is normalised as one
-    sizes = [len(self._plain(part).encode()) for part in parts]
-    starts = np.cumsum([0, *map(len, parts)])
+  def _byte_characters(self, text: str) -> np.ndarray:
+    """Return the character of `text` that each byte that SentencePiece sees comes from.
+
+    One entry per byte, and one for the end.
+    """
+    parts = NORMALIZED_UNITS.findall(text)
+    sizes = [len(self._normalize(part).encode()) for part in parts]
+    starts = np.cumsum([0] + list(map(len, parts)))
     return np.append(np.repeat(starts[:-1], sizes), starts[-1])
 
   def _starts_word(self, i: int) -> bool:
-    """True for '▁' pieces, special pieces, punctuation, and pieces that begin with a Chinese character.
+    """Return whether a token starts a word.
 
-    The last two because text without spaces would otherwise be one word. ALBERT's are those of `begins_albert_word`.
+    '▁' tokens, special tokens, punctuation, and tokens that begin with a letter of a script without
+    spaces do. The last two because text without spaces would otherwise be one word. ALBERT has its
+    own rule, `starts_albert_word`.
     """
-    piece = self.pieces[i]
+    token = self.pieces[i]
     if self._processor.is_byte(i):
       return False
-    special = self._processor.is_control(i) or self._processor.is_unknown(i) or i in self.vocab.specials
+    if (self._processor.is_control(i) or self._processor.is_unknown(i)
+        or i in self.vocab.specials):
+      return True
     if self.layout == 'albert':
-      return special or begins_albert_word(piece)
-    return special or piece.startswith('▁') or not any(map(str.isalnum, piece)) or bool(CHINESE.match(piece))
+      return starts_albert_word(token)
+    return token.startswith('▁') or unicode_words.starts_word(token)
 
   @functools.cached_property
-  def _special_pieces(self) -> re.Pattern:
-    return re.compile('(' + '|'.join(re.escape(name) for name in self._ids) + ')')
+  def _special_pattern(self) -> re.Pattern:
+    return re.compile('(' + '|'.join(re.escape(name) for name in self._special_ids) + ')')
 
   @functools.cached_property
-  def _ids(self) -> dict[str, int]:
-    """Special pieces as they stand in text."""
-    return {self.pieces[i].removeprefix('▁'): i for i in (*self.vocab.specials, *self.sentinels)}
+  def _special_ids(self) -> dict[str, int]:
+    """Ids of special tokens by their spelling in text."""
+    return {token.removeprefix('▁'): i
+            for i, token in enumerate(self.pieces) if self.is_special(i)}
 
 
-def messages() -> Any:
-  """Imports the messages of SentencePiece's files, when they are needed: they register themselves with protobuf.
+def starts_albert_word(token: str) -> bool:
+  """Return whether `token` starts a word of ALBERT's n-grams.
 
-  SentencePiece 0.2.3 has them as protobuf 7 made them, and Beam wants protobuf 6, which refuses what is newer than
-  itself; but they are a description of fields that any protobuf reads.
+  google-research/albert, create_pretraining_data.py, _is_start_piece_sp, whose punctuation lacks '
+  = and >. Any token with other characters than English letters and punctuation starts a word.
   """
-  switch = 'TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK'
-  before = os.environ.get(switch)
-  os.environ[switch] = 'true'
-  try:
-    return importlib.import_module('sentencepiece.sentencepiece_model_pb2')
-  finally:
-    os.environ.pop(switch)
-    if before is not None:
-      os.environ[switch] = before
-
-
-def begins_albert_word(piece: str) -> bool:
-  """Tells whether a word of ALBERT's n-grams begins with `piece`: any with more than English letters and signs does.
-
-  google-research/albert, create_pretraining_data.py, _is_start_piece_sp, whose signs lack ' = and >.
-  """
-  return piece.startswith(('▁', '<')) or piece in ALBERT_SIGNS or not ALBERT_INNER.issuperset(piece.lower())
+  return (token.startswith(('▁', '<')) or token in ALBERT_PUNCTUATION
+          or not ALBERT_INNER_CHARACTERS.issuperset(token.lower()))
 
 
 def train_sentencepiece(
@@ -287,44 +340,132 @@ def train_sentencepiece(
     size: int,
     algorithm: Literal['unigram', 'bpe'] = 'unigram',
     lowercase: bool = False,
-    coverage: float = 0.9995,
+    coverage: float = COVERAGE,
     layout: Layout = 'bert',
-    sentinels: int = 100,
+    sentinels: int = DEFAULT_SENTINELS,
+    strip_accents: bool = True,
+    added: int = 0,
 ) -> SentencePiece:
-  """Trains a model of exactly `size` pieces: special ones, then those learnt.
+  """Train a SentencePiece model. The same texts give the same model; they are held in memory.
 
-  `layout` of the special ones: bert: <pad> 0, <unk> 1, <s>, </s>, [CLS], [SEP], [MASK]; the others as released: albert:
-  <pad> 0, <unk> 1, [CLS], [SEP], [MASK], and text made plain; xlnet: <unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>,
-  <eod>, <eop>, and text made plain; deberta: [PAD] 0, [CLS], [SEP], [UNK], and [MASK] behind all; glm, not as released:
-  <pad> 0, <unk> 1, <|endoftext|>, [CLS], [SEP], [MASK] and those of its blanks; llama: <unk> 0, <s>, </s>, the 256
-  bytes, every digit alone, and text left as it is; t5: <pad> 0, </s>, <unk>, and `sentinels` behind all, from the
-  last to the first; mbart, mbart50, xlm-r: <unk> 0, <s>, </s>, for `LanguagePieces`, which has more. `coverage` is
-  the share of the characters that get pieces; the others become <unk>, or bytes where the layout has these. The same
-  texts give the same model. Raises TokenizerError when the text is empty or too little for `size`.
+  Args:
+    texts: the training texts.
+    size: vocabulary size: special tokens, then learned ones; smaller where the text supports no
+      more.
+    algorithm: 'unigram' or 'bpe'.
+    lowercase: whether text becomes lower case.
+    coverage: share of the characters that get tokens. The others become <unk>, or bytes where the
+      layout has these.
+    layout: special tokens and their ids, as released unless noted:
+      bert: <pad> 0, <unk> 1, <s>, </s>, [CLS], [SEP], [MASK] (not a released layout);
+      albert: <pad> 0, <unk> 1, [CLS], [SEP], [MASK], with `AlbertNormalization`;
+      xlnet: <unk> 0, <s>, </s>, <cls>, <sep>, <pad> 5, <mask>, <eod>, <eop>, with the same
+      normalization;
+      deberta: [PAD] 0, [CLS], [SEP], [UNK], and [MASK] as the last id;
+      glm, not as released: <pad> 0, <unk> 1, <|endoftext|>, [CLS], [SEP], [MASK] and those of its
+      blanks;
+      llama: <unk> 0, <s>, </s>, the 256 bytes, each digit alone, and text without normalization;
+      t5: <pad> 0, </s>, <unk>, and `sentinels` as the last ids, from the last to the first;
+      mbart, mbart50, xlm-r: <unk> 0, <s>, </s>, for `FairseqSentencePiece`, which adds others.
+    sentinels: number of T5's sentinels.
+    strip_accents: for albert and xlnet, whether text loses its accents, as released.
+    added: tokens of `size` that the caller adds to the model.
+
+  Raises:
+    TokenizerError: the text is empty, or `size` does not hold its characters.
   """
-  lines = (line for line in texts if line.strip())
-  plain = PlainText(lowercase) if layout in ('albert', 'xlnet') else None
-  if plain:
-    lines = map(plain.normalizer().normalize_str, lines)
-  first = next(lines, None)
-  if first is None:
+  normalization = None
+  if layout in ('albert', 'xlnet'):
+    normalization = AlbertNormalization(lowercase, strip_accents)
+    texts = map(normalization.build_normalizer().normalize_str, texts)
+  lines = []
+  for line in texts:
+    if line.strip():
+      lines += split_for_training(line)
+  if not lines:
     raise TokenizerError('cannot train a SentencePiece model: the text is empty.')
-  model = io.BytesIO()
-  try:
+  added += {'deberta': 1, 't5': sentinels}.get(layout, 0)
+  case_fold = lowercase and not normalization
+  rule = 'nmt_nfkc'
+  if case_fold:
+    rule = 'nmt_nfkc_cf'
+  options: dict[str, Any] = {'model_type': algorithm, 'normalization_rule_name': rule}
+  # Every text begins with a space to the model. In long lines without spaces it would be too rare
+  # to get a token.
+  borders = len(lines) + sum(line.count(' ') for line in lines)
+  if borders <= 2 * (1 - coverage) * sum(map(len, lines)):
+    options['required_chars'] = '▁'
+  options |= LAYOUTS[layout]
+
+  model = fit_model(lines, size, added, coverage, options)
+  return SentencePiece(model, normalization, sentinels)
+
+
+def fit_model(
+    lines: list[str], size: int, added: int, coverage: float, options: dict[str, Any]) -> bytes:
+  """Train a serialized SentencePiece model.
+
+  Args:
+    lines: the training texts.
+    size: vocabulary size.
+    added: tokens of `size` that the caller adds to the model.
+    coverage: share of the characters that get tokens.
+    options: other options of the library's trainer.
+
+  Raises:
+    TokenizerError: the library refuses them, or `size` does not hold the characters.
+  """
+  def fit(hard_limit: bool) -> bytes:
+    model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(line for some in ((first,), lines) for line in some),
+        sentence_iterator=iter(lines),
         model_writer=model,
-        vocab_size=size - {'deberta': 1, 't5': sentinels}.get(layout, 0),
-        model_type=algorithm,
+        vocab_size=max(4, size - added),  # for less, the library does not say how many it needs
+        hard_vocab_limit=hard_limit,
         character_coverage=coverage,
-        **{'normalization_rule_name': 'nmt_nfkc_cf' if lowercase and not plain else 'nmt_nfkc', **LAYOUTS[layout]},
-        max_sentence_length=1 << 16,  # bytes; longer lines are left out
-        num_threads=THREADS,
-        minloglevel=2)
+        max_sentence_length=MAX_LINE_BYTES,
+        num_threads=TRAINER_THREADS,
+        minloglevel=2,
+        **options)
+    return model.getvalue()
+
+  try:
+    try:
+      return fit(hard_limit=True)
+    except RuntimeError as error:
+      if 'too high' not in str(error):
+        raise
+      return fit(hard_limit=False)  # as many tokens as the text supports
   except RuntimeError as error:
+    if match := TOO_SMALL.search(str(error)):
+      needed = int(match[1]) + added
+      raise TokenizerError(
+          f'a SentencePiece vocabulary of {size:,} is too small: special tokens and the characters '
+          f'of this text take {needed:,} already. Give {vocab_option()}={needed} or more, or less '
+          f'{format_option("coverage") or "coverage"} than {coverage}') from error
     reason = ' '.join(str(error).split())
-    raise TokenizerError(f'cannot train a SentencePiece model of {size} pieces from this text: {reason}') from error
-  return SentencePiece(model.getvalue(), plain, sentinels)
+    raise TokenizerError(f'cannot train a SentencePiece model of {size:,} tokens from this text: '
+                         f'{reason}') from error
+
+
+def split_for_training(line: str) -> Iterator[str]:
+  """Split a line into parts that SentencePiece's trainer accepts.
+
+  It ignores lines of more than MAX_LINE_BYTES and those with UNKNOWN_CHARACTER. A part ends before
+  a space where there is one in its second half.
+  """
+  line = line.replace(UNKNOWN_CHARACTER, ' ')
+  fits = len(line) <= MAX_LINE_BYTES and len(line.encode()) <= MAX_LINE_BYTES
+  most = len(line) if fits else MAX_LINE_BYTES // 4
+  start = 0
+  while start < len(line):
+    end = start + most
+    if end < len(line):
+      space = line.rfind(' ', start + most // 2, end)
+      if space > 0:
+        end = space
+    yield line[start:end]
+    start = end
 
 
 LAYOUTS: dict[Layout, dict[str, Any]] = {
@@ -332,22 +473,28 @@ LAYOUTS: dict[Layout, dict[str, Any]] = {
                  control_symbols=['[CLS]', '[SEP]', '[MASK]']),
     'albert': dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece='<pad>',
                    control_symbols=['[CLS]', '[SEP]', '[MASK]']),
-    'deberta': dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece='[PAD]', bos_piece='[CLS]', eos_piece='[SEP]',
-                    unk_piece='[UNK]'),
-    'xlnet': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2,
-                  control_symbols=['<cls>', '<sep>', '<pad>', '<mask>', '<eod>'], user_defined_symbols=['<eop>']),
-    'glm': dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=2, pad_piece='<pad>', eos_piece='<|endoftext|>',
-                control_symbols=['[CLS]', '[SEP]', '[MASK]', *BLANKS]),
-    'llama': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, byte_fallback=True, normalization_rule_name='identity',
-                  remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True),
+    'deberta': dict(pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece='[PAD]', bos_piece='[CLS]',
+                    eos_piece='[SEP]', unk_piece='[UNK]'),
+    'xlnet': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, user_defined_symbols=['<eop>'],
+                  control_symbols=['<cls>', '<sep>', '<pad>', '<mask>', '<eod>']),
+    'glm': dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=2, pad_piece='<pad>',
+                eos_piece='<|endoftext|>',
+                control_symbols=['[CLS]', '[SEP]', '[MASK]'] + list(GLM_TOKENS)),
+    'llama': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, byte_fallback=True,
+                  normalization_rule_name='identity', remove_extra_whitespaces=False,
+                  split_digits=True, allow_whitespace_only_pieces=True),
     't5': dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, pad_piece='<pad>'),
-    **{name: dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2) for name in ('mbart', 'mbart50', 'xlm-r')},
+    'mbart': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2),
+    'mbart50': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2),
+    'xlm-r': dict(pad_id=-1, unk_id=0, bos_id=1, eos_id=2),
 }
-SENTINELS = 100  # of a T5 whose files do not say
-THREADS = 16  # fixed, whatever the machine: the sums of the training, and so the pieces, depend on it
-UNITS = re.compile("``|''|.", re.DOTALL)
-BYTE = re.compile('<0x[0-9A-F]{2}>')
-SENTINEL = re.compile(r'^▁?<extra_id_\d+>$')
-ALBERT_SIGNS = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
-ALBERT_INNER = ALBERT_SIGNS | frozenset(string.ascii_lowercase)
-CHINESE = re.compile('[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]')
+MAX_LINE_BYTES = 1 << 16
+UNKNOWN_CHARACTER = '\u2585'  # stands for unknown characters inside the library
+TOO_SMALL = re.compile(r'smaller than required_chars\. -?\d+ vs (\d+)')
+# Fixed on all machines: the sums of the training, and so the tokens, depend on it.
+TRAINER_THREADS = 16
+NORMALIZED_UNITS = re.compile("``|''|.", re.DOTALL)  # what `AlbertNormalization` normalizes as one
+BYTE_TOKEN = re.compile('<0x[0-9A-F]{2}>')
+SENTINEL_TOKEN = re.compile(r'^▁?<extra_id_\d+>$')
+ALBERT_PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+ALBERT_INNER_CHARACTERS = ALBERT_PUNCTUATION | frozenset(string.ascii_lowercase)

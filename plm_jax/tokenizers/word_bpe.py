@@ -1,9 +1,11 @@
-"""BPE within words (Sennrich et al. 2016), as GPT has it, by the `tokenizers` library.
+"""BPE within words (Sennrich et al. 2016), as in GPT, run by the `tokenizers` library.
 
-Text is made lower-case, without accents, and words and signs are set apart, as BERT does: transformers' reading of what
-GPT's own code had ftfy and spaCy for. The last piece of a word ends in `</w>`.
+Text becomes lower case without accents, and words and punctuation are separated, as in BERT. GPT's
+own code used ftfy and spaCy; this is how transformers replaces them. The last token of a word ends
+in `</w>`.
 """
 from collections.abc import Iterable, Sequence
+import functools
 import json
 import re
 from typing import Any
@@ -13,117 +15,145 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from plm_jax.errors import understood
-from plm_jax.tokenizers import parts
-from plm_jax.tokenizers.byte_bpe import is_tokenizer_json, read_added, read_lines, read_merges
+from plm_jax.errors import parse_errors_as, vocab_option
+from plm_jax.tokenizers import long_text
+from plm_jax.tokenizers.byte_bpe import check_merges, parse_merges, read_merges_file
 from plm_jax.tokenizers.contract import (
-    CONFIG,
+    CONFIG_FILE,
+    BaseTokenizer,
     TokenizerError,
     Vocab,
-    brief,
-    check_ids,
-    hash_files,
+    check_contiguous_ids,
+    config_bytes,
     read_json,
-    save_files,
-    text_can_be_encoded,
+    reject_surrogates,
 )
-from plm_jax.tokenizers.memo import Memo, lists
-from plm_jax.tokenizers.wordpiece import ASCII_PARTS, CHINESE, WORDS, BertText
+from plm_jax.tokenizers.word_cache import WordCache
+from plm_jax.tokenizers.wordpiece import ASCII_PARTS, CHINESE, CHINESE_WORDS, BertNormalization
 
-UNKNOWN, SUFFIX = '<unk>', '</w>'
-ENDS_WORD = re.compile(f'.{SUFFIX}$')
-# The tokens of GPT's tasks, which its code puts behind the vocabulary when it fine-tunes; a trained one has them.
+UNKNOWN_TOKEN, SUFFIX = '<unk>', '</w>'
+WORD_END = re.compile(f'.{SUFFIX}$')
+# The tokens of GPT's fine-tuning tasks, which its code appends to the vocabulary; trained ones have
+# them.
 SPECIALS = {'bos': '_start_', 'sep': '_delimiter_', 'cls': '_classify_'}
-TEXT = BertText()
+NORMALIZATION = BertNormalization()
 
 
-class WordBPE:
-  """Pieces of words, merged pair by pair."""
+class WordBPE(BaseTokenizer):
+  """BPE within words (GPT): characters of a word, merged pair by pair."""
 
   kind = 'word_bpe'
-  spaced = False
+  keeps_leading_space = False
+  text = NORMALIZATION
 
   def __init__(self, ids: dict[str, int], merges: Sequence[tuple[str, ...]]):
-    """ids of the pieces, and merges in order. Raises TokenizerError where ids leave gaps or parts of a merge miss."""
+    """Build the tokenizer.
+
+    Args:
+      ids: ids of the tokens.
+      merges: pairs of tokens in the order in which they are merged.
+
+    Raises:
+      TokenizerError: ids have gaps, or <unk> or parts of a merge are missing.
+    """
     self.ids, self.merges = ids, [tuple(merge) for merge in merges]
-    check(ids, self.merges)
-    self.vocab = Vocab(len(ids), unk=ids[UNKNOWN], **{
-        role: ids[name] for role, name in SPECIALS.items() if name in ids})
+    check_vocabulary(ids, self.merges)
+    roles = {}
+    for role, name in SPECIALS.items():
+      if name in ids:
+        roles[role] = ids[name]
+    self.vocab = Vocab(len(ids), unk=ids[UNKNOWN_TOKEN], **roles)
     self.pieces = sorted(ids, key=ids.__getitem__)
-    # A piece tells whether it ends a word, not whether it begins one: each counts as a word.
+    # A token tells whether it ends a word, not whether it starts one: each counts as a word.
     self.starts_word = np.ones(len(ids), bool)
     self._plain = assemble(ids, self.merges)
-    self._memo = Memo(lambda words: [e.ids for e in self._plain.encode_batch_fast(words)], ASCII_PARTS)
+    self._cache = WordCache(self._encode_words, ASCII_PARTS)
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'WordBPE':
-    """Loads a `vocab.json` with the `merges.txt` beside it, or a `tokenizer.json`. Raises TokenizerError."""
+    """Load a `vocab.json` and the `merges.txt` next to it. Raises TokenizerError."""
     file = epath.Path(file)
-    with understood(file, 'the vocabulary of a BPE', TokenizerError):
+    with parse_errors_as(file, 'the vocabulary of a BPE', TokenizerError):
       content = read_json(file)
-      if is_tokenizer_json(content):
-        return cls({**content['model']['vocab'], **read_added(content)}, read_merges(content['model']['merges']))
-      return cls(content, read_lines(file))
+      return cls(content, read_merges_file(file, content))
 
-  @text_can_be_encoded
+  @reject_surrogates
   def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Returns the ids of `text`; with `specials`, '_start_' and its like in it are the special tokens."""
-    library = with_specials(assemble(self.ids, self.merges), self) if specials else self._plain
-    return [i for part in parts.parts(text, parts.SIGNS) for i in library.encode(part).ids]
+    """Encode a text; with `specials`, names such as '_start_' become special tokens."""
+    library = self._plain
+    if specials:
+      library = self._with_specials
+    ids = []
+    for part in long_text.split_text(text, long_text.PUNCTUATION_BORDERS):
+      ids += library.encode(part).ids
+    return ids
 
-  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Encodes each text, without special tokens."""
-    return lists(*self.encode_flat(texts))
-
-  @text_can_be_encoded
+  @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N].
+    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N].
 
-    No piece crosses a space or touches a Chinese character, so words are encoded once and remembered.
+    No token crosses a space or touches a Chinese character, so words are encoded once and cached.
     """
-    words = [WORDS.findall(text) if CHINESE.search(text) else text.split() for text in texts]
-    words = [[part for word in some for part in parts.parts(word, parts.SIGNS)] if len(text) > parts.LONGEST else some
-             for text, some in zip(texts, words, strict=True)]
-    return self._memo.gather_lines(words)
+    return self._cache.lookup_texts([self._split_words(text) for text in texts])
 
-  @text_can_be_encoded
-  def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T]."""
-    return parts.encode(self._plain.encode_batch, texts, parts.SIGNS, places=True)
+  @reject_surrogates
+  def encode_with_offsets(
+      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
+    return long_text.encode_in_parts(
+        self._plain.encode_batch, texts, long_text.PUNCTUATION_BORDERS, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of `ids`, words and signs apart by spaces."""
+    """Decode ids into text, with spaces between words and punctuation."""
     return ''.join(self.pieces[int(i)] for i in ids).replace(SUFFIX, ' ').strip()
 
   @property
-  def sizes(self) -> np.ndarray:
-    """Bytes of UTF-8 that each piece stands for [V], the space behind a word among them; 1 for a special token."""
-    return np.array([1 if i in self.vocab.specials else len(piece.replace(SUFFIX, ' ').encode())
-                     for i, piece in enumerate(self.pieces)])
-
-  @property
-  def hash(self) -> str:
-    """sha256 hex over the saved files."""
-    return hash_files(self._files())
-
-  def save(self, folder: epath.PathLike) -> None:
-    """Writes `vocab.json`, `merges.txt` and a `tokenizer_config.json` that transformers understands too."""
-    save_files(self._files(), folder)
+  def byte_lengths(self) -> np.ndarray:
+    """UTF-8 bytes per token [V], including the space after a word; 1 for a special token."""
+    lengths = np.array([len(token.replace(SUFFIX, ' ').encode()) for token in self.pieces])
+    lengths[list(self.vocab.specials)] = 1
+    return lengths
 
   def assemble(self) -> tokenizers.Tokenizer:
-    """Builds the library's tokenizer, special tokens included."""
-    return with_specials(assemble(self.ids, self.merges), self)
+    """Build the library's tokenizer, including special tokens."""
+    return add_special_tokens(assemble(self.ids, self.merges), self)
 
   def _files(self) -> dict[str, bytes]:
-    config = {'kind': self.kind, 'tokenizer_class': 'OpenAIGPTTokenizer', 'unk_token': UNKNOWN, **{
-        f'{role}_token': name for role, name in SPECIALS.items() if name in self.ids}}
-    vocab = {piece: i for i, piece in enumerate(self.pieces)}
+    config = {
+        'kind': self.kind, 'tokenizer_class': 'OpenAIGPTTokenizer', 'unk_token': UNKNOWN_TOKEN}
+    config |= {f'{role}_token': name for role, name in SPECIALS.items() if name in self.ids}
+    vocab = {token: i for i, token in enumerate(self.pieces)}
     merges = ''.join(f'{left} {right}\n' for left, right in self.merges)
     return {'vocab.json': json.dumps(vocab, ensure_ascii=False).encode(),
             'merges.txt': f'#version: 0.2\n{merges}'.encode(),
-            CONFIG: (json.dumps(config, indent=1, ensure_ascii=False) + '\n').encode()}
+            CONFIG_FILE: config_bytes(config, ensure_ascii=False)}
+
+  def _split_words(self, text: str) -> list[str]:
+    """Split a text into words, and words that are too long into parts.
+
+    Only the space itself separates words here: normalization deletes some of the other white space
+    that Python knows.
+    """
+    if CHINESE.search(text):
+      words = CHINESE_WORDS.findall(text)
+    else:
+      words = text.split(' ')
+    if len(text) <= long_text.MAX_PART:
+      return words
+    parts = []
+    for word in words:
+      parts += long_text.split_text(word, long_text.PUNCTUATION_BORDERS)
+    return parts
+
+  def _encode_words(self, words: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in self._plain.encode_batch_fast(words)]
+
+  @functools.cached_property
+  def _with_specials(self) -> tokenizers.Tokenizer:
+    return self.assemble()
 
   def __getstate__(self):
+    """Return the constructor arguments: worker processes build the library's tokenizers again."""
     return self.ids, self.merges
 
   def __setstate__(self, state):
@@ -131,57 +161,69 @@ class WordBPE:
 
 
 def train_word_bpe(texts: Iterable[str], size: int, min_count: int = 2) -> WordBPE:
-  """Trains a vocabulary of at most `size` pieces, of 40,478 as released: <unk>, those of GPT's tasks, characters,
-  merges.
+  """Train a vocabulary of BPE within words. The same texts give the same vocabulary.
 
-  Fewer when no pair of pieces occurs `min_count` times any more. The same texts give the same vocabulary. Raises
-  TokenizerError when there is no text or `size` does not hold its characters.
+  Args:
+    texts: the training texts.
+    size: vocabulary size at most, 40,478 as released: <unk>, the tokens of GPT's tasks, characters,
+      merges. It is smaller when no pair of tokens occurs `min_count` times any more.
+    min_count: occurrences that a pair needs to be merged.
+
+  Raises:
+    TokenizerError: there is no text, or `size` does not hold its characters.
   """
-  lines = (line for line in parts.learnable(texts, parts.NOT_CHINESE) if line.strip())
-  first = next(lines, None)
-  if first is None:
-    raise TokenizerError('cannot train a BPE vocabulary: the text is empty.')
-  lines = [first, *lines]
+  texts = long_text.drop_overlong_words(texts, long_text.NON_CHINESE_LETTER)
+  lines = []
+  for line in texts:
+    if line.strip():
+      lines.append(line)
+  if not lines:
+    raise TokenizerError(f'cannot train a BPE vocabulary: {long_text.no_words_message()}')
+
+  special_tokens = [UNKNOWN_TOKEN] + list(SPECIALS.values())
 
   def fit(size: int, before: list[str]) -> dict[str, Any]:
-    tokenizer = assemble({UNKNOWN: 0}, [])
-    tokenizer.train_from_iterator(lines, trainers.BpeTrainer(
-        vocab_size=size, min_frequency=min_count, special_tokens=[UNKNOWN, *SPECIALS.values(), *before],
-        end_of_word_suffix=SUFFIX, show_progress=False))
+    tokenizer = assemble({UNKNOWN_TOKEN: 0}, [])
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, min_frequency=min_count, end_of_word_suffix=SUFFIX,
+        special_tokens=special_tokens + before, show_progress=False)
+    tokenizer.train_from_iterator(lines, trainer)
     return json.loads(tokenizer.to_str())['model']
 
-  # The library numbers characters that end a word in the order of a hash map, and breaks ties between pairs by these
-  # numbers: a first fit without merges finds them, the second has them numbered beforehand.
-  alphabet = sorted(fit(0, [])['vocab'].keys() - {UNKNOWN, *SPECIALS.values()})
-  taken = len(alphabet) + 1 + len(SPECIALS)
-  if taken > size:
-    raise TokenizerError(f'a BPE vocabulary of {size} is too small: special tokens and the characters of this text '
-                         f'take {taken} already.')
+  # The library numbers characters that end a word in the order of a hash map, and breaks ties
+  # between pairs by these numbers: a first fit without merges finds them, the second has them
+  # numbered before.
+  alphabet = sorted(fit(0, [])['vocab'].keys() - set(special_tokens))
+  needed = len(alphabet) + len(special_tokens)
+  if needed > size:
+    raise TokenizerError(
+        f'a BPE vocabulary of {size} is too small: special tokens and the characters of this text '
+        f'take {needed} already. Give {vocab_option()}={needed} or more')
   model = fit(size, alphabet)
-  return WordBPE(model['vocab'], read_merges(model['merges']))
+  return WordBPE(model['vocab'], parse_merges(model['merges']))
 
 
 def assemble(ids: dict[str, int], merges: Sequence[Any]) -> tokenizers.Tokenizer:
-  """Builds the library's tokenizer, which makes text lower-case and sets words and signs apart."""
-  tokenizer = tokenizers.Tokenizer(models.BPE(ids, list(merges), unk_token=UNKNOWN, end_of_word_suffix=SUFFIX))
-  tokenizer.normalizer = TEXT.normalizer()
+  """Build the library's tokenizer, with BERT's normalization and splitting into words."""
+  tokenizer = tokenizers.Tokenizer(models.BPE(
+      ids, list(merges), unk_token=UNKNOWN_TOKEN, end_of_word_suffix=SUFFIX))
+  tokenizer.normalizer = NORMALIZATION.build_normalizer()
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.decoder = decoders.BPEDecoder(suffix=SUFFIX)
   return tokenizer
 
 
-def with_specials(tokenizer: tokenizers.Tokenizer, of: WordBPE) -> tokenizers.Tokenizer:
-  """Adds the special tokens `of` another to `tokenizer`, which then knows them in a text."""
+def add_special_tokens(tokenizer: tokenizers.Tokenizer, of: WordBPE) -> tokenizers.Tokenizer:
+  """Add the special tokens `of` another tokenizer to the library's `tokenizer`, and return it."""
   tokenizer.add_special_tokens([
-      tokenizers.AddedToken(of.pieces[i], normalized=False, special=True) for i in of.vocab.specials])
+      tokenizers.AddedToken(of.pieces[i], normalized=False, special=True)
+      for i in of.vocab.specials])
   return tokenizer
 
 
-def check(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
-  """Raises TokenizerError without <unk>, for ids with gaps, and where a part of a merge is missing."""
-  if UNKNOWN not in ids:
-    raise TokenizerError(f'expected a piece {UNKNOWN}.')
-  check_ids(ids)
-  wrong = [merge for merge in merges if len(merge) != 2 or not {*merge, ''.join(merge)} <= ids.keys()]
-  if wrong:
-    raise TokenizerError(f'{len(wrong)} merges are not of two pieces to a third: {brief(wrong[:3])}.')
+def check_vocabulary(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
+  """Raise TokenizerError without <unk>, for ids with gaps, and for wrong merges."""
+  if UNKNOWN_TOKEN not in ids:
+    raise TokenizerError(f'expected a token {UNKNOWN_TOKEN}.')
+  check_contiguous_ids(ids)
+  check_merges(ids, merges)

@@ -1,9 +1,9 @@
-"""WordPiece with BERT's own text normalisation, by the `tokenizers` library."""
+"""WordPiece with BERT's text normalization (Devlin et al. 2019)."""
 from collections import Counter
 from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
-import json
+import math
 import re
 
 from etils import epath
@@ -12,118 +12,152 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from plm_jax import storage
-from plm_jax.errors import understood
-from plm_jax.tokenizers import parts
+from plm_jax.errors import format_option, parse_errors_as, vocab_option
+from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
-    BLANKS,
-    CONFIG,
+    CONFIG_FILE,
+    GLM_TOKENS,
+    BaseTokenizer,
     TokenizerError,
     Vocab,
-    brief,
-    hash_files,
-    option,
+    abbreviate,
+    config_bytes,
     read_config,
-    save_files,
-    text_can_be_encoded,
+    read_option,
+    reject_surrogates,
 )
-from plm_jax.tokenizers.memo import Memo, lists
+from plm_jax.tokenizers.word_cache import WordCache
 
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+COVERAGE = 0.9999  # share of the characters of a text that get tokens
+MAX_WORD_LENGTH = 100  # characters; longer words are [UNK], as in transformers
 
 
 @dataclasses.dataclass(frozen=True)
-class BertText:
-  """BERT's normalisation: `BasicTokenizer` of google-research/bert."""
+class BertNormalization:
+  """BERT's text normalization, as in transformers today.
+
+  It is `BasicTokenizer` of google-research/bert except for one thing: private-use characters are
+  deleted, like control characters. google-research/bert keeps them, and words with one are [UNK]
+  there.
+  """
 
   lowercase: bool = True
   strip_accents: bool | None = None  # None: as `lowercase`, which is what BERT does
   chinese_chars: bool = True  # each Chinese character is a word of its own
 
-  def normalizer(self) -> normalizers.Normalizer:
-    """Builds the library's normalizer, which also drops control characters and sets Chinese ones apart."""
+  @property
+  def removes_accents(self) -> bool:
+    """Whether letters lose their accents."""
+    return self.lowercase if self.strip_accents is None else self.strip_accents
+
+  def build_normalizer(self) -> normalizers.Normalizer:
+    """Build the library's normalizer, which also drops control characters."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=self.chinese_chars, strip_accents=self.strip_accents,
         lowercase=self.lowercase)
 
 
-class WordPiece:
-  """Greedy longest match from the left. A word of more than 100 characters is [UNK], as in transformers."""
+class WordPiece(BaseTokenizer):
+  """WordPiece: greedy longest match from the left within words.
+
+  A word of more than 100 characters is [UNK], as in transformers.
+  """
 
   kind = 'wordpiece'
-  spaced = False
+  keeps_leading_space = False
 
-  def __init__(self, pieces: Sequence[str], text: BertText = BertText()):
-    """`pieces` [V] in id order. Raises TokenizerError for duplicates or missing special tokens."""
+  def __init__(self, pieces: Sequence[str], text: BertNormalization = BertNormalization()):
+    """Build the tokenizer.
+
+    Args:
+      pieces: the tokens [V] by id.
+      text: text normalization.
+
+    Raises:
+      TokenizerError: duplicates or missing special tokens.
+    """
     self.pieces = list(pieces)
     self.text = text
-    ids = check(self.pieces)
-    self.vocab = Vocab(len(ids), **{name[1:-1].lower(): ids[name] for name in SPECIALS},
-                       **{role: ids[name] for name, role in BLANKS.items() if name in ids})
-    self.starts_word = np.array([not piece.startswith('##') for piece in self.pieces])
+    ids = check_tokens(self.pieces)
+    roles = {name[1:-1].lower(): ids[name] for name in SPECIALS}
+    roles |= {role: ids[name] for name, role in GLM_TOKENS.items() if name in ids}
+    self.vocab = Vocab(len(ids), **roles)
+    self.starts_word = np.array([not token.startswith('##') for token in self.pieces])
     self._plain = assemble(ids, text)
-    self._memo = Memo(self._encode_words, ASCII_PARTS)
+    self._cache = WordCache(self._encode_words, ASCII_PARTS)
 
   @classmethod
-  def load(cls, file: epath.PathLike, text: BertText | None = None) -> 'WordPiece':
-    """Loads a `vocab.txt`: one piece a line, the line number is the id. text: its normalisation, guessed without.
-    Raises TokenizerError."""
-    file = epath.Path(file)
-    with understood(file, 'a WordPiece vocabulary', TokenizerError):
-      lines = storage.read_text(file, error=TokenizerError).removesuffix('\n').split('\n')
-      pieces = [line.removesuffix('\r') for line in lines]
-      while pieces and not pieces[-1]:
-        pieces.pop()
-      return cls(pieces, text or guess_text(file, pieces))
+  def load(cls, file: epath.PathLike, text: BertNormalization | None = None) -> 'WordPiece':
+    """Load a `vocab.txt`: one token per line, the line number is the id.
 
-  @text_can_be_encoded
-  def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Returns the ids of `text`; with `specials`, '[MASK]' and its like in it are the special tokens."""
-    library = self._with_specials if specials else self._plain
-    return [i for part in parts.parts(shorter(text), parts.SIGNS, whole=True)
-            for i in library.encode(part, add_special_tokens=False).ids]
+    Args:
+      file: the vocabulary.
+      text: text normalization; None: of the configuration next to it, or guessed.
 
-  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Encodes each text, without special tokens."""
-    return lists(*self.encode_flat(texts))
-
-  @text_can_be_encoded
-  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes N texts: all ids in a row [T] uint32, and how many each text has [N].
-
-    No piece crosses a space or touches a Chinese character, so words are encoded once and remembered.
+    Raises:
+      TokenizerError: the files are damaged.
     """
-    words = [self._words(shorter(text)) for text in texts]
-    return self._memo.gather_lines(words)
+    file = epath.Path(file)
+    with parse_errors_as(file, 'a WordPiece vocabulary', TokenizerError):
+      lines = storage.read_text(file, error=TokenizerError).removesuffix('\n').split('\n')
+      tokens = [line.removesuffix('\r') for line in lines]
+      while tokens and not tokens[-1]:
+        tokens.pop()
+      return cls(tokens, text or guess_normalization(file, tokens))
 
-  @text_can_be_encoded
-  def encode_places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encodes like `encode_flat`, and says of each id the character of its text at which it begins [T]."""
+  @reject_surrogates
+  def encode(self, text: str, specials: bool = False) -> list[int]:
+    """Encode a text; with `specials`, names such as '[MASK]' become special tokens."""
+    library = self._with_specials if specials else self._plain
+    text = shorten_long_words(text)
+    ids = []
+    for part in long_text.split_text(text, long_text.PUNCTUATION_BORDERS, whole=True):
+      ids += library.encode(part, add_special_tokens=False).ids
+    return ids
+
+  @reject_surrogates
+  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N].
+
+    No token crosses a space or touches a Chinese character, so words are encoded once and cached.
+    """
+    words = [self._split_words(shorten_long_words(text)) for text in texts]
+    return self._cache.lookup_texts(words)
+
+  @reject_surrogates
+  def encode_with_offsets(
+      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
     run = functools.partial(self._plain.encode_batch, add_special_tokens=False)
-    return parts.encode(run, texts, parts.SIGNS, whole=True, places=True)
+    return long_text.encode_in_parts(
+        run, texts, long_text.PUNCTUATION_BORDERS, whole=True, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text of `ids`, without the spaces that tokenization put around punctuation and Chinese characters."""
-    return unspaced(self._plain.decode([int(i) for i in ids], skip_special_tokens=False))
+    """Decode ids into text, without spaces around Chinese characters and punctuation."""
+    text = self._plain.decode([int(i) for i in ids], skip_special_tokens=False)
+    return remove_chinese_spaces(text)
 
   @property
-  def sizes(self) -> np.ndarray:
-    """Bytes of UTF-8 that each piece stands for [V], the space before a word among them; 1 for a special token."""
-    return np.array([1 if i in self.vocab.specials else len(piece.encode()) + (-2 if piece.startswith('##') else 1)
-                     for i, piece in enumerate(self.pieces)])
-
-  @property
-  def hash(self) -> str:
-    """sha256 hex over the saved files: the normalisation counts."""
-    return hash_files(self._files())
-
-  def save(self, folder: epath.PathLike) -> None:
-    """Writes `vocab.txt` and a `tokenizer_config.json` that transformers' BertTokenizer understands too."""
-    save_files(self._files(), folder)
+  def byte_lengths(self) -> np.ndarray:
+    """UTF-8 bytes per token [V], including the space before a word; 1 for a special token."""
+    lengths = np.array([len(token.encode()) for token in self.pieces])
+    lengths += np.where(self.starts_word, 1, -2)  # a space; '##'
+    lengths[list(self.vocab.specials)] = 1
+    return lengths
 
   @property
   def specials(self) -> list[str]:
-    """Special tokens: BERT's, then those of GLM that it has."""
-    return [*SPECIALS, *(name for name, role in BLANKS.items() if getattr(self.vocab, role) >= 0)]
+    """Special tokens: BERT's, then those of GLM that the vocabulary has."""
+    glm = []
+    for name, role in GLM_TOKENS.items():
+      if getattr(self.vocab, role) >= 0:
+        glm.append(name)
+    return [*SPECIALS, *glm]
+
+  def assemble(self) -> tokenizers.Tokenizer:
+    """Build the library's tokenizer, without special tokens."""
+    return assemble(check_tokens(self.pieces), self.text)
 
   def _files(self) -> dict[str, bytes]:
     config = {
@@ -132,23 +166,25 @@ class WordPiece:
         'do_lower_case': self.text.lowercase,
         'strip_accents': self.text.strip_accents,
         'tokenize_chinese_chars': self.text.chinese_chars,
-        **{f'{name[1:-1].lower()}_token': name for name in SPECIALS},
-        **({'additional_special_tokens': more} if (more := self.specials[len(SPECIALS):]) else {}),
     }
-    vocab = ''.join(f'{piece}\n' for piece in self.pieces)
-    return {'vocab.txt': vocab.encode(), CONFIG: (json.dumps(config, indent=1) + '\n').encode()}
+    config |= {f'{name[1:-1].lower()}_token': name for name in SPECIALS}
+    if glm := self.specials[len(SPECIALS):]:
+      config['additional_special_tokens'] = glm
+    vocab = ''.join(f'{token}\n' for token in self.pieces)
+    return {'vocab.txt': vocab.encode(), CONFIG_FILE: config_bytes(config)}
 
-  def _words(self, text: str) -> list[str]:
-    if text.isascii() or not self.text.chinese_chars or not CHINESE.search(text):
+  def _split_words(self, text: str) -> list[str]:
+    if (text.isascii() or not self.text.chinese_chars or not CHINESE.search(text)):
       return text.split(' ')
-    return WORDS.findall(text)
+    return CHINESE_WORDS.findall(text)
 
   def _encode_words(self, words: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in self._plain.encode_batch_fast(words, add_special_tokens=False)]
+    encodings = self._plain.encode_batch_fast(words, add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:
-    tokenizer = assemble(check(self.pieces), self.text)
+    tokenizer = self.assemble()
     tokenizer.add_special_tokens(self.specials)
     return tokenizer
 
@@ -156,119 +192,182 @@ class WordPiece:
 def train_wordpiece(
     texts: Iterable[str],
     size: int,
-    text: BertText = BertText(),
-    coverage: float = 0.9999,
+    text: BertNormalization = BertNormalization(),
+    coverage: float = COVERAGE,
     min_count: int = 2,
     blanks: bool = False,
 ) -> WordPiece:
-  """Trains a vocabulary of at most `size` pieces; fewer when no pair of pieces occurs `min_count` times any more.
+  """Train a WordPiece vocabulary. The same texts give the same vocabulary; they are held in memory.
 
-  `texts` are held in memory. `coverage` is the share of the characters of the text that get pieces: some 150 for
-  English, some 6,000 for Chinese. They take at most three quarters of `size`. With `blanks`, GLM's special tokens stand
-  behind all others. The same texts give the same vocabulary.
-  Raises TokenizerError when there is no text or `size` does not hold the characters.
+  Args:
+    texts: the training texts.
+    size: vocabulary size at most. It is smaller when no pair of tokens occurs `min_count` times any
+      more.
+    text: text normalization.
+    coverage: share of the characters of the text that get tokens: about 150 characters of English,
+      about 6,000 of Chinese. They take at most three quarters of `size`.
+    min_count: occurrences that a pair needs to be merged.
+    blanks: whether GLM's special tokens are the last ids.
+
+  Raises:
+    TokenizerError: there is no text, or `size` does not hold the characters.
   """
-  texts = list(parts.learnable(texts, parts.NOT_CHINESE))
-  more = [*BLANKS] if blanks else []
-  size -= len(more)
-  normalize = text.normalizer().normalize_str
+  texts = list(long_text.drop_overlong_words(texts, long_text.NON_CHINESE_LETTER))
+  glm = list(GLM_TOKENS) if blanks else []
+  size -= len(glm)
+  normalize = text.build_normalizer().normalize_str
   counts = Counter()
   for line in texts:
     counts.update(normalize(line))
   for space in [character for character in counts if character.isspace()]:
     del counts[space]
   if not counts:
-    raise TokenizerError('cannot train a WordPiece vocabulary: the text is empty.')
-  alphabet = frequent(counts, coverage, size * 3 // 4)
+    raise TokenizerError(f'cannot train a WordPiece vocabulary: {long_text.no_words_message()}')
+  alphabet = most_frequent(counts, coverage, size * 3 // 4)
 
-  def fit(size: int, first: list[str]) -> list[str]:
+  def fit(size: int, first: list[str], alphabet: list[str]) -> list[str]:
     tokenizer = assemble({'[UNK]': 0}, text)
-    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(
-        vocab_size=size, min_frequency=min_count, special_tokens=[*SPECIALS, *first], initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet), show_progress=False))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, min_frequency=min_count, special_tokens=list(SPECIALS) + first,
+        initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
 
-  # The library numbers the '##' characters in the order of a hash map, and breaks ties between pairs by these numbers.
-  # A first fit without merges finds them; given as special tokens to the second they have their numbers beforehand.
-  characters = sorted(set(fit(0, [])) - set(SPECIALS))
-  if len(SPECIALS) + len(characters) > size:
+  # The library numbers the '##' characters in the order of a hash map, and breaks ties between
+  # pairs by these numbers. A first fit without merges finds them; the second gets them as special
+  # tokens, so that they have their numbers before.
+  characters = sorted(set(fit(0, [], alphabet)) - set(SPECIALS))
+  needed = len(SPECIALS) + len(characters)
+  if needed > size:
+    # A larger vocabulary includes more of the characters: what holds all that are covered is
+    # enough.
+    covered = most_frequent(counts, coverage, len(counts))
+    tokens = set(SPECIALS).union(fit(0, [], covered))
+    enough = max(len(tokens), math.ceil(len(covered) * 4 / 3))
     raise TokenizerError(
-        f'a WordPiece vocabulary of {size} is too small: {len(SPECIALS)} special tokens and the characters of this '
-        f'text take {len(SPECIALS) + len(characters)} already. Ask for more, or for less coverage than {coverage}.')
-  return WordPiece([*fit(size, characters), *more], text)
+        f'a WordPiece vocabulary of {size} is too small: {len(SPECIALS)} special tokens and the '
+        f'characters of this text take {needed} already. Enough is '
+        f'{vocab_option()}={enough + len(glm)}, or less {format_option("coverage") or "coverage"} '
+        f'than {coverage}')
+  return WordPiece(fit(size, characters, alphabet) + glm, text)
 
 
-CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded as parts of longer words
-MARKS = '\u3001-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65'  # Chinese punctuation, of full width
-CHINESE_SPACE = re.compile(f'(?<=[{CJK}]) (?=[{CJK}])|(?<=[{MARKS}]) | (?=[{MARKS}])')
-SIGN = '!-/:-@\\[-`{-~\u2010-\u2027\u2030-\u205e'  # what BERT sets apart, of ASCII and of general punctuation
+CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded in longer words
+# Full-width Chinese punctuation.
+CHINESE_PUNCTUATION = '\u3001-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65'
+CHINESE_SPACE = re.compile(
+    f'(?<=[{CJK}]) (?=[{CJK}])|(?<=[{CHINESE_PUNCTUATION}]) | (?=[{CHINESE_PUNCTUATION}])')
+# What BERT separates, of ASCII and of general punctuation.
+PUNCTUATION = '!-/:-@\\[-`{-~\u2010-\u2027\u2030-\u205e'
 # In a Chinese text: 1964年(28.3%)的, but 在 Windows 上.
-SPACE_IN_CHINESE = re.compile(f'(?<=[{SIGN}]) | (?=[{SIGN}])|(?<=[{CJK}]) (?=[\\d\\W])|(?<=[\\d\\W]) (?=[{CJK}])')
+SPACE_IN_CHINESE = re.compile(
+    f'(?<=[{PUNCTUATION}]) | (?=[{PUNCTUATION}])|(?<=[{CJK}]) (?=[\\d\\W])|'
+    f'(?<=[\\d\\W]) (?=[{CJK}])')
 CHINESE = re.compile(f'[{CJK}]')
 LATIN_WORD = re.compile('[A-Za-z]+')
 KANA = re.compile('[\u3041-\u30ff]')
-WORDS = re.compile(f'[{CJK}]|[^ {CJK}]+')
-ENDLESS = re.compile('[A-Za-z0-9]{102,}')
-ASCII_PARTS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')  # BERT sets every ASCII sign apart
+CHINESE_WORDS = re.compile(f'[{CJK}]|[^ {CJK}]+')
+LONG_WORD = re.compile('[A-Za-z0-9]{102,}')
+ASCII_PARTS = re.compile('[A-Za-z0-9]+|[^A-Za-z0-9 ]')  # BERT separates each ASCII punctuation mark
 
 
-def assemble(ids: dict[str, int], text: BertText) -> tokenizers.Tokenizer:
-  """Builds the library's tokenizer, without special tokens."""
-  tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token='[UNK]', max_input_chars_per_word=100))
-  tokenizer.normalizer = text.normalizer()
+def assemble(ids: dict[str, int], text: BertNormalization) -> tokenizers.Tokenizer:
+  """Build the library's tokenizer, without special tokens."""
+  tokenizer = tokenizers.Tokenizer(models.WordPiece(
+      ids, unk_token='[UNK]', max_input_chars_per_word=MAX_WORD_LENGTH))
+  tokenizer.normalizer = text.build_normalizer()
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.decoder = decoders.WordPiece(prefix='##', cleanup=True)
   return tokenizer
 
 
-def unspaced(text: str) -> str:
-  """Drops the spaces that Chinese does not write; of a text that is Chinese in the main, those around any mark
-  too. Without them the tokens are the same: around these characters BERT puts spaces itself.
+def remove_chinese_spaces(text: str) -> str:
+  """Remove the spaces that Chinese does not write.
 
-  >>> unspaced('1964 年 ( 28. 3 % ) 的 [MASK] [UNK] ， 在 Windows 上'), unspaced('a word ( 中 )')
-  ('1964年(28.3%)的[MASK][UNK]，在 Windows 上', 'a word ( 中 )')
+  In a text that is mostly Chinese, also the spaces around any punctuation. The token ids are the
+  same
+  without them: BERT puts spaces around these characters itself.
+
+  >>> remove_chinese_spaces('1964 年 ( 28. 3 % ) 的 [MASK] [UNK] ， 在 Windows 上')
+  '1964年(28.3%)的[MASK][UNK]，在 Windows 上'
+  >>> remove_chinese_spaces('a word ( 中 )')
+  'a word ( 中 )'
   """
   text = CHINESE_SPACE.sub('', text)
   return SPACE_IN_CHINESE.sub('', text) if is_chinese(text) else text
 
 
 def is_chinese(text: str) -> bool:
-  """Tells whether a text has more Chinese characters than words of other letters, and hardly any kana."""
+  """Return whether a text is mostly Chinese.
+
+  It has more Chinese characters than words of Latin letters, and hardly any kana.
+  """
   characters = len(CHINESE.findall(text))
-  return characters > len(LATIN_WORD.findall(text)) and 5 * len(KANA.findall(text)) < characters
+  return (characters > len(LATIN_WORD.findall(text))
+          and 5 * len(KANA.findall(text)) < characters)
 
 
-def shorter(text: str) -> str:
-  """Cuts words of more than 100 letters to 101: each is unknown, whatever the others are, so the ids are the same."""
-  return ENDLESS.sub(lambda match: match[0][:101], text) if len(text) > parts.LONGEST else text
+def shorten_long_words(text: str) -> str:
+  """Cut words of more than 100 letters to 101.
+
+  The ids are the same: each such word is [UNK], whatever the other letters are.
+  """
+  if len(text) <= long_text.MAX_PART:
+    return text
+  return LONG_WORD.sub(lambda match: match[0][:101], text)
 
 
-def check(pieces: list[str]) -> dict[str, int]:
-  """Returns the ids of `pieces`. Raises TokenizerError unless they are distinct and hold the special tokens."""
-  missing = [name for name in SPECIALS if name not in pieces]
-  if missing:
+def check_tokens(tokens: list[str]) -> dict[str, int]:
+  """Return the ids of `tokens`, which are distinct and include the special tokens.
+
+  Raises:
+    TokenizerError: they are not, or do not.
+  """
+  if missing := [name for name in SPECIALS if name not in tokens]:
     raise TokenizerError(
-        f'expected a WordPiece vocabulary with the special tokens {", ".join(SPECIALS)}; it lacks {", ".join(missing)} '
-        f'among its {len(pieces)} pieces.')
-  if len(set(pieces)) < len(pieces):
-    twice = [piece for piece, count in Counter(pieces).items() if count > 1]
-    raise TokenizerError(
-        f'expected a WordPiece vocabulary of distinct pieces; {len(twice)} occur more than once: {brief(twice[:5])}.')
-  return {piece: i for i, piece in enumerate(pieces)}
+        f'expected a WordPiece vocabulary with the special tokens {", ".join(SPECIALS)}; it lacks '
+        f'{", ".join(missing)} among its {len(tokens)} tokens.')
+  if len(set(tokens)) < len(tokens):
+    repeated = []
+    for token, count in Counter(tokens).items():
+      if count > 1:
+        repeated.append(token)
+    raise TokenizerError(f'expected a WordPiece vocabulary of distinct tokens; {len(repeated)} '
+                         f'occur more than once: {abbreviate(repeated[:5])}.')
+  return {token: i for i, token in enumerate(tokens)}
 
 
-def guess_text(file: epath.Path, pieces: list[str]) -> BertText:
-  """Reads the normalisation from the config beside the vocabulary, else tells it from the case of its pieces."""
-  lowercase = not any(piece.lower() != piece for piece in pieces if not piece.startswith('['))
-  with understood(file.parent / CONFIG, 'the configuration of a tokenizer', TokenizerError):
+def guess_normalization(file: epath.Path, tokens: list[str]) -> BertNormalization:
+  """Return the text normalization of a vocabulary file.
+
+  From the configuration next to it, else from its tokens: their case, and whether any has an accent
+  or a mark, which then are kept.
+  """
+  plain = [token for token in tokens if not token.startswith('[')]
+  lowercase = not any(token.lower() != token for token in plain)
+  config = file.parent / CONFIG_FILE
+  with parse_errors_as(config, 'the configuration of a tokenizer', TokenizerError):
     content = read_config(file.parent)
-    strip = None if content.get('strip_accents') is None else option(content, 'strip_accents', False)
-    return BertText(option(content, 'do_lower_case', lowercase), strip, option(content, 'tokenize_chinese_chars', True))
+    strip = content.get('strip_accents')
+    if strip is not None:
+      strip = read_option(content, 'strip_accents', False)
+    elif lowercase and content.get('do_lower_case') is None:
+      # Where a token has accents, none were removed from the text that the vocabulary was made of.
+      stripped = BertNormalization(strip_accents=True).build_normalizer().normalize_str
+      kept = BertNormalization(strip_accents=False).build_normalizer().normalize_str
+      others = []
+      for token in plain:
+        if not token.isascii():
+          others.append(token)
+      if any(stripped(token) != kept(token) for token in others):
+        strip = False
+    lowercase = read_option(content, 'do_lower_case', lowercase)
+    return BertNormalization(lowercase, strip, read_option(content, 'tokenize_chinese_chars', True))
 
 
-def frequent(counts: Counter, coverage: float, limit: int) -> list[str]:
-  """Returns the most frequent characters that make up `coverage` of all, at most `limit` of them."""
+def most_frequent(counts: Counter, coverage: float, limit: int) -> list[str]:
+  """Return the most frequent characters that make up `coverage` of all, at most `limit` of them."""
   ranked = sorted(counts, key=lambda character: (-counts[character], character))
   shares = np.cumsum([counts[character] for character in ranked]) / counts.total()
   return ranked[:min(limit, int(np.searchsorted(shares, coverage)) + 1)]

@@ -1,11 +1,13 @@
-"""A run: from a configuration and records to a checkpoint.
+"""Training: from a run's configuration and token records to a checkpoint (level 7).
 
-    train       the loop, over what the others give
-    learner     the model, objective and optimizer of a run
-    warm_start  the parameters that it begins with, where another model gives them
-    step        initialisation, a step of training and of evaluation: pure functions
-    optim       optimizers and schedules
-    checkpoint  what is saved and found again; sums: checksums of its files
-    evaluate    figures on held-out rows; metrics: where figures are written
-    scales      the same run, smaller
+    train                 the training loop
+    learner               model, objective and optimizer of a run
+    warm_start            the parameters with which it begins, where another model gives them
+    step                  initialization, training step (with gradient accumulation), evaluation
+    step feed                  batches of text, and held-out text early_stopping        the best
+    checkpoint by a held-out metric evaluate              metrics on held-out text run_metrics,
+    writers  where metrics are written vocabulary_expansion  larger models from smaller ones
+
+Imports `plm_jax/loading`, `plm_jax/config` and lower levels. The loop knows no model and no
+objective by name.
 """

@@ -1,21 +1,21 @@
-"""What a run learns from, and what it is held against: text, in windows, or whatever else gives batches."""
+"""Feeds: the batches of a run, of text or of anything else, and its held-out data."""
 import abc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 import jax
 import numpy as np
 
 from plm_jax import sharding
-from plm_jax.config import Experiment, Phase
-from plm_jax.data import counts, sources
-from plm_jax.data.pipeline import Pipeline, Shares, heldout_batches, open_pipeline
+from plm_jax.config.run import Phase, PretrainRun
+from plm_jax.data import sources, window_counts
+from plm_jax.data.pipeline import MixtureShares, Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training.evaluate import evaluator
+from plm_jax.training.evaluate import make_evaluator
 from plm_jax.training.step import Learner
 
 logger = logging.getLogger(__name__)
@@ -26,155 +26,292 @@ class Feed(abc.ABC):
   """Batches of a run, each a function of the seed and the step alone."""
 
   @abc.abstractmethod
-  def first(self) -> dict[str, Any]:
-    """Returns a row of windows of the first batch, from which a model takes its shapes."""
+  def first_window(self) -> dict[str, Any]:
+    """Return one row of windows of the first batch, from which a model takes its shapes."""
 
-  def fresh(self, params: Any) -> Any:
-    """Returns fresh parameters with what is known of them before a run: they are as they are."""
+  def prepare_params(self, params: Any) -> Any:
+    """Return fresh parameters with what is known of them before a run, such as word vectors."""
     return params
 
-  def begin(self, learner: Learner, params: Any, mesh) -> None:
-    """Is told the parameters that a run begins or goes on with, before its first batch."""
+  def on_start(self, learner: Learner, params: Any, mesh) -> None:
+    """Receive the parameters with which a run starts or resumes, before its first batch."""
     del learner, params, mesh
 
   @abc.abstractmethod
   def stream(self, start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
-    """Yields (step, phase with the rows and the length of this batch, windows on the devices) from step `start` to the
-    end of the run."""
+    """Yield (step, phase, windows on the devices) from step `start` to the end of the run.
+
+    The phase has the batch size and the sequence length of this batch.
+    """
 
   @abc.abstractmethod
-  def evaluator(self, learner: Learner, mesh) -> Evaluate:
-    """Makes a function(params, phase) -> figures of what was held out."""
+  def make_evaluator(self, learner: Learner, mesh) -> Evaluate:
+    """Make a function (params, phase) -> metrics of the held-out data."""
 
   @abc.abstractmethod
-  def windows(self, step: int) -> dict[str, Any]:
-    """Reads the whole batch of a step, numpy arrays on the host."""
+  def read_batch(self, step: int) -> dict[str, Any]:
+    """Read the whole batch of a step, numpy arrays on the host."""
 
   @abc.abstractmethod
-  def contents(self, step: int) -> str:
-    """Says what is in the batch of a step."""
+  def describe_batch(self, step: int) -> str:
+    """Describe what is in the batch of a step."""
+
+  @abc.abstractmethod
+  def record(self) -> dict[str, Any]:
+    """Describe the training data in JSON values, for the checkpoint.
+
+    `digests` is name -> digest of the content. The rest is what `resume` needs to continue in the
+    same order.
+    """
+
+  def resume(self, recorded: Mapping[str, Any]) -> None:
+    """Continue in the order of a run whose checkpoint recorded this."""
+    del recorded
 
   @property
   @abc.abstractmethod
   def epochs(self) -> float:
-    """How often a whole run reads what it learns from, on average."""
+    """Mean number of epochs: how often a whole run reads its training data."""
 
 
 class TextFeed(Feed):
-  """Windows of token records, one folder a corpus, all made with `tokenizer`."""
+  """Windows of token records, one folder per corpus, all made with `tokenizer`."""
 
-  def __init__(self, config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer, mesh):
-    """Raises RecordsError, and MeshError for batches that the devices cannot share."""
+  def __init__(self, config: PretrainRun, records: Sequence[epath.Path], tokenizer: Tokenizer,
+               mesh):
+    """Open the records.
+
+    Raises:
+      RecordsError: they cannot be read.
+      MeshError: the devices cannot share the batches.
+    """
     for phase in config.train.phases:
       sharding.check_batch(phase.batch, config.train.accumulate, mesh)
-    self.config, self.records, self.sizes, self.tokenizer = config, records, tokenizer.sizes, tokenizer
+    self.config, self.records, self.tokenizer = config, records, tokenizer
+    self.sizes = tokenizer.byte_lengths
     self.pipelines = open_phases(config, records, tokenizer)
 
-  def first(self):
-    """Reads the first window."""
-    return dict(self.config.objective.described(self.pipelines[0].batch(0, slice(1)), self.tokenizer))
+  def record(self):
+    """Record the digest of each corpus, and the batch size of each order, which depends on all
+    phases."""
+    order = plan_read_order(self.config)
+    dealt = {phase_order.name: pipeline.order_batch_size
+             for phase_order, pipeline in zip(order, self.pipelines, strict=True)}
+    return {'digests': content_digests(self.config, self.records), 'dealt': dealt}
+
+  def resume(self, recorded):
+    """Keep the order of the run, which a phase with a larger batch may have made longer."""
+    dealt = recorded.get('dealt', {})
+    own = self.record()['dealt']
+    if any(dealt.get(name, rows) != rows for name, rows in own.items()):
+      self.pipelines = open_phases(self.config, self.records, self.tokenizer, dealt)
+
+  def first_window(self):
+    """Read the first window."""
+    window = self.pipelines[0].batch(0, slice(1))
+    return dict(self.config.objective.add_token_info(window, self.tokenizer))
 
   def stream(self, start, mesh):
-    """Yields the windows of every phase in turn."""
-    return batches(self.config, self.pipelines, self.tokenizer, start, mesh)
+    """Yield the windows of every phase in turn."""
+    return stream_batches(self.config, self.pipelines, self.tokenizer, start, mesh)
 
-  def evaluator(self, learner, mesh):
-    """Makes the function that measures the losses of held-out text."""
-    evaluate = evaluator(learner, self.sizes, corpus_names(self.config))
-    return lambda params, phase: evaluate(params, heldout_stream(self, phase, mesh))
+  def make_evaluator(self, learner, mesh):
+    """Make the function that evaluates the losses of held-out text."""
+    evaluate = make_evaluator(learner, self.sizes, corpus_names(self.config))
+    return lambda params, phase: evaluate(params, stream_heldout(self, phase, mesh))
 
-  def windows(self, step):
-    """Reads the batch from the pipeline of its phase."""
+  def read_batch(self, step):
+    """Read the batch from the pipeline of its phase."""
     firsts = np.cumsum([0, *(phase.steps for phase in self.config.train.phases)])
     number = int(np.searchsorted(firsts, step, 'right')) - 1
     batch = self.pipelines[number].batch(step - int(firsts[number]))
-    return dict(self.config.objective.described(batch, self.tokenizer))
+    return dict(self.config.objective.add_token_info(batch, self.tokenizer))
 
-  def contents(self, step):
-    """Names the windows of the batch."""
-    index = self.windows(step)['index']
-    return f'the windows {np.array2string(index, max_line_width=100, threshold=32)} of the training split'
+  def describe_batch(self, step):
+    """Name the windows of the batch."""
+    index = self.read_batch(step)['index']
+    numbers = np.array2string(index, max_line_width=100, threshold=32)
+    return f'the windows {numbers} of the training split'
 
   @property
   def epochs(self):
-    """Divides the rows of each phase by the windows there are."""
-    return epochs(self.config.train.phases, self.pipelines)
+    """Divide the rows of each phase by the number of windows."""
+    return mean_epochs(self.config.train.phases, self.pipelines)
 
 
-def open_phases(config: Experiment, records: Sequence[epath.Path], tokenizer: Tokenizer) -> list[Pipeline]:
-  """Opens the windows that a run reads, a pipeline a phase, and those that are held out. Raises RecordsError."""
+def content_digests(config: PretrainRun, records: Sequence[epath.Path]) -> dict[str, str]:
+  """Return the digest of the content of each corpus, by its name."""
+  folders = zip(corpus_names(config), records, strict=True)
+  return {name: read_meta(folder).content_digest for name, folder in folders}
+
+
+def open_phases(config: PretrainRun, records: Sequence[epath.Path], tokenizer: Tokenizer,
+                dealt: Mapping[str, int] | None = None) -> list[Pipeline]:
+  """Open the windows that a run reads, one pipeline per phase, and the held-out windows.
+
+  Args:
+    config: the run.
+    records: folders of token records, one per corpus.
+    tokenizer: that of the records.
+    dealt: batch size of each order, as the checkpoint of the run recorded it (`TextFeed.record`);
+      None: a fresh run.
+
+  Raises:
+    RecordsError: records cannot be read.
+  """
   for corpus, folder in enumerate(records):  # those of all phases at once
-    counts.complete(folder, read_meta(folder), config.rules(corpus))
-  pipelines = [open_phase(config, records, tokenizer, phase, number)
-               for number, phase in enumerate(config.train.phases)]
+    window_counts.count_missing(folder, read_meta(folder), config.rules(corpus))
+  pipelines: list[Pipeline] = []
+  orders = plan_read_order(config)
+  for number, (phase, order) in enumerate(zip(config.train.phases, orders, strict=True)):
+    if order.first < number:
+      pipelines.append(pipelines[order.first].with_batch_size(phase.batch, order.start))
+    else:
+      rows = (dealt or {}).get(order.name, order.dealt)
+      pipelines.append(
+          open_phase(config, records, tokenizer, phase, number, rows, order.epoch))
   for phase in config.train.phases:
     open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
   return pipelines
 
 
-def epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> float:
-  """Divides the rows of each phase by the windows there are, and adds up."""
-  return sum(phase.steps * phase.batch / sum(map(len, pipeline.corpora))
-             for phase, pipeline in zip(phases, pipelines, strict=True))
+class PhaseOrder(NamedTuple):
+  """What a phase reads: phases that cut text into the same windows share one order of them."""
+
+  name: str  # of the order
+  first: int  # number of the first phase with this order
+  start: int  # windows that earlier phases have read of it
+  dealt: int  # largest batch of these phases
+  epoch: int  # label of the first epoch of this order
 
 
-def open_phase(config, records, tokenizer, phase: Phase, number: int) -> Pipeline:
-  """Opens the pipeline of a phase, each of which has an order of its own."""
+ORDER_LABEL_STEP = 1 << 20
+"""Distance between the epoch labels of two orders. Short texts are cut alike at every length:
+with the labels of another order they get other masks."""
+
+
+def plan_read_order(config: PretrainRun) -> list[PhaseOrder]:
+  """Plan where in the text each phase continues."""
+  names = []
+  for phase in config.train.phases:
+    rules = [str(config.rule(phase, corpus)) for corpus in range(len(config.data.path))]
+    names.append('+'.join(rules))
+  orders, taken, found = list(dict.fromkeys(names)), dict.fromkeys(names, 0), []
+  for phase, name in zip(config.train.phases, names, strict=True):
+    same = [other.batch for other, of in zip(config.train.phases, names, strict=True) if of == name]
+    epoch = ORDER_LABEL_STEP * orders.index(name)
+    found.append(PhaseOrder(name, names.index(name), taken[name], max(same), epoch))
+    taken[name] += phase.steps * phase.batch
+  return found
+
+
+def mean_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> float:
+  """Compute how often a run reads the text on average: rows of each phase, divided by its
+  windows."""
+  total = 0.0
+  for phase, pipeline in zip(phases, pipelines, strict=True):
+    windows = sum(len(corpus) for corpus in pipeline.corpora)
+    total += phase.steps * phase.batch / windows
+  return total
+
+
+def corpus_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> list[float]:
+  """Compute how often a run reads each corpus, by its weight in the data mixture."""
+  totals = []
+  for corpus in range(len(pipelines[0].corpora)):
+    total = 0.0
+    for phase, pipeline in zip(phases, pipelines, strict=True):
+      rows = phase.steps * phase.batch * pipeline.schedule.share(corpus)
+      total += rows / len(pipeline.corpora[corpus])
+    totals.append(total)
+  return totals
+
+
+def open_phase(config, records, tokenizer, phase: Phase, number: int, dealt: int = 0,
+               epoch: int = 0) -> Pipeline:
+  """Open the pipeline of the first phase with its order of windows.
+
+  dealt, epoch: as for `Pipeline`.
+  """
   data = config.data
   rules = [config.rule(phase, corpus) for corpus in range(len(records))]
-  pipeline = open_pipeline(records, rules, phase.batch, config.seed + number, data.block,
-                           Shares(data.weights or None, data.cap, data.temperature), tokenizer.hash)
-  if continuous(config):
-    pipeline = Pipeline(pipeline.corpora, None, phase.batch, config.seed + number, data.block, ordered=True)
+  shares = MixtureShares(data.weights or None, data.cap, data.temperature)
+  seed = config.seed + number
+  pipeline = open_pipeline(
+      records, rules, phase.batch, seed, data.block, shares, tokenizer.hash, dealt, epoch)
+  if is_continuous(config):
+    pipeline = Pipeline(
+        pipeline.corpora, None, phase.batch, seed, data.block, True, dealt, epoch)
   for corpus in pipeline.corpora:
-    if corpus.clipped and jax.process_index() == 0:
-      targets = f' and targets of {corpus.length - phase.length}' if corpus.target_budget else ''
-      logger.warning('%s: %d of %d examples are too long for rows of %d tokens%s, and lose their ends',
-                     corpus.folder, corpus.clipped, corpus.documents, phase.length, targets)
+    if corpus.clipped_examples and jax.process_index() == 0:
+      targets = ''
+      if corpus.target_tokens:
+        targets = f' and targets of {corpus.length - phase.length}'
+      logger.warning(
+          '%s: %d of %d examples are too long for rows of %d tokens%s, and lose their ends',
+          corpus.folder, corpus.clipped_examples, corpus.documents, phase.length, targets)
   return pipeline
 
 
-def continuous(config: Experiment) -> bool:
-  """Tells whether rows of a batch go on where those of the batch before ended."""
+def is_continuous(config: PretrainRun) -> bool:
+  """Tell whether rows of a batch continue those of the batch before."""
   return config.objective.carry(config.model, 1) is not None
 
 
-def batches(config: Experiment, pipelines: Sequence[Pipeline], tokenizer: Tokenizer, start: int, mesh
-            ) -> Iterator[tuple[int, Phase, Any]]:
-  """Yields (step, phase, windows on the devices) from step `start` to the end of the run."""
+def stream_batches(config: PretrainRun, pipelines: Sequence[Pipeline], tokenizer: Tokenizer,
+                   start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
+  """Yield (step, phase, windows on the devices) from step `start` to the end of the run."""
   first = 0
   for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
     rows = sharding.host_rows(phase.batch, mesh)
     begin = max(start, first)
-    for step, windows in enumerate(pipeline.stream(begin - first, phase.steps, rows), begin):
-      yield step, phase, sharding.to_devices(config.objective.described(windows, tokenizer), phase.batch, mesh)
+    stream = pipeline.stream(begin - first, phase.steps, rows)
+    for step, windows in enumerate(stream, begin):
+      windows = config.objective.add_token_info(windows, tokenizer)
+      yield step, phase, sharding.shard_batch(windows, phase.batch, mesh)
     first += phase.steps
 
 
-def heldout_stream(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
-  """Yields held-out windows on the devices, of every corpus in turn and alike; about train.eval_batches in all."""
+def stream_heldout(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
+  """Yield held-out windows on the devices, as many of every corpus, about train.eval_batches in
+  all."""
   config, records = feed.config, feed.records
-  rows, share = sharding.host_rows(phase.batch, mesh), max(1, config.train.eval_batches // len(records))
+  rows = sharding.host_rows(phase.batch, mesh)
+  share = max(1, config.train.eval_batches // len(records))
   for corpus, windows in enumerate(open_heldout(config, records, phase)):
-    for batch in heldout_batches(windows, phase.batch, rows, share, corpus, continuous(config)):
-      yield sharding.to_devices(config.objective.described(batch, feed.tokenizer), phase.batch, mesh)
+    batches = heldout_batches(
+        windows, phase.batch, rows, share, corpus, is_continuous(config))
+    for batch in batches:
+      batch = config.objective.add_token_info(batch, feed.tokenizer)
+      yield sharding.shard_batch(batch, phase.batch, mesh)
 
 
-def corpus_names(config: Experiment) -> tuple[str, ...]:
-  """Names the corpora of a run, each otherwise: by their languages where the objective knows them, else by their
-  paths."""
+def corpus_names(config: PretrainRun) -> tuple[str, ...]:
+  """Return a unique name of each corpus: its language where the objective knows it, else its
+  path."""
   objective: Any = config.objective
-  names = getattr(objective, 'languages', ()) or getattr(getattr(objective, 'pair', None), 'languages', ())
+  names = getattr(objective, 'languages', ())
+  if not names:
+    names = getattr(getattr(objective, 'pair', None), 'languages', ())
   if len(names) != len(config.data.path):
-    names = tuple(map(sources.called, config.data.path))
-  return tuple(f'{name}-{names[:number].count(name) + 1}' if name in names[:number] else name
-               for number, name in enumerate(names))
+    names = tuple(sources.short_name(path) for path in config.data.path)
+  unique = []
+  for number, name in enumerate(names):
+    repeats = names[:number].count(name)
+    unique.append(f'{name}-{repeats + 1}' if repeats else name)
+  return tuple(unique)
 
 
-def open_heldout(config: Experiment, records, phase: Phase) -> list[Windows]:
-  """Opens the held-out windows of each corpus; of one that has none, where a run is only evaluated on it, all of it."""
-  # Text that somebody wants a run evaluated on is not held out from anything.
-  whole = [config.mode == 'evaluate' and not read_meta(folder).heldout for folder in records]
-  rules = [config.rule(phase, corpus) for corpus in range(len(records))]
-  return [Windows(folder, 'train' if all_of_it else 'heldout', rule.length, rule.assembly, rule.target_budget)
-          for folder, all_of_it, rule in zip(records, whole, rules, strict=True)]
+def open_heldout(config: PretrainRun, records, phase: Phase) -> list[Windows]:
+  """Open the held-out windows of each corpus.
+
+  Of a corpus without held-out text, where a run is only evaluated on it, all windows are opened:
+  such text is not held out from anything.
+  """
+  opened = []
+  for corpus, folder in enumerate(records):
+    rule = config.rule(phase, corpus)
+    all_of_it = config.mode == 'evaluate' and not read_meta(folder).heldout
+    split = 'train' if all_of_it else 'heldout'
+    opened.append(Windows(folder, split, rule.length, rule.assembly, rule.target_tokens))
+  return opened

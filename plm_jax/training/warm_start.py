@@ -1,190 +1,349 @@
-"""What a run begins with: fresh parameters, or those of another run or checkpoint."""
+"""Warm start: the parameters with which a run begins, fresh or from another run or checkpoint."""
 from collections.abc import Sequence
 import dataclasses
+import pathlib
 from typing import Any
 
 from etils import epath
 import flax.linen as nn
+import google_crc32c
 import jax
 import numpy as np
 
-from plm_jax import conversion
-from plm_jax.checked import shortened
-from plm_jax.config import ConfigError, FineTuning, Run
-from plm_jax.inference.loading import load, place, read_config, read_run, tokenizer_of
+from plm_jax import conversion, storage
+from plm_jax.checkpoints.checkpoint import CheckpointError, check_finite
+from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
+from plm_jax.config.run import FinetuneRun, RunConfig
+from plm_jax.distributed import hosts
+from plm_jax.errors import ConfigError
+from plm_jax.loading.loaded_model import (
+  find_tokenizer,
+  load_model,
+  place_on_mesh,
+  read_config,
+  read_run,
+)
+from plm_jax.optim import adapters
+from plm_jax.optim.trainable import depths_below_head
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training import adapters
-from plm_jax.training.checkpoint import CheckpointError, check_finite, of_run, restore_params
-from plm_jax.training.selection import heights
+from plm_jax.training import vocabulary_expansion
 from plm_jax.training.step import Learner
+from plm_jax.validation import short_repr
+
+FINGERPRINT_BYTES = 1 << 20
+"""Bytes at each end of a file that its fingerprint reads."""
+IGNORED_FILES = {'.lock', 'metrics.jsonl', 'tensorboard', 'report.html'}
+"""Files of a run that do not matter for a warm start."""
+VOCAB_AXES = {'embeddings/tokens': 0, 'kernel': 1, 'bias': 0}
+"""Parameters with a row per token id, in the backbone and in heads, and the axis of these rows."""
 
 
-def with_teacher(config: Run) -> Run:
-  """Returns the configuration with what its objective has to know of other models. Raises ConfigError."""
+def resolve_teacher(config: RunConfig) -> RunConfig:
+  """Fill in the configuration of the teacher that the objective needs. Raises ConfigError."""
   def describe(folder):
-    known = conversion.is_checkpoint(folder)
-    return conversion.load(folder, heads=(), lazy=True).config if known else read_config(folder).model
-  try:
-    return dataclasses.replace(config, objective=config.objective.with_teacher(describe))
-  except ValueError as error:
-    raise ConfigError(str(error)) from error
+    if conversion.is_checkpoint(folder):
+      return conversion.load(folder, heads=(), lazy=True).config
+    return read_config(folder).model
+  objective = config.objective.lifecycle.resolve_teacher(describe) or config.objective
+  return dataclasses.replace(config, objective=objective)
 
 
-def start(config: Run, learner: Learner, tokenizer: Tokenizer, params, layout):
-  """Turns fresh parameters into those that a run begins with, in the shardings of `layout`.
+def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer, params, layout):
+  """Turn fresh parameters into those with which a run begins.
 
-  A warm start gives all that this run has too; then the objective has its say. Raises CheckpointError for parameters of
-  other shapes, or for other pieces of text.
+  A warm start gives all that this run has too; then the objective changes what it needs, such as a
+  teacher.
+
+  Args:
+    config: the run.
+    learner: its learner.
+    tokenizer: its tokenizer.
+    params: fresh parameters.
+    layout: their shardings, which the result has too.
+
+  Raises:
+    CheckpointError: the checkpoint has parameters of other shapes, or another tokenizer.
   """
+  with hosts.barrier('checkpoints to start from'):
+    files = checkpoint_fingerprints(config)
+  hosts.check_agreement(
+      'parameters to start from', files,
+      'Copy the same checkpoint to all machines, or give a folder that all machines see')
+
+  # Warm start: the backbone and heads of another model, without this run's adapters.
   if config.warm_start:
-    if knows_ids(config):
-      same_tokenizer(config.warm_start, tokenizer_of(config.warm_start), tokenizer)
-    again = config.tuning.reinitialise
-    fresh = jax.tree.map(jax.numpy.copy, adapters.without(params)) if again else None
-    plain = adapters.without(params)
-    plain = {**plain, **warm(config, plain, adapters.without(layout))}
-    plain = reinitialised(plain, fresh, again) if again else plain
-    params = adapters.beside(plain, params)
+    if has_token_params(config):
+      check_same_tokenizer(config.warm_start, find_tokenizer(config.warm_start), tokenizer)
+    layers = config.tuning.reinitialise
+    fresh = None
+    if layers:
+      fresh = jax.tree.map(jax.numpy.copy, adapters.remove(params))
+    plain = adapters.remove(params)
+    plain = {**plain, **load_warm_start(config, plain, adapters.remove(layout))}
+    if layers:
+      plain = reinitialize_top(plain, fresh, layers)
+    params = adapters.attach(plain, params)
     if learner.adapter.kind == 'dora':
-      params = jax.jit(adapters.begun, out_shardings=layout, donate_argnums=0)(params)
-  def found(folder):
-    other = load(folder)
-    same_tokenizer(folder, other.tokenizer, tokenizer)
+      init = jax.jit(adapters.init_magnitudes, out_shardings=layout, donate_argnums=0)
+      params = init(params)
+
+  # The objective's own changes.
+  def load_other(folder):
+    other = load_model(folder)
+    check_same_tokenizer(folder, other.tokenizer, tokenizer)
     return other.model, other.params
   try:
-    begun = learner.objective.initial_params(params, found)
-  except ValueError as error:
+    initial = learner.objective.lifecycle.initial(params, load_other)
+  except ConfigError as error:
     raise CheckpointError(str(error)) from error
-  return params if begun is params else jax.tree.map(place, begun, layout)
+  if initial is params:
+    return params
+  return jax.tree.map(place_on_mesh, initial, layout)
 
 
-def knows_ids(config: Run) -> bool:
-  """Tells whether what a run begins with has parameters for the ids of a tokenizer: most have; of a backbone that reads
-  words by their characters only the task of a run that has learned one."""
+def checkpoint_fingerprints(config: RunConfig) -> dict[str, str]:
+  """Compute fingerprints of the checkpoints on a disk from which a run starts.
+
+  In a job of several processes each reads its own files.
+
+  Returns:
+    file -> size, and checksum of its ends; {} with a single process.
+  """
+  if jax.process_count() == 1:
+    return {}
+  found = {}
+  for name in (config.warm_start, getattr(config.objective, 'teacher', '')):
+    root = pathlib.Path(name).expanduser()
+    if not name or storage.is_remote(name) or not root.exists():
+      continue
+    for path in checkpoint_files(root):
+      size = path.stat().st_size
+      with path.open('rb') as file:
+        ends = file.read(FINGERPRINT_BYTES)
+        file.seek(max(0, size - FINGERPRINT_BYTES))
+        ends += file.read()
+      checksum = google_crc32c.value(ends)
+      found[f'{name}/{path.relative_to(root)}'] = f'{size} bytes, checksum {checksum:08x}'
+  return found
+
+
+def checkpoint_files(root: pathlib.Path) -> list[pathlib.Path]:
+  """List the files of a checkpoint: parameters, and what describes how to read them."""
+  if root.is_file():
+    return [root]
+  return [path for path in sorted(root.rglob('*'))
+          if path.is_file() and not IGNORED_FILES & set(path.relative_to(root).parts)]
+
+
+def has_token_params(config: RunConfig) -> bool:
+  """Tell whether what a run begins with has parameters per token id.
+
+  Most have. Of a backbone that reads words by their characters, only the task of a run that has
+  learned one has.
+  """
+  if not config.objective.requirements.own_vocabulary:
+    return True
   folder = config.warm_start
-  return not config.objective.own_words or (bool(folder) and (
-      not conversion.is_checkpoint(folder) and read_config(folder).objective.own_words))
+  if not folder or conversion.is_checkpoint(folder):
+    return False
+  return read_config(folder).objective.requirements.own_vocabulary
 
 
-def reinitialised(params, fresh, n: int) -> Any:
-  """Returns parameters whose pooler and n layers nearest to the head are those of `fresh` (Zhang et al. 2021, section
-  4, who find that the top of a pre-trained model is not where to begin from)."""
-  def leaf(path, old, new, height):
+def reinitialize_top(params, fresh, layers: int) -> Any:
+  """Re-initialize the pooler and the top layers (Zhang et al. 2021, section 4).
+
+  The paper finds that the top of a pre-trained model is not a good start.
+
+  Args:
+    params: parameters of the warm start.
+    fresh: fresh parameters.
+    layers: number of layers, from the top.
+  """
+  def leaf(path, old, new, depth):
     if path[0].key != 'backbone':
       return old
-    afresh = np.asarray(height <= n + 1)
-    return jax.numpy.where(afresh.reshape(-1, *[1] * (old.ndim - 1)), new, old) if afresh.ndim else (
-        new if afresh else old)
-  return jax.tree_util.tree_map_with_path(leaf, params, fresh, heights(params))
+    in_top = np.asarray(depth <= layers + 1)
+    if in_top.ndim:
+      return jax.numpy.where(in_top.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+    return new if in_top else old
+  return jax.tree_util.tree_map_with_path(leaf, params, fresh, depths_below_head(params))
 
 
-def warm(config: Run, params, layout):
-  """Returns the part of `params` that the run or checkpoint in config.warm_start has. The head of another task, with
-  other classes, is not taken over."""
-  folder, imported, shapes = config.warm_start, None, None
-  if conversion.is_checkpoint(folder):
-    imported = shapes = conversion.load(folder, lazy=True).params
-  else:
-    other, _, boxed = read_run(folder)
-    shapes: Any = nn.unbox(boxed)
-    # Some objectives keep tables elsewhere while they train; what does not is read as it lies, each host its part.
-    exported = jax.eval_shape(lambda params: adapters.merged(other.objective.exported_params(params)), shapes)
-    if differing(shapes['backbone'], exported['backbone']):
-      shapes = None
-  if shapes is None:
-    imported = shapes = load(folder, jax.tree.leaves(layout)[0].mesh).params
-  foreign = of_other_classes(config, params, shapes)
+def load_warm_start(config: RunConfig, params, layout):
+  """Load the part of `params` that the run or checkpoint in config.warm_start has.
+
+  The head of another task, with other classes, is not loaded.
+
+  Args:
+    config: the run.
+    params: fresh parameters; those that are replaced are deleted to make room.
+    layout: their shardings.
+
+  Raises:
+    CheckpointError: the parameters have other shapes, or nothing in common.
+  """
+  folder, first_process = config.warm_start, jax.process_index() == 0
+  imported, shapes = open_warm_start(folder, jax.tree.leaves(layout)[0].mesh)
+
+  # What both have. Parts that this run has not, such as a pooler, are left out.
+  foreign = find_other_class_heads(config, params, shapes)
   names = [name for name in params if name in shapes and name not in foreign]
   if 'backbone' not in names:
-    raise CheckpointError(f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
-  new = [part for part in config.model.added if part not in shapes['backbone']]
+    raise CheckpointError(
+        f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
+  new = [part for part in config.model.new_parts if part not in shapes['backbone']]
   def shared(tree):
-    return {name: {part: x for part, x in tree[name].items() if name != 'backbone' or part not in new}
-            for name in names}
+    backbone = {part: x for part, x in tree['backbone'].items() if part not in new}
+    return {name: dict(tree[name]) for name in names} | {'backbone': backbone}
   own = shared(params)
-  # What they have and this run has not, such as a pooler, stays behind.
-  theirs = within(shapes, own)
-  grown = [name for name in names if isinstance(config, FineTuning) and has_more_ids(own[name], theirs[name])]
-  if grown and all(name in grown or not differing(own[name], theirs[name]) for name in names):
-    imported = theirs = longer(own, within(load(folder).params, own))
-    if jax.process_index() == 0:
-      print(f'{", ".join(grown)}: of more ids than in {folder}, whose rows begin afresh', flush=True)
-  wrong = [f'{path}: {theirs}, here {ours}' for path, ours, theirs in differing(own, theirs)]
-  if wrong:
-    raise CheckpointError(f'{folder} is of another model than this run:\n  ' + '\n  '.join(wrong))
-  afresh = [name for name in params if name not in shapes] + [f'backbone/{part}' for part in new]
-  if jax.process_index() == 0 and afresh:
-    print(f'{", ".join(afresh)}: not in {folder}, begun afresh', flush=True)
-  for name, classes in foreign.items() if jax.process_index() == 0 else ():
-    print(f'{name}: in {folder} it is for {classes}, begun afresh', flush=True)
+  theirs = common_subtree(shapes, own)
+
+  # Vocabulary expansion: fine-tuning may have more token ids, whose rows are fresh.
+  grown = []
+  if isinstance(config, FinetuneRun):
+    grown = [name for name in names if has_more_ids(own[name], theirs[name])]
+  others = [name for name in names if name not in grown]
+  if grown and not any(shape_differences(own[name], theirs[name]) for name in others):
+    imported = theirs = extend_tables(own, common_subtree(load_model(folder).params, own))
+    if first_process:
+      names_text = ', '.join(grown)
+      print(f'{names_text}: of more ids than in {folder}: the further rows are new', flush=True)
+
+  # Tiling: a smaller model of the same architecture fills this one.
+  unequal = shape_differences(own, theirs)
+  missing = any(None in (ours, other) for _, ours, other in unequal)
+  if config.tuning.expand == 'tile' and unequal and not missing:
+    smaller = common_subtree(load_model(folder).params, own)
+    try:
+      imported = theirs = vocabulary_expansion.tile_params(own, smaller)
+    except ConfigError as error:
+      raise CheckpointError(
+          f'{folder} cannot be expanded to this model (--tuning.expand=tile): {error}') from error
+    if first_process:
+      print(f'{", ".join(names)}: tiled from the smaller model in {folder}', flush=True)
+
+  differences = shape_differences(own, theirs)
+  if differences:
+    lines = [f'{path}: {other}, here {ours}' for path, ours, other in differences]
+    raise CheckpointError(
+        f'{folder} is of another model than this run:\n  ' + '\n  '.join(lines))
+  if first_process:
+    fresh = [name for name in params if name not in shapes]
+    fresh += [f'backbone/{part}' for part in new]
+    if fresh:
+      print(f'{", ".join(fresh)}: not in {folder}, initialized at random', flush=True)
+    for name, classes in foreign.items():
+      print(f'{name}: in {folder} it is for {classes}, initialized at random', flush=True)
+
+  # Load it. The parameters that are replaced make room first.
   chosen = shared(layout)
-  # What is there to be replaced makes room first.
   jax.tree.map(lambda x: x.delete(), own)
   if imported is not None:
-    found = jax.tree.map(place, theirs, chosen)
+    found = jax.tree.map(place_on_mesh, theirs, chosen)
     check_finite(found, folder)
   else:
-    found = restore_params(of_run(folder), theirs, chosen)
+    found = restore_params(find_run_checkpoints(folder, job=True), theirs, chosen, job=True)
   return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
 
 
-def of_other_classes(config: Run, params, shapes) -> dict[str, str]:
-  """Finds the heads that what a task begins with has for other classes: name -> which."""
-  if not isinstance(config, FineTuning):
+def open_warm_start(folder: str, mesh) -> tuple[Any, Any]:
+  """Find the parameters that a run or checkpoint has.
+
+  Returns:
+    (arrays, or None where each host reads by itself what it needs; the arrays or their shapes).
+  """
+  if conversion.is_checkpoint(folder):
+    imported = conversion.load(folder, lazy=True).params
+    return imported, imported
+  other, _, boxed = read_run(folder)
+  shapes: Any = nn.unbox(boxed)
+  def export(params):
+    return adapters.merge(other.objective.lifecycle.exported(params))
+  exported = jax.eval_shape(export, shapes)
+  if not shape_differences(shapes['backbone'], exported['backbone']):
+    return None, shapes
+  # Some objectives keep tables elsewhere while they train.
+  imported = load_model(folder, mesh).params
+  return imported, imported
+
+
+def find_other_class_heads(config: RunConfig, params, shapes) -> dict[str, str]:
+  """Find the heads that the checkpoint of a fine-tuning run has for other classes: name ->
+  classes."""
+  if not isinstance(config, FinetuneRun):
     return {}
-  heads = [name for name in params if name.startswith('heads_') and name != 'heads_lm' and name in shapes]
-  found = {name: 'other classes' for name in heads if differing(params[name], within(shapes[name], params[name]))}
+  found = {}
+  for name in params:
+    is_head = name.startswith('heads_') and name != 'heads_lm'
+    if not is_head or name not in shapes:
+      continue
+    if shape_differences(params[name], common_subtree(shapes[name], params[name])):
+      found[name] = 'other classes'
   name, before = f'heads_{config.objective.head}', ()
   if name in shapes and not conversion.is_checkpoint(config.warm_start):
     before = getattr(read_config(config.warm_start).objective, 'labels', ())
   if before and before != config.objective.labels:
-    found[name] = f'the classes {shortened(", ".join(before))}'
+    found[name] = f'the classes {short_repr(", ".join(before))}'
   return found
 
 
-TABLES = {'embeddings/tokens': 0, 'kernel': 1, 'bias': 0}
-"""parameters with a row for each id, in the backbone and in heads that predict them, and the axis of these rows"""
-
-
 def has_more_ids(own, theirs) -> bool:
-  """Tells whether a part of the model differs from what it starts from in ids alone, of which it has more."""
-  wrong = differing(own, theirs)
-  return bool(wrong) and all(more_rows(ours or [], other or [], TABLES.get(path)) for path, ours, other in wrong)
+  """Tell whether a part of the model differs from what it starts from in more token ids alone."""
+  differences = shape_differences(own, theirs)
+  if not differences:
+    return False
+  return all(is_longer(ours or [], other or [], VOCAB_AXES.get(path))
+             for path, ours, other in differences)
 
 
-def more_rows(ours: Sequence[int], theirs: Sequence[int], axis: int | None) -> bool:
-  """Tells whether two shapes differ in one axis, in which ours is longer."""
-  return axis is not None and len(ours) == len(theirs) and ours[axis] > theirs[axis] and all(
-      n == m for place, (n, m) in enumerate(zip(ours, theirs, strict=True)) if place != axis)
+def is_longer(ours: Sequence[int], theirs: Sequence[int], axis: int | None) -> bool:
+  """Tell whether two shapes differ in one axis, in which ours is longer."""
+  if axis is None or len(ours) != len(theirs) or ours[axis] <= theirs[axis]:
+    return False
+  pairs = enumerate(zip(ours, theirs, strict=True))
+  return all(n == m for place, (n, m) in pairs if place != axis)
 
 
-def longer(own, theirs):
-  """Returns their parameters, where they have fewer ids with the last rows of ours behind."""
+def extend_tables(own, theirs):
+  """Extend the checkpoint's tables by the last rows of this run's, where it has fewer token ids."""
   def leaf(ours, x):
-    axis = next((axis for axis, (n, m) in enumerate(zip(ours.shape, x.shape, strict=True)) if n != m), None)
-    if axis is None:
-      return x
-    rest = np.take(np.asarray(ours), range(x.shape[axis], ours.shape[axis]), axis)
-    return np.concatenate([np.asarray(x), rest], axis)
+    for axis, (n, m) in enumerate(zip(ours.shape, x.shape, strict=True)):
+      if n != m:
+        rest = np.take(np.asarray(ours), range(m, n), axis)
+        return np.concatenate([np.asarray(x), rest], axis)
+    return x
   return jax.tree.map(leaf, own, theirs)
 
 
-def same_tokenizer(folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
-  """Raises CheckpointError where the checkpoint in `folder` reads other pieces than this run's tokenizer."""
+def check_same_tokenizer(
+    folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
+  """Check that a checkpoint has this run's tokenizer, where it has one.
+
+  Raises:
+    CheckpointError: its tokens are different.
+  """
   if other and other.pieces != tokenizer.pieces:
-    raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it with '
-                          f'--data.prepare.tokenizer={folder}')
+    raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it '
+                          f'with --data.prepare.tokenizer={folder}')
 
 
-def within(tree, other):
-  """Returns the part of `tree` that has a counterpart in `other`, two trees of dictionaries."""
-  return {name: within(part, other[name]) if isinstance(part, dict) else part
-          for name, part in tree.items() if name in other}
+def common_subtree(tree, other):
+  """Return the part of `tree` that has a counterpart in `other`, two trees of dictionaries."""
+  common = {}
+  for name, part in tree.items():
+    if name in other:
+      common[name] = part
+      if isinstance(part, dict):
+        common[name] = common_subtree(part, other[name])
+  return common
 
 
-def differing(own, theirs):
-  """Yields (path, our shape, their shape or None) where two trees of arrays differ."""
-  flat, other = (dict((jax.tree_util.keystr(path, simple=True, separator='/'), list(np.shape(x)))
-                      for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]) for tree in (own, theirs))
-  return [(path, flat.get(path), other.get(path)) for path in sorted({*flat, *other})
-          if flat.get(path) != other.get(path)]
+def shape_differences(own, theirs):
+  """List (path, our shape, their shape) where two trees of arrays differ; None: missing."""
+  def shapes(tree):
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator='/'): list(np.shape(x))
+            for path, x in leaves}
+  ours, others = shapes(own), shapes(theirs)
+  return [(path, ours.get(path), others.get(path)) for path in sorted({*ours, *others})
+          if ours.get(path) != others.get(path)]

@@ -5,10 +5,10 @@ import pytest
 from benchmarks import chinese, chinese_masks, similar_words
 from benchmarks.chinese import ChineseSetting
 from benchmarks.chinese_masks import Drawn, Word
-from plm_jax import checked
-from plm_jax import config as config_lib
-from plm_jax.layers.dense import count
-from plm_jax.training.learner import make_learner, shapes, stand_in
+from plm_jax import validation
+from plm_jax.config import run as config_lib
+from plm_jax.layers.dense import count_parameters
+from plm_jax.training.learner import make_learner, placeholder_vocab, state_shapes
 
 SETTING = ChineseSetting('zh.txt', 'out')
 MASK, PIECES = 4, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'北京是大城市我们', 'new', '##s']
@@ -18,18 +18,18 @@ MASK, PIECES = 4, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'北京是大�
     ('bert', []), ('words', ['objective.unit: token -> word']),
     ('macbert', ["objective.pair: NextSentence(random=0.5, short=0.1, slack=16, unit='segment', separators=1) -> "
                  'SentenceOrder(swapped=0.5, short=0.1, slack=16)', 'objective.unit: token -> word',
-                 'objective.lengths: (1.0,) -> (0.4, 0.3, 0.2, 0.1)', 'objective.similar:  -> out/similar.txt'])])
+                 'objective.lengths: (1.0,) -> (0.4, 0.3, 0.2, 0.1)', 'objective.synonyms:  -> out/similar.txt'])])
 def test_an_arm_differs_from_bert_in_what_it_says_and_in_nothing_else(arm, changes):
   run = chinese.config(SETTING, arm)
   config_lib.check(run)
-  assert checked.differences(chinese.config(SETTING, 'bert'), run, {'name'}) == changes
+  assert validation.differences(chinese.config(SETTING, 'bert'), run, {'name'}) == changes
   assert run.data.prepare.segmenter == 'jieba' and run.name == arm
 
 
 def test_arms_are_of_one_size():
   def parameters(arm):
     config = chinese.config(SETTING, arm)
-    return count(shapes(config, make_learner(config, stand_in(config))).params)
+    return count_parameters(state_shapes(config, make_learner(config, placeholder_vocab(config))).params)
   assert parameters('bert') == parameters('macbert') == 5_415_810
 
 
@@ -37,7 +37,7 @@ def test_a_list_of_the_users_is_taken(monkeypatch):
   monkeypatch.setattr(chinese.kept, 'run', lambda *given: pytest.fail('made, though there is one'))
   setting = ChineseSetting('zh.txt', 'out', similar='mine.txt')
   chinese.listed(setting)
-  assert chinese.config(setting, 'macbert').objective.similar == 'mine.txt'
+  assert chinese.config(setting, 'macbert').objective.synonyms == 'mine.txt'
 
 
 def test_words_like_others_have_as_many_characters():

@@ -8,33 +8,33 @@ import pytest
 
 from benchmarks import comparison, equal_time, kept, modern
 from benchmarks.equal_time import Plan, Setting
-from plm_jax import checked, recipes
-from plm_jax import config as config_lib
-from plm_jax.layers.dense import count
+from plm_jax import recipes, validation
+from plm_jax.config import run as config_lib
+from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
-from plm_jax.training.learner import make_learner, shapes, stand_in
-from plm_jax.training.optim import schedule
+from plm_jax.objectives.row_builders import Single
+from plm_jax.optim.optimizers import make_schedule
+from plm_jax.training.learner import make_learner, placeholder_vocab, state_shapes
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETTING = Setting('text.txt', 'out')
 NORM = {'model.block.mlp_dim: 1024 -> 688', 'model.block.mlp.gated: False -> True', 'model.block.norm_at: post -> pre',
-        'model.norm_embedded: False -> True', 'model.stack.first_norm: True -> False'}
+        'model.embeddings.norm: False -> True', 'model.stack.first_norm: True -> False'}
 PACKED = {
-    'model.absolute: learned -> none', 'model.types: 2 -> 0', 'model.pooler: True -> False',
+    'model.embeddings.absolute: learned -> none', 'model.embeddings.types: 2 -> 0', 'model.pooler: True -> False',
     'model.block.attention.position: NoPosition() -> Rope(theta=10000.0, share=1.0, scaling=Unscaled())',
-    "objective.pair: NextSentence(random=0.5, short=0.1, slack=16, unit='segment', separators=1) -> Single()",
+    "objective.pair: NextSentence(random=0.5, short=0.1, slack=16, unit='segment', separators=1) -> Single(short=0.0)",
     'data.assembly: document -> packed'}
-MASKS = {'objective.rate: 0.15 -> 0.3', 'objective.held_out_rate: None -> 0.15'}
+MASKS = {'objective.mask_rate: 0.15 -> 0.3', 'objective.held_out_mask_rate: None -> 0.15'}
 WSD = {'optim.schedule: bert -> wsd'}
 DROPOUT = {'model.block.dropout: 0.1 -> 0.0', 'model.block.attention.dropout: 0.1 -> 0.0',
            'model.block.attention.out_dropout: 0.0 -> 0.1'}
-ROPE = {change for change in PACKED if change.startswith(('model.absolute', 'model.block'))}
+ROPE = {change for change in PACKED if change.startswith(('model.embeddings.absolute', 'model.block'))}
 
 
 def test_bert_is_as_published_but_for_its_size_and_the_length_of_its_run():
-  found = checked.differences(
-      recipes.find('bert_base')(), modern.config(SETTING, 'bert'), {'mesh', 'name', 'train', 'data.path'})
+  found = validation.differences(
+      recipes.find_recipe('bert_base')(), modern.config(SETTING, 'bert'), {'mesh', 'name', 'train', 'data.path'})
   assert {*found} == {
       'model.vocab: 30522 -> 8192', 'model.block.width: 768 -> 256', 'model.block.heads: 12 -> 4',
       'model.block.mlp_dim: 3072 -> 1024', 'model.block.dtype: bfloat16 -> float32',
@@ -49,14 +49,14 @@ def test_bert_is_as_published_but_for_its_size_and_the_length_of_its_run():
 def test_an_arm_differs_from_bert_in_what_it_says_and_in_nothing_else(arm, changes):
   run = equal_time.planned(modern.config(SETTING, arm), Plan(1000, 1e-3, 0, 'out'))
   config_lib.check(run)
-  found = checked.differences(modern.config(SETTING, 'bert'), modern.config(SETTING, arm), {'name'})
+  found = validation.differences(modern.config(SETTING, 'bert'), modern.config(SETTING, arm), {'name'})
   assert {*found} == changes and run.name == arm
 
 
 @functools.cache
 def parameters(arm):
   config = modern.config(SETTING, arm)
-  return count(shapes(config, make_learner(config, stand_in(config))).params)
+  return count_parameters(state_shapes(config, make_learner(config, placeholder_vocab(config))).params)
 
 
 @pytest.mark.parametrize('arm', [*modern.arms(SETTING)])
@@ -81,7 +81,7 @@ def test_schedules_are_over_the_steps_of_the_pace(arm, rates):
   """Of 2,000 steps: the beginning, half of the warmup of 100, step 200, half of the run, half of the last fifth."""
   run = equal_time.planned(modern.config(SETTING, arm), Plan(2000, 1.0, 0, 'out'))
   assert run.train.steps == 2000 and run.optim.warmup == 100
-  np.testing.assert_allclose(schedule(run.optim, 2000)(np.array([0, 50, 200, 1000, 1800])), rates, atol=1e-6)
+  np.testing.assert_allclose(make_schedule(run.optim, 2000)(np.array([0, 50, 200, 1000, 1800])), rates, atol=1e-6)
 
 
 @pytest.mark.parametrize(('steps', 'warmup'), [(5000, 250), (450, 60), (100, 50), (6, 3)])
@@ -108,7 +108,7 @@ def test_arms_are_judged_by_the_same_rows_and_masks(arm, monkeypatch):
   run = equal_time.planned(modern.config(SETTING, arm), Plan(1000, 1e-3, 2, 'out'))
   equal_time.judged(run, None, {})
   config, = asked
-  assert config.objective == MaskedLM(pair=Single()) and config.objective.rate == 0.15
+  assert config.objective == MaskedLM(pair=Single()) and config.objective.mask_rate == 0.15
   assert (config.seed, config.data.assembly, config.train.eval_batches) == (0, 'document', 1_000_000)
   assert config.model == run.model
 

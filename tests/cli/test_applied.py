@@ -1,6 +1,10 @@
 """The commands that put a model to use: what they write, what they print, what they refuse."""
 import io
 import json
+import os
+import re
+import shutil
+import signal
 import sys
 import zipfile
 
@@ -9,7 +13,9 @@ import pytest
 import tuned
 
 import plm_jax
-from plm_jax.cli import applied, commands
+from plm_jax import progress
+from plm_jax.cli import commands, predict
+from plm_jax.errors import ConfigError
 
 
 @pytest.fixture(scope='module')
@@ -25,7 +31,7 @@ def models(tmp_path_factory):
 def typed(models, tmp_path, monkeypatch, capsys):
   """Runs a command in a folder of its own -> what it prints; or, where it ends with an error, that."""
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(applied, 'CHUNK', 2)
+  monkeypatch.setattr(predict, 'CHUNK_ROWS', 2)
   def run(name, kind, *args, said=''):
     monkeypatch.setattr('sys.argv', ['plm_jax', name, str(models / kind), *args])
     monkeypatch.setattr('sys.stdin', io.TextIOWrapper(io.BytesIO(said.encode())))
@@ -53,8 +59,79 @@ def test_a_file_is_predicted_in_chunks_and_measured(typed, tmp_path):
   (tmp_path / 'z.csv').write_text('review\n"a fine\nfilm"\n')
   assert typed('predict', 'classification', 'z.csv', '--output=z.tsv') == '1 predictions in z.tsv\n'
   head, row = (tmp_path / 'z.tsv').read_text().splitlines()
-  assert head == 'label\tprobability\ttext\ttext_b'
-  assert row.startswith('good\t0.') and row.endswith('\ta fine film')
+  assert head == 'label\tprobability\ttruth\ttext'
+  assert row.startswith('good\t0.') and row.endswith('\t\ta fine film')
+
+
+def table(path):
+  head, *found = [line.split('\t') for line in path.read_text().splitlines()]
+  return [dict(zip(head, row, strict=True)) for row in found]
+
+
+def test_tables_of_predictions_have_a_head_for_every_cell_and_the_truth(typed, tmp_path):
+  (tmp_path / 'x.tsv').write_text('id\ttext\tlabel\n7\ta fine film\tgood\n8\tdull\tbad\n9\ta film\t\n')
+  typed('predict', 'classification', 'x.tsv', '--output=y.tsv')
+  found = table(tmp_path / 'y.tsv')
+  assert [(row['id'], row['truth'], row['text']) for row in found] == [
+      ('7', 'good', 'a fine film'), ('8', 'bad', 'dull'), ('9', '', 'a film')]
+  assert [row['label'] for row in found[:2]] == ['good', 'bad'] and list(found[0]) == [
+      'id', 'label', 'probability', 'truth', 'text']
+  (tmp_path / 'x.jsonl').write_text(json.dumps({'sentence1': 'a', 'sentence2': 'b\tc', 'label': 'bad'}) + '\n')
+  typed('predict', 'classification', 'x.jsonl', '--output=y.tsv')
+  assert [(row['text'], row['text_b'], row['truth']) for row in table(tmp_path / 'y.tsv')] == [('a', 'b c', 'bad')]
+  (tmp_path / 'x.jsonl').write_text(json.dumps({'context': 'a film', 'choices': ['dull', 'fine'], 'label': 1}) + '\n')
+  typed('predict', 'choice', 'x.jsonl', '--output=y.tsv')
+  row, = table(tmp_path / 'y.tsv')
+  assert (row['truth'], row['context'], row['question']) == ('1', 'a film', '')
+  (tmp_path / 'x.jsonl').write_text(json.dumps({
+      'id': 'q', 'question': 'who?', 'context': 'it came to Angela Merkel', 'answers': ['Angela', 'Merkel']}) + '\n')
+  typed('predict', 'answers', 'x.jsonl', '--output=y.tsv')
+  row, = table(tmp_path / 'y.tsv')
+  assert (row['id'], row['truth']) == ('q', '["Angela", "Merkel"]')
+  (tmp_path / 'x.txt').write_text('a film\nfine\tdull\n')
+  assert 'x.txt:2: a column text_b is needed' in typed('predict', 'classification', 'x.txt', '--output=z.tsv')
+  assert not (tmp_path / 'z.tsv').exists()
+
+
+def test_lines_of_another_encoding_and_odd_ones_are_read_or_left_out(typed, tmp_path):
+  (tmp_path / 'x.txt').write_bytes(b'fine\n\xff\n\ndull\n')
+  assert 'leave such lines out with --on-error=skip' in typed('predict', 'classification', 'x.txt')
+  said = typed('predict', 'classification', 'x.txt', '--on-error=skip', '--output=y.jsonl')
+  assert '2 rows were left out: 2 unreadable lines' in said and '2 predictions in y.jsonl' in said
+  (tmp_path / 'x.txt').write_bytes('fine\ndull\n'.encode('utf-16'))
+  assert 'give --encoding=utf-16' in typed('predict', 'classification', 'x.txt')
+  assert [json.loads(line)['label'] for line in typed(
+      'predict', 'classification', 'x.txt', '--encoding=utf-16').splitlines()] == ['good', 'bad']
+
+
+@pytest.mark.parametrize('args', [
+    ('tag', 'tagging', './queris.txt'), ('tag', 'tagging', 'Angela came.', 'nams.conll'), ('tag', 'tagging', 'a/b'),
+    ('answer', 'answers', 'context.md', 'who?'), ('attention', 'classification', 'My Drive/texts, 2.txt'),
+    ('neighbours', 'classification', 'a *film*', 'texts.txt.gz'), ('losses', 'classification', '~/none'),
+    ('losses', 'classification', 'x.txt,missing.txt'), ('neighbours', 'classification', 'a *film*', '*.tsv'),
+    ('similar', 'classification', 'a film', '/missing/file'), ('similar', 'classification', 'pairs.tsv'),
+    ('search', 'classification', 'x.txt', 'queries.jsonl'), ('search', 'classification', 'x.txt', 'gs:/bucket/x')])
+def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):
+  (tmp_path / 'x.txt').write_text('a fine film\n')
+  assert f'there is no file {next(arg for arg in args[2:] if predict.looks_like_path(arg) and arg != "x.txt")!r}' in (
+      typed(*args))
+
+
+@pytest.mark.parametrize('text', [
+    ' TCP/IP', 'and/or is a word', 'Angela came.', 'I read a.txt today', 'film', '.', '3.5', 'e.g.', 'U.S.', 'a\nb.txt',
+    'https://example.com is down', '', 'node.js', '...'])
+def test_texts_that_are_no_paths(text, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert not predict.is_source(text)
+
+
+def test_several_texts_and_files_are_tagged_in_their_order(typed, tmp_path):
+  (tmp_path / 'x.txt').write_text('Berlin\nfine\n')
+  assert typed('tag', 'tagging', 'Angela Merkel came.', 'x.txt', 'Berlin.') == (
+      '[Angela Merkel PER] came.\n[Berlin LOC]\nfine\n[Berlin LOC].\n')
+  assert typed('tag', 'tagging', 'Angela.', '-', '--output=y.jsonl', said='Berlin\n') == '2 texts in y.jsonl\n'
+  assert [row['text'] for row in rows(tmp_path / 'y.jsonl')] == ['Angela.', 'Berlin']
+  assert 'there is no text' in typed('tag', 'tagging')
 
 
 def test_standard_input_is_a_text_a_line(typed):
@@ -145,3 +222,57 @@ def test_vectors_as_parquet(typed, tmp_path, monkeypatch):
   table = parquet.read_table(tmp_path / 'y.parquet')
   assert table['length'].to_pylist() == [5, 3, 3]
   assert [len(one) for one in table['vectors'].to_pylist()] == [5, 3, 3]
+
+
+@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize('name', ['predict', 'encode', 'tag'])
+def test_a_signal_leaves_no_unfinished_file(name, number, code, typed, tmp_path, monkeypatch):
+  """It comes in the second chunk."""
+  (tmp_path / 'x.txt').write_text('a fine film\n' * 6)
+  function = 'encode_chunk' if name == 'encode' else 'name_labels'
+  real, calls = getattr(predict, function), []
+  def interrupted(*args):
+    calls.append(args)
+    if len(calls) == 2:
+      os.kill(os.getpid(), number)
+    return real(*args)
+  monkeypatch.setattr(predict, function, interrupted)
+  kind, output = {'tag': ('tagging', 'y.jsonl'), 'encode': ('classification', 'y.npy')}.get(
+      name, ('classification', 'y.jsonl'))
+  assert typed(name, kind, 'x.txt', f'--output={output}') == str(code)
+  assert [path.name for path in tmp_path.iterdir()] == ['x.txt']
+
+
+@pytest.mark.parametrize('name', ['predict', 'encode', 'tag', 'search'])
+def test_long_files_show_their_progress(name, typed, tmp_path, monkeypatch):
+  monkeypatch.setattr(progress, 'INTERVAL', 0.0)
+  monkeypatch.setattr(sys, 'stderr', stderr := io.StringIO())
+  (tmp_path / 'x.txt').write_text('a fine film\n' * 6)
+  kind = 'tagging' if name == 'tag' else 'classification'
+  more = {'encode': ['--output=y.npy'], 'search': ['a film']}.get(name, [])
+  typed(name, kind, 'x.txt', *more)
+  said = stderr.getvalue().splitlines()
+  assert said
+  assert all(line.startswith(f'{name}: ') for line in said)
+  assert re.match(rf'{name}: 6 (of 6 )?(rows|texts)', said[-2 if name == 'search' else -1])
+
+
+def test_an_output_that_cannot_be_written_is_found_before_the_work(typed, tmp_path, monkeypatch):
+  monkeypatch.setattr(predict, 'load_on_mesh', None)  # no model is loaded
+  monkeypatch.setattr(predict.models, 'load', None)
+  (tmp_path / 'x.txt').write_text('a fine film\n')
+  for name, option in (('predict', '--output=x.txt/y.jsonl'), ('encode', '--output=x.txt/y.npy'),
+                       ('minimal-pairs', '--page=x.txt/y.html'), ('minimal-pairs', '--output=x.txt/y.jsonl')):
+    assert f'{tmp_path / "x.txt"} is a file, expected a folder' in typed(name, 'classification', 'x.txt', option)
+  (tmp_path / 'folder.jsonl').mkdir()
+  assert 'it is a folder, expected the name of a file' in typed(
+      'predict', 'classification', 'x.txt', '--output=folder.jsonl')
+
+
+def test_a_checkpoint_of_several_labels_is_named(models, tmp_path):
+  shutil.copytree(models / 'classification', tmp_path / 'several')
+  config = json.loads((tmp_path / 'several/config.json').read_text())
+  (tmp_path / 'several/config.json').write_text(json.dumps(config | {'problem_type': 'multi_label_classification'}))
+  with pytest.raises(ConfigError, match='predicts several labels per example'):
+    plm_jax.predict(tmp_path / 'several', 'fine')
+  assert plm_jax.predict(models / 'classification', 'fine')

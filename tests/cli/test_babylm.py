@@ -16,7 +16,7 @@ SMALL = ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1', '--train
 @pytest.fixture
 def track(tmp_path, monkeypatch) -> pathlib.Path:
   """A track's folder, pairs and tables; runs are traced, not computed."""
-  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
+  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   documents = tiny.text().split('\n\n')
   (tmp_path / 'track/dev').mkdir(parents=True)
@@ -77,11 +77,11 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
 def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
   """What stopped in the middle is not counted as done."""
   asked, runs = ['--data=track', '--output=out', *SMALL], []
-  real = babylm.runs.run
+  real = babylm.run.run
   def interrupted(config):
     runs.append(config.folder)
     return None if len(runs) == 1 else real(config)
-  monkeypatch.setattr(babylm.runs, 'run', interrupted)
+  monkeypatch.setattr(babylm.run, 'run', interrupted)
   with pytest.raises(SystemExit) as ended:
     typed(monkeypatch, *asked)
   assert ended.value.code == 75
@@ -114,7 +114,10 @@ def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args
 def test_the_table_has_the_phenomena_of_both_ways():
   def pairs(value):
     return {'accuracy': value, 'interval': [0.25, 0.75], 'pairs': 8, 'phenomena': {'binding': value}}
-  rows = babylm.table(babylm.Plan('out', model='run'), None, {'pairs pll': pairs(0.5), 'pairs causal': pairs(0.625)})
+
+  rows = babylm.result_rows(
+    babylm.BabylmPlan('out', model='run'), None, {'pairs pll': pairs(0.5), 'pairs causal': pairs(0.625)}
+  )
   assert rows == {
       'model': 'run', 'minimal pairs pll': '50.0%  (25.0% to 75.0% of 8)', '  pll: binding': '50.0%',
       'minimal pairs causal': '62.5%  (25.0% to 75.0% of 8)', '  causal: binding': '62.5%'}
@@ -123,4 +126,4 @@ def test_the_table_has_the_phenomena_of_both_ways():
 def test_help_is_what_the_command_says_of_itself(monkeypatch, capsys):
   typed(monkeypatch, '--help')
   said = capsys.readouterr().out
-  assert all(f'--{name} ' in said for name in babylm.NAMES)
+  assert all(f'--{name} ' in said for name in babylm.OPTION_NAMES)

@@ -9,8 +9,8 @@ import pytest
 import plm_jax
 from plm_jax.cli import commands
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'embeddings'))
-from test_exchange import trained_of
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'conversion'))
+from sentence_model import trained_of
 
 from plm_jax.layers.pooling import VectorConfig
 
@@ -44,6 +44,10 @@ def test_vectors_and_search(home, monkeypatch, capsys):
     assert found['hits'][0].get('text', 'the film is good') == 'the film is good'
   assert 'vectors of 8 numbers' in typed(monkeypatch, capsys, 'distil', model, home / 'static', '--size=8')
   assert typed(monkeypatch, capsys, 'similar', home / 'static', 'a book', 'a book').startswith('1.0000')
+  loaded = plm_jax.load(home / 'static')
+  assert repr(loaded).startswith('<static vectors: ') and plm_jax.encode(loaded, 'a book').shape == (1, 8)
+  found, = plm_jax.search(loaded, ['ana', 'a book'], 'a book', top=1)
+  assert found[0].text == 'a book'
   typed(monkeypatch, capsys, 'encode', home / 'static', home / 'texts.txt', '--output', home / 'static.npy')
   assert np.load(home / 'static.npy').shape == (3, 8)
 
@@ -53,7 +57,8 @@ def test_vectors_and_search(home, monkeypatch, capsys):
     (('similar', 'model', 'texts.txt'), 'a row has a text alone: there is nothing that it is compared with'),
     (('search', 'model', 'bad.npy', 'a'), 'holds no vectors'),
     (('search', 'model', 'empty.txt', 'a'), 'empty.txt has no texts'),
-    (('search', 'model', 'gaps.txt', 'a'), 'gaps.txt:2: the line is empty')])
+    (('search', 'model', 'gaps.txt', 'a'), 'gaps.txt:2: the line is empty'),
+    (('similar', 'model', 'texts.txt', 'a'), 'is a file, and texts are compared')])
 def test_what_cannot_be_compared(args, said, home, monkeypatch):
   (home / 'bad.npy').write_bytes(b'no array')
   (home / 'empty.txt').write_text('')

@@ -2,6 +2,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import socket
 
@@ -11,17 +12,19 @@ import jax.numpy as jnp
 import pytest
 import tiny
 
-from plm_jax import config_file, recipes, versions
-from plm_jax.cli import commands, costs, doctor, preflight
+from plm_jax import recipes, versions
+from plm_jax.checkpoints.checkpoint import Checkpoints
+from plm_jax.cli import commands, costs, doctor
 from plm_jax.cli.run import parse
-from plm_jax.config import Phase
+from plm_jax.compile.report import CompileReport
+from plm_jax.config import serialization
+from plm_jax.config.run import Phase
 from plm_jax.data.prepare import PrepareConfig, prepare
-from plm_jax.pods import machine
-from plm_jax.pods.compile import Report
-from plm_jax.pods.machine import AcceleratorError, Machine
+from plm_jax.distributed import machine
+from plm_jax.distributed.machine import AcceleratorError, Machine
+from plm_jax.runs import preflight
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import load
-from plm_jax.training.checkpoint import Checkpoints
 
 BERT = ['bert_base', '--scale=test', '--mesh.data=1']
 
@@ -65,7 +68,7 @@ def package(folder: pathlib.Path, name: str, version: str) -> None:
 
 def faults(args, own: Machine) -> dict[str, str]:
   """Of an examination: what each check that found a fault says."""
-  return {found.check: found.said for found in doctor.examine(args, own).findings if found.level == 'fault'}
+  return {found.check: found.message for found in doctor.examine(args, own).findings if found.level == 'fault'}
 
 
 def run_of(tmp_path, records, *more) -> list[str]:
@@ -96,7 +99,7 @@ def test_old_jaxlib_and_strange_libtpu_beside_jax(tmp_path, monkeypatch):
   package(tmp_path, 'libtpu', '0.0.1')
   monkeypatch.syspath_prepend(str(tmp_path))
   said = faults([], laptop(tmp_path))['versions']
-  jax = versions.installed()['jax'].version
+  jax = versions.find_installed()['jax'].version
   assert f'jax {jax} needs jaxlib' in said and "and jaxlib 0.4.30 is installed: pip install 'jaxlib" in said
   assert f"and libtpu 0.0.1 is installed: pip install 'jax[tpu]=={jax}'" in said
   with pytest.raises(versions.VersionError, match=r'jaxlib 0\.4\.30 is installed'):
@@ -107,7 +110,7 @@ def test_python_that_is_too_old(tmp_path):
   package(tmp_path, 'jax', '9.9.9')
   with (tmp_path / 'jax-9.9.9.dist-info/METADATA').open('a') as file:
     file.write('Requires-Python: >=3.99\n')
-  found, = versions.conflicts(versions.installed([str(tmp_path)]))
+  found, = versions.find_conflicts(versions.find_installed([str(tmp_path)]))
   assert found.startswith('jax 9.9.9 is for Python >=3.99, and this is 3.') and 'uv venv --python' in found
 
 
@@ -139,8 +142,8 @@ def test_a_tpu_that_another_process_holds(tmp_path):
   assert said == {'accelerator': (
       "/dev/accel2 is held by process 4711 (python -m experiments.bert_base): a TPU is one process's at a time. Wait "
       'for it, or end it: kill 4711')}
-  machine.check_usable(dataclasses.replace(own, environ={'TPU_VISIBLE_CHIPS': '0,1'}))
-  machine.check_usable(dataclasses.replace(own, environ={'JAX_PLATFORMS': 'cpu'}))
+  machine.check_tpu_usable(dataclasses.replace(own, environ={'TPU_VISIBLE_CHIPS': '0,1'}))
+  machine.check_tpu_usable(dataclasses.replace(own, environ={'JAX_PLATFORMS': 'cpu'}))
 
 
 def test_devices_that_are_handed_to_programs_are_tpus_where_the_bus_says_so(tmp_path):
@@ -151,10 +154,10 @@ def test_devices_that_are_handed_to_programs_are_tpus_where_the_bus_says_so(tmp_
   card.mkdir(parents=True)
   (card / 'vendor').write_text('0x10de\n')
   (card / 'device').write_text('0x2330\n')
-  assert machine.chips(laptop(tmp_path)) == []
+  assert machine.tpu_device_files(laptop(tmp_path)) == []
   (card / 'vendor').write_text('0x1ae0\n')
   (card / 'device').write_text('0x0063\n')
-  assert machine.chips(laptop(tmp_path)) == ['/dev/vfio/7']
+  assert machine.tpu_device_files(laptop(tmp_path)) == ['/dev/vfio/7']
 
 
 def test_a_host_that_does_not_come(tmp_path, records):
@@ -162,7 +165,7 @@ def test_a_host_that_does_not_come(tmp_path, records):
     port = server.getsockname()[1]
   job = [f'--hosts.coordinator=localhost:{port}', '--hosts.count=3', '--hosts.index=0', '--hosts.timeout=0.2']
   found = doctor.examine(run_of(tmp_path, records, '--hosts.distributed=True', *job), laptop(tmp_path))
-  said = {one.check: (one.level, one.said) for one in found.findings}
+  said = {one.check: (one.level, one.message) for one in found.findings}
   assert said['hosts'] == (
       'fault', 'of 3 processes, number 1, 2 did not come within 0.2 s: every worker of the job has to run this command'
       ', within --hosts.timeout seconds of the others')
@@ -190,22 +193,22 @@ def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path
   content = bytearray(path.read_bytes())
   content[-1] ^= 1
   path.write_bytes(content)
-  full = dataclasses.replace(laptop(tmp_path), free=lambda folder: 1_000_000)
+  full = dataclasses.replace(laptop(tmp_path), free_bytes=lambda folder: 1_000_000)
   with Lock(tmp_path / 'run', 'a run'):
     said = faults(run_of(tmp_path, tmp_path / 'damaged'), full)
   assert sorted(said) == ['disk', 'output', 'records']
   assert 'train-00000.npy is damaged: its checksum is not that of what was written. Copy it again' in said['records']
-  assert said['disk'].endswith('1.0 MB are free. The checkpoints that are there are whole: make room, and the same '
-                               'command goes on.')
+  assert said['disk'].endswith('1.0 MB are free. The existing checkpoints are complete: make room, and the same '
+                               'command resumes.')
   assert f'run is in use by a run (process {os.getpid()} on' in said['output']
   assert 'wait for it, stop it, or give another folder' in said['output']
 
 
 def test_room_for_fewer_checkpoints_than_are_kept_is_a_warning():
-  config = recipes.find('bert_base')('test')
+  config = recipes.find_recipe('bert_base')('test')
   assert preflight.check_disk(config, 100, lambda folder: 400) == ''
   assert preflight.check_disk(config, 100, lambda folder: 399) == (
-      'runs/bert_base-test has room for 3 checkpoints of 0.0 MB, and the run keeps 3 and writes the next beside them: '
+      'runs/bert_base-test has room for 3 checkpoints of 0.0 MB, and the run keeps 3 and writes the next one as well: '
       'make room, or give --train.keep=2')
 
 
@@ -214,24 +217,36 @@ def test_text_that_is_not_there_and_a_cache_without_room(tmp_path):
   assert [*said] == ['records'] and "nix.txt': expected a file, folder or glob" in said['records']
   text = tmp_path / 'text.txt'
   text.write_text(tiny.text())
-  config = parse(recipes.find('bert_base'), ['--scale=test', f'--data.path={text}'])
-  with pytest.raises(doctor.Expected, match=r'records of this text need about .* make room, or let PLM_JAX_CACHE name'):
-    doctor.cache(config, dataclasses.replace(laptop(tmp_path), free=lambda folder: 100))
+  config = parse(recipes.find_recipe('bert_base'), ['--scale=test', f'--data.path={text}'])
+  with pytest.raises(
+    doctor.UserError, match=r'records of this text need about .* make room, or let PLM_JAX_CACHE name'
+  ):
+    doctor.check_cache(config, dataclasses.replace(laptop(tmp_path), free_bytes=lambda folder: 100))
 
 
 def test_a_checkpoint_of_another_model_and_a_damaged_one(tmp_path, records):
   folder, tokenizer = tmp_path / 'run', load(records / 'tokenizer')
-  config = parse(recipes.find('bert_base'), run_of(tmp_path, records)[1:])
+  config = parse(recipes.find_recipe('bert_base'), run_of(tmp_path, records)[1:])
   saved = Checkpoints(folder / 'checkpoints')
-  saved.save(2, {'x': jnp.zeros(3)}, {'config': config_file.to_json(config), 'tokenizer': tokenizer.hash})
+  saved.save(2, {'x': jnp.zeros(3)}, {'config': serialization.to_json(config), 'tokenizer': tokenizer.hash})
   saved.close()
-  assert doctor.resumed(config, tokenizer).said == 'the run goes on from step 2, whose files are as they were written'
+  assert (
+    doctor.check_resume(config, tokenizer).message
+    == 'the run resumes from step 2, whose files are as they were written'
+  )
+  saved = Checkpoints(folder / 'checkpoints')
+  saved.save(3, {'x': jnp.zeros(3)}, {'config': serialization.to_json(config), 'tokenizer': tokenizer.hash,
+                                      'data': {'digests': {'prepared': '0' * 64}}})
+  saved.close()
+  with pytest.raises(doctor.UserError, match='is not what the checkpoint of step 3 was trained on'):
+    doctor.check_resume(config, tokenizer)
+  shutil.rmtree(folder / 'checkpoints/3')
   said = faults(run_of(tmp_path, records, '--model.stack.layers=3'), laptop(tmp_path))
   assert [*said] == ['checkpoint'] and 'model.stack.layers: 2 -> 3' in said['checkpoint']
   assert 'Give the old values, or --output another folder' in said['checkpoint']
   (folder / 'checkpoints/2/meta/metadata').write_text('{}')
-  with pytest.raises(doctor.Expected, match='the checkpoint of step 2 is damaged'):
-    doctor.resumed(config, tokenizer)
+  with pytest.raises(doctor.UserError, match='the checkpoint of step 2 is damaged'):
+    doctor.check_resume(config, tokenizer)
 
 
 @pytest.mark.parametrize(('args', 'said'), [
@@ -240,7 +255,7 @@ def test_a_checkpoint_of_another_model_and_a_damaged_one(tmp_path, records):
     (['bert_base', '--optim.warmup=9000000'], '--optim.warmup is 9,000,000 steps')])
 def test_options_that_make_no_run_are_a_fault_and_the_machine_is_looked_at_all_the_same(tmp_path, args, said):
   found = doctor.examine(args, laptop(tmp_path)).findings
-  assert said in next(one.said for one in found if one.check == 'options' and one.level == 'fault')
+  assert said in next(one.message for one in found if one.check == 'options' and one.level == 'fault')
   assert found[-1].check == 'cache'
 
 
@@ -256,7 +271,7 @@ def test_buckets_that_are_missing_or_elsewhere_or_not_to_be_written(tmp_path):
   with Bucket(tmp_path, zone='us-central1-a') as bucket, Client(bucket) as client:
     client.ask('from plm_jax.cli import doctor')
     def told(path: str) -> str:
-      client.ask(f'found = doctor.Examination(); found.look("bucket", doctor.bucket, {path!r}, "run")')
+      client.ask(f'found = doctor.Examination(); found.run_check("bucket", doctor.check_bucket, {path!r}, "run")')
       level, _, said = client.ask('[*found.findings[0]]')
       return f'{level}: {said}'
     assert told('gs://bucket/run') == (
@@ -274,32 +289,68 @@ def test_buckets_that_are_missing_or_elsewhere_or_not_to_be_written(tmp_path):
 
 
 def test_cost_by_operations_and_an_assumption():
-  recipe = recipes.find('bert_base')
-  said = costs.estimated(recipe('paper'), recipe, None)
+  recipe = recipes.find_recipe('bert_base')
+  said = costs.describe_estimated_cost(recipe('paper'), recipe, None)
   # 900,000 x 256 rows of 128 tokens and 100,000 x 256 of 512: 4.3e10 tokens x 6 FLOPs x 86M parameters, and attention
   assert '2.4e+19 FLOPs at 40% of the peak of 16 x TPU v2, which is an assumption' in said
   assert said.endswith('the published run took 16 TPU chips, 4 days')
-  assert costs.estimated(recipe('test'), recipe, None) == ''
+  assert costs.describe_estimated_cost(recipe('test'), recipe, None) == ''
 
 
 def test_cost_by_a_compiled_step():
-  config = recipes.find('bert_base')('paper')
-  report = Report('TPU v2', {}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2
-  said = costs.compiled(config, 'v2:4x4', lambda config: [report] * 2)
+  config = recipes.find_recipe('bert_base')('paper')
+  report = CompileReport('TPU v2', {}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2
+  said = costs.describe_compiled_cost(config, 'v2:4x4', lambda config: [report] * 2)
   assert said.startswith('4,444 chip-hours on v2:4x4 at the least, 11.6 days')  # 1,000,000 s x 16 chips
 
 
 def test_cost_of_phases_that_were_not_measured():
-  config = dataclasses.replace(recipes.find('bert_base')('test'))
+  config = dataclasses.replace(recipes.find_recipe('bert_base')('test'))
   short, long = config.train.phases
-  assert costs.seconds(config, {short: 2.0, long: 3.0}) == short.steps * 2 + long.steps * 3
+  assert costs.run_seconds(config, {short: 2.0, long: 3.0}) == short.steps * 2 + long.steps * 3
   twice = dataclasses.replace(config, train=dataclasses.replace(
       config.train, phases=(short, Phase(10, short.length, 2 * short.batch))))
-  assert costs.seconds(twice, {short: 2.0}) == pytest.approx(short.steps * 2 + 10 * 4)
+  assert costs.run_seconds(twice, {short: 2.0}) == pytest.approx(short.steps * 2 + 10 * 4)
 
 
 @pytest.mark.slow
 def test_a_step_is_measured(tmp_path, records, capsys):
   found = doctor.examine(run_of(tmp_path, records, '--step'), laptop(tmp_path))
   said = next(one for one in found.findings if one.check == 'first step')
-  assert said.level == 'ok' and 'chip-hours on the 1 x cpu here' in said.said
+  assert said.level == 'ok' and 'chip-hours on the 1 x cpu here' in said.message
+
+
+def test_accents_that_a_tokenizer_to_be_trained_drops(tmp_path):
+  """Counted before anything is prepared, with the option that keeps them."""
+  (tmp_path / 'text.txt').write_text('\n\n'.join(['ọ̀rọ̀ ọdún wọ́n ní ìlú'] * 9))
+  config = recipes.find_recipe('bert_base')('test')
+  config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=(str(tmp_path / 'text.txt'),)))
+  told = doctor.check_records(config)
+  assert len(told.warnings) == 1 and 'letters in a sample of the text' in told.warnings[0]
+  prepared = dataclasses.replace(config.data.prepare, strip_accents=False)
+  assert not doctor.check_records(dataclasses.replace(config, data=dataclasses.replace(
+      config.data, prepare=prepared))).warnings
+
+
+def test_text_that_is_read_too_often_is_a_warning_of_each_corpus(tmp_path, records):
+  once = [f'--data.path={records}', '--train.phases.0.steps=6', '--train.phases.1.steps=2']
+  assert 'times' not in said_of_records(once, tmp_path)
+  often = [f'--data.path={records}', '--train.phases.0.steps=60000']
+  assert re.search(rf'the run reads {records} [\d,]+ times, and more than 40 times teach little', said_of_records(
+      often, tmp_path))
+  # Of a mixture only the small corpus is read too often, of which the run wants half of what it reads.
+  small = tmp_path / 'small'
+  text = tmp_path / 'small.txt'
+  text.write_text('\n\n'.join(tiny.text().split('\n\n')[:4]))
+  prepare(PrepareConfig(source=str(text), tokenizer=str(records / 'tokenizer'), heldout=0.3), small)
+  mixed = ['--data.path', str(records), str(small), '--data.weights', '1', '1', '--train.phases.0.steps=400']
+  found = said_of_records(mixed, tmp_path)
+  assert f'reads {small} ' in found and f'reads {records} ' not in found
+  raw = [f'--data.path={text}', '--train.phases.0.steps=60000']
+  assert re.search(r'small.txt about [\d,]+ times', said_of_records(raw, tmp_path))
+
+
+def said_of_records(more, tmp_path) -> str:
+  config = parse(recipes.find_recipe('bert_base'), [*BERT[1:], f'--output={tmp_path / "run"}', *more])
+  told = doctor.check_records(config)
+  return '; '.join(told.warnings) or told.message.replace('times', '')

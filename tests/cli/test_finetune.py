@@ -11,16 +11,16 @@ import tiny
 
 from plm_jax import conversion, tokenizers
 from plm_jax.cli import finetune
-from plm_jax.cli.fine_tuned import announce
-from plm_jax.cli.run import run
 from plm_jax.errors import ConfigError
-from plm_jax.inference import loading
-from plm_jax.layers.heads import WithHeads
-from plm_jax.recipes.finetune import Start
-from plm_jax.tasks.regularize import FreeLB, RDrop
-from plm_jax.tasks.setup import settled
+from plm_jax.finetuning.setup import resolve_run
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.loading import loaded_model
+from plm_jax.optim.adapters import AdapterConfig
+from plm_jax.recipes.finetune import InitialModel
+from plm_jax.runs.finetune import print_examples_read
+from plm_jax.runs.run import run
+from plm_jax.tasks.regularizers import FreeLB, RDrop
 from plm_jax.training import train
-from plm_jax.training.adapters import AdapterConfig
 
 
 @pytest.fixture(scope='module')
@@ -28,26 +28,26 @@ def home(tmp_path_factory) -> pathlib.Path:
   return tmp_path_factory.mktemp('labelled')
 
 
-def written(folder: pathlib.Path, family: str, tokenizer) -> Start:
+def written(folder: pathlib.Path, family: str, tokenizer) -> InitialModel:
   """Writes a small checkpoint of a family, with parameters drawn by lot."""
   model = backbones.small(family, tokenizer.vocab.size, 64)
   batch = dict.fromkeys(('tokens', 'segments'), jax.ShapeDtypeStruct((1, 8), np.int32))
-  shapes = jax.eval_shape(WithHeads(model.backbone(), {}).init, jax.random.key(0), batch)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), {}).init, jax.random.key(0), batch)['params']
   conversion.save(folder, model, tiny.random_params(shapes), tokenizer, like=family)
-  return Start(str(folder), *loading.described(folder))
+  return InitialModel(str(folder), *loaded_model.read_model_config(folder))
 
 
 @pytest.fixture(scope='module')
-def encoder(home) -> Start:
+def encoder(home) -> InitialModel:
   return written(home / 'bert', 'bert', labelled.tokenizer())
 
 
 def test_a_collapsed_run_is_named(capsys):
   """More than five points below the median, and three times the spread of those above it."""
-  assert finetune.collapsed({0: 66.0, 1: 67.0, 2: 52.7}) == [2]
-  assert finetune.collapsed({0: 90.0, 1: 91.0, 2: 86.0}) == []
-  assert finetune.collapsed({0: 60.0, 1: 70.0, 2: 52.0}) == []
-  finetune.summary('accuracy', {0: 66.0, 1: 67.0, 2: 52.7})
+  assert finetune.find_collapsed({0: 66.0, 1: 67.0, 2: 52.7}) == [2]
+  assert finetune.find_collapsed({0: 90.0, 1: 91.0, 2: 86.0}) == []
+  assert finetune.find_collapsed({0: 60.0, 1: 70.0, 2: 52.0}) == []
+  finetune.print_summary('accuracy', {0: 66.0, 1: 67.0, 2: 52.7})
   assert capsys.readouterr().out.splitlines() == [
       'accuracy of 3 seeds: mean 61.90, standard deviation 7.98, best 67.00, median 66.00',
       'collapsed: seeds 2, without which the mean is 66.50']
@@ -56,13 +56,15 @@ def test_a_collapsed_run_is_named(capsys):
 @pytest.mark.slow
 def test_several_seeds_are_summed_up(tmp_path, encoder, capsys, monkeypatch):
   """Each begins with a head of its own."""
-  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
+  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
   files = [labelled.write(tmp_path, 'classification', part, 8) for part in ('train', 'dev')]
   finetune.start(args=['--task=classification', f'--init={encoder.folder}', f'--train={files[0]}', f'--dev={files[1]}',
                        '--scale=test', '--seeds=2', f'--output={tmp_path / "run"}', '--mesh.data=1'])
   said = capsys.readouterr().out
   assert 'accuracy of 2 seeds: mean ' in said
-  params = [loading.load(tmp_path / f'run/seed-{seed}').params['heads_label']['dense']['kernel'] for seed in (0, 1)]
+  params = [
+    loaded_model.load_model(tmp_path / f'run/seed-{seed}').params['heads_label']['dense']['kernel'] for seed in (0, 1)
+  ]
   assert not np.array_equal(*params)
 
 
@@ -103,11 +105,11 @@ def test_words_without_pieces_are_counted_and_named(tmp_path, capsys):
   """They are read as unknown ones; what the command says of them before the first step."""
   path = tmp_path / 'a.conll'
   path.write_text('ana B-PER\n\u200d O\nis O\n\n' * 7)
-  ready = settled(labelled.run(tmp_path, 'tagging', data__train=(str(path),), data__dev=()), labelled.tokenizer())
-  announce(ready)
+  ready = resolve_run(labelled.run(tmp_path, 'tagging', data__train=(str(path),), data__dev=()), labelled.tokenizer())
+  print_examples_read(ready)
   said = capsys.readouterr().out
   assert len(ready.train.features.skipped) == 7 and 'and 2 more such' in said
-  assert f'{path}:1: the tokenizer makes nothing of the word ' in said and 'read as an unknown one' in said
+  assert f'{path}:1: the tokenizer has no tokens for the word ' in said and 'read as an unknown token' in said
 
 
 STRATEGIES = {
@@ -122,7 +124,7 @@ STRATEGIES = {
 def test_strategies(name, home, encoder, tmp_path):
   """Two steps of each, and what of the backbone they leave as it was."""
   result = run(labelled.run(home, steps=2, start=encoder, output=str(tmp_path / 'run'), **STRATEGIES[name]))
-  trained = loading.load(tmp_path / 'run')
+  trained = loaded_model.load_model(tmp_path / 'run')
   old, new = (tiny.flat(jax.device_get(params['backbone'])) for params in (
       conversion.load(encoder.folder).params, trained.params))
   assert result.finished and old.keys() <= new.keys()
@@ -181,7 +183,7 @@ def test_a_task_has_its_help_before_there_is_a_model(capsys):
 def test_choices_are_not_packed_and_seeds_need_a_figure():
   config, _ = finetune.parse('choice', ['--scale=test', '--data.pack=True'], '')
   with pytest.raises(ConfigError, match=r'--data\.pack puts several examples in a row'):
-    finetune.several(config, 1)
+    finetune.run_seeds(config, 1)
   config, _ = finetune.parse('classification', ['--scale=test', '--train=a.tsv'], '')
   with pytest.raises(ConfigError, match='--seeds sums up a figure of a development set'):
-    finetune.several(config, 2)
+    finetune.run_seeds(config, 2)

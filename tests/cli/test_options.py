@@ -2,32 +2,34 @@
 import dataclasses
 import json
 import random
+import sys
 import types
 
 import pytest
 
-from plm_jax import checked, config_file, recipes
-from plm_jax import config as config_lib
+from plm_jax import recipes, validation
+from plm_jax.cli import babylm, finetune, options, run, vectors
 from plm_jax.cli import commands as cli
-from plm_jax.cli import options
 from plm_jax.cli.run import main, parse
-from plm_jax.config import ConfigError
+from plm_jax.config import run as config_lib
+from plm_jax.config import serialization
+from plm_jax.config.run import ConfigError
 from plm_jax.corpora import clean as cleaning
-from plm_jax.corpora import parallel as parallel_cleaning
-from plm_jax.corpora.examine import CleanConfig
-from plm_jax.data import beam, parallel
+from plm_jax.corpora import clean_parallel as parallel_cleaning
+from plm_jax.corpora.filter_documents import CleanConfig
+from plm_jax.data import beam, parallel_prepare
 from plm_jax.data import prepare as preparation
-from plm_jax.data.settings import PrepareConfig
-from plm_jax.errors import Expected
-from plm_jax.inference.search import GenerationConfig
+from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.errors import UserError, option_scope
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.sharding import MeshConfig
-from plm_jax.training.optim import OptimConfig
 
-RECIPES = [recipes.find(name) for name in (
+RECIPES = [recipes.find_recipe(name) for name in (
     'bert_base', 'deberta_base', 'glm_base', 'gpt2_small', 't5_base', 'xlnet_base')]
 NUMBERS = (
     -1, 0, 1, 2**31, 2**63, 10**40, -10**40, float('nan'), float('inf'), -float('inf'), 1e308, -1e-300, 0.5, True)
-TEXTS = ('', '\0', '~nobody', '\ud800', 'x' * (1 + checked.LONGEST), '../..', '中文', 'nan', '-1')
+TEXTS = ('', '\0', '~nobody', '\ud800', 'x' * (1 + validation.MAX_TEXT_LENGTH), '../..', '中文', 'nan', '-1')
 OTHERS = (None, (), ((),), (1, 'a'), ('',), 7, 'a', 1.5, OptimConfig(), {}, b'a')
 
 
@@ -64,26 +66,26 @@ def test_whatever_an_option_is_given_is_taken_or_refused_with_a_line_that_names_
   for path, value in leaves(config):
     pool = TEXTS if isinstance(value, str) else NUMBERS
     for wrong in (*draw.sample(pool, 5), *draw.sample(OTHERS, 2)):
-      with checked.later():
+      with validation.defer_checks():
         mistaken = changed(config, path, wrong)
       said = refusal(lambda mistaken=mistaken: config_lib.check(mistaken))
       refused += bool(said)
-      assert not said or isinstance(wrong, type(value)) or checked.flag(path) in said
+      assert not said or isinstance(wrong, type(value)) or validation.flag_name(path) in said
   assert refused > 200
 
 
 @pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
 def test_whatever_a_config_json_holds_is_read_or_refused_with_a_line_that_names_the_file(recipe):
-  draw, whole = random.Random(1), json.loads(config_file.dump(recipe('test')))
+  draw, whole = random.Random(1), json.loads(serialization.dump(recipe('test')))
   def places(value):
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in list(items):
       yield value, key
       yield from places(inner)
   refused = 0
-  junk = [*NUMBERS, *TEXTS, None, [], {}, [[]], {'is': 3}, {'is': 'plm_jax.inference.loading:Trained'},
+  junk = [*NUMBERS, *TEXTS, None, [], {}, [[]], {'is': 3}, {'is': 'plm_jax.loading.loaded_model:Trained'},
           {'is': 'plm_jax.x:\0'}, {'is': 'plm_jax.objectives:Objective'},
-          {'is': 'plm_jax.config:Phase', 'steps': 1, 'length': 8, 'batch': 8}]
+          {'is': 'plm_jax.config.run:Phase', 'steps': 1, 'length': 8, 'batch': 8}]
   for _ in range(200):
     value = json.loads(json.dumps(whole))
     holder, key = draw.choice(list(places(value)))
@@ -91,7 +93,7 @@ def test_whatever_a_config_json_holds_is_read_or_refused_with_a_line_that_names_
       del holder[key]
     else:
       holder[key] = draw.choice(junk)
-    said = refusal(lambda value=value: config_file.from_json(value, 'runs/x/config.json'))
+    said = refusal(lambda value=value: serialization.from_json(value, 'runs/x/config.json'))
     refused += bool(said)
     assert not said or said.startswith('runs/x/config.json: ')
   assert refused > 100
@@ -108,14 +110,14 @@ COMMAND_LINES = (
 @pytest.mark.parametrize('args', COMMAND_LINES, ids=' '.join)
 def test_a_mistyped_command_ends_with_one_line(args):
   with pytest.raises(SystemExit) as stopped:
-    main(recipes.find('bert_base'), ['--scale=test', *args] if args != ['--scale=huge'] else args)
+    main(recipes.find_recipe('bert_base'), ['--scale=test', *args] if args != ['--scale=huge'] else args)
   assert str(stopped.value).startswith('error: ') and one_line(stopped.value)
   option = args[0].partition('=')[0]
   assert option in str(stopped.value)
 
 
 @pytest.mark.parametrize(('args', 'line'), [
-    (['prepare', 'TEXT', ''], 'error: OUT is empty, expected a path or a name'),
+    (['prepare', 'TEXT', ''], 'error: OUTPUT is empty, expected a path or a name: give it last, or as --output'),
     (['prepare', 'TEXT', 'out', '--vocab=99999999999'],
      'error: --vocab is a whole number from 1 to 16,777,216, got 99999999999'),
     (['prepare', 'TEXT', 'out', '--kind=wordpiece', '--layout=mbart'],
@@ -127,14 +129,14 @@ def test_a_mistyped_command_ends_with_one_line(args):
     (['prepare', 'TEXT', 'out', '--beam'],
      'error: --beam is followed by options of Beam, expected --runner=DirectRunner, FlinkRunner or another, got none'),
     (['prepare', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--no-newlines'],
-     'error: --no-newlines stands behind --beam, where the options of Beam are: put it in front'),
+     'error: --no-newlines is after --beam, with the options of Beam: put it in front'),
     (['clean', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--rules=c4'],
-     'error: --rules stands behind --beam, where the options of Beam are: put it in front'),
-    (['fill-mask', 'RUN'], 'error: there is no prompt: give a sentence with a [MASK] where a word is to be guessed'),
+     'error: --rules is after --beam, with the options of Beam: put it in front'),
+    (['fill-mask', 'RUN'], 'error: there is no prompt: give a sentence with a [MASK] in place of the word to predict'),
     (['fill-mask', 'RUN', 'a [MASK]', '--top=-1'], 'error: --top is a whole number from 1 to 16,777,216, got -1'),
     (['generate', 'RUN', 'a', '--temperature=nan'], 'error: --temperature is a number of 0 or more, got nan'),
     (['generate', 'RUN', 'a', '--top-p=0'], 'error: --top-p is a number above 0 and at most 1, got 0.0'),
-    (['generate', 'RUN', 'a', '--top-k=3'], 'error: --top-k is for drawing by lot: give --temperature too'),
+    (['generate', 'RUN', 'a', '--top-k=3'], 'error: --top-k is for sampling: give --temperature too'),
     (['generate', 'RUN', 'a', '--mesh.data=0'],
      'error: --mesh.data is 1 or more, or -1 for as many as the devices give, got 0'),
     (['generate', 'RUN', 'a', '--seed=-1'], 'error: --seed is a whole number from 0 to 4,294,967,295, got -1'),
@@ -142,7 +144,7 @@ def test_a_mistyped_command_ends_with_one_line(args):
     (['few-shot', 'RUN', 'piqa', '--shots=-1'], 'error: --shots is a whole number of 0 or more, got -1'),
     (['text-to-text', 'RUN', 'task:sst2:x', '--batch=0'],
      'error: --batch is a whole number from 1 to 65,536, got 0'),
-    (['rows', 'RECORDS', '--length=2'], 'error: --length is a whole number from 3 to 16,777,216, got 2'),
+    (['packing', 'RECORDS', '--length=2'], 'error: --length is a whole number from 3 to 16,777,216, got 2'),
     (['evaluate', ''], 'error: RUN is empty, expected a path or a name')])
 def test_commands_check_what_they_are_given_before_they_begin(args, line, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
@@ -163,24 +165,42 @@ def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   assert asked[:2] == [paper, dataclasses.replace(paper, vocab=300, newlines=False)]
 
 
+@pytest.mark.parametrize('option', [
+    '--lowercase=False', '--no-lowercase', '--kind=byte-bpe', '--vocab=77', '--sample=100', '--layout=glm',
+    '--sentinels=20', '--coverage=0.9', '--no-strip-accents', '--strip_accents=False'])
+def test_options_of_a_tokenizer_to_train_are_refused_next_to_one_that_is_there(option, tmp_path, monkeypatch):
+  name = option.removeprefix('--').removeprefix('no-').partition('=')[0].replace('_', '-')
+  args = ['prepare', 'embedded', str(tmp_path / 'out'), '--tokenizer=vocab', option]
+  monkeypatch.setattr(sys, 'argv', ['plm_jax', *args])
+  with pytest.raises(SystemExit, match=f'--{name} would change nothing: --tokenizer=vocab is there already'):
+    cli.main()
+  if name != 'vocab':
+    typed = option.replace('--no-', '--data.prepare.no-') if '--no-' in option else f'--data.prepare.{option[2:]}'
+    with option_scope(None), pytest.raises(ConfigError, match=f'{name} would change nothing'):
+      parse(recipes.find_recipe('bert_base'), ['--scale=test', '--data.prepare.tokenizer=vocab', typed])
+  field = name.replace('-', '_')
+  with pytest.raises(ConfigError, match=f"^{field} would change nothing: tokenizer='vocab' is there already"):
+    validation.with_overrides(PrepareConfig(), {'tokenizer': 'vocab', field: getattr(PrepareConfig(), field)})
+
+
 def test_what_is_behind_beam_is_for_beam(monkeypatch):
   asked = []
-  monkeypatch.setattr(beam, 'running', asked.append)
+  monkeypatch.setattr(beam, 'make_runner', asked.append)
   monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules, writing: asked.append((config, writing.func)))
   flags = ['--runner=DataflowRunner', '--region', 'us-central1', '--labels=a=b', '--labels=c d']
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--vocab=300', '--beam', *flags])
   cli.main()
-  assert asked == [flags, (PrepareConfig(source='TEXT', vocab=300), parallel.write)]
+  assert asked == [flags, (PrepareConfig(source='TEXT', vocab=300), parallel_prepare.prepare_in_parallel)]
 
 
 def test_what_is_behind_beam_is_for_beam_when_a_corpus_is_cleaned(monkeypatch):
   asked = []
-  monkeypatch.setattr(beam, 'running', asked.append)
+  monkeypatch.setattr(beam, 'make_runner', asked.append)
   monkeypatch.setattr(cleaning, 'clean', lambda config, source, out, working: asked.append((config, working.func)))
   flags = ['--runner=SparkRunner', '--job_endpoint', 'embed']
   monkeypatch.setattr('sys.argv', ['plm_jax', 'clean', 'TEXT', 'OUT', '--rules=gopher', '--beam', *flags])
   cli.main()
-  assert asked == [flags, (CleanConfig(quality=True, repetition=True), parallel_cleaning.work_with)]
+  assert asked == [flags, (CleanConfig(quality=True, repetition=True), parallel_cleaning.clean_with_runner)]
 
 
 @pytest.mark.parametrize(('recipe', 'rules'), [
@@ -198,8 +218,8 @@ def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
     ['--hosts.distributed'], ['--hosts.distributed=True'], ['--hosts.distributed', 'true'],
     ['--hosts.distributed=true']])
 def test_booleans_are_understood_in_every_form(args):
-  assert parse(recipes.find('bert_base'), ['--scale=test', *args, '--seed=3']).hosts.distributed
-  assert options.normalise_booleans(['--hosts.no-distributed', 'x', '--a_b'], {'hosts.distributed', 'a-b'}) == [
+  assert parse(recipes.find_recipe('bert_base'), ['--scale=test', *args, '--seed=3']).hosts.distributed
+  assert options.normalize_booleans(['--hosts.no-distributed', 'x', '--a_b'], {'hosts.distributed', 'a-b'}) == [
       '--hosts.distributed=False', 'x', '--a-b=True']
 
 
@@ -208,10 +228,10 @@ def test_messages_say_what_was_expected():
       ('[1, inf)', 0, 'a whole number of 1 or more'), ('[1, inf)', 2**31, 'a whole number from 1 to 2,147,483,647'),
       ('(0, 1)', 1.0, 'a number between 0 and 1'), ('(0, inf]', 0.0, 'a number above 0'),
       ('[0, inf)', 1e300, 'a number from 0 to 3e+38')]:
-    with pytest.raises(Expected) as wrong:
-      checked.check_value(value, type(value), limits, checked.flag, 'a.b_c')
+    with pytest.raises(UserError) as wrong:
+      validation.check_value(value, type(value), limits, validation.flag_name, 'a.b_c')
     assert str(wrong.value) == f'--a.b-c is {said}, got {value}'
-  checked.check_value(float('inf'), float, '(0, inf]', checked.flag, 'x')
+  validation.check_value(float('inf'), float, '(0, inf]', validation.flag_name, 'x')
   with pytest.raises(ConfigError, match=r'GenerationConfig\.temperature is a number of 0 or more, got nan'):
     GenerationConfig(temperature=float('nan'))
   with pytest.raises(ConfigError, match=r'MeshConfig\.fsdp is a whole number of 1 or more, got 2\.5'):
@@ -221,10 +241,60 @@ def test_messages_say_what_was_expected():
 def test_limits_are_of_fields_that_there_are():
   def every(cls):
     return [cls, *(inner for some in cls.__subclasses__() for inner in every(some))]
-  for cls in every(checked.Checked):
+  for cls in every(validation.ValidatedConfig):
     if dataclasses.is_dataclass(cls):
-      assert set(checked.limits_of(cls)) <= {field.name for field in dataclasses.fields(cls)}, cls
+      assert set(validation.field_limits(cls)) <= {field.name for field in dataclasses.fields(cls)}, cls
       assert isinstance(cls.limits, types.MappingProxyType)
+
+
+def test_renamed_fields_are_no_fields_and_name_fields():
+  def every(cls):
+    return [cls, *(inner for some in cls.__subclasses__() for inner in every(some))]
+  for cls in every(validation.ValidatedConfig):
+    if dataclasses.is_dataclass(cls):
+      fields, renamed = {field.name for field in dataclasses.fields(cls)}, validation.renamed_fields(cls)
+      assert {name.partition('.')[0] for name in renamed.values()} <= fields and not set(renamed) & fields, cls
+
+
+@pytest.mark.parametrize(('recipe', 'typed', 'now'), [
+    ('bert_base', ['--objective.rate=0.2'], ['--objective.mask-rate=0.2']),
+    ('bert_base', ['--objective.last_rate', '0.1', '--objective.held-out-rate=0.2'],
+     ['--objective.final-mask-rate=0.1', '--objective.held-out-mask-rate=0.2']),
+    ('xlm_xnli15', ['--objective.no-says-language'], ['--objective.no-language-ids']),
+    ('electra_small', ['--objective.mlm.rate=0.2'], ['--objective.mlm.mask-rate=0.2']),
+    ('distilbert_base', ['--objective.task.rate=0.2'], ['--objective.task.mask-rate=0.2']),
+    ('albert_base', ['--model.embed-dim=16', '--model.types=1'],
+     ['--model.embeddings.width=16', '--model.embeddings.types=1']),
+    ('gpt_bert_strict', ['--model.no-norm-embedded', '--model.shifted=False'],
+     ['--model.embeddings.no-norm', '--model.head.shifted=False']),
+    ('glm_base', ['--objective.longest=20', '--objective.mean=4'],
+     ['--objective.max-span-length=20', '--objective.mean-span-length=4']),
+    ('bart_base', ['--objective.noises.0.mean=2', '--objective.noises.0.rate=0.2'],
+     ['--objective.noises.0.mean-span-length=2', '--objective.noises.0.mask-rate=0.2']),
+    ('t5_base', ['--objective.denoisers.0.mean=5', '--objective.denoisers.0.marks=single',
+                 '--objective.denoisers.0.mode=1'],
+     ['--objective.denoisers.0.mean-span-length=5', '--objective.denoisers.0.sentinels=single',
+      '--objective.denoisers.0.task-token=1'])])
+def test_earlier_names_of_options_keep_working(recipe, typed, now, monkeypatch):
+  said = []
+  monkeypatch.setattr(validation.LOG, 'warning', lambda text, *args: said.append(text % args))
+  recipe = recipes.find_recipe(recipe)
+  config = parse(recipe, ['--scale=test', *typed])
+  assert config == parse(recipe, ['--scale=test', *now]) != parse(recipe, ['--scale=test'])
+  names = [[arg.partition('=')[0] for arg in args if arg.startswith('--')] for args in (typed, now)]
+  assert said == [f'{old} is {new} now' for old, new in zip(*names, strict=True)]
+
+
+def test_earlier_names_of_arguments_keep_working(monkeypatch):
+  said = []
+  monkeypatch.setattr(validation.LOG, 'warning', lambda text, *args: said.append(text % args))
+  config = recipes.find_recipe('bert_base')('test')
+  changed = validation.with_overrides(config, {'objective': {'rate': 0.2}})
+  assert changed == validation.with_overrides(config, {'objective': {'mask_rate': 0.2}})
+  assert said == ['MaskedLM.rate is mask_rate now']
+  changed = validation.with_overrides(config, {'model': {'types': 1, 'absolute': 'none', 'shifted': True}})
+  assert changed.model == validation.with_paths(
+      config.model, {'embeddings.types': 1, 'embeddings.absolute': 'none', 'head.shifted': True})
 
 
 @pytest.mark.parametrize(('typed', 'option', 'now'), [
@@ -242,3 +312,31 @@ def test_options_of_the_parts_of_a_block():
   args = ['--scale=test', '--model.block.norm.eps=1e-5', '--model.block.mlp.no-gated', '--model.block.kv-heads=1']
   block = parse(RECIPES[0], args).model.block
   assert (block.norm.eps, block.mlp.gated, block.kv_heads) == (1e-5, False, 1)
+
+
+@pytest.mark.parametrize(('args', 'value', 'others'), [
+    (['--scale=laptop', '--seed=1', '--scale=test'], 'test', ['--seed=1']),
+    (['--scale', 'laptop', '--scale=test'], 'test', []),
+    (['--scale=laptop', '--scale', 'test', '--seed=1'], 'test', ['--seed=1']),
+    (['--scale=test', '--scale='], '', []),
+    (['--scale=', '--seed=1'], '', ['--seed=1']),
+    (['--seed=1', '--scale'], '', ['--seed=1']),
+    (['--scaled=test'], '', ['--scaled=test']),
+])
+def test_of_an_option_given_twice_the_last_counts(args, value, others):
+  assert options.option_value('--scale', args) == value
+  assert options.pop_option('--scale', args) == (value, others)
+
+
+def test_every_command_reads_the_last_scale_and_size(tmp_path):
+  twice = ['--scale=laptop', '--scale=test']
+  config = run.parse(recipes.find_recipe('bert_base'), twice)
+  assert config == run.parse(recipes.find_recipe('bert_base'), ['--scale=test']) and config.scale == 'test'
+  assert vectors.parse('word2vec', twice) == vectors.parse('word2vec', ['--scale=test'])
+  labelled = ['--task=sst2', '--task=cola', '--train=a.tsv', '--train=b.tsv']
+  found, _ = finetune.parse('', [*labelled, *twice], '')
+  assert found == finetune.parse('', ['--task=cola', '--train=b.tsv', '--scale=test'], '')[0]
+  plan = babylm.parse([f'--output={tmp_path / "a"}', f'--output={tmp_path / "b"}', '--data=text', *twice])
+  assert plan.scale == 'test' and plan.output == str(tmp_path / 'b')
+  mesh = run.parse(recipes.find_recipe('bert_base'), ['--mesh.data=2', '--mesh.data=4']).mesh
+  assert mesh.data == 4

@@ -11,15 +11,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from plm_jax import checked, conversion
+from plm_jax import conversion, validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.cli import commands as cli
 from plm_jax.conversion import ConvertError
-from plm_jax.inference import loading
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import bert
+from plm_jax.loading import loaded_model
+from plm_jax.models import bert, rules
 from plm_jax.tokenizers import WordPiece
 from plm_jax.tokenizers.wordpiece import SPECIALS
 
@@ -32,7 +32,7 @@ IDS = {'tokens': jnp.arange(8)[None] % 7, 'segments': jnp.ones((1, 8), jnp.int32
 
 def make(heads=('mlm', 'nsp'), config=CONFIG, dtype=np.float32):
   """Random parameters of a model with these heads, every one a number of `dtype`."""
-  model = WithHeads(Encoder(config), {name: bert.FAMILY.heads[name].make(config, 2) for name in heads})
+  model = ModelWithHeads(Encoder(config), {name: bert.FAMILY.heads[name].make(config, 2) for name in heads})
   shapes = jax.eval_shape(model.init, jax.random.key(0), IDS)['params']
   draw = np.random.default_rng(0)
   return jax.tree.map(lambda x: draw.normal(size=x.shape).astype(dtype).astype(np.float32), unbox(shapes))
@@ -182,7 +182,7 @@ def test_activations(checkpoint, tmp_path, theirs, ours, back):
 
 def test_wanted_heads(checkpoint):
   imported = conversion.load(checkpoint, heads=('nsp', 'label'))
-  assert list(imported.heads) == ['nsp'] and imported.missing == ('label',) and 'heads_mlm' not in imported.params
+  assert list(imported.heads) == ['nsp'] and imported.missing_heads == ('label',) and 'heads_mlm' not in imported.params
   with pytest.raises(ConvertError, match="no such head:\n  'sop'"):
     conversion.load(checkpoint, heads=('sop',))
 
@@ -196,7 +196,7 @@ def test_classifier_of_an_unnamed_class(tmp_path):
   assert list(conversion.load(tmp_path / 'in', heads=()).heads) == []
 
 
-@pytest.mark.parametrize('name', ['pytorch_model.bin', 'model.pt', 'tf_model.h5', 'weights.pkl'])
+@pytest.mark.parametrize('name', ['model.bin', 'model.pt', 'tf_model.h5', 'weights.pkl'])
 def test_pickles_are_refused_by_name(checkpoint, name):
   (checkpoint / 'model.safetensors').rename(checkpoint / name)
   for path in (checkpoint, checkpoint / name):
@@ -227,7 +227,7 @@ def test_shards_that_are_not_there(tmp_path):
     {'norm_at': 'pre'}, {'mlp.gated': True}, {'norm.kind': 'rms'}, {'attention.bias': ()}, {'mlp.bias': False},
     {'kv_heads': 1}, {'attention.scale': 0.1}])
 def test_what_they_cannot_hold_is_not_written(tmp_path, changes):
-  config = dataclasses.replace(CONFIG, block=checked.replaced(CONFIG.block, changes))
+  config = dataclasses.replace(CONFIG, block=validation.with_paths(CONFIG.block, changes))
   with pytest.raises(ConvertError, match=f'block.{next(iter(changes))}: .* has no counterpart'):
     conversion.save(tmp_path / 'out', config, make(config=config))
   assert not list(tmp_path.iterdir())
@@ -259,7 +259,7 @@ def test_other_refusals_of_save(tmp_path):
 def write_tensorflow(folder, params, extra=()):
   """A checkpoint as google-research/bert released them, with what its optimizer left."""
   import tensorflow as tf
-  variables = dict(conversion.rules.write(
+  variables = dict(rules.export_arrays(
       [*bert.ORIGINAL.rules, *bert.ORIGINAL.heads['mlm'].rules, *bert.ORIGINAL.heads['nsp'].rules],
       flatten_dict(params, sep='/')))
   variables |= {f'{name}/adam_{m}': 0 * x for name, x in variables.items() for m in 'mv'}
@@ -280,7 +280,7 @@ def test_tensorflow(tmp_path):
   variables = write_tensorflow(tmp_path / 'tf', params)
   imported = conversion.load(tmp_path / 'tf')
   assert_params(imported.params, params)
-  assert imported.config == bert.tensorflow(CONFIG)
+  assert imported.config == bert.use_tanh_gelu(CONFIG)
   assert_params(conversion.load(tmp_path / 'tf' / 'bert_model.ckpt').params, params)
 
   conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
@@ -325,7 +325,7 @@ def test_command_line(tmp_path, monkeypatch, capsys):
   assert {x.dtype.name for x in all_tensors(tmp_path / 'half').values()} == {'bfloat16'}
   with pytest.raises(SystemExit, match=r'error: .* not empty'):
     run('export', tmp_path / 'in', tmp_path / 'out')
-  loaded = loading.load(tmp_path / 'out').tokenizer
+  loaded = loaded_model.load_model(tmp_path / 'out').tokenizer
   assert loaded.hash == tokenizer.hash
 
 

@@ -20,7 +20,7 @@ from test_torch_pickle import Numbers, torch, write  # noqa: F401  (a fixture)
 from plm_jax import conversion
 from plm_jax.conversion import ConvertError
 from plm_jax.conversion.torch_pickle import TorchPickle
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
 from plm_jax.models import t5
 
 pytest.importorskip('safetensors.numpy')
@@ -248,7 +248,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
   def full(*args, **kwargs):
     raise library.SafetensorError('Error while serializing: I/O error: No space left on device (os error 28)')
   monkeypatch.setattr(library.numpy, 'save_file', full)
-  with pytest.raises(Expected, match=r'no space left for .*/out \(No space left on device\)'):
+  with pytest.raises(UserError, match=r'no space left for .*/out \(No space left on device\)'):
     conversion.save(tmp_path / 'out', CONFIG, make())
   assert not list(tmp_path.iterdir())
 

@@ -10,11 +10,11 @@ import pytest
 import plm_jax
 from plm_jax import conversion
 from plm_jax.architectures.elmo import Elmo
-from plm_jax.config import ConfigError
-from plm_jax.conversion import elmo as files
+from plm_jax.config.run import ConfigError
+from plm_jax.conversion import elmo_hdf5 as files
 from plm_jax.inference.elmo import word_layers
-from plm_jax.inference.loading import Trained, described
-from plm_jax.layers.characters import CharacterConfig
+from plm_jax.layers.char_cnn import CharacterConfig
+from plm_jax.loading.loaded_model import LoadedModel, read_model_config
 from plm_jax.models.elmo import ElmoConfig, WeightsError
 
 pytest.importorskip('h5py', reason='needs the extra: pip install "plm_jax[convert]"')
@@ -26,7 +26,7 @@ def trained():
   batch = {'characters': jnp.zeros((1, 2, 9), jnp.int32)}
   shapes = nn.unbox(jax.eval_shape(lambda: Elmo(TINY).init(jax.random.key(0), batch)['params']))
   rng = np.random.default_rng(0)
-  return Trained('elmo', TINY, {}, {'backbone': jax.tree.map(
+  return LoadedModel('elmo', TINY, {}, {'backbone': jax.tree.map(
       lambda x: rng.normal(0, 0.5, x.shape).astype(np.float32), shapes)}, None)
 
 
@@ -43,9 +43,9 @@ def test_what_is_exported_is_read_again(trained, folder):
 
 
 def test_its_folder_is_one_that_the_converter_knows(trained, folder, tmp_path):
-  assert conversion.is_checkpoint(folder) and described(folder) == ('elmo', TINY)
+  assert conversion.is_checkpoint(folder) and read_model_config(folder) == ('elmo', TINY)
   imported = conversion.load(folder, heads=('lm',), lazy=True)
-  assert (imported.family, imported.tokenizer, imported.missing) == ('elmo', None, ('lm',))
+  assert (imported.family, imported.tokenizer, imported.missing_heads) == ('elmo', None, ('lm',))
   shapes = jax.tree.map(np.shape, nn.unbox(imported.shapes()))
   assert shapes == jax.tree.map(np.shape, imported.params)
   assert f"AllenNLP reads it with Elmo('{tmp_path}/again/opt" in plm_jax.convert(folder, tmp_path / 'again').how
@@ -76,4 +76,28 @@ def test_files_of_something_else_are_refused(folder):
     files.load(folder)
   (folder / 'weights.hdf5').unlink()
   with pytest.raises(WeightsError, match=r'has 0 files \*.hdf5, expected one'):
+    files.load(folder)
+
+
+def test_damaged_weights_are_refused_or_differ_in_a_single_number(trained, folder):
+  """A flipped or missing byte of the layout is noticed; one of a number, where it is no longer plausible."""
+  path = folder / 'weights.hdf5'
+  content, whole = path.read_bytes(), files.load(folder)[1]
+  h5py = files.import_h5py()
+  with h5py.File(path, 'r') as file:
+    table = file['char_embed'].id.get_offset()
+  random = np.random.default_rng(0)
+  for place in [*range(100), *random.integers(0, len(content), 100), table, table + 3]:
+    for damaged in (content[:place] + content[place + 1:],
+                    content[:place] + bytes([content[place] ^ 0x40]) + content[place + 1:]):
+      path.write_bytes(damaged)
+      try:
+        found = files.load(folder)[1]
+      except WeightsError:
+        continue
+      assert len(damaged) == len(content)
+      changed = sum(int((x != y).sum()) for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True))
+      assert changed <= 1
+  path.write_bytes(content[:table + 3] + bytes([content[table + 3] ^ 0x40]) + content[table + 4:])
+  with pytest.raises(WeightsError, match=r'char_embed has values that are not finite, or beyond 1e\+09'):
     files.load(folder)

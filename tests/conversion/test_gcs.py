@@ -5,7 +5,7 @@ import pytest
 from test_convert import CONFIG, all_tensors, assert_bits, make
 
 from plm_jax import conversion
-from plm_jax.tokenizers import Bytes
+from plm_jax.tokenizers import ByteTokenizer
 
 
 @pytest.fixture(scope='module')
@@ -18,7 +18,7 @@ def opened(tmp_path_factory):
 @pytest.mark.slow
 def test_there_and_back(opened, tmp_path):
   bucket, client = opened
-  conversion.save(tmp_path / 'in', CONFIG, make(), Bytes(), shard_bytes=6000)
+  conversion.save(tmp_path / 'in', CONFIG, make(), ByteTokenizer(), shard_bytes=6000)
   bucket.put_folder(tmp_path / 'in', 'models/in')
   assert client.ask('conversion.is_checkpoint("gs://bucket/models/in")')
   client.ask('found = conversion.load("gs://bucket/models/in")')

@@ -10,14 +10,14 @@ import tiny
 import tokenizers
 
 import plm_jax
-from plm_jax import checked, conversion
-from plm_jax.architectures.encoder import Output
-from plm_jax.inference.loading import Trained
-from plm_jax.layers.heads import WithHeads
+from plm_jax import conversion, validation
+from plm_jax.architectures import Output
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.models import gpt2, llama, t5
-from plm_jax.tasks.forms import form_of
-from plm_jax.tasks.sequence import SequenceTask
-from plm_jax.tasks.tagging import TaggingTask
+from plm_jax.tasks.input_formats import get_input_format
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.token_classification import TaggingTask
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 files = pytest.importorskip('safetensors.numpy')
@@ -27,10 +27,10 @@ BATCH = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments', 'd
 
 def saved(folder, family, model, head, labels=(), classes=3):
   """An export with random parameters -> the contents of its config.json."""
-  heads = {head: conversion.head_of(family, head, model, classes)}
-  shapes = jax.eval_shape(WithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  heads = {head: conversion.build_head(family, head, model, classes)}
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
   params = tiny.random_params(shapes)
-  conversion.save(folder, model, params, like=conversion.Like(family, labels))
+  conversion.save(folder, model, params, like=conversion.ExportTemplate(family, labels))
   return params, json.loads((folder / 'config.json').read_text())
 
 
@@ -66,13 +66,13 @@ def test_dropout_is_the_classifiers_own(tmp_path, attribute, rate):
     ('distilbert', 'span', 0.1), ('albert', 'label', 0.1), ('xlnet', 'tags', 0.0), ('xlnet', 'label', 0.1),
     ('gpt2', 'label', 0.0), ('openai-gpt', 'label', 0.1), ('bart', 'label', 0.0), ('llama', 'tags', 0.1)])
 def test_published_dropout(family, kind, rate):
-  config = conversion.family_of(family).config
-  head = conversion.head_of(family, kind, conversion.with_parts(family, kind, config), 2)
+  config = conversion.get_family(family).config
+  head = conversion.build_head(family, kind, conversion.enable_required_parts(family, kind, config), 2)
   assert (config.block.dropout if head.dropout is None else head.dropout) == rate
 
 
 def test_dropout_follows_the_row_and_not_its_place():
-  head = conversion.head_of('roberta', 'label', tiny.config(dropout=0.5), 2)
+  head = conversion.build_head('roberta', 'label', tiny.config(dropout=0.5), 2)
   draw = np.random.default_rng(0)
   hidden = jnp.asarray(np.repeat(draw.normal(size=(1, 4, 32)), 3, 0), jnp.float32)
   output = Output(hidden, None, jnp.zeros((96, 32)))
@@ -86,8 +86,8 @@ def test_dropout_follows_the_row_and_not_its_place():
 
 
 def test_transformers_classes_that_call_the_backbone_otherwise(tmp_path):
-  block = checked.replaced(llama.llama_7b().block, {'width': 32, 'heads': 4, 'mlp_dim': 64})
-  model = llama.llama_7b().resized(block, 1, 96, 16)
+  block = validation.with_paths(llama.llama_7b().block, {'width': 32, 'heads': 4, 'mlp_dim': 64})
+  model = llama.llama_7b().resize(block, 1, 96, 16)
   params, said = saved(tmp_path / 'llama', 'llama', model, 'span')
   names = files.load_file(tmp_path / 'llama' / 'model.safetensors')
   assert said['architectures'] == ['LlamaForQuestionAnswering']
@@ -97,8 +97,8 @@ def test_transformers_classes_that_call_the_backbone_otherwise(tmp_path):
 
 def test_the_encoder_alone_tells_tags(tmp_path):
   """T5ForTokenClassification has no decoder."""
-  block = checked.replaced(t5.small().block, {'width': 32, 'heads': 4, 'head_size': 8, 'mlp_dim': 64})
-  params, said = saved(tmp_path / 't5', 't5', t5.small().resized(block, 1, 96, 16), 'tags')
+  block = validation.with_paths(t5.small().block, {'width': 32, 'heads': 4, 'head_size': 8, 'mlp_dim': 64})
+  params, said = saved(tmp_path / 't5', 't5', t5.small().resize(block, 1, 96, 16), 'tags')
   names = files.load_file(tmp_path / 't5' / 'model.safetensors')
   assert said['architectures'] == ['T5ForTokenClassification']
   assert not any('decoder' in name for name in names) and 'transformer.shared.weight' in names
@@ -109,21 +109,21 @@ def test_the_encoder_alone_tells_tags(tmp_path):
 
 def test_language_modelling_beside_a_task_is_left_out():
   params = dict.fromkeys(('backbone', 'heads_label', 'heads_lm'))
-  assert conversion.counterpart('llama', params) == ({'backbone': None, 'heads_label': None}, ['lm'])
+  assert conversion.exportable_params('llama', params) == ({'backbone': None, 'heads_label': None}, ['lm'])
   params = dict.fromkeys(('backbone', 'heads_choice', 'heads_lm'))
-  assert conversion.counterpart('gpt2', params) == (params, [])
+  assert conversion.exportable_params('gpt2', params) == (params, [])
 
 
 def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
   tokenizer = train_byte_bpe(['a quick brown fox'], 270, layout='gpt2')
-  model = gpt2.small().resized(tiny.block(norm_at='pre'), 1, tokenizer.vocab.size, 16)
-  heads = {'label': conversion.head_of('gpt2', 'label', model, 2)}
-  shapes = jax.eval_shape(WithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
-  form = form_of('gpt2')
-  like = conversion.Like('gpt2', (), form.around(tokenizer.vocab))
+  model = gpt2.small().resize(tiny.block(norm_at='pre'), 1, tokenizer.vocab.size, 16)
+  heads = {'label': conversion.build_head('gpt2', 'label', model, 2)}
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  form = get_input_format('gpt2')
+  like = conversion.ExportTemplate('gpt2', (), form.special_ids(tokenizer.vocab))
   conversion.save(tmp_path / 'a', model, tiny.random_params(shapes), tokenizer, like=like)
   texts = ['a fox', 'quick']
-  row = form.row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
+  row = form.make_row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
   assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts).ids == row.tokens
   assert conversion.load(tmp_path / 'a').tokenizer.encode(texts[0]) == tokenizer.encode(texts[0])
 
@@ -137,12 +137,12 @@ def test_an_exported_tokenizer_makes_the_pairs_of_its_family(tmp_path, family, s
   tokenizer = train_byte_bpe(text, 280, layout='bert') if family == 'deberta' else train_wordpiece(text, 60)
   model = backbones.small(family, tokenizer.vocab.size, 16)
   params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), BATCH)['params'])
-  plm_jax.export(Trained(family, model, {}, {'backbone': params}, tokenizer), tmp_path / 'a')
+  plm_jax.export(LoadedModel(family, model, {}, {'backbone': params}, tokenizer), tmp_path / 'a')
   texts = ['a fox', 'quick']
-  row = form_of(family).row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
+  row = get_input_format(family).make_row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
   made = tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts)
   assert made.ids == row.tokens and row.tokens.count(tokenizer.vocab.sep) == separators
-  assert made.type_ids == (row.types if family == 'bert' else [0] * len(row.tokens))
+  assert made.type_ids == (row.token_types if family == 'bert' else [0] * len(row.tokens))
   said = json.loads((tmp_path / 'a' / 'tokenizer_config.json').read_text())
   assert (said['tokenizer_class'] == 'PreTrainedTokenizerFast') is own
   assert (said.get('model_input_names') == ['input_ids', 'attention_mask']) is own

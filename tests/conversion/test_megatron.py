@@ -9,8 +9,8 @@ import pytest
 import test_torch_pickle as pickles
 
 from plm_jax import conversion
-from plm_jax.conversion import ConvertError, families
-from plm_jax.models import megatron_bert
+from plm_jax.conversion import ConvertError
+from plm_jax.models import families, megatron_bert
 
 library = pytest.importorskip('safetensors.numpy')
 torch = pickles.torch  # the fixture
@@ -86,7 +86,7 @@ def test_every_version_is_transformers_megatron_bert(tmp_path, torch, monkeypatc
                 tmp_path / 'run' / step / 'mp_rank_00' / 'model_optim_rng.pt'):
     got = conversion.load(place)
     assert (got.family, got.config, {*got.heads}) == ('megatron-bert', want.config, {'mlm', 'nsp'})
-    wanted, found = conversion.flat_dict(want.params), conversion.flat_dict(got.params)
+    wanted, found = conversion.flatten_tree(want.params), conversion.flatten_tree(got.params)
     assert {*found} == {*wanted}
     for name, x in wanted.items():
       np.testing.assert_array_equal(found[name], np.asarray(x, np.float32), err_msg=name)
@@ -101,15 +101,24 @@ def test_a_file_without_arguments_and_without_a_question(tmp_path, torch):
   write(tmp_path / 'model_optim_rng.pt', 0, torch, model=model, args=None, checkpoint_version=None)
   got = conversion.load(tmp_path)
   assert (got.config.block.heads, got.config.block.mlp.activation, got.config.pooler) == (1, 'gelu_tanh', False)
-  assert {*got.heads} == {'mlm'} and (conversion.flat_dict(got.params)['backbone/embeddings/types'] == 0).all()
+  assert {*got.heads} == {'mlm'} and (conversion.flatten_tree(got.params)['backbone/embeddings/types'] == 0).all()
 
 
-@pytest.mark.parametrize(('changes', 'message'), [
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
     ({'checkpoint_version': 4}, 'is of version 4, known are 0 to 3'),
     ({'arguments': {'tensor_model_parallel_size': 2}}, 'is a part of a model, whose tensor_model_parallel_size was 2'),
+    ({'arguments': {'num_layers': 9}}, 'num_layers is 9, the tensors make it'),
+    (
+      {'arguments': {'apply_residual_connection_post_layernorm': True}},
+      'post_layernorm is True, only False is supported',
+    ),
     ({'arguments': {'num_attention_heads': 5}}, '5 heads do not divide a width of 32'),
     ({'model': {'language_model': {'encoder': {}}}}, 'is no BERT of Megatron-LM: it has no tensor'),
-    ({'model': {'language_model': Something()}}, 'holds more than named tensors')])
+    ({'model': {'language_model': Something()}}, 'holds more than named tensors'),
+  ],
+)
 def test_what_is_not_one_is_refused(tmp_path, torch, monkeypatch, changes, message):
   monkeypatch.chdir(tmp_path)
   write(tmp_path / 'model_optim_rng.pt', 3.0, torch, **changes)
@@ -140,7 +149,7 @@ def test_parts_of_a_model_are_refused(tmp_path, torch):
 
 def test_the_released_one_has_its_parameters():
   """MegatronBertForPreTraining of transformers' default configuration."""
-  config = megatron_bert.of_345m()
+  config = megatron_bert.megatron_345m()
   heads = {name: megatron_bert.FAMILY.heads[name].make(config, 2) for name in ('mlm', 'nsp')}
   shapes = families.parameter_shapes(megatron_bert.FAMILY, config, heads)
   assert sum(int(np.prod(shape)) for shape in shapes.values()) == 334_723_458

@@ -1,4 +1,5 @@
 """Files of before safetensors, made from the tensors of golden cases: what is read has to be those, to the bit."""
+import argparse
 import collections
 import json
 import os
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 import test_torch_pickle as pickles
 
-from plm_jax import checked, conversion
-from plm_jax.conversion import ConvertError, fairseq, families
-from plm_jax.models import electra
+from plm_jax import conversion, validation
+from plm_jax.conversion import ConvertError, fairseq
+from plm_jax.models import electra, families
+from plm_jax.models.rules import export_arrays
 
 library = pytest.importorskip('safetensors.numpy')
 torch = pickles.torch  # the fixture
@@ -27,7 +29,7 @@ def tensors_of(case):
 
 def assert_same(got, want):
   """Of trees of parameters."""
-  flat = lambda tree: conversion.flat_dict(tree)
+  flat = lambda tree: conversion.flatten_tree(tree)
   assert {*flat(got)} == {*flat(want)}
   for name, x in flat(want).items():
     np.testing.assert_array_equal(np.asarray(flat(got)[name], np.float32), np.asarray(x, np.float32), err_msg=name)
@@ -125,8 +127,8 @@ def test_a_cut_or_another_flax(tmp_path):
 def write_tensorflow(folder, prefix, case, family, config):
   """The golden case as the authors' code would have it; -> its variables."""
   imported = conversion.load(GOLDEN / case)
-  original = families.family_of(family, original=True).of(imported.config)
-  variables = save_tensorflow(folder, prefix, original, conversion.flat_dict(imported.params))
+  original = families.get_family(family, original=True).specialize(imported.config)
+  variables = save_tensorflow(folder, prefix, original, conversion.flatten_tree(imported.params))
   for name, said in config.items():
     (folder / name).write_text(json.dumps(said))
   return imported, variables
@@ -136,7 +138,7 @@ def save_tensorflow(folder, prefix, original, flat, more=None):
   """Parameters 'a/b/c' as variables of the authors' names, and a counter that is none; -> the variables."""
   import tensorflow as tf
   rules = [*original.rules, *(rule for head in original.heads.values() for rule in head.rules)]
-  variables = dict(conversion.rules.write(rules, {name: np.asarray(x) for name, x in flat.items()})) | (more or {})
+  variables = dict(export_arrays(rules, {name: np.asarray(x) for name, x in flat.items()})) | (more or {})
   folder.mkdir()
   saved = {**variables, 'global_step': np.int64(7)}
   tf.raw_ops.SaveV2(prefix=str(folder / prefix), tensor_names=list(saved),
@@ -182,27 +184,27 @@ def test_xlnet_of_tensorflow(tmp_path):
   got = conversion.load(tmp_path / 'tf' / 'xlnet_model.ckpt')
   assert_same(got.params, imported.params)
   (tmp_path / 'tf' / 'xlnet_config.json').write_text(json.dumps(own | {'untie_r': False}))
-  with pytest.raises(ConvertError, match='untie_r is False, known at True only'):
+  with pytest.raises(ConvertError, match='untie_r is False, only True is supported'):
     conversion.load(tmp_path / 'tf')
 
 
 def test_electra_of_tensorflow(tmp_path):
   """Which has no file that describes it; the generator beside it is left alone."""
-  config = checked.replaced(electra.small(), {
+  config = validation.with_paths(electra.small(), {
       'block.width': 128, 'block.heads': 2, 'block.mlp_dim': 48, 'stack.layers': 2, 'vocab': 50, 'max_length': 16,
-      'embed_dim': 24})
+      'embeddings.width': 24})
   heads = {'rtd': electra.FAMILY.heads['rtd'].make(config, 2)}
   shapes = families.parameter_shapes(electra.FAMILY, config, heads)
   draw = np.random.default_rng(0)
   flat = {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-  variables = save_tensorflow(tmp_path / 'tf', 'electra_small', electra.ORIGINAL.of(config), flat, {
+  variables = save_tensorflow(tmp_path / 'tf', 'electra_small', electra.ORIGINAL.specialize(config), flat, {
       'generator/encoder/layer_0/output/dense/bias': np.zeros(3, np.float32),
       'generator_predictions/output_bias': np.zeros(50, np.float32)})
   assert {'electra/embeddings_project/kernel', 'discriminator_predictions/dense_1/bias',
           'electra/encoder/layer_1/attention/output/LayerNorm/gamma'} <= {*variables}
   assert conversion.is_checkpoint(tmp_path / 'tf')
   got = conversion.load(tmp_path / 'tf')
-  assert got.config == checked.replaced(config, {'block.mlp.activation': 'gelu_tanh'}) and {*got.heads} == {'rtd'}
+  assert got.config == validation.with_paths(config, {'block.mlp.activation': 'gelu_tanh'}) and {*got.heads} == {'rtd'}
   assert_same(got.params, unflatten_dict(flat, sep='/'))
 
 
@@ -258,7 +260,7 @@ def test_roberta_of_fairseq(tmp_path, torch, joined):
   got = conversion.load(tmp_path / 'fairseq')
   assert conversion.is_checkpoint(tmp_path / 'fairseq') and got.family == 'roberta'
   assert (got.config.block.width, got.config.block.heads, got.config.stack.layers) == (128, 2, 3)
-  flat = conversion.flat_dict(got.params)
+  flat = conversion.flatten_tree(got.params)
   assert (flat.pop('backbone/embeddings/types') == 0).all()
   conversion.save(tmp_path / 'out', got.config, got.params, like='roberta')
   theirs = library.load_file(tmp_path / 'out' / 'model.safetensors')
@@ -268,7 +270,7 @@ def test_roberta_of_fairseq(tmp_path, torch, joined):
   assert {*tensors} - {*theirs} <= {'lm_head.decoder.weight', 'roberta.embeddings.word_embeddings.weight',
                                     'lm_head.decoder.bias'}
   (tmp_path / 'fairseq' / 'sentencepiece.bpe.model').touch()
-  assert fairseq.Fairseq(path).described['model_type'] == 'xlm-roberta'
+  assert fairseq.FairseqCheckpoint(path).hf_config['model_type'] == 'xlm-roberta'
 
 
 class Never:
@@ -297,13 +299,68 @@ def test_bart_of_fairseq(tmp_path, torch):
   state |= {'encoder.embed_tokens.weight': shared, 'decoder.embed_tokens.weight': shared,
             'decoder.output_projection.weight': shared, 'encoder.version': np.ones(1, np.float32)}
   state.pop('lm_head.weight', None)
-  pickles.write(tmp_path / 'model.pt', {'model': state}, torch)
-  said = fairseq.Fairseq(tmp_path / 'model.pt').described
+  stated = argparse.Namespace(encoder_attention_heads=4, decoder_attention_heads=4, no_scale_embedding=True)
+  pickles.write(tmp_path / 'model.pt', {'args': stated, 'model': state}, torch)
+  said = fairseq.FairseqCheckpoint(tmp_path / 'model.pt').hf_config
   config = json.loads((GOLDEN / case / 'config.json').read_text())
-  for name in ('d_model', 'encoder_layers', 'decoder_layers', 'encoder_ffn_dim', 'max_position_embeddings'):
+  for name in ('d_model', 'encoder_layers', 'decoder_layers', 'encoder_ffn_dim', 'decoder_ffn_dim',
+               'encoder_attention_heads', 'decoder_attention_heads', 'max_position_embeddings'):
     assert said[name] == config[name], name
-  assert said['model_type'] == 'bart'
+  assert said['model_type'] == 'bart' and said['scale_embedding'] is False
   got = conversion.load(tmp_path)
-  want = conversion.flat_dict(conversion.load(GOLDEN / case).params)
-  for name, x in conversion.flat_dict(got.params).items():
+  want = conversion.flatten_tree(conversion.load(GOLDEN / case).params)
+  for name, x in conversion.flatten_tree(got.params).items():
     np.testing.assert_array_equal(np.ravel(x), np.ravel(want[name]), err_msg=name)
+
+
+def small_roberta(**stated):
+  """A state dict of fairseq, 2 layers of width 32, with what its pickle states -> the contents of the file."""
+  draw = np.random.default_rng(0)
+  sizes = {'self_attn.q_proj': (32, 32), 'self_attn.k_proj': (32, 32), 'self_attn.v_proj': (32, 32),
+           'self_attn.out_proj': (32, 32), 'fc1': (48, 32), 'fc2': (32, 48)}
+  state = {'embed_tokens.weight': draw.normal(size=(40, 32)), 'embed_positions.weight': draw.normal(size=(18, 32)),
+           'emb_layer_norm.weight': np.ones(32), 'emb_layer_norm.bias': np.zeros(32)}
+  for layer in range(2):
+    for name, size in sizes.items():
+      state[f'layers.{layer}.{name}.weight'] = draw.normal(size=size)
+      state[f'layers.{layer}.{name}.bias'] = draw.normal(size=size[0])
+    for name in ('self_attn_layer_norm', 'final_layer_norm'):
+      state[f'layers.{layer}.{name}.weight'], state[f'layers.{layer}.{name}.bias'] = np.ones(32), np.zeros(32)
+  model = {f'decoder.sentence_encoder.{name}': x.astype(np.float32) for name, x in state.items()}
+  return {'args': argparse.Namespace(**stated), 'model': model}
+
+
+@pytest.mark.parametrize('form', ['args', 'cfg', 'namespace in cfg'])
+def test_what_a_pickle_of_fairseq_states_is_used(tmp_path, torch, form):
+  stated = dict(encoder_attention_heads=4, encoder_layers=2, encoder_embed_dim=32, encoder_ffn_embed_dim=48,
+                max_positions=16, activation_fn='relu', dropout=0.2, attention_dropout=0.3,
+                encoder_normalize_before=False)
+  content = small_roberta(**stated)
+  if form != 'args':
+    section = stated if form == 'cfg' else argparse.Namespace(**stated)
+    content |= {'args': None, 'cfg': {'_name': None, 'model': section, 'optimizer': {'lr': [0.1]}}}
+  pickles.write(tmp_path / 'model.pt', content, torch)
+  config = conversion.load(tmp_path).config
+  assert (config.block.heads, config.stack.layers, config.max_length) == (4, 2, 16)
+  assert (config.block.mlp.activation, config.block.dropout, config.block.attention.dropout) == ('relu', 0.2, 0.3)
+
+
+@pytest.mark.parametrize(
+  ('stated', 'message'),
+  [
+    ({}, 'states no encoder_attention_heads, and heads of 64 do not divide a width of 32'),
+    (dict(encoder_attention_heads=5), r'5 heads \(encoder_attention_heads\) do not divide a width of 32'),
+    (dict(encoder_attention_heads=4, encoder_layers=3), 'encoder_layers is 3, the tensors make it 2'),
+    (dict(encoder_attention_heads=4, activation_fn='tanh'), "activation_fn is 'tanh', known are relu, gelu"),
+    (dict(encoder_attention_heads=4, encoder_normalize_before=True), 'encoder_normalize_before is True'),
+    (
+      dict(encoder_attention_heads=4, encoder_learned_pos=False),
+      'encoder_learned_pos is False, only True is supported',
+    ),
+    (dict(encoder_attention_heads=4, dropout=1.5), r'dropout is 1\.5, expected a share below 1'),
+  ],
+)
+def test_what_a_pickle_of_fairseq_states_is_checked(tmp_path, torch, stated, message):
+  pickles.write(tmp_path / 'model.pt', small_roberta(**stated), torch)
+  with pytest.raises(ConvertError, match=message):
+    conversion.load(tmp_path)

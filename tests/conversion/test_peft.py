@@ -9,10 +9,10 @@ import tiny
 
 from plm_jax import conversion
 from plm_jax.conversion import peft
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import gpt2
-from plm_jax.training import adapters
-from plm_jax.training.adapters import AdapterConfig
+from plm_jax.optim import adapters
+from plm_jax.optim.adapters import AdapterConfig
 
 files = pytest.importorskip('safetensors.numpy')
 
@@ -22,9 +22,9 @@ QUERY, OUT, DOWN = (f'base_model.model.bert.encoder.layer.{{}}.{name}' for name 
 
 def adapted(family, model, config):
   """Random parameters of a classifier, with an adapter."""
-  heads = {'label': conversion.head_of(family, 'label', model, 3)}
+  heads = {'label': conversion.build_head(family, 'label', model, 3)}
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
-  shapes = jax.eval_shape(WithHeads(model.backbone(), heads).init, jax.random.key(0), batch)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), batch)['params']
   shapes = jax.eval_shape(lambda: adapters.add(jax.tree.map(lambda x: jnp.zeros(x.shape), shapes), config,
                                                jax.random.key(0)))
   def fixed(path, x):
@@ -33,7 +33,7 @@ def adapted(family, model, config):
 
 
 def saved(folder, params, config, family='bert', model=None):
-  peft.save(folder, family, model or tiny.config(), params, config, 'base')
+  peft.save_adapter(folder, family, model or tiny.config(), params, config, 'base')
   return files.load_file(folder / 'adapter_model.safetensors'), json.loads((folder / 'adapter_config.json').read_text())
 
 
@@ -56,8 +56,8 @@ def test_names_shapes_and_products(tmp_path):
           said['fan_in_fan_out'], said['base_model_name_or_path']) == (
               'LORA', 2, 6.0, True, False, 'none', False, 'base')
   # What torch's Linear adds to its weight is what the merged kernel has more.
-  whole, plain = (dict(conversion.tensors(conversion.family_of('bert').of(tiny.config()), tree))
-                  for tree in (adapters.merged(params), adapters.without(params)))
+  whole, plain = (dict(conversion.export_tensors(conversion.get_family('bert').specialize(tiny.config()), tree))
+                  for tree in (adapters.merge(params), adapters.remove(params)))
   for name in (QUERY, OUT, DOWN):
     place = name.format(1)
     more = 6.0 / 2 ** 0.5 * found[f'{place}.lora_B.weight'] @ found[f'{place}.lora_A.weight']
@@ -74,14 +74,28 @@ def test_lengths_of_dora(tmp_path):
   assert said['use_dora'] and not said['use_rslora']
 
 
-def test_a_part_of_a_matrix_is_refused(tmp_path):
-  """GPT-2 keeps query, key and value in one."""
-  model = gpt2.small().resized(tiny.block(), 2, 96, 32)
-  config = AdapterConfig(kind='lora', targets=('query', 'up'))
-  with pytest.raises(conversion.ConvertError, match='attention/query/kernel: gpt2 keeps it in one matrix with others'):
-    peft.save(tmp_path / 'a', 'gpt2', model, adapted('gpt2', model, config), config)
-  assert not (tmp_path / 'a').exists()
-  config = AdapterConfig(kind='lora', rank=2, targets=('up',))
-  found, said = saved(tmp_path / 'b', adapted('gpt2', model, config), config, 'gpt2', model)
-  assert found['base_model.model.transformer.h.1.mlp.c_fc.lora_B.weight'].shape == (model.block.mlp_dim, 2)
+@pytest.mark.parametrize(('kind', 'targets'), [
+    ('lora', ('query', 'value', 'up')), ('rslora', ('query', 'key', 'value')), ('dora', ('value',))])
+def test_kernels_in_one_matrix_share_an_adapter(tmp_path, kind, targets):
+  """GPT-2 keeps query, key and value in one Conv1D, whose adapter has the rank of all of theirs."""
+  model = gpt2.small().resize(tiny.block(), 2, 96, 32)
+  config = AdapterConfig(kind=kind, rank=2, alpha=6.0, targets=targets)
+  params = adapted('gpt2', model, config)
+  found, said = saved(tmp_path / 'b', params, config, 'gpt2', model)
+  parts = len({*targets} - {'up'})
+  whole, plain = (dict(conversion.export_tensors(conversion.get_family('gpt2').specialize(model), tree))
+                  for tree in (adapters.merge(params), adapters.remove(params)))
+  for layer in range(2):
+    name = f'transformer.h.{layer}.attn.c_attn'
+    place = f'base_model.model.{name}'
+    assert found[f'{place}.lora_A.weight'].shape == (2 * parts, 32)
+    assert found[f'{place}.lora_B.weight'].shape == (96, 2 * parts)
+    rank, alpha = said['rank_pattern'].get(name, said['r']), said['alpha_pattern'].get(name, said['lora_alpha'])
+    assert rank == 2 * parts
+    scale = alpha / (rank ** 0.5 if kind == 'rslora' else rank)
+    got = plain[f'{name}.weight'] + scale * (found[f'{place}.lora_B.weight'] @ found[f'{place}.lora_A.weight']).T
+    if kind == 'dora':
+      got = got / np.linalg.norm(got, axis=0) * found[f'{place}.lora_magnitude_vector']
+    np.testing.assert_allclose(got, whole[f'{name}.weight'], rtol=1e-4, atol=1e-5)
   assert said['fan_in_fan_out'] and said['modules_to_save'] == ['score']
+  assert ('transformer.h.1.mlp.c_fc' in said['target_modules']) is ('up' in targets)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import checked, conversion
-from plm_jax.layers.heads import NextTokens, WithHeads
+from plm_jax import conversion, validation
+from plm_jax.layers.heads import ModelWithHeads, NextTokenHead
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import t5
 
@@ -33,7 +33,7 @@ def model_of(config):
   """Parameters, numbers at random."""
   ids = np.ones((1, 4), np.int32)
   batch = {name: ids for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
-  whole = WithHeads(config.backbone(), {'lm': NextTokens(config.block, config.vocab, config.tied)})
+  whole = ModelWithHeads(config.backbone(), {'lm': NextTokenHead(config.block, config.vocab, config.tied)})
   shapes = nn.unbox(jax.eval_shape(whole.init, jax.random.key(0), batch))['params']
   draw = np.random.default_rng(0)
   return jax.tree.map(lambda x: draw.standard_normal(x.shape).astype(np.float32), shapes)
@@ -109,8 +109,8 @@ def test_in(model, form, tmp_path):
   assert conversion.is_checkpoint(tmp_path)
   imported = conversion.load(tmp_path)
   assert imported.family == 't5' and set(imported.heads) == {'lm'}
-  plain = checked.replaced(imported.config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
-  said = checked.replaced(config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  plain = validation.with_paths(imported.config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  said = validation.with_paths(config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
   assert dataclasses.replace(imported.config, block=plain) == dataclasses.replace(config, block=said)
   got, want = (flatten_dict(x, sep='/') for x in (imported.params, params))
   assert got.keys() == want.keys()

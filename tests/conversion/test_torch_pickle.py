@@ -1,5 +1,6 @@
 """torch's files, written here without torch: the modules that they name are made up for as long as it takes."""
 import collections
+import json
 import os
 import pathlib
 import pickle
@@ -8,12 +9,17 @@ import sys
 import types
 import zipfile
 
+import jax
 import numpy as np
 import pytest
 import tiny
 
+import plm_jax
 from plm_jax import conversion
+from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.conversion.torch_pickle import MAGIC, TorchPickle
+
+library = pytest.importorskip('safetensors.numpy')
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'deberta' / 'v1_seqcls_c2p_only'
 NAMES = {np.dtype(np.float32): 'FloatStorage', np.dtype(np.float16): 'HalfStorage', np.dtype(np.int64): 'LongStorage'}
@@ -104,7 +110,7 @@ def test_nothing_in_a_pickle_is_run(older, torch, tmp_path):
     def __reduce__(self):
       return os.system, (f'touch {tmp_path}/ran',)
   write(tmp_path / 'x.bin', {'a': Evil()}, torch, older)
-  with pytest.raises(conversion.ConvertError, match=r'asks for posix\.system, which is no part of a tensor'):
+  with pytest.raises(conversion.ConvertError, match=r'names posix\.system, which is not part of a tensor'):
     TorchPickle(tmp_path / 'x.bin')
   assert not (tmp_path / 'ran').exists()
 
@@ -159,3 +165,68 @@ def test_the_original_glm(older, torch, tmp_path):
   (tmp_path / '2000' / 'mp_rank_01_model_states.pt').touch()
   with pytest.raises(conversion.ConvertError, match=r'split between processes.*change_mp\.py'):
     conversion.load(tmp_path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+  """A BERT as transformers 4 wrote it, without its tensors -> the folder, the tensors."""
+  config = tiny.config(layers=2)
+  params = tiny.random_params(jax.eval_shape(config.backbone().init, jax.random.key(0), {
+      name: np.ones((1, 8), np.int32) for name in ('tokens', 'segments')})['params'])
+  conversion.save(tmp_path / 'new', config, {'backbone': jax.device_get(params)})
+  tensors = library.load_file(tmp_path / 'new' / 'model.safetensors')
+  (tmp_path / 'new' / 'model.safetensors').unlink()
+  return tmp_path / 'new', tensors | {'embeddings.position_ids': np.arange(32)[None]}, params
+
+
+def sharded(folder, tensors, torch, wrong=()):
+  names = sorted(tensors)
+  shards = {'pytorch_model-00001-of-00002.bin': names[::2], 'pytorch_model-00002-of-00002.bin': names[1::2]}
+  for shard, some in shards.items():
+    write(folder / shard, collections.OrderedDict((name, tensors[name]) for name in some), torch)
+  where = {name: shard for shard, some in shards.items() for name in some} | dict(wrong)
+  (folder / 'pytorch_model.bin.index.json').write_text(json.dumps({'weight_map': where}))
+  return names
+
+
+@pytest.mark.parametrize('older', [False, True], ids=['zip', 'stream'])
+def test_a_pytorch_model_of_transformers_is_read_as_data(older, checkpoint, torch):
+  folder, tensors, params = checkpoint
+  write(folder / 'pytorch_model.bin', collections.OrderedDict(tensors), torch, older)
+  tiny.assert_same(conversion.load(folder).params['backbone'], params)
+
+
+def test_shards_of_a_pytorch_model(checkpoint, torch):
+  folder, tensors, params = checkpoint
+  names = sharded(folder, tensors, torch)
+  tiny.assert_same(conversion.load(folder).params['backbone'], params)
+  sharded(folder, tensors, torch, {names[0]: 'pytorch_model-00002-of-00002.bin'})
+  with pytest.raises(conversion.ConvertError, match=f'{names[0]} is not in pytorch_model-00002'):
+    conversion.load(folder)
+  sharded(folder, tensors, torch, {names[0]: '../elsewhere.bin'})
+  with pytest.raises(conversion.ConvertError, match='expected something in this folder'):
+    conversion.load(folder)
+
+
+def test_a_pytorch_model_that_would_run_is_refused(checkpoint, torch, monkeypatch):
+  folder, tensors, _ = checkpoint
+  monkeypatch.chdir(folder)
+  write(folder / 'pytorch_model.bin', collections.OrderedDict(tensors | {'pooler.dense.bias': Hostile()}), torch)
+  with pytest.raises(conversion.ConvertError, match='mkdir, which is not part of a tensor'):
+    conversion.load(folder)
+  assert not (folder / 'never-made').exists()
+
+
+class Hostile:
+  def __reduce__(self):
+    return os.mkdir, ('never-made',)
+
+
+def test_the_folder_of_an_adapter_is_called_one(tmp_path):
+  (tmp_path / 'adapter_config.json').write_text('{"base_model_name_or_path": "bert", "peft_type": "LORA"}')
+  (tmp_path / 'adapter_model.safetensors').touch()
+  message = "is an adapter of peft for 'bert', not a model .*merge_and_unload"
+  with pytest.raises(conversion.ConvertError, match=message):
+    conversion.load(tmp_path)
+  with pytest.raises(CheckpointError, match=message):
+    plm_jax.load(tmp_path)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plm_jax import conversion
-from plm_jax.conversion import vocabulary
-from plm_jax.tokenizers import BertText, WordPiece
+from plm_jax.conversion import tokenizer_files
+from plm_jax.tokenizers import BertNormalization, WordPiece
 from plm_jax.tokenizers.wordpiece import SPECIALS
 
 pytest.importorskip('safetensors')
@@ -90,18 +90,20 @@ def test_out(tmp_path, tokenizer, batch, shard):
 
 
 @pytest.mark.parametrize('left_out', ['', 'tokenizer.json', 'vocab.txt'])
-@pytest.mark.parametrize('text', [BertText(), BertText(lowercase=False), BertText(strip_accents=False)], ids=str)
+@pytest.mark.parametrize(
+  'text', [BertNormalization(), BertNormalization(lowercase=False), BertNormalization(strip_accents=False)], ids=str
+)
 def test_tokenizer(tmp_path, tokenizer, text, left_out):
   """Each of the two files alone says it all, there and here."""
   mine = WordPiece(tokenizer.pieces, text)
-  config = conversion.family_of('bert').config
-  vocabulary.save(tmp_path, mine, config.max_length)
+  config = conversion.get_family('bert').config
+  tokenizer_files.save(tmp_path, mine, config.max_length)
   if left_out:
     (tmp_path / left_out).unlink()
   (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
   want = [[mine.vocab.cls, *mine.encode(line, specials=True), mine.vocab.sep] for line in TEXT]
   assert transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)(TEXT)['input_ids'] == want
-  back = vocabulary.load(tmp_path)
+  back = tokenizer_files.load(tmp_path)
   assert back.pieces == mine.pieces
   assert [back.encode(line) for line in TEXT] == [mine.encode(line) for line in TEXT]
 
@@ -111,7 +113,7 @@ def test_tokenizer_in(tmp_path, tokenizer):
   tokenizer.save(tmp_path / 'a')
   their = transformers.BertTokenizer.from_pretrained(tmp_path / 'a')
   their.save_pretrained(tmp_path / 'b')
-  mine = vocabulary.load(tmp_path / 'b')
+  mine = tokenizer_files.load(tmp_path / 'b')
   got = [[mine.vocab.cls, *mine.encode(line, specials=True), mine.vocab.sep] for line in TEXT]
   assert got == their(TEXT)['input_ids']
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import checked
-from plm_jax.checked import ConfigError
+from plm_jax import validation
 from plm_jax.corpora import clean as clean_lib
-from plm_jax.corpora import examine, tables
+from plm_jax.corpora import disk_tables, filter_documents
 from plm_jax.corpora.clean import CleanError, clean
-from plm_jax.corpora.examine import CleanConfig
-from plm_jax.corpora.tables import MEETING, SPAN, Table
-from plm_jax.data import sources
+from plm_jax.corpora.disk_tables import PLACE_DTYPE, SPAN_DTYPE, DiskTable
+from plm_jax.corpora.filter_documents import CleanConfig
+from plm_jax.data import sources, worker_pool
 from plm_jax.data.lines import SourceError
+from plm_jax.validation import ConfigError
 
 RNG = np.random.default_rng(0)
 LENGTH = 150  # words
@@ -64,13 +64,13 @@ def test_reasons_add_up(tmp_path):
   texts = ['\n'.join(lines), '\n'.join(['It was late in the year.', *lines[1:]]), '\n'.join(lines).upper(), 'Too short',
            'What is the name of this old river here?', ' '.join(lines[1:])]
   (tmp_path / 'test.tsv').write_text('question\tlabel\nthe name of this old river\t1\n')
-  config = checked.changed(CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=1),
-                           examine.rules_of('c4') | {'min_sentences': 1})
+  config = validation.with_overrides(CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=1),
+                           filter_documents.parse_rules('c4') | {'min_sentences': 1})
   report = clean(config, write(tmp_path / 'a.jsonl', texts), tmp_path / 'out')
   assert report.dropped == {'no line left': 1, 'evaluation': 1, 'exact duplicate': 1, 'repeated span': 1}
   assert report.lines == {'no terminal punctuation': 1, 'repeated span': 6}
   assert kept(tmp_path / 'out') == ['\n'.join(lines), 'It was late in the year.']
-  assert [document.paragraphs for document in sources.documents(str(tmp_path / 'out'))] == [
+  assert [document.paragraphs for document in sources.read_documents(str(tmp_path / 'out'))] == [
       lines, ['It was late in the year.']]
   shown = [json.loads(line) for line in (tmp_path / 'out/_dropped.jsonl').read_text().splitlines()]
   assert [(one['reason'], one['where'].rpartition(':')[2]) for one in shown] == [
@@ -87,9 +87,9 @@ def test_reasons_add_up(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
   """Many units, files and pieces, of few documents."""
-  monkeypatch.setattr(clean_lib.encode, 'UNIT', 1 << 13)
-  monkeypatch.setattr(tables, 'PIECE', 1 << 12)
-  monkeypatch.setattr(tables, 'CHUNK', 1 << 8)
+  monkeypatch.setattr(clean_lib.encode, 'UNIT_CHARACTERS', 1 << 13)
+  monkeypatch.setattr(disk_tables, 'PIECE_BYTES', 1 << 12)
+  monkeypatch.setattr(disk_tables, 'CHUNK_ROWS', 1 << 8)
   return CleanConfig(shard_characters=30_000, span=2, samples=3, workers=1)
 
 
@@ -101,7 +101,7 @@ def corpus():
 def test_what_was_interrupted_goes_on(tmp_path, small, monkeypatch):
   source = write(tmp_path / 'a.jsonl', corpus())
   clean(small, source, tmp_path / 'whole')
-  append, write_shard, calls = clean_lib.append, clean_lib.write_shard, []
+  append, write_shard, calls = clean_lib.append_batch, clean_lib.write_shard, []
   def failing(function, at):
     def run(*args):
       calls.append(args)
@@ -110,7 +110,7 @@ def test_what_was_interrupted_goes_on(tmp_path, small, monkeypatch):
         raise KeyboardInterrupt
       return function(*args)
     return run
-  for name, function, at in (('append', append, 9), ('append', append, 5), ('write_shard', write_shard, 2)):
+  for name, function, at in (('append_batch', append, 9), ('append_batch', append, 5), ('write_shard', write_shard, 2)):
     calls.clear()
     monkeypatch.setattr(clean_lib, name, failing(function, at))
     with pytest.raises(KeyboardInterrupt):
@@ -119,6 +119,7 @@ def test_what_was_interrupted_goes_on(tmp_path, small, monkeypatch):
     assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.work']
   journal = json.loads((tmp_path / 'out/.work/journal.json').read_text())
   assert journal['documents'] == 140
+  (tmp_path / 'out' / '._clean.json.0123456789abcdef.tmp').write_text('a draft of a killed process')
   clean(small, source, tmp_path / 'out')
   assert contents(tmp_path / 'out') == contents(tmp_path / 'whole')
   assert len(contents(tmp_path / 'whole')) > 4
@@ -128,8 +129,8 @@ def test_what_was_interrupted_goes_on(tmp_path, small, monkeypatch):
 def test_workers_leave_no_trace(tmp_path, small, monkeypatch):
   source = write(tmp_path / 'a.jsonl', corpus())
   clean(small, source, tmp_path / 'one')
-  monkeypatch.setattr(clean_lib, 'WORTH_A_WORKER', 1 << 10)
-  clean(checked.changed(small, {'workers': 2}), source, tmp_path / 'two')
+  monkeypatch.setattr(worker_pool, 'BYTES_PER_WORKER', 1 << 10)
+  clean(validation.with_overrides(small, {'workers': 2}), source, tmp_path / 'two')
   assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
 
 
@@ -172,22 +173,22 @@ def test_nothing_is_left(tmp_path):
 
 
 def test_equal_numbers_meet(tmp_path, monkeypatch):
-  monkeypatch.setattr(tables, 'PIECE', 1 << 10)
+  monkeypatch.setattr(disk_tables, 'PIECE_BYTES', 1 << 10)
   numbers = RNG.integers(0, 500, 3000).astype(np.uint64) * np.uint64((1 << 64) // 500)
-  parts = (tables.rows_of(MEETING, number=some, place=np.arange(at * 300, at * 300 + 300))
+  parts = (disk_tables.make_rows(PLACE_DTYPE, number=some, place=np.arange(at * 300, at * 300 + 300))
            for at, some in enumerate(np.split(numbers, 10)))
-  found = list(tables.met(parts, 3000, tmp_path))
+  found = list(disk_tables.group_equal(parts, 3000, tmp_path))
   assert len(found) > 8 and not list(tmp_path.iterdir())
   rows = np.concatenate(found)
   order = np.argsort(numbers, kind='stable')
   assert (rows['place'] == order).all() and (rows['number'] == numbers[order]).all()
-  assert tables.again(rows).sum() == 3000 - len(np.unique(numbers))
-  assert not list(tables.met([np.empty(0, SPAN)], 0, tmp_path))
+  assert disk_tables.repeats_previous(rows).sum() == 3000 - len(np.unique(numbers))
+  assert not list(disk_tables.group_equal([np.empty(0, SPAN_DTYPE)], 0, tmp_path))
 
 
 def test_tables_are_cut_to_what_is_whole(tmp_path):
-  table = Table(tmp_path / 'a', np.uint64, 2)
+  table = DiskTable(tmp_path / 'a', np.uint64, 2)
   assert len(table) == 0 and table.read().shape == (0, 2)
   table.append(np.arange(10).reshape(5, 2))
-  table.cut(3)
+  table.truncate(3)
   assert table.read().tolist() == [[0, 1], [2, 3], [4, 5]]

@@ -11,16 +11,16 @@ import zlib
 import numpy as np
 import pytest
 from shuffled import Shuffled
-from test_language import LANGUAGES
+from test_language_id import LANGUAGES
 
-from plm_jax import checked, storage
+from plm_jax import storage, validation
+from plm_jax.corpora import batches, clean_parallel, disk_tables, duplicate_stages, filter_documents
 from plm_jax.corpora import clean as clean_lib
-from plm_jax.corpora import examine, meeting, parallel, tables, units
 from plm_jax.corpora.clean import CleanError, clean
-from plm_jax.corpora.examine import CleanConfig
-from plm_jax.corpora.meeting import Shard, Stretch
+from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
+from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data import encode
-from plm_jax.data.beam import running
+from plm_jax.data.beam import make_runner
 from plm_jax.data.lines import SourceError
 
 
@@ -65,19 +65,19 @@ def corpus(tmp_path_factory):
 def small(monkeypatch, tmp_path):
   """Many pieces, units, files and parts of tables."""
   monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
-  monkeypatch.setattr(encode, 'UNIT', 3000)
-  monkeypatch.setattr(parallel, 'PIECE', 8000)
-  monkeypatch.setattr(tables, 'PIECE', 1 << 12)
-  monkeypatch.setattr(tables, 'CHUNK', 1 << 8)
+  monkeypatch.setattr(encode, 'UNIT_CHARACTERS', 3000)
+  monkeypatch.setattr(clean_parallel, 'PIECE_CHARACTERS', 8000)
+  monkeypatch.setattr(disk_tables, 'PIECE_BYTES', 1 << 12)
+  monkeypatch.setattr(disk_tables, 'CHUNK_ROWS', 1 << 8)
   monkeypatch.setattr(os, 'fsync', lambda file: None)  # a test writes hundreds of files
 
 
 @pytest.fixture
 def config(tmp_path):
   (tmp_path / 'test.tsv').write_text('question\tlabel\nthe name of this old river\t1\n')
-  return checked.changed(
+  return validation.with_overrides(
       CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=3, shard_characters=9000, workers=1,
-                  on_error='skip'), examine.rules_of('c4') | {'min_sentences': 2})
+                  on_error='skip'), filter_documents.parse_rules('c4') | {'min_sentences': 2})
 
 
 def contents(folder):
@@ -85,14 +85,14 @@ def contents(folder):
 
 
 def by(run):
-  return functools.partial(parallel.work_with, run)
+  return functools.partial(clean_parallel.clean_with_runner, run)
 
 
 @pytest.mark.parametrize('changes', [
     {}, {'shard_characters': 1}, {'shard_characters': 1 << 28}, {'duplicates': 'none'}, {'duplicates': 'exact'},
     {'span': 0, 'similarity': 0.6}, {'duplicates': 'none', 'span': 0, 'samples': 0}, {'min_sentences': 999}])
 def test_stages_in_any_order_write_what_one_process_writes(config, corpus, tmp_path, changes):
-  config = checked.changed(config, changes)
+  config = validation.with_overrides(config, changes)
   report = clean(config, str(corpus), tmp_path / 'one')
   many = clean(config, str(corpus), tmp_path / 'many', by(Shuffled(len(str(changes)))))
   assert many == report and list(many.dropped) == list(report.dropped)
@@ -106,8 +106,9 @@ def test_stages_in_any_order_write_what_one_process_writes(config, corpus, tmp_p
 def test_lists_and_models_go_to_the_workers(config, corpus, tmp_path):
   (tmp_path / 'bad.txt').write_text('w17\nw4 w5\n')
   (tmp_path / 'lid.bin').write_bytes(zlib.decompress(base64.b64decode(LANGUAGES)))
-  config = checked.changed(config, {'bad_words': str(tmp_path / 'bad.txt'), 'languages': 'fr', 'language_score': 0.2,
-                                    'language_model': str(tmp_path / 'lid.bin')})
+  config = validation.with_overrides(config, {
+      'bad_words': str(tmp_path / 'bad.txt'), 'languages': 'fr', 'language_score': 0.2,
+      'language_model': str(tmp_path / 'lid.bin')})
   def run(describe):  # where workers are, these files are not
     for name in ('bad.txt', 'lid.bin', 'test.tsv'):
       (tmp_path / name).unlink()
@@ -120,23 +121,23 @@ def test_lists_and_models_go_to_the_workers(config, corpus, tmp_path):
 
 def test_what_is_done_is_not_done_again_after_an_interruption(config, corpus, tmp_path, monkeypatch):
   clean(config, str(corpus), tmp_path / 'one')
-  examine_unit, write_documents, calls = units.examine_unit, units.write_documents, []
+  examine_unit, write_documents, calls = batches.filter_batch, batches.write_documents, []
   def failing(*args):
     calls.append(args)
     if len(calls) == 3:
       raise KeyboardInterrupt
     return write_documents(*args)
-  monkeypatch.setattr(units, 'write_documents', failing)
+  monkeypatch.setattr(batches, 'write_documents', failing)
   with pytest.raises(KeyboardInterrupt):
     clean(config, str(corpus), tmp_path / 'many', by(Shuffled()))
   assert [path.name[:6] for path in (tmp_path / 'many').iterdir()] == ['.work-']
-  monkeypatch.setattr(units, 'write_documents', lambda *args: calls.append(args) or write_documents(*args))
-  monkeypatch.setattr(units, 'examine_unit', lambda *args: pytest.fail('examined again'))
+  monkeypatch.setattr(batches, 'write_documents', lambda *args: calls.append(args) or write_documents(*args))
+  monkeypatch.setattr(batches, 'filter_batch', lambda *args: pytest.fail('examined again'))
   clean(config, str(corpus), tmp_path / 'many', by(Shuffled(1)))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   shards = len(list((tmp_path / 'one').glob('documents*')))
   assert shards < len(calls) <= 2 * shards
-  monkeypatch.setattr(units, 'examine_unit', examine_unit)
+  monkeypatch.setattr(batches, 'filter_batch', examine_unit)
   (tmp_path / 'other/.work').mkdir(parents=True)  # left by one process
   clean(config, str(corpus), tmp_path / 'other', by(Shuffled()))
   assert contents(tmp_path / 'other') == contents(tmp_path / 'one')
@@ -146,7 +147,7 @@ def test_damaged_text_is_the_error_that_it_is_for_one_process(config, corpus, tm
   said = []
   for working in None, by(Shuffled()):
     with pytest.raises(SourceError) as error:
-      clean(checked.changed(config, {'on_error': 'refuse'}), str(corpus), tmp_path / 'out', working)
+      clean(validation.with_overrides(config, {'on_error': 'refuse'}), str(corpus), tmp_path / 'out', working)
     said.append(str(error.value))
   assert said[0] == said[1] and 'a.jsonl:46: not JSON' in said[0]
   assert not [*tmp_path.glob('out/.work-*')]
@@ -161,25 +162,26 @@ def test_what_cannot_be(config, tmp_path):
 
 
 def test_cuts_are_behind_the_unit_with_which_a_file_is_full():
-  found = [parallel.Piece((0, 0), [(2, 5), (0, 0), (3, 6)], 0), parallel.Piece((0, 1), [(1, 9), (1, 4)], 0),
-           parallel.Piece((1, 0), [(0, 0)], 0), parallel.Piece((2, 0), [(4, 3)], 0)]
-  assert list(parallel.cuts(found, 10)) == [
+  piece = clean_parallel.FilteredPiece
+  found = [piece((0, 0), [(2, 5), (0, 0), (3, 6)], 0), piece((0, 1), [(1, 9), (1, 4)], 0),
+           piece((1, 0), [(0, 0)], 0), piece((2, 0), [(4, 3)], 0)]
+  assert list(clean_parallel.cut_shards(found, 10)) == [
       [((0, 0), 0, 5)], [((0, 1), 0, 2)], [((2, 0), 0, 4)]]
-  assert list(parallel.cuts(found, 21)) == [[((0, 0), 0, 5), ((0, 1), 0, 2)], [((2, 0), 0, 4)]]
+  assert list(clean_parallel.cut_shards(found, 21)) == [[((0, 0), 0, 5), ((0, 1), 0, 2)], [((2, 0), 0, 4)]]
 
 
 def test_documents_of_many_shards_hang_together():
-  shards = [(number, Shard(number, 3 * number, [Stretch((0, number), 0, 3)], 9, 0)) for number in range(3)]
-  place = lambda shard, at: shard << meeting.BITS | at
+  shards = [(number, CorpusShard(number, 3 * number, [DocumentRange((0, number), 0, 3)], 9, 0)) for number in range(3)]
+  place = lambda shard, at: shard << duplicate_stages.PLACE_BITS | at
   edges = [np.array([[place(1, 1), place(2, 0)]]), np.array([[place(0, 2), place(2, 0)], [place(1, 0), place(1, 2)]])]
-  found = {number: item.places.tolist() for number, item in meeting.join(iter(shards), iter(edges))}
+  found = {number: item.places.tolist() for number, item in duplicate_stages.join_similar(iter(shards), iter(edges))}
   assert found == {1: [1, 2], 2: [0]}
 
 
 def test_beam_itself_writes_what_one_process_writes(config, corpus, tmp_path):
   pytest.importorskip('apache_beam')
   clean(config, str(corpus), tmp_path / 'one')
-  clean(config, str(corpus), tmp_path / 'many', by(running(['--runner=DirectRunner'])))
+  clean(config, str(corpus), tmp_path / 'many', by(make_runner(['--runner=DirectRunner'])))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
-  assert clean_lib.finished(storage.path_of(tmp_path / 'many'), json.loads(
+  assert clean_lib.read_finished(storage.resolve_path(tmp_path / 'many'), json.loads(
       (tmp_path / 'many/_clean.json').read_text())['source'])

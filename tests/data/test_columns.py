@@ -4,9 +4,9 @@ import lzma
 
 import pytest
 
-from plm_jax.data.columns import Layout
-from plm_jax.data.lines import SourceError, Tally
-from plm_jax.data.rows import each, plain
+from plm_jax.data.conll import FileLayout
+from plm_jax.data.labeled_files import iterate_rows, to_json_value
+from plm_jax.data.lines import ReadStats, SourceError
 
 CONLL = '''-DOCSTART- -X- -X- O
 
@@ -30,8 +30,9 @@ UNIVERSAL = '''# newdoc id = a
 '''
 
 
-def read(path, layout=Layout(), **keywords):
-  return [(row.columns, row.where.removeprefix(f'{path}')) for row in each(f'{path}', layout=layout, **keywords)]
+def read(path, layout=FileLayout(), **keywords):
+  rows = iterate_rows(f'{path}', layout=layout, **keywords)
+  return [(row.columns, row.where.removeprefix(f'{path}')) for row in rows]
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
@@ -48,11 +49,11 @@ def test_sentences_are_rows_with_the_line_of_their_first_word(tmp_path, name, pa
 def test_columns_are_chosen_and_other_names_are_read_when_asked_for(tmp_path):
   path = tmp_path / 'eng.testa'
   path.write_text(CONLL)
-  assert read(path, Layout(words=True, tag=1))[0][0]['tags'] == ['NNP', 'VBZ']
-  assert read(path, Layout(words=True, word=-1, tag=0))[0][0] == {
+  assert read(path, FileLayout(words=True, tag=1))[0][0]['tags'] == ['NNP', 'VBZ']
+  assert read(path, FileLayout(words=True, word=-1, tag=0))[0][0] == {
       'words': ['B-ORG', 'O'], 'tags': ['EU', 'rejects'], 'document': 1}
   with pytest.raises(SourceError, match=r'testa:3: no column 4, there are 4'):
-    read(path, Layout(words=True, tag=4))
+    read(path, FileLayout(words=True, tag=4))
   with pytest.raises(SourceError, match=r'eng.testa: rows are read from \.jsonl'):
     read(path)
 
@@ -71,7 +72,7 @@ def test_conllu_has_words_and_parts_of_speech(tmp_path):
   path.write_text(UNIVERSAL)
   assert read(path) == [({'words': ['They', 'buy'], 'tags': ['PRON', 'VERB'], 'document': 1}, ':4'),
                         ({'words': ['#'], 'tags': ['SYM'], 'document': 2}, ':9')]
-  assert read(path, Layout(tag=4))[0][0]['tags'] == ['PRP', 'VBP']
+  assert read(path, FileLayout(tag=4))[0][0]['tags'] == ['PRP', 'VBP']
 
 
 @pytest.mark.parametrize(('line', 'message'), [
@@ -80,11 +81,11 @@ def test_conllu_has_words_and_parts_of_speech(tmp_path):
 def test_a_bad_line_is_named_or_its_sentence_left_out(tmp_path, line, message):
   path = tmp_path / 'a.conll'
   path.write_text(f'a O\n{line}\nc O\n\nd O\n')
-  with pytest.raises(SourceError, match=message + r'.*--on-error=skip'):
+  with pytest.raises(SourceError, match=message + r".*on_error='skip'"):
     read(path)
-  tally = Tally()
-  assert read(path, on_error='skip', tally=tally) == [({'words': ['d'], 'tags': ['O'], 'document': 0}, ':5')]
-  assert tally.skipped == 1
+  stats = ReadStats()
+  assert read(path, on_error='skip', stats=stats) == [({'words': ['d'], 'tags': ['O'], 'document': 0}, ':5')]
+  assert stats.skipped == 1
 
 
 def test_a_file_without_words_is_refused(tmp_path):
@@ -96,19 +97,19 @@ def test_a_file_without_words_is_refused(tmp_path):
 def test_a_table_without_a_header_has_numbers_for_columns(tmp_path):
   path = tmp_path / 'cola.tsv'  # as it is published
   path.write_text('gj04\t1\t\tOur friends won\'t buy this.\ngj04\t0\t*\tThey drank "the pub.\n')
-  assert read(path, Layout(header=False)) == [
+  assert read(path, FileLayout(header=False)) == [
       ({'0': 'gj04', '1': '1', '2': '', '3': "Our friends won't buy this."}, ':1'),
       ({'0': 'gj04', '1': '0', '2': '*', '3': 'They drank "the pub.'}, ':2')]
   path.write_text('a\tb\nc\n')
   with pytest.raises(SourceError, match=r'cola\.tsv:2: 1 fields, but the first line has 2 columns'):
-    read(path, Layout(header=False))
+    read(path, FileLayout(header=False))
 
 
 def test_lists_of_lists_of_different_lengths_become_json():
   class Lists:
     def to_list(self):
       return [[b'a', b'b'], [b'c']]
-  assert plain({'options': Lists()}) == {'options': [['a', 'b'], ['c']]}
+  assert to_json_value({'options': Lists()}) == {'options': [['a', 'b'], ['c']]}
 
 
 def test_json_of_every_layout(tmp_path):

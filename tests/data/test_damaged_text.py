@@ -6,11 +6,11 @@ import lzma
 import mutate
 import pytest
 
-from plm_jax.data import prepare, rows, sources
-from plm_jax.data.formats import Reading
-from plm_jax.data.lines import Tally
-from plm_jax.data.settings import PrepareConfig
-from plm_jax.errors import Expected
+from plm_jax.data import labeled_files, prepare, sources
+from plm_jax.data.document_formats import TextReadConfig
+from plm_jax.data.lines import ReadStats
+from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.errors import UserError
 
 TEXT = ''.join(f'Sentence {n} of a text. It goes on\u2026\nand “on”.\n\n' for n in range(40))
 LINES = ''.join(
@@ -33,7 +33,7 @@ def tried(work, path):
   try:
     with mutate.limits():
       work()
-  except Expected as error:
+  except UserError as error:
     problem = str(error)
   assert '\n' not in problem
   assert not problem or str(path) in problem
@@ -46,15 +46,15 @@ def test_reading(tmp_path, name, on_error):
   path, outcomes = tmp_path / name, []
   for content in mutate.contents(FILES[name], 60):
     path.write_bytes(content)
-    tally = Tally()
+    stats = ReadStats()
 
-    def read(tally=tally):
-      for document in sources.documents(str(path), Reading(on_error), tally):
+    def read(stats=stats):
+      for document in sources.read_documents(str(path), TextReadConfig(on_error), stats):
         '\n'.join(document.paragraphs).encode()
       sources.fingerprint(str(path))
 
     outcomes.append(tried(read, path))
-    assert len(tally.examples) == min(10, tally.skipped)
+    assert len(stats.examples) == min(10, stats.skipped)
   assert '' in outcomes or name.endswith(('gz', 'xz'))  # archives have checksums
 
 
@@ -66,8 +66,8 @@ def test_rows(tmp_path, name, task):
   damaged = [*mutate.contents(whole, 60), *(mutate.jsons(json.loads(SQUAD), 60) if name == 'b.json' else ())]
   for content in damaged:
     path.write_bytes(content)
-    tried(lambda: list(rows.each(str(path), 'skip')), path)
-    tried(lambda: list(sources.documents(f'task:{task}:{path}')), path)
+    tried(lambda: list(labeled_files.iterate_rows(str(path), 'skip')), path)
+    tried(lambda: list(sources.read_documents(f'task:{task}:{path}')), path)
 
 
 @pytest.mark.parametrize('name', ['a.txt', 'a.jsonl.gz', 'a.tsv'])

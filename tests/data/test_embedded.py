@@ -1,6 +1,6 @@
 import pytest
 
-from plm_jax.data import embedded
+from plm_jax.data import builtin_corpus
 
 MODULE = '''"""Tools for wide arrays.
 
@@ -136,12 +136,12 @@ def package(tmp_path):
 
 
 def test_prose_is_what_is_left(package):
-  documents = list(embedded.extract(package[:1], workers=1))
+  documents = list(builtin_corpus.extract_documents(package[:1], workers=1))
   assert documents == EXPECTED
 
 
 def test_a_paragraph_is_kept_once_and_broken_files_are_passed_over(package):
-  documents = list(embedded.extract(reversed(package), workers=1))
+  documents = list(builtin_corpus.extract_documents(reversed(package), workers=1))
   more = ['A docstring of a line with enough words.', 'A text of an attribute has its place here.']
   assert documents == [*EXPECTED, more]
 
@@ -151,24 +151,24 @@ def test_a_paragraph_is_kept_once_and_broken_files_are_passed_over(package):
     'See the file at \\path and some more words here.', 'Names a | b | c in a row of words.', '1 2 3 4 5 6 7 8 9 10.',
     'This one stops in the middle, e.g.', 'This has an assignment x = 3 in the middle.'])
 def test_what_is_no_prose(text):
-  assert embedded.clean(text) == []
+  assert builtin_corpus.clean_docstring(text) == []
 
 
 def test_corpus_is_made_once(package, tmp_path, monkeypatch):
   monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
-  monkeypatch.setattr(embedded, 'source_files', lambda: package)
-  path = embedded.corpus_path()
+  monkeypatch.setattr(builtin_corpus, 'list_source_files', lambda: package)
+  path = builtin_corpus.corpus_path()
   assert path.read_text().split('\n\n')[1].split('\n') == EXPECTED[1]
   assert [p.name for p in path.parent.iterdir()] == [path.name]
-  monkeypatch.setattr(embedded, 'source_files', lambda: 1 / 0)
-  assert embedded.corpus_path() == path
-  monkeypatch.setattr(embedded, 'versions', lambda: [('jax', '99')])
+  monkeypatch.setattr(builtin_corpus, 'list_source_files', lambda: 1 / 0)
+  assert builtin_corpus.corpus_path() == path
+  monkeypatch.setattr(builtin_corpus, 'package_versions', lambda: [('jax', '99')])
   with pytest.raises(ZeroDivisionError):  # another version is another corpus
-    embedded.corpus_path()
+    builtin_corpus.corpus_path()
   assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_files_are_those_of_the_installed_packages():
-  names = {name for name, _ in embedded.source_files()}
+  names = {name for name, _ in builtin_corpus.list_source_files()}
   assert {'jax/_src/api.py', 'numpy/_core/fromnumeric.py', 'python/json/__init__.py'} <= names
   assert not any('/tests/' in name or 'site-packages' in name for name in names)

@@ -13,12 +13,20 @@ import pytest
 from shuffled import Shuffled
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, formats, parallel, prepare, records, sources, stages
-from plm_jax.data.beam import BeamError, running
-from plm_jax.data.cutting import Rule
-from plm_jax.data.settings import PrepareConfig
+from plm_jax.data import (
+  document_formats,
+  encode,
+  parallel_prepare,
+  parallel_stages,
+  prepare,
+  records,
+  sources,
+)
+from plm_jax.data.beam import BeamError, make_runner
+from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data.window_rules import WindowRule
 
-RULES = Rule('document', 20), Rule('sentences', 33), Rule('examples', 20, (6, 1))
+RULES = WindowRule('document', 20), WindowRule('sentences', 33), WindowRule('examples', 20, (6, 1))
 WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house', 'tree', 'sky', 'sea']
 
 
@@ -47,8 +55,8 @@ def vocab(corpus, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
   monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
-  monkeypatch.setattr(encode, 'UNIT', 500)
-  monkeypatch.setattr(parallel, 'PIECE', 700)
+  monkeypatch.setattr(encode, 'UNIT_CHARACTERS', 500)
+  monkeypatch.setattr(parallel_prepare, 'PIECE_CHARACTERS', 700)
   monkeypatch.setattr(os, 'fsync', lambda file: None)  # a test writes hundreds of files
 
 
@@ -76,7 +84,7 @@ def killed_at(shard):
 
 
 def by(run):
-  return functools.partial(parallel.write, run)
+  return functools.partial(parallel_prepare.prepare_in_parallel, run)
 
 
 @pytest.mark.parametrize('changes', [
@@ -93,8 +101,8 @@ def test_stages_in_any_order_write_what_one_process_writes(config, tmp_path, cha
 
 @pytest.mark.parametrize(('piece', 'characters'), [(1, 1 << 20), (1 << 20, 1)])
 def test_pieces_of_any_size_are_the_same_records(config, tmp_path, monkeypatch, piece, characters):
-  monkeypatch.setattr(parallel, 'PIECE', piece)
-  monkeypatch.setattr(encode, 'UNIT', characters)
+  monkeypatch.setattr(parallel_prepare, 'PIECE_CHARACTERS', piece)
+  monkeypatch.setattr(encode, 'UNIT_CHARACTERS', characters)
   prepare.prepare(config, tmp_path / 'one')
   prepare.prepare(config, tmp_path / 'many', (), by(Shuffled()))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
@@ -117,7 +125,7 @@ def test_a_task_is_shared_out_too(vocab, tmp_path, caplog):
 def test_cuts_are_behind_the_document_with_which_a_split_is_full():
   counts = [((0, 0), np.array([[5, 0], [0, 3], [4, 0]])), ((0, 1), np.array([[1, 0], [0, 0], [0, 10]])),
             ((2, 0), np.array([[0, 0], [30, 0], [0, 0], [2, 0], [0, 0]]))]
-  assert list(parallel.cuts(iter(counts), 10)) == [
+  assert list(parallel_prepare.group_into_shards(iter(counts), 10)) == [
       ([('train', 0), ('heldout', 0)], [((0, 0), 0, 3), ((0, 1), 0, 1)]),
       ([('heldout', 1)], [((0, 1), 1, 3)]),
       ([('train', 1)], [((2, 0), 0, 2)]),
@@ -146,8 +154,8 @@ def test_text_without_a_token_leaves_nothing_behind(vocab, tmp_path, text):
 
 def test_what_is_encoded_is_not_encoded_again_after_an_interruption(config, tmp_path, monkeypatch):
   prepare.prepare(config, tmp_path / 'one')
-  encoded, encode_unit = [], encode.encode
-  monkeypatch.setattr(encode, 'encode', lambda *args: encoded.append(1) or encode_unit(*args))
+  encoded, encode_unit = [], encode.encode_documents
+  monkeypatch.setattr(encode, 'encode_documents', lambda *args: encoded.append(1) or encode_unit(*args))
   write_shard = records.write_shard
   monkeypatch.setattr(records, 'write_shard', killed_at('train-00003'))
   with pytest.raises(KeyboardInterrupt):
@@ -181,22 +189,24 @@ def test_workers_that_see_another_disk_are_found(config, tmp_path):
 def test_a_bucket_that_fails_is_the_runners_to_try_again(tmp_path, monkeypatch):
   def denied(*_):
     raise storage.StorageError('gs://bucket/a: no answer') from OSError('no answer')
-  monkeypatch.setattr(sources, 'opened', denied)
+  monkeypatch.setattr(sources, 'open_text_file', denied)
+  part = parallel_stages.SourcePart(0, str(tmp_path / 'a.txt'), True)
+  config = document_formats.TextReadConfig()
   with pytest.raises(storage.StorageError):
-    list(stages.read_part(formats.Reading(), encode.units, stages.Part(0, str(tmp_path / 'a.txt'), True)))
+    list(parallel_stages.read_part(config, encode.batch_documents, part))
 
 
 def test_without_beam_it_is_one_line(monkeypatch):
   monkeypatch.setitem(__import__('sys').modules, 'apache_beam', None)
   with pytest.raises(BeamError, match=r'not installed: pip install "plm_jax\[beam\]", in an environment of its own'):
-    running(['--runner=DirectRunner'])
+    make_runner(['--runner=DirectRunner'])
 
 
 def test_beam_itself_writes_what_one_process_writes(config, tmp_path):
   pytest.importorskip('apache_beam')
   prepare.prepare(config, tmp_path / 'one', RULES)
-  prepare.prepare(config, tmp_path / 'many', RULES, by(running(['--runner=DirectRunner'])))
+  prepare.prepare(config, tmp_path / 'many', RULES, by(make_runner(['--runner=DirectRunner'])))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   with pytest.raises(sources.SourceError, match=r'b\.jsonl\.gz:1: not JSON'):
     prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0), tmp_path / 'refused', (),
-                    by(running(['--runner=DirectRunner'])))
+                    by(make_runner(['--runner=DirectRunner'])))

@@ -6,15 +6,23 @@ import sys
 import numpy as np
 import pytest
 
-from plm_jax.config import DataConfig
+from plm_jax.config.run import DataConfig
 from plm_jax.data import pipeline, records
-from plm_jax.data.cutting import Rule
-from plm_jax.data.pipeline import Order, Pipeline, Schedule, Shares, heldout_batches, open_pipeline, permute
+from plm_jax.data.pipeline import (
+  MixtureSchedule,
+  MixtureShares,
+  Pipeline,
+  ReadingOrder,
+  heldout_batches,
+  open_pipeline,
+  permute,
+)
 from plm_jax.data.records import RecordsError
+from plm_jax.data.window_rules import WindowRule
 from plm_jax.data.windows import Windows
 from plm_jax.errors import ConfigError
 
-PAIRS = Rule('document', 2)  # windows of two tokens
+PAIRS = WindowRule('document', 2)  # windows of two tokens
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +37,11 @@ def write(folder, count, tokenizer='hash', first=0):
   for number, size in enumerate((count // 2, count - count // 2)):
     tokens = np.zeros(2 * size, records.token_dtype(1 << 20))
     tokens['token'] = first + 2 * sum(shard.documents for shard in shards) + np.arange(2 * size)
-    tokens['flags'] = records.WORD
-    sentences = np.zeros(size, records.SENTENCE)
+    tokens['flags'] = records.WORD_START
+    sentences = np.zeros(size, records.SENTENCE_DTYPE)
     sentences['start'], sentences['document'] = 2 * np.arange(size), np.arange(size)
     shards.append(records.write_shard(folder, f'train-{number:05d}', tokens, sentences))
-  records.write_meta(folder, records.Meta(1 << 20, tokenizer, tuple(shards), (), 'test'))
+  records.write_meta(folder, records.RecordsMeta(1 << 20, tokenizer, tuple(shards), (), 'test'))
   return folder
 
 
@@ -46,7 +54,7 @@ def same(a, b):
 @pytest.fixture
 def mixture(tmp_path):
   return open_pipeline(
-      [write(tmp_path / 'a', 200), write(tmp_path / 'b', 90, first=1000)], PAIRS, 8, 5, 4, Shares([3, 1]))
+      [write(tmp_path / 'a', 200), write(tmp_path / 'b', 90, first=1000)], PAIRS, 8, 5, 4, MixtureShares([3, 1]))
 
 
 @pytest.mark.parametrize('n', [1, 2, 3, 4, 5, 7, 16, 17, 100, 1000, 1021])
@@ -86,7 +94,7 @@ def test_without_blocks_an_epoch_has_each_window_once(tmp_path, count, batch):
 
 
 def test_blocks_leave_out_only_what_fills_no_block_and_other_windows_each_epoch():
-  order = Order(windows=107, batch=4, block=5, seed=0, corpus=0, ordered=False)
+  order = ReadingOrder(windows=107, batch=4, block=5, seed=0, corpus=0, ordered=False)
   steps, rows = np.divmod(np.arange(4 * 500), 4)
   window, epoch = order(steps, rows)
   counts = [np.bincount(window[epoch == number], minlength=107) for number in range(10)]
@@ -97,7 +105,7 @@ def test_blocks_leave_out_only_what_fills_no_block_and_other_windows_each_epoch(
 
 def test_a_row_reads_the_windows_of_a_block_in_its_steps():
   for ordered in (True, False):
-    order = Order(windows=400, batch=4, block=8, seed=0, corpus=0, ordered=ordered)
+    order = ReadingOrder(windows=400, batch=4, block=8, seed=0, corpus=0, ordered=ordered)
     window, _ = order(np.arange(80), np.full(80, 2))
     inside = np.diff(window.reshape(10, 8), axis=1) % 400
     assert (inside == 1).all() == ordered
@@ -152,17 +160,17 @@ def test_shares_of_a_mixture_are_exact(tmp_path, mixture):
     np.testing.assert_array_equal(batch['tokens'][:, 0], 1000 * batch['corpus'] + 2 * batch['index'])
   steps = np.arange(1024)
   for row in (0, 5):
-    component, time = Schedule.of([0.2, 0.5, 0.3], 3)(steps, np.full(1024, row))
+    component, time = MixtureSchedule.from_weights([0.2, 0.5, 0.3], 3)(steps, np.full(1024, row))
     assert np.bincount(component).tolist() == [205, 512, 307]
     for number in range(3):
       np.testing.assert_array_equal(time[component == number], np.arange((component == number).sum()))
-    later, later_time = Schedule.of([0.2, 0.5, 0.3], 3)(steps + 1024, np.full(1024, row))
+    later, later_time = MixtureSchedule.from_weights([0.2, 0.5, 0.3], 3)(steps + 1024, np.full(1024, row))
     np.testing.assert_array_equal(later, component)
     np.testing.assert_array_equal(later_time - time, np.array([205, 512, 307])[component])
 
 
 def test_any_weight_above_none_is_seen():
-  schedule = Schedule.of([1, 1e-9, 0, 1e-9], 4)
+  schedule = MixtureSchedule.from_weights([1, 1e-9, 0, 1e-9], 4)
   assert np.bincount(schedule.slots, minlength=4).tolist() == [1022, 1, 0, 1]
 
 
@@ -183,7 +191,7 @@ def test_sizes_are_the_default_weights(tmp_path):
 class Task(list):
   """Windows of a task, and how many examples they hold."""
 
-  target_budget = (5, 1)
+  target_tokens = (5, 1)
 
   def __init__(self, windows, documents):
     super().__init__([0] * windows)
@@ -195,18 +203,18 @@ class Task(list):
 def test_rates_of_examples(cap, temperature, shares):
   """Of two tasks of 300 and 100 examples, 10 of the first in a window, and 5 of the second."""
   tasks = [Task(30, 300), Task(20, 100)]
-  rates = Shares(cap=cap, temperature=temperature).of(tasks)
+  rates = MixtureShares(cap=cap, temperature=temperature).compute_weights(tasks)
   read = np.array([rate * task.documents / len(task) for rate, task in zip(rates, tasks, strict=True)])
   np.testing.assert_allclose(read / read.sum(), np.array(shares) / sum(shares), rtol=1e-6)
 
 
 def test_the_lowest_temperature_gives_numbers():
   class Largest:
-    target_budget = None
+    target_tokens = None
 
     def __len__(self):
       return (1 << 31) - 1
-  assert math.isfinite(Shares(temperature=0.05).of([Largest()])[0])
+  assert math.isfinite(MixtureShares(temperature=0.05).compute_weights([Largest()])[0])
   with pytest.raises(ConfigError, match=r'DataConfig\.temperature is a number of 0\.05 or more, got 0\.01'):
     DataConfig(temperature=0.01)
 
@@ -224,7 +232,7 @@ def test_stream_has_the_batches(mixture, monkeypatch, with_tensorflow):
     pytest.importorskip('tensorflow')
   else:
     monkeypatch.setitem(sys.modules, 'tensorflow', None)
-    assert pipeline.tensorflow() is None
+    assert pipeline.import_tensorflow() is None
   rows = slice(2, 6)
   batches = list(mixture.stream(3, 12, rows))
   assert len(batches) == 9
@@ -281,10 +289,10 @@ def test_a_program_ends_quietly_with_a_stream_open(tmp_path, hide):
   program = f'''
 import sys
 {hide}
-from plm_jax.data.cutting import Rule
+from plm_jax.data.window_rules import WindowRule
 from plm_jax.data.pipeline import open_pipeline
 assert sys.modules.get('tensorflow') is None  # nothing imports it before it is needed
-stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], Rule('document', 2), batch=16).stream()
+stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], WindowRule('document', 2), batch=16).stream()
 next(stream)
 '''
   done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=120)

@@ -1,10 +1,12 @@
 import concurrent.futures
 import contextlib
 import errno
+import gzip
 import hashlib
 import json
 import os
 import random
+import re
 
 import numpy as np
 import pytest
@@ -12,13 +14,13 @@ import pytest
 from benchmarks import kill_prepare
 from plm_jax import errors, storage, tokenizers
 from plm_jax.data import encode, prepare, records, sources
-from plm_jax.data import workers as workers_lib
-from plm_jax.data.cutting import Rule
-from plm_jax.data.settings import PrepareConfig
+from plm_jax.data import worker_pool as workers_lib
+from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.shards import Shards
+from plm_jax.data.window_rules import WindowRule
 from plm_jax.data.windows import Windows
 
-RULES = Rule('document', 20), Rule('sentences', 33)
+RULES = WindowRule('document', 20), WindowRule('sentences', 33)
 WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house', 'tree', 'sky', 'sea']
 
 
@@ -43,7 +45,7 @@ def vocab(corpus, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-  monkeypatch.setattr(encode, 'UNIT', 500)
+  monkeypatch.setattr(encode, 'UNIT_CHARACTERS', 500)
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def read(folder, split):
     ends = np.append(sentences['start'], shard.tokens)
     documents += [[] for _ in range(shard.documents)]
     for i, (start, document) in enumerate(sentences):
-      pieces = [('|' if flags & records.WORD else '') + tokenizer.pieces[token].removeprefix('##')
+      pieces = [('|' if flags & records.WORD_START else '') + tokenizer.pieces[token].removeprefix('##')
                 for token, flags in tokens[start:ends[i + 1]]]
       documents[int(document) - shard.documents].append(''.join(pieces))
   return documents
@@ -151,7 +153,7 @@ def test_bytes_need_no_training(tmp_path):
 
 @pytest.mark.parametrize(('kind', 'vocab'), [('wordpiece', 60), ('sentencepiece-unigram', 40)])
 def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatch, kind, vocab):
-  monkeypatch.setattr(prepare, 'WORTH_A_WORKER', 1)
+  monkeypatch.setattr(workers_lib, 'BYTES_PER_WORKER', 1)
   for workers in (1, 3):
     config = PrepareConfig(source=str(corpus), kind=kind, vocab=vocab, heldout=0.1, shard_tokens=300, workers=workers)
     prepare.prepare(config, tmp_path / str(workers), RULES)
@@ -188,8 +190,8 @@ def test_windows_of_a_small_text_are_counted(tmp_path):
   """Of sentences of 8, 10 and 4 bytes, and another document of 8."""
   (tmp_path / 'a.txt').write_text('The cat.\nA dog ran.\nSky.\n\nThe sea.\n')
   config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0, workers=1)
-  others = Rule('packed', 18), Rule('examples', 9, (3, 1))  # arithmetic, and of another kind of text
-  rules = Rule('document', 18), Rule('sentences', 18), Rule('document', 5), *others
+  others = WindowRule('packed', 18), WindowRule('examples', 9, (3, 1))  # arithmetic, and of another kind of text
+  rules = WindowRule('document', 18), WindowRule('sentences', 18), WindowRule('document', 5), *others
   prepare.prepare(config, tmp_path / 'out', rules)
   assert {name: json.loads(text)['windows'] for name, text in counted(tmp_path / 'out').items()} == {
       'train-document-18.json': [3],  # 8 + 10, 4, 8
@@ -201,7 +203,7 @@ def test_windows_of_a_small_task_are_counted(tmp_path):
   """Of three examples, each a target of 8 and inputs of 19 bytes."""
   (tmp_path / 'a.jsonl').write_text('{"sentence": "fine", "label": 1}\n' * 3)
   config = PrepareConfig(source=f'task:sst2:{tmp_path}/a.jsonl', kind='bytes', heldout=0, workers=1)
-  rules = Rule('examples', 60, (20, 1)), Rule('examples', 25, (10, 1)), Rule('document', 60)
+  rules = WindowRule('examples', 60, (20, 1)), WindowRule('examples', 25, (10, 1)), WindowRule('document', 60)
   prepare.prepare(config, tmp_path / 'out', rules)
   found = {name: json.loads(text) for name, text in counted(tmp_path / 'out').items()}
   assert {name: (value['windows'], value['clipped']) for name, value in found.items()} == {
@@ -210,7 +212,7 @@ def test_windows_of_a_small_task_are_counted(tmp_path):
 
 def test_what_prepare_has_counted_no_run_reads_sentences_for(config, tmp_path, monkeypatch):
   meta = prepare.prepare(config, tmp_path / 'out', RULES)
-  expected = {f'{split}-{rule}.json': [rule.count(records.read_sentences(tmp_path / 'out', shard), shard)[0]
+  expected = {f'{split}-{rule}.json': [rule.count_windows(records.read_sentences(tmp_path / 'out', shard), shard)[0]
                                        for shard in meta.shards(split)]
               for split in records.SPLITS for rule in RULES}
   assert {name: json.loads(text)['windows'] for name, text in counted(tmp_path / 'out').items()} == expected
@@ -263,7 +265,7 @@ def test_damaged_numbers_of_windows_are_made_again(config, tmp_path, caplog):
 
 def test_finished_records_are_not_made_again(config, tmp_path, monkeypatch):
   meta = prepare.prepare(config, tmp_path)
-  monkeypatch.setattr(prepare, 'write', None)
+  monkeypatch.setattr(prepare, 'write_records', None)
   assert prepare.prepare(replace(config, workers=5), tmp_path) == meta
 
 
@@ -349,7 +351,7 @@ def test_full_disk(config, tmp_path, monkeypatch, after):
       raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(os, 'fsync', full)
-  with pytest.raises(storage.SpaceError, match=r'no space left for .*full.*the same command goes on'):
+  with pytest.raises(storage.SpaceError, match=r'no space left for .*full.*the same command resumes'):
     prepare.prepare(config, tmp_path / 'full')
   assert not [name for name in digests(tmp_path / 'full') if name.endswith('.tmp')]
   assert not (tmp_path / 'full/records.json').exists()
@@ -367,19 +369,39 @@ def test_trained_tokenizer_is_kept(corpus, tmp_path):
 
 
 def test_sample_is_spread_over_the_source(corpus):
-  config = PrepareConfig(source=str(corpus), sample=1000)
-  every = sources.characters(str(corpus)) // 1000
-  assert every > 5
-  documents = list(sources.documents(str(corpus)))[::every]
-  assert sum(len(p) for d in documents for p in d.paragraphs) <= 2000
-  assert list(prepare.first_characters(documents, 10)) == documents[0].paragraphs[:1]
-  assert config.sample == 1000
+  every = list(prepare.read_paragraphs(PrepareConfig(source=str(corpus))))
+  total = sum(map(len, every))
+  for size in (total // 9, total // 2, total * 2 // 3, total * 9 // 10):
+    config = PrepareConfig(source=str(corpus), sample=size)
+    sample = list(prepare.sample_paragraphs(config))
+    assert sample == list(prepare.sample_paragraphs(config)) and abs(sum(map(len, sample)) - size) < 500
+    # Each quarter of the text has its share; copies of a paragraph may stand elsewhere.
+    for quarter in range(4):
+      part = every[quarter * len(every) // 4:(quarter + 1) * len(every) // 4]
+      assert abs(sum(len(text) for text in part if text in sample) / sum(map(len, part)) - size / total) < 0.35
+  assert list(prepare.sample_paragraphs(PrepareConfig(source=str(corpus), sample=total))) == every
+
+
+def test_sample_of_a_text_in_turns_and_of_a_long_line(tmp_path):
+  """Of lines in two languages in turns both are sampled; a long line is sampled in parts, from its beginning to its
+  end; a compressed text of which the estimate is wrong as well."""
+  lines = [f'{"en" if n % 2 else "de"} line {n:04}' for n in range(1000)]
+  text = tmp_path / 'turns.txt.gz'
+  text.write_bytes(gzip.compress('\n\n'.join(lines).encode()))
+  sample = list(prepare.sample_paragraphs(PrepareConfig(source=str(text), sample=6_000)))
+  for part in (sample[:len(sample) // 2], sample[len(sample) // 2:]):
+    assert 0.4 < sum(line.startswith('en') for line in part) / len(part) < 0.6
+  assert sample[0] < 'en line 0010' and int(sample[-1][-4:]) > 980 and len(sample) == 500
+  (tmp_path / 'long.txt').write_text(' '.join(f'{n:06}' for n in range(70_000)))
+  sample = ''.join(prepare.sample_paragraphs(PrepareConfig(source=str(tmp_path / 'long.txt'), sample=300_000)))
+  assert abs(len(sample) - 300_000) < 10_000
+  assert {number[:2] for number in re.findall(r'\d{6}', sample)} == {f'{n:02}' for n in range(7)}
 
 
 @pytest.mark.parametrize(
     ('field', 'value'), [('heldout', 1.0), ('heldout', -0.1), ('shard_tokens', 0), ('workers', -1)])
 def test_settings_are_checked(field, value):
-  with pytest.raises(errors.Expected, match=f'{field} is .*, got {value}'):
+  with pytest.raises(errors.UserError, match=f'{field} is .*, got {value}'):
     PrepareConfig(**{field: value})
 
 
@@ -497,7 +519,7 @@ def test_a_file_in_place_of_the_folder(config, tmp_path):
   (tmp_path / 'out').write_text('x')
   with pytest.raises(records.RecordsError, match='is a file, expected a folder'):
     prepare.prepare(config, tmp_path / 'out')
-  with pytest.raises(errors.Expected, match=r'out/deeper cannot be written: .*Not a directory'):
+  with pytest.raises(errors.UserError, match=r'out/deeper cannot be written: .*Not a directory'):
     prepare.prepare(config, tmp_path / 'out/deeper')
 
 
@@ -518,7 +540,7 @@ def test_what_may_not_be_written_is_one_line(config, tmp_path, monkeypatch):
     raise PermissionError(errno.EACCES, 'Permission denied', str(tmp_path))
 
   monkeypatch.setattr(storage.os, 'fsync', denied)
-  with pytest.raises(errors.Expected, match=r'out.* cannot be written: .*: Permission denied'):
+  with pytest.raises(errors.UserError, match=r'out.* cannot be written: .*: Permission denied'):
     prepare.prepare(config, tmp_path / 'out')
   monkeypatch.undo()
   prepare.prepare(config, tmp_path / 'out')
@@ -537,7 +559,7 @@ def test_examples_without_tokens_on_a_side_are_left_out_and_named(tmp_path, capl
 
 def test_identical_documents_come_in_units_and_still_two_are_told_apart(tmp_path, vocab):
   unit = ['The cat sat on the mat.'] * 10
-  found = list(encode.units(sources.Document(unit, 'x') for _ in range(100)))
+  found = list(encode.batch_documents(sources.Document(unit, 'x') for _ in range(100)))
   assert max(map(len, found)) == 3  # of UNIT characters, and no more
   (tmp_path / 'a.txt').write_text('The cat sat on the mat.\n\n' * 100 + 'A dog.\n')
   meta = prepare_text(tmp_path, vocab)
@@ -548,14 +570,14 @@ def test_one_document_is_prepared_with_what_to_do(vocab, tmp_path, caplog):
   (tmp_path / 'a.txt').write_text('The cat sat.\nThe dog ran.\n')
   prepare.prepare(PrepareConfig(source=f'{tmp_path}/a.txt', tokenizer=str(vocab), documents='files', workers=1),
                   tmp_path / 'one')
-  assert 'nothing is held out, as there is but one document' in caplog.text and '--documents=lines' in caplog.text
+  assert 'nothing is held out, as there is but one document' in caplog.text and "documents='lines'" in caplog.text
 
 
 def test_text_without_a_blank_line_is_a_document_a_line(vocab, tmp_path, capsys):
   (tmp_path / 'a.txt').write_text('The cat sat.\nThe dog ran.\n')
   meta = prepare_text(tmp_path, vocab)
   assert [sum(s.documents for s in shards) for shards in (meta.train, meta.heldout)] == [1, 1]
-  assert f'{tmp_path}/a.txt has no blank line: every line of it is a document. --documents=files' in (
+  assert f"{tmp_path}/a.txt has no blank line: every line of it is a document. documents='files'" in (
       capsys.readouterr().out)
 
 
@@ -573,16 +595,16 @@ def test_a_worker_that_dies_is_one_line():
 
 
 def die():
-  with workers_lib.pool(1) as pool:
+  with workers_lib.open_pool(1) as pool:
     pool.submit(os._exit, 3).result()
 
 
 @pytest.mark.parametrize('segmenter', ['none', 'spaces'])
 def test_sentences_encoded_a_few_at_a_time_are_those_encoded_at_once(corpus, vocab, monkeypatch, segmenter):
   tokenizer = tokenizers.load(vocab)
-  unit = [document.paragraphs for document in sources.documents(str(corpus))] + [[]]
-  at_once = encode.encode(unit, tokenizer, 'split', segmenter)
-  monkeypatch.setattr(encode, 'BATCH', 50)
-  for one, other in zip(at_once, encode.encode(unit, tokenizer, 'split', segmenter), strict=True):
+  unit = [document.paragraphs for document in sources.read_documents(str(corpus))] + [[]]
+  at_once = encode.encode_documents(unit, tokenizer, 'split', segmenter)
+  monkeypatch.setattr(encode, 'BATCH_CHARACTERS', 50)
+  for one, other in zip(at_once, encode.encode_documents(unit, tokenizer, 'split', segmenter), strict=True):
     np.testing.assert_array_equal(one, other)
-  assert len(encode.encode([[]], tokenizer, 'split', segmenter).tokens) == 0
+  assert len(encode.encode_documents([[]], tokenizer, 'split', segmenter).tokens) == 0

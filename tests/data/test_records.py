@@ -11,9 +11,9 @@ import pytest
 from plm_jax import tokenizers
 from plm_jax.cli.commands import main
 from plm_jax.data import checksums, records, shards
-from plm_jax.data.records import Meta, RecordsError, Shard
+from plm_jax.data.records import RecordsError, RecordsMeta, Shard
 from plm_jax.data.windows import Windows
-from plm_jax.errors import Expected
+from plm_jax.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +24,13 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture(scope='module')
 def sound(tmp_path_factory):
   """Two shards of 3,000 tokens and one that is held out, with their tokenizer, and windows that were read once."""
-  folder, tokenizer = tmp_path_factory.mktemp('records'), tokenizers.Bytes()
+  folder, tokenizer = tmp_path_factory.mktemp('records'), tokenizers.ByteTokenizer()
   draw, parts = np.random.default_rng(0), {'train': [], 'heldout': []}
   for split, name in (('train', 'train-00000'), ('train', 'train-00001'), ('heldout', 'heldout-00000')):
     parts[split].append(write(folder, name, draw.integers(3, 259, 3000), vocab=tokenizer.vocab.size))
   tokenizer.save(folder / 'tokenizer')
   train, heldout = map(tuple, parts.values())
-  records.write_meta(folder, Meta(tokenizer.vocab.size, tokenizer.hash, train, heldout, 'test'))
+  records.write_meta(folder, RecordsMeta(tokenizer.vocab.size, tokenizer.hash, train, heldout, 'test'))
   read(folder)
   return folder
 
@@ -38,8 +38,8 @@ def sound(tmp_path_factory):
 def write(folder, name, ids, vocab=100, size=10):
   """A shard of sentences of `size` tokens, three a document."""
   tokens = np.zeros(len(ids), records.token_dtype(vocab))
-  tokens['token'], tokens['flags'] = ids, records.WORD
-  sentences = np.zeros(len(ids) // size, records.SENTENCE)
+  tokens['token'], tokens['flags'] = ids, records.WORD_START
+  sentences = np.zeros(len(ids) // size, records.SENTENCE_DTYPE)
   sentences['start'], sentences['document'] = np.arange(len(sentences)) * size, np.arange(len(sentences)) // 3
   return records.write_shard(folder, name, tokens, sentences)
 
@@ -103,7 +103,7 @@ def test_no_flipped_bit_is_silent(sound, tmp_path, capsys, monkeypatch, caplog):
 
 
 def test_of_much_text_what_is_read_is_verified_and_no_more(sound, tmp_path, monkeypatch):
-  monkeypatch.setattr(shards, 'SMALL', 0)
+  monkeypatch.setattr(shards, 'SMALL_BYTES', 0)
   expected = Windows(sound, 'train', 16, 'packed').read(np.arange(375))['tokens']
   folder = copy_of(sound, tmp_path / 'copy')
   flip(folder / 'train-00001.npy', 5000, 0)
@@ -125,7 +125,7 @@ def test_files_that_are_cut_off_or_gone_are_named(sound, tmp_path, capsys, monke
       folder = copy_of(sound, tmp_path / 'copy')
       damaged = folder / path.relative_to(sound)
       os.truncate(damaged, size) if size is not None else damaged.unlink()
-      with pytest.raises(Expected, match=damaged.name) as error:
+      with pytest.raises(UserError, match=damaged.name) as error:
         read(folder)
       assert '\n' not in str(error.value)
   assert verified(folder, capsys, monkeypatch)[0] == 1
@@ -136,16 +136,16 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(sound, tmp_path, name):
   folder = copy_of(sound, tmp_path / 'r')
   (folder / name).unlink()
   os.mkfifo(folder / name)
-  with pytest.raises(Expected, match=rf'{name}.*(no ordinary file|0 bytes)'):
+  with pytest.raises(UserError, match=rf'{name}.*(no ordinary file|0 bytes)'):
     read(folder)
 
 
 def test_ids_beyond_the_vocabulary_are_refused_though_the_checksums_are_right(tmp_path, monkeypatch):
   shard = write(tmp_path, 'train-00000', np.arange(90) + 11, vocab=100)
-  records.write_meta(tmp_path, Meta(100, 'h', (shard,), (), 'x'))
+  records.write_meta(tmp_path, RecordsMeta(100, 'h', (shard,), (), 'x'))
   with pytest.raises(RecordsError, match=r'train-00000\.npy holds the id 100, but the vocabulary .* has 100 ids'):
     Windows(tmp_path)
-  monkeypatch.setattr(shards, 'SMALL', 0)
+  monkeypatch.setattr(shards, 'SMALL_BYTES', 0)
   some = Windows(tmp_path, 'train', 30)
   assert some.read(np.arange(2))['tokens'].max() == 70
   with pytest.raises(RecordsError, match='holds the id 100'):
@@ -166,7 +166,7 @@ def test_records_of_format_1_are_read(sound, tmp_path, capsys, monkeypatch):
   np.testing.assert_array_equal(read(folder), read(sound))
   status, said = verified(folder, capsys, monkeypatch)
   assert status == 0 and 'format 1' in said
-  monkeypatch.setattr(shards, 'SMALL', 0)
+  monkeypatch.setattr(shards, 'SMALL_BYTES', 0)
   flip(folder / 'train-00000.sentences.npy', 128 + 8 * 5, 7)
   with pytest.raises(RecordsError, match='do not divide'):
     read(folder)
@@ -183,7 +183,7 @@ def test_records_of_format_1_are_read(sound, tmp_path, capsys, monkeypatch):
     ({'train': [{'name': 'x', 'tokens': 5}]}, 'sentences')])
 def test_what_records_json_cannot_say_is_refused(tmp_path, change, message):
   fields = {'vocab': 100, 'tokenizer': 'h', 'train': [], 'heldout': [], 'source': 'x', 'skipped': 0, 'format': 2}
-  (tmp_path / 'records.json').write_text(checksums.seal(fields | change))
+  (tmp_path / 'records.json').write_text(checksums.seal_json(fields | change))
   with pytest.raises(RecordsError, match=r'records\.json') as error:
     records.read_meta(tmp_path)
   assert message in str(error.value) and '\n' not in str(error.value)
@@ -193,10 +193,10 @@ def test_another_tokenizers_files_are_noticed(sound, tmp_path, capsys, monkeypat
   folder = copy_of(sound, tmp_path / 'copy')
   fields = json.loads((sound / 'records.json').read_text())
   del fields['crc32']
-  (folder / 'records.json').write_text(checksums.seal(fields | {'tokenizer': 'another'}))
+  (folder / 'records.json').write_text(checksums.seal_json(fields | {'tokenizer': 'another'}))
   status, said = verified(folder, capsys, monkeypatch)
   assert status == 1 and 'tokenizer is not the tokenizer that made the records' in said
-  (folder / 'records.json').write_text(checksums.seal(fields | {'tokenizer_crcs': {'../records.json': 3}}))
+  (folder / 'records.json').write_text(checksums.seal_json(fields | {'tokenizer_crcs': {'../records.json': 3}}))
   with pytest.raises(RecordsError, match="is no name of a tokenizer's file"):
     records.read_meta(folder)
 
@@ -207,7 +207,7 @@ def test_open_files_do_not_grow_with_shards(tmp_path):
   for entry in entries:
     for kind in ('', '.sentences', '.crc'):
       (tmp_path / f'{entry.name}{kind}.npy').write_bytes((tmp_path / f'train{kind}.npy').read_bytes())
-  records.write_meta(tmp_path, Meta(100, 'h', entries, (), 'x'))
+  records.write_meta(tmp_path, RecordsMeta(100, 'h', entries, (), 'x'))
   before = len(os.listdir('/proc/self/fd'))
   phases = [Windows(tmp_path, 'train', length, assembly) for length in (8, 20) for assembly in ('document', 'packed')]
   assert len(os.listdir('/proc/self/fd')) - before < 60
@@ -227,7 +227,7 @@ def test_a_shard_says_what_it_is(tmp_path):
   assert shard == Shard('train-00000', 30, 3, 1, *(checksums.crc((tmp_path / f'train-00000.{kind}.npy').read_bytes())
                                                   for kind in ('sentences', 'crc')))
   assert np.load(tmp_path / 'train-00000.npy')['token'].tolist() == list(range(30))
-  assert np.load(tmp_path / 'train-00000.sentences.npy').dtype == records.SENTENCE
+  assert np.load(tmp_path / 'train-00000.sentences.npy').dtype == records.SENTENCE_DTYPE
   blocks = np.load(tmp_path / 'train-00000.crc.npy').tolist()
   assert blocks == [checksums.crc((tmp_path / f'train-00000{kind}.npy').read_bytes()) for kind in ('', '.sentences')]
 
@@ -240,7 +240,7 @@ def test_damage_of_any_kind_is_one_line(sound, tmp_path, seed):
   for number, text in enumerate(mutate.jsons(meta | {'format': 1 + seed}, 30, seed)):
     copy_of(sound, folder)
     with contextlib.suppress(ValueError, RecursionError, AttributeError):
-      text = checksums.seal(json.loads(text)).encode() if number % 2 else text  # sealed by who has damaged it
+      text = checksums.seal_json(json.loads(text)).encode() if number % 2 else text  # sealed by who has damaged it
     (folder / 'records.json').write_bytes(text)
     one_line(folder)
   paths = [path for path in files_of(sound) if path.name != 'records.json']
@@ -256,15 +256,15 @@ def one_line(folder):
   with mutate.limits():
     try:
       read(folder)
-    except Expected as error:
+    except UserError as error:
       said = str(error)
   assert not said or (str(folder) in said and '\n' not in said)
 
 
 def test_many_small_shards_are_not_all_read_at_opening(tmp_path, monkeypatch):
-  monkeypatch.setattr(shards, 'FEW', 1)
+  monkeypatch.setattr(shards, 'SMALL_SHARDS', 1)
   entries = tuple(write(tmp_path, f'train-{number:05d}', np.arange(40) + 10) for number in range(2))
-  records.write_meta(tmp_path, Meta(100, 'h', entries, (), 'x'))
+  records.write_meta(tmp_path, RecordsMeta(100, 'h', entries, (), 'x'))
   flip(tmp_path / 'train-00001.npy', 130, 0)
   some = Windows(tmp_path, 'train', 8, 'packed')
   assert some.read(np.arange(5))['tokens'][4].tolist() == [*range(42, 50)]

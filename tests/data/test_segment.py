@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.data import encode, records, segment, sources
+from plm_jax.data import encode, records, sources, word_segmentation
 from plm_jax.data.lines import SourceError
-from plm_jax.data.settings import TextConfig
+from plm_jax.data.prepare_config import TextConfig
 
 TEXTS = ['我们喜欢北京的春天。他们在New York学习自然语言处理！', '“真的？”她问。中国文字很有趣，不是吗',
          '2021年３月，café 关了。']
@@ -24,19 +24,19 @@ def tokenizer(request):
     return tokenizers.train_byte_bpe(many, 330)
   found = tokenizers.train_sentencepiece(many, 65, coverage=1.0)
   return found if request.param == 'sentencepiece' else tokenizers.SentencePiece(
-      found.model, tokenizers.PlainText())
+      found.model, tokenizers.AlbertNormalization())
 
 
 def words(tokenizer, tokens):
   """Pieces of each word, put together."""
-  starts = tokens['flags'] & records.WORD > 0
+  starts = tokens['flags'] & records.WORD_START > 0
   groups = np.split(tokens['token'], np.flatnonzero(starts))[1:]
   return [tokenizer.decode(group).replace(' ', '') for group in groups]
 
 
 def test_a_segmented_source_has_the_ids_of_the_text(tokenizer):
-  plain = encode.encode([TEXTS[:2]], tokenizer, 'split')
-  cut = encode.encode([SEGMENTED[:2]], tokenizer, 'split', 'spaces')
+  plain = encode.encode_documents([TEXTS[:2]], tokenizer, 'split')
+  cut = encode.encode_documents([SEGMENTED[:2]], tokenizer, 'split', 'spaces')
   np.testing.assert_array_equal(plain.tokens['token'], cut.tokens['token'])
   np.testing.assert_array_equal(plain.lengths, cut.lengths)
   assert not np.array_equal(plain.tokens['flags'], cut.tokens['flags'])
@@ -48,22 +48,23 @@ def test_masks_follow_words(tokenizer):
     tokenizer = tokenizers.ByteBPE({**tokenizer.ids}, [])  # bytes alone: no piece is of two words
   if tokenizer.kind == 'sentencepiece':
     pytest.skip('its pieces may reach over the border of two words')
-  cut = encode.encode([[text] for text in SEGMENTED[:2]], tokenizer, 'split', 'spaces')
+  cut = encode.encode_documents([[text] for text in SEGMENTED[:2]], tokenizer, 'split', 'spaces')
   expected = [word.lower() for text in WORDS[:2] for word in text]
   assert [word.lower() for word in words(tokenizer, cut.tokens)] == expected
 
 
 def test_a_token_is_of_the_word_of_its_first_character():
   """Tokens 'ab', 'cd', 'e', ' f', 'g' of the words abc, de, fg: 'cd' is of the first, though d is of the second."""
-  starts = segment.word_starts('abcde fg', ['abc', 'de', 'fg'], ['abcde fg'], [5], np.array([0, 2, 4, 5, 7]))
+  starts = word_segmentation.word_starts('abcde fg', ['abc', 'de', 'fg'], ['abcde fg'], [5], np.array([0, 2, 4, 5, 7]))
   np.testing.assert_array_equal(starts, [1, 0, 1, 1, 0])
   # The same in two sentences, of which the second has kept its space.
-  starts = segment.word_starts('abcde fg', ['abc', 'de', 'fg'], ['abcde', ' fg'], [3, 2], np.array([0, 2, 4, 0, 2]))
+  starts = word_segmentation.word_starts(
+      'abcde fg', ['abc', 'de', 'fg'], ['abcde', ' fg'], [3, 2], np.array([0, 2, 4, 0, 2]))
   np.testing.assert_array_equal(starts, [1, 0, 1, 1, 0])
 
 
 def test_spaces_go_beside_wide_characters_only():
-  cut = segment.segmenter('spaces')
+  cut = word_segmentation.make_segmenter('spaces')
   assert [cut(text)[1] for text in SEGMENTED] == WORDS
   assert [cut(text)[0] for text in SEGMENTED] == [*TEXTS[:2], '2021年３月，café关了。']
   assert cut('3 % of it')[0] == '3 % of it' and cut('한국어 단어')[0] == '한국어 단어'
@@ -72,7 +73,7 @@ def test_spaces_go_beside_wide_characters_only():
 def test_sentences_keep_the_space_that_a_byte_level_piece_needs():
   tokenizer = tokenizers.train_byte_bpe(TEXTS, 300)
   paragraph = 'One is. Two  are.\tThree! 他走了。“好！”她说。'
-  encoded = encode.encode([[paragraph]], tokenizer, 'split')
+  encoded = encode.encode_documents([[paragraph]], tokenizer, 'split')
   assert len(encoded.lengths) == 6
   assert tokenizer.decode(encoded.tokens['token']) == 'One is. Two  are. Three! 他走了。“好！”她说。'
 
@@ -80,8 +81,8 @@ def test_sentences_keep_the_space_that_a_byte_level_piece_needs():
 def test_jieba_marks_words_of_its_dictionary():
   pytest.importorskip('jieba')
   tokenizer = tokenizers.train_wordpiece(TEXTS * 20, 100)
-  plain = encode.encode([TEXTS], tokenizer, 'split')
-  cut = encode.encode([TEXTS], tokenizer, 'split', 'jieba')
+  plain = encode.encode_documents([TEXTS], tokenizer, 'split')
+  cut = encode.encode_documents([TEXTS], tokenizer, 'split', 'jieba')
   np.testing.assert_array_equal(plain.tokens['token'], cut.tokens['token'])
   assert {'我们', '喜欢', '北京', '春天'} <= set(words(tokenizer, cut.tokens))
 
@@ -89,19 +90,20 @@ def test_jieba_marks_words_of_its_dictionary():
 def test_without_jieba_the_extra_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, 'jieba', None)
   with pytest.raises(sources.SourceError, match=r'plm_jax\[zh\]'):
-    segment.segmenter('jieba')
+    word_segmentation.make_segmenter('jieba')
 
 
 def test_words_of_a_list(tmp_path):
   """The longest, from the left; what no word of the list fits is a character, or a word as it is written."""
   listed = tmp_path / 'words.txt'
   listed.write_text('自然语言\n语言处理\n北京\n北京大学\n\nNew York\n')
-  text, found = segment.segmenter(f'words:{listed}')('我在北京大学学自然语言处理 in New York, 2021年。')
+  text, found = word_segmentation.make_segmenter(f'words:{listed}')('我在北京大学学自然语言处理 in New York, 2021年。')
   assert text == '我在北京大学学自然语言处理 in New York, 2021年。'
   assert found == ['我', '在', '北京大学', '学', '自然语言', '处', '理', 'in', 'New York', ',', '2021', '年', '。']
-  before = segment.identity(f'words:{listed}')
+  before = word_segmentation.segmenter_identity(f'words:{listed}')
   listed.write_text('北京\n')
-  assert segment.identity(f'words:{listed}') != before and segment.identity('spaces') == 'spaces'
+  assert word_segmentation.segmenter_identity(f'words:{listed}') != before
+  assert word_segmentation.segmenter_identity('spaces') == 'spaces'
 
 
 @pytest.mark.parametrize('name', ['words', 'spaces:list.txt', 'ltp', ''])
@@ -112,5 +114,5 @@ def test_segmenters_that_there_are_not(name):
 
 def test_an_empty_list(tmp_path):
   (tmp_path / 'words.txt').write_text('\n')
-  with pytest.raises(SourceError, match=r'words.txt has no words in it, expected one a line'):
-    segment.segmenter(f'words:{tmp_path / "words.txt"}')
+  with pytest.raises(SourceError, match=r'words.txt has no words in it, expected one per line'):
+    word_segmentation.make_segmenter(f'words:{tmp_path / "words.txt"}')

@@ -1,6 +1,6 @@
 import pytest
 
-from plm_jax.data import sentences
+from plm_jax.data import sentence_splitting
 
 
 @pytest.mark.parametrize(('text', 'expected'), [
@@ -22,7 +22,7 @@ from plm_jax.data import sentences
     ('', []),
 ])
 def test_split(text, expected):
-  assert sentences.split(text) == expected
+  assert sentence_splitting.split_sentences(text) == expected
   assert ''.join(''.join(expected).split()) == ''.join(text.split())  # nothing is lost
 
 
@@ -33,10 +33,10 @@ def test_split(text, expected):
 ])
 def test_clauses(text, expected):
   """GLM's contains_sentence_end: . ? ! ; : 。？！；… and line breaks, and here the wide colon."""
-  assert sentences.clauses(text) == expected
-  assert [piece.strip() for piece in sentences.clauses(text, gaps=True)] == expected
+  assert sentence_splitting.split_clauses(text) == expected
+  assert [piece.strip() for piece in sentence_splitting.split_clauses(text, gaps=True)] == expected
 
 
 def test_a_space_in_front_stays_where_it_is_asked_for():
-  assert sentences.clauses('One: two.three', gaps=True) == ['One:', ' two.three']
-  assert sentences.split('One. Two.', gaps=True) == ['One.', ' Two.']
+  assert sentence_splitting.split_clauses('One: two.three', gaps=True) == ['One:', ' two.three']
+  assert sentence_splitting.split_sentences('One. Two.', gaps=True) == ['One.', ' Two.']

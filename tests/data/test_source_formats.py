@@ -8,13 +8,13 @@ import mutate
 import pytest
 
 from plm_jax.data import sources
-from plm_jax.data.formats import Reading
-from plm_jax.data.lines import SourceError, Tally
-from plm_jax.errors import Expected
+from plm_jax.data.document_formats import TextReadConfig
+from plm_jax.data.lines import ReadStats, SourceError
+from plm_jax.errors import UserError
 
 
-def read(source, tally=None, **reading):
-  return [document.paragraphs for document in sources.documents(str(source), Reading(**reading), tally)]
+def read(source, stats=None, **reading):
+  return [document.paragraphs for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
 
 
 def record(text, kind='conversion', length=None):
@@ -34,16 +34,16 @@ WET = INFO + record('Home\n\nOne page.\nMore.\n') + record('WARC/1.0\r\n四。')
 def test_wet(tmp_path, name, content):
   (tmp_path / name).write_bytes(content)
   assert read(tmp_path) == [['Home', 'One page.', 'More.'], ['WARC/1.0', '四。']]
-  assert [document.where for document in sources.documents(str(tmp_path))] == [
+  assert [document.where for document in sources.read_documents(str(tmp_path))] == [
       f'{tmp_path / name}[2]', f'{tmp_path / name}[3]']
-  assert len(list(sources.texts(str(tmp_path / name)))) == 2
+  assert len(list(sources.read_texts(str(tmp_path / name)))) == 2
 
 
 @pytest.mark.parametrize(('content', 'message', 'left'), [
-    (INFO + record('One.', length=2) + record('Two.'), r'a\.wet\[2\]: no record begins behind the 2 bytes', [['Two.']]),
-    (INFO + record('One.', length=8) + record('Two.'), r'a\.wet\[2\]: no record begins behind the 8 bytes', [['Two.']]),
+    (INFO + record('One.', length=2) + record('Two.'), r'a\.wet\[2\]: no record begins after the 2 bytes', [['Two.']]),
+    (INFO + record('One.', length=8) + record('Two.'), r'a\.wet\[2\]: no record begins after the 8 bytes', [['Two.']]),
     (INFO + record('One.', length='x') + record('Two.'), r"a\.wet\[2\]: a Content-Length .* got 'x'", [['Two.']]),
-    (record('One.') + record('One.', length=3), r'a\.wet\[2\]: no record begins behind the 3', [['One.']]),
+    (record('One.') + record('One.', length=3), r'a\.wet\[2\]: no record begins after the 3', [['One.']]),
     (INFO + record('\ud800'.encode('utf-8', 'surrogatepass').decode('latin-1')).replace(b'\xc3\xad', b'\xed'),
      r'a\.wet\[2\]: not UTF-8', []),
     (record('One.') + record('Two.')[:-9], r'a\.wet\[2\]: cut off: 0 bytes of the 4', None),
@@ -54,13 +54,13 @@ def test_damaged_wet(tmp_path, content, message, left):
   (tmp_path / 'a.wet').write_bytes(content)
   with pytest.raises(SourceError, match=message):
     read(tmp_path)
-  tally = Tally()
+  stats = ReadStats()
   if left is None:
     with pytest.raises(SourceError, match=message):
       read(tmp_path, on_error='skip')
   else:
-    assert read(tmp_path, tally, on_error='skip') == left
-    assert tally.skipped == 1
+    assert read(tmp_path, stats, on_error='skip') == left
+    assert stats.skipped == 1
 
 
 def test_archives_that_are_cut_off(tmp_path):
@@ -111,7 +111,7 @@ def test_dumps(tmp_path, name):
   assert read(tmp_path) == [[
       'Albedo is a fraction of sunlight that is diffusely', 'reflected. It is 5\xa0%  at most.',
       'A second paragraph', 'and a page, .'], ['四是一个数字。']]
-  assert [document.where for document in sources.documents(str(tmp_path))] == [
+  assert [document.where for document in sources.read_documents(str(tmp_path))] == [
       f'{tmp_path / name}[Albedo]', f'{tmp_path / name}[四]']
 
 
@@ -151,13 +151,13 @@ def test_parquet(tmp_path):
   from pyarrow import parquet
   table = pyarrow.table({'text': ['One.\nTwo.', None, 'Three.'], 'id': [1, 2, 3], 'other': ['x', 'y', 'z']})
   parquet.write_table(table, tmp_path / 'x_00000.parquet')
-  tally = Tally()
-  assert read(tmp_path, tally, on_error='skip') == [['One.', 'Two.'], ['Three.']]
-  assert tally.skipped == 1 and 'x_00000.parquet[1]: no field' in tally.examples[0]
+  stats = ReadStats()
+  assert read(tmp_path, stats, on_error='skip') == [['One.', 'Two.'], ['Three.']]
+  assert stats.skipped == 1 and "x_00000.parquet[1]: the field 'text' is null" in stats.examples[0]
   assert read(tmp_path, field='other') == [['x'], ['y'], ['z']]
   with pytest.raises(SourceError, match=r'x_00000\.parquet\[1\]'):
-    list(sources.texts(str(tmp_path / '*.parquet')))
-  with pytest.raises(SourceError, match=r"has no column 'body', only text, id, other\. --text-field=NAME"):
+    list(sources.read_texts(str(tmp_path / '*.parquet')))
+  with pytest.raises(SourceError, match=r"has no column 'body', only text, id, other\. text_field='NAME'"):
     read(tmp_path, field='body')
 
 
@@ -175,6 +175,6 @@ def test_damage_drawn_from_a_seed(tmp_path, name):
       try:
         with mutate.limits():
           read(tmp_path / name, on_error=on_error)
-      except Expected as error:
+      except UserError as error:
         said = str(error)
       assert name in said and '\n' not in said

@@ -3,20 +3,23 @@ import gzip
 import json
 import lzma
 import os
+import socket
+import time
 
 import pytest
 
-from plm_jax import errors
-from plm_jax.data import embedded, formats, lines, sources
-from plm_jax.data.formats import Reading
-from plm_jax.data.lines import SourceError, Tally
+from plm_jax import errors, validation
+from plm_jax.config.run import PretrainRun
+from plm_jax.data import builtin_corpus, document_formats, lines, sources, tfds
+from plm_jax.data.document_formats import TextReadConfig
+from plm_jax.data.lines import ReadStats, SourceError
 
 TEXT = 'One.\nTwo\x0b\x85 end.\r\n\n \n\nThree.\u2028Four.\n'  # a newline ends a line, and nothing else does
 DOCUMENTS = [['One.', 'Two\x0b\x85 end.'], ['Three.\u2028Four.']]
 
 
-def read(source, tally=None, **reading):
-  return [document.paragraphs for document in sources.documents(str(source), Reading(**reading), tally)]
+def read(source, stats=None, **reading):
+  return [document.paragraphs for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
@@ -28,7 +31,7 @@ def test_text(tmp_path, name, pack):
   path = tmp_path / name
   path.write_bytes(pack(TEXT.encode()))
   assert read(path) == DOCUMENTS
-  assert [document.where for document in sources.documents(str(path))] == [f'{path}:1', f'{path}:6']
+  assert [document.where for document in sources.read_documents(str(path))] == [f'{path}:1', f'{path}:6']
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
@@ -47,12 +50,12 @@ def test_many_files_in_order(tmp_path):
   assert read(tmp_path / '*.txt') == [['a.txt'], ['b.txt']]
   assert read(tmp_path / '**/c.*') == [['sub/c.txt']]
   assert read(f'{tmp_path}/b.txt, {tmp_path}/sub') == [['b.txt'], ['sub/c.txt']]
-  assert sources.size(str(tmp_path)) == len('a.txtb.txtsub/c.txt')
+  assert sources.source_bytes(str(tmp_path)) == len('a.txtb.txtsub/c.txt')
 
 
 def test_embedded(tmp_path, monkeypatch):
   (tmp_path / 'corpus.txt').write_text('Prose.\n\nMore.\n')
-  monkeypatch.setattr(embedded, 'corpus_path', lambda: tmp_path / 'corpus.txt')
+  monkeypatch.setattr(builtin_corpus, 'corpus_path', lambda: tmp_path / 'corpus.txt')
   assert read('embedded') == [['Prose.'], ['More.']]
 
 
@@ -63,16 +66,16 @@ def test_not_utf8_is_refused_by_name(tmp_path):
     read(path)
   assert str(error.value) == (
       f"{path}:2: not UTF-8: invalid start byte at byte 4 of the line (byte 5 of the file). "
-      "Mend it, or leave such lines out with --on-error=skip.")
+      "Fix it, or leave such lines out with on_error='skip'.")
 
 
 def test_skipped_lines_are_counted_and_named(tmp_path):
   (tmp_path / 'a.txt').write_bytes(b'good\nbad \xff\nalso good\n\n\xfe\n')
   (tmp_path / 'b.jsonl').write_bytes(b'{"text": "good"}\n{"text": \n{"body": "x"}\n[1]\n"text"\n{"text": "\\ud800"}\n')
-  tally = Tally()
-  assert read(tmp_path, on_error='skip', tally=tally) == [['good', 'also good'], ['good']]
-  assert tally.skipped == 7
-  assert [example.removeprefix(str(tmp_path))[:24] for example in tally.examples] == [
+  stats = ReadStats()
+  assert read(tmp_path, on_error='skip', stats=stats) == [['good', 'also good'], ['good']]
+  assert stats.skipped == 7
+  assert [example.removeprefix(str(tmp_path))[:24] for example in stats.examples] == [
       '/a.txt:2: not UTF-8: inv', '/a.txt:5: not UTF-8: inv', '/b.jsonl:2: not JSON: Ex', "/b.jsonl:3: no field 'te",
       "/b.jsonl:4: an object is", "/b.jsonl:5: an object is", "/b.jsonl:6: not text: 'u"]
   with pytest.raises(SourceError, match=r'b.jsonl:2: not JSON: Expecting value'):
@@ -81,9 +84,9 @@ def test_skipped_lines_are_counted_and_named(tmp_path):
 
 def test_examples_are_few(tmp_path):
   (tmp_path / 'a.txt').write_bytes(b'\xff\n' * 1000)
-  tally = Tally()
-  assert read(tmp_path / 'a.txt', on_error='skip', tally=tally) == []
-  assert (tally.skipped, len(tally.examples)) == (1000, 10)
+  stats = ReadStats()
+  assert read(tmp_path / 'a.txt', on_error='skip', stats=stats) == []
+  assert (stats.skipped, len(stats.examples)) == (1000, 10)
 
 
 @pytest.mark.parametrize('on_error', ['refuse', 'skip'])
@@ -110,26 +113,26 @@ def test_nothing_there(tmp_path):
 def test_no_line_or_document_outgrows_memory(tmp_path, monkeypatch):
   path = tmp_path / 'a.txt'
   path.write_text('one\ntwo\nthree\nfour\n\nfive\n')
-  monkeypatch.setattr(formats, 'MAX_DOCUMENT', 6)
-  tally = Tally()
-  assert read(path, tally=tally) == [['one', 'two'], ['three', 'four'], ['five']]
-  assert tally.cut == 2
+  monkeypatch.setattr(document_formats, 'MAX_DOCUMENT', 6)
+  stats = ReadStats()
+  assert read(path, stats=stats) == [['one', 'two'], ['three', 'four'], ['five']]
+  assert stats.split_documents == 2
   monkeypatch.setattr(lines, 'MAX_LINE', 5)
   with pytest.raises(SourceError, match=r'a.txt:3: a line of more than'):
     read(path)
-  tally = Tally()
-  assert read(path, tally=tally, on_error='skip') == [['one', 'two'], ['four'], ['five']]
-  assert tally.skipped == 1
+  stats = ReadStats()
+  assert read(path, stats=stats, on_error='skip') == [['one', 'two'], ['four'], ['five']]
+  assert stats.skipped == 1
 
 
 def test_bytes_read_reach_the_size(tmp_path):
   (tmp_path / 'a.txt').write_text('x\n' * 5000)
   (tmp_path / 'b.txt.gz').write_bytes(gzip.compress(b'y\n\n' * 5000))
-  tally, seen = Tally(), []
-  for _ in sources.documents(str(tmp_path), tally=tally):
-    seen.append(tally.bytes)
+  stats, seen = ReadStats(), []
+  for _ in sources.read_documents(str(tmp_path), stats=stats):
+    seen.append(stats.bytes)
   assert seen == sorted(seen)
-  assert tally.bytes == sources.size(str(tmp_path))
+  assert stats.bytes == sources.source_bytes(str(tmp_path))
 
 
 def test_fingerprint_follows_content(tmp_path):
@@ -175,11 +178,19 @@ def test_tfds(tmp_path):
 
 def test_messages_name_the_option_as_it_is_typed_at_that_door(tmp_path):
   (tmp_path / 'a.jsonl').write_text('{"body": "x"}\n')
-  with pytest.raises(SourceError, match=r'--text-field=NAME reads another.*with --on-error=skip'):
+  with pytest.raises(SourceError, match=r"a\.jsonl:1: no field 'text', only body; text_field='NAME' reads another$"):
     read(tmp_path)
-  with errors.options_under('--data.prepare.'), pytest.raises(SourceError, match=r'--data\.prepare\.on-error=skip'):
+  (tmp_path / 'a.jsonl').write_text('{"text": "x"}\n{"body": "x"}\n')
+  with pytest.raises(SourceError, match=r"text_field='NAME' reads another.*with on_error='skip'\.$"):
     read(tmp_path)
-  assert errors.option('workers') == '--workers'
+  paths = validation.field_paths(PretrainRun)
+  with errors.option_scope(paths), pytest.raises(SourceError, match=r'--data\.prepare\.on-error=skip\.$'):
+    read(tmp_path)
+  nested = r"data={'prepare': {'on_error': 'skip'}}"
+  with errors.option_scope(paths, python=True), pytest.raises(SourceError, match=nested):
+    read(tmp_path)
+  with errors.option_scope(()), pytest.raises(SourceError, match=r"a\.jsonl:2: no field 'text', only body$"):
+    read(tmp_path)
 
 
 WIKI = ('<doc id="12" url="https://x" title="Anarchism">\nAnarchism\n\nIt is a <b>movement</b>.\nMore.\n\n</doc>\n'
@@ -224,15 +235,16 @@ def test_what_a_file_holds_is_seen(tmp_path, name, content, expected):
     ('a.tar.gz', gzip.compress(bytes(257) + b'ustar\x0000' + bytes(300), mtime=0), 'is a tar archive'),
     ('a.bz2', b'BZh91AY', r'a\.bz2: damaged or cut off after line 0'),
     ('a.txt', b'BZh91AY', 'is packed by bzip2'),
-    ('a.txt', 'text'.encode('utf-16'), 'is in UTF-16'),
-    ('a.txt', 'more text'.encode('utf-16-be'), 'full of zero bytes'),
+    ('a.txt', 'text'.encode('utf-16'), "is in UTF-16: give encoding='utf-16'"),
+    ('a.txt', 'more text'.encode('utf-16-be'), "big-endian UTF-16 .*: give encoding='utf-16-be'"),
+    ('a.txt', bytes(300), 'full of zero bytes'),
     ('a.json', b'{\n "text": "One."\n}\n', 'neither a line for each document nor a list'),
     ('a.json', b'[1, 2]', r'a\.json\[0\]: neither a text nor an object with one'),
     ('a.json', b'["One.", ', 'cannot be read as JSON'),
-    ('a.json', b'{"version": "1", "data": []}', r"no field 'text' that is a string, only version, data; --text-field"),
-    ('a.tsv', b'sentence\tlabel\nx\t1\n', r"without a column 'text', its first line is: sentence, label.*task:"),
+    ('a.json', b'{"version": "1", "data": []}', r"no field 'text', only version, data; text_field='NAME'"),
+    ('a.tsv', b'sentence\tlabel\nx\t1\n', r"with no column 'text', its first line is: sentence, label.*task:"),
     ('a.csv', b'text\n"no end\n', r'a\.csv:2: not a row of a table'),
-    ('a.jsonl', b'{"n": ' + b'7' * 5000 + b'}', r'a\.jsonl:1: not JSON: Exceeds the limit.*--on-error=skip'),
+    ('a.jsonl', b'{"n": ' + b'7' * 5000 + b'}', r'a\.jsonl:1: not JSON: Exceeds the limit.*on_error=.skip'),
     ('a.jsonl', b'[' * 200_000, r'a\.jsonl:1: .*not JSON'),
     ('a.jsonl', b'{"a": ' * 200_000, r'a\.jsonl:1: not JSON that can be read: values too deep'),
 ])
@@ -244,9 +256,9 @@ def test_what_is_no_text_is_named(tmp_path, name, content, message):
 
 def test_lines_of_too_much_json_are_left_out(tmp_path):
   (tmp_path / 'a.jsonl').write_text(f'{{"n": {"7" * 5000}}}\n{"[" * 100_000}\n{{"text": "good"}}\n')
-  tally = Tally()
-  assert read(tmp_path, tally, on_error='skip') == [['good']]
-  assert tally.skipped == 2
+  stats = ReadStats()
+  assert read(tmp_path, stats, on_error='skip') == [['good']]
+  assert stats.skipped == 2
 
 
 def test_another_field(tmp_path):
@@ -272,10 +284,10 @@ def test_what_divides_documents(tmp_path, files, division, expected):
 def test_long_files_without_a_blank_line_are_documents_a_line(tmp_path, monkeypatch):
   (tmp_path / 'a.txt').write_text('one\n' * 10)
   (tmp_path / 'b.txt').write_text('one\n' * 9 + '\n')
-  tally = Tally()
-  assert len(read(tmp_path, tally)) == 2 and not tally.lined
-  monkeypatch.setattr(lines, 'BEGINNING', 20)
-  assert len(read(tmp_path, tally)) == 19 and tally.lined == [f'{tmp_path}/a.txt', f'{tmp_path}/b.txt']
+  stats = ReadStats()
+  assert len(read(tmp_path, stats)) == 2 and not stats.line_divided
+  monkeypatch.setattr(lines, 'BEGINNING_BYTES', 20)
+  assert len(read(tmp_path, stats)) == 19 and stats.line_divided == [f'{tmp_path}/a.txt', f'{tmp_path}/b.txt']
 
 
 def test_pipes_and_commas_are_refused(tmp_path):
@@ -299,11 +311,11 @@ def test_what_is_known_of_a_large_text_is_noted(tmp_path, monkeypatch):
   path = tmp_path / 'a.txt'
   path.write_text('x' * 1000)
   expected = sources.fingerprint(str(path))
-  monkeypatch.setattr(sources, 'WORTH_NOTING', 0)
+  monkeypatch.setattr(sources, 'NOTE_BYTES', 0)
   monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
   assert sources.fingerprint(str(path)) == expected
   with monkeypatch.context() as patch:
-    patch.setattr(sources, 'content_of', lambda file: 1 / 0)
+    patch.setattr(sources, 'content_digest', lambda file: 1 / 0)
     assert sources.fingerprint(str(path)) == expected
   path.write_text('y' * 1000)
   assert sources.fingerprint(str(path)) != expected
@@ -323,7 +335,7 @@ def test_what_tfds_raises_is_one_line(tmp_path, monkeypatch):
 def test_whole_texts(tmp_path):
   for name, content in (('a.txt', 'One.\n\n Two.\n'), ('b.JSONL', '{"text": "Three.\\nFour."}\n'), ('c_00', WIKI)):
     (tmp_path / name).write_text(content)
-  assert list(sources.texts(str(tmp_path))) == [
+  assert list(sources.read_texts(str(tmp_path))) == [
       'One.\n\n Two.', 'Three.\nFour.', *('\n'.join(article) for article in ARTICLES)]
 
 
@@ -334,13 +346,40 @@ def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):
   def denied(path):
     raise PermissionError(13, 'Permission denied', str(path))
 
-  monkeypatch.setattr(sources.storage, 'open_text', denied)
+  monkeypatch.setattr(sources.storage, 'open_stream', denied)
   with pytest.raises(SourceError, match=r'a\.txt cannot be read: .*: Permission denied'):
     read(path)
 
 
 def test_no_paragraph_outgrows_memory(tmp_path, monkeypatch):
-  monkeypatch.setattr(formats, 'MAX_PARAGRAPH', 6)
+  monkeypatch.setattr(document_formats, 'MAX_PARAGRAPH', 6)
   (tmp_path / 'a.txt').write_text('One two three.\n漢漢漢漢漢漢漢漢\n\nabcdef\n')
   (tmp_path / 'b.jsonl').write_text('{"text": "One two."}\n')
   assert read(tmp_path) == [['One ', 'two ', 'three.', '漢漢漢漢漢漢', '漢漢'], ['abcdef'], ['One ', 'two.']]
+
+
+@pytest.mark.parametrize('answers', [False, True])
+def test_a_server_that_does_not_answer_is_given_up_soon(answers, monkeypatch, capfd):
+  """One that refuses connections, and one that accepts them and sends nothing."""
+  import tensorflow_datasets
+  from tensorflow_datasets.core.download import downloader
+  monkeypatch.setattr(tfds, 'READ_TIMEOUT', 0.2)
+  before = downloader.MAX_RETRIES
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    address = f'http://127.0.0.1:{server.getsockname()[1]}/data.zip'
+    if not answers:
+      server.close()
+    class Builder:
+      data_path = '/nowhere/glue'
+      def is_prepared(self):
+        return False
+      def download_and_prepare(self):
+        with downloader._open_url(address):
+          raise AssertionError('nothing answers')
+    monkeypatch.setattr(tensorflow_datasets, 'builder', lambda name: Builder())
+    begun = time.monotonic()
+    with pytest.raises(SourceError, match=r'tfds:glue cannot be downloaded: 127\.0\.0\.1 cannot be reached .* give a'):
+      tfds.open_builder('tfds:glue')
+  assert time.monotonic() - begun < 10
+  assert capfd.readouterr().err == 'tfds:glue is not in /nowhere/glue: TFDS is downloading it\n'
+  assert before == downloader.MAX_RETRIES

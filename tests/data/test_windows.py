@@ -2,13 +2,14 @@ from concurrent.futures import ThreadPoolExecutor
 import errno
 import os
 import pathlib
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from plm_jax import storage
-from plm_jax.data import counts, cutting, records, shards
+from plm_jax.data import records, shards, window_counts, window_rules
 from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 
@@ -27,12 +28,12 @@ def write(folder, *shards, split='train', tokenizer='hash', vocab=100):
   written = []
   for number, shard in enumerate(shards):
     tokens = np.zeros(len(shard['ids']), records.token_dtype(vocab))
-    tokens['token'], tokens['flags'] = shard['ids'], records.WORD
+    tokens['token'], tokens['flags'] = shard['ids'], records.WORD_START
     tokens['flags'][shard.get('continues', [])] = 0
-    sentences = np.array(shard['sentences'], records.SENTENCE)
+    sentences = np.array(shard['sentences'], records.SENTENCE_DTYPE)
     written.append(records.write_shard(folder, f'{split}-{number:05d}', tokens, sentences))
   parts = {'train': (), 'heldout': (), split: tuple(written)}
-  records.write_meta(folder, records.Meta(vocab, tokenizer, source='test', **parts))
+  records.write_meta(folder, records.RecordsMeta(vocab, tokenizer, source='test', **parts))
   return folder
 
 
@@ -134,7 +135,7 @@ def requests(monkeypatch):
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content, error)
 
-  monkeypatch.setattr(storage, 'remote', lambda path: '/bucket' in str(path))
+  monkeypatch.setattr(storage, 'is_remote', lambda path: '/bucket' in str(path))
   monkeypatch.setattr(storage, 'read_range', read_range)
   monkeypatch.setattr(storage, 'write', write)
   return asked
@@ -144,7 +145,7 @@ def requests(monkeypatch):
 def test_records_in_a_bucket_read_the_same_by_byte_ranges(tmp_path, monkeypatch, requests, assembly):
   parts = [random_shard(np.random.default_rng(seed), 2000) for seed in range(3)]
   local = Windows(write(tmp_path / 'r', *parts, vocab=1000), 'train', 16, assembly)
-  monkeypatch.setattr(shards, 'SMALL', 0)
+  monkeypatch.setattr(shards, 'SMALL_BYTES', 0)
   remote = Windows(write(tmp_path / 'bucket', *parts, vocab=1000), 'train', 16, assembly)
   assert assembly != 'packed' or not requests  # that is arithmetic
   index = np.random.default_rng(0).integers(0, len(local), 50)
@@ -183,7 +184,7 @@ def test_windows_are_counted_once_and_the_numbers_kept_with_the_records(tmp_path
   first = read(folder, 'document')
   assert sorted(path.name for path in (folder / 'windows').rglob('*.*')) == [
       'train-document-5.cuts', 'train-document-5.json']
-  monkeypatch.setattr(cutting, 'chain', lambda *_: pytest.fail('computed again'))
+  monkeypatch.setattr(window_rules, 'chain_sentences', lambda *_: pytest.fail('computed again'))
   assert read(folder, 'document') == first
 
 
@@ -271,7 +272,7 @@ def test_sentences_that_do_not_divide_the_tokens_are_refused(tmp_path):
 def test_a_shard_of_another_vocabulary_is_refused(tmp_path):
   folder = write(tmp_path / 'r', EXAMPLE)
   meta = records.read_meta(folder)
-  records.write_meta(folder, records.Meta(100_000, meta.tokenizer, meta.train, meta.heldout, 'test'))
+  records.write_meta(folder, records.RecordsMeta(100_000, meta.tokenizer, meta.train, meta.heldout, 'test'))
   with pytest.raises(RecordsError, match=r'train-00000.npy holds .* another vocabulary'):
     Windows(folder)
 
@@ -340,7 +341,7 @@ def test_windows_of_whole_examples(tmp_path):
   assert found['segments'].tolist() == [[1] * 5 + [2] * 3 + [0] * 4, [1] * 12]
   assert found['sentences'].tolist() == [[1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0], [1] * 3 + [2] * 9]
   assert found['document'].tolist() == [0, 2]
-  assert (some.clipped, some.documents) == (1, 3)
+  assert (some.clipped_examples, some.documents) == (1, 3)
   # Two special tokens a text, and the first two do not fit together any more: neither side has room.
   assert len(Windows(folder, 'train', 12, 'examples', (5, 2))) == 3
   # A target that fills the window leaves nothing to read.
@@ -355,10 +356,10 @@ def test_windows_of_whole_pairs(tmp_path):
   some = Windows(folder, 'train', 12, 'pairs')
   assert some.read(np.arange(len(some)))['sentences'].tolist() == [
       [1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0], [1] * 3 + [2] * 9]
-  assert some.clipped == 0 and len(Windows(folder, 'train', 11, 'pairs')) == 3
+  assert some.clipped_examples == 0 and len(Windows(folder, 'train', 11, 'pairs')) == 3
   cut = Windows(folder, 'train', 11, 'pairs')
-  assert cut.read(np.array([2]))['tokens'].tolist() == [[*range(18, 29)]] and cut.clipped == 1
-  assert cutting.Rule.parse('pairs-11') == cutting.Rule('pairs', 11)
+  assert cut.read(np.array([2]))['tokens'].tolist() == [[*range(18, 29)]] and cut.clipped_examples == 1
+  assert window_rules.WindowRule.parse('pairs-11') == window_rules.WindowRule('pairs', 11)
 
 
 def test_records_of_running_text_are_no_examples(tmp_path):
@@ -369,16 +370,42 @@ def test_records_of_running_text_are_no_examples(tmp_path):
 
 
 def test_of_many_who_want_to_know_one_counts(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(counts, 'SHARED', 0)
-  folder, chain, counted = write(tmp_path / 'r', EXAMPLE, EXAMPLE), cutting.chain, []
+  monkeypatch.setattr(window_counts, 'LOCK_SENTENCES', 0)
+  folder, chain, counted = write(tmp_path / 'r', EXAMPLE, EXAMPLE), window_rules.chain_sentences, []
 
   def slow(*args):
     counted.append(args)
     time.sleep(0.3)
     return chain(*args)
 
-  monkeypatch.setattr(cutting, 'chain', slow)
+  monkeypatch.setattr(window_rules, 'chain_sentences', slow)
   with ThreadPoolExecutor(2) as pool:
     first, second = pool.map(lambda _: len(Windows(folder, 'train', 5, 'document')), range(2))
   assert first == second == 6 and len(counted) == 2
   assert not list((folder / 'windows').rglob('.lock/*'))
+
+
+def test_a_reader_never_sees_cuts_that_another_thread_is_moving(tmp_path, monkeypatch):
+  """The pipeline reads in two threads. The first cannot write to the file and moves what is known to memory."""
+  folder = write(tmp_path / 'r', EXAMPLE, EXAMPLE)
+  Windows(folder, 'train', 5, 'document').read(np.arange(3))  # stores the cuts of the first shard alone
+  cuts = Windows(folder, 'train', 5, 'document')._offsets
+  want, path = cuts.window_starts(0).tolist(), cuts._path
+  assert len(want) == 3 and path
+  moving, seen = threading.Event(), threading.Event()
+  open_file = cuts._open
+  def slow_open(memory=False):
+    open_file(memory)
+    moving.set()
+    seen.wait(0.3)
+  def full(*_):
+    raise OSError(errno.EROFS, 'Read-only file system')
+  monkeypatch.setattr(cuts, '_open', slow_open)
+  monkeypatch.setattr(os, 'pwrite', full)
+  with ThreadPoolExecutor(1) as pool:
+    other = pool.submit(cuts.window_starts, 1)
+    assert moving.wait(10)
+    found = cuts.window_starts(0).tolist()
+    seen.set()
+    assert found == want and other.result().tolist() == want
+  assert cuts.window_starts(0).tolist() == want and cuts._path is None

@@ -7,12 +7,12 @@ import pytest
 
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.cli import commands
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
 from plm_jax.evaluation.few_shot import FewShotConfig
-from plm_jax.inference import loading
-from plm_jax.inference.loading import Trained
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading import loaded_model
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, shardings
 from plm_jax.tokenizers import train_byte_bpe
@@ -28,11 +28,11 @@ def trained(monkeypatch):
   cfg = DecoderConfig(tokenizer.vocab.size, tiny.block(norm_at='pre'), StackConfig(1), max_length=16)
   heads = CausalLM().heads(cfg)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
-  shapes = jax.eval_shape(WithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
+  shapes = jax.eval_shape(ModelWithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
   params = tiny.random_params(shapes['params'])
   def load(folder, mesh):
-    return Trained('gpt2', cfg, heads, jax.device_put(params, shardings(shapes['params'], mesh)), tokenizer)
-  monkeypatch.setattr(loading, 'load', load)
+    return LoadedModel('gpt2', cfg, heads, jax.device_put(params, shardings(shapes['params'], mesh)), tokenizer)
+  monkeypatch.setattr(loaded_model, 'load_model', load)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_perplexity(tmp_path, capsys):
   assert [again[0], again[-1]] == [out[0], out[-1]]
   assert out[0].endswith('tokens, 30 words, 120 bytes')
   assert [line[:20].strip() for line in out[1:]] == [
-      'perplexity a token', 'perplexity a word', 'perplexity a byte', 'bits a byte']
+      'perplexity per token', 'perplexity per word', 'perplexity per byte', 'bits per byte']
 
 
 def test_few_shot(data, tmp_path, capsys):

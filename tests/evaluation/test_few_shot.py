@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
+from plm_jax.data.labeled_files import LabeledRow, to_json_value
 from plm_jax.data.lines import SourceError
-from plm_jax.data.rows import Row, plain
 from plm_jax.evaluation import few_shot
-from plm_jax.evaluation.few_shot import TASKS, Example
-from plm_jax.evaluation.scoring import Score, Scorer
+from plm_jax.evaluation.few_shot import TASKS, FewShotExample
+from plm_jax.evaluation.scoring import ContinuationScore, Scorer
 from plm_jax.tokenizers.contract import Vocab
 
 
@@ -68,7 +68,7 @@ ROWS = {
 def test_prompts(name, tmp_path):
   row, context, choices, label = ROWS[name]
   path = write(tmp_path / 'a.jsonl', row)
-  assert TASKS[name].examples(path) == [Example(context, choices, label, f'{path}:1')]
+  assert TASKS[name].examples(path) == [FewShotExample(context, choices, label, f'{path}:1')]
 
 
 @pytest.mark.parametrize(('name', 'features', 'context', 'choices', 'label'), [
@@ -82,45 +82,50 @@ def test_prompts(name, tmp_path):
     ('lambada', {'passage': b'he came here'}, 'he came', ('here',), 0),
 ])
 def test_features_of_tfds(name, features, context, choices, label):
-  assert TASKS[name].read(Row(plain(features), 'tfds')) == Example(context, choices, label, 'tfds')
+  assert TASKS[name].read(LabeledRow(to_json_value(features), 'tfds')) == FewShotExample(
+    context, choices, label, 'tfds'
+  )
 
 
 def test_examples_stand_before_the_question():
-  shots = [Example('Question: a\nAnswer:', ('x', 'y'), 1, ''), Example('Question: b\nAnswer:', ('z', 'w'), 0, '')]
-  question = Example('Question: c\nAnswer:', ('x', 'y'), 0, '')
+  shots = [
+    FewShotExample('Question: a\nAnswer:', ('x', 'y'), 1, ''),
+    FewShotExample('Question: b\nAnswer:', ('z', 'w'), 0, ''),
+  ]
+  question = FewShotExample('Question: c\nAnswer:', ('x', 'y'), 0, '')
   assert TASKS['qasc'].prompt(question, shots) == (
       'Question: a\nAnswer: y\n\nQuestion: b\nAnswer: z\n\nQuestion: c\nAnswer:')
   blank = TASKS['lambada-blank']
-  shot = Example('Alice went to visit her friend ____. ->', ('Bob',), 0, '')
+  shot = FewShotExample('Alice went to visit her friend ____. ->', ('Bob',), 0, '')
   assert blank.prompt(shot._replace(context='A ball, a glove, and a ____. ->'), [shot]) == (
       'Fill in blank:\n\nAlice went to visit her friend ____. -> Bob\nA ball, a glove, and a ____. ->')
 
 
 def test_draws_are_of_seed_and_question_and_never_the_question_itself():
-  pool = [Example(f'{number % 9}', ('a',), 0, str(number)) for number in range(18)]
-  asked = [Example(f'question {number}', ('a',), 0, '') for number in range(20)]
-  own = few_shot.draw(pool, pool[5], 16, seed=3)
+  pool = [FewShotExample(f'{number % 9}', ('a',), 0, str(number)) for number in range(18)]
+  asked = [FewShotExample(f'question {number}', ('a',), 0, '') for number in range(20)]
+  own = few_shot.sample_shots(pool, pool[5], 16, seed=3)
   assert len({x.where for x in own}) == 16 and '5' not in {x.context for x in own}
-  assert own == few_shot.draw(pool, pool[5], 16, seed=3)
-  assert own[:2] == few_shot.draw(pool, pool[5], 2, seed=3)
-  assert own != few_shot.draw(pool, pool[5], 16, seed=4)
-  assert len({tuple(x.where for x in few_shot.draw(pool, some, 16, seed=3)) for some in asked}) == 20
-  assert few_shot.draw([], pool[5], 0, seed=3) == []
-  with pytest.raises(ConfigError, match='17 examples are wanted before each question, there are 16 besides it'):
-    few_shot.draw(pool, pool[5], 17, seed=3)
+  assert own == few_shot.sample_shots(pool, pool[5], 16, seed=3)
+  assert own[:2] == few_shot.sample_shots(pool, pool[5], 2, seed=3)
+  assert own != few_shot.sample_shots(pool, pool[5], 16, seed=4)
+  assert len({tuple(x.where for x in few_shot.sample_shots(pool, some, 16, seed=3)) for some in asked}) == 20
+  assert few_shot.sample_shots([], pool[5], 0, seed=3) == []
+  with pytest.raises(ConfigError, match='17 examples are needed before each question, there are 16 other ones'):
+    few_shot.sample_shots(pool, pool[5], 17, seed=3)
 
 
 def test_a_limit_is_drawn():
-  examples = [Example(str(number), ('a',), 0, '') for number in range(1000)]
-  some = [int(x.context) for x in few_shot.subset(examples, 100, seed=0)]
+  examples = [FewShotExample(str(number), ('a',), 0, '') for number in range(1000)]
+  some = [int(x.context) for x in few_shot.sample_subset(examples, 100, seed=0)]
   assert len(set(some)) == 100 and some == sorted(some) and 400 < np.mean(some) < 600
-  assert few_shot.subset(examples, 100, seed=1) != few_shot.subset(examples, 100, seed=0)
-  assert few_shot.subset(examples, 2000, seed=0) == examples
+  assert few_shot.sample_subset(examples, 100, seed=1) != few_shot.sample_subset(examples, 100, seed=0)
+  assert few_shot.sample_subset(examples, 2000, seed=0) == examples
 
 
 def test_how_choices_are_compared():
-  score, alone = Score(-6.0, False, 3, 0), Score(-7.5, False, 3, 0)
-  values = {how: few_shot.compared(how, score, 'naïve', alone) for how in ('sum', 'token', 'byte', 'calibrated')}
+  score, alone = ContinuationScore(-6.0, False, 3, 0), ContinuationScore(-7.5, False, 3, 0)
+  values = {how: few_shot.normalize_score(how, score, 'naïve', alone) for how in ('sum', 'token', 'byte', 'calibrated')}
   assert values == {'sum': -6, 'token': -2, 'byte': -1, 'calibrated': 1.5}
 
 
@@ -129,48 +134,48 @@ def test_evaluate_by_each_comparison():
   model = scorer({'a': 0.1, 'b': 0.15, 'long': 0.3, ('Answer:', 'a'): 0.01, ('Answer:', 'b'): 0.2,
                   ('Answer:', 'long'): 0.3, 'Question': 0.001})
   task = dataclasses.replace(TASKS['multiple-choice'], template='{question}')
-  examples = [Example('Which', ('a', 'b', 'long long'), label, '') for label in (0, 1, 1, 2)]
+  examples = [FewShotExample('Which', ('a', 'b', 'long long'), label, '') for label in (0, 1, 1, 2)]
   for normalise, chosen, accuracy in (('sum', 1, 0.5), ('token', 2, 0.25), ('byte', 2, 0.25), ('calibrated', 0, 0.25)):
-    result = few_shot.evaluate(task, model, examples, normalise=normalise)
-    assert {x.chosen for x in result.predictions} == {chosen}
+    result = few_shot.evaluate_few_shot(task, model, examples, normalise=normalise)
+    assert {x.predicted for x in result.predictions} == {chosen}
     assert result.accuracy == accuracy
   logprobs = [score.logprob for score in result.predictions[0].scores]
   assert logprobs == pytest.approx([math.log(0.1), math.log(0.15), 2 * math.log(0.3)], abs=1e-4)
   want = [math.log(0.1 / 0.01), math.log(0.15 / 0.2), math.log(0.3 / 0.3)]
-  assert result.predictions[0].compared == pytest.approx(want, abs=1e-4)
-  assert (result.chance, result.majority) == (pytest.approx(1 / 3), 0.5)
+  assert result.predictions[0].normalized_scores == pytest.approx(want, abs=1e-4)
+  assert (result.chance, result.majority_baseline) == (pytest.approx(1 / 3), 0.5)
   assert result.error == pytest.approx(math.sqrt(0.25 * 0.75 / 3))
-  assert few_shot.record(result.predictions[1])['right'] is False
+  assert few_shot.prediction_record(result.predictions[1])['right'] is False
 
 
 def test_last_words():
   model = scorer({'cat': 0.5, ('the', 'cat'): 0.6, ('the', 'dog'): 0.2})
   task = TASKS['cloze']
-  examples = [task.read(Row({'text': text}, '')) for text in ('see the cat', 'see the dog', 'a cat', 'cat dog')]
-  result = few_shot.evaluate(task, model, examples)
+  examples = [task.read(LabeledRow({'text': text}, '')) for text in ('see the cat', 'see the dog', 'a cat', 'cat dog')]
+  result = few_shot.evaluate_few_shot(task, model, examples)
   assert [x.right for x in result.predictions] == [True, False, True, False]
   assert result.perplexity == pytest.approx(1 / (0.6 * 0.2 * 0.5 * 1e-6) ** 0.25, rel=1e-3)
-  assert (result.chance, result.majority, result.cut) == (0, 0.5, 0)
+  assert (result.chance, result.majority_baseline, result.truncated_prompts) == (0, 0.5, 0)
 
 
 def test_last_words_that_are_not_stop_words():
   model = scorer({'it': 0.5, 'the': 0.3, 'cat': 0.15, 'dog': 0.01})
   task = TASKS['lambada-filtered']
-  examples = [task.read(Row({'text': text}, '')) for text in ('see cat', 'see dog', 'see it')]
-  assert [x.right for x in few_shot.evaluate(task, model, examples).predictions] == [True, False, False]
-  plain = few_shot.evaluate(TASKS['lambada'], model, examples)
+  examples = [task.read(LabeledRow({'text': text}, '')) for text in ('see cat', 'see dog', 'see it')]
+  assert [x.right for x in few_shot.evaluate_few_shot(task, model, examples).predictions] == [True, False, False]
+  plain = few_shot.evaluate_few_shot(TASKS['lambada'], model, examples)
   assert [x.right for x in plain.predictions] == [False, False, True]
-  assert plain.perplexity == few_shot.evaluate(task, model, examples).perplexity
+  assert plain.perplexity == few_shot.evaluate_few_shot(task, model, examples).perplexity
 
 
 def test_shots_come_before_every_question():
   model = scorer({'yes': 0.3, 'no': 0.2})
-  examples = [Example(f'{number}?', ('no', 'yes'), number % 2, '') for number in range(5)]
-  result = few_shot.evaluate(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
+  examples = [FewShotExample(f'{number}?', ('no', 'yes'), number % 2, '') for number in range(5)]
+  result = few_shot.evaluate_few_shot(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
   assert [len(x.prompt.split('\n\n')) for x in result.predictions] == [3] * 5
   assert all(x.prompt.endswith(x.example.context) and x.prompt.count(x.example.context) == 1
              for x in result.predictions)
-  again = few_shot.evaluate(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
+  again = few_shot.evaluate_few_shot(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
   assert again.predictions == result.predictions
 
 
@@ -182,7 +187,7 @@ def test_shots_come_before_every_question():
     ('piqa', {'question': 'x', 'choices': ['a', 'b'], 'label': -1}, 'got -1'),
     ('qasc', {'question': 'x', 'choices': {'text': ['a', 'b'], 'label': ['A', 'B']}, 'answerKey': 'C'}, "got 'C'"),
     ('piqa', {'question': 'x', 'choices': ['a'], 'label': 0}, "expected two or more choices, got ['a']"),
-    ('boolq', {'question': 'x', 'passage': 3, 'label': 0}, "the column 'passage' is to be a text, got 3"),
+    ('boolq', {'question': 'x', 'passage': 3, 'label': 0}, "the column 'passage' must be a text, got 3"),
     ('boolq', {'question': 'x', 'passage': 'y', 'label': 'maybe'}, "one of 0, 1, got 'maybe'"),
     ('lambada', {'text': 'word'}, 'a passage of one word'),
     ('lambada', ['text'], 'an object is expected, got ["text"]'),
@@ -205,14 +210,14 @@ def test_bad_files(tmp_path):
 
 
 @pytest.mark.parametrize(('template', 'error', 'message'), [
-    ('{question} {hint}', SourceError, "the template wants a column 'hint', there are"),
+    ('{question} {hint}', SourceError, "the template names a column 'hint', there are"),
     ('{question', ConfigError, "the template '{question' cannot be filled: expected '}' before end of string"),
     ('{}', ConfigError, 'cannot be filled'),
 ])
 def test_bad_templates(template, error, message):
   task = dataclasses.replace(TASKS['multiple-choice'], template=template)
   with pytest.raises(error, match=message):
-    task.read(Row({'question': 'x', 'choices': ['a', 'b'], 'label': 0}, 'a:1'))
+    task.read(LabeledRow({'question': 'x', 'choices': ['a', 'b'], 'label': 0}, 'a:1'))
 
 
 def test_tfds(tmp_path):
@@ -231,4 +236,4 @@ def test_tfds(tmp_path):
   tfds.folder_dataset.write_metadata(
       data_dir=folder, features=features, split_infos=[tfds.core.SplitInfo('validation', [1], 0, template)])
   assert TASKS['qasc'].examples(f'tfds:{folder}:validation') == [
-      Example('Question: What flies?\nAnswer:', ('stones', 'birds'), 1, f'tfds:{folder}:validation[0]')]
+      FewShotExample('Question: What flies?\nAnswer:', ('stones', 'birds'), 1, f'tfds:{folder}:validation[0]')]

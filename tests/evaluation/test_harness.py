@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip('lm_eval')
 
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
 from plm_jax.evaluation import harness
-from plm_jax.inference import loading
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.search import GenerationConfig
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading import loaded_model
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import shardings
 from plm_jax.tokenizers import train_byte_bpe
@@ -33,8 +33,8 @@ def model():
   cfg = DecoderConfig(tokenizer.vocab.size, tiny.block(norm_at='pre'), StackConfig(1), max_length=24)
   heads = CausalLM().heads(cfg)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
-  shapes = jax.eval_shape(WithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
-  return harness.Harness(Trained('gpt2', cfg, heads, tiny.random_params(shapes['params']), tokenizer), batch_size=2)
+  shapes = jax.eval_shape(ModelWithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
+  return harness.Harness(LoadedModel('gpt2', cfg, heads, tiny.random_params(shapes['params']), tokenizer), batch_size=2)
 
 
 def test_loglikelihood(model):
@@ -50,15 +50,15 @@ def test_loglikelihood(model):
 ])
 def test_windows(size, windows):
   """Its own example: a start and ten tokens, four of which are read at a time."""
-  assert [tuple(span) for span in harness.rolling(list(range(size)), 4)] == windows
-  assert [tuple(span) for span in harness.rolling(list(range(size)), 0)] == [(list(range(size)), 1)]
+  assert [tuple(span) for span in harness.rolling_spans(list(range(size)), 4)] == windows
+  assert [tuple(span) for span in harness.rolling_spans(list(range(size)), 0)] == [(list(range(size)), 1)]
 
 
 def test_loglikelihood_rolling(model):
   short, long = 'the cat sat', 'the cat sat on the mat, ' * 12
   found = model.loglikelihood_rolling(asked((short,), (long,), ('',)))
   assert found[0] == pytest.approx(model.scorer.score([('', short)])[0].logprob, rel=1e-5)
-  spans = harness.rolling([*model.scorer.start_ids(0), *model.scorer.tokenizer.encode(long)], 24)
+  spans = harness.rolling_spans([*model.scorer.start_ids(0), *model.scorer.tokenizer.encode(long)], 24)
   assert found[1] == pytest.approx(sum(logprob for logprob, _ in model.scorer.predict(spans)), rel=1e-6)
   assert found[2] == 0
 
@@ -84,20 +84,20 @@ def test_generate_until(model):
     ({'temperature': 0, 'top_k': 3}, GenerationConfig(256)),
 ])
 def test_options(options, want):
-  assert harness.generation(options, True) == want
+  assert harness.convert_options(options, True) == want
 
 
 def test_options_that_are_not_known_are_refused():
   with pytest.raises(ConfigError, match=r'not known here: .*num_beams'):
-    harness.generation({'num_beams': 4, 'until': []}, True)
+    harness.convert_options({'num_beams': 4, 'until': []}, True)
 
 
 def test_a_long_prompt_loses_its_beginning(model):
   tokenizer = model.scorer.tokenizer
   text = 'the cat sat on the mat, and the dog too '
-  cut = harness.shorten(text * 3, 12, tokenizer)
+  cut = harness.truncate_left(text * 3, 12, tokenizer)
   assert (text * 3).endswith(cut) and len(tokenizer.encode(cut)) == 12
-  assert harness.shorten(text, 100, tokenizer) == text
+  assert harness.truncate_left(text, 100, tokenizer) == text
 
 
 def test_the_harness_itself(model):
@@ -121,12 +121,12 @@ def test_the_harness_itself(model):
 def test_on_a_mesh(model, monkeypatch):
   """A model in a folder, split over four devices, twice: scores and texts are those of one device."""
   alone = model.trained
-  heads = WithHeads(alone.model.backbone(), alone.heads)
+  heads = ModelWithHeads(alone.model.backbone(), alone.heads)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
   boxed = jax.eval_shape(heads.init, jax.random.key(0), batch)['params']
   def load(folder, mesh):
     return dataclasses.replace(alone, params=jax.device_put(alone.params, shardings(boxed, mesh)))
-  monkeypatch.setattr(loading, 'load', load)
+  monkeypatch.setattr(loaded_model, 'load_model', load)
   split = harness.Harness('folder', batch_size=2, fsdp=2, tensor=2)
   assert dict(split.scorer.mesh.shape) == dict(data=2, fsdp=2, tensor=2)
   pairs = asked(('the cat', ' sat'), ('the dog', ' on the mat'))

@@ -13,28 +13,28 @@ import tiny
 
 import plm_jax
 from plm_jax import conversion
+from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli import commands
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
 from plm_jax.data.lines import SourceError
-from plm_jax.evaluation import minimal_pairs, pseudo
-from plm_jax.evaluation.minimal_pairs import Judged, Pair, Share
-from plm_jax.inference import loading
-from plm_jax.inference.loading import Trained
-from plm_jax.layers.heads import WithHeads
+from plm_jax.evaluation import minimal_pairs, pseudo_likelihood
+from plm_jax.evaluation.minimal_pairs import JudgedPair, MinimalPair, PairAccuracy
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.loading import loaded_model
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
-from plm_jax.training.checkpoint import CheckpointError
 
 BLIMP = pathlib.Path(__file__).parents[1] / 'fixtures' / 'blimp.jsonl'
 
 
-def model(family: str, head: str, tokenizer) -> Trained:
+def model(family: str, head: str, tokenizer) -> LoadedModel:
   """Makes a small model of a family, with parameters drawn by lot."""
   cfg = backbones.small(family, tokenizer.vocab.size, 64)
-  heads = {head: conversion.head_of(family, head, cfg, 2)}
+  heads = {head: conversion.build_head(family, head, cfg, 2)}
   zeros = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   batch = {'tokens': zeros, 'segments': zeros}
-  shapes = jax.eval_shape(WithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
-  return Trained(family, cfg, heads, tiny.random_params(shapes['params']), tokenizer)
+  shapes = jax.eval_shape(ModelWithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
+  return LoadedModel(family, cfg, heads, tiny.random_params(shapes['params']), tokenizer)
 
 
 @pytest.fixture(scope='module')
@@ -43,21 +43,21 @@ def lines() -> list[str]:
 
 
 @pytest.fixture(scope='module')
-def bert(lines) -> Trained:
+def bert(lines) -> LoadedModel:
   return model('bert', 'mlm', train_wordpiece(lines * 9, 128))
 
 
 @pytest.fixture(scope='module')
-def roberta(lines) -> Trained:
+def roberta(lines) -> LoadedModel:
   return model('roberta', 'mlm', train_byte_bpe(lines * 9, 300))
 
 
 @pytest.fixture(scope='module')
-def gpt2(lines) -> Trained:
+def gpt2(lines) -> LoadedModel:
   return model('gpt2', 'lm', train_byte_bpe(lines * 9, 300, layout='gpt2'))
 
 
-def asked(trained: Trained, texts: list[str], how: str) -> list[float]:
+def asked(trained: LoadedModel, texts: list[str], how: str) -> list[float]:
   """Masks a token at a time, and adds up what `fill_mask` says of it."""
   tokenizer = trained.tokenizer
   assert tokenizer
@@ -90,14 +90,16 @@ def test_a_pseudo_likelihood_is_what_masks_are_filled_with_one_by_one(bert, how)
 
 def test_tokens_behind_in_the_word_are_masked_too_and_no_others(bert):
   """And so is a word's rest alone: the last token of each word is predicted alike by both."""
-  scorer = pseudo.of(bert, 'pll-word-l2r')
+  scorer = pseudo_likelihood.make_pseudo_scorer(bert, 'pll-word-l2r')
   ids, = scorer.encode(['appreciates himself.'])
   starts = bert.tokenizer.starts_word[ids]
   assert starts.tolist().count(True) == 3 < len(ids)
   ends = [*np.flatnonzero(starts)[1:].tolist(), len(ids)]
   assert [scorer.hidden(ids, place) for place in range(len(ids))] == [
       next(end for end in ends if end > place) for place in range(len(ids))]
-  assert [pseudo.of(bert).hidden(ids, place) for place in range(len(ids))] == [*range(1, len(ids) + 1)]
+  assert [pseudo_likelihood.make_pseudo_scorer(bert).hidden(ids, place) for place in range(len(ids))] == [
+    *range(1, len(ids) + 1)
+  ]
 
 
 def test_scores_do_not_depend_on_what_else_is_scored(roberta, lines):
@@ -117,21 +119,25 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
           {'sentence_good': 'c', 'sentence_bad': 'a', 'UID': 'two', 'linguistics_term': 'x'},
           {'sentence_good': 'a', 'sentence_bad': 'a', 'UID': 'three', 'linguistics_term': 'y'}]
   (tmp_path / 'pairs.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  read = [*minimal_pairs.read(str(tmp_path / 'pairs.jsonl'))]
-  assert read[0] == Pair('a', 'b', 'two', 'x', f'{tmp_path / "pairs.jsonl"}:1')
+  read = [*minimal_pairs.read_pairs(str(tmp_path / 'pairs.jsonl'))]
+  assert read[0] == MinimalPair('a', 'b', 'two', 'x', f'{tmp_path / "pairs.jsonl"}:1')
   calls = []
   def score(texts):
     calls.append([*texts])
     return [{'a': -1.0, 'b': -2.0, 'c': -3.0}[text] for text in texts]
-  judged = minimal_pairs.evaluate(score, read)
+  judged = minimal_pairs.judge_pairs(score, read)
   assert calls == [['a', 'b', 'c']]  # each sentence once
-  assert judged[0] == Judged(read[0], -1.0, -2.0) and [one.right for one in judged] == [True, True, False, False]
-  assert minimal_pairs.by_paradigm(judged) == [
-      Share('one', 1, 1, 'x'), Share('two', 1, 2, 'x'), Share('three', 0, 1, 'y')]
-  assert minimal_pairs.by_term(judged) == [Share('x', 2, 3), Share('y', 0, 1)]
-  every = minimal_pairs.whole(judged)
+  assert judged[0] == JudgedPair(read[0], -1.0, -2.0) and [one.right for one in judged] == [True, True, False, False]
+  assert minimal_pairs.accuracy_by_paradigm(judged) == [
+      PairAccuracy('one', 1, 1, 'x'), PairAccuracy('two', 1, 2, 'x'), PairAccuracy('three', 0, 1, 'y')]
+  assert minimal_pairs.accuracy_by_phenomenon(judged) == [PairAccuracy('x', 2, 3), PairAccuracy('y', 0, 1)]
+  every = minimal_pairs.overall_accuracy(judged)
   assert (every.accuracy, every.error) == (0.5, pytest.approx(math.sqrt(0.25 / 3)))
-  assert [pair.paradigm for pair in minimal_pairs.read(str(tmp_path / 'pairs.jsonl'), 1)] == ['two', 'one', 'three']
+  assert [pair.paradigm for pair in minimal_pairs.read_pairs(str(tmp_path / 'pairs.jsonl'), 1)] == [
+    'two',
+    'one',
+    'three',
+  ]
 
 
 @pytest.mark.parametrize(('right', 'pairs', 'interval', 'beyond'), [
@@ -139,9 +145,9 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
     (0, 5, (0.0, 0.522), 'unsure'), (6, 6, (0.541, 1.0), 'above')])
 def test_intervals_are_those_of_the_binomial_distribution(right, pairs, interval, beyond):
   """As R's binom.test prints them."""
-  share = Share('one', right, pairs)
+  share = PairAccuracy('one', right, pairs)
   np.testing.assert_allclose(share.interval, interval, atol=5e-4)
-  assert share.beyond == beyond
+  assert share.versus_chance == beyond
 
 
 def judged_file(path, **rights):
@@ -164,7 +170,7 @@ def test_runs_that_were_judged_are_laid_beside_each_other(tmp_path, monkeypatch,
   assert said[1] == ['agreement', '90.0%', '82.4-95.1%', '+', '50.0%', '39.8-60.2%', '=', '100', 'x']
   assert said[2] == ['islands', '40.0%', '30.3-50.3%', '=', '20.0%', '12.7-29.2%', '-', '100', 'x']
   assert said[3] == ['only', '50.0%', '39.8-60.2%', '=', '100', 'x']
-  assert ' '.join(said[-3]).startswith('bert: of 3 paradigms 1 are above guessing, 0 below, 2 not')
+  assert ' '.join(said[-3]).startswith('bert: of 3 paradigms 1 are above guessing, 0 below, 2 without')
   html = page.read_text()
   assert html.count('class="bar"') == 2 * 2 + 1 and '<b>gpt</b>' in html and '<b class="run">gpt </b>' in html
 
@@ -181,7 +187,7 @@ def test_what_cannot_be_shown_is_refused(args, message, tmp_path, monkeypatch):
 
 
 def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(loading, 'load', lambda folder, mesh=None: bert)
+  monkeypatch.setattr(loaded_model, 'load_model', lambda folder, mesh=None: bert)
   out, page = tmp_path / 'out.jsonl', tmp_path / 'page.html'
   monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', 'run', str(BLIMP), f'--output={out}', f'--page={page}'])
   commands.main()
@@ -198,7 +204,7 @@ def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypa
 
 def test_what_cannot_be_judged_is_said_in_a_line(bert, gpt2, tmp_path):
   (tmp_path / 'bad.jsonl').write_text('{"good": "a", "bad": "b"}\n')
-  nameless = Trained('bert', bert.model, {}, bert.params, bert.tokenizer)
+  nameless = LoadedModel('bert', bert.model, {}, bert.params, bert.tokenizer)
   for call, error, line in (
       (lambda: plm_jax.minimal_pairs(bert, str(tmp_path / 'bad.jsonl')), SourceError,
        r'bad\.jsonl:1: expected the texts sentence_good and sentence_bad, got the columns good, bad'),

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from plm_jax import conversion
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
 from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import scoring
-from plm_jax.evaluation.perplexity import perplexity, texts_of
+from plm_jax.evaluation.perplexity import perplexity, read_texts
 from plm_jax.evaluation.scoring import Scorer
-from plm_jax.inference.loading import Trained
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers import train_byte_bpe
 from plm_jax.tokenizers.contract import Vocab
 from tests.evaluation.test_scoring import Letters
@@ -91,10 +91,10 @@ def test_texts(tmp_path):
   (tmp_path / 'a.txt').write_text('One.\n\n = Two = \n')
   (tmp_path / 'b.txt.gz').write_bytes(gzip.compress(b'Three.\r\nFour.'))
   (tmp_path / 'c.jsonl').write_text('\n'.join(map(json.dumps, [{'text': 'Five.\nSix.'}, {'text': 'Seven.'}])))
-  assert texts_of(f'{tmp_path}/a.txt,{tmp_path}/b.txt.gz') == ['One.\n\n = Two = ', 'Three.\nFour.']
-  assert texts_of(f'{tmp_path}/c.jsonl') == ['Five.\nSix.', 'Seven.']
+  assert read_texts(f'{tmp_path}/a.txt,{tmp_path}/b.txt.gz') == ['One.\n\n = Two = ', 'Three.\nFour.']
+  assert read_texts(f'{tmp_path}/c.jsonl') == ['Five.\nSix.', 'Seven.']
   with pytest.raises(SourceError):
-    texts_of(f'{tmp_path}/none.txt')
+    read_texts(f'{tmp_path}/none.txt')
 
 
 class Squares:
@@ -106,7 +106,7 @@ class Squares:
   def encode_batch(self, texts):
     return [[(7 * i * i + 3 * i) % 52 for i in range(int(text))] for text in texts]
 
-  def encode_places(self, texts):
+  def encode_with_offsets(self, texts):
     return None, None, np.arange(int(texts[0]))
 
 
@@ -115,6 +115,6 @@ class Squares:
 def test_a_gpt2_as_transformers_has_it(length, stride, nats):
   """Its recipe for models of fixed length, by transformers 5.23 in float64, without a start: 119 tokens."""
   imported = conversion.load(pathlib.Path(__file__).parents[1] / 'golden/gpt2/kv_cache_steps')
-  trained = Trained('gpt2', imported.config, dict(imported.heads), imported.params, Squares())  # pyright: ignore
-  found = perplexity(scoring.of(trained, start=False), ['120'], length, stride)
+  trained = LoadedModel('gpt2', imported.config, dict(imported.heads), imported.params, Squares())  # pyright: ignore
+  found = perplexity(scoring.make_scorer(trained, start=False), ['120'], length, stride)
   assert (found.tokens, found.nats) == (119, pytest.approx(nats, rel=2e-6))

@@ -12,27 +12,27 @@ import pytest
 import plm_jax
 from plm_jax.cli import commands
 from plm_jax.cli import probing as drawing
-from plm_jax.config import ConfigError
+from plm_jax.config.run import ConfigError
 from plm_jax.data.lines import SourceError
-from plm_jax.evaluation import attending, probing
-from plm_jax.evaluation.attending import Head
-from plm_jax.evaluation.probing import Layer, ProbeConfig, Tagged
-from plm_jax.inference import encode, words
-from plm_jax.inference.loading import Trained
+from plm_jax.evaluation import attention_maps, probing
+from plm_jax.evaluation.attention_maps import HeadStatistics
+from plm_jax.evaluation.probing import LayerProbe, ProbeConfig, TaggedSentences
+from plm_jax.inference import encode, token_features
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 SENTENCES = [('a', 'quickish', 'fox'), ('the', 'lazy', 'dog', 'jumps'), ('foxes',)]
 
 
-def model(family: str) -> Trained:
+def model(family: str) -> LoadedModel:
   texts = ['a quick brown fox jumps over the lazy dog']
   tokenizer = train_byte_bpe(texts, 280, layout='gpt2') if family == 'gpt2' else train_wordpiece(texts, 80)
-  bare = Trained(family, backbones.small(family, tokenizer.vocab.size, 32), {}, {}, tokenizer)
-  return Trained(family, bare.model, {}, {'backbone': probing.initial(bare, 0)}, tokenizer)
+  bare = LoadedModel(family, backbones.small(family, tokenizer.vocab.size, 32), {}, {}, tokenizer)
+  return LoadedModel(family, bare.model, {}, {'backbone': probing.init_random_params(bare, 0)}, tokenizer)
 
 
 @pytest.fixture(scope='module')
-def bert() -> Trained:
+def bert() -> LoadedModel:
   return model('bert')
 
 
@@ -40,7 +40,7 @@ def bert() -> Trained:
                                     pytest.param('albert', marks=pytest.mark.slow)])
 def test_the_vector_of_a_word_is_the_mean_of_its_tokens(family):
   trained = model(family)
-  found, rows = words.word_layers(trained, SENTENCES), words.rows_of(trained, SENTENCES)
+  found, rows = token_features.word_layers(trained, SENTENCES), token_features.build_rows(trained, SENTENCES)
   assert [len(row.starts) - 1 for row in rows] == [3, 4, 1]
   for layer in range(3):
     tokens = encode.encode(trained, [' '.join(some) for some in SENTENCES], layer, 'none')
@@ -51,10 +51,10 @@ def test_the_vector_of_a_word_is_the_mean_of_its_tokens(family):
 
 def test_a_sentence_longer_than_a_row_has_all_of_its_words(bert):
   long = [('fox', 'dog') * 20]
-  assert len(words.rows_of(bert, long)) > 1
-  found, = words.word_layers(bert, long)
+  assert len(token_features.build_rows(bert, long)) > 1
+  found, = token_features.word_layers(bert, long)
   assert found.shape == (3, 40, 32)
-  row, = words.rows_of(bert, [('fox' * 1000, 'dog')])  # an address, say: it is one unknown word
+  row, = token_features.build_rows(bert, [('fox' * 1000, 'dog')])  # an address, say: it is one unknown word
   assert len(row.starts) == 3
 
 
@@ -64,24 +64,24 @@ def test_a_linear_classifier_finds_what_is_linear_and_no_more():
   plane = draw.normal(size=(8, 3))
   def right(tags_x, tags_y):
     config = ProbeConfig(epochs=20, batch=32, rate=5e-2)
-    return probing.learned(config, x, np.array(tags_x, np.int32), y, np.array(tags_y, np.int32), 3, seed=1)
+    return probing.train_and_test(config, x, np.array(tags_x, np.int32), y, np.array(tags_y, np.int32), 3, seed=1)
   assert right((x @ plane).argmax(1), (y @ plane).argmax(1)) > 0.95
   assert right(draw.integers(0, 3, 600), draw.integers(0, 3, 300)) == pytest.approx(1 / 3, abs=0.08)
 
 
 def test_what_is_compared_with(bert):
-  train = Tagged([('a', 'fox'), ('a', 'dog'), ('the', 'fox')], [(0, 1), (0, 1), (0, 2)])
-  test = Tagged([('a', 'fox', 'jumps')], [(0, 2, 1)])
+  train = TaggedSentences([('a', 'fox'), ('a', 'dog'), ('the', 'fox')], [(0, 1), (0, 1), (0, 2)])
+  test = TaggedSentences([('a', 'fox', 'jumps')], [(0, 2, 1)])
   # fox is tied and was 1 first; jumps was never seen, and 0 is the commonest.
-  assert probing.commonest(train, test) == pytest.approx(1 / 3)
-  given = probing.control([train, test], 3, seed=4)
+  assert probing.majority_baseline(train, test) == pytest.approx(1 / 3)
+  given = probing.make_control_tags([train, test], 3, seed=4)
   assert given[0][0] == given[0][2] == given[1][0] and given[0][1] == given[0][5] == given[1][1]
   found = probing.probe(bert, train, test, ProbeConfig(seeds=2, epochs=2, batch=4))
   assert [layer.layer for layer in found.layers] == [0, 1, 2] and found.words == (6, 3)
   assert all(len(some) == 2 for layer in found.layers for some in (layer.accuracy, layer.control, layer.untrained))
-  assert Layer(1, (0.5, 0.7), (0.2, 0.4), (0.1, 0.1)).selectivity == pytest.approx(0.3)
+  assert LayerProbe(1, (0.5, 0.7), (0.2, 0.4), (0.1, 0.1)).selectivity == pytest.approx(0.3)
   with pytest.raises(ConfigError, match='no words to learn from'):
-    probing.probe(bert, Tagged([], []), test)
+    probing.probe(bert, TaggedSentences([], []), test)
 
 
 def test_shares_of_attention_made_by_hand():
@@ -89,11 +89,14 @@ def test_shares_of_attention_made_by_hand():
   back = np.zeros((4, 4))
   back[1, 0] = back[2, 1] = back[3, 2] = back[0, 0] = 1
   by_hand = np.stack([np.eye(4), back, np.full((4, 4), 0.25)])[None]
-  sums = attending.measured(by_hand, 1, 3) / 2
+  sums = attention_maps.sum_statistics(by_hand, 1, 3) / 2
   np.testing.assert_allclose(sums[:, 0], [
       [1, 0, 0.25], [0, 0.5, 0.125], [0, 0, 0.125], [0, 0.5, 0.5], [0, 0, 1], [0, 0.5, 0.5]], atol=1e-6)
-  assert Head(1, 1, (0.9, 0.05, 0, 0.05), 0.2, 0).role == 'itself'
-  assert Head(1, 1, (0.1, 0.1, 0.1, 0.3), 0.95, 3).role == 'broad' and Head(1, 1, (0.1,) * 4, 0.5, 3).role == ''
+  assert HeadStatistics(1, 1, (0.9, 0.05, 0, 0.05), 0.2, 0).role == 'itself'
+  assert (
+    HeadStatistics(1, 1, (0.1, 0.1, 0.1, 0.3), 0.95, 3).role == 'broad'
+    and HeadStatistics(1, 1, (0.1,) * 4, 0.5, 3).role == ''
+  )
 
 
 def test_what_is_looked_at_is_before_in_a_decoder():
@@ -109,7 +112,7 @@ def test_what_is_looked_at_is_before_in_a_decoder():
 
 
 def test_a_picture_is_a_png_of_its_values():
-  address = drawing.picture(np.array([[0.0, 1.0, 0.5], [2.0, -1.0, 0.2]]))
+  address = drawing.png_data_url(np.array([[0.0, 1.0, 0.5], [2.0, -1.0, 0.2]]))
   data = base64.b64decode(address.partition('base64,')[2])
   assert data[:8] == b'\x89PNG\r\n\x1a\n' and struct.unpack('>II', data[16:24]) == (3, 2)
   body = data[data.index(b'IDAT') + 4:data.index(b'IEND') - 8]
@@ -117,7 +120,7 @@ def test_a_picture_is_a_png_of_its_values():
 
 
 def test_commands(bert, tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr('plm_jax.cli.applied.api.load', lambda *_: bert)
+  monkeypatch.setattr('plm_jax.cli.predict.models.load', lambda *_: bert)
   tagged = tmp_path / 'train.conll'
   tagged.write_text('a DET\nfox NOUN\n\nthe DET\ndog NOUN\njumps VERB\n')
   def typed(*args):
@@ -125,7 +128,9 @@ def test_commands(bert, tmp_path, capsys, monkeypatch):
     commands.main()
     return capsys.readouterr().out
   said = typed('probe', 'run', tagged, tagged, '--seeds=1', '--epochs=30', '--batch=2', f'--page={tmp_path}/p.html')
-  assert 'right of 5 words, learned from 5, 1 seeds; by the commonest tag of a word 100.0%' in said
+  assert (
+    'accuracy on 5 words, trained on 5, 1 seeds; majority baseline, the most frequent tag of each word: 100.0%' in said
+  )
   assert [line.split()[0] for line in said.splitlines() if '%' in line][1:] == ['embeddings', 'layer', 'layer']
   assert 'control task' in (tmp_path / 'p.html').read_text()
   lines = tmp_path / 'lines.txt'
@@ -141,7 +146,7 @@ def test_commands(bert, tmp_path, capsys, monkeypatch):
 
 
 def test_fresh_parameters_are_others_with_another_seed(bert):
-  first, again, other = (probing.initial(bert, seed) for seed in (0, 0, 1))
+  first, again, other = (probing.init_random_params(bert, seed) for seed in (0, 0, 1))
   def alike(some, others):
     return [bool(jnp.array_equal(x, y)) for x, y in zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)]
   assert all(alike(first, again)) and not all(alike(first, other))

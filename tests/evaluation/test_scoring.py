@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.config import ConfigError
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
 from plm_jax.evaluation import scoring
-from plm_jax.evaluation.scoring import Score, Span
-from plm_jax.inference.loading import Trained
-from plm_jax.layers.heads import WithHeads
+from plm_jax.evaluation.scoring import ContinuationScore, Span
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, make_mesh, shardings
 from plm_jax.tokenizers.contract import Vocab
-from plm_jax.training.checkpoint import CheckpointError
 from tests import tiny
 
 
@@ -69,7 +69,7 @@ def test_score(scorer, table):
       scores, ([13, 3, 4, 5], [13, 3, 4, 5], [13, 3, 4, 6], [13, 3, 4, 11, 5], [13, 3, 4, 11, 5],
                [13, *[3, 4] * 9, 5, 8]), (3, 1, 3, 3, 3, 19), strict=True):
     logprob, greedy = by_hand(table, ids, first)
-    assert score == Score(pytest.approx(logprob, rel=1e-5), greedy, len(ids) - first, 0)
+    assert score == ContinuationScore(pytest.approx(logprob, rel=1e-5), greedy, len(ids) - first, 0)
 
 
 def test_greedy_is_the_likeliest_path(scorer, table):
@@ -97,14 +97,14 @@ def test_barred_is_what_a_continuation_may_not_begin_with(scorer, table):
 
 def test_a_piece_over_the_boundary_is_the_continuations(scorer, table):
   logprob, greedy = by_hand(table, [13, 3, 12, 4], 2)
-  assert scorer.score([('ca', 'bd')]) == [Score(pytest.approx(logprob, rel=1e-5), greedy, 2, 0)]
+  assert scorer.score([('ca', 'bd')]) == [ContinuationScore(pytest.approx(logprob, rel=1e-5), greedy, 2, 0)]
 
 
 def test_a_long_context_loses_its_beginning(scorer, table):
   """Twenty tokens are read, and the twenty-first predicted."""
   [score] = scorer.score([('cd' * 15, 'ef')])
   logprob, greedy = by_hand(table, [*[3, 4] * 15, 5, 6][-21:], 19)
-  assert score == Score(pytest.approx(logprob, rel=1e-5), greedy, 2, 12)
+  assert score == ContinuationScore(pytest.approx(logprob, rel=1e-5), greedy, 2, 12)
 
 
 def test_a_continuation_longer_than_a_row_is_scored_in_parts(scorer, table):
@@ -113,7 +113,7 @@ def test_a_continuation_longer_than_a_row_is_scored_in_parts(scorer, table):
   # The window of 21 begins ten before what is predicted, and moves on by ten; each sees half a row.
   parts = [(ids[1:22], 10), (ids[11:32], 11), (ids[21:42], 11), (ids[31:52], 11), (ids[41:], 11)]
   assert sum(len(some) - first for some, first in parts) == 50
-  assert score.tokens == 50 and score.cut == 1
+  assert score.tokens == 50 and score.truncated == 1
   assert score.logprob == pytest.approx(sum(by_hand(table, *part)[0] for part in parts), rel=1e-5)
 
 
@@ -151,12 +151,12 @@ def test_few_rows_of_a_length_go_with_longer_ones(table):
     (range(9), 1, 4, 3, [(0, 4, 1), (3, 7, 1), (6, 9, 1)]),
 ])
 def test_strided(ids, first, length, stride, want):
-  spans = scoring.strided(ids, first, length, stride)
+  spans = scoring.strided_spans(ids, first, length, stride)
   assert [(span.ids[0], span.ids[-1] + 1, span.first) for span in spans] == want
 
 
 def test_nothing_to_score(scorer):
-  with pytest.raises(ConfigError, match="nothing to score: '' behind 'cd'"):
+  with pytest.raises(ConfigError, match="nothing to score: '' after 'cd'"):
     scorer.score([('cd', '')])
 
 
@@ -169,9 +169,9 @@ def test_without_a_start(table):
 
 
 def test_no_head():
-  trained = Trained('bert', tiny.config(), {}, {}, None)
+  trained = LoadedModel('bert', tiny.config(), {}, {}, None)
   with pytest.raises(CheckpointError, match='no language model head'):
-    scoring.of(trained)
+    scoring.make_scorer(trained)
 
 
 def test_rows_of_several_lengths_and_padding(scorer, table):
@@ -189,14 +189,14 @@ def test_a_decoder_against_its_full_forward(tied, shape):
   """Of a row at a time, on one device, without padding, all logits; with copies of the model, and with parts of it."""
   cfg = DecoderConfig(14, tiny.block(norm_at='pre'), StackConfig(2), max_length=20, tied=tied)
   heads = CausalLM().heads(cfg)
-  model = WithHeads(cfg.backbone(), heads)
+  model = ModelWithHeads(cfg.backbone(), heads)
   batch = lambda ids: {'tokens': jnp.array([ids]), 'segments': jnp.ones((1, len(ids)), jnp.int32)}
   shapes = jax.eval_shape(model.init, jax.random.key(0), batch([1, 2]))['params']
   params, mesh, lie = tiny.random_params(shapes), None, None
   if shape:
     mesh = make_mesh(MeshConfig(*shape))
     lie = jax.device_put(params, shardings(shapes, mesh))
-  scorer = scoring.of(Trained('gpt2', cfg, heads, lie or params, Letters()), mesh=mesh)  # pyright: ignore
+  scorer = scoring.make_scorer(LoadedModel('gpt2', cfg, heads, lie or params, Letters()), mesh=mesh)  # pyright: ignore
   assert scorer.mesh.size == 8 and scorer.devices == (8 // shape[2] if shape else 8)  # pyright: ignore
   query = scorer.params['backbone']['stack']['layers']['block']['attention']['query']['kernel']
   assert query.addressable_data(0).nbytes == query.nbytes // (shape[1] * shape[2] if shape else 1)
@@ -211,12 +211,13 @@ def test_a_decoder_against_its_full_forward(tied, shape):
 def test_jit_is_of_the_model_not_of_its_parameters(scorer):
   """Parameters are an argument: constants of their size would be compiled in."""
   batch = {name: np.zeros((1, 16), np.int32) for name in ('tokens', 'segments', 'positions')}
-  lowered = scorer._call.lower(scorer.params, batch, np.zeros((1, 16, 1), np.int32), np.zeros(2, np.int32))
+  targets, barred = np.zeros((1, 16, 1), np.int32), np.zeros(2, np.int32)
+  lowered = scoring.compute_target_scores.lower(scorer.logits, scorer.params, batch, targets, barred)
   assert len(jax.tree.leaves(lowered.args_info)) == 6
 
 
 def test_a_glm_is_refused():
   cfg = DecoderConfig(14, tiny.block(norm_at='pre'), StackConfig(1), max_length=20, types=8)
-  trained = Trained('glm', cfg, CausalLM().heads(cfg), {}, Letters())  # pyright: ignore
-  with pytest.raises(CheckpointError, match=r'a GLM fills blanks .*: plm_jax.inference.blanks scores'):
-    scoring.of(trained)
+  trained = LoadedModel('glm', cfg, CausalLM().heads(cfg), {}, Letters())  # pyright: ignore
+  with pytest.raises(CheckpointError, match=r'a GLM fills blanks .*: plm_jax.inference.glm_infill scores'):
+    scoring.make_scorer(trained)

@@ -14,11 +14,12 @@ from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
+from plm_jax.data.bucketing import bucket_length, group_by_length
 from plm_jax.inference import encode as encoding
-from plm_jax.inference.batches import bucket, by_length
-from plm_jax.inference.encode import encode, vectors
-from plm_jax.inference.loading import Trained
+from plm_jax.inference.encode import compute_vectors, encode
+from plm_jax.layers.embeddings import EmbeddingConfig
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers.wordpiece import train_wordpiece
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
@@ -30,10 +31,10 @@ def tokenizer():
   return train_wordpiece(['the cat sat on the mat, and the dog on the cat'] * 9, 60)
 
 
-def trained(model, tokenizer) -> Trained:
+def trained(model, tokenizer) -> LoadedModel:
   zeros = {name: jnp.ones((1, 4), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
   params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), zeros)['params'])
-  return Trained('bert', model, {}, {'backbone': params}, tokenizer)
+  return LoadedModel('bert', model, {}, {'backbone': params}, tokenizer)
 
 
 def models(vocab: int) -> list:
@@ -41,7 +42,8 @@ def models(vocab: int) -> list:
   two_streams = {'position': XLNetConfig().block.attention.position, 'bias': ()}
   disentangled = {'position': DebertaConfig().block.attention.position}
   return [
-      EncoderConfig(vocab, block, stack, 64), EncoderConfig(vocab, block, StackConfig(2, groups=1), 64, embed_dim=16),
+      EncoderConfig(vocab, block, stack, 64),
+      EncoderConfig(vocab, block, StackConfig(2, groups=1), 64, embeddings=EmbeddingConfig(width=16)),
       DebertaConfig(vocab, tiny.block(attention=disentangled), stack, 64, conv=3, absolute=False),
       XLNetConfig(vocab, tiny.block(attention=two_streams), stack, 64),
       DecoderConfig(vocab, pre, stack, 64), DecoderConfig(vocab, pre, stack, 64, types=8),
@@ -94,29 +96,29 @@ def test_hidden_states_are_those_of_transformers(case):
     batch['types'] = jnp.asarray(inputs['token_type_ids'])
   assert len(names) >= 3
   for name in names:
-    found = vectors(imported.config, params, batch, int(name.rpartition('.')[2]), 'none')
+    found = compute_vectors(imported.config, params, batch, int(name.rpartition('.')[2]), 'none')
     np.testing.assert_allclose(np.asarray(found)[real], outputs[name][real], atol=1e-4, err_msg=name)
 
 
 @pytest.mark.slow
 def test_rows_of_many_lengths_are_read_in_few_shapes(tokenizer, monkeypatch):
   shapes = set()
-  read = encoding.vectors
+  read = encoding.compute_vectors
   def counted(config, params, batch, *how):
     shapes.add(batch['tokens'].shape)
     return read(config, params, batch, *how)
-  monkeypatch.setattr(encoding, 'vectors', counted)
+  monkeypatch.setattr(encoding, 'compute_vectors', counted)
   model = trained(models(tokenizer.vocab.size)[0], tokenizer)
   found = encode(model, [[5] * size for size in range(1, 61)], tokens=256)
   assert found.shape == (60, 32) and len(shapes) <= 5
 
 
 def test_lengths_are_grouped():
-  assert by_length([3, 20, 60, 4], 0, 16) == {16: [0, 3], 24: [1], 64: [2]}
-  assert by_length([3, 20, 60, 4], 0, 4096) == {64: [2, 1, 0, 3]}
-  assert by_length([97], 100, 16) == {100: [0]}
+  assert group_by_length([3, 20, 60, 4], 0, 16) == {16: [0, 3], 24: [1], 64: [2]}
+  assert group_by_length([3, 20, 60, 4], 0, 4096) == {64: [2, 1, 0, 3]}
+  assert group_by_length([97], 100, 16) == {100: [0]}
 
 
 def test_buckets():
-  assert [bucket(n, 0) for n in (1, 16, 17, 24, 25, 32, 33, 49, 100)] == [16, 16, 24, 24, 32, 32, 48, 64, 128]
-  assert bucket(97, 100) == 100
+  assert [bucket_length(n, 0) for n in (1, 16, 17, 24, 25, 32, 33, 49, 100)] == [16, 16, 24, 24, 32, 32, 48, 64, 128]
+  assert bucket_length(97, 100) == 100

@@ -8,24 +8,25 @@ import numpy as np
 import pytest
 
 from plm_jax.inference import engine
-from plm_jax.inference.search import GenerationConfig, Ids
+from plm_jax.inference.search import OutputVocab
+from plm_jax.loading.generation_config import GenerationConfig
 
 V, END, PAD = 5, 4, 0
-IDS = Ids(V, (END,), PAD)
+IDS = OutputVocab(V, (END,), PAD)
 
 
 @dataclasses.dataclass(frozen=True)
 class TableSteps:
   """params [V, V, V]: logits by the token before the last and the last one, which is all that the cache holds."""
 
-  def start(self, params, batch, slots):
+  def prefill(self, params, batch, slots):
     del slots
     return params[batch['tokens'][:, -2], batch['tokens'][:, -1]], {'last': batch['tokens'][:, -1]}
 
-  def next(self, params, tokens, cache):
+  def decode_step(self, params, tokens, cache):
     return params[cache['last'], tokens], {'last': tokens}
 
-  def pick(self, cache, rows):
+  def reorder_cache(self, cache, rows):
     return {'last': cache['last'][rows]}
 
 
@@ -43,7 +44,7 @@ def batch(*prompts):
 
 def run(table, prompts, seed=0, ids=IDS, **settings):
   """-> for each prompt its sequences as lists; and the scores, where there are any."""
-  found = jax.device_get(engine.run(
+  found = jax.device_get(engine.generate_tokens(
       TableSteps(), jnp.asarray(table), batch(*prompts), GenerationConfig(**settings), ids, seed))
   texts = [[some[:length].tolist() for some, length in zip(*row, strict=True)]
            for row in zip(found['tokens'], found['lengths'], strict=True)]
@@ -118,7 +119,7 @@ def test_a_beam_is_never_worse_than_greedy(table):
 def test_draws_have_their_frequencies(settings, change):
   probs = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
   table, number = np.broadcast_to(np.log(probs).astype(np.float32), (V, V, V)), 20_000
-  found, _ = run(table, [[1, 1]], max_new=1, number=number, ids=Ids(V, (), PAD), **settings)
+  found, _ = run(table, [[1, 1]], max_new=1, number=number, ids=OutputVocab(V, (), PAD), **settings)
   expected = change(probs) / change(probs).sum()
   counts = np.bincount(np.ravel(found[0]), minlength=V)
   assert not counts[expected == 0].any()
@@ -156,32 +157,32 @@ def test_lengths_and_forced_tokens(table, beams):
 def test_repetition_penalty(table):
   flat = np.zeros((V, V, V), np.float32)
   flat[...] = [0.5, 0.4, 0.3, 0.2, 0.1]
-  assert run(flat, [[0, 1]], max_new=4, ids=Ids(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
+  assert run(flat, [[0, 1]], max_new=4, ids=OutputVocab(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
   # 0.5 / 1.5 is still the most; 0.5 / 6 is less than what was not said.
-  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=1.5, ids=Ids(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
-  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=6.0, ids=Ids(V, (), PAD))[0] == [[[0, 3, 4, 0]]]
+  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=1.5, ids=OutputVocab(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
+  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=6.0, ids=OutputVocab(V, (), PAD))[0] == [[[0, 3, 4, 0]]]
 
 
 def test_token_by_token_is_all_at_once(table):
   config = GenerationConfig(12, temperature=1.0)
-  whole = engine.run(TableSteps(), jnp.asarray(table), batch([1, 2], [3, 0]), config, IDS, 5)
+  whole = engine.generate_tokens(TableSteps(), jnp.asarray(table), batch([1, 2], [3, 0]), config, IDS, 5)
   state = engine.initial_state(TableSteps(), config, IDS, jnp.asarray(table), batch([1, 2], [3, 0]), 5)
   for until in range(2, 13):
     state = engine.advance(TableSteps(), config, IDS, jnp.asarray(table), state, until)
-  for name, x in engine.searching.result(config, state.search).items():
+  for name, x in engine.searching.collect_result(config, state.search).items():
     np.testing.assert_array_equal(x, whole[name])
 
 
 @pytest.mark.parametrize(('length', 'longest', 'expected'), [
     (1, 0, 16), (16, 0, 16), (17, 0, 32), (600, 1024, 1024), (600, 700, 700), (3, 10, 10)])
 def test_buckets(length, longest, expected):
-  assert engine.bucket(length, longest) == expected
+  assert engine.padded_length(length, longest) == expected
 
 
 @pytest.mark.parametrize(('settings', 'said'), [
     (dict(max_new=0), 'max_new'), (dict(min_new=9, max_new=8), 'min_new'), (dict(temperature=-1.0), 'temperature'),
     (dict(temperature=1.0, top_p=0.0), 'top_p'), (dict(top_k=3), r'give .*temperature'), (dict(beams=0), 'beams'),
-    (dict(beams=3, temperature=1.0), 'by lot'), (dict(beams=2, number=3), '2 beams'),
+    (dict(beams=3, temperature=1.0), 'beam search does not sample'), (dict(beams=2, number=3), '2 beams'),
     (dict(number=2), r'give .*temperature'),
     (dict(stop=('',)), 'stop'), (dict(repetition_penalty=0.0), 'repetition_penalty')])
 def test_settings_that_cannot_be(settings, said):

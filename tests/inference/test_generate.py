@@ -10,15 +10,16 @@ import pytest
 import tiny
 
 from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli import commands as command
-from plm_jax.config import ConfigError
-from plm_jax.inference import generate, loading
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.search import GenerationConfig
-from plm_jax.layers.heads import NextTokens
+from plm_jax.config.run import ConfigError
+from plm_jax.inference import generate
+from plm_jax.layers.heads import NextTokenHead
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading import loaded_model
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers.byte_bpe import train_byte_bpe
-from plm_jax.training.checkpoint import CheckpointError
 
 DRAWN = GenerationConfig(24, temperature=1.0)
 PROMPTS = ['An array of numbers', 'né à 北京', '']
@@ -37,7 +38,7 @@ def trained(tokenizer):
   zeros = {name: jnp.zeros((1, 4), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(config.backbone().init, jax.random.key(0), zeros)['params']
   params = {'backbone': jax.device_get(tiny.random_params(shapes))}
-  return Trained('gpt2', config, {'lm': NextTokens(config.block, config.vocab)}, params, tokenizer)
+  return LoadedModel('gpt2', config, {'lm': NextTokenHead(config.block, config.vocab)}, params, tokenizer)
 
 
 @pytest.fixture(scope='module')
@@ -88,7 +89,10 @@ def test_what_may_yet_change_is_held_back(text, stops, expected):
 
 def test_characters_of_several_tokens(tokenizer):
   ids = tokenizer.encode('北京')
-  texts = [generate.read(tokenizer, [], ids[:k], GenerationConfig(), going=True).text for k in range(len(ids) + 1)]
+  texts = [
+    generate.decode_continuation(tokenizer, [], ids[:k], GenerationConfig(), going=True).text
+    for k in range(len(ids) + 1)
+  ]
   assert texts[-1] == '北京' and len(ids) > 2
   assert [generate.stable_prefix(text, ()) for text in texts][-2] in ('', '北')
 
@@ -106,13 +110,13 @@ def test_beams_come_best_first(trained):
 
 def test_a_prompt_begins_with_the_start_token(tokenizer):
   vocab = tokenizer.vocab
-  assert generate.encode(tokenizer, 'An', start=True) == [vocab.bos, *tokenizer.encode('An')]
-  assert generate.encode(tokenizer, 'An', start=False) == tokenizer.encode('An')
-  assert generate.encode(tokenizer, '', start=False) == [vocab.bos]
+  assert generate.encode_prompt(tokenizer, 'An', start=True) == [vocab.bos, *tokenizer.encode('An')]
+  assert generate.encode_prompt(tokenizer, 'An', start=False) == tokenizer.encode('An')
+  assert generate.encode_prompt(tokenizer, '', start=False) == [vocab.bos]
 
 
 def test_what_cannot_be(trained, tokenizer):
-  with pytest.raises(ConfigError, match='has 61 tokens, and 4 are to follow: the model takes 64'):
+  with pytest.raises(ConfigError, match='has 61 tokens, and max_new is 4: the model takes 64'):
     generate.generate(trained, ['An', 'x' * 60], GenerationConfig(4))
   with pytest.raises(CheckpointError, match='language-modelling head'):
     generate.generate(dataclasses.replace(trained, heads={}), ['An'])
@@ -121,9 +125,9 @@ def test_what_cannot_be(trained, tokenizer):
   nothing = dataclasses.replace(tokenizer.vocab, bos=-1, eos=-1, cls=-1, sep=-1)
   class Bare:
     vocab, encode = nothing, tokenizer.encode
-  assert generate.encode(Bare(), 'An', start=True) == tokenizer.encode('An')
+  assert generate.encode_prompt(Bare(), 'An', start=True) == tokenizer.encode('An')
   with pytest.raises(ConfigError, match='the prompt is empty'):
-    generate.encode(Bare(), '', start=True)
+    generate.encode_prompt(Bare(), '', start=True)
 
 
 def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, monkeypatch):
@@ -137,12 +141,13 @@ def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, 
       tokens = np.array([text[begin:begin + 21] for begin in (1, 5)])
       return {'tokens': tokens, 'segments': np.ones_like(tokens)}
   monkeypatch.setattr(generate, 'Windows', Windows)
-  found = generate.heldout_beginnings(trained, 'records', 10, 11, 2)
+  found = generate.sample_heldout_beginnings(trained, 'records', 10, 11, 2)
   assert [(prompt.strip(), truth) for prompt, truth in found] == [
       ('array of numbers, né à', ' 北京. Another array'), ('né à 北京.', ' Another array of arrays.')]
   # No word starts; the only one that does is the first; the last within three tokens of the first.
-  assert [generate.divided(np.array(starts, bool), 3) for starts in ([0, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1])] == [
-      (0, 0), (0, 0), (1, 4)]
+  assert [
+    generate.find_split(np.array(starts, bool), 3) for starts in ([0, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1])
+  ] == [(0, 0), (0, 0), (1, 4)]
 
 
 def test_samples_of_chinese_begin_with_a_piece(trained, monkeypatch):
@@ -159,7 +164,7 @@ def test_samples_of_chinese_begin_with_a_piece(trained, monkeypatch):
     def read(self, places):
       return {'tokens': row[None], 'segments': np.ones_like(row[None])}
   monkeypatch.setattr(generate, 'Windows', Windows)
-  found = generate.heldout_beginnings(dataclasses.replace(trained, tokenizer=Pieces()), 'records', 4, 6, 2)
+  found = generate.sample_heldout_beginnings(dataclasses.replace(trained, tokenizer=Pieces()), 'records', 4, 6, 2)
   assert found == [('我们北京ing', '北京， 去我们北京，')]
 
 
@@ -171,7 +176,7 @@ def test_all_of_a_text_fits(trained):
 @pytest.fixture
 def shell(trained, monkeypatch, capsys):
   """Arguments of python -m plm_jax generate -> (what it prints, what it says beside it or as an error)."""
-  monkeypatch.setattr(loading, 'load', lambda folder: trained)
+  monkeypatch.setattr(loaded_model, 'load_model', lambda folder: trained)
 
   def run(*args, given=''):
     monkeypatch.setattr(sys, 'argv', ['plm_jax', 'generate', 'folder', *args])
@@ -203,5 +208,5 @@ def test_command(shell, trained, tmp_path):
 def test_command_says_what_is_wrong(shell):
   assert 'there is no prompt' in shell()[1]
   assert 'prints one text' in shell('An', 'x', '--stream')[1]
-  assert 'is for drawing by lot: give' in shell('An', '--top-k=3')[1]
+  assert 'is for sampling: give' in shell('An', '--top-k=3')[1]
   assert 'the model takes 64' in shell('An', '--max-new=64')[1]

@@ -11,36 +11,37 @@ import pytest
 import tiny
 
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.config import ConfigError
-from plm_jax.errors import Expected
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
+from plm_jax.errors import UserError
 from plm_jax.evaluation import few_shot, perplexity, text_to_text
-from plm_jax.evaluation.cloze import Cloze
+from plm_jax.evaluation.cloze import ClozeTask
 from plm_jax.evaluation.few_shot import TASKS
 from plm_jax.evaluation.scoring import Scorer
 from plm_jax.inference import engine, fill_mask, generate
-from plm_jax.inference.loading import Trained
-from plm_jax.inference.prompts import filled
-from plm_jax.inference.search import GenerationConfig
-from plm_jax.layers.heads import NextTokens
+from plm_jax.inference.prompts import fill_template
+from plm_jax.layers.heads import NextTokenHead
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers import WordPiece, train_byte_bpe
-from plm_jax.training.checkpoint import CheckpointError
 
 TOKENIZER = train_byte_bpe(['the cat sat on the mat'] * 3, 270)
 SIZE = TOKENIZER.vocab.size
 
 
-def decoder() -> Trained:
+def decoder() -> LoadedModel:
   config = DecoderConfig(SIZE, tiny.block(norm_at='pre'), StackConfig(1), max_length=32)
   zeros = {name: jnp.zeros((1, 4), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(config.backbone().init, jax.random.key(0), zeros)['params']
-  return Trained('gpt2', config, {'lm': NextTokens(config.block, SIZE)}, {'backbone': tiny.random_params(shapes)},
-                 TOKENIZER)
+  return LoadedModel(
+    'gpt2', config, {'lm': NextTokenHead(config.block, SIZE)}, {'backbone': tiny.random_params(shapes)}, TOKENIZER
+  )
 
 
-def encoder() -> Trained:
+def encoder() -> LoadedModel:
   pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
-  return Trained('bert', tiny.config(), {'mlm': None}, {}, WordPiece(pieces))  # pyright: ignore
+  return LoadedModel('bert', tiny.config(), {'mlm': None}, {}, WordPiece(pieces))  # pyright: ignore
 
 
 def uniform() -> Scorer:
@@ -60,7 +61,7 @@ def messages(ask, number: int) -> list[str]:
     try:
       ask(turn)
       found.append('')
-    except Expected as error:
+    except UserError as error:
       found.append(str(error).encode().decode())
   return found
 
@@ -71,13 +72,13 @@ def odd_value(draw: random.Random):
 
 
 def test_templates_by_hand():
-  assert filled('{a} and {{b}} {a-b}{c}', {'a': 1, 'a-b': 'x', 'c': [2]}) == '1 and {b} x[2]'
+  assert fill_template('{a} and {{b}} {a-b}{c}', {'a': 1, 'a-b': 'x', 'c': [2]}) == '1 and {b} x[2]'
   for template, message in (('{a', "expected '}'"), ('a}', "Single '}'"), ('{}', "'{}' is not the name"), (
       '{a:>999999999}', "'{a:>999999999}' is not the name"), ('{a!r}', "'{a!r}' is not"), ('{a.b}', "'{a.b}' is not")):
     with pytest.raises(ConfigError, match=f'cannot be filled: .*{re.escape(message)}'):
-      filled(template, {'a': 1})
+      fill_template(template, {'a': 1})
   with pytest.raises(KeyError):
-    filled('{b}', {'a': 1})
+    fill_template('{b}', {'a': 1})
 
 
 def test_no_template_and_no_row_is_a_traceback(tmp_path):
@@ -92,7 +93,7 @@ def test_no_template_and_no_row_is_a_traceback(tmp_path):
     examples = task.examples(str(tmp_path / 'rows.jsonl'))
     task.prompt(examples[0], examples)
     if turn % 3 == 1:
-      Cloze(odd_text(draw), ('a', 'b')).ask(row)
+      ClozeTask(odd_text(draw), ('a', 'b')).ask(row)
   found = messages(ask, 400)
   assert 50 < found.count('') < 350 and not any('\n' in message for message in found)
 
@@ -102,11 +103,11 @@ def test_no_prompt_is_a_traceback():
   def ask(turn):
     prompts = [odd_text(draw) for _ in range(draw.choice([0, 1, 1, 2]))]
     if turn % 3 == 0:
-      generate.prepare(writes, prompts, GenerationConfig(4))
+      generate.prepare_prompts(writes, prompts, GenerationConfig(4))
     elif turn % 3 == 1:
-      fill_mask.check(prompts)
+      fill_mask.check_prompts(prompts)
       for prompt in prompts:
-        fill_mask.encode(fills.model, fills.tokenizer, prompt)
+        fill_mask.encode_prompt(fills.model, fills.tokenizer, prompt)
     else:
       uniform().encode([(prompt, odd_text(draw)) for prompt in prompts])
   found = messages(ask, 300)
@@ -124,7 +125,7 @@ def test_prompts_by_hand():
     generate.generate(model, ['a'], GenerationConfig(4, forced_first=270))
   with pytest.raises(ConfigError, match='top is 1 or more, got 0'):
     fill_mask.fill(encoder(), ['a [MASK]'], 0)
-  with pytest.raises(CheckpointError, match=r'a gpt2 has no \[MASK\] and goes on with texts: `python'):
+  with pytest.raises(CheckpointError, match=r'a gpt2 has no \[MASK\] and continues texts: use `python'):
     fill_mask.fill(model, ['a [MASK]'])
   with pytest.raises(CheckpointError, match=r'the tokenizer has no \[MASK\] and no \[CLS\]'):
     fill_mask.fill(dataclasses.replace(encoder(), tokenizer=train_byte_bpe(['a'], 270, layout='gpt2')), ['a'])
@@ -140,26 +141,30 @@ def test_blanks_are_of_whole_sentences_that_the_tokenizer_knows(monkeypatch):
     def read(self, places):
       return {'tokens': rows[places], 'sentences': sentences[places], 'words': rows[places],
               'document': np.zeros(len(places), int)}
-  found = fill_mask.whole_sentences(Windows(), 8, 4, np.random.default_rng(0), unknown=1)
+  found = fill_mask.select_sentences(Windows(), 8, 4, np.random.default_rng(0), unknown=1)
   found = [ids.tolist() for ids, _ in found]
   assert sorted(found) == [[40, 41, 42], [50, 51], [60, 1], [70, 71]] and found[-1] == [60, 1]
 
 
 def test_seeds():
-  np.testing.assert_array_equal(jax.random.key_data(jax.jit(jax.random.key)(engine.seed_of(7))),
+  np.testing.assert_array_equal(jax.random.key_data(jax.jit(jax.random.key)(engine.check_seed(7))),
                                 jax.random.key_data(jax.random.key(7)))
-  assert engine.seed_of(2 ** 32 - 1) == 2 ** 32 - 1
+  assert engine.check_seed(2 ** 32 - 1) == 2 ** 32 - 1
   for seed in (-1, 2 ** 32, 10 ** 50):
     with pytest.raises(ConfigError, match='a seed is from 0 to 4294967295, got'):
-      engine.seed_of(seed)
+      engine.check_seed(seed)
 
 
 def test_numbers_that_cannot_be(tmp_path):
   (tmp_path / 'a.jsonl').write_text('{"question": "a", "choices": ["b", "c"], "label": 0}\n')
   examples = TASKS['multiple-choice'].examples(str(tmp_path / 'a.jsonl'))
-  for ask in (lambda: few_shot.evaluate(TASKS['piqa'], uniform(), examples, shots=-1),
-              lambda: few_shot.evaluate(TASKS['piqa'], uniform(), [], 0), lambda: few_shot.subset(examples, -1, 0),
-              lambda: perplexity.perplexity(uniform(), ['\ud800 a']), lambda: uniform().score([]),
-              lambda: text_to_text.ReadingConfig(batch=0)):
+  for ask in (
+    lambda: few_shot.evaluate_few_shot(TASKS['piqa'], uniform(), examples, shots=-1),
+    lambda: few_shot.evaluate_few_shot(TASKS['piqa'], uniform(), [], 0),
+    lambda: few_shot.sample_subset(examples, -1, 0),
+    lambda: perplexity.perplexity(uniform(), ['\ud800 a']),
+    lambda: uniform().score([]),
+    lambda: text_to_text.ReadingConfig(batch=0),
+  ):
     with pytest.raises(ConfigError):
       ask()

@@ -3,7 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.layers.attention import mixture, probabilities
+from plm_jax.layers.attention import mix_values, probabilities
 
 
 def test_the_jacobian_is_made_of_the_gradients():
@@ -12,7 +12,7 @@ def test_the_jacobian_is_made_of_the_gradients():
 
   def attended(x):
     q = x.reshape(2, 16, 4, 8)
-    y = mixture(probabilities(q, q, None, 1.0), q)
+    y = mix_values(probabilities(q, q, None, 1.0), q)
     return y.reshape(2, 16, 32).sum(-1).reshape(-1)
 
   together = jax.jit(jax.jacrev(attended))(x)

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers import cpu
-from plm_jax.layers.cpu import keep_mask
 from plm_jax.layers.dense import Dense, Dropout
+from plm_jax.layers.kernels import cpu
+from plm_jax.layers.kernels.cpu import keep_mask
 
 
 def drop(x, rows, rate=0.25, key=0):

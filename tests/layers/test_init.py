@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.init import CUT
+from plm_jax.layers.init import TRUNCATED_STD
 from plm_jax.models import (
   albert,
   bart,
@@ -20,18 +20,21 @@ from plm_jax.models import (
   gpt2,
   gpt3,
   mbart,
+  mosaicbert,
   palm,
   roberta,
   spanbert,
   t5,
   transformer,
+  xlm,
   xlnet,
 )
 
 LARGEST = {
-    'truncated': (1.99, 2.0001), 'normal': (4, 6), 'rescaled': (1.99 / CUT, 2.0001 / CUT), 'uniform': (1.73, 1.7321)}
+    'truncated': (1.99, 2.0001), 'normal': (4, 6), 'uniform': (1.73, 1.7321),
+      'rescaled': (1.99 / TRUNCATED_STD, 2.0001 / TRUNCATED_STD)}
 NORMAL = 0.02, 'normal'
-CUT_NORMAL = 0.02 * CUT, 'truncated'
+CUT_NORMAL = 0.02 * TRUNCATED_STD, 'truncated'
 # A table, and a matrix from 768 to 3072.
 FAMILIES = {
     # google-research/bert, modeling.py, create_initializer; ALBERT's and ELECTRA's are its.
@@ -50,6 +53,10 @@ FAMILIES = {
     'palm': (palm.palm_8b, (1.0, 'normal'), (768 ** -0.5, 'normal')),
     # tensor2tensor, uniform_unit_scaling of 1, and symbol_modality's normal of 1 / sqrt(width).
     'transformer': (transformer.base, (512 ** -0.5, 'normal'), (1920 ** -0.5, 'uniform')),
+    # facebookresearch/XLM, xlm/model/transformer.py: Embedding, and torch's Linear, uniform up to 1 / sqrt(n_in).
+    'xlm': (xlm.xlm_xnli15, (1 / 32, 'normal'), ((3 * 768) ** -0.5, 'uniform')),
+    # mosaicml/examples, bert_layers.py: transformers' BertPreTrainedModel.
+    'mosaicbert': (mosaicbert.base, NORMAL, NORMAL),
 }
 
 
@@ -57,13 +64,14 @@ FAMILIES = {
 def test_each_family_begins_as_its_code_does(family):
   model, *wanted = FAMILIES[family]
   init = model().block.init
-  for initializer, (std, draw) in zip((init.plain, init.matrix(768, 3072)), wanted, strict=True):
+  initializers = init.table_initializer, init.matrix_initializer(768, 3072)
+  for initializer, (std, draw) in zip(initializers, wanted, strict=True):
     x = np.asarray(initializer(jax.random.key(0), (400, 500), jnp.float32), np.float64)
     assert x.std() == pytest.approx(std, rel=0.01) and abs(x.mean()) < 0.01 * std
     low, high = LARGEST[draw]
-    assert low <= np.abs(x).max() / (std / CUT if draw == 'truncated' else std) <= high
+    assert low <= np.abs(x).max() / (std / TRUNCATED_STD if draw == 'truncated' else std) <= high
 
 
 def test_projections_into_the_residual_stream_are_smaller():
-  x = gpt2.small().block.init.matrix(3072, 768, out=True)(jax.random.key(0), (400, 500), jnp.float32)
+  x = gpt2.small().block.init.matrix_initializer(3072, 768, out=True)(jax.random.key(0), (400, 500), jnp.float32)
   assert np.std(np.asarray(x)) == pytest.approx(0.02 / 24 ** 0.5, rel=0.01)

@@ -4,7 +4,7 @@ import numpy as np
 import tiny
 
 from plm_jax.architectures.encoder import Encoder
-from plm_jax.layers.masks import not_padding, visible
+from plm_jax.layers.masks import attention_mask, padding_mask
 from plm_jax.layers.stack import Stack, StackConfig
 
 
@@ -14,35 +14,37 @@ def literal(mask):
 
 def test_packed_segments_see_themselves_and_padding_is_never_seen():
   segments = jnp.array([[1, 1, 2, 2, 0]])
-  assert literal(jax.jit(visible)(segments, segments)[0, 0]) == ['xx...', 'xx...', '..xx.', '..xx.', '.....']
+  assert literal(jax.jit(attention_mask)(segments, segments)[0, 0]) == ['xx...', 'xx...', '..xx.', '..xx.', '.....']
 
 
 def test_causal_is_rank_equal_to_position():
   segments, ranks = jnp.array([[1, 1, 1, 2, 2, 0]]), jnp.arange(6)[None]
-  assert literal(visible(segments, segments, ranks, ranks)[0, 0]) == [
+  assert literal(attention_mask(segments, segments, ranks, ranks)[0, 0]) == [
       'x.....', 'xx....', 'xxx...', '...x..', '...xx.', '......']
 
 
 def test_prefix_is_rank_zero():
   segments, ranks = jnp.ones((1, 5), int), jnp.array([[0, 0, 0, 1, 2]])
-  assert literal(visible(segments, segments, ranks, ranks)[0, 0]) == ['xxx..', 'xxx..', 'xxx..', 'xxxx.', 'xxxxx']
+  mask = attention_mask(segments, segments, ranks, ranks)
+  assert literal(mask[0, 0]) == ['xxx..', 'xxx..', 'xxx..', 'xxxx.', 'xxxxx']
 
 
 def test_strict_ranks_follow_a_factorization_order():
   # Order 2, 0, 3, 1; the content stream sees itself, the query stream does not.
   segments, ranks = jnp.ones((1, 4), int), jnp.array([[1, 3, 0, 2]])
-  assert literal(visible(segments, segments, ranks, ranks)[0, 0]) == ['x.x.', 'xxxx', '..x.', 'x.xx']
-  assert literal(visible(segments, segments, ranks, ranks, strict=True)[0, 0]) == ['..x.', 'x.xx', '....', 'x.x.']
+  assert literal(attention_mask(segments, segments, ranks, ranks)[0, 0]) == ['x.x.', 'xxxx', '..x.', 'x.xx']
+  mask = attention_mask(segments, segments, ranks, ranks, strict=True)
+  assert literal(mask[0, 0]) == ['..x.', 'x.xx', '....', 'x.x.']
 
 
 def test_queries_may_differ_from_keys():
-  mask = visible(jnp.array([[2, 1]]), jnp.array([[1, 2, 0]]), jnp.array([[0, 5]]), jnp.array([[4, 1, 0]]))
+  mask = attention_mask(jnp.array([[2, 1]]), jnp.array([[1, 2, 0]]), jnp.array([[0, 5]]), jnp.array([[4, 1, 0]]))
   assert mask.shape == (1, 1, 2, 3)
   assert literal(mask[0, 0]) == ['...', 'x..']
 
 
 def test_not_padding():
-  assert literal(not_padding(jnp.array([[1, 1, 0], [0, 0, 0]]))[:, 0, 0]) == ['xx.', '...']
+  assert literal(padding_mask(jnp.array([[1, 1, 0], [0, 0, 0]]))[:, 0, 0]) == ['xx.', '...']
 
 
 def saliency(mask):
@@ -55,19 +57,19 @@ def saliency(mask):
   params = tiny.random_params(jax.eval_shape(stack.init, jax.random.key(0), x, mask, place))
   @jax.jit
   def sizes(x):
-    f = lambda x: stack.apply(params, x, mask, place)[0]
+    f = lambda x: stack.apply(params, x, mask, place)[0][0]
     return jnp.abs(jax.jacrev(f)(x)).sum((1, 2, 4))
   return np.asarray(sizes(x)) > 0
 
 
 def test_causality_by_gradient():
   segments, ranks = jnp.ones((1, 6), int), jnp.arange(6)[None]
-  np.testing.assert_array_equal(saliency(visible(segments, segments, ranks, ranks)), np.tri(6, dtype=bool))
+  np.testing.assert_array_equal(saliency(attention_mask(segments, segments, ranks, ranks)), np.tri(6, dtype=bool))
 
 
 def test_packing_by_gradient():
   segments = np.array([[1, 1, 1, 2, 2, 2]])
-  np.testing.assert_array_equal(saliency(visible(segments, segments)), np.equal(segments.T, segments))
+  np.testing.assert_array_equal(saliency(attention_mask(segments, segments)), np.equal(segments.T, segments))
 
 
 def encode(segments, packed):

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention, Visible
-from plm_jax.layers.positions import TransformerXL, by_key
+from plm_jax.errors import ConfigError
+from plm_jax.layers.attention import Attention, AttentionMask
+from plm_jax.layers.positions import TransformerXL, shift_logits
 from plm_jax.layers.stack import Stack, StackConfig
+from plm_jax.layers.t5_relative_bias import Buckets
 
 
 def table(queries, keys, clamp=-1):
@@ -31,13 +33,13 @@ def test_table_of_distances():
 
 def test_relative_shift():
   """As transformers' rel_shift_bnij gives it."""
-  found = by_key(jnp.arange(64).reshape(2, 1, 4, 8), keys=4)
+  found = shift_logits(jnp.arange(64).reshape(2, 1, 4, 8), 4)
   assert found.tolist() == [
       [[[4, 5, 6, 7], [11, 12, 13, 14], [18, 19, 20, 21], [25, 26, 27, 28]]],
       [[[36, 37, 38, 39], [43, 44, 45, 46], [50, 51, 52, 53], [57, 58, 59, 60]]]]
   # More queries, at places of the others, have the same distances.
   more = jnp.concatenate([jnp.arange(64).reshape(2, 1, 4, 8)] + [jnp.arange(64).reshape(2, 1, 4, 8)[:, :, 2:]], 2)
-  found = by_key(more, keys=4, places=jnp.array([[2, 3], [3, 0]]))
+  found = shift_logits(more, 4, places=jnp.array([[2, 3], [3, 0]]))
   assert found[0, 0, 4:].tolist() == [[18, 19, 20, 21], [25, 26, 27, 28]]
   assert found[1, 0, 4:].tolist() == [[49, 50, 51, 52], [60, 61, 62, 63]]
 
@@ -55,9 +57,9 @@ def test_logits_against_the_formula():
   context = cfg.attention.position.context(None, cfg, jnp.zeros((2, queries)), jnp.zeros((2, keys))) | dict(
       places=jnp.array(places), backward=jnp.array([False, True]), types=(jnp.array(of_queries), jnp.array(types[1])))
   params = tiny.random_params(jax.eval_shape(
-      lambda: module.init(jax.random.key(0), x, kv, Visible(None, context))['params']))
+      lambda: module.init(jax.random.key(0), x, kv, AttentionMask(None, context))['params']))
   seen = jax.jit(lambda p: module.apply(
-      {'params': p}, x, kv, Visible(None, context), mutable='intermediates'))(params)[1]
+      {'params': p}, x, kv, AttentionMask(None, context), mutable='intermediates'))(params)[1]
   probs = seen['intermediates']['probs'][0]
 
   p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
@@ -83,3 +85,13 @@ def test_biases_may_be_tied_between_layers(untied):
   biases = {name: leaf.shape for name, leaf in shapes.items() if name.endswith(('position_bias', 'content_bias'))}
   place, shape = ('layers/block/attention/', (3, 4, 8)) if untied else ('', (4, 8))
   assert biases == {f'{place}{name}_bias': shape for name in ('position', 'content')}
+
+
+@pytest.mark.parametrize(('buckets', 'furthest', 'bidirectional'), [
+    (32, 8, True), (32, 7, True), (32, 16, False), (8, 1, True)])
+def test_ranges_of_no_length_are_refused(buckets, furthest, bidirectional):
+  with pytest.raises(ConfigError, match=f'furthest must be {buckets // (4 if bidirectional else 2) + 1} or more, got'):
+    Buckets(buckets, furthest, bidirectional)
+  one_more = Buckets(buckets, buckets // (4 if bidirectional else 2) + 1, bidirectional)
+  found = np.asarray(one_more.bucket(jnp.arange(-50, 51)))
+  assert (found >= 0).all() and (found < buckets).all()

@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention, Visible
-from plm_jax.layers.rope import DynamicScaling, LinearScaling, Llama3Scaling, Rope, Unscaled, YarnScaling, turned
+from plm_jax.errors import ConfigError
+from plm_jax.layers.attention import Attention, AttentionMask
+from plm_jax.layers.rope import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    Rope,
+    Unscaled,
+    YarnScaling,
+    rotate,
+)
 
 PLACE = jnp.arange(6)[None]
 
@@ -14,7 +23,7 @@ def test_pairs_turn_as_complex_numbers():
   """Su et al. 2021, equation 34: features a and a + A/2 are a number that is multiplied by e^(i m theta^(-2a/A))."""
   x = np.random.default_rng(0).normal(size=(1, 6, 2, 8))
   context = jax.jit(lambda place: Rope().context(None, tiny.block(width=16, heads=2), place, place))(PLACE)
-  found = turned(jnp.asarray(x, jnp.float32), **context)
+  found = rotate(jnp.asarray(x, jnp.float32), **context)
   angle = np.arange(6)[:, None] * 10_000.0 ** (-np.arange(4) / 4)
   number = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * angle)[None, :, None]
   np.testing.assert_allclose(found, np.concatenate([number.real, number.imag], -1), atol=1e-6)
@@ -27,20 +36,20 @@ def test_only_distance_counts():
   x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 6, 32)), jnp.float32)
   def probs(params, place):
     context = cfg.attention.position.context(None, cfg, place, place)
-    _, seen = module.apply({'params': params}, x, x, Visible(None, context), mutable='intermediates')
+    _, seen = module.apply({'params': params}, x, x, AttentionMask(None, context), mutable='intermediates')
     return seen['intermediates']['probs'][0]
   context = cfg.attention.position.context(None, cfg, PLACE, PLACE)
   params = tiny.random_params(jax.eval_shape(
-      lambda: module.init(jax.random.key(0), x, x, Visible(None, context))['params']))
+      lambda: module.init(jax.random.key(0), x, x, AttentionMask(None, context))['params']))
   probs = jax.jit(probs)
   np.testing.assert_allclose(probs(params, PLACE), probs(params, PLACE + 1000), atol=1e-4)
   assert np.abs(probs(params, PLACE) - probs(params, PLACE * 2)).max() > 1e-3
-  np.testing.assert_array_equal(turned(x[:, :, None], **context)[..., 4:], x[:, :, None, 4:])
+  np.testing.assert_array_equal(rotate(x[:, :, None], **context)[..., 4:], x[:, :, None, 4:])
 
 
 def test_numbers_keep_their_type():
   context = Rope().context(None, tiny.block(), PLACE, PLACE)
-  assert turned(jnp.ones((1, 6, 4, 8), jnp.bfloat16), **context).dtype == jnp.bfloat16
+  assert rotate(jnp.ones((1, 6, 4, 8), jnp.bfloat16), **context).dtype == jnp.bfloat16
 
 
 # Of heads of 16 features, for rows of so many tokens; by ROPE_INIT_FUNCTIONS of transformers 5.23, in float32.
@@ -65,7 +74,7 @@ def test_scalings(name):
   scaling, theta, length, attention, frequencies = SCALED[name]
   found = scaling.frequencies(theta, 16, jnp.arange(length)[None])
   np.testing.assert_allclose(np.ravel(found), frequencies, rtol=1e-6)
-  assert scaling.attention == pytest.approx(attention)
+  assert scaling.attention_factor == pytest.approx(attention)
   context = Rope(theta, scaling=scaling).context(None, tiny.block(width=16, heads=1), PLACE, PLACE)
   angle = np.outer(np.arange(6), scaling.frequencies(theta, 16, PLACE))
   np.testing.assert_allclose(context['cos'][0, :, 0], attention * np.cos(angle), atol=1e-6)
@@ -76,3 +85,14 @@ def test_a_row_stretches_by_its_own_length():
   found = jax.jit(lambda place: DynamicScaling(2.0, 16).frequencies(1e4, 8, place))(place)
   np.testing.assert_allclose(found[0, 0], Unscaled().frequencies(1e4, 8, place), rtol=1e-6)
   assert (found[1, 0, 1:] < found[0, 0, 1:]).all()
+
+
+def test_scalings_that_divide_by_zero_are_refused():
+  with pytest.raises(ConfigError, match='high differs from '):
+    Llama3Scaling(low=4.0, high=4.0)
+  with pytest.raises(ConfigError, match='theta is not 1 with YaRN scaling'):
+    Rope(theta=1.0, scaling=YarnScaling())
+  cfg = tiny.block(heads=16, attention=dict(position=Rope(scaling=DynamicScaling())))
+  place = jnp.zeros((1, 4), int)
+  with pytest.raises(ConfigError, match='dynamic RoPE scaling rotates more than 2 features per head, got 2'):
+    cfg.attention.position.context(None, cfg, place, place)

@@ -7,26 +7,26 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.attention import Attention, Visible, mixture, probabilities
-from plm_jax.layers.block import Block, BlockConfig, Memory
-from plm_jax.layers.dense import count
-from plm_jax.layers.masks import not_padding
+from plm_jax.compile.hlo import Program
+from plm_jax.layers.attention import Attention, AttentionMask, mix_values, probabilities
+from plm_jax.layers.block import Block, BlockConfig, CrossAttentionInput
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.masks import padding_mask
 from plm_jax.layers.mlp import Mlp, activation
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.stack import Stack, StackConfig
-from plm_jax.pods.hlo import Program
 
 SEGMENTS = jnp.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8])
 X = jax.random.normal(jax.random.key(1), (3, 8, 32))
 PLACE = jnp.broadcast_to(jnp.arange(8), (3, 8))
 ROWS = jnp.arange(3)
-EVERYTHING = Visible(None)
+EVERYTHING = AttentionMask(None)
 
 
 def init(cfg, **stack):
   module = Stack(cfg, StackConfig(**stack))
   return tiny.random_params(
-      jax.eval_shape(lambda: module.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE)['params']))
+      jax.eval_shape(lambda: module.init(jax.random.key(0), X, padding_mask(SEGMENTS), PLACE)['params']))
 
 
 def value_and_grad(cfg, params, x=X, rows=None, **stack):
@@ -35,8 +35,8 @@ def value_and_grad(cfg, params, x=X, rows=None, **stack):
   @jax.jit
   def run(params, x):
     def loss(params, x):
-      y = module.apply({'params': params}, x, not_padding(SEGMENTS), PLACE, rows,
-                       rngs={'dropout': jax.random.key(5)})
+      y, _ = module.apply({'params': params}, x, padding_mask(SEGMENTS), PLACE, row_ids=rows,
+                          rngs={'dropout': jax.random.key(5)})
       return (jnp.sin(y).sum(-1) * (SEGMENTS > 0)).sum(), y
     (_, y), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
     return y, grads
@@ -45,7 +45,8 @@ def value_and_grad(cfg, params, x=X, rows=None, **stack):
 
 def forward(cfg, params, x=X, **stack):
   module = Stack(cfg, StackConfig(**stack))
-  return jax.device_get(jax.jit(lambda p, x: module.apply({'params': p}, x, not_padding(SEGMENTS), PLACE))(params, x))
+  run = jax.jit(lambda p, x: module.apply({'params': p}, x, padding_mask(SEGMENTS), PLACE)[0])
+  return jax.device_get(run(params, x))
 
 
 def agree(a, b, rel=1e-5):
@@ -73,7 +74,7 @@ def test_sharing_equals_copies_and_gradients_are_their_sums(stack):
   params = init(cfg, **stack)
   which = {True: np.array([0, 1, 0, 1, 2, 3]), False: np.zeros(config.blocks, int)}[config.inner == 2]
   block = params['layers']['block']
-  index = {name: which if config.copies(name) < config.blocks else np.arange(config.blocks) for name in block}
+  index = {name: which if config.num_copies(name) < config.blocks else np.arange(config.blocks) for name in block}
   parted = {'all': 0, 'attention': 2, 'mlp': 2}[config.shared]
   assert sum(len(jax.tree.leaves(part)[0]) == config.blocks for part in block.values()) == parted
   copied = {'layers': {'block': {name: jax.tree.map(lambda x, name=name: x[index[name]], part)
@@ -81,7 +82,7 @@ def test_sharing_equals_copies_and_gradients_are_their_sums(stack):
   y, (grads, dx) = value_and_grad(cfg, params, **stack)
   y_all, (grads_all, dx_all) = value_and_grad(cfg, copied, layers=config.blocks)
   def summed(name, part):
-    number = config.copies(name)
+    number = config.num_copies(name)
     return jax.tree.map(lambda x: np.stack([x[index[name] == n].sum(0) for n in range(number)]), part)
   sums = {name: summed(name, part) for name, part in grads_all['layers']['block'].items()}
   agree((y, grads, dx), (y_all, {'layers': {'block': sums}}, dx_all))
@@ -109,7 +110,7 @@ def test_what_rematerialisation_computes_again_and_keeps():
     module = Stack(tiny.block(), StackConfig(layers=3, remat=remat))
     params = nn.unbox(jax.eval_shape(lambda m=module: m.init(jax.random.key(0), x, None, place)['params']))
     def total(params, x, module=module):
-      return module.apply({'params': params}, x, None, place).sum()
+      return module.apply({'params': params}, x, None, place)[0].sum()
     compiled = jax.jit(jax.grad(total, (0, 1))).lower(params, x).compile()
     flops[remat], kept[remat] = Program(compiled.as_text()).flops, compiled.memory_analysis().temp_size_in_bytes
   none = 3 * (parameters + attention) + biases
@@ -128,7 +129,7 @@ def test_each_layer_draws_its_own_dropout(scan):
   params['norm'] = {'scale': np.ones(32), 'bias': np.zeros(32)}
   module = Stack(cfg, StackConfig(layers=4, groups=1, scan=scan))
   def run(params):
-    return module.apply({'params': params}, 0 * X, None, PLACE, ROWS, mutable='intermediates',
+    return module.apply({'params': params}, 0 * X, None, PLACE, row_ids=ROWS, mutable='intermediates',
                         rngs={'dropout': jax.random.key(5)})
   _, seen = jax.jit(run)(params)
   last = np.asarray(seen['intermediates']['layers']['block']['hidden'][0][-1])
@@ -143,8 +144,8 @@ def test_shared_parameters_count_once():
                         (dict(groups=5, inner=2), (10, 10)), (dict(groups=1, scan=False), (1, 1)),
                         (dict(groups=1, shared='attention'), (1, 12)), (dict(groups=2, shared='mlp'), (12, 2))):
     module = Stack(cfg, StackConfig(layers=12, **stack))
-    shapes = jax.eval_shape(lambda m=module: m.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE))
-    assert count(shapes) == copies[0] * attention + copies[1] * mlp
+    shapes = jax.eval_shape(lambda m=module: m.init(jax.random.key(0), X, padding_mask(SEGMENTS), PLACE))
+    assert count_parameters(shapes) == copies[0] * attention + copies[1] * mlp
 
 
 def test_every_layer_starts_elsewhere():
@@ -165,7 +166,7 @@ def test_the_program_does_not_grow_with_depth(stack):
   def lines(layers):
     module, params = Stack(cfg, StackConfig(layers=layers, **stack)), init(cfg, layers=layers, **stack)
     def loss(params, x):
-      return jnp.sin(module.apply({'params': params}, x, not_padding(SEGMENTS), PLACE)).sum()
+      return jnp.sin(module.apply({'params': params}, x, padding_mask(SEGMENTS), PLACE)[0]).sum()
     return jax.jit(jax.grad(loss)).lower(params, X).as_text().count('\n')
   assert lines(3) == lines(24)
 
@@ -251,7 +252,7 @@ def test_bias_is_added_to_the_scaled_logits():
   q, k, v = (jax.random.normal(jax.random.key(n), (1, 3, 1, 4)) for n in range(3))
   # A bias that only key 2 survives.
   bias = jnp.where(jnp.arange(3) == 2, 0.0, -1e6)[None, None, None]
-  y = mixture(probabilities(q, k, None, 0.5, bias), v)
+  y = mix_values(probabilities(q, k, None, 0.5, bias), v)
   np.testing.assert_allclose(y, jnp.broadcast_to(v[:, 2:], y.shape), rtol=1e-6)
 
 
@@ -259,8 +260,8 @@ def test_probabilities_can_be_looked_at():
   cfg = tiny.block()
   params = init(cfg, layers=2)
   module = Stack(cfg, StackConfig(layers=2))
-  y, seen = jax.jit(lambda p: module.apply(
-      {'params': p}, X, not_padding(SEGMENTS), PLACE, mutable='intermediates'))(params)
+  (y, _), seen = jax.jit(lambda p: module.apply(
+      {'params': p}, X, padding_mask(SEGMENTS), PLACE, mutable='intermediates'))(params)
   block = seen['intermediates']['layers']['block']
   probs = np.asarray(block['attention']['probs'][0])
   assert probs.shape == (2, 3, 4, 8, 8) and block['hidden'][0].shape == (2, *X.shape)
@@ -272,13 +273,14 @@ def test_probabilities_can_be_looked_at():
 @pytest.mark.parametrize('norm_at', ['pre', 'post'])
 def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
   cfg = tiny.block(cross=True, norm_at=norm_at, dropout=0.0)
-  memory = Memory(jax.random.normal(jax.random.key(2), (3, 5, 32)), not_padding(jnp.array([[1, 1, 1, 0, 0]] * 3)))
-  module = Stack(cfg, StackConfig(layers=2), lambda block, x, visible, memory: block(x, visible, memory))
+  hidden = jax.random.normal(jax.random.key(2), (3, 5, 32))
+  memory = CrossAttentionInput(hidden, padding_mask(jnp.array([[1, 1, 1, 0, 0]] * 3)))
+  module = Stack(cfg, StackConfig(layers=2))
   params = tiny.random_params(jax.eval_shape(
-      lambda: module.init(jax.random.key(0), X, not_padding(SEGMENTS), PLACE, memory)))
+      lambda: module.init(jax.random.key(0), X, padding_mask(SEGMENTS), PLACE, memory)))
   @jax.jit
   def run(memory):
-    f = lambda m: (jnp.sin(module.apply(params, X, not_padding(SEGMENTS), PLACE, m))[:2] ** 2).sum()
+    f = lambda m: (jnp.sin(module.apply(params, X, padding_mask(SEGMENTS), PLACE, m)[0])[:2] ** 2).sum()
     return jax.grad(lambda hidden: f(memory._replace(hidden=hidden)))(memory.hidden)
   grad = np.asarray(run(memory))
   assert grad[:2, :3].any(-1).all()
@@ -289,7 +291,7 @@ def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
 def test_queries_of_their_own_read_kv(norm_at):
   """What XLNet's query stream and DeBERTa's mask decoder are made of: equal to self attention where kv is x."""
   cfg = tiny.block(norm_at=norm_at)
-  block, mask = Block(cfg), Visible(not_padding(SEGMENTS))
+  block, mask = Block(cfg), AttentionMask(padding_mask(SEGMENTS))
   params = tiny.random_params(jax.eval_shape(lambda: block.init(jax.random.key(0), X, mask)))
   @jax.jit
   def run(x, kv):

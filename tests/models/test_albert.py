@@ -7,25 +7,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
-from plm_jax import checked, conversion
+from plm_jax import conversion, validation
+from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.conversion import attributes
-from plm_jax.conversion.rules import ConvertError
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.embeddings import EmbeddingConfig
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import albert, distilbert
+from plm_jax.models.rules import ConvertError
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import SentenceOrder, Single
+from plm_jax.objectives.row_builders import SentenceOrder, Single
 
 ORDER = MaskedLM(pair=SentenceOrder())
 
 
 def parameters(config, heads=()):
   batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
-  model = WithHeads(config.backbone(), dict(heads))
+  model = ModelWithHeads(config.backbone(), dict(heads))
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
 
 
@@ -34,7 +37,7 @@ def parameters(config, heads=()):
     (albert.xxlarge(), 223_158_450)], ids=['base', 'large', 'xlarge', 'xxlarge'])
 def test_parameters_are_those_of_transformers(config, number):
   """AlbertForPreTraining; published as 12M, 18M, 60M and 235M (Lan et al. 2020, table 1)."""
-  assert count(parameters(config, ORDER.heads(config))) == number
+  assert count_parameters(parameters(config, ORDER.heads(config))) == number
 
 
 @pytest.mark.parametrize(('embed', 'shared', 'published'), [
@@ -44,29 +47,29 @@ def test_parameters_under_every_sharing(embed, shared, published):
   """Lan et al. 2020, table 4, in millions, cut and rounded there; its embeddings of 768 are not projected."""
   config = albert.base()
   stack = StackConfig(12) if shared == 'none' else dataclasses.replace(config.stack, shared=shared)
-  config = dataclasses.replace(config, stack=stack, embed_dim=embed if embed == 128 else 0)
-  assert abs(count(parameters(config)) / 1e6 - published) < 1.1
+  config = dataclasses.replace(config, stack=stack, embeddings=EmbeddingConfig(width=embed if embed == 128 else 0))
+  assert abs(count_parameters(parameters(config)) / 1e6 - published) < 1.1
 
 
 def test_versions_differ_in_dropout():
-  first, second = albert.base(), albert.second(albert.base())
+  first, second = albert.base(), albert.make_v2(albert.base())
   assert (first.block.dropout, second.block.dropout, second.block.attention.dropout) == (0.1, 0.0, 0.0)
   assert dataclasses.replace(second, block=first.block) == first
-  assert albert.xxlarge() == albert.second(albert.xxlarge())
+  assert albert.xxlarge() == albert.make_v2(albert.xxlarge())
 
 
 @pytest.mark.parametrize(('config', 'number'), [(distilbert.base(), 66_985_530)])
 def test_parameters_of_distilbert(config, number):
   """DistilBertForMaskedLM; published as 66M (Sanh et al. 2019, table 3), which leaves out the head."""
   params = parameters(config, MaskedLM(pair=Single()).heads(config))
-  assert count(params) == number and count(params['backbone']) == 66_362_880
+  assert count_parameters(params) == number and count_parameters(params['backbone']) == 66_362_880
 
 
 SMALL = dict(
     albert=albert.FAMILY.config.__class__(
         vocab=40, max_length=12, block=BlockConfig(
             width=12, heads=3, mlp_dim=20, mlp=MlpConfig(activation='gelu_tanh')),
-        stack=StackConfig(layers=3, groups=2, inner=2), embed_dim=8),
+        stack=StackConfig(layers=3, groups=2, inner=2), embeddings=EmbeddingConfig(width=8)),
     distilbert=dataclasses.replace(
         distilbert.FAMILY.config, vocab=40, max_length=12, block=BlockConfig(width=12, heads=3, mlp_dim=20),
         stack=StackConfig(layers=3)))
@@ -98,13 +101,14 @@ def test_released_configurations():
       hidden_size=768, initializer_range=0.02, inner_group_num=1, intermediate_size=3072, layer_norm_eps=1e-12,
       max_position_embeddings=512, net_structure_type=0, num_attention_heads=12, num_hidden_groups=1,
       num_hidden_layers=12, num_memory_blocks=0, type_vocab_size=2, vocab_size=30000)
-  second = attributes.read(albert.FAMILY, {**common, 'hidden_act': 'gelu_new'})
-  assert second == albert.second(albert.base())
-  first = attributes.read(albert.FAMILY, {**common, 'hidden_act': 'gelu', 'attention_probs_dropout_prob': 0.1,
-                                          'hidden_dropout_prob': 0.1})
-  assert first == dataclasses.replace(albert.base(), block=checked.replaced(
+  second = attributes.parse_hf_config(albert.FAMILY, {**common, 'hidden_act': 'gelu_new'})
+  assert second == albert.make_v2(albert.base())
+  first = attributes.parse_hf_config(
+    albert.FAMILY, {**common, 'hidden_act': 'gelu', 'attention_probs_dropout_prob': 0.1, 'hidden_dropout_prob': 0.1}
+  )
+  assert first == dataclasses.replace(albert.base(), block=validation.with_paths(
       albert.base().block, {'mlp.activation': 'gelu'}))
-  assert attributes.read(distilbert.FAMILY, dict(
+  assert attributes.parse_hf_config(distilbert.FAMILY, dict(
       activation='gelu', attention_dropout=0.1, dim=768, dropout=0.1, hidden_dim=3072, initializer_range=0.02,
       max_position_embeddings=512, n_heads=12, n_layers=6, qa_dropout=0.1, seq_classif_dropout=0.2,
       sinusoidal_pos_embds=False, tie_weights_=True, vocab_size=30522)) == distilbert.base()
@@ -112,9 +116,20 @@ def test_released_configurations():
 
 def test_sharing_that_transformers_has_and_has_not():
   alone = dataclasses.replace(albert.base(), stack=StackConfig(12))
-  assert attributes.write(albert.FAMILY, alone)['num_hidden_groups'] == 12
+  assert attributes.build_hf_attributes(albert.FAMILY, alone)['num_hidden_groups'] == 12
   attention = dataclasses.replace(albert.base(), stack=StackConfig(12, 1, shared='attention'))
   with pytest.raises(ConvertError, match=r'stack\.shared: attention has no counterpart'):
-    attributes.write(albert.FAMILY, attention)
+    attributes.build_hf_attributes(albert.FAMILY, attention)
   with pytest.raises(ConvertError, match=r'stack\.groups: 1 has no counterpart'):
-    attributes.write(distilbert.FAMILY, dataclasses.replace(distilbert.base(), stack=StackConfig(6, 1)))
+    attributes.build_hf_attributes(distilbert.FAMILY, dataclasses.replace(distilbert.base(), stack=StackConfig(6, 1)))
+
+
+def test_parameters_of_several_groups_may_be_numpys():
+  """As `conversion.load` gives them, outside jit."""
+  model = EncoderConfig(vocab=40, block=tiny.block(), stack=StackConfig(layers=4, groups=2), max_length=16)
+  batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
+  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), batch)['params'])
+  given = jax.tree.map(np.asarray, params)
+  moved = jax.tree.map(jnp.asarray, params)
+  got, want = (model.backbone().apply({'params': some}, batch).hidden for some in (given, moved))
+  np.testing.assert_array_equal(got, want)

@@ -9,27 +9,28 @@ import tiny
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.inference import engine
-from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
-from plm_jax.inference.search import GenerationConfig, Ids
+from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.search import OutputVocab
 from plm_jax.layers.stack import StackConfig
+from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.models import bart
 from plm_jax.objectives.seq2seq import SequenceToSequence
-from plm_jax.training.optim import OptimConfig, make_optimizer
-from plm_jax.training.step import Learner, State, init_state, train_step
+from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.training.step import Learner, TrainState, init_state, train_step
 
 PLAIN = EncoderDecoderConfig(
     40, tiny.block(), StackConfig(2), StackConfig(1), max_length=16, absolute='learned', first_position=2,
     embed_norm=True)
-CONFIG = bart.translator(PLAIN, layers=2)
+CONFIG = bart.add_source_encoder(PLAIN, layers=2)
 
 
 class ByHand(SequenceToSequence):
   """Batches as they are."""
 
-  def window(self, length):
+  def text_length(self, length):
     return length
 
-  def predictions(self, length):
+  def max_predictions(self, length):
     return length
 
   def corrupt(self, key, windows, vocab):
@@ -57,7 +58,7 @@ def after(params, only, steps=3):
   optim = OptimConfig(peak=1e-2, warmup=0, schedule='constant', only=only)
   learner = Learner(ByHand().build(CONFIG, False), ByHand(), make_optimizer(optim, 10), None, 0)
   zero = jnp.zeros((), jnp.int32)
-  state = State(zero, params, learner.optimizer.init(params), zero, zero)
+  state = TrainState(zero, params, learner.optimizer.init(params), zero, zero)
   update = jax.jit(lambda state, rows: train_step(learner, state, rows)[0])
   for step in range(steps):
     state = update(state, batch(step))
@@ -130,7 +131,9 @@ def test_it_writes_what_it_would_at_once(params):
   start = jnp.full((4, 1), 2)
   prompts = {'source': rows['tokens'], 'source_segments': rows['segments'], 'tokens': start,
              'segments': jnp.ones_like(start)}
-  found = engine.run(steps, steps.load(params), prompts, GenerationConfig(7), Ids(40, (), 0))['tokens'][:, 0]
+  found = engine.generate_tokens(
+    steps, steps.load_params(params), prompts, GenerationConfig(7), OutputVocab(40, (), 0)
+  )['tokens'][:, 0]
   read = jnp.concatenate([start, found], 1)
   whole = jax.jit(lambda: ByHand().build(CONFIG, False).apply({'params': params}, {
       **rows, 'decoder_tokens': read, 'decoder_segments': jnp.ones_like(read)})['lm'])()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from plm_jax import conversion
-from plm_jax.conversion import ConvertError, families
-from plm_jax.layers.heads import WithHeads
-from plm_jax.models import cpt
+from plm_jax.conversion import ConvertError
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.models import cpt, families
 
 library = pytest.importorskip('safetensors.numpy')
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'bert' / 'pretraining_mlm_nsp'
@@ -50,9 +50,9 @@ def test_the_encoder_is_berts_with_the_second_type(tmp_path, bias):
   assert (got.family, {*got.heads}, got.config.types, got.config.head.output_bias) == ('cpt', {'mlm'}, 1, bias)
   tokens = np.load(GOLDEN / 'inputs.npz')['input_ids'].astype(np.int32)
   batch = {'tokens': tokens, 'segments': np.ones_like(tokens)}
-  model = WithHeads(families.family_of('cpt').backbone(got.config), dict(got.heads))
+  model = ModelWithHeads(families.get_family('cpt').backbone(got.config), dict(got.heads))
   found = jax.jit(lambda params: model.apply({'params': params}, batch))(got.params)['mlm']
-  hidden = families.family_of('bert').backbone(bert.config).apply(
+  hidden = families.get_family('bert').backbone(bert.config).apply(
       {'params': bert.params['backbone']}, {**batch, 'types': np.ones_like(tokens)}).hidden
   logits = hidden @ bert.params['backbone']['embeddings']['tokens'].astype(np.float32).T
   np.testing.assert_allclose(found, logits + (np.arange(67) / 64 if bias else 0), atol=1e-4)
@@ -73,7 +73,7 @@ def test_it_comes_back_as_it_was_but_for_what_is_left_out(tmp_path):
 
 def test_what_is_not_known_is_refused(tmp_path):
   write(tmp_path / 'cpt', scale_embedding=True)
-  with pytest.raises(ConvertError, match='scale_embedding is True, known at False only'):
+  with pytest.raises(ConvertError, match='scale_embedding is True, only False is supported'):
     conversion.load(tmp_path / 'cpt')
   shutil.rmtree(tmp_path / 'cpt')
   write(tmp_path / 'cpt', encoder_layers=3)

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.conversion import attributes
-from plm_jax.conversion.rules import ConvertError
-from plm_jax.layers import mosaic
-from plm_jax.layers.attention import Visible
+from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import Block
-from plm_jax.layers.dense import count
+from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.disentangled import Disentangled
-from plm_jax.layers.heads import MaskedTokens, ReplacedTokens, WithHeads
-from plm_jax.layers.init import NORMAL
-from plm_jax.layers.masks import not_padding
+from plm_jax.layers.heads import MaskedLMHead, ModelWithHeads, ReplacedTokenHead
+from plm_jax.layers.init import NORMAL_INIT
+from plm_jax.layers.kernels import tpu_attention
+from plm_jax.layers.masks import padding_mask
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import deberta, deberta_v2
+from plm_jax.models.rules import ConvertError
 
 LENGTH = 16
 POSITIONS = jnp.array([[3, 7, 8], [0, 2, 9]])
@@ -37,7 +37,7 @@ def config(layers=2, scan=True, remat='none', conv=0, absolute=True, dropout=0.0
 
 
 def with_heads(cfg, packed=False):
-  return WithHeads(cfg.backbone(packed), {'mlm': MaskedTokens(cfg.block), 'rtd': ReplacedTokens(cfg.block)})
+  return ModelWithHeads(cfg.backbone(packed), {'mlm': MaskedLMHead(cfg.block), 'rtd': ReplacedTokenHead(cfg.block)})
 
 
 @functools.cache
@@ -136,8 +136,8 @@ def test_masks_are_not_read_off_the_last_layers_output():
     alone = jax.tree.map(lambda x: x[:1], block)
     before = first.backbone().apply(
         {'params': {**backbone, 'stack': {**backbone['stack'], 'layers': {'block': alone}}}}, batch()).hidden
-    last, mask = jax.tree.map(lambda x: x[1], block), not_padding(batch()['segments'])
-    seen = Visible(mask, {'relative': backbone['stack']['relative']})
+    last, mask = jax.tree.map(lambda x: x[1], block), padding_mask(batch()['segments'])
+    seen = AttentionMask(mask, {'relative': backbone['stack']['relative']})
     query = before + positions[:LENGTH]
     for _ in range(2):
       query = Block(cfg.block).apply({'params': last}, query, seen, kv=before)
@@ -208,7 +208,7 @@ def test_parameters(name):
   shapes = unbox(jax.eval_shape(
       lambda: cfg.backbone().init(jax.random.key(0), dict(tokens=ids, segments=ids))['params']))
   absolute = cfg.max_length * cfg.block.width if cfg.absolute else 0
-  assert count(shapes) - absolute == number
+  assert count_parameters(shapes) - absolute == number
   assert abs((number - cfg.vocab * cfg.block.width) / 1e6 / PUBLISHED[name] - 1) < 0.04
 
 
@@ -219,7 +219,7 @@ def test_flops_against_the_compiler():
   A head reads the last layer, which the compiler leaves out where nobody does. The decoder's keys and values are that
   layer's, which it finds out as well.
   """
-  block = checked.replaced(
+  block = validation.with_paths(
       tiny.block(), {'width': 256, 'heads': 4, 'mlp_dim': 1024, 'mlp.activation': 'relu',
                      'attention.position': Disentangled(span=64, shared=True)})
   cfg = DebertaConfig(vocab=4000, block=block, stack=StackConfig(2, scan=False), max_length=64, conv=3)
@@ -239,10 +239,10 @@ def test_many_spellings_are_one(said):
   released = {'relative_attention': True, 'max_relative_positions': -1, 'position_biased_input': False, **said}
   def read(family, said):
     # How fresh parameters are drawn stands in no checkpoint.
-    return checked.replaced(attributes.read(family, said), {'block.init': NORMAL})
-  cfg = read(deberta.FAMILY, deberta.to_current(released))
+    return validation.with_paths(attributes.parse_hf_config(family, said), {'block.init': NORMAL_INIT})
+  cfg = read(deberta.FAMILY, deberta.normalize_hf_config(released))
   assert cfg == dataclasses.replace(deberta.base(), biased_input=False)
-  v2 = read(deberta_v2.FAMILY, deberta_v2.to_current({
+  v2 = read(deberta_v2.FAMILY, deberta_v2.normalize_hf_config({
       **released, 'position_buckets': 256, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True, 'conv_kernel_size': 3,
       'conv_act': 'gelu', 'attention_head_size': 64, 'pooler_hidden_size': 1536, 'hidden_size': 1536,
       'num_attention_heads': 24}))
@@ -254,7 +254,7 @@ def test_what_is_not_known_is_refused():
                      ({'tie_word_embeddings': False}, 'tie_word'), ({'embedding_size': 64}, 'embedding_size'),
                      ({'pos_att_type': 'c2p', 'relative_attention': False}, 'relative_attention')):
     with pytest.raises(ConvertError, match=name):
-      attributes.read(deberta.FAMILY, deberta.to_current({'relative_attention': True, **said}))
+      attributes.parse_hf_config(deberta.FAMILY, deberta.normalize_hf_config({'relative_attention': True, **said}))
 
 
 @pytest.mark.slow
@@ -290,9 +290,14 @@ def test_with_the_kernel_for_a_tpu(monkeypatch):
     return jax.jit(learned)(params(cfg))
   want = both()
   with monkeypatch.context() as patch:
-    patch.setattr(mosaic, 'takes', lambda *_, **__: True)
-    patch.setattr(mosaic, 'attend', lambda arrays, *args, inner=mosaic.attend: calls.append(arrays.bias) or inner(
-        arrays, *args, on='TPU v4', interpret=True))
+    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
+    patch.setattr(
+      tpu_attention,
+      'attend',
+      lambda arrays, *args, inner=tpu_attention.attend: (
+        calls.append(arrays.bias) or inner(arrays, *args, on='TPU v4', interpret=True)
+      ),
+    )
     got = both()
   assert [bias.places is not None for bias in calls] == [False, True, True]
   for (path, ours), theirs in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):

@@ -4,16 +4,18 @@ import jax.numpy as jnp
 import pytest
 
 from plm_jax.conversion import attributes
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import electra
 
 
 def parameters(config, heads=()):
   ids = jnp.zeros((1, 8), jnp.int32)
   modules = {name: electra.FAMILY.heads[name].make(config, 2) for name in heads}
-  model = WithHeads(config.backbone(), modules)
-  return count(unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), dict(tokens=ids, segments=ids))['params'])))
+  model = ModelWithHeads(config.backbone(), modules)
+  return count_parameters(
+    unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), dict(tokens=ids, segments=ids))['params']))
+  )
 
 
 @pytest.mark.parametrize(('config', 'published', 'rtd', 'mlm'), [
@@ -27,6 +29,6 @@ def test_parameters(config, published, rtd, mlm):
 
 @pytest.mark.parametrize(('config', 'said'), [(electra.small(), 128), (electra.base(), 768)], ids=['small', 'base'])
 def test_tables_of_the_layers_width_are_not_projected(config, said):
-  written = attributes.write(electra.FAMILY, config)
+  written = attributes.build_hf_attributes(electra.FAMILY, config)
   assert written['embedding_size'] == said
-  assert attributes.read(electra.FAMILY, electra.to_current(written)) == config
+  assert attributes.parse_hf_config(electra.FAMILY, electra.normalize_hf_config(written)) == config

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.architectures.elmo import Elmo, bounded
-from plm_jax.layers import spelling
-from plm_jax.layers.characters import CharacterConfig
-from plm_jax.layers.dense import count
-from plm_jax.layers.lstm import turned
+from plm_jax.architectures.elmo import Elmo, add_sentence_marks
+from plm_jax.layers import char_ids
+from plm_jax.layers.char_cnn import CharacterConfig
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.lstm import reverse_sequences
 from plm_jax.models import elmo
 from plm_jax.models.elmo import WeightsError
 
@@ -37,34 +37,34 @@ def params():
     (elmo.small(), 13.6), (elmo.medium(), 28.0), (elmo.original(), 93.6)], ids=['small', 'medium', 'original'])
 def test_parameters_as_published(config, published):
   """allennlp.org/elmo, in millions, to a digit behind the point; softmax, which was not released, apart."""
-  number = count(shapes(config))
-  assert number == sum(np.prod(shape) for shape in elmo.layout(config).values())
+  number = count_parameters(shapes(config))
+  assert number == sum(np.prod(shape) for shape in elmo.array_shapes(config).values())
   assert round(number / 1e6, 1) == published
 
 
 def test_a_word_is_spelled_by_its_bytes():
   """Of bilm-tf: ids of bytes, begin 258, end 259, padding 260; here one more each."""
-  ids = spelling.spelled(['cab', 'é', 'abcdefgh', ''], 6)
+  ids = char_ids.encode_words(['cab', 'é', 'abcdefgh', ''], 6)
   assert ids.tolist() == [
       [259, 100, 98, 99, 260, 261], [259, 0xC3 + 1, 0xA9 + 1, 260, 261, 261], [259, 98, 99, 100, 101, 260],
       [259, 260, 261, 261, 261, 261]]
-  assert spelling.mark(spelling.SENTENCE_BEGIN, 5).tolist() == [259, 257, 260, 261, 261]
+  assert char_ids.encode_boundary(char_ids.SENTENCE_BEGIN, 5).tolist() == [259, 257, 260, 261, 261]
 
 
 def test_sentences_get_their_marks_and_are_turned_round():
   ids = np.zeros((2, 3, 4), np.int32)
-  ids[0, :1], ids[1, :3] = spelling.spelled(['a'], 4), spelling.spelled(['a', 'b', 'c'], 4)
-  begin, end = (spelling.mark(sign, 4) for sign in (spelling.SENTENCE_BEGIN, spelling.SENTENCE_END))
-  marked = np.asarray(bounded(ids))
+  ids[0, :1], ids[1, :3] = char_ids.encode_words(['a'], 4), char_ids.encode_words(['a', 'b', 'c'], 4)
+  begin, end = (char_ids.encode_boundary(sign, 4) for sign in (char_ids.SENTENCE_BEGIN, char_ids.SENTENCE_END))
+  marked = np.asarray(add_sentence_marks(ids))
   assert (marked[0] == [begin, ids[0, 0], end, [0] * 4, [0] * 4]).all()
   assert (marked[1] == [begin, *ids[1], end]).all()
-  assert turned(jnp.arange(8).reshape(2, 4), jnp.array([3, 4])).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
+  assert reverse_sequences(jnp.arange(8).reshape(2, 4), jnp.array([3, 4])).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
 
 
 def test_one_direction_sees_what_is_before_and_the_other_what_is_behind(params):
   """Half a vector each: another second word changes those from it on, and those up to it."""
   def read(*words) -> np.ndarray:
-    batch = {'characters': jnp.asarray(spelling.spelled(words, 9))[None]}
+    batch = {'characters': jnp.asarray(char_ids.encode_words(words, 9))[None]}
     output: Any = Elmo(TINY).apply({'params': params}, batch)
     return output.layers[1:, 0, 1:-1]
   same = read('one', 'of', 'three') == read('one', 'or', 'three')
@@ -75,10 +75,10 @@ def test_one_direction_sees_what_is_before_and_the_other_what_is_behind(params):
 
 @pytest.mark.slow
 def test_padding_changes_nothing(params):
-  words = spelling.spelled(['some', 'words'], 9)
+  words = char_ids.encode_words(['some', 'words'], 9)
   alone: Any = Elmo(TINY).apply({'params': params}, {'characters': jnp.asarray(words)[None]})
   padded = np.zeros((2, 5, 9), np.int32)
-  padded[0, :2], padded[1] = words, spelling.spelled('abcde', 9)
+  padded[0, :2], padded[1] = words, char_ids.encode_words('abcde', 9)
   output: Any = Elmo(TINY).apply({'params': params}, {'characters': jnp.asarray(padded)})
   np.testing.assert_allclose(output.layers[:, 0, :4], alone.layers[:, 0], atol=1e-6)
   assert not output.layers[:, 0, 4:].any() and output.mask.sum(1).tolist() == [4, 7]
@@ -88,7 +88,7 @@ def test_padding_changes_nothing(params):
 @pytest.mark.slow
 def test_a_text_may_be_read_in_parts(params):
   """The state that is carried is all that the second part needs of the first."""
-  streams = jnp.asarray(spelling.spelled([*'abcdefgh'], 9)).reshape(1, 1, 8, 9).repeat(2, 1)
+  streams = jnp.asarray(char_ids.encode_words([*'abcdefgh'], 9)).reshape(1, 1, 8, 9).repeat(2, 1)
   def call(part, **state) -> Any:
     batch = {'streams': part, 'valid': jnp.ones(part.shape[:3], bool), **state}
     return Elmo(TINY).apply({'params': params}, batch)
@@ -98,23 +98,23 @@ def test_a_text_may_be_read_in_parts(params):
 
 
 def test_released_arrays_go_round(params):
-  arrays = elmo.to_arrays(TINY, params)
-  assert {name: x.shape for name, x in arrays.items()} == elmo.layout(TINY)
-  back = elmo.from_arrays(TINY, arrays)  # to the digits that adding 1 costs, as everywhere
+  arrays = elmo.export_arrays(TINY, params)
+  assert {name: x.shape for name, x in arrays.items()} == elmo.array_shapes(TINY)
+  back = elmo.import_arrays(TINY, arrays)  # to the digits that adding 1 costs, as everywhere
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), back, jax.device_get(params))
-  assert elmo.from_options(elmo.to_options(TINY)) == dataclasses.replace(TINY, words=793_471)
+  assert elmo.parse_options(elmo.make_options(TINY)) == dataclasses.replace(TINY, words=793_471)
 
 
 @pytest.mark.parametrize(('change', 'message'), [
     ({'CNN/W_cnn_1': np.zeros((1, 3, 3, 5))},
      r'CNN/W_cnn_1 of the weights is \[1, 3, 3, 5\], and options.json makes it \[1, 3, 3, 6\]: the two files '
      'are not of one model'),
-    ({'CNN_proj/b_proj': None}, r'the weights have no CNN_proj/b_proj, which options.json asks for: \[5\]'),
-    ({'CNN/W_cnn_2': np.zeros(1)}, 'the weights have CNN/W_cnn_2, which options.json does not ask for')])
+    ({'CNN_proj/b_proj': None}, r'the weights have no CNN_proj/b_proj, which options.json requires: \[5\]'),
+    ({'CNN/W_cnn_2': np.zeros(1)}, 'the weights have CNN/W_cnn_2, which options.json does not have')])
 def test_arrays_of_another_model_are_refused(params, change, message):
-  arrays = {name: x for name, x in {**elmo.to_arrays(TINY, params), **change}.items() if x is not None}
+  arrays = {name: x for name, x in {**elmo.export_arrays(TINY, params), **change}.items() if x is not None}
   with pytest.raises(WeightsError, match=message):
-    elmo.from_arrays(TINY, arrays)
+    elmo.import_arrays(TINY, arrays)
 
 
 @pytest.mark.parametrize(('options', 'message'), [
@@ -123,4 +123,4 @@ def test_arrays_of_another_model_are_refused(params, change, message):
     ([], 'not the options.json of an ELMo of characters: TypeError')])
 def test_options_of_something_else_are_refused(options, message):
   with pytest.raises(WeightsError, match=message):
-    elmo.from_options(options)
+    elmo.parse_options(options)

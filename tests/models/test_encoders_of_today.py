@@ -12,16 +12,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from scipy.special import erf
 
-from plm_jax import checked, conversion
+from plm_jax import conversion, validation
 from plm_jax.architectures.encoder import Encoder
-from plm_jax.conversion.rules import ConvertError
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
-from plm_jax.layers.positions import slopes
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.layers.positions import alibi_slopes
 from plm_jax.models import crammed, gpt_bert, ltg_bert, mosaicbert, neobert
-from plm_jax.objectives.distillation import Hidden
+from plm_jax.models.rules import ConvertError
+from plm_jax.objectives.distillation import HiddenStatesHead
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
+from plm_jax.objectives.row_builders import Single
 
 LENGTHS = 9, 6
 NEO = dict(
@@ -271,7 +271,7 @@ def test_released_checkpoints_are_read_and_written(hf_config, shapes, reference,
   assert found.family == family and {*found.heads} == {'mlm'}
   tokens = draw.integers(1, 40, (2, 9))
   segments = (np.arange(9) < np.array(LENGTHS)[:, None]).astype(np.int32)
-  model: Any = WithHeads(Encoder(found.config), {**found.heads, 'hidden': Hidden()})
+  model: Any = ModelWithHeads(Encoder(found.config), {**found.heads, 'hidden': HiddenStatesHead()})
   got = jax.jit(lambda p: model.apply({'params': p}, {'tokens': tokens, 'segments': segments}))(found.params)
   hidden, logits = reference({name: x.astype(np.float64) for name, x in weights.items()}, tokens)
   for ours, want in ((got['hidden'], hidden), (got['mlm'], logits)):
@@ -298,17 +298,17 @@ def test_parameters_as_published(config, backbone, whole):
   """222M and 250M (Le Breton et al. 2025); 137M and 434M (Portes et al. 2023); 120M (Geiping and
   Goldstein 2023); 98M (Samuel et al. 2023); 119M and 30M (Charpentier and Samuel 2024)."""
   batch = {name: jnp.zeros((1, 8), jnp.int32) for name in ('tokens', 'segments', 'positions')}
-  model = WithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config))
+  model = ModelWithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config))
   params = unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
-  assert count(params['backbone']) == backbone and count(params) == whole
+  assert count_parameters(params['backbone']) == backbone and count_parameters(params) == whole
 
 
 @pytest.mark.parametrize('family', [neobert, mosaicbert, ltg_bert, gpt_bert])
 def test_texts_of_a_row_are_read_as_they_are_alone(family):
   """And one gets no gradient of the other."""
-  config = checked.replaced(family.base(), {
+  config = validation.with_paths(family.base(), {
       'block.width': 24, 'block.heads': 6, 'block.mlp_dim': 16, 'stack.layers': 2, 'vocab': 40, 'max_length': 16,
-      'block.init.std': 0.3, 'types': 0})
+      'block.init.std': 0.3, 'embeddings.types': 0})
   tokens, segments = np.arange(5, 17)[None], np.repeat([1, 2], [5, 7])[None]
   model: Any = Encoder(config, packed=True)
   params = unbox(jax.jit(model.init)(jax.random.key(0), {'tokens': tokens, 'segments': segments})['params'])
@@ -323,10 +323,10 @@ def test_texts_of_a_row_are_read_as_they_are_alone(family):
 
 
 def test_widths_of_a_gated_network():
-  assert neobert.gated(3072) == 2048 and neobert.gated(50) == 40
-  assert neobert.to_current({'intermediate_size': 3072})['intermediate_size'] == 2048
-  with pytest.raises(ConvertError, match='dim_head is another than'):
-    neobert.to_current({'dim_head': 32})
+  assert neobert.swiglu_width(3072) == 2048 and neobert.swiglu_width(50) == 40
+  assert neobert.normalize_hf_config({'intermediate_size': 3072})['intermediate_size'] == 2048
+  with pytest.raises(ConvertError, match='dim_head is not'):
+    neobert.normalize_hf_config({'dim_head': 32})
   with pytest.raises(ConvertError, match=r'block\.mlp_dim is 20, and theirs are multiples of 8'):
-    neobert.from_current({'intermediate_size': 20})
-  assert slopes(8) == [2 ** -(n + 1) for n in range(8)] and slopes(1) == [1 / 256]
+    neobert.denormalize_hf_config({'intermediate_size': 20})
+  assert alibi_slopes(8) == [2 ** -(n + 1) for n in range(8)] and alibi_slopes(1) == [1 / 256]

@@ -10,9 +10,9 @@ import tiny
 from plm_jax import conversion
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.conversion import ConvertError, attributes, files
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import glm
+from plm_jax.models import families, glm
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.tokenizers.contract import Vocab
 
@@ -21,12 +21,12 @@ VOCAB = Vocab(size=96, pad=0, unk=1, cls=2, sep=3, mask=4, sop=90, eop=91, gmask
 
 
 @pytest.mark.parametrize(('size', 'millions', 'layers', 'width', 'rows'), [
-    ('base', 110, 12, 768, 513), ('large', 335, 24, 1024, 513), ('medium_410m', 410, 30, 1024, 513),
-    ('medium_515m', 515, 30, 1152, 513), ('xxl_2b', 1920, 36, 2048, 1025), ('xxl_10b', 9881, 48, 4096, 1025)])
+    ('base', 110, 12, 768, 513), ('large', 335, 24, 1024, 513), ('glm_410m', 410, 30, 1024, 513),
+    ('glm_515m', 515, 30, 1152, 513), ('glm_2b', 1920, 36, 2048, 1025), ('glm_10b', 9881, 48, 4096, 1025)])
 def test_parameters_as_published(size, millions, layers, width, rows):
   """The table of the released models; 2B and 10B are rounded there."""
   config = getattr(glm, size)()
-  shapes = conversion.families.parameter_shapes(glm.FAMILY, config, {})
+  shapes = families.parameter_shapes(glm.FAMILY, config, {})
   total = sum(map(math.prod, shapes.values()))
   by_hand = config.vocab * width + 2 * rows * width + layers * (12 * width ** 2 + 13 * width) + 2 * width
   assert total == by_hand and abs(total / 1e6 / millions - 1) < 0.01
@@ -38,8 +38,8 @@ def model():
   config = DecoderConfig(vocab=96, block=tiny.block(norm_at='pre', norm=dict(eps=1e-5)), stack=StackConfig(2),
                          max_length=48, types=48)
   objective = BlankInfilling()
-  model = WithHeads(config.backbone(), objective.heads(config))
-  windows = tiny.windows(4, objective.window(48), shortest=30)
+  model = ModelWithHeads(config.backbone(), objective.heads(config))
+  windows = tiny.windows(4, objective.text_length(48), shortest=30)
   windows['tokens'] = np.where(windows['segments'] > 0, 5 + windows['tokens'] % 80, 0)
   batch = jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(0), w, VOCAB))(windows))
   params = tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), batch)['params'])
@@ -87,7 +87,7 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
   imported = conversion.load(CASE)
   assert imported.config.types == imported.config.max_length == 41 and list(imported.heads) == ['lm']
   conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
-  theirs, ours = (files.SafeTensors(folder) for folder in (CASE, tmp_path / 'out'))
+  theirs, ours = (files.SafeTensorsFolder(folder) for folder in (CASE, tmp_path / 'out'))
   assert theirs.tensors == ours.tensors
   for name in theirs.tensors:
     np.testing.assert_array_equal(theirs.read(name), ours.read(name))
@@ -99,23 +99,25 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
 
 def test_one_table_of_positions():
   given = {'max_sequence_length': 40, 'block_position_encoding': False}
-  config = attributes.read(glm.FAMILY, glm.FAMILY.to_current(given))
+  config = attributes.parse_hf_config(glm.FAMILY, glm.FAMILY.normalize_hf_config(given))
   assert (config.max_length, config.types) == (40, 0)
-  assert attributes.write(glm.FAMILY, config)['max_sequence_length'] == 40
+  assert attributes.build_hf_attributes(glm.FAMILY, config)['max_sequence_length'] == 40
 
 
 def test_the_configuration_of_a_file_without_one():
-  tensors = files.SafeTensors(CASE).tensors | {
+  tensors = files.SafeTensorsFolder(CASE).tensors | {
       'word_embeddings.weight': ((53, 128), 'F16'), 'transformer.position_embeddings.weight': ((41, 128), 'F16')}
-  assert glm.described(tensors) == dict(
+  assert glm.infer_hf_config(tensors) == dict(
       model_type='glm', vocab_size=53, hidden_size=128, num_layers=2, num_attention_heads=2,
       block_position_encoding=True, max_sequence_length=40)
   with pytest.raises(ConvertError, match=r'no checkpoint of GLM: it has no tensor word_embeddings\.weight'):
-    glm.described({'transformer.position_embeddings.weight': ((41, 128), 'F16')})
+    glm.infer_hf_config({'transformer.position_embeddings.weight': ((41, 128), 'F16')})
 
 
 def test_another_model_of_the_same_name_is_refused():
   with pytest.raises(ConvertError, match='GLM of 2024'):
-    glm.FAMILY.to_current({'model_type': 'glm', 'num_hidden_layers': 40, 'partial_rotary_factor': 0.5})
+    glm.FAMILY.normalize_hf_config({'model_type': 'glm', 'num_hidden_layers': 40, 'partial_rotary_factor': 0.5})
   with pytest.raises(ConvertError, match='relative_encoding is True'):
-    attributes.read(glm.FAMILY, glm.FAMILY.to_current({'model_type': 'glm', 'relative_encoding': True}))
+    attributes.parse_hf_config(
+      glm.FAMILY, glm.FAMILY.normalize_hf_config({'model_type': 'glm', 'relative_encoding': True})
+    )

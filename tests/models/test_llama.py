@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 from plm_jax.conversion import ConvertError, attributes
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.rope import DynamicScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
@@ -15,8 +15,10 @@ from plm_jax.objectives.clm import CausalLM
 
 def parameters(config):
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  model = WithHeads(config.backbone(), CausalLM().heads(config))
-  return count(unbox(jax.eval_shape(model.init, jax.random.key(0), dict(tokens=ids, segments=ids))['params']))
+  model = ModelWithHeads(config.backbone(), CausalLM().heads(config))
+  return count_parameters(
+    unbox(jax.eval_shape(model.init, jax.random.key(0), dict(tokens=ids, segments=ids))['params'])
+  )
 
 
 @pytest.mark.parametrize(('size', 'number'), [
@@ -29,7 +31,12 @@ def test_parameters_of_released_models(size, number):
   """Of transformers' LlamaForCausalLM, tied matrices counted once."""
   config = getattr(llama, size)()
   assert parameters(config) == number
-  assert attributes.read(llama.FAMILY, llama.to_current(attributes.write(llama.FAMILY, config))) == config
+  assert (
+    attributes.parse_hf_config(
+      llama.FAMILY, llama.normalize_hf_config(attributes.build_hf_attributes(llama.FAMILY, config))
+    )
+    == config
+  )
 
 
 def test_sizes_are_those_of_the_paper():
@@ -61,11 +68,16 @@ WAYS = [
 
 @pytest.mark.parametrize(('said', 'rope'), WAYS, ids=str)
 def test_ways_to_write_rope(said, rope):
-  found = llama.to_current(said)['rope']
+  found = llama.normalize_hf_config(said)['rope']
   assert found.theta == rope.theta and type(found.scaling) is type(rope.scaling)
   assert dataclasses.asdict(found.scaling) == pytest.approx(dataclasses.asdict(rope.scaling), abs=1e-6)
-  config = attributes.read(llama.FAMILY, llama.to_current(said))
-  assert attributes.read(llama.FAMILY, llama.to_current(attributes.write(llama.FAMILY, config))) == config
+  config = attributes.parse_hf_config(llama.FAMILY, llama.normalize_hf_config(said))
+  assert (
+    attributes.parse_hf_config(
+      llama.FAMILY, llama.normalize_hf_config(attributes.build_hf_attributes(llama.FAMILY, config))
+    )
+    == config
+  )
 
 
 @pytest.mark.parametrize(('scaling', 'complaint'), [
@@ -73,13 +85,13 @@ def test_ways_to_write_rope(said, rope):
     (dict(type='linear', factor=2.0, turns=3), 'turns'), (dict(type='default', partial_rotary_factor=0.5), 'partial')])
 def test_rope_that_is_not_known_is_refused(scaling, complaint):
   with pytest.raises(ConvertError, match=complaint):
-    llama.to_current(dict(rope_scaling=scaling))
+    llama.normalize_hf_config(dict(rope_scaling=scaling))
 
 
 def test_heads_of_their_own_size_and_biases():
   said = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32, intermediate_size=96,
               attention_bias=True, mlp_bias=True)
-  config = attributes.read(llama.FAMILY, llama.to_current(said))
+  config = attributes.parse_hf_config(llama.FAMILY, llama.normalize_hf_config(said))
   block = config.block
   assert (block.head_dim, block.key_heads, block.attention.bias, block.mlp.bias) == (32, 2, llama.PROJECTIONS, True)
-  assert said.items() <= attributes.write(llama.FAMILY, config).items()
+  assert said.items() <= attributes.build_hf_attributes(llama.FAMILY, config).items()

@@ -7,31 +7,31 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import checked, conversion, recipes
-from plm_jax.architectures.encoder import Encoder, per_layer
+from plm_jax import conversion, recipes, validation
+from plm_jax.architectures.encoder import Encoder, layer_inputs
 from plm_jax.conversion import attributes
-from plm_jax.conversion.rules import ConvertError
 from plm_jax.errors import ConfigError
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.rope import LinearScaling, Rope, TwoRopes
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import modernbert
 from plm_jax.models.modernbert import FAMILY
+from plm_jax.models.rules import ConvertError
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
-from plm_jax.training.selection import heights
+from plm_jax.objectives.row_builders import Single
+from plm_jax.optim.trainable import depths_below_head
 
 
 def parameters(config, heads=None):
   batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
-  model = WithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config) if heads is None else heads)
+  model = ModelWithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config) if heads is None else heads)
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
 
 
 def small(**changes):
-  config = checked.replaced(modernbert.sized(4, 32, 4, 48), {'vocab': 64, 'windows': (0, 3, 3)})
-  return checked.replaced(config, changes)
+  config = validation.with_paths(modernbert.make_config(4, 32, 4, 48), {'vocab': 64, 'windows': (0, 3, 3)})
+  return validation.with_paths(config, changes)
 
 
 @pytest.mark.parametrize(('config', 'backbone', 'whole'), [
@@ -40,13 +40,13 @@ def small(**changes):
 def test_parameters_are_those_of_transformers(config, backbone, whole):
   """ModernBertModel and ModernBertForMaskedLM; published as 149M and 395M."""
   params = parameters(config)
-  assert count(params['backbone']) == backbone and count(params) == whole
+  assert count_parameters(params['backbone']) == backbone and count_parameters(params) == whole
   assert params['backbone']['stack']['layers']['block']['attention_norm']['scale'].shape[0] == config.stack.layers - 1
 
 
 def test_heights_of_norms_are_those_of_their_layers():
   """The first layer has no norm before its attention: the first there is is the second layer's."""
-  of = heights(parameters(small()))['backbone']['stack']['layers']['block']
+  of = depths_below_head(parameters(small()))['backbone']['stack']['layers']['block']
   np.testing.assert_array_equal(of['mlp_norm']['scale'], [5, 4, 3, 2])
   np.testing.assert_array_equal(of['attention_norm']['scale'], [4, 3, 2])
 
@@ -104,7 +104,7 @@ def test_layers_turn_by_their_own_base():
 
 def test_the_first_layer_reads_embeddings_as_they_are():
   config = small()
-  assert per_layer(config)['first'].tolist() == [True, False, False, False]
+  assert layer_inputs(config).skip_norm.tolist() == [True, False, False, False]
   batch = rows()
   params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
   def state(params):
@@ -122,41 +122,43 @@ OLD = dict(model_type='modernbert', global_attn_every_n_layers=3, global_rope_th
 
 def test_configurations_of_before_and_of_now_are_one():
   """As the released checkpoint says it, and as transformers 5 does."""
-  config = attributes.read(FAMILY, modernbert.to_current(OLD))
-  assert config == checked.replaced(modernbert.base(), {'head.pooling': 'mean'})
-  said = attributes.write(FAMILY, config)
+  config = attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(OLD))
+  assert config == validation.with_paths(modernbert.base(), {'head.pooling': 'mean'})
+  said = attributes.build_hf_attributes(FAMILY, config)
   for name in ('global_attn_every_n_layers', 'local_attention', 'global_rope_theta', 'local_rope_theta'):
     assert said[name] == OLD[name]
   assert said['layer_types'][:4] == ['full_attention', 'sliding_attention', 'sliding_attention', 'full_attention']
   assert said['rope_parameters']['full_attention'] == {'rope_theta': 160000.0, 'rope_type': 'default'}
-  assert attributes.read(FAMILY, modernbert.to_current(said)) == config
+  assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(said)) == config
 
 
 @pytest.mark.parametrize(('said', 'message'), [
     (dict(local_attention=1), 'local_attention is 1, expected a number from 2 on'),
     (dict(num_hidden_layers=2, layer_types=['full_attention', 'causal']), 'layer_types is'),
     (dict(rope_parameters={'full_attention': {'rope_type': 'dynamic', 'factor': 2.0}}), 'scaling dynamic is not known'),
-    (dict(embedding_dropout=0.1), 'embedding_dropout is 0.1, known at 0.0 only')])
+    (dict(embedding_dropout=0.1), 'embedding_dropout is 0.1, only 0.0 is supported')])
 def test_what_is_not_known_is_refused(said, message):
   with pytest.raises(ConvertError, match=message):
-    attributes.read(FAMILY, modernbert.to_current({**OLD, **said}))
+    attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config({**OLD, **said}))
 
 
 def test_dropout_behind_attention_alone_is_trained_with_and_not_written():
   """Theirs is of probabilities too: what the paper drops has no attribute of its own there."""
-  config = recipes.find('modernbert_base')().model
+  config = recipes.find_recipe('modernbert_base')().model
   assert (config.block.attention.dropout, config.block.attention.out_dropout) == (0.0, 0.1)
-  assert attributes.write(FAMILY, config)['attention_dropout'] == 0.0
-  both = attributes.read(FAMILY, modernbert.to_current({**OLD, 'attention_dropout': 0.1})).block.attention
+  assert attributes.build_hf_attributes(FAMILY, config)['attention_dropout'] == 0.0
+  both = attributes.parse_hf_config(
+    FAMILY, modernbert.normalize_hf_config({**OLD, 'attention_dropout': 0.1})
+  ).block.attention
   assert both.dropout == both.out_dropout == 0.1
 
 
 def test_bands_of_two_widths_have_no_counterpart():
-  with pytest.raises(ConvertError, match=r'bands of one width, not \[2, 3\]'):
-    attributes.write(FAMILY, small(windows=(0, 2, 3)))
+  with pytest.raises(ConvertError, match=r'sliding windows of one size, not \[2, 3\]'):
+    attributes.build_hf_attributes(FAMILY, small(windows=(0, 2, 3)))
   ropes = TwoRopes(Rope(9.0, scaling=LinearScaling(2.0)))
-  said = attributes.write(FAMILY, small(**{'block.attention.position': ropes}))
-  assert attributes.read(FAMILY, modernbert.to_current(said)).block.attention.position == ropes
+  said = attributes.build_hf_attributes(FAMILY, small(**{'block.attention.position': ropes}))
+  assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(said)).block.attention.position == ropes
 
 
 @pytest.mark.parametrize('head', ['mlm', 'label', 'tags', 'choice', 'span'])
@@ -165,18 +167,18 @@ def test_an_export_is_read_as_the_same(tmp_path, head):
   told."""
   pytest.importorskip('safetensors')
   config = small(**{'head.pooling': 'mean'})
-  heads = {head: conversion.head_of('modernbert', head, config, 3)}
+  heads = {head: conversion.build_head('modernbert', head, config, 3)}
   params = tiny.random_params(parameters(config, heads))
-  conversion.save(tmp_path / 'a', config, params, like=conversion.Like('modernbert'))
+  conversion.save(tmp_path / 'a', config, params, like=conversion.ExportTemplate('modernbert'))
   imported = conversion.load(tmp_path / 'a')
   assert list(imported.heads) == [head]
-  assert imported.config == checked.replaced(config, {'block.init': modernbert.base().block.init})
+  assert imported.config == validation.with_paths(config, {'block.init': modernbert.base().block.init})
   jax.tree.map(np.testing.assert_array_equal, imported.params, params)
   said = json.loads((tmp_path / 'a' / 'config.json').read_text())
   (tmp_path / 'a' / 'config.json').write_text(json.dumps({**said, 'architectures': None}))
   if head == 'mlm':
     assert list(conversion.load(tmp_path / 'a').heads) == ['mlm']
-    assert conversion.load(tmp_path / 'a', heads=('label',)).missing == ('label',)
+    assert conversion.load(tmp_path / 'a', heads=('label',)).missing_heads == ('label',)
   else:
     with pytest.raises(ConvertError, match='names no class that tells'):
       conversion.load(tmp_path / 'a')

@@ -8,16 +8,16 @@ import pytest
 import tiny
 
 from plm_jax import conversion
-from plm_jax.conversion.layouts import Pairs
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import palm
+from plm_jax.models.layouts import RopePairs
 from plm_jax.objectives.clm import CausalLM
 
 
 def parameters(config):
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  model = WithHeads(config.backbone(), CausalLM().heads(config))
+  model = ModelWithHeads(config.backbone(), CausalLM().heads(config))
   return unbox(jax.eval_shape(model.init, jax.random.key(0), dict(tokens=ids, segments=ids))['params'])
 
 
@@ -28,7 +28,7 @@ def test_parameters(config, published):
   b = config.block
   layer = 12 * b.width ** 2 + 2 * b.width * b.heads * 256 + 2 * b.width * 256 + b.width
   expected = config.stack.layers * layer + 256_000 * b.width + b.width
-  found = count(parameters(config))
+  found = count_parameters(parameters(config))
   assert found == expected and abs(found / 1e9 - published) < 0.01
 
 
@@ -40,7 +40,7 @@ def test_there_are_no_biases():
 
 def test_there_and_back_as_command_r(tmp_path):
   """transformers' Cohere with heads of another size than width / heads, and one key head."""
-  config = palm.sized(2, 32, 4)
+  config = palm.make_config(2, 32, 4)
   block = dataclasses.replace(config.block, head_size=16)
   config = dataclasses.replace(config, vocab=96, max_length=64, block=block)
   params = jax.tree.map(np.asarray, tiny.random_params(parameters(config)))
@@ -51,5 +51,5 @@ def test_there_and_back_as_command_r(tmp_path):
 
 
 def test_pairs_are_neighbours_there():
-  theirs = Pairs().theirs(np.arange(8)[None, None])
+  theirs = RopePairs().export_array(np.arange(8)[None, None])
   assert theirs.tolist() == [[0], [4], [1], [5], [2], [6], [3], [7]]

@@ -8,22 +8,23 @@ import numpy_bert
 import pytest
 import tiny
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.embeddings import EmbeddingConfig
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
+from plm_jax.objectives.row_builders import Single
 
 BATCH = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
 
 
 def parameters(config, objective=MaskedLM()):
-  model = WithHeads(Encoder(config), objective.heads(config))
+  model = ModelWithHeads(Encoder(config), objective.heads(config))
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), BATCH)['params']))
 
 
@@ -31,7 +32,7 @@ def parameters(config, objective=MaskedLM()):
     (bert.base(), 110_106_428), (bert.large(), 336_226_108)], ids=['base', 'large'])
 def test_parameters_of_bert_for_pre_training(config, number):
   """Those of transformers' BertForPreTraining, its tied decoder counted once; published as 110M and 340M."""
-  assert count(parameters(config)) == number
+  assert count_parameters(parameters(config)) == number
 
 
 @pytest.mark.parametrize(('config', 'published'), [
@@ -44,9 +45,9 @@ def test_parameters_of_the_smaller_ones(config, published):
   layer = 4 * (width * width + width) + 2 * 4 * width * width + 4 * width + width + 4 * width
   backbone = embeddings + layers * layer + width * width + width
   head = width * width + width + 2 * width + 30522
-  assert count(parameters(config)) == backbone + head + 2 * width + 2
-  assert count(parameters(config)['backbone']) == backbone
-  assert count(parameters(config, MaskedLM(pair=Single()))) == backbone + head
+  assert count_parameters(parameters(config)) == backbone + head + 2 * width + 2
+  assert count_parameters(parameters(config)['backbone']) == backbone
+  assert count_parameters(parameters(config, MaskedLM(pair=Single()))) == backbone + head
   assert abs(backbone / 1e6 - published) < 0.8
 
 
@@ -55,7 +56,7 @@ def test_sizes_are_those_of_the_paper():
       (12, 768, 12, 3072), (24, 1024, 16, 4096)]
   block = bert.base().block
   assert (block.norm_at, block.norm.eps, block.dropout, block.mlp.activation) == ('post', 1e-12, 0.1, 'gelu')
-  assert bert.tensorflow(bert.base()).block == checked.replaced(block, {'mlp.activation': 'gelu_tanh'})
+  assert bert.use_tanh_gelu(bert.base()).block == validation.with_paths(block, {'mlp.activation': 'gelu_tanh'})
 
 
 def test_names_are_short_nouns():
@@ -77,10 +78,11 @@ def test_flops_of_base_by_hand():
     'changes', [{}, {'mlp.gated': True, 'kv_heads': 2, 'head_size': 16}], ids=['plain', 'gated'])
 def test_flops_against_the_compiler(changes):
   """Its own count includes norms, softmax and activations: a few per cent more, at this width."""
-  block = checked.replaced(
+  block = validation.with_paths(
       BlockConfig(width=256, heads=4, mlp_dim=1024, mlp=MlpConfig(activation='relu')), changes)
-  config = EncoderConfig(vocab=4000, block=block, stack=StackConfig(2, scan=False), max_length=64, types=0)
-  model = WithHeads(Encoder(config), MaskedLM().heads(config))
+  config = EncoderConfig(vocab=4000, block=block, stack=StackConfig(2, scan=False), max_length=64,
+                         embeddings=EmbeddingConfig(types=0))
+  model = ModelWithHeads(Encoder(config), MaskedLM().heads(config))
   shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
   batch = dict(tokens=shape(4, 64), segments=shape(4, 64), positions=shape(4, 10))
   params = jax.eval_shape(model.init, jax.random.key(0), batch)
@@ -117,7 +119,7 @@ def test_positions_and_types_default_to_counting_and_zero(learner, params):
 
 
 def test_a_factorised_embedding_is_projected():
-  config = dataclasses.replace(tiny.config(groups=1), embed_dim=16)
+  config = dataclasses.replace(tiny.config(groups=1), embeddings=EmbeddingConfig(width=16))
   params = tiny.flat(parameters(config))
   assert params['backbone/embeddings/tokens'].shape == (96, 16)
   assert params['backbone/embeddings/project/kernel'].shape == (16, 32)

@@ -7,22 +7,23 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import checked, recipes
-from plm_jax.architectures.encoder import Encoder, places
-from plm_jax.config import ConfigError
+from plm_jax import recipes, validation
+from plm_jax.architectures.encoder import Encoder, position_ids
+from plm_jax.config.run import ConfigError
 from plm_jax.conversion import attributes
-from plm_jax.conversion.rules import ConvertError
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import MaskedTokens, WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.embeddings import EmbeddingConfig
+from plm_jax.layers.heads import MaskedLMHead, ModelWithHeads
 from plm_jax.models import roberta
+from plm_jax.models.rules import ConvertError
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import FullSentences, Single
+from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.training.learner import make_learner
 
 
 def parameters(config, heads):
   batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
-  return unbox(jax.eval_shape(lambda: WithHeads(Encoder(config), heads).init(jax.random.key(0), batch)['params']))
+  return unbox(jax.eval_shape(lambda: ModelWithHeads(Encoder(config), heads).init(jax.random.key(0), batch)['params']))
 
 
 @pytest.mark.parametrize(('config', 'number'), [
@@ -30,21 +31,23 @@ def parameters(config, heads):
 def test_parameters_are_those_of_transformers(config, number):
   """RobertaForMaskedLM; published as 125M and 355M."""
   params = parameters(config, MaskedLM(pair=Single()).heads(config))
-  assert count(params) == number
+  assert count_parameters(params) == number
   assert params['backbone']['embeddings']['positions'].shape[0] == 514
   assert params['backbone']['embeddings']['types'].shape[0] == 1
 
 
 def test_positions_begin_behind_that_of_padding():
   tokens = jnp.array([[0, 7, 8, 2, 1, 1], [0, 7, 1, 8, 2, 1]])
-  np.testing.assert_array_equal(places(tokens, padding=1), [[2, 3, 4, 5, 1, 1], [2, 3, 1, 4, 5, 1]])
-  np.testing.assert_array_equal(places(tokens, padding=0), [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
-  np.testing.assert_array_equal(places(tokens), [[0, 1, 2, 3, 4, 5]] * 2)
+  np.testing.assert_array_equal(position_ids(tokens, padding=1), [[2, 3, 4, 5, 1, 1], [2, 3, 1, 4, 5, 1]])
+  np.testing.assert_array_equal(position_ids(tokens, padding=0), [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+  np.testing.assert_array_equal(position_ids(tokens), [[0, 1, 2, 3, 4, 5]] * 2)
 
 
 def test_a_model_of_one_type_takes_no_notice_of_types():
   config = tiny.config(layers=1)
-  config = type(config)(config.vocab, config.block, config.stack, config.max_length, padding=1, types=1, pooler=False)
+  config = type(config)(
+      config.vocab, config.block, config.stack, config.max_length, padding=1, pooler=False,
+      embeddings=EmbeddingConfig(types=1))
   tokens = jnp.arange(5, 17)[None]
   batch = dict(tokens=tokens, segments=tokens // tokens)
   params = tiny.random_params(jax.eval_shape(lambda: Encoder(config).init(jax.random.key(0), batch)['params']))
@@ -81,7 +84,7 @@ def test_documents_of_a_row_see_each_other_if_they_shall(together):
 
 
 def test_a_tokenizer_with_another_padding_is_refused():
-  paper = recipes.find('roberta_base')('test')
+  paper = recipes.find_recipe('roberta_base')('test')
   with pytest.raises(ConfigError, match=r'--model\.padding 0'):
     make_learner(paper, tiny.VOCAB)
   assert make_learner(paper, dataclasses.replace(tiny.VOCAB, pad=1)).vocab.pad == 1
@@ -89,18 +92,18 @@ def test_a_tokenizer_with_another_padding_is_refused():
 
 def test_their_table_of_positions_is_longer_by_padding():
   released = dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1)
-  config = attributes.read(roberta.FAMILY, released)
+  config = attributes.parse_hf_config(roberta.FAMILY, released)
   assert (config.max_length, config.padding, config.types, config.block.norm.eps) == (512, 1, 1, 1e-5)
-  assert released.items() <= attributes.write(roberta.FAMILY, config).items()
-  assert attributes.read(roberta.FAMILY, {**released, 'pad_token_id': 4}).max_length == 509
-  with pytest.raises(ConvertError, match='embed_dim'):
-    attributes.write(roberta.FAMILY, type(config)(embed_dim=3))
+  assert released.items() <= attributes.build_hf_attributes(roberta.FAMILY, config).items()
+  assert attributes.parse_hf_config(roberta.FAMILY, {**released, 'pad_token_id': 4}).max_length == 509
+  with pytest.raises(ConvertError, match=r'embeddings\.width'):
+    attributes.build_hf_attributes(roberta.FAMILY, type(config)(embeddings=EmbeddingConfig(width=3)))
 
 
 @pytest.mark.parametrize('theirs', ['gelu', 'gelu_new', 'relu'])
 def test_the_head_of_masks_has_exact_gelu(theirs):
   """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act says of the layers."""
-  config = attributes.read(roberta.FAMILY, dict(pad_token_id=1, hidden_act=theirs))
+  config = attributes.parse_hf_config(roberta.FAMILY, dict(pad_token_id=1, hidden_act=theirs))
   assert config.block.mlp.activation == {'gelu': 'gelu', 'gelu_new': 'gelu_tanh', 'relu': 'relu'}[theirs]
   head = roberta.FAMILY.heads['mlm'].make(config, 0)
-  assert head == MaskedTokens(checked.replaced(config.block, {'mlp.activation': 'gelu'}))
+  assert head == MaskedLMHead(validation.with_paths(config.block, {'mlp.activation': 'gelu'}))

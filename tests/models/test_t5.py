@@ -11,10 +11,10 @@ import tiny
 from plm_jax import conversion
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.conversion import ConvertError
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import bart, mbart, mt5, t5, transformer
+from plm_jax.models import bart, families, mbart, mt5, t5, transformer
 
 SIZES = {
     't5': {
@@ -29,9 +29,9 @@ SIZES = {
 
 
 def shapes_of(family, config):
-  kind = conversion.family_of(family)
-  model = WithHeads(kind.backbone(config), {'lm': kind.heads['lm'].make(config, 2)})
-  return unbox(conversion.families.boxed_shapes(model, {}))
+  kind = conversion.get_family(family)
+  model = ModelWithHeads(kind.backbone(config), {'lm': kind.heads['lm'].make(config, 2)})
+  return unbox(families.boxed_parameter_shapes(model, {}))
 
 
 @pytest.mark.slow
@@ -40,13 +40,13 @@ def shapes_of(family, config):
     for family, sizes in SIZES.items() for size, number in sizes.items()])
 def test_parameters(family, size, number):
   """Those of the released checkpoints."""
-  assert count(shapes_of(family, size())) == number
+  assert count_parameters(shapes_of(family, size())) == number
 
 
 @pytest.mark.parametrize(('size', 'published'), [(transformer.base, 65), (transformer.big, 213)], ids=['base', 'big'])
 def test_parameters_of_the_transformer(size, published):
   """Vaswani et al. 2017, table 3, in millions; the vocabulary is of about 37,000."""
-  assert count(shapes_of('bart', size())) / 1e6 == pytest.approx(published, rel=0.035)
+  assert count_parameters(shapes_of('bart', size())) / 1e6 == pytest.approx(published, rel=0.035)
 
 
 def shrunk(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
@@ -139,7 +139,7 @@ def test_what_is_tied_where_logits_are_not_scaled(tmp_path, tmp_path_factory):
 
 def test_an_encoder_alone(tmp_path):
   config = dataclasses.replace(shrunk(t5.v1_1_small()), decoder=StackConfig(0), tied=True)
-  model = conversion.family_of('t5').backbone(config)
+  model = conversion.get_family('t5').backbone(config)
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), {
       name: np.ones((1, 8), np.int32) for name in ('tokens', 'segments')}))['params']
   params = {'backbone': tiny.random_params(shapes)}
@@ -154,7 +154,7 @@ def test_an_encoder_alone(tmp_path):
 
 def test_what_they_cannot_hold(tmp_path, tmp_path_factory):
   odd = dataclasses.replace(KINDS['t5'][1], logit_factor=0.5)
-  with pytest.raises(ConvertError, match=r'T5 multiplies logits by 0\.25 where they are of the token table'):
+  with pytest.raises(ConvertError, match=r'T5 multiplies logits by 0\.25 with tied embeddings'):
     conversion.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), like='t5')
   sides = dataclasses.replace(KINDS['t5'][1], decoder_heads=2)
   with pytest.raises(ConvertError, match='decoder_heads: 2 has no counterpart there'):

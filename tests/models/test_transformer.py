@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from plm_jax.architectures.encoder_decoder import sinusoids
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import transformer
 
 
@@ -15,8 +15,8 @@ def test_parameters_are_the_papers_in_millions(config, number):
   """Table 3 has 65 and 213."""
   row = np.ones((1, 4), np.int32)
   batch = dict(tokens=row, segments=row, decoder_tokens=row, decoder_segments=row)
-  model = WithHeads(config.backbone(), {})
-  assert count(jax.eval_shape(model.init, jax.random.key(0), batch)['params']) == number
+  model = ModelWithHeads(config.backbone(), {})
+  assert count_parameters(jax.eval_shape(model.init, jax.random.key(0), batch)['params']) == number
 
 
 def test_sines_then_cosines():

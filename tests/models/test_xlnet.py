@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import checked, conversion, recipes
+from plm_jax import conversion, recipes, validation
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
 from plm_jax.conversion import attributes, files
-from plm_jax.conversion.rules import ConvertError
-from plm_jax.layers.dense import count
-from plm_jax.layers.heads import TiedTokens, WithHeads
+from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.heads import ModelWithHeads, TiedLMHead
 from plm_jax.layers.positions import TransformerXL
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import xlnet
+from plm_jax.models.rules import ConvertError
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'xlnet'
 ROWS, LENGTH, MEMORY = 3, 10, 4
@@ -52,13 +52,25 @@ def forward(batch, cfg=None, remember=False):
   return jax.device_get(compiled(cfg or config(), remember)(params(), batch))
 
 
+def test_memory_and_row_share_the_biases_of_all_layers():
+  """With memory, positions are computed twice; memory given as hidden states is the memory computed here."""
+  model = XLNet(config(**{'attention.position': TransformerXL(untied=False)}), remember=True)
+  batch = {name: x for name, x in BATCH.items() if name != 'backward'}
+  params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
+  found = model.apply({'params': params}, batch)
+  text = {'tokens': batch['memory_tokens'], 'segments': batch['memory_segments']}
+  memory = model.apply({'params': params}, text).memory
+  given = {name: x for name, x in batch.items() if name != 'memory_tokens'} | {'memory': memory}
+  np.testing.assert_allclose(model.apply({'params': params}, given).hidden, found.hidden, atol=1e-5)
+
+
 def test_parameters_of_the_released_sizes():
   """Those of transformers' XLNetModel: 116,718,336 and 360,268,800."""
   batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   for cfg, number in ((xlnet.base(), 116_718_336), (xlnet.large(), 360_268_800)):
-    model = WithHeads(cfg.backbone(), {'mlm': TiedTokens()})
+    model = ModelWithHeads(cfg.backbone(), {'mlm': TiedLMHead()})
     shapes = jax.eval_shape(lambda m=model: m.init(jax.random.key(0), batch)['params'])
-    assert count(shapes['backbone']) == number and count(shapes) == number + 32_000
+    assert count_parameters(shapes['backbone']) == number and count_parameters(shapes) == number + 32_000
     assert cfg.block.head_dim == 64 and cfg.block.mlp_dim == 4 * cfg.block.width
 
 
@@ -193,7 +205,7 @@ def test_flops_are_those_of_the_compiled_products():
   cfg = XLNetConfig(vocab=2048, block=tiny.block(
       attention=dict(position=TransformerXL(), bias=()), width=256, mlp_dim=1024, mlp=dict(activation='relu')),
       stack=StackConfig(2, scan=False), max_length=64)
-  model = WithHeads(XLNet(cfg), {'mlm': TiedTokens()})
+  model = ModelWithHeads(XLNet(cfg), {'mlm': TiedLMHead()})
   shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
   batch = dict(tokens=shape(32, 64), segments=shape(32, 64), positions=shape(32, 10), memory_tokens=shape(32, 48),
                memory_segments=shape(32, 48))
@@ -215,25 +227,38 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
   imported = conversion.load(case)
   assert imported.config.block.attention.position == TransformerXL() and list(imported.heads) == ['mlm']
   conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
-  theirs, ours = (files.SafeTensors(folder) for folder in (case, tmp_path / 'out'))
+  theirs, ours = (files.SafeTensorsFolder(folder) for folder in (case, tmp_path / 'out'))
   assert theirs.tensors == ours.tensors
   for name in theirs.tensors:
     np.testing.assert_array_equal(theirs.read(name), ours.read(name))
   tied = dataclasses.replace(
-      imported.config, block=checked.replaced(
+      imported.config, block=validation.with_paths(
           imported.config.block, {'attention.position': TransformerXL(untied=False)}))
   with pytest.raises(ConvertError, match=r'block\.attention\.position\.untied'):
-    attributes.write(xlnet.FAMILY, tied)
-  with pytest.raises(ConvertError, match='tie_word_embeddings is False, known at True only'):
-    attributes.read(xlnet.FAMILY, dict(model_type='xlnet', tie_word_embeddings=False))
+    attributes.build_hf_attributes(xlnet.FAMILY, tied)
+  with pytest.raises(ConvertError, match='tie_word_embeddings is False, only True is supported'):
+    attributes.parse_hf_config(xlnet.FAMILY, dict(model_type='xlnet', tie_word_embeddings=False))
 
 
 def test_xlnet_large_is_the_papers():
   """Yang et al. 2019, table 8."""
-  recipe: Any = recipes.find('xlnet_large')('paper')
+  recipe: Any = recipes.find_recipe('xlnet_large')('paper')
   assert [(p.steps, p.length, p.batch) for p in recipe.train.phases] == [(500_000, 512, 8192)]
   optim, model = recipe.optim, recipe.model
   assert (optim.peak, optim.warmup, optim.schedule) == (4e-4, 40_000, 'linear')
   assert (optim.eps, optim.weight_decay) == (1e-6, 0.01)
   assert (model.stack.layers, model.block.width, model.block.heads, model.block.mlp_dim) == (24, 1024, 16, 4096)
   assert (model.block.dropout, model.block.attention.dropout, recipe.objective.group) == (0.1, 0.1, 6)
+
+
+def test_bi_data_turns_the_second_half_of_the_rows():
+  model, turned = XLNet(config()), XLNet(dataclasses.replace(config(), bi_data=True))
+  said = attributes.build_hf_attributes(xlnet.FAMILY, turned.cfg)
+  assert said['bi_data'] is True and attributes.parse_hf_config(xlnet.FAMILY, said).bi_data
+  assert attributes.build_hf_attributes(xlnet.FAMILY, config())['bi_data'] is False
+  tokens = jnp.asarray(np.concatenate([IDS, IDS[:1]])[:, :LENGTH])
+  batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
+  weights = {'params': tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), batch)['params'])}
+  want = model.apply(weights, batch | {'backward': jnp.array([False, False, True, True])})
+  np.testing.assert_array_equal(turned.apply(weights, batch).hidden, want.hidden)
+  assert not np.allclose(model.apply(weights, batch).hidden[2:], want.hidden[2:])

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from plm_jax.architectures.elmo import ElmoConfig
-from plm_jax.config import ConfigError, check
-from plm_jax.layers import softmax, spelling
-from plm_jax.layers.characters import CharacterConfig
-from plm_jax.layers.softmax import Candidates
+from plm_jax.config.run import ConfigError, check
+from plm_jax.layers import char_ids, sampled_softmax
+from plm_jax.layers.char_cnn import CharacterConfig
+from plm_jax.layers.sampled_softmax import SampledWords
 from plm_jax.models import elmo
 from plm_jax.objectives import bilm
 from plm_jax.objectives.bilm import BidirectionalLM
+from plm_jax.optim.optimizers import OptimConfig, make_optimizer
 from plm_jax.recipes import elmo as recipes
-from plm_jax.tokenizers.words import Words
+from plm_jax.tokenizers.whole_words import WordTokenizer
 from plm_jax.training.learner import make_learner
-from plm_jax.training.optim import OptimConfig, make_optimizer
-from plm_jax.training.step import Learner, StreamState, init_state, train_step
+from plm_jax.training.step import CarryTrainState, Learner, init_state, train_step
 
-WORDS = Words(['<S>', '</S>', '<UNK>', *'abcdefg'])  # softmax does not know g
+WORDS = WordTokenizer(['<S>', '</S>', '<UNK>', *'abcdefg'])  # softmax does not know g
 MODEL = dataclasses.replace(
     elmo.small(), vocab=10, words=9, width=3, cells=4, cell_clip=0.4, proj_clip=0.2, dropout=0.0,
     characters=CharacterConfig(size=2, filters=((1, 2), (2, 2)), highways=1, longest=5))
@@ -126,9 +126,9 @@ def slopes(function, arrays):
 def test_three_steps_are_those_of_numpy(start, monkeypatch):
   """Losses, and parameters behind them: two directions, two rows, one of which ends, state that is carried, a word that
   softmax does not know, given candidates, clipping and Adagrad (bilm-tf: 0.2, accumulators of 1)."""
-  monkeypatch.setattr(bilm, 'candidates', lambda *_: Candidates(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
+  monkeypatch.setattr(bilm, 'sample_words', lambda *_: SampledWords(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
   given = start.params['heads_next']
-  arrays = {name: np.float64(x) for name, x in elmo.to_arrays(MODEL, start.params['backbone']).items()}
+  arrays = {name: np.float64(x) for name, x in elmo.export_arrays(MODEL, start.params['backbone']).items()}
   arrays |= {'softmax/W': np.float64(given['kernel']), 'softmax/b': np.float64(given['bias'])}
   sums = {name: np.ones_like(x) for name, x in arrays.items()}
   update = jax.jit(functools.partial(train_step, learner()))
@@ -148,7 +148,7 @@ def test_three_steps_are_those_of_numpy(start, monkeypatch):
         sums[name] += x ** 2
         arrays[name] -= 0.2 * x / np.sqrt(sums[name])
   params: Any = jax.device_get(state.params)
-  for name, x in elmo.to_arrays(MODEL, params['backbone']).items():
+  for name, x in elmo.export_arrays(MODEL, params['backbone']).items():
     np.testing.assert_allclose(x, arrays[name], atol=2e-5, err_msg=name)
   np.testing.assert_allclose(params['heads_next']['kernel'], arrays['softmax/W'], atol=2e-5)
 
@@ -173,7 +173,7 @@ def test_what_is_read_and_what_is_predicted():
 @pytest.mark.slow
 def test_rows_that_are_fresh_begin_without_a_state(start, monkeypatch):
   """The text goes on, LSTMs do not: with all rows fresh losses are those behind a state of zeros."""
-  monkeypatch.setattr(bilm, 'candidates', lambda *_: Candidates(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
+  monkeypatch.setattr(bilm, 'sample_words', lambda *_: SampledWords(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
   update = {fresh: jax.jit(functools.partial(train_step, learner(fresh=fresh))) for fresh in (0.0, 1.0)}
   behind, _ = update[0.0](start, windows(0))
   emptied = behind.replace(carry={**behind.carry, 'state': jax.tree.map(jnp.zeros_like, behind.carry['state'])})
@@ -184,9 +184,9 @@ def test_rows_that_are_fresh_begin_without_a_state(start, monkeypatch):
 
 @pytest.mark.slow
 def test_micro_steps_hand_on_what_one_step_does(start, monkeypatch):
-  monkeypatch.setattr(bilm, 'candidates', lambda *_: Candidates(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
+  monkeypatch.setattr(bilm, 'sample_words', lambda *_: SampledWords(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
   (one, first), (two, second) = (jax.jit(functools.partial(train_step, learner(n)))(start, windows(0)) for n in (1, 2))
-  assert isinstance(one, StreamState) and one.carry['due'].tolist() == [[2, 2], [12, 12]]
+  assert isinstance(one, CarryTrainState) and one.carry['due'].tolist() == [[2, 2], [12, 12]]
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), one, two)
   np.testing.assert_allclose(first['loss'], second['loss'], rtol=1e-6)
 
@@ -194,14 +194,14 @@ def test_micro_steps_hand_on_what_one_step_does(start, monkeypatch):
 def test_candidates_are_drawn_as_often_as_is_expected():
   """With which probability each word is among 5 of 30, over 4,000 draws, within 4 standard errors; of expected counts
   those of TensorFlow: p(k) = log((k + 2) / (k + 1)) / log(31)."""
-  drawn = jax.jit(jax.vmap(lambda key: softmax.candidates(key, 30, 5, streams=1)))(
+  drawn = jax.jit(jax.vmap(lambda key: sampled_softmax.sample_words(key, 30, 5, streams=1)))(
       jax.random.split(jax.random.key(0), 4000))
   assert all(len({*row}) == 5 for row in drawn.ids[:, 0].tolist())
   often = np.bincount(np.ravel(drawn.ids), minlength=30) / 4000
-  believed = np.asarray(softmax.expected(jnp.arange(30), drawn.tries, 30)).mean(0)
+  believed = np.asarray(sampled_softmax.expected_count(jnp.arange(30), drawn.tries, 30)).mean(0)
   assert np.abs(often - believed).max() < 4 * (0.25 / 4000) ** 0.5
   np.testing.assert_allclose(
-      softmax.expected(np.array([0, 7]), 3.0, 30), [1 - (1 - np.log(2) / np.log(31)) ** 3,
+      sampled_softmax.expected_count(np.array([0, 7]), 3.0, 30), [1 - (1 - np.log(2) / np.log(31)) ** 3,
                                                     1 - (1 - np.log(9 / 8) / np.log(31)) ** 3], rtol=1e-5)
 
 
@@ -228,6 +228,6 @@ def test_a_recipe_has_the_published_settings():
   config = recipes.recipe('original', 'paper')
   optim, model = config.optim, config.model
   assert (optim.kind, optim.peak, optim.accumulator, optim.clip) == ('adagrad', 0.2, 1, 10)
-  assert isinstance(model, ElmoConfig) and model.dropout == 0.1 and model.characters.longest == spelling.LONGEST
+  assert isinstance(model, ElmoConfig) and model.dropout == 0.1 and model.characters.longest == char_ids.MAX_CHARACTERS
   assert config.train.steps == 1_000_840 and config.objective == BidirectionalLM(samples=8192)
   assert make_learner(config, dataclasses.replace(WORDS.vocab, size=793_471)).carry['word'].shape == (384, 2)

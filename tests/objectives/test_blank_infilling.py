@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.config import ConfigError, Experiment
-from plm_jax.objectives import glm, noise
+from plm_jax.config.run import ConfigError, PretrainRun
+from plm_jax.objectives import corruption, glm
 from plm_jax.objectives.glm import BlankInfilling
-from plm_jax.objectives.pairs import FullSentences
+from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
 
@@ -23,7 +23,7 @@ APART = BlankInfilling(pair=FullSentences(together=False), sentences=0.3, docume
 @functools.cache
 def corrupted(objective, rows=256, length=64):
   """Windows whose ids are below those of the blanks; those with FullSentences hold two documents."""
-  windows = tiny.windows(rows, objective.window(length), seed=3)
+  windows = tiny.windows(rows, objective.text_length(length), seed=3)
   windows['tokens'] = np.where(windows['segments'] > 0, 5 + windows['tokens'] % 80, 0).astype(np.int32)
   if objective.pair != BlankInfilling().pair:
     windows['segments'] += ((windows['sentences'] > 2) & (windows['segments'] > 0)).astype(np.int32)
@@ -35,7 +35,7 @@ def infill(tokens, spans, mask=VOCAB.mask, length=16, most=8):
   starts, sizes = (jnp.array(x) for x in zip(*spans, strict=True))
   tokens = jnp.array(tokens)
   row = jax.jit(lambda t: glm.infill(
-      t, jnp.ones_like(t), glm.Blanks(starts, sizes, mask), length, most, VOCAB))(tokens)
+      t, jnp.ones_like(t), glm.BlankSpans(starts, sizes, mask), length, most, VOCAB))(tokens)
   return {name: np.asarray(x).tolist() for name, x in row.items()}
 
 
@@ -71,7 +71,7 @@ def test_lengths_are_poisson_without_empty_spans():
 
 def test_fixed_keys_give_fixed_spans():
   documents = jnp.array([0] + [1] * 12 + [0] + [2] * 5 + [0])
-  draw = jax.jit(lambda seed: glm.short_spans(jax.random.key(seed), documents, 6, jnp.array([3, 2, 4, 1, 1])))
+  draw = jax.jit(lambda seed: glm.draw_short_spans(jax.random.key(seed), documents, 6, jnp.array([3, 2, 4, 1, 1])))
   assert [np.stack(draw(seed)).tolist() for seed in range(3)] == [
       [[2, 7, 15, 0, 0], [3, 2, 4, 0, 0]], [[1, 9, 17, 0, 0], [4, 3, 2, 0, 0]], [[2, 9, 14, 0, 0], [4, 2, 3, 0, 0]]]
 
@@ -161,8 +161,8 @@ def test_rates_of_the_released_code():
   objective = BlankInfilling()
   def draw(key):
     span_key, length_key = jax.random.split(key)
-    lengths = noise.draw_lengths(length_key, objective.lengths, (objective.spans(128),))
-    return glm.short_spans(span_key, jnp.ones(126, int), 19, lengths)
+    lengths = corruption.draw_lengths(length_key, objective.lengths, (objective.max_spans(128),))
+    return glm.draw_short_spans(span_key, jnp.ones(126, int), 19, lengths)
   starts, sizes = jax.device_get(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 4000)))
   assert abs(sizes.sum(1).mean() / 128 - 0.161) < 0.002 and abs((sizes > 0).sum(1).mean() - 6.50) < 0.07
   assert sizes.sum(1).min() == 19
@@ -178,10 +178,10 @@ def test_rates_of_the_released_code():
 def test_rows_are_as_long_as_asked_for():
   for objective in (BlankInfilling(), MIXED, TOGETHER):
     for length in (32, 64, 128, 512, 1024):
-      assert objective.row_length(objective.text(length)) == length
-      assert objective.window(length) < objective.text(length) < length
+      assert objective.row_length(objective.part_a_length(length)) == length
+      assert objective.text_length(length) < objective.part_a_length(length) < length
     _, batch = corrupted(objective)
-    assert batch['tokens'].shape[1] == 64 and batch['labels'].shape[1] == objective.predictions(64)
+    assert batch['tokens'].shape[1] == 64 and batch['labels'].shape[1] == objective.max_predictions(64)
 
 
 @pytest.mark.slow
@@ -194,6 +194,6 @@ def test_the_same_example_in_another_batch():
 
 def test_a_tokenizer_without_blanks_is_refused():
   with pytest.raises(ConfigError, match=r'special tokens that the tokenizer does not have: sop, eop.*layout glm'):
-    make_learner(Experiment('glm', objective=BlankInfilling()), tiny.VOCAB)
+    make_learner(PretrainRun('glm', objective=BlankInfilling()), tiny.VOCAB)
   with pytest.raises(ValueError, match='shares of the rows'):
     BlankInfilling(sentences=0.6, documents=0.6)

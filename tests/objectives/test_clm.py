@@ -6,9 +6,9 @@ import tiny
 
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.layers.stack import StackConfig
-from plm_jax.objectives.clm import CausalLM, boundaries
+from plm_jax.objectives.clm import CausalLM, boundary_ids
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import Single
+from plm_jax.objectives.row_builders import Single
 from plm_jax.tokenizers.contract import Vocab
 
 ONE = Vocab(size=50, eos=1)  # GPT-2: one token ends a text and begins the next
@@ -85,7 +85,7 @@ def test_z_loss_is_the_square_of_the_logarithm_of_the_denominator():
 
 
 def test_a_tokenizer_without_an_end_is_refused():
-  assert boundaries(ONE) == (1, 1)
-  assert boundaries(Vocab(size=9, cls=3, sep=4)) == (3, 4)
+  assert boundary_ids(ONE) == (1, 1)
+  assert boundary_ids(Vocab(size=9, cls=3, sep=4)) == (3, 4)
   with pytest.raises(ValueError, match='a token that ends a text'):
-    boundaries(Vocab(size=9, pad=0))
+    boundary_ids(Vocab(size=9, pad=0))

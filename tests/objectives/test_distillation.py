@@ -9,8 +9,8 @@ import tiny
 from plm_jax.models.distilbert import student
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import NextSentence, Single
-from plm_jax.training.optim import OptimConfig, make_optimizer
+from plm_jax.objectives.row_builders import NextSentence, Single
+from plm_jax.optim.optimizers import OptimConfig, make_optimizer
 from plm_jax.training.step import Learner, init_state, train_step
 
 TEACHER = tiny.config(layers=4)
@@ -19,13 +19,14 @@ OBJECTIVE = Distillation(teacher='somewhere', model=TEACHER)
 
 @pytest.fixture(scope='module')
 def learner():
-  optimizer = make_optimizer(OptimConfig(peak=1e-2, warmup=0, schedule='constant'), 10, OBJECTIVE.frozen)
+  frozen = OBJECTIVE.optimizer_hints.frozen
+  optimizer = make_optimizer(OptimConfig(peak=1e-2, warmup=0, schedule='constant'), 10, frozen)
   return Learner(OBJECTIVE.build(student(TEACHER), packed=False), OBJECTIVE, optimizer, tiny.VOCAB, 3)
 
 
 @pytest.fixture(scope='module')
 def windows():
-  batch = tiny.windows(8, OBJECTIVE.window(tiny.LENGTH))
+  batch = tiny.windows(8, OBJECTIVE.text_length(tiny.LENGTH))
   for name in ('tokens', 'segments', 'sentences', 'words'):
     batch[name][3] = 0
   return batch
@@ -36,7 +37,7 @@ def params(learner, windows):
   """The student's fresh, the teacher's read, then what the run begins with."""
   shapes = jax.eval_shape(lambda: init_state(learner, windows).params)
   fresh, found = tiny.random_params(shapes), tiny.random_params(shapes, seed=1)['teacher']
-  return OBJECTIVE.initial_params(fresh, lambda folder: (TEACHER, {**found, 'heads_nsp': {'dense': np.zeros(3)}}))
+  return OBJECTIVE.lifecycle.initial(fresh, lambda folder: (TEACHER, {**found, 'heads_nsp': {'dense': np.zeros(3)}}))
 
 
 def test_the_student_begins_with_its_teachers_layers(params):
@@ -54,7 +55,7 @@ def test_which_layers():
     number = dict(stack=dict(layers=dict(block=dict(kernel=np.arange(layers)))))
     objective = dataclasses.replace(OBJECTIVE, model=TEACHER)
     params = dict(backbone=jax.tree.map(lambda x: np.zeros(own), number), teacher=dict(backbone=number))
-    begun = objective.initial_params(params, lambda folder: (TEACHER, dict(backbone=number)))
+    begun = objective.lifecycle.initial(params, lambda folder: (TEACHER, dict(backbone=number)))
     return begun['backbone']['stack']['layers']['block']['kernel'].tolist()
   assert kept(12, 6) == [0, 2, 4, 7, 9, 11]
   assert kept(4, 2) == [0, 3] and kept(2, 1) == [0] and kept(3, 3) == [0, 1, 2] and kept(1, 3) == [0, 0, 0]
@@ -63,7 +64,7 @@ def test_which_layers():
 def test_an_own_beginning():
   fresh = dict(backbone=dict(kernel=np.zeros(2)), teacher=dict(backbone=dict(kernel=np.zeros(2))))
   found = dict(backbone=dict(kernel=np.ones(2)))
-  begun = dataclasses.replace(OBJECTIVE, copied=False).initial_params(fresh, lambda folder: (TEACHER, found))
+  begun = dataclasses.replace(OBJECTIVE, copied=False).lifecycle.initial(fresh, lambda folder: (TEACHER, found))
   assert not begun['backbone']['kernel'].any() and begun['teacher']['backbone']['kernel'].all()
 
 
@@ -124,20 +125,21 @@ def test_terms_are_the_released_ones_and_zero_leaves_out():
 
 def test_refusals():
   with pytest.raises(ValueError, match=r'give --objective\.teacher'):
-    Distillation().with_teacher(None)
+    Distillation().lifecycle.resolve_teacher(None)
   with pytest.raises(ValueError, match=r"the student's block\.width is 32, its teacher's 40"):
     dataclasses.replace(OBJECTIVE, model=tiny.config(width=40)).build(tiny.config(), packed=False)
   with pytest.raises(ValueError, match='asked nothing about pairs'):
     Distillation(task=MaskedLM(pair=NextSentence()))
   params = dict(backbone=dict(kernel=np.zeros(3)), teacher=dict(backbone=dict(kernel=np.zeros(2))))
   with pytest.raises(ValueError, match=r"the teacher's backbone/kernel is \[2\], the student's \[3\]"):
-    OBJECTIVE.initial_params(params, lambda folder: (TEACHER, params['teacher']))
+    OBJECTIVE.lifecycle.initial(params, lambda folder: (TEACHER, params['teacher']))
   with pytest.raises(ValueError, match='a teacher has backbone, of the shapes'):
-    OBJECTIVE.initial_params(params, lambda folder: (TEACHER, dict(heads_mlm={})))
-  assert Distillation(teacher='there').with_teacher(lambda folder: (folder, 1)).model == ('there', 1)
+    OBJECTIVE.lifecycle.initial(params, lambda folder: (TEACHER, dict(heads_mlm={})))
+  assert Distillation(teacher='there').lifecycle.resolve_teacher(lambda folder: (folder, 1)).model == ('there', 1)
   assert Distillation(task=MaskedLM(pair=Single())) == Distillation()
 
 
 def test_the_students_positions_may_stay_its_teachers():
   objective = dataclasses.replace(OBJECTIVE, positions='fixed')
-  assert OBJECTIVE.frozen == ('teacher',) and objective.frozen == ('teacher', 'backbone/embeddings/positions')
+  assert OBJECTIVE.optimizer_hints.frozen == ('teacher',)
+  assert objective.optimizer_hints.frozen == ('teacher', 'backbone/embeddings/positions')

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.architectures.encoder import Output
+from plm_jax.architectures import Output
 from plm_jax.errors import ConfigError
-from plm_jax.layers.heads import MaskedTokens, PooledClasses
-from plm_jax.objectives import similar
-from plm_jax.objectives.mlm import MaskedLM, classification
-from plm_jax.objectives.pairs import NextSentence, Single
+from plm_jax.layers.heads import MaskedLMHead, PooledClassifier
+from plm_jax.objectives import corruption, synonyms
+from plm_jax.objectives.mlm import MaskedLM, classification_losses
+from plm_jax.objectives.row_builders import NextSentence, Single
 
 SINGLE = MaskedLM(pair=Single())
 
@@ -40,7 +40,7 @@ def test_literal():
       segments=np.array([[1] * 8, [1] * 5 + [0] * 3, [0] * 8]),
       words=np.array([[1, 2, 2, 3, 4, 5, 6, 6], [1, 2, 3, 4, 5, 0, 0, 0], [0] * 8]),
       corpus=np.zeros(3, int), index=np.arange(3), epoch=np.zeros(3, int))
-  batch = corrupt(dataclasses.replace(SINGLE, rate=0.3), windows)
+  batch = corrupt(dataclasses.replace(SINGLE, mask_rate=0.3), windows)
   # 3 of 10 tokens, 2 of 7, none of padding. 11 becomes a random 68, 12 is kept, the others are masked.
   assert {name: value.tolist() for name, value in batch.items()} == dict(
       tokens=[[2, 68, 12, 13, 14, 15, 4, 17, 18, 3], [2, 21, 4, 4, 24, 25, 3, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0, 0, 0]],
@@ -51,7 +51,7 @@ def test_literal():
 
 @pytest.mark.parametrize(('length', 'most'), [(128, 20), (512, 77), (8, 2), (64, 10)])
 def test_most_predictions_of_a_row(length, most):
-  assert MaskedLM().predictions(length) == most
+  assert MaskedLM().max_predictions(length) == most
 
 
 @pytest.fixture(scope='module')
@@ -132,14 +132,14 @@ def test_static_masks_repeat_and_dynamic_ones_do_not():
 
 def test_heads_and_terms():
   block = tiny.block()
-  assert MaskedLM().heads(tiny.config()) == {'mlm': MaskedTokens(block), 'nsp': PooledClasses(block, 2)}
+  assert MaskedLM().heads(tiny.config()) == {'mlm': MaskedLMHead(block), 'nsp': PooledClassifier(block, 2)}
   assert MaskedLM().terms == {'mlm': 1.0, 'nsp': 1.0}
-  assert SINGLE.heads(tiny.config()) == {'mlm': MaskedTokens(block)} and SINGLE.terms == {'mlm': 1.0}
+  assert SINGLE.heads(tiny.config()) == {'mlm': MaskedLMHead(block)} and SINGLE.terms == {'mlm': 1.0}
 
 
 def test_classification_literal():
   logits = jnp.log(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [0.2, 0.7, 0.1]]))
-  losses = classification('x', logits, jnp.array([0, 1, 1]), jnp.array([1.0, 1.0, 0.0]))
+  losses = classification_losses('x', logits, jnp.array([0, 1, 1]), jnp.array([1.0, 1.0, 0.0]))
   assert list(losses) == ['x', 'x_accuracy']
   np.testing.assert_allclose(losses['x'], [np.log(2) + np.log(10), 2], rtol=1e-6)
   assert [float(x) for x in losses['x_accuracy']] == [1, 2]
@@ -158,7 +158,7 @@ def test_rows_of_padding_weigh_nothing():
 
 
 @pytest.mark.parametrize(('changes', 'message'), [
-    (dict(lengths=(0.5, 0.4)), 'sum to 1'), (dict(rate=0.0), 'rate'),
+    (dict(lengths=(0.5, 0.4)), 'sum to 1'), (dict(mask_rate=0.0), 'rate'),
     (dict(mask_share=0.9, random_share=0.2), 'shares'), (dict(choice='repeated', unit='word'), 'single tokens')])
 def test_values_that_cannot_be(changes, message):
   with pytest.raises(ValueError, match=message):
@@ -173,7 +173,7 @@ def test_statistics_of_the_released_code():
   """
   draw = np.random.default_rng(0)
   objective = MaskedLM(pair=NextSentence())
-  length, rows = objective.window(64), []
+  length, rows = objective.text_length(64), []
   for number in range(150):
     sentences = draw.integers(4, 24, draw.integers(3, 17))
     while len(sentences):
@@ -263,7 +263,7 @@ def test_similar_words_take_the_place_of_masks(tmp_path):
   path = tmp_path / 'similar.txt'
   # What is not known to the tokenizer has no place there: 龘 would be like every other character that it does not know.
   path.write_text('ab cd 龘d ef abc\nf zz g 龘 h\nq\n龘 a b\n龘龘 ab\n')
-  found = similar.table(str(path), Letters())
+  found = synonyms.load_table(str(path), Letters())
   assert {word: like.T.tolist() for word, like in found.items()} == {
       (10, 11): [[12, 13], [14, 15]] * 2, (15,): [[16], [17]] * 2}
   size = 4096
@@ -271,8 +271,8 @@ def test_similar_words_take_the_place_of_masks(tmp_path):
   words = np.tile(np.arange(30) // 5 * 3 + np.array([1, 1, 2, 3, 3] * 6), (size, 1)).astype(np.int32)
   windows = dict(tokens=tokens, segments=np.ones_like(tokens), words=words, corpus=np.zeros(size, int),
                  index=np.arange(size), epoch=np.zeros(size, int))
-  objective = dataclasses.replace(SINGLE, unit='word', lengths=(0.4, 0.3, 0.2, 0.1), similar=str(path), rate=0.3)
-  windows = objective.described(windows, Letters())
+  objective = dataclasses.replace(SINGLE, unit='word', lengths=(0.4, 0.3, 0.2, 0.1), synonyms=str(path), mask_rate=0.3)
+  windows = objective.add_token_info(windows, Letters())
   assert windows['similar'][0, :5].tolist() == [[12, 14] * 2, [13, 15] * 2, [16, 17] * 2, [-1] * 4, [-1] * 4]
   assert objective.shapes(2, 32)['similar'].shape == (2, 30, 4)
   batch = corrupt(objective, windows)
@@ -302,16 +302,16 @@ def test_words_in_half_of_the_rows(large):
 
 
 def test_similar_words_are_of_words(tmp_path):
-  with pytest.raises(ValueError, match=r'similar are words, so that MaskedLM.unit is word, got token'):
-    MaskedLM(similar='list.txt')
+  with pytest.raises(ValueError, match=r'synonyms are words, so that MaskedLM.unit is word, got token'):
+    MaskedLM(synonyms='list.txt')
   (tmp_path / 'list.txt').write_text('alone\n')
   with pytest.raises(ConfigError, match=r'list.txt has no line with a word and words like it'):
-    similar.read(str(tmp_path / 'list.txt'), None)
+    synonyms.read_table(str(tmp_path / 'list.txt'), None)
 
 
 def test_the_share_of_masks_falls_over_the_run():
   """From 30% to 15% in a line, a function of what is done alone; 20% where windows do not say, in evaluation."""
-  objective = dataclasses.replace(SINGLE, rate=0.3, last_rate=0.15, held_out_rate=0.2)
+  objective = dataclasses.replace(SINGLE, mask_rate=0.3, final_mask_rate=0.15, held_out_mask_rate=0.2)
   windows = tiny.windows(8, 98)
   def count(**progress):
     return corrupt(objective, {**windows, **progress})['weights'].sum(1)
@@ -319,13 +319,96 @@ def test_the_share_of_masks_falls_over_the_run():
   for done, share in ((0.0, 0.3), (0.5, 0.225), (1.0, 0.15)):
     np.testing.assert_allclose(count(progress=np.float32(done)), np.round(real * share), atol=1)
   np.testing.assert_allclose(count(), np.round(real * 0.2), atol=1)
-  assert objective.paced and not SINGLE.paced and objective.predictions(100) == 30
+  assert objective.step_traits.needs_progress and not SINGLE.step_traits.needs_progress
+  assert objective.max_predictions(100) == 30
   with pytest.raises(ConfigError, match=r'choice windows is of one .*rate'):
     dataclasses.replace(objective, choice='windows')
 
 
 def test_tokens_say_the_language_of_their_corpus(large):
   windows = dict(large[0], corpus=np.arange(8192, dtype=np.int32) % 3)
-  batch = corrupt(dataclasses.replace(SINGLE, says_language=True), windows)
+  batch = corrupt(dataclasses.replace(SINGLE, language_ids=True), windows)
   assert batch['languages'].shape == batch['tokens'].shape
   assert (batch['languages'] == windows['corpus'][:, None]).all()
+
+
+def test_spans_are_replaced_as_a_whole():
+  """Of spans of three tokens, 80% are masked, 10% random and 10% kept; token by token, mixtures are the rule."""
+  windows = tiny.windows(2048, 62, shortest=62)
+  objective = MaskedLM(pair=Single(), mask_rate=0.05, lengths=(0.0, 0.0, 1.0), replaced='span')
+  batch = corrupt(objective, windows)
+  # 5% of 64 are three: each row has one span, or two where the first is cut at the end of the text.
+  assert (batch['weights'].sum(1) == 3).all()
+  one = (np.diff(batch['positions'][:, :3]) == 1).all(1) & (batch['positions'][:, 2] < 62)
+  assert one.mean() > 0.9
+  seen = np.take_along_axis(batch['tokens'], batch['positions'], 1)[one, :3]
+  labels = batch['labels'][one, :3]
+  masked, kept = (seen == tiny.VOCAB.mask).all(1), (seen == labels).all(1)
+  assert masked.mean() == pytest.approx(0.8, abs=0.03) and kept.mean() == pytest.approx(0.1, abs=0.02)
+  # The rest are random, in which a mask or the token itself comes by chance, once in a hundred.
+  rest = seen[~masked & ~kept]
+  assert (rest == tiny.VOCAB.mask).mean() < 0.05 and (rest == labels[~masked & ~kept]).mean() < 0.05
+  apart = corrupt(dataclasses.replace(objective, replaced='token'), windows)
+  seen = np.take_along_axis(apart['tokens'], apart['positions'], 1)[one, :3]
+  assert (seen == tiny.VOCAB.mask).all(1).mean() == pytest.approx(0.8 ** 3, abs=0.04)
+  # The same tokens are predicted either way.
+  np.testing.assert_array_equal(batch['positions'], apart['positions'])
+  np.testing.assert_array_equal(restored(batch), restored(apart))
+
+
+def test_neighbouring_spans_are_replaced_apart():
+  """With all tokens predicted, spans touch each other: of spans of two, pairs of neighbours agree, others need not."""
+  windows = tiny.windows(1024, 40, shortest=40)
+  objective = MaskedLM(
+      pair=Single(), mask_rate=0.95, lengths=(0.0, 1.0), mask_share=0.5, random_share=0.0, replaced='span')
+  batch = corrupt(objective, windows)
+  masked = np.where(batch['tokens'][:, 1:-1] == tiny.VOCAB.mask, 1, 0)
+  changes = (np.diff(masked, axis=1) != 0).mean()
+  # Half of the borders between spans are changes, and there is one every two tokens.
+  assert 0.15 < changes < 0.35
+
+
+@pytest.mark.parametrize('changes', [
+    dict(lengths=(1.0,)), dict(choice='windows', lengths=(0.5, 0.5)), dict(synonyms='x', unit='word')])
+def test_replacing_by_span_needs_spans(changes):
+  with pytest.raises(ConfigError, match='replaced span is of spans of several tokens'):
+    MaskedLM(pair=Single(), replaced='span', **changes)
+
+
+def test_rare_tokens_are_masked_more_often():
+  """XLM, trainer.py, mask_out: weights of counts ** -alpha. Of two kinds of token, 16 times as frequent in the batch,
+  one is a quarter as likely to be masked with a power of 0.5, and a 16th with 1."""
+  rows, length = 2000, 17
+  tokens = np.full((rows, length), 20)
+  tokens[np.arange(rows), np.random.default_rng(0).integers(length, size=rows)] = 30
+  ones = np.ones((rows, length), np.int32)
+  windows = dict(tokens=tokens.astype(np.int32), segments=ones, words=np.cumsum(ones, 1), corpus=np.zeros(rows, int),
+                 index=np.arange(rows), epoch=np.zeros(rows, int))
+  for power, want in (0.0, 1 / 17), (0.5, 4 / 20), (1.0, 16 / 32):
+    batch = corrupt(dataclasses.replace(SINGLE, mask_rate=0.05, smoothing=power), windows)
+    # One token of 19 is predicted, the rare one with weight 16 ** power against 16 of weight 1.
+    assert (batch['weights'].sum(1) == 1).all()
+    assert (batch['labels'][:, 0] == 30).mean() == pytest.approx(want, abs=0.03)
+
+
+def test_several_tokens_are_drawn_without_replacement():
+  """Of weights 1, 1, 2 the two chosen are the last and another with 5/6: 1/2 at once, or 1/2 x 2/3 after another."""
+  keys = jax.random.split(jax.random.key(0), 4000)
+  weights = jnp.array([1.0, 1.0, 2.0, 5.0])
+  candidate = jnp.array([True, True, True, False])
+  chosen = np.asarray(jax.jit(jax.vmap(lambda key: corruption.choose_tokens(key, candidate, 2, weights)))(keys))
+  assert (chosen.sum(1) == 2).all() and not chosen[:, 3].any()
+  assert chosen[:, 2].mean() == pytest.approx(5 / 6, abs=0.02)
+  none = corruption.choose_tokens(keys[0], jnp.zeros(4, bool), 2, weights)
+  assert not none.any()
+
+
+def test_counts_of_tokens_are_of_the_text():
+  windows = {'tokens': jnp.array([[5, 6, 5, 0], [6, 5, 0, 0]]), 'segments': jnp.array([[1, 1, 1, 0], [1, 2, 0, 0]])}
+  assert corruption.count_tokens(windows, 8).tolist() == [0, 0, 0, 0, 0, 3, 2, 0]
+
+
+@pytest.mark.parametrize('changes', [dict(choice='repeated'), dict(unit='word'), dict(lengths=(0.5, 0.5))])
+def test_smoothing_is_of_single_tokens(changes):
+  with pytest.raises(ConfigError, match='smoothing is of single tokens'):
+    MaskedLM(pair=Single(), smoothing=0.5, **changes)

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import checked, recipes
+from plm_jax import recipes, validation
 from plm_jax.errors import ConfigError
 from plm_jax.models import gpt_bert
 from plm_jax.objectives import PROGRESS
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.mntp import MaskedNextToken
-from plm_jax.objectives.pairs import Single
+from plm_jax.objectives.row_builders import Single
+from plm_jax.optim.optimizers import OptimConfig, make_schedule
 from plm_jax.tokenizers.contract import Vocab
-from plm_jax.training.optim import OptimConfig, schedule
 
 VOCAB = Vocab(40, 0, unk=1, cls=2, sep=3, mask=4)
 ROWS, TEXT = 48, 28
@@ -65,9 +65,10 @@ def test_shares_of_hidden_tokens_fall_and_spans_are_short():
     return (corrupt(objective, found | more)['weights'].sum(1)).tolist()
   masked = MaskedNextToken(causal=0)
   assert hidden(masked, {PROGRESS: np.float32(1)}) == [3] * 8 == hidden(masked, {})  # 0.15 of 23 is 3.45
-  assert hidden(dataclasses.replace(masked, held_out_rate=0.5), {}) == [12] * 8
-  assert masked.paced and not dataclasses.replace(masked, last_rate=None).paced
-  only = MaskedNextToken(causal=0, lengths=(0, 0, 1), last_rate=0.25, mask_share=1, random_share=0)
+  assert hidden(dataclasses.replace(masked, held_out_mask_rate=0.5), {}) == [12] * 8
+  assert masked.step_traits.needs_progress
+  assert not dataclasses.replace(masked, final_mask_rate=None).step_traits.needs_progress
+  only = MaskedNextToken(causal=0, lengths=(0, 0, 1), final_mask_rate=0.25, mask_share=1, random_share=0)
   tokens = corrupt(only, found)['tokens'] == VOCAB.mask
   assert (tokens.sum(1) == 6).all() and (tokens[:, :-1] & tokens[:, 1:]).sum() >= 8 * 3
 
@@ -85,7 +86,7 @@ def test_what_is_drawn_is_of_the_seed_the_example_and_the_epoch():
 
 
 def tiny() -> Any:
-  return checked.replaced(gpt_bert.base(), {
+  return validation.with_paths(gpt_bert.base(), {
       'block.width': 24, 'block.heads': 3, 'block.mlp_dim': 16, 'stack.layers': 2, 'vocab': 40, 'max_length': 32,
       'block.init.std': 0.3})
 
@@ -130,28 +131,28 @@ def test_losses_are_means_of_their_kind_of_row():
 
 
 def test_model_and_objective_go_together():
-  with pytest.raises(ValueError, match=r'give --model\.shifted=False'):
+  with pytest.raises(ValueError, match=r'give --model\.head\.shifted=False'):
     MaskedLM(pair=Single()).build(tiny(), packed=True)
-  with pytest.raises(ValueError, match=r'give --model\.shifted=True, as the recipe gpt_bert_strict_small does'):
-    MaskedNextToken().build(checked.replaced(tiny(), {'shifted': False}), packed=True)
+  with pytest.raises(ValueError, match=r'give --model\.head\.shifted=True, as the recipe gpt_bert_strict_small does'):
+    MaskedNextToken().build(validation.with_paths(tiny(), {'head.shifted': False}), packed=True)
   with pytest.raises((ConfigError, ValueError), match='lengths are probabilities and sum to 1'):
-    checked.check(MaskedNextToken(lengths=(0.5, 0.1)))
+    validation.check(MaskedNextToken(lengths=(0.5, 0.1)))
   with pytest.raises((ConfigError, ValueError), match=r'together 1 at most, got 0\.95 and 0\.1'):
-    checked.check(MaskedNextToken(mask_share=0.95))
+    validation.check(MaskedNextToken(mask_share=0.95))
   with pytest.raises((ConfigError, ValueError), match='summed is of layers of two sublayers'):
-    checked.check(checked.replaced(tiny(), {'windows': (0, 8)}))
+    validation.check(validation.with_paths(tiny(), {'windows': (0, 8)}))
 
 
 def test_the_run_is_the_released_one():
   """train_10m.py: rows of 128, 256 and 512, batches that grow from a quarter; utils.py: the rate."""
-  config = recipes.find('gpt_bert_strict_small')()
+  config = recipes.find_recipe('gpt_bert_strict_small')()
   phases = config.train.phases
   assert sum(phase.steps for phase in phases) == 7812 and len(phases) == 10
   assert [phase.length for phase in phases] == [128] * 7 + [256] * 2 + [512]
   assert (phases[0].batch, phases[6].batch, phases[7].batch, phases[9].batch) == (9216, 24_576, 13_312, 8192)
   assert config.objective.terms == pytest.approx(
       {'mntp': 15 / 16, 'clm': 1 / 16, 'mntp_z': 15e-4 / 16, 'clm_z': 1e-4 / 16})
-  rate = schedule(config.optim, 7812)
+  rate = make_schedule(config.optim, 7812)
   assert [float(rate(step)) for step in (0, 62, 124, 7812 - 124, 7812 - 62)] == pytest.approx(
       [0, 0.00705, 0.0141, 0.00141, 0.000705], rel=0.02)
   assert (config.optim.ema, config.optim.exempt) == (0.999, OptimConfig.exempt)

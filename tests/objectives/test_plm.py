@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from plm_jax.models import xlnet
-from plm_jax.objectives.plm import PermutationLM, ranks_of
+from plm_jax.objectives.plm import PermutationLM, factorization_ranks
 
 OBJECTIVE = PermutationLM()
 
@@ -24,7 +24,7 @@ def corrupt(windows, objective=OBJECTIVE, key=0):
 @pytest.fixture(scope='module')
 def large():
   """1280 rows of 512 tokens, each of another document, most of them full."""
-  windows = tiny.windows(64, OBJECTIVE.window(512), shortest=400)
+  windows = tiny.windows(64, OBJECTIVE.text_length(512), shortest=400)
   windows = {name: np.tile(x, (20,) + (1,) * (x.ndim - 1)) for name, x in windows.items()}
   windows['index'] = np.arange(1280, dtype=np.int32)
   return windows, corrupt(windows)
@@ -32,14 +32,14 @@ def large():
 
 @pytest.mark.slow
 def test_sizes_are_those_of_the_released_code():
-  assert [(OBJECTIVE.window(length), OBJECTIVE.remembered(length), OBJECTIVE.predictions(length))
+  assert [(OBJECTIVE.text_length(length), OBJECTIVE.memory_length(length), OBJECTIVE.max_predictions(length))
           for length in (512, 128, 32)] == [(893, 384, 85), (221, 96, 21), (53, 24, 5)]
   # Every length is found again from its window.
   for length in (8, 9, 33, 64, 511):
     shapes = jax.eval_shape(lambda w: OBJECTIVE.corrupt(jax.random.key(0), w, tiny.VOCAB),
-                            tiny.windows(2, OBJECTIVE.window(length)))
+                            tiny.windows(2, OBJECTIVE.text_length(length)))
     assert shapes['tokens'].shape == (2, length)
-    assert shapes['memory_tokens'].shape == (2, OBJECTIVE.remembered(length))
+    assert shapes['memory_tokens'].shape == (2, OBJECTIVE.memory_length(length))
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ LITERAL = dict(
 
 def test_order_within_windows():
   late = jnp.array([1, 0, 1, 1, 0, 1, 1], bool)
-  assert ranks_of(late, jnp.array([2, 0, 1]), jnp.arange(7)).tolist() == [3, 0, 2, 6, 0, 5, 9]
+  assert factorization_ranks(late, jnp.array([2, 0, 1]), jnp.arange(7)).tolist() == [3, 0, 2, 6, 0, 5, 9]
 
 
 def filled(windows, batch):
@@ -155,7 +155,7 @@ def test_rows_and_their_memory_are_text_in_reading_order(large):
 
 @pytest.mark.slow
 def test_every_token_is_predicted_in_some_epoch():
-  windows = tiny.windows(1, OBJECTIVE.window(32), shortest=OBJECTIVE.window(32))
+  windows = tiny.windows(1, OBJECTIVE.text_length(32), shortest=OBJECTIVE.text_length(32))
   windows = {name: np.repeat(x, 400, 0) for name, x in windows.items()} | dict(epoch=np.arange(400, dtype=np.int32))
   windows['tokens'] = np.broadcast_to(np.arange(5, 58, dtype=np.int32), (400, 53))
   batch = corrupt(windows)
@@ -164,7 +164,7 @@ def test_every_token_is_predicted_in_some_epoch():
 
 @pytest.mark.slow
 def test_corruption_follows_the_example():
-  windows = tiny.windows(8, OBJECTIVE.window(32), shortest=40)
+  windows = tiny.windows(8, OBJECTIVE.text_length(32), shortest=40)
   alone = PermutationLM(random=0.0)
   want = corrupt(windows, alone)
   order = np.array([3, 1, 7, 0, 2, 6, 5, 4])

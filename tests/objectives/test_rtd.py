@@ -9,17 +9,17 @@ import optax
 import pytest
 import tiny
 
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.layers.disentangled import Disentangled
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import deberta_v2, electra
-from plm_jax.objectives import noise
+from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.rtd import ReplacedTokenDetection, draw, fill
-from plm_jax.training.optim import OptimConfig, decayed, make_optimizer, scale_by_plain_adam
-from plm_jax.training.step import Learner, State, gradient, init_state, train_step
+from plm_jax.objectives.rtd import ReplacedTokenDetection, fill_masks, sample_ids
+from plm_jax.optim.optimizers import OptimConfig, decay_mask, make_optimizer, scale_by_plain_adam
+from plm_jax.training.step import Learner, TrainState, compute_gradient, init_state, train_step
 
 LENGTH = tiny.LENGTH
 BERT = dataclasses.replace(tiny.config(), pooler=False)
@@ -34,9 +34,11 @@ def setting(sharing, model=BERT):
   """-> (learner, parameters, batch) of a run without dropout."""
   deberta = model is DEBERTA
   objective = ReplacedTokenDetection(sharing=sharing, width=1.0 if deberta else 0.5, depth=0.5, first=deberta)
-  model = dataclasses.replace(model, block=checked.replaced(model.block, {'dropout': 0.0, 'attention.dropout': 0.0}))
+  model = dataclasses.replace(
+    model, block=validation.with_paths(model.block, {'dropout': 0.0, 'attention.dropout': 0.0})
+  )
   learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 3)
-  windows = tiny.windows(8, objective.window(LENGTH))
+  windows = tiny.windows(8, objective.text_length(LENGTH))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
   batch = jax.jit(lambda w: objective.corrupt(learner.key(1), w, tiny.VOCAB))(windows)
   return learner, params, batch
@@ -97,7 +99,7 @@ def test_which_parameters_there_are():
 @pytest.mark.slow
 def test_a_fresh_difference_is_zero():
   learner, _, _ = setting('disentangled')
-  windows = tiny.windows(2, learner.objective.window(LENGTH))
+  windows = tiny.windows(2, learner.objective.text_length(LENGTH))
   params = unbox(jax.jit(lambda: init_state(learner, windows).params)())
   assert largest(params['difference']) == 0 and largest(params['generator']['backbone']['embeddings']) > 0
 
@@ -108,11 +110,11 @@ def test_labels_say_which_tokens_differ_from_the_original():
   learner, _, batch = setting('none')
   outputs = gradients('none')[1]
   batch = jax.device_get(batch)
-  windows = tiny.windows(8, learner.objective.window(LENGTH))
+  windows = tiny.windows(8, learner.objective.text_length(LENGTH))
   original = jax.device_get(learner.objective.mlm.pair.arrange(None, windows, tiny.VOCAB)['tokens'])
   # With the truth in place of samples nothing is replaced.
-  _, none = fill(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], batch['labels'])
-  filled, _ = fill(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], batch['labels'])
+  _, none = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], batch['labels'])
+  filled, _ = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], batch['labels'])
   assert not none.any()
   np.testing.assert_array_equal(filled, original)
   predicted = np.zeros_like(original, bool)
@@ -124,7 +126,7 @@ def test_labels_say_which_tokens_differ_from_the_original():
   p = 1 / (1 + np.exp(-outputs['rtd'].astype(np.float64)))
   want = -np.where(outputs['replaced'] > 0, np.log(p), np.log(1 - p))[batch['segments'] > 0].sum()
   np.testing.assert_allclose(losses['rtd'][0], want, rtol=1e-5)
-  answers = learner.objective.answers(outputs, batch)
+  answers = learner.objective.accuracy_targets(outputs, batch)
   labels, weights = map(np.asarray, answers['rtd'])
   np.testing.assert_array_equal(np.bincount(labels.ravel(), weights.ravel())[1], losses['replaced'][0])
   assert weights.sum() == losses['rtd_accuracy'][1] and set(answers) == {'mlm', 'rtd'}
@@ -133,7 +135,7 @@ def test_labels_say_which_tokens_differ_from_the_original():
 def test_filling_by_hand():
   tokens, positions = jnp.array([[2, 4, 7, 4, 3, 0]]), jnp.array([[1, 3, 0]])
   labels, weights = jnp.array([[5, 6, 2]]), jnp.array([[1.0, 1.0, 0.0]])
-  filled, replaced = fill(tokens, positions, labels, weights, jnp.array([[5, 9, 8]]))
+  filled, replaced = fill_masks(tokens, positions, labels, weights, jnp.array([[5, 9, 8]]))
   np.testing.assert_array_equal(filled, [[2, 5, 7, 9, 3, 0]])
   np.testing.assert_array_equal(replaced, [[0, 0, 0, 1, 0, 0]])
 
@@ -142,7 +144,7 @@ def test_filling_by_hand():
 def test_draws_are_those_of_the_softmax(vocab):
   logits = jnp.asarray(np.random.default_rng(0).normal(0, 2, vocab)).at[jnp.array([1, vocab - 1])].set(-jnp.inf)
   number = 100_000
-  drawn = jax.jit(lambda: draw(jax.random.key(7), jnp.broadcast_to(logits, (number, vocab))))()
+  drawn = jax.jit(lambda: sample_ids(jax.random.key(7), jnp.broadcast_to(logits, (number, vocab))))()
   found, want = np.bincount(drawn, minlength=vocab), number * jax.nn.softmax(logits)
   assert found[1] == found[vocab - 1] == 0
   # Four standard deviations.
@@ -151,7 +153,7 @@ def test_draws_are_those_of_the_softmax(vocab):
 
 def test_a_fixed_key_gives_fixed_draws():
   logits = jnp.log(jnp.array([[0.1, 0.2, 0.3, 0.4]] * 8))
-  np.testing.assert_array_equal(jax.jit(draw)(jax.random.key(0), logits), DRAWN)
+  np.testing.assert_array_equal(jax.jit(sample_ids)(jax.random.key(0), logits), DRAWN)
 
 
 DRAWN = [3, 3, 2, 2, 2, 1, 2, 3]
@@ -160,7 +162,7 @@ DRAWN = [3, 3, 2, 2, 2, 1, 2, 3]
 @pytest.mark.slow
 def test_samples_depend_on_the_example_alone():
   learner, params, _ = setting('embeddings')
-  windows = tiny.windows(8, learner.objective.window(LENGTH))
+  windows = tiny.windows(8, learner.objective.text_length(LENGTH))
   @jax.jit
   def run(windows):
     batch = learner.objective.corrupt(learner.key(1), windows, tiny.VOCAB)
@@ -176,7 +178,7 @@ def test_samples_depend_on_the_example_alone():
 def test_samples_and_masks_are_drawn_with_keys_of_their_own():
   key, windows = jax.random.key(7), tiny.windows(4, 30)
   draws = ReplacedTokenDetection().corrupt(key, windows, tiny.VOCAB)['draw']
-  keys = noise.example_keys(key, windows)
+  keys = corruption.example_keys(key, windows)
   others = [keys, *(jax.vmap(lambda k, n=n: jax.random.split(k, 2)[n])(keys) for n in (0, 1))]
   every = np.concatenate([np.asarray(draws), *(np.asarray(jax.random.key_data(some)) for some in others)])
   assert len(np.unique(every, axis=0)) == 16
@@ -186,8 +188,12 @@ def test_samples_and_masks_are_drawn_with_keys_of_their_own():
 def test_micro_steps_change_nothing():
   learner, params, batch = setting('disentangled')
   key = jax.random.key(0)
-  whole, parts = (jax.jit(lambda p, b, some=dataclasses.replace(learner, accumulate=n): gradient(some, p, b, key))(
-      params, batch) for n in (1, 2))
+  whole, parts = (
+    jax.jit(lambda p, b, some=dataclasses.replace(learner, accumulate=n): compute_gradient(some, p, b, key))(
+      params, batch
+    )
+    for n in (1, 2)
+  )
   tiny.assert_close(parts[0], whole[0], 1e-4)
 
 
@@ -198,16 +204,16 @@ def test_micro_steps_change_nothing():
 def test_the_finished_model_stands_alone(sharing, model):
   learner, params, batch = setting(sharing, model)
   objective = learner.objective
-  finished = objective.exported_params(params)
-  alone = WithHeads(model.backbone(), objective.heads(model))
+  finished = objective.lifecycle.exported(params)
+  alone = ModelWithHeads(model.backbone(), objective.heads(model))
   shapes = jax.eval_shape(lambda: alone.init(jax.random.key(0), batch)['params'])
   assert jax.tree.map(jnp.shape, finished) == jax.tree.map(jnp.shape, unbox(shapes))
 
   @jax.jit
   def run(params, finished):
     outputs = learner.model.apply({'params': params}, batch)
-    sampled = jax.vmap(draw)(jax.random.wrap_key_data(batch['draw']), outputs['mlm'])
-    filled, _ = fill(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], sampled)
+    sampled = jax.vmap(sample_ids)(jax.random.wrap_key_data(batch['draw']), outputs['mlm'])
+    filled, _ = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], sampled)
     return outputs['rtd'], alone.apply({'params': finished}, {**batch, 'tokens': filled})['rtd']
   got, want = run(params, finished)
   np.testing.assert_allclose(got, want, atol=1e-5)
@@ -217,7 +223,8 @@ def test_generators_are_those_of_the_papers():
   """Clark et al. 2020, table 6: 1/4, 1/3, 1/4 of the width; He et al. 2023, section 4: half of the layers."""
   small, base, large = (model.generator(share, 1.0) for model, share in (
       (electra.small(), 1 / 4), (electra.base(), 1 / 3), (electra.large(), 1 / 4)))
-  found = [(g.block.width, g.block.heads, g.block.mlp_dim, g.stack.layers, g.embed_dim) for g in (small, base, large)]
+  found = [(g.block.width, g.block.heads, g.block.mlp_dim, g.stack.layers, g.embeddings.width)
+           for g in (small, base, large)]
   assert found == [
       (64, 1, 256, 12, 128), (256, 4, 1024, 12, 768), (256, 4, 1024, 24, 1024)]
   v3 = deberta_v2.v3_base().generator(1.0, 0.5)
@@ -238,11 +245,11 @@ def test_two_optimizers_are_a_generators_step_and_a_discriminators():
   one, params, _ = setting('disentangled', DEBERTA)
   objective = dataclasses.replace(one.objective, optimizers='two', weight=10.0)
   config = OptimConfig(peak=1e-2, warmup=0, schedule='constant', eps=0.1)  # with which sizes matter
-  windows = tiny.windows(8, objective.window(LENGTH))
+  windows = tiny.windows(8, objective.text_length(LENGTH))
   learner = dataclasses.replace(
-      one, objective=objective, optimizer=make_optimizer(config, 10, parts=objective.parts))
+      one, objective=objective, optimizer=make_optimizer(config, 10, parts=objective.optimizer_hints.groups))
   zero = jnp.zeros((), jnp.int32)
-  state = State(zero, params, learner.optimizer.init(params), zero, zero)
+  state = TrainState(zero, params, learner.optimizer.init(params), zero, zero)
   after = jax.device_get(jax.jit(functools.partial(train_step, learner))(state, windows)[0].params)
 
   grads, _ = gradients('disentangled', DEBERTA)
@@ -251,7 +258,7 @@ def test_two_optimizers_are_a_generators_step_and_a_discriminators():
     own, grads = ({name: tree[name] for name in names if name in tree} for tree in (params, grads))
     plain = optax.chain(
         optax.clip_by_global_norm(1.0), scale_by_plain_adam(0.9, 0.999, 0.1),
-        optax.add_decayed_weights(0.01, decayed), optax.scale(-1e-2))
+        optax.add_decayed_weights(0.01, decay_mask), optax.scale(-1e-2))
     grads = jax.tree.map(lambda x: factor * x, grads)
     assert optax.tree.norm(grads) > 1  # so that clipping matters
     updates, _ = plain.update(grads, plain.init(own), own)
@@ -265,4 +272,4 @@ def test_two_optimizers_are_a_generators_step_and_a_discriminators():
 def test_two_optimizers_need_networks_that_share_nothing_that_learns():
   with pytest.raises(ValueError, match='one optimizer'):
     ReplacedTokenDetection(optimizers='two')
-  assert ReplacedTokenDetection().parts == ()
+  assert ReplacedTokenDetection().optimizer_hints.groups == ()

@@ -7,10 +7,10 @@ import pytest
 import tiny
 
 from plm_jax.data import encode, records
-from plm_jax.layers.heads import WithHeads
-from plm_jax.objectives import noise
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import FullSentences, Single
+from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.tokenizers import train_wordpiece
 
@@ -30,7 +30,7 @@ def test_lengths_are_geometric_cut_at_ten_words():
   np.testing.assert_allclose(np.array(lengths[1:]) / lengths[:-1], 0.8)
   assert len(lengths) == 10 and abs(sum(lengths) - 1) < 1e-9
   assert abs(sum((n + 1) * p for n, p in enumerate(lengths)) - 3.797) < 1e-3
-  drawn = np.asarray(jax.jit(lambda k: noise.draw_lengths(k, lengths, (20_000,)))(jax.random.key(0)))
+  drawn = np.asarray(jax.jit(lambda k: corruption.draw_lengths(k, lengths, (20_000,)))(jax.random.key(0)))
   np.testing.assert_allclose(np.bincount(drawn, minlength=11)[1:] / 20_000, lengths, atol=0.01)
 
 
@@ -48,7 +48,7 @@ def test_predictions_literal():
 def test_fixed_keys_give_fixed_spans():
   words = jnp.array([0, 1, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9, 9, 0])
   lengths = SpanBoundary().lengths
-  draw = jax.jit(lambda seed, whole: noise.draw_spans(jax.random.key(seed), words, 5, lengths, 20, whole),
+  draw = jax.jit(lambda seed, whole: corruption.draw_spans(jax.random.key(seed), words, 5, lengths, 20, whole),
                  static_argnums=1)
   spans = [''.join(map(str, np.asarray(draw(seed, True)).astype(int))) for seed in range(4)]
   assert spans == [
@@ -106,7 +106,7 @@ def test_spans_are_masked_random_or_kept_as_a_whole():
 @pytest.mark.slow
 def test_both_losses_are_of_the_same_tokens_and_learn():
   config = tiny.config(layers=1)
-  model = WithHeads(config.backbone(), OBJECTIVE.heads(config))
+  model = ModelWithHeads(config.backbone(), OBJECTIVE.heads(config))
   _, batch = corrupted(rows=512)
   batch = {name: x[:4, :32] if x.shape[1] == 64 else x[:4] for name, x in batch.items()}
   batch |= {name: np.minimum(batch[name], 31) for name in ('positions', 'left', 'right')}
@@ -114,11 +114,11 @@ def test_both_losses_are_of_the_same_tokens_and_learn():
   outputs = jax.jit(model.apply)({'params': params}, batch)
   losses = OBJECTIVE.loss(outputs, batch)
   assert losses['mlm'][1] == batch['weights'].sum() and losses['sbo'][1] == batch['boundary'].sum()
-  assert OBJECTIVE.terms == {'mlm': 1.0, 'sbo': 1.0} and OBJECTIVE.one_document
+  assert OBJECTIVE.terms == {'mlm': 1.0, 'sbo': 1.0} and OBJECTIVE.layout.one_document
   assert params['heads_sbo']['offsets'].shape == (4, 6) and params['heads_sbo']['dense_0']['kernel'].shape == (70, 32)
 
 
-@pytest.mark.parametrize('change', [dict(p=0.0), dict(longest=0), dict(mask_share=0.95)])
+@pytest.mark.parametrize('change', [dict(p=0.0), dict(max_span_length=0), dict(mask_share=0.95)])
 def test_what_cannot_be(change):
   with pytest.raises(ValueError):
     SpanBoundary(**change)
@@ -129,9 +129,9 @@ def test_masks_follow_chinese_words():
   """A segmented source: every mask covers the characters of whole words, of which many have two or three."""
   lines = ['我们 喜欢 北京 的 春天 。 他们 学习 自然 语言 处理 。', '中国 文字 很 有趣 。 图书馆 里 没有 学生 。'] * 8
   tokenizer = train_wordpiece([line.replace(' ', '') for line in lines], 80)
-  encoded = encode.encode([lines], tokenizer, 'split', 'spaces')
+  encoded = encode.encode_documents([lines], tokenizer, 'split', 'spaces')
   length = len(encoded.tokens)
-  starts = encoded.tokens['flags'] & records.WORD > 0
+  starts = encoded.tokens['flags'] & records.WORD_START > 0
   assert starts.sum() < 0.6 * length
   windows = {
       'tokens': encoded.tokens['token'][None].astype(np.int32), 'segments': np.ones((1, length), np.int32),
@@ -169,7 +169,7 @@ def test_random_tokens_may_be_those_of_the_text():
 def test_text_to_draw_from_is_every_row_s():
   tokens = jnp.array([[7, 8, 0], [0, 0, 0], [9, 0, 0]])
   windows = dict(tokens=tokens, segments=jnp.sign(tokens))
-  drawn = jax.jit(lambda k: noise.draw_tokens(k, windows, 400))(jax.random.split(jax.random.key(0), 3))
+  drawn = jax.jit(lambda k: corruption.draw_tokens(k, windows, 400))(jax.random.split(jax.random.key(0), 3))
   np.testing.assert_allclose(np.bincount(np.asarray(drawn).ravel(), minlength=10)[7:] / 1200, 1 / 3, atol=0.06)
   none = {name: 0 * x for name, x in windows.items()}
-  assert not jax.jit(lambda k: noise.draw_tokens(k, none, 4))(jax.random.split(jax.random.key(0), 3)).any()
+  assert not jax.jit(lambda k: corruption.draw_tokens(k, none, 4))(jax.random.split(jax.random.key(0), 3)).any()

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.layers.heads import PooledClasses, WithHeads
-from plm_jax.objectives.sift import Sift, divergence
+from plm_jax.layers.heads import ModelWithHeads, PooledClassifier
+from plm_jax.objectives.sift import Sift, symmetric_divergence
 
 LENGTH, WIDTH = 8, 32
-MODEL = WithHeads(tiny.config(layers=1).backbone(), {'label': PooledClasses(tiny.block(), 3)})
+MODEL = ModelWithHeads(tiny.config(layers=1).backbone(), {'label': PooledClassifier(tiny.block(), 3)})
 
 
 @pytest.fixture(scope='module')
@@ -26,10 +26,10 @@ def apply(params, batch, perturbation):
 def test_divergence_by_hand():
   p, q = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.3, 0.6])
   want = ((p - q) * (np.log(p) - np.log(q))).sum()
-  np.testing.assert_allclose(divergence(jnp.log(p), jnp.log(q) + 3), want, rtol=1e-6)
-  assert divergence(jnp.log(p), jnp.log(p) - 1) < 1e-6
+  np.testing.assert_allclose(symmetric_divergence(jnp.log(p), jnp.log(q) + 3), want, rtol=1e-6)
+  assert symmetric_divergence(jnp.log(p), jnp.log(p) - 1) < 1e-6
   # Of the two cross-entropies, each against a target that is given: softmax minus target.
-  one, other = jax.grad(divergence, (0, 1))(jnp.log(p), jnp.log(q))
+  one, other = jax.grad(symmetric_divergence, (0, 1))(jnp.log(p), jnp.log(q))
   np.testing.assert_allclose(one, p - q, atol=1e-6)
   np.testing.assert_allclose(other, q - p, atol=1e-6)
 
@@ -39,7 +39,7 @@ def test_one_step_by_hand():
   sift = Sift(step=0.25, noise=0.1)
   key = jax.random.split(jax.random.key(3), 1)
   noise = float(np.clip(jax.random.normal(key[0], (1, 1)), -2, 2)[0, 0] * 0.1)
-  clean, change = sift.change(lambda x: jnp.stack([x[:, 0, 0], 0 * x[:, 0, 0]], -1), key, (1, 1))
+  clean, change = sift.perturbed_divergence(lambda x: jnp.stack([x[:, 0, 0], 0 * x[:, 0, 0]], -1), key, (1, 1))
   np.testing.assert_array_equal(clean, [[0, 0]])
   moved = noise + 0.25 * np.sign(noise)
   p = 1 / (1 + np.exp(-moved))
@@ -56,7 +56,7 @@ def test_the_perturbation_changes_most_where_it_is_allowed_to(setting):
     seen.append(perturbation)
     return apply(params, batch, perturbation)
   sift = Sift(step=0.05, noise=0.3)
-  _, change = sift.change(logits, keys, (LENGTH, WIDTH))
+  _, change = sift.perturbed_divergence(logits, keys, (LENGTH, WIDTH))
   zero, worst = seen[0], seen[-1]
   assert not zero.any()
   noise = jax.vmap(lambda key: jnp.clip(jax.random.normal(key, (LENGTH, WIDTH)), -2, 2) * 0.3)(keys)
@@ -66,7 +66,7 @@ def test_the_perturbation_changes_most_where_it_is_allowed_to(setting):
   np.testing.assert_allclose(largest[real], 0.05, rtol=3e-2)
   assert largest[~real].max() < 1e-6  # nothing sees padding
   plain = apply(params, batch, zero)
-  assert (change > divergence(apply(params, batch, noise), plain)).all()
+  assert (change > symmetric_divergence(apply(params, batch, noise), plain)).all()
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_gradients_reach_every_parameter(setting):
   @jax.jit
   @jax.grad
   def gradient(params):
-    return Sift().change(lambda x: apply(params, batch, x), keys, (LENGTH, WIDTH))[1].mean()
+    return Sift().perturbed_divergence(lambda x: apply(params, batch, x), keys, (LENGTH, WIDTH))[1].mean()
   found = tiny.flat(gradient(params))
   # Softmax does not feel a bias of keys, and the two divergences move a bias of the logits against each other: both
   # gradients are zero but for rounding.
@@ -90,7 +90,10 @@ def test_rows_do_not_depend_on_each_other(setting):
   params, batch = setting
   keys = jax.random.split(jax.random.key(1), 4)
   def change(batch, keys):
-    return jax.jit(lambda b: Sift().change(lambda x: apply(params, b, x), keys, (LENGTH, WIDTH))[1])(batch)
+    return jax.jit(lambda b: Sift().perturbed_divergence(lambda x: apply(params, b, x), keys, (LENGTH, WIDTH))[1])(
+      batch
+    )
+
   order = np.array([2, 0, 3, 1])
   np.testing.assert_allclose(
       change(tiny.take(batch, order), keys[order]), np.asarray(change(batch, keys))[order], rtol=1e-4, atol=1e-9)

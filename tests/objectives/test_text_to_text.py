@@ -61,7 +61,7 @@ def test_ends_of_targets_count_in_the_loss_and_not_in_the_accuracy():
   ends = jnp.zeros((1, 5, 50)).at[..., 1].set(9.0)
   losses = objective.loss({'lm': ends}, batch)
   assert [x.tolist() for x in losses['seq2seq_accuracy']] == [0, 3] and losses['seq2seq'][1] == 5
-  labels, weights = objective.answers({'lm': ends}, batch)['seq2seq']
+  labels, weights = objective.accuracy_targets({'lm': ends}, batch)['seq2seq']
   assert labels[weights > 0].tolist() == [5, 6, 10]
 
 

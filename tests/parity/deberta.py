@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from parity.shared import Seen
 from plm_jax import conversion
-from plm_jax.conversion.opening import CONFIG
+from plm_jax.conversion.source_formats import CONFIG
 
 TOKENS, POSITIONS = (f'deberta.embeddings.{name}_embeddings' for name in ('word', 'position'))
 
@@ -93,6 +93,6 @@ def replaced_tokens(case):
 
 
 def gradients(case, grads):
-  given = dict(conversion.tensors(conversion.family_of('deberta-v2'), grads, copies=True))
+  given = dict(conversion.export_tensors(conversion.get_family('deberta-v2'), grads, copies=True))
   return {name: given[name.removeprefix('grad/')] for name in case.outputs
           if name.startswith('grad/') and name.removeprefix('grad/') in given}

@@ -10,7 +10,7 @@ from parity import encoder
 from parity.fine_tuning import GivenChoices
 from parity.shared import Seen, gradients, layers_of, opened
 from plm_jax import conversion
-from plm_jax.architectures.decoder import empty_cache, extend
+from plm_jax.architectures.decoder import empty_cache, extend_cache
 
 KNOWN = {'input_ids', 'attention_mask', 'position_ids', 'labels', 'mc_token_ids', 'mc_labels', 'start_positions',
          'end_positions'}
@@ -24,7 +24,7 @@ def run(reading):
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients, what the layers let see, and for cases that decode step by step the same with a cache."""
   imported, inputs, batch, build, read = opened(reading, case, KNOWN, make_batch)
-  family, model = conversion.family_of(imported.family).of(imported.config), Seen(build(imported.config))
+  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
@@ -69,14 +69,14 @@ def gradient(model, read, imported, batch):
 def step_by_step(imported, batch, prefill: int):
   """step_logits [B, L, V] and cache.N.key, cache.N.value [B, G, L, A], of `prefill` tokens at once, then one by one."""
   config, params = imported.config, jax.tree.map(jnp.asarray, imported.params)
-  backbone, head = conversion.family_of(imported.family).backbone(config), imported.heads['lm']
+  backbone, head = conversion.get_family(imported.family).backbone(config), imported.heads['lm']
   rows, length = batch['tokens'].shape
   whole = {'place': jnp.broadcast_to(jnp.arange(length), (rows, length)), **batch}
 
   @jax.jit
   def step(part, cache):
     output: Any = backbone.apply({'params': params['backbone']}, part, cache=cache, remember=True)
-    return head.apply({'params': params.get('heads_lm', {})}, output, part), extend(cache, output.keys, part)
+    return head.apply({'params': params.get('heads_lm', {})}, output, part), extend_cache(cache, output.keys, part)
 
   cache, logits = empty_cache(config, rows, length), []
   for start, stop in ((0, prefill), *((n, n + 1) for n in range(prefill, length))):

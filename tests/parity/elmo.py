@@ -5,16 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.architectures.elmo import Elmo, bounded
-from plm_jax.layers.characters import Characters
-from plm_jax.layers.mix import ScalarMix
+from plm_jax.architectures.elmo import Elmo, add_sentence_marks
+from plm_jax.layers.char_cnn import CharacterCNN
+from plm_jax.layers.scalar_mix import ScalarMix
 from plm_jax.models import elmo
 
 
 def run(case) -> dict[str, np.ndarray]:
-  config = elmo.from_options(case.config)
+  config = elmo.parse_options(case.config)
   with np.load(case.path / 'bilm_hdf5_layout.npz') as file:  # of which model.safetensors is AllenNLP's reading
-    params = elmo.from_arrays(config, {name: file[name].astype(np.float32) for name in file.files})
+    params = elmo.import_arrays(config, {name: file[name].astype(np.float32) for name in file.files})
   mixes = [{'weights': np.float32(weights), 'gamma': np.float32(gamma)}
            for weights, gamma in zip(case.config['scalar_mix'], case.config['gamma'], strict=True)]
   mix = ScalarMix(norm=case.config.get('do_layer_norm', False))
@@ -48,5 +48,5 @@ def run(case) -> dict[str, np.ndarray]:
 
 def vectors(config, params, batch):
   """Vectors of words; padding too has one there."""
-  words = Characters(config.characters, config.width)
-  return words.apply({'params': params['characters']}, bounded(batch['characters']))
+  words = CharacterCNN(config.characters, config.width)
+  return words.apply({'params': params['characters']}, add_sentence_marks(batch['characters']))

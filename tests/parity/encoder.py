@@ -10,7 +10,7 @@ import optax
 
 from parity.shared import Outputs, Seen, Unsupported, gradients, opened
 from plm_jax import conversion
-from plm_jax.architectures.encoder import places
+from plm_jax.architectures.encoder import position_ids
 
 KNOWN = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'labels', 'next_sentence_label',
          'sentence_order_label', 'start_positions', 'end_positions', 'langs', 'lengths', 'task_type_ids'}
@@ -24,7 +24,7 @@ def run(reading):
 def forward(reading, case) -> dict[str, np.ndarray]:
   """Outputs and gradients by the plain way, hidden states and attention from what the layers let see."""
   imported, _, batch, build, read = opened(reading, case, KNOWN, make_batch)
-  family, model = conversion.family_of(imported.family).of(imported.config), Seen(build(imported.config))
+  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
@@ -75,7 +75,7 @@ def gradient(build, read, imported, batch, config):
   pad, vocab, params = config.get('pad_token_id'), imported.config.vocab, imported.params
   padding = getattr(imported.config, 'padding', -1)
   if padding >= 0 and 'place' not in batch:
-    batch = {**batch, 'place': places(batch['tokens'], padding)}
+    batch = {**batch, 'place': position_ids(batch['tokens'], padding)}
   model = Seen(build(dataclasses.replace(imported.config, vocab=vocab + 1)))
   if pad is not None:
     batch = {**batch, 'tokens': jnp.where(batch['tokens'] == pad, vocab, batch['tokens'])}

@@ -10,7 +10,7 @@ import numpy as np
 from parity import decoder, encoder
 from parity.shared import Seen, gradients, opened
 from plm_jax import conversion
-from plm_jax.architectures.encoder_decoder import extend, initial_cache
+from plm_jax.architectures.encoder_decoder import extend_cache, initial_cache
 
 KNOWN = {'input_ids', 'attention_mask', 'decoder_input_ids', 'decoder_attention_mask', 'labels', 'start_positions',
          'end_positions'}
@@ -27,7 +27,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
   a cache."""
   imported, _, batch, build, read = opened(
       reading, case, KNOWN, functools.partial(make_batch, generates=reading is seq2seq))
-  family, model = conversion.family_of(imported.family).of(imported.config), Seen(build(imported.config))
+  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
@@ -120,7 +120,7 @@ def step_by_step(imported, batch, prefill: int):
   """step_logits [B, T, V] and cache.N.key, cache.N.value [B, G, T, A], of `prefill` tokens of the decoder at once, then
   one by one; the encoder is read once."""
   config, params = imported.config, jax.tree.map(jnp.asarray, imported.params)
-  backbone, head = conversion.family_of(imported.family).backbone(config), imported.heads['lm']
+  backbone, head = conversion.get_family(imported.family).backbone(config), imported.heads['lm']
   rows, length = batch['decoder_tokens'].shape
   place = jnp.broadcast_to(jnp.arange(length), (rows, length))
 
@@ -133,7 +133,9 @@ def step_by_step(imported, batch, prefill: int):
   def step(part, cache):
     output: Any = backbone.apply({'params': params['backbone']}, part, cache=cache, remember=True)
     logits = head.apply({'params': params.get('heads_lm', {})}, output, part)
-    return logits, initial_cache(config, output, part, length) if cache is None else extend(cache, output.keys, part)
+    return logits, initial_cache(config, output, part, length) if cache is None else extend_cache(
+      cache, output.keys, part
+    )
 
   source = {name: batch[name] for name in ('tokens', 'segments', 'visible') if name in batch}
   first = part(0, prefill)

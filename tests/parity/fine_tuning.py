@@ -8,12 +8,12 @@ import dataclasses
 import jax.numpy as jnp
 
 from parity.shared import Given, Unsupported
-from plm_jax.layers.heads import standing
-from plm_jax.tasks.answers import AnswerTask
-from plm_jax.tasks.choice import ChoiceTask
+from plm_jax.layers.heads import select_token
 from plm_jax.tasks.contract import Task
-from plm_jax.tasks.sequence import SequenceTask
-from plm_jax.tasks.tagging import TaggingTask
+from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.token_classification import TaggingTask
 
 LABELS = {'labels', 'start_positions'}
 ROWS = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'decoder_input_ids', 'decoder_attention_mask',
@@ -46,7 +46,7 @@ class GivenTask(Given, Task):
     if 'extract' in rows:
       return rows
     places = jnp.broadcast_to(jnp.arange(rows['tokens'].shape[1]), rows['tokens'].shape)[..., None]
-    stand = standing(places, {}, rows['segments'] if self.form.question_last else None)
+    stand = select_token(places, {}, rows['segments'] if self.input_format.question_last else None)
     return rows | {'extract': stand}
 
   def labelled(self, inputs):
@@ -60,7 +60,7 @@ class GivenTask(Given, Task):
     given = self.called(outputs[self.head])
     if not LABELS & {*inputs}:
       return given
-    total, weight = self.judged(outputs, self.labelled(inputs))[self.head]
+    total, weight = self.task_loss(outputs, self.labelled(inputs))[self.head]
     return given | {'loss': total / weight}
 
   def called(self, logits):

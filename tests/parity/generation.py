@@ -7,9 +7,10 @@ import numpy as np
 from parity.shared import Unsupported
 from plm_jax import conversion
 from plm_jax.inference import engine
-from plm_jax.inference.decoder import DecoderSteps
-from plm_jax.inference.encoder_decoder import EncoderDecoderSteps
-from plm_jax.inference.search import GenerationConfig, Ids
+from plm_jax.inference.decoder_steps import DecoderSteps
+from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.search import OutputVocab
+from plm_jax.loading.generation_config import GenerationConfig
 
 # Their names of what we have under ours.
 SAME = {'max_new_tokens': 'max_new', 'min_new_tokens': 'min_new', 'num_beams': 'beams',
@@ -78,9 +79,9 @@ def generated(case, kind, batch) -> dict[str, np.ndarray]:
   ends = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
   pad = next(x for x in (ids['pad_token_id'], *ends, 0) if x is not None)
   steps = kind(imported.config, imported.heads['lm'])
-  params = steps.load(imported.params)
+  params = steps.load_params(imported.params)
   batch = {name: jnp.asarray(x) for name, x in batch.items()}
-  found = engine.run(steps, params, batch, config, Ids(imported.config.vocab, ends, pad))
+  found = engine.generate_tokens(steps, params, batch, config, OutputVocab(imported.config.vocab, ends, pad))
   added, lengths = (np.asarray(found[name]) for name in ('tokens', 'lengths'))
   # Behind the end of a beam they put padding, or where its id is 0 the end again.
   fill = pad or (*ends, 0)[0] if config.beams > 1 else pad

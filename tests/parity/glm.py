@@ -7,10 +7,10 @@ import numpy as np
 
 from parity.shared import Seen, gradients, inputs_of
 from plm_jax import conversion
-from plm_jax.architectures.decoder import empty_cache, extend
-from plm_jax.objectives import glm, noise
+from plm_jax.architectures.decoder import empty_cache, extend_cache
+from plm_jax.objectives import corruption, glm
 from plm_jax.objectives.glm import BlankInfilling
-from plm_jax.objectives.mlm import classification
+from plm_jax.objectives.mlm import classification_losses
 from plm_jax.tokenizers.contract import Vocab
 
 KNOWN = {'input_ids', 'position_ids', 'attention_mask', 'target', 'loss_mask'}
@@ -20,11 +20,11 @@ def run(case) -> dict[str, np.ndarray]:
   """Logits, hidden states before the last norm, the loss and its gradient."""
   imported, model, inputs = load(case)
   batch = make_batch(inputs, inputs['attention_mask'])
-  family = conversion.family_of('glm').of(imported.config)
+  family = conversion.get_family('glm').specialize(imported.config)
 
   def loss(params):
     weights = inputs['loss_mask'].reshape(batch['tokens'].shape).astype(jnp.float32)
-    total, weight = classification('blank', model(params, batch)['lm'], inputs['target'], weights)['blank']
+    total, weight = classification_losses('blank', model(params, batch)['lm'], inputs['target'], weights)['blank']
     return total / weight
 
   params = jax.tree.map(jnp.asarray, imported.params)
@@ -43,7 +43,7 @@ def with_memory(case) -> dict[str, np.ndarray]:
   context, (rows, length) = case.about['context_len'], inputs['input_ids'].shape
   batch = make_batch(inputs, jnp.full(rows, context))
   params = jax.tree.map(jnp.asarray, imported.params)
-  backbone, head = conversion.family_of('glm').backbone(imported.config), imported.heads['lm']
+  backbone, head = conversion.get_family('glm').backbone(imported.config), imported.heads['lm']
 
   @jax.jit
   def step(params, part, cache):
@@ -51,7 +51,7 @@ def with_memory(case) -> dict[str, np.ndarray]:
         {'params': params['backbone']}, part, cache=cache, remember=True, mutable=['intermediates'])
     seen = state['intermediates']
     hidden = [seen['embedded'][0], *seen['stack']['layers']['block']['hidden'][-1]]
-    return head.apply({}, output, part), hidden, extend(cache, output.keys, part)
+    return head.apply({}, output, part), hidden, extend_cache(cache, output.keys, part)
 
   cache, logits, hidden = empty_cache(imported.config, rows, length), [], []
   with jax.default_matmul_precision('highest'):
@@ -85,7 +85,7 @@ def make_batch(inputs, mask):
 def blank_infilling(case) -> dict[str, np.ndarray]:
   """Texts and spans are given by the case itself; statistics are over texts of 128 tokens, two of them special."""
   case.about['hparams'].asked |= {'seed'}  # of draws, which are given or counted
-  objective = BlankInfilling(rate=case.about['hparams']['bert_ratio'])
+  objective = BlankInfilling(mask_rate=case.about['hparams']['bert_ratio'])
   lengths = np.array(objective.lengths)
   got = {'block_length_weights_1to39': lengths / lengths[0] * 3 * np.exp(-3),
          'mean_block_length': lengths @ np.arange(1, 40)}
@@ -103,7 +103,7 @@ def given_spans(text, spans, vocab):
   length = len(text) + 2 * len(spans)
   tokens = jnp.asarray(text, jnp.int32)
   row = jax.device_get(jax.jit(lambda tokens, starts, sizes: glm.infill(
-      tokens, jnp.ones_like(tokens), glm.Blanks(starts, sizes, vocab.mask), length, length, vocab))(
+      tokens, jnp.ones_like(tokens), glm.BlankSpans(starts, sizes, vocab.mask), length, length, vocab))(
           tokens, jnp.asarray(spans[:, 0], jnp.int32), jnp.asarray(spans[:, 1] - spans[:, 0], jnp.int32)))
   keep = row['weights'] > 0
   targets, mask = row['tokens'].copy(), np.zeros(length, np.int64)
@@ -114,14 +114,14 @@ def given_spans(text, spans, vocab):
 
 def statistics(objective, rows, length):
   """As the reference counted them: the share of all tokens, special ones too."""
-  number = int(objective.rate * length)
+  number = int(objective.mask_rate * length)
 
   @jax.jit
   @jax.vmap
   def draw(key):
     span_key, length_key = jax.random.split(key)
-    lengths = noise.draw_lengths(length_key, objective.lengths, (objective.spans(length),))
-    return glm.short_spans(span_key, jnp.ones(length - 2, jnp.int32), number, lengths)[1]
+    lengths = corruption.draw_lengths(length_key, objective.lengths, (objective.max_spans(length),))
+    return glm.draw_short_spans(span_key, jnp.ones(length - 2, jnp.int32), number, lengths)[1]
 
   sizes = jax.device_get(draw(jax.random.split(jax.random.key(0), rows)))
   shares = sizes.sum(1) / length

@@ -6,15 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.objectives.denoising import (
-    Text,
     TextInfilling,
     TokenDeletion,
     TokenInsertion,
     TokenMasking,
-    permuted,
-    rotated,
 )
-from plm_jax.objectives.spans import SpanCorruption, marked, span_mask
+from plm_jax.objectives.span_corruption import SpanCorruption, mark_spans, span_mask
+from plm_jax.objectives.text_buffer import TextBuffer, permute_sentences, rotate_text
 from plm_jax.tokenizers.contract import Vocab
 
 
@@ -24,7 +22,7 @@ def spans(case) -> dict[str, np.ndarray]:
   inputs.asked.add('n_examples')  # as many as there are
   sentinel, room = int(inputs['vocab']) - 1, max(len(x) for x in inputs.values() if x.ndim)
   mask = jax.jit(span_mask)
-  split = jax.jit(marked, static_argnums=4)
+  split = jax.jit(mark_spans, static_argnums=4)
   for k, (rate, mean) in enumerate(zip(inputs['density'], inputs['mean_span'], strict=True)):
     text = inputs[f'tokens.{k}']
     number, _ = SpanCorruption(float(rate), float(mean)).counts(len(text), np)
@@ -45,7 +43,7 @@ def spans(case) -> dict[str, np.ndarray]:
       got[name] = marginal(mask, SpanCorruption(rate, mean), len(want), room)
   settings = [SpanCorruption(*some) for some in ((0.15, 3), (0.5, 3), (0.15, 10), (0.25, 5))]
   lengths = sorted(set(case.outputs['helper'][:, 0].tolist()))
-  got['helper'] = np.array([(length, some.window(length), some.targets(length))
+  got['helper'] = np.array([(length, some.text_length(length), some.target_length(length))
                             for length in lengths for some in settings])
   return got
 
@@ -69,7 +67,7 @@ def bart(case) -> dict[str, np.ndarray]:
   two are special. Counted as the reference's are: a span's random token as text, one that is inserted as random."""
   case.about['hparams'].asked |= {'seed', 'n'}  # of draws, which are given or counted
   length = 200
-  got = {'poisson3_probs': np.array(TextInfilling(mean=3.0).lengths, np.float32)}
+  got = {'poisson3_probs': np.array(TextInfilling(mean_span_length=3.0).lengths, np.float32)}
   got |= given_order(case.outputs)
   size = length - 2
   infilled = drawn(TextInfilling(0.3, 3.0, 0.1), size, 4000)
@@ -90,7 +88,7 @@ def drawn(some, size, draws, room=0):
   sentence, and a span's random one has that of the token whose place it takes, an inserted one that of another."""
   vocab = Vocab(1000, mask=1000)
   tokens = filled(np.arange(2000, 2000 + size), room or size)
-  text = Text(tokens, tokens, tokens, jnp.int32(size))
+  text = TextBuffer(tokens, tokens, tokens, jnp.int32(size))
   @jax.jit
   @jax.vmap
   def draw(key):
@@ -121,14 +119,14 @@ def given_order(outputs) -> dict[str, np.ndarray]:
   ordering = np.arange(len(inner))
   ordering[:len(order)] = order
   tokens, sentences = (jnp.asarray(x, jnp.int32) for x in (inner, np.cumsum(first)))
-  text = Text(tokens, sentences, sentences, jnp.int32(len(inner)))
+  text = TextBuffer(tokens, sentences, sentences, jnp.int32(len(inner)))
   rolled = outputs['rolling_example_out'][1:-1]
   begin = next(n for n in range(len(inner)) if (np.roll(inner, -n) == rolled).all())
   def ended(text):
     return np.concatenate([source[:1], np.asarray(text.tokens), source[-1:]])
   return {'permute_example_in': np.ma.masked_all_like(source),
-          'permute_example_out': ended(jax.jit(permuted)(text, jnp.array(first), jnp.array(ordering))),
-          'rolling_example_out': ended(jax.jit(rotated)(text, begin))}
+          'permute_example_out': ended(jax.jit(permute_sentences)(text, jnp.array(first), jnp.array(ordering))),
+          'rolling_example_out': ended(jax.jit(rotate_text)(text, begin))}
 
 
 def filled(x, room):

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.objectives import noise
+from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import NextSentence, SentenceOrder
+from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.tokenizers.contract import Vocab
 
@@ -50,7 +50,7 @@ def given_spans(objective, sentence, spans, pad=1):
   found = {name: x[found['weights'] > 0] for name, x in found.items()}
   target = np.full(len(sentence), pad)
   target[found['positions']] = found['labels']
-  first, last = jax.device_get(noise.runs(jnp.array(chosen)))
+  first, last = jax.device_get(corruption.run_bounds(jnp.array(chosen)))
   pairs = {}
   for left, right, label, keep in zip(*(found[n] for n in ('left', 'right', 'labels', 'boundary')), strict=True):
     if keep:
@@ -63,7 +63,7 @@ def given_spans(objective, sentence, spans, pad=1):
 def statistics(objective, rows, length):
   """As the reference counted them: every fourth id continues a word, and the budget may end inside one."""
   vocab = Vocab(1000, mask=0)
-  number = int(np.ceil(round(objective.rate * length, 4)))
+  number = int(np.ceil(round(objective.mask_rate * length, 4)))
 
   @jax.jit
   @jax.vmap
@@ -71,9 +71,9 @@ def statistics(objective, rows, length):
     keys = jax.random.split(key, 3)
     tokens = jax.random.randint(keys[0], (length,), 5, vocab.size)
     words = jnp.cumsum((tokens % 4 != 0) | (jnp.arange(length) == 0))
-    chosen = noise.draw_spans(keys[1], words, number, objective.lengths, 64, whole=False)
+    chosen = corruption.draw_spans(keys[1], words, number, objective.lengths, 64, whole=False)
     predicted = objective.predict(tokens, words, chosen, number)
-    return tokens, objective.replace(keys[2], tokens, chosen, vocab), chosen, noise.runs(chosen), predicted
+    return tokens, objective.replace(keys[2], tokens, chosen, vocab), chosen, corruption.run_bounds(chosen), predicted
 
   tokens, new, chosen, (first, last), predicted = jax.device_get(draw(jax.random.split(jax.random.key(0), rows)))
   starts = chosen & (first == np.arange(length))
@@ -103,7 +103,7 @@ def pairs(case) -> dict[str, np.ndarray]:
   order = hyper.get('random_next_sentence') is False
   objective = MaskedLM(
       pair=SentenceOrder(short=0.0, slack=0) if order else NextSentence(random=0.0, short=0.0, slack=0),
-      rate=hyper['masked_lm_prob'], unit='word' if hyper['do_whole_word_mask'] else 'token',
+      mask_rate=hyper['masked_lm_prob'], unit='word' if hyper['do_whole_word_mask'] else 'token',
       lengths=tuple(float(x) for x in lengths / lengths.sum()))
   rows = arranged(objective.pair, unmasked(want), want['segment_ids'], want['is_random_next'])
   places = np.where(want['masked_positions'] > 0, want['masked_positions'], 0)
@@ -113,7 +113,7 @@ def pairs(case) -> dict[str, np.ndarray]:
     ids[row, at[at > 0]] = drawn[row, at > 0]
   stats = np.ma.masked_all_like(want['stats'])
   stats[MASKING], runs = masking(objective, rows, hyper['max_predictions_per_seq'])
-  return {'input_ids': ids, 'segment_ids': rows['types'], 'is_random_next': rows[objective.pair.question],
+  return {'input_ids': ids, 'segment_ids': rows['types'], 'is_random_next': rows[objective.pair.pair_task],
           'masked_positions': np.ma.masked_all_like(want['masked_positions']),
           'masked_labels': np.ma.array(labels, mask=places == 0),
           'stats': stats, 'contiguous_masked_run_length_1to8': runs}
@@ -157,12 +157,12 @@ def window(sentences, length: int, document: int):
 
 def masking(objective, rows, predictions: int, draws=2000):
   """-> (shares: predicted of all tokens, of these masked, kept, random; frequencies of runs of 1 to 8)."""
-  most = min(predictions, objective.predictions(rows['tokens'].shape[1]))
+  most = min(predictions, objective.max_predictions(rows['tokens'].shape[1]))
   @jax.jit
   @functools.partial(jax.vmap, in_axes=(0, None))
   def draw(key, rows):
     keys = jax.random.split(key, rows['tokens'].shape[0])
-    return jax.vmap(lambda k, t, s, w: objective.mask(k, t, s, w, (most, objective.rate), VOCAB))(
+    return jax.vmap(lambda k, t, s, w: objective.mask_row(k, t, s, w, (most, objective.mask_rate), VOCAB))(
         keys, rows['tokens'], rows['segments'], rows['words'])
   found = jax.device_get(draw(jax.random.split(jax.random.key(1), draws), {
       name: jnp.asarray(rows[name]) for name in ('tokens', 'segments', 'words')}))

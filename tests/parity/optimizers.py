@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from parity.shared import Unsupported
-from plm_jax.training.optim import OptimConfig, make_optimizer, schedule
+from plm_jax.optim.optimizers import OptimConfig, make_optimizer, make_schedule
 
 # Our fields, and what cases call them. What none of them is called is left, and makes the case an unsupported one.
 NAMES = {
@@ -45,7 +45,7 @@ def adam(case, default: OptimConfig) -> dict[str, np.ndarray]:
   hyper = case.about['hparams']
   config, steps = configured(hyper, NAMES, default), hyper.take(*STEPS, default=20)
   norms = jax.vmap(optax.tree.norm)(tree(case.inputs, 'grads/'))
-  rate = jax.vmap(schedule(config, steps))(jnp.arange(len(case.outputs.get('lr', ()))))
+  rate = jax.vmap(make_schedule(config, steps))(jnp.arange(len(case.outputs.get('lr', ()))))
   return {**trace(case, config, steps), 'lr': rate, 'global_norm': norms}
 
 
@@ -119,7 +119,7 @@ def factors(name: str, length: int) -> Any:
   shape, power, width, warmup, total, floor = found.groups()
   rise = max(1, int(warmup))
   peak = {'t5_rsqrt': rise ** -0.5, 'noam': (int(width or 512) * rise) ** -0.5}.get(shape, 1.0)
-  rate = schedule(OptimConfig(
+  rate = make_schedule(OptimConfig(
       peak=peak, warmup=int(warmup), schedule=SHAPES[shape], power=float(power or 1), floor=number(floor or '0'),
   ), int(total or length))
   first = 1 if shape == 'noam' else 0  # Vaswani et al. 2017 count from 1

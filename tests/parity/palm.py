@@ -8,10 +8,10 @@ import numpy as np
 
 from parity import encoder
 from parity.shared import Seen, Unsupported
-from plm_jax import checked
+from plm_jax import validation
 from plm_jax.architectures.decoder import Decoder
-from plm_jax.conversion.files import SafeTensors
-from plm_jax.layers.heads import NextTokens, WithHeads
+from plm_jax.conversion.files import SafeTensorsFolder
+from plm_jax.layers.heads import ModelWithHeads, NextTokenHead
 from plm_jax.layers.rope import Rope, Unscaled
 from plm_jax.models import palm
 
@@ -20,16 +20,16 @@ KNOWN = {'dim', 'depth', 'num_tokens', 'heads', 'dim_head', 'ff_mult'}
 
 def run(case) -> dict[str, np.ndarray]:
   """Logits as they are there, undivided, and as the paper has them; the loss is that of the next tokens."""
-  said, source = case.config, SafeTensors(case.path)
+  said, source = case.config, SafeTensorsFolder(case.path)
   if unknown := said.keys() - KNOWN:
     raise Unsupported(f'PaLM with {sorted(unknown)}')
   config = sized(said)
   # Frequencies are a buffer of theirs, which the file holds in as few digits as the rest.
   position = Rope(scaling=Given(tuple(source.read('1.fn.rotary_emb.inv_freq').tolist())))
-  config = dataclasses.replace(config, block=checked.replaced(config.block, {'attention.position': position}))
+  config = dataclasses.replace(config, block=validation.with_paths(config.block, {'attention.position': position}))
   theirs = {name: jnp.asarray(source.read(name), jnp.float32) for name in source.tensors}
   batch = encoder.make_batch({name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()})
-  model = Seen(WithHeads(Decoder(config), {'lm': NextTokens(config.block, config.vocab)}))
+  model = Seen(ModelWithHeads(Decoder(config), {'lm': NextTokenHead(config.block, config.vocab)}))
 
   @jax.jit
   def outputs(theirs):
@@ -51,15 +51,15 @@ class Given(Unscaled):
 
   numbers: tuple[float, ...] = ()
 
-  def scaled(self, theta, size):
+  def scaled_frequencies(self, theta, size):
     return np.array(self.numbers)
 
 
 def sized(said):
   """Their arguments, whose defaults are 8 heads of 64 and an MLP of four times the width; the size is the paper's."""
   width = said['dim']
-  config = palm.sized(said['depth'], width, said.get('heads', 8))
-  block = checked.replaced(
+  config = palm.make_config(said['depth'], width, said.get('heads', 8))
+  block = validation.with_paths(
       config.block,
       {'head_size': said.get('dim_head', 64), 'mlp_dim': said.get('ff_mult', 4) * width, 'norm.eps': 1e-5})
   return dataclasses.replace(config, vocab=said['num_tokens'], block=block)

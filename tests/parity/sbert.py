@@ -10,9 +10,16 @@ import numpy as np
 from parity.encoder import make_batch
 from parity.shared import Unsupported, inputs_of
 from plm_jax import conversion
-from plm_jax.embeddings.losses import Contrastive, CosineRegression, Group, InBatch, Softmax, Triplet
-from plm_jax.layers.pooling import SentenceVector, VectorConfig, pooled, unit
-from plm_jax.tasks.embedding import Relation
+from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize, pool
+from plm_jax.tasks.embedding_losses import (
+  Contrastive,
+  CosineRegression,
+  ExampleGroup,
+  InBatch,
+  Softmax,
+  Triplet,
+)
+from plm_jax.tasks.sentence_embedding import PairClassifier
 
 THEIRS = {'cls': 'first', 'max': 'max', 'mean': 'mean', 'mean_sqrt_len_tokens': 'mean_sqrt',
           'weightedmean': 'weighted_mean', 'lasttoken': 'last'}
@@ -41,20 +48,20 @@ def poolings(case):
   batch = make_batch(inputs_of(case, {'input_ids', 'attention_mask'}))
   with jax.default_matmul_precision('highest'):
     output = jax.jit(lambda params: hidden_of(imported, params, batch))(imported.params)
-  got = {theirs: pooled(output.hidden, batch['segments'], ours) for theirs, ours in THEIRS.items()}
+  got = {theirs: pool(output.hidden, batch['segments'], ours) for theirs, ours in THEIRS.items()}
   head = SentenceVector(VectorConfig(('mean',), normalise=True))
   return jax.device_get(got | {'mean_normalized': head.apply({}, output, batch)})
 
 
 def losses(case):
   imported, inputs = conversion.load(case.path), case.inputs
-  family = conversion.family_of(imported.family).of(imported.config)
+  family = conversion.get_family(imported.family).specialize(imported.config)
   batches = {text: make_batch({name: jnp.asarray(inputs[f'{text}.{name}'], jnp.int32) for name in (
       'input_ids', 'attention_mask')}) for text in TEXTS}
   relation = {'params': {'dense': {'kernel': inputs['softmax_classifier.weight'].T,
                                    'bias': inputs['softmax_classifier.bias']}}}
   def vectors_of(params):
-    return {text: pooled(hidden_of(imported, params, batch).hidden, batch['segments'], 'mean')
+    return {text: pool(hidden_of(imported, params, batch).hidden, batch['segments'], 'mean')
             for text, batch in batches.items()}
   @jax.jit
   def pulled(params, cotangents):
@@ -66,14 +73,14 @@ def losses(case):
     label = jnp.asarray(inputs[labels])
     def value(vectors, loss=loss, texts=texts, label=label):
       of = jnp.stack([vectors[text] for text in texts], 1)
-      logits = Relation(3).apply(relation, of) if isinstance(loss, Softmax) else None
-      total, weight = loss(of, Group(jnp.ones(len(label)), jnp.full(len(label), len(texts)), label, logits))
+      logits = PairClassifier(3).apply(relation, of) if isinstance(loss, Softmax) else None
+      total, weight = loss(of, ExampleGroup(jnp.ones(len(label)), jnp.full(len(label), len(texts)), label, logits))
       return total / weight
     with jax.default_matmul_precision('highest'):
       got[name], cotangents = jax.jit(jax.value_and_grad(value))(vectors)
       grads = pulled(params, cotangents)
-    given = dict(conversion.tensors(family, grads, copies=True))
-    got |= {output: given[conversion.rename(family, output.rpartition('/')[2])] for output in case.outputs
+    given = dict(conversion.export_tensors(family, grads, copies=True))
+    got |= {output: given[conversion.rename_tensor(family, output.rpartition('/')[2])] for output in case.outputs
             if output.startswith(f'grad/{name}/')}
   return jax.device_get(got)
 
@@ -93,7 +100,7 @@ def sentences(case):
     assert [vocab.cls, *imported.tokenizer.encode(text)[:254], vocab.sep] == row.tolist(), text
   batch = make_batch(inputs)
   output = jax.jit(lambda params: hidden_of(imported, params, batch))(imported.params)
-  mean = pooled(output.hidden, batch['segments'], 'mean')
+  mean = pool(output.hidden, batch['segments'], 'mean')
   return jax.device_get({
-      'mean_pooled': mean, 'embeddings': unit(mean), 'cosine': unit(mean) @ unit(mean).T,
+      'mean_pooled': mean, 'embeddings': l2_normalize(mean), 'cosine': l2_normalize(mean) @ l2_normalize(mean).T,
       'pooler_output': output.pooled, 'token0_last_hidden': output.hidden[:, 0]})

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import conversion
-from plm_jax.layers.heads import WithHeads
+from plm_jax.layers.heads import ModelWithHeads
 
 Outputs = dict[str, jax.Array]
 
@@ -94,7 +94,7 @@ def opened(reading, case, known: Collection[str], make_batch: Callable[[Outputs,
     if task:
       return task.build(config, False)
     heads: Any = {**imported.heads, 'all': Everything()}
-    return WithHeads(conversion.family_of(imported.family).backbone(config), heads)
+    return ModelWithHeads(conversion.get_family(imported.family).backbone(config), heads)
   return Opened(imported, inputs, batch, build, lambda outputs: reading(outputs, inputs, case.config))
 
 
@@ -147,6 +147,6 @@ def gradients(case, family, compute: Callable[[], Any]) -> dict[str, Any]:
   """Those that the case gives, of parameters as they are named now, whatever its file calls them; compute: -> the
   gradient as a tree of ours, called where there are any."""
   wanted = [name for name in case.outputs if name.startswith('grad/')]
-  given = dict(conversion.tensors(family, compute(), copies=True)) if wanted else {}
+  given = dict(conversion.export_tensors(family, compute(), copies=True)) if wanted else {}
   return {name: given[new] for name in wanted
-          if (new := conversion.rename(family, name.removeprefix('grad/'))) in given}
+          if (new := conversion.rename_tensor(family, name.removeprefix('grad/'))) in given}

@@ -20,7 +20,7 @@ def run(case) -> dict[str, np.ndarray]:
       tokens=inputs['src_tokens'], segments=(inputs['src_tokens'] != pad).astype(jnp.int32),
       types=inputs['segment_labels'], left=flat(inputs['pairs'][..., :1]), right=flat(inputs['pairs'][..., 1:]),
       offset=flat(jnp.arange(targets)))
-  family, model = conversion.family_of('spanbert'), Seen(imported.model())
+  family, model = conversion.get_family('spanbert'), Seen(imported.model())
 
   def outputs(params, batch):
     got = model(params, batch)
@@ -40,5 +40,5 @@ def run(case) -> dict[str, np.ndarray]:
     seen = jax.jit(model.inside)(imported.params, batch)
     grads = jax.jit(jax.grad(lambda params: outputs(params, batch)['loss']))(jax.tree.map(jnp.asarray, imported.params))
   got |= {f'encoder_layers.{k}': seen[f'hidden_states.{k + 1}'] for k in range(imported.config.stack.layers)}
-  got |= {f'grad/{name}': x for name, x in conversion.tensors(family, grads, copies=True)}
+  got |= {f'grad/{name}': x for name, x in conversion.export_tensors(family, grads, copies=True)}
   return jax.device_get(got)

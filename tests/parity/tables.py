@@ -5,15 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity.shared import Unsupported
-from plm_jax.architectures.decoder import one_layer
-from plm_jax.layers.attention import Visible
+from plm_jax.architectures.decoder import causal_windows
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.buckets import Buckets
 from plm_jax.layers.disentangled import log_buckets
-from plm_jax.layers.masks import visible
+from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.mlp import Activation, activation
-from plm_jax.layers.positions import TransformerXL, by_key
-from plm_jax.layers.rope import Rope, turned
+from plm_jax.layers.positions import TransformerXL, shift_logits
+from plm_jax.layers.rope import Rope, rotate
+from plm_jax.layers.t5_relative_bias import Buckets
 
 # Other names and older approximations of the same function are compared all the same.
 ACTIVATIONS: dict[str, Activation] = {
@@ -35,7 +34,7 @@ def run(case) -> dict[str, Any]:
     elif kind == 'xlnet_pos':
       got[name] = distances(numbers, want.shape[-1])
     elif kind == 'xlnet_rel_shift_bnij':
-      got[name] = by_key(jnp.arange(64.0).reshape(2, 1, 4, 8), keys=4)
+      got[name] = shift_logits(jnp.arange(64.0).reshape(2, 1, 4, 8), 4)
     elif kind == 'rope' and not name.endswith('q_in'):
       got[name] = rotary(numbers, rest.split('/')[1], case.outputs[f'{name.rpartition("/")[0]}/q_in'])
     elif kind == 'activation' and rest in ACTIVATIONS:
@@ -74,8 +73,8 @@ def distances(numbers, width: int) -> np.ndarray:
 def banded(length: int, window: int) -> np.ndarray:
   """The mask that the decoder gives a layer with this window."""
   place, ones = jnp.arange(length)[None], jnp.ones((1, length), int)
-  seen = one_layer(lambda x, seen, **_: seen, None, Visible(visible(ones, ones, place, place)), None, window=window)
-  return np.asarray(seen.mask if seen.band is None else seen.band.within(seen.mask, length))[0, 0]
+  mask, (layer_window,) = attention_mask(ones, ones, place, place), causal_windows((window,))
+  return np.asarray(mask if layer_window is None else layer_window.restrict(mask, length))[0, 0]
 
 
 def rotary(numbers, output: str, q) -> np.ndarray:
@@ -84,6 +83,6 @@ def rotary(numbers, output: str, q) -> np.ndarray:
   block = BlockConfig(width=q.shape[3], heads=1)
   context = Rope(numbers['theta']).context(None, block, place, place)
   if output == 'q_rot':
-    return np.asarray(turned(jnp.asarray(q.transpose(0, 2, 1, 3)), **context)).transpose(0, 2, 1, 3)
+    return np.asarray(rotate(jnp.asarray(q.transpose(0, 2, 1, 3)), **context)).transpose(0, 2, 1, 3)
   half = context[output][:, :, 0]
   return np.concatenate([half, half], -1)

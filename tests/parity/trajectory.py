@@ -12,10 +12,10 @@ from parity.shared import Given, Unsupported
 from plm_jax import conversion
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.pairs import NextSentence, Single
-from plm_jax.objectives.spans import MixtureOfDenoisers
-from plm_jax.training.optim import OptimConfig, make_optimizer
-from plm_jax.training.step import Learner, State, train_step
+from plm_jax.objectives.row_builders import NextSentence, Single
+from plm_jax.objectives.span_corruption import MixtureOfDenoisers
+from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.training.step import Learner, TrainState, train_step
 
 ROWS = {'input_ids', 'attention_mask', 'labels'}
 # What makes rows of a case of a downstream task.
@@ -120,7 +120,7 @@ def train(kind, case) -> dict[str, np.ndarray]:
   learner = Learner(objective.module(imported), objective, make_optimizer(optim, said['steps']), None, 0)
   params = jax.tree.map(jnp.asarray, imported.params)
   zero = jnp.zeros((), jnp.int32)
-  state: Any = State(zero, params, learner.optimizer.init(params), zero, zero)
+  state: Any = TrainState(zero, params, learner.optimizer.init(params), zero, zero)
   update = jax.jit(lambda state, batch: train_step(learner, state, batch))
   losses, norms = [], []
   with jax.default_matmul_precision('highest'):
@@ -130,8 +130,8 @@ def train(kind, case) -> dict[str, np.ndarray]:
       state, numbers = update(state, objective.batch(rows, config, wiring.make_batch))
       losses.append(numbers['loss'])
       norms.append(numbers['grad_norm'])
-  family = conversion.family_of(imported.family).of(imported.config)
-  final = dict(conversion.tensors(family, state.params, copies=True))
-  names = {name: conversion.rename(family, name.removeprefix('final/')) for name in case.outputs if '/' in name}
+  family = conversion.get_family(imported.family).specialize(imported.config)
+  final = dict(conversion.export_tensors(family, state.params, copies=True))
+  names = {name: conversion.rename_tensor(family, name.removeprefix('final/')) for name in case.outputs if '/' in name}
   return {'losses': np.array(losses), 'grad_norms': np.array(norms),
           **{name: final[new] for name, new in names.items() if new in final}}

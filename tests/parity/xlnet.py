@@ -8,9 +8,9 @@ import numpy as np
 from parity.shared import Seen, Unsupported, opened
 from plm_jax import conversion
 from plm_jax.architectures.xlnet import XLNet
-from plm_jax.layers.masks import visible
-from plm_jax.objectives import noise
-from plm_jax.objectives.plm import PermutationLM, ranks_of
+from plm_jax.layers.masks import attention_mask
+from plm_jax.objectives import corruption
+from plm_jax.objectives.plm import PermutationLM, factorization_ranks
 
 KNOWN = {'input_ids', 'attention_mask', 'input_mask', 'token_type_ids', 'perm_mask', 'target_mapping', 'labels',
          'start_positions', 'end_positions'}
@@ -43,7 +43,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     got = outputs(imported.params, batch)
     wanted = {name.removeprefix('grad/') for name in case.outputs if name.startswith('grad/')}
     if wanted:
-      given = dict(conversion.tensors(conversion.family_of('xlnet'), gradient(imported.params), copies=True))
+      given = dict(conversion.export_tensors(conversion.get_family('xlnet'), gradient(imported.params), copies=True))
       got |= {f'grad/{name}': given[full] for name in wanted for full in (name, f'transformer.{name}') if full in given}
   return jax.device_get(got)
 
@@ -122,9 +122,9 @@ def permutation(case) -> dict[str, np.ndarray]:
     special = (tokens == 3) | (tokens == 4)
     chosen = (case.inputs[f'is_masked.{number}'] > 0) & ~special
     at, whole = jnp.arange(len(tokens)), jnp.ones((1, len(tokens)), jnp.int32)
-    ranks = ranks_of(chosen | special, order, at)[None]
-    content, query = (visible(whole, whole, ranks, ranks, strict=strict)[0, 0] for strict in (False, True))
-    positions, weights = noise.positions_of(chosen, case.about['num_predict'])
+    ranks = factorization_ranks(chosen | special, order, at)[None]
+    content, query = (attention_mask(whole, whole, ranks, ranks, strict=strict)[0, 0] for strict in (False, True))
+    positions, weights = corruption.select_positions(chosen, case.about['num_predict'])
     got |= {f'perm_mask.{number}': ~jnp.where(chosen[:, None], query, content), f'new_targets.{number}': tokens,
             f'target_mask.{number}': chosen,
             f'target_mapping.{number}': (at == positions[:, None]) * weights[:, None]}
@@ -139,7 +139,7 @@ def sampled(rows, length, wanted=85):
     keys = jax.random.split(key, 3)
     starts = jax.random.randint(keys[0], (length,), 0, 1000) % 4 != 0
     spans = PermutationLM().spans(keys[1], starts, 0, length, wanted, wanted)
-    return spans | noise.choose_tokens(keys[2], ~spans, wanted - spans.sum())
+    return spans | corruption.choose_tokens(keys[2], ~spans, wanted - spans.sum())
 
   chosen = np.pad(jax.device_get(draw(jax.random.split(jax.random.key(0), rows))), ((0, 0), (1, 1)))
   edges = np.diff(chosen.astype(int))

@@ -7,16 +7,16 @@ import pytest
 
 from benchmarks import budgets, fits
 from plm_jax import recipes
-from plm_jax.config import ConfigError
-from plm_jax.pods.compile import CHIPS, Report
+from plm_jax.compile.report import CHIPS, CompileReport
+from plm_jax.config.run import ConfigError
 
 # On v2: a second of arithmetic, half a second of traffic.
-REPORT = Report('TPU v2', {'parameters': 2 ** 30, 'temporaries': 2 ** 29}, 23e12, 23e12, 175 * 10 ** 9,
+REPORT = CompileReport('TPU v2', {'parameters': 2 ** 30, 'temporaries': 2 ** 29}, 23e12, 23e12, 175 * 10 ** 9,
                 {('all-reduce', False): (2, 8 * 10 ** 6, 15e6), ('all-reduce', True): (1, 10 ** 6, 1e6)}, 0, 1.0)
 
 
-def budget(*reports: Report, topology='v2:4x4'):
-  config = dataclasses.replace(recipes.find('bert_base')(), topology=topology)
+def budget(*reports: CompileReport, topology='v2:4x4'):
+  config = dataclasses.replace(recipes.find_recipe('bert_base')(), topology=topology)
   return budgets.budget(config, reports, 32)
 
 
@@ -40,8 +40,8 @@ def test_what_is_kept_of_a_step():
 
 
 @pytest.mark.parametrize(('planted', 'grew'), [
-    ({}, set()), (dict(traffic=177 * 10 ** 9, flops=23.4e12), set()), (dict(traffic=10 ** 9), set()),
-    (dict(traffic=180 * 10 ** 9), {'traffic, GB'}), (dict(traffic=700 * 10 ** 9), {'traffic, GB', 'bound, ms'}),
+    ({}, set()), (dict(hbm_traffic=177 * 10 ** 9, flops=23.4e12), set()), (dict(hbm_traffic=10 ** 9), set()),
+    (dict(hbm_traffic=180 * 10 ** 9), {'traffic, GB'}), (dict(hbm_traffic=700 * 10 ** 9), {'traffic, GB', 'bound, ms'}),
     (dict(memory={'parameters': 2 ** 30, 'temporaries': 2 ** 30}), {'HBM, GiB'}),
     (dict(flops=24e12), {'compiled TFLOP', 'bound, ms'}),
     (dict(collectives={('all-gather', False): (1, 10 ** 7, 3e7)}), {'sent, MB'}),
@@ -65,7 +65,7 @@ def test_a_budget_is_written_and_read(tmp_path, monkeypatch):
   monkeypatch.setattr(budgets, 'FOLDER', tmp_path / 'budgets')
   assert budgets.read('bert_base') is None and not budgets.check('bert_base')
   monkeypatch.setattr(budgets.compiling, 'compile_run', lambda config: [REPORT, REPORT])
-  monkeypatch.setattr(budgets.compiling, 'topology', lambda name: [types.SimpleNamespace()] * 32)
+  monkeypatch.setattr(budgets.compiling, 'topology_devices', lambda name: [types.SimpleNamespace()] * 32)
   assert budgets.write('bert_base') and budgets.check('bert_base')
   assert budgets.read('bert_base') == budget(REPORT, REPORT)
   assert (tmp_path / 'budgets' / 'bert_base.json').read_text().count('\n') > 40  # a figure a line
@@ -83,7 +83,7 @@ def test_a_run_at_its_bounds():
 
 @pytest.mark.parametrize('path', sorted(budgets.FOLDER.glob('*.json')), ids=lambda path: path.stem)
 def test_what_is_kept_is_of_the_recipe_as_it_is(path):
-  found, recipe = json.loads(path.read_text()), recipes.find(path.stem)
+  found, recipe = json.loads(path.read_text()), recipes.find_recipe(path.stem)
   assert found['topology'] == recipe.row.pod and found['mesh']['fsdp'] == recipe.row.mesh.fsdp
   assert found['mesh']['tensor'] == recipe.row.mesh.tensor and found['micro-steps'] == recipe().train.accumulate
   assert found['kind'] in CHIPS and fits.fits(found) and fits.seconds(path.stem, found) > 0

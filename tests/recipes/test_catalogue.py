@@ -11,25 +11,26 @@ import sys
 
 import pytest
 
-from plm_jax import config as config_lib
-from plm_jax import config_file, recipes
+from plm_jax import recipes
 from plm_jax.cli import commands as cli
 from plm_jax.cli import options
 from plm_jax.cli.run import parse, start
-from plm_jax.config import ConfigError
+from plm_jax.config import run as config_lib
+from plm_jax.config import serialization
+from plm_jax.config.run import ConfigError
 from plm_jax.data import prepare as preparation
 from plm_jax.sharding import MeshConfig
-from plm_jax.tasks.table import TASKS
+from plm_jax.tasks.registry import TASKS
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_names():
-  names = [*recipes.every()]
-  assert len(names) == 153 and {
+  names = [*recipes.all_recipes()]
+  assert len(names) == 155 and {
       'bert_base', 'gpt3_13b', 't5_v1_1_xxl', 't5_small_tasks', 'bart_translation', 'bart_translation_source',
       'roberta_doc_sentences', 'deberta_v2_xxlarge', 'glm_410m', 'gpt2_chinese', 'ul2_20b'} <= {*names}
-  assert all(recipe.name == name == recipe().name for name, recipe in recipes.every().items())
+  assert all(recipe.name == name == recipe().name for name, recipe in recipes.all_recipes().items())
 
 
 @pytest.mark.parametrize(('asked', 'found'), [
@@ -37,7 +38,7 @@ def test_names():
     (('t5_tasks', 'small'), 't5_small_tasks'), (('bart_translation',), 'bart_translation'),
     (('bart_translation', 'source'), 'bart_translation_source'), (('bart_translation', 'whole'), 'bart_translation')])
 def test_a_recipe_is_found_by_its_name_or_by_family_and_size(asked, found):
-  assert recipes.find(*asked).name == found
+  assert recipes.find_recipe(*asked).name == found
 
 
 @pytest.mark.parametrize(('asked', 'message'), [
@@ -51,23 +52,23 @@ def test_a_recipe_is_found_by_its_name_or_by_family_and_size(asked, found):
     (('bert_base', 'base'), 'bert_base is of one size: leave out --size')])
 def test_a_recipe_that_there_is_not_is_told_in_one_line(asked, message):
   with pytest.raises(ConfigError) as wrong:
-    recipes.find(*asked)
+    recipes.find_recipe(*asked)
   assert str(wrong.value) == message
 
 
-@pytest.mark.parametrize('name', recipes.every())
+@pytest.mark.parametrize('name', recipes.all_recipes())
 @pytest.mark.parametrize('scale', ['paper', 'laptop', 'test'])
 def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
-  config = recipes.find(name)(scale)
+  config = recipes.find_recipe(name)(scale)
   config_lib.check(config)
   assert config.name == name and config.scale == scale
-  assert config_file.from_json(json.loads(config_file.dump(config))) == config
+  assert serialization.from_json(json.loads(serialization.dump(config))) == config
 
 
-@pytest.mark.parametrize('name', recipes.every())
+@pytest.mark.parametrize('name', recipes.all_recipes())
 def test_every_device_of_a_pod_gets_as_many_rows(name):
   """A TPU v2 or v3 chip is two devices; rows of a micro-step are dealt to all that do not share heads."""
-  recipe = recipes.find(name)
+  recipe = recipes.find_recipe(name)
   generation, _, sides = recipe.row.pod.partition(':')
   devices = math.prod(map(int, sides.split('x'))) * (2 if generation in ('v2', 'v3') else 1)
   config = recipe()
@@ -76,9 +77,9 @@ def test_every_device_of_a_pod_gets_as_many_rows(name):
   assert [phase.batch % parts for phase in config.train.phases] == [0] * len(config.train.phases)
 
 
-@pytest.mark.parametrize('name', recipes.every())
+@pytest.mark.parametrize('name', recipes.all_recipes())
 def test_the_table_says_what_the_run_is(name):
-  recipe = recipes.find(name)
+  recipe = recipes.find_recipe(name)
   row, config = recipe.row, recipe()
   assert config.optim.peak == row.peak and config.train.accumulate == row.accumulate
   assert max(phase.batch for phase in config.train.phases) == row.batch
@@ -93,12 +94,14 @@ def documented(family):
 
 
 def test_the_mesh_of_the_pod_is_the_recipe_s_own_until_another_is_asked_for():
-  large = recipes.find('bert_large')
+  large = recipes.find_recipe('bert_large')
   assert large.row.mesh == MeshConfig(fsdp=8) and large().mesh == MeshConfig(fsdp=8, adapts=True)
   assert parse(large, []).mesh == large().mesh and parse(large, ['--mesh.tensor=2']).mesh == MeshConfig(tensor=2)
   assert parse(large, ['--mesh.fsdp=16']).mesh == MeshConfig(fsdp=16)
   assert parse(large, ['--mesh.fsdp=8', '--mesh.tensor=2']).mesh == MeshConfig(fsdp=8, tensor=2)
-  assert large('laptop').mesh == MeshConfig() and recipes.find('bert_base')().mesh == MeshConfig(fsdp=4, adapts=True)
+  assert large('laptop').mesh == MeshConfig() and recipes.find_recipe('bert_base')().mesh == MeshConfig(
+    fsdp=4, adapts=True
+  )
 
 
 @pytest.mark.slow
@@ -106,12 +109,12 @@ def test_the_mesh_of_the_pod_is_the_recipe_s_own_until_another_is_asked_for():
 def test_the_commands_that_a_family_tells_are_understood(family, monkeypatch):
   asked = []
   monkeypatch.setattr(preparation, 'prepare', lambda config, *_: asked.append(config))
-  monkeypatch.setattr(cli.reachable, 'check_reachable', lambda uses: None)
+  monkeypatch.setattr(cli.bucket_check, 'check_reachable', lambda uses: None)
   commands = documented(family)
   for command, *args in commands:
     if command == 'train':
-      assert recipes.find(args[0]).family == family
-      parse(recipes.find(args[0]), args[1:])
+      assert recipes.find_recipe(args[0]).family == family
+      parse(recipes.find_recipe(args[0]), args[1:])
     elif command == 'prepare':
       monkeypatch.setattr('sys.argv', ['plm_jax', command, *args])
       cli.main()
@@ -141,7 +144,7 @@ def test_help_begins_with_what_the_family_says_and_how_the_recipe_is_started(cap
     ('plm_jax.__main__', 'bert_base', 'python -m plm_jax train bert_base')])
 def test_messages_name_what_was_typed(module, name, program, monkeypatch):
   monkeypatch.setattr(sys.modules['__main__'], '__spec__', importlib.machinery.ModuleSpec(module, None))
-  assert options.program(recipes.find(name)) == program
+  assert options.program_name(recipes.find_recipe(name)) == program
 
 
 def test_train_is_a_command(monkeypatch, capsys):
@@ -150,20 +153,20 @@ def test_train_is_a_command(monkeypatch, capsys):
   for args in ['gpt3', '--size', '13b', '--scale=test'], ['gpt3_13b', '--scale=test']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'train', *args])
     cli.main()
-  assert asked == [recipes.find('gpt3_13b')('test')] * 2
+  assert asked == [recipes.find_recipe('gpt3_13b')('test')] * 2
   monkeypatch.setattr('sys.argv', ['plm_jax', 'train'])
   cli.main()
   listed = capsys.readouterr().out
-  assert all(f' {name}' in listed for name in recipes.every())
+  assert all(f' {name}' in listed for name in recipes.all_recipes())
   monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'gpt3'])
   with pytest.raises(SystemExit, match='error: gpt3 comes in 8 sizes'):
     cli.main()
 
 
 def test_doors():
-  """A file for each family, and for recipes of the README; nothing more in them."""
+  """A file for each recipe of the README; nothing more in them."""
   doors = {path.stem: path.read_text() for path in (ROOT / 'experiments').glob('[a-z]*.py')}
-  assert {*recipes.FAMILIES} <= {*doors} and {'bert_base', 'bert_large', 'gpt2_small'} <= {*doors}
+  assert {'bert_base', 'gpt2_small', 't5_small_tasks', 'transformer_base'} <= {*doors}
   tasks = {name: doors.pop(name) for name in [*doors] if 'cli.finetune' in doors[name]}
   assert {*tasks} == {'finetune', 'finetune_glue', 'finetune_squad', 'finetune_ner', 'finetune_choice', 'sbert_nli',
                       'sbert_sts', 'simcse'}
@@ -173,13 +176,12 @@ def test_doors():
     assert default and (name == 'finetune') == (default[1] is None) and (default[1] or 'sst2') in TASKS
   for name, text in doors.items():
     assert text.endswith(f"from plm_jax.cli.run import start\n\nif __name__ == '__main__':\n  start('{name}')\n")
-    assert name in recipes.FAMILIES or name in recipes.every() or name in recipes.word_vectors.PAPER
+    assert name in recipes.all_recipes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('module', 'said'), [
-    ('experiments.gpt3_13b', 'error: gpt3_13b has no file of its own: type `python -m experiments.gpt3 --size=13b`, or '
-                             '`python -m plm_jax train gpt3_13b`'),
+    ('experiments.gpt3', 'error: gpt3 comes in 8 sizes'),
     ('experiments.bert_bse', "error: there is no recipe 'bert_bse': did you mean bert_base or "),
     ('experiments', 'recipes:\n  BERT, as published')])
 def test_what_is_typed_at_the_door(module, said):

@@ -16,14 +16,15 @@ import tiny
 
 from plm_jax import conversion, recipes
 from plm_jax.cli import commands as cli
-from plm_jax.cli.run import run
-from plm_jax.config import Experiment, Phase
-from plm_jax.inference import fill_mask, generate, loading
-from plm_jax.inference.search import GenerationConfig
+from plm_jax.config.run import Phase, PretrainRun
+from plm_jax.inference import fill_mask, generate
+from plm_jax.loading import loaded_model
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.runs.run import run
 from plm_jax.training import feed, train
-from plm_jax.training.train import Result
+from plm_jax.training.train import TrainingResult
 
-RECIPES = [*recipes.every()]
+RECIPES = [*recipes.all_recipes()]
 CONTINUED = json.loads((pathlib.Path(__file__).parents[1] / 'fixtures' / 'before' / 'after.json').read_text())
 """of which test_before.py has runs that go on"""
 
@@ -35,9 +36,9 @@ def corpus(tmp_path_factory) -> pathlib.Path:
   return path
 
 
-def smallest(name: str) -> Experiment:
+def smallest(name: str) -> PretrainRun:
   """Three steps of one length, on one device; a checkpoint after each."""
-  config = recipes.find(name)('test')
+  config = recipes.find_recipe(name)('test')
   text = dataclasses.replace(config.data.prepare, heldout=0.2)
   return dataclasses.replace(
       config, mesh=dataclasses.replace(config.mesh, data=1), data=dataclasses.replace(config.data, prepare=text),
@@ -50,10 +51,10 @@ How = Literal['disturbed', 'trained', 'traced']
 
 def different() -> list:
   """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often."""
-  groups: dict[Experiment, list[str]] = {}
+  groups: dict[PretrainRun, list[str]] = {}
   for name in RECIPES:
     groups.setdefault(dataclasses.replace(smallest(name), name=''), []).append(name)
-  wirings = {type(recipes.find(name)('test').model) for name in CONTINUED}
+  wirings = {type(recipes.find_recipe(name)('test').model) for name in CONTINUED}
   kinds: set[tuple[type, type]] = set()
   params = []
   for config, names in groups.items():
@@ -65,7 +66,7 @@ def different() -> list:
   return params
 
 
-def on(corpus: pathlib.Path, config: Experiment, folder: pathlib.Path) -> Experiment:
+def on(corpus: pathlib.Path, config: PretrainRun, folder: pathlib.Path) -> PretrainRun:
   source = str(corpus)
   if config.data.assembly == 'examples':  # a sentence is read, and its first word is written
     lines = [line.split('. ')[0] for line in corpus.read_text().splitlines() if line]
@@ -88,16 +89,16 @@ def teacher(corpus, tmp_path_factory) -> Callable[[str], pathlib.Path]:
   return trained
 
 
-def killed_and_taken_up(config: Experiment, monkeypatch) -> Result | None:
+def killed_and_taken_up(config: PretrainRun, monkeypatch) -> TrainingResult | None:
   """Does the run, which dies before its third step, and goes on with it."""
   def cut(*arguments):
     for step, phase, windows in batches(*arguments):
       if step == 2:
         raise KeyError('power cut')
       yield step, phase, windows
-  batches = feed.batches
+  batches = feed.stream_batches
   with monkeypatch.context() as patch:
-    patch.setattr(feed, 'batches', cut)
+    patch.setattr(feed, 'stream_batches', cut)
     with pytest.raises(KeyError, match='power cut'):
       run(config)
   taken_up = []
@@ -106,7 +107,7 @@ def killed_and_taken_up(config: Experiment, monkeypatch) -> Result | None:
       taken_up.append(item[0])
       yield item
   with monkeypatch.context() as patch:
-    patch.setattr(feed, 'batches', counted)
+    patch.setattr(feed, 'stream_batches', counted)
     result = run(config)
   assert taken_up == [2]
   return result
@@ -122,7 +123,7 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
     config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, teacher=folder),
                                  data=dataclasses.replace(config.data, prepare=text))
   if how == 'traced':
-    monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)
+    monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
   result = killed_and_taken_up(config, monkeypatch) if how == 'disturbed' else run(config)
   assert result and result.finished
   figures = [result.heldout[term] for term in config.objective.terms]
@@ -134,8 +135,8 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
     assert printed == {term: f'{value:.4f}' for term, value in result.heldout.items()}
 
   monkeypatch.setattr('sys.argv', ['plm_jax', 'export', config.folder, str(tmp_path / 'out')])
-  ours = loading.load(config.folder)
-  if config.model.kind == 'encoder-decoder' and config.model.added:  # a source encoder of its own
+  ours = loaded_model.load_model(config.folder)
+  if config.model.kind == 'encoder-decoder' and config.model.new_parts:  # a source encoder of its own
     with pytest.raises(SystemExit, match='layers: 2 has no counterpart there'):
       cli.main()
   else:
@@ -156,18 +157,18 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypatch):
   """Of a T5 it writes a tokenizer.json alone: no model of SentencePiece."""
-  monkeypatch.setattr(train, 'jitted_step', tiny.traced_step)  # what a run begins with is what it ends with
+  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)  # what a run begins with is what it ends with
   first = dataclasses.replace(smallest('t5_small'), output=str(tmp_path / 'first'))
   first = dataclasses.replace(
       first, data=dataclasses.replace(first.data, path=(str(corpus),)),
       train=dataclasses.replace(first.train, phases=(Phase(1, 32, 8),), eval_every=1))
   run(first)
-  trained = loading.load(first.folder)
+  trained = loaded_model.load_model(first.folder)
   conversion.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, like='t5')
   (tmp_path / 'out' / 'spiece.model').unlink()
   folder = str(tmp_path / 'out')
   again = run(dataclasses.replace(first, output=str(tmp_path / 'again'), warm_start=folder, seed=first.seed + 1))
   assert again
-  warm = loading.load(str(tmp_path / 'again'))
+  warm = loaded_model.load_model(str(tmp_path / 'again'))
   assert warm.tokenizer.pieces == trained.tokenizer.pieces
   jax.tree.map(np.testing.assert_array_equal, warm.params, trained.params)

@@ -1,14 +1,18 @@
 """What papers and released code say of each size and of each run: literals, with the source beside them."""
+import math
+
 from flax.linen import unbox
 import jax
 import pytest
 
 from plm_jax import recipes
-from plm_jax.layers.dense import count
-from plm_jax.objectives.pairs import Consecutive
+from plm_jax.cli.run import parse
+from plm_jax.layers.dense import count_parameters
+from plm_jax.objectives.denoising import SentencePermutation, WordMasking
+from plm_jax.objectives.row_builders import Consecutive, FullSentences, Single
+from plm_jax.optim.optimizers import make_schedule
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.learner import make_learner
-from plm_jax.training.optim import schedule
 
 # Of a recipe: parameters, millions of them as the paper rounds them (0: it names none), peak, rows, tokens in a row.
 PAPERS = {
@@ -64,8 +68,11 @@ PAPERS = {
     'electra_large': (335_142_913, 335, 2e-4, 2048, 512), 'electra_chinese': (102_268_417, 102, 2e-4, 256, 512),
     # Warner et al. 2024, section 2; configurations in JHU-CLSP/ettin-encoder-vs-decoder. ModernBertForMaskedLM.
     'modernbert_base': (149_655_232, 149, 8e-4, 4608, 1024), 'modernbert_large': (395_881_664, 395, 5e-4, 4928, 1024),
-    'modernbert_base_long': (149_655_232, 149, 3e-4, 72, 8192),
-    'modernbert_base_decay': (149_655_232, 149, 3e-4, 72, 8192),
+    # Warner et al. 2024, and yamls/modernbert of AnswerDotAI/ModernBERT, branch pretraining_documentation.
+    'modernbert_base_long': (149_655_232, 149, 3e-4, 576, 8192),
+    'modernbert_base_decay': (149_655_232, 149, 3e-4, 576, 8192),
+    'modernbert_large_long': (395_881_664, 395, 5e-5, 616, 8192),
+    'modernbert_large_decay': (395_881_664, 395, 5e-5, 624, 8192),
     'ettin_17m': (16_913_600, 17, 3e-3, 4608, 1024), 'ettin_32m': (32_081_344, 32, 3e-3, 4608, 1024),
     'ettin_68m': (68_457_664, 68, 3e-3, 4608, 1024), 'ettin_150m': (149_655_232, 150, 8e-4, 4608, 1024),
     'ettin_400m': (395_881_664, 395, 5e-4, 4608, 1024), 'ettin_1b': (1_031_314_112, 1000, 5e-4, 4608, 1024),
@@ -140,7 +147,7 @@ PAPERS = {
 @pytest.mark.parametrize('name', PAPERS)
 def test_tables_are_the_papers(name):
   parameters, millions, peak, rows, length = PAPERS[name]
-  row, config = recipes.find(name).row, recipes.find(name)()
+  row, config = recipes.find_recipe(name).row, recipes.find_recipe(name)()
   assert (row.parameters, row.batch) == (parameters, rows)
   assert row.peak == pytest.approx(peak, rel=1e-12) and config.optim.peak == row.peak
   assert (max(phase.batch for phase in config.train.phases), config.train.phases[-1].length) == (rows, length)
@@ -150,44 +157,46 @@ def test_tables_are_the_papers(name):
 def test_of_each_family_there_is_a_paper():
   """What is left out has the sizes of others: formats of rows, kinds of blanks, stages; and GPT-2 small in Chinese.
   ELMo has no layers of this kind: tests/models/test_elmo.py, tests/objectives/test_bilm.py."""
-  assert {*recipes.every()} - {*PAPERS} == {
+  assert {*recipes.all_recipes()} - {*PAPERS} == {
       'roberta_doc_sentences', 'roberta_sentence_pair', 'glm_large_doc', 'glm_large_sentence', 'gpt2_chinese',
       'bart_translation', 'bart_translation_source', 'elmo_small', 'elmo_medium', 'elmo_original'}
-  families = {recipes.find(name).family for name in PAPERS}
+  families = {recipes.find_recipe(name).family for name in PAPERS}
   assert families == {*recipes.FAMILIES} - {'bart_translation', 'elmo'}
 
 
 def optim(name):
-  return recipes.find(name)().optim
+  return recipes.find_recipe(name)().optim
 
 
 def rates(name, *steps):
-  config = recipes.find(name)()
-  rate = schedule(config.optim, config.train.steps, config.train.pace)
+  config = recipes.find_recipe(name)()
+  rate = make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens)
   return [float(rate(step)) for step in steps]
 
 
 def test_all_parameters_decay_where_fairseq_trained():
   """fairseq, trainer.py, _build_optimizer: one group of parameters. Elsewhere biases and norms do not."""
-  fairseq = {name for name in recipes.every() if not optim(name).exempt}
-  assert fairseq == {name for name, recipe in recipes.every().items()
+  fairseq = {name for name in recipes.all_recipes() if not optim(name).exempt}
+  assert fairseq == {name for name, recipe in recipes.all_recipes().items()
                      if recipe.family in ('roberta', 'xlm_r', 'spanbert', 'bart', 'mbart', 'mosaicbert')}
 
 
 def test_masks_are_those_of_released_code():
   choices = {family: {getattr(getattr(recipe().objective, 'mlm', recipe().objective), 'choice', None)
-                      for recipe in recipes.every().values() if recipe.family == family}
+                      for recipe in recipes.all_recipes().values() if recipe.family == family}
              for family in ('bert', 'albert', 'roberta', 'electra', 'deberta', 'deberta_v2')}
   assert choices == {'bert': {'distinct'}, 'albert': {'distinct'}, 'roberta': {'everywhere'}, 'electra': {'repeated'},
                      'deberta': {'windows'}, 'deberta_v2': {'windows'}}
-  assert [recipes.find(name)().objective.pooled for name in ('bert_base', 'albert_base')] == ['whole', 'whole']
+  assert [recipes.find_recipe(name)().objective.pooled for name in ('bert_base', 'albert_base')] == ['whole', 'whole']
   # SpanBERT's masking.py; the paper's decay where the command of the README has 0.01.
-  assert recipes.find('spanbert_large')().objective.random == 'text' and optim('spanbert_large').weight_decay == 0.1
+  assert (
+    recipes.find_recipe('spanbert_large')().objective.random == 'text' and optim('spanbert_large').weight_decay == 0.1
+  )
 
 
 def test_electra_as_released():
   """google-research/electra: optimization.py, where warmup times decay, and build_pretraining_dataset.py."""
-  assert recipes.find('electra_base')().objective.mlm.pair == Consecutive(cut='half', whole=0.1)
+  assert recipes.find_recipe('electra_base')().objective.mlm.pair == Consecutive(cut='half', whole=0.1)
   assert rates('electra_base', 5000, 10_000, 766_000) == pytest.approx(
       [2e-4 * 0.5 * (1 - 5000 / 766_000), 2e-4 * (1 - 10_000 / 766_000), 0], rel=1e-5)
 
@@ -195,7 +204,7 @@ def test_electra_as_released():
 def test_deberta_v3_trains_two_networks():
   """microsoft/DeBERTa, apps/tasks/rtd_task.py: --rtd_lambda is 10 (50 is the paper's), masks are of one token each
   (max_gram 1), and all of them are masks (mask_prob 1)."""
-  objective = recipes.find('deberta_v3_large')().objective
+  objective = recipes.find_recipe('deberta_v3_large')().objective
   assert (objective.optimizers, objective.weight, objective.sharing) == ('two', 10.0, 'disentangled')
   mlm = objective.mlm
   assert (mlm.choice, mlm.unit, mlm.lengths, mlm.mask_share) == ('windows', 'token', (1.0,), 1.0)
@@ -206,20 +215,20 @@ def test_glm_falls_in_less_than_its_run():
   assert rates('glm_large', 160_000, 180_000, 199_999) == pytest.approx([1e-5] * 3, rel=1e-4)
   assert rates('glm_large', 150_000)[0] > 1.1e-5
   assert rates('glm_chinese', 200_000, 249_999) == pytest.approx([4e-5] * 2, rel=1e-4)
-  assert optim('glm_chinese').weight_decay == 0.01 and not recipes.find('glm_chinese')().data.prepare.lowercase
-  assert recipes.find('glm_large_sentence')().data.prepare.sentences == 'clauses'
+  assert optim('glm_chinese').weight_decay == 0.01 and not recipes.find_recipe('glm_chinese')().data.prepare.lowercase
+  assert recipes.find_recipe('glm_large_sentence')().data.prepare.sentences == 'clauses'
 
 
 def test_gpt_counts_its_warmup_in_tokens():
   """Brown et al. 2020, appendix B: 375 million, which are 715 updates of 512 x 1,024; and dropout is not named."""
   assert {optim(f'gpt2_{size}').warmup for size in ('small', 'xl', 'chinese')} == {715} == {375_000_000 // (512 * 1024)}
-  block = recipes.find('gpt3_small')().model.block
+  block = recipes.find_recipe('gpt3_small')().model.block
   assert (block.dropout, block.attention.dropout) == (0, 0)
 
 
 def test_palms_batches():
   """Chowdhery et al. 2022, section 5: 540B changes after 50k and 115k steps; others see as many tokens in all."""
-  phases = {size: [(p.steps, p.batch) for p in recipes.find(f'palm_{size}')().train.phases]
+  phases = {size: [(p.steps, p.batch) for p in recipes.find_recipe(f'palm_{size}')().train.phases]
             for size in ('8b', '62b', '540b')}
   assert phases == {'8b': [(100_000, 256), (690_000, 512)], '62b': [(50_000, 512), (345_000, 1024)],
                     '540b': [(50_000, 512), (65_000, 1024), (140_000, 2048)]}
@@ -228,7 +237,7 @@ def test_palms_batches():
 
 def test_t5_and_what_comes_from_it():
   """t5x, t5_1_0/base.gin: a z loss of 1e-4; T5's operative_config.gin, combine_dims: heads are joined."""
-  family = [recipe for recipe in recipes.every().values()
+  family = [recipe for recipe in recipes.all_recipes().values()
             if recipe.family in ('t5', 't5_v1_1', 't5_lm', 't5_tasks', 'mt5', 'byt5', 'ul2')]
   assert len(family) == 27
   for recipe in family:
@@ -239,25 +248,136 @@ def test_t5_and_what_comes_from_it():
 def test_barts_noise_counts_words():
   """fairseq, data/denoising_dataset.py; rows of one document (tasks/denoising.py: complete_doc)."""
   for name, mean in ('bart_base', 3.0), ('bart_large', 3.0), ('mbart_large', 3.5):
-    config = recipes.find(name)()
-    assert (config.objective.noises[-1].unit, config.objective.noises[-1].mean) == ('word', mean)
+    config = recipes.find_recipe(name)()
+    assert (config.objective.noises[-1].unit, config.objective.noises[-1].mean_span_length) == ('word', mean)
     assert config.data.assembly == 'document'
   # fairseq, bart/model.py, mbart_large; Liu et al. 2020, section 2.2: </s> behind each sentence.
-  assert recipes.find('mbart_large')().model.block.attention.dropout == 0
-  assert recipes.find('mbart_large')().objective.reserve > 0
+  assert recipes.find_recipe('mbart_large')().model.block.attention.dropout == 0
+  assert recipes.find_recipe('mbart_large')().objective.reserve > 0
+
+
+def test_later_runs_of_modernbert():
+  """AnswerDotAI/ModernBERT, branch pretraining_documentation, yamls/modernbert: six files."""
+  for size, later, tokens, peak, decay, floor in (
+      ('base', 'long', 250e9, 3e-4, 1e-5, 1.0), ('base', 'decay', 50e9, 3e-4, 1e-5, 0.001),
+      ('large', 'long', 250e9, 5e-5, 1e-6, 1.0), ('large', 'decay', 50e9, 5e-5, 1e-6, 0.001)):
+    name = f'modernbert_{size}_{later}'
+    config = recipes.find_recipe(name)()
+    phase, = config.train.phases
+    assert phase.steps - 1 < tokens / (phase.batch * phase.length) <= phase.steps, name
+    assert config.optim.weight_decay * config.optim.peak == pytest.approx(decay) and config.optim.peak == peak
+    # Of a schedule that falls to a thousandth along 1 - sqrt, the first rate of the run is the peak.
+    last = 1 - (1 - floor) * ((phase.steps - 1) / phase.steps) ** 0.5
+    assert rates(name, 0, phase.steps - 1) == pytest.approx([peak, peak * last], rel=1e-3)
+    position = config.model.block.attention.position
+    assert (position.whole.theta, position.band.theta) == (160_000, 10_000)
+  assert [recipes.find_recipe(f'modernbert_{size}')().tuning.expand for size in ('base', 'large', 'large_long')] == [
+      'none', 'tile', 'none']
+  tokens = sum(steps * seen for steps, seen in recipes.find_recipe('modernbert_base')().train.steps_and_tokens)
+  assert tokens == pytest.approx(1.719e12, rel=1e-5)
+
+
+def test_ettins_batches_are_constant_and_not_packed():
+  """JHU-CLSP/ettin-encoder-vs-decoder, pretraining/configs/standard: sequence_packing is false, which alone reads the
+  batch size warmup; 1.7 trillion tokens."""
+  for recipe in (recipe for recipe in recipes.all_recipes().values() if recipe.family == 'ettin'):
+    config = recipe()
+    assert [(p.steps, p.length, p.batch) for p in config.train.phases] == [(360_277, 1024, 4608)], recipe.name
+    assert config.data.assembly == 'document' and config.objective.pair == Single()
+
+
+def test_ettins_printed_commands():
+  """de_decay and prolong_decay of the same files: what the docstring prints."""
+  text = (recipes.FAMILIES['ettin'].__doc__ or '').replace('\\\n', ' ').splitlines()
+  commands = [line.split('ettin_150m ')[1].split() for line in text if '--train.phases.0.length=7999' in line]
+  second, third = (parse(recipes.find_recipe('ettin_150m'), command) for command in commands)
+  for config, steps, peak, floor, rate in ((second, 6782, 8e-4, 0.5, 0.3), (third, 1356, 4e-4, 0.04, 0.15)):
+    phase, = config.train.phases
+    assert (phase.steps, phase.length, phase.batch, config.objective.mask_rate) == (steps, 7999, 4608, rate)
+    assert (config.optim.peak, config.optim.floor, config.optim.warmup) == (peak, floor, 0)
+    assert config.optim.peak * config.optim.weight_decay == pytest.approx(1e-5)
+    position = config.model.block.attention.position
+    assert (position.whole.theta, position.band.theta) == (160_000, 160_000)
+
+
+def test_glm_10b():
+  """THUDM/GLM, config/ds_block_10B.sh: bert-prob 0.5, gap-sentence-prob 0.3; warmup 0.04 of 175,000."""
+  objective, own = recipes.find_recipe('glm_10b')().objective, optim('glm_10b')
+  assert (objective.sentences, objective.documents, objective.shortest) == (0.3, 0.2, 0.25)
+  assert (own.warmup, own.horizon, own.b2, own.eps, own.peak) == (7000, 175_000, 0.95, 1e-8, 1e-4)
+
+
+def test_xlms_optimizer():
+  """facebookresearch/XLM: README (XNLI-15), defaults of xlm/optim.py, and train.py's clip_grad_norm."""
+  for name in ('xlm_xnli15', 'xlm_xnli15_tlm'):
+    own = optim(name)
+    assert (own.schedule, own.warmup, own.b1, own.b2, own.eps, own.clip, own.weight_decay) == (
+        'inverse_sqrt', 4000, 0.9, 0.98, 1e-8, 5.0, 0.0)
+    assert rates(name, 2000, 4000, 16_000) == pytest.approx([5e-5, 1e-4, 5e-5])
+    assert recipes.find_recipe(name)().objective.smoothing == 0.5  # Lample and Conneau 2019, section 3.2
+
+
+def test_ltg_berts_lamb():
+  """ltgoslo/ltg-bert, babylm/train/lamb.py and train.py."""
+  own = optim('ltg_bert_strict')
+  assert (own.kind, own.bias_correction, own.b2, own.eps, own.weight_decay, own.clip) == (
+      'lamb', True, 0.98, 1e-6, 0.1, 2.0)
+
+
+def test_ltg_berts_and_gpt_berts_masks():
+  """SpanMaskingStrategy in dataset.py of both; ltg-bert, train.py, short_p."""
+  objective = recipes.find_recipe('ltg_bert_strict_small')().objective
+  assert (objective.replaced, objective.pair, objective.mask_rate) == ('span', Single(short=0.1), 0.15)
+  assert recipes.find_recipe('gpt_bert_strict')().objective.replaced == 'span'
+
+
+def test_noise_of_chinese_bart():
+  """fastnlp/CPT, bart_dataset.py: 0.15 twice, a tenth more of single characters, a tenth random; [SEP] after every
+  sentence of both sides."""
+  objective = recipes.find_recipe('bart_chinese_large')().objective
+  assert objective.noises == (SentencePermutation(1.0), WordMasking(0.3, 0.1, 0.1)) and objective.reserve == 40
+
+
+def test_llama_3_falls_over_1_200_000_updates():
+  """Dubey et al. 2024, section 3.4.1."""
+  peak, steps = 8e-5, recipes.find_recipe('llama3_405b')().train.steps
+  assert steps < 1_200_000
+  share = (1 + math.cos(math.pi * (steps - 1 - 8000) / (1_200_000 - 8000))) / 2
+  assert rates('llama3_405b', 8000, steps - 1) == pytest.approx([peak, peak * (0.01 + 0.99 * share)], rel=1e-3)
+
+
+def test_masks_of_chinese_bert_are_static():
+  """ymcui/Chinese-BERT-wwm, README: RoBERTa-wwm-ext is without dynamic masking."""
+  family = [recipe for recipe in recipes.all_recipes().values() if recipe.family == 'bert_wwm']
+  assert [recipe().objective.duplicates for recipe in family] == [10] * 6
+
+
+def test_crammings_documents_stand_behind_one_another():
+  """JonasGeiping/cramming, config/data/the-pile.yaml: [SEP] between documents, which attend to each other."""
+  config = recipes.find_recipe('cramming_base')()
+  assert config.data.assembly == 'packed' and config.objective.pair == FullSentences(together=True)
+
+
+def test_tinybert_clips_each_parameter():
+  """huawei-noah/Pretrained-Language-Model, TinyBERT/transformer/optimization.py."""
+  assert {(optim(f'tinybert_{size}').clip, optim(f'tinybert_{size}').clip_by) for size in ('4l', '6l')} == {
+      (1.0, 'parameter')}
 
 
 def test_xlnet_and_distilbert_as_released():
-  assert recipes.find('xlnet_large')().model.block.mlp.activation == 'gelu_tanh'
-  assert recipes.find('distilbert_base')().objective.positions == 'fixed'
+  assert recipes.find_recipe('xlnet_large')().model.block.mlp.activation == 'gelu_tanh'
+  assert recipes.find_recipe('distilbert_base')().objective.positions == 'fixed'
+  # transformers, examples/research_projects/distillation/train.py: mlm_smoothing.
+  for name in 'distilbert_base', 'distilroberta_base':
+    assert recipes.find_recipe(name)().objective.task.smoothing == 0.7
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', recipes.every())
+@pytest.mark.parametrize('name', recipes.all_recipes())
 def test_the_model_has_the_parameters_of_the_table(name):
   """With its heads for pre-training, or without (DeBERTa, whose decoder of masks has the positions, and XLNet); of two
   networks that which is published."""
-  recipe = recipes.find(name)()
+  recipe = recipes.find_recipe(name)()
   vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7,
                 eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000, language=11)
   learner = make_learner(recipe, vocab)
@@ -265,7 +385,7 @@ def test_the_model_has_the_parameters_of_the_table(name):
   batch = jax.eval_shape(
       lambda key, windows: learner.objective.corrupt(key, windows, vocab), jax.eval_shape(jax.random.key, 0), windows)
   params = unbox(jax.eval_shape(learner.model.init, jax.eval_shape(jax.random.key, 0), batch))['params']
-  sizes = {part: count(tree) for part, tree in params.items()}
+  sizes = {part: count_parameters(tree) for part, tree in params.items()}
   backbone = sizes['backbone']
   whole = sum(size for part, size in sizes.items() if part not in ('teacher', 'fit'))
   counted = backbone if recipe.family in ('deberta', 'deberta-v2', 'xlnet') else whole
@@ -275,13 +395,15 @@ def test_the_model_has_the_parameters_of_the_table(name):
     counted -= 512 * recipe.model.block.width
   if recipe.family == 'electra':
     shared = params['generator']['backbone']['embeddings']
-    counted = backbone + sizes['heads_rtd'] + count([shared[table] for table in ('tokens', 'positions', 'types')])
-  assert counted == recipes.find(name).row.parameters
+    counted = (
+      backbone + sizes['heads_rtd'] + count_parameters([shared[table] for table in ('tokens', 'positions', 'types')])
+    )
+  assert counted == recipes.find_recipe(name).row.parameters
 
 
 def test_llama_3_grows_its_rows_and_batches():
   """Dubey et al. 2024, section 3.4.1: 4M tokens, 8M after 252M tokens, 16M after 2.87T; 15.6T in all."""
-  phases = recipes.find('llama3_405b')().train.phases
+  phases = recipes.find_recipe('llama3_405b')().train.phases
   seen = [phase.steps * phase.batch * phase.length for phase in phases]
   assert [phase.batch * phase.length >> 20 for phase in phases] == [4, 8, 16]
   assert seen[0] == pytest.approx(252e6, rel=0.01) and sum(seen[:2]) == pytest.approx(2.87e12, rel=0.001)
@@ -290,21 +412,23 @@ def test_llama_3_grows_its_rows_and_batches():
 
 def test_languages_have_shares_by_a_power_of_their_sizes():
   """XLM-R and mT5 0.3, mBERT and mBART 0.7."""
-  powers = {name: 1 / recipes.find(name)().data.temperature for name in (
+  powers = {name: 1 / recipes.find_recipe(name)().data.temperature for name in (
       'xlm_r_large', 'mt5_xxl', 'byt5_base', 'mdeberta_v3_base', 'bert_multilingual', 'mbart_50')}
   assert powers == pytest.approx(dict(zip(powers, (0.3, 0.3, 0.3, 0.3, 0.7, 0.7), strict=True)))
-  text = recipes.find('xlm_r_base')().data.prepare
-  assert (text.kind, text.layout, recipes.find('xlm_r_base')().model.vocab) == (
+  text = recipes.find_recipe('xlm_r_base')().data.prepare
+  assert (text.kind, text.layout, recipes.find_recipe('xlm_r_base')().model.vocab) == (
       'sentencepiece-unigram', 'xlm-r', 250_002)
 
 
 def test_chinese_masks_are_of_words():
   """Cui et al. 2020, section 3.2: n-grams of 40, 30, 20 and 10%."""
-  runs = {name: recipes.find(name)() for name in ('bert_wwm_ext', 'roberta_wwm_ext', 'macbert_large', 'ernie_base')}
+  runs = {
+    name: recipes.find_recipe(name)() for name in ('bert_wwm_ext', 'roberta_wwm_ext', 'macbert_large', 'ernie_base')
+  }
   assert {name: run.objective.unit for name, run in runs.items()} == {
       'bert_wwm_ext': 'word', 'roberta_wwm_ext': 'word', 'macbert_large': 'word', 'ernie_base': 'either'}
   assert runs['macbert_large'].objective.lengths == (0.4, 0.3, 0.2, 0.1)
-  assert [run.objective.pair.question for run in runs.values()] == ['nsp', None, 'sop', 'nsp']
+  assert [run.objective.pair.pair_task for run in runs.values()] == ['nsp', None, 'sop', 'nsp']
   assert {run.data.prepare.segmenter for run in runs.values()} == {'jieba'}
   assert [(phase.steps, phase.length, phase.batch) for phase in runs['bert_wwm_ext'].train.phases] == [
       (1_000_000, 128, 2560), (400_000, 512, 384)]

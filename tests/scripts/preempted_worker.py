@@ -18,7 +18,7 @@ if __name__ == '__main__':
   index, taken = os.environ['WORKER'], pathlib.Path(os.environ['CLOUD'], 'preempted')
   number = int(taken.read_text()) if taken.exists() else 0
   stops = [int(step) for step in steps.split(',') if step]
-  batches = feed.batches
+  batches = feed.stream_batches
 
   def until_taken(*arguments):
     for step, phase, windows in batches(*arguments):
@@ -30,8 +30,8 @@ if __name__ == '__main__':
         time.sleep(600)
       yield step, phase, windows
 
-  feed.batches = until_taken
+  feed.stream_batches = until_taken
   port = ports.split(',')[number]
-  main(recipes.find('bert_base'), [
+  main(recipes.find_recipe('bert_base'), [
       output, *args, '--train.save-every=2', '--hosts.distributed=True', f'--hosts.coordinator=127.0.0.1:{port}',
       '--hosts.count=2', f'--hosts.index={index}'])

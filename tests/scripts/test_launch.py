@@ -15,7 +15,7 @@ import time
 import pytest
 import tiny
 
-from plm_jax.inference import loading
+from plm_jax.loading import loaded_model
 
 HERE = pathlib.Path(__file__).parent
 SCRIPT = HERE.parents[1] / 'scripts' / 'tpu.sh'
@@ -374,5 +374,5 @@ def test_a_run_that_is_preempted_five_times_ends_with_the_same_bits(tmp_path):
     assert said.returncode == 0 and cloud.left == [], said.stderr[-5000:]
     assert said.stderr.count('has gone') == len(stops)
     assert said.stderr.count('attempt ') == len(stops) + 1
-    params[name] = loading.load(output).params
+    params[name] = loaded_model.load_model(output).params
   tiny.assert_same(params['stormy'], params['calm'])

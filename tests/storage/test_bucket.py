@@ -28,7 +28,7 @@ def bucket(opened):
 
 @pytest.fixture
 def client(opened):
-  opened[1].ask('reachable.PATIENCE = 20.0')
+  opened[1].ask('bucket_check.CLIENT_TIMEOUT = 20.0')
   return opened[1]
 
 
@@ -66,21 +66,21 @@ def test_what_cannot_be_read_is_named(bucket, client):
 
 def test_nothing_is_there_after_an_error_inside(bucket, client):
   assert 'KeyError' in fails(client, (
-      'with storage.drafted("gs://bucket/a") as file:\n  file.write(b"half")\n  raise KeyError("inside")'))
+      'with storage.atomic_writer("gs://bucket/a") as file:\n  file.write(b"half")\n  raise KeyError("inside")'))
   assert bucket.names() == []
 
 
 def test_large_files_go_up_in_pieces_from_the_disk(bucket, client):
-  client.ask('storage.SPOOLED = 1000; storage.READ = 10_000')
-  client.ask('with storage.drafted("gs://bucket/a") as file:\n'
+  client.ask('storage.SPOOL_SIZE = 1000; storage.READ_SIZE = 10_000')
+  client.ask('with storage.atomic_writer("gs://bucket/a") as file:\n'
              '  for n in range(100): file.write(memoryview(bytes([n]) * 1000))')
-  client.ask('storage.SPOOLED = 64 << 20; storage.READ = 8 << 20')
+  client.ask('storage.SPOOL_SIZE = 64 << 20; storage.READ_SIZE = 8 << 20')
   assert bucket.read('a') == b''.join(bytes([n]) * 1000 for n in range(100))
 
 
 def test_a_stream_has_lines_with_a_limit(bucket, client):
   bucket.put('a', b'first\nsecond\n')
-  client.ask('file = storage.open_text("gs://bucket/a")')
+  client.ask('file = storage.open_stream("gs://bucket/a")')
   assert [client.ask(f'file.readline({limit})') for limit in (3, 100, 100, 100)] == ['fir', 'st\n', 'second\n', '']
   client.ask('file.close()')
 
@@ -137,7 +137,7 @@ def test_what_goes_wrong_for_a_moment_is_tried_again(bucket, client, what):
     client.ask(f'storage.append("gs://bucket/lines", "{n}\\n")')
   assert bucket.read('lines') == b'0\n1\n2\n' and bucket.faults[0].done > 3
   client.ask('with lock.Lock("gs://bucket/run", "a run"): pass')
-  client.ask('reachable.check_reachable({"gs://bucket/run": "run"})')
+  client.ask('bucket_check.check_reachable({"gs://bucket/run": "run"})')
   bucket.faults.clear()
   assert bucket.names() == ['a', 'large', 'lines']
 
@@ -154,7 +154,7 @@ def test_an_answer_that_got_lost_adds_nothing_twice(bucket, client):
 
 
 def test_a_run_s_figures_outlive_answers_that_got_lost(bucket, client):
-  client.ask('from plm_jax.training import metrics; writer = metrics.Writer("gs://bucket/run")')
+  client.ask('from plm_jax.training import run_metrics; writer = run_metrics.MetricsWriter("gs://bucket/run")')
   for step, operation in enumerate(['', 'compose', 'compose', 'upload', 'begin', 'write', 'stat', 'delete', '']):
     bucket.faults = [Fault('lost', operation, times=1)] if operation else []
     client.ask(f'writer.write({step}, "train", {{"loss": 0.5}})')
@@ -165,7 +165,7 @@ def test_a_run_s_figures_outlive_answers_that_got_lost(bucket, client):
   assert sorted(set(found)) == list(range(9))
 
 
-CHECK = 'reachable.check_reachable({"gs://bucket/run": "run", "/a/disk": "read", "gs://bucket/text.txt": "read"})'
+CHECK = 'bucket_check.check_reachable({"gs://bucket/run": "run", "/a/disk": "read", "gs://bucket/text.txt": "read"})'
 
 
 def test_a_good_bucket_costs_a_dozen_requests_and_keeps_nothing(bucket, client):
@@ -181,22 +181,23 @@ def test_a_good_bucket_costs_a_dozen_requests_and_keeps_nothing(bucket, client):
     ('bucket', 'run', 'gs://bucket/run cannot be written: the account of this machine has no permission')])
 def test_a_missing_permission_is_one_line(bucket, client, operation, use, message):
   bucket.faults = [Fault(403, operation)]
-  assert message in fails(client, f'reachable.check_reachable({{"gs://bucket/run": "{use}"}})')
+  assert message in fails(client, f'bucket_check.check_reachable({{"gs://bucket/run": "{use}"}})')
   if use != 'read':
-    client.ask('reachable.check_reachable({"gs://bucket/run": "read"})')
+    client.ask('bucket_check.check_reachable({"gs://bucket/run": "read"})')
 
 
 def test_a_bucket_that_is_not_there_is_one_line(bucket, client):
-  assert fails(client, 'reachable.check_reachable({"gs://nowhere/run": "run"})') == (
+  assert fails(client, 'bucket_check.check_reachable({"gs://nowhere/run": "run"})') == (
       "StorageError: gs://nowhere/run cannot be written: there is no bucket gs://nowhere (Google's client)")
 
 
 @pytest.mark.parametrize('operation', ['list', 'begin', 'read'])
 def test_no_answer_is_one_line_within_seconds(bucket, client, operation):
-  client.ask('reachable.PATIENCE = 1.5')
+  client.ask('bucket_check.CLIENT_TIMEOUT = 1.5')
   bucket.faults = [Fault('slow', operation, seconds=5)]
   began = time.monotonic()
-  assert 'gs://bucket/run cannot be written: ' in fails(client, 'reachable.check_reachable({"gs://bucket/run": "run"})')
+  check = 'bucket_check.check_reachable({"gs://bucket/run": "run"})'
+  assert 'gs://bucket/run cannot be written: ' in fails(client, check)
   assert time.monotonic() - began < 8
 
 
@@ -210,7 +211,8 @@ def test_no_answer_is_one_line_within_seconds(bucket, client, operation):
         {'dataLocations': ['US-CENTRAL1', 'US-WEST1']}}, 'us-east1-c', True)])
 def test_a_bucket_of_another_region_is_refused(bucket, client, location, zone, refused):
   bucket.zone, before, bucket.layout = zone, bucket.layout, location
-  client.ask(f'reachable.machine_region.cache_clear(); import os; os.environ["GCE_METADATA_HOST"] = "{bucket.address}"')
+  client.ask('bucket_check.machine_region.cache_clear(); '
+             f'import os; os.environ["GCE_METADATA_HOST"] = "{bucket.address}"')
   try:
     if refused:
       message = fails(client, CHECK)
@@ -220,27 +222,29 @@ def test_a_bucket_of_another_region_is_refused(bucket, client, location, zone, r
     client.ask(CHECK)
     if not refused:  # a region that may not be seen is no reason to refuse
       bucket.faults = [Fault(403, 'bucket')]
-      client.ask('reachable.check_reachable({"gs://bucket/run": "write"})')
+      client.ask('bucket_check.check_reachable({"gs://bucket/run": "write"})')
   finally:
     bucket.layout = before
     client.ask('os.environ.pop("PLM_JAX_ANY_REGION", ""); os.environ["GCE_METADATA_HOST"] = ""')
-    client.ask('reachable.machine_region.cache_clear()')
+    client.ask('bucket_check.machine_region.cache_clear()')
 
 
 def test_off_googles_machines_no_zone_is_asked_for(bucket, client):
-  client.ask('reachable.machine_region.cache_clear()')
-  assert client.ask('reachable.machine_region()') == ''
+  client.ask('bucket_check.machine_region.cache_clear()')
+  assert client.ask('bucket_check.machine_region()') == ''
 
 
 def test_options_that_name_buckets_are_found(client):
-  assert client.ask('reachable.paths_in({"data": {"path": ["gs://a/x/*.txt,b.txt,gs://b/y", "task:sst2:gs://c/z"]}, '
+  assert client.ask('bucket_check.find_bucket_paths('
+                    '{"data": {"path": ["gs://a/x/*.txt,b.txt,gs://b/y", "task:sst2:gs://c/z"]}, '
                     '"output": "gs://d/run", "seed": 3, "prompts": ["see gs://e/f"]})') == [
                         'gs://a/x/', 'gs://b/y', 'gs://c/z', 'gs://d/run']
-  assert client.ask('reachable.paths_in(["--output=gs://d/run"])') == ['gs://d/run']
+  assert client.ask('bucket_check.find_bucket_paths(["--output=gs://d/run"])') == ['gs://d/run']
 
 
 def test_a_lock_in_a_bucket(bucket, client):
-  client.ask('lock.EXPIRES = 1.0; lock.RENEWED = 0.2; one = lock.Lock("gs://bucket/run", "a run"); one.acquire()')
+  client.ask('lock.EXPIRE_SECONDS = 1.0; lock.RENEW_SECONDS = 0.2; '
+             'one = lock.Lock("gs://bucket/run", "a run"); one.acquire()')
   assert len(bucket.names('run/.lock/')) == 1
   assert 'gs://bucket/run is in use by a run (process' in fails(
       client, 'lock.Lock("gs://bucket/run", "a run").acquire()')
@@ -294,17 +298,17 @@ def much_text(bucket, client, tmp_path):
   folder = tmp_path / 'records'
   draw, made = np.random.default_rng(0), []
   for number in range(2):
-    tokens, sentences = np.zeros(200_000, records.token_dtype(1000)), np.zeros(10_000, records.SENTENCE)
-    tokens['token'], tokens['flags'] = draw.integers(0, 1000, 200_000), records.WORD
+    tokens, sentences = np.zeros(200_000, records.token_dtype(1000)), np.zeros(10_000, records.SENTENCE_DTYPE)
+    tokens['token'], tokens['flags'] = draw.integers(0, 1000, 200_000), records.WORD_START
     sentences['start'], sentences['document'] = np.arange(10_000) * 20, np.arange(10_000) // 8
     made.append(records.write_shard(folder, f'train-{number:05d}', tokens, sentences))
-  records.write_meta(folder, records.Meta(1000, 'hash', tuple(made), (), 'test'))
+  records.write_meta(folder, records.RecordsMeta(1000, 'hash', tuple(made), (), 'test'))
   bucket.put_folder(folder, 'records')
   client.ask('import os; import numpy as np; from plm_jax.data import shards, windows')
-  client.ask('before = shards.SMALL, os.environ["PLM_JAX_CACHE"]; shards.SMALL = 0')
+  client.ask('before = shards.SMALL_BYTES, os.environ["PLM_JAX_CACHE"]; shards.SMALL_BYTES = 0')
   client.ask(f'os.environ["PLM_JAX_CACHE"] = {str(tmp_path / "cache")!r}')
   yield folder
-  client.ask('shards.SMALL, os.environ["PLM_JAX_CACHE"] = before')
+  client.ask('shards.SMALL_BYTES, os.environ["PLM_JAX_CACHE"] = before')
 
 
 @pytest.mark.slow
@@ -355,7 +359,7 @@ def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, c
   bucket.put('text/a.txt', text)
   bucket.put('text/b.txt.gz', gzip.compress(text[:62_000]))
   bucket.put('text/c.JSONL', b'{"text": "One."}\n')
-  count = 'sum(1 for _ in sources.documents("gs://bucket/text"))'
+  count = 'sum(1 for _ in sources.read_documents("gs://bucket/text"))'
   assert client.ask(count) == 10_000 + 2_000 + 1
   bucket.forget()
   before = client.ask('sources.fingerprint("gs://bucket/text")')
@@ -370,8 +374,8 @@ def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, c
 def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
   lines = ''.join(json.dumps({'text': text}) + '\n' for text in ('One old house. ' * 9, 'one OLD house ' * 9, 'Two.'))
   bucket.put('text/a.jsonl.gz', gzip.compress(lines.encode()))
-  client.ask('from plm_jax.corpora import clean, examine')
-  cleaned = 'clean.clean(examine.CleanConfig(workers=1), "gs://bucket/text/*.jsonl.gz", "gs://bucket/cleaned").dropped'
+  client.ask('from plm_jax.corpora import clean, filter_documents')
+  cleaned = 'clean.clean(filter_documents.CleanConfig(workers=1), "gs://bucket/text/*.jsonl.gz", "gs://bucket/cleaned").dropped'
   assert client.ask(cleaned) == {'exact duplicate': 1}
   left = gzip.decompress(bucket.read('cleaned/documents-00000.jsonl.gz')).decode().splitlines()
   assert [json.loads(line)['text'] for line in left] == [('One old house. ' * 9), 'Two.']
@@ -384,11 +388,12 @@ def test_stages_clean_a_bucket_as_one_process_does(bucket, client):
   for number in range(3):  # a document that is in all files, and two that only one has
     texts = 'The same old house.', f'House {number} here.', f'And there is {number}.'
     bucket.put(f'text/{number}.jsonl', ''.join(json.dumps({'text': text * 9}) + '\n' for text in texts).encode())
-  client.ask('import functools\nfrom shuffled import Shuffled\nfrom plm_jax.corpora import clean, examine, parallel')
-  client.ask('config = examine.CleanConfig(workers=1, shard_characters=300, samples=1)')
+  client.ask('import functools\nfrom shuffled import Shuffled\n'
+             'from plm_jax.corpora import clean, clean_parallel, filter_documents')
+  client.ask('config = filter_documents.CleanConfig(workers=1, shard_characters=300, samples=1)')
   client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/one")')
   client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/many", '
-             'functools.partial(parallel.work_with, Shuffled()))')
+             'functools.partial(clean_parallel.clean_with_runner, Shuffled()))')
   one, many = ({name.removeprefix(folder): bucket.read(name) for name in bucket.names() if name.startswith(folder)}
                for folder in ('one/', 'many/'))
   assert one == many and len(one) == 5

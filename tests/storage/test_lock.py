@@ -29,8 +29,8 @@ with Lock(sys.argv[1], 'a run', wait=True):
 def hurry(monkeypatch):
   """A minute takes half a second."""
   uniform = random.uniform
-  monkeypatch.setattr(lock, 'RENEWED', 0.1)
-  monkeypatch.setattr(lock, 'EXPIRES', 0.5)
+  monkeypatch.setattr(lock, 'RENEW_SECONDS', 0.1)
+  monkeypatch.setattr(lock, 'EXPIRE_SECONDS', 0.5)
   monkeypatch.setattr(lock.random, 'uniform', lambda low, high: uniform(low, high) / 10)
 
 
@@ -132,10 +132,10 @@ def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, c
 
 
 def test_a_number_that_another_process_has_by_now_is_nobody(tmp_path):
-  host, machine = lock.here()
+  host, machine = lock.this_machine()
   claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started='1')
   assert holds(tmp_path)
-  claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started=lock.started(os.getpid()))
+  claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started=lock.process_start(os.getpid()))
   assert not holds(tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_who_died_on_another_machine_is_waited_for_and_then_gone(tmp_path, capsy
   began = time.monotonic()
   assert holds(tmp_path) and 0.5 <= time.monotonic() - began < 5
   assert 'in use by a run (process 7 on elsewhere, since noon): waiting for it' in capsys.readouterr().out
-  claim_elsewhere(tmp_path, renewed=time.time() - 2 * lock.LONG_AGO)
+  claim_elsewhere(tmp_path, renewed=time.time() - 2 * lock.MAX_CLOCK_SKEW)
   began = time.monotonic()
   assert holds(tmp_path) and time.monotonic() - began < 0.5
 

@@ -10,12 +10,13 @@ import threading
 
 import pytest
 
-from plm_jax import config, environment, storage
-from plm_jax.errors import Expected, shown
+from plm_jax import environment, storage
+from plm_jax.config import run
+from plm_jax.errors import UserError, exit_on_error
 from plm_jax.storage import SpaceError, StorageError
 
 
-class TextError(Expected):
+class TextError(UserError):
   """Of whoever reads."""
 
 
@@ -23,13 +24,13 @@ class TextError(Expected):
     ('~/runs', os.path.expanduser('~/runs')), ('gs://bucket/a/', 'gs://bucket/a'), ('/gs/bucket/a', 'gs://bucket/a'),
     ('gs://my.bucket_1/a', 'gs://my.bucket_1/a'), ('a/~/b', 'a/~/b'), (pathlib.Path('a'), 'a')])
 def test_paths(given, meant):
-  assert os.fspath(storage.path_of(given)) == meant
+  assert os.fspath(storage.resolve_path(given)) == meant
 
 
 @pytest.mark.parametrize('given', ['s3://bucket/a', 'gs:///a', 'gs://', 'http://host/a', 'a\0b', '~nobody-at-all/a'])
 def test_what_is_no_path_is_named(given):
   with pytest.raises(StorageError) as error:
-    storage.path_of(given)
+    storage.resolve_path(given)
   assert given.replace('\0', '\\x00') in str(error.value)
 
 
@@ -47,8 +48,8 @@ def test_a_runs_folder_may_begin_with_the_users(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
   from plm_jax import recipes
   from plm_jax.cli.run import parse
-  assert parse(recipes.find('bert_base'), ['--output=~/x']).folder == f'{tmp_path}/x'
-  assert config.Experiment.folder.fget(parse(recipes.find('bert_base'), ['--scale=test'])) == 'runs/bert_base-test'
+  assert parse(recipes.find_recipe('bert_base'), ['--output=~/x']).folder == f'{tmp_path}/x'
+  assert run.PretrainRun.folder.fget(parse(recipes.find_recipe('bert_base'), ['--scale=test'])) == 'runs/bert_base-test'
 
 
 def test_reading(tmp_path):
@@ -83,7 +84,7 @@ def test_a_file_that_goes_away_meanwhile_is_missing(tmp_path, monkeypatch):
   monkeypatch.setattr(os, 'stat', asked)
   with pytest.raises(storage.StorageError) as error:
     storage.read_bytes(file)
-  assert storage.missing(error.value)
+  assert storage.is_missing(error.value)
 
 
 @pytest.mark.parametrize(('text', 'kind', 'message'), [
@@ -110,7 +111,7 @@ def test_an_error_inside_leaves_what_was_there(tmp_path):
   def half():
     yield b'half'
     raise KeyError('inside')
-  with pytest.raises(KeyError), storage.drafted(tmp_path / 'a') as file:
+  with pytest.raises(KeyError), storage.atomic_writer(tmp_path / 'a') as file:
     file.writelines(half())
   assert (tmp_path / 'a').read_text() == 'before' and os.listdir(tmp_path) == ['a']
 
@@ -159,7 +160,7 @@ def test_appending(tmp_path):
 
 def test_lines_with_a_limit_and_ranges(tmp_path):
   (tmp_path / 'a').write_bytes(b'first\r\nsecond')
-  with storage.open_text(tmp_path / 'a') as file:
+  with storage.open_stream(tmp_path / 'a') as file:
     assert [file.readline(3), file.readline(), file.tell(), file.readline(100)] == [b'fir', b'st\r\n', 7, b'second']
   assert storage.read_range(tmp_path / 'a', 2, 5) == b'rst' and storage.read_range(tmp_path / 'a', 13, 13) == b''
   with pytest.raises(TextError, match='a ends at byte 13, expected 20 at least'):
@@ -180,14 +181,14 @@ def test_room_is_that_of_the_disk_where_a_folder_will_be(tmp_path):
 
 
 def test_errors_of_code_are_not_explained_away():
-  with pytest.raises(ZeroDivisionError), storage.explained('a', 'read'):
+  with pytest.raises(ZeroDivisionError), storage.io_errors_as('a', 'read'):
     print(1 // 0)
-  with pytest.raises(ValueError, match='of our own'), storage.explained('a', 'read'):
+  with pytest.raises(ValueError, match='of our own'), storage.io_errors_as('a', 'read'):
     raise ValueError('of our own')
 
 
 def test_a_command_ends_with_one_line():
-  with pytest.raises(SystemExit) as ended, shown():
+  with pytest.raises(SystemExit) as ended, exit_on_error():
     storage.read_bytes('/nix')
   assert ended.value.code == 'error: /nix is not there'
 
@@ -195,7 +196,7 @@ def test_a_command_ends_with_one_line():
 def test_settings_are_kept_where_the_user_has_some(monkeypatch):
   monkeypatch.setenv('GCS_READ_CACHE_BLOCK_SIZE_MB', '16')
   monkeypatch.delenv('GCS_APPEND_MODE')
-  environment.settle()
+  environment.set_defaults()
   assert os.environ['GCS_READ_CACHE_BLOCK_SIZE_MB'] == '16' and os.environ['GCS_APPEND_MODE'] == 'compose'
 
 
@@ -220,3 +221,56 @@ def test_memory_that_is_freed_stays_with_the_process_unless_its_user_says_how(se
   done = subprocess.run([sys.executable, '-c', program], env=plain | {'JAX_PLATFORMS': 'cpu'} | settings,
                         capture_output=True, text=True, check=True)
   assert (int(done.stdout) < 1000) == kept
+
+
+def test_an_output_that_is_a_link_stays_one(tmp_path):
+  (tmp_path / 'real').mkdir()
+  target = tmp_path / 'real' / 'target'
+  target.write_text('old')
+  for name, place in {'file': target, 'chain': 'file', 'dangling': 'real/new'}.items():
+    (tmp_path / name).symlink_to(place)
+    storage.write(tmp_path / name, name)
+    assert (tmp_path / name).is_symlink() and (tmp_path / name).read_text() == name
+  assert target.read_text() == 'chain' and (tmp_path / 'real' / 'new').read_text() == 'dangling'
+  assert sorted(os.listdir(tmp_path / 'real')) == ['new', 'target']
+
+
+def test_links_in_a_circle_are_one_line(tmp_path):
+  (tmp_path / 'a').symlink_to('b')
+  (tmp_path / 'b').symlink_to('a')
+  with pytest.raises(StorageError, match='a cannot be written: Too many levels of symbolic links'):
+    storage.write(tmp_path / 'a', 'content')
+
+
+def test_an_output_that_is_a_pipe_receives_the_bytes(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  received = []
+  reader = threading.Thread(target=lambda: received.append((tmp_path / 'pipe').read_bytes()))
+  reader.start()
+  storage.write(tmp_path / 'pipe', 'content')
+  reader.join(10)
+  assert received == [b'content'] and (tmp_path / 'pipe').is_fifo() and os.listdir(tmp_path) == ['pipe']
+
+
+def test_devices_are_written_to_and_not_replaced(tmp_path):
+  (tmp_path / 'null').symlink_to('/dev/null')
+  for path in ('/dev/null', tmp_path / 'null'):
+    storage.write(path, 'content')
+  assert os.path.exists('/dev/null') and not os.path.isfile('/dev/null') and (tmp_path / 'null').is_symlink()
+
+
+@pytest.mark.parametrize('name', ['/dev/stdout', '/proc/self/fd/1', '/dev/fd/1', 'link'])
+def test_standard_output_keeps_what_was_printed_before(tmp_path, name):
+  (tmp_path / 'link').symlink_to('/dev/stdout')
+  program = f'from plm_jax import storage; print("before"); storage.write({name!r}, "content\\n"); print("after")'
+  with open(tmp_path / 'out', 'wb') as out:
+    subprocess.run([sys.executable, '-c', program], stdout=out, check=True, cwd=tmp_path,
+                   env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)})
+  assert (tmp_path / 'out').read_text() == 'before\ncontent\nafter\n'
+
+
+def test_an_output_keeps_its_permissions(tmp_path):
+  storage.write(tmp_path / 'a', 'old')
+  (tmp_path / 'a').chmod(0o600)
+  storage.write(tmp_path / 'a', 'new')
+  assert (tmp_path / 'a').read_text() == 'new' and (tmp_path / 'a').stat().st_mode & 0o777 == 0o600

@@ -11,12 +11,12 @@ import pytest
 import tiny
 
 from plm_jax import sharding, tokenizers
-from plm_jax.recipes.finetune import Start
-from plm_jax.tasks import feed as feed_lib
-from plm_jax.tasks.feed import forward
-from plm_jax.tasks.setup import settled
+from plm_jax.finetuning import feed as feed_lib
+from plm_jax.finetuning.feed import compile_forward
+from plm_jax.finetuning.setup import resolve_run
+from plm_jax.recipes.finetune import InitialModel
 from plm_jax.training.learner import make_learner
-from plm_jax.training.step import init_state, jitted_step, sharded_init, train_step
+from plm_jax.training.step import init_state, jit_train_step, make_sharded_init, train_step
 
 TEXTS = [' '.join((*labelled.NAMES, *labelled.GOOD, *labelled.BAD, *labelled.REST, 'who'))] * 9
 TOKENIZERS = {
@@ -50,10 +50,10 @@ def tokenizer(name):
 def ready(name, kind, home):
   """-> (run of two steps whose examples have been read, its mesh, what learns, what it learns from)."""
   own = tokenizer(READ_BY[name])
-  begin = Start('', backbones.family(name), backbones.small(name, own.vocab.size, 96))
+  begin = InitialModel('', backbones.family(name), backbones.small(name, own.vocab.size, 96))
   room = {'objective__stride': 16, 'objective__question_length': 16} if kind == 'answers' else {}
   config = labelled.run(home, kind, 2, begin, train__phases=labelled.phases(2, 64), **room)
-  found = settled(config, own)
+  found = resolve_run(config, own)
   mesh = sharding.make_mesh(config.mesh)
   return found.config, mesh, make_learner(found.config, own.vocab), found.open_feed(mesh)
 
@@ -67,20 +67,20 @@ def assert_measured(config, figures):
 def test_two_steps(name, kind, home):
   config, mesh, learner, feed = ready(name, kind, home)
   with jax.set_mesh(mesh):
-    make, _, layout = sharded_init(learner, feed.first(), mesh)
+    make, _, layout = make_sharded_init(learner, feed.first_window(), mesh)
     state = make()
-    update, losses = jitted_step(learner, layout), []
+    update, losses = jit_train_step(learner, layout), []
     for _, _, windows in feed.stream(0, mesh):
       state, numbers = update(state, windows)
       losses.append(float(numbers['loss']))
-    figures = feed.evaluator(learner, mesh)(state.params, config.train.phases[0])
+    figures = feed.make_evaluator(learner, mesh)(state.params, config.train.phases[0])
   assert len(losses) == 2 and np.isfinite(losses).all() and all(losses)
   assert_measured(config, figures)
 
 
 def by_lot(learner):
   """As `tasks.feed.forward`, traced: numbers of the shapes and types that the model would answer with."""
-  said, draw = forward(learner), np.random.default_rng(0)
+  said, draw = compile_forward(learner), np.random.default_rng(0)
   return lambda params, windows: jax.tree.map(
       lambda x: np.asarray(draw.random(x.shape), x.dtype), said.eval_shape(params, windows))
 
@@ -91,10 +91,10 @@ def by_lot(learner):
 def test_a_step_keeps_shapes_and_what_is_said_is_measured(name, kind, home, monkeypatch):
   """Of the pairs that make no steps: theirs is traced, as is the head, which answers by lot."""
   config, mesh, learner, feed = ready(name, kind, home)
-  monkeypatch.setattr(feed_lib, 'forward', by_lot)
+  monkeypatch.setattr(feed_lib, 'compile_forward', by_lot)
   shapes = functools.partial(jax.tree.map, lambda x: (x.shape, x.dtype))
   with jax.set_mesh(mesh):
-    state = unbox(jax.eval_shape(lambda: init_state(learner, feed.first())))
+    state = unbox(jax.eval_shape(lambda: init_state(learner, feed.first_window())))
     windows = next(iter(feed.stream(0, mesh)))[2]
     assert shapes(jax.eval_shape(functools.partial(train_step, learner), state, windows)[0]) == shapes(state)
-    assert_measured(config, feed.evaluator(learner, mesh)(state.params, config.train.phases[0]))
+    assert_measured(config, feed.make_evaluator(learner, mesh)(state.params, config.train.phases[0]))

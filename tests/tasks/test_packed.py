@@ -10,8 +10,8 @@ import pytest
 import tiny
 
 from plm_jax import conversion
-from plm_jax.layers.heads import WithHeads
-from plm_jax.tasks.forms import form_of
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.tasks.input_formats import get_input_format
 from plm_jax.tokenizers.contract import Vocab
 
 VOCAB = Vocab(size=96, pad=1, unk=3, cls=0, sep=2, mask=4, bos=5, eos=6)
@@ -48,8 +48,8 @@ def laid(rows, lengths):
     at = 0
     for slot, row in enumerate(some):
       here = slice(at, at + len(row.tokens))
-      batch['tokens'][number, here], batch['types'][number, here] = row.tokens, row.types
-      batch['segments'][number, here], extract[number, slot] = slot + 1, at + row.stand
+      batch['tokens'][number, here], batch['types'][number, here] = row.tokens, row.token_types
+      batch['segments'][number, here], extract[number, slot] = slot + 1, at + row.summary_position
       at += len(row.tokens)
   return {name: jnp.asarray(x) for name, x in (batch | {'extract': extract}).items()}
 
@@ -60,18 +60,18 @@ def laid(rows, lengths):
 def test_texts_in_one_row_are_apart(name):
   vocab, family, model = VOCABS.get(name, VOCAB), backbones.family(name), backbones.small(name, 96, LENGTH)
   for head in ('label', 'choice'):
-    model = conversion.with_parts(family, head, model)
-  heads = {head: conversion.head_of(family, head, model, 3, WORDS) for head in ('label', 'tags', 'span', 'choice')}
-  form = form_of(family)
-  rows = [form.row(some, vocab, 20) for some in texts()]
-  alone, packed = (form.arrange(laid(some, len(some[0])), vocab) for some in ([[row] for row in rows], [rows]))
+    model = conversion.enable_required_parts(family, head, model)
+  heads = {head: conversion.build_head(family, head, model, 3, WORDS) for head in ('label', 'tags', 'span', 'choice')}
+  form = get_input_format(family)
+  rows = [form.make_row(some, vocab, 20) for some in texts()]
+  alone, packed = (form.add_model_inputs(laid(some, len(some[0])), vocab) for some in ([[row] for row in rows], [rows]))
   params = tiny.random_params(jax.eval_shape(
-      WithHeads(model.backbone(), heads).init, jax.random.key(0), alone)['params'])
+      ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), alone)['params'])
 
   @functools.partial(jax.jit, static_argnums=1)
   def run(batch, several):
     every: Any = {**heads, 'states': States()}
-    return WithHeads(model.backbone(packed=several), every).apply({'params': params}, batch)
+    return ModelWithHeads(model.backbone(packed=several), every).apply({'params': params}, batch)
   with jax.default_matmul_precision('highest'):
     apart, together = run(alone, False), run(packed, True)
   assert apart['label'].shape == (4, 1, 3) and apart['choice'].shape == (4, 1)

@@ -5,8 +5,8 @@ import pytest
 
 from plm_jax.data.lines import SourceError
 from plm_jax.tasks.examples import Answer, Example
-from plm_jax.tasks.reading import Columns
-from plm_jax.tasks.sources import Report, SourceConfig, examples
+from plm_jax.tasks.row_readers import Columns
+from plm_jax.tasks.sources import ReadReport, SourceConfig, read_sources
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def write(tmp_path):
 
 def test_classes_are_named_in_order_and_examples_know_where_they_stand(write):
   path = write('idx\tlabel\tsentence\n7\tpos\t Fine.\n8\tneg\t"Bad.\n9\tpos\tGood.\n', 'a.tsv')
-  found = examples('classification', [path])
+  found = read_sources('classification', [path])
   assert found.labels == ('neg', 'pos')
   assert found.examples == [
       Example(('Fine.',), 1, where=f'{path}:2', key='7', document=0),
       Example(('"Bad.',), 0, where=f'{path}:3', key='8', document=1),
       Example(('Good.',), 1, where=f'{path}:4', key='9', document=2)]
-  assert found.report == Report(examples=3)
+  assert found.report == ReadReport(examples=3)
   assert found.report.lines() == []
 
 
@@ -35,7 +35,7 @@ def test_classes_are_named_in_order_and_examples_know_where_they_stand(write):
     (['10', '9', '-1'], ('-1', '9', '10')), ([True, False], ('False', 'True')), ([2, 1, 10], ('1', '2', '10')),
     (['b', '10', 'a'], ('10', 'a', 'b')), (['3.5', '3'], ('3', '3.5'))])
 def test_labels_of_the_training_examples(write, values, labels):
-  found = examples('classification', [write([{'text': 'x', 'label': value} for value in values])])
+  found = read_sources('classification', [write([{'text': 'x', 'label': value} for value in values])])
   assert found.labels == labels
   assert [labels[example.label] for example in found.examples] == [str(value) for value in values]
 
@@ -44,43 +44,44 @@ def test_labels_of_the_training_examples(write, values, labels):
     {'sentence1': 'a', 'sentence2': 'b'}, {'premise': 'a', 'hypothesis': 'b', 'text': 'c'},
     {'question': 'a', 'passage': 'b'}, {'question1': 'a', 'question2': 'b'}])
 def test_pairs_are_known_by_the_names_of_their_columns(write, columns):
-  assert examples('classification', [write([{**columns, 'label': 1}])]).examples[0].texts == ('a', 'b')
+  assert read_sources('classification', [write([{**columns, 'label': 1}])]).examples[0].texts == ('a', 'b')
 
 
 def test_columns_by_name_by_way_of_others_joined_and_by_number(write):
   path = write([{'title': 'A', 'body': {'text': 'b'}, 'stars': 5}, {'title': 'C', 'text': 'd', 'stars': 1}])
-  found = examples('classification', [path], Columns('title+body.text|text', label='stars'))
+  found = read_sources('classification', [path], Columns('title+body.text|text', label='stars'))
   assert [example.texts for example in found.examples] == [('A b',), ('C d',)]
   assert found.labels == ('1', '5')
   path = write('gj04\t1\t\tOurs.\ngj04\t0\t*\tTheirs.\n', 'cola.tsv')
-  found = examples('classification', [path], Columns('3', label='1'), ('unacceptable', 'acceptable'))
+  found = read_sources('classification', [path], Columns('3', label='1'), ('unacceptable', 'acceptable'))
   assert [(example.texts, example.label) for example in found.examples] == [(('Ours.',), 1), (('Theirs.',), 0)]
   assert found.report.notes == ["labels are numbers: 0 is 'unacceptable', 1 is 'acceptable'"]
 
 
 def test_columns_of_a_user_stand_before_those_of_a_task():
   task = Columns('premise', 'hypothesis', 'label')
-  assert Columns(label='gold').over(task) == Columns('premise', 'hypothesis', 'gold')
-  assert Columns('text').over(task) == Columns('text', '', 'label')
+  assert Columns(label='gold').fill_from(task) == Columns('premise', 'hypothesis', 'gold')
+  assert Columns('text').fill_from(task) == Columns('text', '', 'label')
 
 
 def test_numbers_are_classes_only_where_names_are_none(write):
   path = write([{'text': 'x', 'label': 3}])
-  assert examples('classification', [path], labels=('a', 'b', 'c', 'd'), use='dev').examples[0].label == 3
+  assert read_sources('classification', [path], labels=('a', 'b', 'c', 'd'), use='dev').examples[0].label == 3
   with pytest.raises(SourceError, match=r"a\.jsonl:1: the label '3' is none of those that are learned: 100, 101"):
-    examples('classification', [path], labels=('100', '101', '102', '103'), use='dev')
+    read_sources('classification', [path], labels=('100', '101', '102', '103'), use='dev')
 
 
 BAD = [
     ('classification', {'label': 'a'}, r":2: no column 'sentence' or 'text'", 'no such column'),
     ('classification', {'text': ' ', 'label': 'a'}, r":2: the column 'text' is empty", 'empty text'),
-    ('classification', {'text': 7, 'label': 'a'}, r':2: the column .* is to be a text, got 7', 'no text'),
+    ('classification', {'text': 7, 'label': 'a'}, r':2: the column .* must be a text, got a number, 7', 'no text'),
     ('classification', {'text': 'x', 'label': 'c'}, r":2: the label 'c' is none of those that are learned: a, b",
      'unknown label'),
     ('classification', {'text': 'x'}, r':2: no label to measure by', 'no label'),
     ('classification', {'text': 'x', 'label': -1}, r':2: no label to measure by', 'no label'),
-    ('regression', {'text': 'x', 'label': 'nan'}, r":2: the label is to be a number, got 'nan'", 'no number'),
-    ('regression', {'text': 'x', 'label': True}, r':2: the label is to be a number, got True', 'no number'),
+    ('regression', {'text': 'x', 'label': 'nan'}, r":2: the label must be a number in decimal notation, .* got 'nan'",
+     'no number'),
+    ('regression', {'text': 'x', 'label': True}, r':2: the label must be a number .* got True', 'no number'),
     ('tagging', {'words': ['x', ''], 'tags': ['a', 'b']}, r':2: word 2 is empty', 'empty word'),
     ('tagging', {'words': 'x', 'tags': ['a']}, r':2: .* a list of words', 'no words'),
     ('tagging', {'words': ['x', 'y'], 'tags': ['a']}, r':2: 2 words need a tag each', 'tags that do not fit'),
@@ -89,13 +90,13 @@ BAD = [
      r":2: the answer 'You' is not in its context", 'answer not in its context'),
     ('answers', {'question': 'Who?', 'context': 'I did.', 'answers': [{'answer_start': 0}]},
      r':2: answers are texts with', 'no answers'),
-    ('answers', {'question': 'Who?', 'context': '', 'answers': []}, r":2: the column 'context' is to be a text",
+    ('answers', {'question': 'Who?', 'context': '', 'answers': []}, r":2: the column 'context' must be a text",
      'empty text'),
     ('choice', {'context': 'x', 'choices': ['a', 'b'], 'label': 2}, r':2: the label is a number below 2',
      'unknown label'),
     ('choice', {'context': 'x', 'choices': ['a', ' '], 'label': 0}, r':2: an empty choice', 'empty text'),
     ('choice', {'context': 'x', 'choices': ['a'], 'label': 0}, r':2: expected two or more choices', 'unreadable rows'),
-    ('choice', {'context': 'x', 'label': 0}, r":2: no column .* with the choices", 'no such column'),
+    ('choice', {'context': 'x', 'label': 0}, r":2: no column 'choices' or", 'no such column'),
     ('choice', {'choices': ['a', 'b'], 'label': 0}, r":2: no column 'context' or", 'no such column'),
 ]
 GOOD = {
@@ -109,8 +110,8 @@ def test_a_row_that_is_no_example_is_named_or_counted_under_its_reason(write, ki
   path = write([GOOD[kind], row])
   labels = ('a', 'b') if kind in ('classification', 'tagging') else ()
   with pytest.raises(SourceError, match=r'a\.jsonl' + message):
-    examples(kind, [path], labels=labels, use='dev')
-  found = examples(kind, [path], labels=labels, use='dev', on_error='skip')
+    read_sources(kind, [path], labels=labels, use='dev')
+  found = read_sources(kind, [path], labels=labels, use='dev', on_error='skip')
   assert len(found.examples) == found.report.examples == 1
   assert found.report.skipped == {reason: 1}
   assert found.report.lines()[0] == f'1 rows were left out: 1 {reason}'
@@ -118,37 +119,39 @@ def test_a_row_that_is_no_example_is_named_or_counted_under_its_reason(write, ki
 
 
 def test_lines_that_are_no_rows_are_counted_too(write):
-  found = examples('classification', [write('{"text": "x", "label": 1}\nnonsense\n{"text": ""}\n')], on_error='skip')
+  source = write('{"text": "x", "label": 1}\nnonsense\n{"text": ""}\n')
+  found = read_sources('classification', [source], on_error='skip')
   assert found.report.skipped == {'unreadable lines': 1, 'empty text': 1}
 
 
 def test_sources_that_cannot_be_used_are_refused_even_when_rows_are_skipped(write):
   unlabelled = write([{'text': 'x'}, {'text': 'y', 'label': 'a'}], 'test.jsonl')
   with pytest.raises(SourceError, match=r"test\.jsonl has no labels to measure by: no row has one in 'stars'"):
-    examples('classification', [unlabelled], Columns(label='stars'), ('a', 'b'), 'dev', 'skip')
+    read_sources('classification', [unlabelled], Columns(label='stars'), ('a', 'b'), 'dev', 'skip')
   hidden = write([{'text': 'x', 'label': -1}, {'text': 'y', 'label': -1}], 'hidden.jsonl')  # as GLUE's test sets
   with pytest.raises(SourceError, match=r"hidden\.jsonl has no labels to measure by"):
-    examples('classification', [hidden], labels=('a', 'b'), use='dev')
+    read_sources('classification', [hidden], labels=('a', 'b'), use='dev')
   with pytest.raises(SourceError, match=r'empty\.jsonl has no examples'):
-    examples('classification', [write('', 'empty.jsonl')])
+    read_sources('classification', [write('', 'empty.jsonl')])
   with pytest.raises(SourceError, match=r'no examples are left: .*none of those'):
-    examples('classification', [write([GOOD['classification']])], labels=('b', 'c'), on_error='skip')
+    read_sources('classification', [write([GOOD['classification']])], labels=('b', 'c'), on_error='skip')
   with pytest.raises(SourceError, match='no examples to learn from: name a file'):
-    examples('classification', [])
+    read_sources('classification', [])
 
 
 def test_what_is_to_be_predicted_needs_no_labels(write):
-  found = examples('classification', [write([{'text': 'x'}, {'text': 'y', 'label': 'b'}])], labels=('a', 'b'),
+  found = read_sources('classification', [write([{'text': 'x'}, {'text': 'y', 'label': 'b'}])], labels=('a', 'b'),
                    use='predict')
   assert [example.label for example in found.examples] == [None, 1]
-  assert examples('answers', [write([{'question': 'q', 'context': 'c'}])], use='predict').examples[0].answers is None
-  assert examples('tagging', [write('One\nword\n', 'a.txt')], labels=('O',), use='predict').examples[0] == Example(
+  source = write([{'question': 'q', 'context': 'c'}])
+  assert read_sources('answers', [source], use='predict').examples[0].answers is None
+  assert read_sources('tagging', [write('One\nword\n', 'a.txt')], labels=('O',), use='predict').examples[0] == Example(
       ('One', 'word'), None, where=write('One\nword\n', 'a.txt') + ':1')
 
 
 def test_iob1_becomes_bio(write):
   path = write('A I-PER\nB B-PER\nC I-PER\nD I-LOC\ne O\n\nF I-LOC\n', 'a.conll')
-  found = examples('tagging', [path])
+  found = read_sources('tagging', [path])
   assert found.labels == ('B-LOC', 'B-PER', 'I-LOC', 'I-PER', 'O')
   assert [[found.labels[tag] for tag in example.label] for example in found.examples] == [
       ['B-PER', 'B-PER', 'I-PER', 'B-LOC', 'O'], ['B-LOC']]
@@ -156,11 +159,12 @@ def test_iob1_becomes_bio(write):
 
 
 @pytest.mark.parametrize(('tags', 'note'), [
-    (['B-PER', 'I-PER', 'O', 'B-LOC'], []), (['NN', 'VB', 'I-X', 'B-Y'], []), (['S-PER', 'I-LOC', 'E-LOC', 'O'], []),
+    (['B-PER', 'I-PER', 'O', 'B-LOC'], []), (['NN', 'VB', 'I-X', 'B-Y'], []), (['S-PER', 'B-LOC', 'E-LOC', 'O'], []),
+    (['S-PER', 'I-LOC', 'E-LOC', 'O'], ['1 tags of BIOES do not fit those before them; they are left as they are']),
     (['B-PER', 'O', 'I-LOC', 'O'], ['1 chunks begin with I- and 1 with B-; tags are left as they are'])])
 def test_other_tags_stay_as_they_are(write, tags, note):
   path = write([{'tokens': ['a', 'b', 'c', 'd'], 'ner_tags': tags}])
-  found = examples('tagging', [path])
+  found = read_sources('tagging', [path])
   assert [found.labels[tag] for tag in found.examples[0].label] == tags
   assert found.report.notes == [f'{path}: {text}' for text in note]
 
@@ -168,18 +172,18 @@ def test_other_tags_stay_as_they_are(write, tags, note):
 def test_sentences_know_their_document(write):
   first = write('a O\n\nb O\n\n-DOCSTART- O\n\nc O\n', 'a.conll')
   second = write('d\tO\n\ne\tO\n', 'b.tsv')
-  found = examples('tagging', [first, second])
+  found = read_sources('tagging', [first, second])
   assert [example.document for example in found.examples] == [0, 0, 1, 2, 3]
-  found = examples('tagging', [f'{first},{second}'])
+  found = read_sources('tagging', [f'{first},{second}'])
   assert [example.document for example in found.examples] == [0, 0, 1, 2, 3]
-  assert [example.document for example in examples('tagging', [write([
+  assert [example.document for example in read_sources('tagging', [write([
       {'tokens': ['a'], 'tags': ['O'], 'document': name} for name in 'xyx'])]).examples] == [0, 1, 0]
 
 
 def test_tags_by_number_of_another_column(write):
-  found = examples('tagging', [write([{'tokens': ['a', 'b'], 'ner': [0, 2]}])], labels=('O', 'B-PER', 'I-PER'))
+  found = read_sources('tagging', [write([{'tokens': ['a', 'b'], 'ner': [0, 2]}])], labels=('O', 'B-PER', 'I-PER'))
   assert found.examples[0].label == (0, 1)  # IOB1 in numbers
-  found = examples('tagging', [write('EU NNP I-NP I-ORG\n', 'eng.train')], Columns(label='1'))
+  found = read_sources('tagging', [write('EU NNP I-NP I-ORG\n', 'eng.train')], Columns(label='1'))
   assert found.labels == ('NNP',)
 
 
@@ -197,9 +201,9 @@ CONTEXT = 'Rome, old Rome, is in Italy.'
      (Answer('Rome', 0), Answer('Paris', -1)), 0)])
 def test_answers_stand_in_their_context(write, answers, found, moved):
   path = write([{'id': 5, 'question': ' Where? ', 'context': CONTEXT, 'answers': answers}])
-  read = examples('answers', [path])
+  read = read_sources('answers', [path])
   assert read.examples == [Example(('Where?', CONTEXT), answers=found, where=f'{path}:1', key='5')]
-  assert read.report.moved == moved
+  assert read.report.moved_answers == moved
 
 
 def test_squad_json(write):
@@ -208,7 +212,7 @@ def test_squad_json(write):
                 'plausible_answers': [{'text': 'I', 'answer_start': 0}]}]
   path = write(json.dumps({'version': 'v2.0', 'data': [
       {'title': 'T', 'paragraphs': [{'context': 'I did.', 'qas': questions}]}]}), 'dev.json')
-  found = examples('answers', [path], use='dev').examples
+  found = read_sources('answers', [path], use='dev').examples
   assert [(example.key, example.answers) for example in found] == [('a', (Answer('I', 0),)), ('b', ())]
 
 
@@ -228,13 +232,13 @@ def test_squad_json(write):
      ('p', 'What happened as a result?'), ('x', 'y'), 1)])
 def test_choices_as_they_are_published(write, row, texts, choices, label):
   path = write([row])
-  assert examples('choice', [path]).examples == [Example(texts, label, choices, where=f'{path}:1')]
+  assert read_sources('choice', [path]).examples == [Example(texts, label, choices, where=f'{path}:1')]
 
 
 def test_a_passage_with_several_questions_is_an_example_for_each(write):
   path = write([{'article': 'A.', 'questions': ['q', 'r'], 'options': [['x', 'y'], ['z', 'w']], 'answers': ['B', 'A'],
                  'example_id': 'high1'}])
-  assert examples('choice', [path]).examples == [
+  assert read_sources('choice', [path]).examples == [
       Example(('A.', 'q'), 1, ('x', 'y'), where=f'{path}:1.0', key='high1'),
       Example(('A.', 'r'), 0, ('z', 'w'), where=f'{path}:1.1', key='high1', document=1)]
 
@@ -242,16 +246,16 @@ def test_a_passage_with_several_questions_is_an_example_for_each(write):
 def test_a_configuration_names_sources_and_columns():
   config = SourceConfig(('a.tsv',), ('m.tsv', 'mm.tsv'), Columns(label='gold'))
   assert config.on_error == 'refuse'
-  assert Columns('3', label='1').numbered
-  assert not Columns('3', label='gold').numbered
-  assert not Columns().numbered
+  assert Columns('3', label='1').are_numbers
+  assert not Columns('3', label='gold').are_numbers
+  assert not Columns().are_numbers
 
 
 @pytest.mark.slow
 def test_what_is_embedded_has_no_text_in_both_parts():
   for kind in ('classification', 'tagging', 'answers', 'choice'):
-    train = examples(kind, [f'embedded:{kind}'])
-    dev = examples(kind, [f'embedded:{kind}:dev'], labels=train.labels, use='dev')
+    train = read_sources(kind, [f'embedded:{kind}'])
+    dev = read_sources(kind, [f'embedded:{kind}:dev'], labels=train.labels, use='dev')
     assert len(train.examples) > 200
     assert len(dev.examples) > 50
     assert not {example.texts for example in train.examples} & {example.texts for example in dev.examples}
@@ -264,7 +268,7 @@ def test_what_is_embedded_has_no_text_in_both_parts():
           label for example in train.examples for label in (example.label if kind == 'tagging' else [example.label]))
       assert len(classes) == (len(train.labels) or 4)
   with pytest.raises(SourceError, match='is none of embedded:KIND and embedded:KIND:dev'):
-    examples('tagging', ['embedded:parsing'])
+    read_sources('tagging', ['embedded:parsing'])
 
 
 def test_tfds_has_names_for_its_numbers(tmp_path):
@@ -287,12 +291,13 @@ def test_tfds_has_names_for_its_numbers(tmp_path):
   tfds.folder_dataset.write_metadata(
       data_dir=tmp_path, features=features, split_infos=[tfds.core.SplitInfo('test', [2], 0, template)])
   source = f'tfds:{tmp_path}:test'
-  found = examples('classification', [source], labels=('O', 'B-PER'), use='predict')
+  found = read_sources('classification', [source], labels=('O', 'B-PER'), use='predict')
   assert found.examples == [Example(('Fine.',), 0, where=f'{source}[0]'),
                             Example(('Bad.',), None, where=f'{source}[1]', document=1)]
   with pytest.raises(SourceError, match=r'test\[1\]: no label to measure by'):
-    examples('classification', [source], labels=('O', 'B-PER'), use='dev')
-  assert [example.label for example in examples('tagging', [source], labels=('O', 'B-PER')).examples] == [(1, 0), (0,)]
-  race = examples('choice', [source], Columns('text', 'question', 'answer', 'options')).examples
+    read_sources('classification', [source], labels=('O', 'B-PER'), use='dev')
+  tagged = read_sources('tagging', [source], labels=('O', 'B-PER')).examples
+  assert [example.label for example in tagged] == [(1, 0), (0,)]
+  race = read_sources('choice', [source], Columns('text', 'question', 'answer', 'options')).examples
   assert [(*example.texts, example.choices, example.label) for example in race] == [
       ('Fine.', 'q', ('x', 'y', 'z'), 1), ('Fine.', 'r', ('v', 'w'), 0), ('Bad.', 's', ('x', 'y', 'z'), 2)]

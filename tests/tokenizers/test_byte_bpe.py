@@ -10,9 +10,9 @@ import tokenizers as library
 from tokenizers import models, pre_tokenizers
 
 from plm_jax import tokenizers
-from plm_jax.conversion import vocabulary
+from plm_jax.conversion import tokenizer_files
 from plm_jax.tokenizers import ByteBPE, TokenizerError, Vocab, train_byte_bpe
-from plm_jax.tokenizers.byte_bpe import ALPHABET, FIRST, LAST
+from plm_jax.tokenizers.byte_bpe import ALPHABET, FIRST_TOKENS, LAST_TOKEN
 
 TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} didn\'t bark.' for i in range(60)),
          *['中文和中国文字。'] * 9]
@@ -44,7 +44,7 @@ def test_a_space_belongs_to_the_word_behind_it(trained):
   pieces = lambda text: [trained.pieces[i] for i in trained.encode(text)]
   assert pieces('The cat sat on the mat') == ['The', '▁cat', '▁sat', '▁on', '▁the', '▁mat']
   assert pieces(' the  the') == ['▁the', '▁', '▁the']
-  assert trained.spaced and trained.encode('the') != trained.encode(' the')
+  assert trained.keeps_leading_space and trained.encode('the') != trained.encode(' the')
 
 
 def test_every_text_comes_back(trained, garbage):
@@ -57,12 +57,12 @@ def test_words_that_are_remembered_have_the_librarys_ids(trained, garbage):
   expected = [trained.encode(text) for text in garbage]
   assert [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] == expected
   assert trained.encode_batch(garbage) == expected and trained.encode_batch([]) == []
-  assert np.array_equal(trained.encode_places(garbage)[0], ids)
+  assert np.array_equal(trained.encode_with_offsets(garbage)[0], ids)
 
 
 def test_places_are_characters(trained):
   text = 'The 中 cat'
-  ids, lengths, places = trained.encode_places([text, 'mat'])
+  ids, lengths, places = trained.encode_with_offsets([text, 'mat'])
   assert lengths.tolist() == [len(trained.encode(text)), len(trained.encode('mat'))]
   assert places[0] == 0 and places[lengths[0] - 1] == text.index(' cat') and set(places) <= set(range(len(text)))
   assert ids.tolist() == trained.encode(text) + trained.encode('mat')
@@ -86,10 +86,10 @@ def test_files_give_the_same_tokenizer(trained, garbage, tmp_path):
   loaded = tokenizers.load(tmp_path / 'ours')
   assert isinstance(loaded, ByteBPE) and loaded.vocab == trained.vocab and loaded.hash == trained.hash
   assert loaded.encode_batch(garbage) == trained.encode_batch(garbage)
-  vocabulary.save(tmp_path / 'ours', trained, 512)
+  tokenizer_files.save(tmp_path / 'ours', trained, 512)
   (tmp_path / 'alone').mkdir()
   (tmp_path / 'ours' / 'tokenizer.json').rename(tmp_path / 'alone' / 'tokenizer.json')
-  for alone in (tokenizers.load(tmp_path / 'alone'), vocabulary.load(tmp_path / 'alone')):
+  for alone in (tokenizers.load(tmp_path / 'alone'), tokenizer_files.load(tmp_path / 'alone')):
     assert alone.hash == trained.hash and alone.encode_batch(garbage) == trained.encode_batch(garbage)
   assert pickle.loads(pickle.dumps(trained)).encode_batch(garbage) == trained.encode_batch(garbage)
 
@@ -98,8 +98,8 @@ def test_gpt_2_has_one_special_token(trained, tmp_path):
   ids = {piece: i for i, piece in enumerate([*list(trained.ids)[4:-1], '<|endoftext|>'])}
   gpt2 = ByteBPE(ids, trained.merges)
   assert gpt2.vocab == Vocab(len(ids), unk=len(ids) - 1, bos=len(ids) - 1, eos=len(ids) - 1)
-  vocabulary.save(tmp_path, gpt2, 1024)
-  assert vocabulary.load(tmp_path).vocab == gpt2.vocab
+  tokenizer_files.save(tmp_path, gpt2, 1024)
+  assert tokenizer_files.load(tmp_path).vocab == gpt2.vocab
   assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['tokenizer_class'] == 'GPT2Tokenizer'
   assert gpt2.encode('the <|endoftext|>', specials=True)[-1] == gpt2.vocab.eos
 
@@ -115,15 +115,15 @@ def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
   theirs.add_special_tokens(['<|begin_of_text|>', '<|end_of_text|>', '<|reserved_special_token_0|>'])
   (tmp_path / 'llama').mkdir()
   theirs.save(str(tmp_path / 'llama/tokenizer.json'))
-  ours = vocabulary.load(tmp_path / 'llama')
+  ours = tokenizer_files.load(tmp_path / 'llama')
   size = len(pieces)
   assert ours.vocab == Vocab(size + 3, bos=size, eos=size + 1)
   texts = [*garbage, '1234567', "we'Ll\n\nthe  sat!\n", 'sat']
   assert ours.encode_batch(texts) == [theirs.encode(text).ids for text in texts]
   assert ours.encode('1234') == [pieces['123'], pieces['4']] and ours.encode('sat') == [pieces['sat']]
   assert ours.encode('<|end_of_text|>') != ours.encode('<|end_of_text|>', specials=True) == [ours.vocab.eos]
-  vocabulary.save(tmp_path / 'out', ours, 8192)
-  again = vocabulary.load(tmp_path / 'out')
+  tokenizer_files.save(tmp_path / 'out', ours, 8192)
+  again = tokenizer_files.load(tmp_path / 'out')
   assert again.hash == ours.hash and again.encode_batch(texts) == ours.encode_batch(texts)
   assert tokenizers.load(tmp_path / 'out').encode_batch(texts) == ours.encode_batch(texts)
   written = library.Tokenizer.from_file(str(tmp_path / 'out/tokenizer.json'))
@@ -153,8 +153,11 @@ def test_what_cannot_be_trained(texts, size, message):
 @pytest.mark.parametrize(('change', 'message'), [
     (lambda vocab, merges: (vocab[:-2], merges), 'cannot be read as JSON'),
     (lambda vocab, merges: ('{"a": 0}', merges), '256 bytes; 255 are missing'),
-    (lambda vocab, merges: (vocab, merges + 'Ġthe zebra\n'), '1 merges are not of two pieces'),
-    (lambda vocab, merges: (vocab, None), 'without the merges.txt'),
+    (lambda vocab, merges: (vocab, merges + 'Ġthe zebra\n'), '1 merges are not of two tokens'),
+    (lambda vocab, merges: (vocab, None), 'without a merges.txt'),
+    (lambda vocab, merges: (vocab, ''.join(merges.splitlines(True)[:-20])),
+     'merges.txt has no merge for 20 of the 363 tokens'),
+    (lambda vocab, merges: (vocab, merges[:-1].rpartition('\n')[0][:-1]), 'not of two tokens'),
 ])
 def test_damaged_files(trained, tmp_path, change, message):
   trained.save(tmp_path)
@@ -165,20 +168,25 @@ def test_damaged_files(trained, tmp_path, change, message):
     tokenizers.load(tmp_path)
 
 
-def test_another_kind_of_bpe_is_refused(trained, tmp_path):
-  vocabulary.save(tmp_path, trained, 512)
+def test_an_unknown_way_to_split_text_is_refused(trained, tmp_path):
+  tokenizer_files.save(tmp_path, trained, 512)
   for name in ('vocab.json', 'merges.txt'):
     (tmp_path / name).unlink()
   file = tmp_path / 'tokenizer.json'
   said = json.loads(file.read_text())
-  file.write_text(json.dumps({**said, 'pre_tokenizer': {'type': 'Metaspace'}}))
-  with pytest.raises(TokenizerError, match=r"pre_tokenizer\.type is 'Metaspace'"):
-    tokenizers.load(tmp_path)
+  split = {'type': 'Split', 'pattern': {'Regex': '(a+)+$'}, 'behavior': 'Isolated', 'invert': False}
+  words = {'type': 'WordLevel', 'vocab': {}, 'unk_token': ''}
+  for change, message in (({'pre_tokenizer': split}, r"in a way that is not known here: '\(a\+\)\+\$'"),
+                          ({'model': {**said['model'], 'dropout': 0.1}}, r'model\.dropout is 0\.1'),
+                          ({'model': words}, "model.type is 'WordLevel'")):
+    file.write_text(json.dumps({**said, **change}))
+    with pytest.raises(TokenizerError, match=message):
+      tokenizers.load(tmp_path)
 
 
 def test_blanks_of_glm_end_with_the_text_of_gpt(trained):
   """GPT-2's vocabulary, and behind it those of GLM in the order of the released 10B."""
-  pieces = [piece for piece in trained.ids if piece not in (*FIRST, LAST)]
+  pieces = [piece for piece in trained.ids if piece not in (*FIRST_TOKENS, LAST_TOKEN)]
   added = ['<|endoftext|>', '<|startofpiece|>', '<|endofpiece|>', '[CLS]', '[MASK]', '[SEP]', '[UNK]', '[gMASK]',
            '[sMASK]']
   tokenizer = ByteBPE({piece: i for i, piece in enumerate([*pieces, *added])}, trained.merges)
@@ -199,5 +207,5 @@ def test_gpt2_has_one_special_token_behind_all_others(tmp_path):
   assert 'model' in tokenizer.pieces
   assert tokenizers.load(tmp_path).hash == tokenizer.hash
   (tmp_path / 'out').mkdir()
-  vocabulary.save(tmp_path / 'out', tokenizer, 64)
+  tokenizer_files.save(tmp_path / 'out', tokenizer, 64)
   assert tokenizers.load(tmp_path / 'out').hash == tokenizer.hash

@@ -8,7 +8,7 @@ import mutate
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.conversion import ConvertError, vocabulary
+from plm_jax.conversion import ConvertError, tokenizer_files
 from plm_jax.tokenizers import TokenizerError
 
 WORDS = ['the', 'cat', 'sat', 'mat', 'dogs', 'Ünïcode', 'naïve', 'quick', 'brown']
@@ -18,9 +18,9 @@ COUNT = 25  # cases a file
 
 def made(kind):
   if kind == 'bytes':
-    return tokenizers.Bytes()
+    return tokenizers.ByteTokenizer()
   if kind == 'languages':
-    return tokenizers.train_languages(TEXTS, 72)
+    return tokenizers.train_fairseq_sentencepiece(TEXTS, 72)
   train = {'wordpiece': tokenizers.train_wordpiece, 'byte_bpe': tokenizers.train_byte_bpe,
            'word_bpe': tokenizers.train_word_bpe, 'unigram': tokenizers.train_sentencepiece}
   return train[kind](TEXTS, {'byte_bpe': 300, 'unigram': 45}.get(kind, 100))
@@ -30,13 +30,13 @@ def made(kind):
 def folder(request, tmp_path_factory):
   """A tokenizer as an export has it."""
   place = tmp_path_factory.mktemp(request.param)
-  vocabulary.save(place, made(request.param), 64)
+  tokenizer_files.save(place, made(request.param), 64)
   return place
 
 
 def read(folder, alone=''):
   """By both doors; alone: a file without which the other ones are read."""
-  for load in (tokenizers.load, vocabulary.load):
+  for load in (tokenizers.load, tokenizer_files.load):
     found = load(folder)
     if found:
       found.encode_batch(TEXTS[:2])
@@ -64,7 +64,7 @@ def test_tokenizer_json_alone(folder):
   path = path.rename(alone / path.name)
   value = json.loads(path.read_text())
   small = {**value, 'model': {name: x for name, x in value['model'].items() if name not in ('vocab', 'merges')}}
-  read_it = lambda: vocabulary.load(alone)
+  read_it = lambda: tokenizer_files.load(alone)
   said = [mutate.attempt(path, damage, read_it) for damage in mutate.jsons(value, COUNT)]
   # Most of the file is its vocabulary: without it, what says how to read it is hit.
   said += [mutate.attempt(path, damage, read_it) for damage in mutate.jsons(small, COUNT)]

@@ -1,15 +1,24 @@
 import json
 import os
 import pickle
+import random
+import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from tokenizers import Tokenizer as Fast
 
 from plm_jax import tokenizers
-from plm_jax.conversion import vocabulary
-from plm_jax.tokenizers import SentencePiece, TokenizerError, sentence_piece
+from plm_jax.conversion import tokenizer_files
+from plm_jax.tokenizers import (
+    SentencePiece,
+    TokenizerError,
+    sentence_piece,
+    train_fairseq_sentencepiece,
+    train_sentencepiece,
+)
 
 TEXTS = [
     *(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),
@@ -72,11 +81,12 @@ def test_xlnet_has_its_own_special_pieces_and_plain_text(tmp_path):
   assert tokenizer.encode('thé <mask> sat', specials=True) == [*tokenizer.encode('the'), 6, *tokenizer.encode('sat')]
   tokenizer.save(tmp_path)
   for again in (SentencePiece.load(tmp_path / 'spiece.model'), pickle.loads(pickle.dumps(tokenizer))):
-    assert again.text == tokenizers.PlainText(lowercase=False, strip_accents=True) and again.hash == tokenizer.hash
+    assert again.text == tokenizers.AlbertNormalization(lowercase=False, strip_accents=True)
+    assert again.hash == tokenizer.hash
     assert again.encode("thé ``cát''") == tokenizer.encode('the "cat"')
   # As released: the model alone.
   (tmp_path / 'tokenizer_config.json').unlink()
-  assert SentencePiece.load(tmp_path / 'spiece.model').text == tokenizers.PlainText()
+  assert SentencePiece.load(tmp_path / 'spiece.model').text == tokenizers.AlbertNormalization()
   lower = tokenizers.train_sentencepiece(TEXTS, 65, lowercase=True, layout='xlnet')
   assert lower.encode('THÉ') == lower.encode('the')
 
@@ -103,8 +113,8 @@ def test_training_is_the_same_in_every_process():
 def test_training_refuses(algorithm):
   with pytest.raises(TokenizerError, match='the text is empty'):
     tokenizers.train_sentencepiece(['', '  '], 100, algorithm)
-  with pytest.raises(TokenizerError, match=r'cannot train a SentencePiece model of 5000 pieces .*too high'):
-    tokenizers.train_sentencepiece(TEXTS, 5000, algorithm)
+  with pytest.raises(TokenizerError, match=r'of 20 is too small: .* vocab=\d+ or more, or less coverage'):
+    tokenizers.train_sentencepiece(TEXTS, 20, algorithm)
 
 
 @pytest.mark.parametrize('content', [b'', b'no model at all'])
@@ -144,23 +154,23 @@ def test_albert(tmp_path):
   assert tokenizers.load(tmp_path).hash == tokenizer.hash
   # Released ones say nothing beside the model.
   (tmp_path / 'tokenizer_config.json').unlink()
-  assert tokenizers.load(tmp_path).text == tokenizers.PlainText(lowercase=True)
+  assert tokenizers.load(tmp_path).text == tokenizers.AlbertNormalization(lowercase=True)
 
 
 @pytest.mark.parametrize('layout', ['bert', 'albert', 'deberta', 'glm'])
 def test_other_libraries_get_the_same_ids(layout, tmp_path):
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 70, layout=layout)
-  vocabulary.save(tmp_path, tokenizer, 512)
+  tokenizer_files.save(tmp_path, tokenizer, 512)
   fast = Fast.from_file(str(tmp_path / 'tokenizer.json'))
   for text in ('The cat sat, on  the mat.', ' Ｔｈｅ dogs ½ ', '中文 文字', 'a\tb', '[MASK] barked', 'ж', ''):
     assert fast.encode(text).ids == [
         tokenizer.vocab.cls, *tokenizer.encode(text, specials=True), tokenizer.vocab.sep], text
-  assert vocabulary.load(tmp_path).hash == tokenizer.hash
+  assert tokenizer_files.load(tmp_path).hash == tokenizer.hash
 
 
 def test_only_unigram_models_are_written_for_others(tmp_path):
   with pytest.raises(TokenizerError, match='only unigram models'):
-    vocabulary.save(tmp_path, tokenizers.train_sentencepiece(TEXTS, 70, 'bpe'), 512)
+    tokenizer_files.save(tmp_path, tokenizers.train_sentencepiece(TEXTS, 70, 'bpe'), 512)
 
 
 def test_blanks_of_glm(tmp_path):
@@ -195,13 +205,13 @@ def test_llama_keeps_all_of_a_text(llama):
 
 
 def test_llama_gives_another_library_the_same_ids(llama, tmp_path):
-  vocabulary.save(tmp_path, llama, 2048)
+  tokenizer_files.save(tmp_path, llama, 2048)
   fast = Fast.from_file(str(tmp_path / 'tokenizer.json'))
   fast.encode_special_tokens = True
   for text in [*HARD, *TEXTS]:
     assert fast.encode(text).ids == [1, *llama.encode(text)]
     assert fast.decode(fast.encode(text).ids) == llama.decode(llama.encode(text))
-  again = vocabulary.load(tmp_path)
+  again = tokenizer_files.load(tmp_path)
   assert again.pieces == llama.pieces and (tmp_path / 'tokenizer.model').exists()
 
 
@@ -229,12 +239,12 @@ def test_another_number_of_sentinels(tmp_path):
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 74, layout='t5', sentinels=4)
   assert tokenizer.vocab == tokenizers.Vocab(74, pad=0, eos=1, unk=2, sentinel=73, sentinels=4)
   assert tokenizer.pieces[69:] == [tokenizer.pieces[69], *(f'<extra_id_{n}>' for n in (3, 2, 1, 0))]
-  vocabulary.save(tmp_path, tokenizer, 0)
+  tokenizer_files.save(tmp_path, tokenizer, 0)
   assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['extra_ids'] == 4
   again = tokenizers.load(tmp_path)
   assert (again.pieces, again.vocab, again.hash) == (tokenizer.pieces, tokenizer.vocab, tokenizer.hash)
   (tmp_path / 'spiece.model').unlink()
-  assert vocabulary.load(tmp_path).pieces == tokenizer.pieces
+  assert tokenizer_files.load(tmp_path).pieces == tokenizer.pieces
 
 
 def test_sentinels_in_text(with_sentinels):
@@ -246,7 +256,7 @@ def test_sentinels_in_text(with_sentinels):
 
 
 def test_sentinels_are_saved_and_written(with_sentinels, tmp_path):
-  vocabulary.save(tmp_path, with_sentinels, 0)
+  tokenizer_files.save(tmp_path, with_sentinels, 0)
   again = tokenizers.load(tmp_path)
   assert (again.pieces, again.vocab, again.hash) == (
       with_sentinels.pieces, with_sentinels.vocab, with_sentinels.hash)
@@ -265,7 +275,7 @@ def test_sentinels_are_saved_and_written(with_sentinels, tmp_path):
     ('caf', False), ('fé', True), ('猫', True), ('<', True), ('-', True), ('a-b', False)])
 def test_where_a_word_of_albert_begins(piece, begins):
   """By hand, from _is_start_piece_sp of google-research/albert, create_pretraining_data.py."""
-  assert sentence_piece.begins_albert_word(piece) == begins
+  assert sentence_piece.starts_albert_word(piece) == begins
 
 
 def test_messages_are_read_by_an_older_protobuf_than_made_them():
@@ -277,7 +287,65 @@ runtime_version.MAJOR = 5
 try:
   importlib.import_module('sentencepiece.sentencepiece_model_pb2')
 except runtime_version.VersionError:
-  print(sentence_piece.messages().ModelProto.FromString(bytes.fromhex('0a030a0161')).pieces[0].piece)
+  print(sentence_piece.load_protobuf().ModelProto.FromString(bytes.fromhex('0a030a0161')).pieces[0].piece)
 print([name for name in os.environ if 'PROTOBUF' in name])"""
   found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
   assert found.stdout == 'a\n[]\n'
+
+
+LAYOUTS = get_args(sentence_piece.Layout)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('algorithm', ['unigram', 'bpe'])
+def test_vocabulary_is_smaller_where_the_text_supports_no_more(algorithm, layout):
+  """The most that sentencepiece itself says is possible; and the least that it takes is said with all added tokens."""
+  texts = ['the cat sat on the mat', 'a b', 'we 12'] * 3
+  train = lambda size: train_any(texts, size, algorithm, layout)
+  most = train(4000)
+  assert most.vocab.size == len(most.pieces) < 600
+  assert train(most.vocab.size).pieces == most.pieces and most.vocab.unk not in most.encode('the cat sat')
+  with pytest.raises(TokenizerError, match=r'vocabulary of 3 is too small: .* take (\d+) already') as caught:
+    train(3)
+  least = int(re.search(r' vocab=(\d+)', str(caught.value))[1])
+  assert train(least).vocab.size == least
+  with pytest.raises(TokenizerError, match=f'of {least - 1} is too small'):
+    train(least - 1)
+
+
+def train_any(texts, size, algorithm, layout):
+  if layout in ('mbart', 'mbart50', 'xlm-r'):
+    return train_fairseq_sentencepiece(texts, size, layout=layout)
+  return train_sentencepiece(texts, size, algorithm, layout=layout)
+
+
+@pytest.mark.parametrize('texts', [['a'], ['1'], ['…'], ['ab'], ['是'], ['a b'], ['ACGT' * 10]])
+def test_models_of_tiny_texts(texts):
+  for algorithm, layout in (('unigram', 'bert'), ('bpe', 'llama'), ('unigram', 't5')):
+    trained = train_sentencepiece(texts, 1000, algorithm, layout=layout)
+    assert trained.vocab.unk not in trained.encode(texts[0]), (algorithm, layout)
+
+
+def test_long_lines_are_learnt_from():
+  """A line over 64 KiB, of any script, with and without spaces, and one with the character that sentencepiece keeps for
+  itself, teach as much as short ones."""
+  words = ['many', 'words', 'stand', 'in', 'this', 'long', 'line']
+  line = ' '.join(random.Random(0).choices(words, k=20_000))
+  assert len(line) > 100_000
+  trained = train_sentencepiece([line, 'x y'], 60)
+  assert {'▁many', '▁stand', '▁this', '▁long'} <= {*trained.pieces}
+  thai = ''.join(random.Random(0).choices(['บ้าน', 'สวย', 'แมว'], k=9_000))
+  assert len(thai.encode()) > 80_000
+  trained = train_sentencepiece([thai, 'x y'], 40)
+  assert len(trained.encode('บ้านสวย')) <= 5 and trained.vocab.unk not in trained.encode(thai)
+  assert 'o' in ''.join(train_sentencepiece(['foo \u2585 bar', 'x y'], 60).pieces)
+  assert ''.join(sentence_piece.split_for_training(line)) == line
+  assert [*sentence_piece.split_for_training('a b')] == ['a b']
+  assert all(len(part.encode()) <= 1 << 16 for part in sentence_piece.split_for_training(thai))
+
+
+def test_accents_can_be_kept_by_albert():
+  texts = ['le garçon répète', "l'été à la forêt"] * 4
+  stripped, kept = (train_sentencepiece(texts, 60, layout='albert', strip_accents=strip) for strip in (True, False))
+  assert stripped.decode(stripped.encode('garçon')) == 'garcon'
+  assert kept.decode(kept.encode('garçon')) == 'garçon'

@@ -30,7 +30,7 @@ def test_merges_in_order_by_hand(small):
 def test_batches_are_texts_one_by_one(small):
   texts = ['low lower', '', 'lower,low 中', ' low\tlow ']
   assert small.encode_batch(texts) == [small.encode(text) for text in texts]
-  ids, lengths, places = small.encode_places(texts)
+  ids, lengths, places = small.encode_with_offsets(texts)
   assert lengths.tolist() == [len(small.encode(text)) for text in texts] and places[:2].tolist() == [0, 4]
   assert len(ids) == lengths.sum()
 
@@ -60,12 +60,12 @@ def test_what_is_refused(tmp_path):
     train_word_bpe([' '], 100)
   with pytest.raises(TokenizerError, match='a BPE vocabulary of 8 is too small'):
     train_word_bpe(TEXT, 8)
-  with pytest.raises(TokenizerError, match='expected a piece <unk>'):
+  with pytest.raises(TokenizerError, match='expected a token <unk>'):
     WordBPE(vocabulary('a'), [])
-  with pytest.raises(TokenizerError, match='1 merges are not of two pieces to a third'):
+  with pytest.raises(TokenizerError, match='1 merges are not of two tokens to a third'):
     WordBPE(vocabulary('<unk>', 'a', 'b'), [('a', 'b')])
   (tmp_path / 'vocab.json').write_text(json.dumps(vocabulary('<unk>', 'a</w>')))
-  with pytest.raises(TokenizerError, match=r'without the merges\.txt'):
+  with pytest.raises(TokenizerError, match=r'without a merges\.txt'):
     tokenizers.load(tmp_path)
 
 
@@ -73,9 +73,9 @@ def test_sizes_are_bytes_of_text():
   """Of every kind: a word with the space that goes with it; bytes are counted one by one."""
   text = 'the löwest of the low'
   words = train_word_bpe(TEXT, 60)
-  assert words.sizes[words.encode('lower')].sum() == len('lower ')
+  assert words.byte_lengths[words.encode('lower')].sum() == len('lower ')
   some = tokenizers.train_byte_bpe([text] * 9, 300, layout='gpt2')
-  assert some.sizes[some.encode('löw中 the')].sum() == len('löw中 the'.encode())
-  assert some.sizes[some.vocab.eos] == 1
+  assert some.byte_lengths[some.encode('löw中 the')].sum() == len('löw中 the'.encode())
+  assert some.byte_lengths[some.vocab.eos] == 1
   pieces = tokenizers.WordPiece(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'low', '##est'])
-  assert pieces.sizes.tolist() == [1, 1, 1, 1, 1, 4, 3]
+  assert pieces.byte_lengths.tolist() == [1, 1, 1, 1, 1, 4, 3]

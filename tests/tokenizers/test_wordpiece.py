@@ -3,13 +3,14 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.tokenizers import BertText, TokenizerError, WordPiece, memo
-from plm_jax.tokenizers.wordpiece import unspaced
+from plm_jax.tokenizers import BertNormalization, TokenizerError, WordPiece, word_cache
+from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PIECES = [
@@ -41,10 +42,21 @@ def test_uncased(text, expected):
   assert words(WordPiece(PIECES), text) == expected
 
 
+def test_private_use_characters_are_deleted_as_in_transformers():
+  """`_is_control` of google-research/bert names the categories Cc and Cf; transformers' normalizer takes Co, too."""
+  normalize = BertNormalization(lowercase=False).build_normalizer().normalize_str
+  odd = [chr(code) for code in (*range(0x21, 0x7f), 0x0, 0x7, 0x1f, 0x7f, 0x9f, 0xad, 0x200b, 0xfeff, 0xfffd, 0xe000,
+                                0xf8ff, 0xf0000, 0x10fffd, 0x378, 0xffff)]
+  deleted = {character for character in odd if normalize(f'a{character}b') == 'ab'}
+  google = {character for character in odd if unicodedata.category(character) in ('Cc', 'Cf')} | {'\ufffd'}
+  private = {character for character in odd if unicodedata.category(character) == 'Co'}
+  assert deleted == google | private and len(private) == 4
+
+
 def test_cased_keeps_case_and_accents():
-  tokenizer = WordPiece(PIECES, BertText(lowercase=False))
+  tokenizer = WordPiece(PIECES, BertNormalization(lowercase=False))
   assert words(tokenizer, 'The héllo The中E') == ['The', 'héllo', 'The', '中', 'E']
-  assert words(WordPiece(PIECES, BertText(lowercase=False, strip_accents=True)), 'héllo É') == ['hello', 'E']
+  assert words(WordPiece(PIECES, BertNormalization(lowercase=False, strip_accents=True)), 'héllo É') == ['hello', 'E']
 
 
 def test_special_tokens_in_text_are_text_unless_asked_for():
@@ -80,11 +92,11 @@ def test_encode_flat(trained):
 
 
 def test_memory_is_bounded(trained, monkeypatch):
-  monkeypatch.setattr(memo, 'LIMIT', 1000)
+  monkeypatch.setattr(word_cache, 'MAX_BYTES', 1000)
   tokenizer = WordPiece(trained.pieces)
   for text in ('the cat', 'sat on mat', 'dogs cats the', 'the ' + 'a' * 50) * 3:
     assert tokenizer.encode_batch([text]) == [trained.encode(text)]
-    assert tokenizer._memo.bytes < 2000
+    assert tokenizer._cache.bytes < 2000
 
 
 def test_decode():
@@ -101,7 +113,7 @@ def test_decode():
     ('the word 中 ( a noun ) is 1 of 2', 'the word 中 ( a noun ) is 1 of 2'),
     ('it is [MASK] [MASK] , 3. 5', 'it is [MASK] [MASK] , 3. 5')])
 def test_chinese_has_no_spaces_around_marks(split, written):
-  assert unspaced(split) == written
+  assert remove_chinese_spaces(split) == written
   tokenizer = WordPiece([*SPECIALS, *'年的人在上定义与流浪中(%)，.“”', 'windows', '1964', '28', '3', 'the', 'word'])
   assert tokenizer.encode(split, specials=True) == tokenizer.encode(written, specials=True)
 
@@ -135,7 +147,7 @@ def test_training_refuses(texts, size, message):
 
 
 def test_save_and_load(trained, tmp_path):
-  cased = WordPiece(trained.pieces, BertText(lowercase=False, strip_accents=False, chinese_chars=False))
+  cased = WordPiece(trained.pieces, BertNormalization(lowercase=False, strip_accents=False, chinese_chars=False))
   for i, tokenizer in enumerate((trained, cased)):
     tokenizer.save(tmp_path / f'{i}')
     for path in (f'{i}', f'{i}/vocab.txt'):
@@ -160,16 +172,40 @@ def test_hash_is_of_the_files():
 
 def test_a_bare_vocabulary_tells_its_case(tmp_path):
   path = tmp_path / 'vocab.txt'
-  path.write_bytes('\r\n'.join([*SPECIALS, '[unused0]', 'the', 'é']).encode() + b'\r\n\n')
-  assert tokenizers.load(path).pieces == [*SPECIALS, '[unused0]', 'the', 'é']
-  assert tokenizers.load(path).text == BertText(lowercase=True)
-  assert tokenizers.load(path, BertText(lowercase=False)).text.lowercase is False
+  path.write_bytes('\r\n'.join([*SPECIALS, '[unused0]', 'the', 'ø', '中']).encode() + b'\r\n\n')
+  assert tokenizers.load(path).pieces == [*SPECIALS, '[unused0]', 'the', 'ø', '中']
+  assert tokenizers.load(path).text == BertNormalization(lowercase=True)
+  assert tokenizers.load(path, BertNormalization(lowercase=False)).text.lowercase is False
   path.write_text('\n'.join([*SPECIALS, 'The']))
-  assert tokenizers.load(tmp_path).text == BertText(lowercase=False)
+  assert tokenizers.load(tmp_path).text == BertNormalization(lowercase=False)
+
+
+@pytest.mark.parametrize('piece', ['é', 'e\u0301', 'が', 'हिन्दी', '##\u0941', 'ọ̀', 'đọc', '한', 'ที่'])
+def test_a_vocabulary_with_accents_keeps_them(tmp_path, piece):
+  """Accents are not stripped by guess where the vocabulary itself has them; what its configuration states holds."""
+  path = tmp_path / 'vocab.txt'
+  path.write_text('\n'.join([*SPECIALS, 'the', piece]))
+  tokenizer = tokenizers.load(path)
+  assert tokenizer.text == BertNormalization(lowercase=True, strip_accents=False) and not tokenizer.text.removes_accents
+  if not piece.startswith('##'):
+    assert tokenizer.encode(f'THE {piece}') == [5, 6]
+  (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+  assert tokenizers.load(path).text == BertNormalization(lowercase=True) and tokenizers.load(path).text.removes_accents
+
+
+def test_accents_can_be_kept_in_lower_case(tmp_path):
+  """As transformers does with strip_accents=False, and saved for it."""
+  texts = ['Le GARÇON répète', 'かばん がばん', 'ọ̀rọ̀ ọrọ'] * 9
+  trained = tokenizers.train_wordpiece(texts, 90, BertNormalization(strip_accents=False))
+  assert trained.decode(trained.encode('GARÇON')) == 'garçon'
+  assert trained.encode('かばん') != trained.encode('がばん') and trained.encode('ọ̀rọ̀') != trained.encode('ọrọ')
+  trained.save(tmp_path)
+  assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['strip_accents'] is False
+  assert tokenizers.load(tmp_path).hash == trained.hash
 
 
 @pytest.mark.parametrize(('content', 'message'), [
-    (b'[PAD]\n[UNK]\n[CLS]\nthe\n', r'lacks \[SEP\], \[MASK\] among its 4 pieces'),
+    (b'[PAD]\n[UNK]\n[CLS]\nthe\n', r'lacks \[SEP\], \[MASK\] among its 4 tokens'),
     ('\n'.join([*SPECIALS, 'the', 'a', 'the']).encode(), r"1 occur more than once: \['the'\]"),
     (b'', 'lacks'),
     (b'\xff\xfe\x00', 'is not UTF-8 text'),
@@ -184,7 +220,7 @@ def test_bad_vocabulary(tmp_path, content, message):
 def test_nothing_there(tmp_path):
   with pytest.raises(TokenizerError, match=r'no tokenizer at .*gone'):
     tokenizers.load(tmp_path / 'gone')
-  with pytest.raises(TokenizerError, match=r'vocab.txt \(WordPiece, or words\), a vocab.json .* or a \*.model'):
+  with pytest.raises(TokenizerError, match=r'vocab.txt .*, a vocab.json .*, a \*.model .* or a tokenizer.json'):
     tokenizers.load(tmp_path)
 
 

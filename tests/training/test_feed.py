@@ -1,12 +1,12 @@
-from plm_jax.config import DataConfig, Experiment
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.translations import Translations
+from plm_jax.objectives.translation_rows import Translations
 from plm_jax.training.feed import corpus_names
 
 
 def named(*path, **run):
-  return corpus_names(Experiment('run', data=DataConfig(path=path), **run))
+  return corpus_names(PretrainRun('run', data=DataConfig(path=path), **run))
 
 
 def test_corpora_have_names_by_which_their_figures_are_known():

@@ -9,14 +9,14 @@ import numpy_bert
 import pytest
 import tiny
 
+from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.training import step
-from plm_jax.training.optim import OptimConfig
-from plm_jax.training.step import AveragedState, State, init_state, train_step
+from plm_jax.training.step import EmaTrainState, TrainState, init_state, train_step
 
 
 @functools.cache
 def compiled(learner):
-  return jax.jit(lambda params, batch: step.gradient(learner, params, batch, learner.key(2)))
+  return jax.jit(lambda params, batch: step.compute_gradient(learner, params, batch, learner.key(2)))
 
 
 def gradient(learner, params, batch):
@@ -90,7 +90,7 @@ def update(learner):
 def fresh(learner, params):
   # Copies, for the state is given away.
   params = jax.tree.map(np.array, params)
-  return State(np.int32(0), params, jax.device_get(learner.optimizer.init(params)), np.int32(0), np.int32(0))
+  return TrainState(np.int32(0), params, jax.device_get(learner.optimizer.init(params)), np.int32(0), np.int32(0))
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_a_new_number_that_is_not_finite_is_not_kept():
   """Without eps Adam divides 0 by 0 where there is no gradient, as at positions behind every row; loss and gradient
   look as ever."""
   learner = tiny.learner(optim=OptimConfig(warmup=0, schedule='constant', eps=0.0), layers=1)
-  windows = tiny.windows(16, learner.objective.window(tiny.LENGTH - 8))
+  windows = tiny.windows(16, learner.objective.text_length(tiny.LENGTH - 8))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
   state, numbers = update(learner)(fresh(learner, params), windows)
   assert np.isfinite(numbers['loss']) and np.isfinite(numbers['grad_norm'])
@@ -207,7 +207,7 @@ def test_a_mean_of_parameters_follows_what_is_trained(learner, windows):
   averaged = dataclasses.replace(learner, ema=0.75)
   plain, state = (jax.jit(lambda learner=one: jax.tree.map(jnp.copy, unbox(init_state(learner, windows))))()
                   for one in (learner, averaged))
-  assert isinstance(state, AveragedState)
+  assert isinstance(state, EmaTrainState)
   tiny.assert_same(state.params, plain.params)
   tiny.assert_same(state.trained, plain.params)
   steps = [jax.jit(functools.partial(train_step, one)) for one in (learner, averaged)]

@@ -6,12 +6,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from plm_jax.cli.run import run
-from plm_jax.config import Phase
-from plm_jax.data.settings import TextConfig
+from plm_jax.checkpoints.checkpoint import Checkpoints
+from plm_jax.config.run import Phase
+from plm_jax.data.prepare_config import TextConfig
 from plm_jax.recipes import elmo
-from plm_jax.training.checkpoint import Checkpoints
-from plm_jax.training.step import StreamState
+from plm_jax.runs.run import run
+from plm_jax.training.step import CarryTrainState
 
 
 def states(folder):
@@ -37,5 +37,5 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path):
   for steps in (3, 6):
     run(dataclasses.replace(config, train=phases(steps), output=str(tmp_path / 'parts')))
   whole, parts = (states(tmp_path / name) for name in ('whole', 'parts'))
-  assert {*whole} == {field.name for field in dataclasses.fields(StreamState)} and whole['carry']['due'].any()
+  assert {*whole} == {field.name for field in dataclasses.fields(CarryTrainState)} and whole['carry']['due'].any()
   jax.tree.map(np.testing.assert_array_equal, whole, parts)

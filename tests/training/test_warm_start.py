@@ -1,8 +1,8 @@
 """What a run takes over from what it starts from."""
 import numpy as np
 
-from plm_jax.training.checkpoint import of_run
-from plm_jax.training.warm_start import has_more_ids, longer
+from plm_jax.checkpoints.restore import find_run_checkpoints
+from plm_jax.training.warm_start import extend_tables, has_more_ids
 
 
 def tree(rows, width=2, classes=3):
@@ -15,7 +15,7 @@ def test_more_ids_alone_are_made_up_by_fresh_rows():
   theirs['embeddings']['tokens'] = theirs['embeddings']['tokens'] + 100
   assert has_more_ids(own, theirs)
   np.testing.assert_array_equal(
-      longer(own, theirs)['embeddings']['tokens'], [[100, 101], [102, 103], [104, 105], [6, 7], [8, 9]])
+      extend_tables(own, theirs)['embeddings']['tokens'], [[100, 101], [102, 103], [104, 105], [6, 7], [8, 9]])
 
 
 def test_fewer_ids_or_another_width_are_another_model():
@@ -27,6 +27,6 @@ def test_fewer_ids_or_another_width_are_another_model():
 
 def test_a_run_without_a_best_checkpoint_has_its_newest(tmp_path):
   (tmp_path / 'best').mkdir()
-  assert of_run(tmp_path).name == 'checkpoints'
+  assert find_run_checkpoints(tmp_path).name == 'checkpoints'
   (tmp_path / 'best' / '12').mkdir()
-  assert of_run(tmp_path).name == 'best'
+  assert find_run_checkpoints(tmp_path).name == 'best'

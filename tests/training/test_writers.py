@@ -7,8 +7,8 @@ import pytest
 
 from plm_jax import recipes, storage
 from plm_jax.cli.run import main
-from plm_jax.config import ConfigError
-from plm_jax.training import feed, metrics, writers
+from plm_jax.config.run import ConfigError
+from plm_jax.training import feed, run_metrics, writers
 
 
 class Kept:
@@ -31,13 +31,13 @@ def test_writers_that_are_brought_get_every_figure_and_stay_open(tmp_path):
   mine, own, other = Kept(), Kept(), Kept()
   with writers.also(mine):
     with writers.also(other):
-      writer = metrics.Writer(tmp_path, 0, own)
+      writer = run_metrics.MetricsWriter(tmp_path, 0, own)
       writer.write(3, 'train', {'loss': 1.5, 'mlm': 2.0})
     writer.write(4, 'heldout', {'mlm': 0.25})
     writer.close()
   assert mine.got == own.got == [(3, {'train/loss': 1.5, 'train/mlm': 2.0}), (4, {'heldout/mlm': 0.25})]
   assert other.got == mine.got[:1] and (mine.flushed, other.flushed) == (2, 1)
-  assert own.closed and not mine.closed and writers.brought() == ()
+  assert own.closed and not mine.closed and writers.current_writers() == ()
   assert [json.loads(line)['step'] for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()] == [3, 4]
 
 
@@ -59,7 +59,7 @@ def wandb(monkeypatch):
 
 def test_a_run_that_goes_on_is_the_same_one_at_weights_and_biases(tmp_path, wandb):
   for _ in range(2):
-    writer = writers.WeightsAndBiases('project', 'bert_base', storage.path_of(tmp_path), {'seed': 3})
+    writer = writers.WeightsAndBiases('project', 'bert_base', storage.resolve_path(tmp_path), {'seed': 3})
     writer.write_scalars(7, {'train/loss': 1.5})
     writer.close()
   (first, lines), (second, _) = wandb.runs
@@ -70,15 +70,18 @@ def test_a_run_that_goes_on_is_the_same_one_at_weights_and_biases(tmp_path, wand
 
 @pytest.mark.slow
 def test_a_run_that_fails_ends_its_writers(tmp_path, wandb, monkeypatch):
-  batches = feed.batches
+  batches = feed.stream_batches
   def broken(*arguments):
     for step, phase, windows in batches(*arguments):
       if step == 3:
         raise OSError('the disk is gone')
       yield step, phase, windows
-  monkeypatch.setattr(feed, 'batches', broken)
+  monkeypatch.setattr(feed, 'stream_batches', broken)
   with pytest.raises(SystemExit, match='the disk is gone'):
-    main(recipes.find('bert_base'), ['--scale=test', f'--output={tmp_path}/run', '--train.wandb=mine', '--mesh.data=1'])
+    main(
+      recipes.find_recipe('bert_base'),
+      ['--scale=test', f'--output={tmp_path}/run', '--train.wandb=mine', '--mesh.data=1'],
+    )
   (_, lines), = wandb.runs
   assert lines[-1] == 'finished' and 'train/loss' in lines[1]
 

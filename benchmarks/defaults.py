@@ -1,0 +1,183 @@
+"""The defaults of fine-tuning next to the best of a sweep, and to simple baselines, on four real data sets.
+
+    python -m benchmarks.defaults --data=DIR --english=runs/en --chinese=runs/zh --limit=1500
+    python -m benchmarks.defaults --data=DIR --english=runs/en --sets ner similarity --seeds=3 --rates --epochs
+
+DIR has the files that SETS names, at any depth. `--english` and `--chinese` are runs of an encoder. Every set has
+training, development and test examples; the best checkpoint is that of the development set, and all scores are of the
+test set. A sweep takes every rate of `--rates` with the epochs of the defaults and with every number of `--epochs`,
+on one seed. All runs are in this process. Scores are kept in the file `scores.jsonl` of the output folder, and what is
+there is not run again.
+"""
+import argparse
+from collections.abc import Callable, Sequence
+import gzip
+import hashlib
+import json
+import pathlib
+import random
+from typing import Any, NamedTuple
+
+from benchmarks import kept
+from benchmarks.side_by_side import machine
+from plm_jax import validation
+from plm_jax.config.run import FinetuneRun
+from plm_jax.loading.loaded_model import read_model_config
+from plm_jax.recipes import finetune
+from plm_jax.recipes.finetune import InitialModel
+from plm_jax.runs import run as runs
+from plm_jax.tasks import baselines
+from plm_jax.tasks.labeled_data import add_class_names, read_examples
+
+EVALUATIONS = 5  # in a run: every epoch would take longer than training, on test sets as large as these
+PARTS = 'train', 'dev', 'test'
+
+
+class Table(NamedTuple):
+  """A file as its head, and its examples as texts."""
+
+  head: str
+  examples: list[str]
+  between: str = '\n'
+
+
+class Set(NamedTuple):
+  """A data set."""
+
+  task: str
+  files: tuple[str, ...]
+  """one for each of PARTS, or one that is divided"""
+  ending: str
+  changes: dict[str, Any] = {}  # noqa: RUF012
+  """of the defaults: by what it is measured"""
+  chinese: bool = False
+  reader: Callable[[str], Table] | None = None
+  """how examples are made of a file; None: a table of lines"""
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data', required=True, help='folder of the files')
+  parser.add_argument('--english', help='run of an encoder that was pre-trained')
+  parser.add_argument('--chinese', help='the same of Chinese')
+  parser.add_argument('--sets', nargs='*', choices=SETS, default=[*SETS])
+  parser.add_argument('--limit', type=int, default=1500, help='training examples')
+  parser.add_argument('--seeds', type=int, default=3, help='of the defaults')
+  parser.add_argument('--rates', nargs='*', type=float, default=[2e-4, 5e-4, 1e-3])
+  parser.add_argument('--epochs', nargs='*', type=float, default=[])
+  parser.add_argument('--output', default='runs/defaults')
+  args = parser.parse_args()
+  output = pathlib.Path(args.output)
+  output.mkdir(parents=True, exist_ok=True)
+  print(machine('jax'))
+  print('\n| set | measure | defaults | best of the sweep | baseline |')
+  print('|---' * 5 + '|')
+  for name in args.sets:
+    folder = args.chinese if SETS[name].chinese else args.english
+    if not folder:
+      continue
+    files = divided(SETS[name], args.data, output / name, args.limit)
+    config = configured(SETS[name], folder, files)
+    scores = [score(output, config, {'seed': seed}) for seed in range(args.seeds)]
+    sweep = {(rate, epochs): score(output, config, {'optim.peak': rate} | ({} if epochs is None else {
+        'data.epochs': epochs, 'data.least_steps': 0})) for rate in args.rates for epochs in (None, *args.epochs)}
+    best = max(sweep, key=lambda point: sweep[point]) if sweep else None
+    told = f'{sweep[best]:.1f} (rate {best[0]:g}, epochs {best[1] or "of the defaults"})' if best else '-'
+    baseline = baseline_of(config)
+    print(f'| {name} | {config.objective.metric_names[0]} | {kept.shown(scores, 1)} | {told} | '
+          f'{baseline.scores[config.objective.metric_names[0]]:.1f}, {baseline.name} |', flush=True)
+
+
+def divided(of: Set, data: str, folder: pathlib.Path, limit: int) -> list[str]:
+  """Writes training, development and test examples: `limit`, and a fifth and two fifths as many (200 at least).
+
+  Of a file that several parts share, each has examples of its own; where there are too few, all have fewer.
+  Returns the files.
+  """
+  sizes = limit, max(200, limit // 5), max(200, 2 * limit // 5)
+  folder.mkdir(parents=True, exist_ok=True)
+  tables: dict[str, Table] = {}
+  for name in dict.fromkeys(of.files):
+    tables[name] = (of.reader or lines)(gzip.decompress(kept.place(data, name).read_bytes()).decode())
+    random.Random(0).shuffle(tables[name].examples)
+  written, taken = [], dict.fromkeys(tables, 0)
+  names = of.files if len(of.files) > 1 else of.files * len(PARTS)
+  for part, name, size in zip(PARTS, names, sizes, strict=True):
+    table, shared = tables[name], sum(other for other, place in zip(sizes, names, strict=True) if place == name)
+    size = min(size, len(table.examples) * size // shared)
+    some = table.examples[taken[name]:taken[name] + size]
+    taken[name] += size
+    file = folder / f'{part}.{of.ending}'
+    file.write_text(table.between.join([table.head] * bool(table.head) + some) + '\n')
+    written.append(str(file))
+  return written
+
+
+def lines(text: str) -> Table:
+  """Reads a table of lines, the first of which has the names of columns."""
+  head, *examples = text.rstrip('\n').split('\n')
+  return Table(head, examples)
+
+
+def sentences(text: str) -> Table:
+  """Reads sentences of a word a line."""
+  return Table('', text.strip('\n').split('\n\n'), '\n\n')
+
+
+def questions(text: str) -> Table:
+  """Makes pairs of a question and the paragraph that answers it of SQuAD's."""
+  plain = lambda value: ' '.join(value.split())
+  return Table('anchor\tpositive', [
+      f'{plain(asked["question"])}\t{plain(paragraph["context"])}' for article in json.loads(text)['data']
+      for paragraph in article['paragraphs'] for asked in paragraph['qas']])
+
+
+def configured(of: Set, folder: str, files: Sequence[str]) -> FinetuneRun:
+  """Makes the run of the defaults; test scores are those of the second development set."""
+  start = InitialModel(folder, *read_model_config(folder))
+  return validation.with_paths(finetune.recipe(of.task, start, None, (files[0],), (files[1], files[2])), of.changes)
+
+
+def score(output: pathlib.Path, config: FinetuneRun, changes: dict[str, Any]) -> float:
+  """Fine-tunes, unless that was done before -> the main metric on the test set."""
+  kept_file = output / 'scores.jsonl'
+  key = {'train': config.data.train[0], 'start': config.warm_start, **changes}
+  for line in kept_file.read_text().splitlines() if kept_file.exists() else ():
+    found = json.loads(line)
+    if found['key'] == key:
+      return found['score']
+  folder = output / 'runs' / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
+  config = validation.with_paths(config, {'output': str(folder), **changes, 'data.baseline': False})
+  examples = len(read_examples(config.objective, config.data.train, 'train', config.data).examples)
+  batches = -(-examples // config.train.phases[0].batch)
+  epochs = max(config.data.epochs, config.data.least_steps / batches)
+  result = runs.run(validation.with_paths(config, {'data.evaluations': min(1.0, EVALUATIONS / epochs)}))
+  if result is None or not result.finished:
+    kept.interrupted(str(output))
+  value = result.heldout[f'test_{config.objective.metric_names[0]}']
+  with kept_file.open('a') as file:
+    file.write(json.dumps({'key': key, 'score': value, 'steps': result.step, 'best': result.best}) + '\n')
+  return value
+
+
+def baseline_of(config: FinetuneRun) -> baselines.Baseline:
+  """Measures the simple baseline on the test set."""
+  found = read_examples(config.objective, config.data.train, 'train', config.data)
+  task: Any = add_class_names(config.objective, found)
+  test = read_examples(task, [config.data.dev[1]], 'dev', config.data)
+  baseline = baselines.simple_baseline(task, found.examples, test.examples)
+  if baseline is None:
+    raise SystemExit('the baseline needs scikit-learn: pip install "plm_jax[baselines]"')
+  return baseline
+
+
+SETS = {
+    'reviews': Set('chnsenticorp', tuple(f'chnsenticorp_{part}.tsv.gz' for part in PARTS), 'tsv', chinese=True),
+    'ner': Set('wikigold', ('wikigold.conll.gz',), 'conll', reader=sentences),
+    'similarity': Set('stsb', tuple(f'stsb_{part}.tsv.gz' for part in PARTS), 'tsv',
+                      {'objective.measures': ('spearman', 'pearson')}),
+    'retrieval': Set('embedding', ('squad_v1.1_train_part.json.gz', *['squad_v1.1_devA.json.gz'] * 2), 'tsv',
+                     {'objective.measured_by': 'retrieval'}, reader=questions)}
+
+if __name__ == '__main__':
+  main()

@@ -1,5 +1,0 @@
-"""python -m experiments.llama --size=7b: the door to plm_jax/recipes/llama.py."""
-from plm_jax.cli.run import start
-
-if __name__ == '__main__':
-  start('llama')

@@ -1,5 +1,0 @@
-"""python -m experiments.t5_tasks --size=small: the door to plm_jax/recipes/t5_tasks.py."""
-from plm_jax.cli.run import start
-
-if __name__ == '__main__':
-  start('t5_tasks')

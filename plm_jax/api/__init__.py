@@ -1,0 +1,11 @@
+"""Public API: the functions of `import plm_jax`, one module per subject (level 10).
+
+    models      load, train, fill masks, generate, score, export
+    transfer    fine-tune, predict, tag, answer
+    similarity  encode, compare, search, distill text vectors
+    knowledge   likelihoods, minimal pairs, probes, attention, token losses
+    corpus      clean, prepare, inspect text
+    serving     compile a model's programs before the first request
+
+Modules here may import all packages but `cli`.
+"""

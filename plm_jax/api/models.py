@@ -1,0 +1,440 @@
+"""Public API for models: load, train, fill masks, generate, score, export.
+
+Each function is also a function of `plm_jax`. A `model` argument is a model from `load`, or the
+folder of a run or of a checkpoint, which is then loaded for this call only. A single text is the
+same as a list of one text. Errors that the caller can fix are one-line exceptions,
+`plm_jax.errors.UserError`. Fine-tuned models are in `plm_jax.api.transfer`, text vectors in
+`plm_jax.api.similarity`, linguistic analysis in `plm_jax.api.knowledge`, and corpora in
+`plm_jax.api.corpus`.
+"""
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from plm_jax import conversion, errors, recipes, storage, validation
+from plm_jax.config.run import ConfigError, PretrainRun, Scale
+from plm_jax.conversion import sentence_transformers
+from plm_jax.evaluation import perplexity as sliding
+from plm_jax.evaluation import scoring
+from plm_jax.evaluation.perplexity import Perplexity
+from plm_jax.inference import fill_mask as filling
+from plm_jax.inference import generate as generation
+from plm_jax.inference import glm_infill
+from plm_jax.inference.fill_mask import Candidates
+from plm_jax.inference.generate import Continuation, Prompt, TextDelta
+from plm_jax.inference.sentence_vectors import has_sentence_vectors, max_row_length
+from plm_jax.layers.dense import count_parameters
+from plm_jax.loading import generation_config, loaded_model
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.report import history as curves
+from plm_jax.report import model_card
+from plm_jax.report.history import History
+from plm_jax.runs import run as runs
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.tasks.input_formats import get_input_format
+from plm_jax.tasks.kinds import HEADS
+from plm_jax.tokenizers import ByteBPE, FairseqSentencePiece, TokenizerJson
+
+Path = str | os.PathLike[str]
+Model = LoadedModel | Path
+Dtype = Literal['float32', 'float16', 'bfloat16']
+
+
+
+class Exported(NamedTuple):
+  """The result of an export."""
+
+  how: str
+  """a sentence on what loads the checkpoint"""
+  lost: Sequence[str] = ()
+  """heads that were left out because the other library has no counterpart"""
+
+
+def load(folder: Path, mesh: MeshConfig | None = None) -> LoadedModel:
+  """Load the model of a run or of a checkpoint; `plm_jax.load` also loads static vectors.
+
+  Raises:
+    CheckpointError, ConvertError: the folder holds no model that can be read.
+  """
+  if mesh is None:
+    trained = loaded_model.load_model(folder)
+  else:
+    devices = make_mesh(mesh)
+    with jax.set_mesh(devices):
+      trained = loaded_model.load_model(folder, devices)
+    trained = dataclasses.replace(trained, mesh=devices)
+  trained.device_params()
+  return trained
+
+
+def fill_mask(
+    model: Model, prompts: str | Sequence[str], top: int = 5) -> list[list[Candidates]]:
+  """Predict the masked tokens of texts.
+
+  >>> prompt = 'Returns the [MASK] of the array.'
+  >>> (words,), = plm_jax.fill_mask('runs/bert_base-laptop', prompt, top=3)
+  >>> [word for word, probability in words if probability > 0.5]
+  []
+
+  Args:
+    model: an encoder with a masked-language-model head, or a GLM
+    prompts: texts with one or more [MASK]; for a GLM also [sMASK] and [gMASK]
+    top: number of candidates per mask
+
+  Returns:
+    For each prompt and each of its masks, (token, probability) pairs, the most likely first. A GLM
+    writes one text of any length per blank, without a probability (nan), and reads it before it
+    fills the next blank.
+
+  Raises:
+    CheckpointError: the model does not fill masks.
+    ConfigError: a prompt has no mask, or is too long.
+  """
+  trained = ensure_loaded(model)
+  with mesh_context(trained):
+    if trained.model.kind == 'infilling':
+      filled = []
+      for texts in glm_infill.fill_blanks(trained, as_list(prompts)):
+        filled.append([[(text, float('nan'))] for text in texts])
+      return filled
+    return filling.fill(trained, as_list(prompts), top)
+
+
+def generate(
+    model: Model, prompts: str | Sequence[Prompt], config: GenerationConfig | None = None,
+    seed: int = 0, **options: Any) -> list[list[Continuation]]:
+  """Generate continuations of texts; an encoder-decoder generates outputs for its inputs.
+
+  >>> (found,), = plm_jax.generate('runs/gpt2_small-laptop', 'Returns the', max_new=8)
+  >>> text, reason = 'Returns the' + found.text, found.ended
+
+  Args:
+    model: a decoder, a GLM or an encoder-decoder
+    prompts: texts, or their token ids
+    config: generation settings: greedy search, sampling, beam search, length; None: the settings in
+      the checkpoint's generation_config.json, or greedy search without that file
+    seed: random seed for sampling
+    **options: fields of `config` to override: max_new, temperature, top_p, beams, number, stop, ...
+
+  Returns:
+    For each prompt config.number continuations, each with its text and tokens.
+
+  Raises:
+    CheckpointError: the model does not generate text.
+    ConfigError: a prompt that is too long or empty, or options that contradict each other.
+  """
+  trained = ensure_loaded(model)
+  with mesh_context(trained):
+    settings = generation_config.resolve_generation_config(
+        trained.generation, config, options)
+    return generation.generate(trained, as_list(prompts), settings, seed)
+
+
+def stream(
+    model: Model, prompt: Prompt, config: GenerationConfig | None = None, seed: int = 0,
+    **options: Any) -> Iterator[TextDelta]:
+  """Generate a continuation and stream its text; together the text that `generate` returns.
+
+  >>> pieces = plm_jax.stream('runs/gpt2_small-laptop', 'Returns the', max_new=8)
+  >>> text = ''.join(piece.text for piece in pieces)
+
+  Arguments and errors are those of `generate`, for one prompt. Beam search, or several
+  continuations, cannot be streamed.
+
+  Yields:
+    The new `text`, and in `ended` the reason why the text has ended, '' before the end.
+  """
+  trained = ensure_loaded(model)
+  if config is None and 'beams' not in options:
+    options = {**options, 'beams': 1}  # a checkpoint may set beams, which cannot be streamed
+  config = generation_config.resolve_generation_config(trained.generation, config, options)
+  if config.number > 1:
+    raise ConfigError(f'one text is streamed: number is 1, got {config.number}')
+  pieces = generation.stream(trained, [prompt], config, seed)
+
+  def iterate():
+    # The mesh is set for each step only, not while the caller has the control.
+    while True:
+      with mesh_context(trained):
+        found = next(pieces, None)
+      if found is None:
+        return
+      yield found[0]
+
+  return iterate()
+
+
+def score(model: Model, pairs: Sequence[tuple[str, str]], start: bool = True) -> np.ndarray:
+  """Compute log-likelihoods of continuations, or of the fillers of blanks.
+
+  >>> likely, unlikely = plm_jax.score(
+  ...     'runs/gpt2_small-laptop', [('Returns the', ' array'), ('Returns the', ' giraffe')])
+
+  Args:
+    model: a decoder, or a GLM
+    pairs: (context, continuation), where the context may be empty; for a GLM (text with one blank,
+      filler)
+    start: whether a text begins with the token that begins texts in training
+
+  Returns:
+    [N] natural log-likelihoods, summed over the tokens of each continuation.
+    `plm_jax.evaluation.scoring` has more detail.
+
+  Raises:
+    CheckpointError: the model gives no likelihood for text.
+    ConfigError: a continuation without tokens.
+  """
+  trained = ensure_loaded(model)
+  with mesh_context(trained):
+    if trained.model.kind == 'infilling':
+      return glm_infill.score_blanks(trained, pairs)
+  scorer = scoring.make_scorer(trained, start, trained.mesh)
+  return np.array([found.logprob for found in scorer.score(pairs)])
+
+
+def perplexity(
+    model: Model, texts: str | Sequence[str], length: int = 0, stride: int = 0, start: bool = True
+) -> Perplexity:
+  """Measure the perplexity of texts under a decoder, by a sliding window.
+
+  >>> found = plm_jax.perplexity('runs/gpt2_small-laptop', 'corpus.txt', length=32)
+  >>> found.per_token > found.per_byte > 1
+  True
+
+  Args:
+    model: a decoder
+    texts: files and globs, separated by commas, where each file is a text, and each line of a
+      .jsonl file; or a list of texts
+    length: tokens per window; 0: as many as the model reads
+    stride: tokens between the starts of two windows; 0: half of the length
+    start: whether a text begins with the token that begins texts in training; without it, the
+      first token of a text is not predicted
+
+  Returns:
+    Perplexity per token, per word and per byte, and their counts.
+
+  Raises:
+    CheckpointError: the model gives no likelihood for text.
+    ConfigError, SourceError: a window that does not fit, missing files, or texts with nothing to
+      predict.
+  """
+  trained = ensure_loaded(model)
+  scorer = scoring.make_scorer(trained, start, trained.mesh)
+  if isinstance(texts, str):
+    texts = sliding.read_texts(texts)
+  return sliding.perplexity(scorer, texts, length, stride)
+
+
+def recipe(name: str, scale: Scale = 'paper', **options: Any) -> PretrainRun:
+  """Return the configuration of a recipe, which reproduces a published model.
+
+  >>> bert = plm_jax.recipe(
+  ...     'bert_base', scale='laptop', output='runs/mine', data={'path': ('corpus.txt',)})
+  >>> bert.folder, bert.data.path
+  ('runs/mine', ('corpus.txt',))
+
+  Args:
+    name: a name that `python -m plm_jax train` lists
+    scale: paper: as published; laptop: minutes on two cores; test: seconds
+    **options: fields to override; a section is a dictionary: train={'save_every': 500}
+
+  Raises:
+    ConfigError: there is no such recipe or field, or the field does not take the value.
+  """
+  return validation.with_overrides(recipes.find_recipe(name)(scale), options)
+
+
+def train(config: str | PretrainRun, **options: Any) -> LoadedModel:
+  """Train a model from its text to its report, or resume the run in its folder.
+
+  >>> bert = plm_jax.recipe('bert_base', scale='test')
+  >>> trained = plm_jax.train(bert, output='runs/mine', data={'path': ('corpus.txt',)})
+  bert_base-test: 8 steps on ...
+  >>> 'fill_mask' in trained.capabilities
+  True
+
+  Args:
+    config: a recipe, or its name
+    **options: fields to override, as for `recipe`; with a name also its scale
+
+  Returns:
+    The model, as `load` returns it.
+
+  Raises:
+    ConfigError, SourceError, CheckpointError: options, text or a folder that cannot be used (found
+      before training), or divergence.
+  """
+  if isinstance(config, str):
+    config = recipe(config, **options)
+  else:
+    config = validation.with_overrides(config, options)
+  if config.mode != 'train':
+    raise ConfigError(f'a run trains with mode train, got {config.mode}: that is a command, '
+                      '`python -m plm_jax train`')
+  with errors.option_scope(validation.field_paths(PretrainRun), python=True):
+    runs.run(config)
+  return load(config.folder)
+
+
+def history(folder: Path) -> History:
+  """Read the metrics that a run has written so far.
+
+  >>> steps, losses = zip(*plm_jax.history('runs/bert_base-laptop').curves['mlm']['heldout'])
+
+  Args:
+    folder: folder of a run, on a disk or in a bucket
+
+  Returns:
+    The configuration, and `curves`: {metric: {'train' or 'heldout': [(step, value), ...]}}.
+
+  Raises:
+    CheckpointError: no run has written there.
+  """
+  return curves.history(folder)
+
+
+def export(
+    model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:
+  """Write a checkpoint that transformers loads, with its tokenizer; an ELMo is for AllenNLP.
+
+  The export of a run gets a model card, README.md, with the training settings.
+
+  >>> plm_jax.export('runs/bert_base-laptop', 'exported').how
+  "transformers loads it with ...from_pretrained('exported')"
+
+  Args:
+    model: the model; the folder of another library's checkpoint is passed to `convert`
+    folder: a folder that does not exist yet, or is empty
+    dtype: dtype of the tensors; None: float32, or the dtype of a checkpoint
+    labels: class names of the classification head, in order; none: those of the model
+
+  Returns:
+    What loads the checkpoint, and the heads that were left out.
+
+  Raises:
+    ConvertError: transformers has no such model; labels for a model without classes; the folder is
+      not empty.
+  """
+  if not isinstance(model, LoadedModel) and conversion.is_checkpoint(model):
+    return convert(model, folder, dtype)
+  # Parameters that are only written stay on the host.
+  if isinstance(model, LoadedModel):
+    trained = model
+  else:
+    trained = loaded_model.load_model(model)
+  params, lost = conversion.exportable_params(trained.family, trained.params)
+  if labels and not {f'heads_{name}' for name in conversion.LABELED_HEADS} & params.keys():
+    raise conversion.ConvertError('labels name the classes of a head, and none that has some is '
+                                  f'written: {labels}')
+  like = conversion.ExportTemplate(
+      trained.family, tuple(labels) or trained.labels, task_special_ids(trained, params),
+      make_modules_writer(trained))
+  conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
+  if trained.source:
+    card = model_card.run_card(
+        trained.source, trained.family, trained.capabilities, count_parameters(params))
+    readme = storage.resolve_path(folder) / 'README.md'
+    if card and not readme.exists():
+      storage.write(readme, card)
+  path = os.fspath(folder)
+  if like.write_extra:
+    others = []
+    for name in lost:
+      if name not in ('embedding', 'relation'):
+        others.append(name)
+    return Exported(f'SentenceTransformer({path!r}) of sentence-transformers loads it', others)
+  return Exported(conversion.get_family(trained.family).usage.format(folder=path), tuple(lost))
+
+
+def task_special_ids(
+    trained: LoadedModel, params: Mapping[str, Any]
+) -> tuple[Sequence[int], Sequence[int], Sequence[int]] | None:
+  """Return the special token ids before, between and after the texts of a task input.
+
+  None: the tokenizer class of transformers adds the same ones.
+  """
+  if not trained.tokenizer:
+    return None
+  vocab = trained.tokenizer.vocab
+  heads = {f'heads_{name}' for name in HEADS}
+  if trained.model.kind == 'decoder' and heads & params.keys():
+    # A decoder's task inputs end with a token that its pre-training texts do not have.
+    return get_input_format(trained.family).special_ids(vocab)
+  if trained.model.kind != 'encoder' or trained.model.cls_last:
+    return None
+  # In transformers, byte-level BPE is RoBERTa's and puts two separators between texts, as do the
+  # subword tokens of XLM-R; other tokenizers are BERT's, with one separator. Here a DeBERTa with
+  # byte-level BPE has one, and a RoBERTa may be trained with any tokenizer.
+  found = get_input_format(trained.family).special_ids(vocab)
+  usual = 1
+  if isinstance(trained.tokenizer, (ByteBPE, FairseqSentencePiece)):
+    usual = 2
+  if isinstance(trained.tokenizer, TokenizerJson):
+    usual = trained.tokenizer.separators
+  if len(found[1]) != usual:
+    return found
+  return None
+
+
+def make_modules_writer(trained: LoadedModel) -> Callable[[pathlib.Path], None] | None:
+  """Return a function that writes the modules of sentence-transformers.
+
+  None: the model has not learned sentence vectors.
+  """
+  if not has_sentence_vectors(trained):
+    return None
+  return functools.partial(
+      sentence_transformers.write_modules, vector=trained.task.vector,
+      params=trained.params.get('heads_embedding', {}), width=trained.model.block.width,
+      length=max_row_length(trained))
+
+
+def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Exported:
+  """Convert another library's checkpoint to one that transformers loads.
+
+  >>> plm_jax.convert('exported', 'half', dtype='bfloat16').how
+  "transformers loads it with ...from_pretrained('half')"
+
+  Args:
+    checkpoint: a checkpoint of transformers, of T5X, or of the original BERT, SpanBERT, DeBERTa or
+      GLM code
+    folder: a folder that does not exist yet, or is empty
+    dtype: dtype of the tensors; None: the dtype that they have
+
+  Raises:
+    ConvertError: parts of the checkpoint are unknown (the message names all of them), or the folder
+      is not empty.
+  """
+  source = conversion.load(checkpoint)
+  conversion.save(folder, source.config, source.params, source.tokenizer, dtype, like=source)
+  how = conversion.get_family(source.family).usage.format(folder=os.fspath(folder))
+  return Exported(how)
+
+
+def ensure_loaded(model: Model) -> LoadedModel:
+  """Return a loaded model, and load one that is given as a folder."""
+  if isinstance(model, LoadedModel):
+    return model
+  return load(model)
+
+
+def mesh_context(trained: LoadedModel) -> contextlib.AbstractContextManager:
+  """Return a context that sets the mesh of a model that several devices share."""
+  if trained.mesh:
+    return jax.set_mesh(trained.mesh)
+  return contextlib.nullcontext()
+
+
+def as_list(texts):
+  """Return a list of texts; a single text becomes a list of one."""
+  if isinstance(texts, str):
+    return [texts]
+  return list(texts)

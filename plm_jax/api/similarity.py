@@ -1,0 +1,230 @@
+"""Public API for text vectors: encode, compare, search and distill (see `api.models`).
+
+A `model` argument is a model from `load` or `finetune`, or the folder of a run, of a checkpoint, or
+of sentence-transformers.
+"""
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, overload
+
+import numpy as np
+
+from plm_jax.api import models
+from plm_jax.api.models import as_list, ensure_loaded, mesh_context
+from plm_jax.config.run import ConfigError
+from plm_jax.inference import encode as encoding
+from plm_jax.inference import static_vectors
+from plm_jax.inference.encode import Pooling
+from plm_jax.inference.generate import Prompt
+from plm_jax.inference.prompts import check_prompts
+from plm_jax.inference.sentence_vectors import encode_sentences, has_sentence_vectors
+from plm_jax.inference.static_vectors import StaticVectors
+from plm_jax.metrics.embeddings import normalize_vectors
+from plm_jax.metrics.nearest import find_nearest
+from plm_jax.sharding import MeshConfig
+
+TextPooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_mean']
+Model = models.Model | StaticVectors
+
+
+class Hit(NamedTuple):
+  """A result of a search."""
+
+  number: int
+  """index of the text in the corpus, from 0"""
+  score: float
+  """cosine similarity"""
+  text: str
+  """the text; '' where the corpus is given as vectors"""
+
+
+@overload
+def encode(
+    model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: TextPooling = 'own',
+    cut: bool = False, tokens: int = 8192) -> np.ndarray:
+  """Return one vector per text [N, D]."""
+
+
+@overload
+def encode(
+    model: Model, texts: str | Sequence[Prompt], layer: int = -1, *, pooling: Literal['none'],
+    cut: bool = False, tokens: int = 8192) -> list[np.ndarray]:
+  """Return one vector per token of each text [L, D]."""
+
+
+def encode(
+    model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: Pooling = 'own',
+    cut: bool = False, tokens: int = 8192) -> np.ndarray | list[np.ndarray]:
+  """Encode texts as vectors (embeddings), for search, clustering or classifiers.
+
+  >>> bert = plm_jax.load('runs/bert_base-laptop')
+  >>> vectors = plm_jax.encode(bert, ['Returns the array.', 'Sorts a list in place.'])
+  >>> vectors.shape == (2, bert.model.block.width)
+  True
+  >>> of_tokens = plm_jax.encode(bert, 'Returns the array.', layer=1, pooling='none')
+
+  Args:
+    model: any model with a tokenizer (of an encoder-decoder its encoder is used), or static vectors
+    texts: texts, or their token ids; each gets the special tokens that it has in training
+    layer: 0: the embeddings; k: the output of layer k; -1: the last layer. The numbers are those of
+      `hidden_states` in transformers
+    pooling: own: the sentence vectors that the model has learned, with its dense layer, or mean
+      pooling where it has learned none. Or pooling over the tokens of a text: mean; max; first;
+      last; mean_sqrt (the sum divided by the square root of the length); weighted_mean (weights 1,
+      2, 3, ...). none: all token vectors
+    cut: whether texts that are too long are truncated; otherwise they are refused. A model with
+      learned sentence vectors always truncates
+    tokens: largest batch size in tokens, padding included
+
+  Returns:
+    float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
+
+  Raises:
+    CheckpointError: the model has no tokenizer.
+    ConfigError: no text, a text that is too long or empty, or a layer that the model does not have.
+  """
+  trained, items = load_encoder(model), as_list(texts)
+  plain = []
+  for text in items:
+    if isinstance(text, str):
+      plain.append(text)
+  if isinstance(trained, StaticVectors):
+    check_prompts([text if isinstance(text, str) else '' for text in items], 'give texts')
+    return trained.encode(items)  # pyright: ignore[reportArgumentType]  models take ids
+  with mesh_context(trained):
+    own = pooling == 'own' and has_sentence_vectors(trained) and layer == -1
+    if own and len(plain) == len(items):
+      check_prompts(plain, 'give texts')
+      return encode_sentences(trained, plain, tokens)
+    return encoding.encode(trained, items, layer, pooling, cut, tokens)
+
+
+def similar(
+    model: Model, first: str | Sequence[str], second: str | Sequence[str]) -> np.ndarray:
+  """Compute the cosine similarity of pairs of texts.
+
+  >>> same, other = plm_jax.similar(
+  ...     'runs/bert_base-laptop', 'Returns it.', ['Returns it.', 'Sorts a list.'])
+  >>> bool(same > 0.999 > other)
+  True
+
+  Args:
+    model: any model with a tokenizer, best one with learned sentence vectors
+    first: texts, or one text that is compared with each of `second`
+    second: as many texts
+
+  Returns:
+    Cosine similarities, float32 [N].
+
+  Raises:
+    ConfigError: the numbers of texts differ, or `encode` refuses a text.
+  """
+  left, right = as_list(first), as_list(second)
+  if len(left) == 1:
+    left = left * len(right)
+  if len(left) != len(right):
+    raise ConfigError(f'texts are compared one by one, got {len(left)} and {len(right)}: give as '
+                      'many')
+  trained = load_encoder(model)
+  distinct = list(dict.fromkeys(left + right))
+  vectors = dict(zip(distinct, normalize_vectors(encode(trained, distinct)), strict=True))
+  cosines = [float(vectors[a] @ vectors[b]) for a, b in zip(left, right, strict=True)]
+  return np.clip(np.array(cosines, np.float32), -1, 1)
+
+
+def search(
+    model: Model, corpus: Sequence[str] | np.ndarray, queries: str | Sequence[str], top: int = 10
+) -> list[list[Hit]]:
+  """Find the nearest texts of a corpus by cosine similarity (exact search).
+
+  >>> corpus = ['Sorts a list.', 'Returns the array.']
+  >>> found, = plm_jax.search('runs/bert_base-laptop', corpus, 'Sorts a list.', top=1)
+  >>> found[0].number, found[0].text
+  (0, 'Sorts a list.')
+
+  Args:
+    model: any model with a tokenizer, best one with learned sentence vectors
+    corpus: texts; or their vectors [N, D] from `encode`, which may be a memory-mapped file
+    queries: texts
+    top: number of results per query
+
+  Returns:
+    For each query a list of `Hit`, the nearest first.
+
+  Raises:
+    ConfigError: an empty corpus, vectors of another width, or a text that `encode` refuses.
+  """
+  trained = load_encoder(model)
+  if not len(corpus):
+    raise ConfigError('the corpus is empty: there is nothing to search')
+  # A model of sentence-transformers may use prompts that mark queries and documents.
+  prompts = {}
+  if not isinstance(trained, StaticVectors):
+    prompts = trained.prompts
+  texts: list[str] = []
+  if isinstance(corpus, np.ndarray):
+    vectors = corpus
+  else:
+    texts = as_list(corpus)
+    vectors = encode(trained, [prompts.get('document', '') + text for text in texts])
+  marked = [prompts.get('query', '') + query for query in as_list(queries)]
+  scores, numbers = find_nearest(encode(trained, marked), vectors, top)
+  found = []
+  for row in zip(numbers.tolist(), scores.tolist(), strict=True):
+    hits = []
+    for number, score in zip(*row, strict=True):
+      hits.append(Hit(number, score, texts[number] if texts else ''))
+    found.append(hits)
+  return found
+
+
+def distill(model: models.Model, folder: models.Path, size: int = 256) -> StaticVectors:
+  """Distill an encoder into static vectors, one per token; the mean is the vector of a text.
+
+  Encoding with static vectors is hundreds of times faster.
+
+  >>> plm_jax.distill('runs/bert_base-laptop', 'static', size=32).table.shape[1]
+  32
+
+  Args:
+    model: any encoder with a tokenizer
+    folder: a folder that does not exist yet, or is empty. Functions that need vectors take it in
+      place of a model, and sentence-transformers loads it
+    size: dimensions of a vector: principal components of the encoder's vectors of the tokens
+
+  Raises:
+    ConfigError, ConvertError: more components than there are, or the folder is not empty.
+  """
+  found = static_vectors.distill_static_vectors(ensure_loaded(model), size)
+  found.save(folder)
+  return found
+
+
+def load(folder: models.Path, mesh: MeshConfig | None = None) -> models.LoadedModel | StaticVectors:
+  """Load a run's newest checkpoint, a checkpoint of another library, or static vectors.
+
+  Args:
+    folder: folder of a run, or of a checkpoint of transformers, T5X or an original code, on a disk
+      or in a bucket
+    mesh: mesh for a model that does not fit one device, such as MeshConfig(1, tensor=4)
+
+  Returns:
+    The model; its repr lists its layers, heads and functions:
+
+    >>> plm_jax.load('runs/bert_base-laptop')
+    <bert, encoder: 2 layers of ..., ... parameters
+     heads: mlm, nsp; wordpiece tokenizer of ... pieces
+     from runs/bert_base-laptop; can encode, fill_mask, likelihood, minimal_pairs, export>
+
+    For a folder from `distil`: static vectors, which `encode`, `similar` and `search` take.
+
+  Raises:
+    CheckpointError, ConvertError: the folder holds no model that can be read.
+  """
+  return static_vectors.load(folder) or models.load(folder, mesh)
+
+
+def load_encoder(model: Model) -> models.LoadedModel | StaticVectors:
+  """Return a loaded model or static vectors, and load those that are given as a folder."""
+  if isinstance(model, StaticVectors | models.LoadedModel):
+    return model
+  return static_vectors.load(model) or ensure_loaded(model)

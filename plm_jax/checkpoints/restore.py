@@ -1,0 +1,119 @@
+"""Restore parameters from the checkpoints of a run, without training it."""
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+
+from etils import epath
+import jax
+import orbax.checkpoint as ocp
+
+from plm_jax import storage
+from plm_jax.checkpoints.checkpoint import (
+  CheckpointError,
+  Checkpoints,
+  check_finite,
+  explain_restore_errors,
+  make_restore_args,
+  sharded_shapes,
+)
+from plm_jax.distributed import hosts
+
+
+def find_run_checkpoints(folder: epath.PathLike, job: bool = False) -> epath.Path:
+  """Find the checkpoints of the run in `folder` that its users want: the best, if kept, else the
+  newest.
+
+  Args:
+    folder: that of the run.
+    job: all processes of the job call this, and take those that process 0 sees.
+  """
+  folder = storage.resolve_path(folder)
+  best = folder / 'best'
+  # The folder exists before the first evaluation has put anything into it.
+  kept = best.is_dir() and any(path.name.rstrip('/').isdigit() for path in best.iterdir())
+  if job:
+    kept = hosts.broadcast(kept, 'kind of checkpoint')
+  return best if kept else folder / 'checkpoints'
+
+
+def restore_params(folder: epath.PathLike, shapes, shardings=None, job: bool = False):
+  """Restore the parameters alone of the newest checkpoint, without reading the optimizer's state.
+
+  Args:
+    folder: that of the checkpoints.
+    shapes: shapes of the parameters.
+    shardings: their shardings; None: all on the first device.
+    job: all processes of the job call this, and take the checkpoint that process 0 sees as the
+      newest.
+
+  Raises:
+    CheckpointError: there is no such checkpoint.
+  """
+  if shardings is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = jax.tree.map(lambda _: device, shapes)
+  target = sharded_shapes(shapes, shardings)
+  while True:
+    with open_newest(folder) as (checkpoints, step):
+      if job:
+        newest = checkpoints.latest_on_all_hosts() or step
+        return restore_step_params(checkpoints, newest, target)
+      try:
+        return restore_step_params(checkpoints, step, target)
+      except CheckpointError:
+        # A run in training removes its old checkpoints: then there is a newer one.
+        if (checkpoints.folder / str(step)).exists():
+          raise
+
+
+def restore_step_params(checkpoints: Checkpoints, step: int, target):
+  """Restore the parameters alone of a step.
+
+  Args:
+    checkpoints: those of the run.
+    step: that of the checkpoint.
+    target: shapes with shardings.
+
+  Raises:
+    CheckpointError: parameters are damaged, missing, or have numbers that are not finite.
+  """
+  checkpoints.verify(step)
+  with explain_restore_errors(checkpoints, step):
+    args = ocp.args.Composite(state=make_restore_args({'params': target}, partial=True))
+    params = checkpoints.manager.restore(step, args=args)['state']['params']
+    # A partial restore leaves what it does not find as it was asked for.
+    missing = [jax.tree_util.keystr(path, simple=True, separator='/')
+               for path, x in jax.tree_util.tree_flatten_with_path(params)[0]
+               if not isinstance(x, jax.Array)]
+    if missing:
+      raise KeyError(f'no parameters {", ".join(missing[:5])}')
+  check_finite(params, checkpoints.folder / str(step))
+  return params
+
+
+def read_newest_meta(folder: epath.PathLike) -> dict[str, Any]:
+  """Read what the run recorded with its newest checkpoint. Raises CheckpointError."""
+  with open_newest(folder) as (checkpoints, step):
+    return checkpoints.meta(step)
+
+
+@contextlib.contextmanager
+def open_newest(folder: epath.PathLike) -> Iterator[tuple[Checkpoints, int]]:
+  """Open the checkpoints in a folder to read, with the newest step.
+
+  Raises:
+    CheckpointError: there is none.
+  """
+  folder = storage.resolve_path(folder)
+  with storage.io_errors_as(folder, 'read', CheckpointError):
+    there = folder.is_dir()
+  if not there:
+    raise CheckpointError(f'no checkpoint in {folder}')
+  checkpoints = Checkpoints(folder, keep=None)
+  try:
+    step = checkpoints.latest()
+    if step is None:
+      raise CheckpointError(f'no checkpoint in {folder}')
+    yield checkpoints, step
+  finally:
+    checkpoints.close()

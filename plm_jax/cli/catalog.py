@@ -1,0 +1,317 @@
+"""The commands of `plm-jax` for its help: groups, usage, examples, and the options people use.
+
+Descriptions of arguments come from the code of the commands (`signatures`). This module imports
+nothing that takes time.
+"""
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+  """A command as its help shows it."""
+
+  group: str
+  summary: str
+  """one line of the list of commands"""
+  usage: str
+  """arguments after the name"""
+  examples: tuple[str, ...]
+  """arguments of example invocations"""
+  function: str = ''
+  """module of plm_jax.cli and function, such as predict.predict_command"""
+  config: str = ''
+  """module and class whose fields are options, such as plm_jax.config.run.PretrainRun"""
+  main: tuple[str, ...] = ()
+  """options of the short help; none: those that are in no section"""
+  own: tuple[tuple[str, str, str], ...] = ()
+  """(option, values, description) of options that are in no code that `signatures` reads"""
+  notes: str = ''
+  """a paragraph after the summary"""
+
+
+TEXT, TRAIN, FOLLOW, USE, EVALUATE, SHELL = GROUPS = (
+    'Prepare text', 'Train', 'Check and follow a run', 'Use a model', 'Evaluate and analyze',
+    'Shell')
+
+RUN_OPTIONS = (
+    'scale', 'output', 'data.path', 'model.vocab', 'train.phases.0.steps', 'train.phases.0.batch',
+    'train.phases.0.length', 'train.accumulate', 'optim.peak', 'optim.warmup', 'optim.schedule',
+    'optim.weight-decay', 'model.block.dropout', 'model.block.dtype', 'warm-start', 'seed',
+    'prompts', 'train.log-every', 'train.eval-every', 'train.save-every', 'train.wandb',
+    'mesh.fsdp', 'mesh.tensor', 'hosts.distributed', 'mode')
+FINETUNE_OPTIONS = (
+    'scale', 'output', 'data.epochs', 'train.phases.0.batch', 'train.phases.0.length',
+    'optim.peak', 'data.warmup', 'optim.layer-decay', 'data.columns.first', 'data.columns.second',
+    'data.columns.label', 'tuning.adapter.kind', 'tuning.adapter.rank', 'data.unfreeze',
+    'train.best', 'train.early', 'model.block.dropout', 'seed', 'mesh.fsdp')
+
+COMMANDS: dict[str, Command] = {
+    'clean': Command(
+        TEXT, 'Filter, deduplicate and decontaminate a corpus.', 'TEXT OUTPUT',
+        ('dump.jsonl.gz cleaned --rules c4', "'crawl/*.txt' cleaned --duplicates exact"),
+        'clean.clean_command', main=(
+            'rules', 'output', 'languages', 'duplicates', 'similarity', 'decontaminate',
+            'min-sentences', 'min-line-words', 'quality', 'repetition', 'bad-words', 'samples',
+            'on-error', 'encoding', 'text-field', 'documents', 'workers', 'beam')),
+    'prepare': Command(
+        TEXT, 'Tokenize a corpus into token records.', 'TEXT OUTPUT',
+        ('corpus.txt records --for bert_base', 'a.txt,b.txt records --vocab 8000',
+         'corpus.jsonl records --tokenizer runs/bert_base/tokenizer'),
+        'commands.prepare_command', main=(
+            'for', 'output', 'vocab', 'kind', 'tokenizer', 'lowercase', 'strip-accents', 'heldout',
+            'sentences', 'segmenter', 'coverage', 'on-error', 'encoding', 'text-field',
+            'documents', 'workers', 'beam')),
+    'inspect': Command(
+        TEXT, 'Show the model inputs of a run: tokens, masks and labels.',
+        'RECIPE [options of train] | inspect finetune --task=TASK [options of finetune]',
+        ('bert_base --scale=laptop', 'finetune --task=classification --train=t.tsv --init=RUN'),
+        config='plm_jax.config.run.PretrainRun', main=('scale', 'data.path', 'seed'), own=(
+            ('rows', 'INT', 'number of sequences to show (default: 2)'),
+            ('step', 'INT', 'step whose batch is shown (default: 0)'),
+            ('page', 'FILE', '.html file for the same, with a picture of the attention mask'))),
+    'packing': Command(
+        TEXT, 'Compare how full sequences are with each packing strategy.', 'RECORDS',
+        ('records', 'records --length 128 --batch 256'), 'commands.packing_command'),
+    'expand-vocab': Command(
+        TEXT, 'Add words of a domain to the vocabulary of a model.', 'RUN TEXT OUTPUT',
+        ('runs/bert_base medical.txt expanded --words 2000',),
+        'commands.expand_vocab_command'),
+    'train': Command(
+        TRAIN, 'Pre-train a model. Without a recipe, list all recipes.', 'RECIPE',
+        ('bert_base --scale=laptop', 'bert_base --scale=laptop --data.path corpus.txt',
+         'gpt2_small --scale=laptop --train.phases.0.steps=500 --optim.peak=1e-3'),
+        config='plm_jax.config.run.PretrainRun', main=RUN_OPTIONS, notes=(
+            'The recipe and the scale set the defaults: `{program} show RECIPE` prints them. The '
+            'same command resumes a run that was stopped.')),
+    'finetune': Command(
+        TRAIN, 'Fine-tune a model on a task with published hyperparameters.',
+        '--init=RUN --task=TASK --train=FILE --dev=FILE',
+        ('--init=runs/bert_base --task=sst2',
+         '--init=runs/bert_base --task=classification --train=train.tsv --dev=dev.tsv',
+         '--task=classification --scale=laptop'),
+        config='plm_jax.config.run.FinetuneRun', main=FINETUNE_OPTIONS, own=(
+            ('init', 'RUN', 'model to fine-tune: a run, or a checkpoint of transformers'),
+            ('task', 'TASK', 'a named task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, squad, '
+             'conll2003, ...), or the kind of a task with your own files: classification, '
+             'regression, tagging, answers, choice, embedding'),
+            ('train', 'FILE...', 'training files: .tsv, .csv, .jsonl, .conll'),
+            ('dev', 'FILE...', 'development files; without them nothing is evaluated'),
+            ('seeds', 'INT', 'number of runs with different random seeds, summarized at the end '
+             '(default: 1)'),
+            ('loss', 'NAME', 'loss of sentence embeddings'),
+            ('regularizer', 'NAME', 'additional loss against forgetting or overfitting'),
+            ('vectors', 'FILE', 'word vectors next to the features of an ELMo'))),
+    'distill': Command(
+        TRAIN, 'Distill an encoder into static vectors, one per token.', 'RUN OUTPUT',
+        ('runs/bert_base vectors --size 256',), 'similarity.distill_command'),
+    'vectors': Command(
+        TRAIN, 'Query, evaluate and export word vectors.', 'COMMAND',
+        ('nearest runs/word2vec king', 'analogy runs/word2vec man king woman'), notes=(
+            'Train them with `{program} train word2vec`, word2vec_cbow, glove, fasttext or cw.')),
+    'babylm': Command(
+        TRAIN, 'Train and evaluate a model of a BabyLM track.', '--data=TEXT --output=FOLDER',
+        ("--data=train_10M --output=runs/babylm --pairs='blimp/*.jsonl' --glue=glue",
+         '--model=RUN --output=runs/babylm --glue=glue --tasks cola rte'), own=(
+            ('data', 'TEXT', 'training text; of a folder, the files that end with .train'),
+            ('model', 'RUN', 'a run or checkpoint that is only evaluated'),
+            ('output', 'FOLDER', 'folder for the text, the model and the results'),
+            ('recipe', 'RECIPE', 'recipe of the model (default: gpt_bert_strict_small)'),
+            ('pairs', 'FILES', 'files of minimal pairs in the format of BLiMP'),
+            ('limit', 'INT', 'largest number of pairs per paradigm; 0: all (default: 0)'),
+            ('glue', 'FOLDER', 'folder with the tables of tasks: TASK_train.tsv, TASK_dev.tsv'),
+            ('tasks', 'TASK...', 'tasks of this folder; none: all')),
+        notes='All other options are those of `{program} train`.'),
+    'doctor': Command(
+        FOLLOW, 'Check machine, options, text and output before a run.',
+        '[RECIPE [options of train]]',
+        ('', 'bert_base --scale=laptop --data.path=corpus.txt', 'bert_base --topology=v2:4x4'),
+        config='plm_jax.config.run.PretrainRun',
+        main=('scale', 'data.path', 'output', 'mesh.fsdp', 'mesh.tensor'), own=(
+            ('step', '', 'measure some steps: seconds to the first step, and chip hours'),
+            ('topology', 'POD', 'compile the step for a TPU pod, such as v2:4x4, and print a lower '
+             'bound of its chip hours')),
+        notes='Without a recipe, only the machine is checked.'),
+    'show': Command(
+        FOLLOW, 'Show options, layers, parameters and schedule of a recipe.',
+        'RECIPE [options of train]',
+        ('bert_base', 'gpt3_13b --scale=laptop --optim.peak=1e-3'),
+        config='plm_jax.config.run.PretrainRun', main=('scale',), own=(
+            ('depth', 'INT', 'levels of modules in the table of layers (default: all)'),)),
+    'watch': Command(
+        FOLLOW, 'Show the curves of a run in the terminal while it runs.', 'RUN',
+        ('runs/bert_base-laptop', 'gs://BUCKET/runs/bert_base --every 60'),
+        'watch.watch_command'),
+    'compare': Command(
+        FOLLOW, 'Compare the metrics, options and outputs of runs.', 'RUN RUN...',
+        ('runs/one runs/two --page compared.html',), 'compare.compare_command'),
+    'verify': Command(
+        FOLLOW, 'Check all files of a run or of token records for damage.', 'FOLDER',
+        ('runs/bert_base', 'records'), 'verify.verify_command'),
+    'fill-mask': Command(
+        USE, 'Print the most likely tokens for every [MASK].', 'RUN PROMPT...',
+        ("runs/bert_base-laptop 'Returns the [MASK] of the array.'",
+         'runs/bert_base-laptop - --top 3 < prompts.txt'), 'commands.fill_mask_command'),
+    'generate': Command(
+        USE, 'Generate text from prompts.', 'RUN PROMPT...',
+        ("runs/gpt2_small-laptop 'Returns the' --max-new 32",
+         "runs/gpt2_small-laptop 'Returns' --temperature 0.8 --top-p 0.9 --number 3",
+         'runs/t5_small-laptop - < inputs.txt'), 'commands.generate_command'),
+    'predict': Command(
+        USE, 'Predict the labels of the rows of a file.', 'RUN FILE',
+        ('runs/classification-laptop test.tsv --output predictions.jsonl',
+         'runs/classification-laptop - < texts.txt'), 'predict.predict_command'),
+    'answer': Command(
+        USE, 'Answer questions with spans of a text.', 'RUN QUESTION... --context=TEXT',
+        ("runs/squad 'Who wrote it?' --context=article.txt",
+         "runs/squad 'Who?' 'When?' --context=- < article.txt"), 'predict.answer_command'),
+    'tag': Command(
+        USE, 'Tag the words and entities of texts.', 'RUN TEXT...',
+        ("runs/conll2003 'Angela Merkel came.'", 'runs/conll2003 texts.txt --output tags.conll'),
+        'predict.tag_command'),
+    'encode': Command(
+        USE, 'Write one vector per text of a file.', 'RUN FILE --output=FILE',
+        ('runs/bert_base texts.txt --output=vectors.npy',
+         'runs/bert_base texts.txt --output=tokens.npz --pooling=none'),
+        'predict.encode_command'),
+    'similar': Command(
+        USE, 'Print the cosine similarity of texts.', 'RUN TEXT TEXT... | similar RUN FILE',
+        ("runs/embedder 'a cat' 'a kitten' 'a car'", 'runs/embedder pairs.tsv'),
+        'similarity.similar_command'),
+    'search': Command(
+        USE, 'Print the texts of a corpus that are nearest to a query.',
+        'RUN CORPUS QUERY...',
+        ("runs/embedder corpus.txt 'how to sort an array'",
+         'runs/embedder vectors.npy queries.txt --output hits.jsonl'),
+        'similarity.search_command'),
+    'export': Command(
+        USE, 'Write a checkpoint that transformers loads.', 'RUN OUTPUT',
+        ('runs/bert_base exported', 'runs/bert_base exported --dtype bfloat16'),
+        'commands.export_command'),
+    'evaluate': Command(
+        EVALUATE, 'Print the held-out metrics of a run.', 'RUN [TEXT...]',
+        ('runs/bert_base-laptop', 'runs/bert_base-laptop other.txt'),
+        'commands.evaluate_command'),
+    'perplexity': Command(
+        EVALUATE, 'Print the perplexity of texts under a decoder.', 'RUN TEXT',
+        ('runs/gpt2_small-laptop test.txt', 'runs/gpt2_small-laptop test.txt --stride 64'),
+        'commands.perplexity_command'),
+    'few-shot': Command(
+        EVALUATE, 'Evaluate a language model by zero-shot or few-shot prompts.', 'RUN TASK',
+        ('runs/gpt2_small piqa', 'runs/gpt2_small boolq --shots 8 --data boolq.jsonl'),
+        'commands.few_shot_command'),
+    'text-to-text': Command(
+        EVALUATE, 'Evaluate an encoder-decoder on a text-to-text task.', 'RUN TASK',
+        ('runs/t5_small task:sst2:dev.tsv',), 'commands.text_to_text_command'),
+    'minimal-pairs': Command(
+        EVALUATE, 'Print accuracies on minimal pairs, such as those of BLiMP.', 'RUN FILE...',
+        ("runs/bert_base 'blimp/*.jsonl'",), 'minimal_pairs.minimal_pairs_command'),
+    'probe': Command(
+        EVALUATE, 'Print accuracies of linear probes on each layer.', 'RUN TRAIN TEST',
+        ('runs/bert_base train.conll test.conll',), 'probing.probe_command'),
+    'attention': Command(
+        EVALUATE, 'Print what attention heads attend to, and draw maps.', 'RUN TEXT...',
+        ("runs/bert_base 'Returns the mean of the array.' --page attention.html",),
+        'probing.attention_command'),
+    'losses': Command(
+        EVALUATE, 'Print token losses by frequency and by position.', 'RUN TEXT...',
+        ('runs/gpt2_small test.txt --corpus train.txt',), 'knowledge.losses_command'),
+    'neighbors': Command(
+        EVALUATE, 'Print the nearest neighbors of a word in a sentence.', 'RUN SENTENCE TEXT...',
+        ("runs/bert_base 'the *bank* of a river' sentences.txt",),
+        'knowledge.neighbors_command'),
+    'completion': Command(
+        SHELL, 'Print a script for tab completion.', 'bash|zsh', ('bash', 'zsh'), notes=(
+            'Put `eval "$({program} completion bash)"` into ~/.bashrc, or the same with zsh into '
+            '~/.zshrc. Commands, options, recipes and file names are completed.')),
+}
+
+VECTORS: dict[str, Command] = {
+    'nearest': Command(
+        '', 'Print the nearest neighbors of a word.', 'VECTORS WORD...',
+        ('runs/word2vec king', 'runs/word2vec king woman --away man'), 'vectors.nearest_command'),
+    'analogy': Command(
+        '', 'Answer an analogy: A is to B as C is to what?', 'VECTORS A B C',
+        ('runs/word2vec man king woman',), 'vectors.analogy_command'),
+    'measure': Command(
+        '', 'Evaluate vectors on word similarity and analogies.', 'VECTORS FILE...',
+        ('runs/word2vec wordsim.tsv questions-words.txt',), 'vectors.measure_command'),
+    'export': Command(
+        '', 'Write vectors in the format of another program.', 'VECTORS OUTPUT',
+        ('runs/word2vec vectors.vec', 'runs/fasttext vectors.bin --form fasttext'),
+        'vectors.export_command'),
+    'classify': Command(
+        '', "Train fastText's text classifier.", 'TEXT OUTPUT', ('train.txt model.bin',),
+        'vectors.classify_command'),
+    'predict': Command(
+        '', 'Print the most likely labels of each line.', 'MODEL TEXT',
+        ('model.bin test.txt --top 2',), 'vectors.predict_command'),
+}
+
+ALIASES = {
+    'rows': 'packing', 'grow': 'expand-vocab', 'distil': 'distill', 'neighbours': 'neighbors'}
+"""earlier names of commands, which work"""
+
+FOREIGN_COMMANDS = {
+    'convert': 'export', 'pretrain': 'train', 'fit': 'train', 'fine-tune': 'finetune',
+    'list': 'train', 'recipes': 'train', 'info': 'show', 'summary': 'show', 'eval': 'evaluate',
+    'test': 'evaluate', 'embed': 'encode', 'sample': 'generate', 'tokenize': 'prepare',
+    'preprocess': 'prepare', 'check': 'doctor', 'ner': 'tag', 'qa': 'answer', 'plot': 'watch',
+    'filter': 'clean', 'blimp': 'minimal-pairs', 'lm-eval': 'few-shot', 'fill': 'fill-mask',
+    'classify': 'predict', 'tensorboard': 'watch'}
+"""names that people bring from other libraries"""
+
+FOREIGN_OPTIONS: dict[str, tuple[str, ...]] = {
+    'lr': ('optim.peak',), 'learning-rate': ('optim.peak',), 'max-lr': ('optim.peak',),
+    'batch-size': ('train.phases.0.batch', 'batch', 'tokens'), 'bs': ('train.phases.0.batch',),
+    'train-batch-size': ('train.phases.0.batch',),
+    'per-device-train-batch-size': ('train.phases.0.batch',),
+    'per-device-eval-batch-size': ('batch',),
+    'epochs': ('data.epochs', 'train.phases.0.steps', 'train.epochs'),
+    'num-epochs': ('data.epochs', 'train.phases.0.steps'),
+    'num-train-epochs': ('data.epochs', 'train.phases.0.steps'),
+    'max-steps': ('train.phases.0.steps',), 'steps': ('train.phases.0.steps',),
+    'num-steps': ('train.phases.0.steps',), 'train-steps': ('train.phases.0.steps',),
+    'total-steps': ('train.phases.0.steps',), 'training-steps': ('train.phases.0.steps',),
+    'max-seq-length': ('train.phases.0.length',),
+    'max-length': ('train.phases.0.length', 'max-new'),
+    'seq-length': ('train.phases.0.length',), 'seq-len': ('train.phases.0.length',),
+    'block-size': ('train.phases.0.length',), 'sequence-length': ('train.phases.0.length',),
+    'weight-decay': ('optim.weight-decay',), 'wd': ('optim.weight-decay',),
+    'warmup-steps': ('optim.warmup',), 'num-warmup-steps': ('optim.warmup',),
+    'warmup-ratio': ('data.warmup', 'optim.warmup'),
+    'gradient-accumulation-steps': ('train.accumulate',), 'grad-accum': ('train.accumulate',),
+    'max-grad-norm': ('optim.clip',), 'grad-clip': ('optim.clip',),
+    'lr-scheduler-type': ('optim.schedule',), 'scheduler': ('optim.schedule',),
+    'optimizer': ('optim.kind',), 'optim': ('optim.kind',), 'adam-epsilon': ('optim.eps',),
+    'adam-beta1': ('optim.b1',), 'beta1': ('optim.b1',), 'adam-beta2': ('optim.b2',),
+    'beta2': ('optim.b2',), 'dropout': ('model.block.dropout',),
+    'fp16': ('model.block.dtype',), 'bf16': ('model.block.dtype',),
+    'precision': ('model.block.dtype',), 'mixed-precision': ('model.block.dtype',),
+    'gradient-checkpointing': ('model.stack.remat',), 'remat': ('model.stack.remat',),
+    'num-layers': ('model.stack.layers',), 'num-hidden-layers': ('model.stack.layers',),
+    'n-layer': ('model.stack.layers',), 'hidden-size': ('model.block.width',),
+    'd-model': ('model.block.width',), 'n-embd': ('model.block.width',),
+    'num-heads': ('model.block.heads',), 'num-attention-heads': ('model.block.heads',),
+    'n-head': ('model.block.heads',), 'intermediate-size': ('model.block.mlp-dim',),
+    'vocab-size': ('model.vocab', 'vocab'), 'data': ('data.path', 'train'),
+    'dataset': ('data.path', 'train'), 'data-dir': ('data.path', 'train'),
+    'train-file': ('data.path', 'train'), 'corpus': ('data.path',),
+    'validation-file': ('dev',), 'eval-file': ('dev',), 'dev-file': ('dev',), 'valid': ('dev',),
+    'output-dir': ('output',), 'out': ('output',), 'out-dir': ('output',), 'save-dir': ('output',),
+    'run-name': ('name',), 'model-name-or-path': ('init', 'warm-start'),
+    'pretrained': ('init', 'warm-start'), 'checkpoint': ('init', 'warm-start'),
+    'init-from': ('init', 'warm-start'), 'model': ('init', 'warm-start'),
+    'logging-steps': ('train.log-every',), 'log-interval': ('train.log-every',),
+    'eval-steps': ('train.eval-every',), 'eval-interval': ('train.eval-every',),
+    'save-steps': ('train.save-every',), 'save-total-limit': ('train.keep',),
+    'wandb': ('train.wandb',), 'wandb-project': ('train.wandb',), 'report-to': ('train.wandb',),
+    'mask-prob': ('objective.mask-rate',), 'mlm-probability': ('objective.mask-rate',),
+    'random-seed': ('seed',), 'num-workers': ('workers',), 'num-proc': ('workers',),
+    'max-new-tokens': ('max-new',), 'min-new-tokens': ('min-new',), 'max-tokens': ('max-new',),
+    'num-beams': ('beams',), 'num-return-sequences': ('number',),
+    'no-repeat-ngram-size': ('no-repeat-ngram',), 'do-sample': ('temperature',),
+    'num-fewshot': ('shots',), 'k': ('top',), 'top-k': ('top',), 'lora-r': ('tuning.adapter.rank',),
+    'lora-rank': ('tuning.adapter.rank',), 'lora': ('tuning.adapter.kind',),
+    'patience': ('train.early',), 'early-stopping-patience': ('train.early',),
+    'tokenizer': ('data.prepare.tokenizer',),
+    'tokenizer-name': ('data.prepare.tokenizer', 'tokenizer')}
+"""options of other libraries, and ours: of the candidates, those that the command has"""

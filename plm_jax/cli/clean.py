@@ -1,0 +1,42 @@
+"""Implement `python -m plm_jax clean`, which filters and deduplicates a corpus."""
+import shlex
+from typing import Annotated
+
+import tyro
+
+from plm_jax import validation
+from plm_jax.api import corpus
+from plm_jax.cli import options
+from plm_jax.cli.options import command
+from plm_jax.corpora import clean, filter_documents
+from plm_jax.corpora.filter_documents import CleanConfig
+
+
+@command()
+def clean_command(
+    source: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
+    rules: str = '', beam: str = '',
+    settings: Annotated[CleanConfig, tyro.conf.arg(name='')] = CleanConfig()) -> None:
+  """Filters, deduplicates and decontaminates a corpus; `prepare` reads the output.
+
+  Args:
+    source: text files, globs, folders (local or gs://), separated by commas: .txt, .jsonl, WET,
+      Wikipedia's dumps, .parquet
+    out: folder for the documents, local or gs://
+    output: the same as OUTPUT, the last argument
+    rules: published sets of rules: c4, gopher, or both; other options change them
+    beam: use Apache Beam; everything after this option is an option of Beam: --beam
+      --runner=FlinkRunner ...
+    settings: filters and deduplication
+  """
+  out = options.choose_output(out, output)
+  del rules  # `commands.main` has put their settings in front of the options: see `rule_options`
+  print(corpus.clean(source, out, beam=shlex.split(beam), **vars(settings)))
+  print(f'documents in {out}, these numbers in {out}/{clean.REPORT_FILE}: prepare them with '
+        f'`prepare {out} FOLDER`')
+
+
+def rule_options(rules: str) -> list[str]:
+  """Return the options of `clean` for published rules; raise ConfigError for unknown ones."""
+  values = filter_documents.parse_rules(rules)
+  return [f'{validation.flag_name(name)}={value}' for name, value in values.items()]

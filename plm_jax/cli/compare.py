@@ -1,0 +1,283 @@
+"""Implement `python -m plm_jax compare`: metrics, options, curves and outputs of several runs."""
+from collections.abc import Mapping, Sequence
+import math
+import shutil
+import statistics
+import sys
+from typing import Any, Literal
+from xml.etree.ElementTree import Element
+
+import tyro
+
+from plm_jax import storage
+from plm_jax.api import models
+from plm_jax.cli import plots
+from plm_jax.cli.options import command
+from plm_jax.cli.plots import Curve
+from plm_jax.config import serialization
+from plm_jax.errors import ConfigError, UserError
+from plm_jax.report import html
+from plm_jax.report.history import History, finite_points, history
+from plm_jax.report.html import el
+from plm_jax.report.metric_display import (
+  OTHER_RANK,
+  axis_top,
+  describe_metric,
+  format_number,
+  format_value,
+  lower_title,
+  objective_title,
+)
+from plm_jax.storage import bucket_check
+
+COLORS = (36, 33, 35, 32, 34, 31, 37, 90)
+"""SGR codes of the terminal colors of runs"""
+MARKS = 'abcdefgh'
+CONTINUATION_TOKENS = 16
+"""number of tokens that a decoder generates for a prompt"""
+ComparisonTable = Mapping[str, Sequence[str]]
+"""name of a line -> its value for each run"""
+HeldoutCurves = dict[str, dict[int, list[tuple[int, float]]]]
+"""metric -> number of the run -> points"""
+
+
+@command()
+def compare_command(
+    runs: tyro.conf.Positional[tuple[str, ...]], prompts: tuple[str, ...] = (),
+    by: Literal['step', 'tokens'] = 'step', page: str = '') -> None:
+  """Compares runs: metrics, options that differ, held-out curves, and outputs for prompts.
+
+  Args:
+    runs: folders of two to eight runs, on a disk or in a bucket
+    prompts: prompts for every model: sentences with a [MASK], or beginnings of texts
+    by: horizontal axis of the curves: steps, or tokens read
+    page: .html file for the same, with all curves
+  """
+  if not 2 <= len(runs) <= len(MARKS):
+    raise ConfigError(f'two to {len(MARKS)} runs can be compared, got {len(runs)}')
+  bucket_check.check_reachable({page: 'file'})
+  found = [history(run) for run in runs]
+  names = run_names([one.folder for one in found])
+  tables = {'Metrics': last_metrics(found), 'Options that differ': differing_options(found)}
+  if prompts:
+    tables['Outputs'] = answer_prompts(runs, prompts)
+  for title, table in tables.items():
+    if table:
+      print('\n'.join([*format_table(title, names, table), '']))
+  curves = heldout_curves(found, by)
+  print_curves(names, curves)
+  if page:
+    storage.write(page, render_page(names, tables, curves, by))
+    print(f'page: {page}')
+
+
+def print_curves(names: Sequence[str], curves: HeldoutCurves) -> None:
+  """Print the curves of the first three losses and accuracies."""
+  width, coloured = shutil.get_terminal_size((100, 40)).columns, sys.stdout.isatty()
+  shown = []
+  for name in curves:
+    metric = describe_metric(name, curves)
+    if metric.rank <= 2 and '/' not in name:
+      shown.append((name, metric))
+  for name, metric in shown[:3]:
+    lines = []
+    for at, points in curves[name].items():
+      lines.append(Curve(names[at], points, MARKS[at], COLORS[at]))
+    title = f'Held-out {lower_title(metric.title)}'
+    for line in plots.plot(title, lines, metric, (width, 12), coloured):
+      print(line)
+    print()
+
+
+def run_names(folders: Sequence[str]) -> list[str]:
+  """Return the last part of each folder, or the whole folder where that is not unique."""
+  last = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
+  return [name if last.count(name) == 1 else folder
+          for name, folder in zip(last, folders, strict=True)]
+
+
+def metric_order(found: Sequence[History]) -> list[str]:
+  """Return the names of all metrics: losses first, then accuracies, then others."""
+  names = dict.fromkeys(name for one in found for name in one.curves)
+  return sorted(names, key=lambda name: (describe_metric(name, names).rank, name))
+
+
+def last_metrics(found: Sequence[History]) -> dict[str, list[str]]:
+  """Return steps, tokens, last held-out metrics and speed of each run."""
+  steps, tokens, speeds = [], [], []
+  for one in found:
+    steps.append(f'{one.step:,}')
+    read = one.tokens(one.step)
+    tokens.append(f'{read:,}' if read else '')
+    points = finite_points(one.curves.get('tokens_per_second', {}).get('train', ()))
+    speeds.append([value for _, value in points])
+  table = {'steps': steps, 'tokens read': tokens}
+  names = metric_order(found)
+  for name in names:
+    values = [one.last(name) for one in found]
+    if all(value is None for value in values):
+      continue
+    metric = describe_metric(name, names)
+    title = metric.title
+    if name.endswith('_baseline'):
+      title = f'{objective_title(name.removesuffix("_baseline"))} majority-class baseline'
+    cells = ['' if value is None else format_value(value, metric, 4) for value in values]
+    table[f'held-out {lower_title(title)}'] = cells
+  if any(speeds):
+    medians = [format_number(statistics.median(some)) if some else '' for some in speeds]
+    table['tokens per second, median'] = medians
+  return table
+
+
+def differing_options(found: Sequence[History]) -> dict[str, list[str]]:
+  """Return the options that differ between runs, by name."""
+  each = []
+  for one in found:
+    each.append(flatten_options(serialization.to_json(one.config)) if one.config else {})
+  table = {}
+  for name in dict.fromkeys(name for some in each for name in some):
+    values = [some.get(name, '') for some in each]
+    if len(set(values)) > 1 and name not in ('name', 'output', 'scale'):
+      table[name] = values
+  return table
+
+
+def flatten_options(value: Any, path: str = '') -> dict[str, str]:
+  """Flatten a configuration in JSON to {option: text}."""
+  items: Any = None
+  if isinstance(value, Mapping):
+    items = value.items()
+  elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+    items = enumerate(value)
+  if items is None:
+    return {path: ' '.join(map(str, value)) if isinstance(value, list) else str(value)}
+  found = {}
+  for key, one in items:
+    found |= flatten_options(one, f'{path}.{key}'.lstrip('.').replace('_', '-'))
+  return found
+
+
+def answer_prompts(runs: Sequence[str], prompts: Sequence[str]) -> dict[str, list[str]]:
+  """Return the output of every run for each prompt: filled masks, or a continuation."""
+  table: dict[str, list[str]] = {prompt: [] for prompt in prompts}
+  for run in runs:
+    try:
+      trained: Any = models.load(run)
+    except UserError as error:
+      trained = error
+    for prompt in prompts:
+      table[prompt].append(answer_prompt(trained, prompt))
+  return table
+
+
+def answer_prompt(trained: Any, prompt: str) -> str:
+  """Return the output of a model for a prompt, or the error, also that of loading the model."""
+  try:
+    if isinstance(trained, UserError):
+      raise trained
+    if 'fill_mask' not in trained.capabilities:
+      return models.generate(trained, prompt, max_new=CONTINUATION_TOKENS)[0][0].text
+    masks = []
+    for candidates in models.fill_mask(trained, prompt, top=3)[0]:
+      texts = []
+      for token, probability in candidates:
+        is_known = not math.isnan(probability)
+        texts.append(f'{token} {probability:.0%}' if is_known else token)
+      masks.append(', '.join(texts))
+    return ' / '.join(masks)
+  except UserError as error:
+    return f'({error})'
+
+
+def heldout_curves(found: Sequence[History], by: str) -> HeldoutCurves:
+  """Return the held-out curves over steps or tokens, losses first."""
+  curves: HeldoutCurves = {}
+  for name in metric_order(found):
+    if name.endswith('_baseline'):
+      continue
+    some = {}
+    for at, one in enumerate(found):
+      points = finite_points(one.curves.get(name, {}).get('heldout', ()))
+      if points and by == 'tokens':
+        points = [(one.tokens(step), value) for step, value in points]
+      if points:
+        some[at] = points
+    if some:
+      curves[name] = some
+  return curves
+
+
+def format_table(title: str, names: Sequence[str], table: ComparisonTable) -> list[str]:
+  """Return the lines of a table with one column per run; below each other if it is too wide."""
+  first = max(map(len, (title, *table)))
+  widths = []
+  for at, name in enumerate(names):
+    widths.append(max(len(name), *(len(row[at]) for row in table.values())))
+  if first + sum(widths) + 2 * len(widths) > 160:
+    lines = [title]
+    for name, row in table.items():
+      lines.append(f'  {name}')
+      lines += [f'    {run}: {value}' for run, value in zip(names, row, strict=True)]
+    return lines
+  lines = []
+  for head, row in [(title, names), *table.items()]:
+    cells = [f'  {value:>{size}}' for value, size in zip(row, widths, strict=True)]
+    lines.append(f'{head:{first}}' + ''.join(cells))
+  return lines
+
+
+def render_page(
+    names: Sequence[str], tables: Mapping[str, ComparisonTable], curves: HeldoutCurves, by: str
+) -> str:
+  """Return the HTML page of the comparison."""
+  parts = []
+  for title, table in tables.items():
+    if table:
+      parts.append(el('section', el('h2', title), html_table(names, table)))
+  if curves:
+    charts = el('div', class_='charts')
+    for name in curves:
+      charts.append(run_figure(names, curves, name, by))
+    parts.append(el('section', el('h2', 'Held-out metrics'), charts))
+  title = ' · '.join(names)
+  return html.render_document(title, 'plm_jax · comparison of runs', parts, CSS)
+
+
+def html_table(names: Sequence[str], table: ComparisonTable) -> Element:
+  """Return a table of the page."""
+  head = el('tr', el('th', ''))
+  for at, name in enumerate(names):
+    head.append(el('th', name, scope='col', class_=f'run-{at}'))
+  found = el('table', head, class_='compared')
+  for name, row in table.items():
+    cells = [el('td', value) for value in row]
+    found.append(el('tr', el('th', name, scope='row'), *cells))
+  return found
+
+
+def run_figure(names: Sequence[str], curves: HeldoutCurves, name: str, by: str) -> Element:
+  """Draw the curves of one metric, one line per run."""
+  metric = describe_metric(name, curves)
+  lines = {f'run-{at}': points for at, points in curves[name].items()}
+  called = {f'run-{at}': run for at, run in enumerate(names)}
+  values = sorted(value for points in lines.values() for _, value in points)
+  legend = el('span', class_='legend')
+  for line in lines:
+    legend.append(el('span', el('i', class_=line), called[line]))
+  unit = '' if metric.rank == OTHER_RANK else metric.unit
+  caption = el('figcaption', el('b', metric.title), el('span', unit, class_='unit'), legend)
+  chart = html.draw_chart(lines, axis_top(values), (), metric, called, by)
+  return el('figure', caption, chart)
+
+
+RUN_COLORS = (
+    '#1d5fbf', '#b3621b', '#7a3fb0', '#23783a', '#b02a5b', '#0f7f86', '#6b6f2a', '#666b73')
+CSS = """
+.compared th:first-child { width: 260px; } .compared td { white-space: pre-wrap; }
+"""
+for _at, _color in enumerate(RUN_COLORS):
+  CSS += (f'.run-{_at}.line {{ stroke: {_color}; }}\n'
+          f'.legend .run-{_at} {{ border-color: {_color}; }}\n'
+          f'circle.run-{_at}, .value.run-{_at} {{ fill: {_color}; }}\n'
+          f'th.run-{_at} {{ border-bottom: 3px solid {_color}; color: var(--ink); '
+          'font-weight: 600; }\n')

@@ -1,0 +1,303 @@
+"""Print the help of `plm-jax` and of its commands, without importing JAX."""
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import re
+import shutil
+import textwrap
+from typing import Any
+
+from plm_jax import environment
+from plm_jax.cli import catalog, signatures, suggestions
+from plm_jax.cli.catalog import COMMANDS, GROUPS, VECTORS, Command
+from plm_jax.cli.signatures import Option
+from plm_jax.errors import UsageError
+
+MAX_WIDTH = 80
+"""columns of a help text in a wide terminal"""
+TEXT_COLUMN = 24
+"""column where descriptions begin"""
+MAX_OPTIONS = 20
+"""options without a section that a short help prints, where the catalog names none"""
+
+
+def width() -> int:
+  """Return the number of columns of a help text."""
+  return min(MAX_WIDTH, max(40, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
+
+
+def top_help() -> str:
+  """Return the help of `plm-jax`: the commands by purpose."""
+  program = environment.program()
+  lines = [f'usage: {program} COMMAND [arguments] [options]', '',
+           'Pre-train, fine-tune, evaluate and export language models in JAX.']
+  for group in GROUPS:
+    lines += ['', group]
+    for name, command in COMMANDS.items():
+      if command.group == group:
+        lines += describe_row(name, command.summary, 18)
+  lines += ['', 'Options',
+            *describe_row('--help', 'Print this text; after a command, its help.', 18),
+            *describe_row('--version', 'Print the version.', 18), '', 'In all commands',
+            *describe_row('--output PATH', 'names the file or folder that is written', 18),
+            *describe_row('--option A B C', 'gives a list', 18),
+            *describe_row('-', 'reads texts or prompts from standard input, one per line', 18),
+            '', 'Examples',
+            f'  {program} train bert_base --scale=laptop',
+            f"  {program} fill-mask runs/bert_base-laptop 'Returns the [MASK].'", '',
+            f'`{program} COMMAND --help` explains a command.']
+  return '\n'.join(lines)
+
+
+def describe_row(name: str, text: str, column: int = TEXT_COLUMN) -> list[str]:
+  """Return a name and its description, wrapped in two columns."""
+  head = f'  {name}'
+  room = width() - column
+  if len(head) + 2 > column:
+    rest = textwrap.wrap(text, room, break_on_hyphens=False)
+    return [head, *(f'{"":{column}}{line}' for line in rest)]
+  rest = textwrap.wrap(text, room, break_on_hyphens=False) or ['']
+  return [f'{head:{column}}{rest[0]}'.rstrip(), *(f'{"":{column}}{line}' for line in rest[1:])]
+
+
+def describe_option(option: Option) -> list[str]:
+  """Return the lines of an option: its name, values, description and default."""
+  kind = option.kind
+  if option.positional:
+    name = option.name.upper()
+  elif kind == 'BOOL':
+    name = f'--{option.name}'
+  else:
+    if ',' in kind:
+      kind = f'{{{kind}}}' if len(kind) <= 40 else 'NAME'
+    name = f'--{option.name} {kind.replace("...", " ...")}'.rstrip()
+  text = option.text
+  if ',' in option.kind and kind == 'NAME':
+    text = f'{text} One of {option.kind.replace(",", ", ")}.'.strip()
+  if option.kind == 'BOOL' and option.default == 'True':
+    text = f'{text} (default; --no-{option.name} turns it off)'
+  elif option.default not in (None, '', 'False'):
+    text = f'{text} (default: {option.default})'
+  return describe_row(name, text.strip())
+
+
+def command_options(command: Command) -> list[Option]:
+  """Return all arguments and options of a command, at the defaults of the code."""
+  found = [Option(name, values, '', text) for name, values, text in command.own]
+  if command.function:
+    module, _, function = command.function.partition('.')
+    found += signatures.command_arguments(f'plm_jax.cli.{module}', function)
+  if command.config:
+    module, _, name = command.config.rpartition('.')
+    taken = {option.name for option in found}
+    found += [one for one in signatures.class_options(module, name) if one.name not in taken]
+  return found
+
+
+def find_command(path: Sequence[str]) -> Command:
+  """Return the command of a name, or of `vectors` and the name of a subcommand."""
+  return VECTORS[path[1]] if len(path) > 1 else COMMANDS[path[0]]
+
+
+def command_help(path: Sequence[str], topic: str = '', recipe: str = '') -> str:
+  """Return the help of a command.
+
+  Args:
+    path: its name; for a subcommand of `vectors` both names.
+    topic: '' for the options that people use, 'all', or a section of options such as 'optim'.
+    recipe: recipe that was given to the command; '': none.
+
+  Raises:
+    UsageError: there is no such section.
+  """
+  command, called = find_command(path), f'{environment.program()} {" ".join(path)}'
+  if path[0] == 'train' and recipe in signatures.recipe_modules():
+    title = signatures.module_doc(signatures.recipe_modules()[recipe]).partition('\n')[0]
+    command = command._replace(usage='', summary=title, examples=('--scale=laptop', '--help all'))
+    called = f'{called} {recipe}'
+  options = command_options(command)
+  arguments = [option for option in options if option.positional]
+  named = [option for option in options if not option.positional]
+  if topic and topic != 'all':
+    return section_help(called, named, topic)
+  lines = usage_lines(called, command)
+  if path == ['vectors']:
+    lines += ['', 'commands:']
+    for name, inner in VECTORS.items():
+      lines += describe_row(f'{name} {inner.usage}', inner.summary, 28)
+  if arguments:
+    lines += ['', 'arguments:']
+    names = re.findall('[A-Z]+', command.usage)  # as in the usage line
+    for name, argument in zip(names, arguments, strict=False):
+      lines += describe_option(argument._replace(name=name))
+  if topic == 'all':
+    lines += all_options(named)
+    return '\n'.join(lines)
+  shown = short_options(command, named)
+  if shown:
+    # Defaults of a run depend on its recipe, so the short help leaves out those of the class.
+    fixed = not command.config
+    lines += ['', 'options:']
+    for option in shown:
+      brief = option._replace(text=first_sentence(option.text))
+      lines += describe_option(brief if fixed else brief._replace(default=None))
+  hidden = [option for option in named if option not in shown]
+  lines += ['', 'examples:', *(f'  {called} {example}'.rstrip() for example in command.examples)]
+  if hidden:
+    more = f'`{called} --help all` prints all {len(named)} options'
+    if sections := section_names(named):
+      more += f'; `{called} --help SECTION` prints one section: {", ".join(sections)}'
+    lines += ['', *textwrap.wrap(f'{more}.', width(), break_on_hyphens=False)]
+  return '\n'.join(lines)
+
+
+def first_sentence(text: str) -> str:
+  """Return the first sentence of a description, without its full stop.
+
+  >>> first_sentence('Peak learning rate, at the end of the warmup. With Adafactor ...')
+  'Peak learning rate, at the end of the warmup'
+  """
+  return re.split(r'(?<!\.)\.(?= [A-Z`]|$)', text, maxsplit=1)[0]
+
+
+def usage_lines(called: str, command: Command) -> list[str]:
+  """Return the usage line of a command, its summary, and its notes."""
+  usage = f'usage: {called} {command.usage}'.rstrip()
+  if '[options' not in usage:
+    usage += ' [options]'
+  lines = textwrap.wrap(usage, width(), subsequent_indent='  ', break_on_hyphens=False)
+  lines += ['', *textwrap.wrap(command.summary, width())]
+  if command.notes:
+    notes = command.notes.format(program=environment.program())
+    lines += ['', *textwrap.wrap(notes, width(), break_on_hyphens=False)]
+  return lines
+
+
+def short_options(command: Command, options: Sequence[Option]) -> list[Option]:
+  """Return the options of a short help, in the order of the catalog."""
+  known = {option.name: option for option in options}
+  names = [name for name, _, _ in command.own]
+  if command.main:
+    names += command.main
+  elif not command.config:
+    names += [option.name for option in options if '.' not in option.name][:MAX_OPTIONS]
+  return [known[name] for name in dict.fromkeys(names) if name in known]
+
+
+def section_names(options: Iterable[Option]) -> list[str]:
+  """Return the first parts of the names of options with a section."""
+  return list(dict.fromkeys(
+      option.name.partition('.')[0] for option in options if option.section))
+
+
+def all_options(options: Sequence[Option]) -> list[str]:
+  """Return the lines of all options, section by section."""
+  lines = []
+  for section in dict.fromkeys(option.section for option in options):
+    lines += ['', f'options of {section}:' if section else 'options:']
+    for option in options:
+      if option.section == section:
+        lines += describe_option(option)
+  return lines
+
+
+def section_help(called: str, options: Sequence[Option], topic: str) -> str:
+  """Return the options of a section and of the sections in it; raise UsageError for no section."""
+  name = topic.removeprefix('--').replace('_', '-')
+  shown = [option for option in options if f'{option.name}.'.startswith(f'{name}.')]
+  if not shown:
+    sections = section_names(options)
+    near = suggestions.suggest_option(name, [option.name for option in options])
+    advice = f'; did you mean --{near[0]}?' if near else ''
+    raise UsageError(f'there is no section {topic!r}: --help takes one of '
+                     f'{", ".join(["all", *sections])}{advice}')
+  return '\n'.join([f'Options of `{called}`, section {name}', *all_options(shown)])
+
+
+# Options of a configuration, with the values of a recipe.
+
+
+def config_options(value: Any, path: str = '', text: str = '') -> Iterator[Option]:
+  """Yield the options of a configuration, with its values as defaults."""
+  cls = type(value)
+  texts = signatures.field_texts(cls.__module__, cls.__qualname__)
+  definition = signatures.find_name(cls.__module__, cls.__qualname__)
+  kinds = {}
+  if definition:
+    for field in signatures.class_fields(definition):
+      kinds[field.name] = signatures.describe_kind(field.module, field.kind)
+  for field in dataclasses.fields(value):
+    name = f'{path}.{field.name}' if path else field.name
+    inner = getattr(value, field.name)
+    text = texts.get(field.name, '')
+    if dataclasses.is_dataclass(inner):
+      yield from config_options(inner, name)
+    elif isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
+      for number, item in enumerate(inner):
+        yield from config_options(item, f'{name}.{number}')
+    else:
+      shown = ' '.join(map(str, inner)) if isinstance(inner, tuple) else str(inner)
+      yield Option(name.replace('_', '-'), kinds.get(field.name, 'TEXT'), shown, text)
+
+
+def run_help(called: str, about: str, config: Any, topic: str = 'all') -> str:
+  """Return the options of a run with the values of its recipe.
+
+  Args:
+    called: the command, such as `plm-jax train bert_base`.
+    about: description of the recipe.
+    config: the run at its scale.
+    topic: 'all', or a section of options.
+  """
+  options = list(config_options(config))
+  if topic and topic != 'all':
+    return section_help(called, options, topic)
+  lines = [f'usage: {called} [options]', '', about.strip()]
+  return '\n'.join([*lines, *all_options(options)])
+
+
+def take_topic(args: Sequence[str]) -> tuple[str | None, list[str]]:
+  """Split off --help and the topic after it.
+
+  >>> take_topic(['bert_base', '--help', 'optim'])
+  ('optim', ['bert_base'])
+  >>> take_topic(['bert_base'])
+  (None, ['bert_base'])
+
+  Returns:
+    The topic, '' for --help alone, None without --help; and the other arguments.
+  """
+  for place, arg in enumerate(args):
+    if arg.startswith('--help='):
+      return arg.partition('=')[2], [*args[:place], *args[place + 1:]]
+    if arg in ('-h', '--help'):
+      rest = list(args[place + 1:])
+      topic = rest.pop(0) if rest and not rest[0].startswith('-') else ''
+      return topic, [*args[:place], *rest]
+  return None, list(args)
+
+
+def known_options(path: Sequence[str]) -> Mapping[str, Option]:
+  """Return the options of a command by name."""
+  found = {}
+  for option in command_options(find_command(path)):
+    if not option.positional:
+      found[option.name] = option
+  return found
+
+
+def find_path(args: Sequence[str]) -> list[str]:
+  """Return the names of the command that arguments begin with, the current ones.
+
+  Raises:
+    UsageError: there is no such command; the message suggests others.
+  """
+  name = catalog.ALIASES.get(args[0].replace('_', '-'), args[0].replace('_', '-'))
+  commands, path = COMMANDS, [name]
+  if name == 'vectors' and len(args) > 1 and not args[1].startswith('-'):
+    commands, path, name = VECTORS, ['vectors', args[1]], args[1]
+  if name not in commands:
+    found = suggestions.suggest_command(name, commands)
+    advice = f'did you mean {" or ".join(found)}? ' if found else ''
+    called = ' '.join([environment.program(), *path[:-1]])
+    raise UsageError(f'there is no command {name}: {advice}`{called} --help` lists them')
+  return path

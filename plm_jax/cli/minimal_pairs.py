@@ -1,0 +1,236 @@
+"""Implement `python -m plm_jax minimal-pairs`: accuracies by paradigm, compared with guessing."""
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import json
+from typing import Annotated
+from xml.etree.ElementTree import Element
+
+import tyro
+
+from plm_jax import storage
+from plm_jax.api import knowledge
+from plm_jax.cli import predict
+from plm_jax.cli.compare import run_names
+from plm_jax.cli.options import command
+from plm_jax.errors import ConfigError
+from plm_jax.evaluation import minimal_pairs as pairing
+from plm_jax.evaluation.minimal_pairs import JudgedPair, PairAccuracy
+from plm_jax.evaluation.pseudo_likelihood import MaskingMode
+from plm_jax.report import html
+from plm_jax.report.html import el
+from plm_jax.sharding import MeshConfig
+from plm_jax.storage import bucket_check
+from plm_jax.validation import ValidatedConfig
+
+JudgedRuns = Mapping[str, Sequence[JudgedPair]]
+"""name of a run -> its pairs"""
+MARKS = {'above': '+', 'below': '-', 'unsure': '='}
+LEGEND = '+ above guessing, - below it, = no significant difference: binomial intervals of 95%'
+CELL_WIDTH = 22
+"""characters of the column of a run"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsConfig(ValidatedConfig):
+  """How minimal pairs are judged."""
+
+  how: MaskingMode = 'pll'
+  """for an encoder: pseudo-log-likelihood with each token masked in turn (pll), or with the later
+  tokens of its word masked too (pll-word-l2r); causal: log-likelihood from left to right, for a
+  model that also generates text (GPT-BERT)"""
+  limit: int = 0
+  """largest number of pairs per paradigm; 0: all"""
+  start: bool = True
+  """for a decoder: a text begins with the token that begins texts in training"""
+
+
+@command()
+def minimal_pairs_command(
+    run: tyro.conf.Positional[str], files: tyro.conf.Positional[tuple[str, ...]] = (),
+    output: str = '', page: str = '', beside: tuple[str, ...] = (),
+    mesh: MeshConfig = MeshConfig(1),
+    settings: Annotated[PairsConfig, tyro.conf.arg(name='')] = PairsConfig()) -> None:
+  """Prints accuracies on minimal pairs by paradigm, and whether they are better than guessing.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers: a decoder, or an encoder that fills
+      masks; or a .jsonl file of --output
+    files: files in the format of BLiMP, .jsonl with sentence_good, sentence_bad and UID, plain, .gz
+      or .xz; globs
+    output: .jsonl file for the scores of each pair
+    page: .html file for the table with bars
+    beside: .jsonl files of --output from other runs, to compare with
+    mesh: devices that share a large model
+    settings: how pairs are judged
+  """
+  uses: dict[str, bucket_check.BucketUse] = {output: 'file', page: 'file'}
+  for file in beside:
+    uses[file] = 'read'
+  bucket_check.check_reachable(uses)
+  others = [pairing.read_judged_pairs(file) for file in beside]
+  how = ''
+  if run.endswith('.jsonl'):
+    judged = pairing.read_judged_pairs(run)
+    if files or output:
+      raise ConfigError(f'{run} has been judged already: it takes no files of pairs, and no '
+                        '--output')
+  else:
+    if not files:
+      raise ConfigError('there are no pairs: give files of them, those of BLiMP for one')
+    trained = predict.load_on_mesh(run, mesh)
+    judged = knowledge.minimal_pairs(
+        trained, ','.join(files), settings.how, settings.start, settings.limit)
+    masked = 'mlm' in trained.heads and settings.how != 'causal'
+    how = f'By {settings.how if masked else "likelihood"}. '
+  runs = dict(zip(unique_run_names([run, *beside]), [judged, *others], strict=True))
+  for line in table_lines(runs):
+    print(line)
+  if output:
+    storage.write(output, ''.join(f'{format_record(one)}\n' for one in judged))
+    print(f'what each pair got is in {output}')
+  if page:
+    storage.write(page, render_page(runs, how))
+    print(f'page: {page}')
+
+
+def unique_run_names(runs: Sequence[str]) -> list[str]:
+  """Return names from the folders and files of runs; raise ConfigError for two equal names."""
+  called = [name.removesuffix('.jsonl') for name in run_names(runs)]
+  if len(set(called)) < len(called):
+    raise ConfigError(f'of {", ".join(runs)} two are the same: give each run once')
+  return called
+
+
+def table_lines(runs: JudgedRuns) -> Iterator[str]:
+  """Yield the lines of the table, and a summary."""
+  paradigms = shares_by_name(runs, pairing.accuracy_by_paradigm)
+  terms = shares_by_name(runs, pairing.accuracy_by_phenomenon)
+  whole = shares_by_name(runs, lambda judged: [pairing.overall_accuracy(judged)])
+  groups = [paradigms, whole]
+  if len(terms) < len(paradigms):
+    groups.insert(1, terms)
+  width = max(len(name) for group in groups for name in ('paradigm', *group))
+  heads = [f'{"accuracy    at 95%":{CELL_WIDTH}}']
+  if len(runs) > 1:
+    heads = [f'{name[-CELL_WIDTH:]:>{CELL_WIDTH}}' for name in runs]
+  yield f'{"paradigm":{width}}  {"  ".join(heads)}  {"pairs":>7}  phenomenon'
+  for group in groups:
+    for name, found in group.items():
+      some = next(share for share in found if share)
+      cells = '  '.join(format_share(share) for share in found)
+      yield f'{name:{width}}  {cells}  {some.pairs:7,}  {some.term}'.rstrip()
+  yield LEGEND
+  for name, judged in runs.items():
+    yield describe_significance(name if len(runs) > 1 else '', judged)
+
+
+def shares_by_name(
+    runs: JudgedRuns, count: Callable[[Sequence[JudgedPair]], Sequence[PairAccuracy]]
+) -> dict[str, list[PairAccuracy | None]]:
+  """Count the pairs of each run by name; None where a run has no such pairs."""
+  counted = []
+  for judged in runs.values():
+    counted.append({share.name: share for share in count(judged)})
+  names = dict.fromkeys(name for some in counted for name in some)
+  return {name: [some.get(name) for some in counted] for name in names}
+
+
+def format_share(share: PairAccuracy | None) -> str:
+  """Format an accuracy with its interval, and a mark for the comparison with guessing."""
+  if not share:
+    return ' ' * CELL_WIDTH
+  low, high = share.interval
+  interval = f'{100 * low:.1f}-{high:.1%}'
+  cell = f'{share.accuracy:6.1%} {interval:>12} {MARKS[share.versus_chance]}'
+  return cell.rjust(CELL_WIDTH)
+
+
+def describe_significance(name: str, judged: Sequence[JudgedPair]) -> str:
+  """Return the numbers of paradigms that are better and worse than guessing."""
+  found = [share.versus_chance for share in pairing.accuracy_by_paradigm(judged)]
+  above, below = found.count('above'), found.count('below')
+  head = f'{name}: ' if name else ''
+  return (f'{head}of {len(found)} paradigms {above} are above guessing, {below} below, '
+          f'{len(found) - above - below} without a significant difference')
+
+
+def format_record(one: JudgedPair) -> str:
+  """Return a judged pair as a line of JSON."""
+  return json.dumps({
+      'where': one.pair.where, 'UID': one.pair.paradigm, 'linguistics_term': one.pair.term,
+      'sentence_good': one.pair.good, 'sentence_bad': one.pair.bad, 'good': one.good,
+      'bad': one.bad, 'right': one.right}, ensure_ascii=False)
+
+
+def render_page(runs: JudgedRuns, how: str) -> str:
+  """Return the HTML page: a summary, and bars for phenomena and paradigms.
+
+  Args:
+    runs: the runs.
+    how: a sentence on how the pairs were judged, or ''.
+  """
+  lead = (f'{how}Guessing is right half of the time, where the line is; the stroke is where the '
+          'accuracy is with 95% confidence (binomial): of forty guessed paradigms, one will '
+          'look above it, one below.')
+  parts = [el('p', lead, class_='lead')]
+  for name, judged in runs.items():
+    parts.append(el('p', describe_significance(name, judged), class_='lead'))
+  paradigms = shares_by_name(runs, pairing.accuracy_by_paradigm)
+  terms = shares_by_name(runs, pairing.accuracy_by_phenomenon)
+  if 1 < len(terms) < len(paradigms):
+    parts.append(el('section', el('h2', 'Phenomena'), draw_bars(runs, terms)))
+  parts.append(el('section', el('h2', 'Paradigms'), draw_bars(runs, paradigms)))
+  return html.render_document(
+      f'Minimal pairs: {", ".join(runs)}', 'plm_jax · analysis of a model', parts,
+      page_css(len(runs)))
+
+
+def draw_bars(runs: JudgedRuns, shares: Mapping[str, Sequence[PairAccuracy | None]]) -> Element:
+  """Draw accuracies as bars with their intervals and a line for guessing, two columns per run."""
+  bars = el('ol', class_='pairs')
+  if len(runs) > 1:
+    head = el('li', el('span', ''), class_='heads')
+    for name in runs:
+      head.append(el('b', name))
+      head.append(el('span', ''))
+    bars.append(head)
+  for name, found in shares.items():
+    term = next(share.term for share in found if share)
+    line = el('li', el('span', name, class_='piece', title=term))
+    for run, share in zip(runs, found, strict=True):
+      line.extend(draw_bar(run, share))
+    bars.append(line)
+  return bars
+
+
+def draw_bar(run: str, share: PairAccuracy | None) -> list[Element]:
+  """Draw an accuracy, and write it with the name of the run, which only narrow pages show."""
+  if not share:
+    return [el('span', ''), el('span', '')]
+  low, high = share.interval
+  stroke = f'left:{100 * low:.2f}%;width:{100 * (high - low):.2f}%'
+  bar = el('span', el('span', style=f'width:{100 * share.accuracy:.2f}%'), el('em', ''),
+           el('i', '', style=stroke), class_='bar')
+  text = f'{share.accuracy:.1%} ({100 * low:.0f} to {100 * high:.0f}) {MARKS[share.versus_chance]}'
+  label = el('span', el('b', f'{run} ', class_='run'), text, class_=f'share {share.versus_chance}',
+             title=f'{share.right:,} of {share.pairs:,}')
+  return [bar, label]
+
+
+def page_css(runs: int) -> str:
+  """Return the style sheet of the page."""
+  columns = f'minmax(0, 24em) repeat({runs}, minmax(4em, 1fr) 10.5em)'
+  return CSS.replace('COLUMNS', columns)
+
+
+CSS = """
+.pairs li { grid-template-columns: COLUMNS; } .pairs .bar { position: relative; height: 12px; }
+.pairs em { position: absolute; left: 50%; top: 0; bottom: 0; border-left: 2px solid var(--amber); }
+.pairs .bar i { position: absolute; top: 5px; margin: 0; border-top: 2px solid var(--ink); }
+.pairs .share { text-align: left; } .pairs .above { color: var(--green); } .pairs .below { color:
+  var(--amber); }
+.pairs .run { display: none; }
+@media (max-width: 700px) { .pairs .run { display: inline; } .pairs li { grid-template-columns: 1fr;
+  gap: 0; }
+  .pairs .heads { display: none; } }
+"""

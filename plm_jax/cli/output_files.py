@@ -1,0 +1,247 @@
+"""Write predictions and vectors to files in chunks; a file appears when it is complete."""
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import dataclasses
+import importlib.util
+import itertools
+import json
+import shutil
+import tempfile
+from typing import Any, TypeVar
+import zipfile
+
+import numpy as np
+
+from plm_jax import storage
+from plm_jax.data.lines import SourceError
+from plm_jax.errors import ConfigError
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.example_formats import ExampleFormat, InputExample
+
+X = TypeVar('X')
+Write = Callable[[Any], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictionFormat:
+  """How predictions are written."""
+
+  row: Callable[[Task, InputExample, Any], str]
+  """(task, input, prediction) -> text of the file"""
+
+
+def prediction_format(output: str, example_format: ExampleFormat) -> PredictionFormat:
+  """Return the format for the ending of a file; raise ConfigError for an unknown ending."""
+  ending = output.rpartition('.')[2].lower() if output else 'jsonl'
+  if example_format.writes_columns and ending in ('conll', 'tsv'):
+    return PredictionFormat(format_conll)
+  if ending == 'jsonl':
+    return PredictionFormat(format_json)
+  if ending == 'tsv':
+    return PredictionFormat(TableFormat().row)
+  conll = ' or .conll' if example_format.writes_columns else ''
+  raise ConfigError(f'--output is .jsonl or .tsv{conll}, got {output}')
+
+
+@contextlib.contextmanager
+def open_text(output: str) -> Iterator[Callable[[str], None]]:
+  """Open a file for text, which appears when it is complete; standard output for ''."""
+  if not output:
+    yield lambda line: print(line, end='', flush=True)
+    return
+  with storage.atomic_writer(output) as file:
+    yield lambda line: file.write(line.encode())
+
+
+def format_json(task: Task, one: InputExample, prediction: Any) -> str:
+  """Return a prediction as a line of JSON."""
+  fields = prediction_fields(task, one, prediction)
+  return json.dumps(fields, ensure_ascii=False) + '\n'
+
+
+def prediction_fields(task: Task, one: InputExample, prediction: Any) -> dict[str, Any]:
+  """Return the JSON fields of a prediction: its input, the prediction, and the truth if known."""
+  example_format, example = task.example_format, one.example
+  label = example_format.name_truth(task, example)
+  key = {'id': example.key} if example.key else {}
+  truth = {} if label is None else {'truth': label}
+  return key | example_format.json_fields(one, prediction, truth)
+
+
+class TableFormat:
+  """Writes predictions as rows of a table, with tabs between columns.
+
+  The columns are those of the first prediction: with `text_b` if it has two texts, and with
+  `truth`, which is empty where it is unknown. Tabs and line breaks in texts become spaces.
+  """
+
+  def __init__(self):
+    self.head: tuple[str, ...] = ()
+
+  def row(self, task: Task, one: InputExample, prediction: Any) -> str:
+    """Return a row, and before the first one the head.
+
+    Raises:
+      SourceError: an example has more texts than the first one.
+    """
+    cells = table_cells(task, one, prediction)
+    text = ''
+    if not self.head:
+      self.head = tuple(cells)
+      text = '\t'.join(cells) + '\n'
+    if more := [name for name in cells if name not in self.head]:
+      raise SourceError(f'{one.example.where}: a column {more[0]} is needed, which the first row '
+                        'does not have: write .jsonl, or give all rows as many texts')
+    return text + '\t'.join(cells.get(name, '') for name in self.head) + '\n'
+
+
+def table_cells(task: Task, one: InputExample, prediction: Any) -> dict[str, str]:
+  """Return the cells of a prediction by the names of their columns."""
+  truth = task.example_format.name_truth(task, one.example)
+  if isinstance(truth, list):  # several correct answers
+    truth = json.dumps(truth, ensure_ascii=False)
+  found = task.example_format.table_fields(one, prediction, truth)
+  return {name: format_cell(cell) for name, cell in found.items()}
+
+
+def format_cell(cell: Any) -> str:
+  """Return the text of a table cell; '' for None."""
+  if cell is None:
+    return ''
+  return f'{cell:.6g}' if isinstance(cell, float) else one_line(str(cell))
+
+
+def one_line(cell: str) -> str:
+  """Return a text on one line, without tabs."""
+  return ' '.join(cell.split())
+
+
+def format_conll(task: Task, one: InputExample, prediction: Any) -> str:
+  """Return a sentence in columns for conlleval: word, true tag if known, predicted tag."""
+  truth = task.example_format.name_truth(task, one.example)
+  columns = [prediction.words, prediction.tags]
+  if truth:
+    columns.insert(1, truth)
+  rows = zip(*columns, strict=True)
+  return ''.join('\t'.join(row) + '\n' for row in rows) + '\n'
+
+
+def open_vectors(output: str, ragged: bool) -> contextlib.AbstractContextManager[Write]:
+  """Open a file for vectors.
+
+  Args:
+    output: a file .npy, .npz or .parquet.
+    ragged: whether chunks are lists of arrays [length, D], and not arrays [N, D].
+
+  Raises:
+    ConfigError: an unknown ending, or a format that cannot hold the vectors.
+  """
+  ending = output.rpartition('.')[2].lower()
+  if ending == 'parquet' and importlib.util.find_spec('pyarrow') is None:
+    raise ConfigError(f'--output={output}: .parquet is written by pyarrow, which is not installed: '
+                      'pip install pyarrow')
+  if ending == 'npy' and ragged:
+    raise ConfigError('--pooling=none gives texts vectors in different numbers: write .npz or '
+                      '.parquet')
+  if ending == 'npy':
+    return open_npy(output)
+  if ending == 'npz':
+    return open_npz(output, ragged)
+  if ending == 'parquet':
+    return open_parquet(output, ragged)
+  raise ConfigError(f'--output is .npy, .npz or .parquet, got {output}')
+
+
+@contextlib.contextmanager
+def open_npy(output: str) -> Iterator[Write]:
+  """Open a .npy file for chunks of an array [N, D]."""
+  with storage.atomic_writer(output) as file, npy_writer(file) as write:
+    yield write
+
+
+@contextlib.contextmanager
+def open_npz(output: str, ragged: bool) -> Iterator[Write]:
+  """Open a .npz file for chunks of `vectors`.
+
+  They are written to a temporary file first, since an archive states the size of an entry before
+  its contents.
+  """
+  lengths: list[int] = []
+  with storage.atomic_writer(output) as file, tempfile.TemporaryFile() as draft:
+    with npy_writer(draft) as write:
+      def add(some: Any) -> None:
+        if ragged:
+          lengths.extend(map(len, some))
+          some = np.concatenate(some)
+        write(some)
+      yield add
+    with zipfile.ZipFile(file, 'w') as archive:
+      draft.seek(0)
+      with archive.open('vectors.npy', 'w', force_zip64=True) as entry:
+        shutil.copyfileobj(draft, entry)
+      if ragged:
+        with archive.open('lengths.npy', 'w') as entry:
+          np.lib.format.write_array(entry, np.array(lengths, np.int64))
+
+
+@contextlib.contextmanager
+def npy_writer(file: Any) -> Iterator[Write]:
+  """Write an array [N, D] in numpy's format in chunks.
+
+  The header has room for any N, and is written again at the end.
+  """
+  shape = [0, 0]
+
+  def write_header() -> None:
+    file.seek(0)
+    header = {'descr': '<f4', 'fortran_order': False, 'shape': tuple(shape)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+  def write(some: np.ndarray) -> None:
+    if not shape[0]:
+      shape[1] = some.shape[1]
+      write_header()
+    shape[0] += len(some)
+    file.write(np.ascontiguousarray(some, '<f4').tobytes())
+
+  yield write
+  end = file.tell()
+  write_header()
+  file.seek(end)
+
+
+@contextlib.contextmanager
+def open_parquet(output: str, ragged: bool) -> Iterator[Write]:
+  """Open a .parquet file for vectors.
+
+  Its column is `vector`. For token vectors the columns are `vectors`, a list with one vector per
+  token, and `length`, their number.
+  """
+  pa = importlib.import_module('pyarrow')
+  with storage.atomic_writer(output) as file, contextlib.ExitStack() as stack:
+    writer: Any = None
+
+    def write(some: Any) -> None:
+      nonlocal writer
+      flat = np.concatenate(some) if ragged else some
+      rows = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
+      table = {'vector': rows}
+      if ragged:
+        lengths = np.array([len(one) for one in some], np.int32)
+        ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+        vectors = pa.ListArray.from_arrays(pa.array(ends), rows)
+        table = {'length': pa.array(lengths), 'vectors': vectors}
+      if writer is None:
+        schema = pa.table(table).schema
+        parquet = importlib.import_module('pyarrow.parquet')
+        writer = stack.enter_context(parquet.ParquetWriter(file, schema))
+      writer.write_table(pa.table(table))
+
+    yield write
+
+
+def split_chunks(items: Iterable[X], size: int) -> Iterator[list[X]]:
+  """Yield items in lists of `size`; the last one may be shorter."""
+  rest = iter(items)
+  while chunk := list(itertools.islice(rest, size)):
+    yield chunk

@@ -1,0 +1,459 @@
+"""Implement `python -m plm_jax predict`, `answer`, `tag` and `encode`, for files of any size."""
+import collections
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+import dataclasses
+import io
+import itertools
+import re
+import sys
+from typing import Annotated, Any
+
+import tyro
+
+from plm_jax import progress, storage
+from plm_jax.api import models, transfer
+from plm_jax.api.similarity import encode
+from plm_jax.cli import output_files
+from plm_jax.cli.options import command
+from plm_jax.conversion import is_checkpoint
+from plm_jax.data import charsets
+from plm_jax.data import sources as raw
+from plm_jax.data.lines import OnError, ReadStats, SourceError, decode_line, read_lines
+from plm_jax.data.source_files import find_files
+from plm_jax.errors import ConfigError
+from plm_jax.finetuning.predict import make_predictor, progress_unit, require_task
+from plm_jax.inference import static_vectors
+from plm_jax.inference.encode import Pooling
+from plm_jax.inference.static_vectors import StaticVectors
+from plm_jax.loading.loaded_model import LoadedModel, read_config
+from plm_jax.progress import Progress
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.storage import bucket_check
+from plm_jax.tasks import row_readers, sources
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.example_formats import CLASSIFICATION, InputExample
+from plm_jax.tasks.outputs import StreamingMetrics, bracket_entities, name_labels
+from plm_jax.tasks.row_readers import Columns
+from plm_jax.tasks.tagging_format import TAGGING
+from plm_jax.validation import ValidatedConfig, intervals
+
+CHUNK_ROWS = 4096
+"""rows that are in memory together"""
+TEXT_ENDINGS = ('.txt', '.txt.gz', '.txt.xz')
+"""endings of files with one text per line"""
+PATH_END = (r'[\w)\]*?-]\.(txt|jsonl?|ndjson|[tc]sv|conllu?|parquet|npy|md|html?|xml|pdf|docx?|'
+            r'iob2?|bio|gz|xz|bz2|zip)$')
+"""pattern of the end of a text that looks like a file name"""
+
+
+def load_on_mesh(folder: str, mesh: MeshConfig) -> LoadedModel:
+  """Load a model, on the devices of the mesh if there are several."""
+  return models.load(folder, mesh if make_mesh(mesh).size > 1 else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictConfig(ValidatedConfig):
+  """How rows are read and batched."""
+
+  limits = intervals(batch='[1, 16777216]')
+
+  batch: int = 32
+  """batch size"""
+  pack: bool = False
+  """sequence packing: several short texts share a sequence without attending to each other"""
+  columns: Columns = Columns()
+  """columns to read; empty: those of the run's training"""
+  on_error: OnError = 'refuse'
+  """what to do with a row that is not an example: refuse the file, or skip and count the row"""
+  encoding: str = 'utf-8'
+  """encoding of the file, by its name in Python: gb18030, shift_jis, cp1251, utf-16, ..."""
+
+  def conflict(self, option):
+    """Return an error message for an unknown encoding, or None."""
+    wrong = charsets.encoding_problem(self.encoding)
+    return f'{option("encoding")} {wrong}, got {self.encoding!r}' if wrong else None
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodeConfig(ValidatedConfig):
+  """Layer and pooling of text vectors."""
+
+  limits = intervals(tokens='[1, 16777216]', layer='(-inf, inf)')
+
+  layer: int = -1
+  """layer: 0 the embeddings, k the output of layer k, -1 the last layer"""
+  pooling: Pooling = 'own'
+  """own: the sentence vectors that the model has learned, or mean pooling where it has learned
+  none; mean, max, first, last, ...: pooling of the token vectors; none: all token vectors"""
+  cut: bool = False
+  """truncate texts that are too long; otherwise they are refused"""
+  column: str = ''
+  """column to read; empty: sentence, text, or another of the usual names"""
+  tokens: int = 8192
+  """largest batch size in tokens, padding included"""
+
+
+@command()
+def predict_command(
+    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str = '',
+    settings: Annotated[PredictConfig, tyro.conf.arg(name='')] = PredictConfig(),
+    mesh: MeshConfig = MeshConfig(1)) -> None:
+  """Predicts the labels of the rows of a file; prints metrics if the rows have labels.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers with a task head
+    file: .jsonl, .tsv, .csv, .json, .conll, plain, .gz or .xz; tfds:NAME:SPLIT; .txt with one text
+      per line; - for standard input with one text per line, or several texts separated by tabs
+    output: .jsonl or .tsv, for tags also .conll; empty: JSON Lines on standard output
+    settings: how rows are read and batched
+    mesh: devices that share the batch, and a large model
+  """
+  bucket_check.check_reachable({output: 'file'})
+  trained = load_on_mesh(run, mesh)
+  task = require_task(trained)
+  layout = output_files.prediction_format(output, task.example_format)
+  report, scores = sources.ReadReport(), StreamingMetrics(task)
+  columns = settings.columns.fill_from(training_columns(run))
+  rows = read_chunks(task, file, columns, report, settings.on_error, settings.encoding)
+  with output_files.open_text(output) as write, track_progress(task, output):
+    write_predictions(trained, rows, layout, write, scores, settings.batch, settings.pack)
+  print_scores(report, scores, sys.stdout if output else sys.stderr)
+  if output:
+    print(f'{scores.num_predictions:,} predictions in {output}')
+
+
+def write_predictions(
+    trained: LoadedModel, rows: Iterable[list[InputExample]],
+    layout: output_files.PredictionFormat, write: Callable[[str], None],
+    scores: StreamingMetrics, batch: int, pack: bool) -> None:
+  """Predict chunks of rows, write the predictions, and update the metrics."""
+  task, predict = require_task(trained), make_predictor(trained, batch, pack=pack)
+  for chunk in rows:
+    examples = [one.example for one in chunk]
+    predictions = predict(examples)
+    for one, prediction in zip(chunk, predictions, strict=True):
+      named = name_labels(task, one.example, prediction, one.text, one.starts)
+      write(layout.row(task, one, named))
+    scores.add(examples, predictions)
+
+
+def track_progress(task: Task, output: str) -> contextlib.AbstractContextManager[Progress]:
+  """Show the progress of predictions, unless they are printed in the terminal themselves."""
+  return progress.track(progress_unit(task), quiet=not output and sys.stdout.isatty())
+
+
+def print_scores(
+    report: sources.ReadReport, scores: StreamingMetrics, file: Any) -> None:
+  """Print how many rows were skipped, and the metrics of those with labels."""
+  for line in report.lines():
+    print(line, file=file)
+  if scores.num_labeled:
+    for name, value in scores.compute().items():
+      print(f'{name:18}{value:8.2f}', file=file)
+    print(f'of {scores.num_labeled:,} rows with labels', file=file)
+
+
+def training_columns(run: str) -> Columns:
+  """Return the columns that a run was trained on."""
+  if is_checkpoint(run):
+    return Columns()
+  return getattr(read_config(run).data, 'columns', Columns())
+
+
+def read_chunks(
+    task: Task, file: str, columns: Columns, report: sources.ReadReport,
+    on_error: OnError = 'refuse', encoding: str = charsets.UTF_8) -> Iterator[list[InputExample]]:
+  """Yield the rows of a file, thousands at a time.
+
+  Args:
+    task: the task of the rows.
+    file: a file, - for standard input, or tfds:NAME:SPLIT.
+    columns: columns to read.
+    report: gets the numbers of skipped rows.
+    on_error: what to do with rows that are not examples.
+    encoding: encoding of the file.
+  """
+  if is_text_file(file) and (not task.example_format.writes_columns or file == '-'):
+    stats = ReadStats()
+    lines = read_text_lines(file, on_error, stats, encoding)
+    examples = sources.parse_lines(
+        task.example_format, lines, display_name(file), on_error, stats)
+    yield from output_files.split_chunks(examples, CHUNK_ROWS)
+    report.skipped += collections.Counter({'unreadable lines': stats.skipped})
+    report.problems = stats.examples
+    return
+  chunks = sources.read_chunks(
+      task.example_kind, file, columns, task.labels, on_error, CHUNK_ROWS, report, encoding)
+  for chunk in chunks:
+    yield [InputExample(example) for example in chunk]
+
+
+@command(top='[1, 10000]', batch='[1, 16777216]')
+def answer_command(
+    run: tyro.conf.Positional[str], questions: tyro.conf.Positional[tuple[str, ...]],
+    context: str = '', top: int = 1, batch: int = 32) -> None:
+  """Prints answers to questions, as spans of a context with their probabilities and places.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers, for extractive question answering
+    questions: the questions; without --context, the context comes before them
+    context: the text that holds the answers: a file, - for standard input, or the text itself
+    top: number of candidates to print
+    batch: batch size in windows of the context
+  """
+  if not context and len(questions) > 1:
+    context, questions = questions[0], questions[1:]
+  if not questions:
+    raise ConfigError('there is no question')
+  if not context:
+    raise ConfigError('there is no text to answer from: give --context, a file, - for standard '
+                      'input, or the text itself')
+  trained, text = models.load(run), context
+  if context == '-':
+    text = sys.stdin.read()
+  elif is_source(context):
+    text = '\n\n'.join(raw.read_texts(context))
+  answers = transfer.answer(trained, questions, text, batch)
+  for question, found in zip(questions, answers, strict=True):
+    print(question)
+    number = top
+    if not found.text:
+      print(f'  {found.probability:7.2%}  no answer')
+      number = top - 1
+    for one in found.candidates[:number]:
+      print(f'  {one.probability:7.2%}  {one.start}:{one.end}  {output_files.one_line(one.text)}')
+
+
+@command(batch='[1, 16777216]')
+def tag_command(
+    run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]], output: str = '',
+    batch: int = 32) -> None:
+  """Tags the entities of texts: [Angela Merkel PER] came.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers, for token classification
+    texts: texts; files, .txt with one text per line or words in columns (.conll, .jsonl, ...); or -
+      for standard input
+    output: .conll or .tsv with one word and its tag per line, or .jsonl; empty: the texts with
+      brackets
+    batch: batch size
+  """
+  if not texts:
+    raise ConfigError('there is no text: give one, a file, or - for standard input')
+  are_sources = [text == '-' or is_source(text) for text in texts]
+  bucket_check.check_reachable({output: 'file'})
+  trained = transfer.load_for_task(run, 'tagging', 'tag')
+  task = require_task(trained)
+  layout = output_files.PredictionFormat(mark_up)
+  if output:
+    layout = output_files.prediction_format(output, TAGGING)
+
+  def read_all() -> Iterator[list[InputExample]]:
+    for text, from_file in zip(texts, are_sources, strict=True):
+      if from_file:
+        yield from read_tagging_chunks(task, text, training_columns(run))
+      else:
+        yield [TAGGING.parse_input(text, 'the text')]
+
+  scores = StreamingMetrics(task)
+  with output_files.open_text(output) as write, track_progress(task, output):
+    write_predictions(trained, read_all(), layout, write, scores, batch, pack=False)
+  if output:
+    print(f'{scores.num_predictions:,} texts in {output}')
+
+
+def read_tagging_chunks(task: Task, file: str, columns: Columns) -> Iterator[list[InputExample]]:
+  """Yield the sentences of a file to tag, thousands at a time."""
+  if is_text_file(file):
+    examples = sources.parse_lines(TAGGING, read_text_lines(file), display_name(file))
+    yield from output_files.split_chunks(examples, CHUNK_ROWS)
+  else:
+    yield from read_chunks(task, file, columns, sources.ReadReport())
+
+
+def mark_up(task: Task, one: InputExample, prediction: Any) -> str:
+  """Return a text with its entities in brackets; for classes of words, each word with its class."""
+  if any(label[1:2] == '-' for label in task.labels):
+    text = one.text or ' '.join(prediction.words)
+    return bracket_entities(text, prediction.entities) + '\n'
+  words = zip(prediction.words, prediction.tags, strict=True)
+  return ' '.join(f'{word}/{tag}' for word, tag in words) + '\n'
+
+
+@command()
+def encode_command(
+    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str,
+    settings: Annotated[EncodeConfig, tyro.conf.arg(name='')] = EncodeConfig(),
+    mesh: MeshConfig = MeshConfig(1)) -> None:
+  """Writes one vector per text of a file, or with --pooling=none one vector per token.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers
+    file: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz; tfds:NAME:SPLIT; - for
+      standard input
+    output: .npy; .npz with `vectors` and, for token vectors, `lengths`; or .parquet
+    settings: layer and pooling
+    mesh: devices that share a large model
+  """
+  bucket_check.check_reachable({output: 'file'})
+  writer = output_files.open_vectors(output, settings.pooling == 'none')
+  trained = static_vectors.load(run) or load_on_mesh(run, mesh)
+  count = 0
+  devices = contextlib.nullcontext()
+  if isinstance(trained, LoadedModel):
+    devices = models.mesh_context(trained)
+  with writer as write, devices, progress.track('texts') as done:
+    texts = read_texts(file, settings.column)
+    for chunk in output_files.split_chunks(texts, CHUNK_ROWS):
+      write(encode_chunk(trained, chunk, settings))
+      count += len(chunk)
+      done.update(count - done.done)  # for a model that reports no progress itself
+  if not count:
+    raise SourceError(f'{display_name(file)} has no texts')
+  print(f'vectors of {count:,} texts in {output}')
+
+
+def encode_chunk(
+    trained: LoadedModel | StaticVectors, chunk: list[tuple[str, str]], settings: EncodeConfig
+) -> Any:
+  """Encode (text, place) pairs; raise SourceError with the place of a text that is refused."""
+  def encode_texts(texts):
+    pooling: Any = settings.pooling  # one of them returns lists
+    return encode(
+        trained, texts, settings.layer, pooling, settings.cut, settings.tokens)
+
+  try:
+    return encode_texts([text for text, _ in chunk])
+  except ConfigError:
+    for text, where in chunk:
+      try:
+        encode_texts([text])
+      except ConfigError as error:
+        raise SourceError(f'{where}: {error}') from error
+    raise
+
+
+def read_texts(file: str, column: str) -> Iterator[tuple[str, str]]:
+  """Yield the texts of a file, each with its place 'file:line'. Raises SourceError."""
+  if is_text_file(file):
+    for number, line in read_text_lines(file):
+      where = f'{display_name(file)}:{number}'
+      if not line.strip():
+        raise SourceError(f'{where}: the line is empty: a line is a text')
+      yield line, where
+    return
+  column = column or CLASSIFICATION.columns.first
+  for row in sources.read_rows(CLASSIFICATION, file, Columns(), 'refuse', ReadStats()):
+    yield row_readers.read_text(row, column), row.where
+
+
+def is_text_file(file: str) -> bool:
+  """Return whether a file holds one text per line."""
+  return file == '-' or file.lower().endswith(TEXT_ENDINGS)
+
+
+def is_source(text: str) -> bool:
+  """Return whether an argument names files, or is a text itself.
+
+  Raises:
+    SourceError: it looks like a path and there is no such file, so that a misspelled name is not
+      taken for a text.
+  """
+  if '\n' in text or len(text) > 4096 or '\0' in text:
+    return False
+  if text.startswith(('tfds:', 'embedded:')):
+    return True
+  if not looks_like_path(text):
+    with contextlib.suppress(OSError, storage.StorageError):
+      return bool(text.strip(' .')) and storage.resolve_path(text).exists()
+    return False
+  try:
+    return bool(find_files(text))
+  except (SourceError, storage.StorageError) as error:
+    raise SourceError(f'there is no file {text!r}; for a text that looks like a path, put a space '
+                      'before it') from error
+
+
+def looks_like_path(text: str) -> bool:
+  """Return whether a text looks like a file name.
+
+  It starts like a path, ends like a file of text or rows, or is one word with a slash.
+  """
+  if text != text.strip():
+    return False
+  if re.match(r'\.{0,2}/|~/|gs://|[A-Za-z]:\\', text) or re.search(PATH_END, text.lower()):
+    return True
+  return not re.search(r'\s', text) and re.search(r'[/\\]', text) is not None
+
+
+def read_text_arguments(given: Sequence[str], limit: int) -> list[str]:
+  """Return the texts of arguments: up to `limit` of a file or of standard input, others as they
+  are."""
+  found = []
+  for one in given:
+    if one == '-':
+      found += itertools.islice(read_input_lines(), limit)
+    elif is_source(one):
+      found += itertools.islice(raw.read_texts(one), limit)
+    else:
+      found.append(one)
+  return found
+
+
+def read_line_arguments(given: Sequence[str], limit: int) -> list[str]:
+  """Return the lines of arguments: up to `limit` of a file or of standard input, others as they
+  are."""
+  def nonempty_lines(file):
+    for text in raw.read_texts(file):
+      yield from filter(str.strip, text.splitlines())
+
+  found = []
+  for one in given:
+    if one == '-':
+      found += itertools.islice(read_input_lines(), limit)
+    elif is_source(one):
+      found += itertools.islice(nonempty_lines(one), limit)
+    else:
+      found.append(one)
+  return found
+
+
+def read_input_lines() -> Iterator[str]:
+  """Yield the lines of standard input that are not empty."""
+  for _, line in read_text_lines('-'):
+    if line.strip():
+      yield line
+
+
+def read_prompts(given: Sequence[str]) -> tuple[str, ...]:
+  """Return prompts, with the lines of standard input in place of `-`."""
+  found: list[str] = []
+  for one in given:
+    if one == '-':
+      found += [line for _, line in read_text_lines('-')]
+    else:
+      found.append(one)
+  return tuple(found)
+
+
+def display_name(file: str) -> str:
+  """Return the name of a file for messages."""
+  return 'standard input' if file == '-' else file
+
+
+def read_text_lines(
+    file: str, on_error: OnError = 'refuse', stats: ReadStats | None = None,
+    encoding: str = charsets.UTF_8) -> Iterator[tuple[int, str]]:
+  """Yield (number, text) of the lines of a file, or of standard input."""
+  stats = ReadStats() if stats is None else stats
+  if file != '-':
+    yield from read_lines(storage.resolve_path(file), on_error, stats, encoding)
+    return
+  source = sys.stdin.buffer
+  if not charsets.is_utf_8(encoding):
+    source = io.BufferedReader(charsets.TranscodedStream(source, encoding))
+  for number, line in enumerate(source, 1):
+    text = decode_line(line, f'standard input:{number}', on_error, stats)
+    if text is not None:
+      yield number, text.removesuffix('\n').removesuffix('\r')

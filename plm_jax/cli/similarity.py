@@ -1,0 +1,148 @@
+"""Implement `python -m plm_jax similar`, `search` and `distil`, which work on text vectors."""
+from collections.abc import Iterator
+import json
+from typing import Any
+
+import numpy as np
+import tyro
+
+from plm_jax import progress, storage
+from plm_jax.api import similarity
+from plm_jax.cli import options, output_files, predict
+from plm_jax.cli.options import command
+from plm_jax.data.lines import SourceError
+from plm_jax.errors import ConfigError
+from plm_jax.storage import bucket_check
+from plm_jax.tasks import sources
+
+
+@command()
+def similar_command(
+    run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]], output: str = ''
+) -> None:
+  """Prints the cosine similarity of texts.
+
+  Args:
+    run: folder of a run, of a checkpoint, or of sentence-transformers
+    texts: two or more texts, where the first is compared with each of the others; or a file of
+      pairs, as for `finetune` (.tsv, .csv, .jsonl)
+    output: file for the results, one per line; empty: standard output
+  """
+  bucket_check.check_reachable({output: 'file'})
+  if len(texts) == 1:
+    pairs = read_text_pairs(texts[0])
+  else:
+    for text in texts:
+      if predict.is_source(text):
+        raise ConfigError(f'{text} is a file, and texts are compared: give texts, or one file of '
+                          'pairs alone')
+    pairs = [(texts[0], other) for other in texts[1:]]
+  if not pairs:
+    raise ConfigError('there is nothing to compare: give two texts, or a file of pairs')
+  trained = similarity.load_encoder(run)
+  found = similarity.similar(
+      trained, [first for first, _ in pairs], [second for _, second in pairs])
+  with output_files.open_text(output) as write:
+    for (first, second), cosine in zip(pairs, found, strict=True):
+      cells = f'{cosine:.4f}', output_files.one_line(first), output_files.one_line(second)
+      write('\t'.join(cells) + '\n')
+
+
+def read_text_pairs(file: str) -> list[tuple[str, str]]:
+  """Read the first two texts of each row of a file.
+
+  Raises:
+    ConfigError: the argument is not a file.
+    SourceError: a row has fewer than two texts.
+  """
+  if not predict.is_source(file):
+    raise ConfigError(f'{file[:60]!r} is no file of pairs: give two texts, or a file')
+  examples = sources.read_sources('embedding', [file], use='predict').examples
+  pairs = []
+  for example in examples:
+    if len(example.texts) < 2:
+      raise SourceError(f'{file}: a row has a text alone: there is nothing that it is compared '
+                        'with')
+    pairs.append((example.texts[0], example.texts[1]))
+  return pairs
+
+
+@command(top='[1, 1000000]', tokens='[1, 16777216]')
+def search_command(
+    run: tyro.conf.Positional[str], corpus: tyro.conf.Positional[str],
+    queries: tyro.conf.Positional[tuple[str, ...]], top: int = 10, output: str = '',
+    tokens: int = 8192) -> None:
+  """Prints the nearest texts of a corpus for each query as JSON Lines (exact search).
+
+  Args:
+    run: folder of a run, of a checkpoint, or of sentence-transformers
+    corpus: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz; tfds:NAME:SPLIT; or
+      .npy with vectors from `encode`
+    queries: queries, files of them, or - for standard input with one query per line
+    top: number of results per query
+    output: .jsonl file; empty: standard output
+    tokens: largest batch size in tokens, padding included
+  """
+  bucket_check.check_reachable({output: 'file'})
+  query_texts: list[str] = []
+  for query in queries:
+    if query == '-' or predict.is_source(query):
+      query_texts += [text for text, _ in predict.read_texts(query, '')]
+    else:
+      query_texts.append(query.strip())
+  if not query_texts:
+    raise ConfigError('there is no query: give one, a file of queries, or - for standard input')
+  trained = similarity.load_encoder(run)
+  texts: list[str] = []
+  if corpus.endswith('.npy'):
+    vectors = map_vectors(corpus)
+  else:
+    texts = [text for text, _ in predict.read_texts(corpus, '')]
+    if not texts:
+      raise SourceError(f'{corpus} has no texts')
+    with progress.track('texts', len(texts)):
+      vectors = np.concatenate(list(encode_chunks(trained, texts, tokens)))
+  hits = similarity.search(trained, vectors, query_texts, top)
+  with output_files.open_text(output) as write:
+    for query, found in zip(query_texts, hits, strict=True):
+      rows = []
+      for hit in found:
+        row: dict[str, Any] = {'number': hit.number, 'score': round(hit.score, 6)}
+        if texts:
+          row['text'] = texts[hit.number]
+        rows.append(row)
+      write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
+
+
+def encode_chunks(trained: similarity.Model, texts: list[str], tokens: int) -> Iterator[np.ndarray]:
+  """Yield the vectors of texts, thousands at a time."""
+  for chunk in output_files.split_chunks(texts, predict.CHUNK_ROWS):
+    yield similarity.encode(trained, chunk, tokens=tokens)
+
+
+def map_vectors(file: str) -> np.ndarray:
+  """Memory-map the vectors of a .npy file; raise SourceError for a file without vectors."""
+  try:
+    found = np.load(storage.resolve_path(file), mmap_mode='r')
+  except (OSError, ValueError) as error:
+    raise SourceError(f'{file} holds no vectors: {error}') from error
+  if found.ndim != 2 or found.dtype.kind != 'f':
+    raise SourceError(f'{file} holds no vectors [N, D] but {found.dtype} {list(found.shape)}')
+  return found
+
+
+@command(size='[0, 65536]')
+def distill_command(
+    run: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
+    size: int = 256) -> None:
+  """Distills an encoder into static vectors, one per token; sentence-transformers loads them.
+
+  Args:
+    run: folder of a run, of a checkpoint, or of sentence-transformers
+    out: folder for the vectors, which must not exist yet
+    output: the same as OUTPUT, the last argument
+    size: dimensions of a vector, principal components of the encoder's vectors; 0: all dimensions
+  """
+  out = options.choose_output(out, output)
+  found = similarity.distill(run, out, size)
+  print(f'{len(found.table):,} vectors of {found.table.shape[1]} numbers in {out}')

@@ -1,0 +1,353 @@
+"""Search for the best mesh by compiling: `--mode=compile --topology=T --search`.
+
+Reasonable layouts of a run on the pod are compiled (`list_candidates`). First come meshes for data
+parallelism and FSDP, on which more or fewer devices share a copy of the parameters. If none of them
+fits, tensor parallelism is tried, then activation checkpointing or more gradient accumulation.
+
+The more devices share a copy, the less memory and traffic it needs, and the more data is sent. So
+the search begins with the run's own number, or with a few devices, and continues to more as long as
+that helps, otherwise to fewer (`climb`). It ends where compute alone bounds every step, because no
+other mesh computes less. A run with gradient accumulation or activation checkpointing is then tried
+with less of them (`relax`).
+
+The best layout has the lowest bound of steps over the whole run; of those within one percent, it is
+the simplest.
+"""
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from plm_jax import sharding, validation
+from plm_jax.compile import report as compiling
+from plm_jax.compile.report import CHIPS, GIB, CompileReport
+from plm_jax.config.run import ConfigError, Phase, RunConfig
+from plm_jax.sharding import MeshConfig, MeshError
+from plm_jax.training.learner import make_learner, placeholder_vocab
+
+BOUND_TOLERANCE = 0.01
+"""Share by which a bound must be lower to count as better."""
+FIRST_FSDP = 8
+"""Devices that share a copy of the parameters where the search begins, if in the run none share."""
+LESS_REMAT = {'full': 'dots', 'dots': 'none'}
+
+
+class MeshTrial(NamedTuple):
+  """A layout of the run, compiled."""
+
+  config: RunConfig
+  reports: Sequence[CompileReport]
+  """Of the phases of `compile.report.extreme_phases`; empty where it does not fit."""
+  problem: str = ''
+  """Why it does not fit."""
+
+
+AnalyzeStep = Callable[[RunConfig, Phase, Any], CompileReport]
+
+
+def search_mesh(config: RunConfig, analyze: AnalyzeStep | None = None) -> RunConfig:
+  """Compiles reasonable layouts, prints a table and the best one -> the run with the best layout.
+
+  Args:
+    config: the run.
+    analyze: computes the cost of a step; None: `compile_step`.
+
+  Raises:
+    ConfigError: the compiler does not know the topology, or no layout fits.
+  """
+  devices = compiling.topology_devices(config.topology)
+  kind = devices[0].device_kind
+  phases = compiling.extreme_phases(config.train.phases)
+  steps = ', '.join(f'{phase.batch} x {phase.length}' for phase in phases)
+  print(f'{config.name} on {config.topology}: {len(devices)} x {kind}; steps of {steps}, one line '
+        f'each\n\n{format_line(TABLE_HEADER)}', flush=True)
+
+  def run_trial(candidate: RunConfig) -> MeshTrial:
+    trial = try_candidate(candidate, phases, devices, analyze or compile_step)
+    print('\n'.join(map(format_line, trial_rows(trial))), flush=True)
+    return trial
+
+  trials: list[MeshTrial] = []
+  first = FIRST_FSDP
+  if config.mesh.fsdp > 1:
+    first = config.mesh.fsdp
+  for candidates in list_candidates(config, len(devices), sharding.count_slices(devices)):
+    for ordered in candidates:
+      trials += climb(ordered, first, run_trial)
+    if any(not trial.problem for trial in trials):
+      break
+  best = choose_best(trials)
+  if best is None:
+    raise ConfigError(f'nothing fits {config.topology}: {trials[-1].problem}')
+  best = relax(best, trials, run_trial)
+  print('\n' + describe_best(best, trials, config))
+  return best.config
+
+
+def climb(ordered: Sequence[RunConfig], first: int, run_trial: Callable[[RunConfig], MeshTrial]
+          ) -> list[MeshTrial]:
+  """Tries some of the runs, in whose meshes more and more devices share a copy (hill climbing).
+
+  Begins with the run nearest below `first` devices. Continues to more while that is better or
+  nothing fits yet; otherwise to fewer while that is as good.
+
+  Returns:
+    The trials, in the order of `ordered`.
+  """
+  begin = 0
+  for number, run in enumerate(ordered):
+    if run.mesh.fsdp <= first:
+      begin = number
+  trials = [run_trial(ordered[begin])]
+  reports = trials[0].reports
+  if reports and all(report.bound_by == 'compute' for report in reports):
+    return trials
+  for run in ordered[begin + 1:]:
+    trials.append(run_trial(run))
+    before, now = trials[-2:]
+    if not before.problem and (now.problem or not is_better(now, before)):
+      break
+  if trials[0].problem or choose_best(trials) is not trials[0]:
+    return trials
+  for run in reversed(ordered[:begin]):
+    trials.insert(0, run_trial(run))
+    limit = mean_bound(trials[1]) * (1 + BOUND_TOLERANCE)
+    if trials[0].problem or mean_bound(trials[0]) > limit:
+      break
+  return trials
+
+
+def relax(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunConfig], MeshTrial]
+          ) -> MeshTrial:
+  """Tries the best layout with less gradient accumulation, then with less checkpointing.
+
+  Halves the accumulation, and again, as long as the step fits and is better. Adds to `trials`.
+
+  Returns:
+    The best trial.
+  """
+  def try_changes(changes: dict[str, Any]) -> MeshTrial | None:
+    """Returns the trial of the best layout with changes if it is new and better."""
+    config = validation.with_paths(best.config, changes)
+    if any(trial.config == config for trial in trials):
+      return None
+    trials.append(run_trial(config))
+    if trials[-1].problem or not is_better(trials[-1], best):
+      return None
+    return trials[-1]
+
+  while best.config.train.accumulate % 2 == 0:
+    trial = try_changes({'train.accumulate': best.config.train.accumulate // 2})
+    if trial is None:
+      break
+    best = trial
+  while (policy := remat_policy(best.config)) in LESS_REMAT:
+    trial = try_changes({'model.stack.remat': LESS_REMAT[policy]})
+    if trial is None:
+      break
+    best = trial
+  return best
+
+
+def list_candidates(config: RunConfig, devices: int, slices: int = 1
+                    ) -> Iterator[list[list[RunConfig]]]:
+  """Yields rounds of layouts; each round is tried if nothing before fits.
+
+  Each list of a round is ordered by the number of devices that share a copy of the model, which is
+  always within one slice.
+
+  Args:
+    config: the run.
+    devices: number of devices.
+    slices: number of slices.
+  """
+  powers = []
+  for n in range(devices.bit_length()):
+    if devices % (1 << n) == 0:
+      powers.append(1 << n)
+
+  def list_meshes(tensor: int) -> list[MeshConfig]:
+    meshes = []
+    for fsdp in powers:
+      if devices % (fsdp * tensor * slices) == 0:
+        meshes.append(MeshConfig(devices // fsdp // tensor, fsdp, tensor))
+    return meshes
+
+  def make_runs(meshes: Sequence[MeshConfig], accumulate: int, policy: str) -> list[RunConfig]:
+    runs = []
+    for mesh in meshes:
+      changes: dict[str, Any] = {'mesh': mesh, 'train.accumulate': accumulate}
+      if policy:
+        changes['model.stack.remat'] = policy
+      run = validation.with_paths(config, changes)
+      if divides_evenly(run, devices):
+        runs.append(run)
+    return runs
+
+  accumulate, policy = config.train.accumulate, remat_policy(config)
+  block = getattr(config.model, 'block', None)
+  heads = 1
+  if block:
+    heads = block.heads
+  tensors = [size for size in (2, 4, 8) if devices % size == 0 and heads % size == 0]
+  # Rounds of (meshes, accumulation, checkpointing policy).
+  rounds = [([list_meshes(1)], accumulate, policy),
+            ([list_meshes(size) for size in tensors], accumulate, policy)]
+  widest = [list_meshes(size)[-2:] for size in (1, *tensors)]
+  policies = ('',)
+  if policy:
+    policies = ('none', 'dots', 'full')
+  for steps in (1, 2, 4, 8):
+    for other in policies:
+      if steps >= accumulate and (steps, other) != (accumulate, policy):
+        rounds.append((widest, steps, other))
+  for mesh_lists, steps, other in rounds:
+    runs = []
+    for meshes in mesh_lists:
+      if ordered := make_runs(meshes, steps, other):
+        runs.append(ordered)
+    if runs:
+      yield runs
+
+
+def remat_policy(config: RunConfig) -> str:
+  """Returns the activation-checkpointing policy of a run; '' where it has none (ELMo)."""
+  stack = getattr(config.model, 'stack', None)
+  if stack:
+    return stack.remat
+  return ''
+
+
+def divides_evenly(config: RunConfig, devices: int) -> bool:
+  """Returns whether every device gets the same number of rows of each batch, at least one."""
+  mesh = config.mesh
+  if devices != mesh.data * mesh.fsdp * mesh.tensor:
+    return False
+  divisor = mesh.data * mesh.fsdp * config.train.accumulate
+  return all(phase.batch % divisor == 0 for phase in config.train.phases)
+
+
+def try_candidate(config: RunConfig, phases: Sequence[Phase], devices: Sequence[Any],
+                  analyze: AnalyzeStep) -> MeshTrial:
+  """Compiles the steps of a candidate."""
+  mesh = sharding.make_mesh(config.mesh, devices)
+  try:
+    reports = []
+    for phase in phases:
+      reports.append(analyze(config, phase, mesh))
+  except (ConfigError, MeshError) as error:
+    return MeshTrial(config, (), compiling.first_line(error))
+  chip = CHIPS[devices[0].device_kind]
+  for report in reports:
+    if report.hbm_bytes > chip.hbm_gib * GIB:
+      return MeshTrial(config, (), f'{report.hbm_bytes / GIB:.1f} GiB of {chip.hbm_gib:g}')
+  return MeshTrial(config, reports)
+
+
+def compile_step(config: RunConfig, phase: Phase, mesh) -> CompileReport:
+  """Compiles the step of one phase."""
+  learner = make_learner(config, placeholder_vocab(config))
+  return compiling.analyze_step(config, learner, phase, mesh)
+
+
+def mean_bound(trial: MeshTrial) -> float:
+  """Returns the lower bound of a step, averaged over the steps of all phases, in seconds."""
+  phases = trial.config.train.phases
+  bounds: dict[int, dict[int, float]] = {}  # by length and batch
+  for phase, report in zip(compiling.extreme_phases(phases), trial.reports, strict=True):
+    bounds.setdefault(phase.length, {})[phase.batch] = report.lower_bound
+  total = 0.0
+  for phase in phases:
+    by_batch = bounds[phase.length]
+    bound = by_batch.get(phase.batch)
+    if not bound:  # a batch between two that were compiled: by its size
+      bound = max(by_batch.values()) * phase.batch / max(by_batch)
+    total += phase.steps * bound
+  return total / sum(phase.steps for phase in phases)
+
+
+def is_better(trial: MeshTrial, other: MeshTrial) -> bool:
+  """Returns whether a trial's bound is lower by more than the tolerance."""
+  return mean_bound(trial) <= mean_bound(other) * (1 - BOUND_TOLERANCE)
+
+
+def choose_best(trials: Sequence[MeshTrial]) -> MeshTrial | None:
+  """Returns the first trial within the tolerance of the lowest bound; None where nothing fits."""
+  fitting = []
+  for trial in trials:
+    if not trial.problem:
+      fitting.append(trial)
+  if not fitting:
+    return None
+  least = min(mean_bound(trial) for trial in fitting)
+  return next(trial for trial in fitting if mean_bound(trial) <= least * (1 + BOUND_TOLERANCE))
+
+
+TABLE_HEADER = ('data x fsdp x tensor', 'micro-steps', 'remat', 'GiB', 'traffic GB', 'compute ms',
+                'memory ms', 'network ms', 'bound by', 'MFU')
+
+
+def format_line(cells: Sequence[str]) -> str:
+  """Formats a row of the table."""
+  first, *rest = cells
+  widths = (12, 6, 6, 11, 11, 10, 11, 9, 5)
+  padded = []
+  for cell, width in zip(rest, widths, strict=False):
+    padded.append(f'{cell:>{width}}')
+  return f'{first:22}' + ' '.join(padded).rstrip()
+
+
+def trial_rows(trial: MeshTrial) -> list[tuple[str, ...]]:
+  """Returns the rows of the table for one trial: one per phase, or why it does not fit."""
+  mesh = trial.config.mesh
+  name = f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}'
+  layout = name, str(trial.config.train.accumulate), remat_policy(trial.config)
+  if trial.problem:
+    return [(*layout, f'does not fit: {trial.problem}')]
+  rows = []
+  for report in trial.reports:
+    row = [*layout, f'{report.hbm_bytes / GIB:.2f}', f'{report.hbm_traffic / 1e9:.2f}']
+    for kind in ('compute', 'memory', 'network'):
+      row.append(f'{report.lower_bounds[kind] * 1e3:.2f}')
+    rows.append((*row, report.bound_by, f'{report.mfu:.0%}'))
+    layout = '', '', ''
+  return rows
+
+
+def describe_best(best: MeshTrial, trials: Sequence[MeshTrial], config: RunConfig) -> str:
+  """Returns a text about the best layout: why, and the options that select it.
+
+  Args:
+    best: of the trials.
+    trials: all that were tried.
+    config: the run, whose own layout needs no options.
+  """
+  mesh = best.config.mesh
+  own = sharding.fit_mesh(config.mesh, mesh.data * mesh.fsdp * mesh.tensor)
+  options = []
+  if (mesh.fsdp, mesh.tensor) != (own.fsdp, own.tensor):
+    if mesh.fsdp > 1:
+      options.append(f'--mesh.fsdp={mesh.fsdp}')
+    if mesh.tensor > 1:
+      options.append(f'--mesh.tensor={mesh.tensor}')
+    if not options:
+      options.append('--mesh.fsdp=1')
+  if best.config.train.accumulate != config.train.accumulate:
+    options.append(f'--train.accumulate={best.config.train.accumulate}')
+  if remat_policy(best.config) != remat_policy(config):
+    options.append(f'--model.stack.remat={remat_policy(best.config)}')
+  advice = 'No option is needed: the run takes this mesh by itself'
+  if options:
+    advice = f'Give {" ".join(options)}'
+
+  least = mean_bound(best)
+  others = []
+  for trial in trials:
+    if not trial.problem and trial is not best:
+      others.append(mean_bound(trial))
+  comparison = ''
+  if others:
+    comparison = (f'; the others take {min(others) / least:.2f} to {max(others) / least:.2f} times '
+                  'as long')
+  slowest = ' and '.join(sorted({report.bound_by for report in best.reports}))
+  return (f'best: {mesh.data} x {mesh.fsdp} x {mesh.tensor}, bound by {slowest}: a step takes '
+          f'{least * 1e3:.2f} ms or longer, on average over the run{comparison}. {advice}. Bounds '
+          'from data sheets, not measurements')

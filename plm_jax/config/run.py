@@ -1,0 +1,481 @@
+"""Define the configuration of a run, check it, and compare it with that of a run to resume.
+
+Configurations are frozen dataclasses. The command line and a run's config.json are made from their
+fields, and the docstring of a field is its `--help`.
+"""
+from collections.abc import Sequence
+import dataclasses
+import os
+from typing import Any, Literal
+
+import numpy as np
+
+from plm_jax import storage, validation
+from plm_jax.architectures.deberta import DebertaConfig
+from plm_jax.architectures.decoder import DecoderConfig
+from plm_jax.architectures.elmo import ElmoConfig
+from plm_jax.architectures.encoder import EncoderConfig
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
+from plm_jax.architectures.xlnet import XLNetConfig
+from plm_jax.data.prepare_config import TextConfig
+from plm_jax.data.window_rules import WindowRule
+from plm_jax.distributed.hosts import HostsConfig
+from plm_jax.errors import ConfigError
+from plm_jax.objectives.bilm import BidirectionalLM
+from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.denoising import DenoisingAutoencoder
+from plm_jax.objectives.distillation import Distillation
+from plm_jax.objectives.glm import BlankInfilling
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.mntp import MaskedNextToken
+from plm_jax.objectives.plm import PermutationLM
+from plm_jax.objectives.rtd import ReplacedTokenDetection
+from plm_jax.objectives.sbo import SpanBoundary
+from plm_jax.objectives.span_corruption import MixtureOfDenoisers
+from plm_jax.objectives.text_to_text import TextToText
+from plm_jax.optim.optimizers import OptimConfig, make_schedule
+from plm_jax.optim.tuning import TuningConfig
+from plm_jax.sharding import MeshConfig
+from plm_jax.tasks.kinds import Tasks
+from plm_jax.tasks.labeled_data import LabeledConfig
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.validation import ValidatedConfig, intervals
+
+Scale = Literal['paper', 'laptop', 'test']
+Mode = Literal['train', 'evaluate', 'prepare', 'compile']
+# The command line needs to know every configuration of `architectures`.
+Model = (
+    EncoderConfig | XLNetConfig | DebertaConfig | DecoderConfig | EncoderDecoderConfig | ElmoConfig)
+Objectives = (
+    MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM |
+    BlankInfilling | MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM |
+    MaskedNextToken)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(ValidatedConfig):
+  """Corpora, data mixture and packing strategy of pre-training."""
+
+  limits = intervals(temperature='[0.05, inf]', cap='[0, 1e18]', block='[1, inf)')
+
+  path: tuple[str, ...] = ('embedded',)
+  """corpora: text files, globs, folders, tfds:NAME, embedded (the built-in corpus),
+  task:NAME:FILES (data/examples.py lists the names), or folders of prepared records. Several
+  corpora make a data mixture"""
+  weights: tuple[float, ...] = ()
+  """share of each corpus in the mixture; none: shares follow from the sizes of the corpora"""
+  cap: int = 0
+  """largest size that a corpus counts with, in windows (for tasks in examples), where shares follow
+  from sizes; 0: no limit"""
+  temperature: float = 1.0
+  """shares are sizes to the power of 1 / temperature; inf: equal shares (mT5: 3.3)"""
+  prepare: TextConfig = TextConfig()
+  """how text becomes token records; a new tokenizer gets a vocabulary of --model.vocab tokens"""
+  assembly: Literal['document', 'sentences', 'packed', 'examples'] = 'document'
+  """packing strategy: windows of whole sentences from one document (document), of whole sentences
+  across documents (sentences), packed full (packed), or of whole task examples (examples)"""
+  block: int = 64
+  """consecutive windows that are read together: 1 shuffles perfectly, more suits buckets"""
+
+  @property
+  def packed(self) -> bool:
+    """Whether a sequence may hold several texts that must not attend to each other."""
+    return self.assembly != 'document'
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase(ValidatedConfig):
+  """A part of a run with one sequence length and one batch size."""
+
+  limits = intervals(steps='[1, inf)', length='[1, 16777216]', batch='[1, 16777216]')
+
+  steps: int
+  """number of updates"""
+  length: int
+  """sequence length in tokens, special tokens included"""
+  batch: int
+  """batch size: sequences per update over all devices, gradient accumulation included"""
+
+
+def batch_size_ramp(
+    tokens: int, length: int, batch: int, first: int, over: int, pieces: int = 16
+) -> tuple[Phase, ...]:
+  """Return phases with a linear batch-size warmup (Brown et al. 2020, section 2.3).
+
+  Args:
+    tokens: tokens of all phases together.
+    length: sequence length.
+    batch: batch size after the warmup.
+    first: batch size at the start; every batch size is a multiple of it.
+    over: tokens over which the batch grows.
+    pieces: number of pieces that the warmup is cut into.
+  """
+  sizes = []
+  for piece in range(pieces):
+    middle = first + (batch - first) * (piece + 0.5) / pieces
+    sizes.append(max(1, round(middle / first)) * first)
+  steps = {}
+  for size in sorted(set(sizes)):
+    steps[size] = round(sizes.count(size) * over / pieces / (size * length))
+  rest = tokens - sum(size * number * length for size, number in steps.items())
+  steps[batch] = steps.get(batch, 0) + rest // (batch * length)
+  return tuple(Phase(number, length, size) for size, number in steps.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(ValidatedConfig):
+  """The training loop: phases, gradient accumulation, evaluation, checkpoints, early stopping."""
+
+  limits = intervals(
+      accumulate='[1, inf)', log_every='[1, inf)', eval_every='[1, inf)', eval_batches='[1, inf)',
+      save_every='[1, inf)', keep='[1, inf)', patience='[1, inf)')
+
+  phases: tuple[Phase, ...] = (Phase(900_000, 128, 256), Phase(100_000, 512, 256))
+  """parts of the run, one after another, under one learning-rate schedule"""
+  accumulate: int = 1
+  """gradient accumulation: micro-batches that each update is split into, to save memory"""
+  log_every: int = 100
+  """steps between lines of training metrics"""
+  eval_every: int = 10_000
+  """steps between evaluations on held-out text"""
+  eval_batches: int = 64
+  """largest number of held-out batches per evaluation"""
+  save_every: int = 1000
+  """steps between checkpoints"""
+  keep: int = 3
+  """number of checkpoints to keep"""
+  best: str = ''
+  """held-out metric that selects the best checkpoint. That checkpoint is kept, and the run ends
+  with its parameters. main: the main metric of the task; empty: the run ends with its last
+  parameters"""
+  early: int = 0
+  """early stopping: the run ends after this many evaluations in a row without a new best one (see
+  best); 0: it runs to the last step"""
+  patience: int = 10
+  """steps in a row with a loss or gradient that is not finite before the run stops; each of these
+  steps is skipped"""
+  wandb: str = ''
+  """project of Weights & Biases that metrics are also sent to; empty: none. Needs wandb"""
+  resume: Literal['newest', 'whole'] = 'newest'
+  """checkpoint to resume from: the newest, or the newest that is not damaged (whole), in which case
+  damaged ones are moved away"""
+  changed_data: Literal['refuse', 'accept'] = 'refuse'
+  """whether a run may continue on data that differs from the data of its checkpoint"""
+
+  @property
+  def steps(self) -> int:
+    """Number of updates in all phases."""
+    return sum(phase.steps for phase in self.phases)
+
+  @property
+  def steps_and_tokens(self) -> tuple[tuple[int, int], ...]:
+    """(updates, tokens per update) of each phase."""
+    return tuple((phase.steps, phase.length * phase.batch) for phase in self.phases)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(ValidatedConfig):
+  """A training run. The same command again resumes it from its newest checkpoint."""
+
+  limits = intervals(seed='[0, 4294967295]')
+
+  name: str
+  """name of the run"""
+  family: str = 'bert'
+  """model_type of transformers under which `export` writes the model"""
+  scale: Scale = 'paper'
+  """paper: as published; laptop: minutes on two cores (40 for language models); test: seconds.
+  Other options change the values that the scale sets"""
+  mode: Mode = 'train'
+  """train; evaluate: measure the newest checkpoint on held-out text; prepare: only write the token
+  records; compile: only compile the training step"""
+  topology: str = ''
+  """TPU pod to compile for, such as v2:4x4, or 2xv5e:4x4 for two slices; it need not be attached
+  (with mode compile)"""
+  search: bool = False
+  """compile candidate meshes, gradient accumulation and activation checkpointing (remat), and print
+  the fastest (with mode compile)"""
+  output: str = ''
+  """folder of the run for checkpoints, metrics and report; local or gs://. Empty: runs/NAME, with
+  -SCALE appended for other scales than paper"""
+  warm_start: str = ''
+  """initial parameters: the folder of another run, or a checkpoint of transformers or of the
+  original code. Its tokenizer is used too, unless another is given"""
+  seed: int = 0
+  """random seed for initialization, data order, masking and dropout"""
+  model: Model = EncoderConfig()
+  objective: Any = None
+  data: Any = None
+  optim: OptimConfig = OptimConfig()
+  train: TrainConfig = TrainConfig()
+  tuning: TuningConfig = TuningConfig()
+  mesh: MeshConfig = MeshConfig()
+  hosts: HostsConfig = HostsConfig()
+  prompts: tuple[str, ...] = ()
+  """prompts for the report, in addition to held-out text: sentences with a [MASK], or beginnings of
+  texts for a decoder"""
+
+  @property
+  def folder(self) -> str:
+    """Folder of the run: `output`, or runs/TITLE."""
+    if self.output:
+      return os.fspath(storage.resolve_path(self.output))
+    return f'runs/{self.title}'
+
+  @property
+  def title(self) -> str:
+    """Name of the run for people: bert_base, or bert_base-laptop at the scale of a laptop.
+
+    A name that already ends with the scale, as that of a fine-tuned run, gets no second one.
+    """
+    if self.scale == 'paper' or self.name.endswith(f'-{self.scale}'):
+      return self.name
+    return f'{self.name}-{self.scale}'
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainRun(RunConfig):
+  """A pre-training run, which learns from text."""
+
+  objective: Objectives = MaskedLM()
+  data: DataConfig = DataConfig()
+
+  def rule(self, phase: Phase, corpus: int = 0) -> WindowRule:
+    """Return how the text of a corpus is cut into windows in a phase."""
+    assembly = self.data.assembly
+    if self.objective.layout.has_text_pairs(corpus):
+      assembly = 'pairs'
+    text_length = self.objective.text_length(phase.length)
+    return WindowRule(assembly, text_length, self.objective.layout.target_tokens)
+
+  def rules(self, *corpora: int) -> tuple[WindowRule, ...]:
+    """Return the distinct window rules of all phases, for these corpora or for all of them."""
+    found = {}
+    for corpus in corpora or range(len(self.data.path)):
+      for phase in self.train.phases:
+        found[self.rule(phase, corpus)] = None
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneRun(RunConfig):
+  """A fine-tuning run, which learns a task from labeled examples."""
+
+  family: str = 'bert'
+  """model_type of transformers: decides the task heads, the input format, and the type under which
+  `export` writes the model"""
+  objective: Tasks = SequenceTask()
+  data: LabeledConfig = LabeledConfig()
+
+
+# Checks of a configuration: whatever fails later for a reason that the options show already.
+
+
+def check(config: RunConfig) -> None:
+  """Raise ConfigError for options that contradict each other, before anything is read or built."""
+  validation.check(config)
+  if (config.mode == 'compile') != bool(config.topology):
+    raise ConfigError(
+        '--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
+  if config.search and config.mode != 'compile':
+    raise ConfigError('--search goes with --mode=compile and --topology=NAME')
+  if config.tuning.reinitialise and not config.warm_start:
+    raise ConfigError('--tuning.reinitialise is for a run with a pre-trained model: give '
+                      '--warm-start')
+  if isinstance(config, PretrainRun):
+    if wrong := config.objective.requirements.incompatibility(config.data.path, config.model):
+      raise ConfigError(wrong)
+    check_assembly(config.data, config.objective)
+    check_corpora(config.data, getattr(config.objective, 'languages', ()))
+    check_continuous_rows(config)
+  elif isinstance(config, FinetuneRun):
+    check_labeled_run(config)
+  check_lengths(config)
+  check_optimizer(config)
+  masks = config.objective.mask_tokens(config.model)
+  for prompt in config.prompts:
+    if masks and not any(mark in prompt for mark in (*masks, '<mask>')):
+      raise ConfigError(f'there is no {" or ".join(masks)} in --prompts {prompt!r}: put one in '
+                        'place of the word to predict')
+
+
+def check_optimizer(config: RunConfig) -> None:
+  """Raise ConfigError for a warmup longer than the run, and for an epsilon that divides by 0."""
+  optim, length = config.optim, config.train.steps
+  if optim.clock == 'tokens':
+    length = sum(steps * tokens for steps, tokens in config.train.steps_and_tokens)
+  if optim.warmup > length and config.mode == 'train' and optim.schedule != 't5':
+    raise ConfigError(f'--optim.warmup is {optim.warmup:,} {optim.clock}, and the run has '
+                      f'{length:,}: its learning rate would never reach --optim.peak')
+  if optim.eps < 1e-30 and optim.kind != 'adafactor':
+    raise ConfigError(
+        f'--optim.eps is 1e-30 or more, got {optim.eps}: where a gradient is 0, as that of tokens '
+        'that do not come, 0 would be divided by 0')
+
+
+def check_lengths(config: RunConfig) -> None:
+  """Raise ConfigError for sequences that are too long for the model or too short for text."""
+  if not config.train.phases:
+    raise ConfigError('--train.phases: a run needs at least one, of one step or more')
+  lengths = [phase.length for phase in config.train.phases]
+  if config.model.max_length and max(lengths) > config.model.max_length:
+    advice = ''
+    if config.warm_start:
+      advice = f'. {length_advice(config, max(lengths))}'
+    raise ConfigError(f'sequences of {max(lengths)} tokens do not fit the model: '
+                      f'--model.max-length is {config.model.max_length}{advice}')
+  if config.objective.text_length(min(lengths)) < 2 or min(lengths) < 8:
+    raise ConfigError(f'rows of {min(lengths)} tokens leave no room for text: use 8 or more')
+
+
+def length_advice(config: RunConfig, length: int) -> str:
+  """Return a sentence on how the model can read sequences of `length` tokens."""
+  option = f'--train.phases.0.length={length}'
+  if not config.model.max_length or length <= config.model.max_length:
+    return f'{option} reads more'
+  if config.warm_start and getattr(config.model, 'absolute', 'none') not in ('none', False):
+    return (f'It has position embeddings for {config.model.max_length} tokens: one that is '
+            f'pre-trained with --model.max-length={length} reads more')
+  return f'--model.max-length={length} {option} reads more'
+
+
+def check_assembly(data: DataConfig, objective: Any) -> None:
+  """Raise ConfigError for a packing strategy that the objective cannot use."""
+  if objective.layout.one_document and data.assembly != 'document':
+    raise ConfigError(
+        f'--data.assembly {data.assembly} joins documents, but the objective makes rows of '
+        'sentences of one document: use --data.assembly document')
+  if bool(objective.layout.target_tokens) != (data.assembly == 'examples'):
+    raise ConfigError(f'--data.assembly is {data.assembly}, but examples is for objectives of '
+                      'tasks as text to text, and for no others')
+  for corpus, path in enumerate(data.path):
+    layout = objective.layout
+    learns_tasks = layout.target_tokens or layout.has_text_pairs(corpus)
+    if path.startswith('task:') and not learns_tasks:
+      raise ConfigError(
+          f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
+          'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
+
+
+def check_continuous_rows(config: PretrainRun) -> None:
+  """Raise ConfigError where state is carried from batch to batch but rows do not continue."""
+  if config.objective.carry(config.model, 1) is None:
+    return
+  if config.data.assembly != 'packed' or len(config.data.path) > 1:
+    raise ConfigError('the objective reads one continuous text: give --data.assembly packed and '
+                      'one --data.path')
+  if len({phase.batch for phase in config.train.phases}) > 1 or config.optim.ema:
+    raise ConfigError('--train.phases: rows continue from batch to batch, so all phases need the '
+                      'same batch size; and no --optim.ema')
+
+
+def check_labeled_run(config: FinetuneRun) -> None:
+  """Raise ConfigError for options that do not fit a run on labeled examples."""
+  if not config.data.train:
+    raise ConfigError('--data.train names no source of examples: a file, or tfds:NAME:SPLIT')
+  if len(config.train.phases) != 1:
+    raise ConfigError('--train.phases: a run on labeled examples has one phase')
+  if config.data.pack and config.objective.output_unit == 'row':
+    raise ConfigError('--data.pack puts several examples in a row, and here each choice, or text, '
+                      'has a row of its own')
+  if wrong := config.objective.run_conflict(config):
+    raise ConfigError(wrong)
+  if config.objective.family != config.family:
+    raise ConfigError(f'--objective.family is {config.objective.family}, and --family is '
+                      f"{config.family}: the head is the family's")
+
+
+def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
+  """Raise ConfigError for a data mixture whose parts do not match.
+
+  Args:
+    data: the corpora and their weights.
+    languages: one language per corpus, or none.
+  """
+  if not data.path or '' in data.path:
+    raise ConfigError(f'--data.path is a text or a folder, or several, got {data.path}')
+  if languages and len(languages) != len(data.path):
+    raise ConfigError(f'--objective.languages gives {languages} for {len(data.path)} corpora: one '
+                      'each')
+  if data.weights and (data.cap or data.temperature != 1):
+    raise ConfigError('--data.weights are shares as they are: leave out --data.cap and '
+                      '--data.temperature')
+  if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
+    raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one '
+                      'share each, not all 0')
+
+
+# Resume: which options of a run may change between two commands.
+
+MAY_DIFFER_ON_RESUME = {
+    'mode', 'topology', 'search', 'output', 'mesh', 'hosts', 'prompts', 'warm_start',
+    'train.log_every', 'train.eval_every', 'train.eval_batches', 'train.save_every', 'train.keep',
+    'train.patience', 'train.best', 'train.early', 'train.accumulate', 'train.resume',
+    'train.changed_data', 'train.wandb', 'data.prepare.workers', 'tuning.expand',
+    # These are resolved into phases and the learning rate.
+    'data.epochs', 'data.least_steps', 'data.baseline', 'data.warmup', 'data.evaluations',
+    'data.tokenizer'}
+"""options that may differ when a run resumes, since they do not change its numbers"""
+for _model in ('model', 'objective.model'):
+  for _stack in ('stack', 'decoder', 'source'):
+    MAY_DIFFER_ON_RESUME |= {f'{_model}.{_stack}.remat', f'{_model}.{_stack}.scan'}
+  MAY_DIFFER_ON_RESUME |= {f'{_model}.block.init.tables', f'{_model}.block.init.matrices'}
+
+SCHEDULE_FIELDS = (
+    'train.phases', 'optim.peak', 'optim.warmup', 'optim.horizon', 'optim.cooldown', 'optim.clock',
+    'optim.schedule', 'optim.power', 'optim.floor', 'optim.warmup_start')
+"""options of the schedule: the part after the newest checkpoint may differ"""
+
+
+def differences(old: Any, new: Any) -> list[str]:
+  """List the fields outside MAY_DIFFER_ON_RESUME that differ, as 'field: old -> new'."""
+  return validation.differences(old, new, MAY_DIFFER_ON_RESUME)
+
+
+def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
+  """List the reasons why `new` cannot resume `old` at step `done`; none if it can.
+
+  A run may become longer or shorter, and the rest of it may use another learning rate. Its phases
+  and its learning rate up to step `done` must be the same.
+
+  Returns:
+    Differences as 'field: old -> new', and a sentence on finished steps that they would change.
+  """
+  found = differences(old, new)
+  course = []
+  for line in found:
+    if line.partition(':')[0] in SCHEDULE_FIELDS:
+      course.append(line)
+  others = [line for line in found if line not in course]
+  if not course:
+    return others
+  changed = ''
+  if new.objective.step_traits.needs_progress and old.train.steps != new.train.steps:
+    changed = 'whose shares of masks another number of steps would change'
+  elif completed_phases(old.train.phases, done) != completed_phases(new.train.phases, done):
+    changed = 'whose rows these phases would change'
+  elif not np.array_equal(past_learning_rates(old, done), past_learning_rates(new, done)):
+    changed = 'whose learning rate this would change'
+  if not changed:
+    return others
+  return others + course + [f'{done:,} steps are done, {changed}']
+
+
+def completed_phases(
+    phases: Sequence[Phase], done: int) -> list[tuple[int, int, int]] | None:
+  """Return (steps, length, batch) of the phases up to step `done`; None if they end before it."""
+  found = []
+  for phase in phases:
+    if done > 0:
+      found.append((min(phase.steps, done), phase.length, phase.batch))
+      done -= phase.steps
+  if done <= 0:
+    return found
+  return None
+
+
+def past_learning_rates(config: RunConfig, done: int) -> np.ndarray:
+  """Compute the learning rates of the steps before `done`, or of a sample of 10,000 of them."""
+  sample = np.linspace(0, max(done - 1, 0), min(done, 10_000)).astype(np.int64)
+  rate = make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens)
+  return np.asarray(rate(np.unique(sample)))

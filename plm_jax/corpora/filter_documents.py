@@ -1,0 +1,212 @@
+"""Filtering of single documents: rules, decontamination, and the hashes that find duplicates.
+
+A document goes through these steps on one machine or many. `DocumentFilter` does everything that
+concerns it alone. `duplicates` does what concerns several documents, with hashes only:
+
+    filters, overlap with evaluation texts   DocumentFilter(document) -> FilteredDocument; dropped
+                                             if it has a reason
+    exact duplicates, of the rest            of equal `exact`, the first in the corpus is kept
+    near-duplicates, of the rest             of a tree of `duplicates.similar_edges`, the first is
+    kept repeated spans, of the rest              `spans` that came before; `remove_repeated_spans`,
+    and
+                                             documents that are too short then
+"""
+import dataclasses
+import functools
+import hashlib
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from plm_jax.corpora import contamination, filters, word_hashes
+from plm_jax.corpora.contamination import EvaluationNgrams
+from plm_jax.corpora.filters import FilterConfig
+from plm_jax.corpora.minhash import MinHash
+from plm_jax.data import charsets, document_formats, lines, sentence_splitting
+from plm_jax.errors import ConfigError
+from plm_jax.validation import intervals
+
+
+@dataclasses.dataclass(frozen=True)
+class CleanConfig(FilterConfig):
+  """Filters, deduplication and decontamination of a corpus."""
+
+  limits = intervals(
+      similarity='[0.5, 1]', span='[0, 1000]', ngram='[1, 1000]', samples='[0, 100000]',
+      workers='[0, 4096]', shard_characters='[1, 1e12]')
+
+  duplicates: Literal['none', 'exact', 'near'] = 'near'
+  """Deduplication: drop documents that came before. exact: those that differ at most in case,
+  punctuation and white space; near: also those with most of their word 5-grams in common
+  (MinHash)."""
+  similarity: float = 0.8
+  """Jaccard similarity of their 5-grams from which on documents are near-duplicates."""
+  span: int = 0
+  """Drop sentences that came before in a span of this many sentences; C4 has 3. 0: none."""
+  decontaminate: str = ''
+  """Evaluation files, comma-separated, task:NAME:SOURCE or tfds:NAME:SPLIT: documents that share an
+  n-gram of words with them are dropped."""
+  ngram: int = 13
+  """Number of words of such an n-gram."""
+  on_error: lines.OnError = 'refuse'
+  """Treatment of lines that are not UTF-8 or not JSON. refuse: stop and name the line; skip: leave
+  it out and count it."""
+  encoding: str = 'utf-8'
+  """Encoding of the text files: see `prepare`."""
+  text_field: str = 'text'
+  """Field with the text, in JSON Lines, tables and TFDS."""
+  documents: document_formats.Division = 'auto'
+  """How plain text is divided into documents: see `prepare`."""
+  samples: int = 0
+  """Number of dropped documents to keep for each reason, in _dropped.jsonl: the first ones."""
+  shard_characters: int = 1 << 28
+  """Number of characters per output file, before duplicates are removed."""
+  workers: int = 0
+  """Number of processes; 0: one per core. The output does not depend on it."""
+
+  def conflict(self, option):
+    """Return the message for an unknown encoding, or for filters that do not go together."""
+    if problem := charsets.encoding_problem(self.encoding):
+      return f'{option("encoding")} {problem}, got {self.encoding!r}'
+    return super().conflict(option)
+
+  @property
+  def reading(self) -> document_formats.TextReadConfig:
+    """How the sources of text are read."""
+    return document_formats.TextReadConfig(
+        self.on_error, self.text_field, self.documents, self.encoding)
+
+  @functools.cached_property
+  def minhash(self) -> MinHash:
+    """How near-duplicates are found."""
+    return MinHash(self.similarity)
+
+
+# Published sets of rules. In Raffel et al. 2020, the journal version and the released code have 5
+# words per line and 3 sentences per page, the first version 3 and 5.
+RULE_SETS: dict[str, dict[str, Any]] = {
+    'c4': dict(terminal=True, min_line_words=5, javascript=True, policies=True, citations=True,
+               lorem_ipsum=True, braces=True, min_sentences=3, span=3),
+    'gopher': dict(quality=True, repetition=True),
+}
+
+
+def parse_rules(names: str) -> dict[str, Any]:
+  """Return the options of comma-separated published rule sets.
+
+  Raises:
+    ConfigError: a name is not known.
+  """
+  options: dict[str, Any] = {}
+  for name in filter(None, map(str.strip, names.split(','))):
+    if name not in RULE_SETS:
+      raise ConfigError(f'--rules is {" or ".join(RULE_SETS)}, or several by commas, got {name!r}')
+    options |= RULE_SETS[name]
+  return options
+
+
+class FilteredDocument(NamedTuple):
+  """A document after the filters, with its hashes."""
+
+  paragraphs: list[str]
+  reason: str  # why it is dropped, '' where it is kept so far
+  lines: dict[str, int]  # number of lines that each rule dropped
+  exact: int = 0  # 64 bits: equal for documents of the same words
+  sketch: np.ndarray = np.empty(0, np.uint8)  # [values] of `MinHash.sketch`
+  bands: np.ndarray = np.empty(0, np.uint64)  # [bands] of `MinHash.band_hashes`
+  spans: np.ndarray = np.empty(0, np.uint64)  # a hash for each `span` consecutive sentences
+
+
+class DocumentFilter:
+  """Filters a document by itself. Can be sent to other processes."""
+
+  def __init__(self, config: CleanConfig, evaluation: EvaluationNgrams | None = None):
+    """Load lists and evaluation files.
+
+    Args:
+      config: of the filters.
+      evaluation: n-grams of the evaluation files; None: they are read here.
+
+    Raises:
+      ConfigError, StorageError, SourceError: one of them cannot be loaded.
+    """
+    self.config = config
+    self.rule_filter = filters.RuleFilter(config)
+    if evaluation is None:
+      texts = ()
+      if config.decontaminate:
+        texts = contamination.evaluation_texts(config.decontaminate)
+      evaluation = contamination.read_ngrams(texts, config.ngram)
+    self.evaluation = evaluation
+
+  def __call__(self, paragraphs: list[str]) -> FilteredDocument:
+    """Apply the rules to a document, and hash the rest; a dropped document has no hashes."""
+    config = self.config
+    document = FilteredDocument(*self.rule_filter(paragraphs))
+    if document.reason:
+      return document
+    text = '\n'.join(document.paragraphs)
+    words = word_hashes.split_words(text) or text.split()  # punctuation alone is compared as it is
+    numbers = word_hashes.hash_words(words)
+    if self.evaluation.overlaps(numbers, config.ngram):
+      return document._replace(reason='evaluation')
+    if config.duplicates != 'none':
+      document = document._replace(exact=hash64(numbers.tobytes()))
+    if config.duplicates == 'near':
+      minhash = config.minhash
+      signature = minhash.signature(numbers)
+      document = document._replace(
+          sketch=minhash.sketch(signature), bands=minhash.band_hashes(signature))
+    if config.span:
+      document = document._replace(spans=span_hashes(document.paragraphs, config.span))
+    return document
+
+
+def span_hashes(paragraphs: list[str], span: int) -> np.ndarray:
+  """Return a hash for each `span` consecutive of S sentences, uint64 [S - span + 1]."""
+  hashes = []
+  for paragraph in paragraphs:
+    for sentence in sentence_splitting.split_sentences(paragraph):
+      text = ' '.join(word_hashes.split_words(sentence))
+      hashes.append(hash64(text.encode('utf-8', 'surrogatepass')))
+  if len(hashes) < span:
+    return np.empty(0, np.uint64)
+  return word_hashes.ngram_hashes(np.array(hashes, np.uint64), span)
+
+
+def remove_repeated_spans(
+    paragraphs: list[str], repeated: set[int], span: int) -> tuple[list[str], int]:
+  """Remove the sentences of repeated spans from a document.
+
+  Args:
+    paragraphs: the document.
+    repeated: numbers of the first sentences of repeated spans.
+    span: sentences of a span.
+
+  Returns:
+    The document's paragraphs, and the number of sentences that were removed.
+  """
+  removed: set[int] = set()
+  for start in repeated:
+    removed.update(range(start, start + span))
+  kept, first = [], 0
+  for paragraph in paragraphs:
+    sentences = sentence_splitting.split_sentences(paragraph, gaps=True)
+    rest = []
+    for place, sentence in enumerate(sentences, first):
+      if place not in removed:
+        rest.append(sentence)
+    first += len(sentences)
+    if text := ''.join(rest).strip():
+      kept.append(text)
+  return kept, len(removed)
+
+
+def is_long_enough(paragraphs: list[str], config: CleanConfig) -> bool:
+  """Return whether a document is long enough after repeated spans were removed."""
+  return bool(paragraphs) and not filters.has_few_sentences(paragraphs, config.min_sentences)
+
+
+def hash64(content: bytes) -> int:
+  """Return a 64-bit hash."""
+  return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), 'little')

@@ -1,0 +1,262 @@
+"""The built-in English corpus ('embedded'): documentation in the packages installed with plm_jax.
+
+Docstrings are read from source files; nothing is imported. Code, tables, headings and markup are
+removed, the rest reads as prose, and a paragraph that occurs in many places is kept once. The
+result is a text file in the format of `sources`, made once in half a minute and stored in the cache
+folder ($PLM_JAX_CACHE, else ~/.cache/plm_jax).
+"""
+import ast
+from collections.abc import Iterable, Iterator
+import hashlib
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+from pathlib import Path
+import platform
+import re
+import sysconfig
+import warnings
+
+from plm_jax import storage
+from plm_jax.data import worker_pool
+from plm_jax.storage.lock import Lock
+
+PACKAGES = {  # import name: distributions that may provide it
+    'jax': ('jax',), 'jaxlib': ('jaxlib',), 'flax': ('flax',), 'optax': ('optax',),
+    'orbax': ('orbax-checkpoint',), 'numpy': ('numpy',), 'scipy': ('scipy',),
+    'tensorflow': ('tensorflow-cpu', 'tensorflow'), 'keras': ('keras',),
+    'tensorflow_datasets': ('tensorflow-datasets',), 'etils': ('etils',),
+}
+PROMPTS = (  # that a model of this text can complete
+    'The number [MASK] rows in the matrix.', 'Returns the [MASK] of the array.',
+    'This method is used [MASK] compute the gradient.')
+CLEANING_VERSION = 1  # of the rules below; part of the name of the cached file
+
+
+def corpus_path() -> Path:
+  """Returns the path of this machine's corpus as a text file; makes it if the cache lacks it."""
+  found = package_versions()
+  key = hashlib.sha256(repr((CLEANING_VERSION, found)).encode()).hexdigest()[:12]
+  path = storage.cache_folder() / f'embedded-{key}.txt'
+  if path.exists():
+    return path
+  with Lock(path.parent, 'the preparation of the built-in corpus', wait=True):
+    if not path.exists():
+      storage.remove_drafts(path.parent)
+      with storage.atomic_writer(path) as f:
+        for document in extract_documents(list_source_files()):
+          f.write(('\n'.join(document) + '\n\n').encode(errors='replace'))
+  return path
+
+
+def extract_documents(files: Iterable[tuple[str, Path]], workers: int | None = None
+                      ) -> Iterator[list[str]]:
+  """Yields documents, each a list of paragraphs, of Python files; no paragraph occurs twice.
+
+  A class with several paragraphs is a document, the rest of its module another.
+
+  Args:
+    files: (name that is the same on every machine, path).
+    workers: number of processes; None: one per core.
+  """
+  seen = set()
+  paths = [path for _, path in sorted(files)]
+  for documents in read_modules(paths, workers or os.cpu_count() or 1):
+    for document in documents:
+      new = []
+      for paragraph in dict.fromkeys(document):
+        if paragraph not in seen:
+          new.append(paragraph)
+      seen.update(new)
+      if new:
+        yield new
+
+
+def read_modules(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
+  """Yields the documents of each file, in order; uses `workers` processes for 200 files or more."""
+  if workers == 1 or len(paths) < 200:
+    yield from map(read_module, paths)
+    return
+  with worker_pool.open_pool(workers) as pool:
+    yield from pool.map(read_module, paths, chunksize=32)
+
+
+def read_module(path: Path) -> list[list[str]]:
+  """Reads the documents of a source file; [] if it cannot be read or parsed, such as a template."""
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # invalid escapes in other people's strings
+      tree = ast.parse(path.read_bytes())
+  except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: nested too deeply
+    return []
+  except (FileNotFoundError, PermissionError):
+    return []
+  module, classes = [], []
+  for node in tree.body:
+    text = []
+    for string in find_strings(node):
+      text.extend(clean_docstring(string))
+    if isinstance(node, ast.ClassDef) and len(text) >= 4:
+      classes.append(text)
+    else:
+      module.extend(text)
+  return [document for document in (module, *classes) if document]
+
+
+def find_strings(node: ast.AST) -> list[str]:
+  """Returns docstrings, and long strings such as NumPy attaches to compiled functions, in order."""
+  found = []
+  for child in ast.walk(node):
+    least = 200
+    if isinstance(child, ast.Expr):
+      child, least = child.value, 0
+    text = getattr(child, 'value', None)
+    if isinstance(child, ast.Constant) and isinstance(text, str) and len(text) >= least:
+      found.append((child.lineno, text))
+  return [text for _, text in sorted(found)]
+
+
+def clean_docstring(text: str) -> list[str]:
+  """Returns a docstring's paragraphs of prose, each one line without markup."""
+  lines = inspect.cleandoc(text).expandtabs().split('\n')
+  cleaned = map(strip_markup, join_paragraphs(lines))
+  return [paragraph for paragraph in cleaned if is_prose(paragraph)]
+
+
+def join_paragraphs(lines: list[str]) -> Iterator[str]:
+  """Joins wrapped lines; drops code, directives, headings, and names and types of parameters."""
+  current: list[str] = []
+  start = 0  # indent of the first line of `current`
+  code = None  # indent of the line that opened a block of code; the block is indented deeper
+  fence = doctest = False
+  for number, line in enumerate(lines):
+    text = line.strip()
+    indent = len(line) - len(line.lstrip())
+    following = lines[number + 1] if number + 1 < len(lines) else ''
+    deeper = len(following) - len(following.lstrip()) > indent and following.strip()
+    if text.startswith(('```', '~~~')):
+      fence = not fence
+    if code is not None and text and indent <= code:
+      code = None
+    # A doctest ends at a blank line.
+    doctest = bool(text) and (doctest or text.startswith(('>>>', 'In [', '... ')))
+    skip = fence or doctest or code is not None or text.startswith(('```', '~~~', '|', '+-', '@'))
+    if skip or not text or HEADING.fullmatch(text):
+      if HEADING.fullmatch(text):
+        current = []  # the line above was the heading
+      yield ' '.join(current)
+      current = []
+      continue
+    if text.startswith('.. '):
+      yield ' '.join(current)
+      current = []
+      if not ADMONITION.match(text):
+        code = indent
+      continue
+    is_name = len(text.split()) <= 3 and text[-1] not in '.,;' and not ENTRY.match(text)
+    names_parameter = deeper and (is_name or NUMPY_ENTRY.fullmatch(text))
+    if names_parameter and (not current or indent <= start):
+      yield ' '.join(current)
+      current = []
+      continue
+    if not current or indent < start or BULLET.match(text) or ENTRY.match(text):
+      yield ' '.join(current)
+      current, start = [], indent
+    current.append(text)
+    if text.endswith('::') and not following.strip():
+      code = indent
+  yield ' '.join(current)
+
+
+def strip_markup(text: str) -> str:
+  """Removes inline markup, bullets and the name before a description from a paragraph."""
+  text = BULLET.sub('', text)
+  text, named = ENTRY.subn('', text)
+  for pattern, replacement in INLINE:
+    text = pattern.sub(replacement, text)
+  text = re.sub(':+$', ':', ' '.join(text.split()))
+  if named and re.match('[a-z]+[ ,]', text):
+    text = text[0].upper() + text[1:]
+  return text
+
+
+def is_prose(text: str) -> bool:
+  """Returns whether a text is a sentence of six words or more, at least 75% of them plain words."""
+  words = text.split()
+  if len(words) < 6 or not BEGINNING.match(text) or not ENDING.search(text):
+    return False
+  if NOT_PROSE.search(text):
+    return False
+  plain = []
+  for word in words:
+    if WORD.fullmatch(word):
+      plain.append(word)
+  return len(plain) >= 0.75 * len(words)
+
+
+HEADING = re.compile(r'([=\-~^*#"\'+_`])\1{2,}|[=\- ]{6,}')
+ADMONITION = re.compile(  # directives whose body is prose
+    r'\.\. *(note|warning|tip|important|caution|hint|attention|danger|deprecated|'
+    r'version(added|changed))::', re.I)
+NUMPY_ENTRY = re.compile(r'[\w*`\'",. ]+ : .*')
+ENTRY = re.compile(
+    r'\A[*`]*(:\w+ [\w.* ]+|[\w./-]+( ?,? [*`\w]+)?)[*`]*( \([^)]*\))?[*`]*: +(?=\S)')
+BULLET = re.compile(r'\A([-*+•] +|\(?\d{1,2}[.)] +|\([a-z]\) +|#\. +)')
+INLINE = [(re.compile(pattern), replacement) for pattern, replacement in (
+    (r'!?\[([^\]]+)\]\([^)\s]+\)', r'\1'),  # [text](address)
+    (r':[\w:+-]+:`[!~]?([^`<]*?) *(?:<[^`]*>)?`', r'\1'),  # :role:`text <target>`
+    (r'`([^`<]+?) *<[^`]*>`_*', r'\1'),  # `text <address>`_
+    (r'``?`?([^`]+)``?`?_*', r'\1'),
+    (r'\*\*([^*]+)\*\*', r'\1'),
+    (r'(?<![\w*])\*([^*\s][^*]*)\*(?!\w)', r'\1'),
+    (r'(\[[\w#*+-]{1,12}\])_', r'\1'),  # [1]_
+    (r'<?(?:https?|ftp)://[^\s>)]+[^\s>).,]>?', ''),
+    (r'\( *\)', ''),
+)]
+BEGINNING = re.compile(r'["(]?([A-Z]|\w+[._]\w)')  # a capital, or a name in code
+ENDING = re.compile(r'(?<!\be\.g)(?<!\bi\.e)(?<!\.\.)[.!?:\w)"]$')
+NOT_PROSE = re.compile(
+    r'>>>|\.\.\. |[\\|$@{}#]|:=|\w\(\w*\)\.|---|::| = |\b(TODO|Copyright|Licen[sc]e)\b|</')
+WORD = re.compile(
+    r'["\'‘“(\[]*[A-Za-zÀ-ž]+(?:[-/\'’][A-Za-zÀ-ž]+)*["\'’”)\]]*[.,;:!?]*["\'’”)]*')
+SKIPPED_FOLDERS = frozenset((
+    'test', 'tests', 'testing', 'site-packages', 'dist-packages', 'idlelib', 'lib2to3',
+    '__pycache__'))
+
+
+def list_source_files() -> Iterator[tuple[str, Path]]:
+  """Yields (name that is the same on every machine, path) of Python files to read.
+
+  They belong to the packages and the standard library.
+  """
+  folders = {'python': Path(sysconfig.get_path('stdlib'))}
+  for package in PACKAGES:
+    spec = importlib.util.find_spec(package)
+    if spec and spec.submodule_search_locations:
+      for place in spec.submodule_search_locations:
+        folders[package] = Path(place)
+  for package, folder in folders.items():
+    for place, children, names in os.walk(folder):
+      children[:] = [child for child in children if child not in SKIPPED_FOLDERS]
+      for name in names:
+        if name.endswith('.py') and not name.endswith('_test.py') and not name.startswith('test_'):
+          path = Path(place) / name
+          yield f'{package}/{path.relative_to(folder).as_posix()}', path
+
+
+def package_versions() -> list[tuple[str, str]]:
+  """Lists (package, version) of the installed packages, and of Python."""
+  found = [('python', platform.python_version())]
+  for package, distributions in PACKAGES.items():
+    for distribution in distributions:
+      try:
+        found.append((package, importlib.metadata.version(distribution)))
+        break
+      except importlib.metadata.PackageNotFoundError:
+        continue
+  return found
+
+
+if __name__ == '__main__':
+  print(corpus_path())

@@ -1,0 +1,142 @@
+"""CoNLL files: one word per line in columns, with tags; read as sentences.
+
+    EU NNP B-NP B-ORG       a word, more columns, its tag; a blank line ends the sentence
+    -DOCSTART- -X- -X- O    begins a document
+
+Columns are separated by a tab if the line has one, otherwise by spaces. In CoNLL-U (.conllu) the
+word is the second column and its part of speech the fourth; comments, ranges (1-2) and empty nodes
+(1.1) are skipped, and '# newdoc' begins a document (Nivre et al. 2020).
+"""
+from collections.abc import Iterable, Iterator
+import itertools
+import re
+from typing import NamedTuple
+
+from plm_jax.data.lines import OnError, ReadStats, SourceError, report_problem
+
+
+class FileLayout(NamedTuple):
+  """Layout of a file of labeled rows, where its name does not determine it."""
+
+  header: bool = True
+  """The first line of a table names its columns; False: they are named '0', '1', ..."""
+  words: bool = False
+  """Files other than .jsonl, .json and .csv hold words in columns."""
+  word: int | None = None
+  """Column of the word, from 0 (negative: from the end); None: the first, in .conllu the second."""
+  tag: int | None = None
+  """Column of the tag; None: the last, in .conllu the fourth."""
+  encoding: str = 'utf-8'
+  """Character encoding."""
+
+
+class TaggedWord(NamedTuple):
+  """A word and its tag; None where the file has only words."""
+
+  text: str
+  tag: str | None
+
+
+class TaggedSentence(NamedTuple):
+  """A sentence of a CoNLL file."""
+
+  words: list[TaggedWord]
+  line: int  # of its first word
+  document: int  # in the file, from 0
+
+
+def read_sentences(name: str, lines: Iterable[tuple[int, str]], layout: FileLayout,
+                   on_error: OnError, stats: ReadStats) -> Iterator[TaggedSentence]:
+  """Yields the sentences of a file. Where no line begins a document, each sentence is a document.
+
+  Args:
+    name: of the file.
+    lines: (number, text) of its lines.
+    layout: columns of words and tags.
+    on_error: 'skip' leaves out sentences with a malformed line, and counts them in `stats`.
+    stats: is updated.
+
+  Raises:
+    SourceError: a line is malformed, such as one with fewer columns than the first.
+  """
+  universal = re.search(r'\.conllu(\.gz|\.xz)?$', name.lower()) is not None
+  sentences, has_documents = [], False
+  words: list[TaggedWord] = []
+  width = first = document = 0
+  broken = False
+  for number, line in itertools.chain(lines, [(0, '')]):
+    begins = line.startswith('# newdoc') if universal else line.startswith('-DOCSTART-')
+    if begins or not line.strip(' \t'):
+      if words and not broken:
+        sentences.append(TaggedSentence(words, first, document))
+      words, broken = [], False
+      document += begins
+      has_documents |= begins
+      continue
+    if broken or (universal and (line.startswith('#') or re.match(r'\d+[-.]\d', line))):
+      continue
+    fields = split_fields(line)
+    width = width or len(fields)
+    if not words:
+      first = number
+    try:
+      words.append(parse_word(fields, width, universal, layout))
+    except ValueError as error:
+      report_problem(f'{name}:{number}: {error}', on_error, stats)
+      broken = True
+  for number, sentence in enumerate(sentences):
+    yield sentence if has_documents else sentence._replace(document=number)
+
+
+def split_fields(line: str) -> list[str]:
+  """Splits a line at its tabs or, where it has none, at its spaces."""
+  return line.split('\t') if '\t' in line else re.split(' +', line.strip(' '))
+
+
+def parse_word(fields: list[str], width: int, universal: bool, layout: FileLayout) -> TaggedWord:
+  """Returns the word and its tag from the fields of a line. Raises ValueError with the problem.
+
+  Args:
+    fields: columns of the line.
+    width: expected number of columns.
+    universal: the file is CoNLL-U.
+    layout: columns of words and tags.
+  """
+  if len(fields) != width:
+    raise ValueError(f'{len(fields)} columns, but the first line has {width}')
+  word, tag = layout.word, layout.tag
+  if word is None:
+    word = int(universal)
+  checked = [word]
+  if tag is not None or universal:
+    tag = 3 if tag is None else tag
+    checked.append(tag)
+  else:
+    tag = -1
+  for column in checked:
+    if not -width <= column < width:
+      raise ValueError(f'no column {column}, there are {width}')
+  has_tag = tag % width != word % width
+  found = TaggedWord(fields[word], fields[tag] if has_tag else None)
+  if not found.text.strip() or found.tag == '':
+    raise ValueError(f'a word and its tag must not be empty, got {fields}')
+  return found
+
+
+def read_conll_rows(name: str, lines: Iterable[tuple[int, str]], layout: FileLayout,
+                    on_error: OnError, stats: ReadStats
+                    ) -> Iterator[tuple[dict[str, object], str]]:
+  """Yields ({'words', 'tags', 'document'}, 'file:line') of each sentence, see `read_sentences`.
+
+  'tags' is missing where words have none. Raises SourceError for a file without a sentence.
+  """
+  empty = True
+  for words, line, document in read_sentences(name, lines, layout, on_error, stats):
+    empty = False
+    columns: dict[str, object] = {'words': [word.text for word in words], 'document': document}
+    if all(word.tag is not None for word in words):
+      columns['tags'] = [word.tag for word in words]
+    yield columns, f'{name}:{line}'
+  if empty and not stats.skipped:
+    raise SourceError(f'{name} has no sentences: expected one word per line, its tag in the last '
+                      'column, a blank line between sentences')

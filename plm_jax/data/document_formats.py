@@ -1,0 +1,323 @@
+"""Formats of text files: detect the format from name and beginning, and read the documents.
+
+Plain text, JSON Lines, JSON lists, tables, WikiExtractor's output, WET files and MediaWiki dumps.
+"""
+from collections.abc import Callable, Iterator
+import dataclasses
+import re
+from typing import Any, Literal, NamedTuple
+
+from plm_jax import storage
+from plm_jax.data import mediawiki, warc
+from plm_jax.data.lines import (
+  OnError,
+  ReadStats,
+  SourceError,
+  TextFile,
+  decode_line,
+  join_lines,
+  number_lines,
+  parse_json_line,
+  report_problem,
+)
+from plm_jax.data.table_rows import read_table
+from plm_jax.errors import format_option
+
+Division = Literal['auto', 'blank-lines', 'lines', 'files']
+MAX_DOCUMENT = 1 << 22  # characters; a longer document is split into several
+MAX_PARAGRAPH = 1 << 20  # characters; a longer paragraph is split into several
+NumberedLines = Iterator[tuple[int, str]]  # number, text
+
+
+class Document(NamedTuple):
+  """A document of a source."""
+
+  paragraphs: list[str]
+  where: str  # 'file:line' of its first paragraph
+
+
+@dataclasses.dataclass(frozen=True)
+class TextReadConfig:
+  """How files of text are read."""
+
+  on_error: OnError = 'refuse'
+  field: str = 'text'  # with the text, in JSON Lines and tables
+  division: Division = 'auto'  # of plain text into documents
+  encoding: str = 'utf-8'  # of the characters
+
+
+def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats, alone: bool
+                        ) -> Iterator[Document]:
+  """Yields the documents of a file.
+
+  Args:
+    opened: the file.
+    config: how to read it.
+    stats: is updated.
+    alone: the source has no other files, see `resolve_division`.
+
+  Raises:
+    SourceError: see `number_lines`.
+  """
+  name = str(opened.file)
+  reader = detect_reader(opened)
+  lines = number_lines(opened, config.on_error, stats)
+  if reader in (warc.read_pages, mediawiki.read_articles):
+    for text, where in reader(opened, config, stats):
+      yield from split_text(text.replace('\r\n', '\n'), where, stats)
+  elif reader is text_documents:
+    division = resolve_division(opened, config.division, alone, stats)
+    yield from text_documents(name, lines, division, stats)
+  elif reader is list_documents:
+    yield from list_documents(opened, config, stats)
+  elif reader in (TSV, CSV):
+    yield from reader(opened, lines, config, stats)
+  else:
+    yield from reader(name, lines, config, stats)
+
+
+def detect_reader(opened: TextFile) -> Callable[..., Iterator[Any]]:
+  """Returns the function that reads a file, from its name or its beginning.
+
+  JSON Lines, WikiExtractor's marks, WET files and MediaWiki dumps are detected by their beginning,
+  whatever the name.
+  """
+  match = re.search(r'\.\w+$', re.sub(r'\.(gz|xz|bz2)$', '', opened.file.name.lower()))
+  ending = match[0] if match else ''
+  if ending in READERS:
+    return READERS[ending]
+  beginning = opened.beginning.removeprefix(b'\xef\xbb\xbf').lstrip()
+  line, newline, _ = beginning.partition(b'\n')
+  is_object = re.match(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:', line)
+  if is_object and (line.rstrip().endswith(b'}') or not newline):
+    return json_documents
+  if re.match(rb'<doc\s+id=', beginning):
+    return wiki_documents
+  if warc.VERSION_LINE.match(beginning):
+    return warc.read_pages
+  if re.match(rb'(<\?xml[^>]*>\s*)?<mediawiki\b', beginning):
+    return mediawiki.read_articles
+  if ending == '.json':
+    if beginning.startswith(b'['):
+      return list_documents
+    raise SourceError(f'{opened.file} is JSON, but neither a line for each document nor a list of '
+                      "them. Of rows such as SQuAD's, tasks are made: task:squad:FILE")
+  return text_documents
+
+
+def resolve_division(opened: TextFile, division: Division, alone: bool, stats: ReadStats
+                     ) -> Division:
+  """Returns what divides a file of plain text into documents; resolves 'auto'.
+
+  A file with a blank line in its first MiB has blank lines between documents. A file without one is
+  a document if it is shorter and not alone; otherwise every line is a document.
+  """
+  if division != 'auto':
+    return division
+  text = opened.beginning.strip()
+  if re.search(rb'\n[ \t\r]*\n', text) or b'\n' not in text or (not alone and opened.whole):
+    return 'blank-lines'
+  stats.line_divided.append(str(opened.file))
+  return 'lines'
+
+
+def text_documents(name: str, lines: NumberedLines, division: Division, stats: ReadStats
+                   ) -> Iterator[Document]:
+  """Yields the documents of plain text, with one paragraph per line."""
+  builder = DocumentBuilder(name, stats)
+  for number, line in lines:
+    blank = not line or line.isspace()
+    if (blank and division == 'blank-lines') or (not blank and division == 'lines'):
+      yield from builder.flush()
+    if not blank:
+      yield from builder.add(number, line)
+  yield from builder.flush()
+
+
+def wiki_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
+                   ) -> Iterator[Document]:
+  """Yields the documents of WikiExtractor's output: articles from <doc id="..." ...> to </doc>.
+
+  Blank lines are ignored.
+  """
+  del config
+  builder = DocumentBuilder(name, stats)
+  for number, line in lines:
+    if re.match(r'<doc\s+id=.*>\s*$|</doc>\s*$', line):
+      yield from builder.flush()
+    elif line and not line.isspace():
+      yield from builder.add(number, line)
+  yield from builder.flush()
+
+
+class DocumentBuilder:
+  """Collects paragraphs into documents; splits documents over MAX_DOCUMENT."""
+
+  def __init__(self, name: str, stats: ReadStats):
+    self.name, self.stats = name, stats
+    self.paragraphs: list[str] = []
+    self.where, self.length = '', 0
+
+  def add(self, number: int, paragraph: str) -> Iterator[Document]:
+    """Adds a paragraph that begins at line `number`, and yields the document if it is full."""
+    if not self.paragraphs:
+      self.where = f'{self.name}:{number}'
+    self.paragraphs += split_paragraph(paragraph)
+    self.length += len(paragraph)
+    if self.length >= MAX_DOCUMENT:
+      self.stats.split_documents += 1
+      yield from self.flush()
+
+  def flush(self) -> Iterator[Document]:
+    """Yields the collected paragraphs as a document, if there are any."""
+    if self.paragraphs:
+      yield Document(self.paragraphs, self.where)
+    self.paragraphs, self.length = [], 0
+
+
+def json_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
+                   ) -> Iterator[Document]:
+  """Yields a document for the text of every line of JSON Lines."""
+  first = True
+  for number, line in lines:
+    if line and not line.isspace():
+      where = f'{name}:{number}'
+      fields = parse_json_line(line, where, config.on_error, stats)
+      if fields is not None:
+        yield from document_from_fields(fields, where, config, stats, first)
+        first = False
+
+
+def list_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats
+                   ) -> Iterator[Document]:
+  """Yields the documents of a .json file that is one list, of texts or of objects with a text."""
+  text = join_lines(opened.file, number_lines(opened, 'refuse', stats))
+  for number, value in enumerate(storage.parse_json(text, opened.file, list, SourceError)):
+    where = f'{opened.file}[{number}]'
+    fields = {config.field: value} if isinstance(value, str) else value
+    if isinstance(fields, dict):
+      yield from document_from_fields(fields, where, config, stats)
+    else:
+      report_problem(f'{where}: neither a text nor an object with one', config.on_error, stats)
+
+
+def make_table_reader(kind: Literal['tsv', 'csv']):
+  """Makes the reader of a kind of table, whose first line names the columns."""
+  def read(opened: TextFile, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
+           ) -> Iterator[Document]:
+    """Yields a document per row. Raises SourceError unless exactly one column has the text."""
+    name, header = str(opened.file), []
+    for number, row in read_table(opened, lines, kind, config.on_error, stats):
+      where = f'{name}:{number}'
+      if not header:
+        header = row
+        check_text_column(name, header, config.field)
+      elif row == header:
+        problem = f'{where}: the line repeats the names of the columns'
+        report_problem(problem, config.on_error, stats)
+      elif len(row) == len(header):
+        fields = dict(zip(header, row, strict=True))
+        yield from document_from_fields(fields, where, config, stats)
+      elif any(map(str.strip, row)):
+        problem = f'{where}: {len(row)} fields, but the first line names {len(header)} columns'
+        report_problem(problem, config.on_error, stats)
+  return read
+
+
+def check_text_column(name: str, header: list[str], field: str) -> None:
+  """Raises SourceError unless exactly one column of a table is named `field`."""
+  if header.count(field) == 1:
+    return
+  count = 'two columns' if field in header else 'no column'
+  option = format_option('text-field=NAME')
+  advice = f'{option} reads another; ' if option else ''
+  raise SourceError(
+      f'{name} is a table with {count} {field!r}, its first line is: {", ".join(header)[:200]}. '
+      f'{advice}task:columns-A-B:FILE (or task:sst2:FILE and the like) makes pairs of texts of '
+      'columns')
+
+
+def document_from_fields(fields: dict[str, Any], where: str, config: TextReadConfig,
+                         stats: ReadStats, first: bool = False) -> Iterator[Document]:
+  """Yields the document of a row or an object.
+
+  Args:
+    fields: of the row or object.
+    where: its place, for messages.
+    config: names the field with the text, and what to do where it is missing or no text.
+    stats: is updated.
+    first: this is the first of its file. If it has no such field, probably no other has: this is an
+      error, because skipping all would leave nothing.
+  """
+  text = fields.get(config.field)
+  if isinstance(text, bytes):  # of a binary column of Parquet
+    text = decode_line(text, where, config.on_error, stats)
+    if text is None:
+      return
+  if not isinstance(text, str):
+    if config.field in fields:
+      problem = f'the field {config.field!r} is {describe_type(text)}, not a text'
+    else:
+      names = ', '.join(map(str, fields))[:200] or 'nothing'
+      problem = f'no field {config.field!r}, only {names}'
+    option = format_option('text-field=NAME')
+    if option and any(isinstance(value, str) for value in fields.values()):
+      problem += f'; {option} reads another'
+      if first and config.on_error == 'refuse' and config.field not in fields:
+        raise SourceError(f'{where}: {problem}')
+    report_problem(f'{where}: {problem}', config.on_error, stats)
+    return
+  try:
+    text.encode()  # half a surrogate pair is JSON, but not text
+  except UnicodeEncodeError as error:
+    report_problem(f'{where}: not text: {error}', config.on_error, stats)
+    return
+  yield from split_text(text, where, stats)
+
+
+def describe_type(value: Any) -> str:
+  """Names the type of a value of JSON or of a table, for messages.
+
+  >>> [describe_type(value) for value in (None, 3, [1, 2], 'a')]
+  ['null', 'a number', 'a list', 'a text']
+  """
+  if value is None:
+    return 'null'
+  if isinstance(value, bool):
+    return 'a boolean'
+  if isinstance(value, int | float):
+    return 'a number'
+  if isinstance(value, list | tuple):
+    return 'a list'
+  names = {dict: 'an object', bytes: 'bytes', str: 'a text'}
+  return names.get(type(value)) or f'a {type(value).__name__}'
+
+
+def split_text(text: str, where: str, stats: ReadStats) -> Iterator[Document]:
+  """Yields a text as a document, one paragraph per line; splits it if it is over MAX_DOCUMENT."""
+  paragraphs, length = [], 0
+  for paragraph in text.split('\n'):
+    if not paragraph or paragraph.isspace():
+      continue
+    if length + len(paragraph) > MAX_DOCUMENT and paragraphs:
+      stats.split_documents += 1
+      yield Document(paragraphs, where)
+      paragraphs, length = [], 0
+    paragraphs += split_paragraph(paragraph.removesuffix('\r'))
+    length += len(paragraph)
+  if paragraphs:
+    yield Document(paragraphs, where)
+
+
+def split_paragraph(paragraph: str) -> Iterator[str]:
+  """Yields a paragraph; splits it if it is over MAX_PARAGRAPH, after a space where there is one."""
+  start = 0
+  while len(paragraph) - start > MAX_PARAGRAPH:
+    end = paragraph.rfind(' ', start, start + MAX_PARAGRAPH) + 1 or start + MAX_PARAGRAPH
+    yield paragraph[start:end]
+    start = end
+  yield paragraph[start:]
+
+
+TSV, CSV = make_table_reader('tsv'), make_table_reader('csv')
+READERS = {'.jsonl': json_documents, '.ndjson': json_documents, '.tsv': TSV, '.csv': CSV}

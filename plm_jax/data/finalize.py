@@ -1,0 +1,159 @@
+"""The last step of `prepare`: write records.json, count windows, and print a report."""
+from collections.abc import Sequence
+import dataclasses
+import itertools
+import logging
+import time
+
+from etils import epath
+
+from plm_jax import tokenizers
+from plm_jax.data import (
+  document_formats,
+  journal,
+  lines,
+  records,
+  sources,
+  tokenizer_fit,
+  window_counts,
+)
+from plm_jax.data.lines import SourceError, describe_skipped
+from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data.shards import Shards
+from plm_jax.data.window_rules import WindowRule
+from plm_jax.errors import format_option, vocab_option
+from plm_jax.storage import journal as journal_file
+from plm_jax.tokenizers.wordpiece import is_chinese
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class PrepareStats:
+  """What happened during a preparation, for the report at its end."""
+
+  read: lines.ReadStats
+  start_time: float  # time.monotonic()
+  tokens: int = 0  # encoded
+  unknown: int = 0  # of these, unknown to the tokenizer
+  workers: int = 0  # processes that encoded; 0: a cluster's
+
+
+def finalize_records(
+    config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer,
+    done: journal.PrepareJournal, rules: Sequence[WindowRule], stats: PrepareStats
+) -> records.RecordsMeta:
+  """Writes records.json and window counts for finished shards, and removes temporary files.
+
+  Args:
+    config: what was prepared.
+    folder: of the records.
+    tokenizer: that made the ids.
+    done: journal of the shards.
+    rules: under which windows are counted.
+    stats: for the report.
+
+  Raises:
+    SourceError: there is no shard to train on.
+  """
+  if not done.train:
+    why = describe_skipped(stats.read) or f': none of its {done.documents} documents has a token'
+    raise SourceError(f'{config.source} holds no text{why}')
+  skipped = stats.read.skipped + done.empty
+  meta = records.write_meta(folder, records.RecordsMeta(
+      tokenizer.vocab.size, tokenizer.hash, tuple(done.train), tuple(done.heldout), done.source,
+      skipped))
+  for split, rule in itertools.product(records.SPLITS, rules):
+    if counts := done.window_counts(split, rule):
+      shards = Shards(folder, meta, split)
+      window_counts.store_counts(shards, rule, window_counts.sum_counts(counts))
+  (folder / journal_file.FILE_NAME).unlink(missing_ok=True)
+  for pieces in folder.glob(f'{PIECES_PREFIX}*'):
+    pieces.rmtree()
+  print_report(config, tokenizer, meta, stats)
+  return meta
+
+
+def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: records.RecordsMeta,
+                 stats: PrepareStats) -> None:
+  """Prints the size of the records and the speed; warns of text that was left out, and why."""
+  # Sizes and speed.
+  for split in records.SPLITS:
+    shards = meta.shards(split)
+    documents = sum(shard.documents for shard in shards)
+    sentences = sum(shard.sentences for shard in shards)
+    print(f'{split}: {documents:,} documents, {sentences:,} sentences, {meta.tokens(split):,} '
+          f'tokens in {len(shards)} shards')
+  seconds, read = time.monotonic() - stats.start_time, stats.read
+  rate = stats.tokens / max(seconds, 1e-9)
+  per_worker = ''
+  if stats.workers:
+    per_worker = f', {rate / stats.workers:,.0f} a worker ({stats.workers})'
+  print(f'{seconds:.1f} s, {rate:,.0f} tokens/s{per_worker}')
+
+  # How the text was read.
+  if read.split_documents:
+    log.warning('%d documents of over %d characters were cut: do blank lines separate the '
+                'documents?', read.split_documents, document_formats.MAX_DOCUMENT)
+  if meta.skipped:
+    more = ''
+    if meta.skipped > len(read.examples):
+      more = f'\n  and {meta.skipped - len(read.examples)} more'
+    examples = '\n  '.join(read.examples)
+    log.warning('%d lines were left out:\n  %s%s', meta.skipped, examples, more)
+  for note in read.notes:
+    log.warning('%s', note)
+  if len(read.line_divided) > 1:
+    log.warning('%d files have no blank line, and every line of theirs is a document: %s and so on',
+                len(read.line_divided), read.line_divided[0])
+
+  # Documents.
+  single, documents = meta.count_single_sentence('train')
+  if not config.has_pairs and single > records.MAX_SINGLE_SHARE * documents:
+    print(f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
+          'objectives on pairs of sentences (NSP of BERT, SOP of ALBERT) find no second one in '
+          f'them. Blank lines between documents, or {format_option("documents=files")}, keep '
+          'sentences together')
+  if config.heldout and not meta.heldout:
+    advice = 'more text'
+    if len(first_paragraphs(config, 2)) > 1:
+      advice = format_option('documents=lines') or advice
+    log.warning('nothing is held out, as there is but one document, or copies of one: a run needs '
+                'another to be evaluated on. Put blank lines between documents, or give %s', advice)
+
+  # Unknown tokens.
+  if stats.unknown > 0.001 * stats.tokens:
+    language = 'zh' if is_chinese_text(config) else 'en'
+    unspaced = False
+    if isinstance(tokenizer, tokenizers.WordPiece):
+      paragraphs = first_paragraphs(config, 200)
+      unspaced = tokenizer_fit.measure_long_words(tokenizer, paragraphs)[0] > 0
+    remedy = tokenizer_fit.choose_remedy(config, tokenizer_fit.is_vocab_full(tokenizer), unspaced)
+    advice = tokenizer_fit.ADVICE[language][remedy].format(
+        vocab=f'{vocab_option()}={2 * config.vocab}', coverage=format_option('coverage=1'),
+        sample=format_option('sample'), kind=format_option('kind=byte-bpe'),
+        spaces=format_option('kind=sentencepiece-unigram'))
+    log.warning(UNKNOWN_WARNING[language], 100 * stats.unknown / stats.tokens, advice)
+
+
+def is_chinese_text(config: PrepareConfig) -> bool:
+  """Returns whether the first documents are Chinese, and so probably the user."""
+  return is_chinese('\n'.join(first_paragraphs(config, 20)))
+
+
+def first_paragraphs(config: PrepareConfig, documents: int) -> list[str]:
+  """Returns the beginnings of paragraphs of the first documents."""
+  found = []
+  for document in itertools.islice(
+      sources.read_documents(config.source, config.read_config), documents):
+    found.extend(paragraph[:1000] for paragraph in document.paragraphs[:5])
+  return found
+
+
+UNKNOWN_WARNING = {
+    'en': '%.1f%% of the tokens are unknown to the tokenizer: %s',
+    'zh': '%.1f%% 的词元不在词表中：%s'}
+
+
+PIECES_PREFIX = '.pieces-'  # of folders in the records' folder, see `parallel_prepare`
+EMPTY_EXAMPLE = '{}: its target or its inputs have no tokens'  # why an example is left out

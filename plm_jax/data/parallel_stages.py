@@ -1,0 +1,222 @@
+"""Parallel stages of work on a corpus, for many machines in any order; for `prepare` and cleaning.
+
+A stage may run twice, and in two processes at once: names and contents of files depend only on the
+arguments, and files are written atomically. Stages run on a `Runner`: Beam's (`beam`), or a test's.
+
+Both pipelines have the same plan. `read_source` reads the source in pieces. A stage works on each
+piece alone, and leaves files in a folder (`make_stage_folder`) from which interrupted work resumes.
+One worker plans the output files from counts of all pieces (`separate_summaries`). The last stage
+writes RESULT_FILE, which `run_stages` reads.
+"""
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+import functools
+import hashlib
+import io
+import threading
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from etils import epath
+import numpy as np
+
+from plm_jax import storage
+from plm_jax.data import encode, lines, sources, worker_pool
+from plm_jax.data.document_formats import Document, TextReadConfig
+from plm_jax.data.lines import SourceError
+from plm_jax.errors import UserError
+from plm_jax.storage import lock
+
+RESULT_FILE = 'seen.json'  # of the last stage; it has a field 'problem'
+MAX_FILE_BYTES = 1 << 32  # of a file between stages
+MAX_AHEAD = 32  # files of counts that are read ahead
+# Numpy parses a header as a Python literal, and Python 3.11 counts the depth of all threads in one
+# number. Two at once may, rarely, end with SystemError, "AST constructor recursion depth mismatch"
+# (python/cpython#106905).
+NUMPY_LOCK = threading.Lock()
+PieceKey = tuple[int, int]  # number of the source's part, number of the piece in the part
+CutDocuments = Callable[[Iterable[Document]], Iterator[list[Document]]]
+X = TypeVar('X')
+Y = TypeVar('Y')
+
+
+class Runner(Protocol):
+  """Runs stages. Collections are of the runner's own type, and have no order."""
+
+  def create(self, items: Iterable[Any]) -> Any:
+    """Returns a collection of the items."""
+    ...
+
+  def flat_map(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
+    """Returns a collection of everything that a function yields for each item."""
+    ...
+
+  def call_once(self, function: Callable[..., Iterable[Any]], *items: Any) -> Any:
+    """Returns a collection of everything that a function yields for whole collections."""
+    ...
+
+  def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any
+                   ) -> Any:
+    """Returns a collection of everything that a function yields for each key and its items.
+
+    items: collections of (key, item).
+    """
+    ...
+
+
+# Passes a runner to a function that adds stages, then runs them.
+RunStages = Callable[[Callable[[Runner], None]], None]
+
+
+class SourcePart(NamedTuple):
+  """A part of a source that can be read separately, see `sources.list_parts`."""
+
+  number: int
+  name: str
+  alone: bool  # it is the only part
+
+
+class TextPiece(NamedTuple):
+  """Documents that were read together."""
+
+  key: PieceKey
+  texts: list[list[str]]  # paragraphs of each document
+  places: list[str]  # where each document begins
+
+
+class PartSummary(NamedTuple):
+  """What happened while a part was read."""
+
+  part: int
+  stats: lines.ReadStats
+  problem: str = ''  # of the text; if there is one, nothing is prepared
+
+
+def make_stage_folder(parent: epath.Path, prefix: str, *content: Any) -> epath.Path:
+  """Returns the folder for files between stages.
+
+  Args:
+    parent: folder of the output.
+    prefix: of its name.
+    content: everything that the files depend on; other content has another folder.
+  """
+  digest = hashlib.sha256(repr(content).encode()).hexdigest()
+  return parent / f'{prefix}{digest[:16]}'
+
+
+def run_stages(
+    run: RunStages, add_stages: Callable[[Runner], None], folder: epath.Path, held: lock.Lock,
+    error: type[UserError]) -> dict[str, Any]:
+  """Runs stages, and reads the file that the last of them writes.
+
+  Args:
+    run: runs the stages.
+    add_stages: adds them to a runner.
+    folder: of `make_stage_folder`.
+    held: lock of the output.
+    error: class of the error that is raised where the workers do not see the folder.
+
+  Raises:
+    SourceError: text is damaged; the folder is then removed.
+  """
+  result = folder / RESULT_FILE
+  with storage.io_errors_as(folder, 'written'):
+    result.unlink(missing_ok=True)
+  run(add_stages)
+  held.check()
+  if not is_written(result):
+    raise error(f'the workers have left nothing in {folder.parent}, expected a folder that all of '
+                'them see, as one in a bucket')
+  fields = read_fields(result)
+  if fields['problem']:
+    folder.rmtree()
+    raise SourceError(fields['problem'])
+  return fields
+
+
+def is_written(path: epath.Path) -> bool:
+  """Returns whether a stage, or an earlier attempt at it, has written a file."""
+  with storage.io_errors_as(path, 'read'):
+    return path.exists()
+
+
+def separate_summaries(items: Iterable[Any]) -> tuple[list[Any], list[PartSummary], str]:
+  """Separates the results of pieces from the summaries of parts, which come in any order.
+
+  Args:
+    items: PartSummary, and results with a field `key`.
+
+  Returns:
+    (results of pieces, summaries, the first problem of the text or ''), all in the order of the
+    source.
+  """
+  pieces: list[Any] = []
+  summaries: list[PartSummary] = []
+  for item in items:
+    if isinstance(item, PartSummary):
+      summaries.append(item)
+    else:
+      pieces.append(item)
+  pieces.sort(key=lambda piece: piece.key)
+  summaries.sort(key=lambda summary: summary.part)
+  problem = ''
+  for summary in summaries:
+    problem = problem or summary.problem
+  return pieces, summaries, problem
+
+
+def read_source(runner: Runner, source: str, config: TextReadConfig, cut: CutDocuments) -> Any:
+  """Reads a source -> a collection of TextPiece and PartSummary.
+
+  cut: divides the documents of a part into pieces.
+  """
+  names = sources.list_parts(source)
+  parts = []
+  for number, name in enumerate(names):
+    parts.append(SourcePart(number, name, len(names) == 1))
+  return runner.flat_map(functools.partial(read_part, config, cut), runner.create(parts))
+
+
+def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
+              ) -> Iterator[TextPiece | PartSummary]:
+  """Yields the pieces of a part of the source, and a summary at the end."""
+  stats = lines.ReadStats()
+  documents = sources.read_part_documents(part.name, config, stats, part.alone)
+  try:
+    for number, unit in enumerate(cut(documents)):
+      texts, places = encode.document_paragraphs(unit), encode.document_positions(unit)
+      yield TextPiece((part.number, number), texts, places)
+  except SourceError as error:
+    if error.__cause__ and storage.is_storage_error(error.__cause__):
+      raise  # another attempt may succeed
+    yield PartSummary(part.number, stats, str(error))
+  else:
+    yield PartSummary(part.number, stats)
+
+
+def piece_path(folder: epath.Path, key: PieceKey, ending: str) -> epath.Path:
+  """Returns the path of a piece's file."""
+  return folder / f'{key[0]:05d}-{key[1]:06d}{ending}'
+
+
+def store_arrays(path: epath.Path, **arrays: Any) -> None:
+  """Writes named arrays to a file. Raises StorageError."""
+  with storage.atomic_writer(path) as file:
+    np.savez(file, **arrays)
+
+
+def load_arrays(path: epath.Path) -> dict[str, np.ndarray]:
+  """Reads a file of `store_arrays`. Raises StorageError."""
+  content = io.BytesIO(storage.read_bytes(path, MAX_FILE_BYTES))
+  with NUMPY_LOCK, np.load(content) as found:
+    return dict(found)
+
+
+def read_fields(path: epath.Path) -> dict[str, Any]:
+  """Reads a file of JSON that a stage has written."""
+  return storage.read_json(path, limit=MAX_FILE_BYTES)
+
+
+def map_ahead(function: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
+  """Yields the result of a function for each item, in order, with about MAX_AHEAD calls at once."""
+  with ThreadPoolExecutor(MAX_AHEAD) as pool:
+    yield from worker_pool.submit_ahead(pool, function, items, MAX_AHEAD)

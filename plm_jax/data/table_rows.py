@@ -1,0 +1,170 @@
+"""Rows of tables: tab-separated and comma-separated files, with or without quotes."""
+import collections
+from collections.abc import Iterator
+import csv
+import re
+from typing import Literal
+
+from plm_jax.data.lines import MAX_LINE, OnError, ReadStats, TextFile, report_problem
+
+BOM = '\ufeff'
+QUOTED_CELL = re.compile(r'"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
+CSV_ERRORS = {  # part of the csv module's message -> a clearer one
+    'unexpected end of data': 'a quote that is not closed',
+    'new-line character': 'a carriage return inside the line',
+    'expected after': 'a quote inside a cell that is not doubled'}
+
+
+def read_table(opened: TextFile, lines: Iterator[tuple[int, str]], kind: Literal['tsv', 'csv'],
+               on_error: OnError, stats: ReadStats) -> Iterator[tuple[int, list[str]]]:
+  """Yields (number of its first line, cells) of every row of a table, from its numbered lines."""
+  quoted = kind == 'csv'
+  if kind == 'tsv' and b'"' in opened.beginning and looks_quoted(opened.beginning, opened.whole):
+    quoted = True
+    stats.notes.append(f'{opened.file}: cells are in quotes, quotes inside them doubled: the text '
+                       'is read without these')
+  delimiter = ',' if kind == 'csv' else '\t'
+  return read_cells(lines, delimiter, str(opened.file), on_error, stats, quoted)
+
+
+def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_error: OnError,
+               stats: ReadStats, quoted: bool = True) -> Iterator[tuple[int, list[str]]]:
+  """Yields (number of its first line, cells) of every row of a table.
+
+  A line with unbalanced quotes is reported by itself: the following rows, which its open quote
+  would include, are read.
+
+  Args:
+    lines: (number, text) of the lines; the first row names the columns.
+    delimiter: between cells.
+    where: name of the file.
+    on_error: 'skip' counts invalid rows in `stats`.
+    stats: is updated.
+    quoted: cells may be in quotes, with tabs, commas, quotes and line breaks inside; False: quotes
+      are normal characters.
+  """
+  csv.field_size_limit(MAX_LINE)
+  waiting: collections.deque[tuple[int, str]] = collections.deque()  # lines that are read again
+  row_lines: list[tuple[int, str]] = []  # of the row that is being read
+
+  def next_line() -> tuple[int, str] | None:
+    return waiting.popleft() if waiting else next(lines, None)
+
+  def feed_reader() -> Iterator[str]:
+    """Yields lines to the CSV reader until its row is complete."""
+    nonlocal complete
+    length = 0
+    while line := next_line():
+      if row_lines:
+        # A line that could not be read is missing here.
+        follows = line[0] == row_lines[-1][0] + 1
+        complete = complete and follows and '\0' not in line[1]
+      row_lines.append(line)
+      length = len(line[1]) + (length if len(row_lines) > 1 else 0)
+      if length > MAX_LINE:
+        raise csv.Error(f'a quote that is not closed within {MAX_LINE >> 20} MiB')
+      yield line[1] + '\n'
+
+  reader, width, complete, noted = None, 0, True, False
+  while found := next_line():
+    number, line = found
+    if line.startswith(BOM):  # of files that were concatenated
+      line = line[1:]
+    if '\0' in line:
+      problem = f'{where}:{number}: not a row of a table: it has a zero byte'
+      report_problem(problem, on_error, stats)
+      continue
+    if not quoted or '"' not in line:
+      row = line.split(delimiter) if line else []
+      width = width or len(row)
+      yield number, row
+      continue
+
+    # Read a row with quotes, which may have several lines.
+    row_lines.clear()
+    waiting.appendleft((number, line))
+    problem, row, complete, again = '', [], True, False
+    try:
+      reader = reader or csv.reader(feed_reader(), delimiter=delimiter, strict=True)
+      row = next(reader)
+    except csv.Error as error:
+      problem = next((text for part, text in CSV_ERRORS.items() if part in str(error)), str(error))
+      again = True
+
+    inner = count_rows(row_lines[1:], delimiter, width)
+    if not problem:
+      problem, again = find_quote_problem(len(row) == width, len(row_lines), inner, complete)
+    if problem:
+      report_problem(f'{where}:{number}: not a row of a table: {problem}', on_error, stats)
+      if again:
+        reader = None
+        waiting.extendleft(reversed(row_lines[1:]))
+      continue
+    if not noted and len(row_lines) > 2 and inner >= len(row_lines) - 2:
+      noted = True
+      stats.notes.append(f'{where}:{number}: the lines up to {row_lines[-1][0]} are one row in '
+                         'quotes, and look like rows: is a quote closed too late?')
+    width = width or len(row)
+    yield number, row
+
+
+def find_quote_problem(
+    fits: bool, lines: int, inner: int, complete: bool) -> tuple[str, bool]:
+  """Finds out whether the quotes of a row include other rows, or a line that cannot be read.
+
+  Args:
+    fits: whether the row has as many cells as the table has columns.
+    lines: number of its lines.
+    inner: how many of them, after the first, look like rows.
+    complete: whether all its lines could be read.
+
+  Returns:
+    (what is wrong, '' for nothing; whether its lines are rows that have to be read again).
+  """
+  if not complete:
+    return 'a line inside its quotes cannot be read', False
+  if not fits and 2 * inner > max(lines - 1, 0):
+    return 'a quote that is closed in another row', True
+  return '', False
+
+
+def count_rows(lines: list[tuple[int, str]], delimiter: str, width: int) -> int:
+  """Counts the lines that are rows of a table by themselves."""
+  if width <= 1:
+    return 0
+  return sum(line.count(delimiter) == width - 1 for _, line in lines)
+
+
+def looks_quoted(beginning: bytes, whole: bool) -> bool:
+  """Returns whether cells of a tab-separated table are in quotes, as pandas and spreadsheets write.
+
+  Files of benchmarks have quotes as normal characters. In a quoted table a quote inside a cell is
+  doubled, and a cell that begins with a quote ends with one. The table is quoted if more cells have
+  doubled quotes than break this rule.
+
+  Args:
+    beginning: of the file.
+    whole: the beginning is the whole file.
+  """
+  text = beginning.decode(errors='replace')
+  if not whole:
+    text = text[:text.rfind('\n') + 1]
+  header = text.partition('\n')[0].rstrip('\r').split('\t')
+  if all(re.fullmatch('"[^"]+"', name) for name in header):
+    return True
+  doubled = broken = 0
+  at = text.find('"')
+  while at >= 0:
+    if at and text[at - 1] not in '\t\n':  # inside a cell without quotes: skip its line
+      broken += 1
+      at = text.find('"', text.find('\n', at)) if '\n' in text[at:] else -1
+      continue
+    cell = QUOTED_CELL.match(text, at)
+    if cell:
+      doubled += '""' in cell[1]
+      at = text.find('"', cell.end())
+    else:
+      broken += 1
+      end = text.find('\n', at)
+      at = text.find('"', end) if end >= 0 else -1
+  return doubled > broken

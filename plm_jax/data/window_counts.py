@@ -1,0 +1,143 @@
+"""The number of windows per shard, which the reading order needs before the first window is read.
+
+Under the packing strategy 'packed' the number is arithmetic. Under the others it takes all
+sentences. `prepare` has the sentences of a shard in memory when it writes the shard, and counts
+under the rules that it is given. Under other rules, the process that first opens the records reads
+the sentences. The numbers are stored next to the records, for every later run and every host; where
+they cannot be written, in the cache.
+"""
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+import contextlib
+import logging
+import sys
+from typing import Any, NamedTuple
+
+from etils import epath
+from tqdm import tqdm
+
+from plm_jax import storage
+from plm_jax.data import checksums
+from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard
+from plm_jax.data.shards import REQUESTS, Shards
+from plm_jax.data.window_rules import WindowRule
+from plm_jax.errors import UserError
+from plm_jax.storage.lock import Lock
+
+LOCK_SENTENCES = 1 << 24  # from so many sentences on, one process counts and others wait for it
+
+logger = logging.getLogger(__name__)
+
+
+class WindowCounts(NamedTuple):
+  """Number of windows of a split under a rule."""
+
+  windows: list[int]  # of every shard
+  clipped: int  # examples that are too long for a window
+
+
+def count_missing(folder: epath.Path, meta: RecordsMeta, rules: Sequence[WindowRule]) -> None:
+  """Counts and stores the windows under all rules that have no stored counts, in one pass.
+
+  Raises:
+    RecordsError: records are damaged, or do not fit a rule.
+  """
+  for split in SPLITS:
+    if meta.tokens(split):
+      load_or_count(Shards(folder, meta, split), rules)
+
+
+def load_or_count(shards: Shards, rules: Sequence[WindowRule]) -> list[WindowCounts]:
+  """Returns the number of windows under each rule, stored before, or counted and stored now.
+
+  Raises:
+    RecordsError: records are damaged, or do not fit a rule.
+  """
+  found = load_all_counts(shards, rules)
+  if len(found) < len(set(rules)):
+    with contextlib.ExitStack() as stack:
+      if sum(entry.sentences for entry in shards.entries) > LOCK_SENTENCES:
+        with contextlib.suppress(UserError):  # nothing can be written: every process counts
+          stack.enter_context(Lock(shards.home, 'a process that counts windows', wait=True))
+          found = load_all_counts(shards, rules)
+      missing = [rule for rule in dict.fromkeys(rules) if rule not in found]
+      counted = count_windows(shards, missing)
+      for rule, counts in counted.items():
+        store_counts(shards, rule, counts)
+      found |= counted
+  return [found[rule] for rule in rules]
+
+
+def load_all_counts(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowRule, WindowCounts]:
+  """Returns the counts under the rules that need no reading of records."""
+  found = {}
+  for rule in dict.fromkeys(rules):
+    if rule.assembly == 'packed':
+      counts = WindowCounts([rule.count_packed(entry) for entry in shards.entries], 0)
+    else:
+      counts = load_counts(shards, rule)
+    if counts:
+      found[rule] = counts
+  return found
+
+
+def count_windows(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowRule, WindowCounts]:
+  """Counts the windows under each rule, reading all sentences once."""
+  if not rules:
+    return {}
+
+  def count_shard(number: int) -> list[tuple[int, int]]:
+    sentences = shards.sentences(number)
+    return [rule.count_windows(sentences, shards.entries[number]) for rule in rules]
+
+  lengths = ' and '.join(str(rule.length) for rule in rules)
+  interval = 0.5 if sys.stderr.isatty() else 10  # a log file keeps every update
+  with ThreadPoolExecutor(REQUESTS) as pool:  # for a disk, too, which may be a network disk
+    found = list(tqdm(
+        pool.map(count_shard, range(len(shards))),
+        f'windows of {lengths} tokens in {shards.folder}', len(shards), delay=2, unit=' shards',
+        mininterval=interval))
+  by_rule = zip(*found, strict=True)
+  return {rule: sum_counts(pairs) for rule, pairs in zip(rules, by_rule, strict=True)}
+
+
+def sum_counts(pairs: Sequence[Sequence[int]]) -> WindowCounts:
+  """Sums up a split, from (windows, examples that are too long) of every shard."""
+  return WindowCounts([windows for windows, _ in pairs], sum(clipped for _, clipped in pairs))
+
+
+def store_counts(shards: Shards, rule: WindowRule, counts: WindowCounts) -> None:
+  """Writes counts next to the records, else to the cache, else not at all."""
+  for home in shards.homes:
+    with contextlib.suppress(UserError):  # read-only or full: try the next folder
+      path = home / f'{shards.split}-{rule}.json'
+      storage.write(path, checksums.seal_json(counts._asdict()))
+      break
+
+
+def load_counts(shards: Shards, rule: WindowRule) -> WindowCounts | None:
+  """Reads the stored counts of these records; None where there are none."""
+  for home in shards.homes:
+    path = home / f'{shards.split}-{rule}.json'
+    with contextlib.suppress(UserError, OSError):
+      if not path.exists():
+        continue
+      try:
+        return read_counts(path, shards.entries)
+      except UserError as error:
+        logger.warning('%s; it is made again', error)
+  return None
+
+
+def read_counts(path: epath.Path, entries: Sequence[Shard]) -> WindowCounts:
+  """Reads a file of `store_counts`. Raises RecordsError where it cannot be of these shards."""
+  found = checksums.unseal_json(storage.read_text(path, error=RecordsError), path, RecordsError)
+  windows: Any = found.get('windows')
+  clipped: Any = found.get('clipped')
+  valid = isinstance(windows, list) and len(windows) == len(entries) and type(clipped) is int
+  if valid:
+    for count, entry in zip(windows, entries, strict=True):
+      valid = valid and type(count) is int and bool(entry.tokens) <= count <= entry.tokens
+  if not valid:
+    raise RecordsError(f'{path} does not count the windows of these records')
+  return WindowCounts(windows, clipped)

@@ -1,0 +1,229 @@
+"""Pseudo-log-likelihood of texts by a masked language model.
+
+    scorer = make_pseudo_scorer(load_model('runs/bert_base'))
+    scorer.score(['The cat sat on the mat.'])
+
+Each token is masked, one at a time, and predicted from all others. The sum of the log probabilities
+is the pseudo-log-likelihood (Salazar et al. 2020, section 2). A token of a long word is easily
+predicted from the later tokens of the word, so rare long words get too high a score. Therefore
+'pll-word-l2r' masks these tokens too (Kauf and Ivanova 2023, section 3).
+"""
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import dataclasses
+import functools
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+from jax.sharding import Mesh
+import numpy as np
+
+from plm_jax import progress
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.config.run import ConfigError
+from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.evaluation.scoring import local_mesh, replicate_params
+from plm_jax.inference import prompts
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
+from plm_jax.objectives.clm import boundary_ids
+from plm_jax.sharding import batch_sharding
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.validation import short_repr
+
+MaskingMode = Literal['pll', 'pll-word-l2r', 'causal']
+"""what is masked besides the predicted token: pll: nothing; pll-word-l2r: later tokens of its word;
+causal: nothing is masked, and tokens are predicted from those before them, by `scoring`"""
+
+
+class PseudoScore(NamedTuple):
+  """The pseudo-log-likelihood of a text."""
+
+  logprob: float
+  """sum over all tokens, in nats"""
+  tokens: int
+  """number of predicted tokens"""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PseudoScorer:
+  """Computes pseudo-log-likelihoods with an encoder."""
+
+  logits: Callable[[Any, dict[str, jax.Array]], jax.Array]
+  """(params, batch with tokens and segments [batch, length] and positions [batch, 1]) -> logits
+  [batch, 1, vocab]"""
+  params: Any
+  tokenizer: Tokenizer
+  length: int
+  """maximum sequence length of the model; 0: no limit"""
+  cls_last: bool
+  """sequences end with [CLS] (XLNet)"""
+  shifted: bool
+  """a token is predicted at the position before it, and sequences have no [SEP] (GPT-BERT)"""
+  mesh: Mesh
+  """the devices of the parameters; they share the batch"""
+  masking: MaskingMode = 'pll'
+  tokens: int = 4096
+  """maximum number of tokens per device and call, padding included"""
+
+  def score(self, texts: Sequence[str]) -> list[PseudoScore]:
+    """Score texts, those of similar length together.
+
+    Raises:
+      ConfigError: a text has no tokens or is too long.
+    """
+    logprobs = self.token_logprobs(self.encode(texts))
+    scores = []
+    for some in logprobs:
+      scores.append(PseudoScore(float(some.sum()), len(some)))
+    return scores
+
+  def token_logprobs(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Compute the log probability of each token of texts, float64 [tokens] per text.
+
+    ids: the ids of each text, without special tokens.
+    """
+    found = [np.zeros(len(text)) for text in ids]
+    devices = self.mesh.size
+    sizes = []
+    for text in ids:
+      sizes.append(len(text) + self.specials)
+    groups = group_by_length(sizes, self.length, self.tokens * devices)
+    with progress.progress_bar('tokens', sum(map(len, ids))) as done:
+      for length, numbers in sorted(groups.items()):
+        rows = devices * max(1, self.tokens // length)
+        for places, batch, targets in self.calls(ids, numbers, length, rows):
+          batched = jax.device_put((batch, targets), batch_sharding(self.mesh))
+          with jax.set_mesh(self.mesh) if devices > 1 else contextlib.nullcontext():
+            scores = compute_target_logprobs(self.logits, self.params, *batched)
+          scores = np.asarray(scores, np.float64)
+          for (number, place), logprob in zip(places, scores, strict=False):
+            found[number][place] = logprob
+          done.update(len(places))
+    return found
+
+  @property
+  def specials(self) -> int:
+    """Number of special tokens per sequence."""
+    if self.shifted:
+      return 1
+    return 2
+
+  def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    """Encode texts without special tokens. Raises ConfigError for a text that cannot be scored."""
+    prompts.check_prompts(texts, 'give a text to score')
+    ids = self.tokenizer.encode_batch(texts)
+    for text, some in zip(texts, ids, strict=True):
+      if not some:
+        raise ConfigError(f'nothing to score: {short_repr(text)!r} has no token')
+      if self.length and len(some) + self.specials > self.length:
+        extra = 'two special ones'
+        if self.shifted:
+          extra = 'a special one'
+        raise ConfigError(f'{short_repr(text)!r} has {len(some)} tokens, and the model reads '
+                          f'{self.length - self.specials} plus {extra}')
+    return ids
+
+  def calls(
+      self, ids: Sequence[Sequence[int]], numbers: Sequence[int], length: int, size: int,
+  ) -> Iterator[tuple[list[tuple[int, int]], dict[str, np.ndarray], np.ndarray]]:
+    """Yield batches with one row per token of the texts `numbers`.
+
+    Args:
+      ids: the ids of all texts.
+      numbers: indices of texts.
+      length: padded length of the rows.
+      size: maximum number of rows per batch.
+
+    Yields:
+      ((text, position) of each row, batch, target ids [rows]).
+    """
+    vocab = self.tokenizer.vocab
+    before = 1
+    if self.cls_last:
+      before = 0
+    if self.shifted:
+      first = boundary_ids(vocab)[0]
+    else:
+      first = vocab.cls
+    last = [vocab.sep, vocab.cls][:self.specials - before]
+    tokens_of_texts = []
+    for number in numbers:
+      tokens_of_texts += [(number, place) for place in range(len(ids[number]))]
+    # A single sentence has few rows.
+    needed = next_power_of_two(-(-len(tokens_of_texts) // self.mesh.size))
+    size = min(size, self.mesh.size * needed)
+    for begin in range(0, len(tokens_of_texts), size):
+      some = tokens_of_texts[begin:begin + size]
+      tokens = np.full((size, length), max(vocab.pad, 0), np.int32)
+      segments, positions = np.zeros_like(tokens), np.zeros((size, 1), np.int32)
+      targets = np.zeros(size, np.int32)
+      for row, (number, place) in enumerate(some):
+        text = ids[number]
+        end = before + len(text)
+        tokens[row, :before] = first
+        tokens[row, before:end] = text
+        tokens[row, before + place:before + self.hidden(text, place)] = vocab.mask
+        tokens[row, end:end + len(last)] = last
+        segments[row, :len(text) + self.specials] = 1
+        positions[row], targets[row] = before + place - self.shifted, text[place]
+      yield some, dict(tokens=tokens, segments=segments, positions=positions), targets
+
+  def hidden(self, text: Sequence[int], place: int) -> int:
+    """Return the end of the masked tokens when the token at `place` is predicted."""
+    end = place + 1
+    if self.masking == 'pll-word-l2r':
+      while end < len(text) and not self.tokenizer.starts_word[text[end]]:
+        end += 1
+    return end
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def compute_target_logprobs(
+    logits_of: Callable[[Any, Any], jax.Array], params: Any, batch: Any, targets,
+) -> jax.Array:
+  """Compute the log probabilities [rows] of the masked tokens `targets` [rows].
+
+  logits_of: see `PseudoScorer.logits`.
+  """
+  logits = logits_of(params, batch)[:, 0].astype(np.float32)
+  chosen = jax.numpy.take_along_axis(logits, targets[:, None], 1)[:, 0]
+  return chosen - jax.nn.logsumexp(logits, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLogits:
+  """The logits of a masked language model, as a hashable value (see `PseudoScorer.logits`)."""
+
+  model: Any
+  """configuration of the backbone"""
+  head: nn.Module
+
+  def __call__(self, params: Any, batch: Any) -> jax.Array:
+    model = ModelWithHeads(self.model.backbone(), {'mlm': self.head})
+    outputs: Any = model.apply({'params': params}, batch)
+    return outputs['mlm']
+
+
+def make_pseudo_scorer(trained: LoadedModel, how: MaskingMode = 'pll') -> PseudoScorer:
+  """Make the scorer of an encoder, on the devices of its mesh or on all devices of this process.
+
+  Raises:
+    CheckpointError: the model cannot fill masks.
+  """
+  tokenizer = trained.tokenizer
+  if 'mlm' not in trained.heads or not tokenizer:
+    lacking = 'masked language model head'
+    if 'mlm' in trained.heads:
+      lacking = 'tokenizer'
+    raise CheckpointError(f'the model has no {lacking}: a pseudo-likelihood cannot be computed '
+                          'without it')
+  if lacking := prompts.missing_tokens(tokenizer.vocab, prompts.BERT_TOKENS):
+    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: tokens cannot be '
+                          'masked')
+  parts, model = ('backbone', 'heads_mlm'), trained.model
+  params = trained.device_params(*parts) if trained.mesh else replicate_params(trained, *parts)
+  return PseudoScorer(
+      MaskedLogits(model, trained.heads['mlm']), params, tokenizer, model.max_length,
+      model.cls_last, has_shifted_targets(model), trained.mesh or local_mesh(), how)

@@ -1,0 +1,250 @@
+"""Batches of a fine-tuning run, and the evaluation of its development sets."""
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax import conversion, sharding
+from plm_jax.architectures import Output
+from plm_jax.config.run import FinetuneRun, Phase
+from plm_jax.distributed import hosts
+from plm_jax.finetuning.augmentation import make_augmented_batches
+from plm_jax.finetuning.word_vectors import set_word_vectors
+from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_outputs
+from plm_jax.tasks.contract import OutputUnit
+from plm_jax.tasks.labeled_data import LabeledDataset
+from plm_jax.tasks.regularizers import Plain
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.training import run_metrics
+from plm_jax.training.feed import Feed
+from plm_jax.training.step import Learner
+
+
+class LabeledFeed(Feed):
+  """Batches of training examples, and development sets evaluated by the task's metrics."""
+
+  def __init__(
+      self, config: FinetuneRun, train: LabeledDataset, dev: Mapping[str, LabeledDataset],
+      tokenizer: Tokenizer, mesh):
+    """Make the batches of training examples.
+
+    Args:
+      config: of the run.
+      train: training examples.
+      dev: development sets by name; metrics of a named set have the prefix NAME_.
+      tokenizer: of the run.
+      mesh: of devices.
+    """
+    self.config, self.train, self.dev = config, train, dev
+    self.tokenizer, self.mesh = tokenizer, mesh
+    self.phase = config.train.phases[0]
+    data, shape = config.data, self.shape(config.train.accumulate, config.data.pack)
+    if data.augment.share:
+      self.batches: FeatureBatches = make_augmented_batches(config, train, tokenizer, shape)
+    else:
+      self.batches = FeatureBatches(train.features, shape, config.seed, data.by_length)
+
+  def shape(self, accumulate: int, pack: bool) -> BatchShape:
+    """Return the layout of rows, for the given number of gradient accumulation steps."""
+    shards = sharding.count_batch_shards(self.mesh)
+    pad = max(self.tokenizer.vocab.pad, 0)
+    return BatchShape(self.phase.batch, self.phase.length, shards * accumulate, pad, pack)
+
+  def first_window(self):
+    """Make the first batch."""
+    return self.batches.batch(0)[0]
+
+  def on_start(self, learner, params, mesh):
+    """Cache the features of the training examples if the backbone is frozen."""
+    self.batches = self.with_cached_features(self.batches, learner, params)
+
+  def prepare_params(self, params):
+    """Set the initial word vectors of a task on an ELMo."""
+    return set_word_vectors(self.config.objective, self.tokenizer, params)
+
+  def with_cached_features(
+      self, batches: FeatureBatches, learner: Learner, params: Any) -> FeatureBatches:
+    """Return batches with cached features if the backbone is frozen, unchanged ones otherwise."""
+    if not backbone_frozen(self.config):
+      return batches
+    return cache_features(batches, self.config, learner, params, self.mesh)
+
+  def stream(self, start, mesh):
+    """Yield batches from step `start`, with as many rows and tokens as each needs."""
+    for step in range(start, self.phase.steps):
+      windows = self.batches.batch(step)[0]
+      yield step, set_batch_shape(self.phase, windows), put_on_mesh(windows, mesh)
+
+  def make_evaluator(self, learner, mesh):
+    """Make the function that predicts the development sets and computes metrics."""
+    outputs, cached = compile_forward(learner), {}
+    def evaluate(params, phase) -> dict[str, float]:
+      del phase
+      figures: dict[str, float] = {}
+      task: Any = self.config.objective
+      for name, data in self.dev.items():
+        if name not in cached:
+          batches = FeatureBatches(data.features, self.shape(1, self.config.data.pack))
+          cached[name] = self.with_cached_features(batches, learner, params)
+        found, losses = compute_outputs(outputs, params, cached[name], mesh, task.output_unit)
+        predictions = task.predict(data.examples, data.features, found)
+        values = task.scores(data.examples, predictions)
+        if task.head in losses:
+          values['loss'] = losses[task.head]
+        for figure, value in values.items():
+          if name:
+            figure = f'{name}_{figure}'
+          figures[figure] = value
+      return hosts.broadcast(figures, 'figures of the development sets')
+    return evaluate
+
+  def read_batch(self, step):
+    """Make the batch of a step."""
+    return self.batches.batch(step)[0]
+
+  def record(self):
+    """Record the digests of the training examples and of each development set."""
+    digests = {'training': self.train.features.digest}
+    for name, data in self.dev.items():
+      digests[f'development {name}'.strip()] = data.features.digest
+    return {'digests': digests}
+
+  def describe_batch(self, step):
+    """List the numbers of the examples of a batch."""
+    placement = self.batches.batch(step)[1]
+    examples = np.unique(self.batches.features.example[placement.number])
+    return f'the training examples {np.array2string(examples, max_line_width=100, threshold=32)}'
+
+  @property
+  def epochs(self):
+    """Number of epochs of the run."""
+    return self.phase.steps / self.batches.steps
+
+
+def compile_forward(learner: Learner) -> Callable[[Any, Any], Any]:
+  """Make a jitted function(params, windows) -> (losses, head outputs), without dropout."""
+  objective: Any = learner.objective
+  def outputs(params, windows):
+    batch = objective.corrupt(learner.key(3), windows, learner.vocab)
+    found: Any = learner.model.apply({'params': params}, batch)
+    return objective.heldout(found, batch), objective.prediction_inputs(found)
+  return jax.jit(outputs)
+
+
+def compute_outputs(
+    outputs: Callable[[Any, Any], Any], params: Any, batches: FeatureBatches, mesh,
+    unit: OutputUnit, advance: Callable[[int], None] = lambda units: None
+) -> tuple[list[np.ndarray], dict[str, float]]:
+  """Run a model on all features -> (outputs of each feature in order, mean losses).
+
+  Args:
+    outputs: (params, windows) -> (losses, outputs).
+    params: parameters of the model.
+    batches: features.
+    mesh: of devices.
+    unit: unit of the outputs, see `Task.output_unit`.
+    advance: called with the number of finished units, for a progress bar.
+  """
+  found: list[Any] = [None] * len(batches.features)
+  sizes, losses = batches.features.tokens.lengths, []
+  pending: list[tuple[Any, Placement]] = []
+  def fetch():
+    (pairs, values), placement = pending.pop(0)
+    losses.append(jax.device_get(pairs))
+    if jax.process_count() > 1:
+      values = multihost_utils.process_allgather(values, tiled=True)
+    else:
+      values = jax.device_get(values)
+    numbers = placement.number
+    own = gather_outputs(np.asarray(values), placement, sizes[numbers], unit)
+    for number, value in zip(numbers, own, strict=True):
+      found[number] = value
+    advance(len(numbers) // batches.features.group)
+  for windows, placement in batches.iterate_sorted():
+    pending.append((outputs(params, put_on_mesh(windows, mesh)), placement))
+    if len(pending) > 1:  # compute one batch while the previous one is fetched
+      fetch()
+  while pending:
+    fetch()
+  return found, run_metrics.combine_metrics(losses)
+
+
+def backbone_frozen(config: FinetuneRun) -> bool:
+  """Tell whether the backbone's outputs are constant during the run and all that the loss needs."""
+  task, tuning, data = config.objective, config.tuning, config.data
+  is_frozen = tuning.top == 0 and tuning.adapter.kind == 'none' and not config.optim.only
+  needs_model = task.auxiliary or not isinstance(task.regularizer, Plain)
+  changes_rows = data.augment.share or data.pack or task.output_unit == 'row'
+  if not data.cache or not is_frozen or needs_model or changes_rows:
+    return False
+  return not conversion.uses_verbalizer(config.family, task.head)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CachedFeatures(FeatureBatches):
+  """Batches with cached backbone outputs, so that the backbone does not run again."""
+
+  vectors: Sequence[np.ndarray] = ()
+  """per feature: [2, D], hidden state and pooled state of the summary token (slots); [tokens, ...],
+  what the task caches of each token (tokens)"""
+  task: Any = None
+
+  def lay_out(self, units):
+    """Lay out units [n] as a batch with `output`; slots have only their values in addition."""
+    batch, placement = super().lay_out(units)
+    if self.task.feature_cache.unit == 'token':
+      states = np.zeros((*batch['tokens'].shape, *self.vectors[0].shape[1:]), np.float32)
+      for row, number in zip(placement.row, placement.number, strict=True):
+        states[row, :len(self.vectors[number])] = self.vectors[number]
+      return batch | {'output': self.task.feature_cache.make_output(states)}, placement
+    # Rows of one token, the summary token.
+    rows, size = len(batch['weight']), self.vectors[0].shape[-1]
+    states = np.zeros((rows, 2, 1, size), np.float32)
+    states[placement.row, :, 0] = np.stack([self.vectors[number] for number in placement.number])
+    kept = {}
+    for name, x in batch.items():
+      if name not in ('segments', 'types'):
+        kept[name] = x
+    kept['tokens'] = np.zeros((rows, 1), np.int32)
+    kept['extract'] = np.zeros_like(batch['extract'])
+    kept['output'] = Output(states[:, 0], states[:, 1], None)  # pyright: ignore
+    return kept, placement
+
+
+def cache_features(
+    batches: FeatureBatches, config: FinetuneRun, learner: Learner, params: Any, mesh
+) -> CachedFeatures:
+  """Run the frozen backbone on all features once, and cache its outputs."""
+  task = config.objective
+  @jax.jit
+  def outputs(params, windows):
+    batch = task.corrupt(learner.key(3), windows, learner.vocab)
+    output: Any = config.model.backbone(config.data.packed).apply({'params': params}, batch)
+    if task.feature_cache.unit == 'token':
+      return {}, task.feature_cache.states(output)
+    summary = jnp.take_along_axis(output.hidden, batch['extract'][..., None], 1)
+    pooled = output.pooled
+    if pooled is None:
+      pooled = summary
+    return {}, jnp.stack([summary, pooled], 2)
+  plain = FeatureBatches(batches.features, batches.shape)
+  vectors, _ = compute_outputs(outputs, params['backbone'], plain, mesh, task.feature_cache.unit)
+  return CachedFeatures(
+      batches.features, batches.shape, batches.seed, batches.by_length, vectors, task)
+
+
+def put_on_mesh(windows: Mapping[str, np.ndarray], mesh) -> Any:
+  """Put a batch that every host has as a whole on the devices of the mesh."""
+  rows = len(windows['tokens'])
+  own = sharding.host_rows(rows, mesh)
+  return sharding.shard_batch(jax.tree.map(lambda x: x[own], dict(windows)), rows, mesh)
+
+
+def set_batch_shape(phase: Phase, windows: Mapping[str, np.ndarray]) -> Phase:
+  """Return the phase with the number of rows and the length of a batch."""
+  *rows, length = windows['tokens'].shape
+  return dataclasses.replace(phase, batch=int(np.prod(rows)), length=length)

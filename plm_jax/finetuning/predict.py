@@ -1,0 +1,98 @@
+"""Predict examples with a fine-tuned model."""
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from plm_jax import progress, sharding
+from plm_jax.data.bucketing import next_power_of_two
+from plm_jax.errors import ConfigError
+from plm_jax.finetuning.feed import compute_outputs
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.tasks.batches import BatchShape, FeatureBatches
+from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, Task
+from plm_jax.tasks.examples import Example
+
+
+def require_task(trained: LoadedModel) -> Task:
+  """Return the task of a fine-tuned model. Raises ConfigError for a model without one."""
+  name = trained.source or 'the model'
+  if trained.multi_label:
+    raise ConfigError(
+        f'{name} predicts several labels per example (problem_type multi_label_classification in '
+        'its config.json), which is not supported: it can be fine-tuned on one label per example')
+  if trained.task is None:
+    raise ConfigError(
+        f'{name} was not fine-tuned on a task: `python -m plm_jax finetune` does that; its heads '
+        f'are {", ".join(trained.heads) or "none"}')
+  return trained.task
+
+
+def progress_unit(task: Task) -> str:
+  """Name the units of the progress bar: contexts of extractive QA are read in windows."""
+  if task.example_kind == 'answers':
+    return 'windows'
+  return 'rows'
+
+
+def predict(
+    trained: LoadedModel, examples: Sequence[Example], batch: int = 32, length: int = 0,
+    pack: bool = False) -> list[Any]:
+  """Predict examples, in their order.
+
+  Args:
+    trained: a fine-tuned model.
+    examples: of its task; labels are not read.
+    batch: batch size.
+    length: maximum tokens per row; 0: as in training.
+    pack: pack several short examples into a row, separated by the attention mask.
+
+  Returns:
+    The task's predictions: `tasks.sequence_classification.ClassPrediction`,
+    `tasks.token_classification.TagPrediction` or `tasks.extractive_qa.AnswerPrediction`.
+
+  Raises:
+    ConfigError: the model has no task or no tokenizer, or an example does not fit the task.
+  """
+  return make_predictor(trained, batch, length, pack)(examples)
+
+
+def make_predictor(
+    trained: LoadedModel, batch: int = 32, length: int = 0, pack: bool = False
+) -> Callable[[Sequence[Example]], list[Any]]:
+  """Make a function that predicts as `predict` does; parameters are copied to the device once."""
+  task, tokenizer = require_task(trained), trained.tokenizer
+  if tokenizer is None:
+    raise ConfigError('the model has no tokenizer, which is needed to encode texts')
+  length = length or trained.length or trained.model.max_length or DEFAULT_ROW_LENGTH
+  mesh = trained.mesh or sharding.make_mesh(sharding.MeshConfig(1))
+  pack = pack and task.output_unit != 'row'
+  pad = max(tokenizer.vocab.pad, 0)
+  shape = BatchShape(batch, length, sharding.count_batch_shards(mesh), pad, pack)
+  heads = dataclasses.replace(task, auxiliary=0.0).heads(trained.model)
+  params = trained.device_params('backbone', *(f'heads_{head}' for head in heads))
+  outputs = functools.partial(
+      compute_head_outputs, task, trained.model, shape.pack, tokenizer.vocab)
+  def predict_examples(examples: Sequence[Example]) -> list[Any]:
+    if not examples:
+      return []
+    features = task.features(examples, tokenizer, length)
+    # A call with few examples has few rows, not `batch` of them.
+    rows = min(batch, next_power_of_two(len(features) // features.group))
+    batches = FeatureBatches(features, dataclasses.replace(shape, batch=rows))
+    with jax.set_mesh(mesh), progress.progress_bar(progress_unit(task), batches.units) as done:
+      found, _ = compute_outputs(outputs, params, batches, mesh, task.output_unit, done.update)
+    return task.predict(examples, features, found)
+  return predict_examples
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def compute_head_outputs(
+    task: Task, model: Any, pack: bool, vocab: Any, params: Any, windows: Any) -> tuple[dict, Any]:
+  """Compute the outputs of the task's head for a batch -> (no losses, outputs)."""
+  module: Any = dataclasses.replace(task, auxiliary=0.0).build(model, pack)
+  batch = task.corrupt(jax.random.key(0), windows, vocab)
+  found: Any = module.apply({'params': params}, batch)
+  return {}, task.prediction_inputs(found)

@@ -1,0 +1,88 @@
+"""Prefill and decode steps of decoders, with a KV cache."""
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.architectures.decoder import DecoderConfig, empty_cache, extend_cache
+from plm_jax.layers.kernels import cpu
+from plm_jax.layers.stack import StackConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderSteps:
+  """The steps (`engine.Steps`) of a decoder with its language modeling head."""
+
+  config: DecoderConfig
+  head: nn.Module
+  split_layers: bool = dataclasses.field(default_factory=lambda: jax.default_backend() == 'cpu')
+  """keep the parameters of each layer in separate arrays; a loop over stacked layers would copy a
+  slice of them for every token"""
+
+  def load_params(self, params):
+    """Put the parameters on the devices, once, in the form that the other methods take."""
+    backbone = {'params': params['backbone']}
+    if self.split_layers:
+      rest, layers = split_layer_params(self.config.stack, params['backbone']['stack'])
+      backbone = {'params': {**params['backbone'], 'stack': rest}, 'split': {'stack': layers}}
+    loaded = {'backbone': backbone, 'head': {'params': params.get('heads_lm', {})}}
+    return jax.tree.map(jnp.asarray, loaded)
+
+  def prefill(self, params, batch, slots):
+    """Prefill: read the prompts, padded in front -> (logits [rows, vocab], cache)."""
+    batch = {**batch, 'place': jnp.maximum(jnp.cumsum(batch['segments'] > 0, 1) - 1, 0)}
+    output = self.apply(params, batch, remember=True)
+    cache = extend_cache(empty_cache(self.model, len(batch['tokens']), slots), output.keys, batch)
+    return self.logits(params, output), cache
+
+  def decode_step(self, params, tokens, cache):
+    """Decode one step: read one token per row -> (logits [rows, vocab], cache)."""
+    last_place = jax.lax.dynamic_slice_in_dim(cache['places'], cache['length'] - 1, 1, axis=1)
+    batch = {'tokens': tokens[:, None], 'segments': jnp.ones_like(tokens)[:, None],
+             'place': last_place + 1}
+    output = self.apply(params, batch, cache=cache, remember=True)
+    return self.logits(params, output), extend_cache(cache, output.keys, batch)
+
+  def reorder_cache(self, cache, rows):
+    """Return the KV cache of `rows`."""
+    return reorder_decoder_cache(cache, rows)
+
+  @property
+  def model(self) -> DecoderConfig:
+    """The configuration as it runs: without a scan over layers that are kept apart."""
+    stack = dataclasses.replace(self.config.stack, scan=not self.split_layers)
+    return dataclasses.replace(self.config, stack=stack)
+
+  def apply(self, params, batch, **kwargs) -> Any:
+    """Run the backbone and return its Output."""
+    return self.model.backbone().apply(params['backbone'], batch, **kwargs)
+
+  def logits(self, params, output):
+    """Compute the logits [rows, vocab] of the last position only: those of all take much memory."""
+    last = output.replace(hidden=output.hidden[:, -1:])
+    logits: Any = self.head.apply(params['head'], last, {})
+    return logits[:, 0]
+
+
+def split_layer_params(cfg: StackConfig, stack) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Split the parameters of a stack -> (parameters outside its layers, layers one by one).
+
+  The layers have the form of the Flax collection `split`.
+  """
+  rest = dict(stack)
+  layers = rest.pop('layers')
+  return rest, {'layers': cpu.split_layers(cfg, layers)}
+
+
+def reorder_decoder_cache(cache, rows):
+  """Return a decoder's KV cache with `rows` in place of its own rows."""
+  per_token = {name: cache[name][rows] for name in ('segments', 'ranks', 'places')}
+  keys_and_values = {name: gather_rows(cache[name], rows) for name in ('key', 'value')}
+  return cache | per_token | keys_and_values
+
+
+def gather_rows(kept, rows):
+  """Gather `rows` of keys or values [layers, batch, heads, slots, head size], also per layer."""
+  return jax.tree.map(lambda x: jnp.take(x, rows, axis=x.ndim - 4), kept)

@@ -1,0 +1,83 @@
+"""Prefill and decode steps of encoder-decoders, with a KV cache."""
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, extend_cache, initial_cache
+from plm_jax.inference.decoder_steps import gather_rows, reorder_decoder_cache, split_layer_params
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderSteps:
+  """The steps (`engine.Steps`) of an encoder-decoder with its language modeling head.
+
+  The generated sequences are the decoder's and begin with its start token. `source` and
+  `source_segments` [rows, length] of a batch (0: padding) are the encoder's input. They are encoded
+  once, and so are the keys and values of cross attention.
+  """
+
+  config: EncoderDecoderConfig
+  head: nn.Module
+  split_layers: bool = dataclasses.field(default_factory=lambda: jax.default_backend() == 'cpu')
+  """keep the parameters of each decoder layer in separate arrays; a loop over stacked layers would
+  copy a slice of them for every token"""
+
+  def load_params(self, params):
+    """Put the parameters on the devices, once, in the form that the other methods take."""
+    backbone = {'params': params['backbone']}
+    if self.split_layers:
+      side = params['backbone']['decoder']
+      rest, layers = split_layer_params(self.config.decoder, side['stack'])
+      backbone = {'params': {**params['backbone'], 'decoder': {**side, 'stack': rest}},
+                  'split': {'decoder': {'stack': layers}}}
+    loaded = {'backbone': backbone, 'head': {'params': params.get('heads_lm', {})}}
+    return jax.tree.map(jnp.asarray, loaded)
+
+  def prefill(self, params, batch, slots):
+    """Prefill: encode the sources and read the decoder's first tokens.
+
+    Returns:
+      The logits [rows, vocab] of the next token, and the cache with the encoder's keys and values.
+    """
+    place = jnp.maximum(jnp.cumsum(batch['segments'] > 0, 1) - 1, 0)
+    batch = {'tokens': batch['source'], 'segments': batch['source_segments'],
+             'decoder_tokens': batch['tokens'], 'decoder_segments': batch['segments'],
+             'decoder_place': place}
+    output = self.apply(params, batch, remember=True)
+    return self.logits(params, output), initial_cache(self.model, output, batch, slots)
+
+  def decode_step(self, params, tokens, cache):
+    """Decode one step: read one token per row -> (logits [rows, vocab], cache)."""
+    last_place = jax.lax.dynamic_slice_in_dim(cache['places'], cache['length'] - 1, 1, axis=1)
+    batch = {'decoder_tokens': tokens[:, None],
+             'decoder_segments': jnp.ones_like(tokens)[:, None], 'decoder_place': last_place + 1}
+    output = self.apply(params, batch, cache=cache, remember=True)
+    return self.logits(params, output), extend_cache(cache, output.keys, batch)
+
+  def reorder_cache(self, cache, rows):
+    """Return the cache of `rows`."""
+    moved = reorder_decoder_cache(cache, rows)
+    # Rows that change places have the same source, so the encoder's part, most of the cache, stays.
+    if len(rows) != len(cache['memory_segments']):
+      moved |= {'memory': gather_rows(cache['memory'], rows),
+                'memory_segments': cache['memory_segments'][rows]}
+    return moved
+
+  @property
+  def model(self) -> EncoderDecoderConfig:
+    """The configuration as it runs: without a scan over decoder layers that are kept apart."""
+    decoder = dataclasses.replace(self.config.decoder, scan=not self.split_layers)
+    return dataclasses.replace(self.config, decoder=decoder)
+
+  def apply(self, params, batch, **kwargs) -> Any:
+    """Run the backbone and return its Output."""
+    return self.model.backbone().apply(params['backbone'], batch, **kwargs)
+
+  def logits(self, params, output):
+    """Compute the logits [rows, vocab] of the last position only."""
+    last = output.replace(hidden=output.hidden[:, -1:])
+    logits: Any = self.head.apply(params['head'], last, {})
+    return logits[:, 0]

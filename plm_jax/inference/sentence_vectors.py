@@ -1,0 +1,100 @@
+"""Sentence embeddings of texts, by a model that was fine-tuned for them."""
+from collections.abc import Sequence
+import functools
+
+import jax
+import numpy as np
+
+from plm_jax import progress
+from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.errors import ConfigError
+from plm_jax.layers.pooling import SentenceVector, VectorConfig
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.progress import Progress
+from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH
+from plm_jax.tasks.input_formats import InputFormat, InputRow, get_input_format
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
+
+
+def has_sentence_vectors(trained: LoadedModel) -> bool:
+  """Tell whether a model was fine-tuned for sentence embeddings."""
+  return isinstance(trained.task, EmbeddingTask)
+
+
+def encode_sentences(
+    trained: LoadedModel, texts: Sequence[str], tokens: int = 8192) -> np.ndarray:
+  """Compute the sentence embeddings of texts -> float32 [N, W].
+
+  A text that is too long is truncated, as in training. An empty text consists of its special
+  tokens.
+
+  Args:
+    trained: a model that was fine-tuned for sentence embeddings.
+    texts: N texts.
+    tokens: maximum tokens per batch, with padding; a batch holds texts of similar length.
+
+  Raises:
+    ConfigError: the model has no sentence embeddings or no tokenizer, or a text has no tokens.
+  """
+  if not isinstance(trained.task, EmbeddingTask) or trained.tokenizer is None:
+    raise ConfigError(f'{trained.source or "the model"} was not fine-tuned for sentence '
+                      'embeddings, or has no tokenizer')
+  row_format, vocab = get_input_format(trained.family), trained.tokenizer.vocab
+  longest = max_row_length(trained)
+  rows = []
+  for number, ids in enumerate(trained.tokenizer.encode_batch(list(texts))):
+    row = row_format.make_row([ids], vocab, longest)
+    if not row.tokens:
+      raise ConfigError(f'text {number + 1} is empty, and the model adds no special tokens')
+    rows.append(row)
+  config = trained.task.vector
+  params = trained.device_params('backbone', 'heads_embedding')
+  found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+  pending: list[tuple[list[int], jax.Array]] = []
+  def fetch(done: Progress) -> None:
+    numbers, vectors = pending.pop(0)
+    for number, vector in zip(numbers, np.asarray(vectors), strict=False):
+      found[number] = vector
+    done.update(len(numbers))
+  lengths = [len(row.tokens) for row in rows]
+  with progress.progress_bar('texts', len(rows)) as done:
+    for length, numbers in sorted(group_by_length(lengths, longest, tokens).items()):
+      size = min(max(1, tokens // length), next_power_of_two(len(numbers)))
+      for first in range(0, len(numbers), size):
+        some = numbers[first:first + size]
+        batch = make_batch([rows[number] for number in some], size, length, max(vocab.pad, 0))
+        vectors = encode_batch(
+            trained.model, config, row_format, vocab, params, jax.device_put(batch))
+        pending.append((some, vectors))
+        if len(pending) > 1:  # compute one batch while the next is laid out
+          fetch(done)
+    while pending:
+      fetch(done)
+  return np.stack(found)
+
+
+def make_batch(
+    rows: Sequence[InputRow], size: int, length: int, pad: int) -> dict[str, np.ndarray]:
+  """Pad rows into arrays tokens, segments and types [size, length]."""
+  tokens = np.full((size, length), pad, np.int32)
+  segments, types = np.zeros((2, size, length), np.int32)
+  for place, row in enumerate(rows):
+    end = len(row.tokens)
+    tokens[place, :end] = row.tokens
+    types[place, :end] = row.token_types
+    segments[place, :end] = 1
+  return {'tokens': tokens, 'segments': segments, 'types': types}
+
+
+def max_row_length(trained: LoadedModel) -> int:
+  """Return the maximum tokens per row: as in training."""
+  return trained.length or trained.model.max_length or DEFAULT_ROW_LENGTH
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def encode_batch(model, config: VectorConfig, row_format: InputFormat, vocab, params, batch):
+  """Compute the vectors of a batch of tokens, types and segments [B, L] -> [B, W]."""
+  batch = row_format.add_model_inputs(batch, vocab)
+  output = model.backbone().apply({'params': params['backbone']}, batch)
+  head_params = params.get('heads_embedding', {})
+  return SentenceVector(config).apply({'params': head_params}, output, batch)

@@ -1,0 +1,163 @@
+"""CPU workarounds: faster gradients of dense layers and biases, dropout bits, unrolled layers.
+
+Gradients of products and of biases are computed otherwise on a CPU; `choose_by_platform` switches
+both. With WORKAROUNDS False every backend computes alike, which shows whether a newer jaxlib still
+needs them. The rest is the same on every backend: two dropout draws per word of random bits, and
+unrolled layers for decoders.
+"""
+from collections.abc import Callable
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.sharding import constrain, gather_parameter
+
+WORKAROUNDS = True
+
+
+def choose_by_platform(*args, cpu: Callable[..., Any], default: Callable[..., Any]) -> Any:
+  """Compute `cpu(*args)` where the program is lowered for a CPU, `default(*args)` elsewhere."""
+  if not WORKAROUNDS:
+    return default(*args)
+  return jax.lax.platform_dependent(*args, cpu=cpu, default=default)
+
+
+def contract(num_inputs: int, x, kernel):
+  """Multiply x [..., *inputs] by kernel [*inputs, *features] -> [..., *features]."""
+  axes = tuple(range(x.ndim - num_inputs, x.ndim)), tuple(range(num_inputs))
+  return jax.lax.dot_general(x, kernel, (axes, ((), ())))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def dense_product(num_inputs: int, axes: tuple[str | None, ...], x, kernel):
+  """Compute `contract` with a kernel that the devices share (ZeRO 3).
+
+  Devices gather the kernel, and gather it again in the backward pass, so that no device keeps it
+  whole between the two. `axes` are the logical names of the kernel's axes.
+
+  For the gradient of the kernel a CPU transposes the left operand before it multiplies. Here that
+  is the smaller operand: transposing the larger one took a quarter of the product's time.
+  """
+  return contract(num_inputs, x, gather_parameter(kernel, *axes))
+
+
+def dense_product_forward(num_inputs, axes, x, kernel):
+  """Compute `dense_product` and the residuals of its gradient."""
+  return dense_product(num_inputs, axes, x, kernel), (x, kernel)
+
+
+def dense_product_backward(num_inputs, axes, residuals, grads):
+  """Compute the gradients of `dense_product` with respect to x and the kernel."""
+  x, kernel = residuals
+  rows = tuple(range(x.ndim - num_inputs))
+  features = tuple(range(num_inputs, kernel.ndim))
+
+  def smaller_first(x, kernel, grads):
+    contracted = tuple(range(len(rows), grads.ndim)), features
+    x_grad = jax.lax.dot_general(grads, kernel, (contracted, ((), ())))
+    if x.size <= grads.size:
+      return x_grad, jax.lax.dot_general(x, grads, ((rows, rows), ((), ())))
+    transposed = jax.lax.dot_general(grads, x, ((rows, rows), ((), ())))
+    order = [*range(len(features), kernel.ndim), *range(len(features))]
+    return x_grad, transposed.transpose(*order)
+
+  def default_order(x, kernel, grads):
+    _, vjp = jax.vjp(functools.partial(contract, num_inputs), x, kernel)
+    return vjp(grads)
+
+  x_grad, kernel_grad = choose_by_platform(
+      x, gather_parameter(kernel, *axes), grads, cpu=smaller_first, default=default_order)
+  return x_grad, constrain(kernel_grad, *axes)
+
+
+dense_product.defvjp(dense_product_forward, dense_product_backward)
+
+
+@jax.custom_vjp
+def add_bias(y, bias):
+  """Add y [..., *features] and bias [*features].
+
+  The gradient of the bias is a sum over rows. On a CPU, jaxlib 0.10 sums columns ten times slower
+  than it multiplies by ones, which was a tenth of a step of BART.
+  """
+  return y + bias
+
+
+def add_bias_forward(y, bias):
+  """Compute `add_bias` and the residuals of its gradient."""
+  return y + bias, bias.shape
+
+
+def add_bias_backward(shape, grads):
+  """Compute the gradients of `add_bias` with respect to y and a bias of this shape."""
+  rows = grads.shape[:grads.ndim - len(shape)]
+
+  def multiply_by_ones(grads):
+    return jnp.tensordot(jnp.ones(rows, grads.dtype), grads, len(rows))
+
+  def sum_rows(grads):
+    return grads.sum(range(len(rows)))
+
+  return grads, choose_by_platform(grads, cpu=multiply_by_ones, default=sum_rows)
+
+
+add_bias.defvjp(add_bias_forward, add_bias_backward)
+
+
+def keep_mask(key, shape: tuple[int, ...], rate: float):
+  """Draw a dropout mask: bool `shape`, True with probability 1 - rate (to 2^-16).
+
+  Every 32 random bits give two draws: on a CPU the bits are a good part of a small model's step.
+  """
+  threshold = round(rate * (1 << 16))
+  half_shape = shape[:-1] + (-(-shape[-1] // 2),)
+  bits = jax.random.bits(key, half_shape, jnp.uint32)
+  halves = [(bits & 0xFFFF) >= threshold, (bits >> 16) >= threshold]
+  return jnp.concatenate(halves, -1)[..., :shape[-1]]
+
+
+def split_layers(stack, params) -> dict[str, Any]:
+  """Split the stacked parameters of `stack.Layers` into one tree per block.
+
+  A decoder on a CPU takes them so, as the collection `split`: each turn of a scan over layers would
+  copy its part first.
+
+  Args:
+    stack: the `StackConfig`.
+    params: {'block': tree of arrays with a leading axis of layers}.
+
+  Returns:
+    {'block': tuple of one tree per block}.
+  """
+  blocks = []
+  for number in range(stack.blocks):
+    block = {}
+    for name, part in params['block'].items():
+      copy = stack.copy_index(name, number)
+      block[name] = jax.tree.map(operator.itemgetter(copy), part)
+    blocks.append(block)
+  return {'block': tuple(blocks)}
+
+
+def run_split_layers(bodies, x, split_params, inputs):
+  """Run layers on split parameters in a plain loop; stacked outputs become tuples.
+
+  Args:
+    bodies: functions as `jax.lax.scan` takes them, one per kind of layer.
+    x: input of the first layer.
+    split_params: one tree of parameters per layer.
+    inputs: tree of per-layer inputs, whose leaves are arrays or tuples indexed by layer.
+
+  Returns:
+    (output of the last layer, tree of tuples of what each layer returned).
+  """
+  found = []
+  for number, params in enumerate(split_params):
+    own = jax.tree.map(
+        operator.itemgetter(number), inputs, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    x, outputs = bodies[number % len(bodies)](x, (number, params, own))
+    found.append(outputs)
+  return x, jax.tree.map(lambda *leaves: leaves, *found)

@@ -1,0 +1,114 @@
+"""Relative logits: attention logits by relative distance, aligned with keys by a relative shift.
+
+A row is multiplied with the embeddings of all distances in order; a shift then lines up the
+products with the keys. No embedding is looked up, and no array of [queries, keys, hidden] is made.
+"""
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class RelativeLogits(NamedTuple):
+  """Attention logits that are products with embeddings of distances, in place of a bias.
+
+  `to_bias` writes them out. A kernel computes the parts that it needs in a core's fast memory.
+  """
+
+  keys: Any
+  """[2 * keys, heads, head_size], embeddings of the distances query - key from `keys` downwards,
+  for the content-to-position term; None: there is no such term."""
+  queries: Any
+  """[2 * keys, heads, head_size], embeddings of the distances from -`keys` upwards, for the
+  position-to-content term; None: there is no such term."""
+  share: Any
+  """A number: factor on the attention scale, of content-to-content logits too, because the products
+  are summed."""
+  places: Any = None
+  """[batch, queries], positions of the queries among the keys; None: query i is at key i."""
+
+  @property
+  def terms(self) -> int:
+    """Number of products with embeddings of distances."""
+    return (self.keys is not None) + (self.queries is not None)
+
+  def to_bias(self, q, k, scale: float):
+    """Write the logits out as a bias.
+
+    Args:
+      q: [batch, queries, heads, head_size].
+      k: [batch, keys, heads, head_size].
+      scale: the attention scale.
+
+    Returns:
+      (q scaled for a sum of products, bias [batch, heads, queries, keys], which is added to the
+      scaled logits).
+    """
+    num_keys, places = k.shape[1], self.places
+    factor = scale * self.share
+
+    def product(letters, x, relative):
+      return jnp.einsum(letters, x, relative, preferred_element_type=jnp.float32) * factor
+
+    bias = 0
+    if self.keys is not None:
+      by_distance = product('bqha,rha->bhqr', q, self.keys)
+      if places is None:
+        bias += shift_logits(by_distance, num_keys)
+      else:
+        bias += slice_by_key(by_distance, places, num_keys)
+    if self.queries is not None:
+      by_distance = product('bkha,rha->bhkr', k, self.queries)
+      by_query = shift_logits(by_distance, num_keys).swapaxes(2, 3)
+      if places is None:
+        bias += by_query
+      else:
+        bias += jnp.take_along_axis(by_query, places[:, None, :, None], 2)
+    return q * jnp.asarray(self.share, q.dtype), bias
+
+
+def shift_logits(by_distance, num_keys: int, places=None):
+  """Relative shift of logits: from distances to keys (Dai et al. 2019, appendix B).
+
+  Row q of the result begins Q - q entries later. For consecutive queries that takes no look-up:
+  with the first Q entries removed, rows that are one entry shorter begin where they should.
+
+  Args:
+    by_distance: [batch, heads, queries, R], for distances from R - queries downwards.
+    num_keys: number of keys.
+    places: [batch, M], positions of the last M queries; None: all queries are consecutive.
+
+  Returns:
+    [batch, heads, queries, num_keys].
+  """
+  extra = 0 if places is None else places.shape[1]
+  size = by_distance.shape[2] - extra
+  consecutive = by_distance[:, :, :size]
+  batch, heads, _, distances = consecutive.shape
+  flat = consecutive.reshape(batch, heads, size * distances)[:, :, size:]
+  shifted = flat.reshape(batch, heads, size, distances - 1)[..., :num_keys]
+  if places is None:
+    return shifted
+
+  def slice_row(row, place):  # [H, R] -> [H, K]
+    return jax.lax.dynamic_slice_in_dim(row, size - place, num_keys, axis=1)
+
+  others = jax.vmap(jax.vmap(slice_row, (1, 0), 1))(by_distance[:, :, size:], places)
+  return jnp.concatenate([shifted, others], 2)
+
+
+def slice_by_key(by_distance, places, num_keys: int):
+  """Align logits by distance with keys, for queries at any positions.
+
+  Args:
+    by_distance: [batch, heads, M, 2 * num_keys], for distances from `num_keys` downwards.
+    places: [batch, M], positions of the queries.
+    num_keys: number of keys.
+
+  Returns:
+    [batch, heads, M, num_keys].
+  """
+  def slice_row(row, place):  # [H, 2 K] -> [H, K]
+    return jax.lax.dynamic_slice_in_dim(row, num_keys - place, num_keys, axis=1)
+
+  return jax.vmap(jax.vmap(slice_row, (1, 0), 1))(by_distance, places)

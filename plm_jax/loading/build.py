@@ -1,0 +1,74 @@
+"""Build the model of a run and the shapes of its parameters, without an optimizer."""
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from plm_jax.config.run import RunConfig
+from plm_jax.errors import ConfigError
+from plm_jax.models import families
+from plm_jax.optim import adapters
+from plm_jax.optim.tuning import freeze_lower_layers
+from plm_jax.tokenizers.contract import Vocab
+
+
+def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
+  """Build the backbone of a run with the heads of its objective.
+
+  Modules raise a UserError for options that they cannot build. Any other exception is a bug, and
+  passes through with its traceback.
+
+  Raises:
+    ConfigError: the tokenizer does not fit the model or the objective, or these two do not match.
+  """
+  padding = config.model.padding
+  if padding not in (-1, vocab.pad):
+    raise ConfigError(
+        f'the model knows padding by the id {padding} and gives it no position, the tokenizer pads '
+        f'with {vocab.pad}: give --model.padding {vocab.pad}')
+  if vocab.size > config.model.vocab:
+    raise ConfigError(
+        f'the tokenizer has {vocab.size} pieces, the model has room for {config.model.vocab}: '
+        f'give --model.vocab {vocab.size} or more')
+  objective = config.objective
+  lacking = [name for name in objective.requirements.special_tokens if getattr(vocab, name) < 0]
+  if lacking:
+    raise ConfigError(
+        'the objective needs special tokens that the tokenizer does not have: '
+        f'{", ".join(lacking)}. One that is trained for GLM or T5 has theirs: '
+        '--data.prepare.layout glm or t5')
+  # In config.json the two may not match; recipes have parts that do.
+  kind = type(config.model).__name__
+  architectures = objective.requirements.architectures
+  if architectures and kind not in architectures:
+    raise ConfigError(f'{type(objective).__name__} is not for {kind}: it trains '
+                      f'{" or ".join(architectures)}')
+  block = getattr(config.model, 'block', None)
+  if block is not None and block.cross:
+    raise ConfigError('--model.block.cross is for the decoder of an encoder-decoder, which has it '
+                      'anyway: leave it out')
+  backbone = config.model
+  if not objective.step_traits.perturbs_inputs:
+    backbone = freeze_lower_layers(backbone, config.tuning.top)
+  return objective.build(backbone, packed=config.data.packed)
+
+
+def parameter_shapes(config: RunConfig, model: nn.Module) -> Any:
+  """Compute the shapes of a run's parameters, boxed with their logical axes; nothing is allocated.
+
+  They follow from the model alone, on a dummy batch: no text is corrupted, and there is no
+  optimizer. Includes the parameters of adapters. Training makes the same tree
+  (`training.step.init_state`).
+  """
+  family, objective = families.get_family(config.family), config.objective
+  batch: dict[str, Any] = dict(families.dummy_inputs(family.input_shapes(config.model)))
+  batch |= objective.module_inputs(config.model)
+  key = jax.random.key(0)
+
+  def init(batch):
+    params = model.init(key, batch)['params']
+    if config.tuning.adapter.kind != 'none':
+      params = adapters.add(params, config.tuning.adapter, key)
+    return params
+
+  return jax.eval_shape(init, batch)

@@ -1,0 +1,241 @@
+"""Generation settings: options of the user, and those in a checkpoint's files of transformers.
+
+The files are config.json, generation_config.json and the tokenizer's configuration. Options of
+the user come before them.
+"""
+from collections.abc import Mapping
+import dataclasses
+from typing import Any, Literal
+
+from plm_jax import validation
+from plm_jax.conversion import ConvertError, ImportedCheckpoint
+from plm_jax.tokenizers.contract import abbreviate
+from plm_jax.validation import ValidatedConfig, intervals
+
+FIELD_NAMES = {
+    'num_beams': 'beams', 'length_penalty': 'length_penalty', 'num_return_sequences': 'number',
+    'repetition_penalty': 'repetition_penalty', 'no_repeat_ngram_size': 'no_repeat_ngram',
+    'max_new_tokens': 'max_new', 'min_new_tokens': 'min_new', 'forced_bos_token_id': 'forced_first',
+    'forced_eos_token_id': 'forced_last'}
+"""Attribute of transformers -> field of `GenerationConfig`, for settings that mean the same."""
+SAMPLING_DEFAULTS = {'temperature': 1.0, 'top_k': 50, 'top_p': 1.0, 'min_p': 0.0}
+"""Defaults of transformers."""
+UNSUPPORTED = {
+    'begin_suppress_tokens': (), 'diversity_penalty': (0.0,), 'encoder_no_repeat_ngram_size': (0,),
+    'encoder_repetition_penalty': (1.0,), 'epsilon_cutoff': (0.0,), 'eta_cutoff': (0.0,),
+    'exponential_decay_length_penalty': (), 'guidance_scale': (1.0,), 'num_beam_groups': (1,),
+    'penalty_alpha': (0.0,), 'sequence_bias': (), 'stop_strings': (), 'top_h': (),
+    'typical_p': (1.0,)}
+"""Settings that change the text and are not implemented here, with the values that have no
+effect."""
+BEAM_OPTIONS = ('beams', 'length_penalty', 'early_stopping')
+SAMPLING_OPTIONS = ('temperature', 'top_k', 'top_p', 'min_p')
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationConfig(ValidatedConfig):
+  """Options of text generation: length, sampling, and beam search."""
+
+  limits = intervals(
+      max_new='[1, 1048576]', top_p='(0, 1]', min_p='[0, 1]', beams='[1, 4096]',
+      length_penalty='[-100, 100]', number='[1, 65536]', repetition_penalty='(0, inf)',
+      forced_first='[-1, inf)', forced_last='[-1, inf)')
+
+  max_new: int = 64
+  """Maximum number of new tokens."""
+  min_new: int = 0
+  """Minimum number of new tokens before the text may end."""
+  temperature: float = 0.0
+  """Temperature: logits are divided by it before a token is sampled. 0: the most likely token is
+  taken (greedy decoding), or beam search."""
+  top_k: int = 0
+  """Top-k sampling: sample from the k most likely tokens. 0: from all."""
+  top_p: float = 1.0
+  """Nucleus sampling: sample from the most likely tokens that together just reach this
+  probability. 1: from all."""
+  min_p: float = 0.0
+  """Min-p sampling: sample from tokens with at least this fraction of the most likely one's
+  probability. 0: from all."""
+  beams: int = 1
+  """Beam search: number of beams. 1: no beam search."""
+  length_penalty: float = 1.0
+  """Length penalty: a beam's score is the sum of its log probabilities divided by its length,
+  with its end token, to this power."""
+  early_stopping: Literal['full', 'heuristic', 'never'] = 'heuristic'
+  """When beam search ends: when as many beams have ended as there are (`full`); when the best of
+  the others, were it to end now, would be worse than all of these (`heuristic`); or when it would
+  be worse even at the length of its best score (`never`)."""
+  number: int = 1
+  """Number of sequences per prompt: samples, or the best of the beams."""
+  repetition_penalty: float = 1.0
+  """Repetition penalty: makes tokens of the text, and of the prompt, less likely. 1: none."""
+  no_repeat_ngram: int = 0
+  """Length of n-grams that do not occur twice, the prompt included. 0: no limit."""
+  forced_first: int = -1
+  """Id of the first new token (BART). -1: not forced."""
+  forced_last: int = -1
+  """Id of token number max_new (BART). -1: not forced."""
+  stop: tuple[str, ...] = ()
+  """Stop sequences: the text ends before the first of these."""
+  start: bool = True
+  """Whether a prompt begins with the start token, as sequences in training do. transformers has
+  none before prompts of GPT-2 and GPT-Neo, whose sequences began anywhere in a text."""
+
+  def conflict(self, option):
+    """Explain which options contradict each other, the first of them."""
+    if self.min_new > self.max_new:
+      return (f'{option("min_new")} is {option("max_new")} at most, got {self.min_new} and '
+              f'{self.max_new}')
+    if 0 < self.temperature < 1e-3:
+      return f'{option("temperature")} is 0, or 0.001 or more, got {self.temperature}'
+    if '' in self.stop:
+      return f'{option("stop")}: a stop sequence is empty'
+    if self.beams > 1 and self.temperature > 0:
+      return f'beam search does not sample: leave {option("temperature")} or {option("beams")} out'
+    if self.beams > 1 and self.number > self.beams:
+      return f'{option("number")}: {self.beams} beams do not give {self.number} sequences'
+    if self.beams == 1 and not self.temperature and self.number > 1:
+      return (f'{option("number")}: the likeliest tokens give one sequence, not {self.number}: '
+              f'give {option("temperature")} or {option("beams")}')
+    neutral = {'top_k': 0, 'top_p': 1, 'min_p': 0}
+    sampling = []
+    for name, value in neutral.items():
+      if getattr(self, name) != value:
+        sampling.append(option(name))
+    if not self.temperature and sampling:
+      return f'{" and ".join(sampling)} is for sampling: give {option("temperature")} too'
+    return None
+
+  @property
+  def rows(self) -> int:
+    """Number of sequences that a prompt becomes."""
+    return max(self.beams, self.number)
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationDefaults:
+  """Generation settings of a checkpoint, where a user gives no others."""
+
+  end_ids: tuple[int, ...] = ()
+  """Ids that end a text; empty: the tokenizer's."""
+  start_id: int = -1
+  """Id with which a decoder starts; -1: as in training here."""
+  suppressed_ids: tuple[int, ...] = ()
+  """Ids that are never generated."""
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  """Fields of `GenerationConfig`."""
+  unsupported: tuple[str, ...] = ()
+  """Settings of the files that are not implemented here."""
+
+  def __bool__(self) -> bool:
+    return self != GenerationDefaults()
+
+  def describe(self, pieces: list[str] | None = None) -> str:
+    """Describe the settings in one line."""
+    def name(token):
+      return f'{pieces[token]} ({token})' if pieces and token < len(pieces) else str(token)
+    parts = []
+    if self.end_ids:
+      parts.append(f'ends at {" or ".join(name(token) for token in self.end_ids)}')
+    if self.start_id >= 0:
+      parts.append(f'begins with {name(self.start_id)}')
+    if self.suppressed_ids:
+      parts.append(f'never writes {len(self.suppressed_ids):,} tokens')
+    parts += [f'{option}={value}' for option, value in self.options.items()]
+    if self.unsupported:
+      parts.append(f'not implemented: {", ".join(self.unsupported)}')
+    return '; '.join(parts)
+
+
+def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults:
+  """Read the generation settings of a checkpoint's files.
+
+  As in transformers, settings in config.json count only where there is no generation_config.json.
+
+  Raises:
+    ConvertError: a setting has a value that it cannot take.
+  """
+  kind, rows = imported.config.kind, getattr(imported.config, 'vocab', 0)
+  if kind not in ('decoder', 'encoder-decoder') or 'lm' not in imported.heads:
+    return GenerationDefaults()
+  said = imported.generation or imported.extra
+  stated = {name: value for name, value in said.items() if value is not None}
+  options: dict[str, Any] = {}
+  for theirs, ours in FIELD_NAMES.items():
+    if theirs in stated:
+      value = stated[theirs]
+      if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+      options[ours] = value
+  if kind == 'encoder-decoder':  # where a length counts the token with which the decoder begins
+    for theirs, ours in (('max_length', 'max_new'), ('min_length', 'min_new')):
+      if theirs in stated and ours not in options and type(stated[theirs]) is int:
+        options[ours] = stated[theirs] - 1
+  if 'early_stopping' in stated:
+    names = {True: 'full', False: 'heuristic'}
+    options['early_stopping'] = names.get(stated['early_stopping'], 'never')
+  if stated.get('do_sample') and options.get('beams', 1) == 1:
+    options |= {name: stated.get(name, usual) for name, usual in SAMPLING_DEFAULTS.items()}
+  longest = imported.config.max_length
+  if longest and type(options.get('max_new')) is int and options['max_new'] >= longest:
+    options['max_new'] = longest - 1
+  if type(options.get('max_new')) is int and options['max_new'] < 1:
+    del options['max_new']
+  options = non_default_options(options)
+  try:
+    validation.with_overrides(GenerationConfig(), options)
+  except ValueError as error:
+    raise ConvertError(
+        f'the generation settings of the checkpoint cannot be used: {error}') from error
+  ignored = []
+  for name, neutral in UNSUPPORTED.items():
+    if name in stated and stated[name] not in (*neutral, [], {}):
+      ignored.append(name)
+  words = [word for word in stated.get('bad_words_ids') or () if isinstance(word, list)]
+  if any(len(word) > 1 for word in words):
+    ignored.append('bad_words_ids of several tokens')
+  barred = {*(stated.get('suppress_tokens') or ()), *(word[0] for word in words if len(word) == 1)}
+  if wrong := [one for one in barred if type(one) is not int]:
+    raise ConvertError(f'suppress_tokens and bad_words_ids are ids, got {abbreviate(wrong[0])}')
+  known = rows
+  if imported.tokenizer:
+    known = min(rows, imported.tokenizer.vocab.size)
+  start: Any = stated.get('decoder_start_token_id', imported.extra.get('decoder_start_token_id'))
+  usable = kind == 'encoder-decoder' and type(start) is int and 0 <= start < rows
+  if not usable:
+    start = -1
+  suppressed = sorted(one for one in barred if 0 <= one < known)
+  return GenerationDefaults(
+      imported.end_ids, start, tuple(suppressed), options, tuple(ignored))
+
+
+def non_default_options(options: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the options that differ from the defaults."""
+  usual = GenerationConfig()
+  return {name: value for name, value in options.items() if value != getattr(usual, name)}
+
+
+def resolve_generation_config(
+    defaults: GenerationDefaults, config: GenerationConfig | None, options: Mapping[str, Any],
+) -> GenerationConfig:
+  """Resolve the settings of one call: the user's options, on `config` or on the checkpoint's
+  defaults.
+
+  Defaults that contradict an option are dropped: beams where tokens are sampled, and the reverse.
+  """
+  if config is not None:
+    return validation.with_overrides(config, options)
+  base = dict(defaults.options)
+  dropped: set[str] = set()
+  if options.get('temperature'):
+    dropped |= set(BEAM_OPTIONS)
+  if options.get('beams', 1) != 1 or options.get('temperature', 1) == 0:
+    dropped |= set(SAMPLING_OPTIONS)
+  if options.get('beams') == 1:
+    dropped |= set(BEAM_OPTIONS)
+  if 'number' not in options and dropped:
+    dropped.add('number')
+  if options.get('max_new', base.get('max_new', GenerationConfig.max_new)) < base.get('min_new', 0):
+    dropped.add('min_new')
+  base = {name: value for name, value in base.items() if name not in dropped}
+  return validation.with_overrides(GenerationConfig(), {**base, **options})

@@ -1,0 +1,314 @@
+"""Trained models: load a run, or another library's checkpoint, as a `LoadedModel`."""
+from collections.abc import Callable, Hashable, Mapping
+import dataclasses
+from typing import Any
+
+from etils import epath
+import flax.linen as nn
+import jax
+from jax.sharding import Mesh
+import numpy as np
+
+from plm_jax import conversion, storage
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.checkpoints.restore import find_run_checkpoints, read_newest_meta, restore_params
+from plm_jax.config import run as config_lib
+from plm_jax.config import serialization
+from plm_jax.config.run import ConfigError, RunConfig
+from plm_jax.conversion import sentence_transformers
+from plm_jax.conversion.source_formats import describe_adapter
+from plm_jax.layers.heads import HeadConfig
+from plm_jax.loading import device_params, generation_config
+from plm_jax.loading.build import build_model, parameter_shapes
+from plm_jax.loading.generation_config import GenerationDefaults
+from plm_jax.optim import adapters
+from plm_jax.sharding import shard_array, shardings
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.kinds import infer_task as imported_task
+from plm_jax.tasks.kinds import is_multi_label
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
+from plm_jax.tokenizers import Tokenizer, TokenizerError
+from plm_jax.tokenizers import load as load_tokenizer
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LoadedModel:
+  """A model that can be used as it is, or trained further; `repr` shows what it is and what it
+  can do."""
+
+  family: str
+  """model_type of transformers, in whose format `export` writes."""
+  model: Any
+  """Configuration of the backbone."""
+  heads: dict[str, nn.Module]
+  """Heads that have parameters."""
+  params: Any
+  """`backbone`, and `heads_NAME` each; host arrays move to the device when they are first used."""
+  tokenizer: Tokenizer | None
+  """None where a checkpoint has none."""
+  source: str = ''
+  """Folder from which it was loaded."""
+  mesh: Mesh | None = None
+  """Devices that share its parameters; None: one."""
+  labels: tuple[str, ...] = ()
+  """Names of the classes of a task's head."""
+  task: Any = None
+  """Downstream task that it was fine-tuned on (`tasks.contract.Task`); None: none."""
+  length: int = 0
+  """Sequence length of its fine-tuning in tokens; 0: not known."""
+  generation: GenerationDefaults = GenerationDefaults()
+  """Generation settings in the files of an imported checkpoint."""
+  prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  """Prompts that `search` puts before each 'query' and each 'document' (sentence-transformers)."""
+  multi_label: bool = False
+  """Whether it learned several labels per example, which is no task here."""
+
+  def device_params(self, *parts: str) -> dict[str, Any]:
+    """Return the parameters as arrays on the device, where they stay.
+
+    Args:
+      parts: the wanted parts, such as 'backbone'; a part that the model does not have is left
+        out. None given: all.
+    """
+    params = device_params.device_params(self)
+    found = {}
+    for name in parts or params:
+      if name in params:
+        found[name] = params[name]
+    return found
+
+  def derive_once(self, key: Hashable, make: Callable[[Any], Any]) -> Any:
+    """Return make(parameters on the device), computed once until a parameter is replaced."""
+    return device_params.derive_once(self, key, make)
+
+  @property
+  def lm_head_name(self) -> str:
+    """Name of the head that predicts the next token; '': there is none."""
+    if 'lm' in self.heads:
+      return 'lm'
+    if 'mlm' in self.heads and has_shifted_targets(self.model):
+      return 'mlm'
+    return ''
+
+  @property
+  def capabilities(self) -> tuple[str, ...]:
+    """Names of the functions of `plm_jax` that work with the model."""
+    kind, lm = self.model.kind, bool(self.lm_head_name)
+    function = self.task.example_format.function if self.task else ''
+    embeds = isinstance(self.task, EmbeddingTask)
+    scores_tokens = 'mlm' in self.heads or (lm and kind == 'decoder')
+    able = {
+        'encode': True,
+        'similar': embeds,
+        'search': embeds,
+        'predict': self.task is not None,
+        'answer': function == 'answer',
+        'tag': function == 'tag',
+        'fill_mask': 'mlm' in self.heads or (lm and kind == 'infilling'),
+        'generate': lm,
+        'stream': lm,
+        'score': lm and kind != 'encoder-decoder',
+        'perplexity': lm and kind in ('decoder', 'encoder'),
+        'likelihood': scores_tokens,
+        'minimal_pairs': scores_tokens}
+    names = []
+    for name, works in able.items():
+      if works and self.tokenizer:
+        names.append(name)
+    return (*names, 'export')
+
+  def __repr__(self) -> str:
+    model = self.model
+    if model.kind == 'recurrent':
+      layers, width = f'{model.layers}', model.width
+    else:
+      stacks = (model.stack, model.decoder) if model.kind == 'encoder-decoder' else (model.stack,)
+      layers = ' + '.join(f'{stack.blocks}' for stack in stacks)
+      width = model.block.width
+    parameters = sum(x.size for x in jax.tree.leaves(nn.unbox(self.params)))
+    tokenizer, pieces = 'no tokenizer', None
+    if self.tokenizer:
+      kind = self.tokenizer.kind.replace('_', '-')
+      tokenizer = f'{kind} tokenizer of {self.tokenizer.vocab.size:,} pieces'
+      pieces = self.tokenizer.pieces
+    lines = [
+        f'<{self.family}, {model.kind}: {layers} layers of {width}, {parameters:,} parameters',
+        f' heads: {", ".join(self.heads) or "none"}; {tokenizer}']
+    settings = self.generation.describe(pieces)
+    if settings:
+      lines.append(f' generation: {settings}')
+    lines.append(f' from {self.source or "memory"}; can {", ".join(self.capabilities)}>')
+    return '\n'.join(lines)
+
+
+def has_shifted_targets(model: Any) -> bool:
+  """Tell whether a model predicts a token from the position before it (GPT-BERT)."""
+  return getattr(model, 'head', HeadConfig()).shifted
+
+
+def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
+  """Load the newest parameters of the run in `folder`, or another library's checkpoint.
+
+  Args:
+    folder: that of the run or checkpoint.
+    mesh: devices that share the parameters. A host reads no more than its devices need.
+
+  Raises:
+    CheckpointError: the run has no readable checkpoint.
+    ConvertError: the checkpoint cannot be converted.
+  """
+  sentence_vectors = sentence_transformers.read_folder(folder)
+  if sentence_vectors or conversion.is_checkpoint(folder):
+    root = sentence_vectors.root if sentence_vectors else folder
+    return load_imported(folder, root, sentence_vectors, mesh)
+  config, tokenizer, boxed = read_run(folder)
+  layout = None if mesh is None else shardings(boxed, mesh)
+  params = restore_params(find_run_checkpoints(folder), nn.unbox(boxed), layout)
+  objective = config.objective
+  loaded = LoadedModel(
+      config.family, config.model, objective.heads(config.model),
+      adapters.merge(objective.lifecycle.exported(params)), tokenizer, str(folder), mesh,
+      getattr(objective, 'labels', ()))
+  if isinstance(objective, Task):
+    length = config.train.phases[-1].length
+    return dataclasses.replace(loaded, task=objective, length=length)
+  return loaded
+
+
+def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors: Any,
+                  mesh: Mesh | None) -> LoadedModel:
+  """Load another library's checkpoint; see `load_model`.
+
+  Args:
+    folder: folder that was given.
+    root: folder of the encoder.
+    sentence_vectors: what sentence-transformers adds to the encoder; None: nothing.
+    mesh: as for `load_model`.
+  """
+  imported = conversion.load(root, lazy=mesh is not None)
+  params = imported.params
+  if mesh is not None:
+    params = jax.tree.map(place_on_mesh, params, shardings(imported.shapes(), mesh))
+  loaded = LoadedModel(
+      imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
+      str(folder), mesh, imported.labels, imported_task(imported),
+      generation=generation_config.read_generation_defaults(imported),
+      multi_label=is_multi_label(imported))
+  return add_sentence_vectors(loaded, sentence_vectors) if sentence_vectors else loaded
+
+
+def add_sentence_vectors(
+    trained: LoadedModel,
+    given: sentence_transformers.SentenceTransformersFolder) -> LoadedModel:
+  """Add the head that makes sentence vectors to the encoder of a folder of
+  sentence-transformers."""
+  task = EmbeddingTask(family=trained.family, vector=given.vector)
+  params = dict(trained.params)
+  if given.params:
+    params['heads_embedding'] = given.params
+  longest = []
+  for length in (given.length, trained.model.max_length):
+    if length:
+      longest.append(length)
+  return dataclasses.replace(
+      trained, heads={**trained.heads, **task.heads(trained.model)}, params=params, task=task,
+      length=min(longest, default=0), prompts=dict(given.prompts))
+
+
+def read_adapter_run(folder: epath.PathLike) -> tuple[RunConfig, Any]:
+  """Read a run with adapters, and its parameters without merging them.
+
+  Raises:
+    ConfigError: the run has no adapter, or did not start from a model that others could have too.
+  """
+  config, _, boxed = read_run(folder)
+  if config.tuning.adapter.kind == 'none' or not config.warm_start:
+    lacks = '--tuning.adapter.kind' if config.tuning.adapter.kind == 'none' else '--warm-start'
+    raise ConfigError(f'{folder} was trained without {lacks}: it has no adapter of a model')
+  return config, restore_params(find_run_checkpoints(folder), nn.unbox(boxed))
+
+
+def read_model_config(folder: epath.PathLike) -> tuple[str, Any]:
+  """Read the family and the backbone's configuration of a run, or of another library's
+  checkpoint."""
+  if conversion.is_checkpoint(folder):
+    imported = conversion.load(folder, heads=(), lazy=True)
+    return imported.family, imported.config
+  config = read_config(folder)
+  return config.family, config.model
+
+
+def read_run(folder: epath.PathLike) -> tuple[RunConfig, Tokenizer, Any]:
+  """Read the configuration, the tokenizer and the shapes of the parameters of a run.
+
+  Returns:
+    (configuration, tokenizer, shapes with their logical axes).
+
+  Raises:
+    CheckpointError: the first two differ from what the newest checkpoint records.
+  """
+  folder, config = storage.resolve_path(folder), read_config(folder)
+  tokenizer = load_tokenizer(folder / 'tokenizer')
+  recorded = read_newest_meta(find_run_checkpoints(folder))
+  mismatches = config_mismatches(folder, config, tokenizer, recorded)
+  if mismatches:
+    raise CheckpointError('; '.join(mismatches))
+  model = build_model(config, tokenizer.vocab)
+  return config, tokenizer, parameter_shapes(config, model)
+
+
+def read_config(folder: epath.PathLike) -> RunConfig:
+  """Read the configuration of a run.
+
+  Raises:
+    CheckpointError: the folder is not one of a run.
+    ConfigError: the configuration cannot be read.
+  """
+  path = storage.resolve_path(folder) / 'config.json'
+  with storage.io_errors_as(path, 'read', CheckpointError):
+    if not path.exists():
+      message = describe_adapter(storage.resolve_path(folder))
+      raise CheckpointError(
+          message or f'{folder} is not the folder of a run: it has no config.json')
+  config = serialization.from_json(storage.read_json(path, error=ConfigError), str(path))
+  if not isinstance(config, RunConfig):
+    raise ConfigError(
+        f'{path} describes a {type(config).__name__}, expected a Run (word vectors are loaded by '
+        'plm_jax.word_vectors.load)')
+  return config
+
+
+def find_tokenizer(folder: epath.PathLike) -> Tokenizer | None:
+  """Load the tokenizer of a run or checkpoint; None where it has none."""
+  if conversion.is_checkpoint(folder):
+    return conversion.load(folder, heads=(), lazy=True).tokenizer
+  try:
+    return load_tokenizer(folder)
+  except TokenizerError:
+    return None
+
+
+def config_mismatches(folder: epath.Path, config: RunConfig, tokenizer: Tokenizer,
+                      recorded: dict[str, Any]) -> list[str]:
+  """List how config.json and the tokenizer of a run differ from what a checkpoint recorded."""
+  problems = []
+  if recorded.get('tokenizer') != tokenizer.hash:
+    problems.append(f'{folder / "tokenizer"} is damaged: it is not the tokenizer that the run was '
+                    'trained with')
+  # How long a run is may change after its newest checkpoint.
+  differences = config_lib.differences(serialization.from_json(recorded.get('config')), config)
+  changed = []
+  for line in differences:
+    if line.partition(':')[0] not in config_lib.SCHEDULE_FIELDS:
+      changed.append(line)
+  if changed:
+    problems.append(f'{folder / "config.json"} is damaged: it is not what the run was trained with '
+                    f'({changed[0]})')
+  return problems
+
+
+def place_on_mesh(x, sharding):
+  """Place an array on the mesh; every host has it whole, or can read it in parts."""
+  if isinstance(x, jax.Array) and x.sharding == sharding:
+    return x
+  return shard_array(x if isinstance(x, conversion.LazyParameter) else np.asarray(x), sharding)

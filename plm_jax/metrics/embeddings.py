@@ -1,0 +1,120 @@
+"""Metrics of sentence embeddings: retrieval (nDCG, MRR, recall), anisotropy, and whitening."""
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+
+from plm_jax.errors import ConfigError
+from plm_jax.metrics.nearest import find_nearest
+
+RECALL_CUTOFFS = (1, 10)
+# Metrics of `retrieval_metrics`, the main one first.
+RETRIEVAL_METRICS = ('ndcg_10', 'mrr', 'recall_1', 'recall_10')
+
+
+def retrieval_metrics(
+    queries: np.ndarray, corpus: np.ndarray, relevant: Sequence[Set[int]], depth: int = 100
+) -> dict[str, float]:
+  """Compute nDCG@10, MRR and recall of exact cosine search, in percent.
+
+  Args:
+    queries: vectors [Q, D].
+    corpus: vectors [N, D].
+    relevant: indices of the relevant corpus vectors of each query, one or more.
+    depth: number of ranks that count.
+
+  Returns:
+    ndcg_10 (Järvelin and Kekäläinen 2002, gains 0 and 1), mrr (reciprocal rank of the first
+    relevant vector), recall_1 and recall_10; means over the queries.
+
+  Raises:
+    ConfigError: there are no queries, or a query has nothing relevant.
+  """
+  if not len(queries) or len(relevant) != len(queries) or not all(relevant):
+    raise ConfigError(
+        f'retrieval needs queries that each have relevant texts, got {len(queries)} queries and '
+        f'{sum(1 for wanted in relevant if wanted)} with relevant texts')
+  _, ranks = find_nearest(queries, corpus, min(depth, len(corpus)))
+  return ranking_metrics(ranks, relevant)
+
+
+def ranking_metrics(ranks: np.ndarray, relevant: Sequence[Set[int]]) -> dict[str, float]:
+  """Compute the metrics of `retrieval_metrics` of given rankings, in percent.
+
+  Args:
+    ranks: indices of the vectors that were found, best first [Q, depth].
+    relevant: relevant indices of each query.
+  """
+  right = np.array([
+      [number in wanted for number in row]
+      for row, wanted in zip(ranks.tolist(), relevant, strict=True)])
+  gains = 1 / np.log2(np.arange(2, 12))
+  sizes = np.array([len(wanted) for wanted in relevant])
+  ideal = np.cumsum(gains)[np.minimum(sizes, 10) - 1]
+  values = {
+      'ndcg_10': (right[:, :10] @ gains[:right.shape[1]]) / ideal,
+      'mrr': np.where(right.any(1), 1 / (1 + right.argmax(1)), 0)}
+  for cutoff in RECALL_CUTOFFS:
+    values[f'recall_{cutoff}'] = right[:, :cutoff].sum(1) / sizes
+  means = {}
+  for name, value in values.items():
+    means[name] = 100 * float(value.mean())
+  return means
+
+
+def mean_cosine(vectors: np.ndarray) -> float:
+  """Compute the mean cosine of all pairs of vectors [N, D], N > 1: a measure of anisotropy.
+
+  It is near 0 if vectors point in all directions, near 1 if they lie in a narrow cone (Ethayarajh
+  2019, section 4.1).
+  """
+  x = normalize_vectors(vectors)
+  total = np.square(x.sum(0)).sum()
+  return float((total - len(x)) / (len(x) * (len(x) - 1)))
+
+
+def variance_spectrum(vectors: np.ndarray) -> np.ndarray:
+  """Compute the share of variance per principal direction, largest first [D] (Li et al. 2020)."""
+  x = np.asarray(vectors, np.float64)
+  values = np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2
+  return np.pad(values, (0, x.shape[1] - len(values))) / max(values.sum(), 1e-300)
+
+
+class Whitening(NamedTuple):
+  """A whitening transform: a linear map to vectors of mean 0 and equal variance per direction."""
+
+  mean: np.ndarray
+  """[D]"""
+  matrix: np.ndarray
+  """[D, K]"""
+
+  def __call__(self, vectors: np.ndarray) -> np.ndarray:
+    """Whiten vectors [N, D] -> [N, K] float32."""
+    return ((np.asarray(vectors, np.float64) - self.mean) @ self.matrix).astype(np.float32)
+
+
+def fit_whitening(vectors: np.ndarray, size: int = 0) -> Whitening:
+  """Fit the whitening transform of vectors [N, D] (Su et al. 2021, algorithm 1).
+
+  Args:
+    vectors: [N, D].
+    size: K, directions of largest variance to keep; 0: all with nonzero variance.
+
+  Raises:
+    ConfigError: `size` is larger than the number of directions with nonzero variance.
+  """
+  x = np.asarray(vectors, np.float64)
+  mean = x.mean(0)
+  _, values, directions = np.linalg.svd(x - mean, full_matrices=False)
+  rank = int((values > values.max(initial=0) * 1e-6).sum())
+  if size > rank or not rank:
+    raise ConfigError(f'{len(x)} vectors have {rank} directions with nonzero variance, and {size} '
+                      'are requested')
+  kept = slice(size or rank)
+  return Whitening(mean, directions[kept].T / values[kept] * np.sqrt(len(x)))
+
+
+def normalize_vectors(vectors: np.ndarray) -> np.ndarray:
+  """Scale vectors [..., D] to Euclidean norm 1, in float64."""
+  x = np.asarray(vectors, np.float64)
+  return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)

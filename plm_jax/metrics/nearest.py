@@ -1,0 +1,75 @@
+"""Exact nearest-neighbor search by cosine, without an index."""
+import numpy as np
+
+from plm_jax.errors import ConfigError
+
+BLOCK_VECTORS = 16384  # corpus vectors that are compared at once
+BLOCK_SCORES = 1 << 22  # maximum scores of a block: about what a processor's cache holds
+
+
+def find_nearest(
+    queries: np.ndarray, corpus: np.ndarray, count: int = 10, normalised: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+  """Find the corpus vectors with the largest cosines (exact k-nearest-neighbor search).
+
+  Args:
+    queries: [Q, D].
+    corpus: [N, D]; a memory-mapped file is read block by block.
+    count: k, vectors to find per query; N if there are fewer.
+    normalised: whether corpus vectors already have norm 1.
+
+  Returns:
+    (cosines [Q, k] float32, corpus indices [Q, k] int64), the largest first; of equal cosines the
+    lower index first.
+
+  Raises:
+    ConfigError: widths differ, the corpus is empty, or count is below 1.
+  """
+  same_width = queries.ndim == 2 and corpus.ndim == 2 and queries.shape[1] == corpus.shape[1]
+  if not same_width or not len(corpus) or count < 1:
+    raise ConfigError(
+        'search takes queries [Q, D] and a corpus [N, D] of one D, N and count 1 or more, got '
+        f'{list(queries.shape)}, {list(corpus.shape)} and {count}')
+  queries = queries.astype(np.float32)
+  queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), 1e-12)
+  count = min(count, len(corpus))
+  rows = max(1, min(len(queries), BLOCK_SCORES // BLOCK_VECTORS))
+  scores, numbers = [], []
+  for start in range(0, len(queries), rows):
+    some_scores, some_numbers = search_queries(
+        queries[start:start + rows], corpus, count, normalised)
+    scores.append(some_scores)
+    numbers.append(some_numbers)
+  if not scores:
+    return np.zeros((0, count), np.float32), np.zeros((0, count), np.int64)
+  return np.concatenate(scores), np.concatenate(numbers)
+
+
+def search_queries(
+    queries: np.ndarray, corpus: np.ndarray, count: int, normalised: bool
+) -> tuple[np.ndarray, np.ndarray]:
+  """Find the nearest corpus vectors of a few queries of norm 1; see `find_nearest`."""
+  best = np.full((len(queries), count), -np.inf, np.float32)
+  numbers = np.full((len(queries), count), -1, np.int64)
+  for start in range(0, len(corpus), BLOCK_VECTORS):
+    block = np.asarray(corpus[start:start + BLOCK_VECTORS], np.float32)
+    scores = queries @ block.T
+    if not normalised:
+      scores /= np.maximum(np.sqrt(np.einsum('nd,nd->n', block, block)), 1e-12)
+    # Few blocks improve a query's result; one comparison finds the queries that they improve.
+    for row in np.flatnonzero(scores.max(1) > best[:, -1]):
+      places = np.flatnonzero(scores[row] > best[row, -1])
+      if len(places) > count:
+        places = places[top_positions(scores[row, places], count)]
+      joined_scores = np.concatenate([best[row], scores[row, places]])
+      joined_numbers = np.concatenate([numbers[row], start + places])
+      order = np.lexsort((joined_numbers, -joined_scores))[:count]
+      best[row], numbers[row] = joined_scores[order], joined_numbers[order]
+  return best, numbers
+
+
+def top_positions(scores: np.ndarray, count: int) -> np.ndarray:
+  """Return the positions of the `count` largest scores [N] in any order, first of equal scores."""
+  threshold = np.partition(scores, len(scores) - count)[len(scores) - count]
+  above, equal = np.flatnonzero(scores > threshold), np.flatnonzero(scores == threshold)
+  return np.concatenate([above, equal[:count - len(above)]])

@@ -1,0 +1,151 @@
+"""Registry of model families by transformers' model_type, with their heads and parameter shapes."""
+from collections.abc import Mapping, Sequence
+import importlib
+from typing import Any
+
+import flax.linen as nn
+from flax.traverse_util import flatten_dict
+import jax
+import jax.numpy as jnp
+
+from plm_jax import validation
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.models.rules import ConvertError, Family, HeadSpec
+from plm_jax.tokenizers.contract import abbreviate
+
+FAMILIES = {
+    'bert': 'plm_jax.models.bert',
+    'roberta': 'plm_jax.models.roberta',
+    'xlm-roberta': 'plm_jax.models.xlm_roberta',
+    'spanbert': 'plm_jax.models.spanbert',
+    'modernbert': 'plm_jax.models.modernbert',
+    'neobert': 'plm_jax.models.neobert',
+    'mosaicbert': 'plm_jax.models.mosaicbert',
+    'gptbert': 'plm_jax.models.gpt_bert',
+    'ltgbert': 'plm_jax.models.ltg_bert',
+    'crammedBERT': 'plm_jax.models.crammed',
+    'albert': 'plm_jax.models.albert',
+    'distilbert': 'plm_jax.models.distilbert',
+    'xlnet': 'plm_jax.models.xlnet',
+    'deberta-v2': 'plm_jax.models.deberta_v2',
+    'deberta': 'plm_jax.models.deberta',
+    'electra': 'plm_jax.models.electra',
+    'openai-gpt': 'plm_jax.models.gpt',
+    'megatron-bert': 'plm_jax.models.megatron_bert',
+    'cpt': 'plm_jax.models.cpt',
+    'xlm': 'plm_jax.models.xlm',
+    'ernie': 'plm_jax.models.ernie',
+    'gpt2': 'plm_jax.models.gpt2',
+    'gpt3': 'plm_jax.models.gpt3',
+    'gpt_neo': 'plm_jax.models.gpt_neo',
+    'llama': 'plm_jax.models.llama',
+    'cohere': 'plm_jax.models.palm',
+    'glm': 'plm_jax.models.glm',
+    't5': 'plm_jax.models.t5',
+    'mt5': 'plm_jax.models.mt5',
+    'bart': 'plm_jax.models.bart',
+    'mbart': 'plm_jax.models.mbart',
+    'marian': 'plm_jax.models.transformer',
+    'elmo': 'plm_jax.models.elmo',
+}
+"""model_type -> the module with FAMILY, and ORIGINAL for checkpoints older than transformers"""
+BATCH_FIELDS = (
+    'tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'left', 'right', 'offset')
+"""fields of a batch that one model or head or another reads"""
+
+
+def get_family(name: str, original: bool = False) -> Family:
+  """Returns the family of a model_type.
+
+  original: the family of the authors' own code instead. Raises ConvertError for an unknown type.
+  """
+  if not isinstance(name, str) or name not in FAMILIES:
+    raise ConvertError(
+        f'models of type {abbreviate(name)} are not known; known are {", ".join(FAMILIES)}')
+  module = importlib.import_module(FAMILIES[name])
+  return module.ORIGINAL if original else module.FAMILY
+
+
+def build_head(
+    family: str, name: str, config: Any, classes: int, words: Sequence[int] = (),
+) -> nn.Module:
+  """Makes a head of a family, as transformers has it.
+
+  Args:
+    family: model_type.
+    name: of the head.
+    config: of the backbone.
+    classes: number of classes.
+    words: GLM's verbalizer, the id of the word for each class.
+
+  Raises:
+    ConvertError: where the family has no such head, where the backbone lacks a part that the head
+      reads, and where the words do not fit the classes.
+  """
+  head = get_head(family, name)
+  missing = [part for part in head.required_parts if not getattr(config, part)]
+  if missing:
+    raise ConvertError(
+        f'the head {name!r} of models of type {family} reads what the model does not have: give it '
+        f'{", ".join(f"{part}=True" for part in missing)}')
+  if not head.verbalizer:
+    return head.make(config, classes)
+  if len({*words}) != classes or not all(0 <= word < config.vocab for word in words):
+    raise ConvertError(
+        f'classes of models of type {family} are words of one token: give {classes} different ids '
+        f'below {config.vocab:,}, got {abbreviate(list(words))}')
+  return head.make(config, classes, words=tuple(words))
+
+
+def enable_required_parts(family: str, name: str, config: Any) -> Any:
+  """Returns a backbone's configuration with the parts that a head reads, such as a pooler.
+
+  Raises ConvertError where the family has no such head.
+  """
+  return validation.with_paths(config, dict.fromkeys(get_head(family, name).required_parts, True))
+
+
+def uses_verbalizer(family: str, name: str) -> bool:
+  """Tells whether a head's classes are words of the vocabulary (GLM)."""
+  head = get_family(family).heads.get(name)
+  return head is not None and head.verbalizer
+
+
+def get_head(family: str, name: str) -> HeadSpec:
+  """Returns a head of a family. Raises ConvertError where it has no such head."""
+  heads = get_family(family).heads
+  if name not in heads:
+    raise ConvertError(
+        f'models of type {family} have no head {name!r}, they have {", ".join(heads) or "none"}')
+  return heads[name]
+
+
+def parameter_shapes(
+    family: Family, config: Any, heads: Mapping[str, nn.Module],
+) -> dict[str, tuple[int, ...]]:
+  """Returns 'a/b/c' -> shape for every parameter of the model with these heads."""
+  model = ModelWithHeads(family.backbone(config), dict(heads))
+  shapes = boxed_parameter_shapes(model, family.input_shapes(config))
+  return {name: x.shape for name, x in flatten_tree(nn.unbox(shapes)).items()}
+
+
+def boxed_parameter_shapes(model: nn.Module, input_shapes: Mapping[str, tuple[int, ...]]) -> Any:
+  """Returns the shapes of a model's parameters, boxed with logical axes, without computing them.
+
+  input_shapes: `Family.input_shapes` of the configuration.
+  """
+  return jax.eval_shape(model.init, jax.random.key(0), dummy_inputs(input_shapes))['params']
+
+
+def dummy_inputs(input_shapes: Mapping[str, tuple[int, ...]]) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns shapes of a batch from which a model's parameters take their shapes.
+
+  input_shapes: `Family.input_shapes` of the configuration.
+  """
+  shapes = dict.fromkeys(BATCH_FIELDS, (1, 8)) | dict(input_shapes)
+  return {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
+
+
+def flatten_tree(tree: Any) -> dict[str, Any]:
+  """Flattens a tree of dictionaries: 'a/b/c' -> leaf."""
+  return dict(flatten_dict(tree, sep='/'))

@@ -1,0 +1,63 @@
+"""Fine-tuning strategies: frozen layers, re-initialized layers, adapters, expansion of a smaller
+model."""
+import dataclasses
+from typing import Any, Literal
+
+from plm_jax.optim.adapters import AdapterConfig
+from plm_jax.validation import ValidatedConfig, intervals
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningConfig(ValidatedConfig):
+  """Strategies of fine-tuning that do not belong to the optimizer."""
+
+  limits = intervals(top='[-1, inf)')
+
+  top: int = -1
+  """Number of layers below the head, from the top, that are trained. 0: none, the backbone is
+  frozen. -1: all parameters are trained."""
+  reinitialise: int = 0
+  """Number of top layers, with the pooler, that are re-initialized after a warm start (Zhang et al.
+  2021)."""
+  expand: Literal['none', 'tile'] = 'none'
+  """How a warm start from a smaller model of the same architecture fills this model. `tile`
+  repeats each weight along its axes from the middle, and layer i of N starts from layer round(i n
+  / N) of the n layers there (ModernBERT large: Warner et al. 2024, section 2.2). Models of the
+  same size are copied either way."""
+  adapter: AdapterConfig = AdapterConfig()
+  """Adapters that are trained with the head, while the kernels stay frozen."""
+
+  def conflict(self, option):
+    """Explain that adapters and top layers exclude each other, or that a new layer is not
+    trained."""
+    if self.reinitialise and (self.adapter.kind != 'none' or 0 <= self.top < self.reinitialise):
+      return (f'{option("reinitialise")} makes {self.reinitialise} layers begin afresh, and they '
+              'are not all trained')
+    if self.top >= 0 and self.adapter.kind != 'none':
+      return (f'{option("top")} says which layers are trained, {option("adapter.kind")} that none '
+              'are: leave out one')
+    return None
+
+
+def freeze_lower_layers(model: Any, top: int) -> Any:
+  """Return the configuration of a backbone whose backward pass ends below its `top` layers.
+
+  Backbones with shared layers are left as they are: the shared layers are trained.
+
+  Args:
+    model: configuration of the backbone.
+    top: number of trained layers; below 1 there is no backward pass to cut.
+  """
+  if top < 1:
+    return model
+  name = 'stack'
+  if model.kind == 'encoder-decoder' and model.decoder.blocks:
+    if top > model.decoder.blocks:
+      top -= model.decoder.blocks
+    else:
+      name = 'decoder'
+  stack = getattr(model, name)
+  if stack.groups:
+    return model
+  frozen = max(0, stack.blocks - top)
+  return dataclasses.replace(model, **{name: dataclasses.replace(stack, frozen=frozen)})

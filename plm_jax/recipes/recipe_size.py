@@ -1,0 +1,62 @@
+"""A size of a model family: one row of its table of recipes."""
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+from plm_jax import validation
+from plm_jax.config.run import Phase, TrainConfig
+from plm_jax.sharding import MeshConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecipeSize:
+  """A size of a family: its model, the hyperparameters of its run, and a TPU pod that fits it."""
+
+  name: str = ''
+  """name of the recipe; empty: FAMILY_SIZE"""
+  model: Callable[..., Any]
+  """makes the model configuration, given the compute dtype"""
+  parameters: int
+  """parameter count of the publication, or of transformers' class for pre-training; tied embeddings
+  count once"""
+  peak: float
+  """peak learning rate"""
+  steps: int = 0
+  """number of updates; 0: the run has several phases, which the family's `recipe` makes"""
+  length: int
+  """sequence length in tokens; of several phases, that of the last"""
+  batch: int
+  """batch size; of growing batches, the largest"""
+  accumulate: int = 1
+  """gradient accumulation steps that the pod's memory needs"""
+  remat: str = 'none'
+  """activation checkpointing that the pod's memory needs, see `StackConfig.remat`"""
+  pod: str
+  """TPU pod that fits the step, as for `--topology`: the paper's, or one with few sequences per
+  device"""
+  mesh: MeshConfig = MeshConfig(fsdp=8)
+  """mesh on that pod: eight devices share parameters and optimizer state, which makes most sizes
+  compute-bound; 32 where the compiler predicts at least 3% less time (`--search`)"""
+  published_hardware: str = ''
+  """hardware and time of the published run"""
+
+  def make_model(
+      self, dropout: float, attention_dropout: float, mlp_dropout: float = 0.0,
+  ) -> Any:
+    """Make the model configuration in bfloat16, with these dropout rates and the remat of the size.
+
+    Args:
+      dropout: dropout of embeddings and of the output of each sublayer.
+      attention_dropout: dropout of attention probabilities.
+      mlp_dropout: dropout inside the feed-forward network.
+    """
+    model = self.model('bfloat16')
+    stack = dataclasses.replace(model.stack, remat=self.remat)
+    return validation.with_paths(model, {
+        'stack': stack, 'block.dropout': dropout, 'block.attention.dropout': attention_dropout,
+        'block.mlp.dropout': mlp_dropout})
+
+  def make_train_config(self) -> TrainConfig:
+    """Make the training options of a run with one sequence length and batch size."""
+    phase = Phase(self.steps, self.length, self.batch)
+    return TrainConfig(phases=(phase,), accumulate=self.accumulate)

@@ -1,0 +1,174 @@
+"""Scale presets: the same recipe smaller, for --scale=laptop and --scale=test."""
+import dataclasses
+from typing import Any, TypeVar
+
+from plm_jax import validation
+from plm_jax.config.run import Phase, PretrainRun, RunConfig, Scale, TrainConfig
+from plm_jax.layers.stack import StackConfig
+from plm_jax.objectives.bilm import BidirectionalLM
+from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.denoising import DenoisingAutoencoder
+from plm_jax.objectives.seq2seq import SequenceToSequence
+from plm_jax.optim.optimizers import OptimConfig
+
+Size = TypeVar('Size', bound=RunConfig)
+MINUTES_PER_1000_STEPS = {
+    CausalLM: 6.7, DenoisingAutoencoder: 5.7, SequenceToSequence: 3.1, BidirectionalLM: 4.0}
+"""Minutes that 1,000 steps of the laptop scale took on two CPU cores, by objective; others: not
+known."""
+SHORT_MINUTES = 5
+"""Duration of a short run."""
+MIN_POSITIONS = 128
+"""Minimum number of positions of a model of the laptop scale. It is pre-trained on shorter
+sequences; fine-tuning trains the position embeddings that pre-training did not reach. On reviews
+of 128 tokens, at a learning rate of 3e-4, this was no worse than pre-training the last quarter,
+or all of the steps, on sequences of 128 tokens (benchmarks/RESULTS.md)."""
+
+
+def apply_scale(paper: PretrainRun, scale: Scale) -> PretrainRun:
+  """Return a recipe at a scale: as published, minutes on two cores, or seconds.
+
+  Family, objective and data stay the same.
+  """
+  if scale == 'laptop':
+    return make_laptop_run(paper)
+  if scale == 'test':
+    return make_test_run(paper)
+  return paper
+
+
+def make_laptop_run(paper: PretrainRun) -> PretrainRun:
+  """Make a run of minutes on two cores, tokenizer and records included, that learns something."""
+  # Size of the model, steps and learning rate, by objective.
+  text = dataclasses.replace(paper.data.prepare, sample=10_000_000)
+  task = getattr(paper.objective, 'task', paper.objective)  # of a student
+  if isinstance(task, CausalLM):
+    # Large enough to predict a text better than a compressor that has all of the training text at
+    # hand.
+    small = resize_run(paper, layers=4, width=256, heads=4, vocab=4096, max_length=256)
+    optim, phase = dict(peak=2e-3, warmup=200, b2=0.98), Phase(6000, 256, 8)
+    init_std = 0.04
+  elif isinstance(paper.objective, SequenceToSequence):
+    # Little of a sequence is predicted: many sequences, of a small model.
+    text_to_text = paper.objective.layout.target_tokens is not None
+    max_length, phase = 64, Phase(4000, 64, 64)
+    if text_to_text:
+      max_length, phase = 128, Phase(2000, 128, 32)
+    small = resize_run(paper, layers=2, width=128, heads=4, vocab=4096, max_length=max_length)
+    optim = dict(peak=2e-3, warmup=100, b2=0.98)
+    init_std = 0.08
+  else:
+    # A paper's run spends its first thousands of steps on a plateau, where it knows the
+    # frequencies of words and nothing of their order. Short sequences, weights whose products keep
+    # their size at this width, a high peak and no dropout in a run of one epoch get over it in
+    # hundreds.
+    small = resize_run(paper, layers=2, width=128, heads=2, vocab=4096, max_length=32)
+    optim, phase = dict(peak=2e-3, warmup=60, b2=0.98), Phase(2000, 32, 64)
+    init_std = 0.08
+  if paper.optim.kind == 'adafactor':  # whose learning rate is relative to the parameters
+    peak = 0.03
+    if paper.optim.schedule == 'constant':
+      peak = 0.01
+    optim = dict(peak=peak, warmup=100)
+  if paper.optim.kind == 'lamb':  # this one, too
+    optim['peak'] = max(optim['peak'], paper.optim.peak)
+
+  # No dropout, and initialization for this width.
+  model: Any = small.model
+  block = validation.with_paths(model.block, {
+      'dropout': 0.0, 'attention.dropout': 0.0, 'attention.out_dropout': 0.0, 'mlp.dropout': 0.0})
+  if block.init.fan == 'none':
+    block = validation.with_paths(block, {'init.std': init_std})
+  if block.init.out_std:
+    out_std = init_std * (2 * model.stack.layers) ** -0.5
+    block = validation.with_paths(block, {'init.out_std': out_std})
+  if model.max_length:
+    model = dataclasses.replace(model, max_length=max(MIN_POSITIONS, model.max_length))
+  model = unroll_layers(dataclasses.replace(model, block=block))
+
+  every = phase.steps // 8
+  return dataclasses.replace(
+      small, scale='laptop', model=model,
+      data=dataclasses.replace(small.data, prepare=text),
+      optim=dataclasses.replace(
+          small.optim, clock='steps', horizon=0, cooldown=scale_cooldown(small.optim, phase.steps),
+          ema=scale_ema(paper, phase.steps), **optim),
+      train=TrainConfig(
+          phases=(phase,), log_every=20, eval_every=every, eval_batches=16, save_every=every))
+
+
+def unroll_layers(model: Any) -> Any:
+  """Return a model whose layers are compiled one after another, instead of a loop over them.
+
+  With few layers this saves a sixth of a step on a CPU, for seconds of compilation.
+  """
+  stacks = [field.name for field in dataclasses.fields(model)
+            if isinstance(getattr(model, field.name), StackConfig)]
+  return validation.with_paths(model, {f'{name}.scan': False for name in stacks})
+
+
+def describe_duration(run: PretrainRun) -> str:
+  """Describe how long a run of the laptop scale takes where that is not short; '' of others.
+
+  It names the options of a short run.
+  """
+  minutes = 0
+  for kind, value in MINUTES_PER_1000_STEPS.items():
+    if isinstance(run.objective, kind):
+      minutes = value
+      break
+  whole = minutes * run.train.steps / 1000
+  if run.scale != 'laptop' or run.objective.layout.target_tokens or len(run.train.phases) != 1:
+    return ''
+  if whole < 2 * SHORT_MINUTES:
+    return ''
+  short = int(SHORT_MINUTES / minutes * 10) * 100
+  return (f'about {whole:.0f} minutes on two CPU cores; a run of {SHORT_MINUTES}, from which '
+          f'less can be expected: --train.phases.0.steps={short} --output={run.folder}-short')
+
+
+def make_test_run(paper: PretrainRun) -> PretrainRun:
+  """Make a run of seconds, for tests: too short to learn anything."""
+  tiny = resize_run(paper, layers=2, width=32, heads=2, vocab=2048, max_length=64)
+  optim = dataclasses.replace(
+      tiny.optim, peak=1e-3, warmup=2, clock='steps', horizon=0,
+      cooldown=scale_cooldown(tiny.optim, 8), ema=scale_ema(paper, 8))
+  train = TrainConfig(
+      phases=(Phase(6, 32, 8), Phase(2, 64, 8)), log_every=2, eval_every=4, eval_batches=2,
+      save_every=4)
+  return dataclasses.replace(tiny, scale='test', optim=optim, train=train)
+
+
+def scale_cooldown(optim: OptimConfig, steps: int) -> int:
+  """Return the steps of the final decay: a fifth of the run, for a schedule that has one."""
+  if optim.schedule in ('wsd', 'trapezoid'):
+    return steps // 5
+  return 0
+
+
+def scale_ema(paper: PretrainRun, steps: int) -> float:
+  """Return the EMA decay rate that covers the same fraction of so many steps."""
+  if not paper.optim.ema:
+    return 0.0
+  return max(0.0, 1 - (1 - paper.optim.ema) * paper.train.steps / steps)
+
+
+def resize_run(
+    paper: Size, layers: int, width: int, heads: int, vocab: int, max_length: int) -> Size:
+  """Return a run with the same architecture in another size, in float32, which is as fast on a CPU.
+
+  The model has to be one of blocks.
+  """
+  model: Any = paper.model
+  block = model.block
+  block = dataclasses.replace(
+      block, width=width, heads=heads, head_size=None,
+      kv_heads=block.kv_heads and min(block.kv_heads, heads), mlp_dim=4 * width, dtype='float32')
+  if block.init.out_std:  # std over the root of twice the layers
+    out_std = block.init.std * (2 * layers) ** -0.5
+    block = validation.with_paths(block, {'init.out_std': out_std})
+  model = model.resize(block, layers, vocab, max_length)
+  objective = paper.objective
+  if getattr(objective, 'decoder_length', 0) > max_length // 2:
+    objective = dataclasses.replace(objective, decoder_length=max_length // 2)
+  return dataclasses.replace(paper, model=model, objective=objective)

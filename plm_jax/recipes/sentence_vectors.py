@@ -1,0 +1,42 @@
+"""Sentence embeddings, as published: SBERT on NLI and STS, SimCSE with and without NLI labels.
+
+    python -m plm_jax finetune --task=sbert_nli --init=FOLDER
+    python -m plm_jax finetune --task=simcse --init=FOLDER --train=sentences.txt --dev=stsb_dev.tsv
+    python -m plm_jax finetune --task=embedding --loss=in_batch --init=FOLDER \\
+        --train=pairs.jsonl --dev=stsb_dev.tsv
+"""
+from collections.abc import Mapping
+import dataclasses
+
+from plm_jax.layers.pooling import VectorConfig
+from plm_jax.tasks.embedding_losses import CosineRegression, InBatch, Softmax
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
+
+# Gao et al. 2021, section 6.3: the first token with a dense layer and tanh. Without labels, only
+# training uses that layer.
+SIMCSE = VectorConfig(('first',), dense=768, dense_used='training')
+TASKS: Mapping[str, EmbeddingTask] = {
+    'sbert_nli': EmbeddingTask(loss_of=Softmax()),
+    'sbert_sts': EmbeddingTask(loss_of=CosineRegression(full=5.0)),
+    'simcse': EmbeddingTask(loss_of=InBatch(), vector=SIMCSE),
+    'simcse_nli': EmbeddingTask(
+        loss_of=InBatch(), vector=dataclasses.replace(SIMCSE, dense_used='always'),
+        entailment='entailment', contradiction='contradiction')}
+# Default training data at the scales below the paper's.
+BUILTIN_SOURCES = {
+    'sbert_nli': 'embedded:similarity', 'sbert_sts': 'embedded:similarity',
+    'simcse': 'embedded:sentences', 'simcse_nli': 'embedded:similarity'}
+
+
+def make_task(name: str, family: str, width: int) -> EmbeddingTask:
+  """Make the objective of a sentence embedding task.
+
+  Args:
+    name: name of the task. Other tasks than the published ones use in-batch negatives.
+    family: model family.
+    width: hidden size of the backbone.
+  """
+  task = TASKS.get(name, EmbeddingTask(loss_of=InBatch()))
+  if task.vector.dense:
+    task = dataclasses.replace(task, vector=dataclasses.replace(task.vector, dense=width))
+  return dataclasses.replace(task, family=family)

@@ -1,0 +1,181 @@
+"""Draw the model inputs of `inspect` in a terminal and as an HTML page."""
+from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from plm_jax.report import html
+from plm_jax.report.batch_view import BatchRow, Column, Lane
+from plm_jax.report.html import el
+
+COLORS: Mapping[str, str] = {
+    'special': '2', 'mask': '30;43', 'same': '30;42', 'other': '97;41', 'next': ''}
+"""SGR codes of a terminal"""
+LEGEND = {'mask': 'a mask', 'same': 'predicted, unchanged',
+          'other': 'predicted, replaced by another token', 'special': 'special token'}
+NAME_WIDTH = 17
+"""width of the names of lanes in characters"""
+CELL_PIXELS = 7
+"""largest size of a square in the picture of an attention mask"""
+NO_BREAK_SPACE = '\N{NO-BREAK SPACE}'
+
+
+def terminal_lines(rows: Sequence[BatchRow], width: int, coloured: bool) -> Iterator[str]:
+  """Yield the lines of rows for a terminal of `width` characters."""
+  if coloured:
+    legend = [color_text(f' {name} ', COLORS[kind]) for kind, name in LEGEND.items()]
+    yield 'colours: ' + ', '.join(legend)
+  for row in rows:
+    yield ''
+    yield row.title
+    for name, value in row.facts.items():
+      yield f'  {name:{NAME_WIDTH - 2}}{value}'
+    for lane in row.lanes:
+      yield from fold_lane(lane, width, coloured)
+
+
+def fold_lane(lane: Lane, width: int, coloured: bool) -> Iterator[str]:
+  """Yield a lane as blocks of lines: tokens, and below each its label and its numbers."""
+  has_targets = any(column.target for column in lane.columns)
+  names = [lane.title, *lane.names]
+  if has_targets:
+    names.insert(1, 'to predict')
+
+  def column_cells(column: Column) -> list[str]:
+    if has_targets:
+      return [column.piece, column.target, *column.numbers]
+    return [column.piece, *column.numbers]
+
+  cells = [column_cells(column) for column in lane.columns]
+  sizes = []
+  for some in cells:
+    sizes.append(max(map(display_width, some)) + 1)
+  room, begin = max(20, width - NAME_WIDTH), 0
+  while begin < len(sizes):
+    # As many tokens as fit the width, at least one.
+    end, used = begin + 1, sizes[begin]
+    while end < len(sizes) and used + sizes[end] <= room:
+      used += sizes[end]
+      end += 1
+    for number, name in enumerate(names):
+      line = ''
+      for at in range(begin, end):
+        cell = cells[at][number]
+        padding = ' ' * (sizes[at] - display_width(cell))
+        if coloured and number == 0:
+          cell = color_text(cell, COLORS.get(lane.columns[at].kind, ''))
+        line += cell + padding
+      if begin == 0 or any(cells[at][number] for at in range(begin, end)):
+        shown = ''
+        if begin == 0 or number:
+          shown = name
+        yield f'  {shown:{NAME_WIDTH - 2}}{line}'.rstrip()
+    begin = end
+  if lane.padding:
+    yield f'  {"":{NAME_WIDTH - 2}}and {lane.padding} of padding'
+
+
+def color_text(text: str, code: str) -> str:
+  """Color a text for a terminal."""
+  if code and text:
+    return f'\x1b[{code}m{text}\x1b[0m'
+  return text
+
+
+def display_width(text: str) -> int:
+  """Count the terminal cells of a text: two per Chinese character, none per combining one.
+
+  >>> [display_width(text) for text in ('中', 'e\u0301', 'ที่', 'क\u094d\u200dष')]
+  [2, 1, 1, 2]
+  """
+  cells = 0
+  for c in text:
+    if unicodedata.category(c) not in ('Mn', 'Me', 'Cf'):
+      cells += 1
+      if unicodedata.east_asian_width(c) in ('W', 'F'):
+        cells += 1
+  return cells
+
+
+def render_page(title: str, about: Sequence[str], rows: Sequence[BatchRow]) -> str:
+  """Return the HTML page of rows, below lines about them."""
+  legend = el('p', class_='lead')
+  for kind, name in LEGEND.items():
+    legend.append(el('span', name, class_=f'token {kind}'))
+  parts = [el('p', line, class_='lead') for line in about] + [legend]
+  for row in rows:
+    section = el('section', el('h2', row.title))
+    for name, value in row.facts.items():
+      section.append(el('p', f'{name}: ', el('b', value), class_='missed'))
+    for lane in row.lanes:
+      section.append(el('h3', lane.title))
+      section.append(lane_cells(lane))
+    if row.attention_mask is not None:
+      section.append(el('h3', 'Attention mask'))
+      section.append(el('p', 'One line per query token, one column per key token that it attends '
+                        'to.', class_='lead'))
+      section.append(draw_attention_mask(row.attention_mask))
+    parts.append(section)
+  return html.render_document(title, 'plm_jax · model inputs', parts, CSS)
+
+
+def lane_cells(lane: Lane) -> Element:
+  """Return the tokens of a lane, each above its label and its numbers."""
+  has_targets = any(column.target for column in lane.columns)
+  head = el('span', el('span', NO_BREAK_SPACE, class_='token'), class_='column names')
+  if has_targets:
+    head.append(el('span', 'to predict', class_='target'))
+  for name in lane.names:
+    head.append(el('span', name, class_='number'))
+  div = el('div', class_='lane')
+  if len(head) > 1:
+    div.append(head)
+  for column in lane.columns:
+    token = el('span', column.piece, class_=f'token {column.kind}'.strip())
+    cell = el('span', token, class_='column')
+    if has_targets:
+      cell.append(el('span', column.target or NO_BREAK_SPACE, class_='target'))
+    for name, value in zip(lane.names, column.numbers, strict=True):
+      cell.append(el('span', value or NO_BREAK_SPACE, class_='number', title=name))
+    div.append(cell)
+  if lane.padding:
+    div.append(el('span', f'and {lane.padding} of padding', class_='unit'))
+  return div
+
+
+def draw_attention_mask(mask: np.ndarray) -> Element:
+  """Draw an attention mask, bool [length, length], one square per pair of tokens."""
+  size = len(mask)
+  cell = max(2, min(CELL_PIXELS, 640 // size))
+  svg = el('svg', viewBox=f'0 0 {size * cell} {size * cell}', role='img',
+           aria_label='Attention mask', style=f'width:{size * cell}px;max-width:100%',
+           class_='sight')
+  svg.append(el('rect', width=size * cell, height=size * cell, class_='blind'))
+  for line, row in enumerate(mask):
+    # Neighboring squares are one rectangle.
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(np.int8), [0]])))
+    for start, stop in edges.reshape(-1, 2).tolist():
+      svg.append(el('rect', x=start * cell, y=line * cell, width=(stop - start) * cell,
+                    height=cell, class_='seen'))
+  return svg
+
+
+CSS = """
+.lane { display: flex; flex-wrap: wrap; gap: 6px 2px; align-items: flex-start; }
+.column { display: inline-flex; flex-direction: column; align-items: center; font-size: 13px;
+  line-height: 1.35; }
+.column.names { align-items: flex-end; padding-right: 8px; color: var(--soft); }
+.token { padding: 0 4px; border-radius: 3px; border: 1px solid transparent; white-space: pre; }
+.column > .token { background: var(--card); border-color: var(--rule); }
+.names > .token { border: 0; background: none; }
+.lead .token { margin-right: 10px; }
+.token.special { color: var(--soft); } .token.mask { background: var(--mark); border-color:
+  var(--amber); }
+.token.same { border-color: var(--green); color: var(--green); }
+.token.other { border-color: var(--amber); color: var(--amber); }
+.token.next { border-color: var(--rule); } .target { color: var(--blue); font-weight: 600; }
+.names > .target { font-weight: 400; } .number { color: var(--soft); font-size: 11px; }
+.sight { display: block; margin-top: 8px; } .blind { fill: var(--card); stroke: var(--rule); }
+.seen { fill: var(--bar); }
+"""

@@ -1,0 +1,42 @@
+"""Describe the environment of a run: command, devices and versions of packages."""
+import contextlib
+import importlib.metadata
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+import time
+
+import jax
+
+
+def run_environment() -> dict[str, str]:
+  """Return the command, the devices and the versions of packages of this process."""
+  found = {
+      'Command': shlex.join(['python', *sys.orig_argv[1:]]), 'Finished': time.strftime('%F %T %Z'),
+      'Devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'Python': platform.python_version(), 'plm_jax': package_version()}
+  for name in ('jax', 'flax', 'optax', 'orbax-checkpoint'):
+    found[name] = importlib.metadata.version(name)
+  return found
+
+
+def package_version() -> str:
+  """Return the installed version of plm_jax, and the commit where it runs from a git checkout."""
+  parts = []
+  with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    parts.append(importlib.metadata.version('plm_jax'))
+  home = pathlib.Path(__file__).parents[2]
+  with contextlib.suppress(OSError, subprocess.SubprocessError):
+    if (home / '.git').exists():
+      command = ['git', '-C', str(home), 'describe', '--always', '--dirty', '--abbrev=12']
+      done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+      parts.append(f'commit {done.stdout.strip()}')
+  return ', '.join(parts) or 'unknown'
+
+
+def print_on_leader(text: str) -> None:
+  """Print a line on process 0 of a job."""
+  if jax.process_index() == 0:
+    print(text, flush=True)

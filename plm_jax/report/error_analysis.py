@@ -1,0 +1,202 @@
+"""Analyze the errors of a fine-tuned model: confusion matrix, scores per class, worst mistakes."""
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from plm_jax.finetuning.predict import predict, require_task
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.metrics import tasks
+from plm_jax.metrics.tasks import ClassScore
+from plm_jax.report.html import el
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.examples import Example
+from plm_jax.tasks.outputs import find_entities
+
+MAX_EXAMPLES = 10_000
+"""largest number of examples that are predicted"""
+MAX_CARDS = 12
+MAX_CLASSES = 25
+"""largest number of classes for which a confusion matrix is readable"""
+CONTEXT_CHARACTERS = 120
+"""characters of a context on each side of an answer"""
+Predictions = Sequence[tuple[Example, Any]]
+
+
+def error_sections(trained: LoadedModel, examples: Sequence[Example]) -> list[Element]:
+  """Predict the labeled examples of a development set, and return the sections on the errors."""
+  task = require_task(trained)
+  labeled = []
+  for one in examples:
+    if one.label is not None or one.answers is not None:
+      labeled.append(one)
+  labeled = labeled[:MAX_EXAMPLES]
+  found = list(zip(labeled, predict(trained, labeled), strict=True))
+  if not found:
+    return []
+  sections = [*score_tables(task, found), mistake_cards(task, worst_mistakes(task, found))]
+  if len(labeled) < len(examples):
+    text = f'Of the first {len(labeled):,} development examples.'
+    sections[0].insert(1, el('p', text, class_='lead'))
+  return sections
+
+
+def score_tables(task: Task, found: Predictions) -> Iterator[Element]:
+  """Yield the tables of a kind of task: scores per class, or per entity type."""
+  if task.example_kind == 'classification':
+    truth, predicted = [], []
+    for example, prediction in found:
+      truth.append(example.label)
+      predicted.append(prediction.label)
+    if len(task.labels) <= MAX_CLASSES:
+      counts = tasks.confusion_matrix(truth, predicted, len(task.labels))
+      yield confusion_table(counts, task.labels)
+    yield class_table(tasks.per_class_scores(truth, predicted, task.labels))
+  elif task.example_kind == 'tagging':
+    truth, predicted = [], []
+    for example, prediction in found:
+      truth.append(tag_names(task, example.label))
+      predicted.append(tag_names(task, prediction.tags))
+    if getattr(task, 'measures', '') == 'entities':
+      yield class_table(tasks.chunk_f1(truth, predicted).types)
+    else:
+      flat = []
+      for some in (truth, predicted):
+        flat.append([task.labels.index(tag) for tags in some for tag in tags])
+      yield class_table(tasks.per_class_scores(flat[0], flat[1], task.labels))
+
+
+def confusion_table(counts: np.ndarray, names: Sequence[str]) -> Element:
+  """Return the confusion matrix [true class, predicted class] as a table."""
+  most = max(1, int(counts.max()))
+  table = el('table', head_row(['', *names]), class_='counts')
+  for name, row in zip(names, counts.tolist(), strict=True):
+    line = el('tr', el('th', name, scope='row'))
+    for count in row:
+      color = f'background:rgba(90,140,220,{0.6 * count / most:.2f})'
+      line.append(el('td', f'{count:,}', style=color))
+    table.append(line)
+  lead = 'One row per true class, one column per predicted class.'
+  return el('section', el('h2', 'Confusion matrix'), el('p', lead, class_='lead'), table)
+
+
+def class_table(scores: Mapping[str, ClassScore]) -> Element:
+  """Return the table of precision, recall and F1 per class."""
+  head = head_row(['', 'precision', 'recall', 'F1', 'examples'])
+  table = el('table', head, class_='counts')
+  for name, score in scores.items():
+    row = el('tr', el('th', name, scope='row'))
+    for value in score[:3]:
+      row.append(el('td', f'{value:.2f}'))
+    row.append(el('td', f'{score.support:,}'))
+    table.append(row)
+  return el('section', el('h2', 'Scores by class'), table)
+
+
+def head_row(names: Iterable[str]) -> Element:
+  """Return the first row of a table, with the names of its columns."""
+  row = el('tr')
+  for name in names:
+    row.append(el('th', name, scope='col'))
+  return row
+
+
+def worst_mistakes(task: Task, found: Predictions) -> Predictions:
+  """Return the most confident mistakes; for regression the largest errors."""
+  if task.example_kind == 'regression':
+    return sorted(found, key=lambda one: -abs(one[1].label - one[0].label))[:MAX_CARDS]
+  form = task.example_format
+  wrong = [one for one in found if not form.is_correct(task, *one)]
+  return sorted(wrong, key=lambda one: -form.confidence(*one))[:MAX_CARDS]
+
+
+def mistake_cards(task: Task, mistakes: Predictions) -> Element:
+  """Return the section of mistakes, one card each."""
+  title = 'Most confident mistakes'
+  if task.example_kind == 'regression':
+    title = 'Largest errors'
+  if not mistakes:
+    return el('section', el('h2', title), el('p', 'There are none.', class_='lead'))
+  makers = {'tagging': tagging_card, 'answers': answer_card}
+  make_card = makers.get(task.example_kind, classification_card)
+  cards = el('div', class_='cards')
+  for mistake in mistakes:
+    cards.append(el('article', *make_card(task, *mistake)))
+  return el('section', el('h2', title), cards)
+
+
+def classification_card(task: Task, example: Example, prediction: Any) -> Iterator[Element]:
+  """Yield the texts, and the predicted and the true class, choice or value."""
+  for text in filter(None, example.texts):
+    yield el('p', text, class_='prompt')
+  predicted = task.example_format.describe_prediction(task, example, prediction)
+  truth = task.example_format.describe_label(task, example, example.label)
+  yield el('p', 'Predicted ', el('b', predicted), ', is ', el('b', truth), class_='missed')
+  yield example_place(example)
+
+
+def tagging_card(task: Task, example: Example, prediction: Any) -> Iterator[Element]:
+  """Yield the words with the true entities (or classes), and with the predicted ones."""
+  truth, predicted = tag_names(task, example.label), tag_names(task, prediction.tags)
+  for title, tags, other in (('Is', truth, predicted), ('Predicted', predicted, truth)):
+    yield el('p', f'{title}: ', *mark_chunks(example.texts, tags, other), class_='prompt')
+  yield example_place(example)
+
+
+def mark_chunks(
+    words: Sequence[str], tags: Sequence[str], other: Sequence[str]) -> Iterator[Element | str]:
+  """Yield words with marked entities; without entities, words whose tags are wrong are marked."""
+  text, at = ' '.join(words), 0
+  found = []
+  for one in find_entities(words, tags, [1.0] * len(words)):
+    found.append(one[:4])
+  if not found and 'O' not in tags:
+    start = 0
+    for word, tag, theirs in zip(words, tags, other, strict=True):
+      if tag != theirs:
+        found.append((word, tag, start, start + len(word)))
+      start += len(word) + 1
+  for name, kind, start, end in found:
+    yield text[at:start]
+    yield el('mark', name, el('small', f' {kind}'))
+    at = end
+  yield text[at:]
+
+
+def answer_card(task: Task, example: Example, prediction: Any) -> Iterator[Element]:
+  """Yield the question, and the context around the true and around the predicted answer."""
+  del task
+  question, context = example.texts
+  yield el('p', question, class_='prompt')
+  gold = next(iter(example.answers or ()), None)
+  truth, place = '', -1
+  if gold:
+    truth, place = gold.text, gold.start
+  answers = ('Is', truth, place), ('Predicted', prediction.text, prediction.start)
+  for title, text, start in answers:
+    if not text:
+      yield el('p', f'{title}: ', el('b', 'no answer'), class_='missed')
+      continue
+    if start < 0:
+      start = max(0, context.find(text))
+    end = start + len(text)
+    before = context[max(0, start - CONTEXT_CHARACTERS):start]
+    after = context[end:end + CONTEXT_CHARACTERS]
+    if start > CONTEXT_CHARACTERS:
+      before = f'…{before}'
+    if end + CONTEXT_CHARACTERS < len(context):
+      after = f'{after}…'
+    yield el('p', f'{title}: ', before, el('mark', text), after, class_='missed')
+  yield el('p', f'Predicted with {prediction.probability:.1%}', class_='missed')
+  yield example_place(example)
+
+
+def example_place(example: Example) -> Element:
+  """Return the key of an example, or its file and line."""
+  return el('p', example.key or example.where, class_='unit')
+
+
+def tag_names(task: Task, numbers: Any) -> list[str]:
+  """Return the names of tags."""
+  return [task.labels[number] for number in numbers]

@@ -1,0 +1,135 @@
+"""Write the model card of an exported model, README.md, as model hubs display it."""
+from collections.abc import Mapping
+from typing import Any
+
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.checkpoints.restore import find_run_checkpoints, open_newest
+from plm_jax.config.run import PretrainRun, RunConfig
+from plm_jax.objectives import metric_names
+from plm_jax.report.environment import package_version
+from plm_jax.report.history import finite_points, history
+from plm_jax.training import run_metrics
+
+PIPELINES = {
+    'similar': 'sentence-similarity', 'fill_mask': 'fill-mask', 'generate': 'text-generation'}
+"""pipeline_tag of model hubs, by the first of these that a model supports"""
+
+TEMPLATE = """---
+library_name: {library}
+{pipeline}{base}tags:
+- plm_jax
+---
+
+# {name}
+
+A {family} model with {parameters:,} parameters ({size}), {how} with plm_jax {version} by the recipe
+`{recipe}`{scale}.
+
+| | |
+|---|---|
+{rows}
+
+## Limitations
+
+The metrics above are all that was measured. The model repeats errors and biases of its training
+text, and was not tested on other text.
+"""
+
+
+def render_card(
+    run: RunConfig, heldout: Mapping[str, float], family: str, can: tuple[str, ...],
+    parameters: int, step: int | None = None) -> str:
+  """Return the model card of a run.
+
+  Args:
+    run: its configuration.
+    heldout: held-out metrics of the exported parameters.
+    family: model_type of transformers.
+    can: functions that the model supports (`LoadedModel.capabilities`).
+    parameters: number of parameters.
+    step: updates before the exported parameters; None: all that were planned.
+  """
+  pipeline = ''
+  for name, tag in PIPELINES.items():
+    if name in can:
+      pipeline = f'pipeline_tag: {tag}\n'
+      break
+  pretrained = isinstance(run, PretrainRun)
+  start = last_part(run.warm_start)
+  base = ''
+  if start and not pretrained:
+    base = f'base_model: {start}\n'
+  if step is None:
+    step = run.train.steps
+  planned = ''
+  if step != run.train.steps:
+    planned = f' of {run.train.steps:,} planned'
+  scale = ''
+  if run.scale != 'paper':
+    scale = f' at the {run.scale} scale'
+  tokens = run_metrics.count_tokens_read(run.train.steps_and_tokens, step)
+  rows = {'Steps': f'{step:,}{planned}', 'Tokens read': f'{tokens:,}'}
+  if isinstance(run, PretrainRun):
+    # Only the last part of a path, since the rest describes the machine.
+    rows['Text'] = ', '.join(f'`{last_part(path)}`' for path in run.data.path)
+    terms = [name for name in run.objective.terms if name not in metric_names.REGULARIZERS]
+    rows['Objectives'] = ', '.join(map(metric_names.term_name, terms))
+  for name, value in heldout.items():
+    if name.partition('/')[0] not in metric_names.REGULARIZERS:
+      title = metric_names.display_name(name, heldout)
+      rows[f'Held-out {title}'] = run.objective.reporting.format_metric(name, value)
+  how = 'fine-tuned'
+  if pretrained:
+    how = 'pre-trained'
+  return TEMPLATE.format(
+      library='sentence-transformers' if 'similar' in can else 'transformers', base=base,
+      pipeline=pipeline, name=run.title, recipe=run.name, family=family, parameters=parameters,
+      size=describe_size(run.model), scale=scale, how=how, version=package_version(),
+      rows='\n'.join(f'| {key} | {text} |' for key, text in rows.items()))
+
+
+def describe_size(model: Any) -> str:
+  """Describe the number of layers and the width of a model in words."""
+  if model.kind == 'recurrent':
+    return f'{model.layers} layers, {model.cells:,} cells'
+  layers = f'{model.stack.layers}'
+  if model.kind == 'encoder-decoder':
+    layers += f' + {model.decoder.layers}'
+  return f'{layers} layers, hidden size {model.block.width:,}'
+
+
+def last_part(path: str) -> str:
+  """Return the last part of a path."""
+  return path.rstrip('/').rpartition('/')[2]
+
+
+def run_card(folder: str, family: str, can: tuple[str, ...], parameters: int) -> str:
+  """Return the model card of the run in a folder; '' if no run has written there.
+
+  Its metrics are those of the exported checkpoint, or the last ones of metrics.jsonl up to it.
+  """
+  try:
+    found = history(folder)
+  except CheckpointError:
+    return ''
+  if not found.config:
+    return ''
+  try:
+    with open_newest(find_run_checkpoints(folder)) as (checkpoints, newest):
+      step, heldout = newest, checkpoints.meta(newest).get('heldout')
+  except CheckpointError:
+    step, heldout = None, None
+  if not heldout:
+    until = step
+    if until is None:
+      until = found.config.train.steps
+    heldout = {}
+    for name, splits in found.curves.items():
+      points = finite_points(splits.get('heldout', ()))
+      values = []
+      for at, value in points:
+        if at <= until:
+          values.append(value)
+      if values:
+        heldout[name] = values[-1]
+  return render_card(found.config, heldout, family, can, parameters, step)

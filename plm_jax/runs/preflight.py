@@ -1,0 +1,223 @@
+"""Check a run before text is prepared and before the first step: memory, disk, mesh, prompts."""
+from collections.abc import Callable, Sequence
+import functools
+import math
+import os
+from typing import NamedTuple
+
+from etils import epath
+import flax.linen as nn
+import jax
+from jax.sharding import Mesh
+import numpy as np
+
+from plm_jax import recipes, storage
+from plm_jax.architectures.elmo import ElmoConfig
+from plm_jax.checkpoints.checkpoint import CheckpointError, check_free_space
+from plm_jax.config.run import ConfigError, PretrainRun, RunConfig
+from plm_jax.data import records
+from plm_jax.data.records import read_meta
+from plm_jax.errors import format_option
+from plm_jax.inference import fill_mask
+from plm_jax.objectives import CARRY
+from plm_jax.objectives.glm import BlankInfilling
+from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
+from plm_jax.sharding import check_batch, make_mesh
+from plm_jax.tokenizers import Tokenizer, load
+from plm_jax.training.feed import corpus_names
+from plm_jax.training.learner import make_learner, placeholder_vocab, state_shapes
+from plm_jax.training.step import eval_step
+from plm_jax.validation import short_repr
+
+
+def load_run_tokenizer(config: RunConfig) -> Tokenizer:
+  """Load the tokenizer of the run in config.folder; raise CheckpointError if there is no run."""
+  folder = storage.resolve_path(config.folder)
+  if not (folder / 'config.json').exists():
+    raise CheckpointError(f'{folder} is not the folder of a run: there is nothing to evaluate')
+  return load(folder / 'tokenizer')
+
+
+def is_made_with(tokenizer: Tokenizer, folder: epath.Path) -> bool:
+  """Return whether a folder holds token records of this tokenizer."""
+  return (folder / 'records.json').exists() and read_meta(folder).tokenizer == tokenizer.hash
+
+
+def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tokenizer) -> None:
+  """Raise ConfigError for records of another kind of tokenizer than the run is written for.
+
+  A run that names its own tokenizer accepts any kind.
+  """
+  text, kind = config.data.prepare, tokenizer.kind.replace('_', '-')
+  wanted = text.kind
+  if wanted.startswith('sentencepiece'):
+    wanted = 'sentencepiece'
+  if text.tokenizer or config.warm_start or kind.startswith(wanted):
+    return
+  recipe = config.name if config.name in recipes.all_recipes() else 'RECIPE'
+  option = 'sentencepiece-unigram' if kind.startswith('sentencepiece') else kind
+  raise ConfigError(
+      f'{folder} holds records of a {kind} tokenizer, and {config.name} is for {text.kind}: '
+      f'`python -m plm_jax prepare TEXT RECORDS --for={recipe}` makes such. To train on these all '
+      f'the same, give --data.prepare.kind={option} --data.prepare.layout=bert')
+
+
+def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
+  """Return a warning if many documents are too short for a sentence-pair objective, or ''."""
+  pair = getattr(config.objective, 'pair', None)
+  if not isinstance(pair, NextSentence | SentenceOrder) or not pair.pair_task:
+    return ''
+  if pair.pair_task == 'nsp':
+    effect = ('their rows always end with text of another document, so next-sentence prediction '
+              '(NSP) learns too little')
+  else:
+    effect = ('their rows are sentences cut in two, so sentence-order prediction (SOP) learns too '
+              'little')
+  single = documents = 0
+  for folder in folders:
+    single_here, documents_here = read_meta(folder).count_single_sentence('train')
+    single, documents = single + single_here, documents + documents_here
+  if single <= records.MAX_SINGLE_SHARE * documents:
+    return ''
+  return (f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
+          f'{effect}. Blank lines between documents, or {format_option("documents=files")}, keep '
+          'the sentences of a document together; recipes without that question, such as '
+          'roberta_base, do not need them')
+
+
+def check_prompts(config: PretrainRun, tokenizer: Tokenizer) -> None:
+  """Raise ConfigError for prompts that are too long, or that have no mask where one is needed."""
+  model, objective = config.model, config.objective
+  for prompt in config.prompts:
+    if isinstance(objective, BlankInfilling):
+      continue  # `config.run.check` has found a blank
+    if objective.mask_tokens(model):
+      fill_mask.encode_prompt(model, tokenizer, prompt)
+    elif model.max_length:
+      size, most = len(tokenizer.encode(prompt)), model.max_length // 2
+      if size > most:
+        raise ConfigError(f'--prompts {prompt[:40]!r}... has {size} tokens, and {most} at most '
+                          f'leave room for an answer in the {model.max_length} of the model')
+
+
+def finished_records(source: str) -> epath.Path | None:
+  """Return the folder of a corpus that consists of finished token records; None for text."""
+  folder = epath.Path(source if '://' in source else os.path.expanduser(source))
+  if not (folder / 'records.json').exists():
+    return None
+  return folder
+
+
+class MemoryNeed(NamedTuple):
+  """Lower bounds of the memory of a run, in bytes."""
+
+  state: int
+  """parameters and optimizer state, which is the size of a checkpoint"""
+  needed: int
+  """memory"""
+  available: float
+  """memory that the devices have"""
+
+
+def check_mesh(config: RunConfig) -> Mesh:
+  """Make the mesh of a run; raise MeshError for missing devices or an indivisible batch size."""
+  mesh = make_mesh(config.mesh)
+  for phase in config.train.phases:
+    check_batch(phase.batch, config.train.accumulate, mesh)
+  return mesh
+
+
+def check_memory(config: RunConfig) -> MemoryNeed:
+  """Compute the memory that a run needs at least, from the shapes of its state.
+
+  Raises:
+    ConfigError: options that do not make a model, or a run that does not fit the memory here.
+    MeshError: as `check_mesh`.
+  """
+  mesh = check_mesh(config)
+  state = state_shapes(config, make_learner(config, placeholder_vocab(config)))
+  held = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
+  sizes = [(phase.batch, phase.length) for phase in config.train.phases]
+  rows, length = max(sizes, key=math.prod)
+  block = config.model if isinstance(config.model, ElmoConfig) else config.model.block
+  # At least the inputs of one layer for the backward pass, and windows on the hosts.
+  token_bytes = block.width * np.dtype(block.dtype).itemsize
+  step = -(-rows // config.train.accumulate) * length * token_bytes
+  needed, room = held + step + 16 * rows * length, device_memory(mesh)
+  if needed > room:
+    gib = [f'{size / 2 ** 30:,.1f} GiB' for size in (needed, held, step, room)]
+    raise ConfigError(
+        f'a run of these options needs {gib[0]} at the least, {gib[1]} of them for parameters and '
+        f'optimizer state and {gib[2]} for one layer of {rows:,} rows of {length:,} tokens, and '
+        f'there are {gib[3]}: make the model or --train.phases smaller, or --train.accumulate '
+        'larger')
+  return MemoryNeed(held, needed, room)
+
+
+def check_best_metric(config: RunConfig) -> None:
+  """Raise ConfigError for a `train.best` that evaluations of a pre-training run do not have.
+
+  For fine-tuning it is checked when the development sets are known.
+  """
+  if not config.train.best or not isinstance(config, PretrainRun):
+    return
+  names = heldout_metrics(config)
+  if config.train.best not in names:
+    raise ConfigError(f'--train.best is one of the held-out metrics {", ".join(names)}, got '
+                      f'{short_repr(config.train.best)}')
+
+
+def heldout_metrics(config: PretrainRun) -> list[str]:
+  """List the metrics of a run's evaluations, from the shapes of an evaluation step."""
+  learner = make_learner(config, placeholder_vocab(config))
+  params = nn.unbox(state_shapes(config, learner).params)
+  windows = config.objective.shapes(2, config.train.phases[0].length)
+  if learner.carry is not None:
+    carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), learner.carry)
+    windows = {**windows, CARRY: carry}
+  losses, answers = jax.eval_shape(functools.partial(eval_step, learner), params, windows)
+  per_corpus = [name for name in losses if name != CARRY]
+  names = per_corpus + [f'{name}_baseline' for name in answers]
+  if 'clm' in answers:
+    names.append('bits_per_byte')
+    per_corpus = per_corpus + ['bits_per_byte']
+  if len(config.data.path) > 1:
+    for corpus in corpus_names(config):
+      names += [f'{name}/{corpus}' for name in per_corpus]
+  return names
+
+
+def check_disk(
+    config: RunConfig, size: int, free: Callable[[str], int | None] = storage.free_bytes) -> str:
+  """Check the free space for checkpoints.
+
+  Args:
+    config: the run.
+    size: size of a checkpoint in bytes.
+    free: returns the free bytes of the disk of a folder; None if unknown.
+
+  Returns:
+    A warning if there is no room for all checkpoints that the run keeps, '' otherwise.
+
+  Raises:
+    CheckpointError: there is no room for one checkpoint.
+  """
+  there = free(config.folder)
+  kept = config.train.keep + bool(config.train.best)
+  check_free_space(config.folder, size, there)
+  if there is None or there >= (kept + 1) * size:  # one more while the next is written
+    return ''
+  return (f'{config.folder} has room for {there // size} checkpoints of {size / 1e6:,.1f} MB, and '
+          f'the run keeps {kept} and writes the next one as well: make room, or give '
+          f'--train.keep={max(1, there // size - 1)}')
+
+
+def device_memory(mesh: Mesh) -> float:
+  """Return the memory of all devices together in bytes; on CPUs, that of this machine."""
+  device = mesh.local_devices[0]
+  if device.platform == 'cpu':
+    return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') * jax.process_count()
+  stats = device.memory_stats() or {}
+  if 'bytes_limit' not in stats:
+    return math.inf
+  return stats['bytes_limit'] * mesh.size

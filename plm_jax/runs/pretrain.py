@@ -1,0 +1,141 @@
+"""The text of a pre-training run, prepared as token records, and the samples of its report."""
+import dataclasses
+import os
+
+from etils import epath
+import jax
+from jax.experimental import multihost_utils
+
+from plm_jax import storage
+from plm_jax.config.run import PretrainRun
+from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
+from plm_jax.data.records import RecordsError, read_meta
+from plm_jax.distributed import hosts
+from plm_jax.layers.dense import count_parameters
+from plm_jax.loading.loaded_model import LoadedModel, find_tokenizer
+from plm_jax.recipes.scale_presets import describe_duration
+from plm_jax.report import hints
+from plm_jax.report.environment import print_on_leader
+from plm_jax.runs import preflight
+from plm_jax.runs.conclude import ModelSamples, PreparedRun, report_pretraining, sample_outputs
+from plm_jax.sharding import make_mesh
+from plm_jax.tokenizers import Tokenizer, load
+from plm_jax.training.feed import TextFeed
+from plm_jax.training.train import DIFFERENT_DATA, TrainingResult
+
+MAX_FETCHED_BYTES = 8 << 30
+"""largest size of a model that is fetched from other hosts, to sample from it for the report"""
+
+
+def prepare_pretraining(config: PretrainRun) -> PreparedRun:
+  """Prepare the text of a run, and check what can be checked of it before the first step."""
+  folders, tokenizer = prepare_corpora(config)
+  preflight.check_prompts(config, tokenizer)
+  if warning := preflight.check_sentence_pairs(config, folders):
+    print_on_leader(f'warning: {warning}')
+
+  # Notes on duration and mesh.
+  notes = []
+  if jax.default_backend() == 'cpu' and (duration := describe_duration(config)):
+    notes.append(duration)
+  mesh, planned = make_mesh(config.mesh), (config.mesh.fsdp, config.mesh.tensor)
+  if config.mesh.adapts and (mesh.shape['fsdp'], mesh.shape['tensor']) != planned:
+    shape = ' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())
+    notes.append(f'the recipe has a mesh of {config.mesh.fsdp} fsdp x {config.mesh.tensor} '
+                 f'tensor, for its pod; here it is {shape}')
+
+  def open_feed(mesh):
+    return TextFeed(config, folders, tokenizer, mesh)
+  def report(result):
+    report_samples(config, folders, tokenizer, result)
+  return PreparedRun(config, tokenizer, open_feed, report, notes)
+
+
+def report_samples(
+    config: PretrainRun, folders: list[epath.Path], tokenizer: Tokenizer, result: TrainingResult
+) -> None:
+  """Sample from the trained model on process 0, and write the report.
+
+  Parameters on other hosts are fetched by all of them together; then process 0 continues alone.
+  """
+  objective, params = config.objective, result.params
+  parameters = count_parameters(jax.eval_shape(objective.lifecycle.exported, params))
+  if jax.process_count() > 1:
+    size = sum(x.nbytes for x in jax.tree.leaves(params))
+    if size <= MAX_FETCHED_BYTES:
+      params = multihost_utils.process_allgather(params, tiled=True)
+    else:
+      params = None
+  with hosts.barrier('report'):  # the first process to finish would end the job
+    if jax.process_index() == 0:
+      shown = ModelSamples()
+      if params is not None:
+        shown = sample_outputs(config, folders, LoadedModel(
+            config.family, config.model, objective.heads(config.model),
+            objective.lifecycle.exported(params), tokenizer))
+      text = hints.examine_text(folders[0], tokenizer)
+      report_pretraining(config, result, parameters, shown, text)
+
+
+def prepare_corpora(config: PretrainRun) -> tuple[list[epath.Path], Tokenizer]:
+  """Return the token records of every corpus, prepared where necessary, and their tokenizer.
+
+  Process 0 goes first. Processes that do not see its disk prepare the same bytes themselves.
+  """
+  own = None
+  with hosts.barrier('tokenizer of the run'):
+    if config.mode == 'evaluate':
+      own = preflight.load_run_tokenizer(config)
+  folders = hosts.leader_first('records', lambda: prepare_records(config, own))
+  with hosts.barrier('tokenizer'):
+    tokenizer = own or load(folders[0] / 'tokenizer')
+    digests = {}
+    for path, folder in zip(config.data.path, folders, strict=True):
+      digests[f'the text of {path}'] = read_meta(folder).content_digest[:16]
+  facts = {'the tokenizer': tokenizer.hash[:16], **digests}
+  hosts.check_agreement('data', facts, DIFFERENT_DATA)
+  if not own:
+    preflight.check_tokenizer_kind(config, folders[0], tokenizer)
+  return folders, tokenizer
+
+
+def prepare_records(config: PretrainRun, own: Tokenizer | None) -> list[epath.Path]:
+  """Prepare the token records of every corpus.
+
+  Args:
+    config: the run.
+    own: the tokenizer of the run that is evaluated, with which all records must be made; None: the
+      run decides.
+  """
+  text, folders = dataclasses.asdict(config.data.prepare), []
+  found = None
+  if config.warm_start and not text['tokenizer']:
+    found = find_tokenizer(config.warm_start)
+  if found:
+    # Save it in the format of plm_jax, whatever the format of the checkpoint.
+    place = epath.Path(storage.cache_folder()) / 'tokenizers' / found.hash[:16]
+    found.save(place)
+    text['tokenizer'] = str(place)
+  for source in config.data.path:
+    folder = preflight.finished_records(source)
+    if folder is None:
+      if '://' not in source:
+        source = os.path.expanduser(source)
+      settings = PrepareConfig(**text, source=source, vocab=config.model.vocab)
+      folder = records_folder(settings)
+      if own and not preflight.is_made_with(own, folder):  # as the run itself would
+        tokenizer = str(storage.resolve_path(config.folder) / 'tokenizer')
+        settings = dataclasses.replace(settings, tokenizer=tokenizer)
+        folder = records_folder(settings)
+      rules = []
+      if not own:
+        rules = config.rules()
+      prepare(settings, folder, rules)
+    elif own and not preflight.is_made_with(own, folder):
+      raise RecordsError(f'the records in {folder} were made with another tokenizer than that of '
+                         f'the run in {config.folder}, whose losses would mean nothing: give the '
+                         'text itself')
+    folders.append(folder)
+    # The corpora of a mixture share the tokenizer of the first.
+    text['tokenizer'] = text['tokenizer'] or str(folder / 'tokenizer')
+  return folders

@@ -1,0 +1,188 @@
+"""Do one run from its configuration: pre-train, fine-tune, prepare, compile or evaluate.
+
+This is the common driver. `pretrain` and `finetune` read the data of a run, and report it.
+"""
+from collections.abc import Mapping, Sequence
+import dataclasses
+import os
+from typing import Any
+
+import jax
+
+from plm_jax import environment, storage, versions
+from plm_jax.compile.report import compile_run
+from plm_jax.compile.search import search_mesh
+from plm_jax.config import run as config_lib
+from plm_jax.config import serialization
+from plm_jax.config.run import ConfigError, FinetuneRun, HostsConfig, PretrainRun, RunConfig
+from plm_jax.distributed import hosts, machine
+from plm_jax.loading.loaded_model import read_config
+from plm_jax.objectives import metric_names
+from plm_jax.report.environment import print_on_leader
+from plm_jax.runs import preflight
+from plm_jax.runs.conclude import PreparedRun
+from plm_jax.runs.finetune import evaluate_finetuning, prepare_finetuning
+from plm_jax.runs.pretrain import prepare_corpora, prepare_pretraining
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.storage import bucket_check
+from plm_jax.storage.lock import Lock
+from plm_jax.training.train import TrainingResult, evaluate_run, train
+from plm_jax.training.warm_start import resolve_teacher
+from plm_jax.training.writers import check_wandb
+
+ALL_BATCHES = 1 << 20
+"""more batches than any text for evaluation has"""
+
+
+def run(config: RunConfig) -> TrainingResult | None:
+  """Do one run in this process; every process of a job calls it in the same way.
+
+  Returns:
+    The result of training; None in other modes.
+
+  Raises:
+    UserError: options, text, machine or folder that cannot be used.
+  """
+  config_lib.check(config)
+  if config.mode == 'compile':
+    if config.search:
+      search_mesh(config)
+    else:
+      compile_run(config)
+    return None
+  environment.keep_memory()
+
+  # Checks of buckets, of the machine, and of the agreement between processes.
+  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
+  uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
+  if config.mode == 'train':
+    uses[config.folder] = 'run'
+  bucket_check.check_reachable(uses)
+  computes, own = config.mode != 'prepare', machine.Machine()
+  if computes:
+    machine.check_tpu_usable(own)
+  check_same_on_all_hosts(config, hosts.join_job(config.hosts))
+  use_compilation_cache()
+  if computes:
+    machine.check_platform(own, machine.start_jax())
+  with hosts.barrier('checks before the run'):
+    if computes:
+      config = resolve_teacher(config)
+    if config.mode == 'train':
+      preflight.check_best_metric(config)
+      preflight.check_disk(config, preflight.check_memory(config).state)
+      check_wandb(config.train.wandb)
+
+  # Text or labeled examples, then the work.
+  if config.mode == 'train':
+    hosts.check_shared_folder(config.folder)
+    with hosts.locked(config.folder) as lock:
+      if isinstance(config, FinetuneRun):
+        return train_prepared(prepare_finetuning(config), lock)
+      return train_prepared(prepare_pretraining(as_pretrain_run(config)), lock)
+  if config.mode == 'prepare':
+    if isinstance(config, FinetuneRun):
+      raise ConfigError('labeled examples need no records: they are read when a run begins')
+    folders, _ = prepare_corpora(as_pretrain_run(config))
+    print_on_leader('\n'.join(map(str, folders)))
+  elif isinstance(config, FinetuneRun):
+    print_metrics(config, evaluate_finetuning(config))
+  else:
+    config = as_pretrain_run(config)
+    print_metrics(config, evaluate_run(config, *prepare_corpora(config)))
+  return None
+
+
+def check_same_on_all_hosts(config: RunConfig, place: hosts.JobPlace) -> None:
+  """Raise HostsError on all processes where their options or package versions differ."""
+  if place.count == 1:
+    return
+  # Each process has its own place in the job. A file tells whether all see the same output folder.
+  own = ('--hosts.', '--output')
+  flat = serialization.flatten(serialization.to_plain(config))
+  options = {name: value for name, value in flat.items() if not name.startswith(own)}
+  hosts.check_agreement('options', options, 'Give every process the same options', place)
+  hosts.check_agreement('versions', versions.describe_environment(),
+                        'Install the same versions on all machines', place)
+
+
+def use_compilation_cache() -> None:
+  """Store compiled programs in the cache folder, unless the environment names another one."""
+  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
+    jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
+
+
+def as_pretrain_run(config: RunConfig) -> PretrainRun:
+  """Return a configuration of pre-training; raise ConfigError for another one."""
+  if not isinstance(config, PretrainRun):
+    raise ConfigError(f'{config.name} is not a pre-training run')
+  return config
+
+
+def train_prepared(prepared: PreparedRun, lock: Lock) -> TrainingResult:
+  """Train, or resume, a run whose data has been read, and report it.
+
+  Args:
+    prepared: the run.
+    lock: lock of its folder, which this process holds.
+  """
+  config, mesh = prepared.config, make_mesh(prepared.config.mesh)
+  kind = mesh.devices.flat[0].device_kind
+  print_on_leader(f'{config.title}: {config.train.steps:,} steps on {mesh.size} x {kind}, '
+                  f'output in {config.folder}')
+  for note in prepared.notes:
+    print_on_leader(note)
+  result = train(config, prepared.open_feed, prepared.tokenizer, lock)
+  if result.finished:
+    prepared.report(result)
+  else:
+    print_on_leader(f'stopped by a signal at step {result.step:,} and saved: the same command '
+                    'resumes from there')
+  return result
+
+
+def print_metrics(config: RunConfig, values: Mapping[str, float]) -> None:
+  """Print held-out metrics on process 0: one per line, and those of each corpus in one line."""
+  def format_metric(name, value):
+    return config.objective.reporting.format_metric(name, value, digits=4)
+
+  whole, corpora = metric_names.split_by_corpus(values)
+  for name, value in whole.items():
+    print_on_leader(f'{metric_names.display_name(name, whole)}: {format_metric(name, value)}')
+  for corpus, some in corpora.items():
+    print_on_leader(f'{corpus}: {metric_names.format_line(some, format_metric)}')
+
+
+def evaluate_folder(
+    folder: str, texts: Sequence[str] = (), batches: int = 0, mesh: MeshConfig = MeshConfig()
+) -> None:
+  """Evaluate a run and print its held-out metrics.
+
+  Args:
+    folder: folder of the run.
+    texts: corpora, of which all text is read; none: the held-out text of the run.
+    batches: batches per corpus; 0: as many as in the run's evaluations, or all of `texts`.
+    mesh: devices that share the batch, and a large model.
+  """
+  config = read_config(folder)
+  shared: dict[str, Any] = {'mode': 'evaluate', 'topology': '', 'output': folder, 'mesh': mesh,
+                            'hosts': HostsConfig()}
+  if isinstance(config, FinetuneRun):
+    if texts:
+      data = dataclasses.replace(config.data, dev=tuple(texts))
+      config = dataclasses.replace(config, data=data)
+    run(dataclasses.replace(config, **shared))
+    return
+  config = as_pretrain_run(config)
+  data, train_config = config.data, config.train
+  needs_languages = getattr(config.objective, 'language_ids', False)
+  if needs_languages and texts and len(texts) != len(data.path):
+    raise ConfigError('tokens of this run have a language: give one text per corpus of the run, '
+                      f'in the order of {", ".join(data.path)}; got {len(texts)}')
+  if texts:
+    text_config = dataclasses.replace(data.prepare, heldout=0.0)
+    data = dataclasses.replace(data, path=tuple(texts), weights=(), prepare=text_config)
+  if texts or batches:
+    eval_batches = (batches or ALL_BATCHES) * len(data.path)
+    train_config = dataclasses.replace(train_config, eval_batches=eval_batches)
+  run(dataclasses.replace(config, **shared, data=data, train=train_config, prompts=()))

@@ -1,0 +1,353 @@
+"""Simple baselines of labeled tasks, to compare the score of a fine-tuned model with.
+
+    majority_baseline(task, train, dev)   # {'accuracy': 50.2}: always the most frequent class
+    simple_baseline(task, train, dev)     # Baseline('TF-IDF with logistic regression', ...)
+
+Simple baselines learn from word counts alone, in seconds on a CPU: TF-IDF with logistic regression
+for classes, with ridge regression for numbers; a linear tagger for token classification; BM25 for
+retrieval; cosines of TF-IDF for similarity and multiple choice. They need scikit-learn (the extra
+`baselines`). Large data sets are limited: MAX_TRAIN_EXAMPLES sampled examples, MAX_CHARACTERS of
+each text, and MAX_FEATURES words.
+"""
+import collections
+from collections.abc import Callable, Iterator, Sequence
+import functools
+import importlib.util
+import itertools
+import random
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from plm_jax import unicode_words
+from plm_jax.metrics.embeddings import ranking_metrics
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.examples import Example
+from plm_jax.tasks.sequence_classification import ClassPrediction
+from plm_jax.tasks.token_classification import TagPrediction
+
+MAX_TRAIN_EXAMPLES, MAX_CHARACTERS, MAX_FEATURES = 10_000, 2_000, 50_000
+MAX_WEIGHTS = 20_000_000  # of a linear classifier: features times classes
+MAX_DEV_EXAMPLES = 20_000  # larger development sets have no simple baseline
+BM25_K1, BM25_B = 0.9, 0.4  # as in Anserini
+WORD = re.compile(f'{unicode_words.word_pattern(divided=True)}')
+
+
+class Baseline(NamedTuple):
+  """Name and scores of a baseline."""
+
+  name: str
+  scores: dict[str, float]
+  """metrics of the task, in percent"""
+
+
+def has_scikit_learn() -> bool:
+  """Tell whether scikit-learn is installed."""
+  return importlib.util.find_spec('sklearn') is not None
+
+
+def majority_baseline(
+    task: Task, train: Sequence[Example], dev: Sequence[Example]) -> dict[str, float]:
+  """Evaluate the majority-class baseline: always predict the most frequent training class.
+
+  For token classification it is the most frequent tag, for multiple choice the most frequent
+  index. {} for tasks without classes.
+  """
+  if task.example_format is task.train_format and task.example_kind in ('classification', 'choice'):
+    label = most_frequent(example.label for example in train)
+    return task.scores(dev, [ClassPrediction(label, np.zeros(0))] * len(dev))
+  if task.example_kind == 'tagging':
+    tags = itertools.chain.from_iterable(known_tags(example) for example in train)
+    tag = most_frequent(tags)
+    return task.scores(dev, [TagPrediction([tag] * len(example.texts), []) for example in dev])
+  return {}
+
+
+def simple_baseline(
+    task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
+  """Train and evaluate the simple baseline of a task's kind.
+
+  None for extractive QA, without scikit-learn, and if there is too much to evaluate or too little
+  to learn from.
+  """
+  if not has_scikit_learn() or not train or not 0 < len(dev) <= MAX_DEV_EXAMPLES:
+    return None
+  is_limited = len(train) > MAX_TRAIN_EXAMPLES
+  if is_limited:
+    train = random.Random(0).sample(list(train), MAX_TRAIN_EXAMPLES)
+  baseline = fit_baseline(task, train, dev)
+  if baseline and is_limited:
+    return baseline._replace(name=f'{baseline.name} of {MAX_TRAIN_EXAMPLES:,} examples')
+  return baseline
+
+
+def fit_baseline(
+    task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
+  """Train and evaluate the simple baseline of a task's kind, without limits."""
+  kinds: dict[str, Callable[..., Baseline | None]] = {
+      'classification': classify, 'regression': regress, 'tagging': tag_words, 'choice': choose,
+      'embedding': retrieve}
+  if task.example_kind == 'regression' and task.head == 'embedding':
+    return compare_pairs(task, train, dev)
+  if task.example_kind not in kinds:
+    return None
+  return kinds[task.example_kind](task, train, dev)
+
+
+def classify(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
+  """Classify by TF-IDF of words and bigrams with logistic regression.
+
+  Pairs of texts also have features of shared words. None if there is only one class.
+  """
+  from sklearn.linear_model import LogisticRegression
+  labels = np.array([example.label for example in train])
+  classes = len(set(labels.tolist()))
+  if classes < 2:
+    return None
+  features = TfidfFeatures(train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // classes)))
+  model = LogisticRegression(C=10.0, max_iter=50).fit(features.transform(train), labels)
+  predicted = model.predict(features.transform(dev))
+  predictions = [ClassPrediction(int(label), np.zeros(0)) for label in predicted]
+  return Baseline('TF-IDF with logistic regression', task.scores(dev, predictions))
+
+
+def regress(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
+  """Predict numbers by TF-IDF with ridge regression.
+
+  Pairs of texts have features of their similarity alone, which tell more than their words.
+  """
+  from sklearn.linear_model import Ridge
+  are_pairs = all(len(example.texts) == 2 for example in itertools.chain(train, dev))
+  features = TfidfFeatures(train, MAX_FEATURES)
+  extract: Any = features.similarities if are_pairs else features.transform
+  targets = [float(example.label) for example in train]  # pyright: ignore
+  model = Ridge(alpha=1.0).fit(extract(train), targets)
+  return Baseline('TF-IDF with ridge regression', task.scores(
+      dev, value_predictions(model.predict(extract(dev)))))
+
+
+def compare_pairs(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
+  """Predict similarity as the cosine of TF-IDF vectors, without using labels."""
+  features = TfidfFeatures(list(train) + list(dev), MAX_FEATURES)
+  cosines = features.similarities(dev)[:, 0]
+  return Baseline('cosine of TF-IDF', task.scores(dev, value_predictions(cosines)))
+
+
+def value_predictions(values: np.ndarray) -> list[ClassPrediction]:
+  """Make predictions of numbers."""
+  return [ClassPrediction(float(value), np.zeros(0)) for value in values]
+
+
+def choose(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
+  """Predict the choice whose words are most similar to those of context and question."""
+  def make_pairs(examples):
+    pairs = []
+    for example in examples:
+      context = ' '.join(example.texts)
+      pairs += [Example((context, choice)) for choice in example.choices]
+    return pairs
+  features = TfidfFeatures(make_pairs(train), MAX_FEATURES)
+  scores = iter(features.similarities(make_pairs(dev))[:, 0].tolist())
+  predictions = []
+  for example in dev:
+    own = [next(scores) for _ in example.choices]
+    predictions.append(ClassPrediction(int(np.argmax(own)), np.zeros(0)))
+  return Baseline('most similar choice by TF-IDF', task.scores(dev, predictions))
+
+
+def retrieve(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
+  """Retrieve the second text of each development example by BM25 (Robertson and Zaragoza 2009)."""
+  del task, train
+  texts = list(dict.fromkeys(example.texts[1] for example in dev))
+  numbers = {text: number for number, text in enumerate(texts)}
+  ranks = rank_bm25([example.texts[0] for example in dev], texts, 100)
+  relevant = [{numbers[example.texts[1]]} for example in dev]
+  return Baseline('BM25', ranking_metrics(ranks, relevant))
+
+
+def rank_bm25(queries: Sequence[str], corpus: Sequence[str], depth: int) -> np.ndarray:
+  """Rank the texts of a corpus by BM25 -> indices of the best texts per query [Q, depth]."""
+  from sklearn.feature_extraction.text import CountVectorizer
+  counter: Any = CountVectorizer(analyzer=split_words)  # pyright: ignore[reportArgumentType]
+  counts: Any = sparse.csr_matrix(counter.fit_transform(corpus), dtype=np.float64)
+  # Weight of each word in each text.
+  lengths = np.asarray(counts.sum(1)).ravel()
+  frequency = np.bincount(counts.indices, minlength=counts.shape[1])
+  idf = np.log(1 + (len(corpus) - frequency + 0.5) / (frequency + 0.5))
+  norm = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(lengths.mean(), 1e-9))
+  rows = np.repeat(np.arange(len(corpus)), np.diff(counts.indptr))
+  counts.data = counts.data * (BM25_K1 + 1) / (counts.data + norm[rows]) * idf[counts.indices]
+  weights, depth = counts.T.tocsc(), min(depth, len(corpus))
+  # Scores of the queries, in blocks.
+  query_counts = sparse.csr_matrix(counter.transform(queries), dtype=np.float64)
+  ranks = []
+  for start in range(0, len(queries), 256):
+    scores = (query_counts[start:start + 256] @ weights).toarray()
+    ranks.append(np.argsort(-scores, 1, kind='stable')[:, :depth])
+  return np.concatenate(ranks)
+
+
+def tag_words(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
+  """Tag words by a linear classifier of their form, their neighbors' and the previous tag.
+
+  None if there is only one tag.
+  """
+  from sklearn.feature_extraction import FeatureHasher
+  from sklearn.linear_model import SGDClassifier
+  train = [example for example in take_words(train, 200_000) if known_tags(example)]
+  known = [list(known_tags(example)) for example in train]
+  targets = list(itertools.chain.from_iterable(known))
+  if len(set(targets)) < 2:
+    return None
+  hasher = FeatureHasher(1 << 18, input_type='string')
+  def train_features() -> Iterator[list[str]]:
+    for example, tags in zip(train, known, strict=True):
+      previous_tags = ['-', *tags][:len(example.texts)]
+      for at, previous in enumerate(previous_tags):
+        yield tagger_features(example.texts, at) + [f'tag={previous}']
+  model: Any = SGDClassifier(
+      loss='modified_huber', alpha=1e-5, max_iter=10, tol=None,  # pyright: ignore
+      random_state=0)
+  model.fit(hasher.transform(train_features()), targets)
+  # Decode greedily, the same word of every sentence at a time: features need the previous tag.
+  predicted: list[list[int]] = [[] for _ in dev]
+  for at in range(max((len(example.texts) for example in dev), default=0)):
+    features, active = [], []
+    for number, example in enumerate(dev):
+      if at < len(example.texts):
+        previous = predicted[number][-1] if at else '-'
+        features.append(tagger_features(example.texts, at) + [f'tag={previous}'])
+        active.append(number)
+    tags = model.predict(hasher.transform(features)).tolist()
+    for number, tag in zip(active, tags, strict=True):
+      predicted[number].append(int(tag))
+  return Baseline(
+      'a linear tagger', task.scores(dev, [TagPrediction(tags, []) for tags in predicted]))
+
+
+def tagger_features(words: Sequence[str], at: int) -> list[str]:
+  """List the features of a word: letters, prefixes, suffixes and shape, and its neighbors'."""
+  word = words[at]
+  features = ['bias', f'w={word.lower()}', f's={word_shape(word)}']
+  features += [f'p{size}={word[:size].lower()}' for size in (1, 2, 3)]
+  features += [f'e{size}={word[-size:].lower()}' for size in (1, 2, 3)]
+  near = {}
+  for offset in (-2, -1, 1, 2):
+    place = at + offset
+    near[offset] = words[place] if 0 <= place < len(words) else ''
+    features += [f'{offset}w={near[offset].lower()}', f'{offset}s={word_shape(near[offset])}']
+  return features + [f'b={near[-1]}|{word}', f'a={word}|{near[1]}']
+
+
+def word_shape(word: str) -> str:
+  """Return the shape of a word: X for capitals, x for other letters, 0 for digits, runs once.
+
+  >>> word_shape('U.S.'), word_shape('Berlin-2024'), word_shape('')
+  ('X.X.', 'Xx-0', '')
+  """
+  shape = ''
+  for character in word[:40]:
+    if character.isdigit():
+      sign = '0'
+    elif character.isupper():
+      sign = 'X'
+    elif character.isalpha():
+      sign = 'x'
+    else:
+      sign = character
+    if not shape.endswith(sign):
+      shape += sign
+  return shape
+
+
+class TfidfFeatures:
+  """TF-IDF of words and bigrams, fitted on training texts; both texts of a pair share it."""
+
+  def __init__(self, examples: Sequence[Example], most: int):
+    """Fit on examples; most: maximum number of features."""
+    self.examples, self.most = examples, most
+    self.word_vectorizer = self.fit_vectorizer(words_and_bigrams)
+
+  def fit_vectorizer(self, analyzer: Callable[[str], list[str]]) -> Any:
+    """Fit a TF-IDF vectorizer on the training texts."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    texts = (text[:MAX_CHARACTERS] for example in self.examples for text in example.texts)
+    vectorizer: Any = TfidfVectorizer(
+        analyzer=analyzer, sublinear_tf=True,  # pyright: ignore[reportArgumentType]
+        max_features=self.most)
+    return vectorizer.fit(texts)
+
+  @functools.cached_property
+  def character_vectorizer(self) -> Any:
+    """TF-IDF of character n-grams, fitted when it is first needed."""
+    return self.fit_vectorizer(character_ngrams)
+
+  def transform(self, examples: Sequence[Example]) -> sparse.csr_matrix:
+    """Return features of one text, or of a pair: of each, their product and their difference."""
+    sides = [self.word_vectorizer.transform(texts) for texts in split_sides(examples)]
+    if len(sides) == 2:
+      sides += [sides[0].multiply(sides[1]), abs(sides[0] - sides[1])]
+    return sparse.csr_matrix(sparse.hstack(sides))
+
+  def similarities(self, pairs: Sequence[Example]) -> np.ndarray:
+    """Return similarities of pairs [N, 4]: cosine by words, by characters, squares of both."""
+    cosines = []
+    for vectorizer in (self.word_vectorizer, self.character_vectorizer):
+      first, second = (vectorizer.transform(texts) for texts in split_sides(pairs))
+      cosines.append(np.asarray(first.multiply(second).sum(1)).ravel())
+    return np.stack(cosines + [cosine ** 2 for cosine in cosines], 1)
+
+
+def split_sides(examples: Sequence[Example]) -> list[list[str]]:
+  """Return the first texts of examples, and the second texts if there are any."""
+  count = max(len(example.texts) for example in examples)
+  sides = [[] for _ in range(count)]
+  for example in examples:
+    missing = [''] * (count - len(example.texts))
+    for side, text in enumerate(list(example.texts) + missing):
+      sides[side].append(text[:MAX_CHARACTERS])
+  return sides
+
+
+def split_words(text: str) -> list[str]:
+  """Split a text into lower-case words; in scripts without spaces, into characters."""
+  return WORD.findall(text[:MAX_CHARACTERS].lower()) or ['']
+
+
+def words_and_bigrams(text: str) -> list[str]:
+  """Return the words and the word bigrams of a text."""
+  words = split_words(text)
+  return words + [f'{first} {second}' for first, second in itertools.pairwise(words)]
+
+
+def character_ngrams(text: str) -> list[str]:
+  """Return the character n-grams of words, n from 2 to 4."""
+  ngrams = []
+  for word in split_words(text):
+    padded = f' {word} '
+    for size in (2, 3, 4):
+      ngrams += [padded[at:at + size] for at in range(len(padded) - size + 1)]
+  return ngrams
+
+
+def known_tags(example: Example) -> tuple[int, ...]:
+  """Return the tags of a sentence, () if they are unknown."""
+  if isinstance(example.label, tuple):
+    return example.label
+  return ()
+
+
+def take_words(examples: Sequence[Example], most: int) -> list[Example]:
+  """Return the first sentences, of at most `most` words in all but at least one sentence."""
+  sizes = np.cumsum([len(example.texts) for example in examples])
+  return list(examples[:max(1, int(np.searchsorted(sizes, most)))])
+
+
+def most_frequent(labels: Any) -> Any:
+  """Return the most frequent label, the smallest of equally frequent ones; 0 if there is none."""
+  counts = collections.Counter(label for label in labels if label is not None)
+  if not counts:
+    return 0
+  return min(counts, key=lambda label: (-counts[label], label))

@@ -1,0 +1,201 @@
+"""Class labels of classification: which label values denote the same class, and class names.
+
+A label is a text, a number or a boolean. Different spellings of a value are one class: 1, 1.0, "1"
+and "1.0"; true, "true" and "True"; texts that differ in surrounding spaces or in Unicode
+normalization. None, an empty text and NaN are missing labels. Lists and objects (several labels,
+probabilities) are refused.
+"""
+import ast
+import collections
+from collections.abc import Iterable, Sequence
+import contextlib
+from decimal import Decimal
+import functools
+import json
+import math
+import re
+from typing import Any, NamedTuple
+import unicodedata
+
+from plm_jax.data.document_formats import describe_type
+from plm_jax.data.lines import SourceError
+
+WHOLE_NUMBER = re.compile('[0-9]{1,9}')
+NUMBER = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?')  # no leading zeros, as in codes: 007
+BOOLEANS = {'true': True, 'false': False}
+INVISIBLE = '\ufeff\u200b'  # byte order mark and zero-width space
+MULTI_LABEL_NOTE = ': several labels of one example are not supported'
+# What programs write for a missing value.
+MISSING_VALUES = 'nan', 'NaN', '<NA>', 'N/A', '#N/A', 'null', 'NULL', 'None'
+
+
+class ClassKey(NamedTuple):
+  """Normalized label: equal for all spellings of a class."""
+
+  kind: str
+  value: Any
+
+
+def is_missing(label: Any) -> bool:
+  """Tell whether a label is missing: None, an empty text, or NaN."""
+  if isinstance(label, str):
+    return not format_label(label)
+  return label is None or (isinstance(label, float) and math.isnan(label))
+
+
+def format_label(label: Any) -> str:
+  """Format a label as text, without surrounding spaces."""
+  text = str(label).strip()
+  if text[:1] in INVISIBLE or text[-1:] in INVISIBLE:
+    return text.strip(INVISIBLE).strip()
+  return text
+
+
+def class_key(label: Any) -> ClassKey:
+  """Normalize a label. Raises ValueError if it is not a single label."""
+  if isinstance(label, bool):
+    return ClassKey('truth', label)
+  if isinstance(label, int) or (isinstance(label, float) and math.isfinite(label)):
+    return ClassKey('number', Decimal(str(label)).normalize())
+  if not isinstance(label, str):
+    note = MULTI_LABEL_NOTE if isinstance(label, list | dict) else ''
+    raise ValueError('must be one class: a text, a number or a boolean, got '
+                     f'{describe_type(label)}, {label!r:.60}{note}')
+  text = format_label(label)
+  if is_collection(text):
+    raise ValueError(
+        f'must be one class, got a list or an object as text, {text!r:.60}{MULTI_LABEL_NOTE}')
+  if text.lower() in BOOLEANS:
+    return ClassKey('truth', BOOLEANS[text.lower()])
+  if NUMBER.fullmatch(text):
+    return ClassKey('number', Decimal(text).normalize())
+  return ClassKey('text', unicodedata.normalize('NFC', text))
+
+
+def is_collection(text: str) -> bool:
+  """Tell whether a text is a list, a set or an object as Python, JSON or numpy write it.
+
+  Tables hold such texts: "['a', 'b']" or '[0 1 0]'.
+  """
+  if text[:1] + text[-1:] not in ('[]', '{}', '()'):
+    return False
+  if re.fullmatch(r'\[[-+.,eE\d\s]*\]', text):
+    return True
+  for parse in (json.loads, ast.literal_eval):
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+      return isinstance(parse(text), list | dict | set | tuple)
+  return False
+
+
+class Classes:
+  """Class names, and the class index of a label."""
+
+  def __init__(self, names: Sequence[str]):
+    self.names = tuple(names)
+    self.numbers = {name: number for number, name in enumerate(names)}
+    self.keys: dict[ClassKey, int] = {}
+    for number, name in enumerate(names):
+      with contextlib.suppress(ValueError):  # names of an earlier run that accepted anything
+        self.keys.setdefault(class_key(name), number)
+    self.numeric = all(re.fullmatch(r'-?[0-9]+(\.[0-9]+)?', name) for name in names)
+    self.cache: dict[tuple[type, Any], int] = {}
+
+  def class_id(self, label: Any) -> int:
+    """Return the index of a class; -1: it is unknown.
+
+    A label is matched by name, or by index if the names are not numbers. Raises ValueError if it
+    is not a single label.
+    """
+    if not isinstance(label, str | int | float):
+      class_key(label)
+    number = self.cache.get((type(label), label))
+    if number is None:
+      number = self.cache[type(label), label] = self.find_class_id(label)
+    return number
+
+  def find_class_id(self, label: Any) -> int:
+    """Find the index of a class, without the cache; see `class_id`."""
+    number = self.numbers.get(format_label(label), -1)
+    if number >= 0:
+      return number
+    key = class_key(label)
+    number = self.keys.get(key, -1)
+    if number >= 0 or self.numeric or key.kind == 'text':
+      return number
+    # Booleans count as 0 and 1 if the classes have other names.
+    index = int(key.value)
+    if key.value == index and 0 <= index < len(self.names):
+      return index
+    return -1
+
+
+@functools.lru_cache(maxsize=8)
+def get_classes(names: tuple[str, ...]) -> Classes:
+  """Return the classes of these names, cached."""
+  return Classes(names)
+
+
+def name_classes(labels: Iterable[Any]) -> tuple[tuple[str, ...], list[str]]:
+  """Derive class names from labels: numbers in numeric order, others sorted -> (names, notes).
+
+  A class with several spellings is named by the shortest. Labels that are not a single class are
+  skipped. Notes are messages for the user. Raises SourceError if both booleans and the numbers 0
+  and 1 occur.
+  """
+  spellings: dict[ClassKey, set[str]] = collections.defaultdict(set)
+  distinct = dict.fromkeys(
+      (type(label), label) for label in labels if isinstance(label, str | int | float))
+  for _, label in distinct:
+    if not is_missing(label):
+      with contextlib.suppress(ValueError):  # reported later, where the row is known
+        spellings[class_key(label)].add(format_label(label))
+  kinds = {key.kind for key in spellings}
+  numbers = {key.value for key in spellings if key.kind == 'number'}
+  if 'truth' in kinds and numbers & {0, 1}:
+    raise SourceError('labels are both true or false and 0 or 1: write them in one way')
+  names = {key: min(some, key=spelling_order) for key, some in spellings.items()}
+  if kinds == {'number'}:
+    ordered = sorted(names, key=lambda key: key.value)
+  else:
+    ordered = sorted(names, key=lambda key: names[key])
+  notes = []
+  for key in ordered:
+    others = sorted(spellings[key] - {names[key]})
+    if others:
+      notes.append(f'the class {names[key]!r} is also written {", ".join(map(repr, others))}')
+  notes += note_similar_names(names.values())
+  for name in MISSING_VALUES:
+    if name in names.values():
+      notes.append(f'the label {name!r} is read as a class; leave the field empty if a label is '
+                   'missing')
+  notes += note_joined_names(set(names.values()))
+  return tuple(names[key] for key in ordered), notes
+
+
+def spelling_order(spelling: str) -> tuple[bool, int, str]:
+  """Order spellings of a class: True and False first, then the shortest."""
+  return spelling not in ('True', 'False'), len(spelling), spelling
+
+
+def note_similar_names(names: Iterable[str]) -> list[str]:
+  """Describe up to five groups of classes that differ only in case or in character form."""
+  similar: dict[str, list[str]] = collections.defaultdict(list)
+  for name in names:
+    folded = unicodedata.normalize('NFKC', name).casefold()
+    digits_folded = re.sub(r'\d', lambda digit: str(unicodedata.digit(digit[0])), folded)
+    similar[digits_folded].append(name)
+  notes = []
+  for some in similar.values():
+    if len(some) > 1:
+      notes.append(f'the classes {" and ".join(map(repr, sorted(some)))} differ in case or in the '
+                   'form of characters alone')
+  return notes[:5]
+
+
+def note_joined_names(names: set[str]) -> list[str]:
+  """Describe the first class whose name joins the names of others, as several labels would."""
+  for name in sorted(names):
+    parts = [part.strip() for part in re.split('[,;|]', name)]
+    if len(parts) > 1 and names.issuperset(parts):
+      return [f'the class {name!r} is made of the names of others{MULTI_LABEL_NOTE}']
+  return []

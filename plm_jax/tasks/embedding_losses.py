@@ -1,0 +1,250 @@
+"""Losses of sentence embeddings, as values (Reimers and Gurevych 2019, section 3).
+
+Contrastive, triplet, in-batch negatives (SimCSE, Gao et al. 2021), CoSENT (Su 2022) and others.
+Each is called as `loss(vectors, group)` and returns (sum, weight). `vectors` [B, C, W] float32 are
+the vectors of C texts of B examples; `ExampleGroup` says which of them are real. All means are over
+the whole batch, across all devices.
+"""
+import abc
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from plm_jax.layers.pooling import l2_normalize
+from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION, ExampleFormat
+from plm_jax.validation import ValidatedConfig, intervals
+
+LossPair = tuple[jax.Array, jax.Array]  # (sum, weight)
+EPS = 1e-6  # torch adds it to each difference of a Euclidean distance
+
+
+class ExampleGroup(NamedTuple):
+  """Labels of the examples of a batch."""
+
+  weight: jax.Array
+  """[B] 1.0, or 0.0 for a padding row of the batch"""
+  real: jax.Array
+  """[B] number of texts of each example; later texts are empty"""
+  label: jax.Array
+  """[B] class, or number"""
+  relation: Any = None
+  """[B, K] logits of the classes of a pair, if these are learned"""
+  target: Any = None
+  """[B, W] teacher's vector, if there is a teacher"""
+  texts: Any = None
+  """[B, C] ids of the texts, equal for equal texts; None: all count as different"""
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorLoss(ValidatedConfig, abc.ABC):
+  """Base class of losses of sentence embeddings."""
+
+  train_format: ClassVar[ExampleFormat] = EMBEDDING
+  """training examples: pairs with a class, pairs with a number, or related texts"""
+  texts: ClassVar[tuple[int, int]] = (2, 2)
+  """minimum and maximum number of texts of an example"""
+  cross_row: ClassVar[bool] = False
+  """whether an example's loss depends on the other examples of its batch"""
+  euclidean: ClassVar[bool] = False
+  """whether it depends on the length of vectors; if so, prefixes of vectors are normalized"""
+
+  @abc.abstractmethod
+  def __call__(self, vectors: jax.Array, group: ExampleGroup) -> LossPair:
+    """Return (sum, weight) of the loss of vectors [B, C, W]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(VectorLoss):
+  """Softmax loss: classify pairs by a layer on (u, v, |u - v|), as SBERT does on NLI.
+
+  Reimers and Gurevych 2019, section 3.
+  """
+
+  train_format = CLASSIFICATION
+
+  def __call__(self, vectors, group):
+    """Compute the cross-entropy of group.relation."""
+    del vectors
+    labels = group.label.astype(jnp.int32)
+    losses = optax.softmax_cross_entropy_with_integer_labels(group.relation, labels)
+    return weighted_sum(losses, group.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class CosineRegression(VectorLoss):
+  """Cosine regression: the squared error of cosines against numbers, as SBERT does on STS.
+
+  Reimers and Gurevych 2019, section 3.
+  """
+
+  train_format = REGRESSION
+  limits = intervals(full='(0, 1e6]')
+
+  full: float = 5.0
+  """label of pairs with the same meaning, which corresponds to a cosine of 1"""
+
+  def __call__(self, vectors, group):
+    """Compute (cosine - label / full) ** 2."""
+    errors = jnp.square(pair_cosines(vectors) - group.label / self.full)
+    return weighted_sum(errors, group.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrastive(VectorLoss):
+  """Contrastive loss: pull pairs of label 1 together, push pairs of label 0 apart up to a margin.
+
+  Hadsell et al. 2006, equation 4; the distance is 1 - cosine, as in sentence-transformers.
+  """
+
+  train_format = REGRESSION
+  limits = intervals(margin='(0, 2]')
+
+  margin: float = 0.5
+  """distance beyond which pairs of label 0 contribute no loss"""
+
+  def __call__(self, vectors, group):
+    """Compute half the squared distance, or half the squared shortfall from the margin."""
+    distance = 1 - pair_cosines(vectors)
+    shortfall = jax.nn.relu(self.margin - distance)
+    losses = 0.5 * (
+        group.label * jnp.square(distance) + (1 - group.label) * jnp.square(shortfall))
+    return weighted_sum(losses, group.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class Triplet(VectorLoss):
+  """Triplet loss: an anchor is nearer to its positive than to its negative, by a margin.
+
+  Reimers and Gurevych 2019, section 3.
+  """
+
+  texts = (3, 3)
+  euclidean = True
+  limits = intervals(margin='(0, 1e6]')
+
+  margin: float = 5.0
+  """margin between the two Euclidean distances"""
+
+  def __call__(self, vectors, group):
+    """Compute how far the difference of both distances falls short of the margin."""
+    anchor, positive, negative = vectors[:, 0], vectors[:, 1], vectors[:, 2]
+    def distance(a, b):
+      return jnp.sqrt(jnp.square(a - b + EPS).sum(-1))
+    difference = distance(anchor, positive) - distance(anchor, negative)
+    return weighted_sum(jax.nn.relu(difference + self.margin), group.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class InBatch(VectorLoss):
+  """In-batch negatives (InfoNCE, multiple negatives ranking): find each anchor's positive.
+
+  The candidates are all second and later texts of a batch, across all devices (Henderson et al.
+  2017, section 4; Gao et al. 2021, equations 1 and 5). Third and later texts of an example are
+  hard negatives, of all anchors. An example of one text is its own positive, with another dropout
+  (unsupervised SimCSE). False negatives are excluded: texts of other examples that equal the
+  anchor or its positive, and positives of an equal anchor.
+  """
+
+  texts = (1, 16)
+  cross_row = True
+  limits = intervals(temperature='(0, 1e3]')
+
+  temperature: float = 0.05
+  """temperature that cosines are divided by; 0.05 is the scale 20"""
+
+  def __call__(self, vectors, group):
+    """Compute the cross-entropy of each anchor's positive among the candidates."""
+    x = l2_normalize(vectors)
+    count = x.shape[1]
+    # All positives, then all first negatives, and so on.
+    candidates = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])
+    real = (jnp.arange(1, count)[:, None] < group.real) & (group.weight > 0)
+    scores = jnp.einsum('bd,cd->bc', x[:, 0], candidates, precision='highest') / self.temperature
+    allowed = real.ravel() & ~false_negative_mask(group.texts, *real.shape)
+    scores = jnp.where(allowed, scores, -1e9)
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x)))
+    return weighted_sum(losses, group.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class CoSent(VectorLoss):
+  """CoSENT: of two pairs, the one with the larger label has the larger cosine (Su 2022).
+
+  The loss is log(1 + sum(exp((cosine of lower label - cosine of higher label) / temperature))),
+  over all pairs of pairs in the batch.
+  """
+
+  train_format = REGRESSION
+  cross_row = True
+  limits = intervals(temperature='(0, 1e3]')
+
+  temperature: float = 0.05
+  """temperature that cosines are divided by"""
+
+  def __call__(self, vectors, group):
+    """Compute the loss of the batch, weighted by its number of examples."""
+    scores, label = pair_cosines(vectors) / self.temperature, group.label
+    count = group.weight.sum()
+    ordered = (label[:, None] < label) & (group.weight[:, None] * group.weight > 0)
+    differences = jnp.where(ordered, scores[:, None] - scores, -1e9)
+    loss = jax.nn.logsumexp(jnp.concatenate([jnp.zeros(1), differences.ravel()]))
+    return loss * count, count
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherVectors(VectorLoss):
+  """Distillation: all texts of an example learn the teacher's vector of its first text.
+
+  The loss is the mean squared error (Reimers and Gurevych 2020, equation 1). An example is one
+  text, or a text and its translations, whose vectors then match the text's.
+  """
+
+  texts = (1, 16)
+
+  teacher: str = ''
+  """folder of the teacher model: a run, a sentence-transformers folder, or another checkpoint"""
+
+  def __call__(self, vectors, group):
+    """Compute the mean squared difference of all texts of an example."""
+    real = (jnp.arange(vectors.shape[1]) < group.real[:, None]) * group.weight[:, None]
+    return weighted_sum(jnp.square(vectors - group.target[:, None]).mean(-1), real)
+
+
+def false_negative_mask(texts: jax.Array | None, columns: int, rows: int) -> jax.Array:
+  """Mask the false negatives among in-batch candidates: [B, columns * B], column by column.
+
+  Args:
+    texts: [B, 1 + columns] ids of the anchor, its positive and its negatives; None: no candidate
+      is a false negative.
+    columns: candidates per example.
+    rows: B.
+  """
+  if texts is None:
+    return jnp.zeros((1, columns * rows), bool)
+  candidates = texts[:, 1:].T.ravel()
+  anchor, positive = texts[:, :1], texts[:, 1:2]
+  same = (candidates == anchor) | (candidates == positive)
+  is_positive = jnp.arange(columns * rows) < rows
+  same |= is_positive & (jnp.tile(texts[:, 0], columns) == anchor)
+  return same & (jnp.tile(jnp.arange(rows), columns) != jnp.arange(rows)[:, None])
+
+
+def weighted_sum(losses: jax.Array, weight: jax.Array) -> LossPair:
+  """Return (sum, weight) of losses with the given weights."""
+  return (losses * weight).sum(), weight.sum()
+
+
+def pair_cosines(vectors: jax.Array) -> jax.Array:
+  """Compute the cosine of the first two vectors of each example: [B, C, W] -> [B]."""
+  x = l2_normalize(vectors[:, :2])
+  return (x[:, 0] * x[:, 1]).sum(-1)
+
+
+Loss = Softmax | CosineRegression | Contrastive | Triplet | InBatch | CoSent | TeacherVectors
+LOSSES: dict[str, Loss] = {
+    'softmax': Softmax(), 'cosine': CosineRegression(), 'contrastive': Contrastive(),
+    'triplet': Triplet(), 'in_batch': InBatch(), 'cosent': CoSent(), 'teacher': TeacherVectors()}
+"""losses by their names on the command line"""

@@ -1,0 +1,470 @@
+"""Example formats: how the examples of a kind of task are read, labeled, predicted and printed.
+
+`ExampleFormat` is the contract; its defaults suit texts with one label. A kind of task that needs
+another format defines it next to the task. `tasks.kinds` registers formats by name.
+"""
+from collections.abc import Iterable, Sequence
+import re
+from typing import Any, ClassVar, NamedTuple, TypeGuard
+
+from plm_jax.data.conll import FileLayout
+from plm_jax.data.labeled_files import LabeledRow, is_valid_text
+from plm_jax.errors import ConfigError
+from plm_jax.metrics.tasks import AnswerScript, answer_metrics
+from plm_jax.tasks import row_readers
+from plm_jax.tasks.class_names import WHOLE_NUMBER, Classes, format_label, name_classes
+from plm_jax.tasks.examples import Example
+from plm_jax.tasks.outputs import Choice, Label, Value
+from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
+from plm_jax.validation import short_repr
+
+MAX_SHOWN = 20  # class names in a message
+TEXT_FILE = re.compile(r'\.txt(\.gz|\.xz)?$')
+
+
+class InputExample(NamedTuple):
+  """An example; for tagging, also the text that was split into its words."""
+
+  example: Example
+  text: str = ''
+  """'': the words were given"""
+  starts: tuple[int, ...] = ()
+  """position in the text at which each word begins"""
+
+
+class ExampleFormat:
+  """Contract of an example format: texts with one label, where a method says nothing else.
+
+  A format has no state. Arguments called `task` are the task (`tasks.contract.Task`) whose
+  examples and predictions have the format.
+  """
+
+  name: ClassVar[str]
+  """name of the kind, as in --task"""
+  columns: ClassVar[Columns]
+  """default columns of a row"""
+  expected_input: ClassVar[str]
+  """what a user gives to have an example predicted"""
+  text_counts: ClassVar[tuple[int, ...]] = (1, 2)
+  """number of texts that an input may have"""
+  measures: ClassVar[tuple[str, ...]] = ('accuracy',)
+  """default metrics"""
+  has_class_names: ClassVar[bool] = True
+  """whether labels are names of classes, which the training examples list"""
+  is_labeled: ClassVar[bool] = True
+  """whether examples to learn from and to evaluate on need a label"""
+  hides_labels: ClassVar[bool] = False
+  """whether a negative number is a hidden label, as in test sets of benchmarks"""
+  function: ClassVar[str] = 'predict'
+  """function of the API whose compiled programs predict examples"""
+  writes_columns: ClassVar[bool] = False
+  """whether predictions are written as words in columns, too"""
+
+  # Reading rows.
+
+  def file_layout(self, columns: Columns, encoding: str) -> FileLayout:
+    """Return the layout of files whose names do not determine it."""
+    return FileLayout(header=not columns.are_numbers, encoding=encoding)
+
+  def has_text_lines(self, source: str) -> bool:
+    """Tell whether a source holds one text per line, without columns."""
+    del source
+    return False
+
+  def split_row(self, row: LabeledRow) -> Iterable[LabeledRow]:
+    """Split a row of a file into rows of one example each."""
+    return (row,)
+
+  def guess_columns(self, columns: Columns, row: LabeledRow) -> Columns:
+    """Fill in the columns that were not named from the default names that a row has."""
+    del row
+    return columns.fill_from(self.columns)
+
+  def read(self, row: LabeledRow, columns: Columns) -> RawExample:
+    """Read an example and its label. Raises UnreadableRow."""
+    return row_readers.read_sequence(row, columns)
+
+  # Labels.
+
+  def normalize_labels(
+      self, source: str, part: list[RawExample], names: Sequence[str], notes: list[str]
+  ) -> list[RawExample]:
+    """Rewrite the labels of a source in the common form; adds to `notes`. Raises SourceError."""
+    del source, names, notes
+    return part
+
+  def list_labels(self, raw: Sequence[RawExample], notes: list[str]) -> tuple[str, ...]:
+    """List the class names of examples in the order of their indices; () if there are none."""
+    del raw, notes
+    return ()
+
+  def parse_label(self, item: RawExample, classes: Classes) -> Any:
+    """Convert a label that is not missing to what the task learns. Raises UnreadableRow."""
+    del classes
+    return item.label
+
+  def note_labels(
+      self, raw: Sequence[RawExample], names: Sequence[str], notes: list[str]) -> None:
+    """Add to `notes` how labels were interpreted."""
+
+  # Inputs of users.
+
+  def parse_input(self, given: Any, where: str) -> InputExample:
+    """Make an example of a text, or of several in a tuple or list.
+
+    Raises ConfigError, which names `where`, for an input that does not fit.
+    """
+    if isinstance(given, Example):
+      return InputExample(given)
+    found = self.parse_parts(given, where)
+    if found is None:
+      raise ConfigError(f'{where}: expected {self.expected_input}, none of them empty, got '
+                        f'{short_repr(given)}')
+    return found
+
+  def parse_parts(self, given: Any, where: str) -> InputExample | None:
+    """Make an example of one or several texts; None for an input that does not fit."""
+    parts = input_parts(given)
+    if len(parts) not in self.text_counts or not are_texts(parts):
+      return None
+    return InputExample(Example(parts, where=where))
+
+  def split_line(self, line: str) -> Any:
+    """Return the input that a line of a text file holds: a text, or texts separated by tabs."""
+    fields = line.split('\t')
+    return line if len(fields) == 1 else tuple(fields)
+
+  def sample_input(self, text: str) -> Any:
+    """Return an input made of a text, to compile programs for its length."""
+    return text
+
+  # Predictions.
+
+  def name_prediction(
+      self, task: Any, example: Example, prediction: Any, text: str, starts: Sequence[int]) -> Any:
+    """Convert a prediction to label names; arguments as in `outputs.name_labels`."""
+    del example, text, starts
+    probabilities = [float(share) for share in prediction.probabilities]
+    names = task.labels or tuple(map(str, range(len(probabilities))))
+    number = prediction.label
+    by_name = dict(zip(names, probabilities, strict=True))
+    return Label(names[number], probabilities[number], by_name)
+
+  def name_truth(self, task: Any, example: Example) -> Any:
+    """Return the label of an example by name; None if it has none."""
+    del task
+    return example.label
+
+  def input_fields(self, example: Example) -> dict[str, Any]:
+    """Return the texts of an example by name, for a line of JSON."""
+    if len(example.texts) == 1:
+      return {'text': example.texts[0]}
+    return dict(zip(('text_a', 'text_b'), example.texts, strict=True))
+
+  def json_fields(self, one: InputExample, named: Any, truth: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a line of JSON: the input, the named prediction, and the truth."""
+    return self.input_fields(one.example) | named._asdict() | truth
+
+  def table_fields(self, one: InputExample, named: Any, truth: Any) -> dict[str, Any]:
+    """Return the cells of a row of a table by column: key, prediction, truth, texts."""
+    cells: dict[str, Any] = {}
+    if one.example.key:
+      cells['id'] = one.example.key
+    cells |= self.prediction_cells(named) | {'truth': truth}
+    return cells | dict(zip(('text', 'text_b'), one.example.texts, strict=False))
+
+  def prediction_cells(self, named: Any) -> dict[str, Any]:
+    """Return the cells of a named prediction."""
+    return {'label': named.label, 'probability': named.probability}
+
+  # Analysis of errors.
+
+  def is_correct(self, task: Any, example: Example, prediction: Any) -> bool:
+    """Tell whether a prediction is correct."""
+    del task
+    return example.label == prediction.label
+
+  def confidence(self, example: Example, prediction: Any) -> float:
+    """Return the probability of a prediction."""
+    del example
+    return float(prediction.probabilities[prediction.label])
+
+  def describe_label(self, task: Any, example: Example, label: Any) -> str:
+    """Describe a true or predicted label for the report."""
+    names = example.choices or task.labels
+    return names[int(label or 0)]
+
+  def describe_prediction(self, task: Any, example: Example, prediction: Any) -> str:
+    """Describe a prediction for the report."""
+    label = self.describe_label(task, example, prediction.label)
+    return f'{label} ({self.confidence(example, prediction):.1%})'
+
+
+class Classification(ExampleFormat):
+  """A text or a pair of texts with a class."""
+
+  name = 'classification'
+  columns = Columns(
+      'sentence|text|review|content|title|question',
+      label='label|gold_label|labels|class|category|sentiment')
+  expected_input = 'a text, or a pair of texts'
+  hides_labels = True
+
+  def guess_columns(self, columns, row):
+    """Fill in the columns; two texts come from the usual pairs of columns."""
+    return columns.fill_from(row_readers.find_pair_columns(self.columns, row))
+
+  def list_labels(self, raw, notes):
+    """List the class names: numbers in numeric order, others sorted."""
+    names, found = name_classes(item.label for item in raw)
+    notes += found
+    return names
+
+  def parse_label(self, item, classes):
+    """Return the index of the class."""
+    return parse_class(item.label, classes, item.example.where)
+
+  def note_labels(self, raw, names, notes):
+    """Note which number stands for which class if a source has numbers instead of names."""
+    known = set(names)
+    for item in raw:
+      if not isinstance(item.label, str | int):
+        continue
+      text = format_label(item.label)
+      if WHOLE_NUMBER.fullmatch(text) and text not in known:
+        pairs = [f'{number} is {name!r}' for number, name in enumerate(names[:MAX_SHOWN])]
+        notes.append('labels are numbers: ' + ', '.join(pairs))
+        return
+
+  def name_truth(self, task, example):
+    """Return the name of the class."""
+    return None if example.label is None else task.labels[int(example.label)]  # pyright: ignore
+
+
+class Regression(ExampleFormat):
+  """A text or a pair of texts with a number."""
+
+  name = 'regression'
+  columns = Columns(
+      'sentence|text|review|content|title', label='label|score|similarity|relatedness|labels')
+  expected_input = 'a text, or a pair of texts'
+  measures = ('pearson', 'spearman')
+  has_class_names = False
+
+  def guess_columns(self, columns, row):
+    """Fill in the columns; two texts come from the usual pairs of columns."""
+    return columns.fill_from(row_readers.find_pair_columns(self.columns, row))
+
+  def parse_label(self, item, classes):
+    """Return the number."""
+    del classes
+    return row_readers.parse_value(item.label, item.example.where)
+
+  def name_prediction(self, task, example, prediction, text, starts):
+    """Return the predicted number."""
+    del task, example, text, starts
+    return Value(prediction.label)
+
+  def prediction_cells(self, named):
+    """Return the cell of the number."""
+    return {'value': named.value}
+
+  def describe_label(self, task, example, label):
+    """Describe a number."""
+    del task, example
+    return f'{label:.2f}'
+
+  def describe_prediction(self, task, example, prediction):
+    """Describe the predicted number."""
+    return self.describe_label(task, example, prediction.label)
+
+
+class Answers(ExampleFormat):
+  """A question and its context, with the answers (extractive QA)."""
+
+  name = 'answers'
+  columns = Columns('question', 'context|passage', 'answers|answer')
+  expected_input = 'a question and its context'
+  text_counts = (2,)
+  measures = ('f1', 'exact')
+  has_class_names = False
+  function = 'answer'
+
+  def read(self, row, columns):
+    """Read a question, its context and its answers."""
+    return row_readers.read_question(row, columns)
+
+  def parse_label(self, item, classes):
+    """Return None: the example has the answers."""
+    del item, classes
+
+  def name_prediction(self, task, example, prediction, text, starts):
+    """Return the prediction, which is a text."""
+    del task, example, text, starts
+    return prediction
+
+  def name_truth(self, task, example):
+    """Return the texts of the answers."""
+    del task
+    return None if example.answers is None else [answer.text for answer in example.answers]
+
+  def json_fields(self, one, named, truth):
+    """Return the question, the answer, the truth and the candidates."""
+    fields = {'question': one.example.texts[0], 'answer': named.text, 'start': named.start,
+              'end': named.end, 'probability': named.probability}
+    candidates = [candidate._asdict() for candidate in named.candidates]
+    return fields | truth | {'candidates': candidates}
+
+  def table_fields(self, one, named, truth):
+    """Return the cells of a question and its answer."""
+    return {'id': one.example.key, 'question': one.example.texts[0], 'answer': named.text,
+            'probability': named.probability, 'start': named.start, 'end': named.end,
+            'truth': truth}
+
+  def is_correct(self, task, example, prediction):
+    """Tell whether the answer is an exact match by the task's evaluation script."""
+    golds = [answer.text for answer in example.answers or ()]
+    if not golds or not prediction.text:
+      return not golds and not prediction.text
+    script: AnswerScript = getattr(task, 'script', 'squad')
+    return answer_metrics([golds], [prediction.text], script)['exact'] > 0
+
+  def confidence(self, example, prediction):
+    """Return the probability of the answer."""
+    del example
+    return prediction.probability
+
+
+class Choices(ExampleFormat):
+  """A context and a question with choices, one of which is correct."""
+
+  name = 'choice'
+  columns = Columns(
+      'context|article|passage|sent1|startphrase|premise|ctx|content',
+      'question.stem|question|sent2|goal', 'label|answerKey|answer|answers',
+      'choices|question.choices|endings|options|candidates|choice')
+  expected_input = 'a context and a list of choices, between them a question if there is one'
+  has_class_names = False
+
+  def split_row(self, row):
+    """Split a passage with several questions into a row per question."""
+    return row_readers.split_questions(row)
+
+  def guess_columns(self, columns, row):
+    """Fill in the columns; choices may have a column each."""
+    return columns.fill_from(row_readers.find_choice_columns(self.columns, row))
+
+  def read(self, row, columns):
+    """Read a context, a question and its choices."""
+    return row_readers.read_choice(row, columns)
+
+  def parse_parts(self, given, where):
+    """Make an example of (context, choices) or (context, question, choices)."""
+    parts = input_parts(given)
+    if not 2 <= len(parts) <= 3 or not are_texts(parts[:-1]):
+      return None
+    choices = parts[-1]
+    is_list = isinstance(choices, Sequence) and not isinstance(choices, str)
+    if not is_list or len(choices) < 2 or not are_texts(choices):
+      return None
+    question = parts[1] if len(parts) == 3 else ''
+    return InputExample(Example((parts[0], question), choices=tuple(choices), where=where))
+
+  def split_line(self, line):
+    """Return the context and the choices, separated by tabs."""
+    fields = line.split('\t')
+    return fields[0], fields[1:]
+
+  def sample_input(self, text):
+    """Return the text with two choices."""
+    return text, [text.split()[0]] * 2
+
+  def name_prediction(self, task, example, prediction, text, starts):
+    """Return the predicted choice."""
+    del task, text, starts
+    number = prediction.label
+    probabilities = [float(share) for share in prediction.probabilities]
+    return Choice(example.choices[number], number, probabilities[number], probabilities)
+
+  def input_fields(self, example):
+    """Return context and question."""
+    return dict(zip(('context', 'question'), example.texts, strict=True))
+
+  def table_fields(self, one, named, truth):
+    """Return the cells of the choice, the truth and the texts."""
+    cells = {'number': named.number, 'probability': named.probability, 'choice': named.choice,
+             'truth': truth}
+    return cells | self.input_fields(one.example)
+
+
+class RelatedTexts(ExampleFormat):
+  """Related texts: an anchor, its positive, and negatives. A prediction compares the first two."""
+
+  name = 'embedding'
+  columns = Columns(
+      'anchor|query|sent0|sentence1|premise|question1|question|sentence|text',
+      'positive|passage|answer|sent1|sentence2|hypothesis|question2|translation', '',
+      'negatives|negative|hard_neg')
+  expected_input = 'two texts'
+  text_counts = (2,)
+  measures = ('spearman',)
+  has_class_names = False
+  is_labeled = False
+  function = 'encode'
+
+  def has_text_lines(self, source):
+    """Tell whether a source is a text file."""
+    return bool(TEXT_FILE.search(source.lower()))
+
+  def guess_columns(self, columns, row):
+    """Fill in the columns; a single text, and texts without negatives, are examples too."""
+    return columns.fill_from(row_readers.drop_missing_columns(self.columns, row))
+
+  def read(self, row, columns):
+    """Read an anchor, its positive and its negatives."""
+    return row_readers.read_related_texts(row, columns)
+
+  def name_prediction(self, task, example, prediction, text, starts):
+    """Return the cosine of the first two texts."""
+    del task, example, text, starts
+    return Value(prediction.label)
+
+  def prediction_cells(self, named):
+    """Return the cell of the cosine."""
+    return {'value': named.value}
+
+
+CLASSIFICATION, REGRESSION = Classification(), Regression()
+ANSWERS, CHOICE, EMBEDDING = Answers(), Choices(), RelatedTexts()
+
+
+def input_parts(given: Any) -> tuple[Any, ...]:
+  """Return the parts of an input: a text alone, or the items of a list; () for anything else."""
+  if isinstance(given, str):
+    return (given,)
+  if isinstance(given, Sequence):
+    return tuple(given)
+  return ()
+
+
+def are_texts(parts: Sequence[Any]) -> TypeGuard[tuple[str, ...]]:
+  """Tell whether these are one or more texts, none of them empty."""
+  return bool(parts) and all(is_valid_text(part) and part.strip() for part in parts)
+
+
+def parse_class(label: Any, classes: Classes, where: str) -> int:
+  """Return the index of a class, by its name, or by its index if names are not numbers.
+
+  Raises UnreadableRow.
+  """
+  try:
+    number = classes.class_id(label)
+  except ValueError as error:
+    raise UnreadableRow('not one label', f'{where}: the label {error}') from error
+  if number < 0:
+    known = ', '.join(classes.names[:MAX_SHOWN])
+    if len(classes.names) > MAX_SHOWN:
+      known += ', ...'
+    raise UnreadableRow('unknown label', f'{where}: the label {format_label(label)[:60]!r} is none '
+                        f'of those that are learned: {known}')
+  return number

@@ -1,0 +1,77 @@
+"""Tasks whose examples are groups of rows: choices of a question, related texts."""
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.tasks.batches import PER_ROW_ARRAYS
+from plm_jax.tasks.contract import Task
+
+# Arrays of a batch that models read.
+MODEL_INPUTS = (
+    'tokens', 'segments', 'types', 'extract', 'place', 'ranks', 'decoder_tokens',
+    'decoder_segments', 'decoder_place', 'noise', 'perturbation')
+
+
+class GroupedModel(ModelWithHeads):
+  """A backbone and heads for groups of rows: arrays [B, C, ...] -> outputs [B, C, ...]."""
+
+  def __call__(self, batch, rows=None):
+    groups, size = batch['tokens'].shape[:2]
+    flat, row_ids = flatten_groups(batch, rows)
+    outputs = super().__call__(flat, row_ids)
+    return {name: x.reshape((groups, size) + x.shape[1:]) for name, x in outputs.items()}
+
+
+def flatten_groups(batch, rows=None):
+  """Flatten groups into rows -> (arrays [B, C, ...] as [B * C, ...], row ids [B * C] or None)."""
+  groups, size = batch['tokens'].shape[:2]
+  flat = {}
+  for name, x in batch.items():
+    if name in MODEL_INPUTS:
+      flat[name] = x.reshape((groups * size,) + x.shape[2:])
+  if rows is None:
+    return flat, None
+  return flat, (rows[:, None] * size + jnp.arange(size)).ravel()
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedTask(Task):
+  """A task whose examples are groups of C rows."""
+
+  output_unit: ClassVar = 'row'
+
+  @property
+  def typical_group(self) -> int:
+    """C, rows per example, of the batch from which shapes are computed."""
+    return 4
+
+  def module_inputs(self, model):
+    """Return the shapes of a group of two rows."""
+    del model
+    names = 'tokens', 'segments', 'decoder_tokens', 'decoder_segments'
+    return dict.fromkeys(names, jax.ShapeDtypeStruct((1, 2, 8), jnp.int32))
+
+  def shapes(self, rows, length, layout=None):
+    """Return the shapes of a batch, with `typical_group` rows per example."""
+    shapes = super().shapes(rows, length, layout)
+    for name in PER_ROW_ARRAYS:
+      x: Any = shapes[name]
+      shape = (rows, self.typical_group) + x.shape[1:]
+      shapes[name] = jax.ShapeDtypeStruct(shape, x.dtype, sharding=layout)
+    return shapes
+
+  def corrupt(self, key, windows, vocab):
+    """Add the inputs of the model family's format, row by row; nothing is corrupted."""
+    del key
+    groups, size = windows['tokens'].shape[:2]
+    rows = {}
+    for name in PER_ROW_ARRAYS:
+      if name in windows:
+        x = windows[name]
+        rows[name] = x.reshape((groups * size,) + x.shape[2:])
+    rows = self.input_format.add_model_inputs(rows, vocab)
+    grouped = {name: x.reshape((groups, size) + x.shape[1:]) for name, x in rows.items()}
+    return windows | grouped

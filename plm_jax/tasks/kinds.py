@@ -1,0 +1,83 @@
+"""The kinds of downstream tasks, registered by name; and the task of a released checkpoint.
+
+A new kind needs a line in `KINDS` and its class in `Tasks`; nothing else knows it by name.
+"""
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from plm_jax.conversion import ImportedCheckpoint
+from plm_jax.metrics.tag_schemes import is_scheme
+from plm_jax.tasks import example_formats
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
+from plm_jax.tasks.example_formats import ExampleFormat
+from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.input_formats import INPUT_FORMATS
+from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.tagging_format import TAGGING
+from plm_jax.tasks.token_classification import TaggingTask
+
+
+class TaskKind(NamedTuple):
+  """A kind of task."""
+
+  format: ExampleFormat
+  """format of its examples"""
+  task: type[Task]
+  """class of the tasks"""
+
+
+KINDS: Mapping[str, TaskKind] = {kind.format.name: kind for kind in (
+    TaskKind(example_formats.CLASSIFICATION, SequenceTask),
+    TaskKind(example_formats.REGRESSION, SequenceTask),
+    TaskKind(TAGGING, TaggingTask),
+    TaskKind(example_formats.ANSWERS, AnswerTask),
+    TaskKind(example_formats.CHOICE, ChoiceTask),
+    TaskKind(example_formats.EMBEDDING, EmbeddingTask))}
+Tasks = (
+    SequenceTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask | RecurrentTagging |
+    RecurrentSequence)
+"""classes of tasks that a run may have"""
+HEADS = tuple(dict.fromkeys(kind.task.head for kind in KINDS.values()))
+"""names of the heads of downstream tasks"""
+
+
+def get_format(kind: str) -> ExampleFormat:
+  """Return the example format of a kind of task."""
+  return KINDS[kind].format
+
+
+def is_multi_label(imported: ImportedCheckpoint) -> bool:
+  """Tell whether a checkpoint was fine-tuned on several labels per example."""
+  return imported.extra.get('problem_type') == 'multi_label_classification'
+
+
+def infer_task(imported: ImportedCheckpoint) -> Task | None:
+  """Infer the task that another library's checkpoint was fine-tuned on, from its head.
+
+  None if it has no head or several, for multi-label classification, which no task supports, and for
+  decoders, which other libraries give rows without a summary token. Class names tell whether tags
+  are chunks.
+  """
+  heads = [name for name in ('label', 'tags', 'span', 'choice') if name in imported.heads]
+  if len(heads) != 1 or is_multi_label(imported):
+    return None
+  if imported.family not in INPUT_FORMATS or imported.config.kind in ('decoder', 'infilling'):
+    return None
+  family, labels = imported.family, imported.labels or ('LABEL_0', 'LABEL_1')
+  if heads == ['label']:
+    if len(labels) == 1:
+      measures = example_formats.REGRESSION.measures
+      return SequenceTask(family=family, regression=True, measures=measures)
+    return SequenceTask(family=family, labels=labels)
+  if heads == ['tags']:
+    chunks = is_scheme(labels) and any('-' in label for label in labels)
+    return TaggingTask(
+        family=family, labels=labels, measures='entities' if chunks else 'accuracy')
+  if heads == ['choice']:
+    return ChoiceTask(family=family)
+  third = (imported.config.max_length or 512) // 3
+  return AnswerTask(family=family, stride=min(AnswerTask.stride, third),
+                    question_length=min(AnswerTask.question_length, third))

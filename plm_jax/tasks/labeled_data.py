@@ -1,0 +1,114 @@
+"""Labeled data sets of a downstream task: `config.data`, class names, and features."""
+from collections.abc import Sequence
+import dataclasses
+
+from plm_jax.errors import ConfigError, format_option
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.examples import Example, Features
+from plm_jax.tasks.sources import (
+  LabeledExamples,
+  ReadReport,
+  SourceConfig,
+  Use,
+  read_sources,
+)
+from plm_jax.tasks.text_augmentation import AugmentConfig
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.validation import intervals, short_repr
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledConfig(SourceConfig):
+  """Labeled data of a fine-tuning run: sources, epochs, batching and augmentation."""
+
+  limits = intervals(epochs='[0, 1e6]', least_steps='[0, inf)', warmup='[0, 1]',
+                     evaluations='(0, 1e6]')
+
+  epochs: float = 3.0
+  """number of epochs; 0: train for the steps of --train.phases"""
+  least_steps: int = 0
+  """minimum number of updates when epochs are counted: small data sets get more epochs, at most
+  40"""
+  warmup: float = 0.1
+  """share of the steps with learning-rate warmup, if --optim.warmup is 0"""
+  evaluations: float = 1.0
+  """evaluations per epoch when epochs are counted; each saves a checkpoint"""
+  pack: bool = False
+  """pack several short examples into a row, separated by the attention mask (sequence packing): the
+  same losses, faster"""
+  by_length: bool = False
+  """batch examples of similar length (length bucketing): less padding, a less random order"""
+  unfreeze: bool = False
+  """unfreeze one more layer per epoch, from the top (gradual unfreezing, Howard and Ruder 2018,
+  section 3.3)"""
+  cache: bool = True
+  """compute the features of a frozen backbone once, without dropout, and keep them in memory"""
+  augment: AugmentConfig = AugmentConfig()
+  """data augmentation of training texts with a class"""
+  baseline: bool = True
+  """compute the majority-class baseline and a simple one (`tasks.baselines`) and print them next to
+  the score"""
+  tokenizer: str = ''
+  """file or folder of the tokenizer; empty: that of the run or checkpoint to start from"""
+
+  @property
+  def packed(self) -> bool:
+    """Whether rows may hold several texts (sequence packing)."""
+    return self.pack
+
+
+MAX_CLASSES = 1000  # more are refused if most examples have a class of their own
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledDataset:
+  """Labeled examples with their features."""
+
+  examples: Sequence[Example]
+  features: Features
+  report: ReadReport
+
+
+def read_examples(
+    task: Task, sources: Sequence[str], use: Use, data: SourceConfig) -> LabeledExamples:
+  """Read the examples of a task from sources.
+
+  If a task is evaluated on another kind of examples than it learns from (on similarity, from
+  classes of pairs), labels may also be in the default columns of that kind. Raises SourceError.
+  """
+  example_format = task.train_format if use == 'train' else task.example_format
+  columns = data.columns
+  if example_format is not task.train_format and columns.label:
+    label = f'{columns.label}|{example_format.columns.label}'
+    columns = dataclasses.replace(columns, label=label)
+  return read_sources(
+      example_format.name, sources, columns, task.labels, use, data.on_error, data.encoding)
+
+
+def encode_examples(
+    task: Task, found: LabeledExamples, tokenizer: Tokenizer, length: int) -> LabeledDataset:
+  """Make the features of examples. Raises ConfigError for an example that does not fit the task."""
+  features = task.features(found.examples, tokenizer, length)
+  return LabeledDataset(found.examples, features, found.report)
+
+
+def add_class_names(task: Task, found: LabeledExamples) -> Task:
+  """Set the class names of a task to those of the training examples, if it has none.
+
+  Raises ConfigError if all examples have the same class, or most have a class of their own.
+  """
+  if task.labels or not task.train_format.has_class_names:
+    return task
+  labels, count = found.labels, len(found.examples)
+  source = found.examples[0].where.rpartition(':')[0]
+  if len(labels) < 2:
+    raise ConfigError(f'{source}: all examples have the label {"".join(labels)!r}: there is '
+                      'nothing to learn')
+  if len(labels) > MAX_CLASSES and 2 * len(labels) > count:
+    message = (f'{source}: {count:,} examples have {len(labels):,} different labels, such as '
+               f'{short_repr(labels[0], 60)}: is this the column with the label?')
+    option = format_option('columns.label=NAME')
+    if option:
+      message += f' {option} reads another'
+    raise ConfigError(message)
+  return dataclasses.replace(task, labels=found.labels)

@@ -1,0 +1,121 @@
+"""Multiple choice: which of several texts goes with a context (Devlin et al. 2019, section 4.4)."""
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.errors import ConfigError
+from plm_jax.objectives.mlm import classification_losses
+from plm_jax.tasks.contract import softmax
+from plm_jax.tasks.example_formats import CHOICE
+from plm_jax.tasks.grouped_rows import GroupedModel, GroupedTask
+from plm_jax.tasks.input_formats import Truncation, collect_rows
+from plm_jax.tasks.sequence_classification import (
+  ClassPrediction,
+  compute_label_metrics,
+  encode_texts,
+  label_array,
+  label_prediction,
+  label_weights,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceTask(GroupedTask):
+  """Multiple choice: a row per choice, one score each, and a softmax over the rows.
+
+  A row is the context, then the question with the choice. Questions with fewer choices are padded
+  with empty ones, which have probability 0.
+  """
+
+  head: ClassVar[str] = 'choice'
+  slot_arrays: ClassVar = ('label', 'real')
+
+  cut: Truncation = 'first'
+
+  @property
+  def metric_names(self):
+    """Accuracy of questions."""
+    return ('accuracy',)
+
+  @property
+  def example_format(self):
+    """Choices, one of which is correct."""
+    return CHOICE
+
+  @property
+  def classes(self):
+    """One score per row."""
+    return 1
+
+  def build(self, model, packed):
+    """Build the module, whose rows come in groups."""
+    return GroupedModel(model.backbone(packed), self.heads(model))
+
+  def features(self, examples, tokenizer, length):
+    """Make a row per choice. Raises ConfigError for an example without choices."""
+    for example in examples:
+      if len(example.texts) != 2 or len(example.choices) < 2:
+        raise ConfigError(
+            f'{example.where}: expected a context, a question and two choices or more, got '
+            f'{len(example.texts)} texts and {len(example.choices)} choices')
+    size = max((len(example.choices) for example in examples), default=0)
+    contexts = encode_texts(tokenizer, [example.texts[0] for example in examples])
+    second_texts = []
+    for example in examples:
+      second_texts += [f'{example.texts[1]} {choice}'.strip() for choice in example.choices]
+    seconds = iter(encode_texts(tokenizer, second_texts))
+    rows, clipped = [], 0
+    for example, context in zip(examples, contexts, strict=True):
+      choices = []
+      for _ in example.choices:
+        texts = [context, next(seconds)]
+        choices.append(self.input_format.make_row(texts, tokenizer.vocab, length, self.cut))
+      clipped += any(row.kept_lengths[0] < len(context) for row in choices)
+      padding = [choices[0]] * (size - len(choices))  # its outputs are ignored: see `real`
+      rows += choices + padding
+    labels = label_array(examples, np.int32)
+    real = np.array([len(example.choices) for example in examples], np.int32)
+    values = {'label': labels.repeat(size), 'real': real.repeat(size),
+              'weight': label_weights(examples).repeat(size)}
+    numbers = np.arange(len(examples), dtype=np.int32).repeat(size)
+    return collect_rows(rows, values, numbers, size, clipped)
+
+  def task_loss(self, outputs, batch):
+    """Compute cross-entropy and accuracy over the choices [B, C]."""
+    scores = choice_scores(outputs, batch)
+    return classification_losses('choice', scores, batch['label'][:, 0], batch['weight'][:, 0])
+
+  def logits_and_weights(self, outputs, batch):
+    """Return the scores of choices [B, C], and the weight of each question."""
+    return choice_scores(outputs, batch), batch['weight'][:, 0]
+
+  def accuracy_targets(self, outputs, batch):
+    """Return the correct choices."""
+    del outputs
+    return {'choice': (batch['label'][:, 0], batch['weight'][:, 0])}
+
+  def predict(self, examples, features, outputs):
+    """Return the most likely choice of each question; outputs: score of each row."""
+    del features
+    scores = np.asarray(outputs, np.float64).reshape(len(examples), -1)
+    predictions = []
+    for row, example in zip(scores, examples, strict=True):
+      own = row[:len(example.choices)]
+      predictions.append(ClassPrediction(int(np.argmax(own)), softmax(own)))
+    return predictions
+
+  def compact_prediction(self, prediction):
+    """Drop the probabilities."""
+    return label_prediction(prediction.label)
+
+  def scores(self, examples, predictions):
+    """Compute the accuracy of questions."""
+    return compute_label_metrics(['accuracy'], examples, predictions)
+
+
+def choice_scores(outputs, batch):
+  """Return the scores of choices [B, C] float32, -1e9 for padding choices."""
+  scores = outputs['choice'].reshape(batch['tokens'].shape[:2]).astype(jnp.float32)
+  return jnp.where(jnp.arange(scores.shape[1]) < batch['real'][:, :1], scores, -1e9)

@@ -1,0 +1,124 @@
+"""Outputs of prediction for users: predictions with the names of labels, and their metrics."""
+from collections.abc import Iterator, Sequence
+import math
+from typing import Any, NamedTuple
+
+from plm_jax.metrics.tag_schemes import find_chunks
+from plm_jax.tasks.examples import Example
+
+
+class Label(NamedTuple):
+  """The predicted class of a text, or of a pair of texts."""
+
+  label: str
+  """name of the most likely class"""
+  probability: float
+  probabilities: dict[str, float]
+  """of each class"""
+
+
+class Value(NamedTuple):
+  """The predicted number of a text, or of a pair of texts (regression)."""
+
+  value: float
+
+
+class Choice(NamedTuple):
+  """The predicted choice (multiple choice)."""
+
+  choice: str
+  number: int
+  """its index among the choices, from 0"""
+  probability: float
+  probabilities: list[float]
+  """of each choice"""
+
+
+class Entity(NamedTuple):
+  """The words of a predicted chunk: text[start:end]."""
+
+  text: str
+  type: str
+  """such as PER"""
+  start: int
+  end: int
+  probability: float
+  """minimum over its words"""
+
+
+class Tags(NamedTuple):
+  """The predicted tags of the words of a text (token classification)."""
+
+  words: list[str]
+  tags: list[str]
+  probabilities: list[float]
+  """of each tag"""
+  entities: list[Entity]
+  """the chunks, if tags are B-X, I-X and O; empty if they are classes of words"""
+
+
+def name_labels(
+    task: Any, example: Example, prediction: Any, text: str = '', starts: Sequence[int] = ()
+) -> Any:
+  """Convert a prediction of a task to label names; answers of extractive QA stay unchanged.
+
+  Args:
+    task: the task (`tasks.contract.Task`).
+    example: what was predicted.
+    prediction: as `Task.predict` returns it.
+    text: for tagging, the text that was split into words; '': the words, joined by spaces.
+    starts: position at which each word begins in `text`.
+  """
+  return task.example_format.name_prediction(task, example, prediction, text, starts)
+
+
+def find_entities(
+    words: Sequence[str], tags: Sequence[str], probabilities: Sequence[float], text: str = '',
+    starts: Sequence[int] = ()) -> Iterator[Entity]:
+  """Yield the entities of tags; `text` and `starts` as for `name_labels`."""
+  if not text:
+    text = ' '.join(words)
+    starts = [sum(len(word) + 1 for word in words[:n]) for n in range(len(words))]
+  for first, last, kind in find_chunks(tags):
+    start, end = starts[first], starts[last] + len(words[last])
+    probability = min(probabilities[first:last + 1], default=math.nan)
+    yield Entity(text[start:end], kind, start, end, probability)
+
+
+def bracket_entities(text: str, entities: Sequence[Entity]) -> str:
+  """Write a text with its entities in brackets: '[Angela Merkel PER] came.'"""
+  parts, at = [], 0
+  for entity in entities:
+    parts += [text[at:entity.start], f'[{entity.text} {entity.type}]']
+    at = entity.end
+  parts.append(text[at:])
+  return ''.join(parts)
+
+
+class StreamingMetrics:
+  """Evaluates predictions that arrive in chunks, keeping only what the task's metrics read."""
+
+  def __init__(self, task: Any):
+    self.task = task
+    self.num_predictions = 0
+    self.examples: list[Example] = []
+    self.predictions: list[Any] = []
+    self.unique: dict[Example, Example] = {}  # one object for all equal ones
+
+  @property
+  def num_labeled(self) -> int:
+    """Number of examples with a label."""
+    return len(self.examples)
+
+  def add(self, examples: Sequence[Example], predictions: Sequence[Any]) -> None:
+    """Add a chunk; examples without labels are only counted."""
+    self.num_predictions += len(examples)
+    for example, prediction in zip(examples, predictions, strict=True):
+      if example.label is not None or example.answers is not None:
+        kept = Example((), example.label, answers=example.answers)
+        self.examples.append(self.unique.setdefault(kept, kept))
+        self.predictions.append(self.task.compact_prediction(prediction))
+
+  def compute(self) -> dict[str, float]:
+    """Compute the task's metrics."""
+    return self.task.scores(self.examples, self.predictions)

@@ -1,0 +1,413 @@
+"""Read a row of a labeled file as an example, and check each value.
+
+A reader is a function (row, columns) -> `RawExample`: the example, and its label as the row has
+it. `tasks.example_formats` has the default columns and names the reader of each kind of task.
+"""
+from collections.abc import Iterator, Sequence
+import dataclasses
+import re
+from typing import Any, NamedTuple
+
+from plm_jax.data import labeled_files
+from plm_jax.data.document_formats import describe_type
+from plm_jax.data.labeled_files import LabeledRow
+from plm_jax.data.lines import SourceError
+from plm_jax.errors import format_option
+from plm_jax.tasks.class_names import is_missing
+from plm_jax.tasks.examples import Answer, Example
+from plm_jax.validation import ValidatedConfig
+
+
+class UnreadableRow(SourceError):
+  """A row that is not an example; `reason` in a word or two, for counting."""
+
+  def __init__(self, reason: str, problem: str, remedy: str = ''):
+    """Store the reason and the remedy.
+
+    Args:
+      reason: a word or two.
+      problem: the message.
+      remedy: what to do if all rows of a source have the same problem.
+    """
+    super().__init__(problem)
+    self.reason = reason
+    self.remedy = remedy
+
+
+class RawExample(NamedTuple):
+  """An example whose label is not yet a class index."""
+
+  example: Example
+  label: Any = None
+  """label as in the row: a name, a number, tag names; None: missing"""
+  document: Any = None
+  """document id as in the row; None: missing"""
+  moved_answers: int = 0
+  """answers found at another position than the row states"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns(ValidatedConfig):
+  """Names of the columns that an example is read from.
+
+  'a|b' is the first of two columns that a row has; 'a+b' joins both by a space. A dot goes into
+  objects: 'question.stem'. Numbers count the columns of a table without a header, and of CoNLL
+  files. Empty: the usual names, see `tasks.example_formats`.
+  """
+
+  first: str = ''
+  """column of the first text: the words (tagging), question (answers), context (choice) or anchor
+  (embedding)"""
+  second: str = ''
+  """column of the second text: the context (answers), question (choice) or positive (embedding)"""
+  label: str = ''
+  """column of the label"""
+  choices: str = ''
+  """column with all choices, or one column per choice, separated by commas; for embedding, the same
+  of negatives"""
+
+  def fill_from(self, other: 'Columns') -> 'Columns':
+    """Fill empty names from other columns. Both texts come from the same side."""
+    texts = self if self.first or self.second else other
+    return Columns(texts.first, texts.second, self.label or other.label,
+                   self.choices or other.choices)
+
+  @property
+  def are_numbers(self) -> bool:
+    """Whether all columns are numbered, as in a table without a header."""
+    names = re.split(r'[|+,]', '+'.join(filter(None, dataclasses.astuple(self))))
+    return all(re.fullmatch('-?[0-9]+', name) for name in names)  # '' if no column is named
+
+
+PAIR_COLUMNS = (
+    ('sentence1', 'sentence2'), ('premise', 'hypothesis'), ('question1', 'question2'),
+    ('sentence_A', 'sentence_B'), ('text_a', 'text_b'), ('text1', 'text2'),
+    ('question', 'sentence'), ('question', 'passage'), ('query', 'passage'))
+CHOICE_COLUMNS = (
+    'ending0,ending1,ending2,ending3', 'answer0,answer1,answer2,answer3', 'sol1,sol2',
+    'choice1,choice2', 'option1,option2')
+MAX_VALUE = 1e18  # of a regression label
+# Default columns of labels, of all kinds of tasks.
+LABEL_COLUMNS = {
+    'label', 'gold_label', 'labels', 'class', 'category', 'sentiment', 'score', 'similarity',
+    'relatedness', 'tags', 'ner_tags', 'ner', 'pos_tags', 'pos', 'answers', 'answer', 'answerKey'}
+KEY_COLUMNS = ('id', 'idx', 'guid', 'example_id', 'index')
+# The questions of COPA, as jiant words them.
+COPA_QUESTIONS = {
+    'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}
+
+
+def find_pair_columns(usual: Columns, row: LabeledRow) -> Columns:
+  """Return default columns, with the two columns of a pair of texts where a row has them."""
+  for first, second in PAIR_COLUMNS:
+    if first in row.columns and second in row.columns:
+      return dataclasses.replace(usual, first=first, second=second)
+  return usual
+
+
+def find_choice_columns(usual: Columns, row: LabeledRow) -> Columns:
+  """Return default columns, with a column per choice where a row has them in place of a list."""
+  if column_value(row, usual.choices) is None:
+    for names in CHOICE_COLUMNS:
+      if all(name in row.columns for name in names.split(',')):
+        return dataclasses.replace(usual, choices=names)
+  return usual
+
+
+def drop_missing_columns(usual: Columns, row: LabeledRow) -> Columns:
+  """Return default columns without those of second texts and choices that a row does not have."""
+  for name in ('second', 'choices'):
+    if column_value(row, getattr(usual, name)) is None:
+      usual = dataclasses.replace(usual, **{name: ''})
+  return usual
+
+
+def column_value(row: LabeledRow, names: str) -> Any:
+  """Return the value of the first column of 'a|b' that the row has, None if it has none."""
+  for name in names.split('|'):
+    path = [name] if name in row.columns else name.split('.')
+    value: Any = row.columns
+    for part in path:
+      value = value.get(part) if isinstance(value, dict) else None
+    if value is not None:
+      return value
+  return None
+
+
+def find_column(row: LabeledRow, names: str) -> str:
+  """Return the first of the columns 'a|b' that the row has, `names` if it has none."""
+  for name in names.split('|'):
+    if column_value(row, name) is not None:
+      return name
+  return names
+
+
+def row_key(row: LabeledRow) -> str:
+  """Return the id that a row states, '' if there is none."""
+  for name in KEY_COLUMNS:
+    if row.columns.get(name) is not None:
+      return str(row.columns[name])
+  return ''
+
+
+def read_text(row: LabeledRow, names: str, field: str = 'first') -> str:
+  """Read the text of the columns 'a+b'; a list of texts becomes lines.
+
+  Args:
+    row: the row.
+    names: columns.
+    field: field of `Columns`, by which messages name the option for another column.
+
+  Raises:
+    UnreadableRow: a column is missing, is not a text, or is empty.
+  """
+  parts = []
+  for name in names.split('+'):
+    value = column_value(row, name)
+    if value is None:
+      raise missing_column(row, name, field)
+    if isinstance(value, list) and value and all(map(labeled_files.is_valid_text, value)):
+      value = '\n'.join(value)  # turns of a dialogue
+    if not isinstance(value, str) or not labeled_files.is_valid_text(value):
+      raise UnreadableRow(
+          'no text', f'{row.where}: the column {find_column(row, name)!r} must be a text, got '
+          f'{describe_type(value)}, {value!r:.80}')
+    if not value.strip():
+      raise UnreadableRow(
+          'empty text', f'{row.where}: the column {find_column(row, name)!r} is empty')
+    parts.append(value.strip())
+  return ' '.join(parts)
+
+
+def missing_column(row: LabeledRow, names: str, field: str) -> UnreadableRow:
+  """Make the error of a row that has none of the columns 'a|b', or in which they are null."""
+  several = names.split('|')
+  for name in several:
+    if name in row.columns:
+      return UnreadableRow('no text', f'{row.where}: the column {name!r} is null')
+  wanted = ' or '.join(map(repr, several))
+  others = []
+  for name, value in row.columns.items():
+    if labeled_files.is_valid_text(value) and name not in LABEL_COLUMNS:
+      others.append(name)
+  example = others[0] if len(others) == 1 else 'NAME'
+  option = format_option(f'columns.{field}={example}')
+  if not option and field == 'first':
+    option = format_option(f'column={example}')
+  remedy = f'{option} reads another' if option else 'rename the column that is meant'
+  return UnreadableRow('no such column',
+                       f'{row.where}: no column {wanted}, only {sorted(row.columns)}', remedy)
+
+
+def read_sequence(row: LabeledRow, columns: Columns) -> RawExample:
+  """Read a text, or a pair of texts, and its label."""
+  chosen = ('first', columns.first), ('second', columns.second)
+  texts = tuple(read_text(row, names, field) for field, names in chosen if names)
+  label = column_value(row, columns.label)
+  return RawExample(Example(texts, where=row.where, key=row_key(row)), label)
+
+
+def read_tagging(row: LabeledRow, columns: Columns) -> RawExample:
+  """Read words and their tags."""
+  words, tags = column_value(row, columns.first), column_value(row, columns.label)
+  if words is None:
+    raise missing_column(row, columns.first, 'first')
+  if not isinstance(words, list) or not words or not all(map(labeled_files.is_valid_text, words)):
+    raise UnreadableRow(
+        'no words', f'{row.where}: the column {find_column(row, columns.first)!r} must be a list '
+        f'of words, got {words!r:.80}')
+  stripped = [word.strip() for word in words]
+  if not all(stripped):
+    raise UnreadableRow('empty word', f'{row.where}: word {stripped.index("") + 1} is empty')
+  if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
+    raise UnreadableRow('tags that do not fit',
+                        f'{row.where}: {len(words)} words need a tag each, got {tags!r:.80}')
+  for tag in tags or ():
+    if type(tag) not in (str, int) or is_missing(tag):
+      raise UnreadableRow(
+          'tags that do not fit', f'{row.where}: a tag must be a text or a number, got '
+          f'{describe_type(tag)}, {tag!r:.60}')
+  example = Example(tuple(words), where=row.where, key=row_key(row))
+  return RawExample(example, tags, row.columns.get('document'))
+
+
+def read_question(row: LabeledRow, columns: Columns) -> RawExample:
+  """Read a question, its context and its answers (extractive QA).
+
+  Answers are SQuAD's list, lists of texts and starts, or a text. An answer that is not at the
+  position that the row states is moved to the nearest occurrence of its text. Answers that do not
+  occur go last; if none occurs, the row is unreadable.
+  """
+  question, context = read_text(row, columns.first), column_value(row, columns.second)
+  if context is None:
+    raise missing_column(row, columns.second, 'second')
+  if not labeled_files.is_valid_text(context) or not context.strip():
+    raise UnreadableRow(
+        'empty text', f'{row.where}: the column {find_column(row, columns.second)!r} must be a '
+        f'text, got {context!r:.80}')
+  label = column_value(row, columns.label)
+  if label is None and row.columns.get('is_impossible'):
+    label = []
+  example = Example((question, context), where=row.where, key=row_key(row))
+  if label is None:
+    return RawExample(example)
+  answers, moved = [], 0
+  for text, start in parse_answers(label, row.where):
+    place = find_nearest(context, text, start)
+    if place < 0 and (trimmed := text.strip()) != text:
+      text, place = trimmed, find_nearest(context, trimmed, start)
+    moved += place not in (-1, start) and start >= 0
+    answers.append(Answer(text, place))
+  if answers and all(answer.start < 0 for answer in answers):
+    raise UnreadableRow('answer not in its context', f'{row.where}: the answer '
+                        f'{answers[0].text!r:.80} is not in its context')
+  answers.sort(key=lambda answer: answer.start < 0)
+  example = dataclasses.replace(example, answers=tuple(answers))
+  return RawExample(example, label, moved_answers=moved)
+
+
+def parse_answers(label: Any, where: str) -> list[tuple[str, int]]:
+  """Parse answers -> (text, start; -1: unknown) of each. Raises UnreadableRow for other values."""
+  given = label
+  if isinstance(given, dict) and isinstance(given.get('text'), list):
+    texts = given['text']
+    starts = given.get('answer_start') or [-1] * len(texts)
+    given = None
+    if isinstance(starts, list) and len(starts) == len(texts):
+      given = [{'text': text, 'answer_start': start}
+               for text, start in zip(texts, starts, strict=True)]
+  shown = given
+  if isinstance(given, str) and given:
+    given = shown = [given]
+  if not isinstance(given, list):
+    given = [{}]
+  pairs = []
+  for item in given:
+    fields = item if isinstance(item, dict) else {'text': item}
+    text: Any = fields.get('text')
+    start = fields.get('answer_start', -1)
+    if not labeled_files.is_valid_text(text) or not text.strip() or not isinstance(start, int):
+      raise UnreadableRow(
+          'no answers', f"{where}: answers are texts with their 'answer_start', got {shown!r:.80}")
+    pairs.append((text, start))
+  return pairs
+
+
+def find_nearest(context: str, text: str, start: int) -> int:
+  """Find the occurrence of a text in a context that is nearest to `start`; -1: none.
+
+  start: -1 returns the first occurrence.
+  """
+  if start < 0:
+    return context.find(text)
+  after, before = context.find(text, start), context.rfind(text, 0, start + len(text))
+  places = [place for place in (after, before) if place >= 0]
+  return min(places, key=lambda place: abs(place - start), default=-1)
+
+
+def read_choice(row: LabeledRow, columns: Columns) -> RawExample:
+  """Read a context, a question and its choices; a question without context is the context."""
+  names = columns.choices.split(',')
+  if len(names) > 1:
+    choices = [read_text(row, name, 'choices') for name in names]
+    keys = [str(number) for number in range(len(choices))]
+  elif column_value(row, columns.choices) is None:
+    raise missing_column(row, columns.choices, 'choices')
+  else:
+    choices, keys = labeled_files.get_choices(row, *columns.choices.split('|'))
+  if not all(map(str.strip, choices)):
+    raise UnreadableRow('empty text', f'{row.where}: an empty choice')
+  texts: list[str] = []
+  for name in (columns.first, columns.second):
+    if name and column_value(row, name.split('+')[0]) is not None:
+      texts.append(read_text(row, name))
+  if not texts:
+    read_text(row, columns.first)  # raises
+  question = ''
+  if len(texts) == 2:
+    question = COPA_QUESTIONS.get(texts[1], texts[1])
+  example = Example(
+      (texts[0], question),
+      choices=tuple(choice.strip() for choice in choices), where=row.where, key=row_key(row))
+  label = column_value(row, columns.label)
+  if is_missing(label) or label == -1:
+    return RawExample(example)
+  return RawExample(example, parse_choice(label, example, keys))
+
+
+def parse_choice(label: Any, example: Example, keys: Sequence[str]) -> int:
+  """Return the index of the correct choice: by its key, its text, its index or its letter.
+
+  Raises UnreadableRow if the label matches no choice.
+  """
+  if isinstance(label, float) and label.is_integer():
+    label = int(label)  # pandas writes integers as floats in a column with missing values
+  text, count = str(label).strip(), len(example.choices)
+  indices = [str(number) for number in range(count)]
+  if text in keys and list(keys) != indices:
+    return list(keys).index(text)
+  if isinstance(label, str) and example.choices.count(text) == 1:
+    return example.choices.index(text)
+  if re.fullmatch('[0-9]{1,4}', text) and int(text) < count:
+    return int(text)
+  if re.fullmatch('[A-Z]', text) and ord(text) - ord('A') < count:
+    return ord(text) - ord('A')
+  raise UnreadableRow(
+      'unknown label', f'{example.where}: the label is a number below {count}, a letter, or one of '
+      f'the choices, got {label!r:.80}')
+
+
+def read_related_texts(row: LabeledRow, columns: Columns) -> RawExample:
+  """Read an anchor, its positive and its negatives, as far as there are columns for them."""
+  chosen = ('first', columns.first), ('second', columns.second)
+  texts = [read_text(row, names, field) for field, names in chosen if names]
+  for name in filter(None, columns.choices.split(',')):
+    value = column_value(row, name)
+    if not isinstance(value, list):
+      texts.append(read_text(row, name, 'choices'))
+      continue
+    if not all(labeled_files.is_valid_text(one) and one.strip() for one in value):
+      raise UnreadableRow(
+          'no text', f'{row.where}: the column {find_column(row, name)!r} must hold texts, got '
+          f'{value!r:.80}')
+    texts += [one.strip() for one in value]
+  return RawExample(Example(tuple(texts), where=row.where, key=row_key(row)))
+
+
+def split_questions(row: LabeledRow) -> Iterator[LabeledRow]:
+  """Yield a row per question of a passage, such as RACE's; other rows unchanged.
+
+  RACE's columns are 'article', 'questions', 'options' and 'answers'.
+  """
+  lists = ('questions', 'options', 'answers')
+  questions: Any = row.columns.get('questions')
+  options: Any = row.columns.get('options')
+  answers: Any = row.columns.get('answers')
+  are_lists = isinstance(questions, list) and isinstance(options, list)
+  if not are_lists or len(questions) != len(options):
+    yield row
+    return
+  if not isinstance(answers, list) or len(answers) != len(questions):
+    answers = [None] * len(questions)
+  shared = {name: value for name, value in row.columns.items() if name not in lists}
+  for number, question in enumerate(questions):
+    own = {'question': question, 'options': options[number], 'answer': answers[number]}
+    yield LabeledRow(shared | own, f'{row.where}.{number}')
+
+
+def parse_value(label: Any, where: str) -> float:
+  """Parse the value of a regression.
+
+  Raises UnreadableRow if it is not a finite number, or too large for its squared error in float32.
+  """
+  try:
+    value = labeled_files.parse_number(label)
+  except ValueError as error:
+    raise UnreadableRow(
+        'no number', f'{where}: the label must be a number in decimal notation, such as 2.5, got '
+        f'{label!r:.80}') from error
+  if abs(value) > MAX_VALUE:
+    raise UnreadableRow(
+        'number too large', f'{where}: the label is a number of {MAX_VALUE:g} at most, got '
+        f'{label!r:.80}: divide all labels by a power of ten')
+  return value

@@ -1,0 +1,349 @@
+"""Sentence embeddings: texts of similar meaning get similar vectors (Reimers and Gurevych 2019)."""
+import collections
+from collections.abc import Sequence
+import dataclasses
+import itertools
+from typing import ClassVar, Literal, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.errors import ConfigError
+from plm_jax.layers.dense import Dense
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize
+from plm_jax.metrics.embeddings import RETRIEVAL_METRICS, retrieval_metrics
+from plm_jax.objectives import StepTraits
+from plm_jax.tasks.embedding_losses import (
+  CosineRegression,
+  ExampleGroup,
+  InBatch,
+  Loss,
+  Softmax,
+)
+from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
+from plm_jax.tasks.examples import Example
+from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
+from plm_jax.tasks.input_formats import collect_rows
+from plm_jax.tasks.regularizers import Plain
+from plm_jax.tasks.sequence_classification import (
+  compute_label_metrics,
+  encode_texts,
+  label_array,
+  label_prediction,
+  label_weights,
+)
+from plm_jax.validation import intervals
+
+STS_METRICS = ('spearman', 'pearson')
+
+
+class EmbeddingPrediction(NamedTuple):
+  """The predicted vectors of an example."""
+
+  label: float
+  """cosine of the first two"""
+  vectors: np.ndarray
+  """of all texts [C, W]"""
+
+
+class PairClassifier(nn.Module):
+  """Class logits of a pair from (u, v, |u - v|), for whole vectors and for each prefix."""
+
+  classes: int
+  prefixes: tuple[int, ...] = ()
+
+  @nn.compact
+  def __call__(self, vectors):
+    """vectors [B, C, W] -> [B, K]; with prefixes [B, 1 + prefixes, K], zeros after each prefix."""
+    dense = Dense((self.classes,), ('width', None), True, jnp.float32, name='dense')
+    def logits(size):
+      kept = vectors
+      if size is not None:
+        kept = vectors * (jnp.arange(vectors.shape[-1]) < size)
+      u, v = kept[:, 0], kept[:, 1]
+      return dense(jnp.concatenate([u, v, jnp.abs(u - v)], -1))
+    if not self.prefixes:
+      return logits(None)
+    return jnp.stack([logits(size) for size in (None,) + self.prefixes], 1)
+
+
+class SentenceEncoder(ModelWithHeads):
+  """A sentence encoder: arrays of a batch [B, C, L] -> vectors [B, C, W], and logits of pairs."""
+
+  def __call__(self, batch, rows=None):
+    groups, size = batch['tokens'].shape[:2]
+    flat, row_ids = flatten_groups(batch, rows)
+    vectors = self.heads['embedding'](self.backbone(flat, row_ids), flat, row_ids)
+    outputs = {'embedding': vectors.reshape(groups, size, -1)}
+    if 'relation' in self.heads:
+      outputs['relation'] = self.heads['relation'](outputs['embedding'])
+    return outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingTask(GroupedTask):
+  """Sentence embedding: a row per text of an example; the loss compares their vectors.
+
+  Training examples are pairs with a class or a number, or related texts, as the loss requires. A
+  prediction for a pair is its cosine.
+  """
+
+  head: ClassVar[str] = 'embedding'
+  slot_arrays: ClassVar = ('label', 'real')
+  limits = intervals(prefixes='[1, 1048576]')
+
+  vector: VectorConfig = VectorConfig()
+  """pooling of token states into a vector"""
+  loss_of: Loss = CosineRegression()
+  """loss of the vectors"""
+  prefixes: tuple[int, ...] = ()
+  """lengths of vector prefixes that get a loss of their own (Matryoshka, Kusupati et al. 2022)"""
+  entailment: str = ''
+  """class of the pairs of related texts, if these are made of pairs with a class; empty: the
+  training examples are related texts"""
+  contradiction: str = ''
+  """class of the pairs whose second text is a hard negative of the first; empty: no class is"""
+  measured_by: Literal['similarity', 'retrieval'] = 'similarity'
+  """evaluation on development sets: correlation of cosines with the label of each pair, or
+  retrieval of each second text among all of them"""
+
+  def conflict(self, option):
+    """Describe options that belong to other tasks."""
+    if self.auxiliary or not isinstance(self.regularizer, Plain):
+      return (f'{option("auxiliary")} and {option("regularizer")} are for other tasks than '
+              'sentence vectors')
+    if isinstance(self.loss_of, Softmax) and self.entailment:
+      return f'{option("entailment")} is for losses of texts that belong together'
+    return None
+
+  @property
+  def metric_names(self):
+    """Correlations of similarities, or retrieval metrics."""
+    if self.measured_by == 'similarity':
+      return STS_METRICS
+    return RETRIEVAL_METRICS
+
+  @property
+  def example_format(self):
+    """Pairs with a number, or related texts."""
+    return REGRESSION if self.measured_by == 'similarity' else EMBEDDING
+
+  @property
+  def train_format(self):
+    """Examples that the loss takes; related texts may be made of pairs with a class."""
+    return CLASSIFICATION if self.entailment else self.loss_of.train_format
+
+  @property
+  def step_traits(self):
+    """Whether the loss compares the examples of a batch."""
+    return StepTraits(cross_row=self.loss_of.cross_row)
+
+  @property
+  def classes(self):
+    """Number of classes of a pair."""
+    return max(2, len(self.labels))
+
+  @property
+  def typical_group(self):
+    """Texts per example, at most three."""
+    return max(2, min(3, self.loss_of.texts[0]))
+
+  @property
+  def terms(self):
+    """The loss of the vectors and those of their prefixes, with equal weights."""
+    names = ['embedding'] + [f'embedding_{size}' for size in self.prefixes]
+    return dict.fromkeys(names, 1.0)
+
+  def heads(self, model):
+    """Return the pooling head, and the classifier of pairs if their classes are learned."""
+    heads: dict[str, nn.Module] = {'embedding': SentenceVector(self.vector)}
+    if isinstance(self.loss_of, Softmax):
+      heads['relation'] = PairClassifier(self.classes, self.prefixes)
+    width = self.vector.dense or model.block.width * len(self.vector.pooling)
+    too_long = [size for size in self.prefixes if size >= width]
+    if too_long:
+      raise ConfigError(f'--objective.prefixes are shorter than the vector, which has {width} '
+                        f'numbers, got {too_long}')
+    return heads
+
+  def build(self, model, packed):
+    """Build the module, whose rows come in groups."""
+    return SentenceEncoder(model.backbone(packed), self.heads(model))
+
+  def training_examples(self, examples):
+    """Return related texts, made of pairs with classes if `entailment` is set.
+
+    Raises ConfigError for an example with too few or too many texts, or with a number that no
+    cosine can match.
+    """
+    least, most = self.loss_of.texts
+    if self.entailment:
+      examples = make_triplets(examples, self.labels, self.entailment, self.contradiction, least)
+    name = type(self.loss_of).__name__
+    full = self.loss_of.full if isinstance(self.loss_of, CosineRegression) else 1.0
+    # CoSENT only compares numbers, so that any are valid.
+    has_range = self.loss_of.train_format is REGRESSION and name != 'CoSent'
+    for example in examples:
+      if not least <= len(example.texts) <= most:
+        wanted = f'{least}' if least == most else f'{least} to {most}'
+        raise ConfigError(
+            f'{example.where}: {name} learns from examples of {wanted} texts, got '
+            f'{len(example.texts)}: a text, one that belongs to it, and negatives')
+      number = example.label if has_range else 0
+      if not isinstance(number, int | float) or not 0 <= number <= full:
+        raise ConfigError(
+            f'{example.where}: {name} learns from numbers from 0 to {full:g}, got {number}: '
+            '--objective.loss-of.full is the number of texts with the same meaning')
+    return examples
+
+  def features(self, examples, tokenizer, length):
+    """Make a row per text. Raises ConfigError for an example of one text if pairs are compared."""
+    for example in examples:
+      if not example.texts or (len(example.texts) < 2 and not self.allows_single_texts):
+        raise ConfigError(f'{example.where}: expected two texts, which are compared, got '
+                          f'{len(example.texts)}')
+    # A single text is its own positive: with another dropout, its vector differs.
+    groups = []
+    for example in examples:
+      groups.append(example.texts * 2 if len(example.texts) == 1 else example.texts)
+    counts = [len(texts) for texts in groups]
+    size, vocab = max(counts, default=2), tokenizer.vocab
+    ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
+    rows, clipped = [], 0
+    for texts in groups:
+      own, is_clipped = [], False
+      for _ in texts:
+        text_ids = next(ids)
+        row = self.input_format.make_row([text_ids], vocab, length, 'longest')
+        is_clipped |= row.kept_lengths[0] < len(text_ids)
+        own.append(row)
+      clipped += is_clipped
+      padding = [own[0]] * (size - len(own))  # its outputs are ignored: see `real`
+      rows += own + padding
+    weights = label_weights(examples)
+    if self.train_format is EMBEDDING:
+      weights = np.ones(len(groups), np.float32)
+    labels = label_array(examples, np.float32)
+    values = {'label': labels.repeat(size), 'real': np.array(counts, np.int32).repeat(size),
+              'weight': weights.repeat(size)}
+    if isinstance(self.loss_of, InBatch):
+      values['texts'] = number_texts(groups, size).repeat(size, axis=0)
+    numbers = np.arange(len(groups), dtype=np.int32).repeat(size)
+    return collect_rows(rows, values, numbers, size, clipped)
+
+  @property
+  def allows_single_texts(self) -> bool:
+    """Whether an example may be a single text."""
+    return self.loss_of.texts[0] == 1
+
+  def task_loss(self, outputs, batch):
+    """Compute the loss of the vectors [B, C, W], and of each of their prefixes."""
+    vectors, relation = outputs['embedding'].astype(jnp.float32), outputs.get('relation')
+    texts = batch['texts'][:, 0] if 'texts' in batch else None
+    losses = {}
+    sizes = (vectors.shape[-1],) + self.prefixes
+    for number, (name, size) in enumerate(zip(self.terms, sizes, strict=True)):
+      logits = relation
+      if relation is not None and self.prefixes:
+        logits = relation[:, number]
+      target = batch['target'][:, 0, :size] if 'target' in batch else None
+      group = ExampleGroup(
+          batch['weight'][:, 0], batch['real'][:, 0], batch['label'][:, 0], logits, target, texts)
+      prefix = vectors[..., :size]
+      if self.loss_of.euclidean and size < vectors.shape[-1]:
+        prefix = l2_normalize(prefix)  # as MatryoshkaLoss of sentence-transformers does
+      losses[name] = self.loss_of(prefix, group)
+    return losses
+
+  @property
+  def has_heldout_loss(self):
+    """No: development sets are of another kind than the training examples."""
+    return False
+
+  def predict(self, examples, features, outputs):
+    """Return the vectors of each example, and the cosine of the first two.
+
+    outputs: the vector of each row.
+    """
+    vectors = np.asarray(outputs, np.float32).reshape(len(examples), features.group, -1)
+    pair = vectors[:, :2].astype(np.float64)
+    pair /= np.maximum(np.linalg.norm(pair, axis=-1, keepdims=True), 1e-12)
+    cosines = (pair[:, 0] * pair[:, 1]).sum(-1)
+    predictions = []
+    for cosine, some, example in zip(cosines, vectors, examples, strict=True):
+      predictions.append(EmbeddingPrediction(float(cosine), some[:max(2, len(example.texts))]))
+    return predictions
+
+  def compact_prediction(self, prediction):
+    """Drop the vectors if only similarities are compared."""
+    if self.measured_by == 'similarity':
+      return label_prediction(prediction.label)
+    return prediction
+
+  def scores(self, examples, predictions):
+    """Compute Spearman and Pearson correlation, or retrieval metrics of the second texts."""
+    if self.measured_by == 'similarity':
+      return compute_label_metrics(STS_METRICS, examples, predictions)
+    corpus = {}
+    for example, prediction in zip(examples, predictions, strict=True):
+      corpus[example.texts[1]] = prediction.vectors[1]
+    numbers = {text: number for number, text in enumerate(corpus)}
+    relevant = collections.defaultdict(set)  # first text -> all second texts that belong to it
+    for example in examples:
+      relevant[example.texts[0]].add(numbers[example.texts[1]])
+    queries = np.stack([prediction.vectors[0] for prediction in predictions])
+    return retrieval_metrics(queries, np.stack(list(corpus.values())),
+                             [relevant[example.texts[0]] for example in examples])
+
+
+def number_texts(groups: Sequence[Sequence[str]], size: int) -> np.ndarray:
+  """Number the texts of examples [N, size]; equal texts are equal, -1 pads short examples."""
+  numbers: dict[str, int] = {}
+  ids = np.full((len(groups), size), -1, np.int32)
+  for row, texts in zip(ids, groups, strict=True):
+    row[:len(texts)] = [numbers.setdefault(text, len(numbers)) for text in texts]
+  return ids
+
+
+def make_triplets(
+    examples: Sequence[Example], labels: Sequence[str], entailment: str, contradiction: str,
+    least: int) -> list[Example]:
+  """Make related texts of NLI pairs: a premise, what it entails, and a contradiction of it.
+
+  Gao et al. 2021, section 4.
+
+  Args:
+    examples: pairs with a class.
+    labels: class names.
+    entailment: class of related texts.
+    contradiction: class of hard negatives; '': there are none.
+    least: minimum texts per example; with 3, premises without a contradiction are dropped.
+
+  Raises:
+    ConfigError: a class does not exist, or no examples are left.
+  """
+  for name in (entailment, contradiction):
+    if name and name not in labels:
+      raise ConfigError(f'there is no class {name!r} among {", ".join(labels)}')
+  by_premise: dict[str, dict[str, list[Example]]] = collections.defaultdict(
+      lambda: collections.defaultdict(list))
+  for example in examples:
+    label = labels[int(example.label)]  # pyright: ignore
+    by_premise[example.texts[0]][label].append(example)
+  triplets = []
+  for by_class in by_premise.values():
+    negatives = by_class[contradiction] if contradiction else []
+    for number, example in enumerate(by_class[entailment]):
+      texts = example.texts
+      if negatives:
+        texts += (negatives[number % len(negatives)].texts[1],)
+      if len(texts) >= least:
+        triplets.append(dataclasses.replace(example, texts=texts, label=None))
+  if not triplets:
+    message = f'no first text has a pair of class {entailment!r}'
+    if least > 2:
+      message += f' and one of class {contradiction!r}'
+    raise ConfigError(message)
+  return triplets

@@ -1,0 +1,76 @@
+"""Early stopping, and the best checkpoint of a run by a held-out metric."""
+import math
+from typing import Any
+
+from etils import epath
+
+from plm_jax.checkpoints.checkpoint import Checkpoints
+from plm_jax.checkpoints.restore import restore_params
+from plm_jax.config.run import RunConfig
+from plm_jax.errors import ConfigError
+
+
+class BestCheckpoint:
+  """The parameters of the evaluation with the best `train.best`, in the folder `best` of the run.
+
+  Its state is read from there, so that a resumed run chooses as if it had not been stopped. On all
+  processes of a job the state is the same: it comes from process 0, as the metrics do that
+  `update` gets.
+  """
+
+  def __init__(self, config: RunConfig, folder: epath.Path):
+    self.config, self.folder = config, folder / 'best'
+    self.name = config.train.best
+    self.sign = 1 if config.objective.reporting.higher_is_better(self.name) else -1
+    self.checkpoints = Checkpoints(self.folder, keep=1) if self.name else None
+    self.step: int | None = None
+    self.values: dict[str, float] = {}
+    if not self.checkpoints:
+      return
+    newest = self.checkpoints.latest_on_all_hosts()
+    if newest is None:
+      return
+    meta = self.checkpoints.meta(newest)
+    # Earlier versions kept a first NaN for ever.
+    if math.isfinite(meta['heldout'].get(self.name, math.nan)):
+      self.step, self.values = meta['step'], meta['heldout']
+
+  def update(self, step: int, values: dict[str, float], params: Any, meta: dict[str, Any]) -> None:
+    """Save the parameters where their metric is finite and better than any before.
+
+    Raises:
+      ConfigError: there is no such metric.
+    """
+    if not self.checkpoints:
+      return
+    if self.name not in values:
+      raise ConfigError(
+          f'--train.best is one of the held-out metrics {", ".join(values)}, got {self.name!r}')
+    new = values[self.name]
+    if not math.isfinite(new):
+      return
+    if self.step is not None and self.sign * new <= self.sign * self.values[self.name]:
+      return
+    # A run that was resumed from an older checkpoint may find a better one before the step of the
+    # best so far. Orbax keeps the highest number, so that the number is then not the step.
+    newest = self.checkpoints.latest()
+    number = step if newest is None else max(step, newest + 1)
+    self.checkpoints.save(number, {'params': params}, {**meta, 'heldout': values, 'step': step})
+    self.checkpoints.wait()
+    self.step, self.values = step, values
+
+  def should_stop(self, step: int) -> bool:
+    """Tell whether as many evaluations as `train.early` have found none better, by `step`."""
+    train = self.config.train
+    if not train.early or self.step is None:
+      return False
+    return step - self.step >= train.early * train.eval_every
+
+  def restore(self, shapes, shardings) -> Any:
+    """Restore the parameters that were kept."""
+    return restore_params(self.folder, shapes, shardings, job=True)
+
+  def close(self) -> None:
+    """Close the checkpoints."""
+    if self.checkpoints:
+      self.checkpoints.close()

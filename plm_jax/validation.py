@@ -1,0 +1,451 @@
+"""Validated configurations: types and limits of fields, checked when an object is made.
+
+    @dataclasses.dataclass(frozen=True)
+    class TrainConfig(ValidatedConfig):
+      limits = intervals(keep='[1, inf)')
+      keep: int = 3
+
+A value must have the type of its field's annotation and lie within its limits, which are an
+interval in mathematical notation. Without limits a number must be finite and not negative, and an
+integer must fit 32 bits. Conditions on several fields are in `conflict`. Code that reads a command
+line or a file knows better names for the fields: it defers the checks (`defer_checks`), and then
+calls `check` on the complete configuration.
+"""
+from collections.abc import Callable, Container, Iterator, Mapping
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import logging
+import math
+import numbers
+import re
+import types
+import typing
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+from plm_jax.errors import ConfigError
+
+LOG = logging.getLogger(__name__)
+
+Config = TypeVar('Config')
+FieldNamer = Callable[[str], str]
+"""Function from a field, such as 'train.keep', to its name in messages."""
+
+LARGEST_NUMBERS = 2 ** 31 - 1, 3e38  # the largest integer and the largest float on a device
+MAX_TEXT_LENGTH = 1 << 20  # characters
+
+
+def intervals(**limits: str) -> Mapping[str, str]:
+  """Make the limits of fields: intervals of numbers, or of each number of a tuple."""
+  return types.MappingProxyType(limits)
+
+
+def earlier_names(**names: str) -> Mapping[str, str]:
+  """Make the table of renamed fields: earlier name -> name, or path such as 'head.shifted'."""
+  return types.MappingProxyType(names)
+
+
+class ValidatedConfig:
+  """Base class of configurations, which are frozen dataclasses."""
+
+  limits: ClassVar[Mapping[str, str]] = intervals()
+  """field -> interval, such as '[1, inf)', '[0, 1]', '(0, 1)'; 'inf]' includes infinity, '(-inf'
+  includes negative numbers."""
+  renamed: ClassVar[Mapping[str, str]] = earlier_names()
+  """Earlier names of fields, which options and config.json may still have."""
+
+  def __post_init__(self):
+    if not _deferred.get():
+      name = type(self).__name__
+      check(self, lambda path: f'{name}.{path}' if path else name, deep=False)
+
+  def conflict(self, option: FieldNamer) -> str | None:
+    """Describe what is wrong between fields; None: nothing.
+
+    Args:
+      option: function from a field's name to the name that the user knows.
+    """
+    del option
+    return None
+
+
+def flag_name(path: str) -> str:
+  """Return a field's name on the command line."""
+  if path:
+    return f'--{path.replace("_", "-")}'
+  return 'the options'
+
+
+@contextlib.contextmanager
+def defer_checks(deferred: bool = True) -> Iterator[None]:
+  """Defer the checks of configurations that are made inside; False: check them after all."""
+  token = _deferred.set(deferred)
+  try:
+    yield
+  finally:
+    _deferred.reset(token)
+
+
+def check(config: Any, named: FieldNamer = flag_name, path: str = '', deep: bool = True) -> None:
+  """Check the types and limits of all fields, and `conflict`.
+
+  Args:
+    config: the configuration.
+    named: names fields in messages.
+    path: field that holds `config` itself.
+    deep: check configurations in fields as well.
+
+  Raises:
+    ConfigError: the first field or conflict that is wrong.
+  """
+  def path_of(name):
+    return f'{path}.{name}'.lstrip('.')
+
+  cls = type(config)
+  limits = field_limits(cls)
+  for name, kind in field_types(cls).items():
+    if deep or not contains_configs(kind):
+      check_value(getattr(config, name), kind, limits.get(name), named, path_of(name))
+  if isinstance(config, ValidatedConfig):
+    message = config.conflict(lambda name: named(path_of(name)))
+    if message:
+      raise ConfigError(message)
+
+
+def check_value(
+    value: Any, kind: Any, limits: str | None, named: FieldNamer, path: str) -> None:
+  """Check one value against its annotation and limits.
+
+  Args:
+    value: the value.
+    kind: annotation of the field.
+    limits: interval of its numbers; None: the default.
+    named: names fields in messages.
+    path: the field.
+
+  Raises:
+    ConfigError: the value is wrong.
+  """
+  if not matches_type(value, kind):
+    raise ConfigError(f'{named(path)} is {describe_type(kind, limits)}, got {short_repr(value)}')
+  if isinstance(value, bool) or value is None:
+    return
+  if isinstance(value, numbers.Real):
+    interval = DEFAULT_INTERVAL
+    if limits:
+      interval = Interval.parse(limits)
+    if not interval.contains(value):
+      raise ConfigError(
+          f'{named(path)} is {describe_type(kind, limits, value)}, got {short_repr(value)}')
+  elif isinstance(value, str):
+    problem = find_text_problem(value)
+    if problem:
+      raise ConfigError(f'{named(path)} {problem}: {short_repr(value)}')
+  elif isinstance(value, tuple):
+    kinds = typing.get_args(tuple_type(kind, value))
+    if len(kinds) == 2 and kinds[1] is ...:
+      kinds = (kinds[0],) * len(value)
+    for number, item in enumerate(value):
+      item_path = path
+      if dataclasses.is_dataclass(item):
+        item_path = f'{path}.{number}'
+      check_value(item, kinds[number], limits, named, item_path)
+  elif dataclasses.is_dataclass(value):
+    check(value, named, path)
+
+
+def contains_configs(kind: Any) -> bool:
+  """Tell whether values of an annotation are or contain configurations, which are checked alone."""
+  return dataclasses.is_dataclass(kind) or any(map(contains_configs, typing.get_args(kind)))
+
+
+def matches_type(value: Any, kind: Any) -> bool:
+  """Tell whether a value, and all items of a tuple, match an annotation."""
+  if kind is Any:
+    return True
+  if kind is None:
+    return value is None
+  if kind is int:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  if kind is float:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+  origin, kinds = typing.get_origin(kind), typing.get_args(kind)
+  if origin in (typing.Union, types.UnionType):
+    return any(matches_type(value, one) for one in kinds)
+  if origin is Literal:
+    return any(type(value) is type(one) and value == one for one in kinds)
+  if origin is tuple:
+    if not isinstance(value, tuple):
+      return False
+    if len(kinds) == 2 and kinds[1] is ...:
+      return all(matches_type(item, kinds[0]) for item in value)
+    return len(value) == len(kinds) and all(map(matches_type, value, kinds))
+  return isinstance(value, origin or kind)
+
+
+class Interval(NamedTuple):
+  """Interval of numbers."""
+
+  low: float
+  high: float
+  low_is_open: bool
+  high_is_open: bool
+
+  @classmethod
+  @functools.cache
+  def parse(cls, text: str) -> 'Interval':
+    """Parse an interval such as '[0, 1)'; with inf, only the limit of the number's type holds."""
+    found = re.fullmatch(r'([\[(])(\S+), (\S+)([\])])', text)
+    assert found, text
+    return cls(float(found[2]), float(found[3]), found[1] == '(', found[4] == ')')
+
+  def contains(self, value: Any) -> bool:
+    """Tell whether a number is inside; ends with a square bracket are."""
+    is_included_infinity = value == self.high and not self.high_is_open
+    if math.isinf(self.high) and value > largest_number(value) and not is_included_infinity:
+      return False
+    if self.low_is_open:
+      above = self.low < value
+    else:
+      above = self.low <= value
+    if self.high_is_open:
+      below = value < self.high
+    else:
+      below = value <= self.high
+    return above and below
+
+
+def largest_number(value: Any) -> float:
+  """Return the largest number of a value's type, which holds without a limit."""
+  return LARGEST_NUMBERS[not isinstance(value, numbers.Integral)]
+
+
+DEFAULT_INTERVAL = Interval.parse('[0, inf)')
+
+
+def describe_type(kind: Any, limits: str | None = None, value: Any = None) -> str:
+  """Describe in words the values of an annotation; `value`: as in `describe_interval`."""
+  origin, kinds = typing.get_origin(kind), typing.get_args(kind)
+  if origin in (typing.Union, types.UnionType):
+    return ' or '.join(dict.fromkeys(describe_type(one, limits, value) for one in kinds))
+  if origin is Literal:
+    choices = [str(one) for one in kinds]
+    return ' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))
+  if origin is tuple:
+    if kinds[-1] is ...:
+      return f'a list, each {describe_type(kinds[0], limits, value)}'
+    return f'a list of {len(kinds)} values'
+  if kind is int:
+    return f'a whole number {describe_interval(limits, value)}'.strip()
+  if kind is float:
+    return f'a number {describe_interval(limits, value)}'.strip()
+  names = {str: 'a text', bool: 'True or False', type(None): 'nothing'}
+  return names.get(kind) or f'a {kind.__name__}'
+
+
+def describe_interval(limits: str | None, value: Any = None) -> str:
+  """Describe an interval in words; the largest number is named only where `value` exceeds it."""
+  interval = DEFAULT_INTERVAL
+  if limits:
+    interval = Interval.parse(limits)
+  low, high, low_is_open, high_is_open = interval
+  if math.isinf(high) and value is not None and value > largest_number(value):
+    high, high_is_open = largest_number(value), False
+  if math.isinf(low) and math.isinf(high):
+    return ''
+  low_text, high_text = f'{low:,.12g}', f'{high:,.12g}'
+  if math.isinf(high):
+    if low_is_open:
+      return f'above {low_text}'
+    return f'of {low_text} or more'
+  if low_is_open and high_is_open:
+    return f'between {low_text} and {high_text}'
+  if low_is_open:
+    return f'above {low_text} and at most {high_text}'
+  if high_is_open:
+    return f'from {low_text} to below {high_text}'
+  return f'from {low_text} to {high_text}'
+
+
+def find_text_problem(text: str) -> str:
+  """Describe why files and tokenizers do not accept a text; '': they do."""
+  if '\0' in text:
+    return 'holds a zero byte'
+  if len(text) > MAX_TEXT_LENGTH:
+    return f'has {len(text):,} characters, {MAX_TEXT_LENGTH:,} at most are read'
+  try:
+    text.encode()
+  except UnicodeEncodeError as error:
+    return f'is not UTF-8 text, at character {error.start}'
+  return ''
+
+
+def short_repr(value: Any, most: int = 100) -> str:
+  """Write a value for a message, in at most `most` characters."""
+  if isinstance(value, numbers.Integral) and abs(int(value)) >= 10 ** 30:
+    return 'a number of over 30 digits'
+  if isinstance(value, str | tuple):
+    value = value[:most]
+  text = repr(value)
+  text = text.encode('utf-8', 'backslashreplace').decode()
+  if len(text) <= most:
+    return text
+  return f'{text[:most]}...'
+
+
+def tuple_type(kind: Any, value: tuple) -> Any:
+  """Return the annotation of a tuple, out of a union of several."""
+  if typing.get_origin(kind) is tuple:
+    return kind
+  return next(one for one in typing.get_args(kind) if matches_type(value, one))
+
+
+def with_paths(config: Any, values: Mapping[str, Any]) -> Any:
+  """Return `config` with new values under paths like 'block.width'.
+
+  The fields of one dataclass are replaced together.
+  """
+  fields: dict[str, Any] = {}
+  nested: dict[str, dict[str, Any]] = {}
+  for path, value in values.items():
+    name, _, rest = path.partition('.')
+    if rest:
+      nested.setdefault(name, {})[rest] = value
+    else:
+      fields[name] = value
+  inner = {name: with_paths(getattr(config, name), nested[name]) for name in nested}
+  return dataclasses.replace(config, **fields, **inner)
+
+
+@functools.cache
+def field_types(cls: type) -> dict[str, Any]:
+  """Return the annotation of each field."""
+  hints = typing.get_type_hints(cls)
+  return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def field_paths(kind: Any, path: str = '') -> set[str]:
+  """Collect the fields of a configuration's class, and of configurations in them, as paths.
+
+  Args:
+    kind: the class; it may be no configuration.
+    path: field that holds `kind` itself.
+
+  Returns:
+    Paths such as 'data.on_error'.
+  """
+  if not dataclasses.is_dataclass(kind):
+    return {path}
+  paths = set()
+  for name, inner in field_types(kind).items():
+    paths |= field_paths(inner, f'{path}.{name}'.lstrip('.'))
+  return paths
+
+
+@functools.cache
+def field_limits(cls: type) -> dict[str, str]:
+  """Return the limits of a class and of its base classes."""
+  limits = {}
+  for base in reversed(cls.__mro__):
+    limits |= vars(base).get('limits', {})
+  return limits
+
+
+@functools.cache
+def renamed_fields(cls: type) -> dict[str, str]:
+  """Return the renamed fields of a class and of its base classes: earlier name -> name."""
+  renamed = {}
+  for base in reversed(cls.__mro__):
+    renamed |= vars(base).get('renamed', {})
+  return renamed
+
+
+def current_path(config: Any, path: str) -> str:
+  """Replace earlier names of fields in a path like 'objective.denoisers.0.mean'."""
+  found, rest = [], path.split('.')
+  while rest:
+    name, *rest = rest
+    if name in renamed_fields(type(config)):
+      name, *inner = renamed_fields(type(config))[name].split('.')
+      rest = inner + rest
+    found.append(name)
+    if isinstance(config, tuple):
+      config = dict(enumerate(config)).get(int(name)) if name.isdecimal() else None
+    else:
+      config = getattr(config, name, None)
+  return '.'.join(found)
+
+
+def with_current_names(config: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+  """Replace earlier names of fields in {field: value}, with one line for each."""
+  found: dict[str, Any] = {}
+  for given, value in options.items():
+    now = renamed_fields(type(config)).get(given, given)
+    if now != given:
+      warn_of_rename(f'{type(config).__name__}.{given}', now)
+    name, _, inner = now.partition('.')
+    if inner:
+      value = {inner: value}
+    earlier = found.get(name)
+    if isinstance(earlier, Mapping) and isinstance(value, Mapping):
+      value = {**earlier, **value}
+    found[name] = value
+  return found
+
+
+def warn_of_rename(earlier: str, now: str) -> None:
+  """Print one line that names the new spelling of an option."""
+  LOG.warning('%s is %s now', earlier, now)
+
+
+_deferred = contextvars.ContextVar('deferred', default=False)
+
+
+def with_overrides(config: Config, options: Mapping[str, Any]) -> Config:
+  """Return a configuration with other values of fields.
+
+  Args:
+    config: the configuration.
+    options: field -> value; for a field that holds a configuration, a mapping of its fields.
+
+  Raises:
+    ConfigError: a field that does not exist, or a value that is wrong.
+  """
+  fields = dataclasses.fields(config)  # pyright: ignore
+  known: Any = {field.name: getattr(config, field.name) for field in fields}
+  options = with_current_names(config, options)
+  values = {}
+  for name, value in options.items():
+    if name not in known:
+      raise ConfigError(
+          f'{type(config).__name__} has no field {name!r}: it has {", ".join(known)}')
+    if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
+      value = with_overrides(known[name], value)
+    values[name] = value
+  new: Any = dataclasses.replace(config, **values)  # pyright: ignore
+  if hasattr(new, 'check_tokenizer_options'):
+    new.check_tokenizer_options(options)
+  return new
+
+
+def differences(old: Any, new: Any, free: Container[str] = (), path: str = '') -> list[str]:
+  """List the fields in which two configurations differ, as 'field: old -> new'.
+
+  Args:
+    old: a configuration.
+    new: another configuration.
+    free: fields that may differ.
+    path: field that holds `old` and `new` themselves.
+  """
+  if path in free:
+    return []
+  if not dataclasses.is_dataclass(old) or type(old) is not type(new):
+    if old == new:
+      return []
+    return [f'{path}: {old} -> {new}']
+  lines = []
+  for field in dataclasses.fields(old):
+    field_path = f'{path}.{field.name}'.lstrip('.')
+    lines += differences(getattr(old, field.name), getattr(new, field.name), free, field_path)
+  return lines

@@ -1,0 +1,251 @@
+"""Text as ids of words in memory-mapped files, the training data of word vectors."""
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import hashlib
+import itertools
+import pathlib
+import re
+import shutil
+from typing import Literal
+
+import google_crc32c
+import numpy as np
+
+from plm_jax import storage, unicode_words
+from plm_jax.data import sources, tokenizer_fit, word_segmentation
+from plm_jax.data.lines import SourceError
+from plm_jax.storage.lock import Lock
+from plm_jax.validation import ValidatedConfig, intervals
+from plm_jax.word_vectors.vocabulary import Vocabulary, read_vocabulary
+
+LETTER_RUN = unicode_words.letters_pattern(underscore=True)
+WORD = re.compile(
+    rf"{LETTER_RUN}(?:['’]{LETTER_RUN})*|[{unicode_words.IDEOGRAPH}][{unicode_words.MARK}]*")
+
+CHECKSUM_IDS = 1 << 22  # ids that a checksum reads at once
+
+
+@dataclasses.dataclass(frozen=True)
+class WordsConfig(ValidatedConfig):
+  """How text becomes words."""
+
+  limits = intervals(least='[1, inf)', longest='[2, 1000000]', heldout='[0, 0.5]')
+
+  path: tuple[str, ...] = ('embedded',)
+  """Corpora: text files, globs, folders, tfds:NAME, embedded."""
+  split: Literal['letters', 'spaces', 'jieba'] = 'letters'
+  """How text is split into words. letters: runs of letters and digits with their marks, without
+  punctuation, and each Chinese or Japanese character; spaces: at spaces, as the originals read text
+  that was split before; jieba: Chinese words of letters by its dictionary."""
+  lower: bool = True
+  """Whether words are lower-cased."""
+  least: int = 5
+  """Minimum count of a word of the vocabulary."""
+  most: int = 0
+  """Maximum vocabulary size, of the most frequent words; 0: no limit."""
+  longest: int = 1000
+  """Maximum length of a sentence in words; a longer paragraph continues in the next one
+  (word2vec.c's MAX_SENTENCE_LENGTH)."""
+  heldout: float = 0.001
+  """Share of the sentences that are held out for evaluation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+  """Concatenated sentences as ids of words.
+
+  A sentence is a paragraph of the text without words that are not in the vocabulary: the originals
+  remove those before they sample windows.
+  """
+
+  ids: np.ndarray  # int32 [N]
+  starts: np.ndarray  # int64 [sentences + 1]
+
+  @property
+  def lengths(self) -> np.ndarray:
+    """Number of words of each sentence."""
+    return np.diff(self.starts)
+
+  def select(self, first: int, last: int) -> 'Sentences':
+    """Return the sentences from `first` up to `last`, exclusive."""
+    begin, end = self.starts[first], self.starts[last]
+    return Sentences(np.asarray(self.ids[begin:end]), self.starts[first:last + 1] - begin)
+
+
+@dataclasses.dataclass(frozen=True)
+class WordCorpus:
+  """A vocabulary with training and held-out sentences."""
+
+  vocabulary: Vocabulary
+  train: Sentences
+  heldout: Sentences
+
+  @property
+  def digest(self) -> str:
+    """Checksum of all sentences."""
+    value = 0
+    for part in (self.train.starts, self.train.ids, self.heldout.starts, self.heldout.ids):
+      for first in range(0, len(part), CHECKSUM_IDS):
+        content = np.ascontiguousarray(part[first:first + CHECKSUM_IDS]).tobytes()
+        value = google_crc32c.extend(value, content)
+    return f'{value:08x}'
+
+
+def make_splitter(config: WordsConfig) -> Callable[[str], list[str]]:
+  """Make the function that splits a paragraph into words.
+
+  Raises:
+    SourceError: jieba is not installed.
+  """
+  split: Callable[[str], list[str]]
+  if config.split == 'spaces':
+    split = lambda text: text.split()
+  elif config.split == 'letters':
+    split = lambda text: WORD.findall(text)
+  else:
+    segment = word_segmentation.make_jieba_segmenter()
+    split = lambda text: [word for word in segment(text)[1] if word[0].isalnum()]
+  if not config.lower:
+    return split
+  return lambda text: split(text.lower())
+
+
+def iterate_sentences(
+    config: WordsConfig, seen: tokenizer_fit.TextSample | None = None) -> Iterator[list[str]]:
+  """Yield the sentences of all corpora, of at most `longest` words each.
+
+  Args:
+    config: of the corpora.
+    seen: keeps a sample of the paragraphs; None: no sample.
+
+  Raises:
+    SourceError: a corpus cannot be read.
+  """
+  split = make_splitter(config)
+  for source in config.path:
+    for document in sources.read_documents(source):
+      paragraphs = document.paragraphs
+      if seen:
+        paragraphs = seen.watch(paragraphs)
+      for paragraph in paragraphs:
+        words = split(paragraph)
+        for start in range(0, len(words), config.longest):
+          yield words[start:start + config.longest]
+
+
+def prepare_corpus(config: WordsConfig) -> WordCorpus:
+  """Open the corpus of a configuration; it is made first unless it is in the cache.
+
+  Two passes over the text: one counts words, one writes ids. Memory holds the different words, not
+  the text.
+
+  Raises:
+    SourceError: the text cannot be read.
+    VocabularyError: fewer than two words are frequent enough.
+  """
+  folder = storage.cache_folder() / 'words' / corpus_fingerprint(config)
+  if not (folder / 'vocabulary.txt').exists():
+    with Lock(folder.with_name(f'{folder.name}.making'), 'a run', wait=True):
+      if not (folder / 'vocabulary.txt').exists():
+        write_corpus(config, folder)
+  return open_corpus(folder)
+
+
+def corpus_fingerprint(config: WordsConfig) -> str:
+  """Return a name that changes with the text and with the configuration."""
+  parts = [repr(config)]
+  parts += [sources.fingerprint(path) for path in config.path]
+  if config.split == 'letters':
+    parts.append('words with marks')  # other rules than those of corpora made by earlier versions
+  return hashlib.sha256('\n'.join(parts).encode()).hexdigest()[:32]
+
+
+def write_corpus(config: WordsConfig, folder: pathlib.Path) -> None:
+  """Write the files of a corpus; the vocabulary last, which marks the corpus as complete.
+
+  Raises:
+    SourceError: the words of the text are not separated.
+  """
+  counted: Counter[str] = Counter()
+  interval, seen = heldout_interval(config), tokenizer_fit.TextSample()
+  for number, words in enumerate(iterate_sentences(config, seen)):
+    if not interval or number % interval:
+      counted.update(words)
+  check_spaces(config, seen.texts)
+  vocabulary = Vocabulary.from_counts(counted, config.least, config.most)
+  shutil.rmtree(folder, ignore_errors=True)
+  folder.mkdir(parents=True)
+  index = vocabulary.index
+  with open(folder / 'train.ids', 'wb') as train, open(folder / 'heldout.ids', 'wb') as heldout:
+    train_lengths, heldout_lengths = [], []
+    for number, words in enumerate(iterate_sentences(config)):
+      ids = np.array([index[word] for word in words if word in index], np.int32)
+      if interval and number % interval == 0:
+        heldout.write(ids.tobytes())
+        heldout_lengths.append(len(ids))
+      else:
+        train.write(ids.tobytes())
+        train_lengths.append(len(ids))
+  for name, lengths in (('train', train_lengths), ('heldout', heldout_lengths)):
+    np.save(folder / f'{name}.starts.npy', np.cumsum([0] + lengths, dtype=np.int64))
+  storage.write(folder / 'vocabulary.txt', vocabulary.to_text())
+
+
+def check_spaces(config: WordsConfig, texts: Sequence[str]) -> None:
+  """Check that `split` finds the words of a sample of the text.
+
+  Raises:
+    SourceError: many letters are in phrases without spaces, which `split` takes for words.
+  """
+  if config.split == 'jieba':
+    return
+  scripts, advice = unicode_words.DICTIONARY_SCRIPTS, ''
+  if config.split == 'spaces':
+    scripts = unicode_words.UNSPACED_SCRIPTS
+    advice = ('; --data.split=letters takes Chinese and Japanese characters for words, jieba finds '
+              'Chinese words')
+  share, script = tokenizer_fit.measure_long_runs(texts, scripts)
+  if share > tokenizer_fit.MANY_SHARE:
+    raise SourceError(f'{share:.0%} of the letters are in phrases without a space ({script}), '
+                      f'whose words cannot be told: give text with spaces between words{advice}')
+
+
+def heldout_interval(config: WordsConfig) -> int:
+  """Return the number of sentences per held-out one; 0: none is held out."""
+  if config.heldout:
+    return round(1 / config.heldout)
+  return 0
+
+
+def open_corpus(folder: pathlib.Path) -> WordCorpus:
+  """Map the files of a corpus to memory."""
+  def open_part(name: str) -> Sentences:
+    path = folder / f'{name}.ids'
+    if path.stat().st_size:
+      ids = np.memmap(path, np.int32, 'r')
+    else:
+      ids = np.zeros(0, np.int32)
+    return Sentences(ids, np.load(folder / f'{name}.starts.npy'))
+
+  vocabulary = read_vocabulary(folder / 'vocabulary.txt')
+  return WordCorpus(vocabulary, open_part('train'), open_part('heldout'))
+
+
+def corpus_from_words(text: Sequence[Sequence[str]], least: int = 1) -> WordCorpus:
+  """Make a corpus of sentences that are in memory, without held-out ones.
+
+  Raises:
+    VocabularyError: fewer than two words occur `least` times.
+  """
+  counted = Counter(itertools.chain.from_iterable(text))
+  vocabulary = Vocabulary.from_counts(counted, least)
+  index = vocabulary.index
+  ids, starts = [], [0]
+  for words in text:
+    for word in words:
+      if word in index:
+        ids.append(index[word])
+    starts.append(len(ids))
+  train = Sentences(np.array(ids, np.int32), np.array(starts, np.int64))
+  return WordCorpus(vocabulary, train, Sentences(np.zeros(0, np.int32), np.zeros(1, np.int64)))

@@ -1,0 +1,181 @@
+"""Help, version, suggestions and completion: what is answered without JAX."""
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import plm_jax
+from plm_jax import environment, recipes, validation
+from plm_jax.cli import (
+  catalog,
+  commands,
+  completion,
+  help,
+  main,
+  options,
+  signatures,
+  suggestions,
+  vectors,
+)
+from plm_jax.errors import ConfigError
+from plm_jax.word_vectors.train import VectorRun
+
+FUNCTIONS = {**commands.COMMANDS, **{f'vectors {name}': run for name, run in vectors.COMMANDS.items()}}
+ENTRIES = {**catalog.COMMANDS, **{f'vectors {name}': one for name, one in catalog.VECTORS.items()}}
+
+
+def run(*args):
+  """Runs a command line in another process: (status, output, errors, modules of JAX that were imported)."""
+  code = (f'import sys; sys.argv = {["plm-jax", *args]!r}\n'
+          'from plm_jax.cli.main import main\ntry:\n  main()\nfinally:\n'
+          '  print(sorted({"jax", "flax", "tensorflow", "numpy"} & set(sys.modules)), file=sys.stderr)')
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300)
+  return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize('args', [
+    (), ('--help',), ('--version',), ('train', '--help'), ('predict', '--help'), ('vectors', 'nearest', '--help'),
+    ('train', 'bert_base', '--help'), ('train', '--help', 'optim'), ('generate', '--help', 'all'),
+    ('completion', 'bash')])
+def test_help_imports_no_jax(args):
+  status, said, errors = run(*args)
+  assert status == 0 and said and errors == '[]\n'
+
+
+def test_a_misspelled_command_or_option_is_named_without_jax():
+  said = 'there is no command trian: did you mean train? `plm-jax --help` lists them'
+  assert run('trian') == (2, '', f'error: {said}\n[]\n')
+  status, _, said = run('generate', 'RUN', 'a', '--max_new_tokens=5')
+  assert status == 2 and 'there is no option --max-new-tokens: did you mean --max-new? ' in said and '[]' in said
+
+
+def test_every_command_is_in_the_catalog_and_names_its_function():
+  assert {*catalog.COMMANDS} - {'completion'} == {*commands.COMMANDS} and {*catalog.VECTORS} == {*vectors.COMMANDS}
+  assert {*catalog.ALIASES.values(), *catalog.FOREIGN_COMMANDS.values()} <= {*catalog.COMMANDS}
+  for name, entry in ENTRIES.items():
+    if entry.function:
+      assert entry.function.rpartition('.')[2] == FUNCTIONS[name].__name__
+
+
+@pytest.mark.parametrize('name', [name for name, entry in ENTRIES.items() if entry.function])
+def test_the_options_that_are_read_from_source_are_those_of_the_function(name):
+  found = signatures.command_arguments(*(f'plm_jax.cli.{ENTRIES[name].function}'.rsplit('.', 1)))
+  renamed = {'prepare': {'recipe': 'for'}, 'evaluate': {'path': 'data.path'}}.get(name, {})
+  paths = {renamed.get(path, path) for path in FUNCTIONS[name].paths - {'return'}}
+  assert {one.name.replace('-', '_') for one in found} == paths
+  assert all(one.text for one in found), [one.name for one in found if not one.text]
+
+
+@pytest.mark.parametrize('name', ENTRIES)
+def test_a_help_has_usage_arguments_and_examples_and_fits_80_columns(name):
+  entry, said = ENTRIES[name], help.command_help(name.split())
+  assert said.startswith(f'usage: {environment.program()} {name} ')
+  assert 'STR' not in said and 'examples:' in said
+  known = {option.name for option in help.command_options(entry)}
+  assert {*entry.main} <= known, {*entry.main} - known
+  lines = [line for line in said.splitlines() if not line.startswith(f'  {environment.program()}')]
+  assert max(map(len, lines)) <= 80
+  assert len(help.short_options(entry, help.command_options(entry))) <= 30
+
+
+def test_options_of_runs_are_those_of_their_recipes():
+  actual = {one.name: one for one in help.config_options(recipes.find_recipe('bert_base')())}
+  read = [one.name for one in signatures.class_options('plm_jax.config.run', 'PretrainRun')]
+  assert read == [*actual] and actual['optim.peak'].default == '0.0001'
+  assert actual['train.phases.1.steps'].default == '100000' and all(one.text for one in actual.values())
+
+
+def test_spellings_of_other_libraries_lead_to_options_that_there_are():
+  known = {option.name for entry in ENTRIES.values() for option in help.command_options(entry)}
+  known |= validation.field_paths(VectorRun)
+  assert not {meant for all_meant in catalog.FOREIGN_OPTIONS.values() for meant in all_meant} - known
+
+
+def test_recipe_names_are_those_of_the_recipes():
+  names = {*recipes.all_recipes(), *recipes.word_vectors.PUBLISHED}
+  assert {*signatures.recipe_modules()} == names
+
+
+@pytest.mark.parametrize(('typed', 'meant'), [
+    ('optim.lr', 'optim.peak'), ('lr', 'optim.peak'), ('learning_rate', 'optim.peak'),
+    ('batch_size', 'train.phases.0.batch'), ('epochs', 'train.phases.0.steps'), ('optim.peek', 'optim.peak'),
+    ('weight_decay', 'optim.weight-decay'), ('peak', 'optim.peak'), ('outptu', 'output'),
+    ('fp16', 'model.block.dtype')])
+def test_options_of_others_and_typos_have_a_suggestion(typed, meant):
+  known = help.known_options(['train'])
+  assert suggestions.suggest_option(typed, known)[0] == meant
+  with pytest.raises(ConfigError, match=f'there is no option --{typed.replace("_", "-")}: did you mean --{meant}'):
+    suggestions.check_options([f'--{typed}=1'], known, 'help')
+  suggestions.check_options(['--no-search', '--optim.peak', '-1', 'a--b', '--', '--x'], known, 'help')
+
+
+def test_an_option_of_a_run_that_does_not_exist_ends_it(monkeypatch, capsys):
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'bert_base', '--scale=test', '--optim.lr=1'])
+  with pytest.raises(SystemExit) as ended:
+    commands.main()
+  assert ended.value.code == 2
+  assert capsys.readouterr().err == ('error: there is no option --optim.lr: did you mean --optim.peak? '
+                                     '`python -m plm_jax train bert_base --help all` prints all options\n')
+
+
+def test_help_of_a_section_has_the_values_of_the_recipe(monkeypatch, capsys):
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'bert_base', '--scale=laptop', '--help', 'train.phases'])
+  with pytest.raises(SystemExit) as ended:
+    main.main()
+  said = capsys.readouterr().out
+  assert not ended.value.code and re.search(r'--train.phases.0.steps INT\n +number of updates \(default: 2000\)', said)
+  with pytest.raises(ConfigError, match=r"no section 'optimm': --help takes one of all, .*did you mean --optim"):
+    help.command_help(['train'], 'optimm')
+
+
+def test_old_names_of_commands_work(monkeypatch):
+  assert [help.find_path([name]) for name in ('rows', 'grow', 'distil', 'neighbours', 'fill_mask')] == [
+    ['packing'], ['expand-vocab'], ['distill'], ['neighbors'], ['fill-mask']]
+  assert plm_jax.distil is plm_jax.distill and plm_jax.neighbours is plm_jax.neighbors
+  with pytest.raises(ConfigError, match='there is no command convert: did you mean export'):
+    help.find_path(['convert'])
+
+
+def test_version_and_console_command(capsys, monkeypatch):
+  monkeypatch.setattr('sys.argv', ['/usr/bin/plm-jax', '--version'])
+  main.main()
+  assert capsys.readouterr().out == f'plm_jax {plm_jax.__version__}\n'
+  assert environment.program() == 'plm-jax'
+  monkeypatch.setattr('sys.argv', ['plm_jax/__main__.py'])
+  assert environment.program() == 'python -m plm_jax'
+
+
+def test_an_output_is_the_last_argument_or_an_option():
+  assert options.choose_output('a', '') == options.choose_output('', 'a') == 'a'
+  with pytest.raises(ConfigError, match='given twice'):
+    options.choose_output('a', 'b')
+  with pytest.raises(ConfigError, match='OUTPUT is empty'):
+    options.choose_output('', '')
+
+
+def test_values_of_a_list_are_separated_by_spaces_or_commas():
+  assert options.join_values('--train', ['--train', 'a', 'b', '--dev=c']) == ['--train=a,b', '--dev=c']
+  assert options.join_values('--train', ['--train=a', 'b']) == ['--train=a,b']
+  assert options.join_values('--rules', ['clean', '--rules', 'c4', 'TEXT', 'OUT'], {'c4', 'gopher'}) == [
+    'clean', '--rules=c4', 'TEXT', 'OUT']
+  assert options.join_values('--rules', ['TEXT', 'OUT', '--rules', 'c4', 'gopher'], {'c4', 'gopher'}) == [
+    'TEXT', 'OUT', '--rules=c4,gopher']
+
+
+@pytest.mark.skipif(not shutil.which('bash'), reason='needs bash')
+@pytest.mark.parametrize(('words', 'completed'), [
+    (['expand'], 'expand-vocab'), (['train', 'bert_bas'], 'bert_base'), (['train', 'x', '--optim.pea'], '--optim.peak'),
+    (['vectors', 'near'], 'nearest'), (['search', '--to'], '--top --tokens')])
+def test_completion_of_bash(words, completed):
+  script = completion.completion_script('bash')
+  line = ' '.join(f'"{word}"' for word in ['plm-jax', *words])
+  code = f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _plm_jax; echo "${{COMPREPLY[@]}}"'
+  assert subprocess.run(['bash', '-c', code], capture_output=True, text=True, check=True).stdout.strip() == completed
+
+
+def test_completion_of_zsh_loads_that_of_bash():
+  assert completion.completion_script('zsh').startswith('autoload -U +X bashcompinit')
+  with pytest.raises(ConfigError, match='bash or zsh, got fish'):
+    completion.completion_script('fish')

@@ -1,0 +1,60 @@
+"""A backbone that is not trained is asked once."""
+
+import jax
+import numpy as np
+import pytest
+
+from plm_jax import tokenizers, validation
+from plm_jax.config.run import FinetuneRun, Phase, TrainConfig
+from plm_jax.finetuning.feed import LabeledFeed
+from plm_jax.finetuning.setup import resolve_run
+from plm_jax.models import bert
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.tuning import TuningConfig
+from plm_jax.tasks.labeled_data import LabeledConfig
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.token_classification import TaggingTask
+from plm_jax.training.train import train
+
+TEXTS = [('the cat sat down here', 'good'), ('dogs bark at night', 'bad'), ('a cat is a cat', 'good'),
+         ('no dogs here', 'bad'), ('it purrs', 'good')]
+WORDS = 'the O\ncat B-PET\nsat O\n\ndogs B-PET\nbark O\n\na O\ncat B-PET\n'
+
+
+def run(tmp_path, task, source, name, **data):
+  tokenizer = tokenizers.train_wordpiece(iter([text for text, _ in TEXTS]), 60)
+  model = validation.with_paths(bert.make_config(2, 64), {
+      'vocab': tokenizer.vocab.size, 'max_length': 16, 'block.heads': 2, 'block.dropout': 0.0,
+      'block.attention.dropout': 0.0})
+  config = FinetuneRun(
+      name, model=model, objective=task, output=str(tmp_path / name), tuning=TuningConfig(top=0),
+      data=LabeledConfig(train=(str(source),), dev=(str(source),), epochs=2, **data),
+      optim=OptimConfig(peak=0.05, warmup=0), train=TrainConfig(phases=(Phase(1, 16, 2),)))
+  ready = resolve_run(config, tokenizer)
+  return train(ready.config, ready.open_feed, tokenizer)
+
+
+@pytest.mark.slow
+def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
+  """Not of what it learned from: its development set is answered anew."""
+  source = tmp_path / 'texts.tsv'
+  source.write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in TEXTS))
+  first = run(tmp_path, SequenceTask(), source, 'run')
+  monkeypatch.setattr(LabeledFeed, 'on_start', None)
+  assert run(tmp_path, SequenceTask(), source, 'run').heldout == first.heldout
+
+
+@pytest.mark.parametrize('kind', ['label', pytest.param('tags', marks=pytest.mark.slow)])
+def test_what_is_kept_teaches_the_same(kind, tmp_path):
+  if kind == 'label':
+    source, task = tmp_path / 'texts.tsv', SequenceTask()
+    source.write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in TEXTS))
+  else:
+    source, task = tmp_path / 'words.conll', TaggingTask()
+    source.write_text(WORDS)
+  kept, asked = (run(tmp_path, task, source, f'{kind}{cache}', cache=cache) for cache in (True, False))
+  for ours, theirs in zip(jax.tree.leaves(kept.params), jax.tree.leaves(asked.params), strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  assert kept.heldout == pytest.approx(asked.heldout, abs=1e-4)
+  head = kept.params[f'heads_{kind}']['dense']['kernel']
+  assert np.abs(head).max() > 0.06  # it has learned: it began within 0.04

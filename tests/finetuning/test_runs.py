@@ -1,0 +1,151 @@
+"""Runs that learn a task: killed and resumed, on several devices, in micro-steps, packed; the best of them; what they
+begin with."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+
+import jax
+import labelled
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax.errors import ConfigError
+from plm_jax.finetuning.feed import LabeledFeed
+from plm_jax.loading import loaded_model
+from plm_jax.recipes.finetune import InitialModel
+from plm_jax.runs.run import evaluate_folder, run
+
+PLAIN = {'model__block__dropout': 0.0, 'model__block__attention__dropout': 0.0}
+
+
+@pytest.fixture(scope='module')
+def home(tmp_path_factory) -> pathlib.Path:
+  """A tokenizer, and examples of every kind that a run has asked for."""
+  return tmp_path_factory.mktemp('labelled')
+
+
+@pytest.fixture(scope='module')
+def finished(home):
+  """A run that nothing disturbed: (folder, result)."""
+  folder = home / 'undisturbed'
+  return folder, run(labelled.run(home, output=str(folder)))
+
+
+def test_a_run_is_measured_without_what_it_learned_from(finished, tmp_path, capsys):
+  """Its best checkpoint, by the figures that it ended with; the classes are those of its configuration."""
+  folder = shutil.copytree(finished[0], tmp_path / 'run')
+  said = json.loads((folder / 'config.json').read_text())
+  said['data']['train'] = ['gone.jsonl']
+  (folder / 'config.json').write_text(json.dumps(said))
+  capsys.readouterr()
+  evaluate_folder(str(folder))
+  found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines())
+  assert {name: float(value) for name, value in found.items()} == pytest.approx(finished[1].heldout, abs=5e-3)
+  said['data']['dev'] = []
+  (folder / 'config.json').write_text(json.dumps(said))
+  with pytest.raises(ConfigError, match='has no development set'):
+    evaluate_folder(str(folder))
+
+
+def losses(folder: pathlib.Path) -> list[float]:
+  lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+  return [line['loss'] for line in lines if line['split'] == 'train']
+
+
+def assert_alike(a, b, folders, rel=1e-4):
+  """Two results, of one run but for rounding."""
+  np.testing.assert_allclose(*(losses(folder) for folder in folders), rtol=rel)
+  tiny.assert_close(a.params, b.params, rel)
+
+
+@pytest.mark.parametrize(('how', 'at'), [
+    ('signal', 3), *(pytest.param(how, at, marks=pytest.mark.slow) for how, at in [
+        ('crash', 1), ('crash', 2), ('signal', 4), ('crash', 5)])])
+def test_a_killed_run_ends_with_the_same_bits(how, at, home, finished, tmp_path, monkeypatch):
+  """Its best checkpoint too, which may be of before."""
+  config = labelled.run(home, output=str(tmp_path / 'run'))
+  stream = LabeledFeed.stream
+  def disturbed(self, start, mesh):
+    for step, phase, windows in stream(self, start, mesh):
+      if step == at:
+        if how == 'crash':
+          raise KeyError('power cut')
+        os.kill(os.getpid(), signal.SIGTERM)
+      yield step, phase, windows
+  with monkeypatch.context() as patch:
+    patch.setattr(LabeledFeed, 'stream', disturbed)
+    if how == 'crash':
+      with pytest.raises(KeyError, match='power cut'):
+        run(config)
+    else:
+      result = run(config)
+      assert (result.finished, result.step) == (False, at + 1)
+  result = run(config)
+  assert result.finished and (result.best, result.heldout) == (finished[1].best, finished[1].heldout)
+  tiny.assert_same(result.params, finished[1].params)
+  assert losses(tmp_path / 'run') == losses(finished[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mesh', [{'mesh__data': 8}, {'mesh__data': 1, 'mesh__fsdp': 8}])
+def test_eight_devices_learn_what_one_does(mesh, home, finished, tmp_path):
+  """Dropout included."""
+  result = run(labelled.run(home, output=str(tmp_path / 'run'), **mesh))
+  assert_alike(result, finished[1], (tmp_path / 'run', finished[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['classification', 'tagging'])
+def test_micro_steps_and_packed_rows_change_nothing(kind, home, tmp_path):
+  """Without dropout, whose draws are of rows. Packed batches are of the same examples, in the same order."""
+  results = {}
+  for name, changes in {'one': {}, 'four': {'train__accumulate': 4}, 'packed': {'data__pack': True}}.items():
+    results[name] = run(labelled.run(home, kind, 4, output=str(tmp_path / name), **PLAIN, **changes))
+  for name in ('four', 'packed'):
+    assert_alike(results[name], results['one'], (tmp_path / name, tmp_path / 'one'))
+
+
+def scripted(figures: list[float], seen: dict):
+  """An evaluator whose accuracy is said beforehand; the parameters that it was asked of are kept in `seen`."""
+  def evaluator(self, learner, mesh):
+    def evaluate(params, phase):
+      seen[len(seen)] = jax.device_get(params)
+      return {'accuracy': figures[len(seen) - 1], 'loss': 1.0}
+    return evaluate
+  return evaluator
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_its_best_parameters_and_early(home, tmp_path, monkeypatch):
+  """Early: after two evaluations that are no better. The same command does not go on."""
+  seen: dict = {}
+  config = labelled.run(home, steps=12, output=str(tmp_path / 'run'), train__early=2)
+  monkeypatch.setattr(LabeledFeed, 'make_evaluator', scripted([40, 70, 70, 60, 99, 99], seen))
+  result = run(config)
+  assert (result.finished, result.step, result.best) == (True, 8, 4) and len(seen) == 4
+  assert result.heldout['accuracy'] == 70
+  tiny.assert_same(result.params, seen[1])
+  tiny.assert_same(dict(loaded_model.load_model(tmp_path / 'run').params), seen[1])
+  again = run(config)
+  assert (again.step, again.best, again.heldout) == (8, 4, result.heldout) and len(losses(tmp_path / 'run')) == 8
+  tiny.assert_same(again.params, seen[1])
+
+
+@pytest.mark.slow
+def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, capsys):
+  """Three classes, then two with other names; what else there is goes on from there."""
+  (tmp_path / 'three').mkdir()
+  for part in ('train', 'dev'):
+    rows = [json.loads(line) for line in (home / f'classification.{part}.jsonl').read_text().splitlines()]
+    (tmp_path / 'three' / f'classification.{part}.jsonl').write_text(''.join(
+        json.dumps({**row, 'label': ('no', 'maybe', 'yes')[n % 3]}) + '\n' for n, row in enumerate(rows)))
+  loaded_model.load_model(finished[0]).tokenizer.save(tmp_path / 'three' / 'tokenizer')
+  begun = InitialModel(str(finished[0]), 'bert', loaded_model.load_model(finished[0]).model)
+  config = labelled.run(tmp_path / 'three', steps=1, start=begun, output=str(tmp_path / 'run'), optim__peak=0.0)
+  result = run(config)
+  assert f"heads_label: in {finished[0]} it is for the classes 'bad, good', initialized at random" in capsys.readouterr().out
+  assert result.params['heads_label']['dense']['kernel'].shape[-1] == 3
+  tiny.assert_same(result.params['backbone'], finished[1].params['backbone'])

@@ -1,0 +1,43 @@
+"""What depends on the examples of a run: the metric that selects its best checkpoint."""
+import labelled
+import pytest
+
+from plm_jax.errors import ConfigError
+from plm_jax.finetuning.setup import resolve_run, selection_metric
+from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.token_classification import TaggingTask
+
+
+@pytest.mark.parametrize(('task', 'expected'), [
+    (SequenceTask(), 'accuracy'), (SequenceTask(measures=('macro_f1', 'accuracy')), 'macro_f1'),
+    (SequenceTask(regression=True, measures=('spearman', 'pearson')), 'spearman'), (TaggingTask(), 'f1'),
+    (TaggingTask(measures='accuracy'), 'accuracy'), (AnswerTask(), 'f1'), (AnswerTask(unanswerable=True), 'f1'),
+    (ChoiceTask(), 'accuracy'), (EmbeddingTask(), 'spearman'), (EmbeddingTask(measured_by='retrieval'), 'ndcg_10')])
+def test_the_best_checkpoint_follows_what_is_measured(task, expected):
+  assert selection_metric('main', task, ['']) == expected
+  assert selection_metric('main', task, []) == selection_metric('', task, ['']) == ''
+
+
+def test_another_metric_is_checked_before_training(tmp_path):
+  assert selection_metric('other_loss', TaggingTask(), ['', 'other']) == 'other_loss'
+  assert selection_metric('HasAns_f1', AnswerTask(unanswerable=True), ['']) == 'HasAns_f1'
+  for best, task in (('spearman', EmbeddingTask(measured_by='retrieval')), ('loss', EmbeddingTask()),
+                     ('HasAns_f1', AnswerTask()), ('other_f1', TaggingTask())):
+    with pytest.raises(ConfigError, match=r'--train\.best is main or one of the metrics'):
+      selection_metric(best, task, [''])
+  config = labelled.run(tmp_path, 'tagging', objective__measures='accuracy', train__best='f1')
+  with pytest.raises(ConfigError, match="of the task, accuracy, loss, got 'f1'"):
+    resolve_run(config, labelled.tokenizer())
+  config = labelled.run(tmp_path, 'tagging', objective__measures='accuracy')
+  assert resolve_run(config, labelled.tokenizer()).config.train.best == 'accuracy'
+
+
+def test_few_examples_are_read_more_often(tmp_path):
+  """28 examples in batches of 8 are 4 steps an epoch; never more than 40 epochs."""
+  for least, steps in ((0, 12), (10, 12), (50, 50), (1000, 160)):
+    config = labelled.run(tmp_path, data__epochs=3.0, data__least_steps=least, optim__warmup=0)
+    found = resolve_run(config, labelled.tokenizer()).config
+    assert (found.train.steps, found.train.eval_every, found.optim.warmup) == (steps, 4, round(0.1 * steps))

@@ -1,0 +1,387 @@
+"""The kernel for a TPU, interpreted, beside attention as it is written out: `attention.probabilities` and `mixture`."""
+import functools
+import types
+
+from flax.linen import unbox
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import sharding
+from plm_jax.layers.attention import Attention, AttentionMask, mix_values, probabilities
+from plm_jax.layers.disentangled import Disentangled
+from plm_jax.layers.kernels import tpu_attention, tpu_attention_kernel
+from plm_jax.layers.relative_logits import RelativeLogits
+from plm_jax.layers.sliding_window import SlidingWindow
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.training.step import init_state, train_step
+
+SMALL = 'TPU v4'
+
+
+def numbers(*shape, seed=0):
+  return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def noise(rows, rate=0.25):
+  return tpu_attention.AttentionDropout(jnp.array([3, 1 << 31], jnp.uint32), jnp.asarray(rows, jnp.int32), rate)
+
+
+def plain(arrays, scale, noise=None, band=None):
+  """As `mosaic.attend`, with the same bits."""
+  q, k, v, mask, bias = arrays
+  if band:
+    mask = band.restrict(mask, k.shape[1])
+  if isinstance(bias, RelativeLogits):
+    q, bias = bias.to_bias(q, k, scale)
+  p = probabilities(q, k, mask, scale, bias)
+  if noise is None:
+    return mix_values(p, v)
+  seed = jax.lax.bitcast_convert_type(noise.seed, jnp.int32)
+  _, heads, queries, keys = p.shape
+  stay = tpu_attention_kernel.hashed_keep_mask(seed, noise.rows[:, None, None, None], jnp.arange(heads)[:, None, None],
+                       jnp.arange(queries)[:, None], keys, noise.rate)
+  return mix_values(p, v, lambda p: jnp.where(stay, p / (1 - noise.rate), 0))
+
+
+def mask_of(kind, rows, queries, keys):
+  if kind == 'padding':
+    return jnp.arange(keys) < jnp.array([keys, keys - 3, 0])[:rows, None, None, None]
+  if kind == 'causal':
+    return (jnp.arange(keys) <= jnp.arange(queries)[:, None] + keys - queries)[None, None]
+  if kind == 'band':
+    return (abs(jnp.arange(keys) - jnp.arange(queries)[:, None]) < 5)[None, None]
+  if kind == 'packed':
+    segments = jnp.asarray(np.random.default_rng(1).integers(0, 3, (rows, keys)))
+    return (segments[:, None, :queries, None] == segments[:, None, None]) & (segments[:, None, None] > 0)
+  return None
+
+
+SLOW = pytest.mark.slow
+CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropout
+    (24, 40, 3, 3, 64, 'causal', True, True),
+    pytest.param(136, 136, 2, 1, 128, 'causal', False, False, marks=SLOW),
+    pytest.param(8, 8, 2, 2, 64, 'padding', False, True, marks=SLOW),
+    pytest.param(20, 20, 4, 2, 32, 'packed', False, True, marks=SLOW),
+    pytest.param(16, 300, 4, 2, 80, 'padding', False, True, marks=SLOW),
+    pytest.param(264, 200, 2, 2, 64, 'padding', True, True, marks=SLOW),
+    pytest.param(600, 500, 3, 3, 64, 'padding', True, True, marks=SLOW),
+    pytest.param(40, 40, 2, 1, 256, '', False, True, marks=SLOW),
+    pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=SLOW),
+    pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW),
+    pytest.param(300, 8100, 2, 2, 64, 'packed', False, True, marks=SLOW)]
+
+
+@pytest.mark.parametrize(('queries', 'keys', 'heads', 'key_heads', 'size', 'kind', 'biased', 'dropped'), CASES)
+def test_what_it_answers_and_its_gradients(queries, keys, heads, key_heads, size, kind, biased, dropped):
+  rows = 3 if queries < 600 else 1
+  q, given = numbers(rows, queries, heads, size), numbers(rows, queries, heads, size, seed=1)
+  k, v = (numbers(rows, keys, key_heads, size, seed=seed) for seed in (2, 3))
+  mask, bias = mask_of(kind, rows, queries, keys), numbers(1, heads, queries, keys, seed=4) if biased else None
+  bits = noise([7, 2, 1 << 20][:rows]) if dropped else None
+  def attending(attend):
+    return lambda q, k, v, bias: attend(tpu_attention.Arrays(q, k, v, mask, bias), size ** -0.5, bits)
+  alike(attending, (q, k, v, bias), given, 4 + biased)
+
+
+@pytest.mark.parametrize(('length', 'heads', 'key_heads', 'size', 'band', 'kind', 'dropped'), [
+    (700, 1, 1, 64, SlidingWindow(5, 3), 'packed', True),
+    pytest.param(1024, 2, 2, 64, SlidingWindow(64, 64), 'padding', False, marks=SLOW),
+    pytest.param(1100, 4, 2, 128, SlidingWindow(130, 0), '', True, marks=SLOW),
+    pytest.param(600, 2, 2, 32, SlidingWindow(3, 200), 'causal', True, marks=SLOW),
+    pytest.param(300, 2, 2, 64, SlidingWindow(5, 5), 'packed', True, marks=SLOW)])
+def test_bands(length, heads, key_heads, size, band, kind, dropped):
+  """A program meets the tiles in reach; in the last case these would be the whole row, and the mask has the band."""
+  q, given = numbers(2, length, heads, size), numbers(2, length, heads, size, seed=1)
+  k, v = (numbers(2, length, key_heads, size, seed=seed) for seed in (2, 3))
+  mask, bits = mask_of(kind, 2, length, length), noise([7, 2]) if dropped else None
+  # What sees nothing is uniform over what its program has: no gradient comes from there.
+  seen = jnp.broadcast_to(band.restrict(mask, length), (2, 1, length, length)).any((1, 3))
+  def attending(attend):
+    def call(q, k, v):
+      y = attend(tpu_attention.Arrays(q, k, v, mask, None), size ** -0.5, bits, band)
+      return jnp.where(seen[..., None, None], y, 0)
+    return call
+  alike(attending, (q, k, v), given, 4)
+
+
+def alike(attending, args, given, leaves, on=SMALL, error=1e-5):
+  """The kernel and what is written out give the same answer and, of `given`, the same gradients of args: of the largest
+  entry of each."""
+  def both(attend):
+    @jax.jit
+    def learn(*args):
+      y, back = jax.vjp(attending(attend), *args)
+      return y, back(given.astype(y.dtype))
+    return learn(*args)
+  got, want = both(functools.partial(tpu_attention.attend, on=on, interpret=True)), both(plain)
+  assert jax.tree.structure(got) == jax.tree.structure(want) and len(jax.tree.leaves(got)) == leaves
+  for ours, theirs in zip(*(map(np.float32, jax.tree.leaves(tree)) for tree in (got, want)), strict=True):
+    assert ours.shape == theirs.shape and np.abs(theirs).max() > 0.1
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=error * np.abs(theirs).max())
+
+
+DISTANT = [  # length, heads, their size, terms, mask, dropout, device kind
+    (100, 2, 64, 'both', 'packed', True, SMALL),
+    pytest.param(8, 3, 32, 'both', '', False, SMALL, marks=SLOW),
+    pytest.param(60, 2, 64, 'both', 'padding', True, 'TPU v3', marks=SLOW),
+    pytest.param(256, 1, 128, 'keys', '', True, SMALL, marks=SLOW),
+    pytest.param(300, 1, 80, 'queries', 'padding', False, SMALL, marks=SLOW),
+    pytest.param(300, 3, 64, 'both', 'padding', True, SMALL, marks=SLOW),
+    pytest.param(512, 2, 64, 'both', 'packed', True, SMALL, marks=SLOW),
+    pytest.param(700, 2, 64, 'both', 'causal', True, SMALL, marks=SLOW)]
+
+
+@pytest.mark.parametrize(('length', 'heads', 'size', 'terms', 'kind', 'dropped', 'on'), DISTANT)
+def test_distances(length, heads, size, terms, kind, dropped, on):
+  """Of `Distances` a kernel makes what is written out elsewhere; gradients of the tables are added up over rows."""
+  rows = 3 if length < 600 else 1
+  q, k, v, given = (numbers(rows, length, heads, size, seed=seed) for seed in range(4))
+  tables = {name: numbers(2 * length, heads, size, seed=seed) for seed, name in ((4, 'keys'), (5, 'queries'))
+            if terms in (name, 'both')}
+  mask, bits = mask_of(kind, rows, length, length), noise([7, 2, 1 << 20][:rows]) if dropped else None
+  def attending(attend):
+    def call(q, k, v, tables):
+      distances = RelativeLogits(tables.get('keys'), tables.get('queries'), 0.6)
+      return attend(tpu_attention.Arrays(q, k, v, mask, distances), size ** -0.5, bits)
+    return call
+  alike(attending, (q, k, v, tables), given, 4 + len(tables), on)
+
+
+@pytest.mark.slow
+def test_distances_in_bfloat16():
+  args = [numbers(2, 100, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in range(3)]
+  tables = [numbers(200, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in (3, 4)]
+  def attending(attend):
+    def call(q, k, v, keys, queries):
+      kernel = attend is not plain
+      q, k, v, keys, queries = (x if kernel else x.astype(jnp.float32) for x in (q, k, v, keys, queries))
+      return attend(tpu_attention.Arrays(q, k, v, None, RelativeLogits(keys, queries, 0.6)), 0.125)
+    return call
+  alike(attending, (*args, *tables), numbers(2, 100, 2, 64, seed=5).astype(jnp.bfloat16), 6, error=2e-2)
+
+
+@pytest.mark.parametrize('kind', ['packed', pytest.param('padding', marks=SLOW)])
+def test_queries_that_stand_at_some_of_the_keys(kind):
+  """As the decoder of masks asks: in any order, some keys are not asked about. Of two at one place, as where rows are
+  filled up, the first answers."""
+  k, v = (numbers(2, 40, 2, 64, seed=seed) for seed in (1, 2))
+  places = jnp.array([[3, 39, 0, 17, 8, 9, 1, 2, 0], [5, 4, 20, 21, 22, 38, 6, 7, 5]])
+  q, given = numbers(2, 9, 2, 64), numbers(2, 9, 2, 64, seed=5).at[:, 8].set(0)
+  tables = {name: numbers(80, 2, 64, seed=seed) for seed, name in ((3, 'keys'), (4, 'queries'))}
+  mask = mask_of(kind, 2, 40, 40)
+  if kind == 'packed':
+    mask = jnp.take_along_axis(mask, places[:, None, :, None], 2)
+  def attending(attend):
+    def call(q, k, v, tables):
+      y = attend(tpu_attention.Arrays(q, k, v, mask, RelativeLogits(**tables, share=0.6, places=places)), 0.125)
+      return y[:, :8]
+    return call
+  alike(attending, (q, k, v, tables), given[:, :8], 6)
+
+
+@pytest.mark.slow
+def test_bfloat16():
+  q, k, v = (numbers(2, 32, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in range(3))
+  arrays = tpu_attention.Arrays(q, k, v, None, None)
+  got = jax.jit(lambda: tpu_attention.attend(arrays, 0.125, on=SMALL, interpret=True))()
+  want = plain((*(x.astype(jnp.float32) for x in (q, k, v)), None, None), 0.125)
+  assert got.dtype == jnp.bfloat16
+  np.testing.assert_allclose(got.astype(jnp.float32), want, atol=2e-2)
+
+
+@pytest.mark.slow
+def test_a_mesh_changes_no_bit_of_dropout():
+  """Rows and heads over eight devices: of other bits a quarter of all probabilities would be other ones."""
+  q, k, v = (numbers(4, 16, 4, 64, seed=seed) for seed in range(3))
+  mask, bits = mask_of('padding', 1, 16, 16), noise([5, 6, 9, 40])
+  @jax.jit
+  def answer(q, k, v):
+    return tpu_attention.attend(tpu_attention.Arrays(q, k, v, mask, None), 0.125, bits, on=SMALL, interpret=True)
+  want = answer(q, k, v)
+  mesh = sharding.make_mesh(sharding.MeshConfig(data=2, fsdp=2, tensor=2))
+  with jax.set_mesh(mesh):
+    layout = jax.NamedSharding(mesh, sharding.partition_spec(tpu_attention.ARRAY_AXES, q.shape, mesh))
+    np.testing.assert_allclose(answer(*(jax.device_put(x, layout) for x in (q, k, v))), want, atol=1e-6)
+  other = tpu_attention.attend(
+      tpu_attention.Arrays(q, k, v, mask, None), 0.125, noise([5, 6, 9, 41]), on=SMALL, interpret=True)
+  np.testing.assert_allclose(other[:3], want[:3], atol=1e-6)
+  assert float(jnp.abs(other[3] - want[3]).max()) > 0.1
+
+
+@pytest.mark.slow
+def test_a_mesh_adds_up_gradients_of_tables():
+  """Over eight devices, of which each has rows and heads of its own."""
+  args = [numbers(4, 16, 4, 64, seed=seed) for seed in range(3)] + [numbers(32, 4, 64, seed=seed) for seed in (3, 4)]
+  places = jnp.array([[3, 0, 15, 7, 8], [1, 2, 3, 4, 5], [9, 8, 7, 6, 5], [0, 15, 14, 1, 2]])
+  @jax.jit
+  def learned(q, k, v, keys, queries):
+    def total(*args):
+      q, k, v, keys, queries = args
+      some = RelativeLogits(keys, queries, 0.6, places)
+      attend = functools.partial(
+          tpu_attention.attend, scale=0.125, noise=noise([5, 6, 9, 40]), on=SMALL, interpret=True)
+      whole = attend(tpu_attention.Arrays(q, k, v, None, some._replace(places=None)))
+      asked = attend(tpu_attention.Arrays(jnp.take_along_axis(q, places[..., None, None], 1), k, v, None, some))
+      return (whole ** 2).sum() + (asked ** 3).sum()
+    return jax.grad(total, range(5))(q, k, v, keys, queries)
+  want, mesh = learned(*args), sharding.make_mesh(sharding.MeshConfig(data=2, fsdp=2, tensor=2))
+  with jax.set_mesh(mesh):
+    laid = [jax.device_put(x, jax.NamedSharding(mesh, sharding.partition_spec(names, x.shape, mesh)))
+            for x, names in zip(args, [tpu_attention.ARRAY_AXES] * 3 + [(None, 'heads', None)] * 2, strict=True)]
+    got = learned(*laid)
+  for ours, theirs in zip(got, want, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(jnp.abs(theirs).max()))
+
+
+def test_bits_of_dropout_are_as_good_as_random():
+  """Their share; and that neighbouring queries, keys, heads, rows and seeds agree as often as chance has them."""
+  places = jnp.meshgrid(*map(jnp.arange, (4, 4, 64, 1)), indexing='ij')[:3]
+  draw = jax.jit(lambda first, second: tpu_attention_kernel.hashed_keep_mask(
+      jnp.int32([first, second]), *places, 256, 0.1))
+  stay, other, third = (np.asarray(draw(*seed), float) for seed in ((1, 2), (2, 2), (1, 3)))
+  assert stay.shape == (4, 4, 64, 256)
+  error = (0.09 / stay.size) ** 0.5
+  assert abs(stay.mean() - 0.9) < 4 * error
+  pairs = [(np.take(stay, range(1, stay.shape[axis]), axis), np.take(stay, range(stay.shape[axis] - 1), axis))
+           for axis in range(4)]
+  square = stay[..., :64]
+  halves = stay[..., :128], stay[..., 128:]  # of the same words
+  for some, others in (*pairs, (stay, other), (stay, third), (square, square.swapaxes(2, 3)), halves):
+    assert abs(np.corrcoef(some.ravel(), others.ravel())[0, 1]) < 5 / some.size ** 0.5 * 2 ** 0.5
+  # A word is of the sum of one of its query and one of its key, which four corners of a rectangle would show.
+  z = (stay - 0.9) / 0.3
+  corners = z[:, :, 1:, 1:] * z[:, :, :-1, 1:] * z[:, :, 1:, :-1] * z[:, :, :-1, :-1]
+  assert abs(corners.mean()) < 5 / corners.size ** 0.5
+  by_key = stay.mean((0, 1, 2))
+  assert abs(by_key - 0.9).max() < 5 * (0.09 / 1024) ** 0.5
+  by_query = stay.mean((0, 1, 3))
+  assert abs(by_query - 0.9).max() < 5 * (0.09 / 4096) ** 0.5
+
+
+def test_what_it_takes():
+  takes, half = tpu_attention.supports, jnp.bfloat16
+  row = (8, 512, 12, 64)
+  assert takes('TPU v5 lite', half, row, row) and takes('TPU v3', half, row, row)
+  assert not takes('', half, row, row) and not takes('TPU v5 lite', jnp.float32, row, row)
+  assert not takes('TPU v5 lite', half, (8, 1, 12, 64), row)  # a token that is generated
+  long, longer = (8, 4096, 12, 64), (8, 8192, 12, 64)
+  assert not takes('TPU v4', half, long, long) and takes('TPU v5', half, long, long)
+  assert not takes('TPU v5', half, longer, longer) and takes('TPU v5 lite', half, longer, longer)
+  assert not takes('TPU v5 lite', half, row, (8, 8193, 12, 64))
+  assert not takes('TPU v5 lite', half, longer, longer, terms=1)
+  assert not takes('TPU v6 lite', half, (8, 8192, 4, 256), (8, 8192, 1, 256))
+  wide = (8, 2048, 16, 256)
+  assert takes('TPU v5', half, wide, (8, 2048, 1, 256)) and not takes('TPU v4', half, wide, (8, 2048, 1, 256))
+  assert takes('TPU v4', half, row, row, (1, 12, 512, 512)) and takes('TPU v3', half, row, row, (1, 12, 512, 512))
+  longer = (8, 1024, 12, 64)
+  assert takes('TPU v5 lite', half, longer, longer, (1, 12, 1024, 1024))
+  assert not takes('TPU v4', half, longer, longer, (1, 12, 1024, 1024))
+  assert not takes('TPU v4', half, row, row, (8, 12, 512, 512)) and tpu_attention.device_kind() == ''
+  assert takes('TPU v3', half, row, row, terms=2) and not takes('TPU v3', half, row, (8, 512, 4, 64), terms=2)
+  long, short = (8, 2048, 12, 64), (8, 128, 12, 64)
+  assert takes('TPU v5 lite', half, short, short, terms=2) and not takes('TPU v5 lite', half, short, short)
+  assert takes('TPU v5 lite', half, long, long, terms=1) and not takes('TPU v4', half, long, long, terms=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('position', [
+    Disentangled(span=4), Disentangled(terms=('c2p',), span=64, shared=True),
+    Disentangled(terms=('p2c',), span=64, buckets=4), Disentangled(span=64, buckets=4, shared=True, exact=True)],
+    ids=['clamped', 'c2p', 'p2c', 'buckets'])
+def test_disentangled_attention_with_it(position, monkeypatch):
+  """All parameters' gradients, and that of the table of distances."""
+  cfg = tiny.block(attention=dict(position=position, dropout=0.0))
+  x, given = numbers(2, 11, 32), numbers(2, 11, 32, seed=1)
+  table = numbers(2 * position.size - position.exact, 32, seed=2)
+  attention = Attention(cfg.attention, cfg)
+  params = tiny.random_params(jax.eval_shape(
+      lambda: attention.init(jax.random.key(0), x, x, AttentionMask(None, {'relative': table}))['params']))
+  def learned():
+    def run(params, x, table):
+      return attention.apply({'params': params}, x, x, AttentionMask(None, {'relative': table}))
+    y, back = jax.jit(lambda *args: jax.vjp(run, *args))(params, x, table)
+    return y, back(given)
+  want, calls = learned(), []
+  with monkeypatch.context() as patch:
+    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
+    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend: calls.append(1) or inner(
+        *args, on=SMALL, interpret=True))
+    got = learned()
+  assert calls
+  for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(0.1, float(jnp.abs(theirs).max())))
+
+
+@pytest.mark.slow
+def test_a_training_with_it_ends_alike(windows, monkeypatch):
+  """Fifty steps, without dropout of probabilities, whose bits are others there."""
+  learner = tiny.learner.__wrapped__(  # a mapping has no place in a cache
+      optim=OptimConfig(peak=1e-3, warmup=1, schedule='constant'), dropout=0.0, attention={'dropout': 0.0})
+  def trained():
+    state, losses = unbox(jax.jit(functools.partial(init_state, learner))(windows)), []
+    step = jax.jit(functools.partial(train_step, learner))
+    for _ in range(50):
+      state, figures = step(state, windows)
+      losses.append(float(figures['loss']))
+    return losses, state.params
+  plainly, want = trained()
+  calls = []
+  with monkeypatch.context() as patch:
+    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
+    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend: calls.append(1) or inner(
+        *args, on=SMALL, interpret=True))
+    losses, params = trained()
+  assert calls and losses[-1] < 0.9 * losses[0]
+  np.testing.assert_allclose(losses, plainly, rtol=1e-4)
+  for name, leaf in tiny.flat(params).items():
+    if not name.endswith('key/bias'):  # its gradient is zero but for rounding
+      np.testing.assert_allclose(leaf, tiny.flat(want)[name], atol=1e-3, err_msg=name)
+
+
+def equations(jaxpr):
+  """All equations of a jaxpr, and of those inside."""
+  for equation in jaxpr.eqns:
+    yield equation
+    for inside in (value for value in equation.params.values() if hasattr(value, 'jaxpr')):
+      yield from equations(inside.jaxpr)
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.1])
+def test_vector_operations_are_those_of_the_kernel(rate):
+  """Of what has the shape of the scores, or of the words whose halves are two bits of dropout: not products, nor what
+  is laid out anew."""
+  q, share = jnp.zeros((1, 512, 1, 128), jnp.bfloat16), {(512, 512): 1.0, (512, 256): 0.5}
+  bits = tpu_attention.AttentionDropout(jnp.zeros(2, jnp.uint32), jnp.zeros(1, jnp.int32), rate) if rate else None
+  def attended(q, k, v):
+    return tpu_attention.attend(tpu_attention.Arrays(q, k, v, None, None), 0.1, bits, on='TPU v5 lite').sum()
+  *_, forward, backward = (equation for equation in equations(jax.make_jaxpr(jax.grad(attended, (0, 1, 2)))(
+      q, q, q).jaxpr) if equation.primitive.name == 'pallas_call')
+  for equation, name in ((forward, 'forward'), (backward, 'backward')):
+    found = sum(max(share.get(getattr(value.aval, 'shape', ()), 0) for value in (*inside.invars, *inside.outvars))
+                for inside in equations(types.SimpleNamespace(eqns=equation.params['jaxpr'].eqns))
+                if inside.primitive.name not in ('dot_general', 'broadcast_in_dim', 'iota', 'jit', 'concatenate'))
+    plain, dropping = tpu_attention.VECTOR_OPERATIONS[name]
+    assert found == plain + (dropping if rate else 0)
+    assert dict(equation.params['metadata']) == {'vector_operations': str(int(found * 512 * 512))}
+
+
+@pytest.mark.parametrize('on', ['TPU v5 lite', pytest.param('TPU v3', marks=SLOW)])
+def test_vector_operations_by_distance(on):
+  """Of what is as large as a tile, of which v3 turns eight rows at once."""
+  q, table = jnp.zeros((1, 256, 1, 128), jnp.bfloat16), jnp.zeros((512, 1, 128), jnp.bfloat16)
+  def counted(bias):
+    def attended(q, k, v):
+      return tpu_attention.attend(tpu_attention.Arrays(q, k, v, None, bias), 0.1, on=on).sum()
+    for equation in equations(jax.make_jaxpr(jax.grad(attended, (0, 1, 2)))(q, q, q).jaxpr):
+      if equation.primitive.name == 'pallas_call':
+        sizes = [np.prod(inside.outvars[0].aval.shape) for inside in equations(equation.params['jaxpr'])
+                 if inside.primitive.name in ('select_n', 'gather', 'roll', 'add', 'convert_element_type')
+                 and inside.outvars[0].aval.shape != (256, 128) and inside.outvars[0].aval.dtype != jnp.int32]
+        yield sum(sizes), int(equation.params['metadata']['vector_operations'])
+  plain, ours = (list(counted(bias)) for bias in (None, RelativeLogits(table, table, 0.6)))
+  assert len(plain) == len(ours) == 2
+  for (least, said), (found, says) in zip(plain, ours, strict=True):
+    assert 0.9 * (found - least) < says - said < 1.1 * (found - least)

@@ -1,0 +1,55 @@
+"""Whether Mosaic compiles the kernel, forward and backward, where the TPU compiler is installed."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.compile.report import topology_devices
+from plm_jax.layers.kernels import tpu_attention
+from plm_jax.layers.relative_logits import RelativeLogits
+from plm_jax.layers.sliding_window import SlidingWindow
+
+pytestmark = [pytest.mark.slow, pytest.mark.compiler]
+ROW = 2, 512, 3, 64
+CASES = [  # what is beside q, k and v; their shape
+    ('nothing', ROW), ('bias', ROW), ('bias', (2, 1024, 2, 64)), ('both', ROW), ('keys', (2, 256, 1, 128)),
+    ('both', (2, 128, 4, 32)),
+    ('queries', (2, 900, 2, 80)), ('both', (1, 2048, 2, 64)),
+    ('neighbours', (1, 1024, 2, 64)), ('earlier', (1, 2000, 1, 128)),
+    ('nothing', (1, 4096, 2, 128)), ('nothing', (1, 8192, 4, 64)), ('nothing', (1, 4096, 1, 256))]
+
+
+@pytest.fixture(scope='module', params=['v3:2x2', 'v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
+def mesh(request):
+  pytest.importorskip('libtpu')
+  device = topology_devices(request.param)[0]
+  return jax.sharding.Mesh(np.array([device]), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+@pytest.mark.parametrize(('beside', 'shape'), CASES)
+def test_both_passes_compile(mesh, beside, shape):
+  rows, length, heads, size = shape
+  kind = mesh.devices.flat[0].device_kind
+  terms = {'both': ('keys', 'queries'), 'keys': ('keys',), 'queries': ('queries',)}.get(beside, ())
+  band = {'neighbours': SlidingWindow(64, 64), 'earlier': SlidingWindow(255, 0)}.get(beside)
+  biased = (1, heads, length, length) if beside == 'bias' else None
+  if not tpu_attention.supports(kind, jnp.bfloat16, shape, shape, biased, len(terms)):
+    pytest.skip(f'{kind} leaves it to the plain path')
+  everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  def array(dtype, *shape):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=everywhere)
+
+  def learned(q, k, v, tables, mask, seed, given):
+    noise = tpu_attention.AttentionDropout(seed, jnp.arange(rows), 0.1)
+    def attended(q, k, v, tables):
+      bias = RelativeLogits(tables.get('keys'), tables.get('queries'), 0.6) if terms else tables.get('bias')
+      return tpu_attention.attend(tpu_attention.Arrays(q, k, v, mask, bias), 0.125, noise, band)
+    y, back = jax.vjp(attended, q, k, v, tables)
+    return y, back(given)
+  q, tables = array(jnp.bfloat16, *shape), {name: array(jnp.bfloat16, 2 * length, heads, size) for name in terms}
+  tables |= {'bias': array(jnp.float32, *biased)} if biased else {}
+  with jax.set_mesh(mesh):
+    lowered = jax.jit(learned).lower(
+        q, q, q, tables, array(bool, rows, 1, length, length), array(jnp.uint32, 2), q)
+    text = lowered.compile().as_text()
+  assert text.count('custom_call_target="tpu_custom_call"') == 2

@@ -1,0 +1,67 @@
+"""Measures of sentence vectors, and exact search, by literal values and by brute force."""
+import math
+
+import numpy as np
+import pytest
+
+from plm_jax.errors import ConfigError
+from plm_jax.metrics import nearest as search
+from plm_jax.metrics.embeddings import (
+  fit_whitening,
+  mean_cosine,
+  retrieval_metrics,
+  variance_spectrum,
+)
+from plm_jax.metrics.nearest import find_nearest
+
+
+def test_retrieval_by_hand():
+  """Three vectors at angles 0, 10 and 90 degrees; a query at 0 finds them in this order."""
+  corpus = np.array([[math.cos(angle), math.sin(angle)] for angle in np.radians([0, 10, 90])])
+  found = retrieval_metrics(corpus[[0, 0]], corpus, [{1}, {0, 2}])
+  second, ideal = 1 / math.log2(3), 1 + 1 / math.log2(3)
+  assert found == pytest.approx({
+      'ndcg_10': 50 * (second + (1 + 1 / math.log2(4)) / ideal), 'mrr': 50 * (1 / 2 + 1), 'recall_1': 50 * (0 + 1 / 2),
+      'recall_10': 100.0})
+
+
+def test_retrieval_needs_something_to_find():
+  with pytest.raises(ConfigError, match='each have relevant texts, got 1 queries and 0 with'):
+    retrieval_metrics(np.ones((1, 2)), np.ones((3, 2)), [set()])
+
+
+@pytest.mark.parametrize('count', [1, 7, 500])
+def test_nearest_is_brute_force(count, monkeypatch):
+  monkeypatch.setattr(search, 'BLOCK_VECTORS', 64)
+  draw = np.random.default_rng(0)
+  corpus = np.round(draw.normal(size=(500, 4)))  # with many equal cosines
+  corpus[3] = 0
+  queries = draw.normal(size=(9, 4)).astype(np.float32)
+  scores, numbers = find_nearest(queries, corpus, count)
+  x = corpus / np.maximum(np.linalg.norm(corpus, axis=1, keepdims=True), 1e-12)
+  wanted = (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ x.T
+  np.testing.assert_allclose(scores, -np.sort(-wanted, 1)[:, :count], atol=1e-6)
+  np.testing.assert_allclose(np.take_along_axis(wanted, numbers, 1), scores, atol=1e-6)
+  assert all(len({*row}) == count for row in numbers.tolist())
+
+
+def test_search_says_what_does_not_fit():
+  with pytest.raises(ConfigError, match=r'got \[1, 2\], \[3, 4\] and 5'):
+    find_nearest(np.ones((1, 2)), np.ones((3, 4)), 5)
+  with pytest.raises(ConfigError, match=r'got \[1, 2\], \[0, 2\]'):
+    find_nearest(np.ones((1, 2)), np.ones((0, 2)))
+
+
+def test_how_vectors_lie():
+  assert mean_cosine(np.array([[1, 0], [0, 2], [-3, 0]])) == pytest.approx((0 + 0 - 1) / 3)
+  np.testing.assert_allclose(variance_spectrum(np.array([[3, 0], [-3, 0], [0, 1], [0, -1]])), [0.9, 0.1])
+
+
+def test_whitening_leaves_no_direction_before_others():
+  draw = np.random.default_rng(0)
+  vectors = draw.normal(size=(200, 6)) @ draw.normal(size=(6, 6)) + 5
+  found = fit_whitening(vectors, 4)(vectors)
+  np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
+  np.testing.assert_allclose(found.T @ found / 200, np.eye(4), atol=1e-4)
+  with pytest.raises(ConfigError, match='3 vectors have 2 directions with nonzero variance, and 4 are requested'):
+    fit_whitening(vectors[:3], 4)

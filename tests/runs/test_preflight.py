@@ -1,0 +1,99 @@
+"""What is checked of a run before text is prepared, and before the first step."""
+import dataclasses
+import types
+
+import pytest
+
+from plm_jax import recipes
+from plm_jax.config.run import ConfigError, Phase
+from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.data.prepare_config import TextConfig
+from plm_jax.runs import preflight
+from plm_jax.tokenizers import train_wordpiece
+
+
+def tokenizer(kind):
+  return types.SimpleNamespace(kind=kind)
+
+
+@pytest.mark.parametrize(('name', 'kind', 'wanted'), [
+    ('gpt2_small', 'wordpiece', 'byte-bpe'), ('roberta_base', 'wordpiece', 'byte-bpe'),
+    ('t5_base', 'byte_bpe', 'sentencepiece-unigram'), ('bert_base', 'sentencepiece', 'wordpiece')])
+def test_records_of_another_kind_of_tokenizer_are_refused(name, kind, wanted):
+  config = recipes.find_recipe(name)('test')
+  given = 'sentencepiece-unigram' if kind == 'sentencepiece' else kind.replace('_', '-')
+  with pytest.raises(ConfigError) as wrong:
+    preflight.check_tokenizer_kind(config, 'RECORDS', tokenizer(kind))
+  assert str(wrong.value) == (
+      f'RECORDS holds records of a {kind.replace("_", "-")} tokenizer, and {name} is for {wanted}: `python -m plm_jax '
+      f'prepare TEXT RECORDS --for={name}` makes such. To train on these all the same, give '
+      f'--data.prepare.kind={given} --data.prepare.layout=bert')
+  insisted = dataclasses.replace(config, data=dataclasses.replace(config.data, prepare=TextConfig(kind=given)))
+  preflight.check_tokenizer_kind(insisted, 'RECORDS', tokenizer(kind))
+  preflight.check_tokenizer_kind(dataclasses.replace(config, warm_start='elsewhere'), 'RECORDS', tokenizer(kind))
+
+
+def test_records_of_the_recipes_kind_are_taken():
+  preflight.check_tokenizer_kind(recipes.find_recipe('gpt2_small')('test'), 'RECORDS', tokenizer('byte_bpe'))
+  preflight.check_tokenizer_kind(recipes.find_recipe('t5_base')('test'), 'RECORDS', tokenizer('sentencepiece'))
+  preflight.check_tokenizer_kind(recipes.find_recipe('bert_base')('test'), 'RECORDS', tokenizer('wordpiece'))
+
+
+def on_one_device(changes, **model):
+  config = recipes.find_recipe('bert_base')('test')
+  mesh, model = dataclasses.replace(config.mesh, data=1), dataclasses.replace(config.model, **model)
+  return dataclasses.replace(config, mesh=mesh, model=model, **changes)
+
+
+@pytest.mark.slow
+def test_a_run_that_fits_no_memory_is_refused_with_what_it_needs(monkeypatch):
+  monkeypatch.setattr(preflight, 'device_memory', lambda mesh: 2**30)
+  preflight.check_memory(on_one_device({}))
+  with pytest.raises(ConfigError) as wrong:
+    preflight.check_memory(on_one_device({}, vocab=16_000_000))
+  # The table, and two means of its gradient, at 32 numbers a piece, and the bias of the head.
+  assert str(wrong.value).startswith('a run of these options needs 5.9 GiB at the least, 5.9 GiB of them for param')
+  assert str(wrong.value).endswith('and there are 1.0 GiB: make the model or --train.phases smaller, or '
+                                   '--train.accumulate larger')
+  train = dataclasses.replace(recipes.find_recipe('bert_base')('test').train, phases=(Phase(9, 64, 1 << 20),))
+  with pytest.raises(ConfigError, match=r'8\.0 GiB for one layer of 1,048,576 rows of 64 tokens'):
+    preflight.check_memory(on_one_device({'train': train}))
+
+
+def test_options_that_make_no_model_are_refused_before_text_is_prepared():
+  block = dataclasses.replace(recipes.find_recipe('bert_base')('test').model.block, head_size=2**31 - 1, heads=2**20)
+  with pytest.raises(ConfigError):
+    preflight.check_memory(on_one_device({}, block=block))
+
+
+def test_prompts_that_do_not_fit_are_refused_before_training():
+  pieces = train_wordpiece(['the cat sat on the mat'] * 3, 60)
+  config = dataclasses.replace(recipes.find_recipe('bert_base')('test'), prompts=('the [MASK] ' * 40,))
+  with pytest.raises(ConfigError, match='the model takes 64'):
+    preflight.check_prompts(config, pieces)
+  config = dataclasses.replace(recipes.find_recipe('gpt2_small')('test'), prompts=('the cat ' * 40,))
+  with pytest.raises(ConfigError, match=r"--prompts 'the cat the cat .* at most leave room for an answer in the 64 of"):
+    preflight.check_prompts(config, pieces)
+  preflight.check_prompts(dataclasses.replace(config, prompts=('the cat',)), pieces)
+
+
+def test_documents_of_one_sentence_and_questions_about_pairs(tmp_path, capsys):
+  """Named by `prepare` and by runs that ask about pairs of sentences, with what helps; and what they then are asked."""
+  (tmp_path / 'lines.txt').write_text('\n'.join(f'This is line {n}.' for n in range(60)))
+  (tmp_path / 'documents.txt').write_text('\n\n'.join(f'Here is {n}. It has more. And more.' for n in range(60)))
+  folders = {}
+  for name in ('lines', 'documents'):
+    folders[name] = tmp_path / name
+    prepare(PrepareConfig(source=str(tmp_path / f'{name}.txt'), vocab=60, workers=1), folders[name])
+    said = ' '.join(capsys.readouterr().out.split())
+    assert ('training documents, at least, have but one sentence' in said) == (name == 'lines')
+  for recipe, effect in (('bert_base', 'text of another document'), ('albert_base', 'sentences cut in two')):
+    config = recipes.find_recipe(recipe)('test')
+    said = preflight.check_sentence_pairs(config, [folders['lines']])
+    assert effect in said and '59 of 59 training documents' in said and "documents='files'" in said
+    assert preflight.check_sentence_pairs(config, [folders['documents']]) == ''
+  assert preflight.check_sentence_pairs(recipes.find_recipe('roberta_base')('test'), [folders['lines']]) == ''
+  # The advice helps: a file is one document.
+  config = PrepareConfig(source=f'{tmp_path}/*.txt', vocab=60, workers=1, documents='files', heldout=0.5)
+  prepare(config, tmp_path / 'files')
+  assert preflight.check_sentence_pairs(recipes.find_recipe('bert_base')('test'), [tmp_path / 'files']) == ''

@@ -1,0 +1,18 @@
+"""A small untrained model with a head for sentence vectors."""
+import jax
+import labelled
+import tiny
+
+from plm_jax.layers.pooling import VectorConfig
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.tasks.embedding_losses import InBatch
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
+
+
+def trained_of(vector: VectorConfig, length: int = 12) -> LoadedModel:
+  tokenizer = labelled.tokenizer()
+  task = EmbeddingTask(loss_of=InBatch(), vector=vector)
+  model = tiny.config()
+  shapes = jax.eval_shape(task.build(model, False).init, jax.random.key(0), task.shapes(2, 8))
+  params = tiny.random_params(shapes)['params']
+  return LoadedModel('bert', model, task.heads(model), params, tokenizer, task=task, length=length)

@@ -1,0 +1,189 @@
+"""Losses of sentence vectors: literal values, several devices and micro-steps, prefixes, what is only there to fill."""
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from plm_jax import sharding
+from plm_jax.layers.pooling import VectorConfig
+from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.tasks.embedding_losses import (
+  Contrastive,
+  CoSent,
+  CosineRegression,
+  ExampleGroup,
+  InBatch,
+  Softmax,
+  TeacherVectors,
+  Triplet,
+)
+from plm_jax.tasks.sentence_embedding import EmbeddingTask, number_texts
+from plm_jax.training.step import Learner, compute_gradient
+
+AXES = np.eye(3, dtype=np.float32)
+
+
+def group(rows, texts, label=(), **more):
+  label = jnp.asarray(label or [0.0] * rows, jnp.float32)
+  return ExampleGroup(jnp.ones(rows), jnp.full(rows, texts), label, **more)
+
+
+def test_in_batch_negatives_by_hand():
+  """Two anchors on axes; each positive is on its anchor, the one hard negative on the first: cosines 1 and 0."""
+  vectors = jnp.stack([AXES[[0, 0, 2]], AXES[[1, 1, 0]]])
+  total, weight = InBatch(temperature=1.0)(3 * vectors, group(2, 3))
+  first = -math.log(math.e / (math.e + 1 + 1 + math.e))  # candidates: itself, the other, axis 2, axis 0
+  second = -math.log(math.e / (1 + math.e + 1 + 1))
+  np.testing.assert_allclose([total, weight], [first + second, 2], rtol=1e-6)
+
+
+def test_false_negatives_are_no_candidates():
+  """Texts 0 to 3 are on axes of four; numbers say which are equal. Candidates of others are left out one by one."""
+  axes = np.eye(4, dtype=np.float32)
+  def loss(*texts):
+    numbers = jnp.array(texts)
+    vectors = jnp.asarray(axes[np.array(texts)])
+    total, weight = InBatch(temperature=1.0)(vectors, group(*numbers.shape)._replace(texts=numbers))
+    assert weight == len(texts)
+    return float(total)
+  def own(score, *others):
+    return -math.log(math.exp(score) / (math.exp(score) + sum(map(math.exp, others))))
+  # All are different; then the second positive is equal to the first, to the first anchor, and the anchors are equal.
+  np.testing.assert_allclose(loss((0, 1), (2, 3)), own(0, 0) + own(0, 0), rtol=1e-6)
+  np.testing.assert_allclose(loss((0, 1), (2, 1)), 0, atol=1e-6)
+  np.testing.assert_allclose(loss((0, 1), (2, 0)), own(0) + own(0, 0), rtol=1e-6, atol=1e-6)
+  np.testing.assert_allclose(loss((0, 1), (0, 3)), 0, atol=1e-6)
+  # A hard negative of another example that is equal to the positive is left out; an example's own is not, nor are the
+  # negatives of an equal anchor.
+  np.testing.assert_allclose(loss((0, 1, 2), (3, 2, 1)), 2 * own(0, 0, 0), rtol=1e-6)
+  np.testing.assert_allclose(loss((0, 1, 2), (0, 1, 3)), 2 * own(0, 0, 0), rtol=1e-6)
+  # A text alone is its own positive, also where it comes twice.
+  np.testing.assert_allclose(loss((0, 0), (0, 0), (1, 1)), 2 * own(1, 0) + own(1, 0, 0), rtol=1e-6)
+
+
+def test_texts_of_examples_are_numbered():
+  found = number_texts([('a', 'b'), ('b', 'c', 'a'), ('d', 'd')], 3)
+  np.testing.assert_array_equal(found, [[0, 1, -1], [1, 2, 0], [3, 3, -1]])
+
+
+def test_triplets_on_prefixes_are_normalized_again():
+  """By hand: the first two numbers of a vector have the length 1 again, as in sentence-transformers."""
+  vectors = jnp.asarray([[[3.0, 4.0, 9.0], [1.0, 0.0, 2.0], [0.0, 5.0, 7.0]]])
+  batch = {'weight': jnp.ones((1, 1)), 'real': jnp.full((1, 1), 3), 'label': jnp.zeros((1, 1))}
+  losses = EmbeddingTask(loss_of=Triplet(margin=1.0), prefixes=(2,)).task_loss({'embedding': vectors}, batch)
+  def distance(a, b):
+    return math.dist(a, b)
+  short = 1 + distance((.6, .8), (1, 0)) - distance((.6, .8), (0, 1))
+  whole = max(0.0, 1 + distance((3, 4, 9), (1, 0, 2)) - distance((3, 4, 9), (0, 5, 7)))
+  np.testing.assert_allclose([losses['embedding_2'][0], losses['embedding'][0]], [short, whole], rtol=1e-4)
+
+
+def test_what_only_fills_a_batch_is_no_candidate():
+  vectors = jax.random.normal(jax.random.key(0), (4, 3, 5))
+  short = InBatch()(vectors[:2], group(2, 3))
+  weight = jnp.array([1.0, 1.0, 0.0, 0.0])
+  np.testing.assert_allclose(InBatch()(vectors, group(4, 3)._replace(weight=weight)), short, rtol=1e-6)
+  # Nor is a negative that an example does not have.
+  lacking = group(2, 3)._replace(real=jnp.array([3, 2]))
+  moved = vectors.at[1, 2].add(7.0)
+  np.testing.assert_array_equal(InBatch()(vectors[:2], lacking), InBatch()(moved[:2], lacking))
+
+
+def test_cosent_is_over_pairs_of_pairs():
+  vectors = jax.random.normal(jax.random.key(1), (4, 2, 5))
+  label, weight = [1.0, 3.0, 3.0, 9.0], [1, 1, 1, 0]
+  x = np.asarray(vectors / jnp.linalg.norm(vectors, axis=-1, keepdims=True), np.float64)
+  cosines = (x[:, 0] * x[:, 1]).sum(-1) / 0.05
+  terms = sum(math.exp(cosines[i] - cosines[j]) for i in range(3) for j in range(3) if label[i] < label[j])
+  got = CoSent()(vectors, group(4, 2, label)._replace(weight=jnp.array(weight, jnp.float32)))
+  np.testing.assert_allclose(got, [3 * math.log1p(terms), 3], rtol=1e-4)
+
+
+def test_the_other_losses_by_hand():
+  near, far = AXES[[0, 0]], AXES[[0, 1]]
+  both = jnp.stack([near, far])
+  np.testing.assert_allclose(CosineRegression()(both, group(2, 2, [5, 2.5])), [0.25, 2])
+  np.testing.assert_allclose(Contrastive(margin=1.5)(both, group(2, 2, [0, 0])), [0.5 * 1.5 ** 2 + 0.5 * 0.5 ** 2, 2])
+  triple = jnp.asarray(AXES[None, [0, 0, 1]])
+  np.testing.assert_allclose(Triplet(margin=5.0)(triple, group(1, 3)), [5 - math.sqrt(2), 1], rtol=1e-5)
+  target = jnp.asarray(AXES[[0]])
+  np.testing.assert_allclose(TeacherVectors()(triple, group(1, 3, target=target)), [2 / 3, 3], rtol=1e-6)
+  logits = jnp.log(jnp.array([[1.0, 3.0]]))
+  np.testing.assert_allclose(Softmax()(triple, group(1, 2, [1], relation=logits)), [-math.log(0.75), 1], rtol=1e-6)
+
+
+def test_a_vector_of_zeros_has_a_gradient():
+  """Of padding rows, whose vectors may be all zeros."""
+  grad = jax.grad(lambda x: InBatch()(x, group(2, 2))[0])(jnp.zeros((2, 2, 3)))
+  assert np.isfinite(grad).all()
+
+
+TASKS = {
+    'in_batch': EmbeddingTask(loss_of=InBatch()), 'cosent': EmbeddingTask(loss_of=CoSent()),
+    'prefixes': EmbeddingTask(loss_of=InBatch(), prefixes=(8, 16)),
+    'softmax': EmbeddingTask(loss_of=Softmax(), prefixes=(8,), labels=('a', 'b', 'c')),
+    'dense': EmbeddingTask(loss_of=CosineRegression(), vector=VectorConfig(('first', 'max'), dense=12, normalise=True))}
+
+
+def batch_of(rows: int, texts: int = 3, length: int = 12):
+  draw = np.random.default_rng(0)
+  tokens = draw.integers(5, 96, (rows, texts, length)).astype(np.int32)
+  sizes = draw.integers(3, length + 1, (rows, texts, 1))
+  segments = (np.arange(length) < sizes).astype(np.int32)
+  values = {'label': draw.integers(0, 3, (rows, 1)).astype(np.float32), 'real': np.full((rows, 1), texts, np.int32),
+            'weight': np.ones((rows, 1), np.float32), 'extract': np.zeros((rows, texts, 1), np.int32),
+            'texts': draw.integers(0, 30, (rows, 1, texts)).astype(np.int32)}
+  values['weight'][-1] = 0
+  return {'tokens': tokens * segments, 'segments': segments, 'types': 0 * tokens, **values}
+
+
+def learner_of(task: EmbeddingTask, accumulate: int = 1) -> Learner:
+  model = tiny.config(layers=1, dropout=0.1)
+  return Learner(task.build(model, False), task, make_optimizer(OptimConfig(warmup=1), 10), tiny.VOCAB, 0, accumulate)
+
+
+def gradients(learner: Learner, params, batch):
+  @jax.jit
+  def run(params, windows):
+    made = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
+    return compute_gradient(learner, params, made, learner.key(2))
+  with jax.default_matmul_precision('highest'):
+    return jax.device_get(run(params, batch))
+
+
+def params_of(learner: Learner, batch):
+  made = jax.eval_shape(lambda b: learner.objective.corrupt(learner.key(1), b, learner.vocab), batch)
+  return tiny.random_params(jax.eval_shape(learner.model.init, jax.random.key(0), made)['params'])
+
+
+@pytest.mark.parametrize('name', ['in_batch', *(pytest.param(name, marks=pytest.mark.slow) for name in (
+    'cosent', 'prefixes', 'softmax', 'dense'))])
+def test_several_devices_and_cached_gradients(name):
+  """The batch of all eight devices, and of all micro-steps, is what one device has at once; dropout too."""
+  task, batch = TASKS[name], batch_of(16)
+  learner = learner_of(task)
+  params = params_of(learner, batch)
+  grads, losses = gradients(learner, params, batch)
+  mesh = make_mesh(MeshConfig(data=8))
+  with jax.set_mesh(mesh):
+    spread = gradients(learner, jax.device_put(params, jax.NamedSharding(mesh, jax.P())),
+                       sharding.shard_batch(batch, 16, mesh))
+  cached = gradients(learner_of(task, 4), params, batch)
+  for other in (spread, cached):
+    tiny.assert_close(other[0], grads, 1e-5)
+    np.testing.assert_allclose(jax.tree.leaves(other[1]), jax.tree.leaves(losses), rtol=1e-6, atol=1e-6)
+
+
+def test_prefixes_have_losses_of_their_own():
+  task, batch = TASKS['prefixes'], batch_of(4)
+  assert dict(task.terms) == {'embedding': 1.0, 'embedding_8': 1.0, 'embedding_16': 1.0}
+  vectors = jax.random.normal(jax.random.key(0), (4, 3, 32))
+  losses = task.task_loss({'embedding': vectors}, batch)
+  plain = dataclasses.replace(task, prefixes=())
+  for name, size in (('embedding', 32), ('embedding_8', 8), ('embedding_16', 16)):
+    np.testing.assert_array_equal(losses[name], plain.task_loss({'embedding': vectors[..., :size]}, batch)['embedding'])

@@ -1,0 +1,117 @@
+"""A signal ends a command with its own exit status, wherever its exception is raised."""
+import os
+import signal
+import sys
+
+import pytest
+
+from plm_jax import errors
+from plm_jax.errors import ConfigError, check_interrupted, exit_on_error, parse_errors_as
+
+
+def send(number):
+  os.kill(os.getpid(), number)
+  for _ in range(1000):  # the handler runs between two instructions
+    pass
+
+
+def status(work, capfd):
+  with pytest.raises(SystemExit) as ended, exit_on_error():
+    work()
+  return ended.value.code, capfd.readouterr().err
+
+
+@pytest.mark.parametrize(('number', 'code', 'line'), [
+    (signal.SIGINT, 130, 'interrupted\n'), (signal.SIGTERM, 143, 'stopped by SIGTERM\n'),
+    (signal.SIGHUP, 129, 'stopped by SIGHUP\n')])
+def test_a_signal_ends_the_command(number, code, line, capfd):
+  handler = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+  outer = signal.signal(number, handler)  # nohup starts the suite with SIGHUP ignored
+  try:
+    assert status(lambda: send(number), capfd) == (code, line)
+    assert signal.getsignal(number) == handler
+  finally:
+    signal.signal(number, outer)
+  check_interrupted()  # nothing is left of it
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_an_exception_that_is_dropped_ends_it_too(capfd):
+  class Finalized:
+    def __del__(self):
+      send(signal.SIGINT)
+  def work():
+    Finalized()  # Python prints what a finalizer raises, and continues
+  code, said = status(work, capfd)
+  assert code == 130
+  assert said.splitlines()[-1] == 'interrupted'
+
+
+def test_an_exception_that_became_another_ends_it_too(capfd):
+  def wrapped():
+    try:
+      send(signal.SIGINT)
+    except KeyboardInterrupt as error:
+      raise RuntimeError('CpuCallback error') from error
+  assert status(wrapped, capfd) == (130, 'interrupted\n')
+  def replied():
+    try:
+      send(signal.SIGTERM)
+    except KeyboardInterrupt as error:
+      raise ConfigError('a worker process died') from error
+  assert status(replied, capfd) == (143, 'stopped by SIGTERM\n')
+
+
+def test_in_a_callback_of_jax(capfd):
+  import jax
+  def callback(x):
+    send(signal.SIGINT)
+    return x
+  def work():
+    call = jax.jit(lambda x: jax.pure_callback(callback, jax.ShapeDtypeStruct((), 'float32'), x))
+    call(1.0).block_until_ready()
+  code, said = status(work, capfd)
+  assert code == 130
+  assert said.splitlines()[-1] == 'interrupted'
+
+
+def test_ignored_signals_stay_ignored(capfd):
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+  try:
+    with exit_on_error():
+      send(signal.SIGHUP)
+  finally:
+    signal.signal(signal.SIGHUP, before)
+  assert capfd.readouterr().err == ''
+
+
+def test_nested_commands_say_it_once(capfd):
+  def work():
+    with exit_on_error():
+      send(signal.SIGINT)
+  assert status(work, capfd) == (130, 'interrupted\n')
+
+
+def test_errors_end_with_one_line_and_bugs_with_their_traceback(capfd):
+  def refused():
+    raise ConfigError('no such option')
+  assert status(refused, capfd)[0] == 'error: no such option'
+  with pytest.raises(ZeroDivisionError), exit_on_error():
+    _ = 1 / 0
+  with pytest.raises(SystemExit) as ended, exit_on_error():
+    sys.exit(3)
+  assert ended.value.code == 3
+
+
+@pytest.mark.parametrize(('line', 'kind'), [
+    ('no_such_name', NameError), ('{}.gett("a")', AttributeError), ('json.lods("{}")', AttributeError),
+    ('(lambda x: x)()', TypeError), ('[].get("a")', ConfigError), ('(5)["a"]', ConfigError), ('int([])', ConfigError),
+    ('None.shape', ConfigError), ('{}["a"]', ConfigError), ('json.loads(5)', ConfigError),
+    ('json.loads("{")', ConfigError), ('b"\\xff".decode()', ConfigError)])
+def test_a_bug_of_a_parser_is_no_damaged_file(line, kind):
+  """As if the line were in a parser of plm_jax."""
+  place = errors.__file__.replace('errors.py', 'planted.py')
+  with pytest.raises(kind) as raised, parse_errors_as('a.json', 'a list', ConfigError):
+    exec(compile(f'import json\n{line}', place, 'exec'), {})
+  if kind is ConfigError:
+    assert str(raised.value).startswith('a.json is damaged, or not a list: ')

@@ -1,0 +1,67 @@
+"""The levels of the packages: each imports only lower levels. WORKSPACE.md has the same list."""
+import ast
+import collections
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[1]
+LEVELS = (
+    ('errors', 'environment', 'unicode_words'),
+    ('validation', 'versions', 'progress', 'storage'),
+    ('sharding', 'distributed'),
+    ('layers', 'metrics', 'checkpoints'),
+    ('tokenizers', 'optim', 'architectures'),
+    ('models', 'data'),
+    ('objectives',),
+    ('conversion',),
+    ('tasks',),
+    ('config',),
+    ('loading',),
+    ('training',),
+    ('inference', 'word_vectors'),
+    ('corpora', 'evaluation', 'finetuning', 'compile', 'recipes'),
+    ('report',),
+    ('runs',),
+    ('api',),
+    ('cli',),
+    ('__main__',),
+)
+
+
+def package_imports():
+  """Collect the packages of plm_jax that each package imports, also in functions: {package: {imported: place}}."""
+  files = sorted((ROOT / 'plm_jax').rglob('*.py'))
+  names = {path.relative_to(ROOT).parts[1].removesuffix('.py') for path in files}
+  found = collections.defaultdict(dict)
+  for path in files:
+    package = path.relative_to(ROOT).parts[1].removesuffix('.py')
+    for node in ast.walk(ast.parse(path.read_text())):
+      modules = []
+      if isinstance(node, ast.Import):
+        modules = [alias.name for alias in node.names]
+      elif isinstance(node, ast.ImportFrom):
+        modules = [f'{node.module}.{alias.name}' for alias in node.names]
+      for module in modules:
+        parts = module.split('.')
+        if parts[0] == 'plm_jax' and len(parts) > 1 and parts[1] in names - {package}:
+          found[package][parts[1]] = f'{path.relative_to(ROOT)}:{node.lineno}'
+  found.pop('__init__', None)  # the public API imports the packages lazily
+  return found
+
+
+def test_each_package_imports_lower_levels_only():
+  level = {name: number for number, names in enumerate(LEVELS) for name in names}
+  imports = package_imports()
+  unknown = set(imports) - set(level)
+  assert not unknown, f'packages without a level: {sorted(unknown)}'
+  wrong = [f'{place}: {package} imports {other}' for package, others in imports.items()
+           for other, place in others.items() if level[other] >= level[package]]
+  assert not wrong
+
+
+def test_the_map_has_the_levels():
+  text = (ROOT / 'WORKSPACE.md').read_text()
+  rows = re.findall(r'^\| (\d+) \| (.*?) \|', text, re.MULTILINE)
+  assert [int(number) for number, _ in rows] == list(range(len(LEVELS)))
+  for (_, cell), names in zip(rows, LEVELS, strict=True):
+    assert tuple(re.findall(r'`(\w+)`', cell)) == names
