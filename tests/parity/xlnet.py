@@ -138,7 +138,7 @@ def sampled(rows, length, wanted=85):
   def draw(key):
     keys = jax.random.split(key, 3)
     starts = jax.random.randint(keys[0], (length,), 0, 1000) % 4 != 0
-    spans = PermutationLM().spans(keys[1], starts, 0, length, wanted, wanted)
+    spans = PermutationLM().choose_spans(keys[1], starts, 0, length, wanted, wanted)
     return spans | corruption.choose_tokens(keys[2], ~spans, wanted - spans.sum())
 
   chosen = np.pad(jax.device_get(draw(jax.random.split(jax.random.key(0), rows))), ((0, 0), (1, 1)))
