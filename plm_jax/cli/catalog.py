@@ -154,7 +154,7 @@ COMMANDS: dict[str, Command] = {
         USE, 'Generate text from prompts.', 'RUN PROMPT...',
         ("runs/gpt2_small-laptop 'Returns the' --max-new 32",
          "runs/gpt2_small-laptop 'Returns' --temperature 0.8 --top-p 0.9 --number 3",
-         'runs/t5_small-laptop - < inputs.txt'), 'commands.generate_command'),
+         'runs/t5_small-laptop - < inputs.txt'), 'generation.generate_command'),
     'predict': Command(
         USE, 'Predict the labels of the rows of a file.', 'RUN FILE',
         ('runs/classification-laptop test.tsv --output predictions.jsonl',
@@ -200,7 +200,7 @@ COMMANDS: dict[str, Command] = {
         'commands.few_shot_command'),
     'text-to-text': Command(
         EVALUATE, 'Evaluate an encoder-decoder on a text-to-text task.', 'RUN TASK',
-        ('runs/t5_small task:sst2:dev.tsv',), 'commands.text_to_text_command'),
+        ('runs/t5_small task:sst2:dev.tsv',), 'generation.text_to_text_command'),
     'minimal-pairs': Command(
         EVALUATE, 'Print accuracies on minimal pairs, such as those of BLiMP.', 'RUN FILE...',
         ("runs/bert_base 'blimp/*.jsonl'",), 'minimal_pairs.minimal_pairs_command'),

@@ -53,6 +53,13 @@ def open_text(output: str) -> Iterator[Callable[[str], None]]:
     yield lambda line: file.write(line.encode())
 
 
+def write_json_lines(output: str, records: Iterable[Any]) -> None:
+  """Write predictions to a .jsonl file, one per line, and print its name."""
+  lines = [json.dumps(record, ensure_ascii=False) for record in records]
+  storage.write(output, '\n'.join(lines) + '\n')
+  print(f'predictions in {output}')
+
+
 def format_json(task: Task, one: InputExample, prediction: Any) -> str:
   """Return a prediction as a line of JSON."""
   fields = prediction_fields(task, one, prediction)

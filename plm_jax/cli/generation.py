@@ -1,0 +1,132 @@
+"""The commands `generate` and `text-to-text`."""
+import sys
+from typing import Annotated
+
+import tyro
+
+from plm_jax import storage
+from plm_jax.api import models
+from plm_jax.cli import options, output_files, predict
+from plm_jax.cli.options import command
+from plm_jax.config.run import ConfigError
+from plm_jax.evaluation import text_to_text
+from plm_jax.evaluation.text_to_text import ReadingConfig
+from plm_jax.inference import generate
+from plm_jax.loading import generation_config
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.sharding import MeshConfig
+from plm_jax.storage import bucket_check
+
+
+@command(seed=options.SEED_LIMITS)
+def generate_command(
+    run: tyro.conf.Positional[str], prompts: tyro.conf.Positional[tuple[str, ...]] = (),
+    file: str = '', stream: bool = False, seed: int = 0, mesh: MeshConfig = MeshConfig(1),
+    settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
+  """Generates continuations of texts; an encoder-decoder generates outputs for its inputs.
+
+  Args:
+    run: folder of a run, or of a checkpoint of transformers
+    prompts: beginnings of texts, '' for a text from its first word; or inputs of an encoder; - for
+      standard input with one per line
+    file: file with more prompts, one per line; - for standard input
+    stream: print the text while it is generated, for one prompt
+    seed: random seed for sampling, with --temperature
+    mesh: devices that share the model
+    settings: generation settings; the defaults are those of the checkpoint's generation_config.json
+  """
+  prompts = predict.read_prompts(prompts)
+  if file == '-':
+    prompts += tuple(sys.stdin.read().splitlines())
+  elif file:
+    prompts += tuple(storage.read_text(file).splitlines())
+  if not prompts:
+    raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
+  trained = predict.load_on_mesh(run, mesh)
+  settings = generation_settings(trained, settings, stream)
+  print_continuations(trained, prompts, stream, seed, settings)
+
+
+def generation_settings(
+    trained: LoadedModel, settings: GenerationConfig, stream: bool = False) -> GenerationConfig:
+  """Return the checkpoint's generation settings with the typed options, and print the former.
+
+  Args:
+    trained: the model, with the settings in its files.
+    settings: the parsed options.
+    stream: whether text is streamed, where a beam search of the files is turned off.
+  """
+  stated = trained.generation
+  pieces = trained.tokenizer.pieces if trained.tokenizer else None
+  if described := stated.describe(pieces):
+    print(f'from the files of {trained.source}: {described}', file=sys.stderr)
+  typed = options.typed_fields(settings, sys.argv[1:])
+  if stream:
+    typed.setdefault('beams', 1)
+  return generation_config.resolve_generation_config(stated, None, typed)
+
+
+def print_continuations(
+    trained: LoadedModel, prompts: tuple[str, ...], stream: bool, seed: int,
+    settings: GenerationConfig) -> None:
+  """Print texts with their prompts, streamed if asked for, and warn of texts without a stop."""
+  continues = generate.continues_prompts(trained)
+  ended = []  # reasons, one per text
+  if stream:
+    if len(prompts) * settings.number > 1:
+      raise ConfigError('--stream prints one text: give one prompt, and no --number')
+    print(prompts[0] if continues else '', end='', flush=True)
+    for delta in models.stream(trained, prompts[0], settings, seed):
+      print(delta.text, end='', flush=True)
+      ended = [delta.ended]
+    print()
+  else:
+    every = models.generate(trained, prompts, settings, seed)
+    for prompt, found in zip(prompts, every, strict=True):
+      for continuation in found:
+        print(f'{prompt if continues else ""}{continuation.text}\n')
+        ended.append(continuation.ended)
+  without = len(ended) - ended.count('stop')
+  if settings.stop and without:
+    print(f'no stop sequence came in {without} of {len(ended)}: ended by the model, or at '
+          f'{settings.max_new} tokens', file=sys.stderr)
+
+
+@command()
+def text_to_text_command(
+    checkpoint: tyro.conf.Positional[str], task: tyro.conf.Positional[str], output: str = '',
+    mesh: MeshConfig = MeshConfig(1),
+    reading: Annotated[ReadingConfig, tyro.conf.arg(name='')] = ReadingConfig(),
+    settings: Annotated[GenerationConfig, tyro.conf.arg(name='')] = GenerationConfig()) -> None:
+  """Evaluates an encoder-decoder on a text-to-text task.
+
+  Args:
+    checkpoint: folder of a run, or of a checkpoint of transformers
+    task: task:NAME:SOURCE, with a NAME of plm_jax/data/text_to_text_tasks.py and a SOURCE .jsonl or
+      .tsv (plain, .gz, .xz) or tfds:NAME:SPLIT
+    output: .jsonl file for the predictions
+    mesh: devices that share the model
+    reading: how examples are read
+    settings: generation settings; the defaults are those of the checkpoint's generation_config.json
+  """
+  bucket_check.check_reachable({output: 'file'})
+  trained = predict.load_on_mesh(checkpoint, mesh)
+
+  def write_predictions(predictions):
+    records = []
+    for example, text in predictions:
+      records.append({'where': example.where, 'inputs': example.inputs, 'targets': example.targets,
+                      'text': text})
+    output_files.write_json_lines(output, records)
+
+  with models.mesh_context(trained):
+    settings = generation_settings(trained, settings)
+    result = text_to_text.evaluate_text_to_text(
+        trained, task, settings, reading, write_predictions if output else None)
+  print(f'{task}, {len(result.predictions):,} examples')
+  for name, value in result.metrics.items():
+    print(f'{name:18}{value:8.2f}')
+  if result.truncated_inputs:
+    print(f'{result.truncated_inputs:,} inputs were longer than {reading.length} tokens and lost '
+          'their ends')
