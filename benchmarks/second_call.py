@@ -163,7 +163,7 @@ def write_models(folder: pathlib.Path, lines: list[str], layers: int, width: int
       ),
       folder / kind,
     )
-  task = EmbeddingTask(loss_of=InBatch(), vector=VectorConfig(('mean',), normalise=True))
+  task = EmbeddingTask(vector_loss=InBatch(), vector=VectorConfig(('mean',), normalize=True))
   save(LoadedModel('bert', encoder, task.heads(encoder), random(task.build(encoder, False), task.shapes(2, 8)), pieces,
                task=task, length=LENGTH), folder / 'vectors')
   for kind, family, config, head, tokenizer in (

@@ -260,9 +260,9 @@ def check_batch(rows: int, accumulate: int, mesh: Mesh) -> None:
   shards = count_batch_shards(mesh)
   if rows % (shards * accumulate):
     raise MeshError(
-        f'a batch of {rows} rows cannot be dealt evenly to {shards} devices (data '
-        f'{mesh.shape["data"]} x fsdp {mesh.shape["fsdp"]}) in {accumulate} micro-steps: make it a '
-        f'multiple of {shards * accumulate}.')
+        f'a batch of {rows} sequences cannot be divided evenly: {shards} devices (data '
+        f'{mesh.shape["data"]} x fsdp {mesh.shape["fsdp"]}) and {accumulate} micro-batches need a '
+        f'multiple of {shards * accumulate}')
 
 
 def host_rows(rows: int, mesh: Mesh) -> slice:

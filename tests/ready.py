@@ -78,7 +78,7 @@ def of_heads(family: str, config: Any, heads: Any, tokenizer: Tokenizer) -> Load
 
 def embedding() -> LoadedModel:
   """Makes a model of sentence vectors."""
-  task = EmbeddingTask(loss_of=InBatch(), vector=VectorConfig(('mean',), normalise=True))
+  task = EmbeddingTask(vector_loss=InBatch(), vector=VectorConfig(('mean',), normalize=True))
   return of_task(task, labelled.tokenizer())
 
 

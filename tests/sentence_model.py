@@ -11,7 +11,7 @@ from plm_jax.tasks.sentence_embedding import EmbeddingTask
 
 def trained_of(vector: VectorConfig, length: int = 12) -> LoadedModel:
   tokenizer = labelled.tokenizer()
-  task = EmbeddingTask(loss_of=InBatch(), vector=vector)
+  task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
   model = tiny.config()
   shapes = jax.eval_shape(task.build(model, False).init, jax.random.key(0), task.shapes(2, 8))
   params = tiny.random_params(shapes)['params']

@@ -226,8 +226,8 @@ def test_a_batch_that_the_mesh_does_not_divide():
   with pytest.raises(ValueError) as error:
     sharding.check_batch(18, 2, mesh)
   assert str(error.value) == (
-      'a batch of 18 rows cannot be dealt evenly to 4 devices (data 2 x fsdp 2) in 2 micro-steps: make it a '
-      'multiple of 8.')
+      'a batch of 18 sequences cannot be divided evenly: 4 devices (data 2 x fsdp 2) and 2 micro-batches need a '
+      'multiple of 8')
 
 
 def test_rows_reach_their_devices():

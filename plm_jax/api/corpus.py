@@ -7,7 +7,7 @@ from typing import Any
 
 from plm_jax import validation
 from plm_jax.api.models import Path, recipe
-from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun
+from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun, Scale
 from plm_jax.corpora import clean as cleaning
 from plm_jax.corpora import clean_parallel as parallel_cleaning
 from plm_jax.corpora.clean_report import CleanReport
@@ -22,7 +22,8 @@ from plm_jax.storage import bucket_check
 
 
 def prepare(
-    source: str, folder: Path, like: str = '', *, beam: Sequence[str] = (), **options: Any) -> str:
+    source: str, folder: Path, like: str = '', scale: Scale = 'paper', *,
+    beam: Sequence[str] = (), **options: Any) -> str:
   """Tokenize a corpus into token records; `train` reads them with data={'path': (folder,)}.
 
   >>> plm_jax.prepare('corpus.txt', 'records', vocab=300)
@@ -34,6 +35,7 @@ def prepare(
       tfds:NAME[:SPLIT]
     folder: output folder; unfinished records in it are finished
     like: recipe whose tokenizer and settings are the defaults; empty: BERT's
+    scale: scale of the run that will read the records: it sets the vocabulary size
     beam: options of Apache Beam, which then does the work: '--runner=FlinkRunner', ...; none: this
       machine does it
     **options: fields of `plm_jax.data.prepare_config.PrepareConfig` to override: vocab, tokenizer,
@@ -53,9 +55,10 @@ def prepare(
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   # Windows are counted for the sequence lengths of the recipe.
   run = PretrainRun('bert_base')
-  if like:
-    run = recipe(like)
-  settings = PrepareConfig(source=source, **recipe_settings(like))
+  if like or scale != 'paper':
+    like = like or 'bert_base'
+    run = recipe(like, scale)
+  settings = PrepareConfig(source=source, **recipe_settings(like, scale))
   config = validation.with_overrides(settings, options)
   preparation.prepare(config, folder, run.rules(), writing)
   return os.fspath(folder)
@@ -123,11 +126,11 @@ def inspect(
   return inspection.inspect_run(config, rows, step)
 
 
-def recipe_settings(name: str) -> dict[str, Any]:
-  """Return the options of `prepare` for a recipe; none without a name."""
+def recipe_settings(name: str, scale: Scale) -> dict[str, Any]:
+  """Return the options of `prepare` for a recipe at a scale; none without a name."""
   if not name:
     return {}
-  config = recipe(name)
+  config = recipe(name, scale)
   settings = {'vocab': config.model.vocab}
   for field in dataclasses.fields(TextConfig):
     settings[field.name] = getattr(config.data.prepare, field.name)

@@ -57,8 +57,8 @@ COMMANDS: dict[str, Command] = {
         ('corpus.txt records --for bert_base', 'a.txt,b.txt records --vocab 8000',
          'corpus.jsonl records --tokenizer runs/bert_base/tokenizer'),
         'commands.prepare_command', main=(
-            'for', 'output', 'vocab', 'kind', 'tokenizer', 'lowercase', 'strip-accents', 'heldout',
-            'sentences', 'segmenter', 'coverage', 'on-error', 'encoding', 'text-field',
+            'for', 'scale', 'output', 'vocab', 'kind', 'tokenizer', 'lowercase', 'strip-accents',
+            'heldout', 'sentences', 'segmenter', 'coverage', 'on-error', 'encoding', 'text-field',
             'documents', 'workers', 'beam')),
     'inspect': Command(
         TEXT, 'Show the model inputs of a run: tokens, masks and labels.',
@@ -249,6 +249,10 @@ VECTORS: dict[str, Command] = {
 ALIASES = {
     'rows': 'packing', 'grow': 'expand-vocab', 'distil': 'distill', 'neighbours': 'neighbors'}
 """earlier names of commands, which work"""
+
+EARLIER_OPTIONS: dict[str, dict[str, str]] = {
+    'minimal-pairs': {'beside': 'compare-with'}, 'few-shot': {'normalise': 'normalize'}}
+"""earlier names of options that are not fields of a run, by command; they work"""
 
 FOREIGN_COMMANDS = {
     'convert': 'export', 'pretrain': 'train', 'fit': 'train', 'fine-tune': 'finetune',

@@ -32,7 +32,7 @@ from plm_jax.cli import (
 )
 from plm_jax.cli import run as run_command
 from plm_jax.cli.options import command
-from plm_jax.config.run import ConfigError
+from plm_jax.config.run import ConfigError, Scale
 from plm_jax.conversion import peft
 from plm_jax.corpora.filter_documents import RULE_SETS, CleanConfig
 from plm_jax.data import sources
@@ -93,8 +93,9 @@ def vectors_command() -> None:
 @command(vocab=PrepareConfig.limits['vocab'])
 def prepare_command(
     source: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
-    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', vocab: int = PrepareConfig.vocab,
-    beam: str = '', settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
+    recipe: Annotated[str, tyro.conf.arg(name='for')] = '', scale: Scale = 'paper',
+    vocab: int = PrepareConfig.vocab, beam: str = '',
+    settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
   """Tokenizes a corpus into token records.
 
   Args:
@@ -104,6 +105,7 @@ def prepare_command(
     output: the same as OUTPUT, the last argument
     recipe: recipe whose tokenizer and settings are used, such as gpt2_small; other options change
       them
+    scale: scale of the run that will read the records: it sets the vocabulary size
     vocab: vocabulary size of a tokenizer that is trained
     beam: use Apache Beam; everything after this option is an option of Beam: --beam
       --runner=FlinkRunner ...
@@ -114,14 +116,14 @@ def prepare_command(
   chosen = {**vars(settings), 'vocab': vocab}
   if settings.tokenizer:
     chosen = {name: value for name, value in chosen.items() if name not in TOKENIZER_OPTIONS}
-  corpus.prepare(source, out, recipe, beam=shlex.split(beam), **chosen)
+  corpus.prepare(source, out, recipe, scale, beam=shlex.split(beam), **chosen)
   print(f'records in {out}: train on them with --data.path={out}')
 
 
-def recipe_options(recipe: str) -> list[str]:
+def recipe_options(recipe: str, scale: Scale) -> list[str]:
   """Return the options of `prepare` for a recipe, as the command line takes them."""
   found = []
-  for name, value in corpus.recipe_settings(recipe).items():
+  for name, value in corpus.recipe_settings(recipe, scale).items():
     if value != getattr(TextConfig, name, None):
       found.append(f'{validation.flag_name(name)}={value}')
   return found
@@ -347,6 +349,7 @@ def main() -> None:
   if args:
     args = [catalog.ALIASES.get(args[0], args[0]), *args[1:]]
   name, rest = ''.join(args[:1]), args[1:]
+  args = [*args[:1], *options.rename_command_options(name, rest)]
   if name == 'train' and rest and not rest[0].startswith('-'):
     run_command.start(rest[0], rest[1:])
     return
@@ -362,7 +365,7 @@ def main() -> None:
       args = options.join_beam_options(args, {'rules', *CleanConfig.__dataclass_fields__})
       if rules := options.option_value('--rules', args):
         args = ['clean', *clean.rule_options(rules), *args[1:]]
-    booleans = {'start', 'stream', 'pack', 'cut', 'once'}
+    booleans = {'adapter', 'start', 'stream', 'pack', 'cut', 'once'}
     for config in (TextConfig(), CleanConfig(), GenerationConfig()):
       booleans |= options.boolean_options(config)
     with validation.defer_checks():
@@ -377,10 +380,11 @@ def prepare_arguments(args: list[str]) -> list[str]:
   Raises:
     ConfigError: options of a new tokenizer together with --tokenizer, or wrong options of Beam.
   """
-  args = options.join_beam_options(args, {'for', *PrepareConfig.__dataclass_fields__})
+  args = options.join_beam_options(args, {'for', 'scale', *PrepareConfig.__dataclass_fields__})
   with errors.option_scope(None):
     text = TextConfig(options.option_value('--tokenizer', args))
     text.check_tokenizer_options(options.given_fields(args))
-  if recipe := options.option_value('--for', args):
-    args = ['prepare', *recipe_options(recipe), *args[1:]]
+  recipe, scale = options.option_value('--for', args), options.scale_option(args)
+  if recipe or scale != 'paper':
+    args = ['prepare', *recipe_options(recipe or 'bert_base', scale), *args[1:]]
   return args

@@ -24,7 +24,7 @@ from plm_jax.tasks.regularizers import REGULARIZERS
 from plm_jax.training.train import TrainingResult
 
 NAMED_VALUES: dict[str, tuple[str, dict[str, Any]]] = {
-    'regularizer': ('regularizer', {**REGULARIZERS}), 'loss': ('loss_of', {**LOSSES})}
+    'regularizer': ('regularizer', {**REGULARIZERS}), 'loss': ('vector_loss', {**LOSSES})}
 """options that set a field of the objective to a value with a name: option -> (field, values)"""
 
 

@@ -9,7 +9,7 @@ import sys
 import plm_jax
 from plm_jax import environment, errors, versions
 from plm_jax.cli import completion, help, suggestions
-from plm_jax.cli.catalog import COMMANDS
+from plm_jax.cli.catalog import COMMANDS, EARLIER_OPTIONS
 
 RECIPE_COMMANDS = 'train', 'finetune', 'doctor', 'inspect', 'show', 'babylm'
 """commands whose options depend on a recipe or a task: they check their options themselves"""
@@ -64,5 +64,6 @@ def answer(args: Sequence[str]) -> bool:
   if path[0] not in RECIPE_COMMANDS:
     called = f'{environment.program()} {" ".join(path)} --help all'
     suggestions.check_options(
-        rest[:rest.index('--beam')] if '--beam' in rest else rest, help.known_options(path), called)
+        rest[:rest.index('--beam')] if '--beam' in rest else rest,
+        {*help.known_options(path), *EARLIER_OPTIONS.get(path[0], {})}, called)
   return False

@@ -47,7 +47,7 @@ class PairsConfig(ValidatedConfig):
 @command()
 def minimal_pairs_command(
     run: tyro.conf.Positional[str], files: tyro.conf.Positional[tuple[str, ...]] = (),
-    output: str = '', page: str = '', beside: tuple[str, ...] = (),
+    output: str = '', page: str = '', compare_with: tuple[str, ...] = (),
     mesh: MeshConfig = MeshConfig(1),
     settings: Annotated[PairsConfig, tyro.conf.arg(name='')] = PairsConfig()) -> None:
   """Prints accuracies on minimal pairs by paradigm, and whether they are better than guessing.
@@ -59,15 +59,15 @@ def minimal_pairs_command(
       or .xz; globs
     output: .jsonl file for the scores of each pair
     page: .html file for the table with bars
-    beside: .jsonl files of --output from other runs, to compare with
+    compare_with: .jsonl files from --output of other runs, whose accuracies are printed too
     mesh: devices that share a large model
     settings: how pairs are judged
   """
   uses: dict[str, bucket_check.BucketUse] = {output: 'file', page: 'file'}
-  for file in beside:
+  for file in compare_with:
     uses[file] = 'read'
   bucket_check.check_reachable(uses)
-  others = [pairing.read_judged_pairs(file) for file in beside]
+  others = [pairing.read_judged_pairs(file) for file in compare_with]
   how = ''
   if run.endswith('.jsonl'):
     judged = pairing.read_judged_pairs(run)
@@ -82,7 +82,7 @@ def minimal_pairs_command(
         trained, ','.join(files), settings.how, settings.start, settings.limit)
     masked = 'mlm' in trained.heads and settings.how != 'causal'
     how = f'By {settings.how if masked else "likelihood"}. '
-  runs = dict(zip(unique_run_names([run, *beside]), [judged, *others], strict=True))
+  runs = dict(zip(unique_run_names([run, *compare_with]), [judged, *others], strict=True))
   for line in table_lines(runs):
     print(line)
   if output:

@@ -10,7 +10,8 @@ import typing
 from typing import Any
 
 from plm_jax import environment, errors, progress, validation
-from plm_jax.cli import help, suggestions
+from plm_jax.cli import catalog, help, suggestions
+from plm_jax.config.run import Scale
 from plm_jax.errors import ConfigError
 from plm_jax.recipes import Recipe
 from plm_jax.validation import flag_name
@@ -135,6 +136,19 @@ def rename_options(config: Any, args: Iterable[str]) -> list[str]:
   return found
 
 
+def rename_command_options(name: str, args: Iterable[str]) -> list[str]:
+  """Replace earlier names of a command's options, with one line for each."""
+  earlier, found = catalog.EARLIER_OPTIONS.get(name, {}), []
+  for arg in args:
+    option, equals, value = arg.partition('=')
+    now = earlier.get(option.removeprefix('--'), '')
+    if now and option.startswith('--'):
+      validation.warn_of_rename(option, f'--{now}')
+      arg = f'--{now}{equals}{value}'
+    found.append(arg)
+  return found
+
+
 def check_argument(called: str, value: Any, kind: Any, limits: str | None) -> None:
   """Raise ConfigError for an argument of the wrong type, outside its limits, or an empty path.
 
@@ -193,6 +207,14 @@ def boolean_options(config: Any, path: str = '') -> set[str]:
 def option_value(name: str, args: list[str]) -> str:
   """Return the value of an option, '' if it is not given; the last one counts, as everywhere."""
   return pop_option(name, args)[0]
+
+
+def scale_option(args: Sequence[str]) -> Scale:
+  """Return the value of --scale; raise ConfigError for an unknown one."""
+  scale: Any = option_value('--scale', list(args)) or 'paper'
+  if scale not in typing.get_args(Scale):
+    raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
+  return scale
 
 
 def given_fields(args: Iterable[str], section: str = '') -> set[str]:

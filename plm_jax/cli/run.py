@@ -2,13 +2,12 @@
 from collections.abc import Sequence
 import dataclasses
 import sys
-from typing import Any, get_args
 
 import tyro
 
 from plm_jax import errors, recipes, validation
 from plm_jax.cli import options, vectors
-from plm_jax.config.run import ConfigError, PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.recipes import Recipe, word_vectors
 from plm_jax.runs.run import run
 from plm_jax.sharding import MeshConfig
@@ -47,9 +46,7 @@ def main(recipe: Recipe, args: Sequence[str]) -> None:
 def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   """Parse the options of a run over the defaults of its recipe and scale."""
   # The defaults of all other options depend on the scale.
-  scale: Any = options.option_value('--scale', list(args)) or 'paper'
-  if scale not in get_args(Scale):
-    raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
+  scale = options.scale_option(args)
   options.check_renamed(args)
   default = recipe(scale)
   args = options.rename_options(default, args)

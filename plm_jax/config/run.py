@@ -279,8 +279,8 @@ def check(config: RunConfig) -> None:
         '--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
   if config.search and config.mode != 'compile':
     raise ConfigError('--search goes with --mode=compile and --topology=NAME')
-  if config.tuning.reinitialise and not config.warm_start:
-    raise ConfigError('--tuning.reinitialise is for a run with a pre-trained model: give '
+  if config.tuning.reinitialize and not config.warm_start:
+    raise ConfigError('--tuning.reinitialize is for a run with a pre-trained model: give '
                       '--warm-start')
   if isinstance(config, PretrainRun):
     if wrong := config.objective.requirements.incompatibility(config.data.path, config.model):

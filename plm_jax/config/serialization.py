@@ -248,6 +248,8 @@ def from_json(value: Any, where: str = 'config.json') -> Any:
   """
   if not isinstance(value, dict):
     raise ConfigError(f'{where}: this is no configuration: {validation.short_repr(value)}')
+  if 'is' not in value and ('model_type' in value or 'architectures' in value):
+    raise ConfigError(f'{where} belongs to a transformers checkpoint, expected the folder of a run')
   fields = dict(value)
   fields.pop('format', None)
   with validation.defer_checks():

@@ -73,7 +73,7 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
   check_settings(home, paths['Transformer'])
   pooling_config = paths['Pooling'] / 'config.json'
   fields: dict[str, Any] = {
-      'pooling': read_poolings(pooling_config), 'normalise': 'Normalize' in names}
+      'pooling': read_poolings(pooling_config), 'normalize': 'Normalize' in names}
   params: dict[str, Any] = {}
   if 'Dense' in names:
     dense_fields, params = read_dense(paths['Dense'])
@@ -249,7 +249,7 @@ def write_modules(
     if vector.dense_bias:
       tensors['linear.bias'] = np.asarray(layer['bias'], np.float32)
     write_safetensors(folder / '2_Dense', iter(tensors.items()), 1 << 40)
-  if vector.normalise:
+  if vector.normalize:
     name = f'{len(modules)}_Normalize'
     modules.append(('Normalize', name))
     (folder / name).mkdir()

@@ -44,7 +44,7 @@ class FewShotConfig(ValidatedConfig):
   """number of examples before each question"""
   seed: int = 0
   """random seed for sampling examples and questions"""
-  normalise: Literal['sum', 'token', 'byte', 'calibrated', 'task'] = 'task'
+  normalize: Literal['sum', 'token', 'byte', 'calibrated', 'task'] = 'task'
   """normalization of the log-likelihoods of answers: sum: none; token, byte: by length; calibrated:
   by the likelihood without the question; task: as in the paper of the task"""
   template: str = ''
@@ -57,8 +57,8 @@ class FewShotConfig(ValidatedConfig):
     task = TASKS[name]
     if self.template:
       task = dataclasses.replace(task, template=self.template)
-    if self.normalise != 'task':
-      task = dataclasses.replace(task, normalise=self.normalise)
+    if self.normalize != 'task':
+      task = dataclasses.replace(task, normalize=self.normalize)
     return task
 
   def questions(
@@ -104,7 +104,7 @@ class FewShotTask(abc.ABC):
 
   template: str
   """template of a question up to its answer, with columns in braces"""
-  normalise: Normalization = 'token'
+  normalize: Normalization = 'token'
   """default normalization of answers, see `normalize_score`"""
   header: str = ''
   """text before the first example"""
@@ -259,8 +259,8 @@ TASKS: dict[str, FewShotTask] = {
     'boolq': YesNo(data='tfds:bool_q:validation', pool='tfds:bool_q:train'),
     # Like ARC, for which the paper calibrates (section 2.4).
     'qasc': MultipleChoice(
-        normalise='calibrated', data='tfds:qasc:validation', pool='tfds:qasc:train'),
-    'commonsense-qa': MultipleChoice(normalise='calibrated'),
+        normalize='calibrated', data='tfds:qasc:validation', pool='tfds:qasc:train'),
+    'commonsense-qa': MultipleChoice(normalize='calibrated'),
     # Other data sets with these columns.
     'multiple-choice': MultipleChoice(),
     'yes-no': YesNo(),
@@ -325,11 +325,11 @@ def evaluate_few_shot(
     shots: int = 0,
     pool: Sequence[FewShotExample] = (),
     seed: int = 0,
-    normalise: Normalization | None = None,
+    normalize: Normalization | None = None,
 ) -> FewShotResult:
   """Evaluate all `examples`, each after `shots` examples sampled from `pool`.
 
-  normalise: None: the task's.
+  normalize: None: the task's.
 
   Raises:
     ConfigError: the pool is too small, there are no examples, or a number is negative.
@@ -337,7 +337,7 @@ def evaluate_few_shot(
   if not examples or shots < 0 or seed < 0:
     raise ConfigError('there are questions, and shots and seed are not negative, got '
                       f'{len(examples):,} questions, {shots} and {seed}')
-  normalise = normalise or task.normalise
+  normalize = normalize or task.normalize
 
   # Score all choices of all questions in one call.
   prompts, pairs = [], []
@@ -351,7 +351,7 @@ def evaluate_few_shot(
 
   # Score the choices without their questions, for calibration.
   unconditional: dict[str, ContinuationScore] = {}
-  if normalise == 'calibrated':
+  if normalize == 'calibrated':
     distinct: dict[str, None] = {}
     for example in examples:
       distinct |= dict.fromkeys(example.choices)
@@ -365,7 +365,7 @@ def evaluate_few_shot(
     for choice in example.choices:
       score = next(scores)
       own.append(score)
-      values.append(normalize_score(normalise, score, choice, unconditional.get(choice)))
+      values.append(normalize_score(normalize, score, choice, unconditional.get(choice)))
     chosen = int(np.argmax(values))
     right = chosen == example.label
     if len(own) < 2:
@@ -378,7 +378,7 @@ def evaluate_few_shot(
 
 
 def normalize_score(
-    normalise: Normalization, score: ContinuationScore, choice: str,
+    normalize: Normalization, score: ContinuationScore, choice: str,
     unconditional: ContinuationScore | None,
 ) -> float:
   """Normalize the log-likelihood of a choice (Brown et al. 2020, section 2.4).
@@ -386,11 +386,11 @@ def normalize_score(
   sum: no normalization; token, byte: divided by the length; calibrated: minus the log-likelihood
   after ANSWER_CONTEXT alone, `unconditional`.
   """
-  if normalise == 'calibrated':
+  if normalize == 'calibrated':
     assert unconditional
     return score.logprob - unconditional.logprob
   length: dict[str, int] = {'sum': 1, 'token': score.tokens, 'byte': len(choice.encode())}
-  return score.logprob / length[normalise]
+  return score.logprob / length[normalize]
 
 
 def sample_shots(

@@ -24,12 +24,12 @@ def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> Labeled
   Raises:
     ConfigError: no teacher is named, or its vectors have another width than the student's.
   """
-  if not isinstance(task, EmbeddingTask) or not isinstance(task.loss_of, TeacherVectors):
+  if not isinstance(task, EmbeddingTask) or not isinstance(task.vector_loss, TeacherVectors):
     return train
-  if not task.loss_of.teacher:
+  if not task.vector_loss.teacher:
     raise ConfigError(
-        '--objective.loss-of.teacher must name the model whose vectors are learned')
-  teacher = loaded_model.load_model(task.loss_of.teacher)
+        '--objective.vector-loss.teacher must name the model whose vectors are learned')
+  teacher = loaded_model.load_model(task.vector_loss.teacher)
   texts = list(dict.fromkeys(example.texts[0] for example in train.examples))
   if has_sentence_vectors(teacher):
     vectors: Any = encode_sentences(teacher, texts)
@@ -38,8 +38,8 @@ def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> Labeled
   width = task.vector.dense or model.block.width * len(task.vector.pooling)
   if vectors.shape[1] != width:
     raise ConfigError(
-        f'the vectors of {task.loss_of.teacher} have {vectors.shape[1]} numbers, and those that '
-        f'are trained {width}: --objective.vector.dense makes them as long')
+        f'the vectors of {task.vector_loss.teacher} have {vectors.shape[1]} numbers, and those '
+        f'that are trained {width}: --objective.vector.dense makes them as long')
   numbers = {text: number for number, text in enumerate(texts)}
   rows = []
   for example in train.features.example:

@@ -33,7 +33,7 @@ class StaticVectors:
   tokenizer: Tokenizer
   table: np.ndarray
   """[V, D] float32"""
-  normalise: bool = True
+  normalize: bool = True
   """whether vectors of texts are normalized"""
 
   def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class StaticVectors:
       starts = np.cumsum(sizes[nonempty]) - sizes[nonempty]
       sums = np.add.reduceat(self.table[flat], starts, axis=0)
       out[nonempty] = sums / sizes[nonempty, None]
-    if self.normalise:
+    if self.normalize:
       return normalize_vectors(out).astype(np.float32)
     return out
 
@@ -65,7 +65,7 @@ class StaticVectors:
       files.write_safetensors(draft / MODULE_FOLDER, tensors, 1 << 40)
       tokenizer_files.save(draft / MODULE_FOLDER, self.tokenizer, 512)
       modules = [(MODULE_NAME, MODULE_FOLDER)]
-      if self.normalise:
+      if self.normalize:
         (draft / '1_Normalize').mkdir()
         modules.append(('Normalize', '1_Normalize'))
       write_module_list(draft, modules)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from plm_jax.errors import ConfigError
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.mlp import Activation, activation
-from plm_jax.validation import ValidatedConfig, intervals
+from plm_jax.validation import ValidatedConfig, earlier_names, intervals
 
 Pooling = Literal['mean', 'first', 'max', 'mean_sqrt', 'last', 'weighted_mean']
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -21,6 +21,7 @@ class VectorConfig(ValidatedConfig):
   """Sentence vectors: pooling of token states, an optional dense layer, optional L2 norm."""
 
   limits = intervals(dense='[0, 1048576]')
+  renamed = earlier_names(normalise='normalize')
 
   pooling: tuple[Pooling, ...] = ('mean',)
   """Pooling over the tokens of a text, special tokens included. mean: their mean; first: the first
@@ -35,7 +36,7 @@ class VectorConfig(ValidatedConfig):
   dense_used: Literal['always', 'training'] = 'always'
   """When the dense layer is used: always, or in training only (SimCSE without labels: Gao et al.
   2021, section 6.3)."""
-  normalise: bool = False
+  normalize: bool = False
   """Scale vectors to length 1."""
 
   def conflict(self, option):
@@ -72,7 +73,7 @@ class SentenceVector(nn.Module):
       x = Dense((cfg.dense,), ('width', None), cfg.dense_bias, jnp.float32, name='dense')(x)
       if cfg.activation != 'none':
         x = activation(cfg.activation)(x)
-    return l2_normalize(x) if cfg.normalise else x
+    return l2_normalize(x) if cfg.normalize else x
 
 
 def pool(hidden: jax.Array, segments: jax.Array, how: Pooling) -> jax.Array:

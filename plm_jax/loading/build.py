@@ -28,8 +28,8 @@ def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
         f'with {vocab.pad}: give --model.padding {vocab.pad}')
   if vocab.size > config.model.vocab:
     raise ConfigError(
-        f'the tokenizer has {vocab.size} pieces, the model has room for {config.model.vocab}: '
-        f'give --model.vocab {vocab.size} or more')
+        f'the tokenizer has {vocab.size} tokens, but the model has {config.model.vocab}: give '
+        f'--model.vocab={vocab.size} or more, or prepare the records with the --scale of the run')
   objective = config.objective
   lacking = [name for name in objective.requirements.special_tokens if getattr(vocab, name) < 0]
   if lacking:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from plm_jax.optim.adapters import AdapterConfig
-from plm_jax.validation import ValidatedConfig, intervals
+from plm_jax.validation import ValidatedConfig, earlier_names, intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,11 +12,12 @@ class TuningConfig(ValidatedConfig):
   """Strategies of fine-tuning that do not belong to the optimizer."""
 
   limits = intervals(top='[-1, inf)')
+  renamed = earlier_names(reinitialise='reinitialize')
 
   top: int = -1
   """Number of layers below the head, from the top, that are trained. 0: none, the backbone is
   frozen. -1: all parameters are trained."""
-  reinitialise: int = 0
+  reinitialize: int = 0
   """Number of top layers, with the pooler, that are re-initialized after a warm start (Zhang et al.
   2021)."""
   expand: Literal['none', 'tile'] = 'none'
@@ -30,9 +31,9 @@ class TuningConfig(ValidatedConfig):
   def conflict(self, option):
     """Explain that adapters and top layers exclude each other, or that a new layer is not
     trained."""
-    if self.reinitialise and (self.adapter.kind != 'none' or 0 <= self.top < self.reinitialise):
-      return (f'{option("reinitialise")} makes {self.reinitialise} layers begin afresh, and they '
-              'are not all trained')
+    if self.reinitialize and (self.adapter.kind != 'none' or 0 <= self.top < self.reinitialize):
+      return (f'{option("reinitialize")} makes {self.reinitialize} layers start at random, but '
+              'they are not all trained')
     if self.top >= 0 and self.adapter.kind != 'none':
       return (f'{option("top")} says which layers are trained, {option("adapter.kind")} that none '
               'are: leave out one')

@@ -16,11 +16,11 @@ from plm_jax.tasks.sentence_embedding import EmbeddingTask
 # training uses that layer.
 SIMCSE = VectorConfig(('first',), dense=768, dense_used='training')
 TASKS: Mapping[str, EmbeddingTask] = {
-    'sbert_nli': EmbeddingTask(loss_of=Softmax()),
-    'sbert_sts': EmbeddingTask(loss_of=CosineRegression(full=5.0)),
-    'simcse': EmbeddingTask(loss_of=InBatch(), vector=SIMCSE),
+    'sbert_nli': EmbeddingTask(vector_loss=Softmax()),
+    'sbert_sts': EmbeddingTask(vector_loss=CosineRegression(full=5.0)),
+    'simcse': EmbeddingTask(vector_loss=InBatch(), vector=SIMCSE),
     'simcse_nli': EmbeddingTask(
-        loss_of=InBatch(), vector=dataclasses.replace(SIMCSE, dense_used='always'),
+        vector_loss=InBatch(), vector=dataclasses.replace(SIMCSE, dense_used='always'),
         entailment='entailment', contradiction='contradiction')}
 # Default training data at the scales below the paper's.
 BUILTIN_SOURCES = {
@@ -36,7 +36,7 @@ def make_task(name: str, family: str, width: int) -> EmbeddingTask:
     family: model family.
     width: hidden size of the backbone.
   """
-  task = TASKS.get(name, EmbeddingTask(loss_of=InBatch()))
+  task = TASKS.get(name, EmbeddingTask(vector_loss=InBatch()))
   if task.vector.dense:
     task = dataclasses.replace(task, vector=dataclasses.replace(task.vector, dense=width))
   return dataclasses.replace(task, family=family)

@@ -82,7 +82,7 @@ def suggest_improvements(ready: ResolvedRun, result: TrainingResult) -> Iterator
   if scores_pairs and pairs and is_small(model):
     highest = max(float(example.label or 0) for example in ready.train.examples)  # pyright: ignore
     yield ('a small model compares two texts better by their vectors: --task=embedding '
-           f'--loss=cosine --objective.loss-of.full={highest:g}')
+           f'--loss=cosine --objective.vector-loss.full={highest:g}')
   if clipped > MANY_TRUNCATED:
     longer = length_advice(config, 2 * config.train.phases[0].length)
     yield f'{clipped:.0%} of the training examples lose an end. {longer}'

@@ -57,9 +57,9 @@ def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tok
   recipe = config.name if config.name in recipes.all_recipes() else 'RECIPE'
   option = 'sentencepiece-unigram' if kind.startswith('sentencepiece') else kind
   raise ConfigError(
-      f'{folder} holds records of a {kind} tokenizer, and {config.name} is for {text.kind}: '
-      f'`python -m plm_jax prepare TEXT RECORDS --for={recipe}` makes such. To train on these all '
-      f'the same, give --data.prepare.kind={option} --data.prepare.layout=bert')
+      f'{folder} contains records of a {kind} tokenizer, but {config.name} needs {text.kind}: '
+      f'make them with `python -m plm_jax prepare TEXT RECORDS --for={recipe}`. To train on these '
+      f'records anyway, give --data.prepare.kind={option} --data.prepare.layout=bert')
 
 
 def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
@@ -147,10 +147,10 @@ def check_memory(config: RunConfig) -> MemoryNeed:
   if needed > room:
     gib = [f'{size / 2 ** 30:,.1f} GiB' for size in (needed, held, step, room)]
     raise ConfigError(
-        f'a run of these options needs {gib[0]} at the least, {gib[1]} of them for parameters and '
-        f'optimizer state and {gib[2]} for one layer of {rows:,} rows of {length:,} tokens, and '
-        f'there are {gib[3]}: make the model or --train.phases smaller, or --train.accumulate '
-        'larger')
+        f'a run with these options needs at least {gib[0]} of memory: {gib[1]} for parameters and '
+        f'optimizer state, and {gib[2]} for one layer of {rows:,} sequences of {length:,} tokens. '
+        f'Available: {gib[3]}. Use a smaller model or batch (--train.phases), or more gradient '
+        'accumulation (--train.accumulate)')
   return MemoryNeed(held, needed, room)
 
 

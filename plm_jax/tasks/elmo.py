@@ -107,9 +107,9 @@ class RecurrentTask(Task):
     if tuning.adapter.kind != 'none':
       return ('--tuning.adapter.kind: an ELMo has no adapters; --tuning.top=-1 trains all of it, '
               '0 none')
-    by_layer = tuning.top > 0 or tuning.reinitialise or optim.layer_decay != 1
+    by_layer = tuning.top > 0 or tuning.reinitialize or optim.layer_decay != 1
     if by_layer or optim.unfreeze or data.unfreeze:
-      return ('--tuning.top above 0, --tuning.reinitialise, --optim.layer-decay and '
+      return ('--tuning.top above 0, --tuning.reinitialize, --optim.layer-decay and '
               '--data.unfreeze tell layers apart, and an ELMo is trained whole (--tuning.top=-1) '
               'or not at all (0)')
     return None

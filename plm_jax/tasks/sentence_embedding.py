@@ -34,7 +34,7 @@ from plm_jax.tasks.sequence_classification import (
   label_prediction,
   label_weights,
 )
-from plm_jax.validation import intervals
+from plm_jax.validation import earlier_names, intervals
 
 STS_METRICS = ('spearman', 'pearson')
 
@@ -93,10 +93,11 @@ class EmbeddingTask(GroupedTask):
   head: ClassVar[str] = 'embedding'
   slot_arrays: ClassVar = ('label', 'real')
   limits = intervals(prefixes='[1, 1048576]')
+  renamed = earlier_names(loss_of='vector_loss')
 
   vector: VectorConfig = VectorConfig()
   """pooling of token states into a vector"""
-  loss_of: Loss = CosineRegression()
+  vector_loss: Loss = CosineRegression()
   """loss of the vectors"""
   prefixes: tuple[int, ...] = ()
   """lengths of vector prefixes that get a loss of their own (Matryoshka, Kusupati et al. 2022)"""
@@ -114,7 +115,7 @@ class EmbeddingTask(GroupedTask):
     if self.auxiliary or not isinstance(self.regularizer, Plain):
       return (f'{option("auxiliary")} and {option("regularizer")} are for other tasks than '
               'sentence vectors')
-    if isinstance(self.loss_of, Softmax) and self.entailment:
+    if isinstance(self.vector_loss, Softmax) and self.entailment:
       return f'{option("entailment")} is for losses of texts that belong together'
     return None
 
@@ -133,12 +134,12 @@ class EmbeddingTask(GroupedTask):
   @property
   def train_format(self):
     """Examples that the loss takes; related texts may be made of pairs with a class."""
-    return CLASSIFICATION if self.entailment else self.loss_of.train_format
+    return CLASSIFICATION if self.entailment else self.vector_loss.train_format
 
   @property
   def step_traits(self):
     """Whether the loss compares the examples of a batch."""
-    return StepTraits(cross_row=self.loss_of.cross_row)
+    return StepTraits(cross_row=self.vector_loss.cross_row)
 
   @property
   def classes(self):
@@ -148,7 +149,7 @@ class EmbeddingTask(GroupedTask):
   @property
   def typical_group(self):
     """Texts per example, at most three."""
-    return max(2, min(3, self.loss_of.texts[0]))
+    return max(2, min(3, self.vector_loss.texts[0]))
 
   @property
   def terms(self):
@@ -159,7 +160,7 @@ class EmbeddingTask(GroupedTask):
   def heads(self, model):
     """Return the pooling head, and the classifier of pairs if their classes are learned."""
     heads: dict[str, nn.Module] = {'embedding': SentenceVector(self.vector)}
-    if isinstance(self.loss_of, Softmax):
+    if isinstance(self.vector_loss, Softmax):
       heads['relation'] = PairClassifier(self.classes, self.prefixes)
     width = self.vector.dense or model.block.width * len(self.vector.pooling)
     too_long = [size for size in self.prefixes if size >= width]
@@ -178,13 +179,13 @@ class EmbeddingTask(GroupedTask):
     Raises ConfigError for an example with too few or too many texts, or with a number that no
     cosine can match.
     """
-    least, most = self.loss_of.texts
+    least, most = self.vector_loss.texts
     if self.entailment:
       examples = make_triplets(examples, self.labels, self.entailment, self.contradiction, least)
-    name = type(self.loss_of).__name__
-    full = self.loss_of.full if isinstance(self.loss_of, CosineRegression) else 1.0
+    name = type(self.vector_loss).__name__
+    full = self.vector_loss.full if isinstance(self.vector_loss, CosineRegression) else 1.0
     # CoSENT only compares numbers, so that any are valid.
-    has_range = self.loss_of.train_format is REGRESSION and name != 'CoSent'
+    has_range = self.vector_loss.train_format is REGRESSION and name != 'CoSent'
     for example in examples:
       if not least <= len(example.texts) <= most:
         wanted = f'{least}' if least == most else f'{least} to {most}'
@@ -195,7 +196,7 @@ class EmbeddingTask(GroupedTask):
       if not isinstance(number, int | float) or not 0 <= number <= full:
         raise ConfigError(
             f'{example.where}: {name} learns from numbers from 0 to {full:g}, got {number}: '
-            '--objective.loss-of.full is the number of texts with the same meaning')
+            '--objective.vector-loss.full is the number of texts with the same meaning')
     return examples
 
   def features(self, examples, tokenizer, length):
@@ -228,7 +229,7 @@ class EmbeddingTask(GroupedTask):
     labels = label_array(examples, np.float32)
     values = {'label': labels.repeat(size), 'real': np.array(counts, np.int32).repeat(size),
               'weight': weights.repeat(size)}
-    if isinstance(self.loss_of, InBatch):
+    if isinstance(self.vector_loss, InBatch):
       values['texts'] = number_texts(groups, size).repeat(size, axis=0)
     numbers = np.arange(len(groups), dtype=np.int32).repeat(size)
     return collect_rows(rows, values, numbers, size, clipped)
@@ -236,7 +237,7 @@ class EmbeddingTask(GroupedTask):
   @property
   def allows_single_texts(self) -> bool:
     """Whether an example may be a single text."""
-    return self.loss_of.texts[0] == 1
+    return self.vector_loss.texts[0] == 1
 
   def task_loss(self, outputs, batch):
     """Compute the loss of the vectors [B, C, W], and of each of their prefixes."""
@@ -252,9 +253,9 @@ class EmbeddingTask(GroupedTask):
       group = ExampleGroup(
           batch['weight'][:, 0], batch['real'][:, 0], batch['label'][:, 0], logits, target, texts)
       prefix = vectors[..., :size]
-      if self.loss_of.euclidean and size < vectors.shape[-1]:
+      if self.vector_loss.euclidean and size < vectors.shape[-1]:
         prefix = l2_normalize(prefix)  # as MatryoshkaLoss of sentence-transformers does
-      losses[name] = self.loss_of(prefix, group)
+      losses[name] = self.vector_loss(prefix, group)
     return losses
 
   @property

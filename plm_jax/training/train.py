@@ -268,10 +268,10 @@ def check_same_run(
     changed.append(f'tokenizer: {meta["tokenizer"][:12]} -> {tokenizer.hash[:12]}')
   if changed:
     raise CheckpointError(
-        f'{config.folder} holds checkpoints of a run with another configuration, so this one '
-        'cannot '
-        'go on from them. Give the old values, or --output another folder, with --warm-start='
-        f'{config.folder} to begin with its parameters. Changed:\n  ' + '\n  '.join(changed))
+        f'{config.folder} contains checkpoints of a run with another configuration, so this run '
+        'cannot resume from them. Restore the old values, or choose another folder with --output; '
+        f'--warm-start={config.folder} starts from its parameters. Changed:\n  '
+        + '\n  '.join(changed))
 
 
 def check_same_data(
@@ -307,9 +307,9 @@ def check_same_data(
   if config.train.changed_data == 'refuse':
     raise CheckpointError(
         f'the data of {config.folder} is not what the checkpoint of step {step:,} was trained on. '
-        f'Give the data as it was, or --output another folder, with --warm-start={config.folder} '
-        'to begin with its parameters, or --train.changed-data=accept to continue on the new data. '
-        'Digests of the content:\n  ' + '\n  '.join(lines))
+        f'Restore the data, choose another folder with --output (--warm-start={config.folder} '
+        'starts from its parameters), or continue on the new data with '
+        '--train.changed-data=accept. Digests of the content:\n  ' + '\n  '.join(lines))
   if first:
     logger.warning('from step %d on, the run continues on other data: %s', step, '; '.join(lines))
 

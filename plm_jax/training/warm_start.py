@@ -74,7 +74,7 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
   if config.warm_start:
     if has_token_params(config):
       check_same_tokenizer(config.warm_start, find_tokenizer(config.warm_start), tokenizer)
-    layers = config.tuning.reinitialise
+    layers = config.tuning.reinitialize
     fresh = None
     if layers:
       fresh = jax.tree.map(jax.numpy.copy, adapters.remove(params))

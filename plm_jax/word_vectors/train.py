@@ -217,9 +217,9 @@ def check_same_run(
         'the sentences of the text (--train.changed-data=accept continues on the new ones)')
   if changed:
     raise CheckpointError(
-        f'{run.folder} holds checkpoints of a run with another configuration, so this one cannot '
-        'resume from them. Give the old values, or --output another folder. Changed:\n  '
-        + '\n  '.join(changed))
+        f'{run.folder} contains checkpoints of a run with another configuration, so this run '
+        'cannot resume from them. Restore the old values, or choose another folder with --output. '
+        'Changed:\n  ' + '\n  '.join(changed))
 
 
 def learning_rate(config: VectorTrainConfig, done: float) -> float:

@@ -51,8 +51,8 @@ class Vocabulary:
       raise VocabularyError('the corpus is empty: there are no words in it')
     if len(frequent) < 2:
       raise VocabularyError(
-          f'of {len(counted):,} different words {len(frequent)} come {least} times or more '
-          '(--data.least): word vectors need two at the least')
+          f'of {len(counted):,} different words, {len(frequent)} occur {least} times or more '
+          '(--data.least): word vectors need at least two')
     return cls(tuple(frequent), np.array([counted[word] for word in frequent], np.int64))
 
   @functools.cached_property

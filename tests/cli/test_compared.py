@@ -18,7 +18,7 @@ from plm_jax.layers.pooling import VectorConfig
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
   folder = tmp_path_factory.mktemp('compared')
-  plm_jax.export(trained_of(VectorConfig(normalise=True)), folder / 'model')
+  plm_jax.export(trained_of(VectorConfig(normalize=True)), folder / 'model')
   (folder / 'texts.txt').write_text('a book\nthe film is good\nana\n')
   (folder / 'pairs.tsv').write_text('sentence1\tsentence2\na book\ta book\nana\tthe film\n')
   return folder

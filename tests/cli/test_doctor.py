@@ -175,8 +175,8 @@ def test_a_host_that_does_not_come(tmp_path, records):
 @pytest.mark.parametrize(('option', 'said'), [
     ('--mesh.fsdp=16', "the mesh {'data': 1, 'fsdp': 16, 'tensor': 1} needs 16 devices, there are 8 (cpu). Make "
                        '--mesh.data, --mesh.fsdp or --mesh.tensor smaller.'),
-    ('--train.accumulate=3', 'a batch of 8 rows cannot be dealt evenly to 1 devices (data 1 x fsdp 1) in 3 micro-steps'
-                             ': make it a multiple of 3.')])
+    ('--train.accumulate=3', 'a batch of 8 sequences cannot be divided evenly: 1 devices (data 1 x fsdp 1) and 3 '
+                             'micro-batches need a multiple of 3')])
 def test_a_mesh_or_a_batch_that_does_not_divide(tmp_path, records, option, said):
   assert faults(run_of(tmp_path, records, option), laptop(tmp_path)) == {'mesh': said}
 
@@ -184,7 +184,7 @@ def test_a_mesh_or_a_batch_that_does_not_divide(tmp_path, records, option, said)
 def test_records_of_another_tokenizer(tmp_path, records):
   args = ['gpt2_small', '--scale=test', '--mesh.data=1', f'--data.path={records}', f'--output={tmp_path / "run"}']
   said = faults(args, laptop(tmp_path))['records']
-  assert 'holds records of a wordpiece tokenizer, and gpt2_small is for byte-bpe: `python -m plm_jax prepare' in said
+  assert 'contains records of a wordpiece tokenizer, but gpt2_small needs byte-bpe: make them with `python' in said
 
 
 def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path, records):

@@ -114,7 +114,7 @@ def test_words_without_pieces_are_counted_and_named(tmp_path, capsys):
 
 STRATEGIES = {
     'top': {'tuning__top': 1}, 'frozen': {'tuning__top': 0}, 'layer_decay': {'optim__layer_decay': 0.5},
-    'unfreeze': {'optim__unfreeze': 1}, 'reinitialise': {'tuning__reinitialise': 1},
+    'unfreeze': {'optim__unfreeze': 1}, 'reinitialize': {'tuning__reinitialize': 1},
     **{kind: {'tuning__adapter': AdapterConfig(kind, 2)} for kind in ('lora', 'dora')},
     'freelb': {'objective__regularizer': FreeLB(2)}}
 

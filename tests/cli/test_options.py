@@ -21,9 +21,13 @@ from plm_jax.data import beam, parallel_prepare
 from plm_jax.data import prepare as preparation
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.errors import UserError, option_scope
+from plm_jax.layers.pooling import VectorConfig
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.tuning import TuningConfig
 from plm_jax.sharding import MeshConfig
+from plm_jax.tasks.embedding_losses import Triplet
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
 
 RECIPES = [recipes.find_recipe(name) for name in (
     'bert_base', 'deberta_base', 'glm_base', 'gpt2_small', 't5_base', 'xlnet_base')]
@@ -126,6 +130,7 @@ def test_a_mistyped_command_ends_with_one_line(args):
     (['prepare', 'TEXT', 'out', '--for=gpt2smal'],
      "error: there is no recipe 'gpt2smal': did you mean gpt2_small or gpt3_small or gpt2_xl? `python -m plm_jax "
      'train` lists them'),
+    (['prepare', 'TEXT', 'out', '--scale=small'], "error: --scale is paper, laptop or test, got 'small'"),
     (['prepare', 'TEXT', 'out', '--beam'],
      'error: --beam is followed by options of Beam, expected --runner=DirectRunner, FlinkRunner or another, got none'),
     (['prepare', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--no-newlines'],
@@ -158,11 +163,13 @@ def test_commands_check_what_they_are_given_before_they_begin(args, line, monkey
 def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   asked = []
   monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules, writing: asked.append(config))
-  for args in [], ['--vocab=300', '--no-newlines'], ['--newlines', 'False', '--for', 't5_base']:
+  for args in [], ['--vocab=300', '--no-newlines'], ['--scale=laptop'], ['--newlines', 'False', '--for', 't5_base']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--for=gpt2_small', *args])
     cli.main()
   paper = PrepareConfig(source='TEXT', kind='byte-bpe', layout='gpt2', newlines=True, vocab=50257)
   assert asked[:2] == [paper, dataclasses.replace(paper, vocab=300, newlines=False)]
+  laptop = recipes.find_recipe('gpt2_small')('laptop')
+  assert asked[2].vocab == laptop.model.vocab < paper.vocab and asked[2].kind == 'byte-bpe'
 
 
 @pytest.mark.parametrize('option', [
@@ -295,6 +302,17 @@ def test_earlier_names_of_arguments_keep_working(monkeypatch):
   changed = validation.with_overrides(config, {'model': {'types': 1, 'absolute': 'none', 'shifted': True}})
   assert changed.model == validation.with_paths(
       config.model, {'embeddings.types': 1, 'embeddings.absolute': 'none', 'head.shifted': True})
+
+
+@pytest.mark.parametrize(('config', 'earlier', 'now'), [
+    (TuningConfig(reinitialize=1), 'reinitialise', 'reinitialize'),
+    (VectorConfig(normalize=True), 'normalise', 'normalize'),
+    (EmbeddingTask(vector_loss=Triplet()), 'loss_of', 'vector_loss')])
+def test_earlier_names_of_fields_are_read(config, earlier, now):
+  assert validation.current_path(config, earlier) == now
+  saved = serialization.to_json(config)
+  saved[earlier] = saved.pop(now)
+  assert serialization.from_json(saved) == config
 
 
 @pytest.mark.parametrize(('typed', 'option', 'now'), [

@@ -258,7 +258,7 @@ def test_a_recipe_compiles_for_a_pod_that_is_not_there(compiler, capsys):
   assert sharding.count_slices(compile_lib.topology_devices('2xv5e:2x2')) == 2
   with pytest.raises(SystemExit, match='v5e:4x4'):
     main(BERT_BASE, ['--scale=test', '--mode=compile', '--topology=v9:2x2'])
-  with pytest.raises(SystemExit, match='a batch of 8 rows cannot be dealt evenly to 32'):
+  with pytest.raises(SystemExit, match='a batch of 8 sequences cannot be divided evenly: 32'):
     main(BERT_BASE, ['--scale=test', '--mode=compile', '--topology=v2:4x4'])
 
 

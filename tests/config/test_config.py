@@ -64,7 +64,7 @@ def test_json_literal():
     ),
     ({'is': 'plm_jax.config.run:check', 'config': 3}, 'is not a configuration'),
     ({'is': 'plm_jax.config.run:Phase', 'steps': 3}, 'length'),
-    ({'steps': 3}, 'without a class'),
+    ({'steps': 3}, 'without a class'), ({'model_type': 'bert'}, 'belongs to a transformers checkpoint'),
   ],
 )
 def test_what_this_version_does_not_know_is_refused(value, message):

@@ -23,7 +23,7 @@ TEXTS = ['the film is good', 'a book', '', 'who was of the film and the book and
 
 @pytest.fixture(scope='module')
 def trained():
-  return trained_of(VectorConfig(('first', 'mean'), dense=12, activation='gelu', normalise=True))
+  return trained_of(VectorConfig(('first', 'mean'), dense=12, activation='gelu', normalize=True))
 
 
 @pytest.fixture(scope='module')
@@ -107,7 +107,7 @@ def test_a_teacher_says_the_vectors(folder, trained, tmp_path):
   path = tmp_path / 'pairs.jsonl'
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   config = validation.with_paths(finetune.recipe('embedding', scale='test', train=(str(path),)), {
-      'objective.loss_of': TeacherVectors(teacher=str(folder)), 'objective.vector': VectorConfig(dense=12)})
+      'objective.vector_loss': TeacherVectors(teacher=str(folder)), 'objective.vector': VectorConfig(dense=12)})
   ready = resolve_run(config, labelled.tokenizer())
   wanted = plm_jax.encode(trained, [row['text'] for row in rows])
   np.testing.assert_array_equal(ready.train.features.values['target'], wanted[[0, 0, 1, 1]])
@@ -118,7 +118,7 @@ def test_a_teacher_says_the_vectors(folder, trained, tmp_path):
   with pytest.raises(ConfigError, match=r'have 12 numbers, and those that are trained 32: --objective.vector.dense'):
     resolve_run(validation.with_paths(config, {'objective.vector': VectorConfig()}), labelled.tokenizer())
   with pytest.raises(ConfigError, match='teacher must name the model whose vectors are learned'):
-    resolve_run(validation.with_paths(config, {'objective.loss_of': TeacherVectors()}), labelled.tokenizer())
+    resolve_run(validation.with_paths(config, {'objective.vector_loss': TeacherVectors()}), labelled.tokenizer())
 
 
 def test_similar_and_search(trained):

@@ -135,8 +135,8 @@ def test_evaluate_by_each_comparison():
                   ('Answer:', 'long'): 0.3, 'Question': 0.001})
   task = dataclasses.replace(TASKS['multiple-choice'], template='{question}')
   examples = [FewShotExample('Which', ('a', 'b', 'long long'), label, '') for label in (0, 1, 1, 2)]
-  for normalise, chosen, accuracy in (('sum', 1, 0.5), ('token', 2, 0.25), ('byte', 2, 0.25), ('calibrated', 0, 0.25)):
-    result = few_shot.evaluate_few_shot(task, model, examples, normalise=normalise)
+  for normalize, chosen, accuracy in (('sum', 1, 0.5), ('token', 2, 0.25), ('byte', 2, 0.25), ('calibrated', 0, 0.25)):
+    result = few_shot.evaluate_few_shot(task, model, examples, normalize=normalize)
     assert {x.predicted for x in result.predictions} == {chosen}
     assert result.accuracy == accuracy
   logprobs = [score.logprob for score in result.predictions[0].scores]

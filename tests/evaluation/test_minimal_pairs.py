@@ -159,12 +159,14 @@ def judged_file(path, **rights):
   return str(path)
 
 
-def test_runs_that_were_judged_are_laid_beside_each_other(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(('option', 'warned'), [('--compare-with', ''), ('--beside', '--beside is --compare-with now')])
+def test_runs_that_were_judged_are_compared(option, warned, tmp_path, monkeypatch, capsys, caplog):
   one = judged_file(tmp_path / 'bert.jsonl', agreement=90, islands=40, only=50)
   two = judged_file(tmp_path / 'gpt.jsonl', agreement=50, islands=20)
   page = tmp_path / 'both.html'
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', one, f'--beside={two}', f'--page={page}'])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', one, f'{option}={two}', f'--page={page}'])
   commands.main()
+  assert caplog.messages == [warned] * bool(warned)
   said = [line.split() for line in capsys.readouterr().out.splitlines()]
   assert said[0] == ['paradigm', 'bert', 'gpt', 'pairs', 'phenomenon']
   assert said[1] == ['agreement', '90.0%', '82.4-95.1%', '+', '50.0%', '39.8-60.2%', '=', '100', 'x']
@@ -177,7 +179,7 @@ def test_runs_that_were_judged_are_laid_beside_each_other(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize(('args', 'message'), [
     (['run'], 'there are no pairs: give files of them'), (['{one}', 'more.jsonl'], 'has been judged already'),
-    (['{one}', '--beside={one}'], 'two are the same'), (['{raw}'], 'expected the numbers good and bad')])
+    (['{one}', '--compare-with={one}'], 'two are the same'), (['{raw}'], 'expected the numbers good and bad')])
 def test_what_cannot_be_shown_is_refused(args, message, tmp_path, monkeypatch):
   places = {'one': judged_file(tmp_path / 'one.jsonl', a=1), 'raw': str(tmp_path / 'raw.jsonl')}
   (tmp_path / 'raw.jsonl').write_text('{"sentence_good": "a", "sentence_bad": "b"}\n')

@@ -49,7 +49,7 @@ def poolings(case):
   with jax.default_matmul_precision('highest'):
     output = jax.jit(lambda params: hidden_of(imported, params, batch))(imported.params)
   got = {theirs: pool(output.hidden, batch['segments'], ours) for theirs, ours in THEIRS.items()}
-  head = SentenceVector(VectorConfig(('mean',), normalise=True))
+  head = SentenceVector(VectorConfig(('mean',), normalize=True))
   return jax.device_get(got | {'mean_normalized': head.apply({}, output, batch)})
 
 

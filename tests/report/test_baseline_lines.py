@@ -69,7 +69,7 @@ def test_two_texts_are_compared_by_vectors(tmp_path):
   file = tmp_path / 'pairs.jsonl'
   file.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   ready = ready_of(tmp_path, 'regression', data__train=(str(file),), data__dev=(str(file),))
-  option = '--task=embedding --loss=cosine --objective.loss-of.full=4.5'
+  option = '--task=embedding --loss=cosine --objective.vector-loss.full=4.5'
   assert f'a small model compares two texts better by their vectors: {option}' in [
     *suggest_improvements(ready, result())
   ]

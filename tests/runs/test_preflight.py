@@ -25,8 +25,8 @@ def test_records_of_another_kind_of_tokenizer_are_refused(name, kind, wanted):
   with pytest.raises(ConfigError) as wrong:
     preflight.check_tokenizer_kind(config, 'RECORDS', tokenizer(kind))
   assert str(wrong.value) == (
-      f'RECORDS holds records of a {kind.replace("_", "-")} tokenizer, and {name} is for {wanted}: `python -m plm_jax '
-      f'prepare TEXT RECORDS --for={name}` makes such. To train on these all the same, give '
+      f'RECORDS contains records of a {kind.replace("_", "-")} tokenizer, but {name} needs {wanted}: make them with '
+      f'`python -m plm_jax prepare TEXT RECORDS --for={name}`. To train on these records anyway, give '
       f'--data.prepare.kind={given} --data.prepare.layout=bert')
   insisted = dataclasses.replace(config, data=dataclasses.replace(config.data, prepare=TextConfig(kind=given)))
   preflight.check_tokenizer_kind(insisted, 'RECORDS', tokenizer(kind))
@@ -52,11 +52,11 @@ def test_a_run_that_fits_no_memory_is_refused_with_what_it_needs(monkeypatch):
   with pytest.raises(ConfigError) as wrong:
     preflight.check_memory(on_one_device({}, vocab=16_000_000))
   # The table, and two means of its gradient, at 32 numbers a piece, and the bias of the head.
-  assert str(wrong.value).startswith('a run of these options needs 5.9 GiB at the least, 5.9 GiB of them for param')
-  assert str(wrong.value).endswith('and there are 1.0 GiB: make the model or --train.phases smaller, or '
-                                   '--train.accumulate larger')
+  assert str(wrong.value).startswith('a run with these options needs at least 5.9 GiB of memory: 5.9 GiB for param')
+  assert str(wrong.value).endswith('Available: 1.0 GiB. Use a smaller model or batch (--train.phases), or more '
+                                   'gradient accumulation (--train.accumulate)')
   train = dataclasses.replace(recipes.find_recipe('bert_base')('test').train, phases=(Phase(9, 64, 1 << 20),))
-  with pytest.raises(ConfigError, match=r'8\.0 GiB for one layer of 1,048,576 rows of 64 tokens'):
+  with pytest.raises(ConfigError, match=r'8\.0 GiB for one layer of 1,048,576 sequences of 64 tokens'):
     preflight.check_memory(on_one_device({'train': train}))
 
 

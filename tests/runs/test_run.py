@@ -323,7 +323,7 @@ def test_a_misspelt_option_says_what_was_meant(change, message, command, capsys)
 
 @pytest.mark.parametrize(('change', 'message'), [
     (['--mesh.data=512'], 'needs 512 devices, there are'),
-    (['--mesh.data=1', '--train.accumulate=3'], 'a batch of 8 rows cannot be dealt evenly'),
+    (['--mesh.data=1', '--train.accumulate=3'], 'a batch of 8 sequences cannot be divided evenly'),
     (['--data.assembly=packed'], 'use --data.assembly document'),
     (['--model.max-length=16'], 'do not fit the model'),
     (['--data.path=nowhere.txt'], 'nowhere.txt'),

@@ -75,7 +75,7 @@ def test_triplets_on_prefixes_are_normalized_again():
   """By hand: the first two numbers of a vector have the length 1 again, as in sentence-transformers."""
   vectors = jnp.asarray([[[3.0, 4.0, 9.0], [1.0, 0.0, 2.0], [0.0, 5.0, 7.0]]])
   batch = {'weight': jnp.ones((1, 1)), 'real': jnp.full((1, 1), 3), 'label': jnp.zeros((1, 1))}
-  losses = EmbeddingTask(loss_of=Triplet(margin=1.0), prefixes=(2,)).task_loss({'embedding': vectors}, batch)
+  losses = EmbeddingTask(vector_loss=Triplet(margin=1.0), prefixes=(2,)).task_loss({'embedding': vectors}, batch)
   def distance(a, b):
     return math.dist(a, b)
   short = 1 + distance((.6, .8), (1, 0)) - distance((.6, .8), (0, 1))
@@ -124,10 +124,10 @@ def test_a_vector_of_zeros_has_a_gradient():
 
 
 TASKS = {
-    'in_batch': EmbeddingTask(loss_of=InBatch()), 'cosent': EmbeddingTask(loss_of=CoSent()),
-    'prefixes': EmbeddingTask(loss_of=InBatch(), prefixes=(8, 16)),
-    'softmax': EmbeddingTask(loss_of=Softmax(), prefixes=(8,), labels=('a', 'b', 'c')),
-    'dense': EmbeddingTask(loss_of=CosineRegression(), vector=VectorConfig(('first', 'max'), dense=12, normalise=True))}
+    'in_batch': EmbeddingTask(vector_loss=InBatch()), 'cosent': EmbeddingTask(vector_loss=CoSent()),
+    'prefixes': EmbeddingTask(vector_loss=InBatch(), prefixes=(8, 16)),
+    'softmax': EmbeddingTask(vector_loss=Softmax(), prefixes=(8,), labels=('a', 'b', 'c')),
+    'dense': EmbeddingTask(vector_loss=CosineRegression(), vector=VectorConfig(('first', 'max'), dense=12, normalize=True))}
 
 
 def batch_of(rows: int, texts: int = 3, length: int = 12):

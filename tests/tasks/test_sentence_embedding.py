@@ -47,7 +47,7 @@ def home(tmp_path_factory):
 def config_of(home, name, train, steps=4, **changes):
   config = finetune.recipe('embedding', scale='test', train=(str(home / train),), dev=(str(home / 'dev.jsonl'),))
   return validation.with_paths(config, {
-      'objective.loss_of': LOSSES[name], 'data.epochs': 0.0, 'data.tokenizer': str(home / 'tokenizer'),
+      'objective.vector_loss': LOSSES[name], 'data.epochs': 0.0, 'data.tokenizer': str(home / 'tokenizer'),
       'train.phases': labelled.phases(steps), 'train.log_every': 1, 'train.eval_every': 2, 'train.save_every': 2,
       'mesh.data': 1, 'model.vocab': 80, **{path.replace('__', '.'): value for path, value in changes.items()}})
 
@@ -63,7 +63,7 @@ def test_a_run_of_each_loss(name, train, home, tmp_path):
   assert result.finished and {*result.heldout} == {'spearman', 'pearson'}
   assert result.best is not None and np.isfinite(result.heldout['spearman'])
   trained = loaded_model.load_model(tmp_path)
-  assert isinstance(trained.task, EmbeddingTask) and trained.task.loss_of == LOSSES[name]
+  assert isinstance(trained.task, EmbeddingTask) and trained.task.vector_loss == LOSSES[name]
 
 
 def test_a_development_set_may_be_searched(home):
@@ -93,7 +93,7 @@ def test_triplets_of_pairs_with_classes():
 
 
 def test_a_text_alone_is_its_own_positive():
-  task = EmbeddingTask(loss_of=InBatch())
+  task = EmbeddingTask(vector_loss=InBatch())
   found = task.features([Example(('the film',)), Example(('ana', 'bo'))], labelled.tokenizer(), 16)
   assert found.group == 2 and found.tokens[0].tolist() == found.tokens[1].tolist() != found.tokens[2].tolist()
   np.testing.assert_array_equal(found.values['real'], 2)
@@ -102,11 +102,11 @@ def test_a_text_alone_is_its_own_positive():
 def test_what_cannot_be_learned():
   pair, alone = Example(('a', 'b'), 3.0, where='x.tsv:2'), Example(('a',), where='x.txt:1')
   with pytest.raises(ConfigError, match=r'x.tsv:2: Triplet learns from examples of 3 texts, got 2: a text, one that'):
-    EmbeddingTask(loss_of=Triplet()).training_examples([pair])
+    EmbeddingTask(vector_loss=Triplet()).training_examples([pair])
   with pytest.raises(ConfigError, match=r'x.txt:1: Triplet learns from examples of 3 texts, got 1'):
-    EmbeddingTask(loss_of=Triplet()).training_examples([alone])
+    EmbeddingTask(vector_loss=Triplet()).training_examples([alone])
   with pytest.raises(ConfigError, match=r'x.tsv:2: CosineRegression learns from numbers from 0 to 1, got 3.0: --obj'):
-    EmbeddingTask(loss_of=CosineRegression(full=1.0)).training_examples([pair])
+    EmbeddingTask(vector_loss=CosineRegression(full=1.0)).training_examples([pair])
   with pytest.raises(ConfigError, match=r'x.txt:1: expected two texts, which are compared, got 1'):
     EmbeddingTask().features([alone], labelled.tokenizer(), 16)
 
@@ -162,7 +162,7 @@ def test_published_settings():
     phase = config.train.phases[0]
     assert (config.data.epochs, phase.batch, config.optim.peak, phase.length) == (epochs, batch, peak, length)
   assert nli.data.warmup == sts.data.warmup == 0.1 and unsupervised.data.warmup == 0
-  assert unsupervised.objective.loss_of == InBatch(temperature=0.05)
+  assert unsupervised.objective.vector_loss == InBatch(temperature=0.05)
 
 
 def test_pairs_that_measure_may_call_their_similarity_as_it_is(tmp_path):

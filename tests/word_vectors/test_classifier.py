@@ -76,7 +76,7 @@ def test_what_cannot_be_learned_is_refused(tmp_path):
   (tmp_path / 'text').write_text('good\nbad\n')
   with pytest.raises(SourceError, match='no line has a label'):
     classifier.read_labeled_texts(tmp_path / 'text')
-  with pytest.raises(VocabularyError, match='1 different words 1'):
+  with pytest.raises(VocabularyError, match='1 different words, 1'):
     classifier.train_classifier([(['__label__a'], ['x', 'y'])])
   with pytest.raises(VocabularyError, match='the corpus is empty'):
     classifier.train_classifier([])

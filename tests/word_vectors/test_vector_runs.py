@@ -126,8 +126,8 @@ def test_commands(text, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(('content', 'least', 'said'), [
     ('', 1, 'the corpus is empty'), ('!! ??\n', 1, 'the corpus is empty'),
-    ('one one one\none\n', 1, '1 different words 1'),
-    ('a b c d\n', 5, 'of 4 different words 0 come 5 times or more'), ('a b a b\nc\n', 2, None)])
+    ('one one one\none\n', 1, '1 different words, 1'),
+    ('a b c d\n', 5, 'of 4 different words, 0 occur 5 times or more'), ('a b a b\nc\n', 2, None)])
 def test_text_without_words_is_refused(content, least, said, tmp_path):
   (tmp_path / 'text.txt').write_text(content)
   run = dataclasses.replace(run_of('word2vec', str(tmp_path / 'text.txt'), tmp_path / 'run'), data=WordsConfig(
