@@ -54,8 +54,10 @@ FAMILIES = {'bert': 'Bert', 'deberta': 'Deberta', 'deberta-v2': 'DebertaV2', 'gp
 WIDTH, LAYERS, HEADS, PIECES, LENGTH, BATCH, STEPS = 64, 3, 4, 2000, 128, 8, 20
 STD = 0.1  # of initial parameters: large, so that outputs depend on all of them
 OPTIM: Any = dict(peak=1e-3, warmup=4, schedule='linear', bias_correction=True, eps=1e-6, weight_decay=0.1,
-                  clip=1.0, exempt=('bias', 'scale', 'buckets'))
-"""what transformers' Trainer can do too, for which T5's relative_attention_bias is a bias; the rest is the recipe's"""
+                  clip=1.0)
+"""what transformers' Trainer can do too; the rest is the recipe's"""
+EXEMPT = {'t5': ('bias', 'scale', 'buckets')}
+"""for transformers' Trainer, T5's relative_attention_bias is a bias"""
 
 
 class Compared(NamedTuple):
@@ -186,7 +188,7 @@ def run_of(folder: pathlib.Path, name: str, file: str, steps: int) -> FinetuneRu
   task = dataclasses.replace(config.objective, head_dropout=0.0)  # which is no matter of the checkpoint's
   return dataclasses.replace(
       config, output=f'{folder}-run', objective=task, data=dataclasses.replace(config.data, epochs=0.0), train=loop,
-      optim=dataclasses.replace(config.optim, **OPTIM))
+      optim=dataclasses.replace(config.optim, **OPTIM, exempt=EXEMPT.get(config.family, ('bias', 'scale'))))
 
 
 def full_rows(folder: pathlib.Path, file: str, tokenizer: Tokenizer) -> str:

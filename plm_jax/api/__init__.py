@@ -1,4 +1,4 @@
-"""Public API: the functions of `import plm_jax`, one module per subject (level 10).
+"""Public API: the functions of `import plm_jax`, one module per subject.
 
     models      load, train, fill masks, generate, score, export
     transfer    fine-tune, predict, tag, answer

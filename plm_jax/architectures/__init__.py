@@ -1,7 +1,7 @@
 """Architectures: encoder, decoder, encoder-decoder, XLNet, DeBERTa and ELMo, composed of layers.
 
-Level 2: imports `layers` and level 0, never models, training or configuration of runs. Each file
-has a frozen configuration and the module that it makes. A configuration describes its model:
+Imports no models, no training and no configuration of runs. Each file has a frozen configuration
+and the module that it makes. A configuration describes its model:
 
     kind            what the model does with text
     cls_last        the last token of a row represents it, not the first

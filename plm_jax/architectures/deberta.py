@@ -16,7 +16,7 @@ from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.heads import HeadConfig, select_token
-from plm_jax.layers.masks import batch_attention_mask
+from plm_jax.layers.masks import encoder_attention_mask
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.stack import Layers, StackConfig
@@ -33,7 +33,7 @@ class DebertaConfig(ValidatedConfig):
   kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
-  tied: ClassVar[bool] = True  # the masked-LM head uses the token table
+  tied: ClassVar[bool] = True  # the masked-LM head uses the token table, always
   head: ClassVar[HeadConfig] = HeadConfig()
 
   vocab: int = 50265
@@ -162,7 +162,7 @@ class Deberta(nn.Module):
     self.sow('intermediates', 'embedded', x)
 
     # Layers, convolution and mask decoder.
-    mask = batch_attention_mask(batch, self.packed)
+    mask = encoder_attention_mask(batch, self.packed)
     add_convolution = None
     if cfg.conv:
       add_convolution = Convolution(cfg, name='conv')(x, segments, row_ids)

@@ -63,8 +63,8 @@ class DecoderConfig(ValidatedConfig):
   logit_factor: float = 1.0
   """Factor on output logits (PaLM: 1 / sqrt(hidden size))."""
   windows: tuple[int, ...] = ()
-  """Sliding window of each layer, in tokens including the token itself, repeated over the layers;
-  0: global attention (GPT-3 alternates)."""
+  """Sliding window of each layer, in tokens including the token itself (an encoder counts the
+  tokens to either side), repeated over the layers; 0: global attention (GPT-3 alternates)."""
   depth_scale: bool = False
   """Divide the attention logits of layer 1, 2, ... by its number (GPT-2's
   scale_attn_by_inverse_layer_idx)."""
@@ -116,9 +116,8 @@ class Decoder(nn.Module):
 
   A batch holds tokens and segments [batch, length]; segment 0 is padding. Optional entries:
 
-    place [batch, length]   positions: rows of the table, or input of the position scheme; else 0,
-    1,
-                            2, ...
+    place [batch, length]   positions: rows of the table, or input of the position scheme; else
+                            0, 1, 2, ...
     types [batch, length]   rows of the second table; else 0
     ranks [batch, length]   a token attends to the tokens of its segment of no larger rank; else
                             `place`
@@ -158,7 +157,7 @@ class Decoder(nn.Module):
     if cache is not None:
       k_segments = jnp.concatenate([cache['segments'], segments], 1)
       k_ranks = jnp.concatenate([cache['ranks'], ranks], 1)
-      k_place = jnp.concatenate([cache['places'], place], 1)
+      k_place = jnp.concatenate([cache['place'], place], 1)
     if 'visible' in batch:
       mask = batch['visible'][:, None]
     else:
@@ -168,12 +167,12 @@ class Decoder(nn.Module):
     distance = None
     reordered = cfg.types or cache is not None or 'ranks' in batch or 'visible' in batch
     if cfg.windows and reordered:
-      distance = place[:, None, :, None] - k_place[:, None, None, :]
+      distance = k_place[:, None, None, :] - place[:, None, :, None]
 
     # Layers.
     past_positions = None
     if cache is not None:
-      past_positions = cache['places']
+      past_positions = cache['place']
     states: RememberedStates = 'keys' if remember else ''
     if within:
       states = 'inside'
@@ -220,7 +219,7 @@ def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Cache:
 
   Returns:
     `key` and `value` [layers, rows, key_heads, slots, head_size], without a scan over layers tuples
-    of one array per layer; `segments` (0: empty), `ranks` and `places` [rows, slots]; `length`, the
+    of one array per layer; `segments` (0: empty), `ranks` and `place` [rows, slots]; `length`, the
     number of slots in use.
   """
   return empty_stack_cache(cfg.block, cfg.stack, rows, slots)
@@ -236,7 +235,7 @@ def empty_stack_cache(block: BlockConfig, stack: StackConfig, rows: int, slots: 
     return tuple(jnp.zeros(size, block.compute_dtype) for _ in range(stack.blocks))
 
   cache = {'key': make_room(), 'value': make_room()}
-  for name in ('segments', 'ranks', 'places'):
+  for name in ('segments', 'ranks', 'place'):
     cache[name] = jnp.zeros((rows, slots), jnp.int32)
   return cache | {'length': jnp.zeros((), jnp.int32)}
 
@@ -261,7 +260,7 @@ def extend_cache(cache: Cache, keys, batch: Mapping[str, Any]) -> Cache:
   extended = {}
   for name, x in keys.items():
     extended[name] = jax.tree.map(update_slots, cache[name], x)
-  numbers = {'segments': segments, 'ranks': batch.get('ranks', place), 'places': place}
+  numbers = {'segments': segments, 'ranks': batch.get('ranks', place), 'place': place}
   for name, x in numbers.items():
     extended[name] = update(cache[name], x, start, 1)
   return extended | {'length': start + segments.shape[1]}

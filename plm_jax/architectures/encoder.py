@@ -12,7 +12,7 @@ from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.embeddings import EmbeddingConfig, Embeddings
 from plm_jax.layers.heads import HeadConfig, select_token
-from plm_jax.layers.masks import batch_attention_mask
+from plm_jax.layers.masks import encoder_attention_mask
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.layers.stack import LayerInputs, Stack, StackConfig, make_layer_states
 from plm_jax.validation import ValidatedConfig, earlier_names, intervals
@@ -45,8 +45,8 @@ class EncoderConfig(ValidatedConfig):
   embeddings: EmbeddingConfig = EmbeddingConfig()
   """Tables that are added to the token vectors, and their norm."""
   windows: tuple[int, ...] = ()
-  """Sliding window of each layer, in tokens to either side, repeated over the layers; 0: global
-  attention (ModernBERT: 0, 64, 64)."""
+  """Sliding window of each layer, in tokens to either side (a decoder counts the token itself),
+  repeated over the layers; 0: global attention (ModernBERT: 0, 64, 64)."""
   causal: bool = False
   """A token attends only to itself and the tokens before it (XLM's CLM)."""
   clear: bool = False
@@ -200,7 +200,7 @@ class Encoder(nn.Module):
     self.sow('intermediates', 'embedded', x)
 
     # Layers. No token attends to padding, so its states need no clearing in between.
-    mask = batch_attention_mask(batch, self.packed, cfg.causal)
+    mask = encoder_attention_mask(batch, self.packed, cfg.causal)
     windows = tuple(SlidingWindow(size, size) if size else None for size in cfg.windows)
     stack = Stack(block, cfg.stack, cfg.summed, windows, name='stack')
     x, layers = stack(x, mask, positions, row_ids=row_ids, inputs=layer_inputs(cfg),

@@ -20,7 +20,7 @@ from plm_jax.layers.block import BlockConfig, CrossAttentionInput
 from plm_jax.layers.dense import Dropout, with_logical_axes
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.heads import select_token
-from plm_jax.layers.masks import attention_mask, batch_attention_mask, padding_mask
+from plm_jax.layers.masks import attention_mask, encoder_attention_mask, padding_mask
 from plm_jax.layers.stack import LayerInputs, Stack, StackConfig
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -169,7 +169,7 @@ class EncoderDecoder(nn.Module):
     # Encoder.
     encoded = batch.get('encoded')
     if encoded is None and cache is None:
-      x, mask = batch['tokens'], batch_attention_mask(batch, self.packed)
+      x, mask = batch['tokens'], encoder_attention_mask(batch, self.packed)
       place = position_ids(batch, 'place', x)
       if cfg.source.layers:
         source = Side(dataclasses.replace(cfg, stack=cfg.source), name='source')
@@ -189,7 +189,7 @@ class EncoderDecoder(nn.Module):
       k_segments, k_ranks = q_segments, ranks
       if cache is not None:
         k_segments = jnp.concatenate([cache['segments'], q_segments], 1)
-        k_ranks = jnp.concatenate([cache['places'], ranks], 1)
+        k_ranks = jnp.concatenate([cache['place'], ranks], 1)
       mask = attention_mask(q_segments, k_segments, ranks, k_ranks)
     if self.packed:
       cross_mask = attention_mask(q_segments, segments)
@@ -253,7 +253,7 @@ class Side(nn.Module):
     # Layers.
     past_positions = inputs = None
     if cache is not None:
-      past_positions = cache['places'][:len(place)]
+      past_positions = cache['place'][:len(place)]
       inputs = LayerInputs(
           key=cache['key'], value=cache['value'], memory_key=cache['memory']['key'],
           memory_value=cache['memory']['value'])

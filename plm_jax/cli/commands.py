@@ -51,6 +51,7 @@ from plm_jax.training import vocabulary_expansion
 @command()
 def train_command() -> None:
   """Trains a model: `train RECIPE`; --help for its options. Without a recipe, lists all recipes."""
+  # `main` handles `train RECIPE`.
   print(recipes.list_recipes())
 
 

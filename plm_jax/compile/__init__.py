@@ -1,8 +1,6 @@
-"""Compile the train step for a TPU pod that is not attached (level 8).
+"""Compile the train step for a TPU pod that is not attached.
 
     report  compile the step; report memory, FLOPs, traffic, collectives and roofline bounds
     hlo     the analysis of the compiled program's HLO text
     search  find the mesh with the lowest bound
-
-Imports training, config and lower levels.
 """

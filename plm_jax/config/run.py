@@ -59,9 +59,9 @@ class DataConfig(ValidatedConfig):
   limits = intervals(temperature='[0.05, inf]', cap='[0, 1e18]', block='[1, inf)')
 
   path: tuple[str, ...] = ('embedded',)
-  """corpora: text files, globs, folders, tfds:NAME, embedded (the built-in corpus),
-  task:NAME:FILES (data/examples.py lists the names), or folders of prepared records. Several
-  corpora make a data mixture"""
+  """corpora: text files, globs, folders, tfds:NAME, embedded (the built-in corpus), task:NAME:FILES
+  (data/text_to_text_tasks.py lists the names), or folders of prepared records. Several corpora make
+  a data mixture"""
   weights: tuple[float, ...] = ()
   """share of each corpus in the mixture; none: shares follow from the sizes of the corpora"""
   cap: int = 0
@@ -78,7 +78,7 @@ class DataConfig(ValidatedConfig):
   """consecutive windows that are read together: 1 shuffles perfectly, more suits buckets"""
 
   @property
-  def packed(self) -> bool:
+  def several_texts(self) -> bool:
     """Whether a sequence may hold several texts that must not attend to each other."""
     return self.assembly != 'document'
 

@@ -1,4 +1,4 @@
-"""Data: text sources, token records, windows, and the input pipeline (level 3).
+"""Data: text sources, token records, windows, and the input pipeline.
 
 Reading text
 

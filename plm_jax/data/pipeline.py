@@ -75,7 +75,7 @@ class MixtureShares:
   temperature: float = 1.0
 
   def compute_weights(self, corpora: Sequence[Windows]) -> Sequence[float]:
-    """Returns the weight of each corpus, up to a common factor."""
+    """Return the weight of each corpus, up to a common factor."""
     if self.weights is not None:
       return self.weights
     weights = []
@@ -91,7 +91,7 @@ def open_pipeline(
     rule: WindowRule | Sequence[WindowRule] = WindowRule('document', 128), batch: int = 256,
     seed: int = 0, block: int = 64, shares: MixtureShares = MixtureShares(),
     vocab_hash: str | None = None, order_batch_size: int = 0, epoch: int = 0) -> 'Pipeline':
-  """Opens the training splits of the records in `folders` as one data mixture.
+  """Open the training splits of the records in `folders` as one data mixture.
 
   Args:
     folders: folders of token records, one per corpus.
@@ -134,7 +134,7 @@ class Pipeline:
       self, corpora: Sequence[Windows], weights: Sequence[float] | None = None, batch: int = 256,
       seed: int = 0, block: int = 64, ordered: bool = False, order_batch_size: int = 0,
       epoch: int = 0):
-    """Makes the reading order of the corpora.
+    """Make the reading order of the corpora.
 
     Args:
       corpora: windows of each corpus.
@@ -165,17 +165,17 @@ class Pipeline:
     self.orders = tuple(orders)
 
   def with_batch_size(self, batch: int, start: int) -> 'Pipeline':
-    """Returns a pipeline with the same order and another batch size, from position `start`."""
+    """Return a pipeline with the same order and another batch size, from position `start`."""
     other = copy.copy(self)
     other.size, other.start = batch, start
     return other
 
   def batch(self, step: int, rows: slice | None = None) -> Batch:
-    """Reads `rows` (None: all) of the batch of `step` -> arrays as in `windows`, [rows, ...]."""
+    """Read `rows` (None: all) of the batch of `step` -> arrays as in `windows`, [rows, ...]."""
     return {name: array[0] for name, array in self.read(step, step + 1, rows).items()}
 
   def read(self, start: int, stop: int, rows: slice | None = None) -> Batch:
-    """Reads the batches of the steps from start to stop (exclusive) -> [steps, rows, ...]."""
+    """Read the batches of the steps from start to stop (exclusive) -> [steps, rows, ...]."""
     steps, own = np.arange(start, stop), np.arange(self.size)[rows or slice(None)]
     positions = self.start + steps[:, None] * self.size + own
     component, time, row = self.locate(positions.ravel())
@@ -194,7 +194,7 @@ class Pipeline:
     return {name: array.reshape(*shape, *array.shape[1:]) for name, array in result.items()}
 
   def _read_corpus(self, number: int, time: np.ndarray, row: np.ndarray) -> Batch:
-    """Reads the windows of one corpus at time [N] of row [N]."""
+    """Read the windows of one corpus at time [N] of row [N]."""
     corpus, order = self.corpora[number], self.orders[number]
     index, epoch = order(time, row)
     part = corpus.read(index, self.epoch + epoch, corpus=number)
@@ -205,14 +205,14 @@ class Pipeline:
     return part
 
   def locate(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the corpus, time t and row b, [N] each, of positions [N] of the reading order."""
+    """Return the corpus, time t and row b, [N] each, of positions [N] of the reading order."""
     step, row = np.divmod(position, self.order_batch_size)
     component, time = self.schedule(step, row)
     return component, time, row
 
   def stream(self, start_step: int = 0, stop_step: int | None = None, rows: slice | None = None
              ) -> Iterator[Batch]:
-    """Yields `batch(step, rows)` for each step from `start_step`, prefetched.
+    """Yield `batch(step, rows)` for each step from `start_step`, prefetched.
 
     Several steps are read together, because the windows of a block are neighbors on disk. Reading
     uses tf.data where TensorFlow is installed, otherwise threads: the batches are the same. Errors
@@ -253,7 +253,7 @@ class Pipeline:
 
 
 def read_reversed(corpus: Windows, index: np.ndarray) -> Batch:
-  """Reads windows number `index` [B] for the backward direction, as `behind_NAME` of each field."""
+  """Read windows number `index` [B] for the backward direction, as `behind_NAME` of each field."""
   part = corpus.read(index)
   return {f'behind_{name}': part[name] for name in REVERSED_FIELDS}
 
@@ -261,7 +261,7 @@ def read_reversed(corpus: Windows, index: np.ndarray) -> Batch:
 def heldout_batches(
     windows: Windows, batch: int, rows: slice | None = None, batches: int | None = None,
     corpus: int = 0, ordered: bool = False) -> Iterator[Batch]:
-  """Yields every held-out window once, in batches of one shape.
+  """Yield every held-out window once, in batches of one shape.
 
   Row b has the b-th stretch of the text, one window per batch. So the rows of a batch are from
   different documents, which objectives on pairs of documents need. Empty rows (0 except for the
@@ -287,7 +287,7 @@ def heldout_batches(
 
 
 def read_padded(read: Callable[[np.ndarray], Batch], index: np.ndarray, total: int) -> Batch:
-  """Reads windows number `index` [B]; rows of zeros at the end replace those not below `total`."""
+  """Read windows number `index` [B]; rows of zeros at the end replace those not below `total`."""
   padded = {}
   for name, array in read(index[index < total]).items():
     zeros = np.zeros((len(index) - len(array), *array.shape[1:]), array.dtype)
@@ -304,7 +304,7 @@ class MixtureSchedule:
 
   @classmethod
   def from_weights(cls, weights: Sequence[float], components: int) -> 'MixtureSchedule':
-    """Divides the slots of a cycle by weight, each corpus at equal distances.
+    """Divide the slots of a cycle by weight, each corpus at equal distances.
 
     A corpus with any weight above 0 gets at least one slot.
 
@@ -331,11 +331,11 @@ class MixtureSchedule:
     return cls(slots, np.concatenate([np.zeros((components, 1), int), before], 1))
 
   def share(self, component: int) -> float:
-    """Returns the share of the windows that are from a corpus."""
+    """Return the share of the windows that are from a corpus."""
     return float(self.before[component, CYCLE_SLOTS] / CYCLE_SLOTS)
 
   def __call__(self, step: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the corpus of step [N] and row [N], and the row's earlier windows of it [N]."""
+    """Return the corpus of step [N] and row [N], and the row's earlier windows of it [N]."""
     component = self.slots[(step + row) % CYCLE_SLOTS]
 
     def count(slot):
@@ -357,7 +357,7 @@ class ReadingOrder:
   ordered: bool  # windows inside a block are not shuffled
 
   def __call__(self, time: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the number and the epoch, [N] each, of the time[n]-th window of row[n]."""
+    """Return the number and the epoch, [N] each, of the time[n]-th window of row[n]."""
     blocks = self.windows // self.block
     epoch, dealt = np.divmod(time // self.block * self.batch + row, blocks)
     key = hash_pair(hash_pair(hash_pair(0, self.seed), self.corpus), epoch)
@@ -370,7 +370,7 @@ class ReadingOrder:
 
 
 def permute(x: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
-  """Permutes x [N] in [0, n) -> [N] in [0, n): a bijection for each key [N], without a table.
+  """Permute x [N] in [0, n) -> [N] in [0, n): a bijection for each key [N], without a table.
 
   A generalized Feistel network on [0, a * b) with a * b just above n, and cycle walking (Black and
   Rogaway 2002, "Ciphers with arbitrary finite domains"). It mixes well and is not cryptographic.
@@ -393,7 +393,7 @@ def permute(x: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
 
 
 def hash_pair(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
-  """Hashes key and value to 64 bits, elementwise.
+  """Hash key and value to 64 bits, elementwise.
 
   The finalizer of splitmix64 (Steele, Lea and Flood 2014).
   """
@@ -408,7 +408,7 @@ def hash_pair(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
 
 def prefetch_with_threads(read: Callable[[int], Batch], first: int, last: int | None
                           ) -> Iterator[Batch]:
-  """Yields read(first), read(first + 1), ... up to `last` (None: no end), read ahead by threads."""
+  """Yield read(first), read(first + 1), ... up to `last` (None: no end), read ahead by threads."""
   numbers = itertools.count(first) if last is None else iter(range(first, last))
   pool = ThreadPoolExecutor(READERS)
   try:
@@ -424,7 +424,7 @@ def prefetch_with_threads(read: Callable[[int], Batch], first: int, last: int | 
 
 def prefetch_with_tf_data(tf, count: int, read: Callable[[int], Batch], first: int, last: int | None
                           ) -> Iterator[Batch]:
-  """Yields the same as `prefetch_with_threads`, by tf.data in threads of its own.
+  """Yield the same as `prefetch_with_threads`, by tf.data in threads of its own.
 
   The arrays, `count` per batch, are read-only.
   """
@@ -458,14 +458,14 @@ _open_streams: weakref.WeakSet = weakref.WeakSet()
 
 @atexit.register
 def close_streams() -> None:
-  """Closes all streams while the interpreter still runs: later their threads would deadlock."""
+  """Close all streams while the interpreter still runs: later their threads would deadlock."""
   for groups in list(_open_streams):
     with contextlib.suppress(ValueError):  # another thread is inside
       groups.close()
 
 
 def import_tensorflow():
-  """Imports TensorFlow without GPUs, which are for JAX; returns None where it is not installed."""
+  """Import TensorFlow without GPUs, which are for JAX; None where it is not installed."""
   try:
     import tensorflow as tf
   except ImportError:

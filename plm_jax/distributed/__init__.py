@@ -1,7 +1,5 @@
-"""Multi-host jobs and the accelerators of a machine (level 0).
+"""Multi-host jobs and the accelerators of a machine.
 
     hosts    processes of a job: join, agree, synchronize at barriers, lock a folder
     machine  TPUs of this machine, and the processes that use them
-
-Imports only errors, storage and validation.
 """

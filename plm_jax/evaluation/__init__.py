@@ -12,6 +12,4 @@
     attention_maps     statistics of attention heads
     token_losses       losses by token frequency and position
     neighbors          nearest neighbors of tokens and words
-
-Level 8: imports inference, loading, tasks, metrics and lower levels.
 """

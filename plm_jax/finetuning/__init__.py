@@ -6,6 +6,4 @@
     teacher        vectors of a teacher model as targets
     word_vectors   vocabulary and initial word vectors of tasks on an ELMo
     predict        predictions of a fine-tuned model
-
-Level 8: imports `training`, `loading`, `config`, `tasks` and below, and `inference` for teachers.
 """

@@ -223,7 +223,7 @@ def cache_features(
   @jax.jit
   def outputs(params, windows):
     batch = task.corrupt(learner.key(3), windows, learner.vocab)
-    output: Any = config.model.backbone(config.data.packed).apply({'params': params}, batch)
+    output: Any = config.model.backbone(config.data.several_texts).apply({'params': params}, batch)
     if task.feature_cache.unit == 'token':
       return {}, task.feature_cache.states(output)
     summary = jnp.take_along_axis(output.hidden, batch['extract'][..., None], 1)

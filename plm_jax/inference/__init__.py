@@ -20,5 +20,5 @@ All models generate text with one engine:
     encoder_decoder_steps  these steps for encoder-decoders
     encoder_steps          these steps for an encoder that predicts next tokens (GPT-BERT)
 
-Level 8: imports loading, tasks, config and lower levels, and no training.
+Imports no training.
 """

@@ -39,7 +39,7 @@ class DecoderSteps:
 
   def decode_step(self, params, tokens, cache):
     """Decode one step: read one token per row -> (logits [rows, vocab], cache)."""
-    last_place = jax.lax.dynamic_slice_in_dim(cache['places'], cache['length'] - 1, 1, axis=1)
+    last_place = jax.lax.dynamic_slice_in_dim(cache['place'], cache['length'] - 1, 1, axis=1)
     batch = {'tokens': tokens[:, None], 'segments': jnp.ones_like(tokens)[:, None],
              'place': last_place + 1}
     output = self.apply(params, batch, cache=cache, remember=True)
@@ -78,7 +78,7 @@ def split_layer_params(cfg: StackConfig, stack) -> tuple[dict[str, Any], dict[st
 
 def reorder_decoder_cache(cache, rows):
   """Return a decoder's KV cache with `rows` in place of its own rows."""
-  per_token = {name: cache[name][rows] for name in ('segments', 'ranks', 'places')}
+  per_token = {name: cache[name][rows] for name in ('segments', 'ranks', 'place')}
   keys_and_values = {name: gather_rows(cache[name], rows) for name in ('key', 'value')}
   return cache | per_token | keys_and_values
 

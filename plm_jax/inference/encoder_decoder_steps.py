@@ -51,7 +51,7 @@ class EncoderDecoderSteps:
 
   def decode_step(self, params, tokens, cache):
     """Decode one step: read one token per row -> (logits [rows, vocab], cache)."""
-    last_place = jax.lax.dynamic_slice_in_dim(cache['places'], cache['length'] - 1, 1, axis=1)
+    last_place = jax.lax.dynamic_slice_in_dim(cache['place'], cache['length'] - 1, 1, axis=1)
     batch = {'decoder_tokens': tokens[:, None],
              'decoder_segments': jnp.ones_like(tokens)[:, None], 'decoder_place': last_place + 1}
     output = self.apply(params, batch, cache=cache, remember=True)

@@ -1,9 +1,9 @@
 """The decoding loop of text generation: prefill the prompts, then decode token by token.
 
 The loop knows a model only by its `Steps`. Two programs are compiled for each shape of prompts
-[prompts, length] (length is a power of two, see `bucket`) and each configuration. `initial_state`
-reads the prompts and chooses the first token. `advance` generates tokens up to a given number, in
-one loop on the device. The KV cache has its full size from the start.
+[prompts, length] (length is a power of two, see `padded_length`) and each configuration.
+`initial_state` reads the prompts and chooses the first token. `advance` generates tokens up to a
+given number, in one loop on the device. The KV cache has its full size from the start.
 """
 import functools
 from typing import Any, NamedTuple, Protocol
@@ -61,7 +61,7 @@ class DecodingState(NamedTuple):
 def generate_tokens(
     steps: Steps, params, batch, config: GenerationConfig, ids: OutputVocab, seed: int = 0,
 ) -> dict[str, jax.Array]:
-  """Generate all tokens for the prompts in `batch` (see `Steps.start`) -> `search.result`."""
+  """Generate all tokens for the prompts in `batch` (see `Steps.prefill`) -> `search.result`."""
   state = initial_state(steps, config, ids, params, batch, jax.device_put(check_seed(seed)))
   until = jax.device_put(np.int32(config.max_new))
   return searching.collect_result(config, advance(steps, config, ids, params, state, until).search)

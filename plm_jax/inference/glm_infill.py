@@ -193,10 +193,10 @@ class InfillingSteps(DecoderSteps):
     """
     def last(name):
       return jax.lax.dynamic_slice_in_dim(cache[name], cache['length'] - 1, 1, axis=1)
-    same_blank = cache['places'] == last('places')
+    same_blank = cache['place'] == last('place')
     written = same_blank & (cache['ranks'] > 0) & (cache['segments'] > 0)
     batch = {'tokens': tokens[:, None], 'segments': jnp.ones_like(tokens)[:, None],
-             'place': last('places'), 'ranks': last('ranks') + 1,
+             'place': last('place'), 'ranks': last('ranks') + 1,
              'types': written.sum(1, keepdims=True).astype(jnp.int32) + 1}
     output = self.apply(params, batch, cache=cache, remember=True)
     return self.logits(params, output), extend_cache(cache, output.keys, batch)

@@ -1,4 +1,4 @@
-"""Layers that every model is composed of (level 1: imports only level 0, and no TensorFlow).
+"""Layers that every model is composed of; none imports TensorFlow.
 
     stack, block, attention, mlp, norm, dense   the transformer, from the stack of layers down
     masks, positions, rope, t5_relative_bias, disentangled, relative_logits   attention masks and
@@ -16,6 +16,7 @@ Einsums and comments of the whole project use these letters for axes:
     H heads   G key heads   A head size   F MLP width   V vocabulary   R relative buckets
     N layers   C classes
 
-Parameters are float32. Matrix products run in the compute dtype (`dtype`, mixed precision);
-softmax, norms and losses run in float32 whatever the compute dtype is.
+Parameters are float32. Activations, the residual stream included, have the compute dtype (`dtype`,
+mixed precision). Sums inside matrix products, softmax, norms and losses are float32 whatever the
+compute dtype is.
 """

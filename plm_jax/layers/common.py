@@ -38,8 +38,8 @@ class CommonConfig(ValidatedConfig):
   init: InitConfig = InitConfig()
   """Initialization of the parameters."""
   dtype: Dtype = 'float32'
-  """Compute dtype of matrix products (mixed precision); parameters, softmax, norms and losses stay
-  float32."""
+  """Compute dtype (mixed precision): dtype of activations, the residual stream included.
+  Parameters, and sums inside matrix products, softmax, norms and losses, stay float32."""
 
   def conflict(self, option):
     """Describe head counts that do not divide each other or the width; None: there are none."""
@@ -63,7 +63,7 @@ class CommonConfig(ValidatedConfig):
 
   @property
   def compute_dtype(self):
-    """Dtype of matrix products."""
+    """Dtype of activations and of the factors of matrix products."""
     return jnp.dtype(self.dtype)
 
   def make_norm(self, name: str) -> Norm:

@@ -90,8 +90,8 @@ class MaskedLMHead(nn.Module):
       h = cfg.make_norm('norm')(activation(self.head.activation or cfg.mlp.activation)(h))
     if not self.tied:
       init = with_logical_axes(cfg.init.table_initializer, ('width', 'vocab'))
-      embedding = self.param('kernel', init, embedding.shape[::-1]).T
-    return tied_logits(self, h, embedding, self.head.output_bias)
+      embedding = self.param('kernel', init, embedding.shape[::-1]).T  # [vocab, E], as the table
+    return vocabulary_logits(self, h, embedding, self.head.output_bias)
 
 
 class SpanBoundaryHead(nn.Module):
@@ -124,7 +124,7 @@ class SpanBoundaryHead(nn.Module):
     for number, width in enumerate((cfg.width, embedding.shape[1])):
       h = Dense((width,), ('width', None), True, dtype, init, name=f'dense_{number}')(h)
       h = cfg.make_norm(f'norm_{number}')(activation(cfg.mlp.activation)(h))
-    return tied_logits(self, h, embedding)
+    return vocabulary_logits(self, h, embedding)
 
 
 class NextTokenHead(nn.Module):
@@ -184,7 +184,7 @@ class TiedLMHead(nn.Module):
     """Compute float32 logits of the query stream [batch, predicted, vocab], or of all tokens."""
     del batch, row_ids
     h = output.hidden if output.predicted is None else output.predicted
-    return tied_logits(self, h, output.embedding)
+    return vocabulary_logits(self, h, output.embedding)
 
 
 class PooledClassifier(nn.Module):
@@ -403,13 +403,13 @@ def dropout_rate(head) -> float:
   return head.cfg.dropout if head.dropout is None else head.dropout
 
 
-def tied_logits(head: nn.Module, h, embedding, bias: bool = True):
-  """Compute vocabulary logits with tied embeddings.
+def vocabulary_logits(head: nn.Module, h, embedding, bias: bool = True):
+  """Compute vocabulary logits: products with the rows of an output matrix.
 
   Args:
     head: module that owns the bias.
     h: [batch, predicted, E].
-    embedding: token table [vocab, E].
+    embedding: [vocab, E], the token table (tied embeddings) or the head's own matrix, transposed.
     bias: add a bias.
 
   Returns:

@@ -32,7 +32,7 @@ def attention_mask(q_segments, k_segments, q_ranks=None, k_ranks=None, *, strict
   return mask[:, None]
 
 
-def batch_attention_mask(batch, packed: bool, causal: bool = False):
+def encoder_attention_mask(batch, packed: bool, causal: bool = False):
   """Build the self-attention mask of an encoder's batch.
 
   Args:

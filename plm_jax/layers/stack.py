@@ -160,8 +160,9 @@ class Layers(nn.Module):
     memory: input of cross-attention.
     row_ids: [batch] key dropout; None: no dropout.
     inputs: `LayerInputs`, or, with `step`, the tree that it takes; or None.
-    distance: [batch, 1, queries, keys], query minus key, by which windows are applied where rows
-      are not consecutive text; None: windows apply to places in the row.
+    distance: [batch, 1, queries, keys], key minus query, by which windows are applied where rows
+      are not consecutive text. A prefix attends to later keys too, so a window then limits only
+      how far back a query attends. None: windows apply to places in the row.
     remember: what to return besides the output: the inputs of each layer (inputs); the keys and
       values of self-attention, and of cross-attention under `memory` (keys); or `hidden` and
       `heads` of each layer (inside).
@@ -194,7 +195,7 @@ class Layers(nn.Module):
       if window is not None and distance is None:
         own_mask = own_mask._replace(window=window)
       elif window is not None:
-        own_mask = own_mask._replace(mask=mask.mask & (distance < window.before + 1))
+        own_mask = own_mask._replace(mask=mask.mask & (distance >= -window.before))
       own_memory, past, streams = memory, None, None
       if own.memory_key is not None:
         assert memory is not None
@@ -277,7 +278,7 @@ class Stack(nn.Module):
 
     Args:
       x: [batch, length, hidden].
-      mask: [batch, 1, 1 or length, length], or None.
+      mask: [batch, 1, 1 or length, keys], or None; keys are those of the KV cache, then `length`.
       positions: [batch or 1, length].
       memory: input of cross-attention.
       row_ids: [batch] key dropout; None: no dropout.

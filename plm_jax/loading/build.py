@@ -50,7 +50,7 @@ def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
   backbone = config.model
   if not objective.step_traits.perturbs_inputs:
     backbone = freeze_lower_layers(backbone, config.tuning.top)
-  return objective.build(backbone, packed=config.data.packed)
+  return objective.build(backbone, packed=config.data.several_texts)
 
 
 def parameter_shapes(config: RunConfig, model: nn.Module) -> Any:

@@ -5,6 +5,4 @@
     generation    ROUGE, BLEU, chrF, exact match and F1 of generated text
     embeddings    retrieval, anisotropy and whitening of sentence embeddings
     nearest       exact nearest-neighbor search
-
-Level 1: imports only `errors`.
 """

@@ -379,7 +379,8 @@ def as_label_arrays(truth: Any, predicted: Any) -> tuple[np.ndarray, np.ndarray]
 METRICS: dict[str, Callable[[Any, Any], float]] = {
     'accuracy': accuracy, 'f1': f1, 'macro_f1': macro_f1, 'matthews': matthews, 'pearson': pearson,
     'spearman': spearman}
-"""metrics of labels by name: (truth, predicted) -> percent"""
+"""metrics of sequence tasks by name: (truth, predicted) -> percent; other kinds of task compute
+their own in `Task.scores`"""
 ANSWER_METRICS = ('f1', 'exact')  # of `answer_metrics`, the main metric first
 # What `squad2_metrics` adds if there are such questions.
 SQUAD2_METRICS = tuple(

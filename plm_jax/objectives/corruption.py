@@ -232,7 +232,8 @@ def number_units(units):
   return ordinal, ordinal.max(), tokens
 
 
-def draw_spans(key, words, number, lengths: tuple[float, ...], tries: int, whole: bool = True):
+def draw_spanbert_spans(
+    key, words, number, lengths: tuple[float, ...], tries: int, whole: bool = True):
   """Sample spans of words as SpanBERT does, at most `number` tokens in all.
 
   A span starts with the word of a token sampled uniformly from all that are not chosen yet. Spans

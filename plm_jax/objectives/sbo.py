@@ -22,8 +22,8 @@ class SpanBoundary(Objective):
 
   Masked spans are predicted from their own positions and, once more, from the tokens at their
   boundaries. There are two differences from the released code: no word is masked in part
-  (`corruption.draw_spans`), and the boundary loss is divided by the number of its tokens, to
-  which that code adds one. As released, a span at an end of the text is not predicted from its
+  (`corruption.draw_spanbert_spans`), and the boundary loss is divided by the number of its tokens,
+  to which that code adds one. As released, a span at an end of the text is not predicted from its
   boundary: [CLS] and [SEP] are none.
   """
 
@@ -120,7 +120,7 @@ class SpanBoundary(Objective):
     # Rounded first: in float32 0.15 of 200 is above 30.
     number = jnp.ceil(jnp.round((words > 0).sum() * self.mask_rate, 4)).astype(jnp.int32)
     # Twice as many spans as it takes on average, and more for short sequences.
-    chosen = corruption.draw_spans(span_key, words, number, self.lengths, most + 16)
+    chosen = corruption.draw_spanbert_spans(span_key, words, number, self.lengths, most + 16)
     predicted = self.predict(tokens, words, chosen, most)
     return dict(tokens=self.replace(replace_key, tokens, chosen, vocab, other), **predicted)
 

@@ -26,8 +26,8 @@ class SpanCorruption(ValidatedConfig):
 
   The target has the spans, separated by the same sentinels. A text of n tokens loses
   round(mask_rate n) tokens in round(these / mean_span_length) spans, at least one. As released,
-  the spans and the text between them are uniform random partitions, text first and span last.
-  Numbers are rounded in float32, half to even.
+  the spans and the text between them are uniform random partitions; pieces alternate, beginning
+  with kept text and ending with a span. Numbers are rounded in float32, half to even.
   """
 
   limits = intervals(mask_rate='(0, 1)', mean_span_length='[1, inf)')
@@ -97,6 +97,7 @@ class SpanCorruption(ValidatedConfig):
     keys = jax.random.split(key)
     at = jnp.arange(tokens.shape[0])
     number, spans = self.counts(size)
+    # T5's random_segmentation: `spans - 1` random cuts of the tokens left out, and of those kept.
     def breaks(key, items):
       return corruption.choose_tokens(key, (at >= 1) & (at < items), spans - 1)
     text = jnp.maximum(size, 2) - number

@@ -1,9 +1,9 @@
-"""Optimizers, learning-rate schedules, trainable parameters and adapters (level 1).
+"""Optimizers, learning-rate schedules, trainable parameters and adapters.
 
     optimizers  optimizers and schedules of the papers, made of optax transformations
     trainable   which parameters are trained, by name and by depth below the head
     adapters    LoRA, rsLoRA and DoRA
     tuning      strategies of fine-tuning
 
-Imports `plm_jax/layers` and level 0, and knows no objective.
+Knows no objective.
 """

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plm_jax.optim.trainable import ParameterSelection, depths_below_head, expand_rows, is_stacked
+from plm_jax.optim.trainable import (
+  ParameterError,
+  ParameterSelection,
+  depths_below_head,
+  expand_rows,
+  is_stacked,
+  path_names,
+)
 from plm_jax.validation import ValidatedConfig, intervals
 
 Schedule = Literal[
@@ -44,13 +51,13 @@ class OptimConfig(ValidatedConfig):
   """Unit of warmup, horizon and cooldown: steps, or tokens of sequences. Phases with larger
   batches have more tokens per step."""
   schedule: Schedule = 'bert'
-  """Learning-rate schedule after the warmup. `linear` and `cosine` decay to the end of the run;
-  `bert` and `gpt1` are the same but decay from the peak at step 0. `inverse_sqrt` is 1 /
-  sqrt(step) with linear warmup, `t5` without it. `constant` stays at the peak. `electra` is
-  bert's decay, by which its warmup is multiplied too. `wsd` and `trapezoid` are constant and then
-  fall over `cooldown` steps, by 1 - sqrt or linearly (warmup-stable-decay: Hägele et al. 2024,
-  section 3). `slanted` is linear, with a warmup that begins at the floor (slanted triangular:
-  Howard and Ruder 2018, equation 3, with a floor of 1/32 and a warmup of a tenth)."""
+  """Learning-rate schedule, warmup included. `linear` and `cosine` decay to the end of the run;
+  `bert` and `gpt1` are the same but decay from the peak at step 0. `inverse_sqrt` is 1 / sqrt(step)
+  with linear warmup, `t5` without it. `constant` stays at the peak. `electra` is `bert` whose
+  warmup ramp is multiplied by the decay as well. `wsd` and `trapezoid` are constant and then fall
+  over `cooldown` steps, by 1 - sqrt or linearly (warmup-stable-decay: Hägele et al. 2024, section
+  3). `slanted` is linear, with a warmup that begins at the floor (slanted triangular: Howard and
+  Ruder 2018, equation 3, with a floor of 1/32 and a warmup of a tenth)."""
   warmup_start: float = 0.0
   """Learning rate at the start of the warmup, as a fraction of the peak."""
   cooldown: int = 0
@@ -71,9 +78,10 @@ class OptimConfig(ValidatedConfig):
   weight_decay: float = 0.01
   """Decoupled weight decay: this factor times learning rate and parameter is subtracted."""
   exempt: tuple[str, ...] = ('bias', 'scale')
-  """Last names of parameters without weight decay and without LAMB's trust ratio: biases and
-  gains of norms. Empty: all decay, as in fairseq (trainer.py, _build_optimizer, has one parameter
-  group): RoBERTa, SpanBERT, BART, mBART."""
+  """Names that exempt a parameter from weight decay, and from LAMB's trust ratio, wherever they are
+  in its path: biases and gains of norms. Other names replace these two, so repeat `bias` and
+  `scale`. Empty: all decay, as in fairseq (trainer.py, _build_optimizer, has one parameter group):
+  RoBERTa, SpanBERT, BART, mBART."""
   decay_power: float = 1.0
   """Exponent of the learning rate in the weight decay (PaLM: 2)."""
   clip: float = 1.0
@@ -195,7 +203,8 @@ def make_optimizer(
     select: trainable parameters; None: config.only without `frozen`.
 
   Returns:
-    the transformation, which raises ParameterError for a pattern that matches nothing.
+    the transformation, which raises ParameterError for a pattern, or an exempt name, that matches
+    nothing.
   """
   clip = optax.identity()
   if config.clip:
@@ -213,9 +222,12 @@ def make_optimizer(
   select = select or ParameterSelection(config.only, tuple(frozen))
   if select:
     optimizer = freeze_unselected(optimizer, select)
-  if config.layer_decay == 1 and not config.unfreeze:
-    return optimizer
-  return optax.chain(optimizer, scale_by_depth(config.layer_decay, config.unfreeze))
+  if config.layer_decay != 1 or config.unfreeze:
+    optimizer = optax.chain(optimizer, scale_by_depth(config.layer_decay, config.unfreeze))
+  def init(params):
+    check_exempt(config.exempt, params)
+    return optimizer.init(params)
+  return optax.GradientTransformation(init, optimizer.update)
 
 
 def freeze_unselected(
@@ -437,6 +449,17 @@ def apply_to_matrices(transform: optax.GradientTransformation) -> optax.Gradient
     new, state = transform.update(matrices(updates), state, matrices(params))
     return jax.tree.map(lambda new, old: new.reshape(old.shape), new, updates), state
   return optax.GradientTransformation(init, update)
+
+
+def check_exempt(exempt: Sequence[str], params) -> None:
+  """Raise ParameterError for a name in no parameter's path; a model may lack the default names."""
+  names = set()
+  for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]:
+    names.update(path_names(path))
+  for name in exempt:
+    if name not in names and name not in OptimConfig.exempt:
+      raise ParameterError(f'optim.exempt: no parameter has the name {name!r} in its path. There '
+                           f'are: {", ".join(sorted(names))}')
 
 
 def decay_mask(params, exempt: Sequence[str] = OptimConfig.exempt):

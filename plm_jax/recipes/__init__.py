@@ -8,8 +8,6 @@ configuration of a run; and a docstring with the commands, the settings and thei
     finetune          fine-tuning with published hyperparameters
     sentence_vectors  published sentence embedding tasks
     word_vectors      published word vectors
-
-Level 8: imports config, models, objectives, tasks and lower levels.
 """
 import dataclasses
 import difflib

@@ -42,7 +42,7 @@ class ELECTRASize(RecipeSize):
   """A size with its mask rate and generator."""
 
   rate: float = 0.15
-  """share of the tokens that are masked"""
+  """share of the tokens that the generator predicts (85% of them are masked)"""
   width: float
   """width of the generator, as a share of the discriminator's"""
 

@@ -144,7 +144,7 @@ def choose_hyperparameters(
     if name in sentence_vectors.TASKS:  # published whatever the size of the model
       is_chosen_here, scale = False, 'paper'
   published = name
-  if name not in TASKS:
+  if name not in TASKS:  # the one kind without built-in examples: regression, as STS-B is
     published = 'stsb'
   values = published_hyperparameters(published, start.family, published_size(start.model))
   if start.model and (is_chosen_here or scale != 'paper'):
@@ -190,7 +190,7 @@ def make_elmo_objective(
   reader = ReaderConfig(longest=model.characters.longest)
   if known.kind == 'tagging':
     return RecurrentTagging(
-        family, labels, measures=known.measures[0], reader=reader)  # pyright: ignore
+        family, labels, metric=known.measures[0], reader=reader)  # pyright: ignore
   if known.kind in ('classification', 'regression'):
     return RecurrentSequence(
         family, labels, cut=known.cut, regression=known.kind == 'regression',

@@ -64,5 +64,6 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   return apply_scale(PretrainRun(
       f't5_{size}', family='t5',
       model=row.make_model(dropout=0.1, attention_dropout=0.1, mlp_dropout=0.1),
-      objective=MixtureOfDenoisers(z_loss=1e-4), data=DataConfig(prepare=TEXT, assembly='packed'),
+      objective=MixtureOfDenoisers(z_loss=1e-4),  # span corruption alone, the default denoiser
+      data=DataConfig(prepare=TEXT, assembly='packed'),
       optim=OPTIM, train=row.make_train_config()), scale)

@@ -1,4 +1,4 @@
-"""Reports: report.html, learning curves, error analysis, hints, model cards (level 9).
+"""Reports: report.html, learning curves, error analysis, hints, model cards.
 
     html            report.html and its charts; stylesheet: its style
     metric_display  titles, units, numbers and axes of metrics

@@ -58,7 +58,7 @@ def score_tables(task: Task, found: Predictions) -> Iterator[Element]:
     for example, prediction in found:
       truth.append(tag_names(task, example.label))
       predicted.append(tag_names(task, prediction.tags))
-    if getattr(task, 'measures', '') == 'entities':
+    if getattr(task, 'metric', '') == 'entities':
       yield class_table(tasks.chunk_f1(truth, predicted).types)
     else:
       flat = []

@@ -1,4 +1,4 @@
-"""Drivers: a run from its configuration to its report (level 15).
+"""Drivers: a run from its configuration to its report.
 
     run        the driver: checks, training, and the modes evaluate, prepare and compile
     pretrain   text as token records, and samples for the report

@@ -62,7 +62,7 @@ def inspect_pretraining(config: PretrainRun, rows: int, step: int) -> Inspection
     notes.append(note)
   elif learner.carry is not None and step:
     notes.append('rows begin as in the first batch: the state from the batch before is not known')
-  reader = BatchReader(tokenizer, config.model, config.objective, config.data.packed)
+  reader = BatchReader(tokenizer, config.model, config.objective, config.data.several_texts)
   return Inspection(config, reader.rows(first_rows(windows, rows), batch, filled), notes)
 
 
@@ -76,7 +76,7 @@ def inspect_finetuning(config: FinetuneRun, rows: int, step: int) -> Inspection:
   windows, placed = feed.batches.batch(step)
   batch = make_batch(make_learner(config, tokenizer.vocab), windows, step)
   size = len(batch['tokens'])
-  reader = BatchReader(tokenizer, config.model, config.objective, config.data.packed)
+  reader = BatchReader(tokenizer, config.model, config.objective, config.data.several_texts)
   shown = reader.rows(first_rows(windows, rows), first_rows(batch, rows))
   features = feed.batches.features
   for number, row in enumerate(shown):

@@ -6,9 +6,9 @@ that names the path (`StorageError`). In a bucket, complete files are accessed w
 (TensorFlow's client where it is installed), parts of files with tensorstore, which Orbax installs:
 TensorFlow's client reads a block of megabytes for one byte.
 
-Level 1: imports only `errors`. `gcs` has what only buckets do, `lock` lets one process at a time
-work on a folder, `journal` records the progress of work that may be interrupted, `bucket_check`
-checks buckets when a command begins.
+`gcs` has what only buckets do, `lock` lets one process at a time work on a folder, `journal`
+records the progress of work that may be interrupted, `bucket_check` checks buckets when a command
+begins.
 """
 from collections.abc import Iterator
 import contextlib

@@ -75,7 +75,7 @@ def infer_task(imported: ImportedCheckpoint) -> Task | None:
   if heads == ['tags']:
     chunks = is_scheme(labels) and any('-' in label for label in labels)
     return TaggingTask(
-        family=family, labels=labels, measures='entities' if chunks else 'accuracy')
+        family=family, labels=labels, metric='entities' if chunks else 'accuracy')
   if heads == ['choice']:
     return ChoiceTask(family=family)
   third = (imported.config.max_length or 512) // 3

@@ -52,7 +52,7 @@ class LabeledConfig(SourceConfig):
   """file or folder of the tokenizer; empty: that of the run or checkpoint to start from"""
 
   @property
-  def packed(self) -> bool:
+  def several_texts(self) -> bool:
     """Whether rows may hold several texts (sequence packing)."""
     return self.pack
 

@@ -24,8 +24,9 @@ class TaskSpec:
   labels: tuple[str, ...] = ()
   """class names by index; empty: those of the training examples, sorted"""
   measures: tuple[str, ...] = ('accuracy',)
-  """metrics; the first selects the best checkpoint. Token classification: 'entities' or 'accuracy';
-  extractive QA: 'f1' and 'exact', as the scripts of SQuAD and CMRC compute them"""
+  """metrics; the first selects the best checkpoint. Token classification: 'entities' or 'accuracy',
+  its `TaggingTask.metric`; extractive QA: 'f1' and 'exact', as the scripts of SQuAD and CMRC
+  compute them"""
   data: tuple[str, ...] = ()
   """TFDS sources, without their splits; empty: TFDS does not have the task"""
   splits: tuple[str, ...] = ('validation',)

@@ -17,7 +17,7 @@ from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.examples import Example, Features, Ragged, row_offsets
 from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.validation import short_repr
+from plm_jax.validation import earlier_names, short_repr
 
 
 class TagPrediction(NamedTuple):
@@ -49,18 +49,19 @@ class TaggingTask(Task):
   output_unit: ClassVar = 'token'
   token_arrays: ClassVar = ('tags', 'marks')
   slot_arrays: ClassVar = ()
+  renamed = earlier_names(measures='metric')
 
   context: Literal['sentence', 'document'] = 'sentence'
   """contents of a row: one sentence, or as many consecutive sentences of a document as fit, which
   attend to each other"""
-  measures: Literal['entities', 'accuracy'] = 'entities'
-  """metric: F1 of entities in BIO, BIOES, BILOU or BMES (Tjong Kim Sang and De Meulder 2003), or
+  metric: Literal['entities', 'accuracy'] = 'entities'
+  """F1 of entities in BIO, BIOES, BILOU or BMES (Tjong Kim Sang and De Meulder 2003), or
   accuracy of words"""
 
   @property
   def metric_names(self):
     """Accuracy of words, or F1, precision and recall of entities."""
-    if self.measures == 'accuracy':
+    if self.metric == 'accuracy':
       return ('accuracy',)
     return ('f1', 'precision', 'recall')
 
@@ -72,7 +73,7 @@ class TaggingTask(Task):
   @classmethod
   def from_spec(cls, spec, **fields):
     """Make a published task."""
-    return cls(**fields, measures=spec.measures[0])
+    return cls(**fields, metric=spec.measures[0])
 
   @property
   def classes(self):
@@ -81,11 +82,11 @@ class TaggingTask(Task):
 
   def training_examples(self, examples):
     """Return the examples. Raises ConfigError if entity F1 is asked of tags without a scheme."""
-    tag = find_invalid_tag(self.labels) if self.measures == 'entities' else ''
+    tag = find_invalid_tag(self.labels) if self.metric == 'entities' else ''
     if tag:
       raise ConfigError(
           f'the metric is F1 of entities, and the tag {tag!r} belongs to no tag scheme (such as '
-          'B-PER and I-PER of BIO, or BIOES, BILOU, BMES): give --objective.measures=accuracy')
+          'B-PER and I-PER of BIO, or BIOES, BILOU, BMES): give --objective.metric=accuracy')
     return examples
 
   def features(self, examples, tokenizer, length):
@@ -161,7 +162,7 @@ class TaggingTask(Task):
         truth.append([self.labels[tag] for tag in example.label])
     for prediction in predictions:
       predicted.append([self.labels[tag] for tag in prediction.tags])
-    if self.measures == 'accuracy':
+    if self.metric == 'accuracy':
       flat_truth = np.array(list(itertools.chain.from_iterable(truth)))
       flat_predicted = np.array(list(itertools.chain.from_iterable(predicted)))
       return {'accuracy': float(metrics.accuracy(flat_truth, flat_predicted))}

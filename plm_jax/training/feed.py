@@ -95,16 +95,16 @@ class TextFeed(Feed):
     """Record the digest of each corpus, and the batch size of each order, which depends on all
     phases."""
     order = plan_read_order(self.config)
-    dealt = {phase_order.name: pipeline.order_batch_size
+    sizes = {phase_order.name: pipeline.order_batch_size
              for phase_order, pipeline in zip(order, self.pipelines, strict=True)}
-    return {'digests': content_digests(self.config, self.records), 'dealt': dealt}
+    return {'digests': content_digests(self.config, self.records), 'dealt': sizes}
 
   def resume(self, recorded):
     """Keep the order of the run, which a phase with a larger batch may have made longer."""
-    dealt = recorded.get('dealt', {})
+    sizes = recorded.get('dealt', {})
     own = self.record()['dealt']
-    if any(dealt.get(name, rows) != rows for name, rows in own.items()):
-      self.pipelines = open_phases(self.config, self.records, self.tokenizer, dealt)
+    if any(sizes.get(name, rows) != rows for name, rows in own.items()):
+      self.pipelines = open_phases(self.config, self.records, self.tokenizer, sizes)
 
   def first_window(self):
     """Read the first window."""
@@ -146,15 +146,15 @@ def content_digests(config: PretrainRun, records: Sequence[epath.Path]) -> dict[
 
 
 def open_phases(config: PretrainRun, records: Sequence[epath.Path], tokenizer: Tokenizer,
-                dealt: Mapping[str, int] | None = None) -> list[Pipeline]:
-  """Open the windows that a run reads, one pipeline per phase, and the held-out windows.
+                order_batch_sizes: Mapping[str, int] | None = None) -> list[Pipeline]:
+  """Open the windows that a run reads, one pipeline per phase; check for held-out text.
 
   Args:
     config: the run.
     records: folders of token records, one per corpus.
     tokenizer: that of the records.
-    dealt: batch size of each order, as the checkpoint of the run recorded it (`TextFeed.record`);
-      None: a fresh run.
+    order_batch_sizes: batch size of each order, as the checkpoint of the run recorded it
+      (`TextFeed.record`); None: a fresh run.
 
   Raises:
     RecordsError: records cannot be read.
@@ -167,7 +167,7 @@ def open_phases(config: PretrainRun, records: Sequence[epath.Path], tokenizer: T
     if order.first < number:
       pipelines.append(pipelines[order.first].with_batch_size(phase.batch, order.start))
     else:
-      rows = (dealt or {}).get(order.name, order.dealt)
+      rows = (order_batch_sizes or {}).get(order.name, order.order_batch_size)
       pipelines.append(
           open_phase(config, records, tokenizer, phase, number, rows, order.epoch))
   for phase in config.train.phases:
@@ -181,7 +181,7 @@ class PhaseOrder(NamedTuple):
   name: str  # of the order
   first: int  # number of the first phase with this order
   start: int  # windows that earlier phases have read of it
-  dealt: int  # largest batch of these phases
+  order_batch_size: int  # largest batch of these phases
   epoch: int  # label of the first epoch of this order
 
 
@@ -196,12 +196,12 @@ def plan_read_order(config: PretrainRun) -> list[PhaseOrder]:
   for phase in config.train.phases:
     rules = [str(config.rule(phase, corpus)) for corpus in range(len(config.data.path))]
     names.append('+'.join(rules))
-  orders, taken, found = list(dict.fromkeys(names)), dict.fromkeys(names, 0), []
+  orders, windows_read, found = list(dict.fromkeys(names)), dict.fromkeys(names, 0), []
   for phase, name in zip(config.train.phases, names, strict=True):
     same = [other.batch for other, of in zip(config.train.phases, names, strict=True) if of == name]
     epoch = ORDER_LABEL_STEP * orders.index(name)
-    found.append(PhaseOrder(name, names.index(name), taken[name], max(same), epoch))
-    taken[name] += phase.steps * phase.batch
+    found.append(PhaseOrder(name, names.index(name), windows_read[name], max(same), epoch))
+    windows_read[name] += phase.steps * phase.batch
   return found
 
 
@@ -227,21 +227,23 @@ def corpus_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> lis
   return totals
 
 
-def open_phase(config, records, tokenizer, phase: Phase, number: int, dealt: int = 0,
+def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batch_size: int = 0,
                epoch: int = 0) -> Pipeline:
   """Open the pipeline of the first phase with its order of windows.
 
-  dealt, epoch: as for `Pipeline`.
+  order_batch_size, epoch: as for `Pipeline`.
   """
   data = config.data
   rules = [config.rule(phase, corpus) for corpus in range(len(records))]
   shares = MixtureShares(data.weights or None, data.cap, data.temperature)
   seed = config.seed + number
   pipeline = open_pipeline(
-      records, rules, phase.batch, seed, data.block, shares, tokenizer.hash, dealt, epoch)
+      records, rules, phase.batch, seed, data.block, shares, tokenizer.hash,
+      order_batch_size, epoch)
   if is_continuous(config):
     pipeline = Pipeline(
-        pipeline.corpora, None, phase.batch, seed, data.block, True, dealt, epoch)
+        pipeline.corpora, None, phase.batch, seed, data.block, True, order_batch_size,
+        epoch)
   for corpus in pipeline.corpora:
     if corpus.clipped_examples and jax.process_index() == 0:
       targets = ''

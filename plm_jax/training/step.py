@@ -159,6 +159,8 @@ def corrupt_windows(learner: Learner, windows, step):
   """Build the batch from which a training step learns."""
   if learner.objective.step_traits.needs_progress:
     windows = {**windows, PROGRESS: jnp.minimum(step / learner.steps, 1)}
+  # The key is the same in every step: `corruption.example_keys` folds in corpus, window and epoch.
+  # So the masks of a window depend neither on the step nor on its row in the batch.
   return learner.objective.corrupt(learner.key(1), windows, learner.vocab)
 
 
@@ -196,7 +198,9 @@ def compute_gradient(learner: Learner, params, batch, dropout_key):
   """
   row_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
   weights = term_weights(learner, params, batch)
+  # A loss that compares rows needs all of them in one pass: `ForwardPass` splits them into chunks.
   chunks = learner.accumulate if learner.objective.step_traits.cross_row else 1
+  in_one_pass = chunks == learner.accumulate
   trained, combine = split_trained(learner.select, params)
 
   def loss(trained, batch, row_ids):
@@ -207,7 +211,7 @@ def compute_gradient(learner: Learner, params, batch, dropout_key):
 
   grad = jax.grad(loss, has_aux=True)
   zeros = jax.tree.map(jnp.zeros_like, jax.tree.leaves(params))  # for frozen parameters
-  if learner.accumulate == chunks:
+  if in_one_pass:
     grads, losses = grad(trained, batch, row_ids)
     return combine(grads, zeros), losses
 

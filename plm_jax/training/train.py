@@ -293,10 +293,9 @@ def check_same_data(
   if 'data' not in meta:
     if first and len(config.train.phases) > 1:
       logger.warning('the checkpoint of step %d is of an earlier version of plm_jax, in which '
-                     'every '
-                     'phase read the text in a new order. From here on, phases that cut the text '
-                     'alike continue one order, and phases of another length have masks of their '
-                     'own', step)
+                     'every phase read the text in a new order. From here on, phases that cut the '
+                     'text alike continue one order, and phases of another length have masks of '
+                     'their own', step)
     return
   old = meta['data']['digests']
   changed = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]

@@ -18,6 +18,7 @@ from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.rope import Rope
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers, SpanCorruption
+from plm_jax.tasks.token_classification import TaggingTask
 
 OPTIM = {'is': 'plm_jax.optim:OptimConfig', 'peak': 0.25}
 
@@ -69,6 +70,9 @@ def test_fields_with_earlier_names_are_read(number):
             'unit': 'word', 'similar': 'list.txt', 'says_language': True}
   assert from_json(masked | {'format': number}) == MaskedLM(
       mask_rate=0.3, final_mask_rate=0.1, unit='word', synonyms='list.txt', language_ids=True)
+  module = 'tagging' if number < 5 else 'token_classification'
+  tagging = {'is': f'plm_jax.tasks.{module}:TaggingTask', 'measures': 'accuracy'}
+  assert from_json(tagging | {'format': number}) == TaggingTask(metric='accuracy')
 
 
 @pytest.mark.parametrize('number', [3, 5])

@@ -14,7 +14,7 @@ from plm_jax.tasks.token_classification import TaggingTask
 @pytest.mark.parametrize(('task', 'expected'), [
     (SequenceTask(), 'accuracy'), (SequenceTask(measures=('macro_f1', 'accuracy')), 'macro_f1'),
     (SequenceTask(regression=True, measures=('spearman', 'pearson')), 'spearman'), (TaggingTask(), 'f1'),
-    (TaggingTask(measures='accuracy'), 'accuracy'), (AnswerTask(), 'f1'), (AnswerTask(unanswerable=True), 'f1'),
+    (TaggingTask(metric='accuracy'), 'accuracy'), (AnswerTask(), 'f1'), (AnswerTask(unanswerable=True), 'f1'),
     (ChoiceTask(), 'accuracy'), (EmbeddingTask(), 'spearman'), (EmbeddingTask(measured_by='retrieval'), 'ndcg_10')])
 def test_the_best_checkpoint_follows_what_is_measured(task, expected):
   assert selection_metric('main', task, ['']) == expected
@@ -28,10 +28,10 @@ def test_another_metric_is_checked_before_training(tmp_path):
                      ('HasAns_f1', AnswerTask()), ('other_f1', TaggingTask())):
     with pytest.raises(ConfigError, match=r'--train\.best is main or one of the metrics'):
       selection_metric(best, task, [''])
-  config = labelled.run(tmp_path, 'tagging', objective__measures='accuracy', train__best='f1')
+  config = labelled.run(tmp_path, 'tagging', objective__metric='accuracy', train__best='f1')
   with pytest.raises(ConfigError, match="of the task, accuracy, loss, got 'f1'"):
     resolve_run(config, labelled.tokenizer())
-  config = labelled.run(tmp_path, 'tagging', objective__measures='accuracy')
+  config = labelled.run(tmp_path, 'tagging', objective__metric='accuracy')
   assert resolve_run(config, labelled.tokenizer()).config.train.best == 'accuracy'
 
 

@@ -48,7 +48,7 @@ def test_predictions_literal():
 def test_fixed_keys_give_fixed_spans():
   words = jnp.array([0, 1, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9, 9, 0])
   lengths = SpanBoundary().lengths
-  draw = jax.jit(lambda seed, whole: corruption.draw_spans(jax.random.key(seed), words, 5, lengths, 20, whole),
+  draw = jax.jit(lambda seed, whole: corruption.draw_spanbert_spans(jax.random.key(seed), words, 5, lengths, 20, whole),
                  static_argnums=1)
   spans = [''.join(map(str, np.asarray(draw(seed, True)).astype(int))) for seed in range(4)]
   assert spans == [

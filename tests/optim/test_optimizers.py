@@ -175,6 +175,15 @@ def test_a_pattern_of_nothing_says_what_there_is():
   assert found['backbone/encoder/stack/layers/block/norm/scale'].tolist() == [True, False, False]
 
 
+def test_an_exempt_name_of_nothing_says_what_there_is():
+  """Default names are excepted: a model without biases is no error, with or without frozen parameters."""
+  for config in (OptimConfig(exempt=('bias', 'scales')), OptimConfig(exempt=('scales',), only=('backbone/tokens',))):
+    with pytest.raises(ParameterError, match=r"^optim\.exempt: no parameter has the name 'scales' .*: .*\bscale\b"):
+      make_optimizer(config, 10).init(net())
+  make_optimizer(OptimConfig(exempt=('bias', 'scale', 'encoder'), only=('backbone/tokens',)), 10).init(net())
+  make_optimizer(OptimConfig(), 10).init({'kernel': jnp.ones(2)})
+
+
 def test_the_paper_s_schedule():
   rate = make_schedule(OptimConfig(), 1_000_000)
   assert [round(float(rate(step)) * 1e6, 3) for step in (0, 5000, 9999, 10_000, 500_000, 999_999)] == [

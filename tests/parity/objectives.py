@@ -71,7 +71,7 @@ def statistics(objective, rows, length):
     keys = jax.random.split(key, 3)
     tokens = jax.random.randint(keys[0], (length,), 5, vocab.size)
     words = jnp.cumsum((tokens % 4 != 0) | (jnp.arange(length) == 0))
-    chosen = corruption.draw_spans(keys[1], words, number, objective.lengths, 64, whole=False)
+    chosen = corruption.draw_spanbert_spans(keys[1], words, number, objective.lengths, 64, whole=False)
     predicted = objective.predict(tokens, words, chosen, number)
     return tokens, objective.replace(keys[2], tokens, chosen, vocab), chosen, corruption.run_bounds(chosen), predicted
 

@@ -31,7 +31,7 @@ def test_the_majority_class_is_that_of_the_training_examples():
   train = [Example(('x',), label) for label in (1, 1, 0)]
   dev = [Example(('y',), label) for label in (1, 0, 0, 0)]
   assert baselines.majority_baseline(CLASSES, train, dev) == {'accuracy': 25.0}
-  tagging = TaggingTask(labels=('O', 'B-PER'), measures='accuracy')
+  tagging = TaggingTask(labels=('O', 'B-PER'), metric='accuracy')
   words = [Example(('a', 'b', 'c'), (0, 0, 1))]
   assert baselines.majority_baseline(tagging, words, words) == {'accuracy': pytest.approx(200 / 3)}
   choices = [Example(('a', ''), label, choices=('b', 'c')) for label in (1, 1, 0)]

@@ -152,7 +152,7 @@ def test_recipes_read_a_text_as_long_as_the_run_once(name, table):
     mine = [(phase, reading) for phase, reading in zip(config.train.phases, readings, strict=True)
             if reading.name == order]
     windows = sum(phase.steps * phase.batch for phase, _ in mine)
-    whole = feed.Pipeline([FakeCorpus(windows)], batch=mine[0][0].batch, order_batch_size=mine[0][1].dealt, block=1)
+    whole = feed.Pipeline([FakeCorpus(windows)], batch=mine[0][0].batch, order_batch_size=mine[0][1].order_batch_size, block=1)
     index = [whole.with_batch_size(phase.batch, reading.start).read(0, phase.steps)['index'].ravel()
              for phase, reading in mine]
     assert (np.bincount(np.concatenate(index), minlength=windows) == 1).all()

@@ -1,4 +1,4 @@
-"""Kernels and computations for one kind of hardware: TPU, NVIDIA GPU, CPU (level 1).
+"""Kernels and computations for one kind of hardware: TPU, NVIDIA GPU, CPU.
 
     tpu_attention, tpu_attention_kernel, relative_shift   attention in one Pallas kernel on a TPU
     cudnn    when cuDNN's fused attention is used on an NVIDIA GPU
