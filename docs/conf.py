@@ -8,7 +8,6 @@ figures.py). A page may begin with front matter:
     keywords       phrases, separated by commas, for which the search shows this page first
     keywords_zh    the same in Chinese, for a page that is not translated
 """
-import configparser
 import os
 import pathlib
 import re
@@ -25,13 +24,13 @@ import reference_pages
 from search import Bilingual
 from sphinx.search import languages
 
+import plm_jax
+
 # Project.
-setup_file = configparser.ConfigParser()
-setup_file.read(HERE.parent / 'setup.cfg')
 project = 'plm_jax'
 author = 'The plm_jax maintainers'
 copyright = 'the plm_jax maintainers, Apache 2.0'
-version = release = setup_file['metadata']['version']
+version = release = plm_jax.__version__
 
 # Pages. build.py chooses the language; Chinese builds from a folder in which docs/zh covers docs.
 extensions = [
@@ -56,6 +55,7 @@ autodoc_typehints = 'description'
 autodoc_typehints_description_target = 'documented'
 autodoc_preserve_defaults = True
 default_role = 'code'
+toc_object_entries_show_parents = 'hide'
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
@@ -104,7 +104,7 @@ def generate_pages(app) -> None:
   """Write the pages and figures that come from the code, and copy the notebooks."""
   folder = pathlib.Path(app.srcdir)
   reference_pages.write(folder)
-  figures.write(folder / 'figures')
+  figures.write(folder / 'figures', chinese=app.config.language.startswith('zh'))
   for figure in (HERE.parent / 'benchmarks/figures').glob('*.svg'):
     shutil.copyfile(figure, folder / 'figures' / figure.name)
   for notebook in sorted((HERE.parent / 'notebooks').glob('[0-9]_*.ipynb')):

@@ -20,7 +20,7 @@ import typing
 from typing import Any, Literal
 
 import plm_jax
-from plm_jax.cli import commands
+from plm_jax.cli import catalog
 from plm_jax.config.run import FinetuneRun, Model, Objectives, PretrainRun, Tasks
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data.prepare_config import PrepareConfig
@@ -114,10 +114,11 @@ def autodoc_directive(name: str) -> str:
   value = getattr(sys.modules.get(module) or __import__(module, fromlist=[last]), last)
   if not inspect.isclass(value):
     return f'```{{eval-rst}}\n.. autofunction:: {name}\n```'
-  # Fields of configurations are on the configuration pages.
-  members = '' if dataclasses.is_dataclass(value) and not module.endswith(
-      ('contract', 'objectives', 'loaded_model')) else '\n   :members:'
-  return f'```{{eval-rst}}\n.. autoclass:: {name}{members}\n```'
+  if dataclasses.is_dataclass(value) and not module.endswith(
+      ('contract', 'objectives', 'loaded_model')):
+    # Fields and defaults of configurations are on the configuration pages.
+    return f'```{{eval-rst}}\n.. autoclass:: {name}(...)\n```'
+  return f'```{{eval-rst}}\n.. autoclass:: {name}\n   :members:\n```'
 
 
 # Commands.
@@ -134,16 +135,16 @@ def commands_page() -> str:
       'Tab completion of commands, options and recipes: put `eval "$(plm-jax completion bash)"` '
       'into `~/.bashrc`, or `eval "$(plm-jax completion zsh)"` into `~/.zshrc` after `compinit`.',
       block(help_text([]))]
-  for name in commands.COMMANDS:
+  for name in catalog.COMMANDS:
     parts += [f'## {name}', block(help_text([name]))]
   return '\n\n'.join(parts) + '\n'
 
 
 def help_text(args: list[str]) -> str:
-  """Return what `python -m plm_jax ARGS --help` prints, 88 columns wide and without colors."""
+  """Return what `python -m plm_jax ARGS --help` prints, 80 columns wide and without colors."""
   printed = io.StringIO()
   arguments, environment = sys.argv, dict(os.environ)
-  os.environ.update(COLUMNS='88', NO_COLOR='1', TERM='dumb')
+  os.environ.update(COLUMNS='80', NO_COLOR='1', TERM='dumb')
   sys.argv = ['plm_jax', *args, '--help']
   try:
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
@@ -224,8 +225,8 @@ def option_sections(heading: str, kind: type, prefix: str, seen: set[type]) -> I
       yield f'{level} --{path.replace("_", "-")}: {part.__name__}'
     elif not heading:
       yield f'{level} Options of the run' if not prefix else f'{level} --{prefix}'
-    yield first_sentence(part)
-    yield option_table(part, path)
+    yield escape_markdown(first_paragraph(part))
+    yield option_list(part, path)
 
 
 def nested_configs(kind: type, path: str, seen: set[type]) -> Iterator[tuple[str, type]]:
@@ -253,24 +254,35 @@ def classes_of(annotation: Any) -> Iterator[type]:
     yield from classes_of(part)
 
 
-def first_sentence(kind: type) -> str:
+def first_paragraph(kind: type) -> str:
   """Return the first paragraph of a class's docstring."""
   text = (inspect.getdoc(kind) or '').partition('\n\n')[0]
-  return escape_markdown('' if text.startswith(f'{kind.__name__}(') else text)
+  return '' if text.startswith(f'{kind.__name__}(') else text
 
 
-def option_table(kind: type, path: str) -> str:
-  """Return a table of the options of a configuration, without those of nested configurations."""
+def option_list(kind: type, path: str) -> str:
+  """Return a definition list of the options of a configuration: type, default and description.
+
+  Nested configurations have sections of their own; their entry says what they configure.
+  """
   descriptions = field_docstrings(kind)
   hints = typing.get_type_hints(kind)
   limits = getattr(kind, 'limits', {})
-  lines = ['| option | type | default | description |', '|---|---|---|---|']
+  entries = []
   for field in dataclasses.fields(kind):
     option = f'{path}.{field.name}'.lstrip('.').replace('_', '-')
     type_text = describe_annotation(hints[field.name], limits.get(field.name))
-    lines.append(f'| `--{option}` | {type_text} | {format_default(field)} | '
-                 f'{escape_markdown(descriptions.get(field.name, ""))} |')
-  return '\n'.join(lines) if len(lines) > 2 else ''
+    default = format_default(field)
+    term, text = f'**`--{option}`** {type_text}', descriptions.get(field.name, '')
+    classes = [one for one in classes_of(hints[field.name]) if dataclasses.is_dataclass(one)]
+    if default and not classes:
+      term += f', default {default}'
+    elif not text and len(classes) == 1:
+      text = first_paragraph(classes[0])
+    elif not text:
+      text = f'One of these configurations. The default is {default}.'
+    entries.append(f'{term}\n: {escape_markdown(text)}')
+  return '\n\n'.join(entries)
 
 
 def describe_annotation(annotation: Any, limits: str | None) -> str:

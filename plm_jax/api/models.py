@@ -293,7 +293,8 @@ def history(folder: Path) -> History:
     folder: folder of a run, on a disk or in a bucket
 
   Returns:
-    The configuration, and `curves`: {metric: {'train' or 'heldout': [(step, value), ...]}}.
+    The configuration, and the curves of all metrics. `curves[metric]` has the keys 'train' and
+    'heldout', each with a list of (step, value).
 
   Raises:
     CheckpointError: no run has written there.

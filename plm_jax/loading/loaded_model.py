@@ -49,13 +49,13 @@ class LoadedModel:
   source: str = ''
   """Folder from which it was loaded."""
   mesh: Mesh | None = None
-  """Devices that share its parameters; None: one."""
+  """Devices that share its parameters. None means one device."""
   labels: tuple[str, ...] = ()
   """Names of the classes of a task's head."""
   task: Any = None
-  """Downstream task that it was fine-tuned on (`tasks.contract.Task`); None: none."""
+  """Downstream task that it was fine-tuned on, a `tasks.contract.Task`, or None."""
   length: int = 0
-  """Sequence length of its fine-tuning in tokens; 0: not known."""
+  """Sequence length of its fine-tuning in tokens. 0 means that it is not known."""
   generation: GenerationDefaults = GenerationDefaults()
   """Generation settings in the files of an imported checkpoint."""
   prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -83,7 +83,7 @@ class LoadedModel:
 
   @property
   def lm_head_name(self) -> str:
-    """Name of the head that predicts the next token; '': there is none."""
+    """Name of the head that predicts the next token, or an empty text if there is none."""
     if 'lm' in self.heads:
       return 'lm'
     if 'mlm' in self.heads and has_shifted_targets(self.model):

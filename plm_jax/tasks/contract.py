@@ -40,7 +40,7 @@ class Task(Objective):
   limits = intervals(auxiliary='[0, 1e6]', head_dropout='[-1, 1)')
 
   head: ClassVar[str]
-  """name of the head among those of the family: label, tags, span, choice"""
+  """name of the head among those of the family, such as label, tags, span or choice"""
   output_unit: ClassVar[OutputUnit]
   """what the head has outputs for"""
 
@@ -52,10 +52,10 @@ class Task(Objective):
   family: str = 'bert'
   """model family (model_type of transformers) that determines the head and the input format"""
   labels: tuple[str, ...] = ()
-  """class names; empty: those of the training examples, sorted"""
+  """class names. If empty, the sorted labels of the training examples."""
   words: tuple[int, ...] = ()
-  """ids of the label words of the classes, for a family that classifies by cloze (GLM); empty: the
-  first token of each class name"""
+  """ids of the label words of the classes, for a family that classifies by cloze (GLM). If empty,
+  the first token of each class name."""
   cut: Truncation = 'longest'
   """text that is truncated if two are too long for a row"""
   regularizer: Regularizer = Plain()
@@ -64,7 +64,7 @@ class Task(Objective):
   """weight (lambda) of an auxiliary language-modeling loss, for decoders (Radford et al. 2018,
   section 3.2: 0.5)"""
   head_dropout: float = -1.0
-  """dropout of the head's input; -1: the family's"""
+  """dropout of the head's input. -1 means the dropout of the family."""
 
   # Examples and features.
 

@@ -55,6 +55,13 @@ def test_there_are_pages_and_commands():
     assert chinese <= english and len(english) >= at_least and len(chinese) >= at_least
 
 
+def test_chinese_pages_show_figures_with_chinese_text():
+  figures = []
+  for path in (DOCS / 'zh').rglob('*.md'):
+    figures += re.findall(r'\(\.\./figures/(\w+)\.svg\)', path.read_text(encoding='utf-8'))
+  assert len(figures) >= 5 and all(name.endswith('_zh') for name in figures), figures
+
+
 def test_pages_are_short():
   for path in PAGES:
     assert path.name == 'batch.md' or len(path.read_text(encoding='utf-8').split('\n')) < 120, path
