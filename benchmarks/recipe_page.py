@@ -1,9 +1,9 @@
-"""Write docs/reference/recipes: the families, their sizes, and the pods and memory of each recipe.
+"""Write docs/reference/recipes, one page per kind of model, and the table of tasks in tasks.md.
 
     python -m benchmarks.recipe_page
 
-Everything comes from plm_jax/recipes, except memory and step times, which are in
-benchmarks/budgets. There is one page per kind of model.
+Everything comes from plm_jax/recipes and plm_jax/tasks, except memory and step times, which are in
+benchmarks/budgets.
 """
 import pathlib
 import re
@@ -12,12 +12,18 @@ from typing import NamedTuple
 from benchmarks import budgets, fits
 from plm_jax import recipes
 from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.tasks.registry import EMBEDDED, TASKS
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / 'docs' / 'reference' / 'recipes'
 SIZE_COLUMNS = ('recipe', 'layers', 'parameters', 'batch x length', 'peak LR', 'published run')
 POD_COLUMNS = (
-    'recipe', 'pod and options', 'GiB per device', 'step bound, ms', 'MFU', 'days', 'chip-hours')
+    'recipe', 'pod and options', 'GiB per device', 'step time bound, ms', 'MFU bound', 'days',
+    'chip-hours')
+TASK_COLUMNS = {
+    ROOT / 'docs' / 'reference' / 'tasks.md': ('task', 'kind', 'metrics', 'source'),
+    ROOT / 'docs' / 'zh' / 'reference' / 'tasks.md': ('任务', '种类', '指标', '来源')}
+"""Pages with the table of tasks, and its columns."""
 
 
 class Page(NamedTuple):
@@ -31,36 +37,36 @@ class Page(NamedTuple):
 PAGES = {
     'encoders': Page(
         'Encoders: BERT, RoBERTa, ALBERT and others',
-        'Recipes of encoders that are pre-trained with masked language modeling.',
+        'These encoders are pre-trained with masked language modeling.',
         ('bert', 'roberta', 'xlm', 'xlm_r', 'albert', 'spanbert')),
     'chinese_encoders': Page(
         'Chinese encoders: whole-word masking, MacBERT, ERNIE',
-        'Recipes of Chinese encoders.', ('bert_wwm', 'ernie')),
+        'These encoders are pre-trained on Chinese text.', ('bert_wwm', 'ernie')),
     'distilled_encoders': Page(
         'Distilled encoders: DistilBERT, TinyBERT, MiniLM',
-        'Recipes of small encoders that are distilled from a teacher.',
+        'These small encoders are distilled from a larger teacher model.',
         ('distilbert', 'tinybert', 'minilm')),
     'deberta_electra_xlnet': Page(
         'Encoders with other objectives: DeBERTa, ELECTRA, XLNet, ELMo',
-        'Recipes with replaced token detection, permutation language modeling, disentangled '
-        'attention, and ELMo.',
+        'These encoders use replaced token detection, permutation language modeling, disentangled '
+        'attention, or two recurrent language models (ELMo).',
         ('deberta', 'deberta_v2', 'deberta_v3', 'electra', 'xlnet', 'elmo')),
     'modern_encoders': Page(
         'Recent encoders: ModernBERT, NeoBERT, cramming, BabyLM',
-        'Recipes of recent encoders, and of encoders for a small budget.',
+        'These encoders have recent architectures or are made for a small compute budget.',
         ('modernbert', 'ettin', 'neobert', 'mosaicbert', 'cramming', 'ltg_bert', 'gpt_bert')),
     'decoders': Page(
         'Decoders: GPT, LLaMA, PaLM, GLM',
-        'Recipes of decoders, which generate text from left to right.',
+        'These decoders generate text from left to right.',
         ('gpt', 'gpt2', 'gpt3', 'llama', 'llama2', 'llama3', 'palm', 'glm')),
     'encoder_decoders': Page(
         'Encoder-decoders: T5, BART, UL2, Transformer',
-        'Recipes of encoder-decoders, for text-to-text tasks and translation.',
+        'These encoder-decoders are made for text-to-text tasks and translation.',
         ('t5', 't5_v1_1', 't5_lm', 't5_tasks', 'mt5', 'byt5', 'ul2', 'bart', 'bart_chinese',
          'bart_translation', 'mbart', 'transformer')),
     'word_vectors': Page(
         'Word vectors: word2vec, GloVe, fastText, C&W',
-        'Recipes of static word vectors.', ()),
+        'These models give each word one vector, whatever its context.', ()),
 }
 HEAD = """\
 ---
@@ -69,11 +75,13 @@ keywords: "recipes, pre-trained models, models, families, list of recipes"
 ---
 # Recipes
 
-A recipe is a published training run. Start it by its name, or by its family with `--size`:
+A recipe is the configuration of a published training run. **No recipe has been run at paper scale.** The
+times and the memory below are computed by the TPU compiler. Start a recipe by its name, or by its
+family with `--size`:
 
     python -m plm_jax train bert_base --scale=laptop
     python -m plm_jax train bert --size=base --scale=laptop
-    python -m plm_jax show bert_base                          # its options, layers and schedule
+    python -m plm_jax show bert_base                          # options, layers and schedule
 
 {everywhere}
 
@@ -89,31 +97,33 @@ A recipe is a published training run. Start it by its name, or by its family wit
 
 Each family has two tables. The first describes the published run:
 
-- parameters: the count of the publication, or of transformers' class for pre-training. Tied
+- parameters: as published, otherwise the count of the pre-training class in transformers. Tied
   embeddings count once.
 - batch x length: batch size and sequence length of the last phase.
 - peak LR: peak learning rate.
 - published run: hardware and time according to the publication.
 
-The second describes the recipe on a TPU pod, as the TPU compiler and data sheets predict it:
+The second describes the recipe on a TPU pod, as predicted from the TPU compiler and data sheets. If
+a recipe has several phases, their numbers are separated by semicolons.
 
-- pod and options: the paper's TPU pod, or one with few sequences per device, and the options for
-  it. `python -m plm_jax train NAME --mode=compile --topology=POD` compiles the step for any other
-  pod.
-- GiB per device: memory according to the TPU compiler, one number for each phase.
-- step bound: roofline lower bound of the step time, and what limits it.
-- MFU: share of the peak FLOPs of the chips at that bound.
-- days, chip-hours: duration of all steps at their bounds. Real runs take longer. No recipe has been
-  run at this scale.
+- pod and options: the paper's TPU pod, or a pod that we chose for few sequences per device, and the
+  options for it. `v2:4x4` is a grid of 4 x 4 chips of TPU v2. Google Cloud counts cores for TPU v2 and
+  v3, two per chip, and calls this pod v2-32. `python -m plm_jax train NAME --mode=compile
+  --topology=POD` compiles the step for any other pod.
+- GiB per device: memory according to the TPU compiler, of the memory that the device has. On TPU v2
+  and v3, a device is a core.
+- step time bound: roofline lower bound of the step time, and what limits it.
+- MFU bound: model FLOPs utilization at that lower bound, so an upper bound of the real MFU.
+- days, chip-hours: duration of all steps at their lower bounds. Real runs take longer.
 
 The numbers and the compiler's versions are in [benchmarks/budgets](../../../benchmarks/budgets).
-[benchmarks/RESULTS.md](../../../benchmarks/RESULTS.md) explains why some recipes are below an MFU of
-70%.
+[benchmarks/RESULTS.md](../../../benchmarks/RESULTS.md) explains why the bound of some
+recipes is below an MFU of 70%.
 
-## Where this page comes from
+## How these pages are generated
 
-`python -m benchmarks.recipe_page` writes these pages from the docstrings and tables of
-[plm_jax/recipes](../../../plm_jax/recipes). A test compares them.
+`python -m benchmarks.recipe_page` writes these pages from the docstrings and size tables in
+[plm_jax/recipes](../../../plm_jax/recipes). A test checks that they are up to date.
 """
 
 
@@ -121,6 +131,8 @@ def main() -> None:
   FOLDER.mkdir(exist_ok=True, parents=True)
   for name, text in pages().items():
     (FOLDER / f'{name}.md').write_text(text)
+  for path in TASK_COLUMNS:
+    path.write_text(task_page(path))
 
 
 def pages() -> dict[str, str]:
@@ -142,7 +154,8 @@ def format_page(page: Page) -> str:
   """Return the page of one kind of model."""
   names = page.families or tuple(recipes.word_vectors.PUBLISHED)
   head = (f'---\ndescription: "{page.description}"\nkeywords: "{", ".join(names)}"\n---\n'
-          f'# {page.title}\n\n{page.description} [Columns of the tables](index.md#how-to-read-the-tables).\n')
+          f'# {page.title}\n\n{page.description} See [how to read the '
+          'tables](index.md#how-to-read-the-tables).\n')
   if page.families:
     return '\n'.join([head, *map(format_family, page.families)])
   return '\n'.join([head, *describe(recipes.word_vectors.__doc__ or '')]) + '\n'
@@ -171,9 +184,22 @@ def mark_options(text: str) -> str:
   return '\n'.join(lines)
 
 
+def mark_sizes(text: str, family: str) -> str:
+  """Mark the names of a family's sizes as code where a sentence or a list item begins with them."""
+  size = rf'(?:{"|".join(map(re.escape, recipes.FAMILIES[family].SIZES))})(?!\w)'
+  separator = r'(?:,\s|\sand\s)'
+  pattern = rf'(\n\n|\n- |[.:]\s)({size}(?:{separator}{size})*)(?=\s|:)'
+
+  def mark(match: re.Match) -> str:
+    return match[1] + re.sub(size, r'`\g<0>`', match[2])
+
+  return re.sub(pattern, mark, text)
+
+
 def format_family(family: str) -> str:
   """Return the section of a family: its description and its tables."""
-  lines = [f'## {family}', '', *describe(recipes.FAMILIES[family].__doc__ or '')]
+  docstring = mark_sizes(recipes.FAMILIES[family].__doc__ or '', family)
+  lines = [f'## {family}', '', *describe(docstring)]
   sizes, pods = [], []
   for size in recipes.FAMILIES[family].SIZES:
     recipe = recipes.Recipe(family, size)
@@ -196,6 +222,25 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
   for row in rows:
     lines.append(f'| {" | ".join(row[number] for number in kept)} |')
   return lines
+
+
+def task_page(path: pathlib.Path) -> str:
+  """Return the page at `path` with an up-to-date table of the published tasks."""
+  columns = TASK_COLUMNS[path]
+  rows = []
+  for name, spec in TASKS.items():
+    if name not in EMBEDDED:
+      rows.append((f'`{name}`', spec.kind, mark_names(spec.measures), mark_names(spec.data)))
+  head = re.escape(f'| {" | ".join(columns)} |')
+  lines = '\n'.join(table(columns, rows))
+  text, count = re.subn(rf'(?m)^{head}\n(?:\|.*\n)*', lambda _: f'{lines}\n', path.read_text())
+  assert count == 1, f'{path} has {count} tables with the head {columns}'
+  return text
+
+
+def mark_names(names: tuple[str, ...]) -> str:
+  """Return names as code, separated by commas."""
+  return ', '.join(f'`{name}`' for name in names)
 
 
 def format_options(row: RecipeSize) -> str:

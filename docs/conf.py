@@ -114,10 +114,8 @@ def generate_pages(app) -> None:
 
 
 def adapt_source(app, name: str, source: list[str]) -> None:
-  """Replace links to code by their text, insert tables, mark pages that are not translated."""
+  """Replace links to code by their text, and mark pages that are not translated."""
   text = OUTSIDE.sub(r'\1', source[0])
-  if name == 'reference/tasks':
-    text = text.replace('TABLE_OF_TASKS', reference_pages.task_table())
   chinese = app.config.language.startswith('zh')
   generated = name.startswith(('reference/', 'tutorials/', 'project/'))
   if chinese and not generated and not (HERE / 'zh' / f'{name}.md').exists():

@@ -25,7 +25,6 @@ from plm_jax.config.run import FinetuneRun, Model, Objectives, PretrainRun, Task
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.loading.generation_config import GenerationConfig
-from plm_jax.tasks.registry import TASKS
 from plm_jax.word_vectors.train import VectorRun
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -335,18 +334,6 @@ def escape_markdown(text: str) -> str:
   for number in range(0, len(parts), 2):
     parts[number] = re.sub(r'([\\*_\[\]<>|$])', r'\\\1', parts[number])
   return ''.join(parts)
-
-
-def task_table() -> str:
-  """Return a table of the published tasks."""
-  lines = ['| task | kind | metrics | source |', '|---|---|---|---|']
-  for name, spec in TASKS.items():
-    if name.startswith('embedded_'):
-      continue
-    measures = ', '.join(f'`{measure}`' for measure in spec.measures)
-    sources = ', '.join(f'`{source}`' for source in spec.data)
-    lines.append(f'| `{name}` | {spec.kind} | {measures} | {sources} |')
-  return '\n'.join(lines)
 
 
 # Project.

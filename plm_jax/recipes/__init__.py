@@ -74,11 +74,11 @@ FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: mod
     t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_chinese, bart_translation, mbart,
     transformer)}
 COMMON_HELP = """\
-Every recipe takes --scale=laptop (minutes on 2 CPU cores), --scale=test (seconds), and the options
-that its --help lists. Without --data.path it trains on the English documentation in the installed
-Python packages. `python -m plm_jax prepare TEXT RECORDS --for=NAME` converts your own text to
-records. On a pod, run the command on every worker with --hosts.distributed=True (see
-scripts/tpu.sh)."""
+Every recipe has three scales: --scale=paper (the default), --scale=laptop (minutes on 2 CPU cores;
+40 minutes for decoders) and --scale=test (seconds). --help lists the options of a recipe. Without
+--data.path, a recipe trains on the English documentation in the installed Python packages.
+`python -m plm_jax prepare TEXT RECORDS --for=NAME` converts your own text to token records. On a
+pod, run the command on every worker with --hosts.distributed=True (see scripts/tpu.sh)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,19 +2,20 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=bert_base
     python -m plm_jax train bert_base \\
-        --data.path=gs://BUCKET/records  # 16 TPU v2 chips (v2-32): about 4 days
+        --data.path=gs://BUCKET/records  # 16 TPU v2 chips (v2-32); paper: 4 days
     python -m plm_jax train bert_base --scale=laptop  # 2 CPU cores: 2 to 4 minutes
     python -m plm_jax train bert_base --scale=test    # seconds
 
 Masked language modeling (MLM) and next sentence prediction (NSP): one million steps with batch size
 256, at sequence length 128 for 90% of the steps and 512 for the rest. The paper's corpus is
 BooksCorpus and English Wikipedia, 3.3 billion words. Its TPUs multiplied in bfloat16. The released
-code wrote every text ten times with different masks (dupe_factor), and predicts NSP without
-dropout.
+code stored ten differently masked copies of every text (dupe_factor) and applied no dropout before
+the NSP classifier.
 
 tiny, mini, small and medium are the small models of Turc et al. 2019 (arXiv:1908.08962, table 1),
-pre-trained like base. chinese is bert-base-chinese: Chinese Wikipedia in simplified and traditional
-characters. Its vocabulary has 21,128 tokens: single Chinese characters, and pieces of other words.
+pre-trained with the settings of base. chinese is bert-base-chinese: Chinese Wikipedia in simplified
+and traditional characters. Its vocabulary has 21,128 tokens: single Chinese characters, and subword
+tokens of other words.
 multilingual and multilingual_uncased are mBERT, on the Wikipedias of 104 and 102 languages, with
 119,547 and 105,879 tokens. Languages are sampled by size to the power 0.7 (multilingual.md of
 google-research/bert): give one corpus per language to --data.path. Neither release describes its

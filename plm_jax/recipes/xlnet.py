@@ -4,7 +4,7 @@
     python -m plm_jax train xlnet_base \\
         --data.path=gs://BUCKET/records  # 16 TPU v3 chips (v3-32), or more
     python -m plm_jax train xlnet_large \\
-        --data.path=gs://BUCKET/records  # 512 TPU v3 chips: 5.5 days
+        --data.path=gs://BUCKET/records  # 512 TPU v3 chips; paper: 5.5 days
     python -m plm_jax train xlnet_base --scale=laptop  # 2 CPU cores: 3 minutes
     python -m plm_jax train xlnet_base --scale=test    # seconds
 

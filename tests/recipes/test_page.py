@@ -1,6 +1,9 @@
-"""docs/reference/recipes is generated from the recipes."""
+"""docs/reference/recipes and the table of tasks are generated from the code."""
+import pytest
+
 from benchmarks import budgets, recipe_page
 from plm_jax import recipes
+from plm_jax.tasks.registry import EMBEDDED, TASKS
 
 
 def rows(text):
@@ -11,6 +14,20 @@ def rows(text):
 def test_the_pages_are_up_to_date():
   written = {path.stem: path.read_text() for path in recipe_page.FOLDER.glob('*.md')}
   assert written == recipe_page.pages(), 'python -m benchmarks.recipe_page writes them'
+
+
+@pytest.mark.parametrize('path', recipe_page.TASK_COLUMNS, ids=['English', 'Chinese'])
+def test_the_table_of_tasks_is_up_to_date(path):
+  text = path.read_text()
+  assert text == recipe_page.task_page(path), 'python -m benchmarks.recipe_page writes the table'
+  for name in TASKS:
+    assert (f'| `{name}` |' in text) == (name not in EMBEDDED), name
+
+
+def test_names_of_sizes_are_code():
+  text = 'BERT.\n\ntiny, mini and base are\nbase models. large: a base model.\n\n- small is base.\n- tiny_other'
+  assert recipe_page.mark_sizes(text, 'bert') == (
+      'BERT.\n\n`tiny`, `mini` and `base` are\nbase models. `large`: a base model.\n\n- `small` is base.\n- tiny_other')
 
 
 def test_every_recipe_has_a_budget_of_its_own_mesh():
