@@ -69,7 +69,7 @@ class World:
     self.rows('dialogues.jsonl', told)
     self.rows('held_out.jsonl', told[:4])
     self.table('sst2.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:400])])
-    for name in ('reviews.tsv', 'more.tsv'):
+    for name in ('reviews.tsv', 'dev.tsv', 'more.tsv'):
       self.table(name, 'text\tlabel', [f'{line}\t{("bad", "good")[n % 2]}' for n, line in enumerate(lines[:32])])
     for name in ('context.txt', 'texts.txt'):
       pathlib.Path(name).write_text('\n'.join(lines[:8]) + '\n')
