@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import plm_jax
 from plm_jax.cli import catalog
+from plm_jax.cli.help import as_sentence
 from plm_jax.config.run import FinetuneRun, Model, Objectives, PretrainRun, Tasks
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data.prepare_config import PrepareConfig
@@ -280,7 +281,7 @@ def option_list(kind: type, path: str) -> str:
       text = first_paragraph(classes[0])
     elif not text:
       text = f'One of these configurations. The default is {default}.'
-    entries.append(f'{term}\n: {escape_markdown(text)}')
+    entries.append(f'{term}\n: {escape_markdown(as_sentence(text, type_text))}')
   return '\n\n'.join(entries)
 
 

@@ -67,7 +67,7 @@ COMMANDS: dict[str, Command] = {
         config='plm_jax.config.run.PretrainRun', main=('scale', 'data.path', 'seed'), own=(
             ('rows', 'INT', 'number of sequences to show (default: 2)'),
             ('step', 'INT', 'step whose batch is shown (default: 0)'),
-            ('page', 'FILE', '.html file for the same, with a picture of the attention mask'))),
+            ('page', 'FILE', 'HTML file for the same, with a picture of the attention mask'))),
     'packing': Command(
         TEXT, 'Compare how full sequences are with each packing strategy.', 'RECORDS',
         ('records', 'records --length 128 --batch 256'), 'commands.packing_command'),

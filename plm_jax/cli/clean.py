@@ -23,7 +23,7 @@ def clean_command(
     source: text files, globs, folders (local or gs://), separated by commas: .txt, .jsonl, WET,
       Wikipedia's dumps, .parquet
     out: folder for the documents, local or gs://
-    output: the same as OUTPUT, the last argument
+    output: another way to give OUTPUT, the last argument
     rules: published sets of rules: c4, gopher, or both; other options change them
     beam: use Apache Beam; everything after this option is an option of Beam: --beam
       --runner=FlinkRunner ...

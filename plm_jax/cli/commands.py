@@ -103,7 +103,7 @@ def prepare_command(
     source: text files, globs, folders (local or gs://), separated by commas; .txt, .jsonl, .gz,
       .xz; tfds:NAME[:SPLIT]; embedded
     out: folder for the records, local or gs://
-    output: the same as OUTPUT, the last argument
+    output: another way to give OUTPUT, the last argument
     recipe: recipe whose tokenizer and settings are used, such as gpt2_small; other options change
       them
     scale: scale of the run that will read the records: it sets the vocabulary size
@@ -189,7 +189,7 @@ def export_command(
   Args:
     run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
     out: folder for the checkpoint, local or in a bucket; it must not exist yet
-    output: the same as OUTPUT, the last argument
+    output: another way to give OUTPUT, the last argument
     dtype: dtype of the tensors; same: float32, or the dtype of a checkpoint
     adapter: write only the trained adapter of a run with --tuning.adapter.kind, without the base
       model
@@ -222,7 +222,7 @@ def expand_vocab_command(
     run: folder of a run, or of a checkpoint, with a WordPiece tokenizer
     text: text of the domain: files, globs, folders
     out: folder for the checkpoint, for --warm-start; it must not exist yet
-    output: the same as OUTPUT, the last argument
+    output: another way to give OUTPUT, the last argument
     words: largest number of words to add: the most frequent ones that are split into several tokens
     least: smallest frequency of an added word
   """
@@ -298,7 +298,7 @@ def few_shot_command(
   Args:
     checkpoint: folder of a run, or of a checkpoint of transformers
     task: name of the task
-    output: .jsonl file for the predictions
+    output: file for the predictions (.jsonl)
     start: a text begins with the token that begins texts in training
     mesh: devices that share the batch, and a large model
     settings: examples, prompts and seed

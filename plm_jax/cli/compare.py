@@ -51,7 +51,7 @@ def compare_command(
     runs: folders of two to eight runs, on a disk or in a bucket
     prompts: prompts for every model: sentences with a [MASK], or beginnings of texts
     by: horizontal axis of the curves: steps, or tokens read
-    page: .html file for the same, with all curves
+    page: HTML file for the comparison with all curves
   """
   if not 2 <= len(runs) <= len(MARKS):
     raise ConfigError(f'two to {len(MARKS)} runs can be compared, got {len(runs)}')

@@ -105,7 +105,7 @@ def text_to_text_command(
     checkpoint: folder of a run, or of a checkpoint of transformers
     task: task:NAME:SOURCE, with a NAME of plm_jax/data/text_to_text_tasks.py and a SOURCE .jsonl or
       .tsv (plain, .gz, .xz) or tfds:NAME:SPLIT
-    output: .jsonl file for the predictions
+    output: file for the predictions (.jsonl)
     mesh: devices that share the model
     reading: how examples are read
     settings: generation settings; the defaults are those of the checkpoint's generation_config.json

@@ -1,5 +1,5 @@
 """Print the help of `plm-jax` and of its commands, without importing JAX."""
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import re
 import shutil
@@ -38,9 +38,9 @@ def top_help() -> str:
   lines += ['', 'Options',
             *describe_row('--help', 'Print this text; after a command, its help.', 18),
             *describe_row('--version', 'Print the version.', 18), '', 'In all commands',
-            *describe_row('--output PATH', 'names the file or folder that is written', 18),
-            *describe_row('--option A B C', 'gives a list', 18),
-            *describe_row('-', 'reads texts or prompts from standard input, one per line', 18),
+            *describe_row('--output PATH', 'Name the file or folder that is written.', 18),
+            *describe_row('--option A B C', 'Give a list of values.', 18),
+            *describe_row('-', 'Read texts or prompts from standard input, one per line.', 18),
             '', 'Examples',
             f'  {program} train bert_base --scale=laptop',
             f"  {program} fill-mask runs/bert_base-laptop 'Returns the [MASK].'", '',
@@ -70,19 +70,40 @@ def describe_option(option: Option) -> list[str]:
     if ',' in kind:
       kind = f'{{{kind}}}' if len(kind) <= 40 else 'NAME'
     name = f'--{option.name} {kind.replace("...", " ...")}'.rstrip()
-  text = option.text
+  text = as_sentence(option.text, option.kind.split(','))
   if ',' in option.kind and kind == 'NAME':
-    text = f'{text} One of {option.kind.replace(",", ", ")}.'.strip()
+    text = f'{text} One of {option.kind.replace(",", ", ")}.'
   if option.kind == 'BOOL' and option.default == 'True':
-    text = f'{text} (default; --no-{option.name} turns it off)'
+    text = f'{text} [default; --no-{option.name} turns it off]'
   elif option.default not in (None, '', 'False'):
-    text = f'{text} (default: {option.default})'
+    text = f'{text} [default: {option.default}]'
   return describe_row(name, text.strip())
+
+
+def as_sentence(text: str, values: Container[str] = ()) -> str:
+  """Return a description with a capital letter and a full stop.
+
+  >>> as_sentence('number of updates')
+  'Number of updates.'
+  >>> as_sentence('model_type of transformers')
+  'model_type of transformers.'
+
+  Args:
+    text: the description.
+    values: values of the option, which keep their spelling.
+  """
+  first = re.match('[a-z]+(?=[ ,;(-]|: )', text)
+  if first and first[0] not in values:
+    text = text[0].upper() + text[1:]
+  return text if not text or text.endswith(('.', '?')) else f'{text}.'
 
 
 def command_options(command: Command) -> list[Option]:
   """Return all arguments and options of a command, at the defaults of the code."""
-  found = [Option(name, values, '', text) for name, values, text in command.own]
+  found = []
+  for name, values, text in command.own:
+    parts = re.fullmatch(r'(.*?)(?: \(default: (.*)\))?', text)
+    found.append(Option(name, values, parts[2] or '', parts[1]))
   if command.function:
     module, _, function = command.function.partition('.')
     found += signatures.command_arguments(f'plm_jax.cli.{module}', function)
@@ -139,7 +160,8 @@ def command_help(path: Sequence[str], topic: str = '', recipe: str = '') -> str:
     lines += ['', 'options:']
     for option in shown:
       brief = option._replace(text=first_sentence(option.text))
-      lines += describe_option(brief if fixed else brief._replace(default=None))
+      known = fixed or option in options[:len(command.own)]
+      lines += describe_option(brief if known else brief._replace(default=None))
   hidden = [option for option in named if option not in shown]
   lines += ['', 'examples:', *(f'  {called} {example}'.rstrip() for example in command.examples)]
   if hidden:

@@ -28,7 +28,7 @@ def losses_command(
     texts: texts, or files of texts, as for `prepare`
     corpus: files in which token frequencies are counted, such as the training text; none: the texts
     limit: largest number of texts per file; an encoder reads a text once per token
-    page: .html file for the same with bars
+    page: HTML file for the table with bars
     mesh: devices that share a large model
   """
   bucket_check.check_reachable({page: 'file'})
@@ -72,7 +72,7 @@ def neighbors_command(
 
   Args:
     run: folder of a run, or of a checkpoint of transformers
-    sentence: words between spaces, one of them between stars
+    sentence: sentence with spaces between its words and stars around one of them
     among: sentences whose words are candidates, or files with one sentence per line
     layer: layer of the vectors: 0 the embeddings, -1 the last layer
     top: number of neighbors of each kind

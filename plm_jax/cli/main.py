@@ -63,7 +63,10 @@ def answer(args: Sequence[str]) -> bool:
     return True
   if path[0] not in RECIPE_COMMANDS:
     called = f'{environment.program()} {" ".join(path)} --help all'
+    rest = rest[:rest.index('--beam')] if '--beam' in rest else rest
     suggestions.check_options(
-        rest[:rest.index('--beam')] if '--beam' in rest else rest,
-        {*help.known_options(path), *EARLIER_OPTIONS.get(path[0], {})}, called)
+        rest, {*help.known_options(path), *EARLIER_OPTIONS.get(path[0], {})}, called)
+    command = help.find_command(path)
+    suggestions.check_argument_count(
+        path[-1], command.usage, rest, help.command_options(command))
   return False

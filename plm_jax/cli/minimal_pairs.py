@@ -57,8 +57,8 @@ def minimal_pairs_command(
       masks; or a .jsonl file of --output
     files: files in the format of BLiMP, .jsonl with sentence_good, sentence_bad and UID, plain, .gz
       or .xz; globs
-    output: .jsonl file for the scores of each pair
-    page: .html file for the table with bars
+    output: file for the scores of each pair (.jsonl)
+    page: HTML file for the table with bars
     compare_with: .jsonl files from --output of other runs, whose accuracies are printed too
     mesh: devices that share a large model
     settings: how pairs are judged

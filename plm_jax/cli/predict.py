@@ -103,9 +103,11 @@ def predict_command(
 
   Args:
     run: folder of a run, or of a checkpoint of transformers with a task head
-    file: .jsonl, .tsv, .csv, .json, .conll, plain, .gz or .xz; tfds:NAME:SPLIT; .txt with one text
+    file: file of examples: .jsonl, .tsv, .csv, .json, .conll, plain, .gz or .xz; tfds:NAME:SPLIT;
+      .txt with one text
       per line; - for standard input with one text per line, or several texts separated by tabs
-    output: .jsonl or .tsv, for tags also .conll; empty: JSON Lines on standard output
+    output: file for the predictions: .jsonl or .tsv, for tags also .conll. Empty: JSON Lines on
+      standard output
     settings: how rows are read and batched
     mesh: devices that share the batch, and a large model
   """
@@ -197,7 +199,7 @@ def answer_command(
 
   Args:
     run: folder of a run, or of a checkpoint of transformers, for extractive question answering
-    questions: the questions; without --context, the context comes before them
+    questions: questions. Without --context, the context comes before them
     context: the text that holds the answers: a file, - for standard input, or the text itself
     top: number of candidates to print
     batch: batch size in windows of the context
@@ -235,7 +237,8 @@ def tag_command(
     run: folder of a run, or of a checkpoint of transformers, for token classification
     texts: texts; files, .txt with one text per line or words in columns (.conll, .jsonl, ...); or -
       for standard input
-    output: .conll or .tsv with one word and its tag per line, or .jsonl; empty: the texts with
+    output: file for the tags: .conll or .tsv with one word and its tag per line, or .jsonl. Empty:
+      the texts with
       brackets
     batch: batch size
   """
@@ -290,9 +293,10 @@ def encode_command(
 
   Args:
     run: folder of a run, or of a checkpoint of transformers
-    file: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz; tfds:NAME:SPLIT; - for
-      standard input
-    output: .npy; .npz with `vectors` and, for token vectors, `lengths`; or .parquet
+    file: file of texts: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz;
+      tfds:NAME:SPLIT; - for standard input
+    output: file for the vectors: .npy; .npz with `vectors` and, for token vectors, `lengths`; or
+      .parquet
     settings: layer and pooling
     mesh: devices that share a large model
   """

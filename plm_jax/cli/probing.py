@@ -37,7 +37,7 @@ def probe_command(
     train: training sentences, words and tags in columns as in CoNLL files, such as parts of speech;
       also .gz
     test: test sentences
-    page: .html file for the same with a chart
+    page: HTML file for the table with a chart
     columns: columns of the words and of the tags; empty: the first and the last
     mesh: devices that share a large model
     settings: how probes are trained
@@ -74,7 +74,7 @@ def attention_command(
   Args:
     run: folder of a run, or of a checkpoint of transformers
     texts: sentences, or files with one sentence per line
-    page: .html file for the attention maps of all heads
+    page: HTML file for the attention maps of all heads
     maps: number of sentences whose attention maps are drawn
     limit: largest number of lines per file
     mesh: devices that share a large model

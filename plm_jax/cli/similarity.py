@@ -76,11 +76,12 @@ def search_command(
 
   Args:
     run: folder of a run, of a checkpoint, or of sentence-transformers
-    corpus: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz; tfds:NAME:SPLIT; or
+    corpus: file of texts: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz;
+      tfds:NAME:SPLIT; or
       .npy with vectors from `encode`
     queries: queries, files of them, or - for standard input with one query per line
     top: number of results per query
-    output: .jsonl file; empty: standard output
+    output: file for the results (.jsonl). Empty: standard output
     tokens: largest batch size in tokens, padding included
   """
   bucket_check.check_reachable({output: 'file'})
@@ -140,7 +141,7 @@ def distill_command(
   Args:
     run: folder of a run, of a checkpoint, or of sentence-transformers
     out: folder for the vectors, which must not exist yet
-    output: the same as OUTPUT, the last argument
+    output: another way to give OUTPUT, the last argument
     size: dimensions of a vector, principal components of the encoder's vectors; 0: all dimensions
   """
   out = options.choose_output(out, output)

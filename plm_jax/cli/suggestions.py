@@ -3,6 +3,7 @@ from collections.abc import Collection, Sequence
 import difflib
 
 from plm_jax.cli import catalog
+from plm_jax.cli.signatures import Option
 from plm_jax.errors import UsageError
 
 SHOWN = 3
@@ -68,3 +69,39 @@ def check_options(args: Sequence[str], known: Collection[str], help_command: str
     found = [f'--{one}' for one in suggest_option(name, known)]
     advice = f'did you mean {" or ".join(found)}? ' if found else ''
     raise UsageError(f'there is no option --{name}: {advice}`{help_command}` prints all options')
+
+
+def check_argument_count(
+    name: str, usage: str, args: Sequence[str], known: Sequence[Option]) -> None:
+  """Check that a command line has no more arguments than its command takes.
+
+  Args:
+    name: the command.
+    usage: its arguments, as its help shows them.
+    args: the command line, with options that exist.
+    known: arguments and options of the command.
+
+  Raises:
+    UsageError: there are too many arguments.
+  """
+  arguments = [option for option in known if option.positional]
+  kinds = {option.name: option.kind for option in known if not option.positional}
+  if any(argument.kind.endswith('...') for argument in arguments):
+    return
+  given, rest = [], list(args)
+  while rest:
+    arg = rest.pop(0)
+    option = arg.removeprefix('--').replace('_', '-')
+    if arg == '-' or not arg.startswith('-'):
+      given.append(arg)
+    elif kinds.get(option) == 'BOOL':
+      if rest and rest[0] in ('True', 'False'):
+        del rest[0]
+    elif option in kinds and not kinds[option].endswith('...') and option != 'rules':
+      del rest[:1]
+    elif '=' not in arg:
+      return  # a list, or an earlier name of an option: its values are not counted
+  if len(given) > len(arguments):
+    commas = any('separated by commas' in argument.text for argument in arguments)
+    advice = '; separate several sources by commas' if commas else ''
+    raise UsageError(f'{name} takes {usage}, got {len(given)} arguments: {" ".join(given)}{advice}')

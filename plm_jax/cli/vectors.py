@@ -107,7 +107,7 @@ def nearest_command(
 
   Args:
     vectors: folder of a run, or a file of word2vec, GloVe or fastText
-    words: the words
+    words: words whose neighbors are printed
     away: words whose directions are subtracted
     top: number of neighbors to print
   """
@@ -125,10 +125,10 @@ def analogy_command(
 
   Args:
     vectors: folder of a run, or a file
-    a: for instance man
-    b: for instance king
-    c: for instance woman
-    how: 3CosAdd or 3CosMul
+    a: word A, such as man
+    b: word B, such as king
+    c: word C, such as woman
+    how: method: 3CosAdd (add) or 3CosMul (mul)
     top: number of answers to print
   """
   for word, score in load(vectors).analogy(a, b, c, how, top):
@@ -178,8 +178,8 @@ def export_command(
   Args:
     vectors: folder of a run, or a file; for fastText's .bin a run of word2vec or fastText, or a
       .bin
-    out: output file
-    output: the same as OUTPUT, the last argument
+    out: file for the vectors
+    output: another way to give OUTPUT, the last argument
     form: word2vec's text (the same as fastText's .vec) or binary, GloVe's text, or fastText's .bin
   """
   out = options.choose_output(out, output)
@@ -200,8 +200,8 @@ def classify_command(
 
   Args:
     text: file with one text per line: labels, which begin with __label__, and words
-    out: .bin file
-    output: the same as OUTPUT, the last argument
+    out: file for the classifier (.bin)
+    output: another way to give OUTPUT, the last argument
     settings: settings of the classifier
   """
   out = options.choose_output(out, output)
@@ -217,7 +217,7 @@ def predict_command(
   """Prints the most likely labels of each line, with their probabilities.
 
   Args:
-    model: .bin of `classify`, or of fastText's supervised
+    model: classifier, a .bin file of `classify` or of fastText's supervised
     text: file with one text per line
     top: number of labels to print
   """

@@ -184,11 +184,11 @@ class RunConfig(ValidatedConfig):
   family: str = 'bert'
   """model_type of transformers under which `export` writes the model"""
   scale: Scale = 'paper'
-  """paper: as published; laptop: minutes on two cores (40 for language models); test: seconds.
-  Other options change the values that the scale sets"""
+  """Scale of the run. paper: as published. laptop: minutes on two cores (40 for language models).
+  test: seconds. Other options change the values that the scale sets."""
   mode: Mode = 'train'
-  """train; evaluate: measure the newest checkpoint on held-out text; prepare: only write the token
-  records; compile: only compile the training step"""
+  """Action of the run. train: train the model. evaluate: measure the newest checkpoint on held-out
+  text. prepare: only write the token records. compile: only compile the training step."""
   topology: str = ''
   """TPU pod to compile for, such as v2:4x4, or 2xv5e:4x4 for two slices; it need not be attached
   (with mode compile)"""

@@ -84,8 +84,8 @@ class VectorRun(ValidatedConfig):
   name: str
   """Name of the run."""
   scale: Scale = 'paper'
-  """Size preset. paper: as published; laptop: minutes on two cores; test: seconds. Other options
-  override the values that it sets."""
+  """Scale of the run. paper: as published. laptop: minutes on two cores. test: seconds. Other
+  options override the values that it sets."""
   output: str = ''
   """Folder of the run: checkpoints, metrics, report. Empty: runs/NAME, and -SCALE below paper."""
   seed: int = 0

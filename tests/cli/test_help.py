@@ -51,6 +51,20 @@ def test_a_misspelled_command_or_option_is_named_without_jax():
   assert status == 2 and 'there is no option --max-new-tokens: did you mean --max-new? ' in said and '[]' in said
 
 
+def test_too_many_arguments_are_an_error_without_jax():
+  status, _, said = run('prepare', 'a.txt', '--vocab', '300', 'b.txt', 'out', '--lowercase', 'False')
+  assert status == 2 and said == ('error: prepare takes TEXT OUTPUT, got 3 arguments: a.txt b.txt out; '
+                                  'separate several sources by commas\n[]\n')
+  for path, args in ((['prepare'], 'a.txt out --vocab 300 --heldout=0.1 --no-lowercase'),
+                     (['clean'], '--rules c4 gopher a.txt out'), (['fill-mask'], 'RUN a b c d --top 3'),
+                     (['vectors', 'analogy'], 'RUN a b c'), (['generate'], 'RUN - --stream')):
+    entry = help.find_command(path)
+    suggestions.check_argument_count(path[-1], entry.usage, args.split(), help.command_options(entry))
+  entry = help.find_command(['export'])
+  with pytest.raises(ConfigError, match=r'export takes RUN OUTPUT, got 3 arguments: a b c$'):
+    suggestions.check_argument_count('export', entry.usage, ['a', 'b', 'c'], help.command_options(entry))
+
+
 def test_every_command_is_in_the_catalog_and_names_its_function():
   assert {*catalog.COMMANDS} - {'completion'} == {*commands.COMMANDS} and {*catalog.VECTORS} == {*vectors.COMMANDS}
   assert {*catalog.ALIASES.values(), *catalog.FOREIGN_COMMANDS.values()} <= {*catalog.COMMANDS}
@@ -125,7 +139,7 @@ def test_help_of_a_section_has_the_values_of_the_recipe(monkeypatch, capsys):
   with pytest.raises(SystemExit) as ended:
     main.main()
   said = capsys.readouterr().out
-  assert not ended.value.code and re.search(r'--train.phases.0.steps INT\n +number of updates \(default: 2000\)', said)
+  assert not ended.value.code and re.search(r'--train.phases.0.steps INT\n +Number of updates. \[default: 2000\]', said)
   with pytest.raises(ConfigError, match=r"no section 'optimm': --help takes one of all, .*did you mean --optim"):
     help.command_help(['train'], 'optimm')
 
