@@ -31,7 +31,7 @@ CHINESE = {
     'key': '键（key）',
     'bidirectional (BERT)': '双向（BERT）',
     'causal (GPT-2)': '因果（GPT-2）',
-    'prefix LM (T5 with one stack, GLM)': '前缀语言模型（单栈 T5、GLM）',
+    'prefix LM (decoder-only T5, GLM)': '前缀语言模型（纯解码器 T5、GLM）',
     'permutation (XLNet)': '排列（XLNet）',
     'two packed sequences': '打包的两个序列',
     'two packed sequences, causal': '打包的两个序列，因果',
@@ -77,7 +77,7 @@ def masks(translate):
   cases = {
       'bidirectional (BERT)': (one, None),
       'causal (GPT-2)': (one, position),
-      'prefix LM (T5 with one stack, GLM)': (one, jnp.maximum(position - 6, 0)),
+      'prefix LM (decoder-only T5, GLM)': (one, jnp.maximum(position - 6, 0)),
       'permutation (XLNet)': (one, order),
       'two packed sequences': (two, None),
       'two packed sequences, causal': (two, position)}

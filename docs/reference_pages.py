@@ -63,7 +63,9 @@ API_CLASSES = (
 )
 # Pages of options: file, title, description, and (heading, configuration, prefix) of each part.
 NOTE = ('An option of the command line is a field of a configuration: `--optim.b2=0.98` on a command '
-        'line is `optim={"b2": 0.98}` in Python.')
+        'line is `optim={"b2": 0.98}` in Python. `--optim.bias-correction` and '
+        '`--optim.bias-correction=True` turn a switch on; `--optim.no-bias-correction` and '
+        '`--optim.bias-correction=False` turn it off.')
 
 
 def write(folder: pathlib.Path) -> None:
