@@ -75,8 +75,8 @@ keywords: "recipes, pre-trained models, models, families, list of recipes"
 ---
 # Recipes
 
-A recipe is the configuration of a published training run. **No recipe has been run at paper scale.** The
-times and the memory below are computed by the TPU compiler. Start a recipe by its name, or by its
+A recipe is the configuration of a published training run. **No recipe has been run at paper
+scale.** The step times and the memory on TPUs are predictions. Start a recipe by its name, or by its
 family with `--size`:
 
     python -m plm_jax train bert_base --scale=laptop
