@@ -22,7 +22,7 @@ from plm_jax.data import sources as raw
 from plm_jax.data.lines import OnError, ReadStats, SourceError, decode_line, read_lines
 from plm_jax.data.source_files import find_files
 from plm_jax.errors import ConfigError
-from plm_jax.finetuning.predict import make_predictor, progress_unit, require_task
+from plm_jax.finetuning.predict import make_predictor, require_task
 from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.static_vectors import StaticVectors
@@ -142,7 +142,7 @@ def write_predictions(
 
 def track_progress(task: Task, output: str) -> contextlib.AbstractContextManager[Progress]:
   """Show the progress of predictions, unless they are printed in the terminal themselves."""
-  return progress.track(progress_unit(task), quiet=not output and sys.stdout.isatty())
+  return progress.track(task.row_unit, quiet=not output and sys.stdout.isatty())
 
 
 def print_scores(

@@ -30,13 +30,6 @@ def require_task(trained: LoadedModel) -> Task:
   return trained.task
 
 
-def progress_unit(task: Task) -> str:
-  """Name the units of the progress bar: contexts of extractive QA are read in windows."""
-  if task.example_kind == 'answers':
-    return 'windows'
-  return 'rows'
-
-
 def predict(
     trained: LoadedModel, examples: Sequence[Example], batch: int = 32, length: int = 0,
     pack: bool = False) -> list[Any]:
@@ -82,7 +75,7 @@ def make_predictor(
     # A call with few examples has few rows, not `batch` of them.
     rows = min(batch, next_power_of_two(len(features) // features.group))
     batches = FeatureBatches(features, dataclasses.replace(shape, batch=rows))
-    with jax.set_mesh(mesh), progress.progress_bar(progress_unit(task), batches.units) as done:
+    with jax.set_mesh(mesh), progress.progress_bar(task.row_unit, batches.units) as done:
       found, _ = compute_outputs(outputs, params, batches, mesh, task.output_unit, done.update)
     return task.predict(examples, features, found)
   return predict_examples

@@ -21,7 +21,6 @@ from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.recipes import sentence_vectors
 from plm_jax.recipes.scale_presets import resize_run
-from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.hyperparameters import published_hyperparameters
 from plm_jax.tasks.kinds import KINDS
@@ -161,41 +160,25 @@ def build_model_and_task(
     known: what is published of it.
     unnamed: whether class names are those of the training examples.
     start: the initial model.
-  """
-  model = start.model or bert.base()
-  if model.kind == 'recurrent':  # the vocabulary is that of the task's data
-    model = dataclasses.replace(model, vocab=len(SPECIALS) + 1)
-    return model, make_elmo_objective(known, unnamed, start.family, model)
-  if known.kind == 'embedding':
-    return model, sentence_vectors.make_task(task, start.family, model.block.width)
-  task_class = KINDS[known.kind].task
-  model = conversion.enable_required_parts(start.family, task_class.head, model)
-  labels = known.labels
-  if unnamed:
-    labels = ()
-  return model, task_class.from_spec(known, family=start.family, cut=known.cut, labels=labels)
-
-
-def make_elmo_objective(
-    known: TaskSpec, unnamed: bool, family: str, model: Any,
-) -> RecurrentTagging | RecurrentSequence:
-  """Make the objective of a task for an ELMo.
 
   Raises:
-    ConfigError: the kind of task is not supported.
+    ConfigError: an ELMo does not learn this kind of task.
   """
-  labels = known.labels
+  model: Any = start.model or bert.base()
+  kind = KINDS[known.kind]
+  fields: dict[str, Any] = {'family': start.family, 'cut': known.cut, 'labels': known.labels}
   if unnamed:
-    labels = ()
-  reader = ReaderConfig(longest=model.characters.longest)
-  if known.kind == 'tagging':
-    return RecurrentTagging(
-        family, labels, metric=known.measures[0], reader=reader)  # pyright: ignore
-  if known.kind in ('classification', 'regression'):
-    return RecurrentSequence(
-        family, labels, cut=known.cut, regression=known.kind == 'regression',
-        measures=known.measures, reader=reader)
-  raise ConfigError(f'an ELMo learns tagging, classification and regression, not {known.kind}')
+    fields['labels'] = ()
+  if model.kind == 'recurrent':
+    if kind.recurrent is None:
+      raise ConfigError(f'an ELMo learns tagging, classification and regression, not {known.kind}')
+    reader = ReaderConfig(longest=model.characters.longest)
+    model = dataclasses.replace(model, vocab=len(SPECIALS) + 1)  # that of the task's data
+    return model, kind.recurrent.from_spec(known, **fields, reader=reader)
+  if known.kind == 'embedding':  # losses are published with their task
+    return model, sentence_vectors.make_task(task, start.family, model.block.width)
+  model = conversion.enable_required_parts(start.family, kind.task.head, model)
+  return model, kind.task.from_spec(known, **fields)
 
 
 def intermediate_task_hint(task: str, start: InitialModel) -> str:
@@ -289,10 +272,7 @@ def limit_length(config: FinetuneRun) -> FinetuneRun:
   phase, longest = config.train.phases[0], config.model.max_length
   if not longest or phase.length <= longest:
     return config
-  task: Any = config.objective
-  if isinstance(task, AnswerTask):
-    task = dataclasses.replace(
-        task, stride=min(task.stride, longest // 3), question_length=min(64, longest // 3))
+  task: Any = config.objective.limit_length(longest)
   phase = dataclasses.replace(phase, length=longest)
   train = dataclasses.replace(config.train, phases=(phase,))
   return dataclasses.replace(config, objective=task, train=train)

@@ -35,7 +35,7 @@ def compare_with_baselines(
   found = []
   if scores := baselines.majority_baseline(task, train, dev):
     found.append(Baseline('the majority class', scores))
-  if not baselines.has_scikit_learn() and task.example_kind != 'answers':
+  if not baselines.has_scikit_learn() and baselines.has_simple_baseline(task):
     hint = 'pip install "plm_jax[baselines]" computes a simple baseline to hold the score against'
     return baseline_rows(found, metric), [hint]
   print('computing the baselines...', file=sys.stderr, flush=True)

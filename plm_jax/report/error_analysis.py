@@ -7,10 +7,10 @@ import numpy as np
 
 from plm_jax.finetuning.predict import predict, require_task
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.metrics import tasks
 from plm_jax.metrics.tasks import ClassScore
 from plm_jax.report.html import el
 from plm_jax.tasks.contract import Task
+from plm_jax.tasks.example_formats import Predictions
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.outputs import find_entities
 
@@ -21,7 +21,6 @@ MAX_CLASSES = 25
 """largest number of classes for which a confusion matrix is readable"""
 CONTEXT_CHARACTERS = 120
 """characters of a context on each side of an answer"""
-Predictions = Sequence[tuple[Example, Any]]
 
 
 def error_sections(trained: LoadedModel, examples: Sequence[Example]) -> list[Element]:
@@ -35,7 +34,8 @@ def error_sections(trained: LoadedModel, examples: Sequence[Example]) -> list[El
   found = list(zip(labeled, predict(trained, labeled), strict=True))
   if not found:
     return []
-  sections = [*score_tables(task, found), mistake_cards(task, worst_mistakes(task, found))]
+  mistakes = task.example_format.rank_mistakes(task, found)[:MAX_CARDS]
+  sections = [*score_tables(task, found), mistake_cards(task, mistakes)]
   if len(labeled) < len(examples):
     text = f'Of the first {len(labeled):,} development examples.'
     sections[0].insert(1, el('p', text, class_='lead'))
@@ -43,28 +43,14 @@ def error_sections(trained: LoadedModel, examples: Sequence[Example]) -> list[El
 
 
 def score_tables(task: Task, found: Predictions) -> Iterator[Element]:
-  """Yield the tables of a kind of task: scores per class, or per entity type."""
-  if task.example_kind == 'classification':
-    truth, predicted = [], []
-    for example, prediction in found:
-      truth.append(example.label)
-      predicted.append(prediction.label)
-    if len(task.labels) <= MAX_CLASSES:
-      counts = tasks.confusion_matrix(truth, predicted, len(task.labels))
+  """Yield the confusion matrix, and scores per class or entity type, if the task has any."""
+  form = task.example_format
+  if len(task.labels) <= MAX_CLASSES:
+    counts = form.count_confusion(task, found)
+    if counts is not None:
       yield confusion_table(counts, task.labels)
-    yield class_table(tasks.per_class_scores(truth, predicted, task.labels))
-  elif task.example_kind == 'tagging':
-    truth, predicted = [], []
-    for example, prediction in found:
-      truth.append(tag_names(task, example.label))
-      predicted.append(tag_names(task, prediction.tags))
-    if getattr(task, 'metric', '') == 'entities':
-      yield class_table(tasks.chunk_f1(truth, predicted).types)
-    else:
-      flat = []
-      for some in (truth, predicted):
-        flat.append([task.labels.index(tag) for tags in some for tag in tags])
-      yield class_table(tasks.per_class_scores(flat[0], flat[1], task.labels))
+  if scores := form.score_classes(task, found):
+    yield class_table(scores)
 
 
 def confusion_table(counts: np.ndarray, names: Sequence[str]) -> Element:
@@ -102,31 +88,19 @@ def head_row(names: Iterable[str]) -> Element:
   return row
 
 
-def worst_mistakes(task: Task, found: Predictions) -> Predictions:
-  """Return the most confident mistakes; for regression the largest errors."""
-  if task.example_kind == 'regression':
-    return sorted(found, key=lambda one: -abs(one[1].label - one[0].label))[:MAX_CARDS]
-  form = task.example_format
-  wrong = [one for one in found if not form.is_correct(task, *one)]
-  return sorted(wrong, key=lambda one: -form.confidence(*one))[:MAX_CARDS]
-
-
 def mistake_cards(task: Task, mistakes: Predictions) -> Element:
   """Return the section of mistakes, one card each."""
-  title = 'Most confident mistakes'
-  if task.example_kind == 'regression':
-    title = 'Largest errors'
+  title = task.example_format.mistakes_title
   if not mistakes:
     return el('section', el('h2', title), el('p', 'There are none.', class_='lead'))
-  makers = {'tagging': tagging_card, 'answers': answer_card}
-  make_card = makers.get(task.example_kind, classification_card)
+  make_card = CARDS.get(task.example_kind, label_card)
   cards = el('div', class_='cards')
   for mistake in mistakes:
     cards.append(el('article', *make_card(task, *mistake)))
   return el('section', el('h2', title), cards)
 
 
-def classification_card(task: Task, example: Example, prediction: Any) -> Iterator[Element]:
+def label_card(task: Task, example: Example, prediction: Any) -> Iterator[Element]:
   """Yield the texts, and the predicted and the true class, choice or value."""
   for text in filter(None, example.texts):
     yield el('p', text, class_='prompt')
@@ -200,3 +174,7 @@ def example_place(example: Example) -> Element:
 def tag_names(task: Task, numbers: Any) -> list[str]:
   """Return the names of tags."""
   return [task.labels[number] for number in numbers]
+
+
+CARDS = {'tagging': tagging_card, 'answers': answer_card}
+"""cards of kinds of task whose mistakes are no single label (`label_card`)"""

@@ -15,7 +15,6 @@ from plm_jax.recipes import finetune
 from plm_jax.report.environment import print_on_leader
 from plm_jax.runs.conclude import PreparedRun, report_finetuning
 from plm_jax.tasks.examples import Example
-from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.labeled_data import LabeledConfig
 from plm_jax.tasks.sources import read_sources
 from plm_jax.tokenizers import Tokenizer
@@ -99,11 +98,9 @@ def describe_settings(config: FinetuneRun) -> str:
 
 def describe_truncation(config: FinetuneRun, clipped: int) -> str:
   """Return a sentence on how many examples are truncated, and how to avoid it."""
-  length, task = config.train.phases[0].length, config.objective
-  if isinstance(task, AnswerTask):  # contexts are read in windows
-    size = task.question_length
-    return (f'{clipped:,} questions lose what is behind {size} tokens. '
-            f'--objective.question-length={2 * size} reads more')
+  if text := config.objective.describe_truncation(clipped):
+    return text
+  length = config.train.phases[0].length
   return (f'{clipped:,} examples do not fit {length} tokens and lose an end. '
           f'{length_advice(config, 2 * length)}')
 
@@ -152,7 +149,4 @@ def read_unlabeled_examples(config: FinetuneRun, data: LabeledConfig) -> Sequenc
 def example_texts(config: FinetuneRun, data: LabeledConfig) -> Iterator[str]:
   """Yield the texts of the training examples."""
   for example in read_unlabeled_examples(config, data):
-    if config.objective.example_kind == 'tagging':
-      yield ' '.join(example.texts)
-    else:
-      yield '\n'.join((*example.texts, *example.choices))
+    yield config.objective.example_format.join_texts(example)

@@ -55,14 +55,22 @@ def majority_baseline(
   For token classification it is the most frequent tag, for multiple choice the most frequent
   index. {} for tasks without classes.
   """
-  if task.example_format is task.train_format and task.example_kind in ('classification', 'choice'):
-    label = most_frequent(example.label for example in train)
-    return task.scores(dev, [ClassPrediction(label, np.zeros(0))] * len(dev))
-  if task.example_kind == 'tagging':
-    tags = itertools.chain.from_iterable(known_tags(example) for example in train)
-    tag = most_frequent(tags)
-    return task.scores(dev, [TagPrediction([tag] * len(example.texts), []) for example in dev])
-  return {}
+  if task.example_kind not in MAJORITY_BASELINES or task.example_format is not task.train_format:
+    return {}
+  return task.scores(dev, MAJORITY_BASELINES[task.example_kind](train, dev))
+
+
+def predict_majority_class(
+    train: Sequence[Example], dev: Sequence[Example]) -> list[ClassPrediction]:
+  """Predict the most frequent class, or the most frequent index of a choice."""
+  label = most_frequent(example.label for example in train)
+  return [ClassPrediction(label, np.zeros(0))] * len(dev)
+
+
+def predict_majority_tag(train: Sequence[Example], dev: Sequence[Example]) -> list[TagPrediction]:
+  """Predict the most frequent tag for every word."""
+  tag = most_frequent(itertools.chain.from_iterable(known_tags(example) for example in train))
+  return [TagPrediction([tag] * len(example.texts), []) for example in dev]
 
 
 def simple_baseline(
@@ -86,14 +94,16 @@ def simple_baseline(
 def fit_baseline(
     task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
   """Train and evaluate the simple baseline of a task's kind, without limits."""
-  kinds: dict[str, Callable[..., Baseline | None]] = {
-      'classification': classify, 'regression': regress, 'tagging': tag_words, 'choice': choose,
-      'embedding': retrieve}
   if task.example_kind == 'regression' and task.head == 'embedding':
     return compare_pairs(task, train, dev)
-  if task.example_kind not in kinds:
+  if not has_simple_baseline(task):
     return None
-  return kinds[task.example_kind](task, train, dev)
+  return SIMPLE_BASELINES[task.example_kind](task, train, dev)
+
+
+def has_simple_baseline(task: Task) -> bool:
+  """Tell whether there is a simple baseline for a task's kind; there is none for extractive QA."""
+  return task.example_kind in SIMPLE_BASELINES
 
 
 def classify(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
@@ -351,3 +361,13 @@ def most_frequent(labels: Any) -> Any:
   if not counts:
     return 0
   return min(counts, key=lambda label: (-counts[label], label))
+
+
+MAJORITY_BASELINES: dict[str, Callable[..., list[Any]]] = {
+    'classification': predict_majority_class, 'choice': predict_majority_class,
+    'tagging': predict_majority_tag}
+"""kind of task -> function of training and development examples that returns predictions"""
+SIMPLE_BASELINES: dict[str, Callable[..., Baseline | None]] = {
+    'classification': classify, 'regression': regress, 'tagging': tag_words, 'choice': choose,
+    'embedding': retrieve}
+"""kind of task -> function of the task, training and development examples"""

@@ -48,6 +48,8 @@ class Task(Objective):
   """arrays [B, L] that the loss reads"""
   slot_arrays: ClassVar[tuple[str, ...]] = ('label',)
   """arrays [B, E] that the loss reads"""
+  row_unit: ClassVar[str] = 'rows'
+  """what a progress bar counts"""
 
   family: str = 'bert'
   """model family (model_type of transformers) that determines the head and the input format"""
@@ -97,6 +99,16 @@ class Task(Objective):
   def training_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
     """Convert training examples, unchanged by default. Raises ConfigError for an invalid one."""
     return examples
+
+  def describe_truncation(self, clipped: int) -> str:
+    """Describe truncated examples and what helps; '': longer rows do, as for most tasks."""
+    del clipped
+    return ''
+
+  def limit_length(self, longest: int) -> 'Task':
+    """Return the task for a model whose rows have at most `longest` tokens."""
+    del longest
+    return self
 
   @property
   @abc.abstractmethod

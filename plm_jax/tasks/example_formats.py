@@ -3,22 +3,31 @@
 `ExampleFormat` is the contract; its defaults suit texts with one label. A kind of task that needs
 another format defines it next to the task. `tasks.kinds` registers formats by name.
 """
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import re
-from typing import Any, ClassVar, NamedTuple, TypeGuard
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from plm_jax.data.conll import FileLayout
-from plm_jax.data.labeled_files import LabeledRow, is_valid_text
+from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.errors import ConfigError
-from plm_jax.metrics.tasks import AnswerScript, answer_metrics
+from plm_jax.metrics.tasks import (
+  AnswerScript,
+  ClassScore,
+  answer_metrics,
+  confusion_matrix,
+  per_class_scores,
+)
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import WHOLE_NUMBER, Classes, format_label, name_classes
-from plm_jax.tasks.examples import Example
+from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Choice, Label, Value
-from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
+from plm_jax.tasks.row_readers import Columns, RawExample
 from plm_jax.validation import short_repr
 
-MAX_SHOWN = 20  # class names in a message
+Predictions = Sequence[tuple[Example, Any]]
+"""examples, each with its prediction"""
 TEXT_FILE = re.compile(r'\.txt(\.gz|\.xz)?$')
 
 
@@ -59,6 +68,8 @@ class ExampleFormat:
   """function of the API whose compiled programs predict examples"""
   writes_columns: ClassVar[bool] = False
   """whether predictions are written as words in columns, too"""
+  mistakes_title: ClassVar[str] = 'Most confident mistakes'
+  """title of `rank_mistakes` in the report"""
 
   # Reading rows.
 
@@ -83,6 +94,10 @@ class ExampleFormat:
   def read(self, row: LabeledRow, columns: Columns) -> RawExample:
     """Read an example and its label. Raises UnreadableRow."""
     return row_readers.read_sequence(row, columns)
+
+  def join_texts(self, example: Example) -> str:
+    """Join the texts of an example, to train a tokenizer on."""
+    return '\n'.join((*example.texts, *example.choices))
 
   # Labels.
 
@@ -184,6 +199,21 @@ class ExampleFormat:
     del task
     return example.label == prediction.label
 
+  def rank_mistakes(self, task: Any, found: Predictions) -> Predictions:
+    """Return the mistakes among examples with predictions, the most confident ones first."""
+    wrong = [one for one in found if not self.is_correct(task, *one)]
+    return sorted(wrong, key=lambda one: -self.confidence(*one))
+
+  def count_confusion(self, task: Any, found: Predictions) -> np.ndarray | None:
+    """Count examples by [true class, predicted class]; None for examples without classes."""
+    del task, found
+    return None
+
+  def score_classes(self, task: Any, found: Predictions) -> Mapping[str, ClassScore]:
+    """Compute precision, recall and F1 of each class or kind of entity; {}: there are none."""
+    del task, found
+    return {}
+
   def confidence(self, example: Example, prediction: Any) -> float:
     """Return the probability of a prediction."""
     del example
@@ -222,7 +252,7 @@ class Classification(ExampleFormat):
 
   def parse_label(self, item, classes):
     """Return the index of the class."""
-    return parse_class(item.label, classes, item.example.where)
+    return row_readers.parse_class(item.label, classes, item.example.where)
 
   def note_labels(self, raw, names, notes):
     """Note which number stands for which class if a source has numbers instead of names."""
@@ -232,13 +262,24 @@ class Classification(ExampleFormat):
         continue
       text = format_label(item.label)
       if WHOLE_NUMBER.fullmatch(text) and text not in known:
-        pairs = [f'{number} is {name!r}' for number, name in enumerate(names[:MAX_SHOWN])]
+        shown = names[:row_readers.MAX_SHOWN]
+        pairs = [f'{number} is {name!r}' for number, name in enumerate(shown)]
         notes.append('labels are numbers: ' + ', '.join(pairs))
         return
 
   def name_truth(self, task, example):
     """Return the name of the class."""
     return None if example.label is None else task.labels[int(example.label)]  # pyright: ignore
+
+  def count_confusion(self, task, found):
+    """Count examples by [true class, predicted class]."""
+    truth, predicted = split_labels(found)
+    return confusion_matrix(truth, predicted, len(task.labels))
+
+  def score_classes(self, task, found):
+    """Compute precision, recall and F1 of each class."""
+    truth, predicted = split_labels(found)
+    return per_class_scores(truth, predicted, task.labels)
 
 
 class Regression(ExampleFormat):
@@ -250,6 +291,7 @@ class Regression(ExampleFormat):
   expected_input = 'a text, or a pair of texts'
   measures = ('pearson', 'spearman')
   has_class_names = False
+  mistakes_title = 'Largest errors'
 
   def guess_columns(self, columns, row):
     """Fill in the columns; two texts come from the usual pairs of columns."""
@@ -268,6 +310,11 @@ class Regression(ExampleFormat):
   def prediction_cells(self, named):
     """Return the cell of the number."""
     return {'value': named.value}
+
+  def rank_mistakes(self, task, found):
+    """Return all examples with predictions, the largest errors first."""
+    del task
+    return sorted(found, key=lambda one: -abs(one[1].label - one[0].label))
 
   def describe_label(self, task, example, label):
     """Describe a number."""
@@ -438,33 +485,10 @@ CLASSIFICATION, REGRESSION = Classification(), Regression()
 ANSWERS, CHOICE, EMBEDDING = Answers(), Choices(), RelatedTexts()
 
 
-def input_parts(given: Any) -> tuple[Any, ...]:
-  """Return the parts of an input: a text alone, or the items of a list; () for anything else."""
-  if isinstance(given, str):
-    return (given,)
-  if isinstance(given, Sequence):
-    return tuple(given)
-  return ()
-
-
-def are_texts(parts: Sequence[Any]) -> TypeGuard[tuple[str, ...]]:
-  """Tell whether these are one or more texts, none of them empty."""
-  return bool(parts) and all(is_valid_text(part) and part.strip() for part in parts)
-
-
-def parse_class(label: Any, classes: Classes, where: str) -> int:
-  """Return the index of a class, by its name, or by its index if names are not numbers.
-
-  Raises UnreadableRow.
-  """
-  try:
-    number = classes.class_id(label)
-  except ValueError as error:
-    raise UnreadableRow('not one label', f'{where}: the label {error}') from error
-  if number < 0:
-    known = ', '.join(classes.names[:MAX_SHOWN])
-    if len(classes.names) > MAX_SHOWN:
-      known += ', ...'
-    raise UnreadableRow('unknown label', f'{where}: the label {format_label(label)[:60]!r} is none '
-                        f'of those that are learned: {known}')
-  return number
+def split_labels(found: Predictions) -> tuple[list[int], list[int]]:
+  """Split examples with predictions into true labels and predicted labels."""
+  truth, predicted = [], []
+  for example, prediction in found:
+    truth.append(example.label)
+    predicted.append(prediction.label)
+  return truth, predicted

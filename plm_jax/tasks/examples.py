@@ -1,10 +1,12 @@
 """Labeled examples, and the features that a task makes of them: ragged rows of token ids."""
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+
+from plm_jax.data.labeled_files import is_valid_text
 
 
 class Answer(NamedTuple):
@@ -108,3 +110,17 @@ class Features:
       digest.update(f'{name} {array.dtype} {array.shape}\n'.encode())
       digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+def input_parts(given: Any) -> tuple[Any, ...]:
+  """Return the parts of an input: a text alone, or the items of a list; () for anything else."""
+  if isinstance(given, str):
+    return (given,)
+  if isinstance(given, Sequence):
+    return tuple(given)
+  return ()
+
+
+def are_texts(parts: Sequence[Any]) -> TypeGuard[tuple[str, ...]]:
+  """Tell whether these are one or more texts, none of them empty."""
+  return bool(parts) and all(is_valid_text(part) and part.strip() for part in parts)

@@ -76,6 +76,7 @@ class AnswerTask(Task):
   head: ClassVar[str] = 'span'
   output_unit: ClassVar = 'token'
   slot_arrays: ClassVar = ('start', 'end')
+  row_unit: ClassVar = 'windows'
 
   stride: int = 128
   """tokens between the starts of consecutive windows of a context (`doc_stride` of BERT's
@@ -109,6 +110,18 @@ class AnswerTask(Task):
   def from_spec(cls, spec, **fields):
     """Make a published task."""
     return cls(**fields, unanswerable=spec.unanswerable, script=spec.script)
+
+  def describe_truncation(self, clipped):
+    """Describe truncated questions; contexts are read in windows."""
+    size = self.question_length
+    return (f'{clipped:,} questions lose what is behind {size} tokens. '
+            f'--objective.question-length={2 * size} reads more')
+
+  def limit_length(self, longest):
+    """Limit stride and questions to a third of a row each."""
+    third = longest // 3
+    return dataclasses.replace(
+        self, stride=min(self.stride, third), question_length=min(self.question_length, third))
 
   @property
   def classes(self):

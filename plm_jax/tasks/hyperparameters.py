@@ -26,7 +26,7 @@ BERT: Hyperparameters = {
     'peak': 2e-5, 'epochs': 3.0, 'batch': 32, 'length': 128, 'warmup': 0.1, 'schedule': 'bert',
     'weight_decay': 0.01, 'exempt': ('bias', 'scale'), 'b1': 0.9, 'b2': 0.999, 'eps': 1e-6,
     'bias_correction': False, 'clip': 1.0, 'layer_decay': 1.0}
-KINDS: Mapping[str, Hyperparameters] = {
+KIND_SETTINGS: Mapping[str, Hyperparameters] = {
     # bert README, SQuAD 1.1
     'answers': {'peak': 3e-5, 'epochs': 2.0, 'batch': 12, 'length': 384, 'stride': 128},
     'tagging': {'peak': 5e-5},  # transformers 4 examples/flax/token-classification
@@ -220,7 +220,7 @@ def published_hyperparameters(task: str, family: str = 'bert', size: str = '') -
   kind = TASKS[task].kind
   if kind == 'embedding':  # published with their task, whatever the family
     return dict(sentence_embedding(task, family, size))
-  found = {**BERT, **KINDS.get(kind, {}), **BERTS.get(task, {})}
+  found = {**BERT, **KIND_SETTINGS.get(kind, {}), **BERTS.get(task, {})}
   if family == 'bert' and kind == 'answers' and 'large' in size:
     found['batch'] = 24  # bert README
   if family in FAMILY_HYPERPARAMETERS:

@@ -1,6 +1,15 @@
 """The kinds of downstream tasks, registered by name; and the task of a released checkpoint.
 
-A new kind needs a line in `KINDS` and its class in `Tasks`; nothing else knows it by name.
+A new kind needs a line in `KINDS` and its class in `Tasks`. These places may know it by name, where
+it differs from other kinds:
+
+    tasks/hyperparameters    KIND_SETTINGS and the functions of families: published settings
+    tasks/baselines          MAJORITY_BASELINES and SIMPLE_BASELINES: without, there are none
+    tasks/builtin_tasks      MAKERS: built-in examples
+    report/error_analysis    CARDS: drawing of a mistake that is no single label
+    report/baselines         suggest_improvements: suggestions for one kind
+    recipes/finetune         shrink_run: fields that depend on the size of the model
+    recipes/sentence_vectors published losses of sentence embeddings
 """
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,7 +18,7 @@ from plm_jax.conversion import ImportedCheckpoint
 from plm_jax.metrics.tag_schemes import is_scheme
 from plm_jax.tasks import example_formats
 from plm_jax.tasks.contract import Task
-from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
+from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging, RecurrentTask
 from plm_jax.tasks.example_formats import ExampleFormat
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.input_formats import INPUT_FORMATS
@@ -27,12 +36,14 @@ class TaskKind(NamedTuple):
   """format of its examples"""
   task: type[Task]
   """class of the tasks"""
+  recurrent: type[RecurrentTask] | None = None
+  """class of the tasks on an ELMo; None: an ELMo does not learn this kind"""
 
 
 KINDS: Mapping[str, TaskKind] = {kind.format.name: kind for kind in (
-    TaskKind(example_formats.CLASSIFICATION, SequenceTask),
-    TaskKind(example_formats.REGRESSION, SequenceTask),
-    TaskKind(TAGGING, TaggingTask),
+    TaskKind(example_formats.CLASSIFICATION, SequenceTask, RecurrentSequence),
+    TaskKind(example_formats.REGRESSION, SequenceTask, RecurrentSequence),
+    TaskKind(TAGGING, TaggingTask, RecurrentTagging),
     TaskKind(example_formats.ANSWERS, AnswerTask),
     TaskKind(example_formats.CHOICE, ChoiceTask),
     TaskKind(example_formats.EMBEDDING, EmbeddingTask))}
@@ -78,6 +89,4 @@ def infer_task(imported: ImportedCheckpoint) -> Task | None:
         family=family, labels=labels, metric='entities' if chunks else 'accuracy')
   if heads == ['choice']:
     return ChoiceTask(family=family)
-  third = (imported.config.max_length or 512) // 3
-  return AnswerTask(family=family, stride=min(AnswerTask.stride, third),
-                    question_length=min(AnswerTask.question_length, third))
+  return AnswerTask(family=family).limit_length(imported.config.max_length or 512)

@@ -13,7 +13,7 @@ from plm_jax.data.document_formats import describe_type
 from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import format_option
-from plm_jax.tasks.class_names import is_missing
+from plm_jax.tasks.class_names import Classes, format_label, is_missing
 from plm_jax.tasks.examples import Answer, Example
 from plm_jax.validation import ValidatedConfig
 
@@ -87,6 +87,7 @@ CHOICE_COLUMNS = (
     'ending0,ending1,ending2,ending3', 'answer0,answer1,answer2,answer3', 'sol1,sol2',
     'choice1,choice2', 'option1,option2')
 MAX_VALUE = 1e18  # of a regression label
+MAX_SHOWN = 20  # class names in a message
 # Default columns of labels, of all kinds of tasks.
 LABEL_COLUMNS = {
     'label', 'gold_label', 'labels', 'class', 'category', 'sentiment', 'score', 'similarity',
@@ -411,3 +412,21 @@ def parse_value(label: Any, where: str) -> float:
         'number too large', f'{where}: the label is a number of {MAX_VALUE:g} at most, got '
         f'{label!r:.80}: divide all labels by a power of ten')
   return value
+
+
+def parse_class(label: Any, classes: Classes, where: str) -> int:
+  """Return the index of a class, by its name, or by its index if names are not numbers.
+
+  Raises UnreadableRow.
+  """
+  try:
+    number = classes.class_id(label)
+  except ValueError as error:
+    raise UnreadableRow('not one label', f'{where}: the label {error}') from error
+  if number < 0:
+    known = ', '.join(classes.names[:MAX_SHOWN])
+    if len(classes.names) > MAX_SHOWN:
+      known += ', ...'
+    raise UnreadableRow('unknown label', f'{where}: the label {format_label(label)[:60]!r} is none '
+                        f'of those that are learned: {known}')
+  return number

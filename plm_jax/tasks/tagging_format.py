@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 import re
-from typing import Any
+from typing import Any, cast
 
 from plm_jax import unicode_words
 from plm_jax.data import tokenizer_fit
@@ -12,16 +12,11 @@ from plm_jax.data.conll import FileLayout
 from plm_jax.data.labeled_files import is_valid_text
 from plm_jax.data.lines import SourceError
 from plm_jax.metrics import tag_schemes
+from plm_jax.metrics import tasks as metrics
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import format_label
-from plm_jax.tasks.example_formats import (
-  ExampleFormat,
-  InputExample,
-  are_texts,
-  input_parts,
-  parse_class,
-)
-from plm_jax.tasks.examples import Example
+from plm_jax.tasks.example_formats import ExampleFormat, InputExample
+from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Tags, find_entities
 from plm_jax.tasks.row_readers import Columns, RawExample
 
@@ -71,7 +66,7 @@ class Tagging(ExampleFormat):
 
   def parse_label(self, item, classes):
     """Return the indices of the tags."""
-    return tuple(parse_class(tag, classes, item.example.where) for tag in item.label)
+    return tuple(row_readers.parse_class(tag, classes, item.example.where) for tag in item.label)
 
   def parse_parts(self, given, where):
     """Make an example of a text, which is split into words, or of a list of words."""
@@ -86,6 +81,10 @@ class Tagging(ExampleFormat):
       return InputExample(example, given, tuple(word.start for word in words))
     parts = input_parts(given)
     return InputExample(Example(parts, where=where)) if are_texts(parts) else None
+
+  def join_texts(self, example):
+    """Join the words."""
+    return ' '.join(example.texts)
 
   def split_line(self, line):
     """Return the line, which is a text."""
@@ -114,6 +113,20 @@ class Tagging(ExampleFormat):
     del task
     truths: Any = example.label
     return list(truths) == prediction.tags
+
+  def score_classes(self, task, found):
+    """Compute precision, recall and F1 of each kind of entity, or of each tag."""
+    if task.metric == 'entities':
+      truth, predicted = [], []
+      for example, prediction in found:
+        truth.append(self.name_truth(task, example))
+        predicted.append([task.labels[tag] for tag in prediction.tags])
+      return metrics.chunk_f1(truth, predicted).types
+    truth, predicted = [], []
+    for example, prediction in found:
+      truth += cast('tuple[int, ...]', example.label)
+      predicted += prediction.tags
+    return metrics.per_class_scores(truth, predicted, task.labels)
 
   def confidence(self, example, prediction):
     """Return the highest probability of a wrong tag."""
