@@ -74,7 +74,8 @@ def describe_option(option: Option) -> list[str]:
   if ',' in option.kind and kind == 'NAME':
     text = f'{text} One of {option.kind.replace(",", ", ")}.'
   if option.kind == 'BOOL' and option.default == 'True':
-    text = f'{text} [default; --no-{option.name} turns it off]'
+    section, dot, field = option.name.rpartition('.')
+    text = f'{text} [default; --{section}{dot}no-{field} turns it off]'
   elif option.default not in (None, '', 'False'):
     text = f'{text} [default: {option.default}]'
   return describe_row(name, text.strip())

@@ -19,6 +19,7 @@ from plm_jax.cli import (
   suggestions,
   vectors,
 )
+from plm_jax.cli.run import parse
 from plm_jax.errors import ConfigError
 from plm_jax.word_vectors.train import VectorRun
 
@@ -99,6 +100,15 @@ def test_options_of_runs_are_those_of_their_recipes():
   read = [one.name for one in signatures.class_options('plm_jax.config.run', 'PretrainRun')]
   assert read == [*actual] and actual['optim.peak'].default == '0.0001'
   assert actual['train.phases.1.steps'].default == '100000' and all(one.text for one in actual.values())
+
+
+def test_the_spelling_that_turns_an_option_off_is_understood():
+  recipe = recipes.find_recipe('bert_base')
+  said = ' '.join(help.run_help('train', '', recipe('test')).split())
+  spellings = re.findall(r'\[default; (--\S+) turns it off\]', said)
+  assert '--model.no-tied' in spellings
+  config = parse(recipe, ['--scale=test', *spellings])
+  assert not config.model.tied and not config.data.prepare.lowercase
 
 
 def test_spellings_of_other_libraries_lead_to_options_that_there_are():
