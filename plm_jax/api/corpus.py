@@ -27,7 +27,7 @@ def prepare(
   """Tokenize a corpus into token records; `train` reads them with data={'path': (folder,)}.
 
   >>> plm_jax.prepare('corpus.txt', 'records', vocab=300)
-  trained a wordpiece tokenizer of 300 pieces ...
+  trained a wordpiece tokenizer with a vocabulary of 300 tokens ...
   'records'
 
   Args:

@@ -87,7 +87,7 @@ def describe_measured_cost(config: RunConfig, known: Mapping[Phase, float], mesh
   kind = mesh.devices.flat[0].device_kind
   chips, whole = count_chips(kind, mesh.size), run_seconds(config, known)
   return (f'{format_chip_hours(chips * whole)} on the {chips} x {kind} here, {format_time(whole)} '
-          'of steps as they were measured, without evaluations and checkpoints')
+          'of measured steps, without evaluations and checkpoints')
 
 
 def describe_compiled_cost(config: RunConfig, topology: str, run: Callable = compile_run) -> str:
@@ -103,8 +103,8 @@ def describe_compiled_cost(config: RunConfig, topology: str, run: Callable = com
     known[phase] = report.lower_bound
   whole = run_seconds(config, known)
   hours = format_chip_hours(count_chips(kind, devices) * whole)
-  return (f'{hours} on {topology} at the least, {format_time(whole)}: bounds of the compiled step '
-          'from data sheets, not measurements')
+  return (f'at least {hours} on {topology}, {format_time(whole)}: a lower bound from the compiled '
+          'step and data sheets, not a measurement')
 
 
 def describe_estimated_cost(config: RunConfig, recipe: Recipe, mesh: Mesh | None) -> str:
@@ -126,7 +126,7 @@ def describe_estimated_cost(config: RunConfig, recipe: Recipe, mesh: Mesh | None
   if recipe.row.published_hardware and config.scale == 'paper':
     published = f'; the published run took {recipe.row.published_hardware}'
   return (f'{format_chip_hours(chips * whole)} on {where}, {format_time(whole)}: {total:.2g} FLOPs '
-          f'at {ASSUMED_UTILIZATION:.0%} of the peak of {chips} x {kind}, which is an assumption'
+          f'at an assumed {ASSUMED_UTILIZATION:.0%} of the peak of {chips} x {kind}'
           f'{published}')
 
 

@@ -3,9 +3,9 @@
     python -m plm_jax doctor bert_base --scale=laptop --data.path=corpus.txt.xz
     python -m plm_jax doctor                                      # the machine alone
 
-The output has one line per check: ok, warning or fault, and what to do. After a fault the other
-checks continue; then the exit status is 1. On a pod every worker has to run the command, as the run
-itself: each prints what is wrong with it.
+The output has one line per check: ok, warning or fault, and what to do; a terminal wraps it.
+After a fault the other checks continue; then the exit status is 1. On a pod, every worker must run
+the command, as for the run itself: each prints its own faults.
 
     --step             measure some steps: seconds to the first step, and chip hours. Only this
                        shows how long compilation takes, and whether a cached program is usable
@@ -13,7 +13,9 @@ itself: each prints what is wrong with it.
 """
 from collections.abc import Callable, Mapping, Sequence
 import itertools
+import shutil
 import sys
+import textwrap
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -89,14 +91,19 @@ class Examination:
 
   def skip(self, check: str, why: str) -> None:
     """Print that a check could not be made."""
-    self.add(Finding('warning', check, f'not looked at, {why}'))
+    self.add(Finding('warning', check, f'not checked, because {why}'))
 
   def add(self, finding: Finding) -> None:
     """Keep and print a finding."""
     self.findings.append(finding)
     if not self.place or finding.level != 'ok':
       message = ' '.join(finding.message.split())
-      print(f'{self.place}{finding.level:9}{finding.check:12}{message}', flush=True)
+      head = f'{self.place}{finding.level:9}{finding.check:12}'
+      if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+        lines = textwrap.wrap(message, max(columns - len(head), 40), break_on_hyphens=False)
+        message = f'\n{"":{len(head)}}'.join(lines)
+      print(f'{head}{message}', flush=True)
 
   @property
   def faults(self) -> int:
@@ -113,6 +120,11 @@ class DoctorRequest(NamedTuple):
   topology: str = ''
 
 
+def format_count(count: int, noun: str) -> str:
+  """Return a count and a noun, such as '1 fault' or '2 faults'."""
+  return f'{count} {noun}' if count == 1 else f'{count} {noun}s'
+
+
 def start(args: Sequence[str], own: Machine | None = None) -> None:
   """Check the run that the arguments name, or the machine alone; exit with status 1 on a fault."""
   if {'-h', '--help'} & {*args}:
@@ -121,7 +133,8 @@ def start(args: Sequence[str], own: Machine | None = None) -> None:
   with errors.exit_on_error(), errors.option_scope(validation.field_paths(PretrainRun)):
     found = examine(args, own or Machine())
     warnings = sum(finding.level == 'warning' for finding in found.findings)
-    print(f'{found.place}{found.faults} faults, {warnings} warnings')
+    total = f'{format_count(found.faults, "fault")}, {format_count(warnings, "warning")}'
+    print(f'{found.place}{total}')
   if found.faults:
     sys.exit(1)
 
@@ -146,11 +159,11 @@ def examine(args: Sequence[str], own: Machine) -> Examination:
   if free or not config.hosts.distributed:
     met = found.run_check('hosts', check_hosts, config, found)
   else:  # the others would wait for its devices; this way they learn that it is missing
-    found.skip('hosts', 'as this one has not its accelerator')
+    found.skip('hosts', 'this process does not have its accelerator')
   if met and free and found.run_check('devices', check_devices, own):
     examine_devices(found, request, own)
   else:
-    found.skip('mesh', 'as there are not the devices of the run')
+    found.skip('mesh', 'the devices of the run are missing')
   examine_files(found, config, own, bool(met))
   if request.topology:
     found.run_check('cost', check_compiled_cost, request)
@@ -162,7 +175,7 @@ def examine_devices(found: Examination, request: DoctorRequest, own: Machine) ->
   config = request.config
   mesh = found.run_check('mesh', check_mesh, config)
   if mesh is None:
-    found.skip('memory', 'as there is no mesh')
+    found.skip('memory', 'there is no mesh')
     return
   state = found.run_check('memory', check_memory, config)
   if state is not None:
@@ -179,7 +192,7 @@ def examine_files(found: Examination, config: PretrainRun, own: Machine, met: bo
   tokenizer = found.run_check('records', check_records, config)
   found.run_check('cache', check_cache, config if found.faults == before else None, own)
   if not met:
-    found.skip('output', 'as not all hosts are there')
+    found.skip('output', 'some hosts are missing')
   elif found.run_check('output', check_output, config):
     found.run_check('checkpoint', check_resume, config, tokenizer)
 
@@ -274,7 +287,7 @@ def check_mesh(config: PretrainRun) -> CheckResult:
   sizes = f'{batches[0]:,}'
   if len(batches) > 1:
     sizes += f' to {batches[-1]:,}'
-  message = f'{shape}; batches of {sizes} rows, {rows:,} a device at the least'
+  message = f'{shape}; batch size {sizes}, at least {rows:,} per device'
   return CheckResult(message, value=mesh)
 
 
@@ -285,7 +298,7 @@ def check_memory(config: PretrainRun) -> CheckResult:
   available = 'an unknown amount'
   if size.available < float('inf'):
     available = f'{size.available / 2 ** 30:,.1f} GiB'
-  message = f'{size.needed / 2 ** 30:,.2f} GiB at the least, of {available}'
+  message = f'at least {size.needed / 2 ** 30:,.2f} GiB of {available}'
   return CheckResult(message, value=size.state)
 
 
@@ -304,14 +317,14 @@ def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
   first, step = times[config.train.phases[0]]
   seconds = {phase: found.step for phase, found in times.items()}
   cost = costs.describe_measured_cost(config, seconds, mesh)
-  return CheckResult(f'{first:,.1f} s with its compilation, behind the text; a step {step:,.3f} s; '
-                     f'{cost}')
+  return CheckResult(f'{first:,.1f} s with compilation, after the text is read; {step:,.3f} s per '
+                     f'step; {cost}')
 
 
 def check_cost(request: DoctorRequest, mesh: Mesh) -> CheckResult:
   """Estimate the cost of the run."""
   cost = costs.describe_estimated_cost(request.config, request.recipe, mesh)
-  return CheckResult(cost or 'not known before a step is made: give --step')
+  return CheckResult(cost or 'not known before a step is measured: give --step')
 
 
 def check_compiled_cost(request: DoctorRequest) -> CheckResult:
@@ -338,21 +351,21 @@ def check_records(config: PretrainRun) -> CheckResult:
   # The tokenizer: that of the first records, a given one, or one that will be trained.
   first = found[config.data.path[0]]
   tokenizer = tokenizers.load(first / 'tokenizer') if first else load_given_tokenizer(config)
-  pieces = f'a {config.data.prepare.kind} tokenizer to be trained'
+  described = f'a {config.data.prepare.kind} tokenizer that will be trained'
   if tokenizer:
     if first:
       preflight.check_tokenizer_kind(config, first, tokenizer)
     make_learner(config, tokenizer.vocab)
     preflight.check_prompts(config, tokenizer)
     kind = tokenizer.kind.replace('_', '-')
-    pieces = f'a {kind} tokenizer of {tokenizer.vocab.size:,} pieces'
+    described = f'a {kind} tokenizer with a vocabulary of {tokenizer.vocab.size:,} tokens'
   local = [path for path in texts if not path.startswith('tfds:')]
   for path in local:
     if warning := check_text(config, path, tokenizer):
       warnings.append(f'{path}: {warning}')
   if tokenizer is None or len(folders) < len(found):
     warnings += repetition_warnings(estimate_epochs(config, local), 'about ')
-    message = f'{", ".join(texts)}: text, to be prepared, with {pieces}'
+    message = f'{", ".join(texts)}: text that will be prepared with {described}'
     return CheckResult(message, tuple(warnings), tokenizer)
 
   # Finished records: the windows are known, and with them the epochs.
@@ -369,7 +382,7 @@ def check_records(config: PretrainRun) -> CheckResult:
   warnings += repetition_warnings(dict(zip(found, corpora, strict=True)))
   tokens = sum(read_meta(folder).tokens('train') for folder in folders)
   digits = 0 if epochs >= 10 else 2
-  message = f'{tokens:,} tokens by {pieces}, which the run reads {epochs:,.{digits}f} times'
+  message = f'{tokens:,} tokens of {described}; {epochs:,.{digits}f} epochs'
   return CheckResult(message, tuple(warnings), tokenizer)
 
 
@@ -397,8 +410,8 @@ def repetition_warnings(epochs: Mapping[str, float], about: str = '') -> list[st
     epochs: epochs over each corpus.
     about: 'about ' for estimates.
   """
-  return [f'the run reads {path} {about}{times:,.0f} times, and more than {MANY_EPOCHS} times '
-          'teach little: give more text, or fewer steps in --train.phases'
+  return [f'the run reads {path} for {about}{times:,.0f} epochs, and more than {MANY_EPOCHS} help '
+          'little: give more text, or fewer steps in --train.phases'
           for path, times in epochs.items() if times > MANY_EPOCHS]
 
 
@@ -464,18 +477,18 @@ def check_output(config: PretrainRun) -> CheckResult:
   finally:
     for folder in new:
       hosts.remove_empty_folder(folder)
-  return CheckResult(f'{config.folder} can be written, and no other process has it', value=True)
+  return CheckResult(f'{config.folder} can be written, and no other process uses it', value=True)
 
 
 def check_resume(config: PretrainRun, tokenizer: Tokenizer | None) -> CheckResult:
   """Check that the run can resume from the newest checkpoint in its folder, and its checksums."""
   folder = storage.resolve_path(config.folder)
   if not (folder / 'checkpoints').is_dir():
-    return CheckResult('none: the run begins')
+    return CheckResult('none: the run starts from scratch')
   checkpoints = checkpoint.Checkpoints(folder / 'checkpoints', keep=None)
   try:
     if (step := checkpoints.latest()) is None:
-      return CheckResult('none: the run begins')
+      return CheckResult('none: the run starts from scratch')
     has_checksums = checkpoints.verify_checksums(
         step, jax.process_index(), jax.process_count())
     meta = checkpoints.meta(step)
@@ -489,5 +502,5 @@ def check_resume(config: PretrainRun, tokenizer: Tokenizer | None) -> CheckResul
       train.check_same_data(config, meta, feed.content_digests(config, folders), step)
   finally:
     checkpoints.close()
-  state = 'whose files are as they were written' if has_checksums else 'which has no checksums'
+  state = 'whose checksums are correct' if has_checksums else 'which has no checksums'
   return CheckResult(f'the run resumes from step {step:,}, {state}')

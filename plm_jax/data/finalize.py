@@ -82,13 +82,14 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
     shards = meta.shards(split)
     documents = sum(shard.documents for shard in shards)
     sentences = sum(shard.sentences for shard in shards)
+    files = '1 shard' if len(shards) == 1 else f'{len(shards)} shards'
     print(f'{split}: {documents:,} documents, {sentences:,} sentences, {meta.tokens(split):,} '
-          f'tokens in {len(shards)} shards')
+          f'tokens in {files}')
   seconds, read = time.monotonic() - stats.start_time, stats.read
   rate = stats.tokens / max(seconds, 1e-9)
   per_worker = ''
   if stats.workers:
-    per_worker = f', {rate / stats.workers:,.0f} a worker ({stats.workers})'
+    per_worker = f', {rate / stats.workers:,.0f} per worker ({stats.workers})'
   print(f'{seconds:.1f} s, {rate:,.0f} tokens/s{per_worker}')
 
   # How the text was read.

@@ -310,9 +310,9 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
         sentinels=config.sentinels, strip_accents=config.strip_accents)
   fewer = ''
   if tokenizer.vocab.size < config.vocab:
-    fewer = f', all that the text supports of {config.vocab:,}'
-  print(f'trained a {config.kind} tokenizer of {tokenizer.vocab.size:,} pieces{fewer} in '
-        f'{time.monotonic() - start_time:.0f} s')
+    fewer = f' (the text supports no more, of {config.vocab:,})'
+  print(f'trained a {config.kind} tokenizer with a vocabulary of {tokenizer.vocab.size:,} tokens'
+        f'{fewer} in {time.monotonic() - start_time:.0f} s')
   tokenizer_fit.check_tokenizer(config, tokenizer, sample.texts)
   return tokenizer
 

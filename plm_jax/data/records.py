@@ -363,8 +363,7 @@ def damaged_error(path: str) -> RecordsError:
     file.unlink(missing_ok=True)
     remedy = ('It was a copy: the same command makes another. If that is damaged too, the records '
               'are.')
-  return RecordsError(f'record shard {path} is damaged: its checksum is not that of what was '
-                      f'written. {remedy}')
+  return RecordsError(f'record shard {path} is damaged: its checksum is wrong. {remedy}')
 
 
 def check_sentences(path: str, entry: Shard, sentences: np.ndarray) -> None:

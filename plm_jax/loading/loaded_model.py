@@ -129,7 +129,7 @@ class LoadedModel:
     tokenizer, pieces = 'no tokenizer', None
     if self.tokenizer:
       kind = self.tokenizer.kind.replace('_', '-')
-      tokenizer = f'{kind} tokenizer of {self.tokenizer.vocab.size:,} pieces'
+      tokenizer = f'{kind} tokenizer of {self.tokenizer.vocab.size:,} tokens'
       pieces = self.tokenizer.pieces
     lines = [
         f'<{self.family}, {model.kind}: {layers} layers of {width}, {parameters:,} parameters',

@@ -133,8 +133,8 @@ def load_or_train_tokenizer(config: FinetuneRun) -> Tokenizer:
     return found
   texts = itertools.islice(example_texts(config, data), TOKENIZER_EXAMPLES)
   found = tokenizers.train_wordpiece(texts, config.model.vocab)
-  print_on_leader(f'trained a wordpiece tokenizer of {found.vocab.size:,} pieces on the texts of '
-                  'the examples')
+  print_on_leader(f'trained a wordpiece tokenizer with a vocabulary of {found.vocab.size:,} tokens '
+                  'on the texts of the examples')
   return found
 
 
