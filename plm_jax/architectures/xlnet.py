@@ -53,6 +53,14 @@ class XLNetConfig(ValidatedConfig):
   """Where the batch does not say which rows run backwards, the second half does (transformers'
   bi_data)."""
 
+  def conflict(self, option):
+    """Describe a position scheme that both streams cannot use; None: it is Transformer-XL's."""
+    position = self.block.attention.position
+    if not isinstance(position, TransformerXL):
+      return (f'{option("block.attention.position")}: XLNet has relative positions of its own '
+              f'(TransformerXL), got {type(position).__name__}')
+    return None
+
   def backbone(self, packed: bool = False) -> 'XLNet':
     """Make the module. Rows may always hold several segments, so `packed` has no effect."""
     del packed

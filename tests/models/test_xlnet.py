@@ -12,10 +12,14 @@ import tiny
 from plm_jax import conversion, recipes, validation
 from plm_jax.architectures.xlnet import XLNet, XLNetConfig
 from plm_jax.conversion import attributes, files
+from plm_jax.errors import ConfigError
 from plm_jax.layers.dense import count_parameters
+from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import ModelWithHeads, TiedLMHead
-from plm_jax.layers.positions import TransformerXL
+from plm_jax.layers.positions import Alibi, NoPosition, TransformerXL
+from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.layers.stack import StackConfig
+from plm_jax.layers.t5_relative_bias import Buckets
 from plm_jax.models import xlnet
 from plm_jax.models.rules import ConvertError
 
@@ -213,6 +217,14 @@ def test_flops_are_those_of_the_compiled_products():
   cost: Any = jax.jit(model.apply).lower(shapes, batch).compile().cost_analysis()
   # The memory needs nothing of the second layer of two.
   assert 1 < cost['flops'] / (32 * (cfg.forward_flops(64, 10, 48) + cfg.forward_flops(48, 0) / 2)) < 1.06
+
+
+@pytest.mark.parametrize('position', [Rope(), TwoRopes(), Buckets(), Alibi(), Disentangled(), NoPosition()], ids=repr)
+def test_other_position_schemes_are_refused(position):
+  with pytest.raises(ConfigError, match=r'block\.attention\.position: XLNet has relative positions of its own '
+                                        fr'\(TransformerXL\), got {type(position).__name__}$'):
+    config(**{'attention.position': position})
+  assert config(**{'attention.position': TransformerXL(clamp=8)}).block.attention.position.clamp == 8
 
 
 def test_rows_that_are_too_long():
