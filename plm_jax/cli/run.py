@@ -9,6 +9,7 @@ from plm_jax import errors, recipes, validation
 from plm_jax.cli import options, vectors
 from plm_jax.config.run import PretrainRun
 from plm_jax.recipes import Recipe, word_vectors
+from plm_jax.runs import preflight
 from plm_jax.runs.run import run
 from plm_jax.sharding import MeshConfig
 
@@ -58,8 +59,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
     config = tyro.cli(
         PretrainRun, default=default, args=args, prog=called, description=recipe.description,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
-    text_options = options.given_fields(args, 'data.prepare.')
-    config.data.prepare.check_tokenizer_options(text_options)
+    preflight.check_text_options(config, options.given_fields(args, 'data.prepare.'))
     # A mesh that is given is used as it is. Axes that are left out do not come from the recipe.
     given = {}
     for name in ('data', 'fsdp', 'tensor'):

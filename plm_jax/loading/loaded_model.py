@@ -27,7 +27,7 @@ from plm_jax.tasks.contract import Task
 from plm_jax.tasks.kinds import infer_task as imported_task
 from plm_jax.tasks.kinds import is_multi_label
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
-from plm_jax.tokenizers import Tokenizer, TokenizerError
+from plm_jax.tokenizers import MissingTokenizerError, Tokenizer
 from plm_jax.tokenizers import load as load_tokenizer
 
 
@@ -279,12 +279,16 @@ def read_config(folder: epath.PathLike) -> RunConfig:
 
 
 def find_tokenizer(folder: epath.PathLike) -> Tokenizer | None:
-  """Load the tokenizer of a run or checkpoint; None where it has none."""
+  """Load the tokenizer of a run or checkpoint; None where it has none.
+
+  Raises:
+    TokenizerError: it is damaged.
+  """
   if conversion.is_checkpoint(folder):
     return conversion.load(folder, heads=(), lazy=True).tokenizer
   try:
     return load_tokenizer(folder)
-  except TokenizerError:
+  except MissingTokenizerError:
     return None
 
 

@@ -1,5 +1,5 @@
 """Check a run before text is prepared and before the first step: memory, disk, mesh, prompts."""
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 import functools
 import math
 import os
@@ -11,14 +11,16 @@ import jax
 from jax.sharding import Mesh
 import numpy as np
 
-from plm_jax import recipes, storage
+from plm_jax import conversion, recipes, storage
 from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.checkpoints.checkpoint import CheckpointError, check_free_space
 from plm_jax.config.run import ConfigError, PretrainRun, RunConfig
 from plm_jax.data import records
+from plm_jax.data.prepare_config import TOKENIZER_OPTIONS
 from plm_jax.data.records import read_meta
 from plm_jax.errors import format_option
 from plm_jax.inference import fill_mask
+from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.objectives import CARRY
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
@@ -28,6 +30,10 @@ from plm_jax.training.feed import corpus_names
 from plm_jax.training.learner import make_learner, placeholder_vocab, state_shapes
 from plm_jax.training.step import eval_step
 from plm_jax.validation import short_repr
+
+FREE_TEXT_OPTIONS = {'kind', 'layout', 'tokenizer', 'workers'}
+"""options of `prepare` that are accepted with finished records: the kind of tokenizer that they are
+expected to have, and what never changes records"""
 
 
 def load_run_tokenizer(config: RunConfig) -> Tokenizer:
@@ -46,9 +52,13 @@ def is_made_with(tokenizer: Tokenizer, folder: epath.Path) -> bool:
 def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tokenizer) -> None:
   """Raise ConfigError for records of another kind of tokenizer than the run is written for.
 
-  A run that names its own tokenizer accepts any kind.
+  A run that names its own tokenizer accepts any kind, but not records of another tokenizer.
   """
   text, kind = config.data.prepare, tokenizer.kind.replace('_', '-')
+  if text.tokenizer and load(text.tokenizer).pieces != tokenizer.pieces:
+    raise ConfigError(f'{folder} holds records of another tokenizer than '
+                      f'{format_option("tokenizer")}={text.tokenizer}: leave that option out, or '
+                      'give the text itself')
   wanted = text.kind
   if wanted.startswith('sentencepiece'):
     wanted = 'sentencepiece'
@@ -60,6 +70,44 @@ def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tok
       f'{folder} contains records of a {kind} tokenizer, but {config.name} needs {text.kind}: '
       f'make them with `python -m plm_jax prepare TEXT RECORDS --for={recipe}`. To train on these '
       f'records anyway, give --data.prepare.kind={option} --data.prepare.layout=bert')
+
+
+def check_warm_start(config: RunConfig) -> None:
+  """Raise CheckpointError, before text is prepared, where a new run has nothing to start from."""
+  if not config.warm_start or (storage.resolve_path(config.folder) / 'config.json').exists():
+    return
+  if not conversion.is_checkpoint(config.warm_start):
+    read_config(config.warm_start)
+
+
+def check_text_options(config: PretrainRun, given: Collection[str]) -> None:
+  """Raise ConfigError for options of `prepare` that would change nothing in a run.
+
+  Finished records need none of them, and a warm start brings its own tokenizer.
+
+  Args:
+    config: the run.
+    given: the fields of `config.data.prepare` that the user has set.
+  """
+  text = config.data.prepare
+  text.check_tokenizer_options(given)
+  unused = sorted({*given} - FREE_TEXT_OPTIONS)
+  sources = config.data.path
+  finished = bool(given) and all(finished_records(source) for source in sources)
+  if unused and finished:
+    raise ConfigError(f'{join_options(unused)} would change nothing: {" and ".join(sources)} '
+                      'holds finished token records, and no text is prepared')
+  unused = [name for name in TOKENIZER_OPTIONS if name in given]
+  if finished or text.tokenizer or not config.warm_start:
+    return
+  if unused and find_tokenizer(config.warm_start):
+    raise ConfigError(f'{join_options(unused)} would change nothing: the tokenizer is that of '
+                      f'--warm-start={config.warm_start}, and is not trained')
+
+
+def join_options(names: Sequence[str]) -> str:
+  """Join the names of options of `prepare` in a sentence."""
+  return ' and '.join(format_option(name) or name for name in names)
 
 
 def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> str:

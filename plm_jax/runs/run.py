@@ -70,6 +70,7 @@ def run(config: RunConfig) -> TrainingResult | None:
       config = resolve_teacher(config)
     if config.mode == 'train':
       preflight.check_best_metric(config)
+      preflight.check_warm_start(config)
       preflight.check_disk(config, preflight.check_memory(config).state)
       check_wandb(config.train.wandb)
 

@@ -13,6 +13,7 @@ from plm_jax.errors import parse_errors_as
 from plm_jax.tokenizers.byte_bpe import ByteBPE, is_tokenizer_json, train_byte_bpe
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
+    MissingTokenizerError,
     Tokenizer,
     TokenizerError,
     Vocab,
@@ -44,9 +45,10 @@ from plm_jax.tokenizers.wordpiece import BertNormalization, WordPiece, train_wor
 
 __all__ = [
     'AlbertNormalization', 'BertNormalization', 'ByteBPE', 'ByteTokenizer', 'FairseqSentencePiece',
-    'Layout', 'SentencePiece', 'Tokenizer', 'TokenizerError', 'TokenizerJson', 'Vocab', 'WordBPE',
-    'WordPiece', 'WordTokenizer', 'load', 'train_byte_bpe', 'train_fairseq_sentencepiece',
-    'train_sentencepiece', 'train_word_bpe', 'train_word_tokenizer', 'train_wordpiece'
+    'Layout', 'MissingTokenizerError', 'SentencePiece', 'Tokenizer', 'TokenizerError',
+    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'load', 'train_byte_bpe',
+    'train_fairseq_sentencepiece', 'train_sentencepiece', 'train_word_bpe', 'train_word_tokenizer',
+    'train_wordpiece'
 ]
 
 EXPECTED_FILES = (
@@ -75,7 +77,7 @@ def load(path: epath.PathLike, text: BertNormalization | None = None) -> Tokeniz
     elif path.exists():
       file = path
     else:
-      raise TokenizerError(
+      raise MissingTokenizerError(
           f'no tokenizer at {path}: expected {EXPECTED_FILES}, or a folder with one.')
   with parse_errors_as(file, EXPECTED_FILES, TokenizerError):
     return load_file(file, text)
@@ -142,4 +144,4 @@ def find_vocabulary(folder: epath.Path) -> epath.Path:
         return place / name
     if is_byt5_config(place / CONFIG_FILE):
       return place / CONFIG_FILE
-  raise TokenizerError(f'no tokenizer in {folder}: expected {EXPECTED_FILES}.')
+  raise MissingTokenizerError(f'no tokenizer in {folder}: expected {EXPECTED_FILES}.')

@@ -29,6 +29,10 @@ class TokenizerError(UserError):
   """A tokenizer that is missing, damaged, or cannot be trained as requested."""
 
 
+class MissingTokenizerError(TokenizerError):
+  """There is no tokenizer in the place that was named."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Vocab:
   """The vocabulary size and the ids of special tokens, -1 where absent.

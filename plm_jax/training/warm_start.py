@@ -21,6 +21,7 @@ from plm_jax.loading.loaded_model import (
   load_model,
   place_on_mesh,
   read_config,
+  read_model_config,
   read_run,
 )
 from plm_jax.optim import adapters
@@ -28,12 +29,16 @@ from plm_jax.optim.trainable import depths_below_head
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import vocabulary_expansion
 from plm_jax.training.step import Learner
-from plm_jax.validation import short_repr
+from plm_jax.validation import differences, flag_name, short_repr
 
 FINGERPRINT_BYTES = 1 << 20
 """Bytes at each end of a file that its fingerprint reads."""
 IGNORED_FILES = {'.lock', 'metrics.jsonl', 'tensorboard', 'report.html'}
 """Files of a run that do not matter for a warm start."""
+NOT_COMPUTED = {
+    'dropout', 'last_dropout', 'out_dropout', 'dropped', 'dtype', 'frozen', 'init', 'max_length',
+    'pooler', 'remat', 'scan', 'vocab'}
+"""Options of a model, and sections of them, with which a warm start computes the same outputs."""
 VOCAB_AXES = {'embeddings/tokens': 0, 'kernel': 1, 'bias': 0}
 """Parameters with a row per token id, in the backbone and in heads, and the axis of these rows."""
 
@@ -222,9 +227,9 @@ def load_warm_start(config: RunConfig, params, layout):
     if first_process:
       print(f'{", ".join(names)}: tiled from the smaller model in {folder}', flush=True)
 
-  differences = shape_differences(own, theirs)
-  if differences:
-    lines = [f'{path}: {other}, here {ours}' for path, ours, other in differences]
+  unequal = shape_differences(own, theirs)
+  if unequal:
+    lines = [f'{path}: {other}, here {ours}' for path, ours, other in unequal]
     raise CheckpointError(
         f'{folder} is of another model than this run:\n  ' + '\n  '.join(lines))
   if first_process:
@@ -234,6 +239,11 @@ def load_warm_start(config: RunConfig, params, layout):
       print(f'{", ".join(fresh)}: not in {folder}, initialized at random', flush=True)
     for name, classes in foreign.items():
       print(f'{name}: in {folder} it is for {classes}, initialized at random', flush=True)
+    changed = changed_model_options(read_model_config(folder)[1], config.model)
+    if changed:
+      print(f'the model of this run computes otherwise than that in {folder}:', flush=True)
+    for line in changed:
+      print(f'  {line}', flush=True)
 
   # Load it. The parameters that are replaced make room first.
   chosen = shared(layout)
@@ -244,6 +254,28 @@ def load_warm_start(config: RunConfig, params, layout):
   else:
     found = restore_params(find_run_checkpoints(folder, job=True), theirs, chosen, job=True)
   return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
+
+
+def changed_model_options(theirs: Any, ours: Any) -> list[str]:
+  """List the options in which two models of the same shapes compute different outputs.
+
+  Parameters fit both models, so nothing else shows that, for example, an activation differs.
+
+  Args:
+    theirs: configuration of the model that a warm start reads.
+    ours: configuration of the run's model.
+
+  Returns:
+    'option: their value -> our value'.
+  """
+  if type(theirs) is not type(ours):
+    return [f'--model: {type(theirs).__name__} -> {type(ours).__name__}']
+  found = []
+  for line in differences(theirs, ours):
+    path, _, values = line.partition(': ')
+    if not NOT_COMPUTED & set(path.split('.')):
+      found.append(f'{flag_name(f"model.{path}")}: {values}')
+  return found
 
 
 def open_warm_start(folder: str, mesh) -> tuple[Any, Any]:

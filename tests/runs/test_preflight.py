@@ -5,11 +5,14 @@ import types
 import pytest
 
 from plm_jax import recipes
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.cli.run import parse
 from plm_jax.config.run import ConfigError, Phase
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.prepare_config import TextConfig
+from plm_jax.errors import option_scope
 from plm_jax.runs import preflight
-from plm_jax.tokenizers import train_wordpiece
+from plm_jax.tokenizers import load, train_wordpiece
 
 
 def tokenizer(kind):
@@ -37,6 +40,59 @@ def test_records_of_the_recipes_kind_are_taken():
   preflight.check_tokenizer_kind(recipes.find_recipe('gpt2_small')('test'), 'RECORDS', tokenizer('byte_bpe'))
   preflight.check_tokenizer_kind(recipes.find_recipe('t5_base')('test'), 'RECORDS', tokenizer('sentencepiece'))
   preflight.check_tokenizer_kind(recipes.find_recipe('bert_base')('test'), 'RECORDS', tokenizer('wordpiece'))
+
+
+@pytest.fixture(scope='module')
+def records(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('text') / 'records'
+  text = folder.parent / 'text.txt'
+  text.write_text('The cat sat on the mat. It was a fine day.\n\n' * 40)
+  prepare(PrepareConfig(source=str(text), vocab=60, workers=1), folder)
+  return folder
+
+
+def parse_with(*options):
+  return parse(recipes.find_recipe('bert_base'), ['--scale=test', *map(str, options)])
+
+
+@pytest.mark.parametrize('option', ['--data.prepare.heldout=0.5', '--data.prepare.no-lowercase',
+                                    '--data.prepare.segmenter=spaces', '--data.prepare.on-error=skip'])
+def test_options_of_text_next_to_finished_records_are_refused(records, option):
+  name = option.replace('no-', '').partition('=')[0]
+  with option_scope(None), pytest.raises(ConfigError, match=f'^--{name.rpartition(".")[2]} would change nothing: '
+                                                            f'{records} holds finished token records'):
+    parse_with(f'--data.path={records}', option)
+  parse_with('--data.path', records, records.parent / 'text.txt', option)
+  parse_with(f'--data.path={records}', '--data.prepare.workers=1', '--data.prepare.kind=byte-bpe')
+
+
+def test_options_of_a_new_tokenizer_next_to_a_warm_start_are_refused(records, tmp_path):
+  text = f'--data.path={records.parent / "text.txt"}'
+  start, option = f'--warm-start={records}', '--data.prepare.lowercase=False'
+  with pytest.raises(ConfigError, match=f'would change nothing: the tokenizer is that of {start}, and is not trained'):
+    parse_with(text, start, option)
+  parse_with(text, f'--warm-start={tmp_path}', option)  # which has no tokenizer
+  parse_with(text, start, '--data.prepare.heldout=0.5')
+
+
+def test_records_of_another_tokenizer_than_the_one_that_is_named_are_refused(records, tmp_path):
+  train_wordpiece(['a b c'] * 9, 40).save(tmp_path)
+  other, same = (parse_with(f'--data.path={records}', f'--data.prepare.tokenizer={place}')
+                 for place in (tmp_path, records))
+  with pytest.raises(ConfigError, match=f'RECORDS holds records of another tokenizer than .*{tmp_path}: leave'):
+    preflight.check_tokenizer_kind(other, 'RECORDS', load(records / 'tokenizer'))
+  preflight.check_tokenizer_kind(same, 'RECORDS', load(records / 'tokenizer'))
+
+
+def test_a_warm_start_from_nothing_is_found_before_text_is_prepared(records, tmp_path):
+  run = dataclasses.replace(recipes.find_recipe('bert_base')('test'), output=str(tmp_path / 'run'))
+  missing = dataclasses.replace(run, warm_start=str(tmp_path / 'gone'))
+  with pytest.raises(CheckpointError, match='gone is not the folder of a run'):
+    preflight.check_warm_start(missing)
+  preflight.check_warm_start(run)
+  (tmp_path / 'run').mkdir()
+  (tmp_path / 'run' / 'config.json').write_text('{}')
+  preflight.check_warm_start(missing)  # it resumes, and needs no start
 
 
 def on_one_device(changes, **model):

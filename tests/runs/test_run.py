@@ -276,6 +276,15 @@ def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp
 
 
 @pytest.mark.slow
+def test_warm_start_tells_in_what_its_model_differs(command, finished, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--model.block.dropout=0.3']
+  run(parse(BERT_BASE, [*args, '--model.block.mlp.activation=relu']))
+  assert (f'the model of this run computes otherwise than that in {finished[0]}:\n'
+          '  --model.block.mlp.activation: gelu -> relu\n') in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
   run(parse(BERT_BASE, [*command, f'--output={finished[0]}', '--mode=evaluate']))
   assert f'MLM loss: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out

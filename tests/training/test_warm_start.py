@@ -1,8 +1,14 @@
 """What a run takes over from what it starts from."""
 import numpy as np
+import pytest
 
 from plm_jax.checkpoints.restore import find_run_checkpoints
-from plm_jax.training.warm_start import extend_tables, has_more_ids
+from plm_jax.layers.rope import Rope
+from plm_jax.loading.loaded_model import find_tokenizer
+from plm_jax.models import bert, gpt2, neobert
+from plm_jax.tokenizers import TokenizerError, train_wordpiece
+from plm_jax.training.warm_start import changed_model_options, extend_tables, has_more_ids
+from plm_jax.validation import with_paths
 
 
 def tree(rows, width=2, classes=3):
@@ -30,3 +36,29 @@ def test_a_run_without_a_best_checkpoint_has_its_newest(tmp_path):
   assert find_run_checkpoints(tmp_path).name == 'checkpoints'
   (tmp_path / 'best' / '12').mkdir()
   assert find_run_checkpoints(tmp_path).name == 'best'
+
+
+def test_options_that_no_parameter_shows_are_listed_where_the_models_differ():
+  """Parameters of BERT fit a model with another activation; dropout and the like change no output."""
+  before = bert.base()
+  free = with_paths(before, {
+      'block.dropout': 0.3, 'block.attention.dropout': 0.0, 'block.mlp.dropout': 0.1, 'block.dtype': 'bfloat16',
+      'block.init.std': 0.5, 'stack.remat': 'full', 'stack.scan': False, 'max_length': 128, 'pooler': False})
+  assert changed_model_options(before, before) == changed_model_options(before, free) == []
+  other = with_paths(before, {'block.mlp.activation': 'relu', 'block.norm.eps': 1e-5, 'padding': 1})
+  assert changed_model_options(before, other) == [
+      '--model.block.norm.eps: 1e-12 -> 1e-05', '--model.block.mlp.activation: gelu -> relu', '--model.padding: -1 -> 1']
+  rotary = neobert.base()
+  slow = with_paths(rotary, {'block.attention.position': Rope(160_000.0)})
+  assert changed_model_options(rotary, slow) == ['--model.block.attention.position.theta: 10000.0 -> 160000.0']
+  assert changed_model_options(before, gpt2.small()) == ['--model: EncoderConfig -> DecoderConfig']
+
+
+def test_a_damaged_tokenizer_is_no_missing_one(tmp_path):
+  """A run that starts from a model never trains a new tokenizer in place of one that cannot be read."""
+  assert find_tokenizer(tmp_path) is None
+  train_wordpiece(['the cat sat on the mat'] * 20, 60).save(tmp_path / 'tokenizer')
+  assert find_tokenizer(tmp_path).vocab.size > 5
+  (tmp_path / 'tokenizer' / 'vocab.txt').write_text('the\nthe\n')
+  with pytest.raises(TokenizerError):
+    find_tokenizer(tmp_path)
