@@ -5,7 +5,6 @@ those of version 1; `make_v2` turns one into version 2, which was trained longer
 dropout.
 """
 import dataclasses
-import re
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
@@ -17,12 +16,10 @@ from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import GELU_NEW_ACTIVATIONS, embedding_rules, mlm_head_rules
-from plm_jax.models.layouts import Linear
 from plm_jax.models.rules import (
     Attribute,
     Family,
     HeadSpec,
-    Rule,
     block_rules,
     dense_rules,
     join_rules,
@@ -162,24 +159,6 @@ TENSORFLOW_NAMES = (
     (r'^sop_classifier\.classifier\.bias', 'cls.seq_relationship.output_bias'),
     (r'^classifier\.weight', 'output_weights'), (r'^classifier\.bias', 'output_bias'))
 
-
-def rename_for_tensorflow(rule: Rule) -> Rule:
-  """Renames a parameter as google-research/albert does; kernels are not transposed there."""
-  name, layout = rule.theirs, rule.layout
-  for old, new in TENSORFLOW_NAMES:
-    name = re.sub(old, new, name)
-  if name.endswith('.weight'):
-    name = name.removesuffix('weight') + 'kernel'
-    layout = Linear(layout.inputs, transposed=False)
-  return dataclasses.replace(rule, theirs=name.replace('.', '/'), layout=layout)
-
-
-def tensorflow_head(head: HeadSpec) -> HeadSpec:
-  """Returns a head with the names of google-research/albert."""
-  rules = tuple(rename_for_tensorflow(rule) for rule in head.rules if not rule.copy)
-  return dataclasses.replace(head, rules=rules)
-
-
 # The released TensorFlow checkpoints and their albert_config.json, whose gelu is the tanh
 # approximation.
 ORIGINAL = dataclasses.replace(
@@ -188,8 +167,9 @@ ORIGINAL = dataclasses.replace(
         replace_values(FAMILY.attributes, 'hidden_act', bert.ORIGINAL_ACTIVATIONS),
         {'hidden_act': 'gelu'}),
     fixed={**FAMILY.fixed, 'ln_type': 'postln', 'layers_to_keep': []},
-    rules=tuple(rename_for_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
-    heads={name: tensorflow_head(FAMILY.heads[name]) for name in ('mlm', 'sop')},
+    rules=bert.rename_all_for_tensorflow(FAMILY.rules, TENSORFLOW_NAMES),
+    heads={name: bert.tensorflow_head(FAMILY.heads[name], TENSORFLOW_NAMES)
+           for name in ('mlm', 'sop')},
     part_tensors={'pooler': 'bert/pooler/dense/kernel'},
     prefix='bert/',
     aliases=(),

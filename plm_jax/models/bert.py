@@ -3,7 +3,9 @@
 Parameters as published: base 110M, large 340M (section 3). The sizes below base are those of Turc
 et al. 2019 (arXiv:1908.08962).
 """
+from collections.abc import Iterable, Sequence
 import dataclasses
+import re
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
@@ -230,33 +232,42 @@ FAMILY = Family(
 )
 
 
-# transformers' names of tensors -> those of google-research/bert.
+# Patterns of transformers' names of tensors -> names of google-research/bert.
 TENSORFLOW_NAMES = (
-    ('LayerNorm.weight', 'LayerNorm.gamma'), ('LayerNorm.bias', 'LayerNorm.beta'),
-    ('_embeddings.weight', '_embeddings'), ('layer.{n}', 'layer_{n}'),
-    ('cls.predictions.bias', 'cls.predictions.output_bias'),
-    ('cls.seq_relationship.weight', 'cls.seq_relationship.output_weights'),
-    ('cls.seq_relationship.bias', 'cls.seq_relationship.output_bias'),
-    ('classifier.weight', 'output_weights'), ('classifier.bias', 'output_bias'),
-    ('qa_outputs.weight', 'cls.squad.output_weights'),
-    ('qa_outputs.bias', 'cls.squad.output_bias'))
+    (r'LayerNorm\.weight', 'LayerNorm.gamma'), (r'LayerNorm\.bias', 'LayerNorm.beta'),
+    (r'_embeddings\.weight', '_embeddings'), (r'layer\.{n}', 'layer_{n}'),
+    (r'cls\.predictions\.bias', 'cls.predictions.output_bias'),
+    (r'cls\.seq_relationship\.weight', 'cls.seq_relationship.output_weights'),
+    (r'cls\.seq_relationship\.bias', 'cls.seq_relationship.output_bias'),
+    (r'classifier\.weight', 'output_weights'), (r'classifier\.bias', 'output_bias'),
+    (r'qa_outputs\.weight', 'cls.squad.output_weights'),
+    (r'qa_outputs\.bias', 'cls.squad.output_bias'))
+Names = Sequence[tuple[str, str]]
 
 
-def rename_for_tensorflow(rule: Rule) -> Rule:
-  """Renames a parameter as google-research/bert does; kernels are not transposed there."""
+def rename_for_tensorflow(rule: Rule, names: Names = TENSORFLOW_NAMES) -> Rule:
+  """Renames a parameter as Google's released code does; kernels are not transposed there.
+
+  names: patterns of transformers' names -> names of that code.
+  """
   name, layout = rule.theirs, rule.layout
-  for old, new in TENSORFLOW_NAMES:
-    name = name.replace(old, new)
+  for old, new in names:
+    name = re.sub(old, new, name)
   if name.endswith('.weight'):
     name = name.removesuffix('weight') + 'kernel'
     layout = Linear(layout.inputs, transposed=False)
   return dataclasses.replace(rule, theirs=name.replace('.', '/'), layout=layout)
 
 
-def tensorflow_head(head: HeadSpec) -> HeadSpec:
-  """Returns a head with the names of google-research/bert."""
-  rules = tuple(rename_for_tensorflow(rule) for rule in head.rules if not rule.copy)
-  return dataclasses.replace(head, rules=rules)
+def rename_all_for_tensorflow(
+    rules: Iterable[Rule], names: Names = TENSORFLOW_NAMES) -> tuple[Rule, ...]:
+  """Renames the parameters of rules; tensors that are stored twice are stored once there."""
+  return tuple(rename_for_tensorflow(rule, names) for rule in rules if not rule.copy)
+
+
+def tensorflow_head(head: HeadSpec, names: Names = TENSORFLOW_NAMES) -> HeadSpec:
+  """Returns a head with the names of Google's released code."""
+  return dataclasses.replace(head, rules=rename_all_for_tensorflow(head.rules, names))
 
 
 ORIGINAL_ACTIVATIONS = (('gelu', 'gelu_tanh'), ('relu', 'relu'), ('tanh', 'tanh'))
@@ -265,7 +276,7 @@ ORIGINAL_ACTIVATIONS = (('gelu', 'gelu_tanh'), ('relu', 'relu'), ('tanh', 'tanh'
 ORIGINAL = dataclasses.replace(
     FAMILY,
     attributes=replace_values(FAMILY.attributes, 'hidden_act', ORIGINAL_ACTIVATIONS),
-    rules=tuple(rename_for_tensorflow(rule) for rule in FAMILY.rules if not rule.copy),
+    rules=rename_all_for_tensorflow(FAMILY.rules),
     heads={name: tensorflow_head(head) for name, head in FAMILY.heads.items()},
     part_tensors={'pooler': 'bert/pooler/dense/kernel'},
     prefix='bert/',

@@ -22,7 +22,6 @@ from plm_jax.errors import format_option
 from plm_jax.inference import fill_mask
 from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.objectives import CARRY
-from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
 from plm_jax.sharding import check_batch, make_mesh
 from plm_jax.tokenizers import Tokenizer, load
@@ -135,11 +134,11 @@ def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> 
 
 def check_prompts(config: PretrainRun, tokenizer: Tokenizer) -> None:
   """Raise ConfigError for prompts that are too long, or that have no mask where one is needed."""
-  model, objective = config.model, config.objective
+  model, heads = config.model, config.objective.heads(config.model)
+  if 'mlm' not in heads and config.objective.mask_tokens(model):
+    return  # blanks that are generated (GLM), which `config.run.check` has found
   for prompt in config.prompts:
-    if isinstance(objective, BlankInfilling):
-      continue  # `config.run.check` has found a blank
-    if objective.mask_tokens(model):
+    if 'mlm' in heads:
       fill_mask.encode_prompt(model, tokenizer, prompt)
     elif model.max_length:
       size, most = len(tokenizer.encode(prompt)), model.max_length // 2
