@@ -32,7 +32,7 @@ def clean_command(
   out = options.choose_output(out, output)
   del rules  # `commands.main` has put their settings in front of the options: see `rule_options`
   print(corpus.clean(source, out, beam=shlex.split(beam), **vars(settings)))
-  print(f'documents in {out}, these numbers in {out}/{clean.REPORT_FILE}: prepare them with '
+  print(f'documents in {out}, this report in {out}/{clean.REPORT_FILE}: prepare them with '
         f'`prepare {out} FOLDER`')
 
 

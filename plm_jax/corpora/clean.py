@@ -95,7 +95,7 @@ def clean(
     evaluation = examiner.evaluation
     if evaluation.short:
       print(f'{evaluation.short:,} of {evaluation.texts:,} evaluation texts have fewer than '
-            f'{config.ngram} words and cannot be found: --ngram makes runs shorter', flush=True)
+            f'{config.ngram} words and are ignored: a smaller --ngram includes them', flush=True)
     report, work = (working or clean_locally)(examiner, source, output, known, held)
     publish(config, report, known, work, output)
   return report

@@ -63,7 +63,7 @@ class CleanReport:
     rows.append(f'{"kept":32}{self.kept_documents:>14,}{self.kept_documents / documents:>9.2%}'
                 f'{self.kept_characters:>18,}{self.kept_characters / characters:>9.2%}')
     if self.lines:
-      rows.append('taken out of documents')
+      rows.append('removed from documents')
       for reason, number in self.lines.most_common():
         unit = 'lines'
         if reason == REPEATED_SPAN:
