@@ -224,7 +224,9 @@ def option_sections(heading: str, kind: type, prefix: str, seen: set[type]) -> I
   level = '###' if heading else '##'
   for path, part in parts:
     if path != prefix:
-      yield f'{level} --{path.replace("_", "-")}: {part.__name__}'
+      # Without the name of the page's section, so that the list of contents stays narrow.
+      section = path.removeprefix(f'{prefix}.').replace('_', '-')
+      yield f'{level} {section}: {part.__name__}'
     elif not heading:
       yield f'{level} Options of the run' if not prefix else f'{level} --{prefix}'
     yield escape_markdown(first_paragraph(part))

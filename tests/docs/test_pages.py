@@ -62,6 +62,13 @@ def test_chinese_pages_show_figures_with_chinese_text():
   assert len(figures) >= 5 and all(name.endswith('_zh') for name in figures), figures
 
 
+def test_commands_fit_the_width_of_a_page():
+  for path in PAGES:
+    lines = [line for line in path.read_text(encoding='utf-8').split('\n') if OURS.match(line.strip())]
+    wide = [line for line in lines if line.startswith('    ') and len(line) > 104]
+    assert not wide, f'{path}: {wide}'
+
+
 def test_pages_are_short():
   for path in PAGES:
     assert path.name == 'batch.md' or len(path.read_text(encoding='utf-8').split('\n')) < 120, path
