@@ -84,7 +84,7 @@ class Program:
     self.steps = list(self.walk(self.entry, 1, False))
 
   def walk(self, name: str, times: int, fused: bool) -> Iterator[ExecutedInstruction]:
-    """Yields every instruction that a call of computation `name` runs; all branches of
+    """Yield every instruction that a call of computation `name` runs; all branches of
     conditionals.
 
     Args:
@@ -103,7 +103,7 @@ class Program:
           yield from self.walk(called, times, fused or x.op == 'fusion')
 
   def trip_count(self, loop: Instruction) -> int:
-    """Returns how often a loop's body runs.
+    """Return how often a loop's body runs.
 
     As annotated by the compiler, or computed from its counter's start, step and bound.
     """
@@ -172,7 +172,7 @@ class Program:
     return sum(step.times * self.traffic_bytes(step) for step in self.steps if not step.fused)
 
   def cross_slice_bytes(self, slices: int) -> float:
-    """Returns a lower bound of bytes that a device sends to other slices, through its host.
+    """Return a lower bound of bytes that a device sends to other slices, through its host.
 
     In a ring, as in `Collective.sent_bytes`: all-reduced data is sent twice.
     """
@@ -220,12 +220,12 @@ class Program:
     return found
 
   def operand_bytes(self, step: ExecutedInstruction) -> int:
-    """Returns the bytes of an instruction's operands."""
+    """Return the bytes of an instruction's operands."""
     names = self.computations[step.computation]
     return sum(names[name].result_bytes for name in step.instruction.operands)
 
   def product_flops(self, step: ExecutedInstruction) -> int:
-    """Returns the FLOPs of a dot or convolution; a multiply-add counts as two."""
+    """Return the FLOPs of a dot or convolution; a multiply-add counts as two."""
     x, names = step.instruction, self.computations[step.computation]
     left, right = (names[name].result[0].dims for name in x.operands[:2])
     out = x.result[0].dims
@@ -241,7 +241,7 @@ class Program:
     return 2 * math.prod(out) * math.prod(left[axis] for axis in axes)
 
   def traffic_bytes(self, step: ExecutedInstruction) -> int:
-    """Returns the bytes of HBM traffic of one instruction."""
+    """Return the bytes of HBM traffic of one instruction."""
     x, names = step.instruction, self.computations[step.computation]
     if x.op in FREE_OPS or x.op.endswith(('-done', '-update')):
       return 0
@@ -284,7 +284,7 @@ class Program:
     return read + written
 
   def bytes_read(self, computation: str, x: Instruction | None) -> int:
-    """Returns the bytes that a kernel reads of a parameter, or of an alias of one."""
+    """Return the bytes that a kernel reads of a parameter, or of an alias of one."""
     if x is None:
       return 0
     read = 0
@@ -294,7 +294,7 @@ class Program:
     return min(read, x.result_bytes)
 
   def bytes_read_by(self, computation: str, user: Instruction, name: str) -> int:
-    """Returns the bytes that one user of the instruction `name` reads of its result."""
+    """Return the bytes that one user of the instruction `name` reads of its result."""
     size = self.computations[computation][name].result_bytes
     if hlo_parser.is_alias(user):
       return self.bytes_read(computation, user)
@@ -313,7 +313,7 @@ class Program:
     return size
 
   def bytes_written(self, computation: str, x: Instruction) -> list[int]:
-    """Returns the bytes that a kernel writes for each of its results."""
+    """Return the bytes that a kernel writes for each of its results."""
     names = self.computations[computation]
     if x.op == 'tuple':
       sizes = []
@@ -339,7 +339,7 @@ class Program:
 
 
 def loop_increment(body: Computation, name: str, index: int) -> int:
-  """Returns what a loop's body adds to element `index` of its carried values. Raises ValueError."""
+  """Return what a loop's body adds to element `index` of its carried values. Raises ValueError."""
   x = hlo_parser.resolve_copies(body, name)
   is_element = x.op == 'get-tuple-element' and x.parse_number(r'index=(\d+)', -1) == index
   if is_element and body[x.operands[0]].op == 'parameter':
@@ -352,7 +352,7 @@ def loop_increment(body: Computation, name: str, index: int) -> int:
 
 
 def group_size(attributes: str, devices: int) -> int:
-  """Returns the devices per group of a collective, from any of the three notations of groups."""
+  """Return the devices per group of a collective, from any of the three notations of groups."""
   mesh = r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^{]*\))? \{([^}]*)\}"
   if match := re.search(mesh, attributes):
     sizes = dict(re.findall(r"'([^']+)'=(\d+)", match[1]))
@@ -367,7 +367,7 @@ def group_size(attributes: str, devices: int) -> int:
 
 
 def convolution_flops(x: Instruction, left, right, out) -> int:
-  """Returns the FLOPs of a convolution, without products with padding or dilation zeros.
+  """Return the FLOPs of a convolution, without products with padding or dilation zeros.
 
   The TPU compiler writes batched matrix products as such convolutions.
 

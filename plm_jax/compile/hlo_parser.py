@@ -47,7 +47,7 @@ class Instruction:
     return sum(buffer.bytes for buffer in self.result)
 
   def called_computations(self, *keys: str) -> list[str]:
-    """Returns the computations named in the attributes `keys`."""
+    """Return the computations named in the attributes `keys`."""
     names = []
     for key in keys:
       for text in re.findall(rf'\b{key}=(\{{[^}}]*\}}|%?[\w.\-]+)', self.attributes):
@@ -55,7 +55,7 @@ class Instruction:
     return names
 
   def parse_number(self, pattern: str, default: int) -> int:
-    """Returns the integer in the group of `pattern` in the attributes, or the default."""
+    """Return the integer in the group of `pattern` in the attributes, or the default."""
     match = re.search(pattern, self.attributes)
     if match:
       return int(match[1])
@@ -66,7 +66,7 @@ Computation = dict[str, Instruction]
 
 
 def parse_hlo(text: str) -> tuple[dict[str, Computation], str]:
-  """Parses HLO text -> (computations by name, the entry's name)."""
+  """Parse HLO text -> (computations by name, the entry's name)."""
   computations: dict[str, Computation] = {}
   current, entry = {}, ''
   # The metadata of a kernel has lines of its own, in the middle of its instruction.
@@ -91,7 +91,7 @@ def parse_hlo(text: str) -> tuple[dict[str, Computation], str]:
 
 
 def split_shape(text: str) -> tuple[str, str]:
-  """Splits 'f32[2]{0} add(...)' into 'f32[2]{0}' and 'add(...)'; also for tuples."""
+  """Split 'f32[2]{0} add(...)' into 'f32[2]{0}' and 'add(...)'; also for tuples."""
   if text.startswith('('):
     shape, rest = split_balanced(text)
   else:
@@ -100,14 +100,14 @@ def split_shape(text: str) -> tuple[str, str]:
 
 
 def split_balanced(text: str) -> tuple[str, str]:
-  """Splits '(a(b)c)d' into '(a(b)c)' and 'd'."""
+  """Split '(a(b)c)d' into '(a(b)c)' and 'd'."""
   depth = itertools.accumulate({'(': 1, ')': -1}.get(c, 0) for c in text)
   end = next(i for i, d in enumerate(depth) if not d) + 1
   return text[:end], text[end:]
 
 
 def parse_buffers(shape: str) -> tuple[Buffer, ...]:
-  """Parses the arrays of a shape: 'f32[8,128]{1,0:S(1)}' is one of float32 in on-chip memory."""
+  """Parse the arrays of a shape: 'f32[8,128]{1,0:S(1)}' is one of float32 in on-chip memory."""
   # Memory space 1 is a core's (VMEM), 3 is shared by a v4 chip's cores (CMEM: Jouppi et al. 2023).
   # Without a memory space it is HBM.
   on_chip = re.compile(r'S\([13]\)')
@@ -119,12 +119,12 @@ def parse_buffers(shape: str) -> tuple[Buffer, ...]:
 
 
 def find_root(computation: Computation) -> Instruction:
-  """Returns the instruction whose result is the computation's."""
+  """Return the instruction whose result is the computation's."""
   return next(x for x in computation.values() if x.root)
 
 
 def resolve_copies(computation: Computation, name: str) -> Instruction:
-  """Returns the instruction of which `name` is a copy."""
+  """Return the instruction of which `name` is a copy."""
   x = computation[name]
   while x.op in ('copy', 'bitcast', 'copy-done', 'copy-start'):
     x = computation[x.operands[0]]
@@ -132,20 +132,20 @@ def resolve_copies(computation: Computation, name: str) -> Instruction:
 
 
 def constant_value(x: Instruction) -> int:
-  """Returns the value of an integer constant. Raises ValueError for other instructions."""
+  """Return the value of an integer constant. Raises ValueError for other instructions."""
   if x.op != 'constant':
     raise ValueError(f'{x.name} is no constant')
   return int(x.attributes[1:x.attributes.index(')')])
 
 
 def is_alias(x: Instruction) -> bool:
-  """Returns whether the result shares the memory of the first operand."""
+  """Return whether the result shares the memory of the first operand."""
   in_place = 'output_to_operand_aliasing={{}: (0, {})}'
   return x.op == 'bitcast' or (x.op == 'fusion' and in_place in x.attributes)
 
 
 def find_parameter(computation: Computation, number: int) -> Instruction | None:
-  """Returns parameter `number` of a computation; None where it has none."""
+  """Return parameter `number` of a computation; None where it has none."""
   for x in computation.values():
     if x.op == 'parameter' and x.attributes.startswith(f'({number})'):
       return x

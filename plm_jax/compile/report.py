@@ -127,7 +127,7 @@ class CompileReport:
 
 
 def compile_run(config: RunConfig) -> list[CompileReport]:
-  """Compiles the step of every phase for config.topology, and prints its cost.
+  """Compile the step of every phase for config.topology, and print its cost.
 
   Raises:
     ConfigError: the compiler does not know the topology, or a step does not fit its memory.
@@ -160,7 +160,7 @@ def compile_run(config: RunConfig) -> list[CompileReport]:
 
 
 def extreme_phases(phases: Sequence[Phase]) -> list[Phase]:
-  """Returns, for each length, the phases with the largest and the smallest batch, without repeats.
+  """Return, for each length, the phases with the largest and the smallest batch, without repeats.
 
   The smallest matters, too: for few rows the compiler may make another program, which can need more
   memory.
@@ -177,7 +177,7 @@ def extreme_phases(phases: Sequence[Phase]) -> list[Phase]:
 
 
 def topology_devices(name: str) -> list[Any]:
-  """Returns the devices of a pod that is not attached: v5e:4x4, or several slices, 2xv5e:4x4.
+  """Return the devices of a pod that is not attached: v5e:4x4, or several slices, 2xv5e:4x4.
 
   Raises:
     ConfigError: the compiler does not know the name.
@@ -206,7 +206,7 @@ def topology_devices(name: str) -> list[Any]:
 
 
 def parse_slices(name: str) -> tuple[int, str]:
-  """Parses the name of a topology into the number of slices, and the name of one.
+  """Parse the name of a topology into the number of slices, and the name of one.
 
   >>> parse_slices('2xv5e:4x4'), parse_slices('v5e:4x4')
   ((2, 'v5e:4x4'), (1, 'v5e:4x4'))
@@ -218,7 +218,7 @@ def parse_slices(name: str) -> tuple[int, str]:
 
 
 def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> CompileReport:
-  """Compiles the step of one phase, computes its cost. Raises ConfigError if it does not fit."""
+  """Compile the step of one phase and compute its cost. Raises ConfigError if it does not fit."""
   # Compile.
   windows = config.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
   start_time = time.time()
@@ -270,7 +270,7 @@ def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> Com
 
 
 def pinned_host_bytes(stats: Any) -> int:
-  """Returns the bytes of a host's memory that a device's program uses (pinned_host)."""
+  """Return the bytes of a host's memory that a device's program uses (pinned_host)."""
   total = 0
   for name in ('argument', 'output', 'temp'):
     total += getattr(stats, f'host_{name}_size_in_bytes', 0)
@@ -278,7 +278,7 @@ def pinned_host_bytes(stats: Any) -> int:
 
 
 def device_bytes(tree) -> int:
-  """Returns the bytes of a tree of shapes with shardings on one device."""
+  """Return the bytes of a tree of shapes with shardings on one device."""
   total = 0
   for x in jax.tree.leaves(tree):
     total += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
@@ -286,7 +286,7 @@ def device_bytes(tree) -> int:
 
 
 def check_memory(kind: str, memory: Mapping[str, int], phase: Phase) -> None:
-  """Raises ConfigError if a step needs more HBM than a device has: the compiler may not notice.
+  """Raise ConfigError if a step needs more HBM than a device has: the compiler may not notice.
 
   Args:
     kind: of the device.
@@ -302,7 +302,7 @@ def check_memory(kind: str, memory: Mapping[str, int], phase: Phase) -> None:
 
 
 def out_of_memory_message(message: str, phase: Phase) -> str:
-  """Shortens the compiler's error message to what a user needs."""
+  """Shorten the compiler's error message to what a user needs."""
   lines = [line.strip() for line in message.splitlines()]
   needed = re.search(
       r'Used [\d.]+\w+ of [\d.]+\w+ \w+|total memory required .*? exceeds available .*?\)', message)
@@ -322,7 +322,7 @@ def out_of_memory_message(message: str, phase: Phase) -> str:
 
 
 def memory_error_message(phase: Phase, needed: str, buffers: str = '', core: bool = False) -> str:
-  """Returns a message that a step does not fit, with advice.
+  """Return a message that a step does not fit, with advice.
 
   Args:
     phase: of the step.
@@ -346,7 +346,7 @@ def memory_error_message(phase: Phase, needed: str, buffers: str = '', core: boo
 
 
 def first_line(error: Any) -> str:
-  """Returns the first line of an error's text, at most 200 characters; else its type's name."""
+  """Return the first line of an error's text, at most 200 characters; else its type's name."""
   lines = str(error).strip().splitlines()
   if lines:
     return lines[0][:200]
@@ -354,7 +354,7 @@ def first_line(error: Any) -> str:
 
 
 def format_report(report: CompileReport, phase: Phase, devices: int) -> str:
-  """Formats a report as a table.
+  """Format a report as a table.
 
   Args:
     report: of a step.

@@ -44,7 +44,7 @@ AnalyzeStep = Callable[[RunConfig, Phase, Any], CompileReport]
 
 
 def search_mesh(config: RunConfig, analyze: AnalyzeStep | None = None) -> RunConfig:
-  """Compiles reasonable layouts, prints a table and the best one -> the run with the best layout.
+  """Compile reasonable layouts, print a table and the best one -> the run with the best layout.
 
   Args:
     config: the run.
@@ -84,7 +84,7 @@ def search_mesh(config: RunConfig, analyze: AnalyzeStep | None = None) -> RunCon
 
 def climb(ordered: Sequence[RunConfig], first: int, run_trial: Callable[[RunConfig], MeshTrial]
           ) -> list[MeshTrial]:
-  """Tries some of the runs, in whose meshes more and more devices share a copy (hill climbing).
+  """Try some of the runs, in whose meshes more and more devices share a copy (hill climbing).
 
   Begins with the run nearest below `first` devices. Continues to more while that is better or
   nothing fits yet; otherwise to fewer while that is as good.
@@ -117,7 +117,7 @@ def climb(ordered: Sequence[RunConfig], first: int, run_trial: Callable[[RunConf
 
 def relax(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunConfig], MeshTrial]
           ) -> MeshTrial:
-  """Tries the best layout with less gradient accumulation, then with less checkpointing.
+  """Try the best layout with less gradient accumulation, then with less checkpointing.
 
   Halves the accumulation, and again, as long as the step fits and is better. Adds to `trials`.
 
@@ -125,7 +125,7 @@ def relax(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunConf
     The best trial.
   """
   def try_changes(changes: dict[str, Any]) -> MeshTrial | None:
-    """Returns the trial of the best layout with changes if it is new and better."""
+    """Return the trial of the best layout with changes if it is new and better."""
     config = validation.with_paths(best.config, changes)
     if any(trial.config == config for trial in trials):
       return None
@@ -149,7 +149,7 @@ def relax(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunConf
 
 def list_candidates(config: RunConfig, devices: int, slices: int = 1
                     ) -> Iterator[list[list[RunConfig]]]:
-  """Yields rounds of layouts; each round is tried if nothing before fits.
+  """Yield rounds of layouts; each round is tried if nothing before fits.
 
   Each list of a round is ordered by the number of devices that share a copy of the model, which is
   always within one slice.
@@ -209,7 +209,7 @@ def list_candidates(config: RunConfig, devices: int, slices: int = 1
 
 
 def remat_policy(config: RunConfig) -> str:
-  """Returns the activation-checkpointing policy of a run; '' where it has none (ELMo)."""
+  """Return the activation-checkpointing policy of a run; '' where it has none (ELMo)."""
   stack = getattr(config.model, 'stack', None)
   if stack:
     return stack.remat
@@ -217,7 +217,7 @@ def remat_policy(config: RunConfig) -> str:
 
 
 def divides_evenly(config: RunConfig, devices: int) -> bool:
-  """Returns whether every device gets the same number of rows of each batch, at least one."""
+  """Return whether every device gets the same number of rows of each batch, at least one."""
   mesh = config.mesh
   if devices != mesh.data * mesh.fsdp * mesh.tensor:
     return False
@@ -227,7 +227,7 @@ def divides_evenly(config: RunConfig, devices: int) -> bool:
 
 def try_candidate(config: RunConfig, phases: Sequence[Phase], devices: Sequence[Any],
                   analyze: AnalyzeStep) -> MeshTrial:
-  """Compiles the steps of a candidate."""
+  """Compile the steps of a candidate."""
   mesh = sharding.make_mesh(config.mesh, devices)
   try:
     reports = []
@@ -243,13 +243,13 @@ def try_candidate(config: RunConfig, phases: Sequence[Phase], devices: Sequence[
 
 
 def compile_step(config: RunConfig, phase: Phase, mesh) -> CompileReport:
-  """Compiles the step of one phase."""
+  """Compile the step of one phase."""
   learner = make_learner(config, placeholder_vocab(config))
   return compiling.analyze_step(config, learner, phase, mesh)
 
 
 def mean_bound(trial: MeshTrial) -> float:
-  """Returns the lower bound of a step, averaged over the steps of all phases, in seconds."""
+  """Return the lower bound of a step, averaged over the steps of all phases, in seconds."""
   phases = trial.config.train.phases
   bounds: dict[int, dict[int, float]] = {}  # by length and batch
   for phase, report in zip(compiling.extreme_phases(phases), trial.reports, strict=True):
@@ -265,12 +265,12 @@ def mean_bound(trial: MeshTrial) -> float:
 
 
 def is_better(trial: MeshTrial, other: MeshTrial) -> bool:
-  """Returns whether a trial's bound is lower by more than the tolerance."""
+  """Return whether a trial's bound is lower by more than the tolerance."""
   return mean_bound(trial) <= mean_bound(other) * (1 - BOUND_TOLERANCE)
 
 
 def choose_best(trials: Sequence[MeshTrial]) -> MeshTrial | None:
-  """Returns the first trial within the tolerance of the lowest bound; None where nothing fits."""
+  """Return the first trial within the tolerance of the lowest bound; None where nothing fits."""
   fitting = []
   for trial in trials:
     if not trial.problem:
@@ -286,7 +286,7 @@ TABLE_HEADER = ('data x fsdp x tensor', 'micro-steps', 'remat', 'GiB', 'traffic 
 
 
 def format_line(cells: Sequence[str]) -> str:
-  """Formats a row of the table."""
+  """Format a row of the table."""
   first, *rest = cells
   widths = (12, 6, 6, 11, 11, 10, 11, 9, 5)
   padded = []
@@ -296,7 +296,7 @@ def format_line(cells: Sequence[str]) -> str:
 
 
 def trial_rows(trial: MeshTrial) -> list[tuple[str, ...]]:
-  """Returns the rows of the table for one trial: one per phase, or why it does not fit."""
+  """Return the rows of the table for one trial: one per phase, or why it does not fit."""
   mesh = trial.config.mesh
   name = f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}'
   layout = name, str(trial.config.train.accumulate), remat_policy(trial.config)
@@ -313,7 +313,7 @@ def trial_rows(trial: MeshTrial) -> list[tuple[str, ...]]:
 
 
 def describe_best(best: MeshTrial, trials: Sequence[MeshTrial], config: RunConfig) -> str:
-  """Returns a text about the best layout: why, and the options that select it.
+  """Return a text about the best layout: why, and the options that select it.
 
   Args:
     best: of the trials.

@@ -105,18 +105,18 @@ class ImportedCheckpoint:
 
   @property
   def labels(self) -> tuple[str, ...]:
-    """Names of the classes, if the configuration states them (id2label)."""
+    """Name of the classes, if the configuration states them (id2label)."""
     names = self.extra.get('id2label') or {}
     if not isinstance(names, Mapping):
       names = dict(enumerate(names))
     return tuple(str(names[number]) for number in sorted(names, key=int))
 
   def model(self) -> ModelWithHeads:
-    """Makes the module: the backbone with the heads that were read."""
+    """Make the module: the backbone with the heads that were read."""
     return ModelWithHeads(get_family(self.family).backbone(self.config), dict(self.heads))
 
   def shapes(self) -> Any:
-    """Returns the shapes of the parameters, with their logical axes (flax boxes)."""
+    """Return the shapes of the parameters, with their logical axes (flax boxes)."""
     input_shapes = get_family(self.family).input_shapes(self.config)
     return boxed_parameter_shapes(self.model(), input_shapes)
 
@@ -141,7 +141,7 @@ class ExportTemplate:
 def load(
     path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False,
 ) -> ImportedCheckpoint:
-  """Loads a checkpoint of another library from a local folder or a bucket.
+  """Load a checkpoint of another library from a local folder or a bucket.
 
   Args:
     path: folder with config.json and safetensors or flax_model.msgpack; the authors' own in
@@ -220,7 +220,7 @@ def save(
     like: 'ImportedCheckpoint | ExportTemplate | str' = 'bert',
     shard_bytes: int = 5 << 30,
 ) -> None:
-  """Exports a model for transformers' AutoModel classes and AutoTokenizer, or an ELMo for AllenNLP.
+  """Export a model for transformers' AutoModel classes and AutoTokenizer, or an ELMo for AllenNLP.
 
   The folder appears whole or not at all.
 
@@ -290,7 +290,7 @@ def save(
 def file_tensors(
     family: Family, cls: str, params: Any, dtype: str | None, before: ImportedCheckpoint | None,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (name in the file, array) of every tensor of an export.
+  """Yield (name in the file, array) of every tensor of an export.
 
   Args:
     family: specialized to the model's configuration.
@@ -335,14 +335,14 @@ def file_tensors(
 
 
 def head_names(params: Mapping[str, Any]) -> list[str]:
-  """Returns the names of the heads that parameters have."""
+  """Return the names of the heads that parameters have."""
   return [name.removeprefix('heads_') for name in params if name.startswith('heads_')]
 
 
 def exportable_params(
     family: str, params: Mapping[str, Any],
 ) -> tuple[dict[str, Any], list[str]]:
-  """Splits parameters into those that transformers has and heads that it does not have.
+  """Split parameters into those that transformers has and heads that it does not have.
 
   Returns:
     The tree that `save` takes, and the names of the heads that are left out.
@@ -364,7 +364,7 @@ def exportable_params(
 def export_tensors(
     family: Family, tree: Any, copies: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields parameters, or gradients alike, as (name in the rules, array in their layout) pairs.
+  """Yield parameters, or gradients alike, as (name in the rules, array in their layout) pairs.
 
   Args:
     family: specialized to the model's configuration, if names depend on its number of layers.
@@ -379,7 +379,7 @@ def export_tensors(
 
 
 def is_checkpoint(folder: epath.PathLike) -> bool:
-  """Tells whether a folder looks like another library's checkpoint, not like a run.
+  """Tell whether a folder looks like another library's checkpoint, not like a run.
 
   folder: also the prefix x.ckpt of a TensorFlow checkpoint.
   """
@@ -399,7 +399,7 @@ def build_hf_config(
     family: Family, config: Any, params: Any, tokenizer: Tokenizer | None,
     like: ImportedCheckpoint | ExportTemplate,
 ) -> dict[str, Any]:
-  """Returns the contents of an export's config.json.
+  """Return the contents of an export's config.json.
 
   Raises ConvertError where the parameters are not those of the configuration.
   """
@@ -451,7 +451,7 @@ def build_hf_config(
 
 def check_shapes(
     family: Family, config: Any, params: Any, heads: Sequence[str], number: int) -> None:
-  """Raises ConvertError where parameters are not those of the configuration.
+  """Raise ConvertError where parameters are not those of the configuration.
 
   number: classes of the heads that have classes.
   """
@@ -476,7 +476,7 @@ def check_shapes(
 def choose_class(
     family: Family, heads: Sequence[str], before: ImportedCheckpoint | None,
 ) -> list[str]:
-  """Returns a list with the class of transformers that has these heads.
+  """Return a list with the class of transformers that has these heads.
 
   Parameters do not show heads without parameters of their own. An import tells which it has;
   otherwise the class with the most heads is taken. Raises ConvertError where there is no class.

@@ -52,7 +52,7 @@ MAX_SIZE = 1 << 24
 
 
 def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
-  """Raises ConvertError for attributes of another form than transformers has, or beyond limits."""
+  """Raise ConvertError for attributes of another form than transformers has, or beyond limits."""
   wrong = []
   def expect(name, accepts, wanted):
     value = hf_config.get(name)
@@ -79,17 +79,17 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
 
 
 def is_list_of_names(value: Any) -> bool:
-  """Tells whether a JSON value is a list of strings."""
+  """Tell whether a JSON value is a list of strings."""
   return isinstance(value, list) and all(type(name) is str for name in value)
 
 
 def is_number(value: Any) -> bool:
-  """Tells whether a JSON value is a number, which true and false are not."""
+  """Tell whether a JSON value is a number, which true and false are not."""
   return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def parse_hf_config(family: Family, hf_config: Mapping[str, Any]) -> Any:
-  """Turns the contents of a config.json into our configuration of the backbone.
+  """Turn the contents of a config.json into our configuration of the backbone.
 
   Raises ConvertError with every attribute that is unknown, not at the supported value, or of
   another type.
@@ -141,7 +141,7 @@ def parse_hf_config(family: Family, hf_config: Mapping[str, Any]) -> Any:
 
 
 def is_valid_none(config: Any, path: str, value: Any) -> bool:
-  """Tells whether value is None, and the field at `path` may be None."""
+  """Tell whether value is None, and the field at `path` may be None."""
   parent, _, name = path.rpartition('.')
   if value is not None:
     return False
@@ -152,7 +152,7 @@ def is_valid_none(config: Any, path: str, value: Any) -> bool:
 
 
 def describe_expected(ours: Any, value: Any) -> str:
-  """Returns what is expected in place of `value`, by the type of our field; '': it is right."""
+  """Return what is expected in place of `value`, by the type of our field; '': it is right."""
   if isinstance(ours, bool):
     if isinstance(value, bool):
       return ''
@@ -174,7 +174,7 @@ def describe_expected(ours: Any, value: Any) -> str:
 
 
 def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
-  """Turns our configuration into attributes of a config.json.
+  """Turn our configuration into attributes of a config.json.
 
   Raises ConvertError with every field for which they have no attribute.
   """
@@ -198,7 +198,7 @@ def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
 
 
 def make_head(head: HeadSpec, config: Any, hf_config: Mapping[str, Any]) -> nn.Module:
-  """Makes a head for our configuration of the backbone and the contents of a config.json."""
+  """Make a head for our configuration of the backbone and the contents of a config.json."""
   labels = hf_config.get('id2label')
   if labels:
     classes = len(labels)
@@ -217,7 +217,7 @@ def make_head(head: HeadSpec, config: Any, hf_config: Mapping[str, Any]) -> nn.M
 
 
 def export_value(attribute: Attribute, config: Any) -> Any:
-  """Returns the value of an attribute for our configuration.
+  """Return the value of an attribute for our configuration.
 
   Raises ConvertError for a value that transformers does not have.
   """
@@ -234,7 +234,7 @@ def export_value(attribute: Attribute, config: Any) -> Any:
 
 
 def get_field(config: Any, path: str) -> Any:
-  """Returns the value under a dotted path such as 'block.width'."""
+  """Return the value under a dotted path such as 'block.width'."""
   for name in path.split('.'):
     config = getattr(config, name)
   return config
@@ -242,7 +242,7 @@ def get_field(config: Any, path: str) -> Any:
 
 def set_labels(
     hf_config: dict[str, Any], heads: Sequence[str], number: int, names: Sequence[str]) -> None:
-  """Sets the names of the classes and the kind of problem in the contents of a config.json.
+  """Set the names of the classes and the kind of problem in the contents of a config.json.
 
   Raises ConvertError where the number of names is not the number of classes.
   """

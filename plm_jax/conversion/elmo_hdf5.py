@@ -24,7 +24,7 @@ OPTIONS, WEIGHTS = 'options.json', 'weights.hdf5'
 
 
 def is_elmo(folder: epath.PathLike) -> bool:
-  """Tells whether a folder has files of an ELMo, NAMEoptions.json, and none of another library."""
+  """Tell whether a folder has files of an ELMo, NAMEoptions.json, and none of another library."""
   folder = storage.resolve_path(folder)
   if storage.is_remote(folder) or not folder.is_dir():
     return False
@@ -32,7 +32,7 @@ def is_elmo(folder: epath.PathLike) -> bool:
 
 
 def load(folder: epath.PathLike) -> tuple[ElmoConfig, dict[str, Any]]:
-  """Loads the model in a folder with one *options.json and one *.hdf5.
+  """Load the model in a folder with one *options.json and one *.hdf5.
 
   Returns:
     The configuration and the parameters of the backbone.
@@ -48,7 +48,7 @@ def load(folder: epath.PathLike) -> tuple[ElmoConfig, dict[str, Any]]:
 
 
 def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads all arrays of an HDF5 file by their full names.
+  """Read all arrays of an HDF5 file by their full names.
 
   Such files have no checksums, so everything is checked that the format states: the type of the
   numbers, their count, and that no two arrays share bytes. HDF5 itself refuses a truncated file.
@@ -90,7 +90,7 @@ def save(
     folder: epath.PathLike, config: ElmoConfig, params: Mapping[str, Any],
     dtype: str | None = None,
 ) -> None:
-  """Writes options.json and weights.hdf5 as AllenNLP and bilm-tf read them, without softmax.
+  """Write options.json and weights.hdf5 as AllenNLP and bilm-tf read them, without softmax.
 
   Args:
     folder: a new or empty folder.
@@ -116,7 +116,7 @@ def save(
 
 
 def find_single_file(folder: pathlib.Path, pattern: str) -> pathlib.Path:
-  """Finds the one file that a pattern matches. Raises WeightsError for none or several."""
+  """Find the one file that a pattern matches. Raises WeightsError for none or several."""
   found = []
   if folder.is_dir():
     found = sorted(folder.glob(pattern))
@@ -127,7 +127,7 @@ def find_single_file(folder: pathlib.Path, pattern: str) -> pathlib.Path:
 
 
 def import_h5py() -> Any:
-  """Imports h5py. Raises WeightsError where it is not installed."""
+  """Import h5py. Raises WeightsError where it is not installed."""
   try:
     import h5py
   except ImportError as error:

@@ -63,7 +63,7 @@ class FairseqCheckpoint:
   """
 
   def __init__(self, path: pathlib.Path):
-    """Opens a checkpoint. Raises ConvertError for a pickle of anything else."""
+    """Open a checkpoint. Raises ConvertError for a pickle of anything else."""
     self.source, self.path = TorchPickle(path, inside='model', nested=True), path
     metadata = self.source.metadata
     config = metadata.get('cfg')
@@ -96,7 +96,7 @@ class FairseqCheckpoint:
   def add_tensor(
       self, name: str, theirs: str, rows: slice | None, described: tuple[Shape, str],
   ) -> None:
-    """Adds a tensor under transformers' name. Raises ConvertError for two of one name."""
+    """Add a tensor under transformers' name. Raises ConvertError for two of one name."""
     renames = BART
     if self.kind == 'roberta':
       renames = ROBERTA
@@ -108,7 +108,7 @@ class FairseqCheckpoint:
     self.places[name], self.tensors[name] = (theirs, rows), described
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index]."""
+    """Read tensor[index]."""
     if name not in self.places:
       return select(np.zeros(self.tensors[name][0], np.float32), index)
     theirs, rows = self.places[name]
@@ -118,7 +118,7 @@ class FairseqCheckpoint:
     return select(x, index)
 
   def infer_hf_config(self) -> dict[str, Any]:
-    """Returns transformers' configuration by the shapes and the stated attributes.
+    """Return transformers' configuration by the shapes and the stated attributes.
 
     Raises ConvertError where the shapes are not those of a model, or the attributes disagree.
     """
@@ -174,7 +174,7 @@ class FairseqCheckpoint:
   def roberta_config(
       self, vocab: int, width: int, rows: int, inner: int, dropouts: Mapping[str, float],
   ) -> dict[str, Any]:
-    """Returns the attributes of a RoBERTa. Raises ConvertError for one that transformers lacks."""
+    """Return the attributes of a RoBERTa. Raises ConvertError for one that transformers lacks."""
     stated = self.stated.get('activation_fn', 'gelu')
     activation = ACTIVATIONS[stated]
     if self.stated.get('encoder_normalize_before'):
@@ -202,7 +202,7 @@ class FairseqCheckpoint:
   def bart_config(
       self, width: int, rows: int, inner: int, dropouts: Mapping[str, float],
   ) -> dict[str, Any]:
-    """Returns the attributes of a BART, or of an mBART, which has pre-layer normalization.
+    """Return the attributes of a BART, or of an mBART, which has pre-layer normalization.
 
     Raises ConvertError where the stated order of norms is not that of the tensors.
     """
@@ -235,7 +235,7 @@ class FairseqCheckpoint:
         'scale_embedding': scaled}
 
   def count_heads(self, side: str, width: int) -> int:
-    """Returns the number of attention heads that the pickle states; unstated, heads are of 64.
+    """Return the number of attention heads that the pickle states; unstated, heads are of 64.
 
     Raises ConvertError where the heads do not divide the hidden size.
     """
@@ -253,7 +253,7 @@ class FairseqCheckpoint:
     return heads
 
   def read_dropout(self, name: str) -> float | None:
-    """Returns a dropout rate that the pickle states, None where it states none."""
+    """Return a dropout rate that the pickle states, None where it states none."""
     older = None
     if name == 'activation_dropout':
       older = self.stated.get('relu_dropout')
@@ -265,7 +265,7 @@ class FairseqCheckpoint:
     return float(value)
 
   def check_sizes(self, sizes: Mapping[str, int]) -> None:
-    """Raises ConvertError where stated sizes are not those of the tensors, or are not supported."""
+    """Raise ConvertError where stated sizes are not those of the tensors, or are not supported."""
     stated, wrong = self.stated, []
     for name, size in sizes.items():
       if name in stated and stated[name] != size:
@@ -276,7 +276,7 @@ class FairseqCheckpoint:
     raise_problems(wrong, f'{self.path} cannot be converted')
 
   def count_layers(self, prefix: str) -> int:
-    """Counts the layers whose tensors have the prefix."""
+    """Count the layers whose tensors have the prefix."""
     layers = set()
     for name in self.tensors:
       if name.startswith(prefix):
@@ -285,7 +285,7 @@ class FairseqCheckpoint:
 
 
 def split_packed(name: str, shape: Shape) -> Iterator[tuple[str, slice | None]]:
-  """Splits in_proj_weight and in_proj_bias into those of queries, keys and values.
+  """Split in_proj_weight and in_proj_bias into those of queries, keys and values.
 
   Yields:
     (name, rows of the tensor); None: all rows, of any other tensor.

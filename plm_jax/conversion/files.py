@@ -29,7 +29,7 @@ class SafeTensorsFolder:
   """The tensors of a folder of safetensors, sharded or not; tensors are read one at a time."""
 
   def __init__(self, folder: pathlib.Path):
-    """Opens the files. Raises ConvertError if any is missing, damaged, or outside the folder."""
+    """Open the files. Raises ConvertError if any is missing, damaged, or outside the folder."""
     self.folder = folder
     self.shards: dict[str, list[str] | None]
     if (folder / SINGLE_FILE).exists():
@@ -54,13 +54,13 @@ class SafeTensorsFolder:
       raise_problems(missing, f'{folder / INDEX_FILE} and the files disagree')
 
   def read_index(self) -> dict[str, list[str]]:
-    """Reads the index: shard -> the tensors that it should hold."""
+    """Read the index: shard -> the tensors that it should hold."""
     if not (self.folder / INDEX_FILE).exists():
       raise ConvertError(describe_missing_tensors(self.folder))
     return read_shards(self.folder / INDEX_FILE)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index]; the rest of the tensor is not read."""
+    """Read tensor[index]; the rest of the tensor is not read."""
     with open_shard(self.folder / self.shard_of[name]) as file:
       if index is None:
         return file.get_tensor(name)
@@ -71,7 +71,7 @@ class TensorFlowCheckpoint:
   """The variables of a checkpoint `PREFIX.index`, `PREFIX.data-...` of TensorFlow 1."""
 
   def __init__(self, prefix: pathlib.Path):
-    """Opens a checkpoint. Raises ConvertError if it is damaged or describes more than it has."""
+    """Open a checkpoint. Raises ConvertError if it is damaged or describes more than it has."""
     import tensorflow as tf  # takes seconds, and nothing else here needs it
     with parse_errors_as(prefix, 'a TensorFlow checkpoint', ConvertError):
       self.reader = tf.train.load_checkpoint(str(prefix))
@@ -93,7 +93,7 @@ class TensorFlowCheckpoint:
       self.tensors[name] = shape, DTYPE_NAMES.get(dtype, dtype)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads a whole tensor and returns tensor[index]: TensorFlow's reader reads no parts."""
+    """Read a whole tensor and return tensor[index]: TensorFlow's reader reads no parts."""
     return select(self.reader.get_tensor(name), index)
 
 
@@ -101,7 +101,7 @@ class RenamedSource:
   """A source whose tensors have other names."""
 
   def __init__(self, source: Source, rename: Callable[[str], str | None], label: pathlib.Path):
-    """Renames the tensors. Raises ConvertError if two get the same name.
+    """Rename the tensors. Raises ConvertError if two get the same name.
 
     Args:
       source: the tensors.
@@ -122,13 +122,13 @@ class RenamedSource:
       self.tensors[new] = source.tensors[name]
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index] under its original name. Raises ConvertError if it is damaged."""
+    """Read tensor[index] under its original name. Raises ConvertError if it is damaged."""
     with parse_errors_as(self.label, 'a checkpoint', ConvertError):
       return self.source.read(self.original[name], index)
 
 
 def make_renamer(aliases: Iterable[tuple[str, str]]) -> Callable[[str], str]:
-  """Returns a function that applies (regular expression, replacement) pairs, one after another."""
+  """Return a function that applies (regular expression, replacement) pairs, one after another."""
   def rename(name: str) -> str:
     for pattern, replacement in aliases:
       name = re.sub(pattern, replacement, name)
@@ -139,7 +139,7 @@ def make_renamer(aliases: Iterable[tuple[str, str]]) -> Callable[[str], str]:
 def write_safetensors(
     folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int,
 ) -> None:
-  """Writes (name, array) pairs to safetensors files, sharded with an index if need be.
+  """Write (name, array) pairs to safetensors files, sharded with an index if need be.
 
   Args:
     folder: an existing folder.
@@ -174,7 +174,7 @@ def write_safetensors(
 
 
 def save_shard(tensors: dict[str, np.ndarray], path: pathlib.Path) -> None:
-  """Writes a safetensors file with the mode of any new file. Raises OSError.
+  """Write a safetensors file with the mode of any new file. Raises OSError.
 
   The library would make the file readable by its owner only.
   """
@@ -191,7 +191,7 @@ def save_shard(tensors: dict[str, np.ndarray], path: pathlib.Path) -> None:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """Reads the object in a JSON file. Raises ConvertError, also for NaN and infinity."""
+  """Read the object in a JSON file. Raises ConvertError, also for NaN and infinity."""
   content = storage.read_json(path, error=ConvertError)
   for name in find_nonfinite(content):
     raise ConvertError(f'{path}: {name:.100} is not a finite number')
@@ -199,7 +199,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def find_nonfinite(value: Any, name: str = '') -> Iterator[str]:
-  """Yields the names of numbers in a JSON value that are NaN or infinite."""
+  """Yield the names of numbers in a JSON value that are NaN or infinite."""
   if isinstance(value, float):
     if not math.isfinite(value):
       yield name
@@ -212,12 +212,12 @@ def find_nonfinite(value: Any, name: str = '') -> Iterator[str]:
 
 
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
-  """Writes a JSON object as transformers does, indented by two."""
+  """Write a JSON object as transformers does, indented by two."""
   path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + '\n')
 
 
 def read_shards(path: pathlib.Path) -> dict[str, list[str]]:
-  """Reads an index of shards: file -> the tensors that it should hold.
+  """Read an index of shards: file -> the tensors that it should hold.
 
   Raises ConvertError for files that are missing or outside the folder.
   """
@@ -238,7 +238,7 @@ def read_shards(path: pathlib.Path) -> dict[str, list[str]]:
 
 
 def describe_missing_tensors(folder: pathlib.Path) -> str:
-  """Returns an error message for a folder without safetensors: what it has instead."""
+  """Return an error message for a folder without safetensors: what it has instead."""
   found = []
   if folder.is_dir():
     for path in folder.iterdir():
@@ -252,7 +252,7 @@ def describe_missing_tensors(folder: pathlib.Path) -> str:
 
 
 def describe_unsupported(names: str) -> str:
-  """Returns an error message for files that are not read: what to do about them."""
+  """Return an error message for files that are not read: what to do about them."""
   return (
       f'{names} is not read: of pickles only those that transformers calls pytorch_model.bin are '
       'read, as data; other formats are not known. Most models have a safetensors file; otherwise '
@@ -284,7 +284,7 @@ class open_shard:
 
 
 def cast_array(name: str, x: np.ndarray, dtype: str) -> np.ndarray:
-  """Casts an array to the type with safetensors' name, such as 'F16'; other types: unchanged.
+  """Cast an array to the type with safetensors' name, such as 'F16'; other types: unchanged.
 
   Raises ConvertError where a number overflows float16.
   """

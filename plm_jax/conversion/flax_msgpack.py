@@ -38,7 +38,7 @@ class FlaxCheckpoint:
   """The tensors of a folder, under torch's names and in its layout."""
 
   def __init__(self, folder: pathlib.Path):
-    """Reads all files.
+    """Read all files.
 
     Raises ConvertError for files that are missing, damaged, or outside the folder, and for content
     other than arrays.
@@ -58,17 +58,17 @@ class FlaxCheckpoint:
       self.tensors[new] = x.shape, DTYPE_NAMES.get(x.dtype.name, x.dtype.name)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Returns tensor[index]."""
+    """Return tensor[index]."""
     return select(self.arrays[name], index)
 
 
 def is_flax(folder: pathlib.Path) -> bool:
-  """Tells whether a folder has such a file."""
+  """Tell whether a folder has such a file."""
   return (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
 
 
 def list_shards(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the files of a checkpoint. Raises ConvertError for an index that names missing ones."""
+  """Return the files of a checkpoint. Raises ConvertError for an index that names missing ones."""
   if (folder / SINGLE_FILE).is_file():
     return [folder / SINGLE_FILE]
   index = folder / INDEX_FILE
@@ -89,7 +89,7 @@ def list_shards(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_arrays(path: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (name, array) of a file, the parts of names joined by dots."""
+  """Yield (name, array) of a file, the parts of names joined by dots."""
   content = storage.read_bytes(path, limit=MAX_FILE_BYTES, error=ConvertError)
   with parse_errors_as(path, "a file of transformers' Flax models", ConvertError):
     tree: Any = serialization.msgpack_restore(content)
@@ -108,7 +108,7 @@ def read_arrays(path: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def torch_name(name: str, old: bool) -> str:
-  """Returns torch's name of an array; old: of one in the first files."""
+  """Return torch's name of an array; old: of one in the first files."""
   if old:
     for pattern, replacement in OLD_NAMES:
       name = re.sub(pattern, replacement, name)
@@ -117,7 +117,7 @@ def torch_name(name: str, old: bool) -> str:
 
 
 def torch_array(name: str, x: np.ndarray) -> np.ndarray:
-  """Returns an array in torch's layout.
+  """Return an array in torch's layout.
 
   Kernels are transposed, heads and their sizes become one axis, and a bias of heads is flat.
   """

@@ -61,7 +61,7 @@ class atomic_folder:
       shutil.rmtree(self.draft, ignore_errors=True)
 
   def upload(self) -> None:
-    """Uploads the draft to a bucket, where folders cannot be renamed: config.json comes last."""
+    """Upload the draft to a bucket, where folders cannot be renamed: config.json comes last."""
     found = [path for path in self.draft.rglob('*') if path.is_file()]
     found.sort(key=lambda path: path.name == MARKER_FILE)
     for path in found:
@@ -71,7 +71,7 @@ class atomic_folder:
 
 
 def copy_if_remote(path: epath.PathLike) -> pathlib.Path:
-  """Returns a local path: of a path in a bucket, that of a copy in the cache.
+  """Return a local path: of a path in a bucket, that of a copy in the cache.
 
   For a file in a bucket the whole folder is copied. Raises ConvertError if it cannot be read.
   """
@@ -87,7 +87,7 @@ def copy_if_remote(path: epath.PathLike) -> pathlib.Path:
 
 
 def copy_to_cache(folder: epath.Path) -> pathlib.Path:
-  """Copies a folder of a bucket to the cache.
+  """Copy a folder of a bucket to the cache.
 
   A copy with the same names, sizes and modification times is used again. Raises ConvertError if the
   folder cannot be read, and SpaceError if the disk is full.
@@ -128,7 +128,7 @@ def copy_to_cache(folder: epath.Path) -> pathlib.Path:
 def list_files(
     folder: epath.Path, prefix: str = '', depth: int = 4,
 ) -> dict[str, tuple[int, int]]:
-  """Lists the files of a folder in a bucket: name with folders -> (bytes, modification time).
+  """List the files of a folder in a bucket: name with folders -> (bytes, modification time).
 
   depth: levels of folders that are entered.
   """
@@ -144,14 +144,14 @@ def list_files(
 
 
 def is_regular_file(path: epath.Path | pathlib.Path) -> bool:
-  """Tells whether a path is a file: no folder, and no pipe, which would block."""
+  """Tell whether a path is a file: no folder, and no pipe, which would block."""
   if storage.is_remote(path):
     return path.exists() and not path.is_dir()
   return os.path.isfile(path)
 
 
 def child_path(folder: PathType, name: str) -> PathType:
-  """Returns a path directly in `folder`. Raises ConvertError for a name that leads elsewhere."""
+  """Return a path directly in `folder`. Raises ConvertError for a name that leads elsewhere."""
   if name in ('', '.', '..') or pathlib.PurePath(name).name != name or '\0' in name:
     raise ConvertError(f'{folder} names {abbreviate(name)}, expected something in this folder')
   return folder / name

@@ -27,7 +27,7 @@ GENERATIVE_KINDS = ('decoder', 'infilling', 'encoder-decoder')
 
 
 def special_ids(kind: str, vocab: Vocab) -> dict[str, int | None]:
-  """Returns the ids that a model of this kind states about its tokenizer, such as `pad_token_id`.
+  """Return the ids that a model of this kind states about its tokenizer, such as `pad_token_id`.
 
   Args:
     kind: `config.kind` of the backbone.
@@ -65,7 +65,7 @@ def special_ids(kind: str, vocab: Vocab) -> dict[str, int | None]:
 
 
 def text_frame(kind: str, vocab: Vocab) -> TextFrame | None:
-  """Returns the special tokens around texts as sequences have them in pre-training.
+  """Return the special tokens around texts as sequences have them in pre-training.
 
   A decoder's text has no end token, so that generation continues it; the end of a complete text is
   predicted.
@@ -94,7 +94,7 @@ def text_frame(kind: str, vocab: Vocab) -> TextFrame | None:
 def build_generation_config(
     hf_config: Mapping[str, Any], vocab: Vocab, rows: int,
 ) -> dict[str, Any]:
-  """Returns the contents of generation_config.json for a model trained here.
+  """Return the contents of generation_config.json for a model trained here.
 
   Args:
     hf_config: contents of its config.json.
@@ -113,7 +113,7 @@ def build_generation_config(
 
 
 def read_generation_config(folder: pathlib.Path) -> dict[str, Any]:
-  """Reads generation_config.json of a checkpoint; {} without one. Raises ConvertError."""
+  """Read generation_config.json of a checkpoint; {} without one. Raises ConvertError."""
   if (folder / FILE).exists():
     return read_json(folder / FILE)
   return {}
@@ -123,7 +123,7 @@ def end_ids(
     folder: pathlib.Path, hf_config: Mapping[str, Any], generation: Mapping[str, Any],
     tokenizer: Tokenizer | None,
 ) -> tuple[int, ...]:
-  """Returns the ids of all tokens that end a text according to a checkpoint's files, ascending.
+  """Return the ids of all tokens that end a text according to a checkpoint's files, ascending.
 
   Both configurations may state one id or several, and tokenizer_config.json may name an end of turn
   that neither has. Ids that the tokenizer does not have, which are defaults of other models, are

@@ -17,7 +17,7 @@ class LazyParameter:
   dtype = np.dtype(np.float32)
 
   def __init__(self, rule: Rule, source: Source, shape: Shape, copies: Sequence[Rule] = ()):
-    """Makes the parameter without reading it.
+    """Make the parameter without reading it.
 
     Args:
       rule: where `source` has the parameter.
@@ -28,7 +28,7 @@ class LazyParameter:
     self.rule, self.source, self.shape, self.copies = rule, source, shape, copies
 
   def __getitem__(self, index: Any) -> np.ndarray:
-    """Reads a part. Raises ConvertError where a copy differs."""
+    """Read a part. Raises ConvertError where a copy differs."""
     index = normalize_index(index, self.shape)
     x = np.empty(index_shape(index), self.dtype)
     for part, name, inner in self.iterate_layers(self.rule, x, index):
@@ -51,7 +51,7 @@ class LazyParameter:
   def iterate_layers(
       self, rule: Rule, x: np.ndarray, index: Index,
   ) -> Iterator[tuple[np.ndarray, str, Index]]:
-    """Yields (part of x, name of the tensor, index within a layer) for every layer.
+    """Yield (part of x, name of the tensor, index within a layer) for every layer.
 
     x: the part of this parameter that `index` selects.
     """
@@ -63,7 +63,7 @@ class LazyParameter:
       yield part, name, index[1:]
 
   def read_layer(self, rule: Rule, name: str, index: Index) -> np.ndarray:
-    """Reads the part of one layer that `index` selects."""
+    """Read the part of one layer that `index` selects."""
     shape = self.shape
     if rule.is_stacked:
       shape = shape[1:]

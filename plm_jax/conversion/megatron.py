@@ -58,7 +58,7 @@ class MegatronCheckpoint:
   """
 
   def __init__(self, path: pathlib.Path):
-    """Opens a checkpoint.
+    """Open a checkpoint.
 
     Raises ConvertError for a pickle of anything else, and for a part of a model.
     """
@@ -82,7 +82,7 @@ class MegatronCheckpoint:
     self.tensors.setdefault(TYPES, ((2, self.hf_config['hidden_size']), 'F32'))
 
   def add_tensor(self, theirs: str, shape: Shape, dtype: str) -> None:
-    """Adds a tensor under transformers' name, or the three parts of a packed one.
+    """Add a tensor under transformers' name, or the three parts of a packed one.
 
     Raises ConvertError for two of one name, and for a packed tensor that cannot be split.
     """
@@ -104,7 +104,7 @@ class MegatronCheckpoint:
       self.places[name], self.tensors[name] = (theirs, number), (own, dtype)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index]."""
+    """Read tensor[index]."""
     if name in self.places:
       x = self.read_whole(name)
     else:
@@ -112,7 +112,7 @@ class MegatronCheckpoint:
     return select(x, index)
 
   def read_whole(self, name: str) -> np.ndarray:
-    """Reads a tensor of the file, or its part of a packed one."""
+    """Read a tensor of the file, or its part of a packed one."""
     theirs, part = self.places[name]
     x = self.source.read(theirs)
     if part is None:
@@ -127,7 +127,7 @@ class MegatronCheckpoint:
     return x.reshape(-1, *rest)
 
   def infer_hf_config(self) -> dict[str, Any]:
-    """Returns transformers' configuration by the shapes and the run's arguments.
+    """Return transformers' configuration by the shapes and the run's arguments.
 
     Without arguments, heads are of 64 and gelu is the tanh approximation, which Megatron's fused
     one is. Raises ConvertError where the shapes are not those of a BERT.
@@ -176,7 +176,7 @@ class MegatronCheckpoint:
 
 
 def find_megatron(path: PathType) -> pathlib.Path | None:
-  """Finds the file of a Megatron-LM checkpoint; None: there is none.
+  """Find the file of a Megatron-LM checkpoint; None: there is none.
 
   path: the file, its folder, or the folder of a run, which names its newest step. Raises
   ConvertError for the parts of a model that was split between processes.

@@ -30,7 +30,7 @@ TASK_TYPES = {'label': 'SEQ_CLS', 'tags': 'TOKEN_CLS', 'span': 'QUESTION_ANS'}
 def save_adapter(
     folder: epath.PathLike, family: str, config: Any, params: Any, adapter: Any, base: str = '',
 ) -> None:
-  """Writes the adapter of a run; the folder appears whole or not at all.
+  """Write the adapter of a run; the folder appears whole or not at all.
 
   Kernels that transformers keeps in one matrix (GPT-2's c_attn) have one adapter there.
 
@@ -86,7 +86,7 @@ def save_adapter(
 
 
 def find_adapted_rules(kind: Family, params: Any) -> list[Rule]:
-  """Finds the rules of the kernels that have an adapter.
+  """Find the rules of the kernels that have an adapter.
 
   Raises ConvertError if there is none, and for a layout that peft has no adapter for.
   """
@@ -113,7 +113,7 @@ def find_adapted_rules(kind: Family, params: Any) -> list[Rule]:
 
 
 def adapter_tensors(kind: Family, params: Any) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (peft's name without its prefix, array) of the tensors of adapters, layer by layer."""
+  """Yield (peft's name without its prefix, array) of the tensors of adapters, layer by layer."""
   flat = flatten_tree(nn.unbox(params))
   found = find_adapted_rules(kind, params)
   for rule in found:
@@ -140,7 +140,7 @@ def adapter_tensors(kind: Family, params: Any) -> Iterator[tuple[str, np.ndarray
 
 
 def adapter_arrays(rule: Rule, flat: dict[str, Any]) -> dict[str, np.ndarray]:
-  """Returns the arrays of the adapter of a kernel: down, up, and magnitude where there is one."""
+  """Return the arrays of the adapter of a kernel: down, up, and magnitude where there is one."""
   found = {}
   for name in ('down', 'up', 'magnitude'):
     path = rule.ours.removesuffix('kernel') + f'adapter/{name}'
@@ -152,7 +152,7 @@ def adapter_arrays(rule: Rule, flat: dict[str, Any]) -> dict[str, np.ndarray]:
 def packed_adapter_tensors(
     kind: Family, packed: list[Rule], flat: dict[str, Any],
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the adapter of one matrix of theirs that packs several kernels, such as c_attn.
+  """Yield the adapter of one matrix of theirs that packs several kernels, such as c_attn.
 
   Its rank is the sum of the kernels' ranks. lora_A has their matrices one below another. lora_B is
   zero except where a kernel's outputs meet its own share of the rank.
@@ -201,7 +201,7 @@ def packed_adapter_tensors(
 
 
 def is_transposed(rule: Rule) -> bool:
-  """Tells whether their matrix is [out, in], as torch's Linear has it."""
+  """Tell whether their matrix is [out, in], as torch's Linear has it."""
   layout: Any = rule.layout
   if isinstance(layout, Packed):
     layout = layout.layout
@@ -209,7 +209,7 @@ def is_transposed(rule: Rule) -> bool:
 
 
 def saved_module(name: str, kind: Family) -> str:
-  """Returns their module of a tensor that is saved in full: of the head, or the pooler."""
+  """Return their module of a tensor that is saved in full: of the head, or the pooler."""
   prefix = ''
   if name.startswith(kind.prefix):
     prefix = kind.prefix

@@ -32,7 +32,7 @@ Opened = tuple[pathlib.Path, Family, dict[str, Any], Source]
 
 
 def open_checkpoint(path: pathlib.Path) -> Opened:
-  """Opens a checkpoint of any known format. Raises ConvertError for anything else."""
+  """Open a checkpoint of any known format. Raises ConvertError for anything else."""
   # GLM's own code.
   folder = find_glm_folder(path)
   if folder:
@@ -90,7 +90,7 @@ def open_checkpoint(path: pathlib.Path) -> Opened:
 
 
 def describe_adapter(path: PathType) -> str:
-  """Returns an error message for a folder of peft with an adapter and no model; '': it is none."""
+  """Return an error message for a folder of peft with an adapter and no model; '': it is none."""
   if (path / CONFIG).exists() or not (path / ADAPTER).exists():
     return ''
   contents = storage.read_json(path / ADAPTER, error=ConvertError)
@@ -102,7 +102,7 @@ def describe_adapter(path: PathType) -> str:
 
 
 def is_tensorflow(path: PathType) -> bool:
-  """Tells whether a folder is one of the authors' own code in TensorFlow.
+  """Tell whether a folder is one of the authors' own code in TensorFlow.
 
   It has the configuration file of that code, or tensors of ELECTRA.
   """
@@ -114,7 +114,7 @@ def is_tensorflow(path: PathType) -> bool:
 
 
 def find_fairseq(path: PathType) -> pathlib.Path | None:
-  """Finds a checkpoint of fairseq: a file .pt, or the one of a folder without config.json."""
+  """Find a checkpoint of fairseq: a file .pt, or the one of a folder without config.json."""
   if path.suffix == '.pt':
     found = path
   else:
@@ -125,7 +125,7 @@ def find_fairseq(path: PathType) -> pathlib.Path | None:
 
 
 def open_tensorflow(prefix: pathlib.Path) -> Opened:
-  """Opens a checkpoint of TensorFlow 1."""
+  """Open a checkpoint of TensorFlow 1."""
   folder, source = prefix.parent, files.TensorFlowCheckpoint(prefix)
   for name, model_type in ORIGINAL_CONFIGS.items():
     if (folder / name).exists():
@@ -137,7 +137,7 @@ def open_tensorflow(prefix: pathlib.Path) -> Opened:
 
 
 def find_glm_folder(path: PathType) -> PathType | None:
-  """Finds the folder of GLM's own code that has the parameters; None: there is none.
+  """Find the folder of GLM's own code that has the parameters; None: there is none.
 
   It is this one, or that of the step which a file in it names as the newest.
   """
@@ -155,7 +155,7 @@ def find_glm_folder(path: PathType) -> PathType | None:
 
 
 def open_glm(folder: pathlib.Path) -> Opened:
-  """Opens a file of GLM's own code, whose configuration is inferred where there is none."""
+  """Open a file of GLM's own code, whose configuration is inferred where there is none."""
   if (folder / GLM_STATES.format(1)).exists():
     raise ConvertError(f'{folder} holds the parts of a model that was split between processes: put '
                        'it together first, with change_mp.py of the original code')
@@ -169,7 +169,7 @@ def open_glm(folder: pathlib.Path) -> Opened:
 
 
 def resolve_model_type(hf_config: Mapping[str, Any]) -> str:
-  """Returns the name of the family of a configuration.
+  """Return the name of the family of a configuration.
 
   Configurations from before 2020 state no model_type. Then the class tells, or an attribute that no
   other family has. Raises ConvertError where nothing does.
@@ -190,14 +190,14 @@ def resolve_model_type(hf_config: Mapping[str, Any]) -> str:
 
 
 def rename_tensor(family: Family, name: str) -> str | None:
-  """Returns a tensor's name in the rules; None for a tensor that is no parameter."""
+  """Return a tensor's name in the rules; None for a tensor that is no parameter."""
   if any(re.search(pattern, name) for pattern in family.skip_patterns):
     return None
   return files.make_renamer(family.aliases)(name)
 
 
 def check_layers(config: Any, names: Sized) -> None:
-  """Raises ConvertError for more layers than the file has tensors.
+  """Raise ConvertError for more layers than the file has tensors.
 
   Some models are laid out layer by layer before anything is compared, so this comes first.
   """
@@ -215,7 +215,7 @@ def choose_heads(
     family: Family, hf_config: Mapping[str, Any], names: Mapping[str, Any],
     wanted: Sequence[str] | None,
 ) -> tuple[list[str], tuple[str, ...]]:
-  """Chooses the heads to read from a file.
+  """Choose the heads to read from a file.
 
   Args:
     family: specialized to the configuration.

@@ -68,7 +68,7 @@ class T5XCheckpoint:
   """The parameters of a checkpoint, under transformers' names and in its layout."""
 
   def __init__(self, folder: pathlib.Path):
-    """Opens a checkpoint. Raises ConvertError for parameters that are not those of a T5."""
+    """Open a checkpoint. Raises ConvertError for parameters that are not those of a T5."""
     self.folder = folder
     self.leaves = dict(read_parameters(folder))
     self.stores: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class T5XCheckpoint:
       self.tensors[name] = self.torch_shape(place), DTYPE_NAMES.get(dtype_name, dtype_name)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index] as transformers has it.
+    """Read tensor[index] as transformers has it.
 
     Raises ConvertError where a file is shorter than its array.
     """
@@ -107,7 +107,7 @@ class T5XCheckpoint:
     return select(x, index)
 
   def torch_shape(self, place: TensorLocation) -> Shape:
-    """Returns transformers' shape: transposed, except for the table of tokens."""
+    """Return transformers' shape: transposed, except for the table of tokens."""
     shape = tuple(self.open_array(place.name).shape)
     if place.layer is not None:
       shape = (shape[0], *shape[2:])
@@ -117,7 +117,7 @@ class T5XCheckpoint:
     return shape[::-1]
 
   def open_array(self, name: str) -> Any:
-    """Returns an array of the msgpack file, or an opened zarr array, which is not read."""
+    """Return an array of the msgpack file, or an opened zarr array, which is not read."""
     spec = self.leaves[name]
     if not isinstance(spec, Mapping):
       return spec
@@ -137,7 +137,7 @@ class T5XCheckpoint:
     return self.stores[name]
 
   def array_path(self, spec: Mapping[str, Any]) -> pathlib.Path:
-    """Returns the path of an array.
+    """Return the path of an array.
 
     Paths in the file are those of the bucket or the folder that it was written to.
     """
@@ -145,7 +145,7 @@ class T5XCheckpoint:
     return child_path(self.folder, path.name)
 
   def check_size(self, name: str, leaf: Any) -> None:
-    """Raises ConvertError where an array is far larger than its files.
+    """Raise ConvertError where an array is far larger than its files.
 
     The missing numbers would be read as zeros.
     """
@@ -169,7 +169,7 @@ class T5XCheckpoint:
           f'{path} describes {described:,} bytes of numbers, in chunks of {chunk:,} bytes')
 
   def map_names(self, name: str) -> Iterator[tuple[str, TensorLocation]]:
-    """Yields (transformers' name, location) of each tensor in one of T5X's arrays.
+    """Yield (transformers' name, location) of each tensor in one of T5X's arrays.
 
     Yields nothing for an unknown name.
     """
@@ -199,7 +199,7 @@ class T5XCheckpoint:
       yield f'{side}.block.{layer}.{end}.weight', TensorLocation(name, layer)
 
   def infer_hf_config(self) -> dict[str, Any]:
-    """Infers the configuration, which a checkpoint does not hold, from its shapes.
+    """Infer the configuration, which a checkpoint does not hold, from its shapes.
 
     Raises ConvertError where they are not those of a T5.
     """
@@ -232,7 +232,7 @@ class T5XCheckpoint:
 
 
 def is_t5x(folder: epath.Path | pathlib.Path) -> bool:
-  """Tells whether a folder has the file, which is not TensorFlow's text of the same name."""
+  """Tell whether a folder has the file, which is not TensorFlow's text of the same name."""
   path = folder / FILE
   if not is_regular_file(path):
     return False
@@ -241,7 +241,7 @@ def is_t5x(folder: epath.Path | pathlib.Path) -> bool:
 
 
 def read_parameters(folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
-  """Yields (name, array or specification of where it is) of each parameter."""
+  """Yield (name, array or specification of where it is) of each parameter."""
   content = storage.read_bytes(folder / FILE, limit=MAX_FILE_BYTES, error=ConvertError)
   with parse_errors_as(folder / FILE, 'a checkpoint of T5X', ConvertError):
     tree: Any = serialization.msgpack_restore(content)
@@ -256,7 +256,7 @@ def read_parameters(folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
 
 
 def matrix_shape(name: str, shape: Shape) -> Shape:
-  """Returns the shape of an attention kernel with heads and their sizes as one axis."""
+  """Return the shape of an attention kernel with heads and their sizes as one axis."""
   if len(shape) != 3:
     return shape
   if name.endswith('out/kernel'):

@@ -38,7 +38,7 @@ BARRIER = '\ufdef'
 
 
 def load(folder: pathlib.Path) -> Tokenizer | None:
-  """Loads the tokenizer of a checkpoint's folder, None where there is none.
+  """Load the tokenizer of a checkpoint's folder, None where there is none.
 
   Raises ConvertError or TokenizerError for one that would give other ids here than there.
   """
@@ -48,7 +48,7 @@ def load(folder: pathlib.Path) -> Tokenizer | None:
 
 
 def load_known_files(folder: pathlib.Path) -> Tokenizer | None:
-  """Loads the tokenizer of a folder by the files that it has.
+  """Load the tokenizer of a folder by the files that it has.
 
   None where there are none, or where they give ids of another family.
   """
@@ -70,7 +70,7 @@ def save(
     folder: pathlib.Path, tokenizer: Tokenizer, max_length: int, frame: TextFrame | None = None,
     types: bool = True, roles: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-  """Writes our files, and those with which transformers' AutoTokenizer gives the same ids.
+  """Write our files, and those with which transformers' AutoTokenizer gives the same ids.
 
   Args:
     folder: an existing folder.
@@ -115,7 +115,7 @@ def save(
 def set_text_frame(
     folder: pathlib.Path, tokenizer: Tokenizer, frame: TextFrame, types: bool = True,
 ) -> None:
-  """Makes transformers put special tokens around texts as the model's sequences have them.
+  """Make transformers put special tokens around texts as the model's sequences have them.
 
   It changes the files that `save` has written. Without a tokenizer.json nothing changes.
 
@@ -147,18 +147,18 @@ def set_text_frame(
 
 
 def write_tokenizer(path: pathlib.Path, fast: tokenizers.Tokenizer) -> None:
-  """Writes a tokenizer.json with characters of all scripts as they are."""
+  """Write a tokenizer.json with characters of all scripts as they are."""
   path.write_text(json.dumps(json.loads(fast.to_str()), ensure_ascii=False) + '\n')
 
 
 def register_special_tokens(fast: tokenizers.Tokenizer, names: Sequence[str]) -> None:
-  """Adds special tokens, which are found in texts before they are normalized."""
+  """Add special tokens, which are found in texts before they are normalized."""
   fast.add_special_tokens(
       [tokenizers.AddedToken(name, normalized=False, special=True) for name in names])
 
 
 def write_wordpiece(path: pathlib.Path, tokenizer: WordPiece) -> None:
-  """Writes a WordPiece tokenizer with BERT's template: [CLS] text [SEP], text [SEP]."""
+  """Write a WordPiece tokenizer with BERT's template: [CLS] text [SEP], text [SEP]."""
   ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
   fast = assemble(ids, tokenizer.text)
   register_special_tokens(fast, tokenizer.specials)
@@ -180,12 +180,12 @@ def write_wordpiece(path: pathlib.Path, tokenizer: WordPiece) -> None:
 
 
 def write_word_bpe(path: pathlib.Path, tokenizer: WordBPE) -> None:
-  """Writes GPT's word-level BPE, without a template, because GPT has none."""
+  """Write GPT's word-level BPE, without a template, because GPT has none."""
   write_tokenizer(path, tokenizer.assemble())
 
 
 def write_byte_bpe(path: pathlib.Path, tokenizer: ByteBPE) -> None:
-  """Writes a byte-level BPE tokenizer.
+  """Write a byte-level BPE tokenizer.
 
   Its template is RoBERTa's, with two separators between two texts, LLaMA 3's, with a start, or
   none, as GPT-2's.
@@ -208,7 +208,7 @@ def write_byte_bpe(path: pathlib.Path, tokenizer: ByteBPE) -> None:
 
 
 def write_raw_bytes(path: pathlib.Path, tokenizer: ByteTokenizer) -> None:
-  """Writes a tokenizer of bytes as byte-level BPE without merges, without a template."""
+  """Write a tokenizer of bytes as byte-level BPE without merges, without a template."""
   first = tokenizer.vocab.unk + 1
   letters = {byte: letter for letter, byte in ALPHABET.items()}
   ids, specials = {}, []
@@ -226,7 +226,7 @@ def write_raw_bytes(path: pathlib.Path, tokenizer: ByteTokenizer) -> None:
 
 
 def write_sentencepiece(path: pathlib.Path, tokenizer: SentencePiece) -> None:
-  """Writes a SentencePiece model: LLaMA's BPE, or a unigram model."""
+  """Write a SentencePiece model: LLaMA's BPE, or a unigram model."""
   if tokenizer.layout == 'llama':
     write_llama(path, tokenizer)
   else:
@@ -234,7 +234,7 @@ def write_sentencepiece(path: pathlib.Path, tokenizer: SentencePiece) -> None:
 
 
 def write_unigram(path: pathlib.Path, tokenizer: SentencePiece | FairseqSentencePiece) -> None:
-  """Writes a unigram model of SentencePiece with BERT's, T5's, mBART's or RoBERTa's template."""
+  """Write a unigram model of SentencePiece with BERT's, T5's, mBART's or RoBERTa's template."""
   pieces, scores, charsmap = tokenizer.unigram_model()
   vocab = list(zip(pieces, scores, strict=True))
   fast = tokenizers.Tokenizer(models.Unigram(vocab, tokenizer.vocab.unk, False))
@@ -265,7 +265,7 @@ def write_unigram(path: pathlib.Path, tokenizer: SentencePiece | FairseqSentence
 
 
 def sentencepiece_normalizers(charsmap: bytes) -> Sequence[normalizers.Normalizer]:
-  """Makes the normalization of SentencePiece: its map of characters, then spaces.
+  """Make the normalization of SentencePiece: its map of characters, then spaces.
 
   The library maps grapheme clusters. Of a short one it drops everything after the first character
   that is in the map, and in a long one it maps no sequence. So a control character separates the
@@ -291,7 +291,7 @@ def sentencepiece_normalizers(charsmap: bytes) -> Sequence[normalizers.Normalize
 
 
 def t5_template(tokenizer: SentencePiece) -> processors.TemplateProcessing:
-  """Makes T5's template: text </s>, text </s>."""
+  """Make T5's template: text </s>, text </s>."""
   end = tokenizer.pieces[tokenizer.vocab.eos]
   return processors.TemplateProcessing(
       single=f'$A:0 {end}:0', pair=f'$A:0 {end}:0 $B:0 {end}:0',
@@ -299,7 +299,7 @@ def t5_template(tokenizer: SentencePiece) -> processors.TemplateProcessing:
 
 
 def mbart_template(tokenizer: FairseqSentencePiece) -> processors.TemplateProcessing:
-  """Makes mBART's template: all texts, </s>, language."""
+  """Make mBART's template: all texts, </s>, language."""
   vocab = tokenizer.vocab
   end, language = tokenizer.pieces[vocab.eos], tokenizer.pieces[vocab.source]
   return processors.TemplateProcessing(
@@ -308,14 +308,14 @@ def mbart_template(tokenizer: FairseqSentencePiece) -> processors.TemplateProces
 
 
 def roberta_template(tokenizer: FairseqSentencePiece) -> processors.TemplateProcessing:
-  """Makes RoBERTa's template: <s> text </s>, </s> text </s>."""
+  """Make RoBERTa's template: <s> text </s>, </s> text </s>."""
   return processors.TemplateProcessing(
       single='<s>:0 $A:0 </s>:0', pair='<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0',
       special_tokens=[('<s>', tokenizer.vocab.cls), ('</s>', tokenizer.vocab.sep)])
 
 
 def bert_template(tokenizer: SentencePiece) -> processors.TemplateProcessing:
-  """Makes BERT's template: [CLS] text [SEP], text [SEP]; XLNet has its <cls> after all texts."""
+  """Make BERT's template: [CLS] text [SEP], text [SEP]; XLNet has its <cls> after all texts."""
   vocab = tokenizer.vocab
   cls, sep = tokenizer.pieces[vocab.cls], tokenizer.pieces[vocab.sep]
   if tokenizer.layout == 'xlnet':
@@ -327,7 +327,7 @@ def bert_template(tokenizer: SentencePiece) -> processors.TemplateProcessing:
 
 
 def write_llama(path: pathlib.Path, tokenizer: SentencePiece) -> None:
-  """Writes LLaMA's SentencePiece BPE with byte fallback; a text begins with <s>."""
+  """Write LLaMA's SentencePiece BPE with byte fallback; a text begins with <s>."""
   vocab = tokenizer.vocab
   ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
   fast = tokenizers.Tokenizer(models.BPE(

@@ -71,7 +71,7 @@ class TorchPickle:
   """The tensors of a state dict."""
 
   def __init__(self, path: pathlib.Path, inside: str = '', nested: bool = False):
-    """Opens a file.
+    """Open a file.
 
     Args:
       path: of the file.
@@ -114,7 +114,7 @@ class TorchPickle:
       self.tensors[name] = view.shape, STORAGE_TYPES[view.storage.kind][0]
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index]. Raises ConvertError where the file has fewer numbers than the tensor."""
+    """Read tensor[index]. Raises ConvertError where the file has fewer numbers than the tensor."""
     view = self.views[name]
     dtype = np.dtype(STORAGE_TYPES[view.storage.kind][1])
     with parse_errors_as(self.path, 'a torch checkpoint', ConvertError):
@@ -130,7 +130,7 @@ class TorchPickle:
     return select(x, index).copy()
 
   def find_zip_root(self) -> str:
-    """Finds the folder in the zip file that everything is in."""
+    """Find the folder in the zip file that everything is in."""
     with zipfile.ZipFile(self.path) as file:
       found = []
       for name in file.namelist():
@@ -141,7 +141,7 @@ class TorchPickle:
     return found[0].removesuffix('data.pkl')
 
   def read_zip(self) -> Any:
-    """Reads the pickle of the newer format, a zip file.
+    """Read the pickle of the newer format, a zip file.
 
     Raises ConvertError for another order of bytes.
     """
@@ -153,7 +153,7 @@ class TorchPickle:
       return DataUnpickler(io.BytesIO(content), self.path, bool(self.inside)).load()
 
   def read_member(self, file: zipfile.ZipFile, name: str) -> bytes:
-    """Reads a file in a zip file.
+    """Read a file in a zip file.
 
     torch does not compress. A file that is far larger than its compressed form is refused before it
     is unpacked, with a ConvertError.
@@ -166,7 +166,7 @@ class TorchPickle:
     return file.read(found)
 
   def read_stream(self) -> Any:
-    """Reads the older format: several pickles, the last of which names the storages after it."""
+    """Read the older format: several pickles, the last of which names the storages after it."""
     with self.path.open('rb') as opened:
       file: Any = BoundedFile(opened, self.size)
       magic, _, machine = (DataUnpickler(file, self.path).load() for _ in range(3))
@@ -187,7 +187,7 @@ class TorchPickle:
       return state
 
   def read_storage(self, storage: TorchStorage, dtype: np.dtype) -> np.ndarray:
-    """Reads all numbers of a storage. Raises ConvertError if the file is truncated."""
+    """Read all numbers of a storage. Raises ConvertError if the file is truncated."""
     if self.root:
       with zipfile.ZipFile(self.path) as file:
         return np.frombuffer(self.read_member(file, f'{self.root}data/{storage.key}'), dtype)
@@ -201,7 +201,7 @@ class PytorchBin:
   """The tensors of a pytorch_model.bin of transformers, in one file or sharded."""
 
   def __init__(self, folder: pathlib.Path):
-    """Opens the files.
+    """Open the files.
 
     Raises ConvertError as `TorchPickle` does, and where an index and the files disagree.
     """
@@ -229,7 +229,7 @@ class PytorchBin:
       self.tensors[name] = shard.tensors[name]
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index]."""
+    """Read tensor[index]."""
     return self.shard_of[name].read(name, index)
 
 
@@ -243,12 +243,12 @@ class BoundedFile:
     self.file, self.size, self.readline = file, size, file.readline
 
   def read(self, count: int) -> bytes:
-    """Reads `count` bytes, or fewer at the end of the file."""
+    """Read `count` bytes, or fewer at the end of the file."""
     return self.file.read(max(0, min(count, self.size - self.file.tell())))
 
 
 def describe_problem(view: TensorView) -> str:
-  """Returns what is wrong with a tensor, '' if nothing is.
+  """Return what is wrong with a tensor, '' if nothing is.
 
   Sizes, strides and offsets have to be numbers and lie within the storage.
   """
@@ -280,7 +280,7 @@ class DataUnpickler(PythonUnpickler):
   """Reads a pickle in which only the names in `find_class` mean anything."""
 
   def __init__(self, file: Any, path: pathlib.Path, allow_other: bool = False):
-    """Makes the unpickler.
+    """Make the unpickler.
 
     Args:
       file: a binary file.
@@ -295,7 +295,7 @@ class DataUnpickler(PythonUnpickler):
     """id of a tuple -> (how deep it is nested, the tuple)"""
 
   def find_class(self, module: str, name: str) -> Any:
-    """Returns what stands for a class; nothing is imported.
+    """Return what stands for a class; nothing is imported.
 
     Raises ConvertError for a class that is no part of a tensor.
     """
@@ -315,7 +315,7 @@ class DataUnpickler(PythonUnpickler):
         f'{self.path} names {module}.{name}, which is not part of a tensor: it is not read')
 
   def persistent_load(self, pid: Any) -> TorchStorage:
-    """Notes a storage, which is read when its tensor is. Raises ConvertError for other objects."""
+    """Note a storage, which is read when its tensor is. Raises ConvertError for other objects."""
     kind, name, key, _, size = pid[:5]
     is_view = len(pid) > 5 and pid[5] is not None
     if kind != 'storage' or type(name) is not str or name not in STORAGE_TYPES or is_view:
@@ -325,13 +325,13 @@ class DataUnpickler(PythonUnpickler):
     return TorchStorage(name, str(key), int(size))
 
   def build(self) -> None:
-    """Ignores the state of an object, except the arguments of a command."""
+    """Ignore the state of an object, except the arguments of a command."""
     state = self.stack.pop()
     if type(self.stack[-1]) is NamespaceStub and isinstance(state, dict):
       self.stack[-1].values = select_scalars(state)
 
   def nest(self, items: list[Any]) -> None:
-    """Makes a tuple. Raises ConvertError for tuples nested more than MAX_DEPTH deep.
+    """Make a tuple. Raises ConvertError for tuples nested more than MAX_DEPTH deep.
 
     Shapes and strides are in the tuple that describes a tensor, and that is in none. Python would
     crash when it compared tuples that are nested a hundred thousand deep.
@@ -344,7 +344,7 @@ class DataUnpickler(PythonUnpickler):
     self.append(made)
 
   def nest_last(self, count: int) -> None:
-    """Makes a tuple of the last `count` objects."""
+    """Make a tuple of the last `count` objects."""
     self.nest([self.stack.pop() for _ in range(count)][::-1])
 
   dispatch: ClassVar = {
@@ -373,7 +373,7 @@ class IgnoredObject:
     pass
 
   def take(self, value):
-    """Ignores a value that a pickle puts into the object."""
+    """Ignore a value that a pickle puts into the object."""
 
   append = extend = add = update = __setstate__ = take
 
@@ -385,7 +385,7 @@ class NamespaceStub(IgnoredObject):
 
 
 def select_scalars(values: Mapping[Any, Any]) -> dict[str, Any]:
-  """Returns the entries that are numbers and strings."""
+  """Return the entries that are numbers and strings."""
   scalars = (bool, int, float, str)
   kept = {}
   for name, value in values.items():
@@ -395,7 +395,7 @@ def select_scalars(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def collect_metadata(state: Any, depth: int = 0) -> dict[str, Any]:
-  """Returns the numbers, strings and arguments of a pickle's content, arguments as dictionaries.
+  """Return the numbers, strings and arguments of a pickle's content, arguments as dictionaries.
 
   Of a configuration, `cfg`, the sections are dictionaries, too.
   """
@@ -413,7 +413,7 @@ def collect_metadata(state: Any, depth: int = 0) -> dict[str, Any]:
 def flatten_nested(
     state: Mapping[Any, Any], path: pathlib.Path, prefix: str = '',
 ) -> Iterator[tuple[Any, Any]]:
-  """Yields the values of nested dictionaries, with keys joined by dots.
+  """Yield the values of nested dictionaries, with keys joined by dots.
 
   Raises ConvertError for too many values, or too deep ones: a dictionary may contain itself.
   """
@@ -434,12 +434,12 @@ def flatten_nested(
 def rebuild_tensor(
     storage: TorchStorage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: Any,
 ) -> TensorView:
-  """Stands in for torch's function that makes a tensor of a storage."""
+  """Stand in for torch's function that makes a tensor of a storage."""
   del rest  # whether it needs a gradient, hooks, metadata
   return TensorView(storage, offset, tuple(shape), tuple(strides))
 
 
 def rebuild_parameter(view: TensorView, *rest: Any) -> TensorView:
-  """Stands in for torch's function that makes a parameter of a tensor."""
+  """Stand in for torch's function that makes a parameter of a tensor."""
   del rest
   return view

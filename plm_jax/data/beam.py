@@ -18,7 +18,7 @@ class BeamError(UserError):
 
 
 def make_runner(options: Sequence[str]) -> RunStages:
-  """Returns a function that runs stages with Beam.
+  """Return a function that runs stages with Beam.
 
   Args:
     options: Beam's own, such as '--runner=DirectRunner'.
@@ -35,7 +35,7 @@ def make_runner(options: Sequence[str]) -> RunStages:
 
 
 def run_pipeline(options: Sequence[str], describe: Callable[[Runner], None]) -> None:
-  """Runs the stages that `describe` adds, and returns when all are done. Raises BeamError."""
+  """Run the stages that `describe` adds, and return when all are done. Raises BeamError."""
   import apache_beam as beam  # pyright: ignore[reportMissingImports]
   from apache_beam.options.pipeline_options import (  # pyright: ignore[reportMissingImports]
     PipelineOptions,
@@ -63,17 +63,17 @@ class BeamRunner:
     self.beam, self.pipeline = beam, pipeline
 
   def create(self, items: Iterable[Any]) -> Any:
-    """Creates a collection of the items."""
+    """Create a collection of the items."""
     return self.reshuffle(self.pipeline | 'begin' >> self.beam.Create(list(items)), 'begin')
 
   def flat_map(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
-    """Calls a function for each item, on any worker."""
+    """Call a function for each item, on any worker."""
     name = function_name(function)
     mapped = items | name >> self.beam.FlatMap(lambda item: function(item))
     return self.reshuffle(mapped, name)
 
   def call_once(self, function: Callable[..., Iterable[Any]], *items: Any) -> Any:
-    """Calls a function once, with all items of some collections."""
+    """Call a function once, with all items of some collections."""
     name = function_name(function)
     once = self.pipeline | f'once: {name}' >> self.beam.Create([None])
     sides = [self.beam.pvalue.AsIter(some) for some in items]
@@ -82,7 +82,7 @@ class BeamRunner:
 
   def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any
                    ) -> Any:
-    """Calls a function for each key, with all items of some collections that have it."""
+    """Call a function for each key, with all items of some collections that have it."""
     name = function_name(function)
     flat = items | f'all: {name}' >> self.beam.Flatten()
     grouped = flat | f'by number: {name}' >> self.beam.GroupByKey()
@@ -90,10 +90,10 @@ class BeamRunner:
     return self.reshuffle(mapped, name)
 
   def reshuffle(self, items: Any, name: str) -> Any:
-    """Allows other workers than those that made the items to continue with them."""
+    """Allow other workers than those that made the items to continue with them."""
     return items | f'spread: {name}' >> self.beam.Reshuffle()
 
 
 def function_name(function: Any) -> str:
-  """Returns the name of a function, or of the function inside a partial."""
+  """Return the name of a function, or of the function inside a partial."""
   return getattr(function, 'func', function).__name__

@@ -4,7 +4,7 @@ import itertools
 
 
 def group_by_length(sizes: Sequence[int], longest: int, room: int) -> dict[int, list[int]]:
-  """Groups rows by the length that they are padded to.
+  """Group rows by the length that they are padded to.
 
   Args:
     sizes: tokens of each row.
@@ -25,7 +25,7 @@ def group_by_length(sizes: Sequence[int], longest: int, room: int) -> dict[int, 
 
 
 def bucket_length(length: int, longest: int) -> int:
-  """Returns the smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`.
+  """Return the smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`.
 
   longest: upper limit; 0: none.
   """
@@ -36,5 +36,5 @@ def bucket_length(length: int, longest: int) -> int:
 
 
 def next_power_of_two(number: int) -> int:
-  """Returns the smallest power of two that is at least `number`."""
+  """Return the smallest power of two that is at least `number`."""
   return 1 << (number - 1).bit_length()

@@ -35,7 +35,7 @@ CLEANING_VERSION = 1  # of the rules below; part of the name of the cached file
 
 
 def corpus_path() -> Path:
-  """Returns the path of this machine's corpus as a text file; makes it if the cache lacks it."""
+  """Return the path of this machine's corpus as a text file; make it if the cache lacks it."""
   found = package_versions()
   key = hashlib.sha256(repr((CLEANING_VERSION, found)).encode()).hexdigest()[:12]
   path = storage.cache_folder() / f'embedded-{key}.txt'
@@ -52,7 +52,7 @@ def corpus_path() -> Path:
 
 def extract_documents(files: Iterable[tuple[str, Path]], workers: int | None = None
                       ) -> Iterator[list[str]]:
-  """Yields documents, each a list of paragraphs, of Python files; no paragraph occurs twice.
+  """Yield documents, each a list of paragraphs, of Python files; no paragraph occurs twice.
 
   A class with several paragraphs is a document, the rest of its module another.
 
@@ -74,7 +74,7 @@ def extract_documents(files: Iterable[tuple[str, Path]], workers: int | None = N
 
 
 def read_modules(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
-  """Yields the documents of each file, in order; uses `workers` processes for 200 files or more."""
+  """Yield the documents of each file, in order; use `workers` processes for 200 files or more."""
   if workers == 1 or len(paths) < 200:
     yield from map(read_module, paths)
     return
@@ -83,7 +83,7 @@ def read_modules(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
 
 
 def read_module(path: Path) -> list[list[str]]:
-  """Reads the documents of a source file; [] if it cannot be read or parsed, such as a template."""
+  """Read the documents of a source file; [] if it cannot be read or parsed, such as a template."""
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # invalid escapes in other people's strings
@@ -105,7 +105,7 @@ def read_module(path: Path) -> list[list[str]]:
 
 
 def find_strings(node: ast.AST) -> list[str]:
-  """Returns docstrings, and long strings such as NumPy attaches to compiled functions, in order."""
+  """Return docstrings, and long strings such as NumPy attaches to compiled functions, in order."""
   found = []
   for child in ast.walk(node):
     least = 200
@@ -118,14 +118,14 @@ def find_strings(node: ast.AST) -> list[str]:
 
 
 def clean_docstring(text: str) -> list[str]:
-  """Returns a docstring's paragraphs of prose, each one line without markup."""
+  """Return a docstring's paragraphs of prose, each one line without markup."""
   lines = inspect.cleandoc(text).expandtabs().split('\n')
   cleaned = map(strip_markup, join_paragraphs(lines))
   return [paragraph for paragraph in cleaned if is_prose(paragraph)]
 
 
 def join_paragraphs(lines: list[str]) -> Iterator[str]:
-  """Joins wrapped lines; drops code, directives, headings, and names and types of parameters."""
+  """Join wrapped lines; drop code, directives, headings, and names and types of parameters."""
   current: list[str] = []
   start = 0  # indent of the first line of `current`
   code = None  # indent of the line that opened a block of code; the block is indented deeper
@@ -170,7 +170,7 @@ def join_paragraphs(lines: list[str]) -> Iterator[str]:
 
 
 def strip_markup(text: str) -> str:
-  """Removes inline markup, bullets and the name before a description from a paragraph."""
+  """Remove inline markup, bullets and the name before a description from a paragraph."""
   text = BULLET.sub('', text)
   text, named = ENTRY.subn('', text)
   for pattern, replacement in INLINE:
@@ -182,7 +182,7 @@ def strip_markup(text: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-  """Returns whether a text is a sentence of six words or more, at least 75% of them plain words."""
+  """Return whether a text is a sentence of six words or more, at least 75% of them plain words."""
   words = text.split()
   if len(words) < 6 or not BEGINNING.match(text) or not ENDING.search(text):
     return False
@@ -226,7 +226,7 @@ SKIPPED_FOLDERS = frozenset((
 
 
 def list_source_files() -> Iterator[tuple[str, Path]]:
-  """Yields (name that is the same on every machine, path) of Python files to read.
+  """Yield (name that is the same on every machine, path) of Python files to read.
 
   They belong to the packages and the standard library.
   """
@@ -246,7 +246,7 @@ def list_source_files() -> Iterator[tuple[str, Path]]:
 
 
 def package_versions() -> list[tuple[str, str]]:
-  """Lists (package, version) of the installed packages, and of Python."""
+  """List (package, version) of the installed packages, and of Python."""
   found = [('python', platform.python_version())]
   for package, distributions in PACKAGES.items():
     for distribution in distributions:

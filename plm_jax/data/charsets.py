@@ -24,7 +24,7 @@ INVALID_MARK = '\udcff'  # replaces bytes that are invalid in an encoding
 
 
 def encoding_problem(encoding: str) -> str:
-  """Returns why a name is no text encoding, '' where it is one."""
+  """Return why a name is no text encoding, '' where it is one."""
   try:
     is_text = codecs.lookup(encoding)._is_text_encoding
   except LookupError:
@@ -33,7 +33,7 @@ def encoding_problem(encoding: str) -> str:
 
 
 def is_utf_8(encoding: str) -> bool:
-  """Returns whether a name is one of UTF-8's."""
+  """Return whether a name is one of UTF-8's."""
   return codecs.lookup(encoding).name in (UTF_8, 'utf-8-sig')
 
 
@@ -46,11 +46,11 @@ class TranscodedStream(io.RawIOBase):
     self.buffered = b''
 
   def readable(self) -> bool:
-    """Returns True, which io.BufferedReader checks."""
+    """Return True, which io.BufferedReader checks."""
     return True
 
   def readinto(self, buffer) -> int:
-    """Fills a buffer with the next bytes; returns their number, 0 at the end."""
+    """Fill a buffer with the next bytes; return their number, 0 at the end."""
     while not self.buffered:
       content = self.raw.read(1 << 16) or b''
       text = self.decoder.decode(content, final=not content)
@@ -63,7 +63,7 @@ class TranscodedStream(io.RawIOBase):
 
 
 def detect_utf_16(beginning: bytes) -> str:
-  """Detects UTF-16 without a byte order mark from the beginning of a file.
+  """Detect UTF-16 without a byte order mark from the beginning of a file.
 
   Spaces, line ends and digits have a zero byte in UTF-16, always on the same side. At least one
   line end has it, and a fiftieth of the characters: more than in a text with stray zero bytes.
@@ -84,7 +84,7 @@ def detect_utf_16(beginning: bytes) -> str:
 
 
 def guess_encoding(content: bytes) -> str:
-  """Guesses the encoding of text that is not UTF-8, from its beginning.
+  """Guess the encoding of text that is not UTF-8, from its beginning.
 
   Returns:
     One of `CANDIDATE_ENCODINGS`; '' where none is likely.
@@ -118,7 +118,7 @@ def guess_encoding(content: bytes) -> str:
 
 
 def encoding_advice(content: bytes) -> str:
-  """Names the probable encoding of text that is not UTF-8, and how to read it; '' if unknown."""
+  """Name the probable encoding of text that is not UTF-8, and how to read it; '' if unknown."""
   found = guess_encoding(content)
   if not found:
     return ''

@@ -20,7 +20,7 @@ BLOCK_BYTES = 1 << 12  # a page, which a disk reads at once anyway
 
 
 def crc(*parts: bytes | memoryview) -> int:
-  """Returns the CRC-32 of the concatenated parts."""
+  """Return the CRC-32 of the concatenated parts."""
   value = 0
   for part in parts:
     value = zlib.crc32(part, value)
@@ -29,7 +29,7 @@ def crc(*parts: bytes | memoryview) -> int:
 
 def block_checksums(content: bytes | memoryview, numbers: Sequence[int] | None = None
                     ) -> np.ndarray:
-  """Computes the checksums of the blocks with these numbers (None: all) of a file -> uint32."""
+  """Compute the checksums of the blocks with these numbers (None: all) of a file -> uint32."""
   if numbers is None:
     numbers = range(-(-len(content) // BLOCK_BYTES))
   blocks = (content[number * BLOCK_BYTES:(number + 1) * BLOCK_BYTES] for number in numbers)
@@ -37,14 +37,14 @@ def block_checksums(content: bytes | memoryview, numbers: Sequence[int] | None =
 
 
 def seal_json(value: dict[str, Any]) -> str:
-  """Serializes an object to JSON, with the checksum of the text before it as the last entry."""
+  """Serialize an object to JSON, with the checksum of the text before it as the last entry."""
   body = json.dumps(value, indent=1, ensure_ascii=False).removesuffix('\n}')
   return f'{body},\n "crc32": "{crc(body.encode()):08x}"\n}}\n'
 
 
 def unseal_json(text: str, where: epath.PathLike, error: type[UserError], sealed: bool = True
                 ) -> dict[str, Any]:
-  """Parses JSON text of `seal_json`, and verifies its checksum.
+  """Parse JSON text of `seal_json`, and verify its checksum.
 
   Args:
     text: content of the file.

@@ -47,7 +47,7 @@ class TaggedSentence(NamedTuple):
 
 def read_sentences(name: str, lines: Iterable[tuple[int, str]], layout: FileLayout,
                    on_error: OnError, stats: ReadStats) -> Iterator[TaggedSentence]:
-  """Yields the sentences of a file. Where no line begins a document, each sentence is a document.
+  """Yield the sentences of a file. Where no line begins a document, each sentence is a document.
 
   Args:
     name: of the file.
@@ -89,12 +89,12 @@ def read_sentences(name: str, lines: Iterable[tuple[int, str]], layout: FileLayo
 
 
 def split_fields(line: str) -> list[str]:
-  """Splits a line at its tabs or, where it has none, at its spaces."""
+  """Split a line at its tabs or, where it has none, at its spaces."""
   return line.split('\t') if '\t' in line else re.split(' +', line.strip(' '))
 
 
 def parse_word(fields: list[str], width: int, universal: bool, layout: FileLayout) -> TaggedWord:
-  """Returns the word and its tag from the fields of a line. Raises ValueError with the problem.
+  """Return the word and its tag from the fields of a line. Raises ValueError with the problem.
 
   Args:
     fields: columns of the line.
@@ -126,7 +126,7 @@ def parse_word(fields: list[str], width: int, universal: bool, layout: FileLayou
 def read_conll_rows(name: str, lines: Iterable[tuple[int, str]], layout: FileLayout,
                     on_error: OnError, stats: ReadStats
                     ) -> Iterator[tuple[dict[str, object], str]]:
-  """Yields ({'words', 'tags', 'document'}, 'file:line') of each sentence, see `read_sentences`.
+  """Yield ({'words', 'tags', 'document'}, 'file:line') of each sentence, see `read_sentences`.
 
   'tags' is missing where words have none. Raises SourceError for a file without a sentence.
   """

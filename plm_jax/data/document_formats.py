@@ -48,7 +48,7 @@ class TextReadConfig:
 
 def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats, alone: bool
                         ) -> Iterator[Document]:
-  """Yields the documents of a file.
+  """Yield the documents of a file.
 
   Args:
     opened: the file.
@@ -77,7 +77,7 @@ def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadSta
 
 
 def detect_reader(opened: TextFile) -> Callable[..., Iterator[Any]]:
-  """Returns the function that reads a file, from its name or its beginning.
+  """Return the function that reads a file, from its name or its beginning.
 
   JSON Lines, WikiExtractor's marks, WET files and MediaWiki dumps are detected by their beginning,
   whatever the name.
@@ -107,7 +107,7 @@ def detect_reader(opened: TextFile) -> Callable[..., Iterator[Any]]:
 
 def resolve_division(opened: TextFile, division: Division, alone: bool, stats: ReadStats
                      ) -> Division:
-  """Returns what divides a file of plain text into documents; resolves 'auto'.
+  """Return what divides a file of plain text into documents; resolve 'auto'.
 
   A file with a blank line in its first MiB has blank lines between documents. A file without one is
   a document if it is shorter and not alone; otherwise every line is a document.
@@ -123,7 +123,7 @@ def resolve_division(opened: TextFile, division: Division, alone: bool, stats: R
 
 def text_documents(name: str, lines: NumberedLines, division: Division, stats: ReadStats
                    ) -> Iterator[Document]:
-  """Yields the documents of plain text, with one paragraph per line."""
+  """Yield the documents of plain text, with one paragraph per line."""
   builder = DocumentBuilder(name, stats)
   for number, line in lines:
     blank = not line or line.isspace()
@@ -136,7 +136,7 @@ def text_documents(name: str, lines: NumberedLines, division: Division, stats: R
 
 def wiki_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
                    ) -> Iterator[Document]:
-  """Yields the documents of WikiExtractor's output: articles from <doc id="..." ...> to </doc>.
+  """Yield the documents of WikiExtractor's output: articles from <doc id="..." ...> to </doc>.
 
   Blank lines are ignored.
   """
@@ -159,7 +159,7 @@ class DocumentBuilder:
     self.where, self.length = '', 0
 
   def add(self, number: int, paragraph: str) -> Iterator[Document]:
-    """Adds a paragraph that begins at line `number`, and yields the document if it is full."""
+    """Add a paragraph that begins at line `number`, and yield the document if it is full."""
     if not self.paragraphs:
       self.where = f'{self.name}:{number}'
     self.paragraphs += split_paragraph(paragraph)
@@ -169,7 +169,7 @@ class DocumentBuilder:
       yield from self.flush()
 
   def flush(self) -> Iterator[Document]:
-    """Yields the collected paragraphs as a document, if there are any."""
+    """Yield the collected paragraphs as a document, if there are any."""
     if self.paragraphs:
       yield Document(self.paragraphs, self.where)
     self.paragraphs, self.length = [], 0
@@ -177,7 +177,7 @@ class DocumentBuilder:
 
 def json_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
                    ) -> Iterator[Document]:
-  """Yields a document for the text of every line of JSON Lines."""
+  """Yield a document for the text of every line of JSON Lines."""
   first = True
   for number, line in lines:
     if line and not line.isspace():
@@ -190,7 +190,7 @@ def json_documents(name: str, lines: NumberedLines, config: TextReadConfig, stat
 
 def list_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats
                    ) -> Iterator[Document]:
-  """Yields the documents of a .json file that is one list, of texts or of objects with a text."""
+  """Yield the documents of a .json file that is one list, of texts or of objects with a text."""
   text = join_lines(opened.file, number_lines(opened, 'refuse', stats))
   for number, value in enumerate(storage.parse_json(text, opened.file, list, SourceError)):
     where = f'{opened.file}[{number}]'
@@ -202,10 +202,10 @@ def list_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats
 
 
 def make_table_reader(kind: Literal['tsv', 'csv']):
-  """Makes the reader of a kind of table, whose first line names the columns."""
+  """Make the reader of a kind of table, whose first line names the columns."""
   def read(opened: TextFile, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
            ) -> Iterator[Document]:
-    """Yields a document per row. Raises SourceError unless exactly one column has the text."""
+    """Yield a document per row. Raises SourceError unless exactly one column has the text."""
     name, header = str(opened.file), []
     for number, row in read_table(opened, lines, kind, config.on_error, stats):
       where = f'{name}:{number}'
@@ -225,7 +225,7 @@ def make_table_reader(kind: Literal['tsv', 'csv']):
 
 
 def check_text_column(name: str, header: list[str], field: str) -> None:
-  """Raises SourceError unless exactly one column of a table is named `field`."""
+  """Raise SourceError unless exactly one column of a table is named `field`."""
   if header.count(field) == 1:
     return
   count = 'two columns' if field in header else 'no column'
@@ -239,7 +239,7 @@ def check_text_column(name: str, header: list[str], field: str) -> None:
 
 def document_from_fields(fields: dict[str, Any], where: str, config: TextReadConfig,
                          stats: ReadStats, first: bool = False) -> Iterator[Document]:
-  """Yields the document of a row or an object.
+  """Yield the document of a row or an object.
 
   Args:
     fields: of the row or object.
@@ -276,7 +276,7 @@ def document_from_fields(fields: dict[str, Any], where: str, config: TextReadCon
 
 
 def describe_type(value: Any) -> str:
-  """Names the type of a value of JSON or of a table, for messages.
+  """Name the type of a value of JSON or of a table, for messages.
 
   >>> [describe_type(value) for value in (None, 3, [1, 2], 'a')]
   ['null', 'a number', 'a list', 'a text']
@@ -294,7 +294,7 @@ def describe_type(value: Any) -> str:
 
 
 def split_text(text: str, where: str, stats: ReadStats) -> Iterator[Document]:
-  """Yields a text as a document, one paragraph per line; splits it if it is over MAX_DOCUMENT."""
+  """Yield a text as a document, one paragraph per line; split it if it is over MAX_DOCUMENT."""
   paragraphs, length = [], 0
   for paragraph in text.split('\n'):
     if not paragraph or paragraph.isspace():
@@ -310,7 +310,7 @@ def split_text(text: str, where: str, stats: ReadStats) -> Iterator[Document]:
 
 
 def split_paragraph(paragraph: str) -> Iterator[str]:
-  """Yields a paragraph; splits it if it is over MAX_PARAGRAPH, after a space where there is one."""
+  """Yield a paragraph; split it if it is over MAX_PARAGRAPH, after a space where there is one."""
   start = 0
   while len(paragraph) - start > MAX_PARAGRAPH:
     end = paragraph.rfind(' ', start, start + MAX_PARAGRAPH) + 1 or start + MAX_PARAGRAPH

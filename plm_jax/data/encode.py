@@ -32,7 +32,7 @@ class EncodedUnit(NamedTuple):
 
 
 def batch_documents(documents: Iterable[Document], characters: int = 0) -> Iterator[list[Document]]:
-  """Yields units: lists of documents with about as many characters, 0: UNIT_CHARACTERS."""
+  """Yield units: lists of documents with about as many characters, 0: UNIT_CHARACTERS."""
   unit, length = [], 0
   for document in documents:
     unit.append(document)
@@ -48,7 +48,7 @@ def encode_units(
     units: Iterable[Sequence[Document]], tokenizer: tokenizers.Tokenizer,
     sentence_rule: SentenceRule, segmenter: SegmenterName, newlines: bool, workers: int,
 ) -> Generator[tuple[list[str], EncodedUnit], None, None]:
-  """Yields (where each document begins, the encoded unit) of each unit, in order.
+  """Yield (where each document begins, the encoded unit) of each unit, in order.
 
   Args:
     units: of documents.
@@ -71,19 +71,19 @@ def encode_units(
 
 
 def document_positions(unit: Sequence[Document]) -> list[str]:
-  """Returns where each document begins, 'file:line'."""
+  """Return where each document begins, 'file:line'."""
   return [document.where for document in unit]
 
 
 def document_paragraphs(unit: Sequence[Document]) -> list[list[str]]:
-  """Returns the paragraphs of each document."""
+  """Return the paragraphs of each document."""
   return [document.paragraphs for document in unit]
 
 
 def encode_documents(
     unit: list[list[str]], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
     segmenter: SegmenterName = 'none', newlines: bool = False) -> EncodedUnit:
-  """Tokenizes documents sentence by sentence, so that no token spans two sentences.
+  """Tokenize documents sentence by sentence, so that no token spans two sentences.
 
   Args:
     unit: paragraphs of each document.
@@ -105,7 +105,7 @@ def encode_documents(
 def encode_unit(
     unit: list[list[str]], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
     segment: SegmentFunction | None, newlines: bool) -> EncodedUnit:
-  """Tokenizes as `encode_documents`.
+  """Tokenize as `encode_documents`.
 
   segment: splits a paragraph into its words; None: the tokenizer determines words.
   """
@@ -152,7 +152,7 @@ def encode_unit(
 
 def split_paragraph(paragraph: str, tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule
                     ) -> list[str]:
-  """Splits a paragraph into sentences."""
+  """Split a paragraph into sentences."""
   if sentence_rule == 'line':
     return [paragraph]
   if sentence_rule == 'clauses':
@@ -161,7 +161,7 @@ def split_paragraph(paragraph: str, tokenizer: tokenizers.Tokenizer, sentence_ru
 
 
 def batch_texts(texts: list[str]) -> Iterator[list[str]]:
-  """Yields texts in lists of about BATCH_CHARACTERS: tokenizers need many times their size."""
+  """Yield texts in lists of about BATCH_CHARACTERS: tokenizers need many times their size."""
   batch, length = [], 0
   for text in texts:
     batch.append(text)
@@ -173,14 +173,14 @@ def batch_texts(texts: list[str]) -> Iterator[list[str]]:
 
 
 def concat_parts(parts: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-  """Concatenates the first arrays of all tuples, the second ones, and so on."""
+  """Concatenate the first arrays of all tuples, the second ones, and so on."""
   return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def mark_word_starts(
     segmented: list[list[tuple[str, list[str]]]], paragraphs: list[list[str]], lengths: np.ndarray,
     places: np.ndarray) -> np.ndarray:
-  """Returns which tokens [T] start a word of the segmenter.
+  """Return which tokens [T] start a word of the segmenter.
 
   Args:
     segmented: (text, words) of each paragraph of each document.
@@ -200,7 +200,7 @@ def mark_word_starts(
 
 
 def iterate_documents(unit: EncodedUnit) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-  """Yields (hash, sentence lengths, tokens) of each document of the unit."""
+  """Yield (hash, sentence lengths, tokens) of each document of the unit."""
   sentence_ends = np.cumsum(unit.sentences)
   token_ends = np.concatenate([[0], np.cumsum(unit.lengths)])[sentence_ends]
   first = token = 0

@@ -43,7 +43,7 @@ def finalize_records(
     config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer,
     done: journal.PrepareJournal, rules: Sequence[WindowRule], stats: PrepareStats
 ) -> records.RecordsMeta:
-  """Writes records.json and window counts for finished shards, and removes temporary files.
+  """Write records.json and window counts for finished shards, and remove temporary files.
 
   Args:
     config: what was prepared.
@@ -76,7 +76,7 @@ def finalize_records(
 
 def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: records.RecordsMeta,
                  stats: PrepareStats) -> None:
-  """Prints the size of the records and the speed; warns of text that was left out, and why."""
+  """Print the size of the records and the speed; warn of text that was left out, and why."""
   # Sizes and speed.
   for split in records.SPLITS:
     shards = meta.shards(split)
@@ -138,12 +138,12 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
 
 
 def is_chinese_text(config: PrepareConfig) -> bool:
-  """Returns whether the first documents are Chinese, and so probably the user."""
+  """Return whether the first documents are Chinese, and so probably the user."""
   return is_chinese('\n'.join(first_paragraphs(config, 20)))
 
 
 def first_paragraphs(config: PrepareConfig, documents: int) -> list[str]:
-  """Returns the beginnings of paragraphs of the first documents."""
+  """Return the beginnings of paragraphs of the first documents."""
   found = []
   for document in itertools.islice(
       sources.read_documents(config.source, config.read_config), documents):

@@ -15,7 +15,7 @@ class SplitBounds(NamedTuple):
 
 
 def update_bounds(bounds: SplitBounds, unit: encode.EncodedUnit, min_sentences: int) -> SplitBounds:
-  """Fixes the bounds: the highest and the lowest hash of the first unit with enough documents.
+  """Fix the bounds: the highest and the lowest hash of the first unit with enough documents.
 
   Only documents of at least `min_sentences` sentences count.
   """
@@ -30,7 +30,7 @@ def update_bounds(bounds: SplitBounds, unit: encode.EncodedUnit, min_sentences: 
 
 
 def choose_split(text_hash: int, share: float, bounds: SplitBounds) -> records.Split:
-  """Returns the split of a document by its hash. share: of documents to hold out, from 0 to 1."""
+  """Return the split of a document by its hash. share: of documents to hold out, from 0 to 1."""
   if not share or text_hash == bounds.highest:
     return 'train'
   if text_hash == bounds.lowest or text_hash < share * 2**64:

@@ -45,16 +45,16 @@ class PrepareJournal:
 
   @bounds.setter
   def bounds(self, bounds: SplitBounds) -> None:
-    """Stores the bounds."""
+    """Store the bounds."""
     self.lowest, self.highest = bounds
 
   def shards(self, split: records.Split) -> list[records.Shard]:
-    """Returns the list of a split's shards, to which new ones are added."""
+    """Return the list of a split's shards, to which new ones are added."""
     return self.train if split == 'train' else self.heldout
 
   def add_shard(self, split: records.Split, shard: records.Shard, sentences: np.ndarray,
                 rules: Sequence[WindowRule]) -> None:
-    """Adds a written shard, and the number of its windows under the rules."""
+    """Add a written shard, and the number of its windows under the rules."""
     done = self.shards(split)
     for rule in rules:
       counted = self.windows.setdefault(f'{split}-{rule}', [])
@@ -63,7 +63,7 @@ class PrepareJournal:
     done.append(shard)
 
   def window_counts(self, split: records.Split, rule: WindowRule) -> list[tuple[int, int]] | None:
-    """Returns `WindowRule.count_windows` of every shard; None if not all have been counted."""
+    """Return `WindowRule.count_windows` of every shard; None if not all have been counted."""
     counted = self.windows.get(f'{split}-{rule}', [])
     return counted if len(counted) == len(self.shards(split)) else None
 
@@ -77,13 +77,13 @@ class PendingShard:
     self._lengths: list[np.ndarray] = []
 
   def add_document(self, lengths: np.ndarray, tokens: np.ndarray) -> None:
-    """Adds a document: tokens [T], and the lengths of its sentences, whose sum is T."""
+    """Add a document: tokens [T], and the lengths of its sentences, whose sum is T."""
     self.tokens += len(tokens)
     self._tokens.append(tokens)
     self._lengths.append(lengths)
 
   def write(self, folder: epath.Path, name: str) -> tuple[records.Shard, np.ndarray]:
-    """Writes the documents, at least one -> the shard, its sentences. Raises RecordsError."""
+    """Write the documents, at least one -> the shard, its sentences. Raises RecordsError."""
     lengths = np.concatenate(self._lengths)
     counts = [len(document) for document in self._lengths]
     sentences = np.empty(len(lengths), records.SENTENCE_DTYPE)
@@ -96,7 +96,7 @@ class PendingShard:
 def commit_shards(
     folder: epath.Path, tokenizer: tokenizers.Tokenizer, journal: PrepareJournal,
     shards: dict[records.Split, PendingShard], rules: Sequence[WindowRule]) -> None:
-  """Writes the pending shards of both splits, then the journal, which makes them count."""
+  """Write the pending shards of both splits, then the journal, which makes them count."""
   if not any(pending.tokens for pending in shards.values()):
     return
   if not journal.train and not journal.heldout:
@@ -111,18 +111,18 @@ def commit_shards(
 
 
 def shard_name(split: records.Split, number: int) -> str:
-  """Returns the name of a shard, with which its files begin."""
+  """Return the name of a shard, with which its files begin."""
   return f'{split}-{number:05d}'
 
 
 def write_journal(folder: epath.Path, journal: PrepareJournal) -> None:
-  """Writes the journal atomically."""
+  """Write the journal atomically."""
   journal_file.write_journal(
       folder, FORMAT, dataclasses.asdict(journal), records.RecordsError)
 
 
 def read_journal(folder: epath.Path) -> PrepareJournal | str | None:
-  """Reads the journal of a folder.
+  """Read the journal of a folder.
 
   Returns:
     The journal; None if there is none; or a text that says why it cannot be used.
@@ -134,7 +134,7 @@ def read_journal(folder: epath.Path) -> PrepareJournal | str | None:
 
 
 def journal_from_json(fields: dict[str, Any]) -> PrepareJournal:
-  """Makes a journal from its fields in a file."""
+  """Make a journal from its fields in a file."""
   for split in records.SPLITS:
     fields[split] = [records.Shard(**shard) for shard in fields[split]]
   return PrepareJournal(**fields)
@@ -142,7 +142,7 @@ def journal_from_json(fields: dict[str, Any]) -> PrepareJournal:
 
 def load_journal_tokenizer(folder: epath.Path, journal: PrepareJournal
                            ) -> tokenizers.Tokenizer | str:
-  """Loads the tokenizer of a journal's shards, or returns why work cannot resume from them."""
+  """Load the tokenizer of a journal's shards, or return why work cannot resume from them."""
   try:
     tokenizer = tokenizers.load(folder / 'tokenizer')
     if not storage.is_remote(folder):  # in a bucket objects are complete
@@ -157,7 +157,7 @@ def load_journal_tokenizer(folder: epath.Path, journal: PrepareJournal
 
 
 def remove_unfinished(folder: epath.Path) -> None:
-  """Removes the files of an unfinished preparation from a folder, which must be locked."""
+  """Remove the files of an unfinished preparation from a folder, which must be locked."""
   with storage.io_errors_as(folder, 'written', records.RecordsError):
     for path in folder.iterdir():
       if OWN_FILES.fullmatch(path.name):
@@ -165,7 +165,7 @@ def remove_unfinished(folder: epath.Path) -> None:
 
 
 def remove_all_drafts(folder: epath.Path) -> None:
-  """Removes half-written files of a killed preparation, of this version and earlier ones."""
+  """Remove half-written files of a killed preparation, of this version and earlier ones."""
   for place in (folder, folder / 'tokenizer'):
     storage.remove_drafts(place)
     if not storage.is_remote(place) and place.is_dir():

@@ -51,7 +51,7 @@ class LabeledRow(NamedTuple):
 
 
 def read_rows(source: str) -> list[LabeledRow]:
-  """Reads the rows of a source, see `iterate_rows`. Raises SourceError where there are none."""
+  """Read the rows of a source, see `iterate_rows`. Raises SourceError where there are none."""
   found = list(iterate_rows(source))
   if not found:
     raise SourceError(f'{source} has no rows')
@@ -60,7 +60,7 @@ def read_rows(source: str) -> list[LabeledRow]:
 
 def iterate_rows(source: str, on_error: OnError = 'refuse', stats: ReadStats | None = None,
                  layout: FileLayout = FileLayout()) -> Iterator[LabeledRow]:
-  """Yields the rows of files, or of a TFDS data set.
+  """Yield the rows of files, or of a TFDS data set.
 
   .jsonl; .tsv and .csv, whose first line names the columns (in a .tsv, quotes are normal characters
   unless it `looks_quoted`); .json (SQuAD's, whose rows are questions; others: `json_file_rows`);
@@ -98,7 +98,7 @@ def iterate_rows(source: str, on_error: OnError = 'refuse', stats: ReadStats | N
 
 
 def file_kind(file: epath.Path, layout: FileLayout) -> str:
-  """Returns the kind of a file, from its name or, failing that, from the layout.
+  """Return the kind of a file, from its name or, failing that, from the layout.
 
   Returns:
     'jsonl', 'json', 'tsv', 'csv' or 'words'.
@@ -117,7 +117,7 @@ def file_kind(file: epath.Path, layout: FileLayout) -> str:
 
 def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, stats: ReadStats
               ) -> Iterator[LabeledRow]:
-  """Yields the object of every line that is not empty.
+  """Yield the object of every line that is not empty.
 
   Raises:
     SourceError: a line is invalid ('skip' counts it), or the first object has a field twice.
@@ -137,7 +137,7 @@ def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, st
 
 def table_rows(name: str, rows: Iterator[tuple[int, list[str]]], on_error: OnError,
                stats: ReadStats, named: bool = True) -> Iterator[LabeledRow]:
-  """Yields the rows of a table; those of another length are reported.
+  """Yield the rows of a table; those of another length are reported.
 
   named: the first line names the columns; False: columns are named by number, from '0'.
   """
@@ -161,7 +161,7 @@ def table_rows(name: str, rows: Iterator[tuple[int, list[str]]], on_error: OnErr
 
 
 def check_header(name: str, header: Sequence[str]) -> None:
-  """Raises SourceError for a column that is named twice."""
+  """Raise SourceError for a column that is named twice."""
   for column, count in collections.Counter(header).items():
     if column and count > 1:
       raise SourceError(f'{name}: there are two columns {column!r}: rename or remove one of them')
@@ -169,7 +169,7 @@ def check_header(name: str, header: Sequence[str]) -> None:
 
 def json_file_rows(file: epath.Path, lines: Iterator[tuple[int, str]], on_error: OnError,
                    stats: ReadStats) -> Iterator[LabeledRow]:
-  """Yields the rows of a .json file.
+  """Yield the rows of a .json file.
 
   SQuAD's layout, a list of objects, the passages of DREAM and C3, or one object per line, as CLUE
   has it. Raises SourceError for others.
@@ -193,7 +193,7 @@ def json_file_rows(file: epath.Path, lines: Iterator[tuple[int, str]], on_error:
 
 
 def squad_rows(file: epath.Path, value: dict[str, Any]) -> list[LabeledRow]:
-  """Returns one row per question of SQuAD: its entry, the `context`, and the article's `title`."""
+  """Return one row per question of SQuAD: its entry, the `context`, and the article's `title`."""
   rows = []
   for article in value['data']:
     title = article.get('title', '')
@@ -205,7 +205,7 @@ def squad_rows(file: epath.Path, value: dict[str, Any]) -> list[LabeledRow]:
 
 
 def list_rows(file: epath.Path, value: list[Any]) -> list[LabeledRow]:
-  """Returns the objects of a list, or one row per question of passages.
+  """Return the objects of a list, or one row per question of passages.
 
   A passage is [turns, [questions], id], as in DREAM and C3 (Sun et al. 2019 and 2020).
   """
@@ -222,7 +222,7 @@ def list_rows(file: epath.Path, value: list[Any]) -> list[LabeledRow]:
 
 
 def to_json_value(value: Any) -> Any:
-  """Converts a value of TFDS into JSON values."""
+  """Convert a value of TFDS into JSON values."""
   if isinstance(value, dict):
     return {name: to_json_value(x) for name, x in value.items()}
   if isinstance(value, np.ndarray):
@@ -237,7 +237,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def get_column(row: LabeledRow, *names: str) -> Any:
-  """Returns the first of the columns `names` that the row has. Raises SourceError for none."""
+  """Return the first of the columns `names` that the row has. Raises SourceError for none."""
   for name in names:
     value: Any = row.columns
     for part in name.split('.'):
@@ -252,7 +252,7 @@ def get_column(row: LabeledRow, *names: str) -> Any:
 
 
 def get_text(row: LabeledRow, *names: str) -> str:
-  """Returns the first of the columns `names` that the row has.
+  """Return the first of the columns `names` that the row has.
 
   Raises:
     SourceError: it is not text, or the row has none of them.
@@ -264,7 +264,7 @@ def get_text(row: LabeledRow, *names: str) -> str:
 
 
 def parse_number(value: Any) -> float:
-  """Returns a number of JSON, or of text in decimal notation with an optional exponent.
+  """Return a number of JSON, or of text in decimal notation with an optional exponent.
 
   Python's float would also accept 1_5, digits of other scripts, and the names of infinity and NaN.
   Raises ValueError.
@@ -282,12 +282,12 @@ def parse_number(value: Any) -> float:
 
 
 def is_valid_text(value: Any) -> bool:
-  """Returns whether this is a string without lone surrogates, which JSON can hold but not UTF-8."""
+  """Return whether this is a string without lone surrogates, which JSON can hold but not UTF-8."""
   return isinstance(value, str) and not LONE_SURROGATE.search(value)
 
 
 def get_choices(row: LabeledRow, *names: str) -> tuple[list[str], list[str]]:
-  """Returns the choices of a multiple-choice row, and their names: letters, or numbers from 0.
+  """Return the choices of a multiple-choice row, and their names: letters, or numbers from 0.
 
   The column holds texts, objects with 'text' and 'label', or an object with lists of both.
   Raises SourceError.
@@ -310,7 +310,7 @@ def get_choices(row: LabeledRow, *names: str) -> tuple[list[str], list[str]]:
 
 
 def get_label(row: LabeledRow, choice_names: Sequence[str], *names: str) -> int:
-  """Returns the number of the correct choice, from 0.
+  """Return the number of the correct choice, from 0.
 
   The column holds the number, or one of `choice_names`. Raises SourceError.
   """

@@ -40,18 +40,18 @@ class ReadStats:
   encoding_guessed: bool = False  # an example already has a guess of the text's encoding
 
   def add_skipped(self, problem: str) -> None:
-    """Counts a line that is left out, and keeps the problem as an example."""
+    """Count a line that is left out, and keep the problem as an example."""
     self.skipped += 1
     self.add_example(problem)
 
   def add_example(self, problem: str) -> None:
-    """Keeps a problem, if it is one of the first ten."""
+    """Keep a problem, if it is one of the first ten."""
     if len(self.examples) < 10:
       self.examples.append(problem)
 
 
 def report_problem(problem: str, on_error: OnError, stats: ReadStats) -> None:
-  """Raises SourceError for a problem of the source with 'refuse'; counts it with 'skip'."""
+  """Raise SourceError for a problem of the source with 'refuse'; count it with 'skip'."""
   if on_error == 'refuse':
     skip = format_option('on-error=skip')
     advice = f'. Fix it, or leave such lines out with {skip}.' if skip else ''
@@ -60,7 +60,7 @@ def report_problem(problem: str, on_error: OnError, stats: ReadStats) -> None:
 
 
 def describe_skipped(stats: ReadStats) -> str:
-  """Returns how many lines were left out and why, for a source with no text left; '' if none."""
+  """Return how many lines were left out and why, for a source with no text left; '' if none."""
   if not stats.skipped:
     return ''
   return f': {stats.skipped:,} lines were left out, the first because of {stats.examples[0]}'
@@ -80,7 +80,7 @@ class TextFile:
 
 @contextlib.contextmanager
 def open_text_file(file: epath.Path, encoding: str = charsets.UTF_8) -> Iterator[TextFile]:
-  """Opens a text file, plain, .gz, .xz or .bz2, and converts it to UTF-8.
+  """Open a text file, plain, .gz, .xz or .bz2, and convert it to UTF-8.
 
   Raises:
     SourceError: the file is not text; the message names what it seems to be.
@@ -111,14 +111,14 @@ def open_text_file(file: epath.Path, encoding: str = charsets.UTF_8) -> Iterator
 
 def read_lines(file: epath.Path, on_error: OnError, stats: ReadStats,
                encoding: str = charsets.UTF_8) -> Iterator[tuple[int, str]]:
-  """Yields (number, text) of every line of a file, see `number_lines`."""
+  """Yield (number, text) of every line of a file, see `number_lines`."""
   with open_text_file(file, encoding) as opened:
     yield from number_lines(opened, on_error, stats)
 
 
 def number_lines(opened: TextFile, on_error: OnError, stats: ReadStats
                  ) -> Iterator[tuple[int, str]]:
-  """Yields (number from 1, text without newline) of every line; only '\\n' ends a line.
+  """Yield (number from 1, text without newline) of every line; only '\\n' ends a line.
 
   Raises:
     SourceError: a line is invalid in the file's encoding or too long ('skip' counts it), or an
@@ -143,7 +143,7 @@ def number_lines(opened: TextFile, on_error: OnError, stats: ReadStats
 
 
 def raw_lines(opened: TextFile) -> Iterator[bytes]:
-  """Yields every line, as bytes; those over MAX_LINE bytes are truncated to MAX_LINE + 1."""
+  """Yield every line, as bytes; those over MAX_LINE bytes are truncated to MAX_LINE + 1."""
   number, inside = 0, False  # inside: a line that is too long
   while True:
     with archive_errors(opened, f'line {number}'):
@@ -158,7 +158,7 @@ def raw_lines(opened: TextFile) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def archive_errors(opened: TextFile, last: str) -> Iterator[None]:
-  """Converts errors of damaged archives and of reading into SourceError.
+  """Convert errors of damaged archives and of reading into SourceError.
 
   last: the last part that was read successfully, for the message.
   """
@@ -176,7 +176,7 @@ def archive_errors(opened: TextFile, last: str) -> Iterator[None]:
 
 def decode_line(line: bytes, where: str, on_error: OnError, stats: ReadStats, place: str = '',
                 opened: TextFile | None = None) -> str | None:
-  """Decodes UTF-8; returns None for invalid text that is to be skipped.
+  """Decode UTF-8; return None for invalid text that is to be skipped.
 
   The first error message names the probable encoding of the text.
 
@@ -209,7 +209,7 @@ def decode_line(line: bytes, where: str, on_error: OnError, stats: ReadStats, pl
 
 
 def encoding_sample(line: bytes, opened: TextFile | None) -> bytes:
-  """Returns the text by which to guess the encoding of an invalid line.
+  """Return the text by which to guess the encoding of an invalid line.
 
   The beginning of its file, or the line where that beginning is ASCII. Nothing where other text of
   the file is valid UTF-8.
@@ -228,7 +228,7 @@ def encoding_sample(line: bytes, opened: TextFile | None) -> bytes:
 
 def parse_json_line(line: str, where: str, on_error: OnError, stats: ReadStats
                     ) -> dict[str, Any] | None:
-  """Parses the JSON object of a line; returns None if it is invalid and is to be skipped."""
+  """Parse the JSON object of a line; return None if it is invalid and is to be skipped."""
   try:
     value = json.loads(line)
     if isinstance(value, dict):
@@ -243,7 +243,7 @@ def parse_json_line(line: str, where: str, on_error: OnError, stats: ReadStats
 
 
 def join_lines(file: epath.Path, lines: Iterator[tuple[int, str]]) -> str:
-  """Joins the lines of a file that is one JSON value. Raises SourceError for a large file."""
+  """Join the lines of a file that is one JSON value. Raises SourceError for a large file."""
   found, length = [], 0
   for _, line in lines:
     found.append(line)
@@ -256,7 +256,7 @@ def join_lines(file: epath.Path, lines: Iterator[tuple[int, str]]) -> str:
 
 
 def read_beginning(stream: Any) -> tuple[bytes, Exception | None]:
-  """Reads the beginning of a stream -> its bytes, and the error that ended it early."""
+  """Read the beginning of a stream -> its bytes, and the error that ended it early."""
   beginning = bytearray()
   try:
     while len(beginning) < BEGINNING_BYTES:
@@ -286,11 +286,11 @@ class ReplayedStream(io.RawIOBase):
     self.returns = returns
 
   def readable(self) -> bool:
-    """Returns True, which io.BufferedReader checks."""
+    """Return True, which io.BufferedReader checks."""
     return True
 
   def readinto(self, buffer) -> int:
-    """Fills a buffer with the next bytes; returns their number, 0 at the end."""
+    """Fill a buffer with the next bytes; return their number, 0 at the end."""
     content = self.beginning.read(len(buffer))
     if not content:
       if self.failure:
@@ -303,7 +303,7 @@ class ReplayedStream(io.RawIOBase):
 
 
 def check_not_binary(file: epath.Path, beginning: bytes, utf_8: bool = True) -> None:
-  """Raises SourceError for a file that is no text, judging by its first bytes.
+  """Raise SourceError for a file that is no text, judging by its first bytes.
 
   Args:
     file: for messages.

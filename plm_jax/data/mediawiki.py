@@ -22,7 +22,7 @@ MEDIA_NAMESPACES = 6, 14  # of files and categories
 
 
 def read_articles(opened: TextFile, config: Any, stats: ReadStats) -> Iterator[tuple[str, str]]:
-  """Yields (text, 'file[title]') of every article.
+  """Yield (text, 'file[title]') of every article.
 
   Args:
     opened: the dump.
@@ -63,7 +63,7 @@ def read_articles(opened: TextFile, config: Any, stats: ReadStats) -> Iterator[t
 
 
 def iterate_elements(opened: TextFile) -> Iterator[ElementTree.Element]:
-  """Yields the children of the root, with names without a namespace, and frees their memory."""
+  """Yield the children of the root, with names without a namespace, and frees their memory."""
   depth, root = 0, None
   for event, element in ElementTree.iterparse(opened.text, ('start', 'end')):
     if event == 'start':
@@ -78,7 +78,7 @@ def iterate_elements(opened: TextFile) -> Iterator[ElementTree.Element]:
 
 
 def make_wikitext_parser() -> Callable[[str, tuple[str, ...]], str]:
-  """Returns a function of wikitext and the names of hidden namespaces that returns plain text.
+  """Return a function of wikitext and the names of hidden namespaces that returns plain text.
 
   Raises:
     SourceError: the library mwparserfromhell is not installed.
@@ -104,7 +104,7 @@ def make_wikitext_parser() -> Callable[[str, tuple[str, ...]], str]:
 
 
 def visible_text(code: Any, hidden: tuple[str, ...]) -> Iterator[str]:
-  """Yields the parts of parsed wikitext that readers see as running text.
+  """Yield the parts of parsed wikitext that readers see as running text.
 
   A line with LIST_MARK is part of a list, or a heading.
 

@@ -86,7 +86,7 @@ class WrittenShard(NamedTuple):
 def prepare_in_parallel(
     run: RunStages, config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer,
     journal: PrepareJournal, held: lock.Lock, rules: Sequence[WindowRule]) -> records.RecordsMeta:
-  """Prepares records like `prepare.write_records`, with the workers of `run`.
+  """Prepare records like `prepare.write_records`, with the workers of `run`.
 
   Pieces that an interrupted preparation tokenized are used again.
 
@@ -118,7 +118,7 @@ def prepare_in_parallel(
 
 
 def describe_stages(job: PrepareJob, runner: Runner) -> None:
-  """Adds the stages to a runner."""
+  """Add the stages to a runner."""
   cut = functools.partial(encode.batch_documents, characters=job.characters)
   read = parallel_stages.read_source(runner, job.config.source, job.config.read_config, cut)
   encoded = runner.flat_map(functools.partial(encode_piece, job), read)
@@ -128,7 +128,7 @@ def describe_stages(job: PrepareJob, runner: Runner) -> None:
 
 
 def find_bounds(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> SplitBounds:
-  """Finds the two documents with a fixed split, from the first units like `write_records`."""
+  """Find the two documents with a fixed split, from the first units like `write_records`."""
   bounds = SplitBounds()
   if not config.heldout:
     return bounds
@@ -144,7 +144,7 @@ def find_bounds(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> Split
 
 def encode_piece(job: PrepareJob, item: TextPiece | PartSummary
                  ) -> Iterator[EncodedPiece | PartSummary]:
-  """Tokenizes a piece, and stores its tokens and counts. A summary passes through."""
+  """Tokenize a piece, and store its tokens and counts. A summary passes through."""
   if isinstance(item, PartSummary):
     yield item
     return
@@ -172,7 +172,7 @@ def encode_piece(job: PrepareJob, item: TextPiece | PartSummary
 
 def plan_shards(job: PrepareJob, encoded: Iterable[EncodedPiece | PartSummary]
                 ) -> Iterator[list[ShardGroup]]:
-  """Assigns documents to shards -> groups that begin in the same piece; none if text is damaged."""
+  """Assign documents to shards -> groups that begin in the same piece; none if text is damaged."""
   pieces, _, problem = parallel_stages.separate_summaries(encoded)
   if problem:
     return
@@ -189,7 +189,7 @@ def plan_shards(job: PrepareJob, encoded: Iterable[EncodedPiece | PartSummary]
 
 def group_into_shards(counts: Iterable[tuple[PieceKey, np.ndarray]], shard_tokens: int
                       ) -> Iterator[ShardGroup]:
-  """Divides documents into groups that form shards.
+  """Divide documents into groups that form shards.
 
   A group ends after every document with which a split has `shard_tokens` tokens in the group.
 
@@ -227,7 +227,7 @@ def group_into_shards(counts: Iterable[tuple[PieceKey, np.ndarray]], shard_token
 
 
 def write_shards(job: PrepareJob, groups: list[ShardGroup]) -> Iterator[WrittenShard]:
-  """Writes the shards of some consecutive groups."""
+  """Write the shards of some consecutive groups."""
   # Shards may be smaller than a piece.
   cached_open = functools.lru_cache(1)(functools.partial(open_piece, job))
   for group in groups:
@@ -247,7 +247,7 @@ def write_shards(job: PrepareJob, groups: list[ShardGroup]) -> Iterator[WrittenS
 
 def gather_results(job: PrepareJob, encoded: Iterable[EncodedPiece | PartSummary],
                    written: Iterable[WrittenShard]) -> Iterator[None]:
-  """Stores what `finalize_records` needs: statistics and a journal. Yields nothing."""
+  """Store what `finalize_records` needs: statistics and a journal. Yields nothing."""
   pieces, parts, problem = parallel_stages.separate_summaries(encoded)
   stats = lines.ReadStats()
   for part in parts:
@@ -280,7 +280,7 @@ def gather_results(job: PrepareJob, encoded: Iterable[EncodedPiece | PartSummary
 
 
 def open_piece(job: PrepareJob, key: PieceKey) -> tuple[encode.EncodedUnit, np.ndarray]:
-  """Reads a piece -> its unit, without hashes, and the tokens [documents, splits]."""
+  """Read a piece -> its unit, without hashes, and the tokens [documents, splits]."""
   found = load_arrays(piece_path(job.pieces, key, '.npz'))
   counts = load_arrays(piece_path(job.pieces, key, '.counts.npz'))['counts']
   hashes = [0] * len(counts)
@@ -290,5 +290,5 @@ def open_piece(job: PrepareJob, key: PieceKey) -> tuple[encode.EncodedUnit, np.n
 
 @functools.lru_cache(1)
 def load_job_tokenizer(pieces: epath.Path) -> tokenizers.Tokenizer:
-  """Loads the tokenizer, once per process."""
+  """Load the tokenizer, once per process."""
   return tokenizers.load(pieces / 'tokenizer')

@@ -43,20 +43,20 @@ class Runner(Protocol):
   """Runs stages. Collections are of the runner's own type, and have no order."""
 
   def create(self, items: Iterable[Any]) -> Any:
-    """Returns a collection of the items."""
+    """Return a collection of the items."""
     ...
 
   def flat_map(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
-    """Returns a collection of everything that a function yields for each item."""
+    """Return a collection of everything that a function yields for each item."""
     ...
 
   def call_once(self, function: Callable[..., Iterable[Any]], *items: Any) -> Any:
-    """Returns a collection of everything that a function yields for whole collections."""
+    """Return a collection of everything that a function yields for whole collections."""
     ...
 
   def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any
                    ) -> Any:
-    """Returns a collection of everything that a function yields for each key and its items.
+    """Return a collection of everything that a function yields for each key and its items.
 
     items: collections of (key, item).
     """
@@ -92,7 +92,7 @@ class PartSummary(NamedTuple):
 
 
 def make_stage_folder(parent: epath.Path, prefix: str, *content: Any) -> epath.Path:
-  """Returns the folder for files between stages.
+  """Return the folder for files between stages.
 
   Args:
     parent: folder of the output.
@@ -106,7 +106,7 @@ def make_stage_folder(parent: epath.Path, prefix: str, *content: Any) -> epath.P
 def run_stages(
     run: RunStages, add_stages: Callable[[Runner], None], folder: epath.Path, held: lock.Lock,
     error: type[UserError]) -> dict[str, Any]:
-  """Runs stages, and reads the file that the last of them writes.
+  """Run stages, and read the file that the last of them writes.
 
   Args:
     run: runs the stages.
@@ -134,13 +134,13 @@ def run_stages(
 
 
 def is_written(path: epath.Path) -> bool:
-  """Returns whether a stage, or an earlier attempt at it, has written a file."""
+  """Return whether a stage, or an earlier attempt at it, has written a file."""
   with storage.io_errors_as(path, 'read'):
     return path.exists()
 
 
 def separate_summaries(items: Iterable[Any]) -> tuple[list[Any], list[PartSummary], str]:
-  """Separates the results of pieces from the summaries of parts, which come in any order.
+  """Separate the results of pieces from the summaries of parts, which come in any order.
 
   Args:
     items: PartSummary, and results with a field `key`.
@@ -165,7 +165,7 @@ def separate_summaries(items: Iterable[Any]) -> tuple[list[Any], list[PartSummar
 
 
 def read_source(runner: Runner, source: str, config: TextReadConfig, cut: CutDocuments) -> Any:
-  """Reads a source -> a collection of TextPiece and PartSummary.
+  """Read a source -> a collection of TextPiece and PartSummary.
 
   cut: divides the documents of a part into pieces.
   """
@@ -178,7 +178,7 @@ def read_source(runner: Runner, source: str, config: TextReadConfig, cut: CutDoc
 
 def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
               ) -> Iterator[TextPiece | PartSummary]:
-  """Yields the pieces of a part of the source, and a summary at the end."""
+  """Yield the pieces of a part of the source, and a summary at the end."""
   stats = lines.ReadStats()
   documents = sources.read_part_documents(part.name, config, stats, part.alone)
   try:
@@ -194,29 +194,29 @@ def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
 
 
 def piece_path(folder: epath.Path, key: PieceKey, ending: str) -> epath.Path:
-  """Returns the path of a piece's file."""
+  """Return the path of a piece's file."""
   return folder / f'{key[0]:05d}-{key[1]:06d}{ending}'
 
 
 def store_arrays(path: epath.Path, **arrays: Any) -> None:
-  """Writes named arrays to a file. Raises StorageError."""
+  """Write named arrays to a file. Raises StorageError."""
   with storage.atomic_writer(path) as file:
     np.savez(file, **arrays)
 
 
 def load_arrays(path: epath.Path) -> dict[str, np.ndarray]:
-  """Reads a file of `store_arrays`. Raises StorageError."""
+  """Read a file of `store_arrays`. Raises StorageError."""
   content = io.BytesIO(storage.read_bytes(path, MAX_FILE_BYTES))
   with NUMPY_LOCK, np.load(content) as found:
     return dict(found)
 
 
 def read_fields(path: epath.Path) -> dict[str, Any]:
-  """Reads a file of JSON that a stage has written."""
+  """Read a file of JSON that a stage has written."""
   return storage.read_json(path, limit=MAX_FILE_BYTES)
 
 
 def map_ahead(function: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
-  """Yields the result of a function for each item, in order, with about MAX_AHEAD calls at once."""
+  """Yield the result of a function for each item, in order, with about MAX_AHEAD calls at once."""
   with ThreadPoolExecutor(MAX_AHEAD) as pool:
     yield from worker_pool.submit_ahead(pool, function, items, MAX_AHEAD)

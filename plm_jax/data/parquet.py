@@ -12,7 +12,7 @@ BATCH_ROWS = 256  # read at once: documents, each of some megabytes at most
 
 
 def read_rows(file: epath.Path, field: str) -> Iterator[tuple[dict[str, Any], str]]:
-  """Yields ({field: value}, 'file[row]') for the column `field` of each row.
+  """Yield ({field: value}, 'file[row]') for the column `field` of each row.
 
   Raises:
     SourceError: the file is damaged, or does not have the column.

@@ -47,7 +47,7 @@ from plm_jax.tokenizers import sentence_piece, wordpiece
 
 def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[WindowRule] = (),
             writing: Callable[..., records.RecordsMeta] | None = None) -> records.RecordsMeta:
-  """Writes the token records of `config.source`, or resumes, or returns the finished ones.
+  """Write the token records of `config.source`, or resume, or return the finished ones.
 
   If several processes prepare the same folder, one works and the others wait for it.
 
@@ -86,7 +86,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
 def prepare_folder(
     config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str,
     writing: Callable[..., records.RecordsMeta]) -> records.RecordsMeta:
-  """Locks the folder, and prepares records in it. source: fingerprint; others: see `prepare`."""
+  """Lock the folder, and prepare records in it. source: fingerprint; others: see `prepare`."""
   stats = lines.ReadStats()
   if next(sources.read_documents(config.source, config.read_config, stats), None) is None:
     why = lines.describe_skipped(stats) or ': nothing to prepare'
@@ -116,7 +116,7 @@ def prepare_folder(
 
 
 def check_folder(folder: epath.PathLike, source: str) -> epath.Path:
-  """Returns the folder of the records as a path.
+  """Return the folder of the records as a path.
 
   Raises:
     RecordsError: it cannot be used.
@@ -141,7 +141,7 @@ def check_folder(folder: epath.PathLike, source: str) -> epath.Path:
 def load_existing(
     config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
 ) -> records.RecordsMeta | None:
-  """Reads the finished records of this source; None if there are none.
+  """Read the finished records of this source; None if there are none.
 
   Raises:
     RecordsError: the folder has other records.
@@ -159,7 +159,7 @@ def load_existing(
 def has_former_fingerprint(
     config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str
 ) -> bool:
-  """Returns whether finished records have this source's fingerprint of earlier versions.
+  """Return whether finished records have this source's fingerprint of earlier versions.
 
   Those did not notice an edit of equal size in the middle of a text. So the text must be older than
   the records, too.
@@ -178,7 +178,7 @@ def has_former_fingerprint(
 
 
 def records_folder(config: PrepareConfig) -> epath.Path:
-  """Returns the default folder for the records of this configuration, below the cache folder."""
+  """Return the default folder for the records of this configuration, below the cache folder."""
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   home = epath.Path(storage.cache_folder()) / 'records'
   folder = home / fingerprint(config, tokenizer)[:16]
@@ -196,7 +196,7 @@ def records_folder(config: PrepareConfig) -> epath.Path:
 def open_journal(
     config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
 ) -> tuple[tokenizers.Tokenizer, PrepareJournal]:
-  """Returns the tokenizer and the journal of an interrupted run, or starts over.
+  """Return the tokenizer and the journal of an interrupted run, or starts over.
 
   Raises:
     RecordsError: the folder has an interrupted run for other text or settings.
@@ -223,7 +223,7 @@ def open_journal(
 def write_records(
     config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer,
     journal: PrepareJournal, held: lock.Lock, rules: Sequence[WindowRule]) -> records.RecordsMeta:
-  """Tokenizes the source from the position of the journal to its end.
+  """Tokenize the source from the position of the journal to its end.
 
   Args:
     config: the text, and how it becomes records.
@@ -270,7 +270,7 @@ def write_records(
 
 
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
-  """Trains a tokenizer on a fixed sample from the whole source. Raises TokenizerError."""
+  """Train a tokenizer on a fixed sample from the whole source. Raises TokenizerError."""
   if config.kind == 'bytes':
     return tokenizers.ByteTokenizer()
   start_time = time.monotonic()
@@ -318,7 +318,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
 
 
 def sample_paragraphs(config: PrepareConfig) -> Iterator[str]:
-  """Yields about `config.sample` characters of paragraphs; all of a shorter text.
+  """Yield about `config.sample` characters of paragraphs; all of a shorter text.
 
   From a longer text it takes paragraphs, or parts of long ones, in proportion from everywhere. They
   are random but always the same. Randomness among neighbors ensures that no language or speaker of
@@ -342,7 +342,7 @@ def sample_paragraphs(config: PrepareConfig) -> Iterator[str]:
 
 
 def read_paragraphs(config: PrepareConfig) -> Iterator[str]:
-  """Yields all paragraphs of the source."""
+  """Yield all paragraphs of the source."""
   for document in sources.read_documents(config.source, config.read_config):
     yield from document.paragraphs
 
@@ -350,7 +350,7 @@ def read_paragraphs(config: PrepareConfig) -> Iterator[str]:
 def fingerprint(
     config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
     source_fingerprint: Callable[[str], str] = sources.fingerprint) -> str:
-  """Returns the sha256 hex of everything that determines the bytes of the records.
+  """Return the sha256 hex of everything that determines the bytes of the records.
 
   Args:
     config: of the records.
@@ -381,7 +381,7 @@ def fingerprint(
 
 
 def check_fingerprint(folder: epath.Path, found: str, expected: str) -> None:
-  """Raises RecordsError where the fingerprint of records is not the expected one."""
+  """Raise RecordsError where the fingerprint of records is not the expected one."""
   if found != expected:
     raise records.RecordsError(
         f'{folder} holds records of another source, or made with other settings (fingerprint '

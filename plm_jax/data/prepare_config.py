@@ -77,7 +77,7 @@ class TextConfig(ValidatedConfig):
   """The number of processes that tokenize; 0: one per core. It does not change the records."""
 
   def conflict(self, option):
-    """Returns why options are invalid or cannot be combined; None if all are valid."""
+    """Return why options are invalid or cannot be combined; None if all are valid."""
     if problem := charsets.encoding_problem(self.encoding):
       return f'{option("encoding")} {problem}, got {self.encoding!r}'
     if problem := word_segmentation.segmenter_problem(self.segmenter):
@@ -100,7 +100,7 @@ class TextConfig(ValidatedConfig):
     return None
 
   def check_tokenizer_options(self, given: Iterable[str]) -> None:
-    """Raises ConfigError for options of training a tokenizer next to a finished tokenizer.
+    """Raise ConfigError for options of training a tokenizer next to a finished tokenizer.
 
     given: names of the fields that the user has set.
     """
@@ -130,7 +130,7 @@ COVERAGE_KINDS = 'wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe'
 
 
 def tokenizer_layouts(kind: str) -> tuple[str, ...]:
-  """Returns the layouts that a kind of tokenizer can have."""
+  """Return the layouts that a kind of tokenizer can have."""
   if kind.startswith('sentencepiece'):
     return get_args(tokenizers.Layout)
   return {'wordpiece': ('bert', 'glm'), 'byte-bpe': ('bert', 'gpt2')}.get(kind, ('bert',))

@@ -48,7 +48,7 @@ FORMAT = 2
 
 
 def token_dtype(vocab: int) -> np.dtype:
-  """Returns the dtype of a token: 3 bytes for vocabularies up to 65,536 ids, otherwise 5."""
+  """Return the dtype of a token: 3 bytes for vocabularies up to 65,536 ids, otherwise 5."""
   return np.dtype([('token', '<u2' if vocab <= 1 << 16 else '<u4'), ('flags', 'u1')])
 
 
@@ -95,15 +95,15 @@ class RecordsMeta:
     return text_digest(repr((self.vocab, self.tokenizer, *shards)))
 
   def shards(self, split: Split) -> tuple[Shard, ...]:
-    """Returns the shards of a split, in the order of their text."""
+    """Return the shards of a split, in the order of their text."""
     return self.train if split == 'train' else self.heldout
 
   def tokens(self, split: Split) -> int:
-    """Returns the number of tokens of a split."""
+    """Return the number of tokens of a split."""
     return sum(shard.tokens for shard in self.shards(split))
 
   def count_single_sentence(self, split: Split) -> tuple[int, int]:
-    """Counts the documents of a split with one sentence (a lower bound), and all documents.
+    """Count the documents of a split with one sentence (a lower bound), and all documents.
 
     The others have two sentences or more. So at least 2 * documents - sentences have one.
     """
@@ -113,7 +113,7 @@ class RecordsMeta:
 
 
 def write_meta(folder: epath.PathLike, meta: RecordsMeta) -> RecordsMeta:
-  """Writes records.json atomically, as the last file: the folder is finished after that.
+  """Write records.json atomically, as the last file: the folder is finished after that.
 
   Returns:
     The same, with its digest.
@@ -127,12 +127,12 @@ def write_meta(folder: epath.PathLike, meta: RecordsMeta) -> RecordsMeta:
 
 
 def text_digest(text: str) -> str:
-  """Returns the sha256 hex of a text, which identifies records in caches."""
+  """Return the sha256 hex of a text, which identifies records in caches."""
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 def tokenizer_crcs(folder: epath.Path) -> dict[str, int]:
-  """Computes the checksums of the files in the tokenizer's folder, by name."""
+  """Compute the checksums of the files in the tokenizer's folder, by name."""
   home = folder / 'tokenizer'
   with storage.io_errors_as(home, 'read', RecordsError):
     if not home.is_dir():
@@ -146,7 +146,7 @@ def tokenizer_crcs(folder: epath.Path) -> dict[str, int]:
 
 
 def read_meta(folder: epath.PathLike) -> RecordsMeta:
-  """Reads records.json, and verifies the files of the tokenizer.
+  """Read records.json, and verify the files of the tokenizer.
 
   Raises:
     RecordsError: the records are unfinished, of a later format, or damaged.
@@ -180,7 +180,7 @@ def read_meta(folder: epath.PathLike) -> RecordsMeta:
 
 
 def parse_meta(fields: dict[str, Any], digest: str) -> RecordsMeta:
-  """Checks the fields of records.json. Raises ValueError or TypeError with the problem."""
+  """Check the fields of records.json. Raises ValueError or TypeError with the problem."""
   check_type(fields.get('vocab'), int, 'vocab')
   check_type(fields.get('tokenizer'), str, 'tokenizer')
   check_type(fields.get('source'), str, 'source')
@@ -193,7 +193,7 @@ def parse_meta(fields: dict[str, Any], digest: str) -> RecordsMeta:
 
 
 def parse_shard(fields: Any) -> Shard:
-  """Checks the types and sizes of an entry of records.json or of a journal.
+  """Check the types and sizes of an entry of records.json or of a journal.
 
   Raises:
     ValueError, TypeError: with the problem.
@@ -213,7 +213,7 @@ def parse_shard(fields: Any) -> Shard:
 
 
 def check_type(value: Any, kind: type, name: str) -> Any:
-  """Returns the value if it has this JSON type; True is no number. Raises TypeError otherwise."""
+  """Return the value if it has this JSON type; True is no number. Raises TypeError otherwise."""
   if not isinstance(value, kind) or isinstance(value, bool):
     raise TypeError(f'{name} is {value!r:.100}, expected {storage.JSON_NAMES[kind]}')
   return value
@@ -221,7 +221,7 @@ def check_type(value: Any, kind: type, name: str) -> Any:
 
 def write_shard(folder: epath.PathLike, name: str, tokens: np.ndarray, sentences: np.ndarray
                 ) -> Shard:
-  """Writes the three files of a shard, each atomically.
+  """Write the three files of a shard, each atomically.
 
   Args:
     folder: of the records.
@@ -244,13 +244,13 @@ def write_shard(folder: epath.PathLike, name: str, tokens: np.ndarray, sentences
 
 
 def npy_bytes(array: np.ndarray) -> bytes:
-  """Returns the content of a `.npy` file. The errors of np.save on a full disk are unclear."""
+  """Return the content of a `.npy` file. The errors of np.save on a full disk are unclear."""
   content = np.ascontiguousarray(array).view(np.uint8).data
   return b''.join((npy_header(array.dtype, len(array)), content))
 
 
 def read_sentences(folder: epath.PathLike, shard: Shard) -> np.ndarray:
-  """Reads and verifies the sentences of a shard -> [S] of `SENTENCE_DTYPE`. Raises RecordsError."""
+  """Read and verify the sentences of a shard -> [S] of `SENTENCE_DTYPE`. Raises RecordsError."""
   path = f'{storage.resolve_path(folder)}/{shard.name}.sentences.npy'
   content = read_file(path, SENTENCE_DTYPE, shard.sentences)
   if shard.sentences_crc not in (None, checksums.crc(content)):
@@ -259,7 +259,7 @@ def read_sentences(folder: epath.PathLike, shard: Shard) -> np.ndarray:
 
 
 def open_tokens(folder: epath.PathLike, shard: Shard) -> np.ndarray:
-  """Opens the tokens of a shard [T], unverified; memory-mapped on a disk. Raises RecordsError."""
+  """Open the tokens of a shard [T], unverified; memory-mapped on a disk. Raises RecordsError."""
   path = f'{storage.resolve_path(folder)}/{shard.name}.npy'
   if storage.is_remote(path):
     content = storage.read_bytes(path, 1 << 36, RecordsError)
@@ -271,7 +271,7 @@ def open_tokens(folder: epath.PathLike, shard: Shard) -> np.ndarray:
 
 
 def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
-  """Reads a whole file of `length` items. Raises RecordsError where it is larger."""
+  """Read a whole file of `length` items. Raises RecordsError where it is larger."""
   if storage.is_remote(path):
     limit = max(npy_size(dtype, length), storage.READ_LIMIT)
     return storage.read_bytes(path, limit, RecordsError)
@@ -283,7 +283,7 @@ def read_file(path: str, dtype: np.dtype, length: int) -> bytes:
 
 
 def map_file(path: str) -> mmap.mmap | bytes:
-  """Memory-maps a file on a disk. A descriptor stays open as long as the map."""
+  """Memory-map a file on a disk. A descriptor stays open as long as the map."""
   with shard_errors(path), storage.open_file(path) as file:
     if not os.fstat(file.fileno()).st_size:
       return b''
@@ -292,7 +292,7 @@ def map_file(path: str) -> mmap.mmap | bytes:
 
 @contextlib.contextmanager
 def shard_errors(path: str) -> Iterator[None]:
-  """Converts an OSError of a shard's file into a RecordsError that names the remedy."""
+  """Convert an OSError of a shard's file into a RecordsError that names the remedy."""
   try:
     yield
   except FileNotFoundError as error:
@@ -302,7 +302,7 @@ def shard_errors(path: str) -> Iterator[None]:
 
 
 def parse_array(path: str, content: Any, dtype: np.dtype, length: int) -> np.ndarray:
-  """Returns the array of a one-dimensional `.npy` file, without copying.
+  """Return the array of a one-dimensional `.npy` file, without copying.
 
   Args:
     path: for messages.
@@ -336,7 +336,7 @@ def parse_array(path: str, content: Any, dtype: np.dtype, length: int) -> np.nda
 
 @functools.lru_cache(1 << 10)
 def npy_header(dtype: np.dtype, length: int) -> bytes:
-  """Returns the header of a `.npy` file of `length` items: 128 bytes with every numpy version."""
+  """Return the header of a `.npy` file of `length` items: 128 bytes with every numpy version."""
   descr = np.lib.format.dtype_to_descr(dtype)
   fields = {'descr': descr, 'fortran_order': False, 'shape': (length,)}
   text = '{' + ''.join(f'{name!r}: {value!r}, ' for name, value in fields.items()) + '}'
@@ -344,12 +344,12 @@ def npy_header(dtype: np.dtype, length: int) -> bytes:
 
 
 def npy_size(dtype: np.dtype, length: int) -> int:
-  """Returns the bytes of a `.npy` file of `length` items."""
+  """Return the bytes of a `.npy` file of `length` items."""
   return len(npy_header(dtype, length)) + length * dtype.itemsize
 
 
 def truncated_error(path: str, dtype: np.dtype, length: int, size: int) -> RecordsError:
-  """Makes the error for a file with the wrong size."""
+  """Make the error for a file with the wrong size."""
   return RecordsError(
       f'record shard {path} is truncated or foreign: records.json counts {length} items of '
       f'{dtype.itemsize} bytes ({npy_size(dtype, length):,} bytes in all), the file has {size:,} '
@@ -357,7 +357,7 @@ def truncated_error(path: str, dtype: np.dtype, length: int, size: int) -> Recor
 
 
 def damaged_error(path: str) -> RecordsError:
-  """Makes the error for a wrong checksum. Deletes the file if it is a copy from a bucket."""
+  """Make the error for a wrong checksum. Deletes the file if it is a copy from a bucket."""
   remedy, file = REMEDY, pathlib.Path(path)
   if file.is_relative_to(storage.cache_folder() / 'windows'):  # of records in a bucket
     file.unlink(missing_ok=True)
@@ -367,7 +367,7 @@ def damaged_error(path: str) -> RecordsError:
 
 
 def check_sentences(path: str, entry: Shard, sentences: np.ndarray) -> None:
-  """Raises RecordsError if the sentences cannot be those of the shard."""
+  """Raise RecordsError if the sentences cannot be those of the shard."""
   starts = sentences['start'].astype(np.int64)
   documents = sentences['document'].astype(np.int64)
   if not entry.tokens and not len(starts):
@@ -381,13 +381,13 @@ def check_sentences(path: str, entry: Shard, sentences: np.ndarray) -> None:
 
 
 def foreign_id_error(path: str, largest: int, vocab: int) -> RecordsError:
-  """Makes the error for a shard with an id outside of the vocabulary."""
+  """Make the error for a shard with an id outside of the vocabulary."""
   return RecordsError(f'record shard {path} holds the id {largest}, but the vocabulary of its '
                       f'records has {vocab} ids: it belongs to others. Prepare the records again.')
 
 
 def count_blocks(dtype: np.dtype, length: int) -> int:
-  """Returns the number of checksum blocks of a `.npy` file of `length` items."""
+  """Return the number of checksum blocks of a `.npy` file of `length` items."""
   return -(-npy_size(dtype, length) // checksums.BLOCK_BYTES)
 
 

@@ -7,7 +7,7 @@ import re
 
 
 def split_sentences(paragraph: str, gaps: bool = False) -> list[str]:
-  """Splits `paragraph` into stripped sentences; together they are its text without outer spaces.
+  """Split `paragraph` into stripped sentences; together they are its text without outer spaces.
 
   gaps: keep one space of the white space between two sentences, at the start of the second.
 
@@ -24,7 +24,7 @@ def split_sentences(paragraph: str, gaps: bool = False) -> list[str]:
 
 
 def split_clauses(paragraph: str, gaps: bool = False) -> list[str]:
-  """Splits after every . ? ! ; : and similar, and at line breaks: GLM's blanks for sentences.
+  """Split after every . ? ! ; : and similar, and at line breaks: GLM's blanks for sentences.
 
   THUDM/GLM (blocklm_utils.py, contains_sentence_end) ends a sentence at any token with such a
   character; here 3.5 and 12:30 are not split. gaps: see `split_sentences`.
@@ -37,7 +37,7 @@ def split_clauses(paragraph: str, gaps: bool = False) -> list[str]:
 
 
 def split_at_borders(paragraph: str, borders: Iterable[int], gaps: bool) -> list[str]:
-  """Splits `paragraph` at ascending `borders` into stripped parts, without empty ones."""
+  """Split `paragraph` at ascending `borders` into stripped parts, without empty ones."""
   found, start = [], 0
   for end in (*borders, len(paragraph)):
     if part := paragraph[start:end].strip():
@@ -49,7 +49,7 @@ def split_at_borders(paragraph: str, borders: Iterable[int], gaps: bool) -> list
 
 
 def ends_sentence(text: str, start: int, match: re.Match) -> bool:
-  """Returns whether '.', '!' or '?' of `match` ends the sentence that begins at `start`."""
+  """Return whether '.', '!' or '?' of `match` ends the sentence that begins at `start`."""
   following = FOLLOWING.match(text, match.end())
   if not following or following[1].islower():
     return False

@@ -58,7 +58,7 @@ class Shards:
     self._valid = [False] * len(self.entries)
 
   def check(self) -> None:
-    """Checks all shards before the first is used: that files exist; of a small split, everything.
+    """Check all shards before the first is used: that files exist; of a small split, everything.
 
     Raises:
       RecordsError: shards are missing, truncated or damaged.
@@ -83,15 +83,15 @@ class Shards:
     return len(self.entries)
 
   def path(self, entry: Shard, kind: str) -> str:
-    """Returns the path of a shard's file. kind: '' tokens, '.sentences', '.crc'."""
+    """Return the path of a shard's file. kind: '' tokens, '.sentences', '.crc'."""
     return f'{self.root}/{entry.name}{kind}.npy'
 
   def copy_path(self, entry: Shard, kind: str) -> str:
-    """Returns the path of the same file in the cache."""
+    """Return the path of the same file in the cache."""
     return f'{self.cache}/{entry.name}{kind}.npy'
 
   def fetch(self, numbers: Iterable[int]) -> None:
-    """Copies files of these shards from a bucket to the cache, in parallel."""
+    """Copy files of these shards from a bucket to the cache, in parallel."""
     if not self.remote:
       return
     missing = []
@@ -118,7 +118,7 @@ class Shards:
         list(pool.map(fetch, missing))
 
   def download(self, path: str, dtype: np.dtype, length: int) -> bytes:
-    """Reads a whole file of a shard from a bucket; with one request where there are many files."""
+    """Read a whole file of a shard from a bucket; with one request where there are many files."""
     size = npy_size(dtype, length)
     if self.small:
       content = storage.read_bytes(path, max(size, storage.READ_LIMIT), RecordsError)
@@ -129,7 +129,7 @@ class Shards:
     return content
 
   def open(self, number: int) -> 'OpenShard':
-    """Opens a shard; for a bucket, copies what is needed to the cache. Raises RecordsError."""
+    """Open a shard; for a bucket, copy what is needed to the cache. Raises RecordsError."""
     entry = self.entries[number]
     self.fetch([number])
     path = self.copy_path(entry, '') if self.remote else self.path(entry, '')
@@ -141,7 +141,7 @@ class Shards:
     return shard
 
   def sentences(self, number: int) -> np.ndarray:
-    """Reads and verifies all sentences of a shard [S]. Uses a copy in the cache, but makes none."""
+    """Read and verify all sentences of a shard [S]. Use a copy in the cache, but make none."""
     entry = self.entries[number]
     path = self.path(entry, '.sentences')
     copy = self.copy_path(entry, '.sentences')
@@ -178,14 +178,14 @@ class ShardFile:
     self.verify_blocks(np.array([0]))
 
   def verify(self, start: np.ndarray, stop: np.ndarray) -> None:
-    """Verifies the items from start[n] to stop[n]. Raises RecordsError for a damaged file."""
+    """Verify the items from start[n] to stop[n]. Raises RecordsError for a damaged file."""
     size = self.data.itemsize
     first = (self.offset + start * size) // checksums.BLOCK_BYTES
     last = (self.offset + stop * size - 1) // checksums.BLOCK_BYTES
     self.verify_blocks(concat_ranges(first, last + 1)[1])
 
   def verify_blocks(self, numbers: np.ndarray) -> None:
-    """Compares the blocks of these numbers with their checksums, each once. Raises RecordsError."""
+    """Compare the blocks of these numbers with their checksums, each once. Raises RecordsError."""
     numbers = np.unique(numbers[~self.verified[numbers]])
     if len(numbers):
       assert self.crcs is not None
@@ -195,7 +195,7 @@ class ShardFile:
       self.verified[numbers] = True
 
   def verify_all(self) -> None:
-    """Compares all blocks not yet verified with their checksums. Raises RecordsError."""
+    """Compare all blocks not yet verified with their checksums. Raises RecordsError."""
     self.verify_blocks(np.arange(len(self.verified)))
 
 
@@ -208,7 +208,7 @@ class RemoteShardFile:
     self.size = self.offset + length * dtype.itemsize
 
   def read(self, start: int, stop: int) -> np.ndarray:
-    """Reads the items from start to stop with one request. Raises RecordsError for damage."""
+    """Read the items from start to stop with one request. Raises RecordsError for damage."""
     begin = self.offset + start * self.dtype.itemsize
     end = self.offset + stop * self.dtype.itemsize
     block = checksums.BLOCK_BYTES
@@ -225,7 +225,7 @@ class RemoteShardFile:
 
 @functools.lru_cache(MAX_OPEN_SHARDS)
 def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: str) -> OpenShard:
-  """Opens a shard.
+  """Open a shard.
 
   Args:
     opening: number of this opening of the records; other openings may have seen other files.
@@ -251,7 +251,7 @@ def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: s
 
 
 def check_file_size(path: str, dtype: np.dtype, length: int) -> None:
-  """Raises RecordsError unless a file exists and has the size of `length` items."""
+  """Raise RecordsError unless a file exists and has the size of `length` items."""
   with records.shard_errors(path):
     size = os.stat(path).st_size
   # Other versions of numpy may pad the header, always to a multiple of 16.
@@ -261,7 +261,7 @@ def check_file_size(path: str, dtype: np.dtype, length: int) -> None:
 
 
 def verify_shard(shards: Shards, number: int, entry: Shard) -> None:
-  """Verifies everything in a shard. Raises RecordsError."""
+  """Verify everything in a shard. Raises RecordsError."""
   shard = shards.open(number)
   shard.sentences.verify_all()
   if isinstance(shard.tokens, ShardFile):
@@ -275,7 +275,7 @@ def verify_shard(shards: Shards, number: int, entry: Shard) -> None:
 
 
 def has_size(path: str, size: int) -> bool:
-  """Returns whether a file exists and has so many bytes."""
+  """Return whether a file exists and has so many bytes."""
   try:
     return os.stat(path).st_size == size
   except OSError:

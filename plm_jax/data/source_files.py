@@ -30,7 +30,7 @@ HIDDEN_PREFIXES = '.', '_'  # of names that are not read in a folder
 
 
 def find_files(source: str) -> list[epath.Path]:
-  """Returns the files of a source, in reading order. Raises SourceError where there are none."""
+  """Return the files of a source, in reading order. Raises SourceError where there are none."""
   if source == 'embedded':
     return [epath.Path(builtin_corpus.corpus_path())]
   found = []
@@ -45,7 +45,7 @@ def find_files(source: str) -> list[epath.Path]:
 
 
 def split_source(source: str) -> list[tuple[str, list[epath.Path]]]:
-  """Splits a source at commas into (path, its files). Raises SourceError if none match a path."""
+  """Split a source at commas into (path, its files). Raises SourceError if none match a path."""
   found = list(split_commas(source))
   for path, matches in found:
     if not path:
@@ -59,7 +59,7 @@ def split_source(source: str) -> list[tuple[str, list[epath.Path]]]:
 
 
 def split_commas(source: str) -> Iterator[tuple[str, list[epath.Path]]]:
-  """Yields (path, its files) of a source; keeps commas inside the name of a file that exists."""
+  """Yield (path, its files) of a source; keep commas inside the name of a file that exists."""
   if not storage.is_remote(source) and ',' in source and (whole := match_files(source)):
     yield source, whole
     return
@@ -77,12 +77,12 @@ def split_commas(source: str) -> Iterator[tuple[str, list[epath.Path]]]:
 
 
 def split_names(names: str) -> tuple[str, ...]:
-  """Splits names of sources, files or tfds:NAME:SPLIT, at commas outside the names of files."""
+  """Split names of sources, files or tfds:NAME:SPLIT, at commas outside the names of files."""
   return tuple(path for path, _ in split_commas(names)) if names else ()
 
 
 def match_files(path: str) -> list[epath.Path]:
-  """Lists the files of a file, folder or glob, in order; [] if there are none."""
+  """List the files of a file, folder or glob, in order; [] if there are none."""
   if not path.strip() or path.startswith('tfds:'):
     return []
   with storage.io_errors_as(path, 'read', SourceError):
@@ -93,7 +93,7 @@ def match_files(path: str) -> list[epath.Path]:
 
 
 def expand_glob(pattern: str) -> list[epath.Path]:
-  """Lists the files that match a glob, local or in a bucket."""
+  """List the files that match a glob, local or in a bucket."""
   if not storage.is_remote(pattern):
     if '**' in pattern.split('/'):
       return expand_recursive_glob(pattern)
@@ -109,7 +109,7 @@ def expand_glob(pattern: str) -> list[epath.Path]:
 
 
 def expand_recursive_glob(pattern: str) -> list[epath.Path]:
-  """Lists the files that match a local glob with `**`, any number of folders.
+  """List the files that match a local glob with `**`, any number of folders.
 
   glob.glob follows a link that leads back into its folder until the system refuses; this reads each
   folder once.
@@ -128,7 +128,7 @@ def expand_recursive_glob(pattern: str) -> list[epath.Path]:
 
 
 def matches_glob(names: Sequence[str], parts: Sequence[str]) -> bool:
-  """Returns whether the names of a path match the parts of a glob, as in glob.glob.
+  """Return whether the names of a path match the parts of a glob, as in glob.glob.
 
   `**` is any number of folders, and wildcards do not match the dot of a hidden name.
   """
@@ -145,7 +145,7 @@ def matches_glob(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def walk_folder(folder: epath.Path) -> Iterator[epath.Path]:
-  """Yields the files below `folder`, without hidden ones and those of jobs, such as _SUCCESS.
+  """Yield the files below `folder`, without hidden ones and those of jobs, such as _SUCCESS.
 
   A folder that several links lead to is read once, so that a link back into a folder adds nothing.
   """
@@ -162,7 +162,7 @@ def walk_folder(folder: epath.Path) -> Iterator[epath.Path]:
 
 
 def walk_local_folder(folder: str, hidden: tuple[str, ...] = HIDDEN_PREFIXES) -> Iterator[str]:
-  """Yields the files below a local folder, each folder once: real folders first, then linked ones.
+  """Yield the files below a local folder, each folder once: real folders first, then linked ones.
 
   hidden: prefixes of names that are left out.
   """
@@ -190,13 +190,13 @@ def walk_local_folder(folder: str, hidden: tuple[str, ...] = HIDDEN_PREFIXES) ->
 
 
 def file_length(file: epath.Path) -> int:
-  """Returns the bytes of a file. Raises SourceError."""
+  """Return the bytes of a file. Raises SourceError."""
   with storage.io_errors_as(file, 'read', SourceError):
     return file.stat().length
 
 
 def read_ends(file: epath.Path) -> tuple[int, bytes, bytes]:
-  """Reads the length of a file, its first and its last END_BYTES bytes."""
+  """Read the length of a file, its first and its last END_BYTES bytes."""
   length = file_length(file)
   if storage.is_remote(file) and length <= 2 * END_BYTES:
     content = storage.read_bytes(file, error=SourceError)
@@ -207,7 +207,7 @@ def read_ends(file: epath.Path) -> tuple[int, bytes, bytes]:
 
 
 def content_digest(file: epath.Path) -> str:
-  """Returns the sha256 hex of a file; for a large one in a bucket, of its ends and its version."""
+  """Return the sha256 hex of a file; for a large one in a bucket, of its ends and its version."""
   with storage.io_errors_as(file, 'read', SourceError):
     if not storage.is_remote(file):
       with open(file, 'rb') as f:
@@ -218,7 +218,7 @@ def content_digest(file: epath.Path) -> str:
 
 
 def file_version(file: epath.Path) -> str:
-  """Returns a text that changes when the file is written again, or is another file."""
+  """Return a text that changes when the file is written again, or is another file."""
   with storage.io_errors_as(file, 'read', SourceError):
     if not storage.is_remote(file):
       status = os.stat(file)
@@ -229,7 +229,7 @@ def file_version(file: epath.Path) -> str:
 
 
 def map_in_threads(function: Callable[[X], Y], items: Iterable[X]) -> list[Y]:
-  """Calls a function for each item, with many requests at once."""
+  """Call a function for each item, with many requests at once."""
   items = list(items)
   if len(items) == 1:
     return [function(items[0])]

@@ -41,7 +41,7 @@ NOTE_BYTES = 64 << 20  # of text from which on its digest is cached; others take
 
 def read_documents(source: str, config: TextReadConfig = TextReadConfig(),
                    stats: ReadStats | None = None) -> Iterator[Document]:
-  """Yields the documents of `source`, in order, without empty ones.
+  """Yield the documents of `source`, in order, without empty ones.
 
   Args:
     source: see the head of this module.
@@ -58,7 +58,7 @@ def read_documents(source: str, config: TextReadConfig = TextReadConfig(),
 
 def read_parts(source: str, config: TextReadConfig, stats: ReadStats
                ) -> Iterator[Iterator[Document]]:
-  """Yields the documents of each part (`list_parts`); consume each before the next."""
+  """Yield the documents of each part (`list_parts`); consume each before the next."""
   if source.startswith((TASK_PREFIX, 'tfds:')):
     yield read_part_documents(source, config, stats, True)
     return
@@ -70,7 +70,7 @@ def read_parts(source: str, config: TextReadConfig, stats: ReadStats
 
 
 def list_parts(source: str) -> list[str]:
-  """Lists the parts of a source that can be read separately: files, a TFDS data set, or a task."""
+  """List the parts of a source that can be read separately: files, a TFDS data set, or a task."""
   if source.startswith((TASK_PREFIX, 'tfds:')):
     return [source]
   return [os.fspath(file) for file in find_files(source)]
@@ -78,7 +78,7 @@ def list_parts(source: str) -> list[str]:
 
 def read_part_documents(part: str, config: TextReadConfig, stats: ReadStats, alone: bool
                         ) -> Iterator[Document]:
-  """Yields the documents of a part of a source, as `read_documents`. alone: it is the only part."""
+  """Yield the documents of a part of a source, as `read_documents`. alone: it is the only part."""
   if part.startswith(TASK_PREFIX):
     yield from text_to_text_tasks.read_documents(part, config.on_error, stats, config.encoding)
   elif part.startswith('tfds:'):
@@ -89,7 +89,7 @@ def read_part_documents(part: str, config: TextReadConfig, stats: ReadStats, alo
 
 def read_file(file: epath.Path, config: TextReadConfig, stats: ReadStats, alone: bool
               ) -> Iterator[Document]:
-  """Yields the documents of a file, as `read_documents`.
+  """Yield the documents of a file, as `read_documents`.
 
   alone: the source has no other files, see `document_formats.resolve_division`.
   """
@@ -102,7 +102,7 @@ def read_file(file: epath.Path, config: TextReadConfig, stats: ReadStats, alone:
 
 
 def read_texts(source: str) -> Iterator[str]:
-  """Yields every file of plain text as one text; of other formats, every document.
+  """Yield every file of plain text as one text; of other formats, every document.
 
   The paragraphs of a document are joined by newlines.
   """
@@ -125,7 +125,7 @@ def read_texts(source: str) -> Iterator[str]:
 
 
 def short_name(source: str) -> str:
-  """Returns a short name of a source, from the end of its path.
+  """Return a short name of a source, from the end of its path.
 
   >>> sources = 'gs://text/de', 'en/*.txt.gz', 'task:sst2:a.tsv', 'tfds:wiki40b/sw:train'
   >>> [short_name(source) for source in sources]
@@ -143,7 +143,7 @@ def short_name(source: str) -> str:
 
 
 def source_folders(source: str) -> list[epath.Path]:
-  """Lists the folders that are part of a source."""
+  """List the folders that are part of a source."""
   source = strip_task(source)
   if source == 'embedded' or source.startswith('tfds:'):
     return []
@@ -157,7 +157,7 @@ def source_folders(source: str) -> list[epath.Path]:
 
 
 def source_bytes(source: str) -> int | None:
-  """Returns the bytes on disk; None where unknown."""
+  """Return the bytes on disk; None where unknown."""
   source = strip_task(source)
   if source.startswith('tfds:'):
     return None
@@ -165,7 +165,7 @@ def source_bytes(source: str) -> int | None:
 
 
 def estimate_characters(source: str) -> int:
-  """Estimates the number of characters of text, to within a small factor; 0 where unknown."""
+  """Estimate the number of characters of text, to within a small factor; 0 where unknown."""
   source = strip_task(source)
   if source.startswith('tfds:'):
     return 0
@@ -178,7 +178,7 @@ def estimate_characters(source: str) -> int:
 
 
 def fingerprint(source: str) -> str:
-  """Returns a sha256 hex that changes when the source does.
+  """Return a sha256 hex that changes when the source does.
 
   For local files it depends on all bytes and the names; for a file in a bucket over 128 KiB, on its
   ends and its modification time. Digests of large texts are cached until the texts are written
@@ -206,7 +206,7 @@ def fingerprint(source: str) -> str:
 
 
 def former_fingerprint(source: str) -> str:
-  """Returns the fingerprint of earlier versions: names, sizes, first and last 64 KiB of files."""
+  """Return the fingerprint of earlier versions: names, sizes, first and last 64 KiB of files."""
   found = start_digest(source)
   if isinstance(found, str):
     return found
@@ -217,7 +217,7 @@ def former_fingerprint(source: str) -> str:
 
 
 def last_modified(source: str) -> float:
-  """Returns the modification time of the newest file, in seconds since 1970; 0 for TFDS."""
+  """Return the modification time of the newest file, in seconds since 1970; 0 for TFDS."""
   source = strip_task(source)
   if source.startswith('tfds:'):  # its data sets do not change
     return 0
@@ -225,7 +225,7 @@ def last_modified(source: str) -> float:
 
 
 def start_digest(source: str):
-  """Begins a fingerprint: returns all of it for TFDS, otherwise (digest of the task, files)."""
+  """Begin a fingerprint: return all of it for TFDS, otherwise (digest of the task, files)."""
   digest = hashlib.sha256()
   if source.startswith(TASK_PREFIX):
     digest.update(repr(text_to_text_tasks.parse_task(source)).encode())

@@ -17,7 +17,7 @@ CSV_ERRORS = {  # part of the csv module's message -> a clearer one
 
 def read_table(opened: TextFile, lines: Iterator[tuple[int, str]], kind: Literal['tsv', 'csv'],
                on_error: OnError, stats: ReadStats) -> Iterator[tuple[int, list[str]]]:
-  """Yields (number of its first line, cells) of every row of a table, from its numbered lines."""
+  """Yield (number of its first line, cells) of every row of a table, from its numbered lines."""
   quoted = kind == 'csv'
   if kind == 'tsv' and b'"' in opened.beginning and looks_quoted(opened.beginning, opened.whole):
     quoted = True
@@ -29,7 +29,7 @@ def read_table(opened: TextFile, lines: Iterator[tuple[int, str]], kind: Literal
 
 def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_error: OnError,
                stats: ReadStats, quoted: bool = True) -> Iterator[tuple[int, list[str]]]:
-  """Yields (number of its first line, cells) of every row of a table.
+  """Yield (number of its first line, cells) of every row of a table.
 
   A line with unbalanced quotes is reported by itself: the following rows, which its open quote
   would include, are read.
@@ -51,7 +51,7 @@ def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_
     return waiting.popleft() if waiting else next(lines, None)
 
   def feed_reader() -> Iterator[str]:
-    """Yields lines to the CSV reader until its row is complete."""
+    """Yield lines to the CSV reader until its row is complete."""
     nonlocal complete
     length = 0
     while line := next_line():
@@ -110,7 +110,7 @@ def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_
 
 def find_quote_problem(
     fits: bool, lines: int, inner: int, complete: bool) -> tuple[str, bool]:
-  """Finds out whether the quotes of a row include other rows, or a line that cannot be read.
+  """Find out whether the quotes of a row include other rows, or a line that cannot be read.
 
   Args:
     fits: whether the row has as many cells as the table has columns.
@@ -129,14 +129,14 @@ def find_quote_problem(
 
 
 def count_rows(lines: list[tuple[int, str]], delimiter: str, width: int) -> int:
-  """Counts the lines that are rows of a table by themselves."""
+  """Count the lines that are rows of a table by themselves."""
   if width <= 1:
     return 0
   return sum(line.count(delimiter) == width - 1 for _, line in lines)
 
 
 def looks_quoted(beginning: bytes, whole: bool) -> bool:
-  """Returns whether cells of a tab-separated table are in quotes, as pandas and spreadsheets write.
+  """Return whether cells of a tab-separated table are in quotes, as pandas and spreadsheets write.
 
   Files of benchmarks have quotes as normal characters. In a quoted table a quote inside a cell is
   doubled, and a cell that begins with a quote ends with one. The table is quoted if more cells have

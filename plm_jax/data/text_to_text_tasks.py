@@ -51,7 +51,7 @@ class TextTask:
   """Names of functions in `tasks.text_to_text` by which predictions are evaluated."""
 
   def make_example(self, row: LabeledRow) -> TextToTextExample:
-    """Converts a row. Raises SourceError for a row with a missing column or an empty side."""
+    """Convert a row. Raises SourceError for a row with a missing column or an empty side."""
     def fill(match):
       return labeled_files.get_text(row, *match[1].split('|')).strip()
 
@@ -63,7 +63,7 @@ class TextTask:
     return TextToTextExample(inputs, targets, row.where)
 
   def read_targets(self, row: LabeledRow) -> list[str]:
-    """Returns the targets of a row, at least one: an answer, a number, or texts.
+    """Return the targets of a row, at least one: an answer, a number, or texts.
 
     Raises:
       SourceError: the column has another type.
@@ -86,14 +86,14 @@ class TextTask:
 
 def read_documents(source: str, on_error: OnError, stats: ReadStats, encoding: str = 'utf-8'
                    ) -> Iterator[Document]:
-  """Yields the examples of task:NAME:SOURCE as documents of two paragraphs. Raises SourceError."""
+  """Yield the examples of task:NAME:SOURCE as documents of two paragraphs. Raises SourceError."""
   for example in read_examples(source, on_error, stats, encoding):
     yield Document([example.targets[0], example.inputs], example.where)
 
 
 def read_examples(source: str, on_error: OnError = 'refuse', stats: ReadStats | None = None,
                   encoding: str = 'utf-8') -> Iterator[TextToTextExample]:
-  """Yields the examples of task:NAME:SOURCE.
+  """Yield the examples of task:NAME:SOURCE.
 
   Raises:
     SourceError: a row is invalid; 'skip' counts it in `stats`.
@@ -109,12 +109,12 @@ def read_examples(source: str, on_error: OnError = 'refuse', stats: ReadStats | 
 
 
 def strip_task(source: str) -> str:
-  """Returns SOURCE of task:NAME:SOURCE; returns any other source unchanged."""
+  """Return SOURCE of task:NAME:SOURCE; return any other source unchanged."""
   return source.split(':', 2)[-1] if source.startswith(TASK_PREFIX) else source
 
 
 def parse_task(source: str) -> TextTask:
-  """Returns the task of task:NAME:SOURCE. Raises SourceError for an unknown one."""
+  """Return the task of task:NAME:SOURCE. Raises SourceError for an unknown one."""
   name = where = ''
   if source.count(':') > 1:
     name, where = source.removeprefix(TASK_PREFIX).split(':', 1)
@@ -137,7 +137,7 @@ def parse_task(source: str) -> TextTask:
 
 
 def unique_texts(value: Any) -> list[Any]:
-  """Returns the distinct texts of a text, a list of texts, or objects with a 'text'."""
+  """Return the distinct texts of a text, a list of texts, or objects with a 'text'."""
   if isinstance(value, dict):
     value = value.get('text', [])
   found = []
@@ -147,7 +147,7 @@ def unique_texts(value: Any) -> list[Any]:
 
 
 def format_number(value: Any, step: float, where: str) -> str:
-  """Formats a number rounded to a multiple of `step`, such as 2.6.
+  """Format a number rounded to a multiple of `step`, such as 2.6.
 
   T5 does this for STS-B (Raffel et al. 2020, section 2.4). Raises SourceError.
   """

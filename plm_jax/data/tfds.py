@@ -21,7 +21,7 @@ RETRIES = 2
 
 
 def iterate_examples(source: str) -> Iterator[dict[str, Any]]:
-  """Yields the features of every example, in the order of the files. Raises SourceError."""
+  """Yield the features of every example, in the order of the files. Raises SourceError."""
   import tensorflow_datasets as tfds  # late: TensorFlow takes seconds to load, files do not need it
   builder, split = open_builder(source)
   # One file after the other: interleaved reading would make the order depend on the copy's shards.
@@ -38,7 +38,7 @@ def iterate_examples(source: str) -> Iterator[dict[str, Any]]:
 
 def read_tfds_documents(source: str, config: TextReadConfig, stats: ReadStats
                         ) -> Iterator[Document]:
-  """Yields the documents of a text feature. Raises SourceError where the feature is missing."""
+  """Yield the documents of a text feature. Raises SourceError where the feature is missing."""
   builder, _ = open_builder(source)
   if config.field not in builder.info.features:
     raise SourceError(
@@ -53,7 +53,7 @@ def read_tfds_documents(source: str, config: TextReadConfig, stats: ReadStats
 
 
 def class_names(source: str, feature: str) -> tuple[str, ...]:
-  """Returns the names of the classes of a feature, by number; () where it has none.
+  """Return the names of the classes of a feature, by number; () where it has none.
 
   Args:
     source: the data set.
@@ -72,7 +72,7 @@ def class_names(source: str, feature: str) -> tuple[str, ...]:
 
 
 def open_builder(source: str) -> tuple[Any, str]:
-  """Returns the builder and the split of `tfds:NAME:SPLIT` or `tfds:FOLDER:SPLIT`.
+  """Return the builder and the split of `tfds:NAME:SPLIT` or `tfds:FOLDER:SPLIT`.
 
   Downloads the data set if necessary. Raises SourceError.
   """
@@ -95,7 +95,7 @@ def open_builder(source: str) -> tuple[Any, str]:
 
 
 def download_dataset(builder: Any, source: str) -> None:
-  """Downloads a data set, with a message. Raises SourceError where a server does not answer."""
+  """Download a data set, with a message. Raises SourceError where a server does not answer."""
   print(f'{source} is not in {builder.data_path}: TFDS is downloading it', file=sys.stderr,
         flush=True)
   try:
@@ -115,7 +115,7 @@ def download_dataset(builder: Any, source: str) -> None:
 
 @contextlib.contextmanager
 def limit_download_retries() -> Iterator[None]:
-  """Sets timeouts and few retries for downloads of TFDS, which has no setting for that."""
+  """Set timeouts and few retries for downloads of TFDS, which has no setting for that."""
   from tensorflow_datasets.core.download import downloader
   retries, open_url = downloader.MAX_RETRIES, downloader._open_url
   logger = logging.getLogger('urllib3')
@@ -132,7 +132,7 @@ def limit_download_retries() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tfds_errors(source: str) -> Iterator[None]:
-  """Converts errors of TFDS, and of missing libraries that it needs, into SourceError."""
+  """Convert errors of TFDS, and of missing libraries that it needs, into SourceError."""
   try:
     yield
   except UserError:
@@ -142,6 +142,6 @@ def tfds_errors(source: str) -> Iterator[None]:
 
 
 def dataset_identity(source: str) -> str:
-  """Returns name, version, split and number of examples, which change when the data set does."""
+  """Return name, version, split and number of examples, which change when the data set does."""
   builder, split = open_builder(source)
   return f'{builder.info.full_name} {split} {builder.info.splits[split].num_examples}'

@@ -58,7 +58,7 @@ class TextSample:
     self._seen = 0
 
   def watch(self, texts: Iterable[str]) -> Iterator[str]:
-    """Yields texts unchanged, and keeps some of them."""
+    """Yield texts unchanged, and keep some of them."""
     for text in texts:
       if self._seen % self._every == 0:
         self.texts.append(text[:MAX_CHARACTERS])
@@ -71,7 +71,7 @@ class TextSample:
 
 def check_tokenizer(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, texts: Iterable[str]
                     ) -> None:
-  """Warns of problems of a tokenizer with a sample of the text.
+  """Warn of problems of a tokenizer with a sample of the text.
 
   Args:
     config: if it names a tokenizer, the tokenizer was not trained on the text.
@@ -91,7 +91,7 @@ def check_tokenizer(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, text
 
 
 def normalization_rules(config: TextConfig) -> BertNormalization | AlbertNormalization | None:
-  """Returns the handling of case and accents by a tokenizer to train; None if it keeps accents."""
+  """Return the handling of case and accents by a tokenizer to train; None if it keeps accents."""
   if config.kind == 'wordpiece':
     return BertNormalization(config.lowercase, None if config.strip_accents else False)
   if config.kind == 'word-bpe':
@@ -104,7 +104,7 @@ def normalization_rules(config: TextConfig) -> BertNormalization | AlbertNormali
 def accent_warning(
     config: TextConfig, rules: BertNormalization | AlbertNormalization | None,
     texts: Iterable[str], given: bool = False) -> str:
-  """Returns a warning about letters that lose their accents, '' if there are hardly any.
+  """Return a warning about letters that lose their accents, '' if there are hardly any.
 
   Args:
     config: names the tokenizer, or the kind to train.
@@ -148,7 +148,7 @@ def accent_warning(
 
 
 def composition_warning(tokenizer: tokenizers.Tokenizer, texts: Iterable[str]) -> str:
-  """Returns a warning about words not in NFC, '' if there are hardly any or tokens are the same.
+  """Return a warning about words not in NFC, '' if there are hardly any or tokens are the same.
 
   NFC is Unicode's composed form.
   """
@@ -173,7 +173,7 @@ def composition_warning(tokenizer: tokenizers.Tokenizer, texts: Iterable[str]) -
 
 def unspaced_warning(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, texts: Iterable[str]
                      ) -> str:
-  """Returns a warning about text without spaces, '' if there is hardly any.
+  """Return a warning about text without spaces, '' if there is hardly any.
 
   A tokenizer of words cannot divide such text.
 
@@ -225,7 +225,7 @@ Remedy = Literal['foreign', 'spaces', 'larger', 'coverage', 'sample']
 
 
 def choose_remedy(config: TextConfig, full: bool, unspaced: bool) -> Remedy:
-  """Returns what reduces the unknown tokens of a text: a key of ADVICE.
+  """Return what reduces the unknown tokens of a text: a key of ADVICE.
 
   Args:
     config: how the text was prepared.
@@ -244,7 +244,7 @@ def choose_remedy(config: TextConfig, full: bool, unspaced: bool) -> Remedy:
 
 
 def is_vocab_full(tokenizer: Any) -> bool:
-  """Returns whether single characters fill their part of a WordPiece vocabulary.
+  """Return whether single characters fill their part of a WordPiece vocabulary.
 
   If so, a larger vocabulary has more of them. True for other tokenizers.
   """
@@ -254,7 +254,7 @@ def is_vocab_full(tokenizer: Any) -> bool:
 
 
 def measure_long_words(tokenizer: tokenizers.WordPiece, texts: Iterable[str]) -> tuple[float, str]:
-  """Returns the share of letters in words too long for WordPiece, and their scripts."""
+  """Return the share of letters in words too long for WordPiece, and their scripts."""
   normalizer = tokenizer.text.build_normalizer()
   found, total = Counter(), 0
   for text in texts:
@@ -269,7 +269,7 @@ def measure_long_words(tokenizer: tokenizers.WordPiece, texts: Iterable[str]) ->
 
 def measure_long_runs(texts: Iterable[str], letters: str, longest: int = LONG_RUN_LETTERS
                       ) -> tuple[float, str]:
-  """Returns the share of letters in long runs of some letters, and the names of their scripts.
+  """Return the share of letters in long runs of some letters, and the names of their scripts.
 
   Args:
     texts: sample of paragraphs.
@@ -287,7 +287,7 @@ def measure_long_runs(texts: Iterable[str], letters: str, longest: int = LONG_RU
 
 
 def script_name(letter: str) -> str:
-  """Returns the name of a letter's script: the first word of the letter's Unicode name.
+  """Return the name of a letter's script: the first word of the letter's Unicode name.
 
   >>> script_name('ท'), script_name('か'), script_name('中'), script_name('A')
   ('Thai', 'Hiragana', 'Chinese', 'Latin')
@@ -297,5 +297,5 @@ def script_name(letter: str) -> str:
 
 
 def script_names(scripts: Counter) -> str:
-  """Returns the names of the most frequent scripts."""
+  """Return the names of the most frequent scripts."""
   return ', '.join(name for name, _ in scripts.most_common(3))

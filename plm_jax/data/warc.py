@@ -21,7 +21,7 @@ VERSION_LINE = re.compile(rb'WARC/1\.\d\r?\n')
 
 
 def read_pages(opened: TextFile, config: Any, stats: ReadStats) -> Iterator[tuple[str, str]]:
-  """Yields (text, 'file[record]') of every page.
+  """Yield (text, 'file[record]') of every page.
 
   Args:
     opened: the WET file.
@@ -71,7 +71,7 @@ class WarcRecords:
     return f'{self.opened.file}[{self.number}]'
 
   def next_record(self) -> bool:
-    """Reads the header of the next record; False at the end. Raises SourceError if malformed."""
+    """Read the header of the next record; False at the end. Raises SourceError if malformed."""
     line, self.line = self.line or self.readline(), b''
     if not line:
       return False
@@ -87,7 +87,7 @@ class WarcRecords:
     return True
 
   def read(self, length: int) -> bytes:
-    """Reads the content. Raises SourceError where it is shorter."""
+    """Read the content. Raises SourceError where it is shorter."""
     with archive_errors(self.opened, f'record {self.number - 1}'):
       content = self.opened.text.read(length)
     if len(content) < length:
@@ -96,7 +96,7 @@ class WarcRecords:
     return content
 
   def ends_here(self) -> bool:
-    """Returns whether the record ends here, and another follows or the file ends."""
+    """Return whether the record ends here, and another follows or the file ends."""
     for _ in range(2):
       self.line = self.readline()
       if self.line.strip():
@@ -105,13 +105,13 @@ class WarcRecords:
     return not self.line or VERSION_LINE.match(self.line) is not None
 
   def skip_to_record(self) -> None:
-    """Skips to the next line that begins a record."""
+    """Skip to the next line that begins a record."""
     while not VERSION_LINE.match(self.line):
       self.line = self.readline()
       if not self.line:
         return
 
   def readline(self) -> bytes:
-    """Reads a line, or the beginning of a very long one."""
+    """Read a line, or the beginning of a very long one."""
     with archive_errors(self.opened, f'record {self.number}'):
       return self.opened.text.readline(1 << 16)

@@ -37,7 +37,7 @@ class WindowCounts(NamedTuple):
 
 
 def count_missing(folder: epath.Path, meta: RecordsMeta, rules: Sequence[WindowRule]) -> None:
-  """Counts and stores the windows under all rules that have no stored counts, in one pass.
+  """Count and store the windows under all rules that have no stored counts, in one pass.
 
   Raises:
     RecordsError: records are damaged, or do not fit a rule.
@@ -48,7 +48,7 @@ def count_missing(folder: epath.Path, meta: RecordsMeta, rules: Sequence[WindowR
 
 
 def load_or_count(shards: Shards, rules: Sequence[WindowRule]) -> list[WindowCounts]:
-  """Returns the number of windows under each rule, stored before, or counted and stored now.
+  """Return the number of windows under each rule, stored before, or counted and stored now.
 
   Raises:
     RecordsError: records are damaged, or do not fit a rule.
@@ -69,7 +69,7 @@ def load_or_count(shards: Shards, rules: Sequence[WindowRule]) -> list[WindowCou
 
 
 def load_all_counts(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowRule, WindowCounts]:
-  """Returns the counts under the rules that need no reading of records."""
+  """Return the counts under the rules that need no reading of records."""
   found = {}
   for rule in dict.fromkeys(rules):
     if rule.assembly == 'packed':
@@ -82,7 +82,7 @@ def load_all_counts(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowR
 
 
 def count_windows(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowRule, WindowCounts]:
-  """Counts the windows under each rule, reading all sentences once."""
+  """Count the windows under each rule, reading all sentences once."""
   if not rules:
     return {}
 
@@ -102,12 +102,12 @@ def count_windows(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowRul
 
 
 def sum_counts(pairs: Sequence[Sequence[int]]) -> WindowCounts:
-  """Sums up a split, from (windows, examples that are too long) of every shard."""
+  """Sum up a split, from (windows, examples that are too long) of every shard."""
   return WindowCounts([windows for windows, _ in pairs], sum(clipped for _, clipped in pairs))
 
 
 def store_counts(shards: Shards, rule: WindowRule, counts: WindowCounts) -> None:
-  """Writes counts next to the records, else to the cache, else not at all."""
+  """Write counts next to the records, else to the cache, else not at all."""
   for home in shards.homes:
     with contextlib.suppress(UserError):  # read-only or full: try the next folder
       path = home / f'{shards.split}-{rule}.json'
@@ -116,7 +116,7 @@ def store_counts(shards: Shards, rule: WindowRule, counts: WindowCounts) -> None
 
 
 def load_counts(shards: Shards, rule: WindowRule) -> WindowCounts | None:
-  """Reads the stored counts of these records; None where there are none."""
+  """Read the stored counts of these records; None where there are none."""
   for home in shards.homes:
     path = home / f'{shards.split}-{rule}.json'
     with contextlib.suppress(UserError, OSError):
@@ -130,7 +130,7 @@ def load_counts(shards: Shards, rule: WindowRule) -> WindowCounts | None:
 
 
 def read_counts(path: epath.Path, entries: Sequence[Shard]) -> WindowCounts:
-  """Reads a file of `store_counts`. Raises RecordsError where it cannot be of these shards."""
+  """Read a file of `store_counts`. Raises RecordsError where it cannot be of these shards."""
   found = checksums.unseal_json(storage.read_text(path, error=RecordsError), path, RecordsError)
   windows: Any = found.get('windows')
   clipped: Any = found.get('clipped')

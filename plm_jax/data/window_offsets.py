@@ -48,7 +48,7 @@ class WindowOffsets:
     self._open()
 
   def window_starts(self, number: int) -> np.ndarray:
-    """Returns where the windows of a shard begin, [W] of `WINDOW_START`. Thread-safe."""
+    """Return where the windows of a shard begin, [W] of `WINDOW_START`. Thread-safe."""
     start, stop = self.shard_offsets[number:number + 2]
     entry = self.shards.entries[number]
     with self._lock:
@@ -70,7 +70,7 @@ class WindowOffsets:
       return self._starts[start:stop]
 
   def _store(self, number: int, starts: np.ndarray) -> None:
-    """Writes the window starts of a shard to the file; switches to memory if that fails."""
+    """Write the window starts of a shard to the file; switch to memory if that fails."""
     start, stop = self.shard_offsets[number:number + 2]
     content = starts.tobytes()
     if self._file is not None:
@@ -92,7 +92,7 @@ class WindowOffsets:
     self._starts[start:stop] = starts
 
   def _open(self, memory: bool = False) -> None:
-    """Opens the file on a disk that can be written, otherwise memory, which is allocated lazily."""
+    """Open the file on a disk that can be written, otherwise memory, which is allocated lazily."""
     size = offsets_file_size(self.shard_offsets)
     self._path = self._file = None
     homes = [] if memory else self.shards.homes[self.shards.remote:]
@@ -116,7 +116,7 @@ class WindowOffsets:
 
 
 def open_writable(path: pathlib.Path) -> int:
-  """Opens a file for reading and, where allowed, writing -> its file descriptor."""
+  """Open a file for reading and, where allowed, writing -> its file descriptor."""
   try:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
   except OSError:
@@ -124,25 +124,25 @@ def open_writable(path: pathlib.Path) -> int:
 
 
 def write_at(file: int, content: bytes, place: int) -> None:
-  """Writes all of `content` to the file descriptor at a byte offset. Raises OSError."""
+  """Write all of `content` to the file descriptor at a byte offset. Raises OSError."""
   while content:
     written = os.pwrite(file, content, place)
     content, place = content[written:], place + written
 
 
 def offsets_file_size(offsets: np.ndarray) -> int:
-  """Returns the bytes of a file of window starts. offsets [S + 1]: windows before each shard."""
+  """Return the bytes of a file of window starts. offsets [S + 1]: windows before each shard."""
   return (len(offsets) - 1) * CRC_DTYPE.itemsize + int(offsets[-1]) * WINDOW_START.itemsize
 
 
 def split_content(content: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Splits the bytes of a file of window starts -> its checksums [S], its window starts [W]."""
+  """Split the bytes of a file of window starts -> its checksums [S], its window starts [W]."""
   split = (len(offsets) - 1) * CRC_DTYPE.itemsize
   return content[:split].view(CRC_DTYPE), content[split:].view(WINDOW_START)
 
 
 def is_valid(window_starts: np.ndarray, crc: int, entry: Shard) -> bool:
-  """Returns whether these may be the window starts of a shard."""
+  """Return whether these may be the window starts of a shard."""
   if checksums.crc(window_starts.tobytes()) != crc:
     return False
   starts = window_starts['start'].astype(np.int64)

@@ -38,7 +38,7 @@ class WindowRule:
 
   @classmethod
   def parse(cls, text: str) -> 'WindowRule':
-    """Parses the string form of a rule. Raises ValueError."""
+    """Parse the string form of a rule. Raises ValueError."""
     name, length, *targets = text.split('-')
     assembly: Assembly = ASSEMBLIES[ASSEMBLIES.index(name)]
     if assembly != 'examples':
@@ -50,7 +50,7 @@ class WindowRule:
     return cls(assembly, int(length), (int(targets[0]), int(targets[1])))
 
   def count_windows(self, sentences: np.ndarray, shard: Shard) -> tuple[int, int]:
-    """Counts the windows of a shard, and the examples that are too long for a window.
+    """Count the windows of a shard, and the examples that are too long for a window.
 
     Args:
       sentences: [S] of `records.SENTENCE_DTYPE`.
@@ -73,11 +73,11 @@ class WindowRule:
     return int(parts[heads].sum()), 0
 
   def count_packed(self, shard: Shard) -> int:
-    """Counts the windows of a shard under 'packed', which does not depend on sentences."""
+    """Count the windows of a shard under 'packed', which does not depend on sentences."""
     return -(-shard.tokens // self.length)
 
   def find_starts(self, sentences: np.ndarray, shard: Shard) -> np.ndarray:
-    """Finds where the windows of a shard begin.
+    """Find where the windows of a shard begin.
 
     Args:
       sentences: [S] of `records.SENTENCE_DTYPE`.
@@ -95,13 +95,13 @@ class WindowRule:
 
 
 def cache_key(*content: str) -> str:
-  """Returns the name of the folder in which results for records of this content are stored."""
+  """Return the name of the folder in which results for records of this content are stored."""
   return hashlib.sha256('\n'.join([str(RULE_VERSION), *content]).encode()).hexdigest()[:16]
 
 
 def chain_sentences(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly
                     ) -> tuple[np.ndarray, ...]:
-  """Packs whole sentences into windows, as many as fit.
+  """Pack whole sentences into windows, as many as fit.
 
   A sentence longer than `length` is split into parts, of which the last one is shorter. Every full
   part is a window; the last part shares its window with the next sentences that fit.
@@ -123,7 +123,7 @@ def chain_sentences(sentences: np.ndarray, tokens: int, length: int, assembly: A
 
 def find_window_starts(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly
                        ) -> np.ndarray:
-  """Finds where the windows of a shard begin under 'document', 'sentences' and 'packed'.
+  """Find where the windows of a shard begin under 'document', 'sentences' and 'packed'.
 
   Args:
     sentences: [S] of `records.SENTENCE_DTYPE`.
@@ -148,7 +148,7 @@ def find_window_starts(sentences: np.ndarray, tokens: int, length: int, assembly
 
 
 def follow_pointers(after: np.ndarray) -> list[int]:
-  """Lists 0, after[0], after[after[0]], ... up to the end; every pointer points ahead."""
+  """List 0, after[0], after[after[0]], ... up to the end; every pointer points ahead."""
   after, place, places = after.tolist(), 0, []
   while place < len(after):
     places.append(place)
@@ -157,7 +157,7 @@ def follow_pointers(after: np.ndarray) -> list[int]:
 
 
 def example_lengths(sentences: np.ndarray, shard: Shard) -> np.ndarray:
-  """Counts the tokens of the target and of the inputs of every example of a shard [D, 2].
+  """Count the tokens of the target and of the inputs of every example of a shard [D, 2].
 
   Raises:
     RecordsError: the documents are not examples of two sentences.
@@ -170,7 +170,7 @@ def example_lengths(sentences: np.ndarray, shard: Shard) -> np.ndarray:
 
 
 def pack_examples(lengths: np.ndarray, length: int, targets: int, specials: int) -> np.ndarray:
-  """Packs examples into windows -> [W] of `WINDOW_START`.
+  """Pack examples into windows -> [W] of `WINDOW_START`.
 
   Args:
     lengths: [D, 2] tokens of each target and of its inputs.
@@ -182,13 +182,13 @@ def pack_examples(lengths: np.ndarray, length: int, targets: int, specials: int)
 
 
 def pack_pairs(sizes: np.ndarray, length: int) -> np.ndarray:
-  """Packs pairs of texts with so many tokens [D] into windows -> [W] of `WINDOW_START`."""
+  """Pack pairs of texts with so many tokens [D] into windows -> [W] of `WINDOW_START`."""
   used = sizes[:, None] + PAIR_SPECIAL_TOKENS
   return pack_documents(sizes, used, (length + PAIR_SPECIAL_TOKENS,))
 
 
 def pack_documents(sizes: np.ndarray, used: np.ndarray, limits: Sequence[int]) -> np.ndarray:
-  """Packs whole documents of two sentences into windows, as many as fit -> [W] of `WINDOW_START`.
+  """Pack whole documents of two sentences into windows, as many as fit -> [W] of `WINDOW_START`.
 
   Args:
     sizes: [D] tokens of each document.
@@ -207,12 +207,12 @@ def pack_documents(sizes: np.ndarray, used: np.ndarray, limits: Sequence[int]) -
 
 
 def cumulative_offsets(counts) -> np.ndarray:
-  """Returns the sum of the counts [N] before each one, and the total last [N + 1]."""
+  """Return the sum of the counts [N] before each one, and the total last [N + 1]."""
   return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 
 def concat_ranges(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Concatenates the ranges start[i] .. stop[i] -> (which range [sum], its members [sum])."""
+  """Concatenate the ranges start[i] .. stop[i] -> (which range [sum], its members [sum])."""
   count = stop - start
   which = np.repeat(np.arange(len(count)), count)
   return which, np.arange(len(which)) + (start - np.cumsum(count) + count)[which]

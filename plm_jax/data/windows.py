@@ -96,7 +96,7 @@ class Windows:
   def __init__(
       self, folder: epath.PathLike, split: Split = 'train', length: int = 128,
       assembly: Assembly = 'document', target_tokens: tuple[int, int] | None = None):
-    """Opens a split of records.
+    """Open a split of records.
 
     Args:
       folder: token records.
@@ -151,7 +151,7 @@ class Windows:
     return self._offsets.clipped_examples
 
   def read(self, index: np.ndarray, epoch: np.ndarray | int = 0, corpus: int = 0) -> Batch:
-    """Reads the windows with the numbers `index` [B], in that order -> a batch of windows.
+    """Read the windows with the numbers `index` [B], in that order -> a batch of windows.
 
     Args:
       index: [B] window numbers.
@@ -224,7 +224,7 @@ class Windows:
     }
 
   def _bounds(self, shard: int, index: np.ndarray) -> np.ndarray:
-    """Finds the bounds of the windows `index` [N] of one shard.
+    """Find the bounds of the windows `index` [N] of one shard.
 
     Returns:
       [4, N]: first token, end of the tokens, first sentence, end of the sentences (exclusive).
@@ -239,7 +239,7 @@ class Windows:
     return np.stack([starts['start'][own], stop, starts['sentence'][own], last]).astype(np.int64)
 
   def _request_tokens(self, shard, start, stop) -> Iterator[tuple[slice, np.ndarray, int]]:
-    """Reads tokens by byte range, for shards in a bucket that are not copied as a whole.
+    """Read tokens by byte range, for shards in a bucket that are not copied as a whole.
 
     Yields:
       (rows of the sorted windows, array with their tokens, where in the shard it begins).
@@ -264,7 +264,7 @@ class Windows:
 
 
 def gather_slices(tokens: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-  """Gathers tokens[s : s + length] for each s of starts [N] -> [N], each as one item.
+  """Gather tokens[s : s + length] for each s of starts [N] -> [N], each as one item.
 
   Beyond the last token the content is arbitrary. Slices are moved as bytes, one window at a time:
   many times faster than an index for every token.
@@ -282,12 +282,12 @@ def gather_slices(tokens: np.ndarray, starts: np.ndarray, length: int) -> np.nda
 
 
 def number_units(starts: np.ndarray, inside: np.ndarray) -> np.ndarray:
-  """Numbers units [B, L] from 1 that begin where starts [B, L] is True; 0 where not `inside`."""
+  """Number units [B, L] from 1 that begin where starts [B, L] is True; 0 where not `inside`."""
   return np.cumsum(starts, 1, np.int32) * inside
 
 
 def equal_runs(key: np.ndarray, also: np.ndarray | None = None) -> Iterator[slice]:
-  """Yields slices of equal neighbors in key [N], also split where `also` [N] is True."""
+  """Yield slices of equal neighbors in key [N], also split where `also` [N] is True."""
   new = key[1:] != key[:-1]
   if also is not None:
     new |= also[1:]

@@ -23,7 +23,7 @@ SegmentFunction = Callable[[str], tuple[str, list[str]]]
 
 
 def make_segmenter(name: SegmenterName) -> SegmentFunction | None:
-  """Makes a segmenter.
+  """Make a segmenter.
 
   - jieba: Chinese words by jieba's dictionary; jieba:FILE adds a list of words to it. - spaces: the
   source has spaces between words. A space is not part of the text next to a Chinese or
@@ -51,7 +51,7 @@ def make_segmenter(name: SegmenterName) -> SegmentFunction | None:
 
 
 def segmenter_problem(name: SegmenterName) -> str:
-  """Returns what is wrong with the name of a segmenter, '' if nothing is."""
+  """Return what is wrong with the name of a segmenter, '' if nothing is."""
   kind, _, path = name.partition(':')
   if kind == 'words':
     valid = bool(path)
@@ -65,13 +65,13 @@ def segmenter_problem(name: SegmenterName) -> str:
 
 
 def segmenter_identity(name: SegmenterName) -> str:
-  """Returns the name with a hash of the list instead of its path: what determines the words."""
+  """Return the name with a hash of the list instead of its path: what determines the words."""
   kind, _, path = name.partition(':')
   return f'{kind}:{hashlib.sha256(read_list(path)).hexdigest()}' if path else name
 
 
 def make_jieba_segmenter(path: str = '') -> SegmentFunction:
-  """Makes the segmenter of jieba's dictionary, which takes a second.
+  """Make the segmenter of jieba's dictionary, which takes a second.
 
   path: file with more words; '': none. Raises SourceError where jieba is not installed.
   """
@@ -91,7 +91,7 @@ def make_jieba_segmenter(path: str = '') -> SegmentFunction:
 
 
 def index_word_list(path: str) -> tuple[frozenset[str], dict[str, tuple[int, ...]]]:
-  """Reads a list of words -> (the words, their lengths by first character, longest first)."""
+  """Read a list of words -> (the words, their lengths by first character, longest first)."""
   words = frozenset(read_words(path))
   lengths: dict[str, set[int]] = {}
   for word in words:
@@ -104,7 +104,7 @@ def index_word_list(path: str) -> tuple[frozenset[str], dict[str, tuple[int, ...
 
 def split_by_list(words: frozenset[str], lengths: dict[str, tuple[int, ...]], paragraph: str
                   ) -> tuple[str, list[str]]:
-  """Splits a paragraph into the longest words of a list, from the left -> (its text, its words)."""
+  """Split a paragraph into the longest words of a list, from the left -> (its text, its words)."""
   found, at = [], 0
   while at < len(paragraph):
     plain = PLAIN_WORD.match(paragraph, at)
@@ -122,7 +122,7 @@ def split_by_list(words: frozenset[str], lengths: dict[str, tuple[int, ...]], pa
 
 
 def read_words(path: str) -> list[str]:
-  """Reads a list of words, one per line. Raises SourceError where there is none."""
+  """Read a list of words, one per line. Raises SourceError where there is none."""
   lines = read_list(path).decode(errors='replace').splitlines()
   words = []
   for line in lines:
@@ -134,24 +134,24 @@ def read_words(path: str) -> list[str]:
 
 
 def read_list(path: str) -> bytes:
-  """Reads the file of a list. Raises SourceError where it is missing."""
+  """Read the file of a list. Raises SourceError where it is missing."""
   return storage.read_bytes(storage.resolve_path(path), 1 << 30, SourceError)
 
 
 def split_by_spaces(paragraph: str) -> tuple[str, list[str]]:
-  """Splits a paragraph at its spaces -> (its text, its words); see `make_segmenter`."""
+  """Split a paragraph at its spaces -> (its text, its words); see `make_segmenter`."""
   return WORD_GAP.sub('', paragraph.strip()), paragraph.split()
 
 
 def strip_word_spaces(segment: SegmentFunction | None, paragraph: str) -> str:
-  """Returns the text of a paragraph of the source, without spaces that only separate words."""
+  """Return the text of a paragraph of the source, without spaces that only separate words."""
   return segment(paragraph)[0] if segment else paragraph
 
 
 def word_starts(
     text: str, words: Iterable[str], sentences: Iterable[str], lengths: Iterable[int],
     places: np.ndarray) -> np.ndarray:
-  """Returns which tokens [T] of a paragraph start a word -> bool [T].
+  """Return which tokens [T] of a paragraph start a word -> bool [T].
 
   A token belongs to the word of its first character other than white space.
 
@@ -188,7 +188,7 @@ def word_starts(
 
 @functools.cache
 def load_segmenter(name: SegmenterName) -> SegmentFunction | None:
-  """Returns a segmenter, made once per process: jieba reads its dictionary for a second."""
+  """Return a segmenter, made once per process: jieba reads its dictionary for a second."""
   return make_segmenter(name)
 
 

@@ -68,7 +68,7 @@ class JobPlace(NamedTuple):
 
 
 def join_job(hosts: HostsConfig) -> JobPlace:
-  """Joins the other processes of the job, and initializes jax.distributed.
+  """Join the other processes of the job, and initialize jax.distributed.
 
   Raises:
     ConfigError: options are invalid.
@@ -90,7 +90,7 @@ def join_job(hosts: HostsConfig) -> JobPlace:
 
 
 def find_place(hosts: HostsConfig) -> JobPlace:
-  """Returns the place given by options, by the TPU pod or by Slurm. Raises ConfigError."""
+  """Return the place given by options, by the TPU pod or by Slurm. Raises ConfigError."""
   if hosts.coordinator and not re.fullmatch(r'.+:\d{1,5}', hosts.coordinator):
     raise ConfigError(
         f'--hosts.coordinator={hosts.coordinator} is not address:port, such as 10.0.0.1:8476')
@@ -122,7 +122,7 @@ def find_place(hosts: HostsConfig) -> JobPlace:
 
 
 def wait_for_processes(place: JobPlace, seconds: float) -> None:
-  """Returns when all processes of the job run. Raises HostsError that names the missing ones."""
+  """Return when all processes of the job run. Raises HostsError that names the missing ones."""
   if place.count == 1:
     return
   if place.index == 0:
@@ -132,7 +132,7 @@ def wait_for_processes(place: JobPlace, seconds: float) -> None:
 
 
 def receive_processes(place: JobPlace, seconds: float) -> None:
-  """Waits, as process 0, for the greetings of all others, then sends each of them the outcome."""
+  """Wait, as process 0, for the greetings of all others, then send each of them the outcome."""
   port = int(place.coordinator.rpartition(':')[2])
   both = socket.has_dualstack_ipv6()
   until, present = time.monotonic() + seconds, {}
@@ -180,7 +180,7 @@ def receive_processes(place: JobPlace, seconds: float) -> None:
 
 
 def read_greeting(connection: socket.socket) -> tuple[int, int] | None:
-  """Reads (index, count) of a process; None for a connection that is not from the job."""
+  """Read (index, count) of a process; None for a connection that is not from the job."""
   try:
     connection.settimeout(2)
     greeting = json.loads(connection.makefile('rb').readline(200))
@@ -190,7 +190,7 @@ def read_greeting(connection: socket.socket) -> tuple[int, int] | None:
 
 
 def send_greeting(place: JobPlace, seconds: float) -> None:
-  """Reports to process 0, and waits for the outcome. Raises HostsError."""
+  """Report to process 0, and wait for the outcome. Raises HostsError."""
   host, _, port = place.coordinator.rpartition(':')
   until, connection, reason = time.monotonic() + seconds, None, 'no answer'
   while connection is None:
@@ -218,7 +218,7 @@ def send_greeting(place: JobPlace, seconds: float) -> None:
 
 
 def wait_at_barrier(what: str) -> None:
-  """Waits until every process of the job is here.
+  """Wait until every process of the job is here.
 
   This is no collective of the devices, which would time out after seconds. what: name of the
   barrier.
@@ -229,7 +229,7 @@ def wait_at_barrier(what: str) -> None:
 
 @contextlib.contextmanager
 def barrier(what: str) -> Iterator[None]:
-  """Makes the code inside succeed on all processes or on none.
+  """Make the code inside succeed on all processes or on none.
 
   An error of one process ends all: that process with its own error, a bug with its traceback, the
   others with a message. Returns when all have reached the end.
@@ -260,7 +260,7 @@ def barrier(what: str) -> Iterator[None]:
 
 
 def exchange_messages(what: str, message: str) -> list[str]:
-  """Waits until all processes are here, and returns the message of each, '' for none."""
+  """Wait until all processes are here, and return the message of each, '' for none."""
   client, key = multihost.get_jax_distributed_client(), next_key(what)
   client.key_value_set(f'{key}/{jax.process_index()}', message)
   wait_at_barrier(key)
@@ -273,7 +273,7 @@ def exchange_messages(what: str, message: str) -> list[str]:
 
 
 def broadcast(value: Any, what: str) -> Any:
-  """Returns the value of process 0, JSON, on every process.
+  """Return the value of process 0, JSON, on every process.
 
   Every decision about what all processes do next (save, stop, evaluate, which checkpoint) must use
   this. A value that each process reads from a disk, a clock or its own sum may differ, and
@@ -295,7 +295,7 @@ def broadcast(value: Any, what: str) -> Any:
 
 def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
                     place: JobPlace | None = None) -> None:
-  """Raises HostsError, the same on all processes, unless all have the same values.
+  """Raise HostsError, the same on all processes, unless all have the same values.
 
   The message names the differing values, as two processes have them.
 
@@ -333,7 +333,7 @@ def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
 
 def describe_differences(first: Mapping[str, Any], other: Mapping[str, Any], others: Sequence[int]
                          ) -> str:
-  """Describes the values in which processes differ.
+  """Describe the values in which processes differ.
 
   Args:
     first: values of process 0.
@@ -357,7 +357,7 @@ def describe_differences(first: Mapping[str, Any], other: Mapping[str, Any], oth
 
 
 def leader_first(what: str, work: Callable[[], Any]) -> Any:
-  """Calls `work` on process 0 first, then on the others, which find its files on a shared disk."""
+  """Call `work` on process 0 first, then on the others, which find its files on a shared disk."""
   result = None
   for turn in (0, 1):
     with barrier(f'{what} {turn}'):
@@ -367,7 +367,7 @@ def leader_first(what: str, work: Callable[[], Any]) -> Any:
 
 
 def check_shared_folder(folder: epath.PathLike) -> None:
-  """Raises HostsError, on all processes, unless all see the same folder.
+  """Raise HostsError, on all processes, unless all see the same folder.
 
   All processes write checkpoints into it.
   """
@@ -399,7 +399,7 @@ def check_shared_folder(folder: epath.PathLike) -> None:
 
 @contextlib.contextmanager
 def locked(folder: epath.PathLike) -> Iterator[Lock]:
-  """Locks the folder of a run for this job, and removes drafts that a killed run has left in it.
+  """Lock the folder of a run for this job, and remove drafts that a killed run has left in it.
 
   Raises:
     LockError: another job has locked the folder; on all processes.
@@ -420,14 +420,14 @@ def locked(folder: epath.PathLike) -> Iterator[Lock]:
 
 
 def remove_empty_folder(folder: epath.Path) -> None:
-  """Removes a folder if it is empty, so that invalid input leaves none."""
+  """Remove a folder if it is empty, so that invalid input leaves none."""
   if not storage.is_remote(folder):
     with contextlib.suppress(OSError):
       os.rmdir(folder)
 
 
 def wait_until_visible(path: epath.Path) -> bool:
-  """Returns whether a file exists or soon appears: caches of a shared disk may be seconds old."""
+  """Return whether a file exists or soon appears: caches of a shared disk may be seconds old."""
   until = time.monotonic() + VISIBLE_SECONDS
   while True:
     with storage.io_errors_as(path, 'read', HostsError):
@@ -439,7 +439,7 @@ def wait_until_visible(path: epath.Path) -> bool:
 
 
 def next_key(what: str) -> str:
-  """Returns a new key at the coordinator; processes that do the same work get the same keys."""
+  """Return a new key at the coordinator; processes that do the same work get the same keys."""
   return f'plm_jax {next(KEY_NUMBERS)} {what}'
 
 

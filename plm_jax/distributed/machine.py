@@ -53,7 +53,7 @@ class DeviceHolder(NamedTuple):
 
 
 def tpu_device_files(machine: Machine) -> list[str]:
-  """Lists the device files of TPU chips: /dev/accel0 up to v4, /dev/vfio/0 from v5e on.
+  """List the device files of TPU chips: /dev/accel0 up to v4, /dev/vfio/0 from v5e on.
 
   Other devices that are passed to a program have files in /dev/vfio, too: those are left out.
   """
@@ -70,7 +70,7 @@ def tpu_device_files(machine: Machine) -> list[str]:
 
 
 def is_tpu(device: pathlib.Path) -> bool:
-  """Returns whether a device on the PCI bus is a TPU chip."""
+  """Return whether a device on the PCI bus is a TPU chip."""
   try:
     vendor = (device / 'vendor').read_text().strip()
     number = (device / 'device').read_text().strip()
@@ -80,7 +80,7 @@ def is_tpu(device: pathlib.Path) -> bool:
 
 
 def describe_tpu(machine: Machine) -> str:
-  """Describes the evidence of a TPU: device files, or an environment variable; '' if none."""
+  """Describe the evidence of a TPU: device files, or an environment variable; '' if none."""
   if found := tpu_device_files(machine):
     return f'a TPU ({", ".join(found[:8])})'
   for name in TPU_VARIABLES:
@@ -90,7 +90,7 @@ def describe_tpu(machine: Machine) -> str:
 
 
 def find_holders(machine: Machine) -> list[DeviceHolder]:
-  """Finds other processes that have a TPU chip open; those of other users only as root."""
+  """Find other processes that have a TPU chip open; those of other users only as root."""
   visible = machine.environ.get('TPU_VISIBLE_CHIPS') or machine.environ.get('TPU_VISIBLE_DEVICES')
   # Several processes may each use some of the chips.
   own = []
@@ -119,7 +119,7 @@ def find_holders(machine: Machine) -> list[DeviceHolder]:
 
 
 def check_tpu_usable(machine: Machine) -> None:
-  """Raises AcceleratorError for a TPU that this process cannot use, before JAX is initialized.
+  """Raise AcceleratorError for a TPU that this process cannot use, before JAX is initialized.
 
   Another process may use it, which is named, or libtpu is not installed. There is no error if
   JAX_PLATFORMS selects the CPU.
@@ -140,7 +140,7 @@ def check_tpu_usable(machine: Machine) -> None:
 
 
 def check_platform(machine: Machine, platform: str) -> None:
-  """Raises AcceleratorError if JAX computes on the CPU of a machine with a TPU.
+  """Raise AcceleratorError if JAX computes on the CPU of a machine with a TPU.
 
   There is no error if JAX_PLATFORMS selects the CPU. platform: JAX's name of the backend.
   """
@@ -156,12 +156,12 @@ def check_platform(machine: Machine, platform: str) -> None:
 
 
 def is_cpu_requested(machine: Machine) -> bool:
-  """Returns whether JAX_PLATFORMS selects the CPU."""
+  """Return whether JAX_PLATFORMS selects the CPU."""
   return machine.environ.get('JAX_PLATFORMS', '').partition(',')[0] == 'cpu'
 
 
 def start_jax() -> str:
-  """Initializes JAX -> the name of its backend. Raises AcceleratorError where it finds none."""
+  """Initialize JAX -> the name of its backend. Raises AcceleratorError where it finds none."""
   try:
     return jax.default_backend()
   except RuntimeError as error:

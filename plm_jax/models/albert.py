@@ -29,7 +29,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes an ALBERT: embeddings of 128, an MLP of 4 x hidden size, 30,000 tokens (section 4.1).
+  """Make an ALBERT: embeddings of 128, an MLP of 4 x hidden size, 30,000 tokens (section 4.1).
 
   Its gelu is the tanh approximation, as in the released code.
   """
@@ -42,22 +42,22 @@ def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT base: 12 layers, hidden size 768, 12M parameters."""
+  """Make ALBERT base: 12 layers, hidden size 768, 12M parameters."""
   return make_config(12, 768, 12, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT large: 24 layers, hidden size 1024, 18M parameters."""
+  """Make ALBERT large: 24 layers, hidden size 1024, 18M parameters."""
   return make_config(24, 1024, 16, dtype)
 
 
 def xlarge(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT xlarge: 24 layers, hidden size 2048, 60M parameters."""
+  """Make ALBERT xlarge: 24 layers, hidden size 2048, 60M parameters."""
   return make_config(24, 2048, 16, dtype)
 
 
 def xxlarge(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ALBERT xxlarge: 12 layers, hidden size 4096, 235M parameters.
+  """Make ALBERT xxlarge: 12 layers, hidden size 4096, 235M parameters.
 
   The paper trains it without dropout (section 4.8).
   """
@@ -65,7 +65,7 @@ def xxlarge(dtype: Dtype = 'float32') -> EncoderConfig:
 
 
 def make_v2(config: EncoderConfig) -> EncoderConfig:
-  """Returns version 2 of a size: no dropout (release notes of google-research/albert)."""
+  """Return version 2 of a size: no dropout (release notes of google-research/albert)."""
   block = validation.with_paths(config.block, {'dropout': 0.0, 'attention.dropout': 0.0})
   return dataclasses.replace(config, block=block)
 

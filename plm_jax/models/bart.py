@@ -30,7 +30,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes a BART with `layers` layers on each side and texts of up to 1024 tokens.
+  """Make a BART with `layers` layers on each side and texts of up to 1024 tokens.
 
   Heads are of 64, and the MLP is 4 x hidden size.
   """
@@ -43,17 +43,17 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDec
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes BART base: 6 + 6 layers, hidden size 768, 139M parameters."""
+  """Make BART base: 6 + 6 layers, hidden size 768, 139M parameters."""
   return make_config(6, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes BART large: 12 + 12 layers, hidden size 1024, 406M parameters."""
+  """Make BART large: 12 + 12 layers, hidden size 1024, 406M parameters."""
   return make_config(12, 1024, dtype)
 
 
 def add_source_encoder(model: EncoderDecoderConfig, layers: int = 6) -> EncoderDecoderConfig:
-  """Returns the model for translation: a source encoder replaces the encoder's token embeddings.
+  """Return the model for translation: a source encoder replaces the encoder's token embeddings.
 
   The source encoder has `layers` layers (sections 3.4 and 5.4).
   """
@@ -77,7 +77,7 @@ SIDE_SIZES = {'attention_heads': 16, 'ffn_dim': 4096}
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Turns the factor on token embeddings into a number.
+  """Turn the factor on token embeddings into a number.
 
   The decoder's sizes become None where they are those of the encoder.
   """
@@ -91,7 +91,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`. Raises ConvertError for another factor than 1 and sqrt(D)."""
+  """Reverse `normalize_hf_config`. Raises ConvertError for another factor than 1 and sqrt(D)."""
   hf_config = dict(hf_config)
   factor, root = hf_config['scale_embedding'], hf_config['d_model'] ** 0.5
   if factor not in (1.0, root):
@@ -103,7 +103,7 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
-  """Makes the rules of the four projections of an attention."""
+  """Make the rules of the four projections of an attention."""
   return join_rules(
       dense_rules(f'{ours}/query', f'{theirs}.q_proj'),
       dense_rules(f'{ours}/key', f'{theirs}.k_proj'),
@@ -112,7 +112,7 @@ def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def side_rules(name: str) -> tuple[Rule, ...]:
-  """Makes the rules of the 'encoder' or the 'decoder'."""
+  """Make the rules of the 'encoder' or the 'decoder'."""
   ours, theirs = f'backbone/{name}', f'model.{name}'
   block, layer = f'{ours}/stack/layers/block', f'{theirs}.layers.{{n}}'
   cross_attention = ()

@@ -28,7 +28,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes a BERT with heads of 64 and an MLP of 4 x hidden size.
+  """Make a BERT with heads of 64 and an MLP of 4 x hidden size.
 
   So are all 24 released sizes, from 2 layers and hidden size 128 to 24 layers and 1024.
   """
@@ -37,43 +37,43 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderCon
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes BERT base: 12 layers, hidden size 768, 110M parameters."""
+  """Make BERT base: 12 layers, hidden size 768, 110M parameters."""
   return make_config(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes BERT large: 24 layers, hidden size 1024, 340M parameters."""
+  """Make BERT large: 24 layers, hidden size 1024, 340M parameters."""
   return make_config(24, 1024, dtype)
 
 
 def tiny() -> EncoderConfig:
-  """Makes BERT tiny (Turc et al. 2019, table 1): 2 layers, hidden size 128, 4.4M parameters."""
+  """Make BERT tiny (Turc et al. 2019, table 1): 2 layers, hidden size 128, 4.4M parameters."""
   return make_config(2, 128)
 
 
 def mini() -> EncoderConfig:
-  """Makes BERT mini (Turc et al. 2019, table 1): 4 layers, hidden size 256, 11.3M parameters."""
+  """Make BERT mini (Turc et al. 2019, table 1): 4 layers, hidden size 256, 11.3M parameters."""
   return make_config(4, 256)
 
 
 def small() -> EncoderConfig:
-  """Makes BERT small (Turc et al. 2019, table 1): 4 layers, hidden size 512, 29.1M parameters."""
+  """Make BERT small (Turc et al. 2019, table 1): 4 layers, hidden size 512, 29.1M parameters."""
   return make_config(4, 512)
 
 
 def medium() -> EncoderConfig:
-  """Makes BERT medium (Turc et al. 2019, table 1): 8 layers, hidden size 512, 41.7M parameters."""
+  """Make BERT medium (Turc et al. 2019, table 1): 8 layers, hidden size 512, 41.7M parameters."""
   return make_config(8, 512)
 
 
 def use_tanh_gelu(config: EncoderConfig) -> EncoderConfig:
-  """Returns the model with the tanh approximation of gelu, as the released TensorFlow code has."""
+  """Return the model with the tanh approximation of gelu, as the released TensorFlow code has."""
   block = validation.with_paths(config.block, {'mlp.activation': 'gelu_tanh'})
   return dataclasses.replace(config, block=block)
 
 
 def mlm_output_rules(matrix: str, bias: str) -> tuple[Rule, ...]:
-  """Makes the rules of the masked-LM head's output layer, with tied or untied embeddings.
+  """Make the rules of the masked-LM head's output layer, with tied or untied embeddings.
 
   Tied, the layer is the token table and a bias of its own. Untied, it has a matrix and a bias, and
   transformers leaves the tensor `bias` in the file unused.
@@ -95,7 +95,7 @@ def mlm_output_rules(matrix: str, bias: str) -> tuple[Rule, ...]:
 
 
 def mlm_head_rules(dense: str, norm: str, matrix: str, bias: str) -> tuple[Rule, ...]:
-  """Makes the rules of a masked-LM head with a hidden layer.
+  """Make the rules of a masked-LM head with a hidden layer.
 
   Args:
     dense: name of their hidden layer.
@@ -109,7 +109,7 @@ def mlm_head_rules(dense: str, norm: str, matrix: str, bias: str) -> tuple[Rule,
 
 
 def embedding_rules(theirs: str, types: bool = True) -> tuple[Rule, ...]:
-  """Makes the rules of token, position and segment type embeddings and their norm.
+  """Make the rules of token, position and segment type embeddings and their norm.
 
   Args:
     theirs: prefix of their names, before a dot.
@@ -124,7 +124,7 @@ def embedding_rules(theirs: str, types: bool = True) -> tuple[Rule, ...]:
 
 
 def classification_heads(attribute: str, rate: float | None = None) -> dict[str, HeadSpec]:
-  """Makes the heads `label`, `tags` and `choice`, whose layer is `classifier`.
+  """Make the heads `label`, `tags` and `choice`, whose layer is `classifier`.
 
   Args:
     attribute: their attribute with the heads' dropout rate.
@@ -146,12 +146,12 @@ def classification_heads(attribute: str, rate: float | None = None) -> dict[str,
 
 
 def is_tied(config: EncoderConfig) -> bool:
-  """Tells whether embeddings are tied: the masked-LM head's matrix is the token table."""
+  """Tell whether embeddings are tied: the masked-LM head's matrix is the token table."""
   return config.tied
 
 
 def is_untied(config: EncoderConfig) -> bool:
-  """Tells whether the masked-LM head has an output matrix of its own."""
+  """Tell whether the masked-LM head has an output matrix of its own."""
   return not config.tied
 
 
@@ -246,7 +246,7 @@ Names = Sequence[tuple[str, str]]
 
 
 def rename_for_tensorflow(rule: Rule, names: Names = TENSORFLOW_NAMES) -> Rule:
-  """Renames a parameter as Google's released code does; kernels are not transposed there.
+  """Rename a parameter as Google's released code does; kernels are not transposed there.
 
   names: patterns of transformers' names -> names of that code.
   """
@@ -261,12 +261,12 @@ def rename_for_tensorflow(rule: Rule, names: Names = TENSORFLOW_NAMES) -> Rule:
 
 def rename_all_for_tensorflow(
     rules: Iterable[Rule], names: Names = TENSORFLOW_NAMES) -> tuple[Rule, ...]:
-  """Renames the parameters of rules; tensors that are stored twice are stored once there."""
+  """Rename the parameters of rules; tensors that are stored twice are stored once there."""
   return tuple(rename_for_tensorflow(rule, names) for rule in rules if not rule.copy)
 
 
 def tensorflow_head(head: HeadSpec, names: Names = TENSORFLOW_NAMES) -> HeadSpec:
-  """Returns a head with the names of Google's released code."""
+  """Return a head with the names of Google's released code."""
   return dataclasses.replace(head, rules=rename_all_for_tensorflow(head.rules, names))
 
 

@@ -28,7 +28,7 @@ from plm_jax.models.rules import Attribute, Family, HeadSpec, Rule, dense_rules,
 
 
 def make_config(size: EncoderConfig) -> EncoderConfig:
-  """Returns a Chinese BERT of this size: one segment type, a masked-LM head without transform."""
+  """Return a Chinese BERT of this size: one segment type, a masked-LM head without transform."""
   return dataclasses.replace(
       size, vocab=51_271, max_length=1024, pooler=False,
       embeddings=dataclasses.replace(size.embeddings, types=1),
@@ -37,12 +37,12 @@ def make_config(size: EncoderConfig) -> EncoderConfig:
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes the half of CPT base of December 2022: 10 + 2 layers, hidden size 768."""
+  """Make the half of CPT base of December 2022: 10 + 2 layers, hidden size 768."""
   return make_config(bert.base(dtype))
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes the half of CPT large of December 2022: 20 + 4 layers, hidden size 1024."""
+  """Make the half of CPT large of December 2022: 20 + 4 layers, hidden size 1024."""
   return make_config(bert.large(dtype))
 
 
@@ -54,27 +54,27 @@ class SecondRow(Same):
   """
 
   def export_shape(self, ours):
-    """Returns two rows."""
+    """Return two rows."""
     return (2, *ours[1:])
 
   def export_array(self, x):
-    """Writes the row twice."""
+    """Write the row twice."""
     return x.repeat(2, 0)
 
   def export_index(self, index, shape):
-    """Returns the same part of the second row."""
+    """Return the same part of the second row."""
     del shape
     return (slice(1, 2), *index[1:]), index
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Keeps the attributes of the encoder, whose dropout is called activation_dropout."""
+  """Keep the attributes of the encoder, whose dropout is called activation_dropout."""
   return {name: value for name, value in hf_config.items()
           if not name.startswith('decoder_') and name != 'is_encoder_decoder'}
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Adds the attributes of a generation decoder without layers."""
+  """Add the attributes of a generation decoder without layers."""
   return {
       **hf_config, 'decoder_layers': 0,
       'decoder_attention_heads': hf_config['encoder_attention_heads'],
@@ -82,12 +82,12 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def infer_output_bias(config: EncoderConfig, names: Any) -> EncoderConfig:
-  """Gives the head a bias of logits if the file has one; released files have none."""
+  """Give the head a bias of logits if the file has one; released files have none."""
   return validation.with_paths(config, {'head.output_bias': 'final_logits_bias' in names})
 
 
 def rename_rule(rule: Rule) -> Rule:
-  """Renames a parameter of BERT; segment types get the layout `SecondRow`."""
+  """Rename a parameter of BERT; segment types get the layout `SecondRow`."""
   layout = SecondRow() if rule.ours == 'backbone/embeddings/types' else rule.layout
   theirs = rule.theirs.replace('bert.', 'model.encoder.', 1)
   return dataclasses.replace(rule, theirs=theirs, layout=layout)

@@ -48,7 +48,7 @@ FIXED = {
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes crammed BERT: 16 layers, hidden size 768, texts of 128 tokens, 120M parameters."""
+  """Make crammed BERT: 16 layers, hidden size 768, texts of 128 tokens, 120M parameters."""
   block = BlockConfig(
       width=768, heads=12, mlp_dim=1536, norm_at='pre',
       attention=AttentionConfig(bias=(), dropout=0.1), mlp=MlpConfig(gated=True, bias=False),
@@ -60,7 +60,7 @@ def base(dtype: Dtype = 'float32') -> EncoderConfig:
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Flattens `arch`, which holds the architecture; intermed_size becomes half of theirs.
+  """Flatten `arch`, which holds the architecture; intermed_size becomes half of theirs.
 
   Raises ConvertError for another architecture of the same code.
   """
@@ -98,7 +98,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 def describe_unknown(
     prefix: str, found: Mapping[str, Any], known: Mapping[str, Any],
 ) -> list[str]:
-  """Returns a line for every attribute in `found` with another value than in `known`."""
+  """Return a line for every attribute in `found` with another value than in `known`."""
   lines = []
   for name, value in known.items():
     if name in found and found[name] != value:
@@ -107,7 +107,7 @@ def describe_unknown(
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`."""
+  """Reverse `normalize_hf_config`."""
   rest = dict(hf_config)
   embedding = {
       **FIXED_EMBEDDING, 'vocab_size': rest.pop('vocab_size'),

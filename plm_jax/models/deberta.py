@@ -33,7 +33,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes a DeBERTa with heads of 64, an MLP of 4 x hidden size, and RoBERTa's vocabulary."""
+  """Make a DeBERTa with heads of 64, an MLP of 4 x hidden size, and RoBERTa's vocabulary."""
   block = BlockConfig(
       width=width, heads=width // 64, mlp_dim=4 * width, norm=NormConfig(eps=1e-7),
       init=NORMAL_INIT, dtype=dtype,
@@ -42,22 +42,22 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> DebertaCon
 
 
 def base(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa base: 12 layers, hidden size 768, 139M parameters."""
+  """Make DeBERTa base: 12 layers, hidden size 768, 139M parameters."""
   return make_config(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa large: 24 layers, hidden size 1024, 406M parameters."""
+  """Make DeBERTa large: 24 layers, hidden size 1024, 406M parameters."""
   return make_config(24, 1024, dtype)
 
 
 def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa xlarge: 48 layers, hidden size 1024, 758M parameters."""
+  """Make DeBERTa xlarge: 48 layers, hidden size 1024, 758M parameters."""
   return make_config(48, 1024, dtype)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reduces the spellings of their configuration to one.
+  """Reduce the spellings of their configuration to one.
 
   The terms of attention may be 'c2p|p2c' or a list. A size of -1 stands for a default, and sizes
   that repeat others are left out.

@@ -27,7 +27,7 @@ from plm_jax.models.rules import Attribute, Rule, dense_rules, join_rules, norm_
 def make_config(
     layers: int, width: int, dtype: Dtype = 'float32', **changes: Any,
 ) -> DebertaConfig:
-  """Makes a DeBERTa v2 with heads of 64 and an MLP of 4 x hidden size.
+  """Make a DeBERTa v2 with heads of 64 and an MLP of 4 x hidden size.
 
   The table has 128,100 rows: 128,000 tokens, [MASK] and spare rows.
   """
@@ -39,17 +39,17 @@ def make_config(
 
 
 def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v2 xlarge: 24 layers, hidden size 1536, 885M parameters."""
+  """Make DeBERTa v2 xlarge: 24 layers, hidden size 1536, 885M parameters."""
   return make_config(24, 1536, dtype, conv=3, conv_activation='gelu')
 
 
 def xxlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v2 xxlarge: 48 layers, hidden size 1536, 1.57B parameters."""
+  """Make DeBERTa v2 xxlarge: 48 layers, hidden size 1536, 1.57B parameters."""
   return make_config(48, 1536, dtype, conv=3, conv_activation='gelu')
 
 
 def v3_xsmall(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 xsmall's discriminator: 12 layers, hidden size 384, 71M parameters.
+  """Make DeBERTa v3 xsmall's discriminator: 12 layers, hidden size 384, 71M parameters.
 
   v3 has no mask decoder, and so no absolute positions.
   """
@@ -57,22 +57,22 @@ def v3_xsmall(dtype: Dtype = 'float32') -> DebertaConfig:
 
 
 def v3_small(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 small's discriminator: 6 layers, hidden size 768, 141M parameters."""
+  """Make DeBERTa v3 small's discriminator: 6 layers, hidden size 768, 141M parameters."""
   return make_config(6, 768, dtype, absolute=False)
 
 
 def v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 base's discriminator: 12 layers, hidden size 768, 184M parameters."""
+  """Make DeBERTa v3 base's discriminator: 12 layers, hidden size 768, 184M parameters."""
   return make_config(12, 768, dtype, absolute=False)
 
 
 def v3_large(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes DeBERTa v3 large's discriminator: 24 layers, hidden size 1024, 434M parameters."""
+  """Make DeBERTa v3 large's discriminator: 24 layers, hidden size 1024, 434M parameters."""
   return make_config(24, 1024, dtype, absolute=False)
 
 
 def mdeberta_v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Makes mDeBERTa v3 base's discriminator: v3 base with 250,000 tokens, 278M parameters.
+  """Make mDeBERTa v3 base's discriminator: v3 base with 250,000 tokens, 278M parameters.
 
   The table has 251,000 rows.
   """
@@ -80,7 +80,7 @@ def mdeberta_v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reduces the spellings of their configuration as for version 1; 0 stands for no buckets."""
+  """Reduce the spellings of their configuration as for version 1; 0 stands for no buckets."""
   hf_config = {**deberta.normalize_hf_config(hf_config)}
   hf_config['position_buckets'] = max(hf_config.get('position_buckets', -1), 0)
   kinds = [kind.strip() for kind in hf_config.get('norm_rel_ebd', 'none').lower().split('|')]

@@ -23,12 +23,12 @@ from plm_jax.models.rules import (
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes DistilBERT: 6 layers, hidden size 768, 66M parameters."""
+  """Make DistilBERT: 6 layers, hidden size 768, 66M parameters."""
   return student(bert.base(dtype))
 
 
 def student(teacher: EncoderConfig) -> EncoderConfig:
-  """Makes a student: half of the teacher's layers, no segment types, no pooler (section 3)."""
+  """Make a student: half of the teacher's layers, no segment types, no pooler (section 3)."""
   return validation.with_paths(teacher, {
       'stack.layers': teacher.stack.layers // 2, 'embeddings.types': 0, 'pooler': False})
 

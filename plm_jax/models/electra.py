@@ -34,7 +34,7 @@ from plm_jax.models.rules import (
 def make_config(
     layers: int, width: int, embed_dim: int = 0, dtype: Dtype = 'float32',
 ) -> EncoderConfig:
-  """Makes a discriminator with heads of 64, an MLP of 4 x hidden size, and no pooler."""
+  """Make a discriminator with heads of 64, an MLP of 4 x hidden size, and no pooler."""
   block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, dtype=dtype)
   return EncoderConfig(
       block=block, stack=StackConfig(layers=layers),
@@ -42,29 +42,29 @@ def make_config(
 
 
 def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ELECTRA small's discriminator: 12 layers, hidden size 256, 14M parameters."""
+  """Make ELECTRA small's discriminator: 12 layers, hidden size 256, 14M parameters."""
   return make_config(12, 256, 128, dtype)
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ELECTRA base's discriminator: 12 layers, hidden size 768, 110M parameters."""
+  """Make ELECTRA base's discriminator: 12 layers, hidden size 768, 110M parameters."""
   return make_config(12, 768, dtype=dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ELECTRA large's discriminator: 24 layers, hidden size 1024, 335M parameters."""
+  """Make ELECTRA large's discriminator: 24 layers, hidden size 1024, 335M parameters."""
   return make_config(24, 1024, dtype=dtype)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Sets embedding_size to 0 where it is the hidden size: such embeddings are not projected."""
+  """Set embedding_size to 0 where it is the hidden size: such embeddings are not projected."""
   width = hf_config.get('hidden_size', 256)
   size = hf_config.get('embedding_size', 128)
   return {**hf_config, 'embedding_size': 0 if size == width else size}
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverses `normalize_hf_config`."""
+  """Reverse `normalize_hf_config`."""
   size = hf_config['embedding_size'] or hf_config['hidden_size']
   return {**hf_config, 'embedding_size': size}
 
@@ -129,13 +129,13 @@ FAMILY = dataclasses.replace(
 
 
 def rename_for_tensorflow(rule: Rule) -> Rule:
-  """Renames a parameter as google-research/electra does: as BERT's, and two of the head."""
+  """Rename a parameter as google-research/electra does: as BERT's, and two of the head."""
   theirs = rule.theirs.replace('dense_prediction', 'dense_1')
   return bert.rename_for_tensorflow(dataclasses.replace(rule, theirs=theirs))
 
 
 def infer_hf_config(tensors: Mapping[str, tuple[Shape, str]]) -> dict[str, Any]:
-  """Infers the configuration of a checkpoint of google-research/electra from its shapes.
+  """Infer the configuration of a checkpoint of google-research/electra from its shapes.
 
   Such checkpoints have no configuration file. Heads are of 64, as in every released size.
 

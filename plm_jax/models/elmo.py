@@ -34,22 +34,22 @@ class WeightsError(UserError):
 
 
 def small(dtype: Dtype = 'float32') -> ElmoConfig:
-  """Makes ELMo small: LSTMs of 1,024 cells projected to 128, one highway layer."""
+  """Make ELMo small: LSTMs of 1,024 cells projected to 128, one highway layer."""
   return ElmoConfig(characters=CharacterConfig(highways=1), cells=1024, width=128, dtype=dtype)
 
 
 def medium(dtype: Dtype = 'float32') -> ElmoConfig:
-  """Makes ELMo medium: LSTMs of 2,048 cells projected to 256, one highway layer."""
+  """Make ELMo medium: LSTMs of 2,048 cells projected to 256, one highway layer."""
   return ElmoConfig(characters=CharacterConfig(highways=1), cells=2048, width=256, dtype=dtype)
 
 
 def original(dtype: Dtype = 'float32') -> ElmoConfig:
-  """Makes the ELMo of the paper: LSTMs of 4,096 cells projected to 512, two highway layers."""
+  """Make the ELMo of the paper: LSTMs of 4,096 cells projected to 512, two highway layers."""
   return ElmoConfig(dtype=dtype)
 
 
 def parse_options(options: Mapping[str, Any]) -> ElmoConfig:
-  """Turns the contents of an `options.json` into a configuration.
+  """Turn the contents of an `options.json` into a configuration.
 
   The vocabulary and dropout, which it need not state, are the paper's. Raises WeightsError for
   options that are missing or not known.
@@ -73,12 +73,12 @@ def parse_options(options: Mapping[str, Any]) -> ElmoConfig:
 
 
 def parse_clip(value: float | None) -> float | None:
-  """Reads a clipping threshold; 0 and null mean none."""
+  """Read a clipping threshold; 0 and null mean none."""
   return float(value) if value else None
 
 
 def make_options(config: ElmoConfig) -> dict[str, Any]:
-  """Returns the contents of an `options.json` as AllenNLP reads it."""
+  """Return the contents of an `options.json` as AllenNLP reads it."""
   cnn = config.characters
   lstm = {
       'use_skip_connections': config.skip, 'projection_dim': config.width,
@@ -92,7 +92,7 @@ def make_options(config: ElmoConfig) -> dict[str, Any]:
 
 
 def array_shapes(config: ElmoConfig) -> dict[str, tuple[int, ...]]:
-  """Returns name -> shape of the arrays of a released .hdf5 (allenai/bilm-tf, dump_weights)."""
+  """Return name -> shape of the arrays of a released .hdf5 (allenai/bilm-tf, dump_weights)."""
   cnn, width, cells = config.characters, config.width, config.cells
   features = cnn.features
   shapes: dict[str, tuple[int, ...]] = {'char_embed': (char_ids.NUM_CHARACTER_IDS, cnn.size)}
@@ -114,12 +114,12 @@ def array_shapes(config: ElmoConfig) -> dict[str, tuple[int, ...]]:
 
 
 def cell_prefix(direction: int, number: int) -> str:
-  """Returns the group of an LSTM; direction 0 reads from left to right, 1 from right to left."""
+  """Return the group of an LSTM; direction 0 reads from left to right, 1 from right to left."""
   return f'RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell/'
 
 
 def import_arrays(config: ElmoConfig, arrays: Mapping[str, Any]) -> dict[str, Any]:
-  """Turns the arrays of a released file into the backbone's parameters.
+  """Turn the arrays of a released file into the backbone's parameters.
 
   TensorFlow adds 1 to the bias of the forget gate; here that is part of the parameter. Raises
   WeightsError for arrays that are missing, superfluous, or of other shapes.
@@ -151,7 +151,7 @@ def import_arrays(config: ElmoConfig, arrays: Mapping[str, Any]) -> dict[str, An
 
 
 def import_lstm(config: ElmoConfig, kernel, bias, project) -> dict[str, np.ndarray]:
-  """Splits TensorFlow's arrays of an LSTM with P projections and F cells.
+  """Split TensorFlow's arrays of an LSTM with P projections and F cells.
 
   Args:
     config: of the model.
@@ -169,7 +169,7 @@ def import_lstm(config: ElmoConfig, kernel, bias, project) -> dict[str, np.ndarr
 
 
 def export_arrays(config: ElmoConfig, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-  """Turns the backbone's parameters into the arrays of a released file.
+  """Turn the backbone's parameters into the arrays of a released file.
 
   The reverse of `import_arrays`.
   """
@@ -200,7 +200,7 @@ def export_arrays(config: ElmoConfig, params: Mapping[str, Any]) -> dict[str, np
 
 
 def check_arrays(config: ElmoConfig, found: Mapping[str, tuple[int, ...]]) -> None:
-  """Raises WeightsError unless arrays have the names and shapes of `array_shapes`.
+  """Raise WeightsError unless arrays have the names and shapes of `array_shapes`.
 
   The softmax, which some files have, may be there.
   """
@@ -224,7 +224,7 @@ def check_arrays(config: ElmoConfig, found: Mapping[str, tuple[int, ...]]) -> No
 def shrink_config(
     config: ElmoConfig, width: int, cells: int, words: int, filters: int,
 ) -> ElmoConfig:
-  """Makes a smaller model in float32 with one highway layer.
+  """Make a smaller model in float32 with one highway layer.
 
   Args:
     config: of the large model.

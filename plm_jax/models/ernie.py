@@ -16,20 +16,20 @@ from plm_jax.models.rules import Attribute, Rule, join_rules, rename_tensors
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ERNIE 1.0: 12 layers, hidden size 768, relu, 18,000 tokens, texts of up to 513."""
+  """Make ERNIE 1.0: 12 layers, hidden size 768, relu, 18,000 tokens, texts of up to 513."""
   config = validation.with_paths(
       bert.base(dtype), {'block.mlp.activation': 'relu', 'block.norm.eps': 1e-5})
   return dataclasses.replace(config, vocab=18_000, max_length=513)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Sets task_type_vocab_size to 0 where the model does not use task ids."""
+  """Set task_type_vocab_size to 0 where the model does not use task ids."""
   size = hf_config.get('task_type_vocab_size', 3)
   return {**hf_config, 'task_type_vocab_size': size if hf_config.get('use_task_id') else 0}
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverses `normalize_hf_config`."""
+  """Reverse `normalize_hf_config`."""
   size = hf_config['task_type_vocab_size']
   return {**hf_config, 'use_task_id': size > 0, 'task_type_vocab_size': size or 3}
 

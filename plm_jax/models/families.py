@@ -55,7 +55,7 @@ BATCH_FIELDS = (
 
 
 def get_family(name: str, original: bool = False) -> Family:
-  """Returns the family of a model_type.
+  """Return the family of a model_type.
 
   original: the family of the authors' own code instead. Raises ConvertError for an unknown type.
   """
@@ -69,7 +69,7 @@ def get_family(name: str, original: bool = False) -> Family:
 def build_head(
     family: str, name: str, config: Any, classes: int, words: Sequence[int] = (),
 ) -> nn.Module:
-  """Makes a head of a family, as transformers has it.
+  """Make a head of a family, as transformers has it.
 
   Args:
     family: model_type.
@@ -98,7 +98,7 @@ def build_head(
 
 
 def enable_required_parts(family: str, name: str, config: Any) -> Any:
-  """Returns a backbone's configuration with the parts that a head reads, such as a pooler.
+  """Return a backbone's configuration with the parts that a head reads, such as a pooler.
 
   Raises ConvertError where the family has no such head.
   """
@@ -106,13 +106,13 @@ def enable_required_parts(family: str, name: str, config: Any) -> Any:
 
 
 def uses_verbalizer(family: str, name: str) -> bool:
-  """Tells whether a head's classes are words of the vocabulary (GLM)."""
+  """Tell whether a head's classes are words of the vocabulary (GLM)."""
   head = get_family(family).heads.get(name)
   return head is not None and head.verbalizer
 
 
 def get_head(family: str, name: str) -> HeadSpec:
-  """Returns a head of a family. Raises ConvertError where it has no such head."""
+  """Return a head of a family. Raises ConvertError where it has no such head."""
   heads = get_family(family).heads
   if name not in heads:
     raise ConvertError(
@@ -123,14 +123,14 @@ def get_head(family: str, name: str) -> HeadSpec:
 def parameter_shapes(
     family: Family, config: Any, heads: Mapping[str, nn.Module],
 ) -> dict[str, tuple[int, ...]]:
-  """Returns 'a/b/c' -> shape for every parameter of the model with these heads."""
+  """Return 'a/b/c' -> shape for every parameter of the model with these heads."""
   model = ModelWithHeads(family.backbone(config), dict(heads))
   shapes = boxed_parameter_shapes(model, family.input_shapes(config))
   return {name: x.shape for name, x in flatten_tree(nn.unbox(shapes)).items()}
 
 
 def boxed_parameter_shapes(model: nn.Module, input_shapes: Mapping[str, tuple[int, ...]]) -> Any:
-  """Returns the shapes of a model's parameters, boxed with logical axes, without computing them.
+  """Return the shapes of a model's parameters, boxed with logical axes, without computing them.
 
   input_shapes: `Family.input_shapes` of the configuration.
   """
@@ -138,7 +138,7 @@ def boxed_parameter_shapes(model: nn.Module, input_shapes: Mapping[str, tuple[in
 
 
 def dummy_inputs(input_shapes: Mapping[str, tuple[int, ...]]) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns shapes of a batch from which a model's parameters take their shapes.
+  """Return shapes of a batch from which a model's parameters take their shapes.
 
   input_shapes: `Family.input_shapes` of the configuration.
   """
@@ -147,5 +147,5 @@ def dummy_inputs(input_shapes: Mapping[str, tuple[int, ...]]) -> dict[str, jax.S
 
 
 def flatten_tree(tree: Any) -> dict[str, Any]:
-  """Flattens a tree of dictionaries: 'a/b/c' -> leaf."""
+  """Flatten a tree of dictionaries: 'a/b/c' -> leaf."""
   return dict(flatten_dict(tree, sep='/'))

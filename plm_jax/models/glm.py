@@ -41,7 +41,7 @@ from plm_jax.models.rules import (
 def make_config(
     layers: int, width: int, vocab: int = 30592, length: int = 512, dtype: Dtype = 'float32',
 ) -> DecoderConfig:
-  """Makes a GLM with heads of 64 and an MLP of 4 x hidden size for texts of `length` tokens.
+  """Make a GLM with heads of 64 and an MLP of 4 x hidden size for texts of `length` tokens.
 
   Both tables of positions have one more row than `length`. The default vocabulary is BERT's uncased
   one with four more tokens, rounded up to a multiple of 128.
@@ -56,12 +56,12 @@ def make_config(
 
 
 def base(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM base: 12 layers, hidden size 768, 109M parameters."""
+  """Make GLM base: 12 layers, hidden size 768, 109M parameters."""
   return make_config(12, 768, dtype=dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM large: 24 layers, hidden size 1024, 335M parameters.
+  """Make GLM large: 24 layers, hidden size 1024, 335M parameters.
 
   The mixtures with sentences (GLM-Sent) and with long blanks (GLM-Doc) have this size, too.
   """
@@ -69,42 +69,42 @@ def large(dtype: Dtype = 'float32') -> DecoderConfig:
 
 
 def glm_410m(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM 410M: 30 layers, hidden size 1024, 410M parameters."""
+  """Make GLM 410M: 30 layers, hidden size 1024, 410M parameters."""
   return make_config(30, 1024, dtype=dtype)
 
 
 def glm_515m(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM 515M: 30 layers, hidden size 1152, 515M parameters."""
+  """Make GLM 515M: 30 layers, hidden size 1152, 515M parameters."""
   return make_config(30, 1152, dtype=dtype)
 
 
 def roberta_large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM large for RoBERTa's data, with a byte-level vocabulary: 355M parameters."""
+  """Make GLM large for RoBERTa's data, with a byte-level vocabulary: 355M parameters."""
   return make_config(24, 1024, 50304, dtype=dtype)
 
 
 def large_chinese(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM large for Chinese: 24 layers, hidden size 1024, 356M parameters."""
+  """Make GLM large for Chinese: 24 layers, hidden size 1024, 356M parameters."""
   return make_config(24, 1024, 50048, 1024, dtype)
 
 
 def glm_2b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM 2B: 36 layers, hidden size 2048, 1.92B parameters."""
+  """Make GLM 2B: 36 layers, hidden size 2048, 1.92B parameters."""
   return make_config(36, 2048, 50304, 1024, dtype)
 
 
 def glm_10b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM 10B: 48 layers, hidden size 4096, 9.88B parameters."""
+  """Make GLM 10B: 48 layers, hidden size 4096, 9.88B parameters."""
   return make_config(48, 4096, 50304, 1024, dtype)
 
 
 def glm_10b_chinese(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GLM 10B for Chinese: 48 layers, hidden size 4096, 9.88B parameters."""
+  """Make GLM 10B for Chinese: 48 layers, hidden size 4096, 9.88B parameters."""
   return make_config(48, 4096, 50048, 1024, dtype)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Replaces max_sequence_length by the rows of both tables, and adds the width of the MLP.
+  """Replace max_sequence_length by the rows of both tables, and add the width of the MLP.
 
   Where there are two tables, they have one row more than max_sequence_length. Raises ConvertError
   for GLM-4, which transformers calls glm, too.
@@ -122,7 +122,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverses `normalize_hf_config`.
+  """Reverse `normalize_hf_config`.
 
   Raises ConvertError for tables of two sizes, and an MLP that is not 4 x hidden size.
   """
@@ -137,7 +137,7 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def infer_hf_config(tensors: Mapping[str, tuple[Shape, str]]) -> dict[str, Any]:
-  """Infers the configuration of a file without one from its shapes.
+  """Infer the configuration of a file without one from its shapes.
 
   Heads are of 64, as in every released size.
 

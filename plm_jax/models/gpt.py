@@ -20,7 +20,7 @@ from plm_jax.models.rules import Attribute, ConvertError, Family, HeadSpec, Rule
 
 
 def base(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT: 12 layers, hidden size 768, 117M parameters."""
+  """Make GPT: 12 layers, hidden size 768, 117M parameters."""
   block = BlockConfig(
       mlp=MlpConfig(activation='gelu_tanh'), norm=NormConfig(eps=1e-5), init=NORMAL_INIT,
       dtype=dtype)
@@ -28,12 +28,12 @@ def base(dtype: Dtype = 'float32') -> DecoderConfig:
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Adds the width of the MLP, which their configuration does not have."""
+  """Add the width of the MLP, which their configuration does not have."""
   return {**hf_config, 'n_inner': 4 * hf_config.get('n_embd', 768)}
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Drops the width of the MLP. Raises ConvertError where it is not 4 x hidden size."""
+  """Drop the width of the MLP. Raises ConvertError where it is not 4 x hidden size."""
   inner, width = hf_config['n_inner'], hf_config['n_embd']
   if inner != 4 * width:
     raise ConvertError(f'block.mlp_dim is {inner}, which they have at {4 * width} only')

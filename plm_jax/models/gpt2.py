@@ -35,7 +35,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes a GPT-2 with heads of 64 and an MLP of 4 x hidden size, as in all released sizes."""
+  """Make a GPT-2 with heads of 64 and an MLP of 4 x hidden size, as in all released sizes."""
   init = dataclasses.replace(NORMAL_INIT, out_std=0.02 * (2 * layers) ** -0.5)
   block = BlockConfig(
       width=width, heads=width // 64, mlp_dim=4 * width, mlp=MlpConfig(activation='gelu_tanh'),
@@ -44,33 +44,33 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> DecoderCon
 
 
 def small(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-2 small: 12 layers, hidden size 768, 124M parameters."""
+  """Make GPT-2 small: 12 layers, hidden size 768, 124M parameters."""
   return make_config(12, 768, dtype)
 
 
 def medium(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-2 medium: 24 layers, hidden size 1024, 355M parameters."""
+  """Make GPT-2 medium: 24 layers, hidden size 1024, 355M parameters."""
   return make_config(24, 1024, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-2 large: 36 layers, hidden size 1280, 774M parameters."""
+  """Make GPT-2 large: 36 layers, hidden size 1280, 774M parameters."""
   return make_config(36, 1280, dtype)
 
 
 def xl(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-2 XL: 48 layers, hidden size 1600, 1.56B parameters."""
+  """Make GPT-2 XL: 48 layers, hidden size 1600, 1.56B parameters."""
   return make_config(48, 1600, dtype)
 
 
 def conv1d_rules(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:
-  """Makes the rules of transformers' Conv1D, whose kernel is [inputs, outputs]."""
+  """Make the rules of transformers' Conv1D, whose kernel is [inputs, outputs]."""
   kernel = Rule(f'{ours}/kernel', f'{theirs}.weight', Linear(inputs, transposed=False))
   return kernel, Rule(f'{ours}/bias', f'{theirs}.bias', Same(flat=True))
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Sets the width of the MLP, for which null means 4 x hidden size, and sliding windows."""
+  """Set the width of the MLP, for which null means 4 x hidden size, and sliding windows."""
   inner = hf_config.get('n_inner') or 4 * hf_config.get('n_embd', 768)
   hf_config = {**hf_config, 'n_inner': inner}
   if 'attention_layers' in hf_config:
@@ -79,7 +79,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverses `normalize_hf_config`.
+  """Reverse `normalize_hf_config`.
 
   A model with sliding windows gets the model_type gpt3, because transformers' GPT-2 has full
   attention only.
@@ -96,7 +96,7 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def import_windows(hf_config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-  """Replaces attention_layers or attention_types, and window_size, by `windows`.
+  """Replace attention_layers or attention_types, and window_size, by `windows`.
 
   `windows` is the shortest tuple that, repeated, gives the sliding window of every layer; 0 is full
   attention. attention_types has (kinds, times) pairs. Raises ConvertError for other kinds of layers
@@ -122,7 +122,7 @@ def import_windows(hf_config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def export_windows(windows: tuple[int, ...], layers: int, full: str) -> dict[str, Any]:
-  """Returns attention_layers and window_size for `windows`.
+  """Return attention_layers and window_size for `windows`.
 
   Args:
     windows: sliding windows, repeated over the layers; 0 is full attention.
@@ -141,7 +141,7 @@ def export_windows(windows: tuple[int, ...], layers: int, full: str) -> dict[str
 
 
 def shortest_period(windows: list[int]) -> tuple[int, ...]:
-  """Returns the shortest beginning that, repeated, gives the windows of all layers."""
+  """Return the shortest beginning that, repeated, gives the windows of all layers."""
   for size in range(1, len(windows)):
     if all(window == windows[n % size] for n, window in enumerate(windows)):
       return tuple(windows[:size])

@@ -15,49 +15,49 @@ WINDOW = 256
 
 
 def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes a GPT-3 with an MLP of 4 x hidden size and 2,048 positions."""
+  """Make a GPT-3 with an MLP of 4 x hidden size and 2,048 positions."""
   config = gpt2.make_config(layers, width, dtype)
   block = dataclasses.replace(config.block, heads=heads)
   return dataclasses.replace(config, block=block, max_length=2048, windows=(0, WINDOW))
 
 
 def small(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 small: 12 layers, hidden size 768, 125M parameters."""
+  """Make GPT-3 small: 12 layers, hidden size 768, 125M parameters."""
   return make_config(12, 768, 12, dtype)
 
 
 def medium(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 medium: 24 layers, hidden size 1024, 356M parameters."""
+  """Make GPT-3 medium: 24 layers, hidden size 1024, 356M parameters."""
   return make_config(24, 1024, 16, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 large: 24 layers, hidden size 1536, 760M parameters."""
+  """Make GPT-3 large: 24 layers, hidden size 1536, 760M parameters."""
   return make_config(24, 1536, 16, dtype)
 
 
 def xl(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 XL: 24 layers, hidden size 2048, 1.32B parameters."""
+  """Make GPT-3 XL: 24 layers, hidden size 2048, 1.32B parameters."""
   return make_config(24, 2048, 16, dtype)
 
 
 def gpt3_2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 2.7B: 32 layers, hidden size 2560, 2.65B parameters."""
+  """Make GPT-3 2.7B: 32 layers, hidden size 2560, 2.65B parameters."""
   return make_config(32, 2560, 32, dtype)
 
 
 def gpt3_6_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 6.7B: 32 layers, hidden size 4096, 6.66B parameters."""
+  """Make GPT-3 6.7B: 32 layers, hidden size 4096, 6.66B parameters."""
   return make_config(32, 4096, 32, dtype)
 
 
 def gpt3_13b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 13B: 40 layers, hidden size 5120, 12.85B parameters."""
+  """Make GPT-3 13B: 40 layers, hidden size 5120, 12.85B parameters."""
   return make_config(40, 5120, 40, dtype)
 
 
 def gpt3_175b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-3 175B: 96 layers, hidden size 12,288, 174.6B parameters."""
+  """Make GPT-3 175B: 96 layers, hidden size 12,288, 174.6B parameters."""
   return make_config(96, 12288, 96, dtype)
 
 

@@ -35,7 +35,7 @@ MAX_SUMS = 256
 def make_config(
     width: int, heads: int, mlp_dim: int, vocab: int, dtype: Dtype = 'float32',
 ) -> EncoderConfig:
-  """Makes a GPT-BERT with 12 layers for texts of up to 512 tokens."""
+  """Make a GPT-BERT with 12 layers for texts of up to 512 tokens."""
   return validation.with_paths(ltg_bert.make_config(width, heads, mlp_dim, dtype), {
       'vocab': vocab, 'summed': True, 'head.shifted': True, 'block.norm.eps': 1e-5,
       'block.attention.out_norm': False, 'block.attention.gated': True,
@@ -43,12 +43,12 @@ def make_config(
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes GPT-BERT base: 12 layers, hidden size 768, 119M parameters."""
+  """Make GPT-BERT base: 12 layers, hidden size 768, 119M parameters."""
   return make_config(768, 12, 2560, 16_384, dtype)
 
 
 def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes GPT-BERT small: 12 layers, hidden size 384, 30M parameters."""
+  """Make GPT-BERT small: 12 layers, hidden size 384, 30M parameters."""
   return make_config(384, 6, 1280, 8192, dtype)
 
 
@@ -57,7 +57,7 @@ LAYER, MLP = 'transformer.attention_layers.{n}', 'transformer.mlp_layers.{n}.mlp
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Adds what LTG-BERT's does, and drops is_decoder: the model can always generate."""
+  """Add what LTG-BERT's does, and drop is_decoder: the model can always generate."""
   hf_config = {name: value for name, value in hf_config.items() if name != 'is_decoder'}
   return ltg_bert.normalize_hf_config(hf_config)
 

@@ -19,7 +19,7 @@ from plm_jax.models.rules import Attribute, Rule, dense_rules, join_rules
 
 
 def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes a GPT-Neo with an MLP of 4 x hidden size and 2,048 positions.
+  """Make a GPT-Neo with an MLP of 4 x hidden size and 2,048 positions.
 
   It has no dropout, as released.
   """
@@ -31,22 +31,22 @@ def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -
 
 
 def gpt_neo_125m(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-Neo 125M: 12 layers, hidden size 768, 125M parameters."""
+  """Make GPT-Neo 125M: 12 layers, hidden size 768, 125M parameters."""
   return make_config(12, 768, 12, dtype)
 
 
 def gpt_neo_1_3b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-Neo 1.3B: 24 layers, hidden size 2048, 1.32B parameters."""
+  """Make GPT-Neo 1.3B: 24 layers, hidden size 2048, 1.32B parameters."""
   return make_config(24, 2048, 16, dtype)
 
 
 def gpt_neo_2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes GPT-Neo 2.7B: 32 layers, hidden size 2560, 2.65B parameters."""
+  """Make GPT-Neo 2.7B: 32 layers, hidden size 2560, 2.65B parameters."""
   return make_config(32, 2560, 20, dtype)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Sets the width of the MLP and the sliding window of each layer."""
+  """Set the width of the MLP and the sliding window of each layer."""
   layers = hf_config.get('num_layers', 24)
   inner = hf_config.get('intermediate_size') or 4 * hf_config.get('hidden_size', 2048)
   return gpt2.import_windows({
@@ -55,7 +55,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverses `normalize_hf_config`."""
+  """Reverse `normalize_hf_config`."""
   hf_config = dict(hf_config)
   layers = gpt2.export_windows(hf_config.pop('windows'), hf_config['num_layers'], 'global')
   if hf_config['intermediate_size'] == 4 * hf_config['hidden_size']:

@@ -17,15 +17,15 @@ class TensorLayout(Protocol):
   """How the axes of one layer's parameter differ between our array and the file's tensor."""
 
   def export_shape(self, ours: Shape) -> Shape:
-    """Returns the shape in the file of an array of ours with shape `ours`."""
+    """Return the shape in the file of an array of ours with shape `ours`."""
     ...
 
   def export_array(self, x: np.ndarray) -> np.ndarray:
-    """Turns a whole array of ours into the file's layout."""
+    """Turn a whole array of ours into the file's layout."""
     ...
 
   def export_index(self, index: Index, shape: Shape) -> tuple[Index, Index]:
-    """Finds the part of the file's tensor that holds ours[index].
+    """Find the part of the file's tensor that holds ours[index].
 
     Args:
       index: of our array.
@@ -38,7 +38,7 @@ class TensorLayout(Protocol):
     ...
 
   def import_array(self, x: np.ndarray, shape: Shape) -> np.ndarray:
-    """Turns a part that `export_index` selects into our layout, with `shape`."""
+    """Turn a part that `export_index` selects into our layout, with `shape`."""
     ...
 
 
@@ -49,22 +49,22 @@ class Same:
   flat: bool = False
 
   def export_shape(self, ours):
-    """Returns our shape; flat: its axes joined to one."""
+    """Return our shape; flat: its axes joined to one."""
     return (math.prod(ours),) if self.flat else ours
 
   def export_array(self, x):
-    """Returns the array unchanged, or flat."""
+    """Return the array unchanged, or flat."""
     return x.reshape(self.export_shape(x.shape))
 
   def export_index(self, index, shape):
-    """Returns the same part; flat: the run of numbers that covers it."""
+    """Return the same part; flat: the run of numbers that covers it."""
     if not self.flat:
       return index, index
     run, box = join_axes(index, shape)
     return (run,), box
 
   def import_array(self, x, shape):
-    """Returns the array in our shape."""
+    """Return the array in our shape."""
     return x.reshape(shape)
 
 
@@ -81,24 +81,24 @@ class Linear:
   """whether the file has [outputs, inputs]"""
 
   def export_shape(self, ours):
-    """Returns two axes: inputs joined to one, outputs joined to one."""
+    """Return two axes: inputs joined to one, outputs joined to one."""
     rows, columns = math.prod(ours[:self.inputs]), math.prod(ours[self.inputs:])
     return (columns, rows) if self.transposed else (rows, columns)
 
   def export_array(self, x):
-    """Joins inputs and outputs to one axis each."""
+    """Join inputs and outputs to one axis each."""
     x = x.reshape(math.prod(x.shape[:self.inputs]), -1)
     return x.T if self.transposed else x
 
   def export_index(self, index, shape):
-    """Returns the block of rows and columns of the matrix that covers the part."""
+    """Return the block of rows and columns of the matrix that covers the part."""
     rows, inputs = join_axes(index[:self.inputs], shape[:self.inputs])
     columns, outputs = join_axes(index[self.inputs:], shape[self.inputs:])
     block = (columns, rows) if self.transposed else (rows, columns)
     return block, (*inputs, *outputs)
 
   def import_array(self, x, shape):
-    """Splits inputs and outputs into our axes."""
+    """Split inputs and outputs into our axes."""
     return (x.T if self.transposed else x).reshape(shape)
 
 
@@ -110,12 +110,12 @@ class RopePairs(Linear):
   """
 
   def export_array(self, x):
-    """Moves the numbers of each pair next to each other, then as `Linear`."""
+    """Move the numbers of each pair next to each other, then as `Linear`."""
     halves = x.reshape(*x.shape[:-1], 2, -1)
     return super().export_array(halves.swapaxes(-1, -2).reshape(x.shape))
 
   def import_array(self, x, shape):
-    """Moves the numbers of each pair half a head apart."""
+    """Move the numbers of each pair half a head apart."""
     x = super().import_array(x, shape)
     return x.reshape(*shape[:-1], -1, 2).swapaxes(-1, -2).reshape(shape)
 
@@ -127,20 +127,20 @@ class Axes:
   order: tuple[int, ...]
 
   def export_shape(self, ours):
-    """Returns our shape in the file's order of axes."""
+    """Return our shape in the file's order of axes."""
     return tuple(ours[axis] for axis in self.order)
 
   def export_array(self, x):
-    """Transposes to the file's order of axes."""
+    """Transpose to the file's order of axes."""
     return x.transpose(self.order)
 
   def export_index(self, index, shape):
-    """Returns the same part in the file's order of axes."""
+    """Return the same part in the file's order of axes."""
     del shape
     return tuple(index[axis] for axis in self.order), index
 
   def import_array(self, x, shape):
-    """Transposes to our order of axes."""
+    """Transpose to our order of axes."""
     return x.transpose([self.order.index(axis) for axis in range(len(self.order))]).reshape(shape)
 
 
@@ -164,13 +164,13 @@ class Packed:
   """parts with the layout `RopePairs`: queries and keys"""
 
   def export_shape(self, ours):
-    """Returns the shape of one part, `parts` times as long along the axis of outputs."""
+    """Return the shape of one part, `parts` times as long along the axis of outputs."""
     alone = list(self.layout.export_shape(ours))
     alone[self.axis] *= self.parts
     return tuple(alone)
 
   def export_index(self, index, shape):
-    """Returns the run of our part along the axis of outputs; by head, the runs of whole heads."""
+    """Return the run of our part along the axis of outputs; by head, the runs of whole heads."""
     alone, box = self.layout.export_index(index, shape)
     theirs, run = list(alone), alone[self.axis]
     if self.by_head:
@@ -182,7 +182,7 @@ class Packed:
     return tuple(theirs), box
 
   def import_array(self, x, shape):
-    """Takes our part out of what was read."""
+    """Take our part out of what was read."""
     if self.by_head:
       heads, parts = self.leading_axes(shape)
       x = np.moveaxis(x, self.axis, 0)
@@ -191,11 +191,11 @@ class Packed:
     return self.part_layout(self.part).import_array(x, shape)
 
   def part_layout(self, part: int) -> Linear | Same:
-    """Returns the layout of one of the parts on its own."""
+    """Return the layout of one of the parts on its own."""
     return RopePairs() if part in self.rope_parts else self.layout
 
   def export_array(self, *parts: np.ndarray):
-    """Joins all parts, in order."""
+    """Join all parts, in order."""
     rows = []
     for part, x in enumerate(parts):
       rows.append(np.moveaxis(self.part_layout(part).export_array(x), self.axis, 0))
@@ -211,7 +211,7 @@ class Packed:
     return 0 if isinstance(self.layout, Same) or self.layout.transposed else 1
 
   def leading_axes(self, ours: Shape) -> tuple[int, int]:
-    """Returns (heads, parts), the axes by which the parts alternate in each head."""
+    """Return (heads, parts), the axes by which the parts alternate in each head."""
     axis = 0 if isinstance(self.layout, Same) else self.layout.inputs
     return ours[axis], self.parts
 
@@ -221,11 +221,11 @@ class RowVector(Same):
   """A vector that is a matrix of one row in the file."""
 
   def export_shape(self, ours):
-    """Returns our shape with an axis of 1 in front."""
+    """Return our shape with an axis of 1 in front."""
     return (1, *ours)
 
   def export_index(self, index, shape):
-    """Returns the same part of the only row."""
+    """Return the same part of the only row."""
     return (slice(0, 1), *index), index
 
 
@@ -234,16 +234,16 @@ class CountBuffer:
   """The buffer position_ids [1, positions], 0, 1, 2, ..., of old checkpoints; no parameter."""
 
   def export_shape(self, ours):
-    """Returns [1, positions] for a table [positions, hidden]."""
+    """Return [1, positions] for a table [positions, hidden]."""
     return (1, ours[0])
 
   def export_array(self, x):
-    """Returns 0, 1, 2, ... for the rows of the table."""
+    """Return 0, 1, 2, ... for the rows of the table."""
     return np.arange(x.shape[0])[None]
 
 
 def normalize_index(index: Any, shape: Shape) -> Index:
-  """Turns an index of slices and ellipses into one slice with start and stop per axis."""
+  """Turn an index of slices and ellipses into one slice with start and stop per axis."""
   index = index if isinstance(index, tuple) else (index,)
   index = tuple(slice(None) if i is Ellipsis else i for i in index)
   index += (slice(None),) * (len(shape) - len(index))
@@ -251,22 +251,22 @@ def normalize_index(index: Any, shape: Shape) -> Index:
 
 
 def select(x: np.ndarray, index: Index | None) -> np.ndarray:
-  """Returns x[index], or all of x without an index."""
+  """Return x[index], or all of x without an index."""
   return x if index is None else x[index]
 
 
 def full_index(shape: Shape) -> Index:
-  """Returns the index that selects all of an array."""
+  """Return the index that selects all of an array."""
   return tuple(slice(0, size) for size in shape)
 
 
 def index_shape(index: Index) -> Shape:
-  """Returns the shape of the part that an index selects."""
+  """Return the shape of the part that an index selects."""
   return tuple(i.stop - i.start for i in index)
 
 
 def join_axes(index: Index, shape: Shape) -> tuple[slice, Index]:
-  """Finds a part of an array in the same array with all axes joined to one.
+  """Find a part of an array in the same array with all axes joined to one.
 
   Returns:
     The smallest run of the joined axis that covers `index`, and the index of that run in the

@@ -42,7 +42,7 @@ PROJECTIONS = ('query', 'key', 'value', 'out')
 def make_config(
     layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
 ) -> DecoderConfig:
-  """Makes a LLaMA with 32,000 tokens and texts of up to 2048, without biases and dropout."""
+  """Make a LLaMA with 32,000 tokens and texts of up to 2048, without biases and dropout."""
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim,
       mlp=MlpConfig(activation='silu', gated=True, bias=False),
@@ -54,43 +54,43 @@ def make_config(
 
 
 def llama_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 7B: 32 layers, hidden size 4096, 6.74B parameters."""
+  """Make LLaMA 7B: 32 layers, hidden size 4096, 6.74B parameters."""
   return make_config(32, 4096, 32, 11_008, dtype)
 
 
 def llama_13b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 13B: 40 layers, hidden size 5120, 13.0B parameters."""
+  """Make LLaMA 13B: 40 layers, hidden size 5120, 13.0B parameters."""
   return make_config(40, 5120, 40, 13_824, dtype)
 
 
 def llama_33b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 33B: 60 layers, hidden size 6656, 32.5B parameters."""
+  """Make LLaMA 33B: 60 layers, hidden size 6656, 32.5B parameters."""
   return make_config(60, 6656, 52, 17_920, dtype)
 
 
 def llama_65b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 65B: 80 layers, hidden size 8192, 65.3B parameters."""
+  """Make LLaMA 65B: 80 layers, hidden size 8192, 65.3B parameters."""
   return make_config(80, 8192, 64, 22_016, dtype)
 
 
 def llama2(config: DecoderConfig) -> DecoderConfig:
-  """Turns a LLaMA into a LLaMA 2: texts of up to 4096 tokens, another epsilon of norms."""
+  """Turn a LLaMA into a LLaMA 2: texts of up to 4096 tokens, another epsilon of norms."""
   block = validation.with_paths(config.block, {'norm.eps': 1e-5})
   return dataclasses.replace(config, max_length=4096, block=block)
 
 
 def llama2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 2 7B: 32 layers, hidden size 4096, 6.74B parameters."""
+  """Make LLaMA 2 7B: 32 layers, hidden size 4096, 6.74B parameters."""
   return llama2(llama_7b(dtype))
 
 
 def llama2_13b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 2 13B: 40 layers, hidden size 5120, 13.0B parameters."""
+  """Make LLaMA 2 13B: 40 layers, hidden size 5120, 13.0B parameters."""
   return llama2(llama_13b(dtype))
 
 
 def llama2_70b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 2 70B: 80 layers, hidden size 8192, 69.0B parameters.
+  """Make LLaMA 2 70B: 80 layers, hidden size 8192, 69.0B parameters.
 
   Grouped-query attention: eight query heads share a key head.
   """
@@ -101,7 +101,7 @@ def llama2_70b(dtype: Dtype = 'float32') -> DecoderConfig:
 def llama3(
     config: DecoderConfig, scaling: Unscaled = Unscaled(), tied: bool = False,
 ) -> DecoderConfig:
-  """Turns a LLaMA into a LLaMA 3: 128,256 tokens, 8 key heads, a rope base of 500,000.
+  """Turn a LLaMA into a LLaMA 3: 128,256 tokens, 8 key heads, a rope base of 500,000.
 
   Texts have up to 8192 tokens, or up to 131,072 where rope is scaled.
   """
@@ -113,47 +113,47 @@ def llama3(
 
 
 def llama3_8b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3 8B: 32 layers, hidden size 4096, 8.03B parameters."""
+  """Make LLaMA 3 8B: 32 layers, hidden size 4096, 8.03B parameters."""
   return llama3(make_config(32, 4096, 32, 14_336, dtype))
 
 
 def llama3_70b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3 70B: 80 layers, hidden size 8192, 70.6B parameters."""
+  """Make LLaMA 3 70B: 80 layers, hidden size 8192, 70.6B parameters."""
   return llama3(make_config(80, 8192, 64, 28_672, dtype))
 
 
 def llama31_8b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3.1 8B, rope scaled by 8: 32 layers, hidden size 4096, 8.03B parameters."""
+  """Make LLaMA 3.1 8B, rope scaled by 8: 32 layers, hidden size 4096, 8.03B parameters."""
   return llama3(make_config(32, 4096, 32, 14_336, dtype), Llama3Scaling(8.0))
 
 
 def llama31_70b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3.1 70B, rope scaled by 8: 80 layers, hidden size 8192, 70.6B parameters."""
+  """Make LLaMA 3.1 70B, rope scaled by 8: 80 layers, hidden size 8192, 70.6B parameters."""
   return llama3(make_config(80, 8192, 64, 28_672, dtype), Llama3Scaling(8.0))
 
 
 def llama3_405b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3 405B before context extension: 126 layers, hidden size 16,384, 405.9B."""
+  """Make LLaMA 3 405B before context extension: 126 layers, hidden size 16,384, 405.9B."""
   return llama3(make_config(126, 16_384, 128, 53_248, dtype))
 
 
 def llama31_405b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3.1 405B, rope scaled by 8: 126 layers, hidden size 16,384, 405.9B parameters."""
+  """Make LLaMA 3.1 405B, rope scaled by 8: 126 layers, hidden size 16,384, 405.9B parameters."""
   return llama3(make_config(126, 16_384, 128, 53_248, dtype), Llama3Scaling(8.0))
 
 
 def llama32_1b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3.2 1B, tied, rope scaled by 32: 16 layers, hidden size 2048, 1.24B parameters."""
+  """Make LLaMA 3.2 1B, tied, rope scaled by 32: 16 layers, hidden size 2048, 1.24B parameters."""
   return llama3(make_config(16, 2048, 32, 8192, dtype), Llama3Scaling(32.0), tied=True)
 
 
 def llama32_3b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes LLaMA 3.2 3B, tied, rope scaled by 32: 28 layers, hidden size 3072, 3.21B parameters."""
+  """Make LLaMA 3.2 3B, tied, rope scaled by 32: 28 layers, hidden size 3072, 3.21B parameters."""
   return llama3(make_config(28, 3072, 24, 8192, dtype), Llama3Scaling(32.0), tied=True)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reads rope, in any spelling of transformers, as one value `rope`.
+  """Read rope, in any spelling of transformers, as one value `rope`.
 
   num_key_value_heads and head_dim become None where they are what other attributes imply. Raises
   ConvertError for a rope scaling that is not known.
@@ -178,7 +178,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_scaling(parameters: Mapping[str, Any], longest: int) -> Unscaled:
-  """Reads the rope scaling of a config.json.
+  """Read the rope scaling of a config.json.
 
   Args:
     parameters: of rope, without theta.
@@ -229,7 +229,7 @@ def parse_scaling(parameters: Mapping[str, Any], longest: int) -> Unscaled:
 
 
 def yarn_temperature(factor: float, scale: float) -> float:
-  """Returns YaRN's factor on cos and sin (Peng et al. 2023, section 3.4).
+  """Return YaRN's factor on cos and sin (Peng et al. 2023, section 3.4).
 
   It is 1 where texts are no longer than in pre-training.
   """
@@ -237,7 +237,7 @@ def yarn_temperature(factor: float, scale: float) -> float:
 
 
 def export_scaling(scaling: Unscaled) -> dict[str, Any] | None:
-  """Returns the parameters of a rope scaling in a config.json; None: there is no scaling."""
+  """Return the parameters of a rope scaling in a config.json; None: there is no scaling."""
   match scaling:
     case LinearScaling():
       return dict(rope_type='linear', factor=scaling.factor)
@@ -257,7 +257,7 @@ def export_scaling(scaling: Unscaled) -> dict[str, Any] | None:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`; every version of transformers reads the result.
+  """Reverse `normalize_hf_config`; every version of transformers reads the result.
 
   Raises ConvertError where rope rotates only a share of a head.
   """

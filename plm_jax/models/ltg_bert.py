@@ -42,7 +42,7 @@ from plm_jax.models.rules import (
 def make_config(
     width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
 ) -> EncoderConfig:
-  """Makes an LTG-BERT with 12 layers for texts of up to 512 tokens."""
+  """Make an LTG-BERT with 12 layers for texts of up to 512 tokens."""
   position = Disentangled(span=512, buckets=32, shared=True, norm=True, exact=True)
   block = BlockConfig(
       width=width, heads=heads, mlp_dim=mlp_dim, norm_at='pre', norm=NormConfig('plain', 1e-7),
@@ -56,27 +56,27 @@ def make_config(
 
 
 def weight_std(width: int) -> float:
-  """Returns the standard deviation of initial weights."""
+  """Return the standard deviation of initial weights."""
   return math.sqrt(2 / (5 * width))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes LTG-BERT base: 12 layers, hidden size 768, 98M parameters."""
+  """Make LTG-BERT base: 12 layers, hidden size 768, 98M parameters."""
   return make_config(768, 12, 2048, dtype)
 
 
 def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes LTG-BERT small: 12 layers, hidden size 384, 28M parameters."""
+  """Make LTG-BERT small: 12 layers, hidden size 384, 28M parameters."""
   return make_config(384, 6, 1024, dtype)
 
 
 def xs(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes LTG-BERT xs: 12 layers, hidden size 192, 9M parameters."""
+  """Make LTG-BERT xs: 12 layers, hidden size 192, 9M parameters."""
   return make_config(192, 3, 512, dtype)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Adds the deviation of initial weights, which released configurations do not state."""
+  """Add the deviation of initial weights, which released configurations do not state."""
   width = hf_config.get('hidden_size', 768)
   kept = {name: value for name, value in hf_config.items() if name != 'auto_map'}
   std = weight_std(width) if type(width) is int and width > 0 else 0.02
@@ -84,12 +84,12 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`."""
+  """Reverse `normalize_hf_config`."""
   return {name: value for name, value in hf_config.items() if name != 'init_std'}
 
 
 def task_head(name: str, every: bool = False, classes: int | None = 0) -> HeadSpec:
-  """Makes a task's head: a hidden layer and a norm, as in the masked-LM head, and a dense layer.
+  """Make a task's head: a hidden layer and a norm, as in the masked-LM head, and a dense layer.
 
   Args:
     name: of the head.

@@ -12,7 +12,7 @@ from plm_jax.models import bart
 
 
 def make_pre_norm(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-  """Moves norms before sublayers, with one more after each side (section 2.2).
+  """Move norms before sublayers, with one more after each side (section 2.2).
 
   Token embeddings are multiplied by sqrt(D), as released.
   """
@@ -21,7 +21,7 @@ def make_pre_norm(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes mBART of 25 languages: 12 + 12 layers, hidden size 1024, 611M parameters.
+  """Make mBART of 25 languages: 12 + 12 layers, hidden size 1024, 611M parameters.
 
   The vocabulary has 250,000 tokens and those of the languages.
   """
@@ -29,7 +29,7 @@ def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
 
 def large_50(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes mBART-50 (Tang et al. 2020, arXiv:2008.00401): 27 more language tokens, 611M."""
+  """Make mBART-50 (Tang et al. 2020, arXiv:2008.00401): 27 more language tokens, 611M."""
   return dataclasses.replace(large(dtype), vocab=250_054)
 
 

@@ -16,7 +16,7 @@ from plm_jax.models.rules import Rule, join_rules, norm_rules, replace_defaults
 
 
 def megatron_345m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes Megatron's BERT of 345M: 24 layers, hidden size 1024, 29,056 cased tokens."""
+  """Make Megatron's BERT of 345M: 24 layers, hidden size 1024, 29,056 cased tokens."""
   large = bert.large(dtype)
   block = validation.with_paths(large.block, {'norm_at': 'pre'})
   return dataclasses.replace(large, vocab=29_056, block=block)
@@ -29,7 +29,7 @@ NORM_NAMES = {
 
 
 def rename_norm(rule: Rule) -> Rule:
-  """Renames the parameter of a norm; other rules do not change."""
+  """Rename the parameter of a norm; other rules do not change."""
   module, _, leaf = rule.theirs.rpartition('.')
   return dataclasses.replace(rule, theirs=f'{NORM_NAMES.get(module, module)}.{leaf}')
 

@@ -43,7 +43,7 @@ VOCAB = 50_368
 def make_config(
     layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
 ) -> EncoderConfig:
-  """Makes a ModernBERT for texts of up to 8,192 tokens.
+  """Make a ModernBERT for texts of up to 8,192 tokens.
 
   Initial weights of output projections are divided by sqrt(2 * layers).
   """
@@ -60,32 +60,32 @@ def make_config(
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ModernBERT base: 22 layers, hidden size 768, 149M parameters."""
+  """Make ModernBERT base: 22 layers, hidden size 768, 149M parameters."""
   return make_config(22, 768, 12, 1152, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes ModernBERT large: 28 layers, hidden size 1024, 395M parameters."""
+  """Make ModernBERT large: 28 layers, hidden size 1024, 395M parameters."""
   return make_config(28, 1024, 16, 2624, dtype)
 
 
 def ettin_17m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes Ettin 17M: 7 layers, hidden size 256, 16.9M parameters."""
+  """Make Ettin 17M: 7 layers, hidden size 256, 16.9M parameters."""
   return make_config(7, 256, 4, 384, dtype)
 
 
 def ettin_32m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes Ettin 32M: 10 layers, hidden size 384, 32.1M parameters."""
+  """Make Ettin 32M: 10 layers, hidden size 384, 32.1M parameters."""
   return make_config(10, 384, 6, 576, dtype)
 
 
 def ettin_68m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes Ettin 68M: 19 layers, hidden size 512, 68.5M parameters."""
+  """Make Ettin 68M: 19 layers, hidden size 512, 68.5M parameters."""
   return make_config(19, 512, 8, 768, dtype)
 
 
 def ettin_1b(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes Ettin 1B: 28 layers, hidden size 1792, 1.03B parameters."""
+  """Make Ettin 1B: 28 layers, hidden size 1792, 1.03B parameters."""
   return make_config(28, 1792, 28, 3840, dtype)
 
 
@@ -94,7 +94,7 @@ ABOUT = 'cannot convert the configuration'
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reads sliding windows as `windows` and both ropes as `rope`, in any spelling of transformers.
+  """Read sliding windows as `windows` and both ropes as `rope`, in any spelling of transformers.
 
   Raises ConvertError for what is not known.
   """
@@ -136,7 +136,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`; every version of transformers reads the result.
+  """Reverse `normalize_hf_config`; every version of transformers reads the result.
 
   Raises ConvertError for windows of several sizes, and where rope rotates only a share of a head.
   """
@@ -169,7 +169,7 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_head(name: str, every: bool = False, classes: int | None = 0) -> HeadSpec:
-  """Makes a task's head: the hidden layer of the masked-LM head, and a dense layer of its own.
+  """Make a task's head: the hidden layer of the masked-LM head, and a dense layer of its own.
 
   Args:
     name: of the head.

@@ -34,7 +34,7 @@ MARKER = 'alibi_starting_size'
 
 
 def adapt_bert(config: EncoderConfig) -> EncoderConfig:
-  """Turns a BERT into a MosaicBERT.
+  """Turn a BERT into a MosaicBERT.
 
   Initial weights are normal and not truncated, as BertPreTrainedModel of transformers draws them;
   bert_layers.py of the released code derives from it.
@@ -47,22 +47,22 @@ def adapt_bert(config: EncoderConfig) -> EncoderConfig:
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes MosaicBERT base: 12 layers, hidden size 768, 137M parameters."""
+  """Make MosaicBERT base: 12 layers, hidden size 768, 137M parameters."""
   return adapt_bert(bert.base(dtype))
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes MosaicBERT large: 24 layers, hidden size 1024, 434M parameters."""
+  """Make MosaicBERT large: 24 layers, hidden size 1024, 434M parameters."""
   return adapt_bert(bert.large(dtype))
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Drops auto_map, which names the released code."""
+  """Drop auto_map, which names the released code."""
   return {name: value for name, value in hf_config.items() if name != 'auto_map'}
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Adds the attributes by which the released code accepts a configuration as its own.
+  """Add the attributes by which the released code accepts a configuration as its own.
 
   The code reads texts of any length, and enlarges ALiBi's tables for those beyond 512 tokens.
   Raises ConvertError for a vocabulary that is no multiple of 8.

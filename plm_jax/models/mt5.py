@@ -14,32 +14,32 @@ from plm_jax.models.rules import ConvertError
 
 
 def make_multilingual(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-  """Gives a T5 mT5's vocabulary: 250,000 tokens with sentinels, in a table of 250,112 rows."""
+  """Give a T5 mT5's vocabulary: 250,000 tokens with sentinels, in a table of 250,112 rows."""
   return dataclasses.replace(config, vocab=250_112)
 
 
 def small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes mT5 small: 8 + 8 layers, hidden size 512, 300M parameters."""
+  """Make mT5 small: 8 + 8 layers, hidden size 512, 300M parameters."""
   return make_multilingual(t5.v1_1_small(dtype))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes mT5 base: 12 + 12 layers, hidden size 768, 582M parameters."""
+  """Make mT5 base: 12 + 12 layers, hidden size 768, 582M parameters."""
   return make_multilingual(t5.v1_1_base(dtype))
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes mT5 large: 24 + 24 layers, hidden size 1024, 1.23B parameters."""
+  """Make mT5 large: 24 + 24 layers, hidden size 1024, 1.23B parameters."""
   return make_multilingual(t5.v1_1_large(dtype))
 
 
 def xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes mT5 XL: 24 + 24 layers, hidden size 2048, 3.74B parameters."""
+  """Make mT5 XL: 24 + 24 layers, hidden size 2048, 3.74B parameters."""
   return make_multilingual(t5.v1_1_xl(dtype))
 
 
 def xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes mT5 XXL: 24 + 24 layers, hidden size 4096, 12.9B parameters."""
+  """Make mT5 XXL: 24 + 24 layers, hidden size 4096, 12.9B parameters."""
   return make_multilingual(t5.v1_1_xxl(dtype))
 
 
@@ -48,7 +48,7 @@ DEFAULTS = {'vocab_size': 250_112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Does the same as T5's; logits are never scaled, whether embeddings are tied or not."""
+  """Do the same as T5's; logits are never scaled, whether embeddings are tied or not."""
   classes = [name.removeprefix('M') for name in hf_config.get('architectures') or ()]
   normalized = t5.normalize_hf_config({
       **DEFAULTS, **hf_config, 'architectures': classes, 'scale_decoder_outputs': False})
@@ -58,7 +58,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`. Raises ConvertError for logits that are scaled."""
+  """Reverse `normalize_hf_config`. Raises ConvertError for logits that are scaled."""
   if hf_config['logit_factor'] != 1:
     raise ConvertError(f'mT5 does not scale logits, got a factor of {hf_config["logit_factor"]}')
   hf_config = t5.denormalize_hf_config(hf_config)

@@ -43,7 +43,7 @@ MULTIPLE = 8
 def make_config(
     layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
 ) -> EncoderConfig:
-  """Makes a NeoBERT for texts of up to 4,096 tokens.
+  """Make a NeoBERT for texts of up to 4,096 tokens.
 
   Args:
     layers: number of layers.
@@ -64,17 +64,17 @@ def make_config(
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes NeoBERT: 28 layers, hidden size 768, 245M parameters with its output matrix."""
+  """Make NeoBERT: 28 layers, hidden size 768, 245M parameters with its output matrix."""
   return make_config(28, 768, 12, swiglu_width(3072), dtype)
 
 
 def swiglu_width(intermediate: int) -> int:
-  """Returns the width of a SwiGLU with about the parameters of an ungated MLP of `intermediate`."""
+  """Return the width of a SwiGLU with about the parameters of an ungated MLP of `intermediate`."""
   return -(-int(2 * intermediate / 3) // MULTIPLE) * MULTIPLE
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Replaces the width of the ungated MLP, and drops what repeats other attributes.
+  """Replace the width of the ungated MLP, and drop what repeats other attributes.
 
   The range of a uniform distribution becomes its standard deviation. Raises ConvertError for what
   is not known.
@@ -95,7 +95,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`. Raises ConvertError for a width that no ungated MLP gives."""
+  """Reverse `normalize_hf_config`. Raises ConvertError for a width that no ungated MLP gives."""
   width = hf_config['intermediate_size']
   size = 3 * width // 2
   while size and swiglu_width(size) > width:

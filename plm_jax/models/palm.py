@@ -30,7 +30,7 @@ from plm_jax.models.rules import Attribute, Family, Rule, dense_rules, join_rule
 
 
 def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes a PaLM with heads of 256, an MLP of 4 x hidden size and texts of up to 2048 tokens.
+  """Make a PaLM with heads of 256, an MLP of 4 x hidden size and texts of up to 2048 tokens.
 
   The vocabulary has 256,000 tokens, as in every size.
   """
@@ -46,22 +46,22 @@ def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -
 
 
 def palm_8b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes PaLM 8B: 32 layers, hidden size 4096, 8.63B parameters."""
+  """Make PaLM 8B: 32 layers, hidden size 4096, 8.63B parameters."""
   return make_config(32, 4096, 16, dtype)
 
 
 def palm_62b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes PaLM 62B: 64 layers, hidden size 8192, 62.50B parameters."""
+  """Make PaLM 62B: 64 layers, hidden size 8192, 62.50B parameters."""
   return make_config(64, 8192, 32, dtype)
 
 
 def palm_540b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Makes PaLM 540B: 118 layers, hidden size 18,432, 540.35B parameters."""
+  """Make PaLM 540B: 118 layers, hidden size 18,432, 540.35B parameters."""
   return make_config(118, 18_432, 48, dtype)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Does the same as LLaMA's, with other defaults."""
+  """Do the same as LLaMA's, with other defaults."""
   return llama.normalize_hf_config({
       'num_attention_heads': 64, 'hidden_size': 8192, 'max_position_embeddings': 8192,
       'rope_theta': 500_000.0, **hf_config})

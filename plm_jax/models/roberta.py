@@ -27,7 +27,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes a RoBERTa with heads of 64, an MLP of 4 x hidden size and texts of up to 512 tokens.
+  """Make a RoBERTa with heads of 64, an MLP of 4 x hidden size and texts of up to 512 tokens.
 
   The table of positions has 514 rows.
   """
@@ -40,17 +40,17 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderCon
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes RoBERTa base: 12 layers, hidden size 768, 125M parameters."""
+  """Make RoBERTa base: 12 layers, hidden size 768, 125M parameters."""
   return make_config(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes RoBERTa large: 24 layers, hidden size 1024, 355M parameters."""
+  """Make RoBERTa large: 24 layers, hidden size 1024, 355M parameters."""
   return make_config(24, 1024, dtype)
 
 
 def gelu_block(config: EncoderConfig) -> BlockConfig:
-  """Returns the block with gelu: transformers' masked-LM head always has gelu."""
+  """Return the block with gelu: transformers' masked-LM head always has gelu."""
   return validation.with_paths(config.block, {'mlp.activation': 'gelu'})
 
 

@@ -52,7 +52,7 @@ class Rule:
   """our configuration -> whether such a model has the parameter"""
 
   def names(self, shape: Shape) -> list[str]:
-    """Returns the names of their tensors for a parameter of `shape`, one per layer if stacked."""
+    """Return the names of their tensors for a parameter of `shape`, one per layer if stacked."""
     if not self.is_stacked:
       return [self.theirs]
     layers = range(self.first_layer, self.first_layer + shape[0])
@@ -152,7 +152,7 @@ class Family:
   """our configuration -> shapes of batch fields that are not [batch, length]"""
 
   def specialize(self, config: Any) -> 'Family':
-    """Returns the family with only the rules that apply to a model with this configuration."""
+    """Return the family with only the rules that apply to a model with this configuration."""
     def select(rules):
       chosen = [rule for rule in rules if rule.applies_to(config)]
       label = lambda n: self.layer_label(config, n)
@@ -179,12 +179,12 @@ class Source(Protocol):
     ...
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Reads tensor[index], or the whole tensor without an index."""
+    """Read tensor[index], or the whole tensor without an index."""
     ...
 
 
 def join_rules(*rules: Rule | Iterable[Rule]) -> tuple[Rule, ...]:
-  """Joins rules and groups of rules to one flat tuple, in order."""
+  """Join rules and groups of rules to one flat tuple, in order."""
   joined: list[Rule] = []
   for rule in rules:
     if isinstance(rule, Rule):
@@ -195,7 +195,7 @@ def join_rules(*rules: Rule | Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def dense_rules(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:
-  """Makes the rules of a torch Linear: kernel and bias.
+  """Make the rules of a torch Linear: kernel and bias.
 
   Args:
     ours: path of our module.
@@ -207,7 +207,7 @@ def dense_rules(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:
 
 
 def norm_rules(ours: str, theirs: str) -> tuple[Rule, Rule]:
-  """Makes the rules of a LayerNorm: scale and bias."""
+  """Make the rules of a LayerNorm: scale and bias."""
   return Rule(f'{ours}/scale', f'{theirs}.weight'), Rule(f'{ours}/bias', f'{theirs}.bias')
 
 
@@ -233,7 +233,7 @@ def packed_rules(
     ours: str, theirs: str, parts: tuple[str, ...], layout: Linear = Linear(), bias: bool = True,
     by_head: bool = False, rope_parts: tuple[int, ...] = (),
 ) -> tuple[Rule, ...]:
-  """Makes the rules of several dense layers that are one layer in their file: fused QKV or GLU.
+  """Make the rules of several dense layers that are one layer in their file: fused QKV or GLU.
 
   Args:
     ours: path of our module that holds the layers.
@@ -255,7 +255,7 @@ def packed_rules(
 
 
 def rename_tensors(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...]:
-  """Returns the rules with `old` replaced by `new` once in the names of their tensors."""
+  """Return the rules with `old` replaced by `new` once in the names of their tensors."""
   return tuple(
       dataclasses.replace(rule, theirs=rule.theirs.replace(old, new, 1)) for rule in rules)
 
@@ -263,7 +263,7 @@ def rename_tensors(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...
 def replace_defaults(
     attributes: Iterable[Attribute], defaults: Mapping[str, Any],
 ) -> tuple[Attribute, ...]:
-  """Returns the attributes with other defaults, given by their name."""
+  """Return the attributes with other defaults, given by their name."""
   changed = []
   for attribute in attributes:
     default = defaults.get(attribute.theirs, attribute.default)
@@ -274,7 +274,7 @@ def replace_defaults(
 def replace_values(
     attributes: Iterable[Attribute], name: str, values: tuple[tuple[Any, Any], ...],
 ) -> tuple[Attribute, ...]:
-  """Returns the attributes with other (their value, our value) pairs for the one called `name`."""
+  """Return the attributes with other (their value, our value) pairs for the one called `name`."""
   changed = []
   for attribute in attributes:
     if attribute.theirs == name:
@@ -286,7 +286,7 @@ def replace_values(
 def match_tensors(
     rules: Iterable[Rule], shapes: Mapping[str, Shape], source: Source, known: Container[str] = (),
 ) -> dict[str, tuple[Rule, list[Rule]]]:
-  """Finds the tensor of every parameter in a file, and checks names, shapes and types.
+  """Find the tensor of every parameter in a file, and check names, shapes and types.
 
   Args:
     rules: of the model.
@@ -333,7 +333,7 @@ def match_tensors(
 
 
 def promote_copies(rules: list[Rule], names: Container[str]) -> list[Rule]:
-  """Lets a copy of a tied weight take the place of a tensor that the file lacks.
+  """Let a copy of a tied weight take the place of a tensor that the file lacks.
 
   Some libraries write a tied weight once, under its other name. In the rules that are returned, a
   missing tensor becomes the copy, and the copy that `names` holds becomes the parameter.
@@ -357,7 +357,7 @@ def promote_copies(rules: list[Rule], names: Container[str]) -> list[Rule]:
 def export_arrays(
     rules: Iterable[Rule], params: Mapping[str, Any], copies: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (their name, array in their layout) for every tensor.
+  """Yield (their name, array in their layout) for every tensor.
 
   Args:
     rules: of the model.
@@ -389,7 +389,7 @@ def export_arrays(
 
 
 def raise_problems(problems: list[str], about: str = 'cannot convert') -> None:
-  """Raises ConvertError if there are problems: one line each, at most `MAX_PROBLEMS_SHOWN`."""
+  """Raise ConvertError if there are problems: one line each, at most `MAX_PROBLEMS_SHOWN`."""
   if not problems:
     return
   lines = [about + ':']
@@ -400,7 +400,7 @@ def raise_problems(problems: list[str], about: str = 'cannot convert') -> None:
 
 
 def find_problems(rule: Rule, shape: Shape, source: Source) -> Iterator[str]:
-  """Yields problems of a parameter's tensors: missing, of another shape or of another type."""
+  """Yield problems of a parameter's tensors: missing, of another shape or of another type."""
   expected = rule.layout.export_shape(shape[1:] if rule.is_stacked else shape)
   for name in rule.names(shape):
     if name not in source.tensors:

@@ -17,18 +17,18 @@ from plm_jax.models.rules import HeadSpec, Rule, dense_rules, join_rules, norm_r
 
 
 def make_config(config: EncoderConfig) -> EncoderConfig:
-  """Turns a BERT into a SpanBERT: cased, without pooler, initial weights as in fairseq."""
+  """Turn a BERT into a SpanBERT: cased, without pooler, initial weights as in fairseq."""
   return dataclasses.replace(
       config, vocab=28996, pooler=False, block=dataclasses.replace(config.block, init=NORMAL_INIT))
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes SpanBERT base: 12 layers, hidden size 768, 108M parameters."""
+  """Make SpanBERT base: 12 layers, hidden size 768, 108M parameters."""
   return make_config(bert.base(dtype))
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes SpanBERT large: 24 layers, hidden size 1024, 333M parameters."""
+  """Make SpanBERT large: 24 layers, hidden size 1024, 333M parameters."""
   return make_config(bert.large(dtype))
 
 

@@ -35,7 +35,7 @@ def make_config(
     layers: int, width: int, heads: int, mlp_dim: int, head_size: int = 64,
     dtype: Dtype = 'float32',
 ) -> EncoderDecoderConfig:
-  """Makes a T5 v1.0 with `layers` layers on each side, for texts of any length.
+  """Make a T5 v1.0 with `layers` layers on each side, for texts of any length.
 
   The vocabulary has 32,100 tokens, in a table of 32,128 rows.
   """
@@ -51,32 +51,32 @@ def make_config(
 
 
 def small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 small: 6 + 6 layers, hidden size 512, 60.5M parameters."""
+  """Make T5 small: 6 + 6 layers, hidden size 512, 60.5M parameters."""
   return make_config(6, 512, 8, 2048, dtype=dtype)
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 base: 12 + 12 layers, hidden size 768, 223M parameters."""
+  """Make T5 base: 12 + 12 layers, hidden size 768, 223M parameters."""
   return make_config(12, 768, 12, 3072, dtype=dtype)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 large: 24 + 24 layers, hidden size 1024, 738M parameters."""
+  """Make T5 large: 24 + 24 layers, hidden size 1024, 738M parameters."""
   return make_config(24, 1024, 16, 4096, dtype=dtype)
 
 
 def t5_3b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 3B: 24 + 24 layers, hidden size 1024, 2.85B parameters."""
+  """Make T5 3B: 24 + 24 layers, hidden size 1024, 2.85B parameters."""
   return make_config(24, 1024, 32, 16_384, 128, dtype)
 
 
 def t5_11b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 11B: 24 + 24 layers, hidden size 1024, 11.3B parameters."""
+  """Make T5 11B: 24 + 24 layers, hidden size 1024, 11.3B parameters."""
   return make_config(24, 1024, 128, 65_536, 128, dtype)
 
 
 def make_v1_1(config: EncoderDecoderConfig, dropout: float = 0.0) -> EncoderDecoderConfig:
-  """Turns a size into v1.1: GEGLU with the tanh approximation, untied embeddings.
+  """Turn a size into v1.1: GEGLU with the tanh approximation, untied embeddings.
 
   dropout: 0 in pre-training, 0.1 in fine-tuning.
   """
@@ -87,32 +87,32 @@ def make_v1_1(config: EncoderDecoderConfig, dropout: float = 0.0) -> EncoderDeco
 
 
 def v1_1_small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 v1.1 small: 8 + 8 layers, hidden size 512, 77M parameters."""
+  """Make T5 v1.1 small: 8 + 8 layers, hidden size 512, 77M parameters."""
   return make_v1_1(make_config(8, 512, 6, 1024, dtype=dtype))
 
 
 def v1_1_base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 v1.1 base: 12 + 12 layers, hidden size 768, 248M parameters."""
+  """Make T5 v1.1 base: 12 + 12 layers, hidden size 768, 248M parameters."""
   return make_v1_1(make_config(12, 768, 12, 2048, dtype=dtype))
 
 
 def v1_1_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 v1.1 large: 24 + 24 layers, hidden size 1024, 783M parameters."""
+  """Make T5 v1.1 large: 24 + 24 layers, hidden size 1024, 783M parameters."""
   return make_v1_1(make_config(24, 1024, 16, 2816, dtype=dtype))
 
 
 def v1_1_xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 v1.1 XL: 24 + 24 layers, hidden size 2048, 2.85B parameters."""
+  """Make T5 v1.1 XL: 24 + 24 layers, hidden size 2048, 2.85B parameters."""
   return make_v1_1(make_config(24, 2048, 32, 5120, dtype=dtype))
 
 
 def v1_1_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes T5 v1.1 XXL: 24 + 24 layers, hidden size 4096, 11.1B parameters."""
+  """Make T5 v1.1 XXL: 24 + 24 layers, hidden size 4096, 11.1B parameters."""
   return make_v1_1(make_config(24, 4096, 64, 10_240, dtype=dtype))
 
 
 def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes UL2 20B: 32 + 32 layers, hidden size 4096, 19.5B parameters.
+  """Make UL2 20B: 32 + 32 layers, hidden size 4096, 19.5B parameters.
 
   It is a v1.1 with SwiGLU and tied embeddings (Tay et al. 2023, section 5.1).
   """
@@ -122,7 +122,7 @@ def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
 
 def make_byt5(config: EncoderDecoderConfig, encoder: int, decoder: int) -> EncoderDecoderConfig:
-  """Turns a size into ByT5, whose tokens are bytes, with so many layers on each side.
+  """Turn a size into ByT5, whose tokens are bytes, with so many layers on each side.
 
   The vocabulary has 256 bytes, 3 special tokens and 125 more. Released encoders have three times as
   many layers as the decoder.
@@ -132,32 +132,32 @@ def make_byt5(config: EncoderDecoderConfig, encoder: int, decoder: int) -> Encod
 
 
 def byt5_small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes ByT5 small: 12 + 4 layers, hidden size 1472, 300M parameters."""
+  """Make ByT5 small: 12 + 4 layers, hidden size 1472, 300M parameters."""
   return make_byt5(make_config(12, 1472, 6, 3584, dtype=dtype), 12, 4)
 
 
 def byt5_base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes ByT5 base: 18 + 6 layers, hidden size 1536, 582M parameters."""
+  """Make ByT5 base: 18 + 6 layers, hidden size 1536, 582M parameters."""
   return make_byt5(make_config(18, 1536, 12, 3968, dtype=dtype), 18, 6)
 
 
 def byt5_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes ByT5 large: 36 + 12 layers, hidden size 1536, 1.23B parameters."""
+  """Make ByT5 large: 36 + 12 layers, hidden size 1536, 1.23B parameters."""
   return make_byt5(make_config(36, 1536, 16, 3840, dtype=dtype), 36, 12)
 
 
 def byt5_xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes ByT5 XL: 36 + 12 layers, hidden size 2560, 3.74B parameters."""
+  """Make ByT5 XL: 36 + 12 layers, hidden size 2560, 3.74B parameters."""
   return make_byt5(make_config(36, 2560, 32, 6720, dtype=dtype), 36, 12)
 
 
 def byt5_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes ByT5 XXL: 36 + 12 layers, hidden size 4672, 12.9B parameters."""
+  """Make ByT5 XXL: 36 + 12 layers, hidden size 4672, 12.9B parameters."""
   return make_byt5(make_config(36, 4672, 64, 12_352, dtype=dtype), 36, 12)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Splits attributes that state two things, and states what follows from a class."""
+  """Split attributes that state two things, and state what follows from a class."""
   hf_config = dict(hf_config)
   width, layers = hf_config.get('d_model', 512), hf_config.get('num_layers', 6)
   kind = hf_config.pop('feed_forward_proj', None) or 'relu'
@@ -178,7 +178,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverses `normalize_hf_config`. Raises ConvertError for another factor on logits."""
+  """Reverse `normalize_hf_config`. Raises ConvertError for another factor on logits."""
   hf_config = dict(hf_config)
   factor, tied = hf_config.pop('logit_factor'), hf_config['tie_word_embeddings']
   scaled = hf_config['d_model'] ** -0.5
@@ -202,14 +202,14 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 def infer_from_tensors(
     config: EncoderDecoderConfig, names: Container[str],
 ) -> EncoderDecoderConfig:
-  """Ties embeddings where the file has no output matrix, as transformers does."""
+  """Tie embeddings where the file has no output matrix, as transformers does."""
   if config.tied:
     return config
   return dataclasses.replace(config, tied='lm_head.weight' not in names)
 
 
 def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
-  """Makes the rules of the four projections of an attention, which have no biases."""
+  """Make the rules of the four projections of an attention, which have no biases."""
   return (
       Rule(f'{ours}/query/kernel', f'{theirs}.q.weight', Linear()),
       Rule(f'{ours}/key/kernel', f'{theirs}.k.weight', Linear()),
@@ -218,17 +218,17 @@ def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def is_gated(config: EncoderDecoderConfig) -> bool:
-  """Tells whether the MLP is gated: v1.1."""
+  """Tell whether the MLP is gated: v1.1."""
   return config.block.mlp.gated
 
 
 def is_ungated(config: EncoderDecoderConfig) -> bool:
-  """Tells whether the MLP has no gate: v1.0."""
+  """Tell whether the MLP has no gate: v1.0."""
   return not config.block.mlp.gated
 
 
 def side_rules(name: str) -> tuple[Rule, ...]:
-  """Makes the rules of the 'encoder' or the 'decoder'.
+  """Make the rules of the 'encoder' or the 'decoder'.
 
   Relative position biases are in its first layer, and all layers share them.
   """

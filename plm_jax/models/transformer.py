@@ -21,7 +21,7 @@ def make_config(
     layers: int, width: int, heads: int, mlp_dim: int, dropout: float = 0.1,
     dtype: Dtype = 'float32',
 ) -> EncoderDecoderConfig:
-  """Makes a Transformer with sinusoidal positions and tied embeddings for both languages.
+  """Make a Transformer with sinusoidal positions and tied embeddings for both languages.
 
   Token embeddings are multiplied by sqrt(D) (section 3.4). As released, initial weights of matrices
   depend on the mean of inputs and outputs, and those of the embedding table on D.
@@ -37,12 +37,12 @@ def make_config(
 
 
 def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes the base model: 6 + 6 layers, hidden size 512, 65M parameters."""
+  """Make the base model: 6 + 6 layers, hidden size 512, 65M parameters."""
   return make_config(6, 512, 8, 2048, dtype=dtype)
 
 
 def big(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Makes the big model, with dropout 0.3: 6 + 6 layers, hidden size 1024, 213M parameters."""
+  """Make the big model, with dropout 0.3: 6 + 6 layers, hidden size 1024, 213M parameters."""
   return make_config(6, 1024, 16, 4096, dropout=0.3, dtype=dtype)
 
 

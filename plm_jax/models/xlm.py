@@ -42,7 +42,7 @@ from plm_jax.models.rules import (
 def make_config(
     layers: int, width: int, heads: int, vocab: int, languages: int, dtype: Dtype = 'float32',
 ) -> EncoderConfig:
-  """Makes an XLM with an MLP of 4 x hidden size, exact gelu, and texts of up to 512 tokens.
+  """Make an XLM with an MLP of 4 x hidden size, exact gelu, and texts of up to 512 tokens.
 
   languages: rows of the table of language embeddings; 0: none.
   """
@@ -57,7 +57,7 @@ def make_config(
 
 
 def xlm_xnli15(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes the XLM of XNLI's 15 languages: 12 layers, hidden size 1024, 8 heads, 249M parameters.
+  """Make the XLM of XNLI's 15 languages: 12 layers, hidden size 1024, 8 heads, 249M parameters.
 
   The vocabulary has 95,000 tokens.
   """
@@ -65,7 +65,7 @@ def xlm_xnli15(dtype: Dtype = 'float32') -> EncoderConfig:
 
 
 def xlm_en(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes the XLM of English: 12 layers, hidden size 2048, 16 heads, 667M parameters.
+  """Make the XLM of English: 12 layers, hidden size 2048, 16 heads, 667M parameters.
 
   The vocabulary has 30,145 tokens.
   """
@@ -73,7 +73,7 @@ def xlm_en(dtype: Dtype = 'float32') -> EncoderConfig:
 
 
 def xlm_100(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes the XLM of 100 languages: 16 layers, hidden size 1280, 16 heads, 572M parameters.
+  """Make the XLM of 100 languages: 16 layers, hidden size 1280, 16 heads, 572M parameters.
 
   The vocabulary has 200,000 tokens, and there are no language embeddings.
   """
@@ -81,7 +81,7 @@ def xlm_100(dtype: Dtype = 'float32') -> EncoderConfig:
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Adds the width of the MLP, and sets n_langs to 0 where there are no language embeddings."""
+  """Add the width of the MLP, and set n_langs to 0 where there are no language embeddings."""
   languages, width = hf_config.get('n_langs', 1), hf_config.get('emb_dim', 2048)
   if not (hf_config.get('use_lang_emb', True) and isinstance(languages, int) and languages > 1):
     languages = 0
@@ -91,7 +91,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverses `normalize_hf_config`. Raises ConvertError where the MLP is not 4 x hidden size."""
+  """Reverse `normalize_hf_config`. Raises ConvertError where the MLP is not 4 x hidden size."""
   hf_config = dict(hf_config)
   languages, width = hf_config['n_langs'], hf_config['emb_dim']
   hidden = hf_config.pop('hidden_dim')

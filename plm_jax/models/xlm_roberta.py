@@ -15,12 +15,12 @@ VOCAB = 250_002
 
 
 def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes XLM-R base: 12 layers, hidden size 768, 278M parameters."""
+  """Make XLM-R base: 12 layers, hidden size 768, 278M parameters."""
   return dataclasses.replace(roberta.base(dtype), vocab=VOCAB)
 
 
 def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Makes XLM-R large: 24 layers, hidden size 1024, 560M parameters."""
+  """Make XLM-R large: 24 layers, hidden size 1024, 560M parameters."""
   return dataclasses.replace(roberta.large(dtype), vocab=VOCAB)
 
 

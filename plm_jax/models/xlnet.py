@@ -31,7 +31,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> XLNetConfig:
-  """Makes an XLNet with heads of 64 and an MLP of 4 x hidden size, as both released sizes have."""
+  """Make an XLNet with heads of 64 and an MLP of 4 x hidden size, as both released sizes have."""
   config = XLNetConfig(stack=StackConfig(layers=layers))
   block = dataclasses.replace(
       config.block, width=width, heads=width // 64, mlp_dim=4 * width, init=NORMAL_INIT,
@@ -40,12 +40,12 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> XLNetConfi
 
 
 def base(dtype: Dtype = 'float32') -> XLNetConfig:
-  """Makes XLNet base: 12 layers, hidden size 768, 117M parameters."""
+  """Make XLNet base: 12 layers, hidden size 768, 117M parameters."""
   return make_config(12, 768, dtype)
 
 
 def large(dtype: Dtype = 'float32') -> XLNetConfig:
-  """Makes XLNet large: 24 layers, hidden size 1024, 360M parameters."""
+  """Make XLNet large: 24 layers, hidden size 1024, 360M parameters."""
   return make_config(24, 1024, dtype)
 
 
@@ -140,7 +140,7 @@ TENSORFLOW_NAMES = {
 
 
 def rename_for_tensorflow(rule: Rule) -> Rule:
-  """Renames a parameter as the released TensorFlow code does.
+  """Rename a parameter as the released TensorFlow code does.
 
   Kernels are not transposed there, and the biases of all layers are one tensor.
   """
@@ -156,7 +156,7 @@ def rename_for_tensorflow(rule: Rule) -> Rule:
 
 
 def normalize_original_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Renames the size of the vocabulary in the contents of xlnet_config.json."""
+  """Rename the size of the vocabulary in the contents of xlnet_config.json."""
   names = {'n_token': 'vocab_size'}
   return {names.get(name, name): value for name, value in hf_config.items()}
 
