@@ -103,7 +103,7 @@ def command_options(command: Command) -> list[Option]:
   """Return all arguments and options of a command, at the defaults of the code."""
   found = []
   for name, values, text in command.own:
-    parts = re.fullmatch(r'(.*?)(?: \(default: (.*)\))?', text)
+    parts: Any = re.fullmatch(r'(.*?)(?: \(default: (.*)\))?', text)
     found.append(Option(name, values, parts[2] or '', parts[1]))
   if command.function:
     module, _, function = command.function.partition('.')
