@@ -21,12 +21,14 @@ from plm_jax.data.document_formats import describe_type
 from plm_jax.data.lines import SourceError
 
 WHOLE_NUMBER = re.compile('[0-9]{1,9}')
-NUMBER = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?')  # no leading zeros, as in codes: 007
+# No leading zeros, as in codes: 007.
+NUMBER = re.compile(r'[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?')
+ARRAY = re.compile(r'(\w+\.)?(array|tensor)\(\s*\[.*\)', re.DOTALL)
 BOOLEANS = {'true': True, 'false': False}
 INVISIBLE = '\ufeff\u200b'  # byte order mark and zero-width space
 MULTI_LABEL_NOTE = ': several labels of one example are not supported'
 # What programs write for a missing value.
-MISSING_VALUES = 'nan', 'NaN', '<NA>', 'N/A', '#N/A', 'null', 'NULL', 'None'
+MISSING_VALUES = 'nan', 'NaN', '<NA>', 'N/A', '#N/A', 'null', 'NULL', 'None', '-'
 
 
 class ClassKey(NamedTuple):
@@ -75,8 +77,10 @@ def class_key(label: Any) -> ClassKey:
 def is_collection(text: str) -> bool:
   """Tell whether a text is a list, a set or an object as Python, JSON or numpy write it.
 
-  Tables hold such texts: "['a', 'b']" or '[0 1 0]'.
+  Tables hold such texts: "['a', 'b']", '[0 1 0]' or 'array([0, 1])'.
   """
+  if ARRAY.fullmatch(text):
+    return True
   if text[:1] + text[-1:] not in ('[]', '{}', '()'):
     return False
   if re.fullmatch(r'\[[-+.,eE\d\s]*\]', text):
@@ -97,7 +101,7 @@ class Classes:
     for number, name in enumerate(names):
       with contextlib.suppress(ValueError):  # names of an earlier run that accepted anything
         self.keys.setdefault(class_key(name), number)
-    self.numeric = all(re.fullmatch(r'-?[0-9]+(\.[0-9]+)?', name) for name in names)
+    self.numeric = all(re.fullmatch(r'[-+]?[0-9]+(\.[0-9]+)?', name) for name in names)
     self.cache: dict[tuple[type, Any], int] = {}
 
   def class_id(self, label: Any) -> int:
@@ -168,6 +172,9 @@ def name_classes(labels: Iterable[Any]) -> tuple[tuple[str, ...], list[str]]:
     if name in names.values():
       notes.append(f'the label {name!r} is read as a class; leave the field empty if a label is '
                    'missing')
+  if len(numbers) > 3 and numbers == set(range(-1, len(numbers) - 1)):
+    notes.append("the label '-1' is read as a class; in data sets whose labels are not published "
+                 'it stands for a missing one')
   notes += note_joined_names(set(names.values()))
   return tuple(names[key] for key in ordered), notes
 
@@ -193,9 +200,23 @@ def note_similar_names(names: Iterable[str]) -> list[str]:
 
 
 def note_joined_names(names: set[str]) -> list[str]:
-  """Describe the first class whose name joins the names of others, as several labels would."""
-  for name in sorted(names):
-    parts = [part.strip() for part in re.split('[,;|]', name)]
-    if len(parts) > 1 and names.issuperset(parts):
+  """Describe the first class whose name joins the names of others, as several labels would.
+
+  One of its parts is a class by itself, or all of them are in other joined names, too.
+  """
+  parts_by_name = {name: split_joined_name(name) for name in sorted(names)}
+  counts = collections.Counter(part for parts in parts_by_name.values() for part in set(parts))
+  for name, parts in parts_by_name.items():
+    if len(parts) < 2:
+      continue
+    if names.intersection(parts) or all(counts[part] > 1 for part in parts):
       return [f'the class {name!r} is made of the names of others{MULTI_LABEL_NOTE}']
   return []
+
+
+def split_joined_name(name: str) -> list[str]:
+  """Split a name at commas, semicolons and bars, and numbers at spaces, too."""
+  separators = '[,;|]'
+  if re.fullmatch(r'[0-9]+(\s+[0-9]+)+', name):
+    separators = r'\s+'
+  return [part.strip() for part in re.split(separators, name)]

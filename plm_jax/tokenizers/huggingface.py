@@ -303,6 +303,8 @@ def apply_config_options(
   content, config = dict(content), read_config(folder)
   normalizer, words = content.get('normalizer') or {}, content.get('pre_tokenizer') or {}
   if normalizer.get('type') == 'BertNormalizer' and content['model'].get('type') == 'WordPiece':
+    if read_tokenizer_class(folder).startswith('DPR'):
+      config = {}  # transformers rebuilds nothing for DPR's classes, and writes False for any case
     lower = read_option(normalizer, 'lowercase', True)
     chinese = read_option(normalizer, 'handle_chinese_chars', True)
     if text is None:

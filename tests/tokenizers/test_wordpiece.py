@@ -10,7 +10,7 @@ import pytest
 
 from plm_jax import tokenizers
 from plm_jax.tokenizers import BertNormalization, TokenizerError, WordPiece, word_cache
-from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
+from plm_jax.tokenizers.wordpiece import assemble, remove_chinese_spaces
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PIECES = [
@@ -202,6 +202,17 @@ def test_accents_can_be_kept_in_lower_case(tmp_path):
   trained.save(tmp_path)
   assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['strip_accents'] is False
   assert tokenizers.load(tmp_path).hash == trained.hash
+
+
+@pytest.mark.parametrize(('class_name', 'lowercase'), [('BertTokenizer', False), ('DPRReaderTokenizer', True)])
+def test_case_is_that_of_the_class_in_tokenizer_config(tmp_path, class_name, lowercase):
+  """transformers 5 writes do_lower_case=false for DPR's classes, and lowercases as their tokenizer.json states."""
+  ids = {piece: number for number, piece in enumerate([*SPECIALS, 'the'])}
+  assemble(ids, BertNormalization(lowercase=True)).save(str(tmp_path / 'tokenizer.json'))
+  config = {'tokenizer_class': class_name, 'do_lower_case': False, 'strip_accents': None}
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+  loaded = tokenizers.load(tmp_path)
+  assert loaded.encode('the The') == ([5, 5] if lowercase else [5, 1])
 
 
 @pytest.mark.parametrize(('content', 'message'), [
