@@ -3,6 +3,7 @@ languages that is to be; search finds words of both.
 
 The README's commands are those of tests/test_readme.py; the notebooks, of tests/notebooks.
 """
+import ast
 import json
 import pathlib
 import re
@@ -72,6 +73,31 @@ def test_commands_fit_the_width_of_a_page():
 def test_pages_are_short():
   for path in PAGES:
     assert path.name == 'batch.md' or len(path.read_text(encoding='utf-8').split('\n')) < 120, path
+
+
+def message_templates() -> list[str]:
+  """List the text constants of plm_jax, f-strings with a NUL in place of each value."""
+  found = []
+  for path in sorted((ROOT / 'plm_jax').rglob('*.py')):
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+      parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+      texts = [part.value if isinstance(part, ast.Constant) else '\0' for part in parts
+               if isinstance(part, ast.Constant | ast.FormattedValue)]
+      if all(isinstance(text, str) for text in texts):
+        found.append(''.join(texts))
+  return [text for text in found if ' ' in text]
+
+
+@pytest.mark.parametrize('language', ['', 'zh/'])
+def test_messages_on_the_troubleshooting_page_are_those_of_the_code(language):
+  text = (DOCS / language / 'howto/troubleshooting.md').read_text(encoding='utf-8')
+  cells = [line.split(' | ')[0] for line in text.split('\n') if line.startswith('| ')]
+  messages = [quoted for cell in cells for quoted in re.findall('`(.+?)`', cell) if ' ' in quoted]
+  templates = message_templates()
+  assert len(messages) >= 12
+  for message in messages:
+    pattern = re.compile('.+'.join(map(re.escape, message.split('...'))), re.S)
+    assert any(map(pattern.search, templates)), message
 
 
 @pytest.mark.slow
