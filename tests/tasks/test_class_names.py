@@ -1,5 +1,6 @@
 """Labels that are written in several ways, and values that are no label."""
 import json
+import re
 
 import pytest
 
@@ -34,11 +35,12 @@ def write(tmp_path):
     (['\uff11', '1'], ('1', '\uff11'), [1, 0], "differ in case or in the form"),
     (['\u0661', '1'], ('1', '\u0661'), [1, 0], "differ in case or in the form"),
     (['joy,love', 'love', 'joy'], ('joy', 'joy,love', 'love'), [1, 2, 0], "'joy,love' is made of the names of others"),
-    (['joy,love', 'anger', 'joy'], ('anger', 'joy', 'joy,love'), [2, 0, 1], "'joy,love' is made of the names of others"),
+    (['joy,love', 'anger', 'joy'], ('anger', 'joy', 'joy,love'), [2, 0, 1], "'joy,love' is made of the names"),
     (['2 7', '7', '12'], ('12', '2 7', '7'), [1, 2, 0], "'2 7' is made of the names of others"),
     (['a|b', 'b|a'], ('a|b', 'b|a'), [0, 1], "'a|b' is made of the names of others"),
-    (['Paris, France', 'Rome, Italy'], ('Paris, France', 'Rome, Italy'), [0, 1], ''), (['1 2', 'x'], ('1 2', 'x'), [0, 1], ''),
-    (['+1', '1', '-1'], ('-1', '1'), [1, 1, 0], "the class '1' is also written '+1'"), (['+1', '-1'], ('-1', '+1'), [1, 0], ''),
+    (['Paris, France', 'Rome, Italy'], ('Paris, France', 'Rome, Italy'), [0, 1], ''),
+    (['1 2', 'x'], ('1 2', 'x'), [0, 1], ''), (['+1', '-1'], ('-1', '+1'), [1, 0], ''),
+    (['+1', '1', '-1'], ('-1', '1'), [1, 1, 0], "the class '1' is also written '+1'"),
     ([-1, 0, 1, 2], ('-1', '0', '1', '2'), [0, 1, 2, 3], "the label '-1' is read as a class"),
     (['-', 'a', 'b'], ('-', 'a', 'b'), [0, 1, 2], "the label '-' is read as a class"),
     (['[UNK]', '{x}', '(a)'], ('(a)', '[UNK]', '{x}'), [1, 2, 0], ''),
@@ -58,7 +60,8 @@ def test_values_that_are_one_class(write, values, names, numbers, note):
     (['joy', 'love'], r"one class: a text, a number or a boolean, got a list, \['joy', 'love'\]: several labels"),
     ([1, 0], 'got a list'), ([], 'got a list'), ({'joy': .9}, 'got an object'), (float('inf'), 'got a number, inf'),
     ("['joy', 'love']", 'a list or an object as text'), ('["joy"]', 'as text'), ('[0 1 0]', 'as text'),
-    ('[]', 'as text'), ('array([0, 1])', 'as text'), ('tensor([0., 1.])', 'as text'), ('np.array(["a"], dtype=str)', 'as text'),
+    ('[]', 'as text'), ('array([0, 1])', 'as text'), ('tensor([0., 1.])', 'as text'),
+    ('np.array(["a"], dtype=str)', 'as text'),
     ("{'joy': 0.5}", 'as text'), ('{"joy": 1}', 'as text'), ("('a', 'b')", 'as text'), ('[0.1, 0.9]', 'as text'),
     (float('nan'), 'no label to learn from'), (None, 'no label to learn from'), ('', 'no label'), (' \t', 'no label')])
 def test_what_is_no_label_is_refused_or_left_out(write, label, message):
@@ -140,3 +143,13 @@ def test_a_signed_class_is_no_index_of_a_class(write):
   """Names with a sign are numbers: a label 0 is unknown next to -1 and +1, not the first class."""
   with pytest.raises(SourceError, match=r"a\.jsonl:2: .*'0'"):
     read_sources('classification', [write(['1', '0'])], labels=('-1', '+1'), use='dev')
+
+
+@pytest.mark.parametrize(('name', 'separator'), [('r.csv', ';'), ('r.csv', '\t'), ('r.tsv', ','), ('r.tsv', '|')])
+def test_a_table_with_another_separator_is_called_one(tmp_path, name, separator):
+  (tmp_path / name).write_text(f'text{separator}label\ngood{separator}1\n')
+  line = re.escape(f"{name}:2: the first line names one column, {f'text{separator}label'!r}, which looks like several "
+                   f'separated by {separator!r}: columns of .csv are separated by commas, those of .tsv by tabs')
+  with pytest.raises(SourceError, match=line) as wrong:
+    read_sources('classification', [f'{tmp_path}/{name}'])
+  assert 'columns=' not in str(wrong.value)
