@@ -77,11 +77,9 @@ class Examination:
     """Run a check; return its value, or None after a fault."""
     try:
       result = work(*args)
-    except UserError as error:
-      self.add(Finding('fault', check, str(error)))
-      return None
-    except OSError as error:
-      self.add(Finding('fault', check, errors.describe_error(error)))
+    except (UserError, OSError) as error:
+      text = str(error) if isinstance(error, UserError) else errors.describe_error(error)
+      self.add(Finding('fault', check, text))
       return None
     if result.warnings:
       self.add(Finding('warning', check, '; '.join(result.warnings)))
@@ -133,8 +131,8 @@ def start(args: Sequence[str], own: Machine | None = None) -> None:
   with errors.exit_on_error(), errors.option_scope(validation.field_paths(PretrainRun)):
     found = examine(args, own or Machine())
     warnings = sum(finding.level == 'warning' for finding in found.findings)
-    total = f'{format_count(found.faults, "fault")}, {format_count(warnings, "warning")}'
-    print(f'{found.place}{total}')
+    faults = format_count(found.faults, 'fault')
+    print(f'{found.place}{faults}, {format_count(warnings, "warning")}')
   if found.faults:
     sys.exit(1)
 
@@ -417,20 +415,15 @@ def repetition_warnings(epochs: Mapping[str, float], about: str = '') -> list[st
 
 def estimate_epochs(config: PretrainRun, paths: Sequence[str]) -> dict[str, float]:
   """Estimate the epochs over texts from their sizes, where they are clearly too many."""
-  found = {}
+  found, read = {}, sum(phase.steps * phase.batch * phase.length for phase in config.train.phases)
   for path in paths:
     tokens = estimate_tokens(config, path)
     if tokens:
-      epochs = count_read_tokens(config) / len(config.data.path) / tokens
+      epochs = read / len(config.data.path) / tokens
       # The size of a text gives its number of tokens only to within a small factor.
       if epochs > 2 * MANY_EPOCHS:
         found[path] = epochs
   return found
-
-
-def count_read_tokens(config: PretrainRun) -> int:
-  """Return the number of tokens that a run reads."""
-  return sum(phase.steps * phase.batch * phase.length for phase in config.train.phases)
 
 
 def estimate_tokens(config: PretrainRun, path: str) -> int:
