@@ -32,6 +32,7 @@ def examples(folder, name, good, bad):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_modern(tmp_path, in_process, monkeypatch, capfd):
   text = tmp_path / 'text.txt'
   text.write_text(tiny.text())
@@ -52,6 +53,7 @@ def test_modern(tmp_path, in_process, monkeypatch, capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_chinese(tmp_path, in_process, monkeypatch, capfd):
   pytest.importorskip('jieba')
   text = tmp_path / 'text.txt'

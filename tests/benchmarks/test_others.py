@@ -10,6 +10,7 @@ from benchmarks import claims, defaults, masks
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_a_claim(tmp_path):
   """Parameters that one run has trained are judged by the objective of another."""
   text = tmp_path / 'text.txt'

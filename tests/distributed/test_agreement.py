@@ -198,6 +198,7 @@ TWO_TEXTS = ['--scale=test', '--data.prepare.heldout=0.3', '--train.eval-every=2
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_metrics_choose_alike_on_two_processes_through_a_stop(tmp_path):
   """Each is the best metric of a run that stops and continues, by two processes; one process chooses the same."""
   paths = []
@@ -248,6 +249,7 @@ def run_alone(args, windows):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_two_processes_killed_and_continued_read_and_learn_what_one_undisturbed_process_does(tmp_path):
   """The batch grows in the second phase, which continues the order of the first."""
   text = tmp_path / 'text.txt'

@@ -346,6 +346,7 @@ def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_a_run_that_is_preempted_five_times_ends_with_the_same_bits(tmp_path):
   """Two processes; their machines go before the first checkpoint, at one step twice, and between checkpoints."""
   draw = random.Random(0)

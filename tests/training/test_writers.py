@@ -4,6 +4,7 @@ import sys
 import types
 
 import pytest
+import tiny
 
 from plm_jax import recipes, storage
 from plm_jax.cli.run import main
@@ -70,6 +71,8 @@ def test_a_run_that_goes_on_is_the_same_one_at_weights_and_biases(tmp_path, wand
 
 @pytest.mark.slow
 def test_a_run_that_fails_ends_its_writers(tmp_path, wandb, monkeypatch):
+  text = tmp_path / 'text.txt'
+  text.write_text(tiny.text())
   batches = feed.stream_batches
   def broken(*arguments):
     for step, phase, windows in batches(*arguments):
@@ -80,7 +83,7 @@ def test_a_run_that_fails_ends_its_writers(tmp_path, wandb, monkeypatch):
   with pytest.raises(SystemExit, match='the disk is gone'):
     main(
       recipes.find_recipe('bert_base'),
-      ['--scale=test', f'--output={tmp_path}/run', '--train.wandb=mine', '--mesh.data=1'],
+      ['--scale=test', f'--data.path={text}', f'--output={tmp_path}/run', '--train.wandb=mine', '--mesh.data=1'],
     )
   (_, lines), = wandb.runs
   assert lines[-1] == 'finished' and 'train/loss' in lines[1]
