@@ -310,7 +310,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
         sentinels=config.sentinels, strip_accents=config.strip_accents)
   fewer = ''
   if tokenizer.vocab.size < config.vocab:
-    fewer = f' (the text supports no more, of {config.vocab:,})'
+    fewer = f' (fewer than {config.vocab:,}, because the text is small)'
   print(f'trained a {config.kind} tokenizer with a vocabulary of {tokenizer.vocab.size:,} tokens'
         f'{fewer} in {time.monotonic() - start_time:.0f} s')
   tokenizer_fit.check_tokenizer(config, tokenizer, sample.texts)
