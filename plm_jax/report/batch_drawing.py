@@ -12,7 +12,7 @@ from plm_jax.report.html import el
 COLORS: Mapping[str, str] = {
     'special': '2', 'mask': '30;43', 'same': '30;42', 'other': '97;41', 'next': ''}
 """SGR codes of a terminal"""
-LEGEND = {'mask': 'a mask', 'same': 'predicted, unchanged',
+LEGEND = {'mask': 'masked', 'same': 'predicted, unchanged',
           'other': 'predicted, replaced by another token', 'special': 'special token'}
 NAME_WIDTH = 17
 """width of the names of lanes in characters"""
@@ -25,7 +25,7 @@ def terminal_lines(rows: Sequence[BatchRow], width: int, coloured: bool) -> Iter
   """Yield the lines of rows for a terminal of `width` characters."""
   if coloured:
     legend = [color_text(f' {name} ', COLORS[kind]) for kind, name in LEGEND.items()]
-    yield 'colours: ' + ', '.join(legend)
+    yield 'colors: ' + ', '.join(legend)
   for row in rows:
     yield ''
     yield row.title
@@ -40,7 +40,7 @@ def fold_lane(lane: Lane, width: int, coloured: bool) -> Iterator[str]:
   has_targets = any(column.target for column in lane.columns)
   names = [lane.title, *lane.names]
   if has_targets:
-    names.insert(1, 'to predict')
+    names.insert(1, 'labels')
 
   def column_cells(column: Column) -> list[str]:
     if has_targets:
@@ -125,7 +125,7 @@ def lane_cells(lane: Lane) -> Element:
   has_targets = any(column.target for column in lane.columns)
   head = el('span', el('span', NO_BREAK_SPACE, class_='token'), class_='column names')
   if has_targets:
-    head.append(el('span', 'to predict', class_='target'))
+    head.append(el('span', 'labels', class_='target'))
   for name in lane.names:
     head.append(el('span', name, class_='number'))
   div = el('div', class_='lane')

@@ -86,7 +86,7 @@ def test_a_lane_is_folded_at_the_width_with_chinese_as_wide_as_it_is():
       Column('[MASK]', 'mask', '数', ('1',)), Column('数', '', '', ('2',)), Column('sat', '', 'x', ('3',))],
               ('types',), 2)
   assert [*batch_drawing.fold_lane(lane, batch_drawing.NAME_WIDTH + 20, False)] == [
-      '  reads          [MASK] 数 sat', '  to predict     数        x', '  types          1      2  3',
+      '  reads          [MASK] 数 sat', '  labels         数        x', '  types          1      2  3',
       '                 and 2 of padding']
   narrow = [*batch_drawing.fold_lane(lane._replace(columns=lane.columns * 3), batch_drawing.NAME_WIDTH + 20, False)]
   assert len(narrow) == 3 * 3 + 1 and narrow[3].split() == ['[MASK]', '数', 'sat']
@@ -107,7 +107,7 @@ def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_
   said = capsys.readouterr().out
   assert 'bert_base: the first 2 of 8 rows of step 0\n' in said and '[CLS]' in said and '[MASK]' in said
   page = pathlib.Path('rows.html').read_text()
-  assert page.count('<h2>row ') == 2 and page.count('<svg') == 2 and 'to predict' in page
+  assert page.count('<h2>row ') == 2 and page.count('<svg') == 2 and '>labels<' in page
   assert not pathlib.Path('runs').exists()
 
 
