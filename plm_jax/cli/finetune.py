@@ -114,6 +114,9 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     config = tyro.cli(
         FinetuneRun, default=default, args=rest, prog=called, description=about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+  if init and config.warm_start != init:
+    raise ConfigError(f'--init={init} and --warm-start={config.warm_start} are two models to start '
+                      'from: give --init alone, which sets the other')
   return config, int(seeds)
 
 

@@ -11,15 +11,21 @@ UTF_8 = 'utf-8'
 SAMPLE_BYTES = 1 << 16  # by which an encoding is guessed
 # The most frequent encodings of text; of those with the same letters the more frequent one first.
 CANDIDATE_ENCODINGS = (
-    'gb18030', 'big5', 'cp932', 'euc_jp', 'cp949', 'cp1251', 'koi8_r', 'cp1252', 'cp1250', 'cp1253',
-    'cp1254', 'cp1255', 'cp1256', 'cp874', 'utf_16_le', 'utf_16_be')
+    'gb18030', 'big5', 'cp932', 'euc_jp', 'cp949', 'cp1251', 'koi8_r', 'cp866', 'cp1252', 'cp1250',
+    'cp1253', 'cp1254', 'cp1255', 'cp1256', 'cp874', 'utf_16_le', 'utf_16_be')
 DISPLAY_NAMES = {
     'gb18030': 'GBK', 'cp932': 'Shift-JIS', 'euc_jp': 'EUC-JP', 'cp949': 'EUC-KR',
-    'koi8_r': 'KOI8-R', 'big5': 'Big5', 'utf_16_le': 'UTF-16 without a byte order mark',
+    'koi8_r': 'KOI8-R', 'big5': 'Big5', 'iso2022_jp': 'ISO-2022-JP', 'iso2022_kr': 'ISO-2022-KR',
+    'utf_16_le': 'UTF-16 without a byte order mark',
     'utf_16_be': 'big-endian UTF-16 without a byte order mark'}
 LATIN_LETTERS = {  # beyond ASCII, of Western, Turkish and Central European languages
     'cp1252': 'àáâãäåæçèéêëìíîïñòóôõöøùúûüœß¿¡', 'cp1254': 'âçğıîöşûüİŞĞ',
     'cp1250': 'áâäąăćčçďéęěëíîłľĺńňóôöőŕřśšşťţúůüűýźžżß'}
+AMBIGUOUS_BYTES = b'N', b'0'
+"""with a zero byte, the letter N and the digit 0; in the other byte order, the Chinese character for
+one and the ideographic space"""
+ISO_2022 = re.compile(rb'\x1b\$(?:([@B]|\([@BD])|\)C)')
+"""where a text in ISO-2022-JP, or ISO-2022-KR, changes from ASCII to other characters"""
 INVALID_MARK = '\udcff'  # replaces bytes that are invalid in an encoding
 
 
@@ -72,7 +78,11 @@ def detect_utf_16(beginning: bytes) -> str:
     'utf_16_le', 'utf_16_be' or ''.
   """
   beginning = beginning[:1 << 12]
-  zeros = [match.start() % 2 for match in re.finditer(b'\0', beginning)]
+  zeros = []
+  for match in re.finditer(b'\0', beginning):
+    at = match.start()
+    if beginning[at ^ 1:(at ^ 1) + 1] not in AMBIGUOUS_BYTES:
+      zeros.append(at % 2)
   if not zeros or len(set(zeros)) > 1 or len(zeros) * 100 < len(beginning):
     return ''
   line_end = b'\n\0' if zeros[0] else b'\0\n'
@@ -83,16 +93,28 @@ def detect_utf_16(beginning: bytes) -> str:
   return 'utf_16_le' if zeros[0] else 'utf_16_be'
 
 
+def detect_iso_2022(beginning: bytes) -> str:
+  """Detect the encodings of Japanese and Korean mail, which are ASCII with escape sequences.
+
+  Returns:
+    'iso2022_jp', 'iso2022_kr' or ''.
+  """
+  found = ISO_2022.search(beginning)
+  if not found or not beginning.isascii():
+    return ''
+  return 'iso2022_jp' if found[1] else 'iso2022_kr'
+
+
 def guess_encoding(content: bytes) -> str:
   """Guess the encoding of text that is not UTF-8, from its beginning.
 
   Returns:
-    One of `CANDIDATE_ENCODINGS`; '' where none is likely.
+    One of `CANDIDATE_ENCODINGS` or of `detect_iso_2022`; '' where none is likely.
   """
   if not content:
     return ''
-  if order := detect_utf_16(content):
-    return order
+  if found := detect_utf_16(content) or detect_iso_2022(content):
+    return found
   import charset_normalizer  # late: only needed for text that cannot be read
 
   start = 0
@@ -132,6 +154,7 @@ def encoding_advice(content: bytes) -> str:
 
 ICONV_NAMES = {
     'gb18030': 'GB18030', 'cp932': 'CP932', 'euc_jp': 'EUC-JP', 'cp949': 'CP949',
-    'koi8_r': 'KOI8-R', 'utf_16_le': 'UTF-16LE', 'utf_16_be': 'UTF-16BE'}
+    'koi8_r': 'KOI8-R', 'iso2022_jp': 'ISO-2022-JP', 'iso2022_kr': 'ISO-2022-KR',
+    'utf_16_le': 'UTF-16LE', 'utf_16_be': 'UTF-16BE'}
 codecs.register_error(
     'plm_jax.mark', lambda error: (INVALID_MARK, error.end))  # pyright: ignore

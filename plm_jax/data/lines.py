@@ -319,7 +319,8 @@ def check_not_binary(file: epath.Path, beginning: bytes, utf_8: bool = True) -> 
   found = next((name for magic, name in BINARY_MAGIC.items() if beginning.startswith(magic)), '')
   if beginning[257:262] == b'ustar':
     found = 'a tar archive'
-  elif not found and utf_8 and charsets.detect_utf_16(beginning):
+  elif not found and utf_8 and (
+      charsets.detect_utf_16(beginning) or charsets.detect_iso_2022(beginning)):
     raise SourceError(f'{file} is not UTF-8; {charsets.encoding_advice(beginning)}')
   elif not found and utf_8 and beginning[:4096].count(0) > len(beginning[:4096]) // 4:
     found = 'no text: it is full of zero bytes'

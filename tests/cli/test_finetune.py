@@ -173,6 +173,14 @@ def test_what_the_command_line_asks_for():
     finetune.parse('classification', ['--scale=test', '--regularizer=dropout'], '')
 
 
+def test_two_models_to_start_from_are_refused(encoder):
+  args = [f'--init={encoder.folder}', '--train=train.tsv']
+  with pytest.raises(ConfigError, match=f'--init={encoder.folder} and --warm-start=other are two models to start from'):
+    finetune.parse('classification', [*args, '--warm-start=other'], '')
+  config, _ = finetune.parse('classification', [*args, f'--warm-start={encoder.folder}'], '')
+  assert config.warm_start == str(encoder.folder)
+
+
 def test_a_task_has_its_help_before_there_is_a_model(capsys):
   with pytest.raises(SystemExit, match='0'):
     finetune.parse('', ['--task=tagging', '--help'], 'About')

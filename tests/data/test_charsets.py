@@ -23,7 +23,8 @@ TEXTS = {
     'cp1251': RUSSIAN, 'koi8_r': RUSSIAN, 'big5': '今天天氣很好，我們去公園散步。\n\n這是第二行文字。\n',
     'cp949': '오늘은 날씨가 매우 좋습니다.\n\n공원에 갔습니다.\n', 'cp1252': 'Le café était fermé.\n\nOù êtes-vous ?\n',
     'cp1250': 'Wczoraj poszliśmy na długi spacer.\n\nZażółć gęślą jaźń.\n',
-    'cp1254': 'Bugün hava çok güzel.\n\nIşık söndü, şimdi.\n'}
+    'cp1254': 'Bugün hava çok güzel.\n\nIşık söndü, şimdi.\n', 'cp866': RUSSIAN, 'iso2022_jp': JAPANESE,
+    'iso2022_kr': '오늘은 날씨가 매우 좋습니다.\n\n공원에 갔습니다.\n'}
 
 
 @pytest.mark.parametrize('encoding', TEXTS)
@@ -40,6 +41,18 @@ def test_a_text_of_another_encoding_is_named_and_read_with_the_option(tmp_path, 
   assert found == [[part] for part in text.strip().split('\n\n')]
   (tmp_path / 'a.txt.gz').write_bytes(gzip.compress(text.encode(encoding)))
   assert [one.paragraphs for one in sources.read_documents(f'{path}.gz', TextReadConfig(encoding=encoding))] == found
+
+
+@pytest.mark.parametrize('order', ['le', 'be'])
+def test_utf_16_is_named_where_characters_end_in_a_zero_byte(tmp_path, order):
+  """The Chinese character for one and the ideographic space look like N and 0 in the other byte order."""
+  path = tmp_path / 'a.txt'
+  path.write_bytes(('这是一个普通的句子\u3000它有一个空格。\n\n' * 40).encode(f'utf-16-{order}'))
+  for on_error in 'refuse', 'skip':
+    with pytest.raises(SourceError, match=f"give encoding='utf-16-{order}'"):
+      list(sources.read_documents(str(path), TextReadConfig(on_error)))
+  path.write_bytes(b'\x1b[1mNorth\x1b[0m \x1b$ is a prompt\n')
+  assert len(list(sources.read_documents(str(path)))) == 1
 
 
 def test_utf_16_with_a_mark_and_ascii_text_in_utf_16(tmp_path):
