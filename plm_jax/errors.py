@@ -249,6 +249,8 @@ def parse_errors_as(where: object, expected: str, error: type[UserError]) -> Ite
   try:
     yield
   except UserError as raised:
+    if pointer := describe_lfs_pointer(where):
+      raise type(raised)(pointer) from raised
     if str(where) in str(raised):
       raise
     raise type(raised)(f'{where}: {raised}') from raised
@@ -265,7 +267,17 @@ def parse_errors_as(where: object, expected: str, error: type[UserError]) -> Ite
     if isinstance(raised, LookupError | TypeError):
       reason = f'{type(raised).__name__}: {raised}'
     reason = ' '.join(reason.split())[:300]
+    if pointer := describe_lfs_pointer(where):
+      raise error(pointer) from raised
     raise error(f'{where} is damaged, or not {expected}: {reason}') from raised
+
+
+def describe_lfs_pointer(path: object) -> str:
+  """Describe a local file that Git LFS has not downloaded; '' for any other."""
+  with contextlib.suppress(OSError, ValueError), open(str(path), 'rb') as file:
+    if file.read(len(LFS_MARK)) == LFS_MARK:
+      return f'{path} is a pointer of Git LFS: `git lfs pull` downloads the file itself'
+  return ''
 
 
 def is_bug(error: BaseException) -> bool:
@@ -293,6 +305,9 @@ ARRAY_MEMBERS = ('dtype', 'ndim', 'shape', 'size')
 WRONG_SIGNATURE = re.compile(
     r'\(\) (missing \d+ required|takes .*positional arg|got an unexpected keyword|got multiple)')
 """Message of Python about a call whose arguments do not fit the function."""
+
+
+LFS_MARK = b'version https://git-lfs.github.com/spec/'
 
 
 def describe_error(error: BaseException) -> str:

@@ -60,7 +60,7 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
       wrong.append(f'attribute {name} is {abbreviate(value)}, expected {wanted}')
 
   expect('architectures', is_list_of_names, 'a list of names')
-  expect('id2label', lambda x: isinstance(x, dict | list), 'an object')
+  expect('id2label', has_all_numbers, 'an object with a name for each of the numbers 0, 1, ...')
   counts, rates = {'num_labels'}, set()
   for head in family.heads.values():
     counts |= set(head.sizes)
@@ -76,6 +76,13 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
     expect(attribute.theirs, lambda x, most=most: not isinstance(x, int) or abs(x) <= most,
            f'at most {most:,}')
   raise_problems(wrong, 'cannot convert the configuration')
+
+
+def has_all_numbers(value: Any) -> bool:
+  """Tell whether a JSON value is a list, or an object whose keys are the numbers from 0."""
+  if isinstance(value, dict):
+    return {*value} == {str(number) for number in range(len(value))}
+  return isinstance(value, list)
 
 
 def is_list_of_names(value: Any) -> bool:

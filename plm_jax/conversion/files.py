@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from plm_jax import storage
 from plm_jax.conversion.folders import child_path
-from plm_jax.errors import describe_error, parse_errors_as
+from plm_jax.errors import describe_error, describe_lfs_pointer, parse_errors_as
 from plm_jax.models.layouts import Index, Shape, select
 from plm_jax.models.rules import DTYPES, ConvertError, Source, raise_problems
 from plm_jax.tokenizers.contract import abbreviate
@@ -273,8 +273,8 @@ class open_shard:
       self.file = safetensors.safe_open(self.path, framework='numpy')
       return self.file.__enter__()
     except (OSError, safetensors.SafetensorError) as error:
-      raise ConvertError(
-          f'{self.path} cannot be read as safetensors: {describe_error(error)}') from error
+      problem = f'{self.path} cannot be read as safetensors: {describe_error(error)}'
+      raise ConvertError(describe_lfs_pointer(self.path) or problem) from error
 
   def __exit__(self, kind, error, trace):
     self.file.__exit__(kind, error, trace)

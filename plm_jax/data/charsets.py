@@ -22,8 +22,8 @@ LATIN_LETTERS = {  # beyond ASCII, of Western, Turkish and Central European lang
     'cp1252': 'àáâãäåæçèéêëìíîïñòóôõöøùúûüœß¿¡', 'cp1254': 'âçğıîöşûüİŞĞ',
     'cp1250': 'áâäąăćčçďéęěëíîłľĺńňóôöőŕřśšşťţúůüűýźžżß'}
 AMBIGUOUS_BYTES = b'N', b'0'
-"""with a zero byte, the letter N and the digit 0; in the other byte order, the Chinese character for
-one and the ideographic space"""
+"""with a zero byte, the letter N and the digit 0, or the Chinese character for one and the
+ideographic space in the other byte order"""
 ISO_2022 = re.compile(rb'\x1b\$(?:([@B]|\([@BD])|\)C)')
 """where a text in ISO-2022-JP, or ISO-2022-KR, changes from ASCII to other characters"""
 INVALID_MARK = '\udcff'  # replaces bytes that are invalid in an encoding

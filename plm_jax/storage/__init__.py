@@ -27,7 +27,7 @@ import uuid
 
 from etils import epath
 
-from plm_jax.errors import UserError, describe_error
+from plm_jax.errors import UserError, describe_error, describe_lfs_pointer
 from plm_jax.storage import gcs
 
 READ_LIMIT = 1 << 28  # bytes of a file that is read whole: configurations, vocabularies, indices
@@ -211,7 +211,8 @@ def parse_json(text: str, where: epath.PathLike, kind: type | tuple[type, ...] =
   except RecursionError as wrong:
     raise error(f'{where} cannot be read as JSON: values too deep inside one another') from wrong
   except ValueError as wrong:
-    raise error(f'{where} cannot be read as JSON: {wrong}') from wrong
+    pointer = describe_lfs_pointer(where)
+    raise error(pointer or f'{where} cannot be read as JSON: {wrong}') from wrong
   if not isinstance(value, kind):
     kinds = kind
     if not isinstance(kinds, tuple):

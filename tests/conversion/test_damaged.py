@@ -188,6 +188,8 @@ def test_an_array_that_is_not_there(t5x, tmp_path):
     ({'num_attention_heads': 0}, 'got 0'), ({'hidden_size': True}, 'hidden_size is True, expected a number'),
     ({'hidden_act': []}, 'hidden_act is'), ({'layer_norm_eps': 'a'}, 'layer_norm_eps is'),
     ({'architectures': 3}, 'architectures is 3, expected a list'), ({'id2label': 4}, 'id2label is 4, expected'),
+    ({'id2label': {'x': 'a'}}, 'id2label is .*, expected an object with a name for each'),
+    ({'id2label': {'0': 'a', '2': 'b'}}, 'id2label is .*, expected'), ({'id2label': {'01': 'a'}}, 'id2label is .*, expected'),
     ({'model_type': ['bert']}, "models of type .* are not known"), ({'hidden_size': -12}, 'in:')])
 def test_sizes_and_types(checkpoint, tmp_path, changes, message):
   shutil.copytree(checkpoint, tmp_path / 'in')
@@ -195,6 +197,17 @@ def test_sizes_and_types(checkpoint, tmp_path, changes, message):
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
   with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match=message):
     conversion.load(tmp_path / 'in')
+
+
+@pytest.mark.parametrize('name', ['model.safetensors', 'config.json', 'tokenizer.json', 'spiece.model', 'vocab.txt'])
+def test_files_that_git_lfs_has_not_downloaded_are_called_so(checkpoint, tmp_path, name):
+  folder = tmp_path / 'in'
+  shutil.copytree(checkpoint, folder)
+  for other in folder.glob('*token*'):
+    other.unlink()
+  (folder / name).write_text('version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n')
+  with pytest.raises(UserError, match=rf'{name} is a pointer of Git LFS: `git lfs pull` downloads the file itself'):
+    conversion.load(folder)
 
 
 @pytest.mark.parametrize(('text', 'message'), [
