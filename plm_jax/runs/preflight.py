@@ -1,6 +1,7 @@
 """Check a run before text is prepared and before the first step: memory, disk, mesh, prompts."""
 from collections.abc import Callable, Collection, Sequence
 import functools
+import logging
 import math
 import os
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from plm_jax.training.learner import make_learner, placeholder_vocab, state_shap
 from plm_jax.training.step import eval_step
 from plm_jax.validation import short_repr
 
+LOG = logging.getLogger(__name__)
 FREE_TEXT_OPTIONS = {'kind', 'layout', 'tokenizer', 'workers'}
 """options of `prepare` that are accepted with finished records: the kind of tokenizer that they are
 expected to have, and what never changes records"""
@@ -80,13 +82,17 @@ def check_warm_start(config: RunConfig) -> None:
 
 
 def check_text_options(config: PretrainRun, given: Collection[str]) -> None:
-  """Raise ConfigError for options of `prepare` that would change nothing in a run.
+  """Check for options of `prepare` that would change nothing in a run.
 
-  Finished records need none of them, and a warm start brings its own tokenizer.
+  Next to finished records, one line says that they change nothing: a script may give the same
+  options for text and for records.
 
   Args:
     config: the run.
     given: the fields of `config.data.prepare` that the user has set.
+
+  Raises:
+    ConfigError: options of a new tokenizer next to one that exists, such as that of a warm start.
   """
   text = config.data.prepare
   text.check_tokenizer_options(given)
@@ -94,8 +100,8 @@ def check_text_options(config: PretrainRun, given: Collection[str]) -> None:
   sources = config.data.path
   finished = bool(given) and all(finished_records(source) for source in sources)
   if unused and finished:
-    raise ConfigError(f'{join_options(unused)} would change nothing: {" and ".join(sources)} '
-                      'holds finished token records, and no text is prepared')
+    LOG.warning('%s would change nothing: %s holds finished token records, and no text is prepared',
+                join_options(unused), ' and '.join(sources))
   unused = [name for name in TOKENIZER_OPTIONS if name in given]
   if finished or text.tokenizer or not config.warm_start:
     return

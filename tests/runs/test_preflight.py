@@ -57,13 +57,16 @@ def parse_with(*options):
 
 @pytest.mark.parametrize('option', ['--data.prepare.heldout=0.5', '--data.prepare.no-lowercase',
                                     '--data.prepare.segmenter=spaces', '--data.prepare.on-error=skip'])
-def test_options_of_text_next_to_finished_records_are_refused(records, option):
+def test_a_line_names_options_of_text_next_to_finished_records(records, option, caplog):
   name = option.replace('no-', '').partition('=')[0]
-  with option_scope(None), pytest.raises(ConfigError, match=f'^--{name.rpartition(".")[2]} would change nothing: '
-                                                            f'{records} holds finished token records'):
+  with option_scope(None):
     parse_with(f'--data.path={records}', option)
+  assert caplog.messages == [f'--{name.rpartition(".")[2]} would change nothing: {records} holds finished token '
+                             'records, and no text is prepared']
+  caplog.clear()
   parse_with('--data.path', records, records.parent / 'text.txt', option)
   parse_with(f'--data.path={records}', '--data.prepare.workers=1', '--data.prepare.kind=byte-bpe')
+  assert not caplog.messages
 
 
 def test_options_of_a_new_tokenizer_next_to_a_warm_start_are_refused(records, tmp_path):
