@@ -37,7 +37,7 @@ TEXT = (
     '--sentinels', '--segmenter', '--sentences', '--on-error')
 TRAINING = (
     'train.phases.0.steps', 'train.phases.0.length', 'train.phases.0.batch', 'train.accumulate', 'train.log-every',
-    'train.eval-every', 'train.eval-batches', 'train.save-every', 'train.keep', 'train.patience', 'optim.peak',
+    'train.eval-every', 'train.eval-batches', 'train.save-every', 'train.keep', 'train.max-nonfinite-steps', 'optim.peak',
     'optim.warmup', 'optim.decay', 'optim.b1', 'optim.b2', 'optim.eps', 'optim.clip', 'optim.end', 'seed', 'mesh.data',
     'mesh.fsdp', 'mesh.tensor', 'model.vocab', 'model.max-length', 'model.block.width', 'model.block.heads',
     'model.block.mlp-dim', 'model.block.dropout', 'model.block.attention.dropout', 'model.block.init.std',

@@ -135,7 +135,7 @@ class Deberta(nn.Module):
     noise, perturbation             as in `Embeddings`
     extract [batch, texts]          positions of tokens to pool in place of the first
 
-  row_ids [batch] key dropout; None: no dropout.
+  row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
 
   Embeddings of padding are zero, as in the released code: its row of the token table is zero in
   released checkpoints. There the gradient of the norm, through the softmax over complete rows, is
@@ -206,7 +206,7 @@ class MaskDecoderStack(nn.Module):
       add_convolution: function that adds the convolution to the first layer's output, or None.
       absolute: [batch, predicted, hidden], absolute positions of the queries; None: no decoder.
       positions: [batch, predicted]; None: all positions are predicted.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
 
     Returns:
       (hidden states [batch, length, hidden], decoded states [batch, predicted, hidden] or None).
@@ -248,7 +248,7 @@ def call_deberta_layer(add_convolution, block, carry, mask: AttentionMask, row_i
     block: the layer.
     carry: (input of the layer, input of the layer before, number of the layer).
     mask: attention mask.
-    row_ids: [batch] key dropout; None: no dropout.
+    row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
     inputs: unused.
   """
   del inputs
@@ -272,7 +272,7 @@ class Convolution(nn.Module):
     Args:
       x: [batch, length, hidden], input of the first layer.
       segments: [batch, length], 0 is padding.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
     """
     cfg, block = self.cfg, self.cfg.block
     shape = cfg.conv, block.width, block.width

@@ -126,8 +126,8 @@ class Decoder(nn.Module):
     extract [batch, texts]  positions of tokens to pool in place of the last
 
   cache: KV cache of earlier tokens (`extend_cache`); the row continues them, and its `place` is
-  required. remember: return Output.keys. within: return Output.inside. row_ids [batch] key dropout;
-  None: no dropout.
+  required. remember: return Output.keys. within: return Output.inside.
+  row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
   """
 
   cfg: DecoderConfig

@@ -135,7 +135,7 @@ class Elmo(nn.Module):
       x: [batch, 2, length, projection].
       valid: [batch, 2, length] bool, False after the end.
       state: the state to begin with.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
 
     Returns:
       (output of each layer [batch, 2, length, projection], state after the last word).

@@ -161,7 +161,8 @@ class Encoder(nn.Module):
     extract [batch, texts]      positions of tokens to pool in place of the first
     languages, tasks [batch, length]  rows of their tables
 
-  row_ids [batch] key dropout; None: no dropout. within: return Output.inside.
+  row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
+  within: return Output.inside.
   """
 
   cfg: EncoderConfig

@@ -151,7 +151,7 @@ class EncoderDecoder(nn.Module):
 
   cache: KV cache of the decoder's earlier tokens (`extend_cache`). The row continues them, its
   decoder_place is required, and the encoder is not run again. remember: return Output.keys. row_ids
-  [batch] key dropout; None: no dropout.
+  [batch] row numbers, folded into the dropout key; None: no dropout.
   """
 
   cfg: EncoderDecoderConfig
@@ -223,7 +223,7 @@ class Side(nn.Module):
       place: [batch or 1, length], positions.
       mask: self-attention mask.
       memory: the encoder's output, for the decoder.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
       cache: KV cache of the decoder.
       remember: also return keys and values.
       batch: `noise` and `perturbation`, as in `Embeddings`.

@@ -111,7 +111,8 @@ class XLNet(nn.Module):
                                section 3.2)
     memory [layers, batch, memory, hidden]  in place of memory_tokens, an earlier Output.memory
 
-  remember: return Output.memory. Memory has type 0. row_ids [batch] key dropout; None: no dropout.
+  remember: return Output.memory. Memory has type 0.
+  row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
   """
 
   cfg: XLNetConfig
@@ -242,7 +243,7 @@ def call_two_stream_layer(block, x, mask: AttentionMask, row_ids, memory):
     block: the layer.
     x: [batch, L + M, hidden].
     mask: attention mask [batch, 1, L + M, memory + L].
-    row_ids: [batch] key dropout; None: no dropout.
+    row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
     memory: [batch, memory, hidden], this layer's input for preceding text; or None.
   """
   assert mask.mask is not None

@@ -53,6 +53,7 @@ class Checkpoints:
           # A removal whose answer was lost finds nothing when it is repeated: no reason for a save
           # to fail.
           enable_background_delete=storage.is_remote(self.folder),
+          # Orbax calls it when all files are written, before the folder gets its final name.
           async_options=ocp.options.AsyncOptions(
               post_finalization_callback=self.write_checksums))
     with storage.io_errors_as(self.folder, 'used for checkpoints', CheckpointError):
@@ -238,6 +239,8 @@ class Checkpoints:
 
   def restore(self, step: int, shapes, shardings):
     """Restore the state saved at `step`, laid out by `shardings`, whatever mesh it was saved from.
+
+    It does not compare checksums: call `verify` before.
 
     Raises:
       CheckpointError: it is damaged, of another model, or has numbers that are not finite.

@@ -39,7 +39,7 @@ from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.kinds import Tasks
 from plm_jax.tasks.labeled_data import LabeledConfig
 from plm_jax.tasks.sequence_classification import SequenceTask
-from plm_jax.validation import ValidatedConfig, intervals
+from plm_jax.validation import ValidatedConfig, earlier_names, intervals
 
 Scale = Literal['paper', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
@@ -79,7 +79,10 @@ class DataConfig(ValidatedConfig):
 
   @property
   def several_texts(self) -> bool:
-    """Whether a sequence may hold several texts that must not attend to each other."""
+    """Whether a sequence may hold several texts.
+
+    The objective gives each text a segment of its own if they must not attend to each other.
+    """
     return self.assembly != 'document'
 
 
@@ -128,7 +131,8 @@ class TrainConfig(ValidatedConfig):
 
   limits = intervals(
       accumulate='[1, inf)', log_every='[1, inf)', eval_every='[1, inf)', eval_batches='[1, inf)',
-      save_every='[1, inf)', keep='[1, inf)', patience='[1, inf)')
+      save_every='[1, inf)', keep='[1, inf)', max_nonfinite_steps='[1, inf)')
+  renamed = earlier_names(patience='max_nonfinite_steps')
 
   phases: tuple[Phase, ...] = (Phase(900_000, 128, 256), Phase(100_000, 512, 256))
   """parts of the run, one after another, under one learning-rate schedule"""
@@ -151,9 +155,9 @@ class TrainConfig(ValidatedConfig):
   early: int = 0
   """early stopping: the run ends after this many evaluations in a row without a new best one (see
   best); 0: it runs to the last step"""
-  patience: int = 10
-  """steps in a row with a loss or gradient that is not finite before the run stops; each of these
-  steps is skipped"""
+  max_nonfinite_steps: int = 10
+  """number of consecutive steps with a non-finite loss or gradient after which the run stops; these
+  steps are skipped"""
   wandb: str = ''
   """project of Weights & Biases that metrics are also sent to; empty: none. Needs wandb"""
   resume: Literal['newest', 'whole'] = 'newest'
@@ -410,12 +414,12 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
 MAY_DIFFER_ON_RESUME = {
     'mode', 'topology', 'search', 'output', 'mesh', 'hosts', 'prompts', 'warm_start',
     'train.log_every', 'train.eval_every', 'train.eval_batches', 'train.save_every', 'train.keep',
-    'train.patience', 'train.best', 'train.early', 'train.accumulate', 'train.resume',
+    'train.max_nonfinite_steps', 'train.best', 'train.early', 'train.accumulate', 'train.resume',
     'train.changed_data', 'train.wandb', 'data.prepare.workers', 'tuning.expand',
     # These are resolved into phases and the learning rate.
     'data.epochs', 'data.least_steps', 'data.baseline', 'data.warmup', 'data.evaluations',
     'data.tokenizer'}
-"""options that may differ when a run resumes, since they do not change its numbers"""
+"""options that may differ when a run resumes, since they do not change its updates"""
 for _model in ('model', 'objective.model'):
   for _stack in ('stack', 'decoder', 'source'):
     MAY_DIFFER_ON_RESUME |= {f'{_model}.{_stack}.remat', f'{_model}.{_stack}.scan'}

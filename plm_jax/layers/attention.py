@@ -129,7 +129,7 @@ class Attention(nn.Module):
       x: [batch, queries, hidden].
       kv: [batch, keys, hidden], or a `CrossAttentionCache`.
       mask: the attention mask.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
       past: KV cache, whose keys precede those of kv.
 
     Returns:
@@ -201,7 +201,7 @@ class Attention(nn.Module):
       v: of the same shape as k.
       mask: the attention mask.
       bias: [batch or 1, heads, queries, cached + keys], or `RelativeLogits`, or None.
-      row_ids: [batch] key dropout of probabilities; None: no dropout.
+      row_ids: [batch] row numbers, folded into the key of attention dropout; None: no dropout.
       past: KV cache.
 
     Returns:

@@ -97,7 +97,7 @@ class Block(nn.Module):
       x: [batch, queries, hidden].
       mask: self-attention mask.
       memory: input of cross-attention.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
       past: KV cache of self-attention.
       kv: [batch, keys, hidden], what self-attention attends to (XLNet's query stream, DeBERTa's
         mask decoder); None: x.

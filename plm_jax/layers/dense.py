@@ -61,7 +61,7 @@ class Dense(nn.Module):
       kernel: [*inputs, *features].
       adapter: `down` [*inputs, rank], `up` [rank, *features], `factor`; optionally `dropout` (a
         rate) and `magnitude` [*features], the norms of the columns (DoRA).
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
 
     Returns:
       y plus the low-rank product; with a magnitude, columns are scaled to these norms.

@@ -69,7 +69,7 @@ class Embeddings(nn.Module):
         does not apply.
       types: [batch, length] segment types; unused where there is no table.
       positions: [batch, length] rows of the position table.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
       tables: tables `tokens`, `positions` or `types` that this module uses in place of parameters
         of its own: another model's, or fixed ones.
       batch: optional `noise` [batch, length, E], added to the token vectors; optional

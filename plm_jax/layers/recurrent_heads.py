@@ -76,7 +76,7 @@ class WordBiLSTM(nn.Module):
     Args:
       output: `words` [batch, length, layers, hidden] of an ELMo.
       batch: `tokens` and `segments` [batch, length], 0 is padding.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
     """
     cfg, mask, parts = self.cfg, batch['segments'] > 0, []
     if cfg.width:

@@ -158,7 +158,7 @@ class Layers(nn.Module):
     x: [batch, length, hidden]; with `step`, the tree that it takes.
     mask: attention mask of all layers, without their windows.
     memory: input of cross-attention.
-    row_ids: [batch] key dropout; None: no dropout.
+    row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
     inputs: `LayerInputs`, or, with `step`, the tree that it takes; or None.
     distance: [batch, 1, queries, keys], key minus query, by which windows are applied where rows
       are not consecutive text. A prefix attends to later keys too, so a window then limits only
@@ -281,7 +281,7 @@ class Stack(nn.Module):
       mask: [batch, 1, 1 or length, keys], or None; keys are those of the KV cache, then `length`.
       positions: [batch or 1, length].
       memory: input of cross-attention.
-      row_ids: [batch] key dropout; None: no dropout.
+      row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
       past_positions: [batch, slots], positions of the keys in the KV cache; None: no cache.
       inputs: as in `Layers`.
       distance: as in `Layers`.

@@ -83,7 +83,7 @@ class SpanCorruption(ValidatedConfig):
     return size - number + marks + 1, number + marks + 1
 
   def split(self, key, tokens, size, sentinel):
-    """Split a text into inputs and target.
+    """Draw the spans that are left out of a text, and split it into inputs and target.
 
     Args:
       key: random key.
@@ -100,8 +100,8 @@ class SpanCorruption(ValidatedConfig):
     # T5's random_segmentation: `spans - 1` random cuts of the tokens left out, and of those kept.
     def breaks(key, items):
       return corruption.choose_tokens(key, (at >= 1) & (at < items), spans - 1)
-    text = jnp.maximum(size, 2) - number
-    left_out = span_mask(breaks(keys[0], number), breaks(keys[1], text), number, text)
+    kept = jnp.maximum(size, 2) - number
+    left_out = span_mask(breaks(keys[0], number), breaks(keys[1], kept), number, kept)
     return mark_spans(tokens, left_out, size, sentinel, self.sentinels)
 
 

@@ -20,8 +20,8 @@ adds ClueWeb, CommonCrawl and Gigaword.
 
 Details of the released code: of the tokens to predict, 85% are masked and the rest are kept. They
 are sampled with replacement. Pairs are cut at half of the sequence length, and a tenth of the
-sequences is a single text. The linear decay of the learning rate starts at the first step, during
-the warmup.
+sequences is a single text. As in BERT, the linear decay of the learning rate starts at step 0;
+unlike in BERT, it also multiplies the warmup (`schedule='electra'`).
 """
 import dataclasses
 

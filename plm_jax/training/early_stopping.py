@@ -14,8 +14,9 @@ class BestCheckpoint:
   """The parameters of the evaluation with the best `train.best`, in the folder `best` of the run.
 
   Its state is read from there, so that a resumed run chooses as if it had not been stopped. On all
-  processes of a job the state is the same: it comes from process 0, as the metrics do that
-  `update` gets.
+  processes of a job the state is the same: it comes from process 0, as do the metrics that `update`
+  gets from `evaluate` (`training/evaluate.py` and `finetuning/feed.py` broadcast them). So all
+  processes stop at the same step without a vote.
   """
 
   def __init__(self, config: RunConfig, folder: epath.Path):
@@ -60,7 +61,7 @@ class BestCheckpoint:
     self.step, self.values = step, values
 
   def should_stop(self, step: int) -> bool:
-    """Tell whether as many evaluations as `train.early` have found none better, by `step`."""
+    """Tell whether the steps of `train.early` evaluations have passed without a better one."""
     train = self.config.train
     if not train.early or self.step is None:
       return False

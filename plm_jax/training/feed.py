@@ -46,7 +46,10 @@ class Feed(abc.ABC):
 
   @abc.abstractmethod
   def make_evaluator(self, learner: Learner, mesh) -> Evaluate:
-    """Make a function (params, phase) -> metrics of the held-out data."""
+    """Make a function (params, phase) -> metrics of the held-out data.
+
+    The metrics are equal on all processes, which decide from them to stop early.
+    """
 
   @abc.abstractmethod
   def read_batch(self, step: int) -> dict[str, Any]:
@@ -100,7 +103,7 @@ class TextFeed(Feed):
     return {'digests': content_digests(self.config, self.records), 'dealt': sizes}
 
   def resume(self, recorded):
-    """Keep the order of the run, which a phase with a larger batch may have made longer."""
+    """Use the recorded batch size of each order, which a phase added since may have raised."""
     sizes = recorded.get('dealt', {})
     own = self.record()['dealt']
     if any(sizes.get(name, rows) != rows for name, rows in own.items()):

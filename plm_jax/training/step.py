@@ -179,6 +179,7 @@ def jit_train_step(learner: Learner, layout):
 def eval_step(learner: Learner, params, windows):
   """Compute the objective's (sum, weight) pairs and its accuracy targets, without dropout."""
   batch = learner.objective.corrupt(learner.key(3), windows, learner.vocab)
+  # Without row_ids there is no dropout.
   outputs: Any = learner.model.apply({'params': params}, batch)
   losses = learner.objective.loss(outputs, batch)
   return losses, learner.objective.accuracy_targets(outputs, batch)
@@ -190,8 +191,8 @@ def compute_gradient(learner: Learner, params, batch, dropout_key):
   Each term is a mean over the whole batch. The gradient is 0 for frozen parameters.
 
   A micro-batch takes every `accumulate`-th row, which leaves rows on their devices. Each sum is
-  divided by the weight of the whole batch, so the result does not depend on the split. Nor does
-  it where rows are compared with each other: micro-batches then share their loss.
+  divided by the weight of the whole batch, so the result does not depend on the split. A loss that
+  compares rows of the batch is computed once for all micro-batches.
 
   Returns:
     (gradient, (sum, weight) pairs by name).
@@ -199,8 +200,8 @@ def compute_gradient(learner: Learner, params, batch, dropout_key):
   row_ids = jnp.arange(jax.tree.leaves(batch)[0].shape[0])
   weights = term_weights(learner, params, batch)
   # A loss that compares rows needs all of them in one pass: `ForwardPass` splits them into chunks.
-  chunks = learner.accumulate if learner.objective.step_traits.cross_row else 1
-  in_one_pass = chunks == learner.accumulate
+  cross_row = learner.objective.step_traits.cross_row
+  chunks = learner.accumulate if cross_row else 1
   trained, combine = split_trained(learner.select, params)
 
   def loss(trained, batch, row_ids):
@@ -211,11 +212,12 @@ def compute_gradient(learner: Learner, params, batch, dropout_key):
 
   grad = jax.grad(loss, has_aux=True)
   zeros = jax.tree.map(jnp.zeros_like, jax.tree.leaves(params))  # for frozen parameters
-  if in_one_pass:
+  if cross_row or learner.accumulate == 1:
     grads, losses = grad(trained, batch, row_ids)
     return combine(grads, zeros), losses
 
-  # Gradient accumulation: sums over micro-batches.
+  # Gradient accumulation: sums over micro-batches. `carry` is not the carry of the scan, but what
+  # the objective hands from batch to batch.
   def micro_grad(part):
     grads, losses = grad(trained, *part)
     carry = {}

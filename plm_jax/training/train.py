@@ -127,7 +127,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
         with hosts.barrier(f'what was written by step {done}'):  # what stops one process stops all
           lock.check()
           checkpoints.check_saved()
-        if streak >= config.train.patience:
+        if streak >= config.train.max_nonfinite_steps:
           checkpoints.save(done, state, meta)
           checkpoints.wait()
           raise make_not_finite_error(config, feed, done, streak)
@@ -186,7 +186,7 @@ def read_resumed_meta(config: RunConfig, tokenizer: Tokenizer, feed: Feed,
   Raises:
     CheckpointError: this run cannot resume from the checkpoint.
   """
-  step = find_resume_step(config, checkpoints)
+  step = find_verified_step(config, checkpoints)
   if step is None:
     return {}
   meta = checkpoints.meta(step)
@@ -243,7 +243,7 @@ def evaluate_checkpoint(config: RunConfig, open_feed: Callable[[Any], Feed],
     return feed.make_evaluator(learner, mesh)(params, config.train.phases[-1])
 
 
-def find_resume_step(config: RunConfig, checkpoints: Checkpoints) -> int | None:
+def find_verified_step(config: RunConfig, checkpoints: Checkpoints) -> int | None:
   """Return the step of the checkpoint to resume from, with verified checksums; None: there is
   none."""
   if config.train.resume == 'whole':

@@ -86,7 +86,7 @@ def test_differences_name_the_field(path, value, line):
 
 @pytest.mark.parametrize(('path', 'value'), [
     ('mode', 'evaluate'), ('output', 'elsewhere'), ('train.log_every', 7), ('train.accumulate', 2), ('mesh.fsdp', 4),
-    ('hosts.count', 2), ('model.stack.remat', 'full'), ('train.patience', 3), ('prompts', ('a',)), ('warm_start', 'x')])
+    ('hosts.count', 2), ('model.stack.remat', 'full'), ('train.max_nonfinite_steps', 3), ('prompts', ('a',)), ('warm_start', 'x')])
 def test_where_a_run_continues_is_free(path, value):
   assert differences(TINY, changed(TINY, path, value)) == []
 

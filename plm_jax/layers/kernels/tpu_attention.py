@@ -347,7 +347,7 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
     kernel: `forward_kernel` or `backward_kernel`.
     arrays: inputs.
     out_grads: in the backward pass the gradient of the output; else ().
-    ids: numbers that key dropout.
+    ids: row numbers, folded into the dropout key.
     plan: layout.
   """
   q, k, v, mask, bias = arrays
