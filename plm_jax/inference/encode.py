@@ -172,7 +172,7 @@ def build_row(trained: LoadedModel, tokenizer: Tokenizer, text: Prompt) -> list[
   model, vocab = trained.model, tokenizer.vocab
   if model.kind == 'infilling':
     if not isinstance(text, str):
-      text = tokenizer.decode(text)
+      text = tokenizer.decode(generate.prompt_ids(tokenizer, text))
     return glm_infill.encode_prompt(trained, text)
   if model.kind == 'decoder':
     return generate.encode_prompt(tokenizer, text, start=True)

@@ -2,6 +2,7 @@
 from collections.abc import Iterator, Sequence
 import dataclasses
 import itertools
+import numbers
 from typing import Any, Literal, NamedTuple
 
 from etils import epath
@@ -26,6 +27,7 @@ from plm_jax.objectives.seq2seq import SequenceToSequence, delimiters
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.unicode_words import UNSPACED_LETTER
+from plm_jax.validation import short_repr
 
 REPLACEMENT_CHARACTER = '\ufffd'
 """what tokenizers decode bytes to that are not, or not yet, a complete character"""
@@ -260,7 +262,7 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
       if isinstance(prompt, str):
         text = prompt
       else:
-        text = tokenizer.decode(prompt)
+        text = tokenizer.decode(prompt_ids(tokenizer, prompt))
       texts.append(glm_infill.make_continuation(trained, text))
     steps, ids, params, batch = glm_infill.prepare_texts(trained, texts, config)
     return steps, ids, params, batch, [text.ids for text in texts]
@@ -349,9 +351,19 @@ def drop_text_options(config: GenerationConfig) -> GenerationConfig:
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, specials: bool = False) -> list[int]:
-  """Return the ids of a prompt, which is text or ids already."""
+  """Return the ids of a prompt, which is text or ids already.
+
+  Raises:
+    ConfigError: the ids are none of the tokenizer. The model would read others in their place.
+  """
   if isinstance(prompt, str):
     return tokenizer.encode(prompt, specials)
+  size = tokenizer.vocab.size
+  for number in prompt:
+    is_id = isinstance(number, numbers.Integral) and not isinstance(number, bool)
+    if isinstance(prompt, bytes) or not is_id or not 0 <= number < size:
+      raise ConfigError(f'a prompt is a text, or a list of token ids from 0 to {size - 1:,}: got '
+                        f'{short_repr(prompt, 40)}')
   return list(prompt)
 
 

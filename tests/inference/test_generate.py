@@ -115,6 +115,17 @@ def test_a_prompt_begins_with_the_start_token(tokenizer):
   assert generate.encode_prompt(tokenizer, '', start=False) == [vocab.bos]
 
 
+@pytest.mark.parametrize('ids', [[-1], [5, 10**6], [5.0], [True], ['5'], b'\x05'], ids=repr)
+def test_ids_that_no_token_has_are_refused(tokenizer, ids):
+  """The model would read the last token for an id beyond its vocabulary, without a word."""
+  size = tokenizer.vocab.size
+  with pytest.raises(ConfigError, match=f'a list of token ids from 0 to {size - 1}: got '):
+    generate.prompt_ids(tokenizer, ids)
+  with pytest.raises(ConfigError, match='a list of token ids'):
+    generate.prompt_ids(tokenizer, [size])
+  assert generate.prompt_ids(tokenizer, np.array([0, size - 1])) == [0, size - 1]
+
+
 def test_what_cannot_be(trained, tokenizer):
   with pytest.raises(ConfigError, match='has 61 tokens, and max_new is 4: the model takes 64'):
     generate.generate(trained, ['An', 'x' * 60], GenerationConfig(4))
