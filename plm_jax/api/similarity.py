@@ -212,7 +212,7 @@ def load(folder: models.Path, mesh: MeshConfig | None = None) -> models.LoadedMo
 
     >>> plm_jax.load('runs/bert_base-laptop')
     <bert, encoder: 2 layers of ..., ... parameters
-     heads: mlm, nsp; wordpiece tokenizer of ... pieces
+     heads: mlm, nsp; wordpiece tokenizer of ... tokens
      from runs/bert_base-laptop; can encode, fill_mask, likelihood, minimal_pairs, export>
 
     For a folder from `distil`: static vectors, which `encode`, `similar` and `search` take.
