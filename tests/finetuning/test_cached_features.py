@@ -44,7 +44,8 @@ def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
   assert run(tmp_path, SequenceTask(), source, 'run').heldout == first.heldout
 
 
-@pytest.mark.parametrize('kind', ['label', pytest.param('tags', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['label', 'tags'])
 def test_what_is_kept_teaches_the_same(kind, tmp_path):
   if kind == 'label':
     source, task = tmp_path / 'texts.tsv', SequenceTask()

@@ -303,7 +303,8 @@ def test_parameters_as_published(config, backbone, whole):
   assert count_parameters(params['backbone']) == backbone and count_parameters(params) == whole
 
 
-@pytest.mark.parametrize('family', [neobert, mosaicbert, ltg_bert, gpt_bert])
+@pytest.mark.parametrize('family', [
+    mosaicbert, *(pytest.param(family, marks=pytest.mark.slow) for family in (neobert, ltg_bert, gpt_bert))])
 def test_texts_of_a_row_are_read_as_they_are_alone(family):
   """And one gets no gradient of the other."""
   config = validation.with_paths(family.base(), {

@@ -288,6 +288,7 @@ def test_similar_words_take_the_place_of_masks(tmp_path):
   assert (batch['tokens'][rows, places + 1] == 13).mean() > 0.98
 
 
+@pytest.mark.slow
 def test_words_in_half_of_the_rows(large):
   """ERNIE's phrases: in the other half tokens alone."""
   large, _ = large

@@ -52,6 +52,7 @@ def test_two_pairs_a_row_of_running_text_and_half_a_pair_literal():
   assert PAIRS.text_length(12) == 8
 
 
+@pytest.mark.slow
 def test_either_text_comes_first_half_of_the_time():
   swapped = arrange(dataclasses.replace(PAIRS, swapped=1.0))
   assert swapped['tokens'][0].tolist() == [2, 5, 6, 3, 2, 10, 3, 2, 7, 3, 2, 20]

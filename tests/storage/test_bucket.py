@@ -384,6 +384,7 @@ def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
       'cleaned/_clean.json', 'cleaned/documents-00000.jsonl.gz']
 
 
+@pytest.mark.slow
 def test_stages_clean_a_bucket_as_one_process_does(bucket, client):
   for number in range(3):  # a document that is in all files, and two that only one has
     texts = 'The same old house.', f'House {number} here.', f'And there is {number}.'

@@ -161,8 +161,8 @@ def params_of(learner: Learner, batch):
   return tiny.random_params(jax.eval_shape(learner.model.init, jax.random.key(0), made)['params'])
 
 
-@pytest.mark.parametrize('name', ['in_batch', *(pytest.param(name, marks=pytest.mark.slow) for name in (
-    'cosent', 'prefixes', 'softmax', 'dense'))])
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['in_batch', 'cosent', 'prefixes', 'softmax', 'dense'])
 def test_several_devices_and_cached_gradients(name):
   """The batch of all eight devices, and of all micro-steps, is what one device has at once; dropout too."""
   task, batch = TASKS[name], batch_of(16)

@@ -151,6 +151,7 @@ def test_what_damps_a_row_of_a_mean_is_its_share():
   np.testing.assert_allclose(jax.grad(bound)(rows), np.full((1, 2, 1), 2.5 / 2))
 
 
+@pytest.mark.slow
 def test_rows_of_many_predictions_are_damped():
   """Loads of one row are added up over the batch, what they are added up in is empty again; and the bound of a row's
   curvature is that of its second derivatives: rate * slope of slope is below the limit, where it is 1."""
