@@ -52,15 +52,16 @@ class MeshConfig(ValidatedConfig):
   limits = intervals(data='[-1, inf)', fsdp='[1, inf)', tensor='[1, inf)')
 
   data: int = -1
-  """Copies of the model (data parallelism); -1: as many as the devices allow."""
+  """Data parallelism: number of model replicas. -1: as many as the devices allow."""
   fsdp: int = 1
-  """Devices that share one copy of parameters and optimizer state, each with its own rows (fully
-  sharded data parallelism)."""
+  """Fully sharded data parallelism (FSDP): number of devices over which the batch, parameters and
+  optimizer state are split."""
   tensor: int = 1
-  """Devices that share the heads, MLP units and vocabulary of one copy (tensor parallelism)."""
+  """Tensor parallelism: number of devices over which attention heads, MLP units and vocabulary are
+  split."""
   adapts: bool = False
-  """Reduce the mesh to what the devices allow: a recipe's mesh is for its pod, and applies where
-  none is given."""
+  """Shrink the recipe's mesh, which is for its pod, to the devices that are available. Has no
+  effect if a --mesh option is given."""
 
   def conflict(self, option):
     """Describe that the axis `data` has no devices; None: it has."""

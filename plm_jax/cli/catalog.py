@@ -29,7 +29,7 @@ class Command(NamedTuple):
 
 
 TEXT, TRAIN, FOLLOW, USE, EVALUATE, SHELL = GROUPS = (
-    'Prepare text', 'Train', 'Check and follow a run', 'Use a model', 'Evaluate and analyze',
+    'Prepare text', 'Train', 'Check and monitor runs', 'Use a model', 'Evaluate and analyze',
     'Shell')
 
 RUN_OPTIONS = (
@@ -67,69 +67,80 @@ COMMANDS: dict[str, Command] = {
         config='plm_jax.config.run.PretrainRun', main=('scale', 'data.path', 'seed'), own=(
             ('rows', 'INT', 'number of sequences to show (default: 2)'),
             ('step', 'INT', 'step whose batch is shown (default: 0)'),
-            ('page', 'FILE', 'HTML file for the same, with a picture of the attention mask'))),
+            ('page', 'FILE', 'also write an HTML page, with a picture of the attention mask'))),
     'packing': Command(
-        TEXT, 'Compare how full sequences are with each packing strategy.', 'RECORDS',
+        TEXT, 'Compare how well each packing strategy fills sequences.', 'RECORDS',
         ('records', 'records --length 128 --batch 256'), 'commands.packing_command'),
     'expand-vocab': Command(
         TEXT, 'Add words of a domain to the vocabulary of a model.', 'RUN TEXT OUTPUT',
         ('runs/bert_base medical.txt expanded --words 2000',),
         'commands.expand_vocab_command'),
     'train': Command(
-        TRAIN, 'Pre-train a model. Without a recipe, list all recipes.', 'RECIPE',
+        TRAIN, 'Pre-train a model. `train` alone lists all recipes.', 'RECIPE',
         ('bert_base --scale=laptop', 'bert_base --scale=laptop --data.path corpus.txt',
          'gpt2_small --scale=laptop --train.phases.0.steps=500 --optim.peak=1e-3'),
         config='plm_jax.config.run.PretrainRun', main=RUN_OPTIONS, notes=(
-            'The recipe and the scale set the defaults: `{program} show RECIPE` prints them. The '
-            'same command resumes a run that was stopped.')),
+            'The recipe and the scale set the defaults; `{program} show RECIPE` prints them. To '
+            'resume a run that was stopped, run the same command again. `--train.phases.0` is the '
+            'first phase; some recipes have a second one, `--train.phases.1`.')),
     'finetune': Command(
         TRAIN, 'Fine-tune a model on a task with published hyperparameters.',
-        '--init=RUN --task=TASK --train=FILE --dev=FILE',
+        '--task=TASK [--init=RUN] [--train=FILE] [--dev=FILE] [options]',
         ('--init=runs/bert_base --task=sst2',
          '--init=runs/bert_base --task=classification --train=train.tsv --dev=dev.tsv',
          '--task=classification --scale=laptop'),
         config='plm_jax.config.run.FinetuneRun', main=FINETUNE_OPTIONS, own=(
-            ('init', 'RUN', 'model to fine-tune: a run, or a checkpoint of transformers'),
+            ('init', 'RUN', 'model to fine-tune: a run folder or a transformers checkpoint'),
             ('task', 'TASK', 'a named task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, squad, '
-             'conll2003, ...), or the kind of a task with your own files: classification, '
-             'regression, tagging, answers, choice, embedding'),
-            ('train', 'FILE...', 'training files: .tsv, .csv, .jsonl, .conll'),
-            ('dev', 'FILE...', 'development files; without them nothing is evaluated'),
-            ('seeds', 'INT', 'number of runs with different random seeds, summarized at the end '
-             '(default: 1)'),
-            ('loss', 'NAME', 'loss of sentence embeddings'),
-            ('regularizer', 'NAME', 'additional loss against forgetting or overfitting'),
-            ('vectors', 'FILE', 'word vectors next to the features of an ELMo'))),
+             'conll2003, ...), or a kind of task for your own files: classification, regression, '
+             'tagging (token classification), answers (extractive QA), choice (multiple choice), '
+             'embedding (sentence embeddings)'),
+            ('train', 'FILE...', 'training files: .tsv, .csv, .jsonl, .json, .conll, .conllu, '
+             '.txt, plain or compressed (.gz, .xz); or tfds:NAME:SPLIT'),
+            ('dev', 'FILE...', 'development files; many named tasks have their own, and without '
+             'any nothing is evaluated'),
+            ('seeds', 'INT', 'number of runs with different random seeds; a summary is printed '
+             'at the end (default: 1)'),
+            ('loss', 'NAME', 'loss of sentence embeddings: softmax, cosine, contrastive, cosent, '
+             'triplet, in_batch, teacher'),
+            ('regularizer', 'NAME', 'regularization: rdrop (R-Drop), or adversarial training: fgm, '
+             'freelb, sift; none: off'),
+            ('vectors', 'FILE', 'word vectors to concatenate with the features of an ELMo model'),
+            ('scale', 'paper,laptop,test', 'hyperparameters to use. paper: as published; laptop: '
+             'for a small model; test: seconds; by default, the size of the model decides'))),
     'distill': Command(
-        TRAIN, 'Distill an encoder into static vectors, one per token.', 'RUN OUTPUT',
+        TRAIN, 'Distill an encoder into static token embeddings.', 'RUN OUTPUT',
         ('runs/bert_base vectors --size 256',), 'similarity.distill_command'),
     'vectors': Command(
         TRAIN, 'Query, evaluate and export word vectors.', 'COMMAND',
         ('nearest runs/word2vec king', 'analogy runs/word2vec man king woman'), notes=(
-            'Train them with `{program} train word2vec`, word2vec_cbow, glove, fasttext or cw.')),
+            'To train word vectors, use `{program} train word2vec`, word2vec_cbow, glove, fasttext '
+            'or cw.')),
     'babylm': Command(
         TRAIN, 'Train and evaluate a model of a BabyLM track.', '--data=TEXT --output=FOLDER',
         ("--data=train_10M --output=runs/babylm --pairs='blimp/*.jsonl' --glue=glue",
          '--model=RUN --output=runs/babylm --glue=glue --tasks cola rte'), own=(
-            ('data', 'TEXT', 'training text; of a folder, the files that end with .train'),
-            ('model', 'RUN', 'a run or checkpoint that is only evaluated'),
+            ('data', 'TEXT', 'training text; for a folder, its .train files'),
+            ('model', 'RUN', 'run folder or checkpoint to evaluate, without training'),
             ('output', 'FOLDER', 'folder for the text, the model and the results'),
             ('recipe', 'RECIPE', 'recipe of the model (default: gpt_bert_strict_small)'),
-            ('pairs', 'FILES', 'files of minimal pairs in the format of BLiMP'),
-            ('limit', 'INT', 'largest number of pairs per paradigm; 0: all (default: 0)'),
-            ('glue', 'FOLDER', 'folder with the tables of tasks: TASK_train.tsv, TASK_dev.tsv'),
-            ('tasks', 'TASK...', 'tasks of this folder; none: all')),
+            ('pairs', 'FILES', 'files of minimal pairs in the BLiMP format'),
+            ('limit', 'INT', 'maximum number of pairs per paradigm; 0: all (default: 0)'),
+            ('glue', 'FOLDER', 'folder with the task data: TASK_train.tsv, TASK_dev.tsv'),
+            ('tasks', 'TASK...', 'tasks to evaluate on. Default: all tasks in the --glue folder')),
         notes='All other options are those of `{program} train`.'),
     'doctor': Command(
-        FOLLOW, 'Check machine, options, text and output before a run.',
+        FOLLOW, 'Check machine, options, text and output folder of a run.',
         '[RECIPE [options of train]]',
         ('', 'bert_base --scale=laptop --data.path=corpus.txt', 'bert_base --topology=v2:4x4'),
         config='plm_jax.config.run.PretrainRun',
         main=('scale', 'data.path', 'output', 'mesh.fsdp', 'mesh.tensor'), own=(
-            ('step', '', 'measure some steps: seconds to the first step, and chip hours'),
-            ('topology', 'POD', 'compile the step for a TPU pod, such as v2:4x4, and print a lower '
-             'bound of its chip hours')),
-        notes='Without a recipe, only the machine is checked.'),
+            ('step', '', 'run a few training steps, and report the time to the first step and the '
+             'chip-hours of the run'),
+            ('topology', 'POD', 'compile the training step for a TPU pod, such as v2:4x4, and '
+             'print a lower bound on the chip-hours')),
+        notes='Without a recipe, only the machine is checked. The exit status is 1 if there is a '
+        'fault.'),
     'show': Command(
         FOLLOW, 'Show options, layers, parameters and schedule of a recipe.',
         'RECIPE [options of train]',
@@ -144,7 +155,7 @@ COMMANDS: dict[str, Command] = {
         FOLLOW, 'Compare the metrics, options and outputs of runs.', 'RUN RUN...',
         ('runs/one runs/two --page compared.html',), 'compare.compare_command'),
     'verify': Command(
-        FOLLOW, 'Check all files of a run or of token records for damage.', 'FOLDER',
+        FOLLOW, 'Check the files of a run or of token records for damage.', 'FOLDER',
         ('runs/bert_base', 'records'), 'verify.verify_command'),
     'fill-mask': Command(
         USE, 'Print the most likely tokens for every [MASK].', 'RUN PROMPT...',
@@ -156,19 +167,20 @@ COMMANDS: dict[str, Command] = {
          "runs/gpt2_small-laptop 'Returns' --temperature 0.8 --top-p 0.9 --number 3",
          'runs/t5_small-laptop - < inputs.txt'), 'generation.generate_command'),
     'predict': Command(
-        USE, 'Predict the labels of the rows of a file.', 'RUN FILE',
+        USE, 'Predict the labels of the examples in a file.', 'RUN FILE',
         ('runs/classification-laptop test.tsv --output predictions.jsonl',
          'runs/classification-laptop - < texts.txt'), 'predict.predict_command'),
     'answer': Command(
-        USE, 'Answer questions with spans of a text.', 'RUN QUESTION... --context=TEXT',
+        USE, 'Answer questions with spans of a text (extractive QA).',
+        'RUN QUESTION... --context=TEXT',
         ("runs/squad 'Who wrote it?' --context=article.txt",
          "runs/squad 'Who?' 'When?' --context=- < article.txt"), 'predict.answer_command'),
     'tag': Command(
-        USE, 'Tag the words and entities of texts.', 'RUN TEXT...',
+        USE, 'Tag words or entities (token classification, NER).', 'RUN TEXT...',
         ("runs/conll2003 'Angela Merkel came.'", 'runs/conll2003 texts.txt --output tags.conll'),
         'predict.tag_command'),
     'encode': Command(
-        USE, 'Write one vector per text of a file.', 'RUN FILE --output=FILE',
+        USE, 'Write one vector per text of a file.', 'RUN TEXTS --output=VECTORS',
         ('runs/bert_base texts.txt --output=vectors.npy',
          'runs/bert_base texts.txt --output=tokens.npz --pooling=none'),
         'predict.encode_command'),
@@ -183,11 +195,11 @@ COMMANDS: dict[str, Command] = {
          'runs/embedder vectors.npy queries.txt --output hits.jsonl'),
         'similarity.search_command'),
     'export': Command(
-        USE, 'Write a checkpoint that transformers loads.', 'RUN OUTPUT',
+        USE, 'Export a model as a transformers checkpoint.', 'RUN OUTPUT',
         ('runs/bert_base exported', 'runs/bert_base exported --dtype bfloat16'),
         'commands.export_command'),
     'evaluate': Command(
-        EVALUATE, 'Print the held-out metrics of a run.', 'RUN [TEXT...]',
+        EVALUATE, 'Evaluate a run on its held-out text or on other text.', 'RUN [TEXT...]',
         ('runs/bert_base-laptop', 'runs/bert_base-laptop other.txt'),
         'commands.evaluate_command'),
     'perplexity': Command(
@@ -195,24 +207,24 @@ COMMANDS: dict[str, Command] = {
         ('runs/gpt2_small-laptop test.txt', 'runs/gpt2_small-laptop test.txt --stride 64'),
         'commands.perplexity_command'),
     'few-shot': Command(
-        EVALUATE, 'Evaluate a language model by zero-shot or few-shot prompts.', 'RUN TASK',
+        EVALUATE, 'Evaluate a language model with zero- or few-shot prompts.', 'RUN TASK',
         ('runs/gpt2_small piqa', 'runs/gpt2_small boolq --shots 8 --data boolq.jsonl'),
         'commands.few_shot_command'),
     'text-to-text': Command(
         EVALUATE, 'Evaluate an encoder-decoder on a text-to-text task.', 'RUN TASK',
         ('runs/t5_small task:sst2:dev.tsv',), 'generation.text_to_text_command'),
     'minimal-pairs': Command(
-        EVALUATE, 'Print accuracies on minimal pairs, such as those of BLiMP.', 'RUN FILE...',
+        EVALUATE, 'Evaluate on minimal pairs, such as BLiMP.', 'RUN FILE...',
         ("runs/bert_base 'blimp/*.jsonl'",), 'minimal_pairs.minimal_pairs_command'),
     'probe': Command(
-        EVALUATE, 'Print accuracies of linear probes on each layer.', 'RUN TRAIN TEST',
+        EVALUATE, 'Train and evaluate a linear probe on each layer.', 'RUN TRAIN TEST',
         ('runs/bert_base train.conll test.conll',), 'probing.probe_command'),
     'attention': Command(
-        EVALUATE, 'Print what attention heads attend to, and draw maps.', 'RUN TEXT...',
+        EVALUATE, 'Analyze and plot the attention patterns of each head.', 'RUN TEXT...',
         ("runs/bert_base 'Returns the mean of the array.' --page attention.html",),
         'probing.attention_command'),
     'losses': Command(
-        EVALUATE, 'Print token losses by frequency and by position.', 'RUN TEXT...',
+        EVALUATE, 'Print token losses by token frequency and by position.', 'RUN TEXT...',
         ('runs/gpt2_small test.txt --corpus train.txt',), 'knowledge.losses_command'),
     'neighbors': Command(
         EVALUATE, 'Print the nearest neighbors of a word in a sentence.', 'RUN SENTENCE TEXT...',
@@ -235,14 +247,14 @@ VECTORS: dict[str, Command] = {
         '', 'Evaluate vectors on word similarity and analogies.', 'VECTORS FILE...',
         ('runs/word2vec wordsim.tsv questions-words.txt',), 'vectors.measure_command'),
     'export': Command(
-        '', 'Write vectors in the format of another program.', 'VECTORS OUTPUT',
+        '', 'Export word vectors to the format of another library.', 'VECTORS OUTPUT',
         ('runs/word2vec vectors.vec', 'runs/fasttext vectors.bin --form fasttext'),
         'vectors.export_command'),
     'classify': Command(
         '', "Train fastText's text classifier.", 'TEXT OUTPUT', ('train.txt model.bin',),
         'vectors.classify_command'),
     'predict': Command(
-        '', 'Print the most likely labels of each line.', 'MODEL TEXT',
+        '', 'Print the most likely labels of each line of a file.', 'MODEL TEXT',
         ('model.bin test.txt --top 2',), 'vectors.predict_command'),
 }
 

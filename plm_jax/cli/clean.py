@@ -20,13 +20,13 @@ def clean_command(
   """Filters, deduplicates and decontaminates a corpus; `prepare` reads the output.
 
   Args:
-    source: text files, globs, folders (local or gs://), separated by commas: .txt, .jsonl, WET,
-      Wikipedia's dumps, .parquet
+    source: files, globs or folders (local or gs://), separated by commas: plain text, JSON Lines,
+      tables, WET, Wikipedia dumps, Parquet and other formats, plain or compressed
     out: folder for the documents, local or gs://
-    output: another way to give OUTPUT, the last argument
-    rules: published sets of rules: c4, gopher, or both; other options change them
-    beam: use Apache Beam; everything after this option is an option of Beam: --beam
-      --runner=FlinkRunner ...
+    output: same as the OUTPUT argument
+    rules: published filter rules: c4, gopher, or both (c4,gopher); other options override them
+    beam: use Apache Beam; all options after --beam are passed to Beam: --beam --runner=FlinkRunner
+      ...
     settings: filters and deduplication
   """
   out = options.choose_output(out, output)

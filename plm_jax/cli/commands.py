@@ -57,7 +57,7 @@ def train_command() -> None:
 
 @command()
 def doctor_command() -> None:
-  """Checks machine, options, text and output before a run: `doctor [RECIPE [options]]`."""
+  """Checks machine, options, text and output folder of a run: `doctor [RECIPE [options]]`."""
   doctor.start(['--help'])
 
 
@@ -100,16 +100,17 @@ def prepare_command(
   """Tokenizes a corpus into token records.
 
   Args:
-    source: text files, globs, folders (local or gs://), separated by commas; .txt, .jsonl, .gz,
-      .xz; tfds:NAME[:SPLIT]; embedded
+    source: files, globs or folders (local or gs://), separated by commas: plain text, JSON Lines,
+      tables and other formats, plain or compressed; tfds:NAME[:SPLIT]; or embedded, the built-in
+      corpus
     out: folder for the records, local or gs://
-    output: another way to give OUTPUT, the last argument
-    recipe: recipe whose tokenizer and settings are used, such as gpt2_small; other options change
-      them
-    scale: scale of the run that will read the records: it sets the vocabulary size
-    vocab: vocabulary size of a tokenizer that is trained
-    beam: use Apache Beam; everything after this option is an option of Beam: --beam
-      --runner=FlinkRunner ...
+    output: same as the OUTPUT argument
+    recipe: recipe that will read the records, such as gpt2_small: sets the kind of tokenizer and
+      other settings; other options override them
+    scale: scale of the run that will read the records; with --for, it sets the vocabulary size
+    vocab: vocabulary size of the new tokenizer; --for and --scale change this default
+    beam: use Apache Beam; all options after --beam are passed to Beam: --beam --runner=FlinkRunner
+      ...
     settings: how text becomes token records
   """
   out = options.choose_output(out, output)
@@ -133,12 +134,13 @@ def recipe_options(recipe: str, scale: Scale) -> list[str]:
 @command(length='[3, 16777216]', batch='[1, 16777216]')
 def packing_command(
     records: tyro.conf.Positional[str], length: int = 512, batch: int = 256) -> None:
-  """Prints how full sequences are with each packing strategy, and batch sizes with equal tokens.
+  """Compares how well each packing strategy fills sequences, and batch sizes with equal tokens.
 
   Args:
     records: folder of token records
-    length: sequence length in tokens, two special tokens included
-    batch: batch size with 'sentences'; those of the other strategies have as many tokens
+    length: sequence length in tokens, including two special tokens
+    batch: batch size for the `sentences` strategy; the table shows the batch sizes of the other
+      strategies with the same number of tokens
   """
   print(f'{"assembly":12}{"rows":>14}{"tokens per row":>15}{"full":>8}{"batch":>8}')
   strategies: tuple[Assembly, ...] = ('packed', 'sentences', 'document')
@@ -161,9 +163,10 @@ def fill_mask_command(
   """Prints the most likely tokens for every [MASK]; a GLM fills [sMASK] and [gMASK], too.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
-    prompts: sentences, each with one or more [MASK]; - for standard input with one per line
-    top: number of candidates to print
+    run: run folder, transformers checkpoint or original TensorFlow checkpoint
+    prompts: sentences, each with one or more [MASK]; - reads one sentence per line from standard
+      input
+    top: number of candidates to print per [MASK]
   """
   prompts = predict.read_prompts(prompts)
   if not prompts:
@@ -187,12 +190,12 @@ def export_command(
   """Writes a checkpoint that transformers loads, with its tokenizer; or an adapter that peft loads.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers or of the original TensorFlow code
+    run: run folder, transformers checkpoint or original TensorFlow checkpoint
     out: folder for the checkpoint, local or in a bucket; it must not exist yet
-    output: another way to give OUTPUT, the last argument
-    dtype: dtype of the tensors; same: float32, or the dtype of a checkpoint
-    adapter: write only the trained adapter of a run with --tuning.adapter.kind, without the base
-      model
+    output: same as the OUTPUT argument
+    dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
+    adapter: write only the adapter, without the base model, for peft; for runs with
+      --tuning.adapter.kind
   """
   out = options.choose_output(out, output)
   if adapter:
@@ -219,12 +222,13 @@ def expand_vocab_command(
   """Writes a checkpoint with words of a domain added to its vocabulary (vocabulary expansion).
 
   Args:
-    run: folder of a run, or of a checkpoint, with a WordPiece tokenizer
-    text: text of the domain: files, globs, folders
+    run: run folder or checkpoint with a WordPiece tokenizer
+    text: text of the domain: files, globs or folders
     out: folder for the checkpoint, for --warm-start; it must not exist yet
-    output: another way to give OUTPUT, the last argument
-    words: largest number of words to add: the most frequent ones that are split into several tokens
-    least: smallest frequency of an added word
+    output: same as the OUTPUT argument
+    words: maximum number of words to add: the most frequent words that the tokenizer splits into
+      several tokens
+    least: minimum frequency of an added word
   """
   out = options.choose_output(out, output)
   trained = models.load(run)
@@ -245,13 +249,13 @@ def evaluate_command(
   """Prints the held-out metrics of a run, on its own held-out text or on other text.
 
   Args:
-    run: folder of a run
-    texts: corpora, as for --data.path of a run; of folders of records the held-out split is used;
-      none: the corpora of the run
-    path: more corpora
-    batches: number of batches per corpus; 0: for the run's own text as many as in its evaluations,
-      for other text all
-    mesh: devices that share the batch, and a large model
+    run: run folder
+    texts: corpora, in any form that --data.path accepts. For a folder of records, the held-out
+      split is evaluated. Default: the held-out text of the run
+    path: same as TEXT
+    batches: number of batches per corpus. 0: all batches of other text; for the held-out text of
+      the run, as many as its evaluations during training used
+    mesh: devices over which the batch, or a large model, is split
   """
   run_lib.evaluate_folder(run, (*texts, *path), batches, mesh)
 
@@ -269,14 +273,15 @@ def perplexity_command(
   """Prints the perplexity of texts under a decoder, measured by a sliding window.
 
   Args:
-    checkpoint: folder of a run, or of a checkpoint of transformers
-    text: files and globs, separated by commas, where each file is a text, and each line of a .jsonl
-      file; embedded; or tfds:NAME:SPLIT
-    length: tokens per window; 0: as many as the model reads
-    stride: tokens between the starts of two windows; 0: half of the length
-    start: a text begins with the token that begins texts in training; without it, the first token
-      of a text is not predicted
-    mesh: devices that share the batch, and a large model
+    checkpoint: run folder or transformers checkpoint
+    text: files and globs, separated by commas: each file is one text, or each line of a .jsonl
+      file; embedded, the built-in corpus; or tfds:NAME:SPLIT
+    length: window size in tokens. 0: the maximum sequence length of the model
+    stride: number of tokens from the start of one window to the start of the next. 0: half of
+      --length
+    start: start each text with the start token, as in training. Without it, the first token of a
+      text is not predicted
+    mesh: devices over which the batch, or a large model, is split
   """
   found = models.perplexity(models.load(checkpoint, mesh), text, length, stride, start)
   print(f'{found.tokens:,} tokens, {found.words:,} words, {found.bytes:,} bytes')
@@ -296,12 +301,12 @@ def few_shot_command(
   """Evaluates a language model on a task with zero-shot or few-shot prompts.
 
   Args:
-    checkpoint: folder of a run, or of a checkpoint of transformers
+    checkpoint: run folder or transformers checkpoint
     task: name of the task
     output: file for the predictions (.jsonl)
-    start: a text begins with the token that begins texts in training
-    mesh: devices that share the batch, and a large model
-    settings: examples, prompts and seed
+    start: start each text with the start token, as in training
+    mesh: devices over which the batch, or a large model, is split
+    settings: evaluation settings
   """
   bucket_check.check_reachable({output: 'file'})
   examples, pool = settings.questions(task)

@@ -48,10 +48,10 @@ def compare_command(
   """Compares runs: metrics, options that differ, held-out curves, and outputs for prompts.
 
   Args:
-    runs: folders of two to eight runs, on a disk or in a bucket
-    prompts: prompts for every model: sentences with a [MASK], or beginnings of texts
-    by: horizontal axis of the curves: steps, or tokens read
-    page: HTML file for the comparison with all curves
+    runs: two to eight run folders, local or gs://
+    prompts: prompts for all models: sentences with [MASK], or beginnings of texts
+    by: x-axis of the curves: training steps, or tokens
+    page: also write the comparison, with all curves, to this HTML file
   """
   if not 2 <= len(runs) <= len(MARKS):
     raise ConfigError(f'two to {len(MARKS)} runs can be compared, got {len(runs)}')

@@ -7,9 +7,10 @@ The output has one line per check: ok, warning or fault, and what to do; a termi
 After a fault the other checks continue; then the exit status is 1. On a pod, every worker must run
 the command, as for the run itself: each prints its own faults.
 
-    --step             measure some steps: seconds to the first step, and chip hours. Only this
-                       shows how long compilation takes, and whether a cached program is usable
-    --topology=v2:4x4  compile the step for a TPU pod, and print a lower bound of its chip hours
+    --step             run a few training steps, and report the time to the first step and the
+                       chip-hours. Only this shows how long compilation takes, and whether a
+                       cached program is usable
+    --topology=v2:4x4  compile the step for a TPU pod, and print a lower bound on the chip-hours
 """
 from collections.abc import Callable, Mapping, Sequence
 import itertools

@@ -27,14 +27,14 @@ def generate_command(
   """Generates continuations of texts; an encoder-decoder generates outputs for its inputs.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers
-    prompts: beginnings of texts, '' for a text from its first word; or inputs of an encoder; - for
-      standard input with one per line
-    file: file with more prompts, one per line; - for standard input
-    stream: print the text while it is generated, for one prompt
-    seed: random seed for sampling, with --temperature
-    mesh: devices that share the model
-    settings: generation settings; the defaults are those of the checkpoint's generation_config.json
+    run: run folder or transformers checkpoint
+    prompts: texts to continue ('' generates from scratch), or inputs of an encoder-decoder; - reads
+      one prompt per line from standard input
+    file: file with additional prompts, one per line; - for standard input
+    stream: print the text while it is generated (one prompt only)
+    seed: random seed for sampling (with --temperature)
+    mesh: devices over which the model is split
+    settings: generation settings; the generation_config.json of a checkpoint overrides the defaults
   """
   prompts = predict.read_prompts(prompts)
   if file == '-':
@@ -102,13 +102,13 @@ def text_to_text_command(
   """Evaluates an encoder-decoder on a text-to-text task.
 
   Args:
-    checkpoint: folder of a run, or of a checkpoint of transformers
-    task: task:NAME:SOURCE, with a NAME of plm_jax/data/text_to_text_tasks.py and a SOURCE .jsonl or
-      .tsv (plain, .gz, .xz) or tfds:NAME:SPLIT
+    checkpoint: run folder or transformers checkpoint
+    task: task:NAME:SOURCE, where NAME is a text-to-text task, such as sst2, squad, summarize or
+      translate-de-en, and SOURCE is a .jsonl or .tsv file (plain, .gz or .xz) or tfds:NAME:SPLIT
     output: file for the predictions (.jsonl)
-    mesh: devices that share the model
+    mesh: devices over which the model is split
     reading: how examples are read
-    settings: generation settings; the defaults are those of the checkpoint's generation_config.json
+    settings: generation settings; the generation_config.json of a checkpoint overrides the defaults
   """
   bucket_check.check_reachable({output: 'file'})
   trained = predict.load_on_mesh(checkpoint, mesh)

@@ -36,15 +36,15 @@ def top_help() -> str:
       if command.group == group:
         lines += describe_row(name, command.summary, 18)
   lines += ['', 'Options',
-            *describe_row('--help', 'Print this text; after a command, its help.', 18),
-            *describe_row('--version', 'Print the version.', 18), '', 'In all commands',
-            *describe_row('--output PATH', 'Name the file or folder that is written.', 18),
-            *describe_row('--option A B C', 'Give a list of values.', 18),
+            *describe_row('--help', 'Show this help, or the help of a command.', 18),
+            *describe_row('--version', 'Print the version.', 18), '', 'Common options',
+            *describe_row('--output PATH', 'Write to this file or folder.', 18),
+            *describe_row('--NAME A B C', 'Pass several values to an option.', 18),
             *describe_row('-', 'Read texts or prompts from standard input, one per line.', 18),
             '', 'Examples',
             f'  {program} train bert_base --scale=laptop',
             f"  {program} fill-mask runs/bert_base-laptop 'Returns the [MASK].'", '',
-            f'`{program} COMMAND --help` explains a command.']
+            f'Run `{program} COMMAND --help` for the options of a command.']
   return '\n'.join(lines)
 
 
@@ -75,7 +75,7 @@ def describe_option(option: Option) -> list[str]:
     text = f'{text} One of {option.kind.replace(",", ", ")}.'
   if option.kind == 'BOOL' and option.default == 'True':
     section, dot, field = option.name.rpartition('.')
-    text = f'{text} [default; --{section}{dot}no-{field} turns it off]'
+    text = f'{text} [on by default; --{section}{dot}no-{field} turns it off]'
   elif option.default not in (None, '', 'False'):
     text = f'{text} [default: {option.default}]'
   return describe_row(name, text.strip())
@@ -166,9 +166,9 @@ def command_help(path: Sequence[str], topic: str = '', recipe: str = '') -> str:
   hidden = [option for option in named if option not in shown]
   lines += ['', 'examples:', *(f'  {called} {example}'.rstrip() for example in command.examples)]
   if hidden:
-    more = f'`{called} --help all` prints all {len(named)} options'
+    more = f'Run `{called} --help all` for all {len(named)} options'
     if sections := section_names(named):
-      more += f'; `{called} --help SECTION` prints one section: {", ".join(sections)}'
+      more += f', or `{called} --help SECTION` for one section: {", ".join(sections)}'
     lines += ['', *textwrap.wrap(f'{more}.', width(), break_on_hyphens=False)]
   return '\n'.join(lines)
 

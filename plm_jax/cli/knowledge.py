@@ -23,13 +23,13 @@ def losses_command(
   """Prints token losses by the frequency of tokens and by their position.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers: a decoder, or an encoder that fills
-      masks
-    texts: texts, or files of texts, as for `prepare`
-    corpus: files in which token frequencies are counted, such as the training text; none: the texts
-    limit: largest number of texts per file; an encoder reads a text once per token
-    page: HTML file for the table with bars
-    mesh: devices that share a large model
+    run: run folder or transformers checkpoint: a decoder, or an encoder with a masked-LM head
+    texts: texts, or text files in the formats that `prepare` reads
+    corpus: files to count token frequencies in, such as the training text. Default: the texts
+      themselves
+    limit: maximum number of texts per file. An encoder needs one forward pass per token
+    page: also write the table, with bars, to this HTML file
+    mesh: devices over which a large model is split
   """
   bucket_check.check_reachable({page: 'file'})
   trained = predict.load_on_mesh(run, mesh)
@@ -71,13 +71,14 @@ def neighbors_command(
   """Prints the nearest neighbors of a word, alone and in a sentence: 'the *bank* of a river'.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers
-    sentence: sentence with spaces between its words and stars around one of them
-    among: sentences whose words are candidates, or files with one sentence per line
-    layer: layer of the vectors: 0 the embeddings, -1 the last layer
-    top: number of neighbors of each kind
-    limit: largest number of lines per file
-    mesh: devices that share a large model
+    run: run folder or transformers checkpoint
+    sentence: sentence with words separated by spaces and stars around one word: 'the *bank* of a
+      river'
+    among: sentences whose words are the candidates, or files with one sentence per line
+    layer: layer of the vectors. 0: token embeddings; -1: last layer
+    top: number of neighbors to print of each kind
+    limit: maximum number of lines per file
+    mesh: devices over which a large model is split
   """
   trained = predict.load_on_mesh(run, mesh)
   sentences = predict.read_line_arguments(among, limit)

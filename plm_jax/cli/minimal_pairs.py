@@ -35,13 +35,13 @@ class PairsConfig(ValidatedConfig):
   """How minimal pairs are judged."""
 
   how: MaskingMode = 'pll'
-  """for an encoder: pseudo-log-likelihood with each token masked in turn (pll), or with the later
-  tokens of its word masked too (pll-word-l2r); causal: log-likelihood from left to right, for a
-  model that also generates text (GPT-BERT)"""
+  """score of an encoder. pll: pseudo-log-likelihood, each token is masked in turn; pll-word-l2r:
+  the later tokens of its word are masked too; causal: left-to-right log-likelihood, for a model
+  that also generates text (GPT-BERT)"""
   limit: int = 0
-  """largest number of pairs per paradigm; 0: all"""
+  """maximum number of pairs per paradigm; 0: all"""
   start: bool = True
-  """for a decoder: a text begins with the token that begins texts in training"""
+  """for a decoder: start each text with the start token, as in training"""
 
 
 @command()
@@ -53,15 +53,16 @@ def minimal_pairs_command(
   """Prints accuracies on minimal pairs by paradigm, and whether they are better than guessing.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers: a decoder, or an encoder that fills
-      masks; or a .jsonl file of --output
-    files: files in the format of BLiMP, .jsonl with sentence_good, sentence_bad and UID, plain, .gz
-      or .xz; globs
+    run: run folder or transformers checkpoint: a decoder, or an encoder with a masked-LM head; or a
+      .jsonl file that --output has written
+    files: files or globs in the BLiMP format: .jsonl with sentence_good, sentence_bad and UID;
+      plain, .gz or .xz
     output: file for the scores of each pair (.jsonl)
-    page: HTML file for the table with bars
-    compare_with: .jsonl files from --output of other runs, whose accuracies are printed too
-    mesh: devices that share a large model
-    settings: how pairs are judged
+    page: also write the table, with bars, to this HTML file
+    compare_with: .jsonl files that --output has written for other runs; their accuracies are
+      printed too
+    mesh: devices over which a large model is split
+    settings: how pairs are scored
   """
   uses: dict[str, bucket_check.BucketUse] = {output: 'file', page: 'file'}
   for file in compare_with:

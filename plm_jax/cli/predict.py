@@ -63,11 +63,11 @@ class PredictConfig(ValidatedConfig):
   pack: bool = False
   """sequence packing: several short texts share a sequence without attending to each other"""
   columns: Columns = Columns()
-  """columns to read; empty: those of the run's training"""
+  """columns to read. Default: the columns of the training data"""
   on_error: OnError = 'refuse'
-  """what to do with a row that is not an example: refuse the file, or skip and count the row"""
+  """what to do with an invalid row. refuse: stop and report the row; skip: skip and count it"""
   encoding: str = 'utf-8'
-  """encoding of the file, by its name in Python: gb18030, shift_jis, cp1251, utf-16, ..."""
+  """character encoding of the file, by its Python name: gb18030, shift_jis, cp1251, utf-16, ..."""
 
   def conflict(self, option):
     """Return an error message for an unknown encoding, or None."""
@@ -82,16 +82,17 @@ class EncodeConfig(ValidatedConfig):
   limits = intervals(tokens='[1, 16777216]', layer='(-inf, inf)')
 
   layer: int = -1
-  """layer: 0 the embeddings, k the output of layer k, -1 the last layer"""
+  """layer to read. 0: token embeddings; k: output of layer k; -1: last layer"""
   pooling: Pooling = 'own'
-  """own: the sentence vectors that the model has learned, or mean pooling where it has learned
-  none; mean, max, first, last, ...: pooling of the token vectors; none: all token vectors"""
+  """how token vectors become one vector per text. own: the pooling that the model was trained with,
+  or else mean pooling; none: no pooling, write all token vectors"""
   cut: bool = False
-  """truncate texts that are too long; otherwise they are refused"""
+  """truncate texts that are too long; without this option, they are an error"""
   column: str = ''
-  """column to read; empty: sentence, text, or another of the usual names"""
+  """column with the texts. Default: the first of sentence, text, review, content, title and
+  question that the file has"""
   tokens: int = 8192
-  """largest batch size in tokens, padding included"""
+  """maximum batch size in tokens, including padding"""
 
 
 @command()
@@ -102,14 +103,14 @@ def predict_command(
   """Predicts the labels of the rows of a file; prints metrics if the rows have labels.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers with a task head
-    file: file of examples: .jsonl, .tsv, .csv, .json, .conll, plain, .gz or .xz; tfds:NAME:SPLIT;
-      .txt with one text
-      per line; - for standard input with one text per line, or several texts separated by tabs
-    output: file for the predictions: .jsonl or .tsv, for tags also .conll. Empty: JSON Lines on
-      standard output
+    run: run folder, or transformers checkpoint with a task head
+    file: examples: .jsonl, .tsv, .csv, .json or .conll, optionally compressed (.gz, .xz); .txt with
+      one text per line; tfds:NAME:SPLIT; or - for standard input, one example per line with its
+      texts separated by tabs
+    output: file for the predictions: .jsonl or .tsv; for token classification also .conll. Default:
+      JSON Lines on standard output
     settings: how rows are read and batched
-    mesh: devices that share the batch, and a large model
+    mesh: devices over which the batch, or a large model, is split
   """
   bucket_check.check_reachable({output: 'file'})
   trained = load_on_mesh(run, mesh)
@@ -198,10 +199,10 @@ def answer_command(
   """Prints answers to questions, as spans of a context with their probabilities and places.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers, for extractive question answering
-    questions: questions. Without --context, the context comes before them
-    context: the text that holds the answers: a file, - for standard input, or the text itself
-    top: number of candidates to print
+    run: run folder or transformers checkpoint of an extractive QA model
+    questions: questions. Without --context, the first argument is the context
+    context: text that contains the answers: a file, - for standard input, or the text itself
+    top: number of candidate answers to print
     batch: batch size in windows of the context
   """
   if not context and len(questions) > 1:
@@ -234,12 +235,11 @@ def tag_command(
   """Tags the entities of texts: [Angela Merkel PER] came.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers, for token classification
-    texts: texts; files, .txt with one text per line or words in columns (.conll, .jsonl, ...); or -
-      for standard input
-    output: file for the tags: .conll or .tsv with one word and its tag per line, or .jsonl. Empty:
-      the texts with
-      brackets
+    run: run folder or transformers checkpoint of a token classification model
+    texts: texts; files (.txt with one text per line, or .conll, .jsonl, ... with words in columns);
+      or - for standard input
+    output: file for the tags: .conll or .tsv with one word and its tag per line, or .jsonl.
+      Default: print the texts with the entities in brackets
     batch: batch size
   """
   if not texts:
@@ -292,13 +292,13 @@ def encode_command(
   """Writes one vector per text of a file, or with --pooling=none one vector per token.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers
-    file: file of texts: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz;
-      tfds:NAME:SPLIT; - for standard input
+    run: run folder or transformers checkpoint
+    file: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
+      .xz); tfds:NAME:SPLIT; or - for standard input
     output: file for the vectors: .npy; .npz with `vectors` and, for token vectors, `lengths`; or
       .parquet
     settings: layer and pooling
-    mesh: devices that share a large model
+    mesh: devices over which a large model is split
   """
   bucket_check.check_reachable({output: 'file'})
   writer = output_files.open_vectors(output, settings.pooling == 'none')

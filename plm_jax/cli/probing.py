@@ -33,13 +33,13 @@ def probe_command(
   """Prints accuracies of linear probes on each layer, compared with an untrained model.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers, also of an ELMo
-    train: training sentences, words and tags in columns as in CoNLL files, such as parts of speech;
-      also .gz
-    test: test sentences
-    page: HTML file for the table with a chart
-    columns: columns of the words and of the tags; empty: the first and the last
-    mesh: devices that share a large model
+    run: run folder or transformers checkpoint, or an ELMo model
+    train: training sentences with a tag per word, such as the part of speech, in a CoNLL file; also
+      .gz
+    test: test sentences, in the same format
+    page: also write the table, with a chart, to this HTML file
+    columns: columns with the words and with the tags. Default: the first and the last
+    mesh: devices over which a large model is split
     settings: how probes are trained
   """
   bucket_check.check_reachable({page: 'file'})
@@ -72,12 +72,12 @@ def attention_command(
   """Prints what attention heads attend to: neighbors, special tokens, or broadly; draws maps.
 
   Args:
-    run: folder of a run, or of a checkpoint of transformers
+    run: run folder or transformers checkpoint
     texts: sentences, or files with one sentence per line
-    page: HTML file for the attention maps of all heads
-    maps: number of sentences whose attention maps are drawn
-    limit: largest number of lines per file
-    mesh: devices that share a large model
+    page: also write attention maps of all heads to this HTML file
+    maps: number of sentences to draw attention maps for
+    limit: maximum number of lines per file
+    mesh: devices over which a large model is split
   """
   bucket_check.check_reachable({page: 'file'})
   trained = predict.load_on_mesh(run, mesh)

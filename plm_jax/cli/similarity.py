@@ -23,10 +23,10 @@ def similar_command(
   """Prints the cosine similarity of texts.
 
   Args:
-    run: folder of a run, of a checkpoint, or of sentence-transformers
-    texts: two or more texts, where the first is compared with each of the others; or a file of
-      pairs, as for `finetune` (.tsv, .csv, .jsonl)
-    output: file for the results, one per line; empty: standard output
+    run: run folder, checkpoint, or sentence-transformers folder
+    texts: two or more texts: the first is compared with each of the others; or a file of pairs
+      (.tsv, .csv, .jsonl)
+    output: file for the results, one per line. Default: standard output
   """
   bucket_check.check_reachable({output: 'file'})
   if len(texts) == 1:
@@ -75,14 +75,13 @@ def search_command(
   """Prints the nearest texts of a corpus for each query as JSON Lines (exact search).
 
   Args:
-    run: folder of a run, of a checkpoint, or of sentence-transformers
-    corpus: file of texts: .txt with one text per line; .jsonl, .tsv, .csv, plain, .gz or .xz;
-      tfds:NAME:SPLIT; or
-      .npy with vectors from `encode`
-    queries: queries, files of them, or - for standard input with one query per line
+    run: run folder, checkpoint, or sentence-transformers folder
+    corpus: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
+      .xz); tfds:NAME:SPLIT; or a .npy file with vectors from `encode`
+    queries: queries, files of queries, or - for standard input with one query per line
     top: number of results per query
-    output: file for the results (.jsonl). Empty: standard output
-    tokens: largest batch size in tokens, padding included
+    output: file for the results (.jsonl). Default: standard output
+    tokens: maximum batch size in tokens, including padding
   """
   bucket_check.check_reachable({output: 'file'})
   query_texts: list[str] = []
@@ -139,10 +138,10 @@ def distill_command(
   """Distills an encoder into static vectors, one per token; sentence-transformers loads them.
 
   Args:
-    run: folder of a run, of a checkpoint, or of sentence-transformers
+    run: run folder, checkpoint, or sentence-transformers folder
     out: folder for the vectors, which must not exist yet
-    output: another way to give OUTPUT, the last argument
-    size: dimensions of a vector, principal components of the encoder's vectors; 0: all dimensions
+    output: same as the OUTPUT argument
+    size: number of dimensions to keep, by principal component analysis (PCA); 0: all
   """
   out = options.choose_output(out, output)
   found = similarity.distill(run, out, size)

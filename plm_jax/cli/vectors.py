@@ -106,9 +106,9 @@ def nearest_command(
   """Prints the nearest neighbors of a word, or of the mean direction of several words.
 
   Args:
-    vectors: folder of a run, or a file of word2vec, GloVe or fastText
-    words: words whose neighbors are printed
-    away: words whose directions are subtracted
+    vectors: run folder, or a word2vec, GloVe or fastText file
+    words: words to find neighbors of
+    away: words whose vectors are subtracted
     top: number of neighbors to print
   """
   if not words:
@@ -124,7 +124,7 @@ def analogy_command(
   """Prints answers to the analogy: A is to B as C is to what?
 
   Args:
-    vectors: folder of a run, or a file
+    vectors: run folder or vector file
     a: word A, such as man
     b: word B, such as king
     c: word C, such as woman
@@ -142,10 +142,10 @@ def measure_command(
   """Evaluates vectors on word similarity (Spearman's correlation) and analogies.
 
   Args:
-    vectors: folder of a run, or a file
-    files: pairs of words with a score, separated by tabs (.tsv), or analogies with four words per
-      line; also .gz and .xz
-    lower: convert the words of files to lower case
+    vectors: run folder or vector file
+    files: word pairs with a score, separated by tabs (.tsv), or analogies with four words per line;
+      also .gz and .xz
+    lower: lowercase the words of the files
   """
   if not files:
     raise ConfigError('there is no file with pairs or analogies: give one or more')
@@ -176,11 +176,12 @@ def export_command(
   """Writes vectors in the format of another program.
 
   Args:
-    vectors: folder of a run, or a file; for fastText's .bin a run of word2vec or fastText, or a
-      .bin
+    vectors: run folder or vector file. For fastText's .bin: a word2vec or fastText run, or a .bin
+      file
     out: file for the vectors
-    output: another way to give OUTPUT, the last argument
-    form: word2vec's text (the same as fastText's .vec) or binary, GloVe's text, or fastText's .bin
+    output: same as the OUTPUT argument
+    form: file format: word2vec text (same as fastText's .vec) or binary, GloVe text, or fastText
+      .bin
   """
   out = options.choose_output(out, output)
   if form != 'fasttext':
@@ -199,9 +200,9 @@ def classify_command(
   """Trains fastText's text classifier, and writes its .bin.
 
   Args:
-    text: file with one text per line: labels, which begin with __label__, and words
+    text: training file with one text per line: labels, which begin with __label__, and words
     out: file for the classifier (.bin)
-    output: another way to give OUTPUT, the last argument
+    output: same as the OUTPUT argument
     settings: settings of the classifier
   """
   out = options.choose_output(out, output)
@@ -217,7 +218,7 @@ def predict_command(
   """Prints the most likely labels of each line, with their probabilities.
 
   Args:
-    model: classifier, a .bin file of `classify` or of fastText's supervised
+    model: classifier: a .bin file from `classify` or from fastText's supervised
     text: file with one text per line
     top: number of labels to print
   """

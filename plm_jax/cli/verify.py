@@ -26,7 +26,7 @@ def verify_command(folder: tyro.conf.Positional[str]) -> None:
   """Checks all files of a folder of token records or of a run; exit status 1 if any is damaged.
 
   Args:
-    folder: folder of token records or of a run, local or gs://
+    folder: run folder or folder of token records, local or gs://
   """
   if not verify(folder):
     sys.exit(1)

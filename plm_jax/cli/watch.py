@@ -31,10 +31,10 @@ def watch_command(
   """Shows the curves of a run in the terminal, and updates them until Ctrl-C.
 
   Args:
-    run: folder of a run, on a disk or in a bucket
-    figures: metrics of metrics.jsonl to draw; none: losses and accuracies
+    run: run folder, local or gs://
+    figures: metrics in metrics.jsonl to draw. Default: losses and accuracies
     every: seconds between updates
-    once: draw once; also the default if the output is not a terminal
+    once: draw once and exit; this is the default if the output is not a terminal
   """
   once = once or not sys.stdout.isatty()
   while True:

@@ -59,23 +59,26 @@ class DataConfig(ValidatedConfig):
   limits = intervals(temperature='[0.05, inf]', cap='[0, 1e18]', block='[1, inf)')
 
   path: tuple[str, ...] = ('embedded',)
-  """corpora: text files, globs, folders, tfds:NAME, embedded (the built-in corpus), task:NAME:FILES
-  (data/text_to_text_tasks.py lists the names), or folders of prepared records. Several corpora make
-  a data mixture"""
+  """corpora: text files, globs, folders, folders of token records, tfds:NAME, embedded (the
+  built-in corpus), or task:NAME:FILES for text-to-text tasks, such as task:sst2:FILE. Commas join
+  files into one corpus; several corpora make a data mixture"""
   weights: tuple[float, ...] = ()
-  """share of each corpus in the mixture; none: shares follow from the sizes of the corpora"""
+  """weight of each corpus in the data mixture. Default: weights follow from the sizes of the
+  corpora"""
   cap: int = 0
-  """largest size that a corpus counts with, in windows (for tasks in examples), where shares follow
-  from sizes; 0: no limit"""
+  """if weights follow from sizes: maximum size that a corpus counts with, in windows (for tasks, in
+  examples); 0: no limit"""
   temperature: float = 1.0
-  """shares are sizes to the power of 1 / temperature; inf: equal shares (mT5: 3.3)"""
+  """if weights follow from sizes: weight = size ^ (1 / temperature); inf: equal weights (mT5:
+  3.3)"""
   prepare: TextConfig = TextConfig()
   """how text becomes token records; a new tokenizer gets a vocabulary of --model.vocab tokens"""
   assembly: Literal['document', 'sentences', 'packed', 'examples'] = 'document'
   """packing strategy: windows of whole sentences from one document (document), of whole sentences
   across documents (sentences), packed full (packed), or of whole task examples (examples)"""
   block: int = 64
-  """consecutive windows that are read together: 1 shuffles perfectly, more suits buckets"""
+  """shuffling: blocks of this many consecutive windows are shuffled. 1 shuffles single windows;
+  larger blocks are faster to read from buckets"""
 
   @property
   def several_texts(self) -> bool:
@@ -149,19 +152,18 @@ class TrainConfig(ValidatedConfig):
   keep: int = 3
   """number of checkpoints to keep"""
   best: str = ''
-  """held-out metric that selects the best checkpoint. That checkpoint is kept, and the run ends
-  with its parameters. main: the main metric of the task; empty: the run ends with its last
-  parameters"""
+  """held-out metric that selects the best checkpoint, which is kept and becomes the result of the
+  run. main: the main metric of the task; empty: the last checkpoint is the result"""
   early: int = 0
-  """early stopping: the run ends after this many evaluations in a row without a new best one (see
-  best); 0: it runs to the last step"""
+  """early stopping: end the run after this many evaluations in a row without an improvement of the
+  metric in --train.best. 0: no early stopping"""
   max_nonfinite_steps: int = 10
   """number of consecutive steps with a non-finite loss or gradient after which the run stops; these
   steps are skipped"""
   wandb: str = ''
-  """project of Weights & Biases that metrics are also sent to; empty: none. Needs wandb"""
+  """also send metrics to this Weights & Biases project (needs the wandb package)"""
   resume: Literal['newest', 'whole'] = 'newest'
-  """checkpoint to resume from: the newest, or the newest that is not damaged (whole), in which case
+  """checkpoint to resume from. newest: the newest; whole: the newest that is not damaged, after
   damaged ones are moved away"""
   changed_data: Literal['refuse', 'accept'] = 'refuse'
   """whether a run may continue on data that differs from the data of its checkpoint"""
@@ -186,13 +188,13 @@ class RunConfig(ValidatedConfig):
   name: str
   """name of the run"""
   family: str = 'bert'
-  """model_type of transformers under which `export` writes the model"""
+  """model_type of the exported model in transformers"""
   scale: Scale = 'paper'
-  """Scale of the run. paper: as published. laptop: minutes on two cores (40 for language models).
-  test: seconds. Other options change the values that the scale sets."""
+  """Scale of the run. paper: as published; laptop: a small model that trains in 2 to 48 minutes on
+  two cores; test: seconds. Other options override the values that the scale sets."""
   mode: Mode = 'train'
-  """Action of the run. train: train the model. evaluate: measure the newest checkpoint on held-out
-  text. prepare: only write the token records. compile: only compile the training step."""
+  """What to do. train: train the model; evaluate: evaluate the newest checkpoint on held-out text;
+  prepare: only write the token records; compile: only compile the training step."""
   topology: str = ''
   """TPU pod to compile for, such as v2:4x4, or 2xv5e:4x4 for two slices; it need not be attached
   (with mode compile)"""
@@ -200,11 +202,11 @@ class RunConfig(ValidatedConfig):
   """compile candidate meshes, gradient accumulation and activation checkpointing (remat), and print
   the fastest (with mode compile)"""
   output: str = ''
-  """folder of the run for checkpoints, metrics and report; local or gs://. Empty: runs/NAME, with
-  -SCALE appended for other scales than paper"""
+  """run folder for checkpoints, metrics and report, local or gs://; runs/NAME by default, with
+  -SCALE appended for scales other than paper"""
   warm_start: str = ''
-  """initial parameters: the folder of another run, or a checkpoint of transformers or of the
-  original code. Its tokenizer is used too, unless another is given"""
+  """initial parameters: run folder, transformers checkpoint or original checkpoint. Its tokenizer
+  is also used, unless --data.prepare.tokenizer is set"""
   seed: int = 0
   """random seed for initialization, data order, masking and dropout"""
   model: Model = EncoderConfig()
@@ -216,8 +218,8 @@ class RunConfig(ValidatedConfig):
   mesh: MeshConfig = MeshConfig()
   hosts: HostsConfig = HostsConfig()
   prompts: tuple[str, ...] = ()
-  """prompts for the report, in addition to held-out text: sentences with a [MASK], or beginnings of
-  texts for a decoder"""
+  """prompts whose outputs are shown in the report: sentences with a [MASK], or for a decoder
+  beginnings of texts"""
 
   @property
   def folder(self) -> str:
@@ -266,8 +268,8 @@ class FinetuneRun(RunConfig):
   """A fine-tuning run, which learns a task from labeled examples."""
 
   family: str = 'bert'
-  """model_type of transformers: decides the task heads, the input format, and the type under which
-  `export` writes the model"""
+  """model_type of transformers: sets the task heads, the input format and the type of the exported
+  model"""
   objective: Tasks = SequenceTask()
   data: LabeledConfig = LabeledConfig()
 

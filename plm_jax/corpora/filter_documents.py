@@ -36,33 +36,34 @@ class CleanConfig(FilterConfig):
       workers='[0, 4096]', shard_characters='[1, 1e12]')
 
   duplicates: Literal['none', 'exact', 'near'] = 'near'
-  """Deduplication: drop documents that came before. exact: those that differ at most in case,
-  punctuation and white space; near: also those with most of their word 5-grams in common
-  (MinHash)."""
+  """Deduplication: drop a document if it duplicates an earlier one. none: keep all; exact: compare
+  text, ignoring case, punctuation and whitespace; near: also drop near-duplicates, which share most
+  of their word 5-grams (MinHash)."""
   similarity: float = 0.8
-  """Jaccard similarity of their 5-grams from which on documents are near-duplicates."""
+  """Minimum Jaccard similarity of word 5-grams at which two documents count as near-duplicates."""
   span: int = 0
-  """Drop sentences that came before in a span of this many sentences; C4 has 3. 0: none."""
+  """Drop spans of this many sentences that occur earlier in the corpus (C4: 3). 0: keep them."""
   decontaminate: str = ''
-  """Evaluation files, comma-separated, task:NAME:SOURCE or tfds:NAME:SPLIT: documents that share an
-  n-gram of words with them are dropped."""
+  """Decontamination: drop documents that share --ngram consecutive words (13 by default) with these
+  evaluation sets: files, task:NAME:SOURCE or tfds:NAME:SPLIT, comma-separated."""
   ngram: int = 13
-  """Number of words of such an n-gram."""
+  """Length in words of the n-grams for --decontaminate."""
   on_error: lines.OnError = 'refuse'
-  """Treatment of lines that are not UTF-8 or not JSON. refuse: stop and name the line; skip: leave
-  it out and count it."""
+  """What to do with a line that is not valid text or JSON. refuse: stop and report the line; skip:
+  skip and count it."""
   encoding: str = 'utf-8'
-  """Encoding of the text files: see `prepare`."""
+  """Character encoding of the text files, by its Python name: gb18030, shift_jis, cp1251, utf-16,
+  ... Parquet and TFDS ignore it."""
   text_field: str = 'text'
-  """Field with the text, in JSON Lines, tables and TFDS."""
+  """Field or column with the text, in JSON Lines, tables and TFDS."""
   documents: document_formats.Division = 'auto'
-  """How plain text is divided into documents: see `prepare`."""
+  """What divides plain text into documents, as in `prepare`."""
   samples: int = 0
-  """Number of dropped documents to keep for each reason, in _dropped.jsonl: the first ones."""
+  """Store the first N dropped documents per reason in _dropped.jsonl."""
   shard_characters: int = 1 << 28
-  """Number of characters per output file, before duplicates are removed."""
+  """Number of characters per output file, before deduplication."""
   workers: int = 0
-  """Number of processes; 0: one per core. The output does not depend on it."""
+  """Number of processes. 0: one per core. It does not change the output."""
 
   def conflict(self, option):
     """Return the message for an unknown encoding, or for filters that do not go together."""

@@ -26,39 +26,43 @@ class FilterConfig(ValidatedConfig):
       language_score='[0, 1]', min_sentences='[0, 1000000]', min_line_words='[0, 1000000]')
 
   languages: str = ''
-  """Codes of languages to keep, comma-separated: en,de. Needs the package py3langid, or a model of
-  your own."""
+  """Languages to keep, as comma-separated codes: en,de. Needs the package py3langid or
+  --language-model."""
   language_score: float = 0.65
-  """Minimum probability that the first 8192 characters are in one of these languages."""
+  """Minimum probability of these languages, computed from the first 8,192 characters of a
+  document."""
   language_model: str = ''
-  """A .bin of fastText's `supervised` that identifies languages, such as lid.176.bin; else
-  py3langid does."""
+  """Language identification model: a fastText .bin file, such as lid.176.bin. Default:
+  py3langid."""
   terminal: bool = False
-  """Drop lines that do not end with . ! ? or a quotation mark, in any script, and those that end
+  """Drop lines that do not end with . ! ? or a quotation mark, in any script, and lines that end
   with ..."""
   min_line_words: int = 0
-  """Drop lines of fewer words; without spaces a character is a word."""
+  """Drop lines with fewer words than this. In scripts without spaces, each character counts as a
+  word."""
   javascript: bool = False
-  """Drop lines with the word JavaScript: warnings that it should be enabled."""
+  """Drop lines with the word JavaScript, such as requests to enable it."""
   policies: bool = False
-  """Drop lines on terms of use, privacy and cookies."""
+  """Drop lines about terms of use, privacy and cookies."""
   citations: bool = False
-  """Remove Wikipedia's marks from lines: [1], [edit], [citation needed]."""
+  """Remove Wikipedia's citation marks: [1], [edit], [citation needed]."""
   lorem_ipsum: bool = False
-  """Drop documents with 'lorem ipsum'."""
+  """Drop documents that contain 'lorem ipsum'."""
   braces: bool = False
-  """Drop documents with a curly bracket, which are program code."""
+  """Drop documents that contain a curly bracket, as in program code."""
   bad_words: str = ''
-  """A file of words and phrases, one per line: documents with one of them are dropped."""
+  """Drop documents that contain a word or phrase from this file, which has one per line."""
   min_sentences: int = 0
-  """Drop documents of fewer sentences."""
+  """Drop documents with fewer sentences than this."""
   quality: bool = False
-  """Drop documents that are no prose by the rules of Rae et al. 2021: too short or long, symbols,
-  bullets, no stop words."""
+  """Drop documents that fail the quality rules of Rae et al. 2021 (Gopher): too short or too long,
+  too many symbols or bullets, too few stop words."""
   stop_words: int = 2
-  """For `quality`: minimum number of English stop words in a document; 0 for other languages."""
+  """For --quality: minimum number of English stop words in a document; use 0 for other
+  languages."""
   repetition: bool = False
-  """Drop documents that repeat lines or n-grams, by the thresholds of Rae et al. 2021, table A1."""
+  """Drop documents with too many repeated lines or n-grams (thresholds of Rae et al. 2021, table
+  A1)."""
 
   def conflict(self, option):
     """Return the message for a language model without languages."""

@@ -19,62 +19,62 @@ class TextConfig(ValidatedConfig):
       shard_tokens='[1, inf)', workers='[0, 4096]')
 
   tokenizer: str = ''
-  """The tokenizer: a vocab.txt, a vocab.json, a SentencePiece .model, a tokenizer.json, or a folder
-  with one. If empty, a tokenizer is trained on the source."""
+  """Existing tokenizer to use: a vocab.txt, a vocab.json, a SentencePiece .model, a tokenizer.json,
+  or a folder with one. By default, a tokenizer is trained on the text."""
   kind: Literal['wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe', 'word-bpe',
                 'bytes', 'words', 'words-and-signs'] = 'wordpiece'
-  """The kind of tokenizer to train. word-bpe is GPT's. bytes is ByT5's: it needs no training and
-  has 384 ids. words is ELMo's."""
+  """Kind of the new tokenizer. word-bpe is the BPE of GPT (2018); bytes is ByT5's, which needs no
+  training and has 384 ids; words is ELMo's word list."""
   lowercase: bool = True
-  """Whether the tokenizer to train ignores case. Byte-level BPE and words never do, word-bpe always
+  """Lowercase text in the new tokenizer. Byte-level BPE and words never do this, word-bpe always
   does."""
   strip_accents: bool = True
-  """Whether a WordPiece tokenizer that ignores case drops accents and other marks, too, as the
-  uncased BERT does. The SentencePiece models of ALBERT and XLNet drop them even if they keep case.
-  False keeps them, for languages in which marks distinguish words, such as Vietnamese, Yoruba,
-  Hindi, Thai or Japanese."""
+  """Remove accents and other combining marks in a lowercasing WordPiece tokenizer, as in uncased
+  BERT. SentencePiece tokenizers with the layout albert or xlnet remove them even if they keep case.
+  Keep the marks in languages where they distinguish words, such as Vietnamese, Yoruba or Hindi."""
   layout: tokenizers.Layout | Literal['gpt2'] = 'bert'
-  """The special tokens of the tokenizer to train. SentencePiece: as in BERT, ALBERT, DeBERTa,
-  XLNet, GLM, T5, mBART, mBART-50 or XLM-R. WordPiece: as in BERT or GLM. Byte-level BPE: as in
-  RoBERTa (bert) or GPT-2."""
+  """Special tokens of the new tokenizer. SentencePiece: as in BERT, ALBERT, DeBERTa, XLNet, GLM,
+  T5, mBART, mBART-50 or XLM-R. WordPiece: as in BERT or GLM. Byte-level BPE: as in RoBERTa (bert)
+  or GPT-2."""
   sentinels: int = 100
-  """The number of sentinel tokens of the layout t5, which replace masked spans: the largest number
-  of spans per row."""
+  """Number of sentinel tokens in the layout t5. They replace masked spans, so this is the maximum
+  number of spans per sequence."""
   coverage: float = 0.0
-  """The share of the text's characters that get tokens in WordPiece (0: 0.9999) and SentencePiece
-  (0: 0.9995). The others are unknown."""
+  """Character coverage: share of the characters of the text that get a token. 0, the default, means
+  0.9999 for WordPiece and 0.9995 for SentencePiece. Other characters are unknown."""
   sample: int = 50_000_000
-  """The number of characters to train the tokenizer on, sampled from the whole source."""
+  """Number of characters to train the tokenizer on, sampled from the whole text."""
   sentences: encode.SentenceRule = 'split'
-  """How sentences are found: split uses rules, clauses ends one at every . ? ! ; : (GLM's blanks),
-  and with line every line of the source is one."""
+  """Sentence splitting. split: by rules; clauses: after every . ? ! ; : (for GLM's blanks); line:
+  each line of the text is one sentence."""
   segmenter: word_segmentation.SegmenterName = 'none'
-  """What a word is, for whole-word masking. none: as in the tokenizer. jieba: Chinese words as
-  found by jieba; jieba:FILE adds a list of words. spaces: as separated in a pre-segmented source;
-  its spaces next to Chinese and Japanese characters are not encoded. words:FILE: the longest words,
-  phrases and names of a list with one per line."""
+  """Word segmentation for whole-word masking. none: words of the tokenizer; jieba: Chinese words
+  found by jieba (jieba:FILE adds a word list); spaces: words of pre-segmented text, whose spaces
+  next to Chinese and Japanese characters are not encoded; words:FILE: longest matches with a list
+  of words, phrases or names, one per line."""
   newlines: bool = False
-  """Whether every paragraph after the first begins with a line break, for language models.
-  Byte-level BPE and LLaMA's SentencePiece keep line breaks; other tokenizers do not."""
+  """For decoders: start each paragraph after the first with a line break. Byte-level BPE and
+  LLaMA's SentencePiece keep line breaks; other tokenizers do not."""
   heldout: float = 0.01
-  """The share of the documents that training never sees, chosen by a hash of their text. At least
-  one document, unless 0."""
+  """Share of the documents that are held out for evaluation, chosen by a hash of their text. At
+  least one document is held out, unless the share is 0."""
   on_error: lines.OnError = 'refuse'
-  """What to do with a line that is not UTF-8 or not JSON: refuse stops and names it, skip leaves it
-  out and counts it."""
+  """What to do with a line that is not valid text or JSON. refuse: stop and report the line; skip:
+  skip and count it."""
   encoding: str = 'utf-8'
-  """The encoding of text files, by its name in Python: gb18030, shift_jis, cp1251, utf-16, ...
-  Parquet and TFDS ignore it."""
+  """Character encoding of the text files, by its Python name: gb18030, shift_jis, cp1251, utf-16,
+  ... Parquet and TFDS ignore it."""
   text_field: str = 'text'
-  """The field with the text, in JSON Lines, tables and TFDS."""
+  """Field or column with the text, in JSON Lines, tables and TFDS."""
   documents: document_formats.Division = 'auto'
-  """What divides plain text into documents: blank lines, every line is one, or every file is one.
-  auto: blank lines; a file without any in its first MiB is divided by lines, but is one document if
-  it is shorter and not the only file."""
+  """What divides plain text into documents. blank-lines: blank lines; lines: each line is a
+  document; files: each file is a document; auto: blank lines, if the first MiB of a file has any,
+  and otherwise lines. If there are several files, a file of less than 1 MiB without blank lines is
+  one document."""
   shard_tokens: int = 1 << 22
-  """The number of tokens per shard."""
+  """Number of tokens per shard."""
   workers: int = 0
-  """The number of processes that tokenize; 0: one per core. It does not change the records."""
+  """Number of processes that tokenize. 0: one per core. It does not change the records."""
 
   def conflict(self, option):
     """Return why options are invalid or cannot be combined; None if all are valid."""
@@ -143,10 +143,10 @@ class PrepareConfig(TextConfig):
   limits = intervals(vocab='[1, 16777216]')
 
   source: str = 'embedded'
-  """The text: files, globs or folders (local or gs://, comma-separated; .txt, .jsonl, .gz, .xz),
-  tfds:NAME[:SPLIT], or embedded."""
+  """Text to read: files, globs or folders (local or gs://, comma-separated), tfds:NAME[:SPLIT], or
+  embedded, the built-in corpus."""
   vocab: int = 30_522
-  """The vocabulary size of the tokenizer to train."""
+  """Vocabulary size of the new tokenizer."""
 
   @property
   def has_pairs(self) -> bool:

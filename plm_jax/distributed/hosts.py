@@ -42,16 +42,16 @@ class HostsConfig(ValidatedConfig):
   limits = intervals(index='[-1, inf)', timeout='(0, 1e6]')
 
   distributed: bool = False
-  """Whether to join the other processes first. On a TPU pod or under Slurm the other options are
-  detected."""
+  """Multi-host training: connect to the other processes of the job before the run. On a TPU pod or
+  under Slurm, the other --hosts options are detected."""
   coordinator: str = ''
-  """The address:port of process 0, where it cannot be detected."""
+  """The address:port of process 0, if it is not detected."""
   count: int = 0
-  """The number of processes, where it cannot be detected."""
+  """The number of processes, if it is not detected."""
   index: int = -1
-  """The number of this process, from 0, where it cannot be detected."""
+  """The index of this process, from 0, if it is not detected."""
   timeout: float = 60.0
-  """The time in seconds within which all processes must start."""
+  """Maximum time in seconds to wait for all processes to start."""
 
 
 class HostsError(UserError):

@@ -36,21 +36,23 @@ class FewShotConfig(ValidatedConfig):
   limits = intervals(seed='[0, 4294967295]')
 
   data: str = ''
-  """evaluation questions, .jsonl (plain, .gz, .xz) or tfds:NAME:SPLIT; empty: the task's in TFDS"""
+  """evaluation questions: .jsonl (plain, .gz or .xz) or tfds:NAME:SPLIT. Default: the data of the
+  task in TFDS"""
   pool: str = ''
-  """source of the few-shot examples, in the same formats; empty: the task's in TFDS, or the other
-  questions of data"""
+  """few-shot pool: source of the examples in the prompts, in the same formats. Default: the data of
+  the task in TFDS, or the other questions of --data"""
   shots: int = 0
-  """number of examples before each question"""
+  """number of few-shot examples before each question"""
   seed: int = 0
   """random seed for sampling examples and questions"""
   normalize: Literal['sum', 'token', 'byte', 'calibrated', 'task'] = 'task'
-  """normalization of the log-likelihoods of answers: sum: none; token, byte: by length; calibrated:
-  by the likelihood without the question; task: as in the paper of the task"""
+  """normalization of the log-likelihood of an answer. sum: none; token, byte: by length;
+  calibrated: by the likelihood without the question; task: as in the paper of the task"""
   template: str = ''
-  """template of a question up to its answer, with columns in braces; empty: the task's"""
+  """template of a question up to its answer, with columns in braces. Default: the template of the
+  task"""
   limit: int = 0
-  """evaluate this number of sampled questions; 0: all"""
+  """number of questions to evaluate, sampled at random. 0: all"""
 
   def task(self, name: str) -> 'FewShotTask':
     """Return the task of this name, with the options applied."""

@@ -34,7 +34,7 @@ class ProbeConfig(ValidatedConfig):
   limits = intervals(seeds='[1, 100]', epochs='[1, 1000]', batch='[1, 65536]', rate='(0, 1]')
 
   seeds: int = 3
-  """number of probes per layer, and of models with random parameters"""
+  """number of random seeds: probes per layer, and untrained models"""
   epochs: int = 5
   """epochs over the training words"""
   batch: int = 256

@@ -46,7 +46,7 @@ class ReadingConfig(ValidatedConfig):
   batch: int = 64
   """batch size"""
   limit: int = 0
-  """evaluate only this number of examples, the first ones; 0: all"""
+  """evaluate only the first N examples; 0: all"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,42 +44,44 @@ class GenerationConfig(ValidatedConfig):
   max_new: int = 64
   """Maximum number of new tokens."""
   min_new: int = 0
-  """Minimum number of new tokens before the text may end."""
+  """Minimum number of new tokens."""
   temperature: float = 0.0
-  """Temperature: logits are divided by it before a token is sampled. 0: the most likely token is
-  taken (greedy decoding), or beam search."""
+  """Sampling temperature, which divides the logits. 0: greedy decoding, or beam search with
+  --beams."""
   top_k: int = 0
-  """Top-k sampling: sample from the k most likely tokens. 0: from all."""
+  """Top-k sampling: sample from the k most likely tokens. 0: off."""
   top_p: float = 1.0
-  """Nucleus sampling: sample from the most likely tokens that together just reach this
-  probability. 1: from all."""
+  """Nucleus (top-p) sampling: sample from the smallest set of most likely tokens whose
+  probabilities sum to at least this value. 1: off."""
   min_p: float = 0.0
-  """Min-p sampling: sample from tokens with at least this fraction of the most likely one's
-  probability. 0: from all."""
+  """Min-p sampling: sample from tokens with at least this fraction of the top token's probability.
+  0: off."""
   beams: int = 1
   """Beam search: number of beams. 1: no beam search."""
   length_penalty: float = 1.0
-  """Length penalty: a beam's score is the sum of its log probabilities divided by its length,
-  with its end token, to this power."""
+  """Length penalty: exponent of the length (including the end token) by which a beam's log
+  probability is divided. Larger values favor longer texts."""
   early_stopping: Literal['full', 'heuristic', 'never'] = 'heuristic'
-  """When beam search ends: when as many beams have ended as there are (`full`); when the best of
-  the others, were it to end now, would be worse than all of these (`heuristic`); or when it would
-  be worse even at the length of its best score (`never`)."""
+  """When beam search stops. full: when there are as many finished texts as --beams; heuristic: when
+  no unfinished beam, scored at its present length, beats the finished texts; never: when no
+  unfinished beam can beat them at any length (`early_stopping` in transformers: True, False and
+  "never")."""
   number: int = 1
-  """Number of sequences per prompt: samples, or the best of the beams."""
+  """Number of texts per prompt: samples, or the best beams."""
   repetition_penalty: float = 1.0
-  """Repetition penalty: makes tokens of the text, and of the prompt, less likely. 1: none."""
+  """Repetition penalty: values above 1 make tokens that the prompt or the text already contains
+  less likely. 1: off."""
   no_repeat_ngram: int = 0
-  """Length of n-grams that do not occur twice, the prompt included. 0: no limit."""
+  """Never generate an n-gram of this length twice, including those in the prompt. 0: off."""
   forced_first: int = -1
   """Id of the first new token (BART). -1: not forced."""
   forced_last: int = -1
-  """Id of token number max_new (BART). -1: not forced."""
+  """Id of the token at the last position, --max-new (BART). -1: not forced."""
   stop: tuple[str, ...] = ()
-  """Stop sequences: the text ends before the first of these."""
+  """Stop sequences: the text ends before the first occurrence of any of these strings."""
   start: bool = True
-  """Whether a prompt begins with the start token, as sequences in training do. transformers has
-  none before prompts of GPT-2 and GPT-Neo, whose sequences began anywhere in a text."""
+  """Prepend the start token to each prompt, as in training. transformers does not prepend one for
+  GPT-2 and GPT-Neo, whose training sequences began anywhere in a text."""
 
   def conflict(self, option):
     """Explain which options contradict each other, the first of them."""

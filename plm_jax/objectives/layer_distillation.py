@@ -132,8 +132,9 @@ class Relations(ValidatedConfig):
   of: tuple[Relation, ...] = ('attention', 'values')
   """Relations to learn. MiniLMv2 has queries, keys and values."""
   heads: int = 0
-  """Number of relation heads: the vectors of all attention heads are concatenated and split into so
-  many. 0: the attention heads, of which student and teacher have the same number."""
+  """Number of relation heads: the vectors of all attention heads are concatenated and split into
+  this many heads. 0: the attention heads themselves; student and teacher then have the same
+  number."""
   layer: int = 0
   """Layer of the teacher, from 1. 0: the last."""
 

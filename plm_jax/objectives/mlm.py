@@ -53,7 +53,7 @@ class MaskedLM(Objective):
 
   pair: (Single | FullSentences | NextSentence | SentenceOrder | Consecutive |
          Translations) = NextSentence()
-  """How text becomes sequences, and which sentence-pair task is learned with them."""
+  """How text becomes sequences, and the sentence-pair task that is trained on them."""
   mask_rate: float = 0.15
   """Mask rate: fraction of a sequence's tokens to predict."""
   final_mask_rate: float | None = None
@@ -100,8 +100,8 @@ class MaskedLM(Objective):
   """Factor of the z-loss: the squared log of the softmax denominator of masked tokens (GPT-BERT:
   1e-4)."""
   duplicates: int = 0
-  """0: new masks in every epoch (dynamic masking). k: k fixed sets of masks in turn (static
-  masking; BERT's dupe_factor was 10)."""
+  """Static masking: use k fixed sets of masks in turn (BERT's dupe_factor was 10). 0: dynamic
+  masking, with new masks in every epoch."""
 
   def conflict(self, option):
     """Explain which probabilities, fractions or choices contradict each other."""

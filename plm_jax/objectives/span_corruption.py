@@ -254,7 +254,7 @@ class MixtureOfDenoisers(SequenceToSequence):
   limits = intervals(sentinels='[1, inf)')
 
   denoisers: tuple[Denoiser, ...] = (SpanCorruption(),)
-  """Denoisers, which choose what is left out of a sequence and becomes its target."""
+  """Denoisers, which choose the tokens that are removed from a sequence and become its target."""
   shares: tuple[float, ...] = ()
   """Mixture weights of the denoisers. Empty: uniform."""
   sentinels: int = 100

@@ -32,8 +32,8 @@ class AdapterConfig(ValidatedConfig):
   limits = intervals(rank='[1, 65536]', alpha='(0, 1e6]', dropout='[0, 1)')
 
   kind: Literal['none', 'lora', 'rslora', 'dora'] = 'none'
-  """Kind of adapter: none, LoRA (Hu et al. 2022), with a factor for higher ranks (rsLoRA:
-  Kalajdzievski 2023), or with the norms of columns apart (DoRA: Liu et al. 2024)."""
+  """Kind of adapter. lora: LoRA (Hu et al. 2022); rslora: rsLoRA, scaled for higher ranks
+  (Kalajdzievski 2023); dora: DoRA, which trains column norms separately (Liu et al. 2024)."""
   rank: int = 8
   """Rank r: columns of the first matrix."""
   alpha: float = 8.0

@@ -43,7 +43,7 @@ class OptimConfig(ValidatedConfig):
   """Peak learning rate, at the end of the warmup. With Adafactor it is multiplied by the size of
   the parameter (see parameter_scale)."""
   warmup: int = 10_000
-  """Number of linear warmup steps; with the t5 schedule, steps of a constant start."""
+  """Number of linear warmup steps; with the t5 schedule, of steps with a constant learning rate."""
   horizon: int = 0
   """Step at which a linear or cosine decay ends and the learning rate stays constant (GLM-large:
   160,000 of 200,000). 0: the end of the run."""
@@ -76,7 +76,7 @@ class OptimConfig(ValidatedConfig):
   bias_correction: bool = False
   """Whether the means are divided by 1 - b^t. Released BERT and ALBERT did not."""
   weight_decay: float = 0.01
-  """Decoupled weight decay: this factor times learning rate and parameter is subtracted."""
+  """Decoupled weight decay: each update subtracts this factor x learning rate x parameter."""
   exempt: tuple[str, ...] = ('bias', 'scale')
   """Names that exempt a parameter from weight decay, and from LAMB's trust ratio, wherever they are
   in its path: biases and gains of norms. Other names replace these two, so repeat `bias` and

@@ -21,12 +21,12 @@ class TuningConfig(ValidatedConfig):
   """Number of top layers, with the pooler, that are re-initialized after a warm start (Zhang et al.
   2021)."""
   expand: Literal['none', 'tile'] = 'none'
-  """How a warm start from a smaller model of the same architecture fills this model. `tile`
-  repeats each weight along its axes from the middle, and layer i of N starts from layer round(i n
-  / N) of the n layers there (ModernBERT large: Warner et al. 2024, section 2.2). Models of the
-  same size are copied either way."""
+  """How a warm start from a smaller model of the same architecture fills this model. `tile` repeats
+  each weight along its axes from the middle, and layer i of N starts from layer round(i n / N) of
+  the n layers of the smaller model (ModernBERT large: Warner et al. 2024, section 2.2). Models of
+  the same size are copied either way."""
   adapter: AdapterConfig = AdapterConfig()
-  """Adapters that are trained with the head, while the kernels stay frozen."""
+  """Adapters that are trained with the head, while the pre-trained weights stay frozen."""
 
   def conflict(self, option):
     """Explain that adapters and top layers exclude each other, or that a new layer is not

@@ -49,7 +49,7 @@ class SourceConfig(ValidatedConfig):
   columns: Columns = Columns()
   """columns that an example is read from"""
   on_error: OnError = 'refuse'
-  """what happens to an unreadable row: refuse the source, or skip and count the row"""
+  """what to do with an invalid row. refuse: stop and report the row; skip: skip and count it"""
   encoding: str = 'utf-8'
   """character encoding of the files, by its Python name: gb18030, shift_jis, cp1251, utf-16, ..."""
 

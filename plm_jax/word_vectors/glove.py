@@ -36,7 +36,7 @@ class GloVe(WordModel):
   window: int = 10
   """Number of words on either side that are counted, each by 1 / distance."""
   largest: float = 100.0
-  """Count from which on pairs have the same weight (x_max)."""
+  """Count above which all pairs have the same weight (x_max)."""
   power: float = 0.75
   """Exponent of the weight of lower counts (alpha)."""
   memory: int = 20_000_000

@@ -144,7 +144,7 @@ def glove_loss(
     contexts: vectors [B, D].
     biases: [B], the sum of both words' biases.
     counts: co-occurrence counts [B], > 0.
-    largest: count from which on pairs have the same weight (x_max).
+    largest: count above which all pairs have the same weight (x_max).
     power: exponent of the weight (alpha).
 
   Returns:

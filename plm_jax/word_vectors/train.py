@@ -71,8 +71,8 @@ class VectorTrainConfig(ValidatedConfig):
   keep: int = 1
   """Number of checkpoints to keep."""
   changed_data: Literal['refuse', 'accept'] = 'refuse'
-  """Whether to resume on text with the same words and counts, but other sentences, than the
-  checkpoint's."""
+  """Whether a run may resume on text that has the same words and counts as the text of its
+  checkpoint, but different sentences."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +84,11 @@ class VectorRun(ValidatedConfig):
   name: str
   """Name of the run."""
   scale: Scale = 'paper'
-  """Scale of the run. paper: as published. laptop: minutes on two cores. test: seconds. Other
-  options override the values that it sets."""
+  """Scale of the run. paper: as published; laptop: minutes on two cores; test: seconds. Other
+  options override the values that the scale sets."""
   output: str = ''
-  """Folder of the run: checkpoints, metrics, report. Empty: runs/NAME, and -SCALE below paper."""
+  """Run folder for checkpoints, metrics and report; runs/NAME by default, with -SCALE appended for
+  scales other than paper."""
   seed: int = 0
   """Random seed for initial vectors, windows, noise words and subsampling."""
   model: Word2Vec | GloVe | Ranking = Word2Vec()

@@ -35,15 +35,15 @@ class WordsConfig(ValidatedConfig):
   path: tuple[str, ...] = ('embedded',)
   """Corpora: text files, globs, folders, tfds:NAME, embedded."""
   split: Literal['letters', 'spaces', 'jieba'] = 'letters'
-  """How text is split into words. letters: runs of letters and digits with their marks, without
-  punctuation, and each Chinese or Japanese character; spaces: at spaces, as the originals read text
-  that was split before; jieba: Chinese words of letters by its dictionary."""
+  """How text is split into words. letters: sequences of letters and digits with their combining
+  marks, without punctuation; each Chinese or Japanese character is a word. spaces: at spaces, for
+  pre-tokenized text, as in the original code; jieba: as letters, with Chinese words from jieba."""
   lower: bool = True
-  """Whether words are lower-cased."""
+  """Lowercase the words."""
   least: int = 5
-  """Minimum count of a word of the vocabulary."""
+  """Minimum count of a word in the vocabulary."""
   most: int = 0
-  """Maximum vocabulary size, of the most frequent words; 0: no limit."""
+  """Maximum vocabulary size: the most frequent words are kept. 0: no limit."""
   longest: int = 1000
   """Maximum length of a sentence in words; a longer paragraph continues in the next one
   (word2vec.c's MAX_SENTENCE_LENGTH)."""

@@ -105,7 +105,7 @@ def test_options_of_runs_are_those_of_their_recipes():
 def test_the_spelling_that_turns_an_option_off_is_understood():
   recipe = recipes.find_recipe('bert_base')
   said = ' '.join(help.run_help('train', '', recipe('test')).split())
-  spellings = re.findall(r'\[default; (--\S+) turns it off\]', said)
+  spellings = re.findall(r'\[on by default; (--\S+) turns it off\]', said)
   assert '--model.no-tied' in spellings
   config = parse(recipe, ['--scale=test', *spellings])
   assert not config.model.tied and not config.data.prepare.lowercase
