@@ -83,8 +83,8 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
     documents = sum(shard.documents for shard in shards)
     sentences = sum(shard.sentences for shard in shards)
     files = '1 shard' if len(shards) == 1 else f'{len(shards)} shards'
-    print(f'{split}: {documents:,} documents, {sentences:,} sentences, {meta.tokens(split):,} '
-          f'tokens in {files}')
+    texts = '1 document' if documents == 1 else f'{documents:,} documents'
+    print(f'{split}: {texts}, {sentences:,} sentences, {meta.tokens(split):,} tokens in {files}')
   seconds, read = time.monotonic() - stats.start_time, stats.read
   rate = stats.tokens / max(seconds, 1e-9)
   per_worker = ''

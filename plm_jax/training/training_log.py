@@ -129,7 +129,7 @@ class TrainingLog:
     if 'mfu' in values:
       parts.append(f'MFU {values["mfu"]:.1%}')
     if 'waiting' in values:
-      parts.append(f'waiting {values["waiting"]:.0%}')
+      parts.append(f'waiting for data {values["waiting"]:.0%}')
     if self.draws:
       total = f'{self.config.train.steps}'
       used = len(f'100%|| {total}/{total} 00:00:00, ') + BAR_WIDTH

@@ -29,6 +29,20 @@ def test_hints(text, epochs, heldout, said):
   assert len(found) == len(said) and all(one.startswith(begin) for one, begin in zip(found, said, strict=True))
 
 
+@pytest.mark.parametrize(('accuracy', 'baseline', 'hinted'), [
+    (0.178, 0.059, True), (0.245, 0.073, False), (0.02, 0.01, True)])
+def test_a_model_that_ignores_the_context_is_recognized(accuracy, baseline, hinted):
+  """A tenth of BERT's tokens to predict are visible: a model that copies them is ahead of the majority class."""
+  heldout = {'mlm_accuracy': accuracy, 'mlm_baseline': baseline}
+  found = hints.run_hints(BERT, hints.TextFacts(False, 0.0, 20_000), 3.0, heldout)
+  assert bool(found) == hinted and (not found or f'({0.1 + 0.9 * baseline:.1%})' in found[0])
+
+
+def test_next_tokens_are_not_visible():
+  decoder = recipes.find_recipe('gpt2_small')('laptop')
+  assert hints.accuracy_without_context(decoder, 0.1) == 0.1
+
+
 def test_a_tokenizer_from_elsewhere_may_not_be_made_for_the_text():
   prepared = dataclasses.replace(BERT.data.prepare, tokenizer='vocab.txt')
   config = dataclasses.replace(BERT, data=dataclasses.replace(BERT.data, prepare=prepared))
