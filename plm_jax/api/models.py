@@ -405,8 +405,8 @@ def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Expor
   "transformers loads it with ...from_pretrained('half')"
 
   Args:
-    checkpoint: a checkpoint of transformers, of T5X, or of the original BERT, SpanBERT, DeBERTa or
-      GLM code
+    checkpoint: a transformers checkpoint, or a checkpoint of T5X or of the original BERT, SpanBERT,
+      DeBERTa or GLM code
     folder: a folder that does not exist yet, or is empty
     dtype: dtype of the tensors; None: the dtype that they have
 

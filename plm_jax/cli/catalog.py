@@ -107,7 +107,10 @@ COMMANDS: dict[str, Command] = {
              'freelb, sift; none: off'),
             ('vectors', 'FILE', 'word vectors to concatenate with the features of an ELMo model'),
             ('scale', 'paper,laptop,test', 'hyperparameters to use. paper: as published; laptop: '
-             'for a small model; test: seconds; by default, the size of the model decides'))),
+             'for a small model; test: seconds; by default, the size of the model decides'),
+            ('output', 'TEXT', 'run folder for checkpoints, metrics and report, local or gs://; '
+             'runs/finetune_TASK-MODEL by default, which ends with -SCALE for scales other than '
+             'paper'))),
     'distill': Command(
         TRAIN, 'Distill an encoder into static token embeddings.', 'RUN OUTPUT',
         ('runs/bert_base vectors --size 256',), 'similarity.distill_command'),

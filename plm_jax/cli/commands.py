@@ -105,8 +105,8 @@ def prepare_command(
       corpus
     out: folder for the records, local or gs://
     output: same as the OUTPUT argument
-    recipe: recipe that will read the records, such as gpt2_small: sets the kind of tokenizer and
-      other settings; other options override them
+    recipe: recipe that will read the records, such as gpt2_small: it sets the tokenizer and other
+      options, unless they are given. Default: records for BERT
     scale: scale of the run that will read the records; with --for, it sets the vocabulary size
     vocab: vocabulary size of the new tokenizer; --for and --scale change this default
     beam: use Apache Beam; all options after --beam are passed to Beam: --beam --runner=FlinkRunner
@@ -164,8 +164,8 @@ def fill_mask_command(
 
   Args:
     run: run folder, transformers checkpoint or original TensorFlow checkpoint
-    prompts: sentences, each with one or more [MASK]; - reads one sentence per line from standard
-      input
+    prompts: sentences with one or more [MASK], whatever the mask token of the model is; - reads one
+      sentence per line from standard input
     top: number of candidates to print per [MASK]
   """
   prompts = predict.read_prompts(prompts)
@@ -191,7 +191,7 @@ def export_command(
 
   Args:
     run: run folder, transformers checkpoint or original TensorFlow checkpoint
-    out: folder for the checkpoint, local or in a bucket; it must not exist yet
+    out: folder for the checkpoint, local or gs://; it must not exist yet
     output: same as the OUTPUT argument
     dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
     adapter: write only the adapter, without the base model, for peft; for runs with

@@ -409,8 +409,8 @@ def repetition_warnings(epochs: Mapping[str, float], about: str = '') -> list[st
     epochs: epochs over each corpus.
     about: 'about ' for estimates.
   """
-  return [f'the run reads {path} for {about}{times:,.0f} epochs, and more than {MANY_EPOCHS} help '
-          'little: give more text, or fewer steps in --train.phases'
+  return [f'{about}{times:,.0f} epochs over {path}; more than {MANY_EPOCHS} help little: give more '
+          'text, or fewer steps in --train.phases'
           for path, times in epochs.items() if times > MANY_EPOCHS]
 
 

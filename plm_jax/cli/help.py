@@ -174,12 +174,14 @@ def command_help(path: Sequence[str], topic: str = '', recipe: str = '') -> str:
 
 
 def first_sentence(text: str) -> str:
-  """Return the first sentence of a description, without its full stop.
+  """Return the first sentence of a description, and a default after it, without the full stop.
 
   >>> first_sentence('Peak learning rate, at the end of the warmup. With Adafactor ...')
   'Peak learning rate, at the end of the warmup'
+  >>> first_sentence('File for the results. Default: standard output. Lines are ...')
+  'File for the results. Default: standard output'
   """
-  return re.split(r'(?<!\.)\.(?= [A-Z`]|$)', text, maxsplit=1)[0]
+  return re.split(r'(?<!\.)\.(?= (?!Default:)[A-Z`]|$)', text, maxsplit=1)[0]
 
 
 def usage_lines(called: str, command: Command) -> list[str]:

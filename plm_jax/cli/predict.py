@@ -200,7 +200,7 @@ def answer_command(
 
   Args:
     run: run folder or transformers checkpoint of an extractive QA model
-    questions: questions. Without --context, the first argument is the context
+    questions: questions to answer. Without --context, the first argument is the context
     context: text that contains the answers: a file, - for standard input, or the text itself
     top: number of candidate answers to print
     batch: batch size in windows of the context

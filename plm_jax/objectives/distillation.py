@@ -44,7 +44,7 @@ class Distillation(Objective):
   limits = intervals(temperature='(0, inf)')
 
   teacher: str = ''
-  """Teacher: the folder of a run, or a checkpoint of transformers, with the same tokenizer."""
+  """Teacher model: run folder or transformers checkpoint, with the same tokenizer."""
   model: EncoderConfig | DebertaConfig | DecoderConfig | None = None
   """Architecture of the teacher, which is read from its folder."""
   task: MaskedLM | CausalLM = MaskedLM(pair=Single())
