@@ -44,7 +44,7 @@ class DebertaConfig(ValidatedConfig):
   stack: StackConfig = StackConfig()
   """Number of layers, and how they are compiled."""
   max_length: int = 512
-  """Length of the longest row, in tokens."""
+  """Maximum sequence length, in tokens."""
   absolute: bool = True
   """The model has a table of absolute positions."""
   biased_input: bool = False

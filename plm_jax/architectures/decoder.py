@@ -51,20 +51,20 @@ class DecoderConfig(ValidatedConfig):
   stack: StackConfig = StackConfig()
   """Number of layers, and how they are compiled."""
   max_length: int = 1024
-  """Length of the longest row, in tokens; 0: any."""
+  """Maximum sequence length, in tokens; 0: any."""
   absolute: Literal['learned', 'none'] = 'learned'
   """Absolute positions that are added to the embeddings: a trained table of max_length rows, or
   none."""
   types: int = 0
   """Rows of a second embedding table, for the types of a batch (GLM: positions inside a span)."""
   tied: bool = True
-  """The language-modelling head uses the token table (tied embeddings); False: a matrix of its
-  own."""
+  """Tied embeddings: the LM head uses the weights of the token embeddings; False: a separate
+  matrix."""
   logit_factor: float = 1.0
   """Factor on output logits (PaLM: 1 / sqrt(hidden size))."""
   windows: tuple[int, ...] = ()
-  """Sliding window of each layer, in tokens including the token itself (an encoder counts the
-  tokens to either side), repeated over the layers; 0: global attention (GPT-3 alternates)."""
+  """Sliding window of each layer, in tokens including the token itself, repeated over the layers;
+  0: global attention (GPT-3 alternates)."""
   depth_scale: bool = False
   """Divide the attention logits of layer 1, 2, ... by its number (GPT-2's
   scale_attn_by_inverse_layer_idx)."""

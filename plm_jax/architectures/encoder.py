@@ -38,15 +38,15 @@ class EncoderConfig(ValidatedConfig):
   stack: StackConfig = StackConfig()
   """Number of layers, and how they are compiled."""
   max_length: int = 512
-  """Length of the longest row, in tokens; 0: any, without absolute positions."""
+  """Maximum sequence length, in tokens; 0: any, without absolute positions."""
   padding: int = -1
   """Id of padding, which takes no position; other tokens are numbered from this id + 1 (RoBERTa:
   1). -1: positions count all tokens from 0."""
   embeddings: EmbeddingConfig = EmbeddingConfig()
   """Tables that are added to the token vectors, and their norm."""
   windows: tuple[int, ...] = ()
-  """Sliding window of each layer, in tokens to either side (a decoder counts the token itself),
-  repeated over the layers; 0: global attention (ModernBERT: 0, 64, 64)."""
+  """Sliding window of each layer, in tokens on each side, repeated over the layers; 0: global
+  attention (ModernBERT: 0, 64, 64)."""
   causal: bool = False
   """A token attends only to itself and the tokens before it (XLM's CLM)."""
   clear: bool = False
@@ -55,9 +55,10 @@ class EncoderConfig(ValidatedConfig):
   """The residual stream is a trained weighted sum of all its earlier states, after each sublayer
   (DenseFormer: Pagliardini et al. 2024; GPT-BERT)."""
   tied: bool = True
-  """The masked-LM head uses the token table (tied embeddings); False: a matrix of its own."""
+  """Tied embeddings: the masked-LM head uses the weights of the token embeddings; False: a separate
+  matrix."""
   head: HeadConfig = HeadConfig()
-  """What heads read, and their hidden layer."""
+  """Pooling and hidden layer of the heads."""
   pooler: bool = True
   """A dense layer with tanh on the first token, for sentence-level heads."""
 

@@ -49,16 +49,16 @@ class EncoderDecoderConfig(ValidatedConfig):
   decoder_mlp_dim: int | None = None
   """Hidden size of the decoder's MLP; None: that of the encoder's."""
   source: StackConfig = StackConfig(0)
-  """Number of layers of a source encoder, with a token table, positions and norms of its own. Its
-  output replaces the encoder's token vectors (translation by BART; Lewis et al. 2020, section 3.4);
-  0: no source encoder."""
+  """Number of layers of a source encoder, which has separate token embeddings, positions and norms.
+  Its output replaces the encoder's token vectors (translation by BART; Lewis et al. 2020, section
+  3.4); 0: no source encoder."""
   max_length: int = 0
-  """Length of the longest row of either side, in tokens; 0: any."""
+  """Maximum sequence length of the encoder and of the decoder, in tokens; 0: any."""
   absolute: Literal['learned', 'sinusoidal', 'none'] = 'none'
   """Absolute positions that are added to the embeddings: a trained table of max_length rows per
   side, sines and cosines, or none."""
   first_position: int = 0
-  """Row of the position table for a row's first token (BART: 2)."""
+  """Row of the position table for the first token of a sequence (BART: 2)."""
   embed_norm: bool = False
   """Normalize the embeddings of each side (BART)."""
   embed_factor: float = 1.0
@@ -66,8 +66,8 @@ class EncoderDecoderConfig(ValidatedConfig):
   last_dropout: bool = False
   """Apply dropout to the output of each stack (T5)."""
   tied: bool = True
-  """The language-modelling head uses the token table (tied embeddings); False: a matrix of its
-  own."""
+  """Tied embeddings: the LM head uses the weights of the token embeddings; False: a separate
+  matrix."""
   logit_factor: float = 1.0
   """Factor on output logits (T5 v1.0: 1 / sqrt(hidden size))."""
   logit_bias: bool = False

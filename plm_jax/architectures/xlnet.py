@@ -41,7 +41,7 @@ class XLNetConfig(ValidatedConfig):
   stack: StackConfig = StackConfig()
   """Number of layers, and how they are compiled."""
   max_length: int = 512
-  """Length of the longest row, in tokens; 0: any. No parameter depends on it."""
+  """Maximum sequence length, in tokens; 0: any. No parameter depends on it."""
   attention: Literal['bi', 'uni'] = 'bi'
   """Attention where the batch has no mask. bi: to the whole segment. uni: to preceding tokens
   (Transformer-XL)."""

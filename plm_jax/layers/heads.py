@@ -55,7 +55,7 @@ class HeadConfig(ValidatedConfig):
   output_bias: bool = True
   """Masked-LM logits have a bias."""
   pooling: Literal['first', 'mean'] = 'first'
-  """What classification reads: the first token of a text, or the mean of its tokens."""
+  """Pooling for classification: the first token of a text, or the mean of its tokens."""
   shifted: bool = False
   """A token is predicted at the position before it, masked or not. So the same parameters fill
   masks and, in rows whose batch has ranks, generate text (GPT-BERT)."""

@@ -20,7 +20,7 @@ class NormConfig(ValidatedConfig):
   """Kind of norm. layer: LayerNorm (Ba et al. 2016). layer_scale: LayerNorm without a bias (PaLM).
   plain: LayerNorm without parameters (LTG-BERT). rms: RMSNorm (Zhang and Sennrich 2019)."""
   eps: float = 1e-12
-  """Number that is added to the variance."""
+  """Epsilon that is added to the variance."""
 
 
 class Norm(nn.Module):

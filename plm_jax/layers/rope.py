@@ -48,7 +48,7 @@ class LinearScaling(Unscaled):
   limits = intervals(factor='(0, inf)')
 
   factor: float = 1.0
-  """How many times longer rows are than in training."""
+  """How many times longer sequences are than in training."""
 
   def scaled_frequencies(self, theta, size):
     """Compute angles per token, all divided by the factor."""
@@ -67,9 +67,9 @@ class DynamicScaling(Unscaled):
   limits = intervals(factor='(0, inf)', original='[1, inf)')
 
   factor: float = 1.0
-  """How many times longer rows are than in training."""
+  """How many times longer sequences are than in training."""
   original: int = 2048
-  """Length of the longest row in training."""
+  """Maximum sequence length in training."""
 
   def frequencies(self, theta, size, positions):
     """Compute angles per token [batch, 1, size / 2], with theta by the length of each row."""
@@ -94,7 +94,7 @@ class Llama3Scaling(Unscaled):
   high: float = 4.0
   """Wavelengths shorter than original / high are kept."""
   original: int = 8192
-  """Length of the longest row in training."""
+  """Maximum sequence length in training."""
 
   def conflict(self, option):
     """Describe that the ramp from low to high has no length; None: it has one."""
@@ -120,9 +120,9 @@ class YarnScaling(Unscaled):
   limits = intervals(factor='(0, inf)', original='[1, inf)', fast='(0, inf)', slow='(0, inf)')
 
   factor: float = 1.0
-  """How many times longer rows are than in training."""
+  """How many times longer sequences are than in training."""
   original: int = 2048
-  """Length of the longest row in training."""
+  """Maximum sequence length in training."""
   fast: float = 32.0
   """Turns per row from which a pair is kept."""
   slow: float = 1.0
@@ -168,9 +168,9 @@ class Rope(NoPosition):
   theta: float = 10_000.0
   """Base of the wavelengths, which are 2 pi to 2 pi theta tokens."""
   share: float = 1.0
-  """Share of each head's features that is rotated, the first ones."""
+  """Share of each head's features that are rotated, counted from the first feature."""
   scaling: Unscaled = Unscaled()
-  """Scaling to rows longer than those of training."""
+  """Scaling to sequences that are longer than in training."""
 
   def conflict(self, option):
     """Describe that YaRN does not scale equal wavelengths; None: they differ."""

@@ -103,8 +103,8 @@ class StackConfig(ValidatedConfig):
   """Number of layers at the bottom that are not trained; the backward pass ends above them, so the
   embeddings are not trained either."""
   remat: Remat = 'none'
-  """Activation checkpointing (remat): what the backward pass recomputes to save memory. none:
-  nothing; dots: all but products with parameters; full: everything."""
+  """Activation checkpointing (remat): the activations that the backward pass recomputes, to save
+  memory. none: none; dots: all except products with parameters; full: all."""
 
   def conflict(self, option):
     """Describe a conflict between groups, frozen layers and the number of layers; None: none."""

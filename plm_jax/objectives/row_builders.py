@@ -75,8 +75,8 @@ class FullSentences(ValidatedConfig):
   """
 
   together: bool = True
-  """Whether documents of a sequence attend to each other, as RoBERTa's do. False: each attends
-  only to itself."""
+  """Whether the documents of a sequence attend to each other, as in RoBERTa. False: each document
+  attends only to itself."""
   reserve: int = 2
   """Tokens of a sequence reserved for separators. A full sequence that needs more loses as many
   tokens at its end."""

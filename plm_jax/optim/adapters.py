@@ -35,7 +35,7 @@ class AdapterConfig(ValidatedConfig):
   """Kind of adapter. lora: LoRA (Hu et al. 2022); rslora: rsLoRA, scaled for higher ranks
   (Kalajdzievski 2023); dora: DoRA, which trains column norms separately (Liu et al. 2024)."""
   rank: int = 8
-  """Rank r: columns of the first matrix."""
+  """Rank r of the adapter matrices."""
   alpha: float = 8.0
   """Scale of the product: its factor is alpha / r, that of rslora alpha / sqrt(r)."""
   targets: tuple[str, ...] = ('query', 'value')

@@ -27,17 +27,18 @@ class LabeledConfig(SourceConfig):
   epochs: float = 3.0
   """number of epochs; 0: train for the steps of --train.phases"""
   least_steps: int = 0
-  """minimum number of updates when epochs are counted: small data sets get more epochs, at most
+  """minimum number of updates if --data.epochs is used: small data sets get more epochs, at most
   40"""
   warmup: float = 0.1
-  """share of the steps with learning-rate warmup, if --optim.warmup is 0"""
+  """warmup ratio: share of the steps with learning-rate warmup, if --optim.warmup is 0"""
   evaluations: float = 1.0
-  """evaluations per epoch when epochs are counted; each saves a checkpoint"""
+  """number of evaluations per epoch, if --data.epochs is used; each saves a checkpoint"""
   pack: bool = False
-  """pack several short examples into a row, separated by the attention mask (sequence packing): the
-  same losses, faster"""
+  """sequence packing: several short examples share a sequence without attending to each other. The
+  losses are the same, and training is faster"""
   by_length: bool = False
-  """batch examples of similar length (length bucketing): less padding, a less random order"""
+  """length bucketing: batch examples of similar length, for less padding; their order is less
+  random"""
   unfreeze: bool = False
   """unfreeze one more layer per epoch, from the top (gradual unfreezing, Howard and Ruder 2018,
   section 3.3)"""
@@ -46,10 +47,10 @@ class LabeledConfig(SourceConfig):
   augment: AugmentConfig = AugmentConfig()
   """data augmentation of training texts with a class"""
   baseline: bool = True
-  """compute the majority-class baseline and a simple one (`tasks.baselines`) and print them next to
-  the score"""
+  """compute the majority-class baseline and a simple baseline, such as TF-IDF with logistic
+  regression, and print them next to the score"""
   tokenizer: str = ''
-  """file or folder of the tokenizer; empty: that of the run or checkpoint to start from"""
+  """tokenizer file or folder. Default: the tokenizer of the initial model"""
 
   @property
   def several_texts(self) -> bool:
