@@ -245,7 +245,8 @@ def describe_kind(module: str, kind: ast.AST) -> str:
   """Describe the values of an annotation as a help text shows them."""
   if isinstance(kind, ast.BinOp):
     parts = [describe_kind(module, part) for part in (kind.left, kind.right)]
-    return '|'.join(part for part in parts if part != 'None')
+    separator = ',' if any(',' in part for part in parts) else '|'  # choices, or types
+    return separator.join(part for part in parts if part != 'None')
   if isinstance(kind, ast.Constant):
     return str(kind.value)
   if isinstance(kind, ast.Subscript):

@@ -146,7 +146,7 @@ class TrainConfig(ValidatedConfig):
   eval_every: int = 10_000
   """steps between evaluations on held-out text"""
   eval_batches: int = 64
-  """largest number of held-out batches per evaluation"""
+  """maximum number of held-out batches per evaluation"""
   save_every: int = 1000
   """steps between checkpoints"""
   keep: int = 3

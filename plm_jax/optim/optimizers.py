@@ -36,9 +36,9 @@ class OptimConfig(ValidatedConfig):
       decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
 
   kind: Literal['adamw', 'stable_adamw', 'lamb', 'adafactor', 'adagrad'] = 'adamw'
-  """Optimizer: Adam with decoupled weight decay, the same with Adafactor's update clipping
-  instead of gradient clipping (StableAdamW: Wortsman et al. 2023, algorithm 2), LAMB (You et al.
-  2020), Adafactor (Shazeer and Stern 2018, as in T5), or Adagrad (Duchi et al. 2011)."""
+  """Optimizer. adamw: Adam with decoupled weight decay; stable_adamw: AdamW with Adafactor's update
+  clipping instead of gradient clipping (Wortsman et al. 2023, algorithm 2); lamb (You et al. 2020);
+  adafactor (Shazeer and Stern 2018, as in T5); adagrad (Duchi et al. 2011)."""
   peak: float = 1e-4
   """Peak learning rate, at the end of the warmup. With Adafactor it is multiplied by the size of
   the parameter (see parameter_scale)."""
@@ -72,9 +72,10 @@ class OptimConfig(ValidatedConfig):
   b2: float = 0.999
   """Decay rate of the mean of squared gradients (Adafactor's grows with the step)."""
   eps: float = 1e-6
-  """Number that is added to the root of the mean square."""
+  """Epsilon, which is added to the root of the mean square."""
   bias_correction: bool = False
-  """Whether the means are divided by 1 - b^t. Released BERT and ALBERT did not."""
+  """Bias correction of Adam: divide the means by 1 - b^t. The released code of BERT and ALBERT does
+  not do this."""
   weight_decay: float = 0.01
   """Decoupled weight decay: each update subtracts this factor x learning rate x parameter."""
   exempt: tuple[str, ...] = ('bias', 'scale')
@@ -108,16 +109,16 @@ class OptimConfig(ValidatedConfig):
   update. The EMA is evaluated, exported and used for warm starts. Checkpoints have both. 0: no
   EMA."""
   only: tuple[str, ...] = ()
-  """Patterns of the parameters that are trained (see `trainable.match_parameters`), while the
-  others are frozen. Empty: all are trained."""
+  """Patterns of the parameters to train (see `trainable.match_parameters`); the others are frozen.
+  Default: train all parameters."""
   layer_decay: float = 1.0
-  """Layer-wise learning-rate decay: factor per layer below the head. Layer n of N has it to the
-  power of N + 2 - n, embeddings N + 2, heads 0, as in ELECTRA's released code (Clark et al. 2020,
-  appendix B; `trainable.depths_below_head`)."""
+  """Layer-wise learning-rate decay: factor per layer below the head. The exponent is N + 2 - n for
+  layer n of N, N + 2 for embeddings and 0 for heads, as in ELECTRA's released code (Clark et al.
+  2020, appendix B; `trainable.depths_below_head`)."""
   unfreeze: int = 0
   """Gradual unfreezing: number of updates after which one more layer is trained, from the top. At
-  first heads alone are (Howard and Ruder 2018, section 3.3: an epoch). 0: all are trained from
-  the start."""
+  first, only the heads are trained (Howard and Ruder 2018, section 3.3: one epoch per layer). 0:
+  all layers are trained from the start."""
 
 
 def make_schedule(
