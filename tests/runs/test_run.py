@@ -168,8 +168,8 @@ def test_a_run_continues_on_the_same_text_alone(finished, tmp_path, monkeypatch,
   stopped_at(2, args, monkeypatch)
   edited = original.replace('.', ' once more .', 1)
   text.write_text(edited)
-  with pytest.raises(CheckpointError, match=r'(?s)is not what the checkpoint of step 3 was trained on.*--output '
-                     r'another folder.*--train.changed-data=accept.*text: \w{12} -> \w{12}'):
+  with pytest.raises(CheckpointError, match=r'(?s)is not what the checkpoint of step 3 was trained on.*choose another '
+                     r'folder with --output.*--train.changed-data=accept.*text: \w{12} -> \w{12}'):
     run(parse(BERT_BASE, args))
   # Prepared anew in another cache, the same text is the same data.
   text.write_text(original)
