@@ -60,7 +60,8 @@ def compared(make, monkeypatch):
   return cut, jax.device_get(make())
 
 
-@pytest.mark.parametrize('band', [SlidingWindow(5, 5), SlidingWindow(100, 0)], ids=str)
+@pytest.mark.parametrize('band', [
+    SlidingWindow(5, 5), pytest.param(SlidingWindow(100, 0), marks=pytest.mark.slow)], ids=str)
 def test_blocks_attend_as_rows_do(band, monkeypatch):
   """Outputs and gradients, with grouped keys."""
   cfg = BlockConfig(width=16, heads=4, kv_heads=2)
@@ -81,6 +82,7 @@ def test_blocks_attend_as_rows_do(band, monkeypatch):
     np.testing.assert_allclose(one, other, atol=1e-5 * largest)
 
 
+@pytest.mark.slow
 def test_dropout_of_blocks_falls_on_a_share_of_pairs_and_on_others_in_each_block():
   """Of values that tell keys apart, and logits that are all alike, what is left of each key is there or is not."""
   cfg = BlockConfig(width=8, heads=1)

@@ -61,6 +61,7 @@ def test_sentences_get_their_marks_and_are_turned_round():
   assert reverse_sequences(jnp.arange(8).reshape(2, 4), jnp.array([3, 4])).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
 
 
+@pytest.mark.slow
 def test_one_direction_sees_what_is_before_and_the_other_what_is_behind(params):
   """Half a vector each: another second word changes those from it on, and those up to it."""
   def read(*words) -> np.ndarray:

@@ -56,6 +56,7 @@ def forward(batch, cfg=None, remember=False):
   return jax.device_get(compiled(cfg or config(), remember)(params(), batch))
 
 
+@pytest.mark.slow
 def test_memory_and_row_share_the_biases_of_all_layers():
   """With memory, positions are computed twice; memory given as hidden states is the memory computed here."""
   model = XLNet(config(**{'attention.position': TransformerXL(untied=False)}), remember=True)

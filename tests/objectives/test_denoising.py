@@ -233,6 +233,7 @@ def test_masks_of_words_may_be_random_tokens():
   assert (found.size == 50).all() and masks / (400 * 15) == pytest.approx(0.75, abs=0.03)
 
 
+@pytest.mark.slow
 def test_bart_of_chinese_reads_and_writes_the_ends_of_sentences():
   """[CLS] a [SEP] b [SEP] on both sides, begun by [SEP]; ends of sentences are never masked."""
   objective = DenoisingAutoencoder((SentencePermutation(), WordMasking(random=0.0)), reserve=4)

@@ -62,9 +62,9 @@ def sums(objective, params, batch):
   return {name: (total[name], weights[name]) for name in total}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', [
-    pytest.param(TINYBERT, id='tinybert'), pytest.param(MINILM, id='minilm', marks=pytest.mark.slow),
-    pytest.param(SECOND, id='minilmv2', marks=pytest.mark.slow)])
+    pytest.param(TINYBERT, id='tinybert'), pytest.param(MINILM, id='minilm'), pytest.param(SECOND, id='minilmv2')])
 def test_losses_and_their_gradient_are_those_of_numpys_bert(objective):
   model = objective.build(STUDENT, packed=False)
   windows: Any = tiny.windows(3, objective.text_length(16))
@@ -99,7 +99,8 @@ def test_losses_and_their_gradient_are_those_of_numpys_bert(objective):
 
 @pytest.mark.parametrize('config', [
     pytest.param(tiny.config(layers=3), marks=pytest.mark.slow),
-    validation.with_paths(tiny.config(layers=3), {'block.norm_at': 'pre', 'windows': (0, 4)}),
+    pytest.param(validation.with_paths(tiny.config(layers=3), {'block.norm_at': 'pre', 'windows': (0, 4)}),
+                 marks=pytest.mark.slow),
     DecoderConfig(vocab=96, block=tiny.block(norm_at='pre', kv_heads=2, attention={'position': Rope()}), max_length=32,
                   absolute='none', stack=tiny.config(layers=3).stack)], ids=['post', 'pre', 'decoder'])
 def test_what_is_inside_is_what_the_layers_do(config):

@@ -333,6 +333,7 @@ def test_tokens_say_the_language_of_their_corpus(large):
   assert (batch['languages'] == windows['corpus'][:, None]).all()
 
 
+@pytest.mark.slow
 def test_spans_are_replaced_as_a_whole():
   """Of spans of three tokens, 80% are masked, 10% random and 10% kept; token by token, mixtures are the rule."""
   windows = tiny.windows(2048, 62, shortest=62)

@@ -59,6 +59,7 @@ def test_rows_are_masked_or_causal_and_labels_stand_one_place_before():
   np.testing.assert_array_equal(shown[:, :-1][keep], batch['labels'][~causal][:, :-1][keep])
 
 
+@pytest.mark.slow
 def test_shares_of_hidden_tokens_fall_and_spans_are_short():
   found = {name: x[:8] for name, x in windows().items()}
   def hidden(objective, more):

@@ -70,6 +70,7 @@ def test_running_text_is_that_of_full_sentences():
   assert found['languages'].tolist() == [[1] * 12, [0] * 12, [1] * 12, [1] * 12]
 
 
+@pytest.mark.slow
 def test_masks_are_in_both_texts_and_languages_are_said_where_asked():
   objective = MaskedLM(pair=PAIRS, mask_rate=0.5, language_ids=True)
   found = [jax.device_get(jax.jit(lambda key: objective.corrupt(key, windows(), BIG))(jax.random.key(key)))
@@ -82,6 +83,7 @@ def test_masks_are_in_both_texts_and_languages_are_said_where_asked():
   assert 'languages' not in jax.eval_shape(lambda key: plain.corrupt(key, windows(), BIG), jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_pairs_of_a_row_do_not_see_each_other():
   """The hidden states of a pair are the same whatever is in the other one, and its own half is seen."""
   model = EncoderConfig(vocab=100, block=tiny.block(dropout=0.0, attention={'dropout': 0.0}), max_length=12,
