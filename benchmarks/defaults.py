@@ -1,13 +1,13 @@
-"""The defaults of fine-tuning next to the best of a sweep, and to simple baselines, on four real data sets.
+"""Compare the default settings of fine-tuning with a sweep and with simple baselines, on four real data sets.
 
     python -m benchmarks.defaults --data=DIR --english=runs/en --chinese=runs/zh --limit=1500
     python -m benchmarks.defaults --data=DIR --english=runs/en --sets ner similarity --seeds=3 --rates --epochs
 
-DIR has the files that SETS names, at any depth. `--english` and `--chinese` are runs of an encoder. Every set has
-training, development and test examples; the best checkpoint is that of the development set, and all scores are of the
-test set. A sweep takes every rate of `--rates` with the epochs of the defaults and with every number of `--epochs`,
-on one seed. All runs are in this process. Scores are kept in the file `scores.jsonl` of the output folder, and what is
-there is not run again.
+DIR contains the files that SETS names, at any depth. `--english` and `--chinese` are runs of an encoder. Every set is
+divided into training, development and test examples. The development set selects the checkpoint, and the test set gives
+the scores. The sweep tries every learning rate of `--rates` with the default number of epochs and with every number of
+`--epochs`, with one seed. All runs share this process. Scores are stored in `scores.jsonl` in the output folder; a
+configuration with a stored score is not run again.
 """
 import argparse
 from collections.abc import Callable, Sequence
@@ -114,7 +114,7 @@ def divided(of: Set, data: str, folder: pathlib.Path, limit: int) -> list[str]:
 
 
 def lines(text: str) -> Table:
-  """Reads a table of lines, the first of which has the names of columns."""
+  """Read a table with one row per line. The first line has the column names."""
   head, *examples = text.rstrip('\n').split('\n')
   return Table(head, examples)
 
@@ -133,7 +133,7 @@ def questions(text: str) -> Table:
 
 
 def configured(of: Set, folder: str, files: Sequence[str]) -> FinetuneRun:
-  """Makes the run of the defaults; test scores are those of the second development set."""
+  """Configure a run with the default settings. The second development set is the test set."""
   start = InitialModel(folder, *read_model_config(folder))
   return validation.with_paths(finetune.recipe(of.task, start, None, (files[0],), (files[1], files[2])), of.changes)
 

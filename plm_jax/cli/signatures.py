@@ -129,13 +129,6 @@ def command_arguments(module: str, function: str) -> list[Option]:
   return options
 
 
-def command_summary(module: str, function: str) -> str:
-  """Return the first sentence of a command's docstring."""
-  found = find_name(module, function)
-  assert found and isinstance(found.node, ast.FunctionDef)
-  return (ast.get_docstring(found.node) or '').partition('\n\n')[0].replace('\n', ' ')
-
-
 def argument_texts(function: ast.FunctionDef) -> dict[str, str]:
   """Return the descriptions of arguments in a docstring, in one line each."""
   texts, name = {}, ''

@@ -168,14 +168,6 @@ def suggest_recipes(name: str) -> str:
   return listing
 
 
-def missing_file_hint(name: str) -> str:
-  """Return the command to type where there is no file experiments/NAME.py."""
-  if recipe := all_recipes().get(name):
-    return (f'{name} has no file of its own: type `python -m experiments.{recipe.family} '
-            f'--size={recipe.size}`, or `python -m plm_jax train {name}`')
-  return f'there is no recipe {validation.short_repr(name)}: {suggest_recipes(name)}'
-
-
 def describe_family(family: str) -> str:
   """Describe a family: its docstring, its table of sizes, and notes on all recipes."""
   lines = [f'{"--size":16}{"name":26}{"parameters":>18}  {"layers":20}{"batch":>6}'

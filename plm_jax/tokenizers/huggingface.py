@@ -213,15 +213,6 @@ def make_added_token(value: str | Mapping[str, Any], special: bool = True) -> Ad
   return AddedToken(str(value['content']), special=special, normalized=normalized, **flags)
 
 
-def token_flags(token: AddedToken) -> dict[str, Any]:
-  """Return a token as tokenizer.json writes it, without its id."""
-  names = ('content', 'single_word', 'lstrip', 'rstrip', 'normalized', 'special')
-  options = {}
-  for name in names:
-    options[name] = getattr(token, name)
-  return options
-
-
 def load_tokenizer_json(path: epath.Path, text: BertNormalization | None = None) -> Tokenizer:
   """Load a tokenizer.json with the class here that describes it exactly, else as `TokenizerJson`.
 
