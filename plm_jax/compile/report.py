@@ -4,7 +4,7 @@ The TPU compiler itself compiles the step. Memory, FLOPs, traffic and collective
 compiled program. Times are roofline lower bounds from data sheets, for a program that never ran:
 they are neither measurements nor predictions.
 """
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -227,12 +227,8 @@ def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> Com
     placed = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, layout)
     lowered = jit_train_step(learner, layout).lower(placed, windows)
-    try:
+    with explain_out_of_memory(phase):
       compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-      if 'RESOURCE_EXHAUSTED' not in str(error):
-        raise
-      raise ConfigError(out_of_memory_message(str(error), phase)) from error
   seconds = time.time() - start_time
 
   # Memory.
@@ -301,6 +297,17 @@ def check_memory(kind: str, memory: Mapping[str, int], phase: Phase) -> None:
     raise ConfigError(memory_error_message(phase, needed))
 
 
+@contextlib.contextmanager
+def explain_out_of_memory(phase: Phase) -> Iterator[None]:
+  """Turn a failed allocation on a device, of the compiler or of a step, into a ConfigError."""
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    raise ConfigError(out_of_memory_message(str(error), phase)) from error
+
+
 def out_of_memory_message(message: str, phase: Phase) -> str:
   """Shorten the compiler's error message to what a user needs."""
   lines = [line.strip() for line in message.splitlines()]
@@ -316,8 +323,11 @@ def out_of_memory_message(message: str, phase: Phase) -> str:
   for size, shape in zip(sizes[:4], shapes[:4], strict=False):
     buffers += f'\n  {size}  {shape}'
   amount = first_line(message)
+  allocation = re.search(r'Out of memory allocating (\d+) bytes', message)
   if needed:
     amount = needed[0]
+  elif allocation:
+    amount = f'no room for a buffer of {int(allocation[1]) / GIB:,.1f} GiB'
   return memory_error_message(phase, amount, buffers, core='vmem' in message)
 
 

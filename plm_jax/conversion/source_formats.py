@@ -19,6 +19,7 @@ from plm_jax.models.rules import ConvertError, Family, Source, raise_problems
 from plm_jax.tokenizers.contract import abbreviate
 
 CONFIG, ADAPTER = 'config.json', 'adapter_config.json'
+ADAPTER_WEIGHTS = 'adapter_model.safetensors', 'adapter_model.bin'
 ORIGINAL_CONFIGS = {
     'bert_config.json': 'bert', 'albert_config.json': 'albert', 'xlnet_config.json': 'xlnet'}
 """configuration files of the authors' own code in TensorFlow -> family; ELECTRA's has none"""
@@ -90,9 +91,21 @@ def open_checkpoint(path: pathlib.Path) -> Opened:
 
 
 def describe_adapter(path: PathType) -> str:
-  """Return an error message for a folder of peft with an adapter and no model; '': it is none."""
-  if (path / CONFIG).exists() or not (path / ADAPTER).exists():
+  """Return an error message for a folder with an adapter of peft; '': it has none.
+
+  A folder with a whole model and the weights of an adapter is refused as well: which of the two is
+  meant cannot be told. A configuration that was left behind after merging has no weights.
+  """
+  if not (path / ADAPTER).exists():
     return ''
+  if (path / CONFIG).exists():
+    weights = [name for name in ADAPTER_WEIGHTS if (path / name).exists()]
+    if not weights:
+      return ''
+    return (
+        f'{path} has a model and an adapter of peft ({ADAPTER}, {weights[0]}): merge the adapter '
+        'into the model with peft, model.merge_and_unload().save_pretrained(FOLDER), or move both '
+        'files away to read the model without it')
   contents = storage.read_json(path / ADAPTER, error=ConvertError)
   base = contents.get('base_model_name_or_path') or 'its base model'
   return (

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from plm_jax import environment, storage, versions
-from plm_jax.compile.report import compile_run
+from plm_jax.compile.report import compile_run, explain_out_of_memory
 from plm_jax.compile.search import search_mesh
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
@@ -133,7 +133,9 @@ def train_prepared(prepared: PreparedRun, lock: Lock) -> TrainingResult:
                   f'output in {config.folder}')
   for note in prepared.notes:
     print_on_leader(note)
-  result = train(config, prepared.open_feed, prepared.tokenizer, lock)
+  largest = max(config.train.phases, key=lambda phase: phase.batch * phase.length)
+  with explain_out_of_memory(largest):
+    result = train(config, prepared.open_feed, prepared.tokenizer, lock)
   if result.finished:
     prepared.report(result)
   else:

@@ -206,7 +206,8 @@ def parse_json(text: str, where: epath.PathLike, kind: type | tuple[type, ...] =
     return int(digits)
 
   try:
-    value = json.loads(text, parse_int=parse_integer)
+    # Editors of Windows write a byte order mark, which JSON does not have.
+    value = json.loads(text.removeprefix('\ufeff'), parse_int=parse_integer)
     check_depth(value, JSON_DEPTH)
   except RecursionError as wrong:
     raise error(f'{where} cannot be read as JSON: values too deep inside one another') from wrong

@@ -206,6 +206,14 @@ def test_a_misspelled_best_is_refused_before_text_is_prepared(best, command, tmp
   assert not (tmp_path / 'run').exists()
 
 
+def test_a_run_without_enough_memory_ends_with_advice(command, tmp_path, monkeypatch):
+  def allocate(*_):
+    raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: Out of memory allocating {2 ** 40} bytes.')
+  monkeypatch.setattr(run_lib, 'train', allocate)
+  with pytest.raises(SystemExit, match=r'no room for a buffer of 1,024\.0 GiB\.\nTry --train\.accumulate'):
+    main(BERT_BASE, [*command, f'--output={tmp_path / "run"}'])
+
+
 def test_a_folder_is_one_runs(command, tmp_path):
   with Lock(tmp_path / 'run', 'a run'), pytest.raises(SystemExit) as error:
     main(BERT_BASE, [*command, f'--output={tmp_path / "run"}'])

@@ -103,6 +103,8 @@ def test_json(tmp_path):
   storage.write_json(tmp_path / 'new' / 'a.json', {'ä': [1, 2.5, None]})
   assert storage.read_json(tmp_path / 'new' / 'a.json') == {'ä': [1, 2.5, None]}
   assert 'ä' in (tmp_path / 'new' / 'a.json').read_text()
+  (tmp_path / 'mark.json').write_text('{"a": 1}', encoding='utf-8-sig')
+  assert storage.read_json(tmp_path / 'mark.json') == {'a': 1}
   assert storage.parse_json('[' * 99 + ']' * 99, 'here', list) and storage.parse_json('9' * 100, 'here', int)
 
 
