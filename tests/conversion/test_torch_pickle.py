@@ -237,5 +237,5 @@ def test_a_model_with_the_weights_of_an_adapter_is_refused(tmp_path):
   (tmp_path / 'model' / 'adapter_config.json').write_text('{"peft_type": "LORA"}')
   conversion.load(tmp_path / 'model')  # the configuration alone is what merging leaves behind
   (tmp_path / 'model' / 'adapter_model.bin').touch()
-  with pytest.raises(conversion.ConvertError, match='a model and an adapter of peft .*adapter_model.bin.*merge_and_unload'):
+  with pytest.raises(conversion.ConvertError, match=r'a model and an adapter of peft .*adapter_model\.bin.*merge_and_unload'):
     conversion.load(tmp_path / 'model')
