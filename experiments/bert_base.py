@@ -1,5 +1,5 @@
 """Run `python -m experiments.bert_base`, a recipe of plm_jax/recipes/bert.py."""
-from plm_jax.cli.run import start
-
 if __name__ == '__main__':
+  from plm_jax.cli.run import start  # here: worker processes import this file, too
+
   start('bert_base')

@@ -1,5 +1,5 @@
 """Run `python -m experiments.t5_small_tasks`, a recipe of plm_jax/recipes/t5_tasks.py."""
-from plm_jax.cli.run import start
-
 if __name__ == '__main__':
+  from plm_jax.cli.run import start  # here: worker processes import this file, too
+
   start('t5_small_tasks')

@@ -7,6 +7,7 @@ folder ($PLM_JAX_CACHE, else ~/.cache/plm_jax).
 """
 import ast
 from collections.abc import Iterable, Iterator
+import gc
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -32,6 +33,8 @@ PROMPTS = (  # that a model of this text can complete
     'The number [MASK] rows in the matrix.', 'Returns the [MASK] of the array.',
     'This method is used [MASK] compute the gradient.')
 CLEANING_VERSION = 1  # of the rules below; part of the name of the cached file
+MIN_WORDS = 6  # of a paragraph
+LONG_STRING = 200  # characters of a string that is read even if it is no docstring
 
 
 def corpus_path() -> Path:
@@ -84,19 +87,32 @@ def read_modules(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
 
 def read_module(path: Path) -> list[list[str]]:
   """Read the documents of a source file; [] if it cannot be read or parsed, such as a template."""
+  collecting = gc.isenabled()
+  gc.disable()  # syntax trees have no cycles, and looking for them took a quarter of the parsing
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # invalid escapes in other people's strings
       tree = ast.parse(path.read_bytes())
+    return list(collect_documents(tree))
   except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: nested too deeply
     return []
   except (FileNotFoundError, PermissionError):
     return []
+  finally:
+    if collecting:
+      gc.enable()
+
+
+def collect_documents(tree: ast.Module) -> list[list[str]]:
+  """Return the documents of a module, each a list of paragraphs."""
+  cleaned: dict[str, list[str]] = {}
   module, classes = [], []
   for node in tree.body:
     text = []
     for string in find_strings(node):
-      text.extend(clean_docstring(string))
+      if string not in cleaned:
+        cleaned[string] = clean_docstring(string)
+      text.extend(cleaned[string])
     if isinstance(node, ast.ClassDef) and len(text) >= 4:
       classes.append(text)
     else:
@@ -105,23 +121,46 @@ def read_module(path: Path) -> list[list[str]]:
 
 
 def find_strings(node: ast.AST) -> list[str]:
-  """Return docstrings, and long strings such as NumPy attaches to compiled functions, in order."""
+  """Return docstrings, and long strings such as NumPy attaches to compiled functions, in order.
+
+  A long docstring is both, and is returned twice.
+  """
   found = []
-  for child in ast.walk(node):
-    least = 200
+  pending = [node]
+  while pending:
+    child = pending.pop()
+    text, least = child, LONG_STRING
     if isinstance(child, ast.Expr):
-      child, least = child.value, 0
-    text = getattr(child, 'value', None)
-    if isinstance(child, ast.Constant) and isinstance(text, str) and len(text) >= least:
-      found.append((child.lineno, text))
+      text, least = child.value, 0
+    if isinstance(text, ast.Constant) and isinstance(text.value, str) and len(text.value) >= least:
+      found.append((text.lineno, text.value))
+    for part in ast.iter_child_nodes(child):
+      if not is_short(part):
+        pending.append(part)
   return [text for _, text in sorted(found)]
+
+
+def is_short(node: ast.AST) -> bool:
+  """Return whether a part of a syntax tree is an expression too short to contain a long string."""
+  if isinstance(node, ast.expr_context):
+    return True
+  if not isinstance(node, ast.expr) or node.lineno != node.end_lineno:
+    return False
+  return node.end_col_offset - node.col_offset < LONG_STRING
 
 
 def clean_docstring(text: str) -> list[str]:
   """Return a docstring's paragraphs of prose, each one line without markup."""
+  if len(text.split()) < MIN_WORDS:
+    return []
   lines = inspect.cleandoc(text).expandtabs().split('\n')
-  cleaned = map(strip_markup, join_paragraphs(lines))
-  return [paragraph for paragraph in cleaned if is_prose(paragraph)]
+  cleaned = []
+  for paragraph in join_paragraphs(lines):
+    if len(paragraph.split()) >= MIN_WORDS:  # words are removed with the markup, none are added
+      stripped = strip_markup(paragraph)
+      if is_prose(stripped):
+        cleaned.append(stripped)
+  return cleaned
 
 
 def join_paragraphs(lines: list[str]) -> Iterator[str]:
@@ -142,8 +181,9 @@ def join_paragraphs(lines: list[str]) -> Iterator[str]:
     # A doctest ends at a blank line.
     doctest = bool(text) and (doctest or text.startswith(('>>>', 'In [', '... ')))
     skip = fence or doctest or code is not None or text.startswith(('```', '~~~', '|', '+-', '@'))
-    if skip or not text or HEADING.fullmatch(text):
-      if HEADING.fullmatch(text):
+    heading = HEADING.fullmatch(text)
+    if skip or not text or heading:
+      if heading:
         current = []  # the line above was the heading
       yield ' '.join(current)
       current = []
@@ -173,8 +213,9 @@ def strip_markup(text: str) -> str:
   """Remove inline markup, bullets and the name before a description from a paragraph."""
   text = BULLET.sub('', text)
   text, named = ENTRY.subn('', text)
-  for pattern, replacement in INLINE:
-    text = pattern.sub(replacement, text)
+  for mark, pattern, replacement in INLINE:
+    if mark in text:
+      text = pattern.sub(replacement, text)
   text = re.sub(':+$', ':', ' '.join(text.split()))
   if named and re.match('[a-z]+[ ,]', text):
     text = text[0].upper() + text[1:]
@@ -183,16 +224,12 @@ def strip_markup(text: str) -> str:
 
 def is_prose(text: str) -> bool:
   """Return whether a text is a sentence of six words or more, at least 75% of them plain words."""
-  words = text.split()
-  if len(words) < 6 or not BEGINNING.match(text) or not ENDING.search(text):
+  words = len(text.split())
+  if words < MIN_WORDS or not BEGINNING.match(text) or not ENDING.search(text):
     return False
-  if NOT_PROSE.search(text):
+  if any(mark in text for mark in CODE_MARKS) or any(p.search(text) for p in NOT_PROSE):
     return False
-  plain = []
-  for word in words:
-    if WORD.fullmatch(word):
-      plain.append(word)
-  return len(plain) >= 0.75 * len(words)
+  return len(PLAIN_WORD.findall(text)) >= 0.75 * words
 
 
 HEADING = re.compile(r'([=\-~^*#"\'+_`])\1{2,}|[=\- ]{6,}')
@@ -203,23 +240,26 @@ NUMPY_ENTRY = re.compile(r'[\w*`\'",. ]+ : .*')
 ENTRY = re.compile(
     r'\A[*`]*(:\w+ [\w.* ]+|[\w./-]+( ?,? [*`\w]+)?)[*`]*( \([^)]*\))?[*`]*: +(?=\S)')
 BULLET = re.compile(r'\A([-*+•] +|\(?\d{1,2}[.)] +|\([a-z]\) +|#\. +)')
-INLINE = [(re.compile(pattern), replacement) for pattern, replacement in (
-    (r'!?\[([^\]]+)\]\([^)\s]+\)', r'\1'),  # [text](address)
-    (r':[\w:+-]+:`[!~]?([^`<]*?) *(?:<[^`]*>)?`', r'\1'),  # :role:`text <target>`
-    (r'`([^`<]+?) *<[^`]*>`_*', r'\1'),  # `text <address>`_
-    (r'``?`?([^`]+)``?`?_*', r'\1'),
-    (r'\*\*([^*]+)\*\*', r'\1'),
-    (r'(?<![\w*])\*([^*\s][^*]*)\*(?!\w)', r'\1'),
-    (r'(\[[\w#*+-]{1,12}\])_', r'\1'),  # [1]_
-    (r'<?(?:https?|ftp)://[^\s>)]+[^\s>).,]>?', ''),
-    (r'\( *\)', ''),
+INLINE = [(mark, re.compile(pattern), replacement) for mark, pattern, replacement in (
+    # (part of every match, pattern, replacement)
+    ('](', r'!?\[([^\]]+)\]\([^)\s]+\)', r'\1'),  # [text](address)
+    (':`', r':[\w:+-]+:`[!~]?([^`<]*?) *(?:<[^`]*>)?`', r'\1'),  # :role:`text <target>`
+    ('>`', r'`([^`<]+?) *<[^`]*>`_*', r'\1'),  # `text <address>`_
+    ('`', r'``?`?([^`]+)``?`?_*', r'\1'),
+    ('**', r'\*\*([^*]+)\*\*', r'\1'),
+    ('*', r'(?<![\w*])\*([^*\s][^*]*)\*(?!\w)', r'\1'),
+    (']_', r'(\[[\w#*+-]{1,12}\])_', r'\1'),  # [1]_
+    ('://', r'<?(?:https?|ftp)://[^\s>)]+[^\s>).,]>?', ''),
+    ('(', r'\( *\)', ''),
 )]
 BEGINNING = re.compile(r'["(]?([A-Z]|\w+[._]\w)')  # a capital, or a name in code
 ENDING = re.compile(r'(?<!\be\.g)(?<!\bi\.e)(?<!\.\.)[.!?:\w)"]$')
-NOT_PROSE = re.compile(
-    r'>>>|\.\.\. |[\\|$@{}#]|:=|\w\(\w*\)\.|---|::| = |\b(TODO|Copyright|Licen[sc]e)\b|</')
-WORD = re.compile(
-    r'["\'‘“(\[]*[A-Za-zÀ-ž]+(?:[-/\'’][A-Za-zÀ-ž]+)*["\'’”)\]]*[.,;:!?]*["\'’”)]*')
+CODE_MARKS = ('>>>', '... ', ':=', '---', '::', ' = ', '</')
+NOT_PROSE = (  # each begins with characters that are quick to search for
+    re.compile(r'[\\|$@{}#]'), re.compile(r'(?<=\w)\(\w*\)\.'),
+    re.compile(r'\bTODO\b'), re.compile(r'\bCopyright\b'), re.compile(r'\bLicen[sc]e\b'))
+PLAIN_WORD = re.compile(
+    r'(?<!\S)["\'‘“(\[]*[A-Za-zÀ-ž]+(?:[-/\'’][A-Za-zÀ-ž]+)*["\'’”)\]]*[.,;:!?]*["\'’”)]*(?!\S)')
 SKIPPED_FOLDERS = frozenset((
     'test', 'tests', 'testing', 'site-packages', 'dist-packages', 'idlelib', 'lib2to3',
     '__pycache__'))
