@@ -93,7 +93,7 @@ def read_module(path: Path) -> list[list[str]]:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # invalid escapes in other people's strings
       tree = ast.parse(path.read_bytes())
-    return list(collect_documents(tree))
+    return collect_documents(tree)
   except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: nested too deeply
     return []
   except (FileNotFoundError, PermissionError):

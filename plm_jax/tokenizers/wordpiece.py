@@ -216,16 +216,23 @@ def train_wordpiece(
   glm = list(GLM_TOKENS) if blanks else []
   size -= len(glm)
   normalize = text.build_normalizer().normalize_str
-  counts = Counter()
+  words = Counter()  # nothing in the normalization of a word depends on the words around it
   for line in texts:
-    counts.update(normalize(line))
+    words.update(line.split(' '))
+  counts = Counter()
+  for word, number in words.items():
+    if number == 1:
+      counts.update(normalize(word))
+    else:
+      for character in normalize(word):
+        counts[character] += number
   for space in [character for character in counts if character.isspace()]:
     del counts[space]
   if not counts:
     raise TokenizerError(f'cannot train a WordPiece vocabulary: {long_text.no_words_message()}')
   alphabet = most_frequent(counts, coverage, size * 3 // 4)
 
-  def fit(size: int, first: list[str], alphabet: list[str]) -> list[str]:
+  def fit(texts: Iterable[str], size: int, first: list[str], alphabet: list[str]) -> list[str]:
     tokenizer = assemble({'[UNK]': 0}, text)
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, min_frequency=min_count, special_tokens=list(SPECIALS) + first,
@@ -235,22 +242,22 @@ def train_wordpiece(
     return sorted(ids, key=ids.__getitem__)
 
   # The library numbers the '##' characters in the order of a hash map, and breaks ties between
-  # pairs by these numbers. A first fit without merges finds them; the second gets them as special
-  # tokens, so that they have their numbers before.
-  characters = sorted(set(fit(0, [], alphabet)) - set(SPECIALS))
+  # pairs by these numbers. A first fit without merges, to which each word once is enough, finds
+  # them; the second gets them as special tokens, so that they have their numbers before.
+  characters = sorted(set(fit(words, 0, [], alphabet)) - set(SPECIALS))
   needed = len(SPECIALS) + len(characters)
   if needed > size:
     # A larger vocabulary includes more of the characters: what holds all that are covered is
     # enough.
     covered = most_frequent(counts, coverage, len(counts))
-    tokens = set(SPECIALS).union(fit(0, [], covered))
+    tokens = set(SPECIALS).union(fit(words, 0, [], covered))
     enough = max(len(tokens), math.ceil(len(covered) * 4 / 3))
     raise TokenizerError(
         f'a WordPiece vocabulary of {size} is too small: {len(SPECIALS)} special tokens and the '
         f'characters of this text take {needed} already. Enough is '
         f'{vocab_option()}={enough + len(glm)}, or less {format_option("coverage") or "coverage"} '
         f'than {coverage}')
-  return WordPiece(fit(size, characters, alphabet) + glm, text)
+  return WordPiece(fit(texts, size, characters, alphabet) + glm, text)
 
 
 CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded in longer words
