@@ -17,6 +17,32 @@ def test_keep_mask_literal():
   assert mask.astype(int).tolist() == [[0, 0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 1, 0, 0]]
 
 
+@pytest.mark.parametrize('shape', [(1,), (7,), (2, 3, 5), (4, 1, 33)])
+@pytest.mark.parametrize('key', [
+    jax.random.key(7), jax.random.PRNGKey(7), jax.random.key(7, impl='rbg')], ids=['typed', 'raw', 'rbg'])
+def test_random_words_are_those_of_jax(key, shape):
+  expected = jax.random.bits(key, shape, jnp.uint32)
+  np.testing.assert_array_equal(cpu.draw_words(key, shape), expected)
+  np.testing.assert_array_equal(jax.jit(cpu.draw_words, static_argnums=1)(key, shape), expected)
+
+
+def test_random_words_of_many_keys_are_those_of_jax():
+  keys = jax.random.split(jax.random.key(5), 6)
+  words = jax.jit(jax.vmap(lambda key: cpu.draw_words(key, (3, 4))))(keys)
+  np.testing.assert_array_equal(words, jax.vmap(lambda key: jax.random.bits(key, (3, 4), jnp.uint32))(keys))
+
+
+def test_random_words_without_partitionable_keys_are_those_of_jax():
+  with jax.threefry_partitionable(False):
+    key = jax.random.key(2)
+    np.testing.assert_array_equal(cpu.draw_words(key, (5, 3)), jax.random.bits(key, (5, 3), jnp.uint32))
+
+
+def test_random_words_need_no_loop_over_rounds():
+  draw = jax.jit(lambda key: keep_mask(key, (8, 16), 0.1))
+  assert 'while' not in draw.lower(jax.random.key(0)).as_text()
+
+
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])
 def test_rate_over_many_draws(rate):
   keep = np.asarray(jax.jit(lambda: keep_mask(jax.random.key(1), (1000, 301), rate))())

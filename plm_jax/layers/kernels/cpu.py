@@ -1,12 +1,13 @@
 """CPU workarounds: faster gradients of dense layers and biases, dropout bits, unrolled layers.
 
-Gradients of products and of biases are computed otherwise on a CPU; `choose_by_platform` switches
-both. With WORKAROUNDS False every backend computes alike, which shows whether a newer jaxlib still
-needs them. The rest is the same on every backend: two dropout draws per word of random bits, and
-unrolled layers for decoders.
+Gradients of products and of biases, and random bits, are computed otherwise on a CPU;
+`choose_by_platform` switches them. With WORKAROUNDS False every backend computes alike, which shows
+whether a newer jaxlib still needs them. The rest is the same on every backend: two dropout draws
+per word of random bits, and unrolled layers for decoders.
 """
 from collections.abc import Callable
 import functools
+import math
 import operator
 from typing import Any
 
@@ -16,6 +17,12 @@ import jax.numpy as jnp
 from plm_jax.sharding import constrain, gather_parameter
 
 WORKAROUNDS = True
+THREEFRY = 'threefry2x32'
+"""name of JAX's default random number generator"""
+THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24)) * 2 + ((13, 15, 26, 6),)
+"""rotations of the rounds, in groups after which the key is added (Salmon et al. 2011, table 2)"""
+THREEFRY_PARITY = 0x1BD11BDA
+"""constant of the third word of the extended key"""
 
 
 def choose_by_platform(*args, cpu: Callable[..., Any], default: Callable[..., Any]) -> Any:
@@ -114,9 +121,58 @@ def keep_mask(key, shape: tuple[int, ...], rate: float):
   """
   threshold = round(rate * (1 << 16))
   half_shape = shape[:-1] + (-(-shape[-1] // 2),)
-  bits = jax.random.bits(key, half_shape, jnp.uint32)
+  bits = draw_words(key, half_shape)
   halves = [(bits & 0xFFFF) >= threshold, (bits >> 16) >= threshold]
   return jnp.concatenate(halves, -1)[..., :shape[-1]]
+
+
+def draw_words(key, shape: tuple[int, ...]):
+  """Draw random words: uint32 `shape`, the same as `jax.random.bits`.
+
+  On a CPU, JAX computes its generator in a loop over the rounds, each of which reads and writes all
+  words. Written out, the rounds are one loop over words, which takes a quarter of the time.
+  """
+  def default_draw(key):
+    return jax.random.bits(key, shape, jnp.uint32)
+
+  is_default = (
+      jax.random.key_impl(key) == THREEFRY and jax.config.jax_threefry_partitionable
+      and math.prod(shape) < 1 << 32)
+  if not is_default:
+    return default_draw(key)
+
+  def unrolled_draw(key):
+    return draw_threefry(jax.random.key_data(key), shape)
+
+  return choose_by_platform(key, cpu=unrolled_draw, default=default_draw)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def draw_threefry(key_data, shape: tuple[int, ...]):
+  """Draw Threefry's random words [*shape], with 20 rounds (Salmon et al. 2011, section 4.2).
+
+  Each word is the exclusive or of the two words that a block has. The number of the block is the
+  position of the word, as JAX has it by default (`jax_threefry_partitionable`).
+
+  Args:
+    key_data: the key, uint32 [2].
+    shape: of the words, fewer than 2^32.
+  """
+  first, second = key_data
+  keys = first, second, first ^ second ^ jnp.uint32(THREEFRY_PARITY)
+  position = jnp.zeros(shape, jnp.uint32)
+  for axis in range(len(shape)):
+    stride = jnp.uint32(math.prod(shape[axis + 1:]))
+    position += stride * jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+
+  high, low = jnp.broadcast_to(keys[0], shape), position + keys[1]
+  for group, rotations in enumerate(THREEFRY_ROTATIONS, 1):
+    for rotation in rotations:
+      high += low
+      low = high ^ ((low << rotation) | (low >> (32 - rotation)))
+    high += keys[group % 3]
+    low += keys[(group + 1) % 3] + jnp.uint32(group)
+  return high ^ low
 
 
 def split_layers(stack, params) -> dict[str, Any]:
