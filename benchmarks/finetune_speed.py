@@ -9,7 +9,7 @@ SST-2 as they come; `128`, several joined and cut at 128 tokens. Both get exampl
 batches, compute, clip and update with AdamW; transformers pads a batch to its longest row. Ours pads to one of a few
 lengths, and takes examples as they come, by length, or packed in rows of 128. A round is --steps updates, or an answer
 to as many batches. Compilation is not counted, and reported: seconds of the first round more than the median, and
-shapes.
+shapes. The last columns are CPU seconds of a round, by which contestants compare where other work shares the machine.
 """
 import argparse
 import contextlib
@@ -22,7 +22,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.side_by_side import compare, contest, machine
+from benchmarks.side_by_side import compare, contest, machine, spread
 
 OURS: Any = {'plm_jax': {}, 'plm_jax by length': {'by_length': True}, 'plm_jax packed': {'pack': True}}
 THEIRS = 'transformers'
@@ -43,7 +43,8 @@ def main() -> None:
     (theirs if args.contestant == THEIRS else ours)(args)
     return
   print(machine('jax', 'torch', 'transformers'))
-  print('\n| | rows | contestant | examples a second | of transformers | shapes | compilation |\n' + '|---' * 7 + '|')
+  print('\n| | rows | contestant | examples per second | ratio | shapes | compilation | CPU seconds | least to most | ratio |\n'
+        + '|---' * 10 + '|')
   for what, rows in itertools.product(args.what, args.rows):
     with tempfile.TemporaryDirectory() as folder:
       write(pathlib.Path(folder), args.data, rows, args.steps * BATCH)
@@ -54,7 +55,8 @@ def main() -> None:
       figures = found[name]
       print(f'| {what} | {rows} | {name} | {args.steps * BATCH / figures["median"]:,.0f} | '
             f'{found[THEIRS]["median"] / figures["median"]:.2f} | {figures["shapes"] or "-"} | '
-            f'{max(0.0, figures["first"] - figures["median"]):.1f} s |', flush=True)
+            f'{max(0.0, figures["first"] - figures["median"]):.1f} s | {figures["cpu"]:.2f} | {spread(figures)} | '
+            f'{found[THEIRS]["cpu"] / figures["cpu"]:.2f} |', flush=True)
 
 
 def write(folder: pathlib.Path, data: str, rows: str, examples: int) -> None:

@@ -1,7 +1,8 @@
 """Contestants in one run, turn and turn about: A B A B, medians and their ratio.
 
 Each contestant is a process of its own that sets itself up, says so, and then does one round of work whenever it is
-told to; the others wait meanwhile. What disturbs the machine disturbs all.
+told to; the others wait meanwhile. What disturbs the machine disturbs all. Each round is timed twice: in seconds of the
+clock, and in CPU seconds of the process and its finished children, which other work on the machine affects less.
 """
 from collections.abc import Callable, Sequence
 import importlib.metadata
@@ -17,7 +18,11 @@ import time
 
 
 def compare(module: str, contestants: Sequence[str], arguments: list[str], rounds: int) -> dict[str, dict[str, float]]:
-  """Runs `python -m module --contestant NAME arguments` for all -> {name: {median, least, each figure it reported}}."""
+  """Runs `python -m module --contestant NAME arguments` for all.
+
+  Returns:
+    {name: {median, least, most, cpu, cpu_least, cpu_most, each figure it reported}}: seconds, and CPU seconds.
+  """
   workers: dict[str, Worker] = {}
   facts: dict[str, dict[str, float]] = {}
   try:
@@ -25,11 +30,18 @@ def compare(module: str, contestants: Sequence[str], arguments: list[str], round
       workers[name] = Worker(module, name, arguments)
       facts[name] = workers[name].read()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    cpu: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
       for name, worker in workers.items():
-        seconds[name] += worker.go()['seconds']
-    return {name: {**facts[name], 'median': statistics.median(times), 'least': min(times)}
-            for name, times in seconds.items()}
+        times = worker.go()
+        seconds[name] += times['seconds']
+        cpu[name] += times['cpu']
+    found = {}
+    for name in contestants:
+      found[name] = {**facts[name], 'median': statistics.median(seconds[name]), 'least': min(seconds[name]),
+                     'most': max(seconds[name]), 'cpu': statistics.median(cpu[name]), 'cpu_least': min(cpu[name]),
+                     'cpu_most': max(cpu[name])}
+    return found
   finally:
     for worker in workers.values():
       worker.close()
@@ -70,12 +82,23 @@ def contest(facts: dict[str, float], work: Callable[[], object], repeats: int) -
   print(json.dumps(facts), flush=True)
   for _ in sys.stdin:
     work()
-    seconds = []
+    seconds, cpu = [], []
     for _ in range(repeats):
-      began = time.perf_counter()
+      began, cpu_began = time.perf_counter(), cpu_seconds()
       work()
       seconds.append(time.perf_counter() - began)
-    print(json.dumps({'seconds': seconds}), flush=True)
+      cpu.append(cpu_seconds() - cpu_began)
+    print(json.dumps({'seconds': seconds, 'cpu': cpu}), flush=True)
+
+
+def cpu_seconds() -> float:
+  """CPU seconds, user and system, of this process and its finished children."""
+  return sum(os.times()[:4])
+
+
+def spread(figures: dict[str, float]) -> str:
+  """The least and the greatest CPU seconds of the rounds."""
+  return f'{figures["cpu_least"]:.2f} to {figures["cpu_most"]:.2f}'
 
 
 def machine(*packages: str) -> str:
