@@ -20,7 +20,7 @@ from plm_jax.models import bert
 from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.recipes import sentence_vectors
-from plm_jax.recipes.scale_presets import resize_run
+from plm_jax.recipes.scale_presets import resize_run, unroll_layers
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.hyperparameters import published_hyperparameters
 from plm_jax.tasks.kinds import KINDS
@@ -297,6 +297,8 @@ def shrink_run(paper: FinetuneRun, scale: Scale, fresh: bool) -> FinetuneRun:
         optim=dataclasses.replace(config.optim, peak=1e-3, warmup=0))
   elif scale == 'laptop':
     epochs = max(epochs, config.data.epochs)
+  if scale == 'laptop':
+    config = dataclasses.replace(config, model=unroll_layers(config.model))
 
   phase = config.train.phases[0]
   phase = dataclasses.replace(phase, length=min(length, phase.length), batch=16)

@@ -35,6 +35,12 @@ def test_the_scale_is_that_of_the_model(model, scale):
   assert choose_scale(model) == scale
 
 
+def test_the_few_layers_of_a_small_model_are_unrolled():
+  assert bert.mini().stack.scan
+  assert not recipe('sst2', InitialModel('x', 'bert', bert.mini()), **FILES).model.stack.scan
+  assert recipe('sst2', InitialModel('x', 'bert', bert.base()), **FILES).model.stack.scan
+
+
 @pytest.mark.parametrize('task', ['classification', 'sst2', 'tagging', 'stsb', 'answers', 'embedding'])
 def test_a_small_model_learns_at_rates_of_its_own(task):
   """Of any family: ALBERT's published numbers of steps are for a model of width 768."""
