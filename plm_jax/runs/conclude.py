@@ -27,6 +27,7 @@ from plm_jax.report.environment import run_environment
 from plm_jax.report.html import el
 from plm_jax.report.model_card import describe_size
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.training.compile_ahead import CompileAhead
 from plm_jax.training.feed import Feed
 from plm_jax.training.learner import make_selection
 from plm_jax.training.train import TrainingResult
@@ -43,6 +44,8 @@ class PreparedRun(NamedTuple):
   """writes the report and prints the results; all processes call it"""
   notes: Sequence[str] = ()
   """printed before training"""
+  ahead: CompileAhead | None = None
+  """compiles the programs of the run; None: training compiles them"""
 
 
 class ModelSamples(NamedTuple):

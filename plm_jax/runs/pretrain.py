@@ -19,7 +19,8 @@ from plm_jax.report.environment import print_on_leader
 from plm_jax.runs import preflight
 from plm_jax.runs.conclude import ModelSamples, PreparedRun, report_pretraining, sample_outputs
 from plm_jax.sharding import make_mesh
-from plm_jax.tokenizers import Tokenizer, load
+from plm_jax.tokenizers import Tokenizer, load, wordpiece
+from plm_jax.training.compile_ahead import CompileAhead
 from plm_jax.training.feed import TextFeed
 from plm_jax.training.train import DIFFERENT_DATA, TrainingResult
 
@@ -29,8 +30,14 @@ MAX_FETCHED_BYTES = 8 << 30
 
 def prepare_pretraining(config: PretrainRun) -> PreparedRun:
   """Prepare the text of a run, and check what can be checked of it before the first step."""
-  folders, tokenizer = prepare_corpora(config)
-  preflight.check_prompts(config, tokenizer)
+  ahead = start_compiling(config)
+  try:
+    folders, tokenizer = prepare_corpora(config)
+    preflight.check_prompts(config, tokenizer)
+  except BaseException:
+    if ahead:
+      ahead.cancel()
+    raise
   if warning := preflight.check_sentence_pairs(config, folders):
     print_on_leader(f'warning: {warning}')
 
@@ -48,7 +55,27 @@ def prepare_pretraining(config: PretrainRun) -> PreparedRun:
     return TextFeed(config, folders, tokenizer, mesh)
   def report(result):
     report_samples(config, folders, tokenizer, result)
-  return PreparedRun(config, tokenizer, open_feed, report, notes)
+  return PreparedRun(config, tokenizer, open_feed, report, notes, ahead)
+
+
+def start_compiling(config: PretrainRun) -> CompileAhead | None:
+  """Start to compile a new run of the laptop scale on CPUs whose tokenizer is yet to be trained.
+
+  Returns:
+    None for other runs: their vocabulary is not known, or there is hardly any preparation that
+    compilation could go on during.
+  """
+  text = config.data.prepare
+  if config.scale != 'laptop' or jax.default_backend() != 'cpu' or jax.process_count() > 1:
+    return None
+  if text.kind != 'wordpiece' or text.tokenizer or config.warm_start:
+    return None
+  if (storage.resolve_path(config.folder) / 'config.json').exists():  # compiled before
+    return None
+  if preflight.finished_records(config.data.path[0]):
+    return None
+  blanks = text.layout == 'glm'
+  return CompileAhead(config, wordpiece.expected_vocab(config.model.vocab, blanks))
 
 
 def report_samples(

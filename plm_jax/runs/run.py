@@ -135,7 +135,7 @@ def train_prepared(prepared: PreparedRun, lock: Lock) -> TrainingResult:
     print_on_leader(note)
   largest = max(config.train.phases, key=lambda phase: phase.batch * phase.length)
   with explain_out_of_memory(largest):
-    result = train(config, prepared.open_feed, prepared.tokenizer, lock)
+    result = train(config, prepared.open_feed, prepared.tokenizer, lock, prepared.ahead)
   if result.finished:
     prepared.report(result)
   else:

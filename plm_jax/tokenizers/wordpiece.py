@@ -260,6 +260,13 @@ def train_wordpiece(
   return WordPiece(fit(texts, size, characters, alphabet) + glm, text)
 
 
+def expected_vocab(size: int, blanks: bool = False) -> Vocab:
+  """Return the vocabulary of a tokenizer that `train_wordpiece` trains on enough text."""
+  glm = list(GLM_TOKENS) if blanks else []
+  others = map(str, range(size - len(SPECIALS) - len(glm)))
+  return WordPiece([*SPECIALS, *others, *glm]).vocab
+
+
 CJK = '\u3400-\u4dbf\u4e00-\u9fff'  # the two large blocks; the others are encoded in longer words
 # Full-width Chinese punctuation.
 CHINESE_PUNCTUATION = '\u3001-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65'

@@ -4,6 +4,7 @@
     learner               model, objective and optimizer of a run
     warm_start            the parameters with which it begins, where another model gives them
     step                  initialization, training step (gradient accumulation), evaluation step
+    compile_ahead         compilation while the text is prepared
     feed                  batches of text, and held-out text
     evaluate              metrics on held-out text
     early_stopping        the best checkpoint by a held-out metric

@@ -1,6 +1,7 @@
 """Evaluation on held-out text: mean losses, accuracies, and the majority-class baseline."""
 import collections
 from collections.abc import Iterable, Sequence
+import functools
 import math
 from typing import Any
 
@@ -12,6 +13,25 @@ from plm_jax.distributed import hosts
 from plm_jax.objectives import CARRY
 from plm_jax.training import run_metrics
 from plm_jax.training.step import Learner, eval_step
+
+
+@functools.lru_cache(maxsize=1)
+def jit_evaluation(learner: Learner):
+  """Compile the evaluation step of a learner, once.
+
+  Returns:
+    function(params, windows on the devices) -> ((sum, weight) pairs by name, counts of labels
+    [vocabulary] by name, number of the corpus).
+  """
+  @jax.jit
+  def step(params, windows):
+    losses, targets = eval_step(learner, params, windows)
+    # Sums over the rows of all processes: each process sees only its own.
+    counts = {}
+    for name, (labels, weights) in targets.items():
+      counts[name] = jnp.zeros(learner.vocab.size).at[labels.ravel()].add(weights.ravel())
+    return losses, counts, windows['corpus'].max()
+  return step
 
 
 def make_evaluator(
@@ -32,14 +52,7 @@ def make_evaluator(
   Returns:
     function(params, batches of windows on the devices) -> mean metrics over all of them.
   """
-  @jax.jit
-  def step(params, windows):
-    losses, targets = eval_step(learner, params, windows)
-    # Sums over the rows of all processes: each process sees only its own.
-    counts = {}
-    for name, (labels, weights) in targets.items():
-      counts[name] = jnp.zeros(learner.vocab.size).at[labels.ravel()].add(weights.ravel())
-    return losses, counts, windows['corpus'].max()
+  step = jit_evaluation(learner)
 
   def evaluate(params, batches: Iterable) -> dict[str, float]:
     results, counts = [], collections.defaultdict(lambda: np.zeros(learner.vocab.size))

@@ -23,6 +23,7 @@ from plm_jax.distributed import hosts
 from plm_jax.errors import UserError
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.training.compile_ahead import CompileAhead, Programs
 from plm_jax.training.early_stopping import BestCheckpoint
 from plm_jax.training.feed import Feed, TextFeed
 from plm_jax.training.interrupts import catch_interrupts, mark_saving
@@ -55,7 +56,7 @@ class TrainingResult:
 
 
 def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,
-          lock: Lock | None = None) -> TrainingResult:
+          lock: Lock | None = None, ahead: CompileAhead | None = None) -> TrainingResult:
   """Train, or resume, the run in config.folder: the training loop.
 
   Args:
@@ -63,6 +64,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     open_feed: function from the mesh to the run's batches.
     tokenizer: that of the batches.
     lock: lock of the folder, in which nobody else may train; None: it is locked here.
+    ahead: compiles the programs of the run; None: they are compiled here.
 
   Raises:
     ConfigError, LockError, CheckpointError: before anything is changed.
@@ -71,9 +73,10 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
   """
   if lock is None:
     with hosts.locked(config.folder) as lock:
-      return train(config, open_feed, tokenizer, lock)
+      return train(config, open_feed, tokenizer, lock, ahead)
   started, mesh = time.time(), sharding.make_mesh(config.mesh)
-  learner, feed = open_run(config, open_feed, tokenizer, mesh)
+  programs = ahead.finish(tokenizer.vocab) if ahead else None
+  learner, feed = open_run(config, open_feed, tokenizer, mesh, programs)
   folder = storage.resolve_path(config.folder)
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(mesh))
@@ -81,7 +84,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
         contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)))
     best = stack.enter_context(contextlib.closing(BestCheckpoint(config, folder)))
     interrupted = stack.enter_context(catch_interrupts())
-    make_state, shapes, layout = make_sharded_init(learner, feed.first_window(), mesh)
+    _, make_state, shapes, layout, update = programs or make_programs(learner, feed, mesh)
 
     # Resume from the newest checkpoint, or start warm or from scratch.
     resumed = read_resumed_meta(config, tokenizer, feed, checkpoints)
@@ -112,7 +115,6 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       feed.on_start(learner, state.params, mesh)
       batches = log.time_batches(feed.stream(first_step, mesh))
 
-    update = jit_train_step(learner, layout)
     for step, phase, windows in batches:
       # Step.
       state, metrics = update(state, windows)
@@ -162,18 +164,25 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
 
 
 def open_run(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,
-             mesh) -> tuple[Learner, Feed]:
-  """Make the learner and open the feed.
+             mesh, programs: Programs | None = None) -> tuple[Learner, Feed]:
+  """Make the learner, if no programs were compiled with one, and open the feed.
 
   Raises:
     HostsError: processes have different data; raised on all of them.
   """
   with hosts.barrier('model and data'):
-    learner, feed = make_learner(config, tokenizer.vocab), open_feed(mesh)
+    learner = programs.learner if programs else make_learner(config, tokenizer.vocab)
+    feed = open_feed(mesh)
     digests = {'the tokenizer': tokenizer.hash, **feed.record()['digests']}
   short = {name: digest[:16] for name, digest in digests.items()}
   hosts.check_agreement('data', short, DIFFERENT_DATA)
   return learner, feed
+
+
+def make_programs(learner: Learner, feed: Feed, mesh) -> Programs:
+  """Make the programs of a run, which JAX compiles when they are first called."""
+  make_state, shapes, layout = make_sharded_init(learner, feed.first_window(), mesh)
+  return Programs(learner, make_state, shapes, layout, jit_train_step(learner, layout))
 
 
 def read_resumed_meta(config: RunConfig, tokenizer: Tokenizer, feed: Feed,

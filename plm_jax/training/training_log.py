@@ -33,7 +33,8 @@ class TrainingLog:
 
   def __init__(self, config: RunConfig, folder: epath.Path, start: int, mesh):
     self.config, self.mesh = config, mesh
-    self.rate = make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens)
+    self.rate = jax.jit(  # as one program: its operations would be compiled one by one
+        make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens))
     self.writer = None
     if jax.process_index() == 0:
       self.writer = run_metrics.MetricsWriter(folder, start, *make_loggers(config, folder))
