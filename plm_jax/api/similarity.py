@@ -73,7 +73,7 @@ def encode(
       2, 3, ...). none: all token vectors
     cut: whether texts that are too long are truncated; otherwise they are refused. A model with
       learned sentence vectors always truncates
-    tokens: largest batch size in tokens, padding included
+    tokens: largest batch size in tokens, padding included; on a CPU at most 2,048, which are faster
 
   Returns:
     float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].

@@ -92,7 +92,7 @@ class EncodeConfig(ValidatedConfig):
   """column with the texts. Default: the first of sentence, text, review, content, title and
   question that the file has"""
   tokens: int = 8192
-  """maximum batch size in tokens, including padding"""
+  """maximum batch size in tokens, including padding; on a CPU at most 2,048"""
 
 
 @command()

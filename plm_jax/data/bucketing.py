@@ -1,5 +1,5 @@
 """Length bucketing: pad rows to few different lengths, because XLA compiles for each length."""
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import itertools
 
 
@@ -33,6 +33,28 @@ def bucket_length(length: int, longest: int) -> int:
   if size > 16 and length <= size * 3 // 4:
     size = size * 3 // 4
   return min(size, longest) if longest else size
+
+
+def split_by_length(
+    sizes: Sequence[int], longest: int, room: int) -> Iterator[tuple[int, int, list[int]]]:
+  """Split rows into batches of similar length, shortest first.
+
+  All batches of one length have the same number of rows, a power of two, so that few programs are
+  compiled.
+
+  Args:
+    sizes: tokens of each row.
+    longest: maximum length of the model; 0: none.
+    room: tokens per batch, including padding, as in `group_by_length`.
+
+  Yields:
+    (length, rows of the batch, numbers of its rows; in the last batch of a length fewer).
+  """
+  for length, numbers in sorted(group_by_length(sizes, longest, room).items()):
+    largest = next_power_of_two(max(1, room // length) + 1) // 2
+    rows = min(largest, next_power_of_two(len(numbers)))
+    for first in range(0, len(numbers), rows):
+      yield length, rows, numbers[first:first + rows]
 
 
 def next_power_of_two(number: int) -> int:

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from plm_jax import progress
-from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError
+from plm_jax.inference.encode import limit_batch_tokens
 from plm_jax.layers.pooling import SentenceVector, VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.progress import Progress
@@ -31,7 +32,8 @@ def encode_sentences(
   Args:
     trained: a model that was fine-tuned for sentence embeddings.
     texts: N texts.
-    tokens: maximum tokens per batch, with padding; a batch holds texts of similar length.
+    tokens: maximum tokens per batch, with padding, on a CPU at most 2,048; a batch holds texts of
+      similar length.
 
   Raises:
     ConfigError: the model has no sentence embeddings or no tokenizer, or a text has no tokens.
@@ -58,16 +60,13 @@ def encode_sentences(
     done.update(len(numbers))
   lengths = [len(row.tokens) for row in rows]
   with progress.progress_bar('texts', len(rows)) as done:
-    for length, numbers in sorted(group_by_length(lengths, longest, tokens).items()):
-      size = min(max(1, tokens // length), next_power_of_two(len(numbers)))
-      for first in range(0, len(numbers), size):
-        some = numbers[first:first + size]
-        batch = make_batch([rows[number] for number in some], size, length, max(vocab.pad, 0))
-        vectors = encode_batch(
-            trained.model, config, row_format, vocab, params, jax.device_put(batch))
-        pending.append((some, vectors))
-        if len(pending) > 1:  # compute one batch while the next is laid out
-          fetch(done)
+    for length, size, some in split_by_length(lengths, longest, limit_batch_tokens(tokens)):
+      batch = make_batch([rows[number] for number in some], size, length, max(vocab.pad, 0))
+      vectors = encode_batch(
+          trained.model, config, row_format, vocab, params, jax.device_put(batch))
+      pending.append((some, vectors))
+      if len(pending) > 1:  # compute one batch while the next is laid out
+        fetch(done)
     while pending:
       fetch(done)
   return np.stack(found)
