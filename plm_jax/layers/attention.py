@@ -5,16 +5,16 @@ the cuDNN and plain forms get blocks of queries as rows (`sliding_window`) where
 the products.
 
     TPU       our kernel, in bfloat16 (`kernels.tpu_attention.supports`), which stores nothing of
-              [queries, keys]. Rows of 256 to 2,048 keys train with it in every family except XLNet,
-              whose scheme gives each row logits of its own. Disentangled attention (DeBERTa,
-              LTG-BERT, GPT-BERT) passes `RelativeLogits`; the other forms get them as a bias
+              [queries, keys]. Rows of 256 to 2,048 keys train with it in every family. Disentangled
+              attention (DeBERTa, LTG-BERT, GPT-BERT) passes `RelativeLogits`, and XLNet
+              `TransformerXLLogits`; the other forms get them as a bias
     cuDNN     cuDNN's fused kernel, which stores nothing of [queries, keys]: on an NVIDIA GPU, in
               bfloat16, for what `kernels.cudnn.supports`. ALBERT, LLaMA, PaLM (heads of 256: Hopper
               only) and the Transformer train with it, and T5 v1.1 in its encoder. BERT and its kin,
               GPT and BART are evaluated with it, and trained where attention has no dropout
     plain     `probabilities` and `mix_values`: on a CPU; in float32; on older GPUs (T4, V100); on a
-              GPU with dropout or a bias (T5), and with odd lengths; for DeBERTa's positions outside
-              of the TPU kernel, and for XLNet's. The backward pass keeps the probabilities, in the
+              GPU with dropout or a bias (T5), and with odd lengths; for the positions of DeBERTa
+              and XLNet outside of the TPU kernel. The backward pass keeps the probabilities, in the
               dtype of the queries, and nothing else of [queries, keys]
     decoding  plain, with a KV cache that is read in place: one query at a time does not need a
               kernel. The prompt takes the TPU or cuDNN form
@@ -38,7 +38,7 @@ from plm_jax.layers.dense import Dense, Dropout
 from plm_jax.layers.kernels import cudnn, tpu_attention
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
-from plm_jax.layers.relative_logits import RelativeLogits
+from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.sharding import constrain, partition_spec
 from plm_jax.validation import ValidatedConfig, intervals
@@ -158,7 +158,7 @@ class Attention(nn.Module):
     # Positions. Only the TPU kernel takes relative logits as they are.
     q, k, bias = cfg.position.interact(self, common, q, k, mask.context, query, key)
     needs_bias = self.is_mutable_collection('inside') or mask.factor is not None
-    if isinstance(bias, RelativeLogits) and (
+    if isinstance(bias, RelativeLogits | TransformerXLLogits) and (
         needs_bias or not self.kernels_allowed(past) or not use_tpu_kernel(q, k, bias)):
       q, bias = bias.to_bias(q, k, self.scale)
     q, k, v = constrain(q, *HEAD_AXES), constrain(k, *HEAD_AXES), constrain(v, *HEAD_AXES)
@@ -200,7 +200,8 @@ class Attention(nn.Module):
       k: [batch, keys, key_heads, head_size].
       v: of the same shape as k.
       mask: the attention mask.
-      bias: [batch or 1, heads, queries, cached + keys], or `RelativeLogits`, or None.
+      bias: [batch or 1, heads, queries, cached + keys], or `RelativeLogits`, or
+        `TransformerXLLogits`, or None.
       row_ids: [batch] row numbers, folded into the key of attention dropout; None: no dropout.
       past: KV cache.
 
@@ -250,11 +251,11 @@ def use_tpu_kernel(q, k, bias) -> bool:
   Args:
     q: [batch, queries, heads, head_size].
     k: [batch, keys, key_heads, head_size].
-    bias: bias of logits, `RelativeLogits`, or None.
+    bias: bias of logits, `RelativeLogits`, `TransformerXLLogits`, or None.
   """
   supports = functools.partial(
       tpu_attention.supports, tpu_attention.device_kind(), q.dtype, q.shape, k.shape)
-  if isinstance(bias, RelativeLogits):
+  if isinstance(bias, RelativeLogits | TransformerXLLogits):
     return supports(terms=bias.terms)
   return supports(None if bias is None else bias.shape)
 

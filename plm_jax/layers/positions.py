@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, with_logical_axes
-from plm_jax.layers.relative_logits import shift_logits
+from plm_jax.layers.relative_logits import TransformerXLLogits
 from plm_jax.validation import ValidatedConfig, intervals
 
 
@@ -60,7 +60,7 @@ class NoPosition(ValidatedConfig):
 
     Returns:
       (q, k, bias); bias is [batch or 1, heads, queries, cached + keys], or `RelativeLogits`, or
-      None.
+      `TransformerXLLogits`, or None.
     """
     del scope, cfg, context, query, key
     return q, k, None
@@ -140,29 +140,21 @@ class TransformerXL(NoPosition):
     return context
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Return q with the content bias, k, and the bias [batch, heads, queries, keys]."""
+    """Return q and k unchanged, and `TransformerXLLogits`."""
     biases = self.biases(scope, cfg) if self.untied else context
-
-    def add_head_bias(name):
-      return q + biases[name].astype(q.dtype)
-
-    def product(letters, x, y):
-      return jnp.einsum(letters, x, y, preferred_element_type=jnp.float32) * scope.scale
 
     # Distances.
     project = Dense(
         (cfg.heads, cfg.head_dim), ('width', 'heads', None), False, cfg.compute_dtype,
         cfg.init.table_initializer, name='relative')
     table, backward = context['table'], context.get('backward')
-    if backward is None:
-      by_distance = product('bqha,rha->bhqr', add_head_bias('position_bias'), project(table))
-    else:
+    if backward is not None:
       # The opposite distance has the opposite sine and the same cosine.
       opposite = table * jnp.where(jnp.arange(cfg.width) < cfg.width // 2, -1, 1)
-      ahead, back = project(jnp.stack([table, opposite]))
-      by_row = jnp.where(backward[:, None, None, None], back, ahead)
-      by_distance = product('bqha,brha->bhqr', add_head_bias('position_bias'), by_row)
-    bias = shift_logits(by_distance, k.shape[1], context.get('places'))
+      table = jnp.stack([table, opposite])
+    logits = TransformerXLLogits(
+        project(table), biases['content_bias'], biases['position_bias'], backward=backward,
+        places=context.get('places'))
 
     # Relative segments.
     types = context.get('types')
@@ -170,11 +162,10 @@ class TransformerXL(NoPosition):
       q_types, k_types = types
       init = with_logical_axes(cfg.init.table_initializer, (None, 'heads', None))
       embedding = scope.param('types', init, (2, cfg.heads, cfg.head_dim))
-      same, other = product(
-          'bqha,sha->sbhq', add_head_bias('type_bias'), embedding.astype(q.dtype))
-      equal = (q_types[:, :, None] == k_types[:, None, :])[:, None]
-      bias += jnp.where(equal, same[..., None], other[..., None])
-    return add_head_bias('content_bias'), k, bias
+      logits = logits._replace(
+          type_bias=biases['type_bias'], types=embedding,
+          same=q_types[:, :, None] == k_types[:, None, :])
+    return q, k, logits
 
   def biases(self, scope, cfg):
     """Make the biases w, r and s, [heads, head_size] each."""

@@ -67,6 +67,69 @@ class RelativeLogits(NamedTuple):
     return q * jnp.asarray(self.share, q.dtype), bias
 
 
+class TransformerXLLogits(NamedTuple):
+  """Attention logits of Transformer-XL's positions and XLNet's segments, in place of a bias.
+
+  A logit is ((q + w) k + (q + r) R[distance] + (q + s) S[same segment or not]) times the scale.
+  `to_bias` writes the last two terms out. A kernel computes them in a core's fast memory.
+  """
+
+  table: Any
+  """[keys + queries, heads, head_size], embeddings R of the distances query - key from `keys`
+  downwards, for consecutive queries, which are the last of the keys. With `backward`
+  [2, keys + queries, heads, head_size]: the second table is that of the opposite distances."""
+  content_bias: Any
+  """[heads, head_size], w."""
+  position_bias: Any
+  """[heads, head_size], r."""
+  type_bias: Any = None
+  """[heads, head_size], s; None: there are no segments."""
+  types: Any = None
+  """[2, heads, head_size], embeddings S of the same and of another segment; None with `same`."""
+  same: Any = None
+  """[batch, queries, keys] bool, True where the segments of query and key are the same; None:
+  there are no segments."""
+  backward: Any = None
+  """[batch] bool, True for rows whose text is reversed; None: no row is."""
+  places: Any = None
+  """[batch, M], positions of M more queries, which follow the consecutive ones; None: there are
+  none."""
+
+  terms = 1
+  """Number of products with embeddings of distances."""
+
+  def to_bias(self, q, k, scale: float):
+    """Write the logits of distances and segments out as a bias.
+
+    Args:
+      q: [batch, queries, heads, head_size], without a bias.
+      k: [batch, keys, heads, head_size].
+      scale: the attention scale.
+
+    Returns:
+      (q with the content bias, bias [batch, heads, queries, keys], which is added to the scaled
+      logits).
+    """
+    def add_head_bias(bias):
+      return q + bias.astype(q.dtype)
+
+    def product(letters, x, y):
+      return jnp.einsum(letters, x, y, preferred_element_type=jnp.float32) * scale
+
+    if self.backward is None:
+      by_distance = product('bqha,rha->bhqr', add_head_bias(self.position_bias), self.table)
+    else:
+      ahead, back = self.table
+      by_row = jnp.where(self.backward[:, None, None, None], back, ahead)
+      by_distance = product('bqha,brha->bhqr', add_head_bias(self.position_bias), by_row)
+    bias = shift_logits(by_distance, k.shape[1], self.places)
+    if self.same is not None:
+      same, other = product(
+          'bqha,sha->sbhq', add_head_bias(self.type_bias), self.types.astype(q.dtype))
+      bias += jnp.where(self.same[:, None], same[..., None], other[..., None])
+    return add_head_bias(self.content_bias), bias
+
+
 def shift_logits(by_distance, num_keys: int, places=None):
   """Relative shift of logits: from distances to keys (Dai et al. 2019, appendix B).
 

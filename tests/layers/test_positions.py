@@ -6,7 +6,8 @@ import tiny
 
 from plm_jax.errors import ConfigError
 from plm_jax.layers.attention import Attention, AttentionMask
-from plm_jax.layers.positions import TransformerXL, shift_logits
+from plm_jax.layers.positions import TransformerXL
+from plm_jax.layers.relative_logits import shift_logits
 from plm_jax.layers.stack import Stack, StackConfig
 from plm_jax.layers.t5_relative_bias import Buckets
 

@@ -10,7 +10,8 @@ from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.disentangled import log_buckets
 from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.mlp import Activation, activation
-from plm_jax.layers.positions import TransformerXL, shift_logits
+from plm_jax.layers.positions import TransformerXL
+from plm_jax.layers.relative_logits import shift_logits
 from plm_jax.layers.rope import Rope, rotate
 from plm_jax.layers.t5_relative_bias import Buckets
 

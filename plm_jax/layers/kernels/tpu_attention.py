@@ -13,7 +13,9 @@ which cost the matrix unit nothing.
 For disentangled attention a program gets the tables of distances, which all rows share, in place of
 logits by distance per row (`RelativeLogits`). It multiplies by the window of a table that a block
 of queries can reach, and aligns the products with keys (`relative_shift`). The backward pass sums
-the gradients of the tables over the rows.
+the gradients of the tables over the rows. XLNet's logits (`TransformerXLLogits`) are such products,
+too, with biases of the queries that a program adds, and with a table for each direction of text.
+Its two streams are two calls: the queries of the second are at any positions.
 
 Dropout reads no bits from memory: a hash of (seed, row, head, query, key) decides whether a
 probability is kept. So the mask is the same on any mesh, for any blocks, and in both passes.
@@ -21,6 +23,7 @@ probability is kept. So the mask is the same on any mesh, for any blocks, and in
 Written for libtpu 0.0.42 to 0.0.50. Compare jax.experimental.pallas.ops.tpu.flash_attention, which
 has no dropout and needs heads before tokens.
 """
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -30,15 +33,22 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from plm_jax.layers.kernels.relative_shift import LANES, ROTATE_COST, RotateMethod
+from plm_jax.layers.kernels.relative_shift import (
+  LANES,
+  PLACE_ROTATE_COST,
+  ROTATE_COST,
+  RotateMethod,
+)
 from plm_jax.layers.kernels.tpu_attention_kernel import (
+  DIFFERENCE,
   Arrays,
   DropoutIds,
   KernelPlan,
+  Tables,
   backward_kernel,
   forward_kernel,
 )
-from plm_jax.layers.relative_logits import RelativeLogits
+from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
 from plm_jax.layers.sliding_window import SlidingWindow, round_to_tiles
 from plm_jax.sharding import partition_spec
 
@@ -102,7 +112,8 @@ def supports(kind: str, dtype, query: tuple[int, ...], key: tuple[int, ...],
 
   A bias that differs between rows would be read completely, and its gradient written: there is
   nothing to gain. Of a shared bias a program holds all queries, and its gradient, which is summed
-  over the rows. Of relative logits it holds the complete tables and their gradients.
+  over the rows. Of relative logits it holds the complete tables and their gradients. Two tables are
+  the most: DeBERTa's two terms, or XLNet's two directions.
 
   Args:
     kind: device kind.
@@ -155,11 +166,13 @@ def attend(arrays: Arrays, scale: float, noise: AttentionDropout | None = None,
     [batch, queries, heads, head_size] in the dtype of the queries.
   """
   q, k, v, mask, bias = arrays
-  relative = isinstance(bias, RelativeLogits)
   if window and bias is not None:
     mask, window = window.restrict(mask, q.shape[1]), None
-  if relative:
-    scale, bias = scale * bias.share, bias._replace(share=None)
+  if isinstance(bias, RelativeLogits):
+    scale = scale * bias.share
+    bias = Tables(bias.keys, bias.queries, places=bias.places)
+  elif isinstance(bias, TransformerXLLogits):
+    mask, bias = mark_segments(mask, bias.same), transformer_xl_tables(bias)
   if noise:
     seed, rows, rate = noise.seed, noise.rows, noise.rate
   else:
@@ -183,8 +196,11 @@ def attend(arrays: Arrays, scale: float, noise: AttentionDropout | None = None,
   if mask is not None:
     mask_spec = partition_spec(('batch', None, None, None), mask.shape, mesh)
   bias_spec: Any = PartitionSpec(None, q_spec[2])
-  if relative:
-    bias_spec = RelativeLogits(bias_spec, bias_spec, None, PartitionSpec(q_spec[0]))
+  if isinstance(bias, Tables):
+    table_spec, row_spec = bias_spec, PartitionSpec(q_spec[0])
+    if bias.backward is not None:
+      table_spec = PartitionSpec(None, None, q_spec[2])
+    bias_spec = Tables(table_spec, bias_spec, bias_spec, row_spec, row_spec)
   array_specs: Any = q_spec, k_spec, k_spec, mask_spec, bias_spec
   id_specs: Any = whole, PartitionSpec(q_spec[0]), PartitionSpec(q_spec[2])
   specs = Arrays(*array_specs), DropoutIds(*id_specs)
@@ -196,8 +212,21 @@ def attend_on_device(arrays: Arrays, ids: DropoutIds, *, scale: float, rate: flo
                      window: SlidingWindow | None, on: str, interpret: bool) -> jax.Array:
   """Compute attention of the rows and heads of one device."""
   q, k, v, mask, bias = arrays
-  if not isinstance(bias, RelativeLogits) or bias.places is None:
+  if not isinstance(bias, Tables) or bias.places is None:
     return attend_in_blocks(arrays, ids, scale, rate, window, on, interpret)
+  if bias.queries is None:
+    # The consecutive queries, and those at any positions.
+    parts, first = [], q.shape[1] - bias.places.shape[1]
+    for tables, own in ((bias._replace(places=None), slice(first)), (bias, slice(first, None))):
+      if q[:, own].shape[1]:
+        visible = mask
+        if mask is not None and mask.shape[2] > 1:
+          visible = mask[:, :, own]
+        own_arrays = Arrays(q[:, own], k, v, visible, tables)
+        parts.append(attend_in_blocks(
+            own_arrays, ids, scale, rate, None, on, interpret, first_query=own.start or 0))
+    return jnp.concatenate(parts, 1)
+
   # Queries at any positions are moved to these positions, and their results back. Of several
   # queries at one position the first stands for all.
   at = (bias.places[:, :, None] == jnp.arange(k.shape[1])).astype(q.dtype)  # [B, M, K]
@@ -210,12 +239,32 @@ def attend_on_device(arrays: Arrays, ids: DropoutIds, *, scale: float, rate: flo
   return jnp.einsum('bmk,bkha->bmha', at, y)
 
 
+def mark_segments(mask, same):
+  """Add to a mask a second bit, for keys of the query's segment: int8 [batch, 1, queries, keys]."""
+  if same is None:
+    return mask
+  same = 2 * same[:, None].astype(jnp.int8)
+  return same + 1 if mask is None else same + mask.astype(jnp.int8)
+
+
+def transformer_xl_tables(logits: TransformerXLLogits) -> Tables:
+  """Return the tables and vectors of Transformer-XL's logits."""
+  vectors = [logits.content_bias, logits.position_bias]
+  if logits.same is not None:
+    vectors += [logits.type_bias, logits.types[0] - logits.types[1]]
+  backward = logits.backward
+  if backward is not None:
+    backward = backward.astype(jnp.int32)
+  return Tables(logits.table, None, jnp.stack(vectors).astype(jnp.float32), logits.places, backward)
+
+
 def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
-                     window: SlidingWindow | None, on: str, interpret: bool) -> jax.Array:
+                     window: SlidingWindow | None, on: str, interpret: bool,
+                     first_query: int = 0) -> jax.Array:
   """Lay out the rows and heads of one device in blocks, and compute attention."""
   q, k, v, mask, bias = arrays
   batch, queries, heads, size = q.shape
-  keys, relative = k.shape[1], isinstance(bias, RelativeLogits)
+  keys, relative = k.shape[1], isinstance(bias, Tables)
   pad_length = round_to_tiles if relative else round_up
 
   # Heads: several per program where they are narrow.
@@ -245,6 +294,11 @@ def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
       scale, rate, lanes, together * lanes, block, keys, groups, has_bias, tuple(terms),
       ROTATE_METHODS.get(on, 'strides'), on in FLOAT32_DEVICES, VMEM_LIMITS.get(on), window,
       interpret)
+  if relative:
+    plan = dataclasses.replace(
+        plan, directions=1 if bias.backward is None else 2, has_vectors=bias.vectors is not None,
+        has_segments=bias.vectors is not None and len(bias.vectors) > DIFFERENCE,
+        placed=bias.places is not None, first_query=first_query)
 
   # Padding: lengths to whole blocks, heads to whole programs, head sizes to lanes.
   padded_queries, padded_keys = -(-queries // block) * block, pad_length(keys)
@@ -255,11 +309,26 @@ def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
     x = jnp.pad(x, padding + [(0, lanes - size)])
     return x.reshape(*x.shape[:-2], -1)
 
-  def lay_out_table(x, before, after):
+  def lay_out_table(x, before, after):  # [.., R, N, A] -> [.. * R', N' A']
     if x is None:
       return None
     x = lay_out(x, before, after)
+    x = x.reshape(-1, x.shape[-1])
     return x.astype(jnp.float32) if plan.float32_operands else x.astype(q.dtype)
+
+  def lay_out_tables(tables):
+    vectors, places = tables.vectors, tables.places
+    length = (tables.queries if tables.keys is None else tables.keys).shape[-3]
+    before, after = padded_queries - (length - keys), padded_keys - keys
+    if vectors is not None:
+      vectors = lay_out(vectors, 0, 8 - len(vectors))
+    if places is not None:
+      # Row `length - keys` of the table is the distance from the first query to the first key.
+      starts = jnp.pad(length - keys - places, ((0, 0), (0, padded_queries - queries)))
+      places = jnp.broadcast_to(starts[..., None], (*starts.shape, LANES)).astype(jnp.int32)
+      before, after = 0, -length % LANES
+    return Tables(lay_out_table(tables.keys, before, after),
+                  lay_out_table(tables.queries, after, before), vectors, places, tables.backward)
 
   if mask is None:
     mask = jnp.ones((1, 1, 1, keys), bool)
@@ -268,10 +337,8 @@ def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
     mask = jnp.pad(mask, ((0, 0), (0, more_queries), (0, padded_keys - keys))).astype(jnp.int8)
   else:
     mask = jnp.pad(mask, ((0, 0), (0, 0), (0, padded_keys - keys))).astype(jnp.int32)
-  if isinstance(bias, RelativeLogits):
-    before, after = padded_queries - keys, padded_keys - keys
-    bias = RelativeLogits(lay_out_table(bias.keys, before, after),
-                          lay_out_table(bias.queries, after, before), None)
+  if isinstance(bias, Tables):
+    bias = lay_out_tables(bias)
   elif bias is not None:
     padding = (0, 0), (0, more_heads), (0, more_queries), (0, padded_keys - keys)
     bias = jnp.pad(bias.astype(jnp.float32), padding)
@@ -326,11 +393,16 @@ def blocked_attention_backward(plan: KernelPlan, residuals, out_grad):
   """Compute the gradients of queries, keys, values, and bias or tables."""
   arrays, ids = residuals
   dq, dk, dv, *sums = call_kernel(backward_kernel, arrays, (out_grad,), ids, plan)
-  if not plan.has_bias:
-    sums = [table.T for table in sums]
-  leaves, tree = jax.tree.flatten(arrays.bias)
-  grads = [grad.astype(leaf.dtype) for grad, leaf in zip(sums, leaves, strict=True)]
-  return Arrays(dq, dk, dv, None, jax.tree.unflatten(tree, grads)), None
+  bias = arrays.bias
+  if plan.has_bias:
+    return Arrays(dq, dk, dv, None, sums[0].astype(bias.dtype)), None
+  if bias is None:
+    return Arrays(dq, dk, dv, None, None), None
+  grads = {name: sums[number].T.astype(getattr(bias, name).dtype)
+           for number, name in enumerate(plan.terms)}
+  if plan.has_vectors:
+    grads['vectors'] = sums[-1]
+  return Arrays(dq, dk, dv, None, Tables(**grads)), None
 
 
 blocked_attention.defvjp(blocked_attention_forward, blocked_attention_backward)
@@ -367,17 +439,31 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
       (1, num_keys, plan.lanes), grid_order(lambda b, n, i: (b, 0, n // plan.groups)))
   mask_block = 1, min(mask.shape[1], plan.queries), mask.shape[2]
   mask_spec = pl.BlockSpec(mask_block, grid_order(mask_index))
-  shared = jax.tree.leaves(bias)
+  # What rows share, and the gradients of it: of tables transposed.
   if plan.has_bias:
-    bias_block = 1, plan.heads, *bias.shape[2:]
+    shared, bias_block = [bias], (1, plan.heads, *bias.shape[2:])
     shared_specs = [pl.BlockSpec(bias_block, grid_order(lambda b, n, i: (0, n, 0, 0)))]
     sum_specs, sum_shapes = shared_specs, [bias.shape]
   else:
+    shared = [getattr(bias, name) for name in plan.terms]
     shared_specs = [pl.BlockSpec((x.shape[0], plan.lanes), grid_order(lambda b, n, i: (0, n)))
                     for x in shared]
     sum_specs = [pl.BlockSpec((plan.lanes, x.shape[0]), grid_order(lambda b, n, i: (n, 0)))
                  for x in shared]
     sum_shapes = [x.shape[::-1] for x in shared]
+  if plan.has_vectors:
+    shared += [bias.vectors]
+    vector_spec = pl.BlockSpec((len(bias.vectors), plan.lanes), grid_order(lambda b, n, i: (0, n)))
+    shared_specs, sum_specs = shared_specs + [vector_spec], sum_specs + [vector_spec]
+    sum_shapes += [bias.vectors.shape]
+  # What differs between rows.
+  if plan.placed:
+    shared += [bias.places]
+    place_block = 1, plan.queries, LANES
+    shared_specs += [pl.BlockSpec(place_block, grid_order(lambda b, n, i: (b, i, 0)))]
+  if plan.directions > 1:
+    shared += [bias.backward]
+    shared_specs += [pl.BlockSpec(memory_space=pltpu.SMEM)]
 
   # Inputs, outputs and scratch memory. Programs may run in any order where none adds to what
   # another one has written.
@@ -403,7 +489,7 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
       compiler_params=pltpu.CompilerParams(
           vmem_limit_bytes=plan.vmem_limit, dimension_semantics=order),
       interpret=plan.interpret, **estimate_cost(arrays, out_grads, outputs, plan))
-  return call(*ids, *jax.tree.leaves(arrays), *out_grads)
+  return call(*ids, q, k, v, mask, *shared, *out_grads)
 
 
 def estimate_cost(arrays: Arrays, out_grads, outputs, plan: KernelPlan) -> dict[str, Any]:
@@ -417,7 +503,9 @@ def estimate_cost(arrays: Arrays, out_grads, outputs, plan: KernelPlan) -> dict[
   scores = batch * heads * queries * plan.span(keys)
   # Products of rows with windows of tables of distances.
   by_distance = 0
-  if 'keys' in plan.terms:
+  if plan.placed:
+    by_distance += batch * heads * queries * arrays.bias.keys.shape[0] // plan.directions
+  elif 'keys' in plan.terms:
     by_distance += batch * heads * queries * (keys + LANES)
   if 'queries' in plan.terms:
     by_distance += batch * heads * keys * (queries + queries // plan.queries * LANES)
@@ -430,6 +518,10 @@ def estimate_cost(arrays: Arrays, out_grads, outputs, plan: KernelPlan) -> dict[
   flops = 2 * (products * scores + distance_products * by_distance) * plan.size
 
   rotate, shifted = ROTATE_COST[plan.rotate_method], scores * len(plan.terms)
+  if plan.placed:
+    rotate = PLACE_ROTATE_COST[plan.rotate_method] + 2
+  if plan.has_segments:
+    per_score += 3
   operations = rotate * by_distance + 2 * shifted
   if backward:
     operations += rotate * shifted + 3 * by_distance

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 from plm_jax.layers.kernels.relative_shift import (
   LANES,
   RotateMethod,
+  place_rows,
   shift_to_distances,
   shift_to_keys,
+  slice_rows,
 )
 from plm_jax.layers.sliding_window import SlidingWindow, round_to_tiles
 
@@ -24,6 +26,31 @@ MASKED_LOGIT = -1e9
 PADDING_LOGIT = -2e9
 """Logit of keys that only pad a block."""
 Term = Literal['keys', 'queries']
+CONTENT, DISTANCE, SEGMENT, DIFFERENCE = range(4)
+"""Rows of `Tables.vectors`: biases of the queries for their products with keys, distances and
+segments, and the embedding of the same segment minus that of another one."""
+
+
+class Tables(NamedTuple):
+  """Relative logits: tables of distances, and what else their products need.
+
+  In brackets are the shapes of `blocked_attention`.
+  """
+
+  keys: Any = None
+  """Embeddings of distances for products with queries, as in `RelativeLogits` ([rows, heads *
+  head_size]); with `backward` two tables, one after the other; None: there are none."""
+  queries: Any = None
+  """The same for products with keys."""
+  vectors: Any = None
+  """[4, heads, head_size] float32 ([8, heads * head_size]), see `CONTENT` to `DIFFERENCE`; None:
+  queries have no biases."""
+  places: Any = None
+  """[batch, M] int32, positions of the last M queries among those that the table of distances is
+  for ([batch, M, 128] int32, the row of the table at which a query's first key is); None: there are
+  no such queries."""
+  backward: Any = None
+  """[batch] int32, the number of the row's table of distances; None: there is one."""
 
 
 class Arrays(NamedTuple):
@@ -40,11 +67,11 @@ class Arrays(NamedTuple):
   v: jax.Array
   """Of the shape of k."""
   mask: Any
-  """Bool [batch or 1, 1, 1 or queries, keys], or None (integers [batch or 1, 1 or queries,
-  keys])."""
+  """Bool [batch or 1, 1, 1 or queries, keys], or None (integers [batch or 1, 1 or queries, keys],
+  whose second bit says that query and key are of one segment)."""
   bias: Any
-  """[1, heads, queries, keys] float32, or `RelativeLogits`, or None (of `RelativeLogits` the tables
-  are [queries + keys, heads * head_size])."""
+  """[1, heads, queries, keys] float32, or `RelativeLogits`, or `TransformerXLLogits`, or None
+  (`Tables` in place of both)."""
 
 
 class DropoutIds(NamedTuple):
@@ -90,6 +117,16 @@ class KernelPlan:
   """Sliding window: a block of queries visits only the keys in reach, in whole tiles."""
   interpret: bool = False
   """Run in Pallas' interpreter."""
+  directions: int = 1
+  """Number of tables of distances, of which a row has one."""
+  has_vectors: bool = False
+  """Queries have biases (`Tables.vectors`)."""
+  has_segments: bool = False
+  """The mask says which keys are of the query's segment."""
+  placed: bool = False
+  """Queries are at any positions (`Tables.places`)."""
+  first_query: int = 0
+  """Number of the first query, for dropout."""
 
   @property
   def heads(self) -> int:
@@ -98,11 +135,16 @@ class KernelPlan:
 
   @property
   def shared(self) -> int:
-    """Number of arrays that all rows of the batch share: a bias, or tables of distances.
+    """Number of arrays that all rows of the batch share: a bias, or tables and vectors.
 
     Their gradients are summed over the rows.
     """
-    return self.has_bias + len(self.terms)
+    return self.has_bias + len(self.terms) + self.has_vectors
+
+  @property
+  def inputs(self) -> int:
+    """Number of inputs before the gradient of the output."""
+    return 7 + self.shared + self.placed + (self.directions > 1)
 
   def span(self, keys: int) -> int:
     """Return how many of a row's `keys`, with padding, a block of queries visits."""
@@ -120,6 +162,30 @@ class KeyWindow(NamedTuple):
   """Number of the first key."""
   mask: Any
   """Bool [1 or queries, keys in the window], True where a query attends to the key."""
+  same: Any = None
+  """Bool [queries, keys in the window], True where query and key are of one segment, or None."""
+
+
+class HeadQueries(NamedTuple):
+  """The queries of one head [queries, lanes], with the bias of each product."""
+
+  content: Any
+  """For products with keys."""
+  distance: Any
+  """For products with distances."""
+  segment: Any
+  """For products with segments; None: there are none."""
+
+
+class SharedInputs(NamedTuple):
+  """Inputs of relative logits in one program."""
+
+  arrays: Any
+  """Refs of the bias, or of the tables of distances and then the vectors."""
+  starts: Any
+  """Ref of the rows of the table at which the first key of each query is, or None."""
+  offset: Any
+  """First row of the table of distances."""
 
 
 def forward_kernel(*refs, plan: KernelPlan, blocks: int):
@@ -132,12 +198,14 @@ def forward_kernel(*refs, plan: KernelPlan, blocks: int):
   """
   del blocks
   seed, rows, heads, q, k, v, mask = refs[:7]
-  shared, out = refs[7:-1], refs[-1]
+  out = refs[-1]
   row, group, block = program_position(plan)
+  shared = read_shared(refs, row, plan)
   keys = find_key_window(mask, k.shape[1], block, plan)
 
   def attend(head, total):
-    p = probabilities(select_head(q[0], head, plan), k, shared, (head, block), keys, plan)
+    p = probabilities(
+        head_queries(q[0], shared, head, plan), k, shared, (head, block), keys, plan)
     if plan.rate:
       head_id = heads[group * plan.heads + head]
       keep = block_keep_mask(
@@ -160,9 +228,10 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
     blocks: number of blocks of queries.
   """
   seed, rows, heads, q, k, v, mask = refs[:7]
-  shared, (out_grad, dq, dk, dv) = refs[7:7 + plan.shared], refs[7 + plan.shared:11 + plan.shared]
-  shared_grads, k_sum, v_sum = refs[11 + plan.shared:-2], refs[-2], refs[-1]
+  out_grad, dq, dk, dv, *shared_grads = refs[plan.inputs:-2]
+  k_sum, v_sum = refs[-2:]
   row, group, block = program_position(plan)
+  shared = read_shared(refs, row, plan)
   first = (group % plan.groups == 0) & (block == 0)
   last = (group % plan.groups == plan.groups - 1) & (block == blocks - 1)
 
@@ -174,15 +243,15 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
   if plan.terms:
     @pl.when((row == 0) & (block == 0))
     def _():
-      for table in shared_grads:
-        table[...] = jnp.zeros_like(table)
+      for array in shared_grads:
+        array[...] = jnp.zeros_like(array)
 
   keys = find_key_window(mask, k.shape[1], block, plan)
   window = keys.window
 
   def differentiate(head, total):
-    q_head, y_grad = select_head(q[0], head, plan), select_head(out_grad[0], head, plan)
-    p = probabilities(q_head, k, shared, (head, block), keys, plan)
+    queries, y_grad = head_queries(q[0], shared, head, plan), select_head(out_grad[0], head, plan)
+    p = probabilities(queries, k, shared, (head, block), keys, plan)
     dp = dot(y_grad, v[0, window], ((1,), (1,)), plan)
     dropped = p
     if plan.rate:
@@ -198,12 +267,21 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
       bias_grad = shared_grads[0]
       bias_grad[0, head, own] = jnp.where(row == 0, 0.0, bias_grad[0, head, own]) + ds
     ds *= plan.scale
+    query_grads = {}
     if plan.terms:
-      total += relative_logits_backward(
-          ds, q_head, k, (shared, shared_grads, k_sum), (head, block), plan)
+      query_grads[DISTANCE] = relative_logits_backward(
+          ds, queries.distance, k, (shared, shared_grads, k_sum), (head, block), plan)
+    if plan.has_segments:
+      query_grads[SEGMENT] = segment_logits_backward(
+          ds, queries, keys, (shared, shared_grads), (head, plan))
     ds = cast_operand(ds, q.dtype, plan)
-    total += select_head(dot(ds, k[0, window], ((1,), (0,)), plan), head, plan)
-    k_sum[window] += dot(ds, q_head, ((0,), (0,)), plan)
+    content = dot(ds, k[0, window], ((1,), (0,)), plan)
+    query_grads[CONTENT] = select_head(content, head, plan)
+    for number, grad in query_grads.items():
+      total += grad
+      if plan.has_vectors:
+        add_vector_gradient(shared_grads, number, grad)
+    k_sum[window] += dot(ds, queries.content, ((0,), (0,)), plan)
     v_sum[window] += dot(cast_operand(dropped, q.dtype, plan), y_grad, ((0,), (0,)), plan)
     return total
 
@@ -214,6 +292,32 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
   def _():
     dk[0] = k_sum[...].astype(dk.dtype)
     dv[0] = v_sum[...].astype(dv.dtype)
+
+
+def read_shared(refs, row, plan: KernelPlan) -> SharedInputs:
+  """Read the inputs of relative logits from the refs of a kernel."""
+  arrays, rest = refs[7:7 + plan.shared], refs[7 + plan.shared:plan.inputs]
+  starts, offset = None, 0
+  if plan.placed:
+    starts = rest[0]
+  if plan.directions > 1:
+    offset = rest[-1][row] * (arrays[0].shape[0] // plan.directions)
+  return SharedInputs(arrays, starts, offset)
+
+
+def head_queries(q, shared: SharedInputs, head, plan: KernelPlan) -> HeadQueries:
+  """Select the queries of one head of q [queries, lanes], and add their biases."""
+  if not plan.has_vectors:
+    q = select_head(q, head, plan)
+    return HeadQueries(q, q, None)
+  vectors = shared.arrays[-1]
+
+  def add_bias(number):
+    return select_head(q.astype(jnp.float32) + vectors[number:number + 1], head, plan)
+
+  segment = add_bias(SEGMENT) if plan.has_segments else None
+  return HeadQueries(cast_operand(add_bias(CONTENT), q.dtype, plan),
+                     cast_operand(add_bias(DISTANCE), q.dtype, plan), segment)
 
 
 def loop_over_heads(body, total, plan: KernelPlan):
@@ -242,6 +346,9 @@ def find_key_window(mask, num_keys: int, block, plan: KernelPlan) -> KeyWindow:
     block: number of the block of queries.
     plan: layout.
   """
+  if plan.has_segments:
+    bits = mask[0].astype(jnp.int32)
+    return KeyWindow(slice(None), 0, (bits & 1) != 0, bits >= 2)
   if plan.window is None:
     return KeyWindow(slice(None), 0, mask[0].astype(jnp.int32) != 0)
   size = plan.span(num_keys)
@@ -275,13 +382,13 @@ def select_head(x, head: int, plan: KernelPlan):
   return jnp.where(lane // plan.size == head, x, jnp.zeros_like(x))
 
 
-def probabilities(q, k, shared, at, keys: KeyWindow, plan: KernelPlan):
+def probabilities(q: HeadQueries, k, shared: SharedInputs, at, keys: KeyWindow, plan: KernelPlan):
   """Compute the attention probabilities of one head.
 
   Args:
-    q: [queries, lanes].
+    q: the queries.
     k: ref of the keys.
-    shared: refs of the bias, or of tables of distances.
+    shared: the bias, or inputs of relative logits.
     at: (head, block of queries).
     keys: the keys that the queries visit.
     plan: layout.
@@ -289,12 +396,16 @@ def probabilities(q, k, shared, at, keys: KeyWindow, plan: KernelPlan):
   Returns:
     [queries, keys in the window] float32.
   """
-  logits = dot(q, k[0, keys.window], ((1,), (1,)), plan)
+  logits = dot(q.content, k[0, keys.window], ((1,), (1,)), plan)
   if plan.terms:
-    logits = add_relative_logits(logits, q, k, shared, at, plan)
+    logits = add_relative_logits(logits, q.distance, k, shared, at, plan)
+  if plan.has_segments:
+    # Softmax does not depend on what a query adds to all logits: the difference suffices.
+    difference = shared.arrays[-1][DIFFERENCE:DIFFERENCE + 1]
+    logits += jnp.where(keys.same, (q.segment * difference).sum(-1, keepdims=True), 0.0)
   logits *= plan.scale
   if plan.has_bias:
-    logits += shared[0][0, at[0], query_slice(at[1], plan)]
+    logits += shared.arrays[0][0, at[0], query_slice(at[1], plan)]
   logits = jnp.where(keys.mask, logits, MASKED_LOGIT)
   if k.shape[1] > plan.keys:
     key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) + keys.first
@@ -308,16 +419,20 @@ def query_slice(block, plan: KernelPlan):
   return pl.ds(pl.multiple_of(block * plan.queries, 8), plan.queries)
 
 
-def add_relative_logits(logits, q, k, tables, at, plan: KernelPlan):
+def add_relative_logits(logits, q, k, shared: SharedInputs, at, plan: KernelPlan):
   """Add relative logits to logits [queries, keys], before the scale.
 
-  The other arguments are those of `probabilities`.
+  The other arguments are those of `probabilities`; q is [queries, lanes].
   """
-  for term, table in zip(plan.terms, tables, strict=True):
+  for term, table in zip(plan.terms, shared.arrays, strict=False):
     tiles = []
-    for x, window in table_windows(term, q, k, table, at, plan):
+    for number, (x, window) in enumerate(table_windows(term, q, k, (table, shared), at, plan)):
       by_distance = dot(x, table[window], ((1,), (1,)), plan)
-      tiles.append(shift_to_keys(by_distance, plan.rotate_method))
+      if plan.placed:
+        starts = shared.starts[0, number * LANES:(number + 1) * LANES]
+        tiles.append(slice_rows(by_distance, starts, logits.shape[1], plan.rotate_method))
+      else:
+        tiles.append(shift_to_keys(by_distance, plan.rotate_method))
     if term == 'keys':
       logits += jnp.concatenate(tiles, 0)
     else:
@@ -334,21 +449,24 @@ def relative_logits_backward(ds, q, k, refs, at, plan: KernelPlan):
     ds: [queries, keys], gradient of the sum of products.
     q: [queries, lanes], queries of one head.
     k: ref of the keys.
-    refs: (tables, their gradients, gradient of the keys).
+    refs: (inputs of relative logits, gradients of their arrays, gradient of the keys).
     at: (head, block of queries).
     plan: layout.
 
   Returns:
     [queries, lanes], what is added to the gradient of q.
   """
-  tables, gradients, k_sum = refs
+  shared, gradients, k_sum = refs
   total = jnp.zeros(q.shape, jnp.float32)
-  for term, table, gradient in zip(plan.terms, tables, gradients, strict=True):
+  for term, table, gradient in zip(plan.terms, shared.arrays, gradients, strict=False):
     parts = []
-    for number, (x, window) in enumerate(table_windows(term, q, k, table, at, plan)):
+    for number, (x, window) in enumerate(table_windows(term, q, k, (table, shared), at, plan)):
       own = slice(number * LANES, (number + 1) * LANES)
       by_key = ds[own] if term == 'keys' else ds[:, own].T
-      by_distance = shift_to_distances(by_key, plan.rotate_method)
+      if plan.placed:
+        by_distance = place_rows(by_key, shared.starts[0, own], window.size, plan.rotate_method)
+      else:
+        by_distance = shift_to_distances(by_key, plan.rotate_method)
       by_distance = cast_operand(by_distance, q.dtype, plan)
       x_grad = dot(by_distance, table[window], ((1,), (0,)), plan)
       parts.append(select_head(x_grad, at[0], plan))
@@ -361,6 +479,33 @@ def relative_logits_backward(ds, q, k, refs, at, plan: KernelPlan):
   return total
 
 
+def segment_logits_backward(ds, q: HeadQueries, keys: KeyWindow, refs, at):
+  """Compute the gradient of the queries through the logits of segments.
+
+  It adds to the gradient of the vectors.
+
+  Args:
+    ds: [queries, keys], gradient of the sum of products.
+    q: the queries.
+    keys: the keys that the queries visit.
+    refs: (inputs of relative logits, gradients of their arrays).
+    at: (head, layout).
+
+  Returns:
+    [queries, lanes].
+  """
+  (shared, gradients), (head, plan) = refs, at
+  by_query = jnp.where(keys.same, ds, 0.0).sum(-1, keepdims=True)
+  add_vector_gradient(gradients, DIFFERENCE, by_query * q.segment)
+  difference = shared.arrays[-1][DIFFERENCE:DIFFERENCE + 1]
+  return select_head(by_query * difference, head, plan)
+
+
+def add_vector_gradient(gradients, number: int, grad):
+  """Add the sum of grad [queries, lanes] over the queries to the gradient of a vector."""
+  gradients[-1][number:number + 1] += grad.sum(0, keepdims=True)
+
+
 def table_windows(term: Term, q, k, table, at, plan: KernelPlan):
   """Pair blocks of 128 rows with windows of a table of distances.
 
@@ -371,18 +516,23 @@ def table_windows(term: Term, q, k, table, at, plan: KernelPlan):
     term: 'keys': the rows are queries; 'queries': the rows are keys.
     q: [queries, lanes].
     k: ref of the keys.
-    table: ref of the table.
+    table: (ref of the table, inputs of relative logits).
     at: (head, block of queries).
     plan: layout.
 
   Returns:
-    Pairs of rows [128, lanes] and the slice of the table whose products `shift_to_keys` takes.
+    Pairs of rows [128, lanes] and the slice of the table whose products `shift_to_keys` takes, or
+    `slice_rows`.
   """
-  head, block = at
+  (table, shared), (head, block) = table, at
   num_keys, first = k.shape[1], block * plan.queries
+  length = table.shape[0] // plan.directions
   pairs = []
-  if term == 'keys':
-    last = table.shape[0] - num_keys - LANES - first
+  if plan.placed:
+    whole = pl.ds(pl.multiple_of(shared.offset, LANES), length)
+    pairs = [(q[start:start + LANES], whole) for start in range(0, plan.queries, LANES)]
+  elif term == 'keys':
+    last = shared.offset + length - num_keys - LANES - first
     for start in range(0, plan.queries, LANES):
       pairs.append((q[start:start + LANES], table_slice(last - start, num_keys)))
   else:
@@ -411,6 +561,8 @@ def block_keep_mask(seed, row, head, block, keys, shape: tuple[int, ...], plan: 
     plan: layout.
   """
   query = jax.lax.broadcasted_iota(jnp.int32, (shape[0], 1), 0) + block * plan.queries
+  if plan.first_query:
+    query += plan.first_query
   first, num_keys = keys
   window = (first, shape[1]) if plan.window else None
   return hashed_keep_mask(seed, row, head, query, num_keys, plan.rate, window)

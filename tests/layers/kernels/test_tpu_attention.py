@@ -13,7 +13,7 @@ from plm_jax import sharding
 from plm_jax.layers.attention import Attention, AttentionMask, mix_values, probabilities
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.kernels import tpu_attention, tpu_attention_kernel
-from plm_jax.layers.relative_logits import RelativeLogits
+from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.training.step import init_state, train_step
@@ -34,7 +34,7 @@ def plain(arrays, scale, noise=None, band=None):
   q, k, v, mask, bias = arrays
   if band:
     mask = band.restrict(mask, k.shape[1])
-  if isinstance(bias, RelativeLogits):
+  if isinstance(bias, RelativeLogits | TransformerXLLogits):
     q, bias = bias.to_bias(q, k, scale)
   p = probabilities(q, k, mask, scale, bias)
   if noise is None:
@@ -180,6 +180,70 @@ def test_queries_that_stand_at_some_of_the_keys(kind):
       return y[:, :8]
     return call
   alike(attending, (q, k, v, tables), given[:, :8], 6)
+
+
+TWO_STREAMS = [  # consecutive queries, others, memory, heads, their size, segments, reversed rows, dropout, device kind
+    (40, 9, 30, 2, 64, True, True, True, SMALL),
+    pytest.param(130, 20, 100, 2, 64, True, True, True, 'TPU v3', marks=SLOW),
+    pytest.param(60, 9, 0, 3, 32, True, True, False, SMALL, marks=SLOW),
+    pytest.param(60, 0, 30, 1, 80, True, False, True, SMALL, marks=SLOW),
+    pytest.param(200, 140, 300, 2, 64, False, True, True, SMALL, marks=SLOW),
+    pytest.param(300, 60, 0, 1, 128, False, False, False, SMALL, marks=SLOW),
+    pytest.param(512, 85, 384, 2, 64, True, True, True, 'TPU v3', marks=SLOW)]
+
+
+def two_streams(content, others, memory, heads, size, segments, backward):
+  """Logits of an XLNet's layer, without what learns; the mask of both streams."""
+  draw, keys, rows = np.random.default_rng(2), memory + content, 3 if content < 200 else 2
+  queries = content + others
+  places = jnp.asarray(draw.integers(0, content, (rows, others))) if others else None
+  learns = dict(table=numbers(keys + content, heads, size, seed=4), content_bias=numbers(heads, size, seed=5),
+                position_bias=numbers(heads, size, seed=6))
+  fixed: dict = dict(places=places)
+  if backward:
+    learns['table'] = numbers(2, keys + content, heads, size, seed=4)
+    fixed['backward'] = jnp.array([True, False, True])[:rows]
+  if segments:
+    learns |= dict(type_bias=numbers(heads, size, seed=7), types=numbers(2, heads, size, seed=8))
+    fixed['same'] = jnp.asarray(draw.integers(0, 2, (rows, queries, keys)) > 0)
+  # Of a query of the second stream nothing may be visible; padding at the end.
+  ranks = draw.integers(0, 20, (rows, queries))
+  mask = ranks[:, :, None] > draw.integers(-1, 20, (rows, 1, keys))
+  mask &= np.arange(keys) < keys - np.array([0, 3, 7])[:rows, None, None]
+  return learns, fixed, jnp.asarray(mask)[:, None]
+
+
+@pytest.mark.parametrize(
+    ('content', 'others', 'memory', 'heads', 'size', 'segments', 'backward', 'dropped', 'on'), TWO_STREAMS)
+def test_two_streams(content, others, memory, heads, size, segments, backward, dropped, on):
+  """XLNet's logits: queries at consecutive positions after a memory, and others at any positions."""
+  learns, fixed, mask = two_streams(content, others, memory, heads, size, segments, backward)
+  rows, queries, keys = mask.shape[0], content + others, memory + content
+  q, given = (numbers(rows, queries, heads, size, seed=seed) for seed in (0, 3))
+  k, v = (numbers(rows, keys, heads, size, seed=seed) for seed in (1, 2))
+  bits = noise([7, 2, 1 << 20][:rows]) if dropped else None
+  def attending(attend):
+    def call(q, k, v, learns):
+      logits = TransformerXLLogits(**learns, **fixed)
+      return attend(tpu_attention.Arrays(q, k, v, mask, logits), size ** -0.5, bits)
+    return call
+  alike(attending, (q, k, v, learns), given, 4 + len(learns), on)
+
+
+@pytest.mark.slow
+def test_two_streams_in_bfloat16():
+  learns, fixed, mask = two_streams(40, 9, 30, 2, 64, True, True)
+  q, given = (numbers(3, 49, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in (0, 3))
+  k, v = (numbers(3, 70, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in (1, 2))
+  def attending(attend):
+    def call(q, k, v, learns):
+      if attend is plain:
+        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+      else:
+        learns = learns | {'table': learns['table'].astype(jnp.bfloat16)}
+      return attend(tpu_attention.Arrays(q, k, v, mask, TransformerXLLogits(**learns, **fixed)), 0.125)
+    return call
+  alike(attending, (q, k, v, learns), given, 9, error=2e-2)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from plm_jax.compile.report import topology_devices
 from plm_jax.layers.kernels import tpu_attention
-from plm_jax.layers.relative_logits import RelativeLogits
+from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
 from plm_jax.layers.sliding_window import SlidingWindow
 
 pytestmark = [pytest.mark.slow, pytest.mark.compiler]
@@ -53,3 +53,33 @@ def test_both_passes_compile(mesh, beside, shape):
         q, q, q, tables, array(bool, rows, 1, length, length), array(jnp.uint32, 2), q)
     text = lowered.compile().as_text()
   assert text.count('custom_call_target="tpu_custom_call"') == 2
+
+
+@pytest.mark.parametrize(('content', 'others', 'memory'), [(512, 85, 384), (1024, 170, 0)])
+def test_both_streams_compile(mesh, content, others, memory):
+  """XLNet's, with segments and reversed rows: two programs in each pass."""
+  rows, heads, size, queries, keys = 2, 2, 64, content + others, memory + content
+  everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  def array(dtype, *shape):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=everywhere)
+  q, k = (array(jnp.bfloat16, rows, length, heads, size) for length in (queries, keys))
+  kind = mesh.devices.flat[0].device_kind
+  assert tpu_attention.supports(kind, jnp.bfloat16, q.shape, k.shape, terms=1)
+  vector = array(jnp.float32, heads, size)
+  learns = dict(
+      table=array(jnp.bfloat16, 2, keys + content, heads, size), content_bias=vector, position_bias=vector,
+      type_bias=vector, types=array(jnp.float32, 2, heads, size))
+  fixed = dict(same=array(bool, rows, queries, keys), backward=array(bool, rows), places=array(jnp.int32, rows, others))
+
+  def learned(q, k, v, learns, fixed, mask, seed, given):
+    noise = tpu_attention.AttentionDropout(seed, jnp.arange(rows), 0.1)
+    def attended(q, k, v, learns):
+      logits = TransformerXLLogits(**learns, **fixed)
+      return tpu_attention.attend(tpu_attention.Arrays(q, k, v, mask, logits), 0.125, noise)
+    y, back = jax.vjp(attended, q, k, v, learns)
+    return y, back(given)
+  with jax.set_mesh(mesh):
+    lowered = jax.jit(learned).lower(
+        q, k, k, learns, fixed, array(bool, rows, 1, queries, keys), array(jnp.uint32, 2), q)
+    text = lowered.compile().as_text()
+  assert text.count('custom_call_target="tpu_custom_call"') == 4
