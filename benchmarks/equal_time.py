@@ -19,7 +19,7 @@ from etils import epath
 import jax
 
 from benchmarks import kept, side_by_side
-from plm_jax import environment, recipes, sharding, validation
+from plm_jax import environment, recipes, sharding, storage, validation
 from plm_jax.config.run import Phase, PretrainRun, TrainConfig
 from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.mlm import MaskedLM
@@ -116,7 +116,7 @@ def steps_in(minutes: float, seconds: float) -> int:
 def timed(config: PretrainRun) -> None:
   """A contestant's end of the pace: does steps as the loop of training does, text and all, whenever it is told to."""
   environment.keep_memory()
-  runs.use_compilation_cache()
+  storage.use_compilation_cache()
   out, sys.stdout = sys.stdout, sys.stderr  # of which the parent reads figures alone
   records, tokenizer = runs.prepare_corpora(config)
   mesh = sharding.make_mesh(config.mesh)

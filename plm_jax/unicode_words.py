@@ -20,6 +20,7 @@ Apostrophes, hyphens and underscores depend on the use: `tag` divides text as Co
 vectors keep apostrophes between letters, `clean` drops all punctuation. Each use documents its
 choice where it builds its expression.
 """
+import functools
 import re
 from typing import NamedTuple
 import unicodedata
@@ -151,7 +152,7 @@ def split_words(text: str) -> list[WordSpan]:
   MSRA and Weibo. A sign keeps its combining
   marks and what a joiner adds, as in emoji.
   """
-  return [WordSpan(match[0], *match.span()) for match in RUNNING_WORD.finditer(text)]
+  return [WordSpan(match[0], *match.span()) for match in running_word().finditer(text)]
 
 
 MARKS = re.compile(f'[{MARK}]')
@@ -160,9 +161,14 @@ UNSPACED_LETTER = re.compile(f'[{UNSPACED_SCRIPTS}]')
 CONTINUATION = re.compile(f'[{MARK}{IN_WORD}]')
 SINGLE_LETTER = rf'[^\W\d_{IDEOGRAPH}][{MARK}]*'
 LETTER_RUN = letters_pattern(underscore=True)
-RUNNING_WORD = re.compile(
-    rf"[{IDEOGRAPH}][{MARK}]*|\d+(?:[.,:]\d+)+(?![\w{MARK}])|\b(?:{SINGLE_LETTER}\.){{2,}}|"
-    rf"[^\W{IDEOGRAPH}]+?(?=n['’]t\b)|n['’]t\b|{LETTER_RUN}(?:-{LETTER_RUN})*|"
-    rf"['’](?:s|re|ve|ll|m|d)\b|"
-    rf"[^\s{INVISIBLE}][{MARK}]*"
-    rf"(?:(?<={JOINER})[^\w\s][{MARK}]*)*", re.IGNORECASE)
+
+
+@functools.cache
+def running_word() -> re.Pattern[str]:
+  """Compile the expression of a word or sign in a text; it takes time, and few programs need it."""
+  return re.compile(
+      rf"[{IDEOGRAPH}][{MARK}]*|\d+(?:[.,:]\d+)+(?![\w{MARK}])|\b(?:{SINGLE_LETTER}\.){{2,}}|"
+      rf"[^\W{IDEOGRAPH}]+?(?=n['’]t\b)|n['’]t\b|{LETTER_RUN}(?:-{LETTER_RUN})*|"
+      rf"['’](?:s|re|ve|ll|m|d)\b|"
+      rf"[^\s{INVISIBLE}][{MARK}]*"
+      rf"(?:(?<={JOINER})[^\w\s][{MARK}]*)*", re.IGNORECASE)

@@ -7,46 +7,37 @@ same as a list of one text. Errors that the caller can fix are one-line exceptio
 `plm_jax.api.similarity`, linguistic analysis in `plm_jax.api.knowledge`, and corpora in
 `plm_jax.api.corpus`.
 """
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from plm_jax import conversion, errors, recipes, storage, validation
-from plm_jax.config.run import ConfigError, PretrainRun, Scale
-from plm_jax.conversion import sentence_transformers
-from plm_jax.evaluation import perplexity as sliding
-from plm_jax.evaluation import scoring
-from plm_jax.evaluation.perplexity import Perplexity
-from plm_jax.inference import fill_mask as filling
-from plm_jax.inference import generate as generation
-from plm_jax.inference import glm_infill
-from plm_jax.inference.fill_mask import Candidates
-from plm_jax.inference.generate import Continuation, Prompt, TextDelta
-from plm_jax.inference.sentence_vectors import has_sentence_vectors, max_row_length
-from plm_jax.layers.dense import count_parameters
+from plm_jax import errors, storage, validation
+from plm_jax.errors import ConfigError
 from plm_jax.loading import generation_config, loaded_model
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.report import history as curves
-from plm_jax.report import model_card
-from plm_jax.report.history import History
-from plm_jax.runs import run as runs
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.tasks.input_formats import get_input_format
-from plm_jax.tasks.kinds import HEADS
-from plm_jax.tokenizers import ByteBPE, FairseqSentencePiece, TokenizerJson
+
+# Other modules are imported by the function that needs them: all together take a second.
+if TYPE_CHECKING:
+  from plm_jax.config.run import PretrainRun, Scale
+  from plm_jax.evaluation.perplexity import Perplexity
+  from plm_jax.inference.fill_mask import Candidates
+  from plm_jax.inference.generate import Continuation, Prompt, TextDelta
+  from plm_jax.report.history import History
 
 Path = str | os.PathLike[str]
 Model = LoadedModel | Path
 Dtype = Literal['float32', 'float16', 'bfloat16']
-
 
 
 class Exported(NamedTuple):
@@ -101,10 +92,12 @@ def fill_mask(
   trained = ensure_loaded(model)
   with mesh_context(trained):
     if trained.model.kind == 'infilling':
+      from plm_jax.inference import glm_infill
       filled = []
       for texts in glm_infill.fill_blanks(trained, as_list(prompts)):
         filled.append([[(text, float('nan'))] for text in texts])
       return filled
+    from plm_jax.inference import fill_mask as filling
     return filling.fill(trained, as_list(prompts), top)
 
 
@@ -131,6 +124,7 @@ def generate(
     CheckpointError: the model does not generate text.
     ConfigError: a prompt that is too long or empty, or options that contradict each other.
   """
+  from plm_jax.inference import generate as generation
   trained = ensure_loaded(model)
   with mesh_context(trained):
     settings = generation_config.resolve_generation_config(
@@ -152,6 +146,7 @@ def stream(
   Yields:
     The new `text`, and in `ended` the reason why the text has ended, '' before the end.
   """
+  from plm_jax.inference import generate as generation
   trained = ensure_loaded(model)
   if config is None and 'beams' not in options:
     options = {**options, 'beams': 1}  # a checkpoint may set beams, which cannot be streamed
@@ -192,6 +187,8 @@ def score(model: Model, pairs: Sequence[tuple[str, str]], start: bool = True) ->
     CheckpointError: the model gives no likelihood for text.
     ConfigError: a continuation without tokens.
   """
+  from plm_jax.evaluation import scoring
+  from plm_jax.inference import glm_infill
   trained = ensure_loaded(model)
   with mesh_context(trained):
     if trained.model.kind == 'infilling':
@@ -226,6 +223,8 @@ def perplexity(
     ConfigError, SourceError: a window that does not fit, missing files, or texts with nothing to
       predict.
   """
+  from plm_jax.evaluation import perplexity as sliding
+  from plm_jax.evaluation import scoring
   trained = ensure_loaded(model)
   scorer = scoring.make_scorer(trained, start, trained.mesh)
   if isinstance(texts, str):
@@ -249,6 +248,7 @@ def recipe(name: str, scale: Scale = 'paper', **options: Any) -> PretrainRun:
   Raises:
     ConfigError: there is no such recipe or field, or the field does not take the value.
   """
+  from plm_jax import recipes
   return validation.with_overrides(recipes.find_recipe(name)(scale), options)
 
 
@@ -272,6 +272,8 @@ def train(config: str | PretrainRun, **options: Any) -> LoadedModel:
     ConfigError, SourceError, CheckpointError: options, text or a folder that cannot be used (found
       before training), or divergence.
   """
+  from plm_jax.config.run import PretrainRun
+  from plm_jax.runs import run as runs
   if isinstance(config, str):
     config = recipe(config, **options)
   else:
@@ -299,6 +301,7 @@ def history(folder: Path) -> History:
   Raises:
     CheckpointError: no run has written there.
   """
+  from plm_jax.report import history as curves
   return curves.history(folder)
 
 
@@ -324,6 +327,9 @@ def export(
     ConvertError: transformers has no such model; labels for a model without classes; the folder is
       not empty.
   """
+  from plm_jax import conversion
+  from plm_jax.layers.dense import count_parameters
+  from plm_jax.report import model_card
   if not isinstance(model, LoadedModel) and conversion.is_checkpoint(model):
     return convert(model, folder, dtype)
   # Parameters that are only written stay on the host.
@@ -362,6 +368,9 @@ def task_special_ids(
 
   None: the tokenizer class of transformers adds the same ones.
   """
+  from plm_jax.tasks.input_formats import get_input_format
+  from plm_jax.tasks.kinds import HEADS
+  from plm_jax.tokenizers import ByteBPE, FairseqSentencePiece, TokenizerJson
   if not trained.tokenizer:
     return None
   vocab = trained.tokenizer.vocab
@@ -390,6 +399,8 @@ def make_modules_writer(trained: LoadedModel) -> Callable[[pathlib.Path], None] 
 
   None: the model has not learned sentence vectors.
   """
+  from plm_jax.conversion import sentence_transformers
+  from plm_jax.inference.sentence_vectors import has_sentence_vectors, max_row_length
   if not has_sentence_vectors(trained):
     return None
   return functools.partial(
@@ -414,6 +425,7 @@ def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Expor
     ConvertError: parts of the checkpoint are unknown (the message names all of them), or the folder
       is not empty.
   """
+  from plm_jax import conversion
   source = conversion.load(checkpoint)
   conversion.save(folder, source.config, source.params, source.tokenizer, dtype, like=source)
   how = conversion.get_family(source.family).usage.format(folder=os.fspath(folder))

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from plm_jax import validation
 from plm_jax.api import similarity, transfer
 from plm_jax.api.models import fill_mask, generate
-from plm_jax.config.run import ConfigError
 from plm_jax.data.bucketing import bucket_length, next_power_of_two
+from plm_jax.errors import ConfigError
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 

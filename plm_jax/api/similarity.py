@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax.api import models
 from plm_jax.api.models import as_list, ensure_loaded, mesh_context
-from plm_jax.config.run import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.inference import encode as encoding
 from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling

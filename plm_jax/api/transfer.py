@@ -2,21 +2,24 @@
 
 A `model` argument is a model from `load` or `finetune`, or the folder of a run or of a checkpoint.
 """
+from __future__ import annotations
+
 from collections.abc import Sequence
 import dataclasses
 import os
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from plm_jax import errors, validation
 from plm_jax.api.models import Model, Path, ensure_loaded, load
-from plm_jax.config.run import ConfigError, FinetuneRun, Scale
+from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import make_predictor, require_task
 from plm_jax.loading.loaded_model import LoadedModel, read_model_config
-from plm_jax.recipes import finetune as recipes
-from plm_jax.runs import run as runs
 from plm_jax.tasks.example_formats import InputExample
-from plm_jax.tasks.extractive_qa import AnswerPrediction
 from plm_jax.tasks.outputs import Tags, name_labels
+
+if TYPE_CHECKING:
+  from plm_jax.config.run import Scale
+  from plm_jax.tasks.extractive_qa import AnswerPrediction
 
 
 def finetune(
@@ -47,6 +50,9 @@ def finetune(
     ConfigError, SourceError: options or data that cannot be used, found before training; a row that
       is not an example is named with its file and line.
   """
+  from plm_jax.config.run import FinetuneRun
+  from plm_jax.recipes import finetune as recipes
+  from plm_jax.runs import run as runs
   start = recipes.InitialModel()
   if init:
     start = recipes.InitialModel(os.fspath(init), *read_model_config(init))

@@ -15,7 +15,6 @@ from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 
 from plm_jax import storage
 from plm_jax.checkpoints import checksums
@@ -23,6 +22,9 @@ from plm_jax.distributed import hosts
 from plm_jax.errors import UserError, describe_error
 
 logger = logging.getLogger(__name__)
+
+FINITE_BLOCK = 1 << 20
+"""numbers that are checked together for being finite"""
 
 
 class CheckpointError(UserError):
@@ -39,6 +41,7 @@ class Checkpoints:
   """
 
   def __init__(self, folder: epath.PathLike, keep: int | None = 3):
+    import orbax.checkpoint as ocp  # takes time, and not every command reads a checkpoint of a run
     folder = storage.resolve_path(folder)
     self.folder = folder if storage.is_remote(folder) else folder.resolve()
     self.saving_step, self.read_only = 0, keep is None
@@ -102,6 +105,7 @@ class Checkpoints:
       CheckpointError: the disk has no room (on all processes, before anything is written), the
         step is older than the newest, or the save before this one failed.
     """
+    import orbax.checkpoint as ocp
     if step == self.latest():
       return
     with hosts.barrier(f'room for the checkpoint of step {step}'), self.explain_save_errors():
@@ -209,6 +213,7 @@ class Checkpoints:
     for name in needed:
       if not (folder / name).exists():
         raise DamagedCheckpointError(self, step, f'{folder / name} is missing')
+    import orbax.checkpoint as ocp
     self.meta(step)
     try:
       with contextlib.closing(ocp.PyTreeCheckpointer()) as reader:
@@ -245,6 +250,7 @@ class Checkpoints:
     Raises:
       CheckpointError: it is damaged, of another model, or has numbers that are not finite.
     """
+    import orbax.checkpoint as ocp
     target = sharded_shapes(shapes, shardings)
     with explain_restore_errors(self, step):
       args = ocp.args.Composite(state=make_restore_args(target))
@@ -258,6 +264,7 @@ class Checkpoints:
     Raises:
       DamagedCheckpointError: it is no JSON object.
     """
+    import orbax.checkpoint as ocp
     with explain_restore_errors(self, step):
       args = ocp.args.Composite(meta=ocp.args.JsonRestore())
       meta = self.manager.restore(step, args=args)['meta']
@@ -337,6 +344,7 @@ def make_restore_args(target, partial: bool = False):
 
   partial: whatever else is saved stays unread.
   """
+  import orbax.checkpoint as ocp
   restore_args = ocp.checkpoint_utils.construct_restore_args(target)
   return ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=partial)
 
@@ -351,12 +359,41 @@ def check_finite(tree, where: epath.PathLike) -> None:
   for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]:
     if jnp.issubdtype(x.dtype, jnp.inexact):
       floats[jax.tree_util.keystr(path, simple=True, separator='/')] = x
-  check = jax.jit(lambda floats: [jnp.isfinite(x).all() for x in floats])
-  good = jax.device_get(check(list(floats.values())))
+  if all(map(is_in_host_memory, floats.values())):
+    # Compiling a program for it would take longer than this does for most models.
+    good = [all(map(is_finite_on_host, host_arrays(x))) for x in floats.values()]
+  else:
+    check = jax.jit(lambda floats: [jnp.isfinite(x).all() for x in floats])
+    good = jax.device_get(check(list(floats.values())))
   for name, fine in zip(floats, good, strict=True):
     if not fine:
       raise CheckpointError(f'{where} is of no use: there are numbers in {name} that are not '
                             'finite. An earlier checkpoint may be good')
+
+
+def is_in_host_memory(x) -> bool:
+  """Tell whether all of an array is in the memory of this process: in numpy, or on the CPU."""
+  if not isinstance(x, jax.Array):
+    return True
+  return x.is_fully_addressable and all(device.platform == 'cpu' for device in x.devices())
+
+
+def host_arrays(x) -> list[np.ndarray]:
+  """Return the parts of an array in host memory as numpy arrays, without copies."""
+  if not isinstance(x, jax.Array):
+    return [np.asarray(x)]
+  parts = []
+  for shard in x.addressable_shards:
+    if shard.replica_id == 0:
+      parts.append(np.asarray(shard.data))
+  return parts
+
+
+def is_finite_on_host(x: np.ndarray) -> bool:
+  """Tell whether all numbers of an array are finite; block by block, to need little memory."""
+  flat = x.reshape(-1)
+  starts = range(0, len(flat), FINITE_BLOCK)
+  return all(np.isfinite(flat[start:start + FINITE_BLOCK]).all() for start in starts)
 
 
 @contextlib.contextmanager

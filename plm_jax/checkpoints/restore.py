@@ -5,7 +5,6 @@ from typing import Any
 
 from etils import epath
 import jax
-import orbax.checkpoint as ocp
 
 from plm_jax import storage
 from plm_jax.checkpoints.checkpoint import (
@@ -77,6 +76,7 @@ def restore_step_params(checkpoints: Checkpoints, step: int, target):
   Raises:
     CheckpointError: parameters are damaged, missing, or have numbers that are not finite.
   """
+  import orbax.checkpoint as ocp
   checkpoints.verify(step)
   with explain_restore_errors(checkpoints, step):
     args = ocp.args.Composite(state=make_restore_args({'params': target}, partial=True))

@@ -56,7 +56,7 @@ COMMANDS: dict[str, Command] = {
         TEXT, 'Tokenize a corpus into token records.', 'TEXT OUTPUT',
         ('corpus.txt records --for bert_base', 'a.txt,b.txt records --vocab 8000',
          'corpus.jsonl records --tokenizer runs/bert_base/tokenizer'),
-        'commands.prepare_command', main=(
+        'prepare.prepare_command', main=(
             'for', 'scale', 'output', 'vocab', 'kind', 'tokenizer', 'lowercase', 'strip-accents',
             'heldout', 'sentences', 'segmenter', 'coverage', 'on-error', 'encoding', 'text-field',
             'documents', 'workers', 'beam')),
@@ -70,11 +70,11 @@ COMMANDS: dict[str, Command] = {
             ('page', 'FILE', 'also write an HTML page, with a picture of the attention mask'))),
     'packing': Command(
         TEXT, 'Compare how well each packing strategy fills sequences.', 'RECORDS',
-        ('records', 'records --length 128 --batch 256'), 'commands.packing_command'),
+        ('records', 'records --length 128 --batch 256'), 'prepare.packing_command'),
     'expand-vocab': Command(
         TEXT, 'Add words of a domain to the vocabulary of a model.', 'RUN TEXT OUTPUT',
         ('runs/bert_base medical.txt expanded --words 2000',),
-        'commands.expand_vocab_command'),
+        'export.expand_vocab_command'),
     'train': Command(
         TRAIN, 'Pre-train a model. `train` alone lists all recipes.', 'RECIPE',
         ('bert_base --scale=laptop', 'bert_base --scale=laptop --data.path corpus.txt',
@@ -163,7 +163,7 @@ COMMANDS: dict[str, Command] = {
     'fill-mask': Command(
         USE, 'Print the most likely tokens for every [MASK].', 'RUN PROMPT...',
         ("runs/bert_base-laptop 'Returns the [MASK] of the array.'",
-         'runs/bert_base-laptop - --top 3 < prompts.txt'), 'commands.fill_mask_command'),
+         'runs/bert_base-laptop - --top 3 < prompts.txt'), 'fill_mask.fill_mask_command'),
     'generate': Command(
         USE, 'Generate text from prompts.', 'RUN PROMPT...',
         ("runs/gpt2_small-laptop 'Returns the' --max-new 32",
@@ -200,19 +200,19 @@ COMMANDS: dict[str, Command] = {
     'export': Command(
         USE, 'Export a model as a transformers checkpoint.', 'RUN OUTPUT',
         ('runs/bert_base exported', 'runs/bert_base exported --dtype bfloat16'),
-        'commands.export_command'),
+        'export.export_command'),
     'evaluate': Command(
         EVALUATE, 'Evaluate a run on its held-out text or on other text.', 'RUN [TEXT...]',
         ('runs/bert_base-laptop', 'runs/bert_base-laptop other.txt'),
-        'commands.evaluate_command'),
+        'evaluation.evaluate_command'),
     'perplexity': Command(
         EVALUATE, 'Print the perplexity of texts under a decoder.', 'RUN TEXT',
         ('runs/gpt2_small-laptop test.txt', 'runs/gpt2_small-laptop test.txt --stride 64'),
-        'commands.perplexity_command'),
+        'evaluation.perplexity_command'),
     'few-shot': Command(
         EVALUATE, 'Evaluate a language model with zero- or few-shot prompts.', 'RUN TASK',
         ('runs/gpt2_small piqa', 'runs/gpt2_small boolq --shots 8 --data boolq.jsonl'),
-        'commands.few_shot_command'),
+        'evaluation.few_shot_command'),
     'text-to-text': Command(
         EVALUATE, 'Evaluate an encoder-decoder on a text-to-text task.', 'RUN TASK',
         ('runs/t5_small task:sst2:dev.tsv',), 'generation.text_to_text_command'),

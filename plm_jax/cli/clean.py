@@ -9,7 +9,7 @@ from plm_jax.api import corpus
 from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.corpora import clean, filter_documents
-from plm_jax.corpora.filter_documents import CleanConfig
+from plm_jax.corpora.filter_documents import RULE_SETS, CleanConfig
 
 
 @command()
@@ -30,7 +30,7 @@ def clean_command(
     settings: filters and deduplication
   """
   out = options.choose_output(out, output)
-  del rules  # `commands.main` has put their settings in front of the options: see `rule_options`
+  del rules  # `clean_arguments` has put their options in front
   print(corpus.clean(source, out, beam=shlex.split(beam), **vars(settings)))
   print(f'documents in {out}, this report in {out}/{clean.REPORT_FILE}: prepare them with '
         f'`prepare {out} FOLDER`')
@@ -40,3 +40,12 @@ def rule_options(rules: str) -> list[str]:
   """Return the options of `clean` for published rules; raise ConfigError for unknown ones."""
   values = filter_documents.parse_rules(rules)
   return [f'{validation.flag_name(name)}={value}' for name, value in values.items()]
+
+
+def clean_arguments(args: list[str]) -> list[str]:
+  """Return the arguments of `clean`, with the options of published rules in front."""
+  args = options.join_values('--rules', args, RULE_SETS)
+  args = options.join_beam_options(args, {'rules', *CleanConfig.__dataclass_fields__})
+  if rules := options.option_value('--rules', args):
+    args = ['clean', *rule_options(rules), *args[1:]]
+  return args

@@ -269,7 +269,7 @@ def check_hosts(config: PretrainRun, found: Examination) -> CheckResult:
 
 def check_devices(own: Machine) -> CheckResult:
   """Check the devices that JAX uses."""
-  run.use_compilation_cache()
+  storage.use_compilation_cache()
   machine.check_platform(own, machine.start_jax())
   return CheckResult(f'{jax.device_count()} x {jax.devices()[0].device_kind}', value=True)
 

@@ -6,9 +6,9 @@ import tyro
 
 from plm_jax import storage
 from plm_jax.api import models
-from plm_jax.cli import options, output_files, predict
+from plm_jax.cli import inputs, options, output_files
 from plm_jax.cli.options import command
-from plm_jax.config.run import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.evaluation import text_to_text
 from plm_jax.evaluation.text_to_text import ReadingConfig
 from plm_jax.inference import generate
@@ -36,14 +36,14 @@ def generate_command(
     mesh: devices over which the model is split
     settings: generation settings; the generation_config.json of a checkpoint overrides the defaults
   """
-  prompts = predict.read_prompts(prompts)
+  prompts = inputs.read_prompts(prompts)
   if file == '-':
     prompts += tuple(sys.stdin.read().splitlines())
   elif file:
     prompts += tuple(storage.read_text(file).splitlines())
   if not prompts:
     raise ConfigError("there is no prompt: give one, --file, or '' for a text from its first word")
-  trained = predict.load_on_mesh(run, mesh)
+  trained = inputs.load_on_mesh(run, mesh)
   settings = generation_settings(trained, settings, stream)
   print_continuations(trained, prompts, stream, seed, settings)
 
@@ -111,7 +111,7 @@ def text_to_text_command(
     settings: generation settings; the generation_config.json of a checkpoint overrides the defaults
   """
   bucket_check.check_reachable({output: 'file'})
-  trained = predict.load_on_mesh(checkpoint, mesh)
+  trained = inputs.load_on_mesh(checkpoint, mesh)
 
   def write_predictions(predictions):
     records = []

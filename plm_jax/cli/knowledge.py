@@ -5,7 +5,7 @@ import tyro
 
 from plm_jax import storage
 from plm_jax.api import knowledge as known
-from plm_jax.cli import predict
+from plm_jax.cli import inputs
 from plm_jax.cli.options import command
 from plm_jax.data import sources
 from plm_jax.evaluation.token_losses import LossBin
@@ -32,9 +32,9 @@ def losses_command(
     mesh: devices over which a large model is split
   """
   bucket_check.check_reachable({page: 'file'})
-  trained = predict.load_on_mesh(run, mesh)
+  trained = inputs.load_on_mesh(run, mesh)
   counted = [text for source in corpus for text in sources.read_texts(source)]
-  frequency, position = known.losses(trained, predict.read_text_arguments(texts, limit), counted)
+  frequency, position = known.losses(trained, inputs.read_text_arguments(texts, limit), counted)
   where = 'the corpus' if corpus else 'these texts'
   tables = {f'met in {where}, times': frequency, 'tokens before it': position}
   for title, bins in tables.items():
@@ -80,8 +80,8 @@ def neighbors_command(
     limit: maximum number of lines per file
     mesh: devices over which a large model is split
   """
-  trained = predict.load_on_mesh(run, mesh)
-  sentences = predict.read_line_arguments(among, limit)
+  trained = inputs.load_on_mesh(run, mesh)
+  sentences = inputs.read_line_arguments(among, limit)
   alone, in_context = known.neighbors(trained, sentence, sentences, layer, top)
   print('by itself:' if alone else 'by itself: the model has no table of tokens')
   for token, cosine in alone:

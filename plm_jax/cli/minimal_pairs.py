@@ -9,7 +9,7 @@ import tyro
 
 from plm_jax import storage
 from plm_jax.api import knowledge
-from plm_jax.cli import predict
+from plm_jax.cli import inputs
 from plm_jax.cli.compare import run_names
 from plm_jax.cli.options import command
 from plm_jax.errors import ConfigError
@@ -78,7 +78,7 @@ def minimal_pairs_command(
   else:
     if not files:
       raise ConfigError('there are no pairs: give files of them, those of BLiMP for one')
-    trained = predict.load_on_mesh(run, mesh)
+    trained = inputs.load_on_mesh(run, mesh)
     judged = knowledge.minimal_pairs(
         trained, ','.join(files), settings.how, settings.start, settings.limit)
     masked = 'mlm' in trained.heads and settings.how != 'causal'

@@ -1,4 +1,6 @@
 """Parse command lines: make subcommands, normalize booleans, look up and remove options."""
+from __future__ import annotations
+
 from collections.abc import Callable, Container, Iterable, Sequence
 import dataclasses
 import functools
@@ -7,14 +9,16 @@ import re
 import shlex
 import sys
 import typing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plm_jax import environment, errors, progress, validation
 from plm_jax.cli import catalog, help, suggestions
-from plm_jax.config.run import Scale
 from plm_jax.errors import ConfigError
-from plm_jax.recipes import Recipe
 from plm_jax.validation import flag_name
+
+if TYPE_CHECKING:
+  from plm_jax.config.run import Scale
+  from plm_jax.recipes import Recipe
 
 UNPREFIXED = ('settings', 'reading')
 """arguments of commands whose fields are options without a prefix"""
@@ -211,6 +215,7 @@ def option_value(name: str, args: list[str]) -> str:
 
 def scale_option(args: Sequence[str]) -> Scale:
   """Return the value of --scale; raise ConfigError for an unknown one."""
+  from plm_jax.config.run import Scale
   scale: Any = option_value('--scale', list(args)) or 'paper'
   if scale not in typing.get_args(Scale):
     raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))

@@ -12,7 +12,7 @@ import tyro
 
 from plm_jax import storage
 from plm_jax.api import knowledge
-from plm_jax.cli import predict
+from plm_jax.cli import inputs
 from plm_jax.cli.options import command
 from plm_jax.evaluation.attention_maps import ATTENTION_TARGETS, AttentionMap, HeadStatistics
 from plm_jax.evaluation.probing import LayerProbe, ProbeConfig
@@ -43,7 +43,7 @@ def probe_command(
     settings: how probes are trained
   """
   bucket_check.check_reachable({page: 'file'})
-  trained = predict.load_on_mesh(run, mesh)
+  trained = inputs.load_on_mesh(run, mesh)
   found = knowledge.probe(trained, train, test, columns, settings)
   seen, tested = found.words
   print(f'accuracy on {tested:,} words, trained on {seen:,}, {settings.seeds} seeds; majority '
@@ -80,8 +80,8 @@ def attention_command(
     mesh: devices over which a large model is split
   """
   bucket_check.check_reachable({page: 'file'})
-  trained = predict.load_on_mesh(run, mesh)
-  sentences = predict.read_line_arguments(texts, limit)
+  trained = inputs.load_on_mesh(run, mesh)
+  sentences = inputs.read_line_arguments(texts, limit)
   heads, drawn = knowledge.attention(trained, sentences, maps)
   names = ''.join(f'{name:>10}' for name in ATTENTION_TARGETS)
   print('share of the attention of words that goes to')

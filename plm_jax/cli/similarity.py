@@ -8,7 +8,7 @@ import tyro
 
 from plm_jax import progress, storage
 from plm_jax.api import similarity
-from plm_jax.cli import options, output_files, predict
+from plm_jax.cli import inputs, options, output_files, predict
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
@@ -33,7 +33,7 @@ def similar_command(
     pairs = read_text_pairs(texts[0])
   else:
     for text in texts:
-      if predict.is_source(text):
+      if inputs.is_source(text):
         raise ConfigError(f'{text} is a file, and texts are compared: give texts, or one file of '
                           'pairs alone')
     pairs = [(texts[0], other) for other in texts[1:]]
@@ -55,7 +55,7 @@ def read_text_pairs(file: str) -> list[tuple[str, str]]:
     ConfigError: the argument is not a file.
     SourceError: a row has fewer than two texts.
   """
-  if not predict.is_source(file):
+  if not inputs.is_source(file):
     raise ConfigError(f'{file[:60]!r} is no file of pairs: give two texts, or a file')
   examples = sources.read_sources('embedding', [file], use='predict').examples
   pairs = []
@@ -86,7 +86,7 @@ def search_command(
   bucket_check.check_reachable({output: 'file'})
   query_texts: list[str] = []
   for query in queries:
-    if query == '-' or predict.is_source(query):
+    if query == '-' or inputs.is_source(query):
       query_texts += [text for text, _ in predict.read_texts(query, '')]
     else:
       query_texts.append(query.strip())

@@ -21,7 +21,6 @@ import numpy as np
 from plm_jax import storage, validation
 from plm_jax.conversion import (
   attributes,
-  elmo_hdf5,
   files,
   folders,
   generation,
@@ -35,6 +34,7 @@ from plm_jax.conversion.source_formats import (
   choose_heads,
   find_fairseq,
   find_glm_folder,
+  is_elmo,
   is_tensorflow,
   open_checkpoint,
   rename_tensor,
@@ -111,6 +111,11 @@ class ImportedCheckpoint:
       names = dict(enumerate(names))
     return tuple(str(names[number]) for number in sorted(names, key=int))
 
+  @property
+  def is_multi_label(self) -> bool:
+    """Whether it was fine-tuned on several labels per example."""
+    return self.extra.get('problem_type') == 'multi_label_classification'
+
   def model(self) -> ModelWithHeads:
     """Make the module: the backbone with the heads that were read."""
     return ModelWithHeads(get_family(self.family).backbone(self.config), dict(self.heads))
@@ -156,7 +161,8 @@ def load(
     TokenizerError: for a damaged vocabulary.
   """
   place = folders.copy_if_remote(path)
-  if elmo_hdf5.is_elmo(place):
+  if is_elmo(place):
+    from plm_jax.conversion import elmo_hdf5
     config, backbone = elmo_hdf5.load(place)
     return ImportedCheckpoint(
         config, {'backbone': backbone}, None, {}, tuple(heads or ()), ELMO, {}, {})
@@ -241,6 +247,7 @@ def save(
   if isinstance(like, str):
     like = ExportTemplate(like)
   if like.family == ELMO:
+    from plm_jax.conversion import elmo_hdf5
     return elmo_hdf5.save(folder, config, params['backbone'], dtype)
   before = None
   if isinstance(like, ImportedCheckpoint):
@@ -391,7 +398,7 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
       # The config.json of a run names the classes of its values.
       return 'is' not in storage.read_json(path / CONFIG, error=ConvertError)
     return (is_tensorflow(path) or find_fairseq(path) is not None
-            or find_glm_folder(path) is not None or is_t5x(path) or elmo_hdf5.is_elmo(path)
+            or find_glm_folder(path) is not None or is_t5x(path) or is_elmo(path)
             or find_megatron(path) is not None)
 
 

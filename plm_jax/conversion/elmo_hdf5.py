@@ -12,6 +12,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.conversion import folders
+from plm_jax.conversion.source_formats import ELMO_OPTIONS
 from plm_jax.errors import describe_error
 from plm_jax.models import elmo
 from plm_jax.models.elmo import WeightsError
@@ -19,16 +20,8 @@ from plm_jax.models.rules import ConvertError
 
 MAX_MAGNITUDE = 1e9
 """no trained parameter comes near it; a flipped bit of an exponent goes far beyond it"""
-OPTIONS, WEIGHTS = 'options.json', 'weights.hdf5'
+OPTIONS, WEIGHTS = ELMO_OPTIONS, 'weights.hdf5'
 """names of the files; released ones have a prefix"""
-
-
-def is_elmo(folder: epath.PathLike) -> bool:
-  """Tell whether a folder has files of an ELMo, NAMEoptions.json, and none of another library."""
-  folder = storage.resolve_path(folder)
-  if storage.is_remote(folder) or not folder.is_dir():
-    return False
-  return any(folder.glob(f'*{OPTIONS}')) and not (folder / 'config.json').exists()
 
 
 def load(folder: epath.PathLike) -> tuple[ElmoConfig, dict[str, Any]]:

@@ -12,10 +12,8 @@ from etils import epath
 
 from plm_jax.conversion.files import read_json
 from plm_jax.models.rules import ConvertError
-from plm_jax.objectives.clm import boundary_ids
-from plm_jax.objectives.glm import end_of_text_id
-from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
 from plm_jax.tokenizers.contract import Vocab, abbreviate, read_config
 
 FILE = 'generation_config.json'

@@ -5,6 +5,8 @@ import pathlib
 import re
 from typing import Any
 
+from etils import epath
+
 from plm_jax import storage
 from plm_jax.conversion import fairseq, files
 from plm_jax.conversion.fairseq import FairseqCheckpoint
@@ -23,6 +25,8 @@ ADAPTER_WEIGHTS = 'adapter_model.safetensors', 'adapter_model.bin'
 ORIGINAL_CONFIGS = {
     'bert_config.json': 'bert', 'albert_config.json': 'albert', 'xlnet_config.json': 'xlnet'}
 """configuration files of the authors' own code in TensorFlow -> family; ELECTRA's has none"""
+ELMO_OPTIONS = 'options.json'
+"""end of the name of an ELMo's configuration"""
 GLM_STATES = 'mp_rank_{:02}_model_states.pt'
 """files of GLM's own code, one for each process that had a part of the model"""
 LATEST = ('latest_checkpointed_iteration.txt', 'latest')
@@ -284,3 +288,11 @@ def choose_heads(
     return present, ()
   missing = tuple(name for name in wanted if name not in present)
   return [name for name in present if name in wanted], missing
+
+
+def is_elmo(folder: epath.PathLike) -> bool:
+  """Tell whether a folder has files of an ELMo, NAMEoptions.json, and none of another library."""
+  folder = storage.resolve_path(folder)
+  if storage.is_remote(folder) or not folder.is_dir():
+    return False
+  return any(folder.glob(f'*{ELMO_OPTIONS}')) and not (folder / 'config.json').exists()

@@ -20,7 +20,6 @@ import uuid
 
 from etils import epath
 import jax
-from orbax.checkpoint import multihost
 
 from plm_jax import storage
 from plm_jax.errors import ConfigError, UserError
@@ -223,6 +222,9 @@ def wait_at_barrier(what: str) -> None:
   This is no collective of the devices, which would time out after seconds. what: name of the
   barrier.
   """
+  if jax.process_count() == 1:
+    return
+  from orbax.checkpoint import multihost
   timeout = MAX_WAIT_DAYS * 24 * 3600 * 1000
   multihost.get_barrier_sync_fn()(key=what, timeout_ms=timeout)
 
@@ -261,6 +263,7 @@ def barrier(what: str) -> Iterator[None]:
 
 def exchange_messages(what: str, message: str) -> list[str]:
   """Wait until all processes are here, and return the message of each, '' for none."""
+  from orbax.checkpoint import multihost
   client, key = multihost.get_jax_distributed_client(), next_key(what)
   client.key_value_set(f'{key}/{jax.process_index()}', message)
   wait_at_barrier(key)
@@ -285,6 +288,7 @@ def broadcast(value: Any, what: str) -> Any:
   """
   if jax.process_count() == 1:
     return value
+  from orbax.checkpoint import multihost
   client, key = multihost.get_jax_distributed_client(), next_key(what)
   if jax.process_index() == 0:
     client.key_value_set(key, json.dumps(value))
@@ -311,6 +315,7 @@ def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
     count, own = jax.process_count(), jax.process_index()
   if count == 1:
     return
+  from orbax.checkpoint import multihost
   client, key = multihost.get_jax_distributed_client(), next_key(what)
   text = json.dumps(dict(values), sort_keys=True)
   client.key_value_set(f'{key}/values/{own}', text)
@@ -374,6 +379,7 @@ def check_shared_folder(folder: epath.PathLike) -> None:
   if jax.process_count() == 1:
     return
   folder = storage.resolve_path(folder)
+  from orbax.checkpoint import multihost
   client, key = multihost.get_jax_distributed_client(), next_key('mark')
   if jax.process_index() == 0:
     client.key_value_set(key, uuid.uuid4().hex)

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from plm_jax.config.run import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.inference import glm_infill
 from plm_jax.inference.prompts import fill_template
 from plm_jax.loading.loaded_model import LoadedModel

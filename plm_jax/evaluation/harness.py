@@ -16,7 +16,7 @@ import jax
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
 
-from plm_jax.config.run import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.scoring import Span, strided_spans
 from plm_jax.inference.generate import generate

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import dataclasses
 import math
 
-from plm_jax.config.run import ConfigError
 from plm_jax.data import sources
+from plm_jax.errors import ConfigError
 from plm_jax.evaluation.scoring import Scorer, Span, strided_spans
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.validation import short_repr

@@ -21,15 +21,15 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.config.run import ConfigError
 from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.errors import ConfigError
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.inference import prompts
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
-from plm_jax.objectives.clm import boundary_ids
 from plm_jax.sharding import batch_sharding
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.validation import short_repr
 
 MaskingMode = Literal['pll', 'pll-word-l2r', 'causal']

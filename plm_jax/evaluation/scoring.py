@@ -25,15 +25,15 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.config.run import ConfigError
 from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.errors import ConfigError
 from plm_jax.inference import prompts
 from plm_jax.inference.encoder_steps import causal_ranks
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.objectives.clm import boundary_ids
 from plm_jax.sharding import AXIS_RULES, MeshConfig, batch_sharding, make_mesh
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import boundary_ids
 
 
 class Span(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.architectures.elmo import Elmo, ElmoConfig
-from plm_jax.config.run import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.layers import char_ids
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.validation import short_repr

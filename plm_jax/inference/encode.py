@@ -10,16 +10,16 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.config.run import ConfigError
 from plm_jax.data.bucketing import split_by_length
+from plm_jax.errors import ConfigError
 from plm_jax.inference import elmo, generate, glm_infill
 from plm_jax.inference.generate import Prompt, prompt_ids
 from plm_jax.inference.prompts import check_prompts
 from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import delimiters
 from plm_jax.validation import short_repr
 
 Pooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_mean', 'none']

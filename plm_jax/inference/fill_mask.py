@@ -1,8 +1,10 @@
 """Fill-mask: predict the tokens at the [MASK] positions of an encoder's prompts."""
+from __future__ import annotations
+
 from collections.abc import Sequence
 import functools
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 import flax.linen as nn
@@ -11,16 +13,18 @@ import numpy as np
 
 from plm_jax import unicode_words
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.config.run import ConfigError
 from plm_jax.data.bucketing import next_power_of_two
-from plm_jax.data.windows import Windows
+from plm_jax.errors import ConfigError
 from plm_jax.inference.prompts import BERT_TOKENS, check_prompts, missing_tokens
 from plm_jax.inference.samples import FillMaskSample
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
-from plm_jax.objectives.clm import boundary_ids
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
+
+if TYPE_CHECKING:
+  from plm_jax.data.windows import Windows
 
 SENTENCE_WINDOW = 256
 """tokens of the windows that held-out sentences are taken from; few sentences are longer"""
@@ -122,6 +126,7 @@ def sample_heldout_blanks(
   """
   tokenizer: Any = trained.tokenizer
   longest = min(32, (trained.model.max_length or 64) - 2)
+  from plm_jax.data.windows import Windows
   windows = Windows(folder, 'heldout', SENTENCE_WINDOW, 'document')
   if not len(windows):
     return []

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.config.run import ConfigError
 from plm_jax.data.windows import Windows
+from plm_jax.errors import ConfigError
 from plm_jax.inference import engine, glm_infill, search
 from plm_jax.inference.decoder_steps import DecoderSteps
 from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
@@ -21,10 +21,9 @@ from plm_jax.inference.samples import GenerationSample
 from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.objectives.clm import boundary_ids
-from plm_jax.objectives.glm import end_of_text_id
-from plm_jax.objectives.seq2seq import SequenceToSequence, delimiters
+from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.unicode_words import UNSPACED_LETTER
 from plm_jax.validation import short_repr

@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_jax.architectures.decoder import empty_cache, extend_cache
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.config.run import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.inference import engine
 from plm_jax.inference.decoder_steps import DecoderSteps
 from plm_jax.inference.fill_mask import sample_heldout_blanks
@@ -22,8 +22,8 @@ from plm_jax.inference.samples import FillMaskSample
 from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.objectives.glm import end_of_text_id
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import end_of_text_id
 from plm_jax.tokenizers.contract import GLM_TOKENS, Vocab
 
 Arrays = dict[str, jax.Array]

@@ -1,15 +1,19 @@
 """Build the model of a run and the shapes of its parameters, without an optimizer."""
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
 
-from plm_jax.config.run import RunConfig
 from plm_jax.errors import ConfigError
 from plm_jax.models import families
 from plm_jax.optim import adapters
 from plm_jax.optim.tuning import freeze_lower_layers
 from plm_jax.tokenizers.contract import Vocab
+
+if TYPE_CHECKING:
+  from plm_jax.config.run import RunConfig
 
 
 def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
@@ -63,9 +67,9 @@ def parameter_shapes(config: RunConfig, model: nn.Module) -> Any:
   family, objective = families.get_family(config.family), config.objective
   batch: dict[str, Any] = dict(families.dummy_inputs(family.input_shapes(config.model)))
   batch |= objective.module_inputs(config.model)
-  key = jax.random.key(0)
 
   def init(batch):
+    key = jax.random.key(0)  # outside of a traced function, it would compile a program
     params = model.init(key, batch)['params']
     if config.tuning.adapter.kind != 'none':
       params = adapters.add(params, config.tuning.adapter, key)

@@ -1,7 +1,9 @@
 """Trained models: load a run, or another library's checkpoint, as a `LoadedModel`."""
+from __future__ import annotations
+
 from collections.abc import Callable, Hashable, Mapping
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 import flax.linen as nn
@@ -12,23 +14,25 @@ import numpy as np
 from plm_jax import conversion, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.checkpoints.restore import find_run_checkpoints, read_newest_meta, restore_params
-from plm_jax.config import run as config_lib
-from plm_jax.config import serialization
-from plm_jax.config.run import ConfigError, RunConfig
 from plm_jax.conversion import sentence_transformers
 from plm_jax.conversion.source_formats import describe_adapter
+from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import HeadConfig
 from plm_jax.loading import device_params, generation_config
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
 from plm_jax.optim import adapters
 from plm_jax.sharding import shard_array, shardings
-from plm_jax.tasks.contract import Task
-from plm_jax.tasks.kinds import infer_task as imported_task
-from plm_jax.tasks.kinds import is_multi_label
-from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tokenizers import MissingTokenizerError, Tokenizer
 from plm_jax.tokenizers import load as load_tokenizer
+
+# The configuration of runs and the tasks take time to import. A checkpoint of another library that
+# has no task head needs neither.
+if TYPE_CHECKING:
+  from plm_jax.config.run import RunConfig
+
+TASK_HEADS = ('label', 'tags', 'span', 'choice')
+"""heads of downstream tasks in checkpoints of other libraries"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -95,7 +99,10 @@ class LoadedModel:
     """Names of the functions of `plm_jax` that work with the model."""
     kind, lm = self.model.kind, bool(self.lm_head_name)
     function = self.task.example_format.function if self.task else ''
-    embeds = isinstance(self.task, EmbeddingTask)
+    embeds = False
+    if self.task:
+      from plm_jax.tasks.sentence_embedding import EmbeddingTask
+      embeds = isinstance(self.task, EmbeddingTask)
     scores_tokens = 'mlm' in self.heads or (lm and kind == 'decoder')
     able = {
         'encode': True,
@@ -169,6 +176,7 @@ def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
       config.family, config.model, objective.heads(config.model),
       adapters.merge(objective.lifecycle.exported(params)), tokenizer, str(folder), mesh,
       getattr(objective, 'labels', ()))
+  from plm_jax.tasks.contract import Task
   if isinstance(objective, Task):
     length = config.train.phases[-1].length
     return dataclasses.replace(loaded, task=objective, length=length)
@@ -186,14 +194,17 @@ def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors
     mesh: as for `load_model`.
   """
   imported = conversion.load(root, lazy=mesh is not None)
-  params = imported.params
+  params, task = imported.params, None
+  if any(name in imported.heads for name in TASK_HEADS):
+    from plm_jax.tasks import kinds
+    task = kinds.infer_task(imported)
   if mesh is not None:
     params = jax.tree.map(place_on_mesh, params, shardings(imported.shapes(), mesh))
   loaded = LoadedModel(
       imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
-      str(folder), mesh, imported.labels, imported_task(imported),
+      str(folder), mesh, imported.labels, task,
       generation=generation_config.read_generation_defaults(imported),
-      multi_label=is_multi_label(imported))
+      multi_label=imported.is_multi_label)
   return add_sentence_vectors(loaded, sentence_vectors) if sentence_vectors else loaded
 
 
@@ -202,6 +213,7 @@ def add_sentence_vectors(
     given: sentence_transformers.SentenceTransformersFolder) -> LoadedModel:
   """Add the head that makes sentence vectors to the encoder of a folder of
   sentence-transformers."""
+  from plm_jax.tasks.sentence_embedding import EmbeddingTask
   task = EmbeddingTask(family=trained.family, vector=given.vector)
   params = dict(trained.params)
   if given.params:
@@ -264,6 +276,8 @@ def read_config(folder: epath.PathLike) -> RunConfig:
     CheckpointError: the folder is not one of a run.
     ConfigError: the configuration cannot be read.
   """
+  from plm_jax.config import serialization
+  from plm_jax.config.run import RunConfig
   path = storage.resolve_path(folder) / 'config.json'
   with storage.io_errors_as(path, 'read', CheckpointError):
     if not path.exists():
@@ -295,6 +309,8 @@ def find_tokenizer(folder: epath.PathLike) -> Tokenizer | None:
 def config_mismatches(folder: epath.Path, config: RunConfig, tokenizer: Tokenizer,
                       recorded: dict[str, Any]) -> list[str]:
   """List how config.json and the tokenizer of a run differ from what a checkpoint recorded."""
+  from plm_jax.config import run as config_lib
+  from plm_jax.config import serialization
   problems = []
   if recorded.get('tokenizer') != tokenizer.hash:
     problems.append(f'{folder / "tokenizer"} is damaged: it is not the tokenizer that the run was '

@@ -134,7 +134,9 @@ def boxed_parameter_shapes(model: nn.Module, input_shapes: Mapping[str, tuple[in
 
   input_shapes: `Family.input_shapes` of the configuration.
   """
-  return jax.eval_shape(model.init, jax.random.key(0), dummy_inputs(input_shapes))['params']
+  def init(batch):
+    return model.init(jax.random.key(0), batch)  # outside, the key would compile a program
+  return jax.eval_shape(init, dummy_inputs(input_shapes))['params']
 
 
 def dummy_inputs(input_shapes: Mapping[str, tuple[int, ...]]) -> dict[str, jax.ShapeDtypeStruct]:

@@ -6,11 +6,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import ConfigError
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import NextTokenHead
 from plm_jax.objectives import Objective, Requirements
 from plm_jax.objectives.mlm import classification_losses, compute_z_loss
+from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.validation import intervals
 
 
@@ -119,15 +119,3 @@ class CausalLM(Objective):
     return {'clm': (batch['labels'], batch['weights'])}
 
 
-def boundary_ids(vocab) -> tuple[int, int]:
-  """Return the ids of the start and end tokens of a text.
-
-  Raises:
-    ConfigError: the tokenizer has none.
-  """
-  starts = [token for token in (vocab.bos, vocab.eos, vocab.cls, vocab.sep) if token >= 0]
-  ends = [token for token in (vocab.eos, vocab.sep) if token >= 0]
-  if not starts or not ends:
-    raise ConfigError(
-        'a language model needs a token that ends a text (eos or sep); the tokenizer has none')
-  return starts[0], ends[0]

@@ -10,21 +10,21 @@ import numpy as np
 
 from plm_jax.errors import ConfigError
 from plm_jax.objectives import corruption
-from plm_jax.objectives.clm import boundary_ids
 from plm_jax.objectives.seq2seq import SequenceToSequence, build_pair_row
 from plm_jax.objectives.text_buffer import (
-    TextBuffer,
-    add_special_tokens,
-    append_separators,
-    ceil_share,
-    draw_masks,
-    insert_masks,
-    keep_where,
-    permute_sentences,
-    rotate_text,
-    text_mask,
-    unit_starts,
+  TextBuffer,
+  add_special_tokens,
+  append_separators,
+  ceil_share,
+  draw_masks,
+  insert_masks,
+  keep_where,
+  permute_sentences,
+  rotate_text,
+  text_mask,
+  unit_starts,
 )
+from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.tokenizers.fairseq_sentencepiece import MBART50_LANGUAGES
 from plm_jax.validation import ValidatedConfig, earlier_names, intervals
 

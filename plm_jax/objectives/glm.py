@@ -12,6 +12,7 @@ from plm_jax.layers.heads import NextTokenHead
 from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.objectives.row_builders import FullSentences, Single
+from plm_jax.tokenizers.boundaries import end_of_text_id
 from plm_jax.validation import earlier_names, intervals
 
 MULTIPLE = 8
@@ -382,9 +383,3 @@ def document_ends(documents):
   return jax.lax.cummin(jnp.where(last, at + 1, documents.shape[0]), reverse=True)
 
 
-def end_of_text_id(vocab) -> int:
-  """Return the id of the end token of a text.
-
-  It is padding in BERT's vocabulary, which has no end token, as in released models.
-  """
-  return vocab.eos if vocab.eos >= 0 else vocab.pad

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.errors import ConfigError
@@ -404,6 +403,7 @@ def classification_losses(name: str, logits, labels, weights, counted=None):
   if isinstance(logits, LogitStats):
     loss, correct = logits.log_total - logits.label, logits.label >= logits.max_logit
   else:
+    import optax
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     # The maximum is known from the loss; argmax would be another pass, and a slow one on a CPU.
     correct = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0] >= logits.max(-1)

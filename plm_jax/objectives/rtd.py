@@ -8,7 +8,6 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from plm_jax.layers.dense import with_logical_axes
 from plm_jax.layers.heads import MaskedLMHead, ModelWithHeads, ReplacedTokenHead
@@ -161,6 +160,7 @@ class ReplacedTokenDetection(Objective):
   def loss(self, outputs, batch):
     """Compute the generator's mlm, the discriminator's rtd, and the fraction of replaced tokens."""
     real, replaced = (batch['segments'] > 0).astype(jnp.float32), outputs['replaced']
+    import optax
     loss = optax.sigmoid_binary_cross_entropy(outputs['rtd'], replaced)
     right = ((outputs['rtd'] > 0) == (replaced > 0)).astype(jnp.float32)
     losses = classification_losses('mlm', outputs['mlm'], batch['labels'], batch['weights'])

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import ModelWithHeads, NextTokenHead
 from plm_jax.objectives import Objective, Requirements
-from plm_jax.objectives.clm import boundary_ids
 from plm_jax.objectives.mlm import classification_losses, compute_z_loss
 from plm_jax.validation import intervals
 
@@ -83,32 +82,6 @@ class SequenceToSequence(Objective):
     """Return the labels, without special tokens around texts."""
     del outputs
     return {'seq2seq': (batch['labels'], batch['content'])}
-
-
-def delimiters(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-  """Return the special tokens around a text, and the decoder's start token.
-
-  T5, whose vocabulary has sentinels: the end token after the text; the decoder starts with padding.
-  mBART, whose vocabulary has languages: the end token and the text's language after the text; the
-  decoder starts with the language of the target. Others as BART: start and end tokens around the
-  text; the decoder starts with the end token.
-
-  Args:
-    vocab: the tokenizer's `Vocab`.
-    written: whether the text is a target; else it is an input.
-
-  Returns:
-    (ids before the text, ids after it, id of the decoder's first input).
-
-  Raises:
-    ConfigError: the tokenizer has no such tokens.
-  """
-  first, end = boundary_ids(vocab)
-  if vocab.source >= 0:
-    return (), (end, vocab.target if written else vocab.source), vocab.target
-  if vocab.sentinel >= 0:
-    return (), (end,), vocab.pad
-  return (first,), (end,), end
 
 
 def build_pair_row(

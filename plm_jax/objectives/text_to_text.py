@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.objectives import TextLayout
-from plm_jax.objectives.seq2seq import SequenceToSequence, content_weights, delimiters
+from plm_jax.objectives.seq2seq import SequenceToSequence, content_weights
+from plm_jax.tokenizers.boundaries import delimiters
 from plm_jax.validation import intervals
 
 

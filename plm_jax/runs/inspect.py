@@ -39,7 +39,7 @@ def inspect_run(config: RunConfig, rows: int, step: int) -> Inspection:
   config_lib.check(config)
   paths = bucket_check.find_bucket_paths(serialization.to_json(config))
   bucket_check.check_reachable(dict.fromkeys(paths, 'read'))
-  runs.use_compilation_cache()
+  storage.use_compilation_cache()
   config = resolve_teacher(dataclasses.replace(config, mesh=MeshConfig(1)))
   if isinstance(config, FinetuneRun):
     return inspect_finetuning(config, rows, step)

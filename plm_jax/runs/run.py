@@ -4,10 +4,7 @@ This is the common driver. `pretrain` and `finetune` read the data of a run, and
 """
 from collections.abc import Mapping, Sequence
 import dataclasses
-import os
 from typing import Any
-
-import jax
 
 from plm_jax import environment, storage, versions
 from plm_jax.compile.report import compile_run, explain_out_of_memory
@@ -62,7 +59,7 @@ def run(config: RunConfig) -> TrainingResult | None:
   if computes:
     machine.check_tpu_usable(own)
   check_same_on_all_hosts(config, hosts.join_job(config.hosts))
-  use_compilation_cache()
+  storage.use_compilation_cache()
   if computes:
     machine.check_platform(own, machine.start_jax())
   with hosts.barrier('checks before the run'):
@@ -105,12 +102,6 @@ def check_same_on_all_hosts(config: RunConfig, place: hosts.JobPlace) -> None:
   hosts.check_agreement('options', options, 'Give every process the same options', place)
   hosts.check_agreement('versions', versions.describe_environment(),
                         'Install the same versions on all machines', place)
-
-
-def use_compilation_cache() -> None:
-  """Store compiled programs in the cache folder, unless the environment names another one."""
-  if not os.environ.get('JAX_COMPILATION_CACHE_DIR'):
-    jax.config.update('jax_compilation_cache_dir', str(storage.cache_folder() / 'xla'))
 
 
 def as_pretrain_run(config: RunConfig) -> PretrainRun:

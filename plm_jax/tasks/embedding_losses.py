@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from plm_jax.layers.pooling import l2_normalize
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION, ExampleFormat
@@ -69,6 +68,7 @@ class Softmax(VectorLoss):
     """Compute the cross-entropy of group.relation."""
     del vectors
     labels = group.label.astype(jnp.int32)
+    import optax
     losses = optax.softmax_cross_entropy_with_integer_labels(group.relation, labels)
     return weighted_sum(losses, group.weight)
 
@@ -165,6 +165,7 @@ class InBatch(VectorLoss):
     scores = jnp.einsum('bd,cd->bc', x[:, 0], candidates, precision='highest') / self.temperature
     allowed = real.ravel() & ~false_negative_mask(group.texts, *real.shape)
     scores = jnp.where(allowed, scores, -1e9)
+    import optax
     losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x)))
     return weighted_sum(losses, group.weight)
 

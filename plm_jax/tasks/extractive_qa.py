@@ -15,7 +15,6 @@ import unicodedata
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from plm_jax.errors import ConfigError
 from plm_jax.metrics import tasks as metrics
@@ -237,6 +236,7 @@ class AnswerTask(Task):
     logits, _ = self.logits_and_weights(outputs, batch)
     weight = batch['weight'] * (places < length).all(-1)
     places = jnp.minimum(places, length - 1)
+    import optax
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, places)
     target_logits = jnp.take_along_axis(logits, places[..., None], -1)[..., 0]
     right = target_logits >= logits.max(-1)

@@ -12,10 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import ConfigError
-from plm_jax.objectives.clm import boundary_ids
-from plm_jax.objectives.glm import end_of_text_id
-from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tasks.examples import Features, Ragged
+from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
 from plm_jax.tokenizers.contract import Vocab
 
 Truncation = Literal['longest', 'first', 'second', 'none']

@@ -60,11 +60,6 @@ def get_format(kind: str) -> ExampleFormat:
   return KINDS[kind].format
 
 
-def is_multi_label(imported: ImportedCheckpoint) -> bool:
-  """Tell whether a checkpoint was fine-tuned on several labels per example."""
-  return imported.extra.get('problem_type') == 'multi_label_classification'
-
-
 def infer_task(imported: ImportedCheckpoint) -> Task | None:
   """Infer the task that another library's checkpoint was fine-tuned on, from its head.
 
@@ -73,7 +68,7 @@ def infer_task(imported: ImportedCheckpoint) -> Task | None:
   are chunks.
   """
   heads = [name for name in ('label', 'tags', 'span', 'choice') if name in imported.heads]
-  if len(heads) != 1 or is_multi_label(imported):
+  if len(heads) != 1 or imported.is_multi_label:
     return None
   if imported.family not in INPUT_FORMATS or imported.config.kind in ('decoder', 'infilling'):
     return None

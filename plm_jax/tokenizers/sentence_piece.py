@@ -9,7 +9,6 @@ import string
 from typing import Any, Literal
 
 from etils import epath
-from google.protobuf.message import DecodeError
 import numpy as np
 import sentencepiece
 from tokenizers import normalizers
@@ -80,6 +79,7 @@ class SentencePiece(BaseTokenizer):
     Raises:
       TokenizerError: another kind of model, or a damaged one.
     """
+    from google.protobuf.message import DecodeError  # takes time, and other tokenizers do without
     self.model = model
     self.text = text
     self._normalizer = text and text.build_normalizer()

@@ -14,7 +14,7 @@ import tuned
 
 import plm_jax
 from plm_jax import progress
-from plm_jax.cli import commands, predict
+from plm_jax.cli import commands, inputs, predict
 from plm_jax.errors import ConfigError
 
 
@@ -113,7 +113,7 @@ def test_lines_of_another_encoding_and_odd_ones_are_read_or_left_out(typed, tmp_
     ('search', 'classification', 'x.txt', 'queries.jsonl'), ('search', 'classification', 'x.txt', 'gs:/bucket/x')])
 def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):
   (tmp_path / 'x.txt').write_text('a fine film\n')
-  assert f'there is no file {next(arg for arg in args[2:] if predict.looks_like_path(arg) and arg != "x.txt")!r}' in (
+  assert f'there is no file {next(arg for arg in args[2:] if inputs.looks_like_path(arg) and arg != "x.txt")!r}' in (
       typed(*args))
 
 
@@ -122,7 +122,7 @@ def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):
     'https://example.com is down', '', 'node.js', '...'])
 def test_texts_that_are_no_paths(text, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert not predict.is_source(text)
+  assert not inputs.is_source(text)
 
 
 def test_several_texts_and_files_are_tagged_in_their_order(typed, tmp_path):
@@ -259,7 +259,7 @@ def test_long_files_show_their_progress(name, typed, tmp_path, monkeypatch):
 
 def test_an_output_that_cannot_be_written_is_found_before_the_work(typed, tmp_path, monkeypatch):
   monkeypatch.setattr(predict, 'load_on_mesh', None)  # no model is loaded
-  monkeypatch.setattr(predict.models, 'load', None)
+  monkeypatch.setattr(inputs.models, 'load', None)
   (tmp_path / 'x.txt').write_text('a fine film\n')
   for name, option in (('predict', '--output=x.txt/y.jsonl'), ('encode', '--output=x.txt/y.npy'),
                        ('minimal-pairs', '--page=x.txt/y.html'), ('minimal-pairs', '--output=x.txt/y.jsonl')):

@@ -5,7 +5,8 @@ import io
 import pytest
 
 from plm_jax import errors, validation
-from plm_jax.cli.predict import PredictConfig, read_text_lines
+from plm_jax.cli.inputs import read_text_lines
+from plm_jax.cli.predict import PredictConfig
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data import charsets, labeled_files, prepare, sources

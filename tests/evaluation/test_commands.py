@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from plm_jax.architectures.decoder import DecoderConfig
-from plm_jax.cli import commands
+from plm_jax.cli import evaluation as evaluation_commands
 from plm_jax.config.run import ConfigError
 from plm_jax.evaluation.few_shot import FewShotConfig
 from plm_jax.layers.heads import ModelWithHeads
@@ -44,9 +44,9 @@ def data(tmp_path):
 @pytest.mark.slow
 def test_perplexity(tmp_path, capsys):
   (tmp_path / 'a.txt').write_text('the cat sat on the mat, and the dog too ' * 3)
-  commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4)
+  evaluation_commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4)
   out = capsys.readouterr().out.splitlines()
-  commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4, mesh=MeshConfig(2, 2, 2))
+  evaluation_commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4, mesh=MeshConfig(2, 2, 2))
   again = capsys.readouterr().out.splitlines()
   assert [again[0], again[-1]] == [out[0], out[-1]]
   assert out[0].endswith('tokens, 30 words, 120 bytes')
@@ -55,7 +55,7 @@ def test_perplexity(tmp_path, capsys):
 
 
 def test_few_shot(data, tmp_path, capsys):
-  commands.few_shot_command(
+  evaluation_commands.few_shot_command(
       'run', 'piqa', str(tmp_path / 'out.jsonl'), settings=FewShotConfig(data, shots=1, limit=4))
   out = capsys.readouterr().out.splitlines()
   assert out[0] == 'piqa, 1 shots, 4 questions'
@@ -70,17 +70,17 @@ def test_few_shot(data, tmp_path, capsys):
 
 def test_prompts_that_are_cut_are_told(tmp_path, capsys):
   (tmp_path / 'a.jsonl').write_text(json.dumps({'text': 'the cat sat on the mat ' * 9}) + '\n')
-  commands.few_shot_command('run', 'lambada', settings=FewShotConfig(str(tmp_path / 'a.jsonl')))
+  evaluation_commands.few_shot_command('run', 'lambada', settings=FewShotConfig(str(tmp_path / 'a.jsonl')))
   out = capsys.readouterr().out
   assert 'perplexity' in out and '1 prompts were too long and lost their beginning' in out
 
 
 def test_no_data():
   with pytest.raises(ConfigError, match='commonsense-qa has no data set in TFDS: give --data'):
-    commands.few_shot_command('run', 'commonsense-qa')
+    evaluation_commands.few_shot_command('run', 'commonsense-qa')
 
 
 def test_a_template(data, tmp_path):
-  commands.few_shot_command(
+  evaluation_commands.few_shot_command(
       'run', 'multiple-choice', str(tmp_path / 'o.jsonl'), settings=FewShotConfig(data, template='Q {question} A'))
   assert json.loads((tmp_path / 'o.jsonl').read_text().splitlines()[0])['prompt'] == 'Q the cat A'

@@ -120,7 +120,7 @@ def test_a_picture_is_a_png_of_its_values():
 
 
 def test_commands(bert, tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr('plm_jax.cli.predict.models.load', lambda *_: bert)
+  monkeypatch.setattr('plm_jax.api.models.load', lambda *_: bert)
   tagged = tmp_path / 'train.conll'
   tagged.write_text('a DET\nfox NOUN\n\nthe DET\ndog NOUN\njumps VERB\n')
   def typed(*args):

@@ -79,7 +79,7 @@ def test_commands(gpt2, bert, tmp_path, capsys, monkeypatch):
   file = tmp_path / 'texts.txt'
   file.write_text('\n\n'.join(TEXTS))
   def typed(trained, *args):
-    monkeypatch.setattr('plm_jax.cli.predict.models.load', lambda *_: trained)
+    monkeypatch.setattr('plm_jax.api.models.load', lambda *_: trained)
     monkeypatch.setattr('sys.argv', ['plm_jax', *map(str, args)])
     commands.main()
     return capsys.readouterr().out

@@ -15,8 +15,8 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.layers.t5_relative_bias import Buckets
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.objectives.seq2seq import delimiters
 from plm_jax.tokenizers import Vocab
+from plm_jax.tokenizers.boundaries import delimiters
 
 VOCAB, LENGTH, NEW = 40, 9, 8
 KINDS = {

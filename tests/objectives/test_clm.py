@@ -6,9 +6,10 @@ import tiny
 
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.layers.stack import StackConfig
-from plm_jax.objectives.clm import CausalLM, boundary_ids
+from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
+from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.tokenizers.contract import Vocab
 
 ONE = Vocab(size=50, eos=1)  # GPT-2: one token ends a text and begins the next

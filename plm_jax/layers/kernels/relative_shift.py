@@ -15,7 +15,6 @@ import itertools
 from typing import Literal
 
 import jax
-from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 LANES = 128
@@ -126,6 +125,7 @@ def rotate_rows(x, direction: int, method: RotateMethod) -> list[jax.Array]:
     method: the instruction that rotates.
   """
   tiles = [x[:, start:start + LANES] for start in range(0, x.shape[1], LANES)]
+  from jax.experimental.pallas import tpu as pltpu  # takes time, and only TPUs need it
   if method == 'rolls':
     return [rotate_by_rolls(tile, direction) for tile in tiles]
   if method == 'strides' and direction > 0:
@@ -138,6 +138,7 @@ def rotate_rows(x, direction: int, method: RotateMethod) -> list[jax.Array]:
 def rotate_by_rolls(x, direction: int):
   """Rotate row i of x [128, 128] by i lanes: eight rows at once, then by the bits of their
   numbers."""
+  from jax.experimental.pallas import tpu as pltpu
   row, parts = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0), []
   for first in range(0, LANES, 8):
     part = x[first:first + 8]

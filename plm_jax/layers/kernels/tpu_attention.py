@@ -28,8 +28,6 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
@@ -422,6 +420,9 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
     ids: row numbers, folded into the dropout key.
     plan: layout.
   """
+  # Pallas takes time to import, and only TPUs need it.
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import tpu as pltpu
   q, k, v, mask, bias = arrays
   backward = bool(out_grads)
   batch, num_keys = q.shape[0], k.shape[1]
@@ -498,6 +499,7 @@ def estimate_cost(arrays: Arrays, out_grads, outputs, plan: KernelPlan) -> dict[
   Products are counted as elsewhere: lanes of zeros, which the matrix unit multiplies as well, do
   not count. `vector_operations` in the metadata are those of the vector unit.
   """
+  from jax.experimental import pallas as pl
   batch, queries, width = arrays.q.shape
   keys, heads, backward = arrays.k.shape[1], width // plan.size, bool(out_grads)
   scores = batch * heads * queries * plan.span(keys)

@@ -8,7 +8,6 @@ import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import jax
-from jax.experimental import pallas as pl
 import jax.numpy as jnp
 
 from plm_jax.layers.kernels.relative_shift import (
@@ -227,6 +226,7 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
     plan: layout.
     blocks: number of blocks of queries.
   """
+  from jax.experimental import pallas as pl
   seed, rows, heads, q, k, v, mask = refs[:7]
   out_grad, dq, dk, dv, *shared_grads = refs[plan.inputs:-2]
   k_sum, v_sum = refs[-2:]
@@ -332,6 +332,7 @@ def loop_over_heads(body, total, plan: KernelPlan):
 
 def program_position(plan: KernelPlan):
   """Return (row, group of heads, block of queries) of a program."""
+  from jax.experimental import pallas as pl
   if plan.shared:
     return pl.program_id(1), pl.program_id(0), pl.program_id(2)
   return pl.program_id(0), pl.program_id(1), pl.program_id(2)
@@ -346,6 +347,7 @@ def find_key_window(mask, num_keys: int, block, plan: KernelPlan) -> KeyWindow:
     block: number of the block of queries.
     plan: layout.
   """
+  from jax.experimental import pallas as pl
   if plan.has_segments:
     bits = mask[0].astype(jnp.int32)
     return KeyWindow(slice(None), 0, (bits & 1) != 0, bits >= 2)
@@ -416,6 +418,7 @@ def probabilities(q: HeadQueries, k, shared: SharedInputs, at, keys: KeyWindow, 
 
 def query_slice(block, plan: KernelPlan):
   """Return the slice of the queries of a block."""
+  from jax.experimental import pallas as pl
   return pl.ds(pl.multiple_of(block * plan.queries, 8), plan.queries)
 
 
@@ -545,6 +548,7 @@ def table_windows(term: Term, q, k, table, at, plan: KernelPlan):
 
 def table_slice(start, length: int):
   """Return the slice of a table for 128 rows and `length` rows of the other operand."""
+  from jax.experimental import pallas as pl
   return pl.ds(pl.multiple_of(start, LANES), length + LANES)
 
 

@@ -1,0 +1,98 @@
+"""The commands `evaluate`, `perplexity` and `few-shot`."""
+from typing import Annotated, Literal
+
+import tyro
+
+from plm_jax.api import models
+from plm_jax.cli import output_files
+from plm_jax.cli.options import command
+from plm_jax.evaluation import few_shot, scoring
+from plm_jax.evaluation.few_shot import FewShotConfig
+from plm_jax.runs import run as run_lib
+from plm_jax.sharding import MeshConfig
+from plm_jax.storage import bucket_check
+
+
+@command()
+def evaluate_command(
+    run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]] = (),
+    path: Annotated[tuple[str, ...], tyro.conf.arg(name='data.path')] = (), batches: int = 0,
+    mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints the held-out metrics of a run, on its own held-out text or on other text.
+
+  Args:
+    run: run folder
+    texts: corpora, in any form that --data.path accepts. For a folder of records, the held-out
+      split is evaluated. Default: the held-out text of the run
+    path: same as TEXT
+    batches: number of batches per corpus. 0: all batches of other text; for the held-out text of
+      the run, as many as its evaluations during training used
+    mesh: devices over which the batch, or a large model, is split
+  """
+  run_lib.evaluate_folder(run, (*texts, *path), batches, mesh)
+
+
+def load_scorer(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
+  """Load a model on the mesh and return its scorer of texts."""
+  trained = models.load(checkpoint, mesh)
+  return scoring.make_scorer(trained, start, trained.mesh)
+
+
+@command()
+def perplexity_command(
+    checkpoint: tyro.conf.Positional[str], text: tyro.conf.Positional[str], length: int = 0,
+    stride: int = 0, start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints the perplexity of texts under a decoder, measured by a sliding window.
+
+  Args:
+    checkpoint: run folder or transformers checkpoint
+    text: files and globs, separated by commas: each file is one text, or each line of a .jsonl
+      file; embedded, the built-in corpus; or tfds:NAME:SPLIT
+    length: window size in tokens. 0: the maximum sequence length of the model
+    stride: number of tokens from the start of one window to the start of the next. 0: half of
+      --length
+    start: start each text with the start token, as in training. Without it, the first token of a
+      text is not predicted
+    mesh: devices over which the batch, or a large model, is split
+  """
+  found = models.perplexity(models.load(checkpoint, mesh), text, length, stride, start)
+  print(f'{found.tokens:,} tokens, {found.words:,} words, {found.bytes:,} bytes')
+  values = {
+      'perplexity per token': found.per_token, 'perplexity per word': found.per_word,
+      'perplexity per byte': found.per_byte, 'bits per byte': found.bits_per_byte}
+  for name, value in values.items():
+    print(f'{name:21}{value:>14,.4f}')
+
+
+@command()
+def few_shot_command(
+    checkpoint: tyro.conf.Positional[str],
+    task: tyro.conf.Positional[Literal[tuple(few_shot.TASKS)]],  # pyright: ignore
+    output: str = '', start: bool = True, mesh: MeshConfig = MeshConfig(),
+    settings: Annotated[FewShotConfig, tyro.conf.arg(name='')] = FewShotConfig()) -> None:
+  """Evaluates a language model on a task with zero-shot or few-shot prompts.
+
+  Args:
+    checkpoint: run folder or transformers checkpoint
+    task: name of the task
+    output: file for the predictions (.jsonl)
+    start: start each text with the start token, as in training
+    mesh: devices over which the batch, or a large model, is split
+    settings: evaluation settings
+  """
+  bucket_check.check_reachable({output: 'file'})
+  examples, pool = settings.questions(task)
+  result = few_shot.evaluate_few_shot(
+      settings.task(task), load_scorer(checkpoint, start, mesh), examples, settings.shots, pool,
+      settings.seed)
+  print(f'{task}, {settings.shots} shots, {len(result.predictions):,} questions')
+  print(f'accuracy          {result.accuracy:8.2%}  +- {result.error:.2%}')
+  if result.chance:
+    print(f'guessing          {result.chance:8.2%}')
+  else:
+    print(f'perplexity        {result.perplexity:8.2f}  of the word')
+  print(f'most frequent     {result.majority_baseline:8.2%}')
+  if result.truncated_prompts:
+    print(f'{result.truncated_prompts:,} prompts were too long and lost their beginning')
+  if output:
+    output_files.write_json_lines(output, map(few_shot.prediction_record, result.predictions))

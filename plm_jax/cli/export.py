@@ -1,0 +1,72 @@
+"""The commands `export` and `expand-vocab`, which write a checkpoint."""
+from typing import Literal
+
+import tyro
+
+from plm_jax import conversion, storage
+from plm_jax.api import models
+from plm_jax.cli import options
+from plm_jax.cli.options import command
+from plm_jax.conversion import peft
+from plm_jax.data import sources
+from plm_jax.loading.loaded_model import read_adapter_run
+from plm_jax.training import vocabulary_expansion
+
+
+@command()
+def export_command(
+    run: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False
+) -> None:
+  """Writes a checkpoint that transformers loads, with its tokenizer; or an adapter that peft loads.
+
+  Args:
+    run: run folder, transformers checkpoint or original TensorFlow checkpoint
+    out: folder for the checkpoint, local or gs://; it must not exist yet
+    output: same as the OUTPUT argument
+    dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
+    adapter: write only the adapter, without the base model, for peft; for runs with
+      --tuning.adapter.kind
+  """
+  out = options.choose_output(out, output)
+  if adapter:
+    config, params = read_adapter_run(run)
+    base = config.warm_start if conversion.is_checkpoint(config.warm_start) else ''
+    peft.save_adapter(out, config.family, config.model, params, config.tuning.adapter, base)
+    model = f': {base}' if base else ', exported'
+    print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where '
+          f'base is the model that the run began with{model}')
+    return
+  done = models.export(run, out, None if dtype == 'same' else dtype)
+  if done.lost:
+    print('left out, as transformers has no such head for this model: ' + ', '.join(done.lost))
+  print(f'checkpoint in {out}: {done.how}')
+  if (storage.resolve_path(out) / 'README.md').exists():
+    print(f'model card in {out}/README.md: add language and license before you publish it')
+
+
+@command(words='[1, 1000000]', least='[1, inf)')
+def expand_vocab_command(
+    run: tyro.conf.Positional[str], text: tyro.conf.Positional[str],
+    out: tyro.conf.Positional[str] = '', output: str = '', words: int = 1000, least: int = 5
+) -> None:
+  """Writes a checkpoint with words of a domain added to its vocabulary (vocabulary expansion).
+
+  Args:
+    run: run folder or checkpoint with a WordPiece tokenizer
+    text: text of the domain: files, globs or folders
+    out: folder for the checkpoint, for --warm-start; it must not exist yet
+    output: same as the OUTPUT argument
+    words: maximum number of words to add: the most frequent words that the tokenizer splits into
+      several tokens
+    least: minimum frequency of an added word
+  """
+  out = options.choose_output(out, output)
+  trained = models.load(run)
+  tokenizer = vocabulary_expansion.require_wordpiece(trained)
+  found = vocabulary_expansion.find_new_words(sources.read_texts(text), tokenizer, words, least)
+  grown = vocabulary_expansion.expand_vocabulary(trained, found)
+  models.export(grown, out)
+  listed = ', '.join(found[:5]) + (', ...' if len(found) > 5 else '')
+  print(f'{len(found)} words more, {listed}: give --warm-start={out} '
+        f'--model.vocab={grown.model.vocab}')

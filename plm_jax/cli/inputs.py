@@ -1,0 +1,137 @@
+"""Load the model and read the texts that the arguments of a command name."""
+from collections.abc import Iterator, Sequence
+import contextlib
+import io
+import itertools
+import re
+import sys
+
+from plm_jax import storage
+from plm_jax.api import models
+from plm_jax.data import charsets, sources
+from plm_jax.data.lines import OnError, ReadStats, SourceError, decode_line, read_lines
+from plm_jax.data.source_files import find_files
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.sharding import MeshConfig, make_mesh
+
+TEXT_ENDINGS = ('.txt', '.txt.gz', '.txt.xz')
+"""endings of files with one text per line"""
+PATH_END = (r'[\w)\]*?-]\.(txt|jsonl?|ndjson|[tc]sv|conllu?|parquet|npy|md|html?|xml|pdf|docx?|'
+            r'iob2?|bio|gz|xz|bz2|zip)$')
+"""pattern of the end of a text that looks like a file name"""
+
+
+def load_on_mesh(folder: str, mesh: MeshConfig) -> LoadedModel:
+  """Load a model, on the devices of the mesh if there are several."""
+  return models.load(folder, mesh if make_mesh(mesh).size > 1 else None)
+
+
+def is_text_file(file: str) -> bool:
+  """Return whether a file holds one text per line."""
+  return file == '-' or file.lower().endswith(TEXT_ENDINGS)
+
+
+def is_source(text: str) -> bool:
+  """Return whether an argument names files, or is a text itself.
+
+  Raises:
+    SourceError: it looks like a path and there is no such file, so that a misspelled name is not
+      taken for a text.
+  """
+  if '\n' in text or len(text) > 4096 or '\0' in text:
+    return False
+  if text.startswith(('tfds:', 'embedded:')):
+    return True
+  if not looks_like_path(text):
+    with contextlib.suppress(OSError, storage.StorageError):
+      return bool(text.strip(' .')) and storage.resolve_path(text).exists()
+    return False
+  try:
+    return bool(find_files(text))
+  except (SourceError, storage.StorageError) as error:
+    raise SourceError(f'there is no file {text!r}; for a text that looks like a path, put a space '
+                      'before it') from error
+
+
+def looks_like_path(text: str) -> bool:
+  """Return whether a text looks like a file name.
+
+  It starts like a path, ends like a file of text or rows, or is one word with a slash.
+  """
+  if text != text.strip():
+    return False
+  if re.match(r'\.{0,2}/|~/|gs://|[A-Za-z]:\\', text) or re.search(PATH_END, text.lower()):
+    return True
+  return not re.search(r'\s', text) and re.search(r'[/\\]', text) is not None
+
+
+def read_text_arguments(given: Sequence[str], limit: int) -> list[str]:
+  """Return the texts of arguments: up to `limit` of a file or of standard input, others as they
+  are."""
+  found = []
+  for one in given:
+    if one == '-':
+      found += itertools.islice(read_input_lines(), limit)
+    elif is_source(one):
+      found += itertools.islice(sources.read_texts(one), limit)
+    else:
+      found.append(one)
+  return found
+
+
+def read_line_arguments(given: Sequence[str], limit: int) -> list[str]:
+  """Return the lines of arguments: up to `limit` of a file or of standard input, others as they
+  are."""
+  def nonempty_lines(file):
+    for text in sources.read_texts(file):
+      yield from filter(str.strip, text.splitlines())
+
+  found = []
+  for one in given:
+    if one == '-':
+      found += itertools.islice(read_input_lines(), limit)
+    elif is_source(one):
+      found += itertools.islice(nonempty_lines(one), limit)
+    else:
+      found.append(one)
+  return found
+
+
+def read_input_lines() -> Iterator[str]:
+  """Yield the lines of standard input that are not empty."""
+  for _, line in read_text_lines('-'):
+    if line.strip():
+      yield line
+
+
+def read_prompts(given: Sequence[str]) -> tuple[str, ...]:
+  """Return prompts, with the lines of standard input in place of `-`."""
+  found: list[str] = []
+  for one in given:
+    if one == '-':
+      found += [line for _, line in read_text_lines('-')]
+    else:
+      found.append(one)
+  return tuple(found)
+
+
+def display_name(file: str) -> str:
+  """Return the name of a file for messages."""
+  return 'standard input' if file == '-' else file
+
+
+def read_text_lines(
+    file: str, on_error: OnError = 'refuse', stats: ReadStats | None = None,
+    encoding: str = charsets.UTF_8) -> Iterator[tuple[int, str]]:
+  """Yield (number, text) of the lines of a file, or of standard input."""
+  stats = ReadStats() if stats is None else stats
+  if file != '-':
+    yield from read_lines(storage.resolve_path(file), on_error, stats, encoding)
+    return
+  source = sys.stdin.buffer
+  if not charsets.is_utf_8(encoding):
+    source = io.BufferedReader(charsets.TranscodedStream(source, encoding))
+  for number, line in enumerate(source, 1):
+    text = decode_line(line, f'standard input:{number}', on_error, stats)
+    if text is not None:
+      yield number, text.removesuffix('\n').removesuffix('\r')
