@@ -3,6 +3,8 @@
 A `model` argument is a model from `load` or `finetune`, or the folder of a run, of a checkpoint, or
 of sentence-transformers.
 """
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, overload
 
@@ -14,9 +16,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.inference import encode as encoding
 from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
-from plm_jax.inference.generate import Prompt
-from plm_jax.inference.prompts import check_prompts
-from plm_jax.inference.sentence_vectors import encode_sentences, has_sentence_vectors
+from plm_jax.inference.prompts import Prompt, check_prompts
 from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.metrics.embeddings import normalize_vectors
 from plm_jax.metrics.nearest import find_nearest
@@ -91,10 +91,11 @@ def encode(
     check_prompts([text if isinstance(text, str) else '' for text in items], 'give texts')
     return trained.encode(items)  # pyright: ignore[reportArgumentType]  models take ids
   with mesh_context(trained):
-    own = pooling == 'own' and has_sentence_vectors(trained) and layer == -1
-    if own and len(plain) == len(items):
-      check_prompts(plain, 'give texts')
-      return encode_sentences(trained, plain, tokens)
+    if pooling == 'own' and layer == -1 and trained.task and len(plain) == len(items):
+      from plm_jax.inference import sentence_vectors
+      if sentence_vectors.has_sentence_vectors(trained):
+        check_prompts(plain, 'give texts')
+        return sentence_vectors.encode_sentences(trained, plain, tokens)
     return encoding.encode(trained, items, layer, pooling, cut, tokens)
 
 

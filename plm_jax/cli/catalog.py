@@ -186,7 +186,7 @@ COMMANDS: dict[str, Command] = {
         USE, 'Write one vector per text of a file.', 'RUN TEXTS --output=VECTORS',
         ('runs/bert_base texts.txt --output=vectors.npy',
          'runs/bert_base texts.txt --output=tokens.npz --pooling=none'),
-        'predict.encode_command'),
+        'encode.encode_command'),
     'similar': Command(
         USE, 'Print the cosine similarity of texts.', 'RUN TEXT TEXT... | similar RUN FILE',
         ("runs/embedder 'a cat' 'a kitten' 'a car'", 'runs/embedder pairs.tsv'),

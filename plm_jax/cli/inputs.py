@@ -14,6 +14,8 @@ from plm_jax.data.source_files import find_files
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig, make_mesh
 
+CHUNK_ROWS = 4096
+"""rows that are in memory together"""
 TEXT_ENDINGS = ('.txt', '.txt.gz', '.txt.xz')
 """endings of files with one text per line"""
 PATH_END = (r'[\w)\]*?-]\.(txt|jsonl?|ndjson|[tc]sv|conllu?|parquet|npy|md|html?|xml|pdf|docx?|'
@@ -135,3 +137,21 @@ def read_text_lines(
     text = decode_line(line, f'standard input:{number}', on_error, stats)
     if text is not None:
       yield number, text.removesuffix('\n').removesuffix('\r')
+
+
+def read_texts(file: str, column: str) -> Iterator[tuple[str, str]]:
+  """Yield the texts of a file, each with its place 'file:line'. Raises SourceError."""
+  if is_text_file(file):
+    for number, line in read_text_lines(file):
+      where = f'{display_name(file)}:{number}'
+      if not line.strip():
+        raise SourceError(f'{where}: the line is empty: a line is a text')
+      yield line, where
+    return
+  from plm_jax.tasks import row_readers
+  from plm_jax.tasks import sources as labeled
+  from plm_jax.tasks.example_formats import CLASSIFICATION
+  from plm_jax.tasks.row_readers import Columns
+  column = column or CLASSIFICATION.columns.first
+  for row in labeled.read_rows(CLASSIFICATION, file, Columns(), 'refuse', ReadStats()):
+    yield row_readers.read_text(row, column), row.where

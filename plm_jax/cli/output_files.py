@@ -1,4 +1,6 @@
 """Write predictions and vectors to files in chunks; a file appears when it is complete."""
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
@@ -7,7 +9,7 @@ import itertools
 import json
 import shutil
 import tempfile
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 import zipfile
 
 import numpy as np
@@ -15,8 +17,10 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
-from plm_jax.tasks.contract import Task
-from plm_jax.tasks.example_formats import ExampleFormat, InputExample
+
+if TYPE_CHECKING:
+  from plm_jax.tasks.contract import Task
+  from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 
 X = TypeVar('X')
 Write = Callable[[Any], None]

@@ -10,8 +10,7 @@ import tyro
 
 from plm_jax import progress
 from plm_jax.api import models, transfer
-from plm_jax.api.similarity import encode
-from plm_jax.cli import output_files
+from plm_jax.cli import inputs, output_files
 from plm_jax.cli.inputs import (
   display_name,
   is_source,
@@ -23,26 +22,22 @@ from plm_jax.cli.options import command
 from plm_jax.conversion import is_checkpoint
 from plm_jax.data import charsets
 from plm_jax.data import sources as raw
-from plm_jax.data.lines import OnError, ReadStats, SourceError
+from plm_jax.data.lines import OnError, ReadStats
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import make_predictor, require_task
-from plm_jax.inference import static_vectors
-from plm_jax.inference.encode import Pooling
-from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.loading.loaded_model import LoadedModel, read_config
 from plm_jax.progress import Progress
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import bucket_check
-from plm_jax.tasks import row_readers, sources
+from plm_jax.tasks import sources
 from plm_jax.tasks.contract import Task
-from plm_jax.tasks.example_formats import CLASSIFICATION, InputExample
+from plm_jax.tasks.example_formats import InputExample
 from plm_jax.tasks.outputs import StreamingMetrics, bracket_entities, name_labels
 from plm_jax.tasks.row_readers import Columns
 from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.validation import ValidatedConfig, intervals
 
-CHUNK_ROWS = 4096
-"""rows that are in memory together"""
+
 @dataclasses.dataclass(frozen=True)
 class PredictConfig(ValidatedConfig):
   """How rows are read and batched."""
@@ -64,26 +59,6 @@ class PredictConfig(ValidatedConfig):
     """Return an error message for an unknown encoding, or None."""
     wrong = charsets.encoding_problem(self.encoding)
     return f'{option("encoding")} {wrong}, got {self.encoding!r}' if wrong else None
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodeConfig(ValidatedConfig):
-  """Layer and pooling of text vectors."""
-
-  limits = intervals(tokens='[1, 16777216]', layer='(-inf, inf)')
-
-  layer: int = -1
-  """layer to read. 0: token embeddings; k: output of layer k; -1: last layer"""
-  pooling: Pooling = 'own'
-  """how token vectors become one vector per text. own: the pooling that the model was trained with,
-  or else mean pooling; none: no pooling, write all token vectors"""
-  cut: bool = False
-  """truncate texts that are too long; without this option, they are an error"""
-  column: str = ''
-  """column with the texts. Default: the first of sentence, text, review, content, title and
-  question that the file has"""
-  tokens: int = 8192
-  """maximum batch size in tokens, including padding; on a CPU at most 2,048"""
 
 
 @command()
@@ -173,12 +148,12 @@ def read_chunks(
     lines = read_text_lines(file, on_error, stats, encoding)
     examples = sources.parse_lines(
         task.example_format, lines, display_name(file), on_error, stats)
-    yield from output_files.split_chunks(examples, CHUNK_ROWS)
+    yield from output_files.split_chunks(examples, inputs.CHUNK_ROWS)
     report.skipped += collections.Counter({'unreadable lines': stats.skipped})
     report.problems = stats.examples
     return
   chunks = sources.read_chunks(
-      task.example_kind, file, columns, task.labels, on_error, CHUNK_ROWS, report, encoding)
+      task.example_kind, file, columns, task.labels, on_error, inputs.CHUNK_ROWS, report, encoding)
   for chunk in chunks:
     yield [InputExample(example) for example in chunk]
 
@@ -261,7 +236,7 @@ def read_tagging_chunks(task: Task, file: str, columns: Columns) -> Iterator[lis
   """Yield the sentences of a file to tag, thousands at a time."""
   if is_text_file(file):
     examples = sources.parse_lines(TAGGING, read_text_lines(file), display_name(file))
-    yield from output_files.split_chunks(examples, CHUNK_ROWS)
+    yield from output_files.split_chunks(examples, inputs.CHUNK_ROWS)
   else:
     yield from read_chunks(task, file, columns, sources.ReadReport())
 
@@ -273,73 +248,5 @@ def mark_up(task: Task, one: InputExample, prediction: Any) -> str:
     return bracket_entities(text, prediction.entities) + '\n'
   words = zip(prediction.words, prediction.tags, strict=True)
   return ' '.join(f'{word}/{tag}' for word, tag in words) + '\n'
-
-
-@command()
-def encode_command(
-    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str,
-    settings: Annotated[EncodeConfig, tyro.conf.arg(name='')] = EncodeConfig(),
-    mesh: MeshConfig = MeshConfig(1)) -> None:
-  """Writes one vector per text of a file, or with --pooling=none one vector per token.
-
-  Args:
-    run: run folder or transformers checkpoint
-    file: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
-      .xz); tfds:NAME:SPLIT; or - for standard input
-    output: file for the vectors: .npy; .npz with `vectors` and, for token vectors, `lengths`; or
-      .parquet
-    settings: layer and pooling
-    mesh: devices over which a large model is split
-  """
-  bucket_check.check_reachable({output: 'file'})
-  writer = output_files.open_vectors(output, settings.pooling == 'none')
-  trained = static_vectors.load(run) or load_on_mesh(run, mesh)
-  count = 0
-  devices = contextlib.nullcontext()
-  if isinstance(trained, LoadedModel):
-    devices = models.mesh_context(trained)
-  with writer as write, devices, progress.track('texts') as done:
-    texts = read_texts(file, settings.column)
-    for chunk in output_files.split_chunks(texts, CHUNK_ROWS):
-      write(encode_chunk(trained, chunk, settings))
-      count += len(chunk)
-      done.update(count - done.done)  # for a model that reports no progress itself
-  if not count:
-    raise SourceError(f'{display_name(file)} has no texts')
-  print(f'vectors of {count:,} texts in {output}')
-
-
-def encode_chunk(
-    trained: LoadedModel | StaticVectors, chunk: list[tuple[str, str]], settings: EncodeConfig
-) -> Any:
-  """Encode (text, place) pairs; raise SourceError with the place of a text that is refused."""
-  def encode_texts(texts):
-    pooling: Any = settings.pooling  # one of them returns lists
-    return encode(
-        trained, texts, settings.layer, pooling, settings.cut, settings.tokens)
-
-  try:
-    return encode_texts([text for text, _ in chunk])
-  except ConfigError:
-    for text, where in chunk:
-      try:
-        encode_texts([text])
-      except ConfigError as error:
-        raise SourceError(f'{where}: {error}') from error
-    raise
-
-
-def read_texts(file: str, column: str) -> Iterator[tuple[str, str]]:
-  """Yield the texts of a file, each with its place 'file:line'. Raises SourceError."""
-  if is_text_file(file):
-    for number, line in read_text_lines(file):
-      where = f'{display_name(file)}:{number}'
-      if not line.strip():
-        raise SourceError(f'{where}: the line is empty: a line is a text')
-      yield line, where
-    return
-  column = column or CLASSIFICATION.columns.first
-  for row in sources.read_rows(CLASSIFICATION, file, Columns(), 'refuse', ReadStats()):
-    yield row_readers.read_text(row, column), row.where
 
 

@@ -8,7 +8,7 @@ import tyro
 
 from plm_jax import progress, storage
 from plm_jax.api import similarity
-from plm_jax.cli import inputs, options, output_files, predict
+from plm_jax.cli import inputs, options, output_files
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
@@ -87,7 +87,7 @@ def search_command(
   query_texts: list[str] = []
   for query in queries:
     if query == '-' or inputs.is_source(query):
-      query_texts += [text for text, _ in predict.read_texts(query, '')]
+      query_texts += [text for text, _ in inputs.read_texts(query, '')]
     else:
       query_texts.append(query.strip())
   if not query_texts:
@@ -97,7 +97,7 @@ def search_command(
   if corpus.endswith('.npy'):
     vectors = map_vectors(corpus)
   else:
-    texts = [text for text, _ in predict.read_texts(corpus, '')]
+    texts = [text for text, _ in inputs.read_texts(corpus, '')]
     if not texts:
       raise SourceError(f'{corpus} has no texts')
     with progress.track('texts', len(texts)):
@@ -116,7 +116,7 @@ def search_command(
 
 def encode_chunks(trained: similarity.Model, texts: list[str], tokens: int) -> Iterator[np.ndarray]:
   """Yield the vectors of texts, thousands at a time."""
-  for chunk in output_files.split_chunks(texts, predict.CHUNK_ROWS):
+  for chunk in output_files.split_chunks(texts, inputs.CHUNK_ROWS):
     yield similarity.encode(trained, chunk, tokens=tokens)
 
 

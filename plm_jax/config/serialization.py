@@ -109,7 +109,7 @@ def split_encoder_config(saved: SavedConfig) -> SavedConfig:
 
 RENAMED_IN_5 = {
     'plm_jax.cli.applied:RowsConfig': 'plm_jax.cli.predict:PredictConfig',
-    'plm_jax.cli.applied:VectorsConfig': 'plm_jax.cli.predict:EncodeConfig',
+    'plm_jax.cli.applied:VectorsConfig': 'plm_jax.cli.encode:EncodeConfig',
     'plm_jax.cli.pairs:PairsConfig': 'plm_jax.cli.minimal_pairs:PairsConfig',
     'plm_jax.config:DataConfig': 'plm_jax.config.run:DataConfig',
     'plm_jax.config:Experiment': 'plm_jax.config.run:PretrainRun',

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,13 +12,12 @@ from plm_jax.architectures import Output
 from plm_jax.config.run import FinetuneRun, Phase
 from plm_jax.distributed import hosts
 from plm_jax.finetuning.augmentation import make_augmented_batches
+from plm_jax.finetuning.predict import compute_outputs, put_on_mesh
 from plm_jax.finetuning.word_vectors import set_word_vectors
-from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_outputs
-from plm_jax.tasks.contract import OutputUnit
+from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.labeled_data import LabeledDataset
 from plm_jax.tasks.regularizers import Plain
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training import run_metrics
 from plm_jax.training.feed import Feed
 from plm_jax.training.step import Learner
 
@@ -135,44 +133,6 @@ def compile_forward(learner: Learner) -> Callable[[Any, Any], Any]:
   return jax.jit(outputs)
 
 
-def compute_outputs(
-    outputs: Callable[[Any, Any], Any], params: Any, batches: FeatureBatches, mesh,
-    unit: OutputUnit, advance: Callable[[int], None] = lambda units: None
-) -> tuple[list[np.ndarray], dict[str, float]]:
-  """Run a model on all features -> (outputs of each feature in order, mean losses).
-
-  Args:
-    outputs: (params, windows) -> (losses, outputs).
-    params: parameters of the model.
-    batches: features.
-    mesh: of devices.
-    unit: unit of the outputs, see `Task.output_unit`.
-    advance: called with the number of finished units, for a progress bar.
-  """
-  found: list[Any] = [None] * len(batches.features)
-  sizes, losses = batches.features.tokens.lengths, []
-  pending: list[tuple[Any, Placement]] = []
-  def fetch():
-    (pairs, values), placement = pending.pop(0)
-    losses.append(jax.device_get(pairs))
-    if jax.process_count() > 1:
-      values = multihost_utils.process_allgather(values, tiled=True)
-    else:
-      values = jax.device_get(values)
-    numbers = placement.number
-    own = gather_outputs(np.asarray(values), placement, sizes[numbers], unit)
-    for number, value in zip(numbers, own, strict=True):
-      found[number] = value
-    advance(len(numbers) // batches.features.group)
-  for windows, placement in batches.iterate_sorted():
-    pending.append((outputs(params, put_on_mesh(windows, mesh)), placement))
-    if len(pending) > 1:  # compute one batch while the previous one is fetched
-      fetch()
-  while pending:
-    fetch()
-  return found, run_metrics.combine_metrics(losses)
-
-
 def backbone_frozen(config: FinetuneRun) -> bool:
   """Tell whether the backbone's outputs are constant during the run and all that the loss needs."""
   task, tuning, data = config.objective, config.tuning, config.data
@@ -235,13 +195,6 @@ def cache_features(
   vectors, _ = compute_outputs(outputs, params['backbone'], plain, mesh, task.feature_cache.unit)
   return CachedFeatures(
       batches.features, batches.shape, batches.seed, batches.by_length, vectors, task)
-
-
-def put_on_mesh(windows: Mapping[str, np.ndarray], mesh) -> Any:
-  """Put a batch that every host has as a whole on the devices of the mesh."""
-  rows = len(windows['tokens'])
-  own = sharding.host_rows(rows, mesh)
-  return sharding.shard_batch(jax.tree.map(lambda x: x[own], dict(windows)), rows, mesh)
 
 
 def set_batch_shape(phase: Phase, windows: Mapping[str, np.ndarray]) -> Phase:

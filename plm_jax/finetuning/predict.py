@@ -1,19 +1,21 @@
 """Predict examples with a fine-tuned model."""
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
+import numpy as np
 
 from plm_jax import progress, sharding
 from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError
-from plm_jax.finetuning.feed import compute_outputs
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.tasks.batches import BatchShape, FeatureBatches
-from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, Task
+from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_outputs
+from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, OutputUnit, Task
 from plm_jax.tasks.examples import Example
+from plm_jax.training import run_metrics
 
 
 def require_task(trained: LoadedModel) -> Task:
@@ -89,3 +91,48 @@ def compute_head_outputs(
   batch = task.corrupt(jax.random.key(0), windows, vocab)
   found: Any = module.apply({'params': params}, batch)
   return {}, task.prediction_inputs(found)
+
+
+def compute_outputs(
+    outputs: Callable[[Any, Any], Any], params: Any, batches: FeatureBatches, mesh,
+    unit: OutputUnit, advance: Callable[[int], None] = lambda units: None
+) -> tuple[list[np.ndarray], dict[str, float]]:
+  """Run a model on all features -> (outputs of each feature in order, mean losses).
+
+  Args:
+    outputs: (params, windows) -> (losses, outputs).
+    params: parameters of the model.
+    batches: features.
+    mesh: of devices.
+    unit: unit of the outputs, see `Task.output_unit`.
+    advance: called with the number of finished units, for a progress bar.
+  """
+  found: list[Any] = [None] * len(batches.features)
+  sizes, losses = batches.features.tokens.lengths, []
+  pending: list[tuple[Any, Placement]] = []
+  def fetch():
+    (pairs, values), placement = pending.pop(0)
+    losses.append(jax.device_get(pairs))
+    if jax.process_count() > 1:
+      values = multihost_utils.process_allgather(values, tiled=True)
+    else:
+      values = jax.device_get(values)
+    numbers = placement.number
+    own = gather_outputs(np.asarray(values), placement, sizes[numbers], unit)
+    for number, value in zip(numbers, own, strict=True):
+      found[number] = value
+    advance(len(numbers) // batches.features.group)
+  for windows, placement in batches.iterate_sorted():
+    pending.append((outputs(params, put_on_mesh(windows, mesh)), placement))
+    if len(pending) > 1:  # compute one batch while the previous one is fetched
+      fetch()
+  while pending:
+    fetch()
+  return found, run_metrics.combine_metrics(losses)
+
+
+def put_on_mesh(windows: Mapping[str, np.ndarray], mesh) -> Any:
+  """Put a batch that every host has as a whole on the devices of the mesh."""
+  rows = len(windows['tokens'])
+  own = sharding.host_rows(rows, mesh)
+  return sharding.shard_batch(jax.tree.map(lambda x: x[own], dict(windows)), rows, mesh)

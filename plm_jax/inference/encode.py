@@ -12,9 +12,7 @@ from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError
-from plm_jax.inference import elmo, generate, glm_infill
-from plm_jax.inference.generate import Prompt, prompt_ids
-from plm_jax.inference.prompts import check_prompts
+from plm_jax.inference.prompts import Prompt, check_prompts, encode_prompt, prompt_ids
 from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.loaded_model import LoadedModel
@@ -57,6 +55,7 @@ def encode(
     ConfigError: there is no text, a text is empty or too long, or the layer does not exist.
   """
   if trained.model.kind == 'recurrent':
+    from plm_jax.inference import elmo
     return elmo.encode_texts(trained, [str(text) for text in texts], layer, pooling)
   tokenizer, longest = trained.tokenizer, trained.model.max_length
   if tokenizer is None:
@@ -175,10 +174,11 @@ def build_row(trained: LoadedModel, tokenizer: Tokenizer, text: Prompt) -> list[
   model, vocab = trained.model, tokenizer.vocab
   if model.kind == 'infilling':
     if not isinstance(text, str):
-      text = tokenizer.decode(generate.prompt_ids(tokenizer, text))
+      text = tokenizer.decode(prompt_ids(tokenizer, text))
+    from plm_jax.inference import glm_infill
     return glm_infill.encode_prompt(trained, text)
   if model.kind == 'decoder':
-    return generate.encode_prompt(tokenizer, text, start=True)
+    return encode_prompt(tokenizer, text, start=True)
   if model.kind == 'encoder-decoder':
     try:
       before, behind, _ = delimiters(vocab)

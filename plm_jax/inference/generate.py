@@ -2,7 +2,6 @@
 from collections.abc import Iterator, Sequence
 import dataclasses
 import itertools
-import numbers
 from typing import Any, Literal, NamedTuple
 
 from etils import epath
@@ -16,7 +15,7 @@ from plm_jax.inference import engine, glm_infill, search
 from plm_jax.inference.decoder_steps import DecoderSteps
 from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
 from plm_jax.inference.encoder_steps import EncoderSteps
-from plm_jax.inference.prompts import check_prompts
+from plm_jax.inference.prompts import Prompt, check_prompts, encode_prompt, prompt_ids
 from plm_jax.inference.samples import GenerationSample
 from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
@@ -26,13 +25,10 @@ from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.unicode_words import UNSPACED_LETTER
-from plm_jax.validation import short_repr
 
 REPLACEMENT_CHARACTER = '\ufffd'
 """what tokenizers decode bytes to that are not, or not yet, a complete character"""
 
-Prompt = str | Sequence[int]
-"""text, or its token ids without special tokens"""
 FinishReason = Literal['end', 'stop', 'length', '']
 """why a text ended: an end token, a stop sequence, max_new tokens; '': it has not ended"""
 
@@ -347,40 +343,6 @@ def output_vocab(trained: LoadedModel, vocab: Vocab) -> OutputVocab:
 def drop_text_options(config: GenerationConfig) -> GenerationConfig:
   """Reset the options that only the host reads, so that they do not cause another compilation."""
   return dataclasses.replace(config, stop=(), start=True)
-
-
-def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, specials: bool = False) -> list[int]:
-  """Return the ids of a prompt, which is text or ids already.
-
-  Raises:
-    ConfigError: the ids are none of the tokenizer. The model would read others in their place.
-  """
-  if isinstance(prompt, str):
-    return tokenizer.encode(prompt, specials)
-  size = tokenizer.vocab.size
-  for number in prompt:
-    is_id = isinstance(number, numbers.Integral) and not isinstance(number, bool)
-    if isinstance(prompt, bytes) or not is_id or not 0 <= number < size:
-      raise ConfigError(f'a prompt is a text, or a list of token ids from 0 to {size - 1:,}: got '
-                        f'{short_repr(prompt, 40)}')
-  return list(prompt)
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int]:
-  """Encode a prompt, after the begin-of-text token if `start` is set or the prompt is empty.
-
-  Raises:
-    ConfigError: the prompt is empty, and the tokenizer has no begin-of-text token.
-  """
-  try:
-    first = [boundary_ids(tokenizer.vocab)[0]]
-  except ValueError:
-    first = []
-  ids = prompt_ids(tokenizer, prompt)
-  if not ids and not first:
-    raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: '
-                      'give a prompt')
-  return first + ids if start or not ids else ids
 
 
 def end_ids(vocab: Vocab) -> tuple[int, ...]:

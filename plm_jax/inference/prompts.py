@@ -1,11 +1,17 @@
 """Prompts: validation of texts given to a model, and templates filled from the columns of data."""
 from collections.abc import Mapping, Sequence
+import numbers
 import string
 from typing import Any
 
 from plm_jax.errors import ConfigError
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.validation import find_text_problem, short_repr
+
+Prompt = str | Sequence[int]
+"""text, or its token ids without special tokens"""
 
 
 def check_prompts(prompts: Sequence[str], wanted: str = 'give one') -> None:
@@ -56,3 +62,37 @@ def fill_template(template: str, columns: Mapping[str, Any]) -> str:
   except ValueError as error:
     raise ConfigError(f'the template {short_repr(template)} cannot be filled: {error}') from error
   return ''.join(parts)
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, specials: bool = False) -> list[int]:
+  """Return the ids of a prompt, which is text or ids already.
+
+  Raises:
+    ConfigError: the ids are none of the tokenizer. The model would read others in their place.
+  """
+  if isinstance(prompt, str):
+    return tokenizer.encode(prompt, specials)
+  size = tokenizer.vocab.size
+  for number in prompt:
+    is_id = isinstance(number, numbers.Integral) and not isinstance(number, bool)
+    if isinstance(prompt, bytes) or not is_id or not 0 <= number < size:
+      raise ConfigError(f'a prompt is a text, or a list of token ids from 0 to {size - 1:,}: got '
+                        f'{short_repr(prompt, 40)}')
+  return list(prompt)
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int]:
+  """Encode a prompt, after the begin-of-text token if `start` is set or the prompt is empty.
+
+  Raises:
+    ConfigError: the prompt is empty, and the tokenizer has no begin-of-text token.
+  """
+  try:
+    first = [boundary_ids(tokenizer.vocab)[0]]
+  except ValueError:
+    first = []
+  ids = prompt_ids(tokenizer, prompt)
+  if not ids and not first:
+    raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: '
+                      'give a prompt')
+  return first + ids if start or not ids else ids

@@ -14,7 +14,7 @@ import tuned
 
 import plm_jax
 from plm_jax import progress
-from plm_jax.cli import commands, inputs, predict
+from plm_jax.cli import commands, encode, inputs, predict
 from plm_jax.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def models(tmp_path_factory):
 def typed(models, tmp_path, monkeypatch, capsys):
   """Runs a command in a folder of its own -> what it prints; or, where it ends with an error, that."""
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(predict, 'CHUNK_ROWS', 2)
+  monkeypatch.setattr(inputs, 'CHUNK_ROWS', 2)
   def run(name, kind, *args, said=''):
     monkeypatch.setattr('sys.argv', ['plm_jax', name, str(models / kind), *args])
     monkeypatch.setattr('sys.stdin', io.TextIOWrapper(io.BytesIO(said.encode())))
@@ -229,14 +229,14 @@ def test_vectors_as_parquet(typed, tmp_path, monkeypatch):
 def test_a_signal_leaves_no_unfinished_file(name, number, code, typed, tmp_path, monkeypatch):
   """It comes in the second chunk."""
   (tmp_path / 'x.txt').write_text('a fine film\n' * 6)
-  function = 'encode_chunk' if name == 'encode' else 'name_labels'
-  real, calls = getattr(predict, function), []
+  module, function = (encode, 'encode_chunk') if name == 'encode' else (predict, 'name_labels')
+  real, calls = getattr(module, function), []
   def interrupted(*args):
     calls.append(args)
     if len(calls) == 2:
       os.kill(os.getpid(), number)
     return real(*args)
-  monkeypatch.setattr(predict, function, interrupted)
+  monkeypatch.setattr(module, function, interrupted)
   kind, output = {'tag': ('tagging', 'y.jsonl'), 'encode': ('classification', 'y.npy')}.get(
       name, ('classification', 'y.jsonl'))
   assert typed(name, kind, 'x.txt', f'--output={output}') == str(code)

@@ -1,0 +1,96 @@
+"""Implement `python -m plm_jax encode`, for files of any size."""
+import contextlib
+import dataclasses
+from typing import Annotated, Any
+
+import tyro
+
+from plm_jax import progress
+from plm_jax.api import models
+from plm_jax.api.similarity import encode
+from plm_jax.cli import inputs, output_files
+from plm_jax.cli.inputs import display_name, load_on_mesh
+from plm_jax.cli.options import command
+from plm_jax.data.lines import SourceError
+from plm_jax.errors import ConfigError
+from plm_jax.inference import static_vectors
+from plm_jax.inference.encode import Pooling
+from plm_jax.inference.static_vectors import StaticVectors
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.sharding import MeshConfig
+from plm_jax.storage import bucket_check
+from plm_jax.validation import ValidatedConfig, intervals
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodeConfig(ValidatedConfig):
+  """Layer and pooling of text vectors."""
+
+  limits = intervals(tokens='[1, 16777216]', layer='(-inf, inf)')
+
+  layer: int = -1
+  """layer to read. 0: token embeddings; k: output of layer k; -1: last layer"""
+  pooling: Pooling = 'own'
+  """how token vectors become one vector per text. own: the pooling that the model was trained with,
+  or else mean pooling; none: no pooling, write all token vectors"""
+  cut: bool = False
+  """truncate texts that are too long; without this option, they are an error"""
+  column: str = ''
+  """column with the texts. Default: the first of sentence, text, review, content, title and
+  question that the file has"""
+  tokens: int = 8192
+  """maximum batch size in tokens, including padding; on a CPU at most 2,048"""
+
+
+@command()
+def encode_command(
+    run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str,
+    settings: Annotated[EncodeConfig, tyro.conf.arg(name='')] = EncodeConfig(),
+    mesh: MeshConfig = MeshConfig(1)) -> None:
+  """Writes one vector per text of a file, or with --pooling=none one vector per token.
+
+  Args:
+    run: run folder or transformers checkpoint
+    file: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
+      .xz); tfds:NAME:SPLIT; or - for standard input
+    output: file for the vectors: .npy; .npz with `vectors` and, for token vectors, `lengths`; or
+      .parquet
+    settings: layer and pooling
+    mesh: devices over which a large model is split
+  """
+  bucket_check.check_reachable({output: 'file'})
+  writer = output_files.open_vectors(output, settings.pooling == 'none')
+  trained = static_vectors.load(run) or load_on_mesh(run, mesh)
+  count = 0
+  devices = contextlib.nullcontext()
+  if isinstance(trained, LoadedModel):
+    devices = models.mesh_context(trained)
+  with writer as write, devices, progress.track('texts') as done:
+    texts = inputs.read_texts(file, settings.column)
+    for chunk in output_files.split_chunks(texts, inputs.CHUNK_ROWS):
+      write(encode_chunk(trained, chunk, settings))
+      count += len(chunk)
+      done.update(count - done.done)  # for a model that reports no progress itself
+  if not count:
+    raise SourceError(f'{display_name(file)} has no texts')
+  print(f'vectors of {count:,} texts in {output}')
+
+
+def encode_chunk(
+    trained: LoadedModel | StaticVectors, chunk: list[tuple[str, str]], settings: EncodeConfig
+) -> Any:
+  """Encode (text, place) pairs; raise SourceError with the place of a text that is refused."""
+  def encode_texts(texts):
+    pooling: Any = settings.pooling  # one of them returns lists
+    return encode(
+        trained, texts, settings.layer, pooling, settings.cut, settings.tokens)
+
+  try:
+    return encode_texts([text for text, _ in chunk])
+  except ConfigError:
+    for text, where in chunk:
+      try:
+        encode_texts([text])
+      except ConfigError as error:
+        raise SourceError(f'{where}: {error}') from error
+    raise
