@@ -19,7 +19,8 @@ def plm_jax(config: Any, objective: Any, rows: int) -> None:
   import numpy as np
 
   from plm_jax import sharding
-  from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+  from plm_jax.optim.optimizers import OptimConfig
+  from plm_jax.optim.transformations import make_optimizer
   from plm_jax.tokenizers import Vocab
   from plm_jax.training.step import Learner, make_sharded_init, train_step
 

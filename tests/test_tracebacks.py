@@ -18,7 +18,7 @@ def bug(*arguments, **options):
 @pytest.mark.parametrize(('place', 'file'), [
     ('layers.attention.probabilities', 'layers/attention.py'),
     ('objectives.mlm.scheduled_mask_rate', 'objectives/mlm.py'),
-    ('optim.optimizers.decay_mask', 'optim/optimizers.py'),
+    ('optim.transformations.decay_mask', 'optim/transformations.py'),
     ('data.prepare.fingerprint', 'data/prepare.py')])
 def test_a_bug_ends_with_a_traceback(place, file, tmp_path, monkeypatch):
   text = tmp_path / 'text.txt'

@@ -12,7 +12,8 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.step import Learner, train_step
 

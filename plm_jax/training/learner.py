@@ -3,8 +3,8 @@ import jax
 
 from plm_jax.config.run import RunConfig
 from plm_jax.loading.build import build_model
-from plm_jax.optim.optimizers import make_optimizer
 from plm_jax.optim.trainable import ParameterSelection
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.step import Learner, init_state
 

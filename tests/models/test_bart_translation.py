@@ -15,7 +15,8 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.models import bart
 from plm_jax.objectives.seq2seq import SequenceToSequence
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, TrainState, init_state, train_step
 
 PLAIN = EncoderDecoderConfig(

@@ -17,7 +17,8 @@ from plm_jax.layers.sampled_softmax import SampledWords
 from plm_jax.models import elmo
 from plm_jax.objectives import bilm
 from plm_jax.objectives.bilm import BidirectionalLM
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.recipes import elmo as recipes
 from plm_jax.tokenizers.whole_words import WordTokenizer
 from plm_jax.training.learner import make_learner

@@ -10,7 +10,8 @@ from plm_jax.models.distilbert import student
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, init_state, train_step
 
 TEACHER = tiny.config(layers=4)

@@ -18,7 +18,8 @@ from plm_jax.models import deberta_v2, electra
 from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection, fill_masks, sample_ids
-from plm_jax.optim.optimizers import OptimConfig, decay_mask, make_optimizer, scale_by_plain_adam
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import decay_mask, make_optimizer, scale_by_plain_adam
 from plm_jax.training.step import Learner, TrainState, compute_gradient, init_state, train_step
 
 LENGTH = tiny.LENGTH

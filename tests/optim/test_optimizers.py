@@ -7,14 +7,9 @@ import pytest
 import tiny
 
 from plm_jax.models import bart, deberta_v2, gpt2, llama, t5, xlnet
-from plm_jax.optim.optimizers import (
-    OptimConfig,
-    clip_gradients,
-    decay_mask,
-    make_optimizer,
-    make_schedule,
-)
+from plm_jax.optim.optimizers import OptimConfig, make_schedule
 from plm_jax.optim.trainable import ParameterError, match_parameters
+from plm_jax.optim.transformations import clip_gradients, decay_mask, make_optimizer
 
 
 def run(config, params, grads, steps=20):

@@ -9,13 +9,14 @@ import tiny
 
 from plm_jax.models import bart, deberta_v2, xlnet
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer, make_schedule
+from plm_jax.optim.optimizers import OptimConfig, make_schedule
 from plm_jax.optim.trainable import (
   ParameterError,
   ParameterSelection,
   count_trained,
   depths_below_head,
 )
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training import step
 from plm_jax.training.warm_start import reinitialize_top
 

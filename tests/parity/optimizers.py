@@ -10,7 +10,8 @@ import numpy as np
 import optax
 
 from parity.shared import Unsupported
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer, make_schedule
+from plm_jax.optim.optimizers import OptimConfig, make_schedule
+from plm_jax.optim.transformations import make_optimizer
 
 # Our fields, and what cases call them. What none of them is called is left, and makes the case an unsupported one.
 NAMES = {

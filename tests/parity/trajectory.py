@@ -14,7 +14,8 @@ from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, TrainState, train_step
 
 ROWS = {'input_ids', 'attention_mask', 'labels'}

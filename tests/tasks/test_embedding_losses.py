@@ -10,7 +10,8 @@ import tiny
 
 from plm_jax import sharding
 from plm_jax.layers.pooling import VectorConfig
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks.embedding_losses import (
   Contrastive,

@@ -7,7 +7,8 @@ import pytest
 import tiny
 
 from plm_jax.objectives import ForwardPass
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.tasks.regularizers import FGM, FreeLB, Plain, RDrop, ScaleInvariant, symmetric_kl
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.training import step

@@ -12,7 +12,8 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives import window_shapes
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.metric_names import split_by_corpus
-from plm_jax.optim.optimizers import OptimConfig, make_optimizer
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.report import html
 from plm_jax.training import run_metrics
 from plm_jax.training.evaluate import make_evaluator
