@@ -1,24 +1,22 @@
 """Public API for corpora: clean and prepare text, inspect what a run reads (see `api.models`)."""
+from __future__ import annotations
+
 from collections.abc import Sequence
 import dataclasses
 import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plm_jax import validation
-from plm_jax.api.models import Path, recipe
-from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun, Scale
-from plm_jax.corpora import clean as cleaning
-from plm_jax.corpora import clean_parallel as parallel_cleaning
-from plm_jax.corpora.clean_report import CleanReport
-from plm_jax.corpora.filter_documents import CleanConfig, parse_rules
-from plm_jax.data import beam as beam_lib
-from plm_jax.data import parallel_prepare
-from plm_jax.data import prepare as preparation
-from plm_jax.data.prepare_config import PrepareConfig, TextConfig
-from plm_jax.runs import inspect as inspection
-from plm_jax.runs.inspect import Inspection
+from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
+
+# `clean` needs no JAX, and `prepare` no training code: each function imports what it needs.
+if TYPE_CHECKING:
+  from plm_jax.api.models import Path
+  from plm_jax.config.run import FinetuneRun, PretrainRun, Scale
+  from plm_jax.corpora.clean_report import CleanReport
+  from plm_jax.runs.inspect import Inspection
 
 
 def prepare(
@@ -49,13 +47,19 @@ def prepare(
       cannot be used.
     BeamError: Beam is not installed, or its pipeline has failed.
   """
+  from plm_jax.config.run import PretrainRun
+  from plm_jax.data import prepare as preparation
+  from plm_jax.data.prepare_config import PrepareConfig
   writing = None
   if beam:
+    from plm_jax.data import beam as beam_lib
+    from plm_jax.data import parallel_prepare
     writing = functools.partial(parallel_prepare.prepare_in_parallel, beam_lib.make_runner(beam))
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   # Windows are counted for the sequence lengths of the recipe.
   run = PretrainRun('bert_base')
   if like or scale != 'paper':
+    from plm_jax.api.models import recipe
     like = like or 'bert_base'
     run = recipe(like, scale)
   settings = PrepareConfig(source=source, **recipe_settings(like, scale))
@@ -87,8 +91,12 @@ def clean(
       be used.
     BeamError: Beam is not installed, or its pipeline has failed.
   """
+  from plm_jax.corpora import clean as cleaning
+  from plm_jax.corpora.filter_documents import CleanConfig, parse_rules
   working = None
   if beam:
+    from plm_jax.corpora import clean_parallel as parallel_cleaning
+    from plm_jax.data import beam as beam_lib
     working = functools.partial(parallel_cleaning.clean_with_runner, beam_lib.make_runner(beam))
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   config = validation.with_overrides(CleanConfig(), parse_rules(rules) | options)
@@ -119,6 +127,8 @@ def inspect(
   """
   if rows < 1 or step < 0:
     raise ConfigError(f'rows is 1 or more and step 0 or more, got {rows} and {step}')
+  from plm_jax.api.models import recipe
+  from plm_jax.runs import inspect as inspection
   if isinstance(config, str):
     config = recipe(config, **options)
   else:
@@ -130,6 +140,8 @@ def recipe_settings(name: str, scale: Scale) -> dict[str, Any]:
   """Return the options of `prepare` for a recipe at a scale; none without a name."""
   if not name:
     return {}
+  from plm_jax.api.models import recipe
+  from plm_jax.data.prepare_config import TextConfig
   config = recipe(name, scale)
   settings = {'vocab': config.model.vocab}
   for field in dataclasses.fields(TextConfig):

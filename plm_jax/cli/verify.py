@@ -11,12 +11,10 @@ from tqdm import tqdm
 import tyro
 
 from plm_jax import storage, tokenizers
-from plm_jax.checkpoints import restore
 from plm_jax.cli.options import command
 from plm_jax.data import checksums, records, window_counts, window_offsets, window_rules
 from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard, Split
 from plm_jax.errors import UserError
-from plm_jax.loading import loaded_model
 
 THREADS = 8
 
@@ -55,6 +53,8 @@ def verify(folder: epath.PathLike) -> bool:
 
 def run_problems(folder: epath.Path) -> Iterator[str]:
   """Yield the problems of a run: of its checkpoints, its configuration and its tokenizer."""
+  from plm_jax.checkpoints import restore  # records are verified without JAX
+  from plm_jax.loading import loaded_model
   try:
     meta = yield from checkpoint_problems(folder / 'checkpoints')
     best = restore.find_run_checkpoints(folder)
@@ -76,6 +76,7 @@ def checkpoint_problems(folder: epath.Path) -> Generator[str, None, dict[str, An
   Raises:
     CheckpointError: there is no checkpoint.
   """
+  from plm_jax.checkpoints import restore
   with restore.open_newest(folder) as (checkpoints, newest):
     for step in checkpoints.steps():
       try:

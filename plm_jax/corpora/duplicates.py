@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pathlib
 
 import numpy as np
-from scipy.sparse import coo_matrix, csgraph
 
 from plm_jax.corpora import disk_tables
 from plm_jax.corpora.disk_tables import PLACE_DTYPE, DiskTable
@@ -98,6 +97,7 @@ def union_trees(forest: np.ndarray, edges: np.ndarray) -> None:
   """Join the trees of documents with edges [E, 2]; the first document of a tree is its root."""
   if not len(edges):
     return
+  from scipy.sparse import coo_matrix, csgraph
   roots, ends = np.unique(find_roots(forest, edges.ravel()), return_inverse=True)
   ends = ends.reshape(-1, 2)
   shape = len(roots), len(roots)
