@@ -27,7 +27,7 @@ ALLOWED = {
     'predict classification texts.txt': {'jax', 'plm_jax.tasks.kinds'},
     'tag tagging angela': {'jax', 'plm_jax.tasks.kinds'},
     'clean texts.txt cleaned': set(),
-    'prepare corpus.txt records --tokenizer=bert': {'jax', 'plm_jax.config.run', 'plm_jax.tasks.kinds'},
+    'prepare corpus.txt others --tokenizer=bert': {'jax', 'plm_jax.config.run', 'plm_jax.tasks.kinds'},
     'verify records': set(),
     'train --help': set(),
     'train': {'jax', 'optax', 'plm_jax.config.run', 'plm_jax.recipes', 'plm_jax.tasks.kinds', 'plm_jax.training.train'}}
@@ -56,6 +56,7 @@ def folder(tmp_path_factory):
     plm_jax.export(tuned.trained(kind), folder / kind)
   (folder / 'texts.txt').write_text('a fine film\n')
   (folder / 'corpus.txt').write_text(tiny.text()[:20000])
+  plm_jax.prepare(str(folder / 'corpus.txt'), str(folder / 'records'), tokenizer=str(folder / 'bert'))
   return folder
 
 
