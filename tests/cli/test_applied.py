@@ -258,7 +258,8 @@ def test_long_files_show_their_progress(name, typed, tmp_path, monkeypatch):
 
 
 def test_an_output_that_cannot_be_written_is_found_before_the_work(typed, tmp_path, monkeypatch):
-  monkeypatch.setattr(predict, 'load_on_mesh', None)  # no model is loaded
+  for module in (predict, encode):
+    monkeypatch.setattr(module, 'load_on_mesh', None)  # no model is loaded
   monkeypatch.setattr(inputs.models, 'load', None)
   (tmp_path / 'x.txt').write_text('a fine film\n')
   for name, option in (('predict', '--output=x.txt/y.jsonl'), ('encode', '--output=x.txt/y.npy'),

@@ -9,6 +9,7 @@ import time
 
 import jax
 import numpy as np
+from orbax.checkpoint import multihost
 import pytest
 import run_worker
 from test_distributed import two_processes
@@ -49,7 +50,7 @@ def job(monkeypatch):
   """Runs a function of the index in a thread per process -> what each returned, or the error of each."""
   def call(count, work):
     coordinator, own = Coordinator(count), threading.local()
-    monkeypatch.setattr(hosts.multihost, 'get_jax_distributed_client', lambda: coordinator)
+    monkeypatch.setattr(multihost, 'get_jax_distributed_client', lambda: coordinator)
     monkeypatch.setattr(hosts, 'wait_at_barrier', lambda _: coordinator.barrier.wait())
     monkeypatch.setattr(jax, 'process_count', lambda: count)
     monkeypatch.setattr(jax, 'process_index', lambda: own.index)
