@@ -111,6 +111,7 @@ def rotate_by_places(tile, places, direction: int, method: RotateMethod):
     _, lane = tile_indices()
     source = (lane - direction * places) & (LANES - 1)
     return jnp.take_along_axis(tile, source, 1, mode='promise_in_bounds')
+  from jax.experimental.pallas import tpu as pltpu
   for bit in PLACE_BITS:
     tile = jnp.where((places & bit) != 0, pltpu.roll(tile, direction * bit % LANES, 1), tile)
   return tile

@@ -532,6 +532,7 @@ def table_windows(term: Term, q, k, table, at, plan: KernelPlan):
   length = table.shape[0] // plan.directions
   pairs = []
   if plan.placed:
+    from jax.experimental import pallas as pl
     whole = pl.ds(pl.multiple_of(shared.offset, LANES), length)
     pairs = [(q[start:start + LANES], whole) for start in range(0, plan.queries, LANES)]
   elif term == 'keys':
