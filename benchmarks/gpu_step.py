@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu_step
     python -m benchmarks.gpu_step --only bert_128 gpt2
+    python -m benchmarks.gpu_step --only gpt2 --profile    # the largest kernels of plm_jax's step
 
 One row of a table per model, about a minute each: milliseconds per optimizer step of both, their ratio,
 and the model FLOPs utilization (MFU) of ours and of the peer, by the FLOPs that the objective needs and
@@ -11,15 +12,18 @@ transformers computes BERT's and T5's logits at every position, plm_jax those of
 The two processes are timed alternately, in rounds of ten steps; medians count.
 """
 import argparse
+from collections.abc import Callable
 import dataclasses
 import json
 import os
 import subprocess
 from typing import Any
 
+from benchmarks import kernels
 from benchmarks.side_by_side import Worker, contest, machine
 
 STEPS, ROUND = 10, 2  # steps that are timed together, and how often in a round
+NO_GPU = 'no NVIDIA GPU'
 # Dense bfloat16 FLOP/s, by NVIDIA's data sheets.
 PEAKS = {'H100': 989e12, 'H200': 989e12, 'A100': 312e12}
 
@@ -45,11 +49,17 @@ def main() -> None:
   parser.add_argument('--only', choices=CASES, nargs='*', default=list(CASES))
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--scale', choices=['paper', 'test'], default='paper', help='test: a rehearsal, of ours alone')
+  parser.add_argument('--profile', action='store_true', help='print where the time of plm_jax goes, and end')
   parser.add_argument('--contestant', choices=['plm_jax', 'transformers'], help=argparse.SUPPRESS)
   args = parser.parse_args()
   os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')  # two processes share the GPU
   if args.contestant:
     {'plm_jax': time_ours, 'transformers': time_theirs}[args.contestant](CASES[args.only[0]], args.scale)
+    return
+  if args.profile:
+    for name in args.only:
+      work, _ = compiled_step(CASES[name], args.scale, steps=1)
+      print(f'\n{name}\n\n{kernels.table(kernels.measure_kernels(work, STEPS))}', flush=True)
     return
   packages = ('jax',) if args.scale == 'test' else ('jax', 'torch', 'transformers')
   print(f'{device_name()}, {machine(*packages)}\n')
@@ -91,11 +101,17 @@ def device_name() -> str:
     command = ['nvidia-smi', '--query-gpu=name', '--format=csv,noheader']
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
   except (OSError, subprocess.CalledProcessError):
-    return 'no NVIDIA GPU'
+    return NO_GPU
 
 
 def time_ours(case: Case, scale: str) -> None:
   """Compile a training step of plm_jax, then time it whenever it is told to."""
+  work, flops = compiled_step(case, scale, STEPS)
+  contest({'flops': flops}, work, ROUND)
+
+
+def compiled_step(case: Case, scale: str, steps: int) -> tuple[Callable[[], None], float]:
+  """Compile a training step -> (a function that makes `steps` steps, FLOPs of a step)."""
   from flax.linen import unbox
   import jax
 
@@ -118,13 +134,13 @@ def time_ours(case: Case, scale: str) -> None:
     state, metrics = step(state, windows)
   jax.block_until_ready(metrics)
 
-  def work():
+  def work() -> None:
     nonlocal state, metrics
-    for _ in range(STEPS):
+    for _ in range(steps):
       state, metrics = step(state, windows)
     jax.block_until_ready(metrics)
 
-  contest({'flops': case.batch * recipe.objective.step_flops(recipe.model, phase.length)}, work, ROUND)
+  return work, case.batch * recipe.objective.step_flops(recipe.model, phase.length)
 
 
 def time_theirs(case: Case, scale: str) -> None:
