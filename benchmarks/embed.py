@@ -6,7 +6,8 @@
 Needs the extra `bench` with sentence-transformers. --model is a folder of sentence-transformers, --data a file with a
 sentence a line, as long as they come. Both get all of them at once and sort them by length; sentence-transformers pads
 a batch of 32 to its longest row, ours to one of a few lengths. Vectors of both are compared first. Static vectors are
-distilled from the same model. Compilation is not counted. --search: --queries at once among --vectors of --width.
+distilled from the same model. Compilation is not counted. The last columns are CPU seconds of a round, by which
+contestants compare where other work shares the machine. --search: --queries at once among --vectors of --width.
 """
 import argparse
 import functools
@@ -15,7 +16,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.side_by_side import compare, contest, machine
+from benchmarks.side_by_side import compare, contest, machine, spread
 
 OURS, STATIC, THEIRS = 'plm_jax', 'plm_jax static', 'sentence-transformers'
 
@@ -45,9 +46,11 @@ def main() -> None:
   given = ['--model', args.model, '--data', args.data, '--sentences', str(args.sentences)]
   found = compare('benchmarks.embed', (OURS, STATIC, THEIRS), given, args.rounds)
   print(machine('jax', 'torch', 'sentence-transformers'))
-  print(f'\n{len(texts):,} sentences\n\n| contestant | sentences a second | of {THEIRS} |\n' + '|---' * 3 + '|')
+  print(f'\n{len(texts):,} sentences\n\n| contestant | sentences per second | ratio | CPU seconds | least to most | ratio |\n'
+        + '|---' * 6 + '|')
   for name, figures in found.items():
-    print(f'| {name} | {len(texts) / figures["median"]:,.0f} | {found[THEIRS]["median"] / figures["median"]:.2f} |')
+    print(f'| {name} | {len(texts) / figures["median"]:,.0f} | {found[THEIRS]["median"] / figures["median"]:.2f} | '
+          f'{figures["cpu"]:.2f} | {spread(figures)} | {found[THEIRS]["cpu"] / figures["cpu"]:.2f} |')
   print(f'\ntheir first vector is {found[THEIRS]["first"]:.6f}, ours {found[OURS]["first"]:.6f}')
 
 
