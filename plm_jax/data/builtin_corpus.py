@@ -2,8 +2,8 @@
 
 Docstrings are read from source files; nothing is imported. Code, tables, headings and markup are
 removed, the rest reads as prose, and a paragraph that occurs in many places is kept once. The
-result is a text file in the format of `sources`, made once in half a minute and stored in the cache
-folder ($PLM_JAX_CACHE, else ~/.cache/plm_jax).
+result is a text file in the format of `sources`, made once and stored in the cache folder
+($PLM_JAX_CACHE, else ~/.cache/plm_jax).
 """
 import ast
 from collections.abc import Iterable, Iterator
