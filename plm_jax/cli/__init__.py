@@ -3,7 +3,8 @@
     main       the entry point: help, version and suggestions, without JAX
     catalog    groups, usage and examples of the commands; spellings of other libraries
     help       help texts; signatures: arguments and options, read from source code
-    commands   the commands of `plm-jax`
+    commands   from the name of a command to its function, whose module is imported only then
+    inputs     the model and the texts that arguments name
     run        from the command line of a recipe to a run; finetune: of a task
     options    how options are spelled and parsed
     doctor     checks before a run; show: options and layers; inspect: model inputs
