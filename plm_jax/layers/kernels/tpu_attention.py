@@ -292,7 +292,7 @@ def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
       scale, rate, lanes, together * lanes, block, keys, groups, has_bias, tuple(terms),
       ROTATE_METHODS.get(on, 'strides'), on in FLOAT32_DEVICES, VMEM_LIMITS.get(on), window,
       interpret)
-  if relative:
+  if isinstance(bias, Tables):
     plan = dataclasses.replace(
         plan, directions=1 if bias.backward is None else 2, has_vectors=bias.vectors is not None,
         has_segments=bias.vectors is not None and len(bias.vectors) > DIFFERENCE,

@@ -467,7 +467,8 @@ def relative_logits_backward(ds, q, k, refs, at, plan: KernelPlan):
       own = slice(number * LANES, (number + 1) * LANES)
       by_key = ds[own] if term == 'keys' else ds[:, own].T
       if plan.placed:
-        by_distance = place_rows(by_key, shared.starts[0, own], window.size, plan.rotate_method)
+        length = table.shape[0] // plan.directions
+        by_distance = place_rows(by_key, shared.starts[0, own], length, plan.rotate_method)
       else:
         by_distance = shift_to_distances(by_key, plan.rotate_method)
       by_distance = cast_operand(by_distance, q.dtype, plan)
