@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from plm_jax.layers import sliding_window
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
-from plm_jax.layers.kernels import cudnn, tpu_attention
+from plm_jax.layers.kernels import cpu, cudnn, tpu_attention
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
 from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
@@ -389,7 +389,11 @@ def softmax(logits, dtype):
 
   The backward pass keeps the probabilities in `dtype`, and nothing else.
   """
-  return nn.softmax(logits.astype(jnp.float32)).astype(dtype)
+  logits = logits.astype(jnp.float32)
+  if not cpu.is_single_cpu():
+    return nn.softmax(logits).astype(dtype)
+  exponentials = jnp.exp(logits - cpu.max_rows(logits)[..., None])
+  return (exponentials / cpu.sum_rows(exponentials)[..., None]).astype(dtype)
 
 
 def softmax_forward(logits, dtype):
@@ -402,7 +406,7 @@ def softmax_backward(dtype, probs, gradient):
   """Compute the gradient of the logits in float32, from the probabilities alone."""
   del dtype
   probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
-  return (probs * (gradient - (probs * gradient).sum(-1, keepdims=True)),)
+  return (probs * (gradient - cpu.sum_rows(probs * gradient)[..., None]),)
 
 
 softmax.defvjp(softmax_forward, softmax_backward)

@@ -10,6 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers.kernels import cpu
 from plm_jax.sharding import AXIS_RULES
 
 # Logit of ids that only pad a chunk. It is finite, so that the difference of two such logits is a
@@ -37,6 +38,8 @@ class LogitStats(flax.struct.PyTreeNode):
     """
     if isinstance(logits, cls):
       return logits
+    if cpu.is_single_cpu():
+      return cls(*cpu.softmax_stats(logits, labels), logits.mean(-1))
     label = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     log_total = jax.nn.logsumexp(logits, -1)
     max_logit = jax.lax.stop_gradient(logits.max(-1))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from plm_jax.layers import chunked_cross_entropy
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
+from plm_jax.layers.kernels import cpu
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.sharding import constrain, gather_parameter
 from plm_jax.validation import ValidatedConfig
@@ -170,7 +171,7 @@ class NextTokenHead(nn.Module):
       bias = jnp.zeros(self.vocab) if bias is None else bias
       return chunked_cross_entropy.chunked_logit_stats(
           h, matrix.T, bias, batch['labels'], self.factor, self.blocks)
-    logits = jnp.einsum('bld,dv->blv', h, matrix, preferred_element_type=jnp.float32)
+    logits = cpu.vocabulary_product('bld,dv->blv', h, matrix)
     logits = constrain(logits * self.factor, 'batch', None, 'pieces')
     return logits if bias is None else logits + bias
 
@@ -416,7 +417,7 @@ def vocabulary_logits(head: nn.Module, h, embedding, bias: bool = True):
     [batch, predicted, vocab] float32.
   """
   table = gather_parameter(embedding.astype(h.dtype), 'pieces', 'width')
-  logits = jnp.einsum('bme,ve->bmv', h, table, preferred_element_type=jnp.float32)
+  logits = cpu.vocabulary_product('bld,vd->blv', h, table)
   logits = constrain(logits, 'batch', None, 'pieces')
   if not bias:
     return logits

@@ -12,6 +12,7 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.errors import ConfigError
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import MaskedLMHead, PooledClassifier
+from plm_jax.layers.kernels import cpu
 from plm_jax.objectives import (
     PROGRESS,
     Objective,
@@ -400,6 +401,8 @@ def classification_losses(name: str, logits, labels, weights, counted=None):
     weights: weight of each label in the loss, [...].
     counted: weights of the accuracy, where they differ from those of the loss, [...].
   """
+  if cpu.is_single_cpu():
+    logits = LogitStats.from_logits(logits, labels)
   if isinstance(logits, LogitStats):
     loss, correct = logits.log_total - logits.label, logits.label >= logits.max_logit
   else:

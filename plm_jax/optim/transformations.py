@@ -1,5 +1,6 @@
 """Optimizers as optax transformations, made from their configuration (`optimizers.OptimConfig`)."""
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from plm_jax.layers.kernels import cpu
 from plm_jax.optim.optimizers import OptimConfig, Pace, make_schedule
 from plm_jax.optim.trainable import (
   ParameterError,
@@ -141,7 +143,8 @@ def clip_gradients(
       return x * factor.astype(x.dtype)
     return apply_per_layer(
         optax.stateless(lambda updates, params=None: jax.tree.map(clip_parameter, updates)))
-  clip = optax.clip_by_global_norm(limit)
+  clip = optax.GradientTransformation(
+      optax.clip_by_global_norm(limit).init, functools.partial(clip_by_global_norm, limit))
   if not parts:
     return clip
   def label(path, _):
@@ -152,6 +155,25 @@ def clip_gradients(
   def labels(tree):
     return jax.tree_util.tree_map_with_path(label, tree)
   return optax.partition(dict.fromkeys(range(len(parts) + 1), clip), labels)
+
+
+def clip_by_global_norm(limit: float, updates, state, params=None):
+  """Clip updates by their global norm, as optax does."""
+  if not cpu.is_single_cpu():
+    return optax.clip_by_global_norm(limit).update(updates, state, params)
+  # A factor that is multiplied is part of the loops that read the updates. The compiler would write
+  # quotients to memory first.
+  norm = compute_global_norm(updates)
+  factor = jnp.where(norm < limit, 1.0, limit / norm)
+  return jax.tree.map(lambda x: x * factor.astype(x.dtype), updates), state
+
+
+def compute_global_norm(tree) -> jax.Array:
+  """Compute the norm of all numbers of a tree, float32."""
+  if not cpu.is_single_cpu():
+    return optax.tree.norm(tree)
+  squares = [cpu.sum_squares(x) for x in jax.tree.leaves(tree)]
+  return jnp.sqrt(jnp.array(squares).sum())
 
 
 def make_direction(config: OptimConfig) -> optax.GradientTransformation:

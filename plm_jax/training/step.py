@@ -18,6 +18,7 @@ from plm_jax.objectives import CARRY, PROGRESS, ForwardPass, Objective
 from plm_jax.optim import adapters
 from plm_jax.optim.adapters import AdapterConfig
 from plm_jax.optim.trainable import ParameterSelection, split_trained
+from plm_jax.optim.transformations import compute_global_norm
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -126,7 +127,7 @@ def train_step(
   grads, metrics = compute_gradient(learner, before, batch, dropout_key)
   carry = metrics.pop(CARRY, None)
   loss = total_loss(learner.objective.terms, metrics)
-  norm = optax.tree.norm(grads)
+  norm = compute_global_norm(grads)
 
   # Update.
   updates, opt_state = learner.optimizer.update(grads, state.opt_state, before)

@@ -1,9 +1,11 @@
-"""CPU workarounds: faster gradients of dense layers and biases, dropout bits, unrolled layers.
+"""CPU workarounds: faster products, sums over rows and norms, dropout bits, unrolled layers.
 
-Gradients of products and of biases, and random bits, are computed otherwise on a CPU;
-`choose_by_platform` switches them. With WORKAROUNDS False every backend computes alike, which shows
-whether a newer jaxlib still needs them. The rest is the same on every backend: two dropout draws
-per word of random bits, and unrolled layers for decoders.
+Gradients of dense layers and of biases, and random bits, are computed otherwise on a CPU;
+`choose_by_platform` switches them when a program is lowered. Vocabulary logits, sums and maxima
+over rows, and functions that use them, are computed otherwise where `is_single_cpu` holds when a
+program is traced. With WORKAROUNDS False every backend computes alike, which shows whether a newer
+jaxlib still needs them. The rest is the same on every backend: two dropout draws per word of random
+bits, and unrolled layers for decoders.
 """
 from collections.abc import Callable
 import functools
@@ -30,6 +32,81 @@ def choose_by_platform(*args, cpu: Callable[..., Any], default: Callable[..., An
   if not WORKAROUNDS:
     return default(*args)
   return jax.lax.platform_dependent(*args, cpu=cpu, default=default)
+
+
+def is_single_cpu() -> bool:
+  """Tell whether the program that is traced is for one CPU device.
+
+  The device is that of the mesh, which need not be present, or else JAX's own.
+  """
+  if not WORKAROUNDS:
+    return False
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty:
+    return jax.default_backend() == 'cpu'
+  device = getattr(mesh, 'abstract_device', None)
+  platform = jax.default_backend() if device is None else device.platform
+  return platform == 'cpu' and mesh.size == 1
+
+
+def fold(combine: Callable[[Any, Any], Any], parts: int, x, axis: int = -1, term=lambda x: x):
+  """Combine equal parts of x along an axis, in pairs.
+
+  jaxlib 0.10 reduces the last axis of an array number by number on a CPU. Parts are combined by
+  vector instructions in one pass, and little is left to reduce.
+
+  Args:
+    combine: function of two arrays, such as jnp.add.
+    parts: number of parts, a power of two.
+    x: array whose axis has at least that size.
+    axis: the axis.
+    term: function of each part, such as its square.
+
+  Returns:
+    (the combined parts, term of the remainder that does not divide by `parts`, which may be empty).
+  """
+  size = x.shape[axis] // parts
+  terms = []
+  for start in range(0, parts * size, size):
+    terms.append(term(jax.lax.slice_in_dim(x, start, start + size, axis=axis)))
+  while len(terms) > 1:
+    terms = [combine(*pair) for pair in zip(terms[::2], terms[1::2], strict=True)]
+  return terms[0], term(jax.lax.slice_in_dim(x, parts * size, x.shape[axis], axis=axis))
+
+
+def count_parts(size: int) -> int:
+  """Return into how many parts `fold` divides an axis: at most 32 of at least 16 numbers."""
+  return min(32, 1 << max(size // 16, 1).bit_length() - 1)
+
+
+def sum_rows(x):
+  """Sum x [..., size] over its last axis."""
+  parts = count_parts(x.shape[-1])
+  if parts == 1 or not is_single_cpu():
+    return x.sum(-1)
+  total, rest = fold(jnp.add, parts, x)
+  return total.sum(-1) + rest.sum(-1)
+
+
+def max_rows(x):
+  """Compute the maximum of x [..., size] over its last axis."""
+  parts = count_parts(x.shape[-1])
+  if parts == 1 or not is_single_cpu():
+    return x.max(-1)
+  largest, rest = fold(jnp.maximum, parts, x)
+  return jnp.maximum(largest.max(-1), rest.max(-1, initial=-jnp.inf))
+
+
+def sum_squares(x):
+  """Compute the sum of the squares of an array, in float32 or better."""
+  x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  axis = max(range(x.ndim), key=lambda axis: x.shape[axis], default=None)
+  if axis is None or x.shape[axis] < 64:
+    return jnp.square(x).sum()
+  # Along the longest axis: flattened, an array whose layout is transposed would be copied.
+  total, rest = fold(jnp.add, 32, x, axis, jnp.square)
+  total, second = fold(jnp.add, count_parts(total.shape[axis]), total, axis)
+  return total.sum() + second.sum() + rest.sum()
 
 
 def contract(num_inputs: int, x, kernel):
@@ -83,6 +160,54 @@ def dense_product_backward(num_inputs, axes, residuals, grads):
 dense_product.defvjp(dense_product_forward, dense_product_backward)
 
 
+def vocabulary_product(letters: str, h, matrix):
+  """Multiply hidden states by an output matrix: vocabulary logits in float32.
+
+  Args:
+    letters: `bld,dv->blv`, or `bld,vd->blv` for a transposed matrix, as for einsum.
+    h: [batch, predicted, hidden].
+    matrix: [hidden, vocab] or [vocab, hidden].
+
+  Returns:
+    [batch, predicted, vocab] float32.
+  """
+  if is_single_cpu():
+    return multiply_vocabulary(letters, h, matrix)
+  return jnp.einsum(letters, h, matrix, preferred_element_type=jnp.float32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def multiply_vocabulary(letters: str, h, matrix):
+  """Compute `vocabulary_product` on a CPU.
+
+  The gradient of the matrix is a product whose left operand a CPU transposes. Here that is h, not
+  the gradient of the logits, which is as large as the logits.
+  """
+  return jnp.einsum(letters, h, matrix, preferred_element_type=jnp.float32)
+
+
+def multiply_vocabulary_forward(letters, h, matrix):
+  """Compute `multiply_vocabulary` and the residuals of its gradient."""
+  return multiply_vocabulary(letters, h, matrix), (h, matrix)
+
+
+def multiply_vocabulary_backward(letters, residuals, grads):
+  """Compute the gradients of `multiply_vocabulary` with respect to h and the matrix."""
+  h, matrix = residuals
+
+  def product(h):
+    return jnp.einsum(letters, h, matrix, preferred_element_type=jnp.float32)
+
+  _, vjp = jax.vjp(product, h)
+  matrix_grad = jnp.einsum('bld,blv->dv', h, grads, preferred_element_type=jnp.float32)
+  if letters.endswith('vd->blv'):
+    matrix_grad = matrix_grad.T
+  return *vjp(grads), matrix_grad.astype(matrix.dtype)
+
+
+multiply_vocabulary.defvjp(multiply_vocabulary_forward, multiply_vocabulary_backward)
+
+
 @jax.custom_vjp
 def add_bias(y, bias):
   """Add y [..., *features] and bias [*features].
@@ -112,6 +237,100 @@ def add_bias_backward(shape, grads):
 
 
 add_bias.defvjp(add_bias_forward, add_bias_backward)
+
+
+@jax.custom_vjp
+def softmax_stats(logits, labels):
+  """Compute what losses need of logits on a CPU, and their gradient from one stored array.
+
+  Args:
+    logits: [..., classes] float32.
+    labels: [...] ids of classes.
+
+  Returns:
+    (log of the denominator of softmax, logit of the label, largest logit without a gradient), each
+    [...].
+  """
+  return softmax_stats_forward(logits, labels)[0]
+
+
+def softmax_stats_forward(logits, labels):
+  """Compute `softmax_stats` and the residuals of its gradient."""
+  max_logit = max_rows(logits)
+  shift = jnp.where(jnp.isfinite(max_logit), max_logit, 0)
+  exponentials = jnp.exp(logits - shift[..., None])
+  total = sum_rows(exponentials)
+  label = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+  return (jnp.log(total) + shift, label, max_logit), (exponentials, total, labels)
+
+
+def softmax_stats_backward(residuals, grads):
+  """Compute the gradient of `softmax_stats` with respect to the logits."""
+  exponentials, total, labels = residuals
+  total_grad, label_grad, _ = grads
+  is_label = jnp.arange(exponentials.shape[-1]) == labels[..., None]
+  label_grads = jnp.where(is_label, label_grad[..., None], 0)
+  return exponentials * (total_grad / total)[..., None] + label_grads, None
+
+
+softmax_stats.defvjp(softmax_stats_forward, softmax_stats_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def normalize(x, scale, bias, eps: float):
+  """Compute LayerNorm or RMSNorm (bias None) in float32 on a CPU.
+
+  The backward pass keeps x alone. It sums over features by `sum_rows`, and over rows by products
+  with ones.
+
+  Args:
+    x: [..., hidden].
+    scale: [hidden].
+    bias: [hidden]; None: RMSNorm.
+    eps: epsilon that is added to the variance.
+  """
+  y = standardize(x, bias is not None, eps)[0] * scale
+  return y if bias is None else y + bias
+
+
+def standardize(x, centered: bool, eps: float):
+  """Divide x by its root mean square, in float32.
+
+  Returns:
+    (the quotient, 1 / root mean square [..., 1]).
+  """
+  x = x.astype(jnp.float32)
+  if centered:
+    x -= mean_rows(x)
+  factor = jnp.reciprocal(jnp.sqrt(mean_rows(jnp.square(x)) + eps))
+  return x * factor, factor
+
+
+def mean_rows(x):
+  """Compute the mean of x [..., size] over its last axis: [..., 1]."""
+  return sum_rows(x)[..., None] / x.shape[-1]
+
+
+def normalize_forward(x, scale, bias, eps):
+  """Compute `normalize` and the residuals of its gradient."""
+  return normalize(x, scale, bias, eps), (x, scale, bias)
+
+
+def normalize_backward(eps, residuals, grads):
+  """Compute the gradients of `normalize` with respect to x, scale and bias."""
+  x, scale, bias = residuals
+  y, factor = standardize(x, bias is not None, eps)
+  scaled = grads * scale
+  x_grad = scaled - y * mean_rows(scaled * y)
+  if bias is not None:
+    x_grad -= mean_rows(scaled)
+  ones = jnp.ones(x.shape[:-1], grads.dtype)
+  scale_grad = jnp.tensordot(ones, grads * y, x.ndim - 1)
+  bias_grad = None if bias is None else jnp.tensordot(ones, grads, x.ndim - 1)
+  return (x_grad * factor).astype(x.dtype), scale_grad, bias_grad
+
+
+normalize.defvjp(normalize_forward, normalize_backward)
 
 
 def keep_mask(key, shape: tuple[int, ...], rate: float):
