@@ -10,7 +10,8 @@ does more. Losses that transformers leaves to scripts, distillation and replaced
 transformers computes logits at every position, plm_jax at the predicted ones. Decoders predict at every position, and
 LLaMA has no dropout; gpt2-small is GPT-2 small, on 4 rows. Encoder-decoders have 4 layers on each side: T5 reads 128
 tokens and writes the 29 of its targets, BART writes all of its text; t5-small is T5's small. Layers are written out and
-memory is kept, as runs of the laptop's scale have it.
+memory is kept, as runs of the laptop's scale have it. CPU seconds are those of all threads of a contestant: they are
+compared where other programs compute on the machine.
 """
 import argparse
 from typing import Any
@@ -46,13 +47,14 @@ def main() -> None:
     theirs(args.family[0])
   else:
     print(machine('jax', 'torch', 'transformers'))
-    print('\n| family | plm_jax ms | transformers ms | ratio | plm_jax of peak | transformers of peak |')
-    print('|---|---|---|---|---|---|')
+    print('\n| family | plm_jax ms | transformers ms | ratio | plm_jax CPU s | transformers CPU s | ratio of CPU s '
+          '| plm_jax of peak | transformers of peak |')
+    print('|---|---|---|---|---|---|---|---|---|')
     for family in args.family:
       result = compare('benchmarks.family_step', ('plm_jax', 'transformers'), ['--family', family], args.rounds)
       a, b = result['plm_jax'], result['transformers']
       print(f'| {family} | {1000 * a["median"]:.0f} | {1000 * b["median"]:.0f} | {b["median"] / a["median"]:.2f} | '
-            f'{share(a)} | {share(b)} |', flush=True)
+            f'{a["cpu"]:.2f} | {b["cpu"]:.2f} | {b["cpu"] / a["cpu"]:.2f} | {share(a)} | {share(b)} |', flush=True)
 
 
 def rows(family: str) -> int:
