@@ -146,7 +146,7 @@ def is_short(node: ast.AST) -> bool:
     return True
   if not isinstance(node, ast.expr) or node.lineno != node.end_lineno:
     return False
-  return node.end_col_offset - node.col_offset < LONG_STRING
+  return (node.end_col_offset or 0) - node.col_offset < LONG_STRING
 
 
 def clean_docstring(text: str) -> list[str]:

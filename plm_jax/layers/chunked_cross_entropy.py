@@ -39,7 +39,8 @@ class LogitStats(flax.struct.PyTreeNode):
     if isinstance(logits, cls):
       return logits
     if cpu.is_single_cpu():
-      return cls(*cpu.softmax_stats(logits, labels), logits.mean(-1))
+      log_total, label, max_logit = cpu.softmax_stats(logits, labels)
+      return cls(log_total, label, max_logit, logits.mean(-1))
     label = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     log_total = jax.nn.logsumexp(logits, -1)
     max_logit = jax.lax.stop_gradient(logits.max(-1))

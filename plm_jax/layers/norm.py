@@ -41,7 +41,7 @@ class Norm(nn.Module):
     if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, width, jnp.float32)
     if self.cfg.kind in ('layer', 'rms') and cpu.is_single_cpu():
-      return cpu.normalize(x, scale, bias, self.cfg.eps).astype(self.dtype)
+      return jnp.asarray(cpu.normalize(x, scale, bias, self.cfg.eps), self.dtype)
     # Activation checkpointing: the backward pass keeps x alone, one array instead of three in
     # float32. The barriers that come with it also keep the compiler for TPU v6e from kernels so
     # deep that its stack overflows.

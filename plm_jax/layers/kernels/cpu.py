@@ -21,6 +21,8 @@ from plm_jax.sharding import constrain, gather_parameter
 WORKAROUNDS = True
 THREEFRY = 'threefry2x32'
 """name of JAX's default random number generator"""
+PARTITIONABLE = 'jax_threefry_partitionable'
+"""setting of JAX: the number of a random word's block is the position of the word"""
 THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24)) * 2 + ((13, 15, 26, 6),)
 """rotations of the rounds, in groups after which the key is added (Salmon et al. 2011, table 2)"""
 THREEFRY_PARITY = 0x1BD11BDA
@@ -160,7 +162,7 @@ def dense_product_backward(num_inputs, axes, residuals, grads):
 dense_product.defvjp(dense_product_forward, dense_product_backward)
 
 
-def vocabulary_product(letters: str, h, matrix):
+def vocabulary_product(letters: str, h, matrix) -> jax.Array:
   """Multiply hidden states by an output matrix: vocabulary logits in float32.
 
   Args:
@@ -177,7 +179,7 @@ def vocabulary_product(letters: str, h, matrix):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def multiply_vocabulary(letters: str, h, matrix):
+def multiply_vocabulary(letters: str, h, matrix) -> jax.Array:
   """Compute `vocabulary_product` on a CPU.
 
   The gradient of the matrix is a product whose left operand a CPU transposes. Here that is h, not
@@ -240,7 +242,7 @@ add_bias.defvjp(add_bias_forward, add_bias_backward)
 
 
 @jax.custom_vjp
-def softmax_stats(logits, labels):
+def softmax_stats(logits, labels) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Compute what losses need of logits on a CPU, and their gradient from one stored array.
 
   Args:
@@ -277,7 +279,7 @@ softmax_stats.defvjp(softmax_stats_forward, softmax_stats_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def normalize(x, scale, bias, eps: float):
+def normalize(x, scale, bias, eps: float) -> jax.Array:
   """Compute LayerNorm or RMSNorm (bias None) in float32 on a CPU.
 
   The backward pass keeps x alone. It sums over features by `sum_rows`, and over rows by products
@@ -355,7 +357,7 @@ def draw_words(key, shape: tuple[int, ...]):
     return jax.random.bits(key, shape, jnp.uint32)
 
   is_default = (
-      jax.random.key_impl(key) == THREEFRY and jax.config.jax_threefry_partitionable
+      jax.random.key_impl(key) == THREEFRY and getattr(jax.config, PARTITIONABLE)
       and math.prod(shape) < 1 << 32)
   if not is_default:
     return default_draw(key)
