@@ -60,7 +60,11 @@ def folder(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('line', ALLOWED)
+SLOW = 'encode', 'generate', 'predict', 'tag'  # much as fill-mask, and each takes seconds
+
+
+@pytest.mark.parametrize('line', [
+    pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW)) for line in ALLOWED])
 def test_a_command_imports_what_it_uses(line, folder):
   environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(plm_jax.__file__).parents[1])}
   done = subprocess.run([sys.executable, '-c', CODE, *line.split()], cwd=folder, env=environment, text=True,
