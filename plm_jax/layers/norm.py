@@ -7,7 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.layers.kernels import cpu
 from plm_jax.validation import ValidatedConfig, intervals
 
 
@@ -40,8 +39,6 @@ class Norm(nn.Module):
     bias = None if self.cfg.kind == 'rms' else jnp.zeros(())
     if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, width, jnp.float32)
-    if self.cfg.kind in ('layer', 'rms') and cpu.is_single_cpu():
-      return jnp.asarray(cpu.normalize(x, scale, bias, self.cfg.eps), self.dtype)
     # Activation checkpointing: the backward pass keeps x alone, one array instead of three in
     # float32. The barriers that come with it also keep the compiler for TPU v6e from kernels so
     # deep that its stack overflows.

@@ -1,4 +1,4 @@
-"""CPU workarounds: faster products, sums over rows and norms, dropout bits, unrolled layers.
+"""CPU workarounds: faster products and sums over rows, dropout bits, unrolled layers.
 
 Gradients of dense layers and of biases, and random bits, are computed otherwise on a CPU;
 `choose_by_platform` switches them when a program is lowered. Vocabulary logits, sums and maxima
@@ -276,63 +276,6 @@ def softmax_stats_backward(residuals, grads):
 
 
 softmax_stats.defvjp(softmax_stats_forward, softmax_stats_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def normalize(x, scale, bias, eps: float) -> jax.Array:
-  """Compute LayerNorm or RMSNorm (bias None) in float32 on a CPU.
-
-  The backward pass keeps x alone. It sums over features by `sum_rows`, and over rows by products
-  with ones.
-
-  Args:
-    x: [..., hidden].
-    scale: [hidden].
-    bias: [hidden]; None: RMSNorm.
-    eps: epsilon that is added to the variance.
-  """
-  y = standardize(x, bias is not None, eps)[0] * scale
-  return y if bias is None else y + bias
-
-
-def standardize(x, centered: bool, eps: float):
-  """Divide x by its root mean square, in float32.
-
-  Returns:
-    (the quotient, 1 / root mean square [..., 1]).
-  """
-  x = x.astype(jnp.float32)
-  if centered:
-    x -= mean_rows(x)
-  factor = jnp.reciprocal(jnp.sqrt(mean_rows(jnp.square(x)) + eps))
-  return x * factor, factor
-
-
-def mean_rows(x):
-  """Compute the mean of x [..., size] over its last axis: [..., 1]."""
-  return sum_rows(x)[..., None] / x.shape[-1]
-
-
-def normalize_forward(x, scale, bias, eps):
-  """Compute `normalize` and the residuals of its gradient."""
-  return normalize(x, scale, bias, eps), (x, scale, bias)
-
-
-def normalize_backward(eps, residuals, grads):
-  """Compute the gradients of `normalize` with respect to x, scale and bias."""
-  x, scale, bias = residuals
-  y, factor = standardize(x, bias is not None, eps)
-  scaled = grads * scale
-  x_grad = scaled - y * mean_rows(scaled * y)
-  if bias is not None:
-    x_grad -= mean_rows(scaled)
-  ones = jnp.ones(x.shape[:-1], grads.dtype)
-  scale_grad = jnp.tensordot(ones, grads * y, x.ndim - 1)
-  bias_grad = None if bias is None else jnp.tensordot(ones, grads, x.ndim - 1)
-  return (x_grad * factor).astype(x.dtype), scale_grad, bias_grad
-
-
-normalize.defvjp(normalize_forward, normalize_backward)
 
 
 def keep_mask(key, shape: tuple[int, ...], rate: float):
