@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def list_commands(args: argparse.Namespace, scratch: pathlib.Path) -> dict[str, tuple[list[str], list[str]]]:
-  """Return the arguments of the commands by name, and those of the bare program for the same work."""
+  """Return (arguments of the command, arguments of the bare program) by the name of a row."""
   masked, text = 'the capital of france is [MASK] .', 'a fine film'
   file = scratch / 'texts.txt'
   file.write_text(f'{text}\n')
@@ -100,7 +100,7 @@ def measure(commands: dict[str, tuple[list[str], list[str]]], before: str, round
 
 
 def checkout(environment: dict[str, str]) -> str:
-  """Return the folder in which a program runs: that of its checkout, so that python -m finds it first."""
+  """Return the checkout that a program measures. It runs there, because python -m looks there first."""
   return environment.get('PYTHONPATH', '') or str(ROOT)
 
 

@@ -10,7 +10,7 @@ does more. Losses that transformers leaves to scripts, distillation and replaced
 transformers computes logits at every position, plm_jax at the predicted ones. Decoders predict at every position, and
 LLaMA has no dropout; gpt2-small is GPT-2 small, on 4 rows. Encoder-decoders have 4 layers on each side: T5 reads 128
 tokens and writes the 29 of its targets, BART writes all of its text; t5-small is T5's small. Layers are written out and
-memory is kept, as runs of the laptop's scale have it. CPU seconds are those of all threads of a contestant: they are
+memory is kept, as runs of the laptop's scale have it. CPU seconds count all threads of a contestant: they are
 compared where other programs compute on the machine.
 """
 import argparse

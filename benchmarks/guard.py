@@ -1,18 +1,19 @@
-"""Measure a few ratios of speed in about five minutes and compare them with the stored ones.
+"""Measure a few ratios of speed in about three minutes and compare them with the stored ones.
 
     python -m benchmarks.guard            # before a release, on a quiet machine
-    python -m benchmarks.guard --store    # after a change of speed that is meant
+    python -m benchmarks.guard --store    # to accept the new ratios
 
-Each ratio has a reference that does the least that the work needs, measured in the same run, in turn with ours. So a
-ratio depends little on the machine, and no other library is needed:
+Each ratio compares our code with a reference that does the same work with as little as possible. Both are timed in turn
+in the same run, so a ratio depends little on the machine. The references need no other library:
 
-    step: ...          floating-point operations per second of an optimizer step, of those of a bare matrix product
-    fill_mask, encode  a jitted forward pass of the same shape and the tokenizer alone, of the call
-    start-up: ...      CPU seconds of a bare program in JAX, of the command
-    prepare            CPU seconds of the library `tokenizers` alone, of `prepare`
+    work               ratio
+    step: ...          FLOP/s of an optimizer step / FLOP/s of a matrix product
+    fill_mask, encode  seconds of the tokenizer and a jitted forward pass / seconds of the call
+    start-up: ...      CPU seconds of a bare JAX program / CPU seconds of the command; both have cached programs
+    prepare            CPU seconds of the library `tokenizers` / CPU seconds of `prepare`
 
-1.0 is as fast as the reference. The command ends with status 1 if a ratio is lower than the stored one by more than
---tolerance. The stored ratios are in benchmarks/figures/guard.json, with the processor on which they were measured.
+1.0 means as fast as the reference, and more is faster. The command ends with status 1 if a ratio is lower than the stored
+one by more than --tolerance. benchmarks/figures/guard.json has the stored ratios and the processor that they are from.
 """
 import argparse
 from collections.abc import Callable, Iterator
@@ -84,7 +85,7 @@ def make_lines(draw: random.Random, count: int) -> list[str]:
 
 
 def step_ratio(family: str) -> float:
-  """Return the share of the peak of matrix products that an optimizer step of a family reaches."""
+  """Return the FLOP/s of an optimizer step of a family divided by those of a matrix product."""
   found = compare('benchmarks.family_step', ['plm_jax'], ['--family', family], 3)['plm_jax']
   return found['flops'] / found['median'] / found['peak']
 
@@ -141,7 +142,7 @@ def call_ratios(model: Any, lines: list[str]) -> Iterator[tuple[str, float]]:
 
 
 def in_turn(work: Callable[[], Any], reference: Callable[[], Any]) -> float:
-  """Return the least seconds of the reference divided by those of the work, timed in turn."""
+  """Time a reference and our work in turn; return the ratio of their shortest times."""
   seconds: dict[Callable[[], Any], list[float]] = {work: [], reference: []}
   for _ in range(ROUNDS + 2):
     for timed, found in seconds.items():
@@ -152,7 +153,7 @@ def in_turn(work: Callable[[], Any], reference: Callable[[], Any]) -> float:
 
 
 def start_up_ratio(model: pathlib.Path, scratch: pathlib.Path) -> float:
-  """Return the CPU seconds of a bare program, of those of `fill-mask`, from the shell; both have cached programs."""
+  """Return the CPU time of a bare program divided by that of `fill-mask`; both have cached programs."""
   arguments = ['fill-mask', str(model), 'Ba be bi [MASK] bu.']
   environment = {
       **os.environ, 'PLM_JAX_CACHE': str(scratch / 'cache'), 'JAX_COMPILATION_CACHE_DIR': str(scratch / 'bare'),
@@ -165,7 +166,7 @@ def start_up_ratio(model: pathlib.Path, scratch: pathlib.Path) -> float:
 
 
 def prepare_ratio(text: pathlib.Path, tokenizer: pathlib.Path) -> float:
-  """Return the CPU seconds that `tokenizers` takes for the lines of a text, of those of `prepare`."""
+  """Return the CPU time of `tokenizers` on the lines of a text divided by that of `prepare`."""
   import tokenizers
 
   from plm_jax.data.prepare import PrepareConfig, prepare
