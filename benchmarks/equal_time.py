@@ -19,13 +19,14 @@ from etils import epath
 import jax
 
 from benchmarks import kept, side_by_side
-from plm_jax import environment, recipes, sharding, storage, validation
+from plm_jax import environment, recipes, sharding, validation
 from plm_jax.config.run import Phase, PretrainRun, TrainConfig
 from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.recipes import scale_presets
 from plm_jax.runs import run as runs
+from plm_jax.storage import compilation_cache
 from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner
 from plm_jax.training.step import jit_train_step, make_sharded_init
@@ -116,7 +117,7 @@ def steps_in(minutes: float, seconds: float) -> int:
 def timed(config: PretrainRun) -> None:
   """A contestant's end of the pace: does steps as the loop of training does, text and all, whenever it is told to."""
   environment.keep_memory()
-  storage.use_compilation_cache()
+  compilation_cache.use_compilation_cache()
   out, sys.stdout = sys.stdout, sys.stderr  # of which the parent reads figures alone
   records, tokenizer = runs.prepare_corpora(config)
   mesh = sharding.make_mesh(config.mesh)

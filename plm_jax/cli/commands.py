@@ -12,10 +12,10 @@ from typing import Any
 
 import tyro
 
-from plm_jax import environment, errors, storage, validation
+from plm_jax import environment, errors, validation
 from plm_jax.cli import catalog, options
 from plm_jax.cli.options import command
-from plm_jax.storage import bucket_check
+from plm_jax.storage import bucket_check, compilation_cache
 
 STARTS = {
     'doctor': 'doctor.start', 'inspect': 'inspect.start', 'show': 'show.start',
@@ -61,7 +61,7 @@ def main() -> None:
     return
   with errors.exit_on_error():
     bucket_check.check_reachable(dict.fromkeys(bucket_check.find_bucket_paths(args), 'read'))
-    storage.use_compilation_cache()
+    compilation_cache.use_compilation_cache()
     function = find_function(name)
     if name == 'prepare':
       from plm_jax.cli import prepare

@@ -39,7 +39,7 @@ from plm_jax.recipes import Recipe
 from plm_jax.report.hints import MANY_EPOCHS
 from plm_jax.runs import preflight, run
 from plm_jax.sharding import count_batch_shards
-from plm_jax.storage import bucket_check
+from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import feed, train
 from plm_jax.training.learner import make_learner
@@ -269,7 +269,7 @@ def check_hosts(config: PretrainRun, found: Examination) -> CheckResult:
 
 def check_devices(own: Machine) -> CheckResult:
   """Check the devices that JAX uses."""
-  storage.use_compilation_cache()
+  compilation_cache.use_compilation_cache()
   machine.check_platform(own, machine.start_jax())
   return CheckResult(f'{jax.device_count()} x {jax.devices()[0].device_kind}', value=True)
 

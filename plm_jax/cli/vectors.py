@@ -18,7 +18,7 @@ from plm_jax.recipes import word_vectors
 from plm_jax.report import html
 from plm_jax.report.environment import print_on_leader, run_environment
 from plm_jax.runs.conclude import print_headline
-from plm_jax.storage import bucket_check
+from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.word_vectors import (
   classifier,
   evaluation,
@@ -69,7 +69,7 @@ def train_vectors(config: VectorRun) -> VectorResult:
   uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
   uses[config.folder] = 'run'
   bucket_check.check_reachable(uses)
-  storage.use_compilation_cache()
+  compilation_cache.use_compilation_cache()
   print_on_leader(f'{config.name}: {config.train.epochs} epochs, output in {config.folder}')
   result = train(config)
   if not result.finished:

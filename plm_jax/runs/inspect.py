@@ -18,7 +18,7 @@ from plm_jax.runs import run as runs
 from plm_jax.runs.finetune import load_or_train_tokenizer
 from plm_jax.runs.pretrain import prepare_corpora
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.storage import bucket_check
+from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner
@@ -39,7 +39,7 @@ def inspect_run(config: RunConfig, rows: int, step: int) -> Inspection:
   config_lib.check(config)
   paths = bucket_check.find_bucket_paths(serialization.to_json(config))
   bucket_check.check_reachable(dict.fromkeys(paths, 'read'))
-  storage.use_compilation_cache()
+  compilation_cache.use_compilation_cache()
   config = resolve_teacher(dataclasses.replace(config, mesh=MeshConfig(1)))
   if isinstance(config, FinetuneRun):
     return inspect_finetuning(config, rows, step)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
-from plm_jax import environment, storage, versions
+from plm_jax import environment, versions
 from plm_jax.compile.report import compile_run, explain_out_of_memory
 from plm_jax.compile.search import search_mesh
 from plm_jax.config import run as config_lib
@@ -21,7 +21,7 @@ from plm_jax.runs.conclude import PreparedRun
 from plm_jax.runs.finetune import evaluate_finetuning, prepare_finetuning
 from plm_jax.runs.pretrain import prepare_corpora, prepare_pretraining
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.storage import bucket_check
+from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.storage.lock import Lock
 from plm_jax.training.train import TrainingResult, evaluate_run, train
 from plm_jax.training.warm_start import resolve_teacher
@@ -59,7 +59,7 @@ def run(config: RunConfig) -> TrainingResult | None:
   if computes:
     machine.check_tpu_usable(own)
   check_same_on_all_hosts(config, hosts.join_job(config.hosts))
-  storage.use_compilation_cache()
+  compilation_cache.use_compilation_cache()
   if computes:
     machine.check_platform(own, machine.start_jax())
   with hosts.barrier('checks before the run'):
