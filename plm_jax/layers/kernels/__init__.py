@@ -1,6 +1,7 @@
 """Kernels and computations for one kind of hardware: TPU, NVIDIA GPU, CPU.
 
-    tpu_attention, tpu_attention_kernel, relative_shift   attention in one Pallas kernel on a TPU
+    tpu_attention, tpu_attention_blocks, tpu_attention_plan, tpu_attention_kernel, relative_shift,
+    hashed_dropout   attention in one Pallas kernel on a TPU
     cudnn    when cuDNN's fused attention is used on an NVIDIA GPU
     cpu      faster gradients, dropout bits and unrolled layers on a CPU
 """

@@ -4,152 +4,33 @@ A program computes attention of one block of queries and all keys of a row. `tpu
 what these functions read. Here are softmax, dropout by a hash, and products with embeddings of
 distances, which `relative_shift` aligns with keys.
 """
-import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers.kernels.hashed_dropout import hashed_keep_mask
 from plm_jax.layers.kernels.relative_shift import (
   LANES,
-  RotateMethod,
   place_rows,
   shift_to_distances,
   shift_to_keys,
   slice_rows,
 )
-from plm_jax.layers.sliding_window import SlidingWindow, round_to_tiles
+from plm_jax.layers.kernels.tpu_attention_plan import (
+  CONTENT,
+  DIFFERENCE,
+  DISTANCE,
+  SEGMENT,
+  KernelPlan,
+  Term,
+)
+from plm_jax.layers.sliding_window import round_to_tiles
 
 MASKED_LOGIT = -1e9
 """Logit of a masked key. It is finite, so that a row of padding is uniform instead of NaN."""
 PADDING_LOGIT = -2e9
 """Logit of keys that only pad a block."""
-Term = Literal['keys', 'queries']
-CONTENT, DISTANCE, SEGMENT, DIFFERENCE = range(4)
-"""Rows of `Tables.vectors`: biases of the queries for their products with keys, distances and
-segments, and the embedding of the same segment minus that of another one."""
-
-
-class Tables(NamedTuple):
-  """Relative logits: tables of distances, and what else their products need.
-
-  In brackets are the shapes of `blocked_attention`.
-  """
-
-  keys: Any = None
-  """Embeddings of distances for products with queries, as in `RelativeLogits` ([rows, heads *
-  head_size]); with `backward` two tables, one after the other; None: there are none."""
-  queries: Any = None
-  """The same for products with keys."""
-  vectors: Any = None
-  """[4, heads, head_size] float32 ([8, heads * head_size]), see `CONTENT` to `DIFFERENCE`; None:
-  queries have no biases."""
-  places: Any = None
-  """[batch, M] int32, positions of the last M queries among those that the table of distances is
-  for ([batch, M, 128] int32, the row of the table at which a query's first key is); None: there are
-  no such queries."""
-  backward: Any = None
-  """[batch] int32, the number of the row's table of distances; None: there is one."""
-
-
-class Arrays(NamedTuple):
-  """Inputs of attention.
-
-  Shapes are those of `tpu_attention.attend`, and in brackets those of `blocked_attention`, where
-  heads and head sizes are one axis and blocks divide all lengths.
-  """
-
-  q: jax.Array
-  """[batch, queries, heads, head_size] ([batch, queries, heads * head_size])."""
-  k: jax.Array
-  """[batch, keys, key_heads, head_size] ([batch, keys, key_heads * head_size])."""
-  v: jax.Array
-  """Of the shape of k."""
-  mask: Any
-  """Bool [batch or 1, 1, 1 or queries, keys], or None (integers [batch or 1, 1 or queries, keys],
-  whose second bit says that query and key are of one segment)."""
-  bias: Any
-  """[1, heads, queries, keys] float32, or `RelativeLogits`, or `TransformerXLLogits`, or None
-  (`Tables` in place of both)."""
-
-
-class DropoutIds(NamedTuple):
-  """Numbers that key the dropout mask."""
-
-  seed: jax.Array
-  """[2]."""
-  rows: jax.Array
-  """[batch] int32."""
-  heads: jax.Array
-  """[heads] int32, their numbers among those of all devices."""
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelPlan:
-  """Static layout of a kernel's work, the same for both passes."""
-
-  scale: float
-  """Factor on logits."""
-  rate: float
-  """Dropout rate."""
-  size: int
-  """Lanes per head; they divide the lanes of a program."""
-  lanes: int
-  """Lanes per program."""
-  queries: int
-  """Queries per block."""
-  keys: int
-  """Keys of a row, without padding."""
-  groups: int
-  """Number of consecutive programs that share keys."""
-  has_bias: bool
-  """Logits have a bias."""
-  terms: tuple[Term, ...]
-  """Tables of distances, named as in `RelativeLogits`."""
-  rotate_method: RotateMethod
-  """How rows are rotated."""
-  float32_operands: bool
-  """Operands of products are converted to float32."""
-  vmem_limit: int | None
-  """Bytes of fast memory; None: the compiler's own limit."""
-  window: SlidingWindow | None = None
-  """Sliding window: a block of queries visits only the keys in reach, in whole tiles."""
-  interpret: bool = False
-  """Run in Pallas' interpreter."""
-  directions: int = 1
-  """Number of tables of distances, of which a row has one."""
-  has_vectors: bool = False
-  """Queries have biases (`Tables.vectors`)."""
-  has_segments: bool = False
-  """The mask says which keys are of the query's segment."""
-  placed: bool = False
-  """Queries are at any positions (`Tables.places`)."""
-  first_query: int = 0
-  """Number of the first query, for dropout."""
-
-  @property
-  def heads(self) -> int:
-    """Heads per program."""
-    return self.lanes // self.size
-
-  @property
-  def shared(self) -> int:
-    """Number of arrays that all rows of the batch share: a bias, or tables and vectors.
-
-    Their gradients are summed over the rows.
-    """
-    return self.has_bias + len(self.terms) + self.has_vectors
-
-  @property
-  def inputs(self) -> int:
-    """Number of inputs before the gradient of the output."""
-    return 7 + self.shared + self.placed + (self.directions > 1)
-
-  def span(self, keys: int) -> int:
-    """Return how many of a row's `keys`, with padding, a block of queries visits."""
-    if self.window is None:
-      return keys
-    return self.queries + round_to_tiles(self.window.before) + round_to_tiles(self.window.after)
 
 
 class KeyWindow(NamedTuple):
@@ -572,67 +453,3 @@ def block_keep_mask(seed, row, head, block, keys, shape: tuple[int, ...], plan: 
   first, num_keys = keys
   window = (first, shape[1]) if plan.window else None
   return hashed_keep_mask(seed, row, head, query, num_keys, plan.rate, window)
-
-
-def hashed_keep_mask(seed, row, head, query, num_keys: int, rate: float,
-                     window: tuple[Any, int] | None = None):
-  """Compute a dropout mask by a hash: True with probability 1 - rate, to 2^-16.
-
-  A number of the query and one of the key, each hashed with (seed, row, head), are combined into a
-  word of 32 bits, whose halves decide for two keys. Most of the cost of dropout on the vector unit
-  is mixing that word. `mix_bits` is Murmur3's finalizer (Appleby, smhasher).
-
-  Args:
-    seed: two int32.
-    row: int32, number of the row, in a shape that broadcasts.
-    head: int32, number of the head, in a shape that broadcasts.
-    query: int32 [.., queries, 1], numbers of the queries.
-    num_keys: number of keys of the row.
-    rate: dropout rate.
-    window: (first key, number of keys) where only some keys are needed.
-
-  Returns:
-    Bool [.., queries, keys].
-  """
-  one = mix_bits(seed[0] + row * jnp.int32(-1640531527)) ^ mix_bits(head + jnp.int32(0x3C6EF372))
-  two = mix_bits(seed[1] ^ mix_bits(one + row))
-  # Whole tiles, so that the halves are adjacent without being moved.
-  half = min(num_keys, -(-num_keys // (2 * LANES)) * LANES)
-
-  def hash_words(key):
-    return combine_words(mix_bits(query + one), mix_bits(key * jnp.int32(-1640531527) + two))
-
-  def split_halves(word):
-    return word & jnp.int32(0xFFFF), jax.lax.shift_right_logical(word, jnp.int32(16))
-
-  if window is None:
-    words = hash_words(jax.lax.broadcasted_iota(jnp.int32, (1, half), 1))
-    early, late = split_halves(words)
-    bits = [early]
-    if num_keys > half:
-      bits.append(late[..., :num_keys - half])
-    bits = jnp.concatenate(bits, -1)
-  else:
-    key = jax.lax.broadcasted_iota(jnp.int32, (1, window[1]), 1) + window[0]
-    early, late = split_halves(hash_words(jnp.where(key < half, key, key - half)))
-    bits = jnp.where(key < half, early, late)
-  return bits >= jnp.int32(round(rate * (1 << 16)))
-
-
-def combine_words(one, two):
-  """Combine two mixed int32 into one by sums and shifts (Jenkins 1997, one-at-a-time).
-
-  TPU v3 and v4 compute a product of 32-bit numbers from many others.
-  """
-  x = one + two
-  for left, right in ((10, 6), (3, 11), (15, 16)):
-    x += x << jnp.int32(left)
-    x ^= jax.lax.shift_right_logical(x, jnp.int32(right))
-  return x
-
-
-def mix_bits(x):
-  """Mix the bits of int32 x (Murmur3's finalizer)."""
-  for shift, factor in ((16, -2048144789), (13, -1028477387)):
-    x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(shift))) * jnp.int32(factor)
-  return x ^ jax.lax.shift_right_logical(x, jnp.int32(16))

@@ -12,7 +12,7 @@ import tiny
 from plm_jax import sharding
 from plm_jax.layers.attention import Attention, AttentionMask, mix_values, probabilities
 from plm_jax.layers.disentangled import Disentangled
-from plm_jax.layers.kernels import tpu_attention, tpu_attention_kernel
+from plm_jax.layers.kernels import hashed_dropout, tpu_attention, tpu_attention_blocks
 from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.optim.optimizers import OptimConfig
@@ -41,7 +41,7 @@ def plain(arrays, scale, noise=None, band=None):
     return mix_values(p, v)
   seed = jax.lax.bitcast_convert_type(noise.seed, jnp.int32)
   _, heads, queries, keys = p.shape
-  stay = tpu_attention_kernel.hashed_keep_mask(seed, noise.rows[:, None, None, None], jnp.arange(heads)[:, None, None],
+  stay = hashed_dropout.hashed_keep_mask(seed, noise.rows[:, None, None, None], jnp.arange(heads)[:, None, None],
                        jnp.arange(queries)[:, None], keys, noise.rate)
   return mix_values(p, v, lambda p: jnp.where(stay, p / (1 - noise.rate), 0))
 
@@ -303,7 +303,7 @@ def test_a_mesh_adds_up_gradients_of_tables():
 def test_bits_of_dropout_are_as_good_as_random():
   """Their share; and that neighbouring queries, keys, heads, rows and seeds agree as often as chance has them."""
   places = jnp.meshgrid(*map(jnp.arange, (4, 4, 64, 1)), indexing='ij')[:3]
-  draw = jax.jit(lambda first, second: tpu_attention_kernel.hashed_keep_mask(
+  draw = jax.jit(lambda first, second: hashed_dropout.hashed_keep_mask(
       jnp.int32([first, second]), *places, 256, 0.1))
   stay, other, third = (np.asarray(draw(*seed), float) for seed in ((1, 2), (2, 2), (1, 3)))
   assert stay.shape == (4, 4, 64, 256)
@@ -427,7 +427,7 @@ def test_vector_operations_are_those_of_the_kernel(rate):
     found = sum(max(share.get(getattr(value.aval, 'shape', ()), 0) for value in (*inside.invars, *inside.outvars))
                 for inside in equations(types.SimpleNamespace(eqns=equation.params['jaxpr'].eqns))
                 if inside.primitive.name not in ('dot_general', 'broadcast_in_dim', 'iota', 'jit', 'concatenate'))
-    plain, dropping = tpu_attention.VECTOR_OPERATIONS[name]
+    plain, dropping = tpu_attention_blocks.VECTOR_OPERATIONS[name]
     assert found == plain + (dropping if rate else 0)
     assert dict(equation.params['metadata']) == {'vector_operations': str(int(found * 512 * 512))}
 
