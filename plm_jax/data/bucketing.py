@@ -13,48 +13,96 @@ def group_by_length(sizes: Sequence[int], longest: int, room: int) -> dict[int, 
       length instead, which costs less than another compilation.
 
   Returns:
-    {length: numbers of the rows}, with lengths of `bucket_length`.
+    {length: numbers of the rows}, with lengths of `bucket_length` for this backend.
   """
+  steps = 2 * row_steps()
   groups: dict[int, list[int]] = {}
   for number, size in enumerate(sizes):
-    groups.setdefault(bucket_length(size, longest), []).append(number)
+    groups.setdefault(bucket_length(size, longest, steps), []).append(number)
   for length, larger in itertools.pairwise(sorted(groups)):
     if len(groups[length]) * length < room:
       groups[larger] += groups.pop(length)
   return groups
 
 
-def bucket_length(length: int, longest: int) -> int:
+def row_steps() -> int:
+  """Return how many batch sizes per doubling programs are compiled for; lengths have twice as many.
+
+  Compiling takes a second for a CPU, where half of the padding is worth it, and much longer for a
+  TPU.
+  """
+  import jax
+  return 2 if jax.default_backend() == 'cpu' else 1
+
+
+def bucket_rows(number: int, largest: int) -> int:
+  """Return the rows per batch for `number` rows in as few batches as possible.
+
+  The batches are of one size, so that the last one has little padding. The size is a power of two,
+  or, on a CPU, one of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that few programs are compiled.
+
+  Args:
+    number: number of rows.
+    largest: maximum rows per batch.
+  """
+  batches = -(-number // largest)
+  return min(largest, round_up(-(-number // batches), row_steps()))
+
+
+def bucket_length(length: int, longest: int, steps: int = 2) -> int:
   """Return the smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`.
 
-  longest: upper limit; 0: none.
+  Args:
+    length: number of tokens.
+    longest: upper limit; 0: none.
+    steps: lengths per doubling; they are multiples of 8.
   """
-  size = max(16, next_power_of_two(length))
-  if size > 16 and length <= size * 3 // 4:
-    size = size * 3 // 4
+  size = max(16, round_up(length, steps, 8))
   return min(size, longest) if longest else size
 
 
-def split_by_length(
-    sizes: Sequence[int], longest: int, room: int) -> Iterator[tuple[int, int, list[int]]]:
-  """Split rows into batches of similar length, shortest first.
+def round_up(number: int, steps: int, unit: int = 1) -> int:
+  """Round a number up to one of `steps` numbers per doubling, all of them multiples of `unit`."""
+  unit = max(unit, next_power_of_two(number) // (2 * steps))
+  return -(-number // unit) * unit
 
-  All batches of one length have the same number of rows, a power of two, so that few programs are
-  compiled.
+
+def round_down(number: int, steps: int) -> int:
+  """Round a number down to one of `steps` numbers per doubling."""
+  unit = max(1, next_power_of_two(number + 1) // (2 * steps))
+  return number // unit * unit
+
+
+def split_by_length(
+    sizes: Sequence[int], longest: int, room: int, devices: int = 1,
+) -> Iterator[tuple[int, int, list[int]]]:
+  """Split rows into batches of similar length, longest first.
+
+  The rows are sorted by length, and each batch takes as many as it has room for. Only the last one
+  has fewer, and a smaller size (`bucket_rows`). So there is little padding, and all other batches
+  of one length have one shape, which is compiled once.
 
   Args:
     sizes: tokens of each row.
     longest: maximum length of the model; 0: none.
-    room: tokens per batch, including padding, as in `group_by_length`.
+    room: tokens per device and batch, including padding.
+    devices: number of devices that share a batch.
 
   Yields:
-    (length, rows of the batch, numbers of its rows; in the last batch of a length fewer).
+    (length, rows of the batch, numbers of its rows; in the last batch there may be fewer).
   """
-  for length, numbers in sorted(group_by_length(sizes, longest, room).items()):
-    largest = next_power_of_two(max(1, room // length) + 1) // 2
-    rows = min(largest, next_power_of_two(len(numbers)))
-    for first in range(0, len(numbers), rows):
-      yield length, rows, numbers[first:first + rows]
+  order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
+  steps = 2
+  # More lengths are worth their compilation in a single batch, and in many.
+  if not room < sum(sizes) < 40 * room:
+    steps = 2 * row_steps()
+  while order:
+    length = bucket_length(sizes[order[0]], longest, steps)
+    rows = devices * round_down(max(1, room // length), row_steps())
+    if len(order) < rows:
+      rows = devices * bucket_rows(-(-len(order) // devices), rows // devices)
+    yield length, rows, order[:rows]
+    order = order[rows:]
 
 
 def next_power_of_two(number: int) -> int:

@@ -8,7 +8,7 @@ is the pseudo-log-likelihood (Salazar et al. 2020, section 2). A token of a long
 predicted from the later tokens of the word, so rare long words get too high a score. Therefore
 'pll-word-l2r' masks these tokens too (Kauf and Ivanova 2023, section 3).
 """
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.inference import prompts
@@ -86,21 +86,22 @@ class PseudoScorer:
     """
     found = [np.zeros(len(text)) for text in ids]
     devices = self.mesh.size
-    sizes = []
-    for text in ids:
-      sizes.append(len(text) + self.specials)
-    groups = group_by_length(sizes, self.length, self.tokens * devices)
-    with progress.progress_bar('tokens', sum(map(len, ids))) as done:
-      for length, numbers in sorted(groups.items()):
-        rows = devices * max(1, self.tokens // length)
-        for places, batch, targets in self.calls(ids, numbers, length, rows):
-          batched = jax.device_put((batch, targets), batch_sharding(self.mesh))
-          with jax.set_mesh(self.mesh) if devices > 1 else contextlib.nullcontext():
-            scores = compute_target_logprobs(self.logits, self.params, *batched)
-          scores = np.asarray(scores, np.float64)
-          for (number, place), logprob in zip(places, scores, strict=False):
-            found[number][place] = logprob
-          done.update(len(places))
+    # One row per token of a text: (text, position).
+    masked, sizes = [], []
+    for number, text in enumerate(ids):
+      masked += [(number, place) for place in range(len(text))]
+      sizes += [len(text) + self.specials] * len(text)
+    with progress.progress_bar('tokens', len(masked)) as done:
+      for length, rows, numbers in split_by_length(sizes, self.length, self.tokens, devices):
+        own = [masked[row] for row in numbers]
+        batched = jax.device_put(
+            self.make_batch(ids, own, rows, length), batch_sharding(self.mesh))
+        with jax.set_mesh(self.mesh) if devices > 1 else contextlib.nullcontext():
+          scores = compute_target_logprobs(self.logits, self.params, *batched)
+        scores = np.asarray(scores, np.float64)
+        for (number, place), logprob in zip(own, scores, strict=False):
+          found[number][place] = logprob
+        done.update(len(own))
     return found
 
   @property
@@ -125,19 +126,19 @@ class PseudoScorer:
                           f'{self.length - self.specials} plus {extra}')
     return ids
 
-  def calls(
-      self, ids: Sequence[Sequence[int]], numbers: Sequence[int], length: int, size: int,
-  ) -> Iterator[tuple[list[tuple[int, int]], dict[str, np.ndarray], np.ndarray]]:
-    """Yield batches with one row per token of the texts `numbers`.
+  def make_batch(
+      self, ids: Sequence[Sequence[int]], masked: Sequence[tuple[int, int]], rows: int, length: int,
+  ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Make a batch with one row per masked token.
 
     Args:
       ids: the ids of all texts.
-      numbers: indices of texts.
+      masked: (text, position) of each masked token, at most `rows`.
+      rows: number of rows.
       length: padded length of the rows.
-      size: maximum number of rows per batch.
 
-    Yields:
-      ((text, position) of each row, batch, target ids [rows]).
+    Returns:
+      (batch, target ids [rows]).
     """
     vocab = self.tokenizer.vocab
     before = 1
@@ -148,27 +149,19 @@ class PseudoScorer:
     else:
       first = vocab.cls
     last = [vocab.sep, vocab.cls][:self.specials - before]
-    tokens_of_texts = []
-    for number in numbers:
-      tokens_of_texts += [(number, place) for place in range(len(ids[number]))]
-    # A single sentence has few rows.
-    needed = next_power_of_two(-(-len(tokens_of_texts) // self.mesh.size))
-    size = min(size, self.mesh.size * needed)
-    for begin in range(0, len(tokens_of_texts), size):
-      some = tokens_of_texts[begin:begin + size]
-      tokens = np.full((size, length), max(vocab.pad, 0), np.int32)
-      segments, positions = np.zeros_like(tokens), np.zeros((size, 1), np.int32)
-      targets = np.zeros(size, np.int32)
-      for row, (number, place) in enumerate(some):
-        text = ids[number]
-        end = before + len(text)
-        tokens[row, :before] = first
-        tokens[row, before:end] = text
-        tokens[row, before + place:before + self.hidden(text, place)] = vocab.mask
-        tokens[row, end:end + len(last)] = last
-        segments[row, :len(text) + self.specials] = 1
-        positions[row], targets[row] = before + place - self.shifted, text[place]
-      yield some, dict(tokens=tokens, segments=segments, positions=positions), targets
+    tokens = np.full((rows, length), max(vocab.pad, 0), np.int32)
+    segments, positions = np.zeros_like(tokens), np.zeros((rows, 1), np.int32)
+    targets = np.zeros(rows, np.int32)
+    for row, (number, place) in enumerate(masked):
+      text = ids[number]
+      end = before + len(text)
+      tokens[row, :before] = first
+      tokens[row, before:end] = text
+      tokens[row, before + place:before + self.hidden(text, place)] = vocab.mask
+      tokens[row, end:end + len(last)] = last
+      segments[row, :len(text) + self.specials] = 1
+      positions[row], targets[row] = before + place - self.shifted, text[place]
+    return dict(tokens=tokens, segments=segments, positions=positions), targets
 
   def hidden(self, text: Sequence[int], place: int) -> int:
     """Return the end of the masked tokens when the token at `place` is predicted."""

@@ -25,7 +25,13 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.data.bucketing import group_by_length, next_power_of_two
+from plm_jax.data.bucketing import (
+  bucket_rows,
+  group_by_length,
+  next_power_of_two,
+  round_up,
+  row_steps,
+)
 from plm_jax.errors import ConfigError
 from plm_jax.inference import prompts
 from plm_jax.inference.encoder_steps import causal_ranks
@@ -174,11 +180,11 @@ class Scorer:
     # Shape of a call: batch, M predicted tokens, T alternatives per row.
     vocab = self.tokenizer.vocab
     predicted = max(spans[numbers[0]].predicted for numbers in groups)
-    most = min(length, next_power_of_two(predicted))  # M
+    most = min(length, round_up(predicted, row_steps()))  # M
     alternatives = next_power_of_two(max(map(len, groups)))  # T
-    share = next_power_of_two(-(-len(groups) // self.devices))
     by_memory = self.numbers // (most * vocab.size)
-    batch = self.devices * max(1, min(self.tokens // length, by_memory, share))
+    largest = max(1, min(self.tokens // length, by_memory))
+    batch = self.devices * bucket_rows(-(-len(groups) // self.devices), largest)
     sharding = None
     if self.mesh:
       sharding = batch_sharding(self.mesh)

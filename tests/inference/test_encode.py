@@ -14,7 +14,6 @@ from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
-from plm_jax.data.bucketing import bucket_length, group_by_length, split_by_length
 from plm_jax.inference import encode as encoding
 from plm_jax.inference.encode import compute_vectors, encode
 from plm_jax.layers.embeddings import EmbeddingConfig
@@ -115,20 +114,3 @@ def test_rows_of_many_lengths_are_read_in_few_shapes(tokenizer, monkeypatch):
 
 def test_batches_on_a_cpu_are_small():
   assert encoding.limit_batch_tokens(8192) == 2048 and encoding.limit_batch_tokens(100) == 100
-
-
-def test_lengths_are_grouped():
-  assert group_by_length([3, 20, 60, 4], 0, 16) == {16: [0, 3], 24: [1], 64: [2]}
-  assert group_by_length([3, 20, 60, 4], 0, 4096) == {64: [2, 1, 0, 3]}
-  assert group_by_length([97], 100, 16) == {100: [0]}
-
-
-def test_batches_of_a_length_have_a_power_of_two_rows():
-  batches = list(split_by_length([20] * 11 + [190] * 2, 512, 260))
-  assert batches == [(24, 8, [0, 1, 2, 3, 4, 5, 6, 7]), (24, 8, [8, 9, 10]), (192, 1, [11]), (192, 1, [12])]
-  assert list(split_by_length([600], 0, 16)) == [(768, 1, [0])]
-
-
-def test_buckets():
-  assert [bucket_length(n, 0) for n in (1, 16, 17, 24, 25, 32, 33, 49, 100)] == [16, 16, 24, 24, 32, 32, 48, 64, 128]
-  assert bucket_length(97, 100) == 100

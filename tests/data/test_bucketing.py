@@ -1,0 +1,53 @@
+import jax
+import pytest
+
+from plm_jax.data import bucketing
+
+
+def test_lengths_are_few_and_hold_the_text():
+  assert [bucketing.bucket_length(n, 0) for n in (1, 16, 17, 25, 33, 49, 65, 97)] == [16, 16, 24, 32, 48, 64, 96, 128]
+  four = [bucketing.bucket_length(n, 0, steps=4) for n in range(1, 129)]
+  assert sorted(set(four)) == [16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128]
+  assert all(padded >= n for n, padded in enumerate(four, 1))
+  assert bucketing.bucket_length(40, 45) == 45
+
+
+def test_round_up_has_steps_per_doubling():
+  assert [bucketing.round_up(n, 1) for n in range(1, 10)] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
+  assert [bucketing.round_up(n, 2) for n in range(1, 10)] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
+
+
+@pytest.mark.parametrize(('backend', 'rows'), [('cpu', 24), ('tpu', 32)])
+def test_batches_of_one_length_are_balanced(monkeypatch, backend, rows):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  assert bucketing.bucket_rows(40, 32) == rows  # two batches: 20 rows each, padded
+  assert bucketing.bucket_rows(1, 32) == 1 and bucketing.bucket_rows(3200, 32) == 32
+  for number in range(1, 200):
+    size = bucketing.bucket_rows(number, 32)
+    assert size <= 32 and -(-number // size) == -(-number // 32), number
+
+
+@pytest.mark.parametrize('devices', [1, 4])
+@pytest.mark.parametrize('backend', ['cpu', 'tpu'])
+def test_every_row_is_in_one_batch_that_holds_it(monkeypatch, backend, devices):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  sizes = [number * 7 % 90 + 1 for number in range(3000)]
+  seen, padded, shapes = [], 0, set()
+  for length, rows, numbers in bucketing.split_by_length(sizes, 100, 1024, devices):
+    assert len(numbers) <= rows and rows * length <= devices * 1024 and rows % devices == 0
+    assert all(sizes[number] <= length for number in numbers)
+    seen, padded, shapes = seen + numbers, padded + rows * length, shapes | {(length, rows)}
+  assert sorted(seen) == list(range(3000))
+  assert padded < {'cpu': 1.15, 'tpu': 1.25}[backend] * sum(sizes)
+  assert len(shapes) <= {'cpu': 11, 'tpu': 7}[backend]
+
+
+def test_few_rows_are_one_batch_of_the_longest_length():
+  assert list(bucketing.split_by_length([5, 33, 20], 0, 2048)) == [(40, 3, [1, 2, 0])]
+  assert list(bucketing.split_by_length([600], 0, 16)) == [(768, 1, [0])]
+
+
+def test_lengths_are_grouped():
+  assert bucketing.group_by_length([3, 20, 60, 4], 0, 16) == {16: [0, 3], 24: [1], 64: [2]}
+  assert bucketing.group_by_length([3, 20, 60, 4], 0, 4096) == {64: [2, 1, 0, 3]}
+  assert bucketing.group_by_length([97], 100, 16) == {100: [0]}
