@@ -56,12 +56,18 @@ def plm_jax(config: Any, objective: Any, rows: int) -> None:
     contest({'peak': peak, 'flops': flops}, work, repeats(flops))
 
 
-def torch_step(modules: Any, loss: Callable[[], Any], flops: float) -> None:
-  """One backward pass through `loss`, clipping and fused AdamW on the modules' parameters.
+def torch_step(modules: Any, loss: Callable[[], Any], flops: float, compiled: bool = False) -> None:
+  """Time a backward pass through `loss`, clipping and fused AdamW on the modules' parameters.
 
-  flops: what has to be done, with logits at the predicted positions only, not what is done.
+  Args:
+    flops: FLOPs that the step needs, with logits at the predicted positions only. torch may do more.
+    compiled: whether the modules go through torch.compile, with its default settings.
   """
   import torch
+
+  if compiled:
+    for module in modules:
+      module.compile()
 
   named = [item for module in modules for item in module.named_parameters()]
   plain = ('bias', 'LayerNorm', 'layer_norm')
