@@ -151,9 +151,25 @@ class Dropout(nn.Module):
     return jnp.where(keep, x / (1 - self.rate), jnp.zeros((), x.dtype))
 
 
+class NamedAxes(nn.LogicallyPartitioned):
+  """A parameter with the logical names of its axes.
+
+  In an NNX program (`flax.nnx.bridge.ToNNX`) the variable keeps the names, but is not sharded when
+  it is created. Flax would otherwise refuse to create it without a mesh that has axes of these
+  names, which are translated by `sharding.AXIS_RULES`.
+  """
+
+  def to_nnx_metadata(self) -> dict[str, Any]:
+    """Return the metadata of an `nnx.Variable` with these names."""
+    return {'value': self.value, 'out_sharding': self.names, 'sharding_rules': self.rules,
+            'mesh': self.mesh, 'eager_sharding': False}
+
+
 def with_logical_axes(init: Initializer, axes: tuple[str | None, ...]) -> Any:
   """Return `init` whose parameter carries the logical names of its axes, for sharding."""
-  return nn.with_logical_partitioning(init, axes)
+  def init_named(*args, **kwargs):
+    return NamedAxes(init(*args, **kwargs), axes)
+  return init_named
 
 
 def count_parameters(params) -> int:
