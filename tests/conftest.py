@@ -3,6 +3,7 @@ import gc
 import os
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['HF_HUB_OFFLINE'] = '1'  # a mistyped folder may be a name of the Hugging Face hub
 
 import jax
 import pytest

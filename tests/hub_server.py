@@ -125,10 +125,10 @@ class Hub:
     """
     return {'HF_ENDPOINT': self.url, 'HF_HOME': str(cache), 'HF_HUB_DISABLE_XET': '1',
             'HF_HUB_DISABLE_TELEMETRY': '1', 'HF_HUB_DISABLE_UPDATE_CHECK': '1',
-            'HF_TOKEN': self.token if token else '', 'no_proxy': '127.0.0.1,localhost'}
+            'HF_HUB_OFFLINE': '0', 'HF_TOKEN': self.token if token else '', 'no_proxy': '127.0.0.1,localhost'}
 
   def add(self, name: str, files: dict[str, bytes], kind: str = 'models', branch: str = 'main',
-          **options: bool) -> str:
+          private: bool = False, gated: bool = False) -> str:
     """Make a commit of files, and the repository if there is none; return the commit.
 
     Args:
@@ -136,10 +136,12 @@ class Hub:
       files: all files of the commit by their path.
       kind: models or datasets.
       branch: that the commit is on.
-      options: `private` and `gated`.
+      private: whether only `token` finds it, for a new repository.
+      gated: whether only `token` reads its files, for a new repository.
     """
     with self.guard:
-      repository = self.repositories.setdefault((kind, name), Repository(kind, name, **options))
+      new = Repository(kind, name, private, gated)
+      repository = self.repositories.setdefault((kind, name), new)
       made = {}
       for path, content in files.items():
         made[path] = File(content, path.endswith(LFS_SUFFIXES))

@@ -16,6 +16,7 @@ from plm_jax.checkpoints.checkpoint import (
   sharded_shapes,
 )
 from plm_jax.distributed import hosts
+from plm_jax.storage import hub
 
 
 def find_run_checkpoints(folder: epath.PathLike, job: bool = False) -> epath.Path:
@@ -26,7 +27,7 @@ def find_run_checkpoints(folder: epath.PathLike, job: bool = False) -> epath.Pat
     folder: that of the run.
     job: all processes of the job call this, and take those that process 0 sees.
   """
-  folder = storage.resolve_path(folder)
+  folder = hub.find_folder(folder)
   best = folder / 'best'
   # The folder exists before the first evaluation has put anything into it.
   kept = best.is_dir() and any(path.name.rstrip('/').isdigit() for path in best.iterdir())

@@ -54,6 +54,7 @@ from plm_jax.models.families import (
   uses_verbalizer,
 )
 from plm_jax.models.rules import ConvertError, Family
+from plm_jax.storage import hub
 from plm_jax.tokenizers import Tokenizer
 
 __all__ = [
@@ -390,7 +391,7 @@ def is_checkpoint(folder: epath.PathLike) -> bool:
 
   folder: also the prefix x.ckpt of a TensorFlow checkpoint.
   """
-  path = storage.resolve_path(folder)
+  path = hub.find_folder(folder)
   with parse_errors_as(path, 'the folder of a run or of a checkpoint', ConvertError):
     if not path.is_dir():
       return path.suffix in files.UNSUPPORTED_SUFFIXES

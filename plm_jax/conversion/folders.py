@@ -15,6 +15,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.models.rules import ConvertError
+from plm_jax.storage import hub
 from plm_jax.tokenizers.contract import abbreviate
 
 PathType = TypeVar('PathType', pathlib.Path, epath.Path)
@@ -71,11 +72,12 @@ class atomic_folder:
 
 
 def copy_if_remote(path: epath.PathLike) -> pathlib.Path:
-  """Return a local path: of a path in a bucket, that of a copy in the cache.
+  """Return a local path: of a path in a bucket, or of a model of the hub, that of a copy in the
+  cache.
 
   For a file in a bucket the whole folder is copied. Raises ConvertError if it cannot be read.
   """
-  path = storage.resolve_path(path)
+  path = hub.find_folder(path)
   if not storage.is_remote(path):
     return pathlib.Path(path).absolute()
   with storage.io_errors_as(path, 'read', ConvertError):

@@ -16,6 +16,7 @@ from plm_jax.conversion import folders
 from plm_jax.conversion.files import SafeTensorsFolder, write_json, write_safetensors
 from plm_jax.layers.pooling import Pooling, VectorConfig
 from plm_jax.models.rules import ConvertError
+from plm_jax.storage import hub
 from plm_jax.tokenizers.contract import abbreviate
 
 MODULES = 'modules.json'
@@ -89,7 +90,7 @@ def read_modules(folder: Any) -> tuple[pathlib.Path, list[tuple[str, pathlib.Pat
 
   None for a folder without modules.json. Raises ConvertError for an invalid list.
   """
-  place = storage.resolve_path(folder)
+  place = hub.find_folder(folder)
   with storage.io_errors_as(place, 'read', ConvertError):
     if not (place / MODULES).exists():
       return None

@@ -23,6 +23,7 @@ from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
 from plm_jax.optim import adapters
 from plm_jax.sharding import shard_array, shardings
+from plm_jax.storage import hub
 from plm_jax.tokenizers import MissingTokenizerError, Tokenizer
 from plm_jax.tokenizers import load as load_tokenizer
 
@@ -157,13 +158,15 @@ def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
   """Load the newest parameters of the run in `folder`, or another library's checkpoint.
 
   Args:
-    folder: that of the run or checkpoint.
+    folder: that of the run or checkpoint, or the name of a model of the Hugging Face hub.
     mesh: devices that share the parameters. A host reads no more than its devices need.
 
   Raises:
     CheckpointError: the run has no readable checkpoint.
     ConvertError: the checkpoint cannot be converted.
   """
+  if name := hub.parse_name(folder):
+    folder = hub.pin(name)
   sentence_vectors = sentence_transformers.read_folder(folder)
   if sentence_vectors or conversion.is_checkpoint(folder):
     root = sentence_vectors.root if sentence_vectors else folder
@@ -259,7 +262,7 @@ def read_run(folder: epath.PathLike) -> tuple[RunConfig, Tokenizer, Any]:
   Raises:
     CheckpointError: the first two differ from what the newest checkpoint records.
   """
-  folder, config = storage.resolve_path(folder), read_config(folder)
+  folder, config = hub.find_folder(folder), read_config(folder)
   tokenizer = load_tokenizer(folder / 'tokenizer')
   recorded = read_newest_meta(find_run_checkpoints(folder))
   mismatches = config_mismatches(folder, config, tokenizer, recorded)
@@ -278,10 +281,10 @@ def read_config(folder: epath.PathLike) -> RunConfig:
   """
   from plm_jax.config import serialization
   from plm_jax.config.run import RunConfig
-  path = storage.resolve_path(folder) / 'config.json'
+  path = hub.find_folder(folder) / 'config.json'
   with storage.io_errors_as(path, 'read', CheckpointError):
     if not path.exists():
-      message = describe_adapter(storage.resolve_path(folder))
+      message = describe_adapter(path.parent)
       raise CheckpointError(
           message or f'{folder} is not the folder of a run: it has no config.json')
   config = serialization.from_json(storage.read_json(path, error=ConfigError), str(path))

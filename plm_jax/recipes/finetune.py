@@ -46,8 +46,8 @@ class InitialModel(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The last part of the folder."""
-    return self.folder.rstrip('/').rpartition('/')[2]
+    """The last part of the folder, without the revision of a model of the Hugging Face hub."""
+    return self.folder.rstrip('/').rpartition('/')[2].partition('@')[0]
 
 
 def recipe(

@@ -8,6 +8,7 @@ from plm_jax.config.run import PretrainRun, RunConfig
 from plm_jax.objectives import metric_names
 from plm_jax.report.environment import package_version
 from plm_jax.report.history import finite_points, history
+from plm_jax.storage import hub
 from plm_jax.training import run_metrics
 
 PIPELINES = {
@@ -55,7 +56,8 @@ def render_card(
       pipeline = f'pipeline_tag: {tag}\n'
       break
   pretrained = isinstance(run, PretrainRun)
-  start = last_part(run.warm_start)
+  name = hub.parse_name(run.warm_start)
+  start = name.name if name else last_part(run.warm_start)
   base = ''
   if start and not pretrained:
     base = f'base_model: {start}\n'

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
-from plm_jax import environment, versions
+import jax
+
+from plm_jax import environment, storage, validation, versions
 from plm_jax.compile.report import compile_run, explain_out_of_memory
 from plm_jax.compile.search import search_mesh
 from plm_jax.config import run as config_lib
@@ -21,7 +23,7 @@ from plm_jax.runs.conclude import PreparedRun
 from plm_jax.runs.finetune import evaluate_finetuning, prepare_finetuning
 from plm_jax.runs.pretrain import prepare_corpora, prepare_pretraining
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.storage import bucket_check, compilation_cache
+from plm_jax.storage import bucket_check, compilation_cache, hub
 from plm_jax.storage.lock import Lock
 from plm_jax.training.train import TrainingResult, evaluate_run, train
 from plm_jax.training.warm_start import resolve_teacher
@@ -29,6 +31,9 @@ from plm_jax.training.writers import check_wandb
 
 ALL_BATCHES = 1 << 20
 """more batches than any text for evaluation has"""
+HUB_FIELDS = ('warm_start', 'objective.teacher', 'objective.vector_loss.teacher',
+              'data.prepare.tokenizer', 'data.tokenizer')
+"""options of a run that may name a model of the Hugging Face hub"""
 
 
 def run(config: RunConfig) -> TrainingResult | None:
@@ -62,6 +67,7 @@ def run(config: RunConfig) -> TrainingResult | None:
   compilation_cache.use_compilation_cache()
   if computes:
     machine.check_platform(own, machine.start_jax())
+    config = pin_hub_names(config)
   with hosts.barrier('checks before the run'):
     if computes:
       config = resolve_teacher(config)
@@ -89,6 +95,37 @@ def run(config: RunConfig) -> TrainingResult | None:
     config = as_pretrain_run(config)
     print_metrics(config, evaluate_run(config, *prepare_corpora(config)))
   return None
+
+
+def pin_hub_names(config: RunConfig) -> RunConfig:
+  """Give every model of the Hugging Face hub that a run names the commit that it is read from.
+
+  Process 0 asks the hub, so all processes read the same commit. A run that resumes keeps its own.
+
+  Raises:
+    HubError: a name is unknown, or the hub cannot be reached.
+  """
+  pinned: dict[str, str] = {}
+  with hosts.barrier('models of the Hugging Face hub'):
+    if jax.process_index() == 0:
+      begun = (storage.resolve_path(config.folder) / 'config.json').exists()
+      before = read_config(config.folder) if begun else config
+      for field in HUB_FIELDS:
+        name = hub.parse_name(get_field(config, field) or '')
+        if name is None:
+          continue
+        recorded = hub.parse_name(get_field(before, field) or '')
+        if begun and recorded and recorded.name == name.name and not name.revision:
+          name = recorded
+        pinned[field] = hub.pin(name)
+  return validation.with_paths(config, hosts.broadcast(pinned, 'commits of the Hugging Face hub'))
+
+
+def get_field(config: Any, path: str) -> Any:
+  """Return the value at a dotted path of a configuration, or None where it has no such field."""
+  for name in path.split('.'):
+    config = getattr(config, name, None)
+  return config
 
 
 def check_same_on_all_hosts(config: RunConfig, place: hosts.JobPlace) -> None:

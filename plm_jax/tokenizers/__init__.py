@@ -10,6 +10,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.errors import parse_errors_as
+from plm_jax.storage import hub
 from plm_jax.tokenizers.byte_bpe import ByteBPE, is_tokenizer_json, train_byte_bpe
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
@@ -70,7 +71,7 @@ def load(path: epath.PathLike, text: BertNormalization | None = None) -> Tokeniz
   Raises:
     TokenizerError: there is no tokenizer, or it is damaged.
   """
-  path = storage.resolve_path(path)
+  path = hub.find_folder(path, 'tokenizer')
   with storage.io_errors_as(path, 'read', TokenizerError):
     if path.is_dir():
       file = find_vocabulary(path)

@@ -1,0 +1,308 @@
+"""Models of the Hugging Face hub: names, and local copies of the files that are needed.
+
+    find_folder('google-bert/bert-base-uncased')   # local folder of a snapshot, after a download
+    find_folder('runs/bert_base')                  # a local path stays
+    pin(parse_name('google-bert/bert-base-uncased'))   # 'google-bert/bert-base-uncased@86b5e0...'
+
+A name is ORG/NAME or NAME, optionally with @REVISION (a branch, tag or commit), where no local
+path of that name exists. `hf://ORG/NAME` is always the model of the hub. Downloads go through
+`huggingface_hub` and its cache. It is imported when the first name is resolved.
+"""
+from collections.abc import Collection, Iterator
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import pathlib
+import re
+import sys
+from typing import Literal, NamedTuple
+
+from etils import epath
+
+from plm_jax import storage
+from plm_jax.errors import describe_error
+
+LOG = logging.getLogger(__name__)
+Need = Literal['model', 'tokenizer']
+SCHEME = 'hf://'
+PART = r'[A-Za-z0-9_][\w.-]*'
+NAME = re.compile(rf'(?P<name>(?:{PART}/)?{PART})(?:@(?P<revision>[\w./-]+))?', re.ASCII)
+COMMIT = re.compile('[0-9a-f]{40}')
+FILE_SUFFIXES = (
+    '.bin', '.ckpt', '.gz', '.h5', '.hdf5', '.index', '.json', '.jsonl', '.model', '.msgpack',
+    '.npz', '.onnx', '.parquet', '.pkl', '.pt', '.pth', '.safetensors', '.tsv', '.txt', '.vec',
+    '.yaml', '.zip')
+"""a name that ends in one of them is a path"""
+LOCAL_PARENTS = ('runs', 'notebooks', 'tests')
+"""a name in one of these folders is a path: runs/NAME is where runs are written"""
+TOKENIZER_FILES = re.compile(
+    r'config\.json|tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json|'
+    r'added_tokens\.json|vocab\.json|merges\.txt|vocab\.txt|dict\.txt|bpe\.codes|[\w.-]+\.(model|spm)')
+CONFIG_FILES = re.compile(
+    r'[\w.-]*config[\w.-]*\.json|modules\.json|options\.json|(\d+_\w+/)config\.json')
+WEIGHTS = (
+    r'{folder}model\.safetensors',
+    r'{folder}model(-\d+-of-\d+\.safetensors|\.safetensors\.index\.json)',
+    r'{folder}pytorch_model\.bin',
+    r'{folder}pytorch_model(-\d+-of-\d+\.bin|\.bin\.index\.json)',
+    r'{folder}flax_model\.msgpack',
+    r'{folder}flax_model(-\d+-of-\d+\.msgpack|\.msgpack\.index\.json)',
+    r'{folder}[\w.-]+\.(index|meta|data-\d+-of-\d+|pt|hdf5)')
+"""the weights of a folder, in order of preference"""
+ADAPTER_WEIGHTS = re.compile(r'adapter_model\.(safetensors|bin)')
+MODULE_FOLDER = re.compile(r'(\d+_\w+)/')
+
+
+class HubError(storage.StorageError):
+  """A model of the hub that cannot be found, read or written."""
+
+
+class HubName(NamedTuple):
+  """The name of a model of the hub."""
+
+  name: str
+  revision: str = ''
+  """branch, tag or commit; '': the main branch"""
+
+  def __str__(self) -> str:
+    return f'{self.name}@{self.revision}' if self.revision else self.name
+
+
+def parse_name(path: epath.PathLike) -> HubName | None:
+  """Parse the name of a model of the hub; None for a local path, and for one in a bucket.
+
+  Raises:
+    HubError: the path begins with hf://, and is not such a name.
+  """
+  text = os.fspath(path)
+  found = NAME.fullmatch(text.removeprefix(SCHEME))
+  if text.startswith(SCHEME):
+    if not found or found['name'].startswith(('datasets/', 'spaces/')):
+      raise HubError(f'{text} is no model of the Hugging Face hub: expected hf://ORG/NAME or '
+                     'hf://ORG/NAME@REVISION')
+    return HubName(found['name'], found['revision'] or '')
+  if not isinstance(path, str) or not found or text.endswith(FILE_SUFFIXES):
+    return None
+  revision, (parent, slash, _) = found['revision'] or '', text.partition('/')
+  if os.path.exists(text):
+    report_local_folder(text)
+    return None
+  looks_local = slash and (parent in LOCAL_PARENTS or os.path.isdir(parent))
+  if looks_local and not COMMIT.fullmatch(revision):
+    return None
+  return HubName(found['name'], revision)
+
+
+@functools.cache
+def report_local_folder(text: str) -> None:
+  """Report, once, that a local folder has the name of a model of the hub."""
+  parent, slash, _ = text.partition('/')
+  config = pathlib.Path(text, 'config.json')
+  if slash and parent not in LOCAL_PARENTS and config.is_file() and (
+      not pathlib.Path(text, 'checkpoints').is_dir()):
+    LOG.warning('%s is read from the local folder of that name; hf://%s is the model of the '
+                'Hugging Face hub', text, text)
+
+
+def find_folder(path: epath.PathLike, need: Need = 'model') -> epath.Path:
+  """Resolve a path, and download a model of the hub.
+
+  Args:
+    path: a local path, a path in a bucket, or the name of a model of the hub.
+    need: which files of a model are downloaded: all that a model needs, or its tokenizer's alone.
+
+  Returns:
+    The path; for a name, the local folder of its files.
+
+  Raises:
+    HubError: there is no such model, or it cannot be downloaded.
+  """
+  name = parse_name(path)
+  if name is None:
+    return storage.resolve_path(path)
+  return epath.Path(download(name, need))
+
+
+def pin(name: HubName) -> str:
+  """Return the name of a model of the hub with its commit as the revision."""
+  return f'{name.name}@{resolve_commit(name)}'
+
+
+@functools.cache
+def resolve_commit(name: HubName) -> str:
+  """Return the commit of a name; one process asks the hub once."""
+  if COMMIT.fullmatch(name.revision):
+    return name.revision
+  import huggingface_hub
+  from huggingface_hub import constants
+  with hub_errors(name):
+    return huggingface_hub.HfApi(library_name='plm_jax').resolve_revision(
+        name.name, revision=name.revision or None,
+        local_files_only=constants.is_offline_mode()).resolved
+
+
+@functools.cache
+def download(name: HubName, need: Need) -> str:
+  """Download the files of a model that are needed and not in the cache.
+
+  Returns:
+    The folder of its snapshot.
+  """
+  import huggingface_hub
+  from huggingface_hub import constants
+  from huggingface_hub.errors import CachedRepoTreeNotFoundError
+  from huggingface_hub.utils import tqdm
+  commit = resolve_commit(name)
+
+  class Quiet(tqdm):
+    """A progress bar that is not shown."""
+
+    def __init__(self, *args, **kwargs):
+      super().__init__(*args, **{**kwargs, 'disable': True})
+
+  def fetch(patterns: list[str], bar: type[tqdm]) -> str:
+    return huggingface_hub.snapshot_download(
+        name.name, revision=commit, library_name='plm_jax', allow_patterns=patterns,
+        tqdm_class=bar)
+
+  def list_files() -> dict[str, int]:
+    listed = huggingface_hub.get_cached_repo_tree(name.name, revision=commit)
+    return {file.path: file.size for file in listed}
+
+  with storage.io_errors_as(constants.HF_HUB_CACHE, 'written', HubError), hub_errors(name):
+    try:
+      sizes = list_files()
+    except CachedRepoTreeNotFoundError:
+      folder = fetch(['config.json'], Quiet)  # lists the files as well
+      try:
+        sizes = list_files()
+      except CachedRepoTreeNotFoundError:  # no network, and another program filled the cache
+        return folder
+    folder = os.path.join(constants.HF_HUB_CACHE, 'models--' + name.name.replace('/', '--'),
+                          'snapshots', commit)
+    wanted = select_files(sizes, need)
+    new = [path for path in wanted if not os.path.exists(os.path.join(folder, path))]
+    if not new:
+      return folder
+    size = sum(sizes[path] for path in new) / (1 << 20)
+    print(f'{name.name}: downloading {len(new)} files, {size:,.1f} MiB, commit {commit[:12]}',
+          file=sys.stderr, flush=True)
+    # A pattern is a glob, and a name may contain its characters.
+    folder = fetch([re.sub(r'([*?[])', r'[\1]', path) for path in wanted],
+                   tqdm if sys.stderr.isatty() else Quiet)
+  check_files(name, pathlib.Path(folder), new)
+  return folder
+
+
+def select_files(paths: Collection[str], need: Need = 'model') -> list[str]:
+  """Select the files of a repository that a model needs.
+
+  One set of weights is selected: safetensors, else pytorch_model.bin, else another format. Weights
+  of the folders of sentence-transformers' modules are selected likewise.
+
+  >>> select_files(['README.md', 'config.json', 'model.safetensors', 'pytorch_model.bin'])
+  ['config.json', 'model.safetensors']
+  """
+  found = {path for path in paths if TOKENIZER_FILES.fullmatch(path)}
+  if need == 'tokenizer':
+    return sorted(found)
+  found |= {path for path in paths if CONFIG_FILES.fullmatch(path)}
+  folders = {''}
+  for path in paths:
+    if inner := MODULE_FOLDER.match(path):
+      folders.add(inner[0])
+  for folder in folders:
+    for pattern in WEIGHTS:
+      compiled = re.compile(pattern.format(folder=re.escape(folder)))
+      if weights := {path for path in paths if compiled.fullmatch(path)}:
+        found |= weights
+        break
+  if 'adapter_config.json' in paths:
+    found |= {path for path in paths if ADAPTER_WEIGHTS.fullmatch(path)}
+  return sorted(found)
+
+
+def check_files(name: HubName, folder: pathlib.Path, paths: Collection[str]) -> None:
+  """Check new files against their checksums, and remove those that differ.
+
+  The cache names a file by its checksum: SHA-256 of a large one, and git's SHA-1 of others. The
+  client itself checks sizes alone.
+
+  Raises:
+    HubError: a file differs.
+  """
+  for path in paths:
+    link = folder / path
+    blob = link.resolve()
+    content = hashlib.sha256()
+    if re.fullmatch('[0-9a-f]{40}', blob.name):
+      content = hashlib.sha1(f'blob {blob.stat().st_size}\0'.encode())
+    elif not re.fullmatch('[0-9a-f]{64}', blob.name):
+      continue  # a cache without symbolic links
+    with blob.open('rb') as file:
+      while piece := file.read(storage.READ_SIZE):
+        content.update(piece)
+    if content.hexdigest() != blob.name:
+      link.unlink(missing_ok=True)
+      blob.unlink(missing_ok=True)
+      raise HubError(f'{name}: {path} was damaged on its way (its checksum differs) and is '
+                     'removed: the same command downloads it again')
+
+
+@contextlib.contextmanager
+def hub_errors(name: HubName) -> Iterator[None]:
+  """Turn errors of the hub's client into one line that says what to do."""
+  from huggingface_hub.errors import HFValidationError
+  try:
+    yield
+  except HFValidationError as error:
+    raise HubError(f'{name} is no local folder, and no name of a model of the Hugging Face hub: '
+                   f'{describe_error(error)}') from error
+  except Exception as error:
+    message = describe_hub_error(name, error)
+    if not message:
+      raise
+    raise HubError(message) from error
+
+
+def describe_hub_error(name: HubName, error: BaseException) -> str:
+  """Describe an error of the hub's client; '' for one of the disk, and for a bug."""
+  from huggingface_hub import constants
+  status = 0
+  causes: list[BaseException] = [error]
+  while causes[-1].__cause__ is not None and len(causes) < 10:
+    causes.append(causes[-1].__cause__)
+  for cause in causes:
+    response = getattr(cause, 'response', None)
+    status = status or getattr(response, 'status_code', 0)
+  kinds = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+  endpoint = constants.ENDPOINT
+  if 'GatedRepoError' in kinds:
+    return (f'{name} is gated: ask for access at {endpoint}/{name.name}, then log in with '
+            '`hf auth login`')
+  if 'RevisionNotFoundError' in kinds:
+    return f'{name.name} on the Hugging Face hub has no revision {name.revision or "main"}'
+  if 'RepositoryNotFoundError' in kinds or status in (401, 404):
+    return (f'{name.name} is no local folder, and no public model on the Hugging Face hub: check '
+            'the name; a private model needs `hf auth login`')
+  if status == 403:
+    return (f'the Hugging Face hub refuses access to {name.name} (403): the token of '
+            '`hf auth login` needs the permission')
+  if status == 429:
+    return (f'the Hugging Face hub limits requests (429), {name} was not read: wait some minutes; '
+            '`hf auth login` raises the limit')
+  if status:
+    return f'the Hugging Face hub failed on {name} (status {status}): try again later'
+  absent = {'LocalEntryNotFoundError', 'RevisionResolutionError'}
+  if 'OfflineModeIsEnabled' in kinds or (constants.is_offline_mode() and kinds & absent):
+    return (f'{name} is no local folder, and not in the cache of the Hugging Face hub '
+            f'({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE is set: unset it to download')
+  if kinds & {*absent, 'ConnectError', 'ConnectTimeout', 'ProxyError'}:
+    return (f'{name} is no local folder, and the Hugging Face hub cannot be reached at {endpoint}: '
+            'check the name and the network')
+  if 'TransportError' in kinds or 'Consistency check failed' in str(error):
+    return (f'the download of {name} broke off: the same command continues, and keeps the files '
+            'that are complete')
+  return ''

@@ -1,0 +1,189 @@
+"""Names of the Hugging Face hub in place of folders, with the real client and a server on this machine."""
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+
+import hub_server
+import jax
+import jax.numpy as jnp
+import pytest
+import tiny
+
+from plm_jax import conversion
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.storage import hub
+from plm_jax.tokenizers import train_wordpiece
+
+ROOT = str(pathlib.Path(__file__).parents[2])
+LOAD = 'from plm_jax import conversion\nfor name in sys.argv[1:]: print(conversion.load(name, lazy=True).family)'
+FIND = 'from plm_jax.storage import hub\nfor name in sys.argv[1:]: print(hub.find_folder(name))'
+TOKENIZER = 'from plm_jax import tokenizers\nprint(tokenizers.load(sys.argv[1]).kind)'
+FAULTS = {
+    'gated': (hub_server.Fault(401, headers={'X-Error-Code': 'GatedRepo'}), 'is gated: ask for access at'),
+    '403': (hub_server.Fault(403), 'refuses access to org/bert (403)'),
+    '429': (hub_server.Fault(429), 'limits requests (429)'),
+    '500': (hub_server.Fault(500), 'failed on org/bert (status 500): try again later'),
+    'short': (hub_server.Fault('short', 'model.safetensors', after=100), 'the download of org/bert broke off'),
+    'corrupt': (hub_server.Fault('corrupt', 'model.safetensors'), 'model.safetensors was damaged on its way')}
+
+
+@pytest.fixture(scope='module')
+def files(tmp_path_factory):
+  """A small BERT as on the hub: with weights in two formats and files that nobody here needs."""
+  folder = tmp_path_factory.mktemp('hub') / 'bert'
+  tokenizer = train_wordpiece(tiny.text().splitlines()[:300], 300)
+  model = tiny.config(layers=1)
+  model = type(model)(**{**model.__dict__, 'vocab': tokenizer.vocab.size})
+  module = ModelWithHeads(model.backbone(), {'mlm': conversion.build_head('bert', 'mlm', model, 2)})
+  zeros = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+  shapes = jax.eval_shape(module.init, jax.random.key(0), {'tokens': zeros, 'segments': zeros})['params']
+  conversion.save(folder, model, tiny.random_params(shapes), tokenizer, like='bert')
+  found = {path.name: path.read_bytes() for path in folder.iterdir()}
+  more = {'pytorch_model.bin': b'bin', 'flax_model.msgpack': b'flax', 'onnx/model.onnx': b'o', 'README.md': b'r',
+          'trainer_state.json': b'{}', 'model.fp16.safetensors': b'half'}
+  return {**found, **more}
+
+
+@pytest.fixture
+def server(files):
+  with hub_server.Hub() as found:
+    found.commit = found.add('org/bert', files)
+    yield found
+
+
+def run(server, folder, code, *names, **more):
+  """Runs code in a process of its own; returns what it printed, and its last error."""
+  environment = {**os.environ, 'PYTHONPATH': ROOT, **server.environment(folder / 'cache'), **more}
+  done = subprocess.run([sys.executable, '-c', f'import sys\n{code}', *names], cwd=folder, env=environment,
+                        capture_output=True, text=True, timeout=100)
+  return done.stdout.strip(), (done.stderr.strip().splitlines() or [''])[-1]
+
+
+def needed(files):
+  return sorted(name for name in files if name in (
+      'config.json', 'model.safetensors', 'special_tokens_map.json', 'tokenizer.json', 'tokenizer_config.json',
+      'vocab.txt'))
+
+
+def test_loads_a_name_and_downloads_what_is_needed(server, files, tmp_path):
+  assert run(server, tmp_path, LOAD, 'org/bert', 'org/bert')[0] == 'bert\nbert'
+  assert server.downloads() == needed(files)
+  requests = [path for _, path in server.requests]
+  assert requests[:2] == ['/api/models/org/bert', f'/api/models/org/bert/tree/{server.commit}']
+  assert len(requests) == 2 + 2 * len(needed(files))  # HEAD and GET
+  assert sum(server.sent.values()) == sum(len(files[name]) for name in needed(files))
+
+  server.forget()
+  assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'
+  assert server.requests == [('GET', '/api/models/org/bert')]  # is there a new commit?
+  server.forget()
+  assert run(server, tmp_path, LOAD, f'org/bert@{server.commit}') == ('bert', '')
+  assert run(server, tmp_path, LOAD, 'org/bert', HF_HUB_OFFLINE='1') == ('bert', '')
+  assert not server.requests
+
+
+@pytest.mark.parametrize('case', FAULTS)
+def test_errors_are_one_line_and_leave_nothing_half_written(case, server, tmp_path):
+  fault, message = FAULTS[case]
+  server.faults.append(dataclasses.replace(fault))
+  out, error = run(server, tmp_path, FIND, 'org/bert')
+  assert not out
+  assert error.startswith('plm_jax.storage.hub.HubError: ')
+  assert message in error
+  assert not list(tmp_path.rglob('*.incomplete'))
+  server.forget()
+  assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'  # the same command works once the cause is gone
+
+
+def test_names_and_revisions_that_do_not_exist(server, files, tmp_path):
+  server.add('org/secret', files, private=True)
+  old = server.commit
+  server.add('org/bert', {**files, 'config.json': b'{}'}, branch='v2')
+  unknown = 'is no local folder, and no public model on the Hugging Face hub: check the name; a private model needs'
+  for name in ('org/other', 'other', 'org/secret'):
+    assert unknown in run(server, tmp_path, FIND, name)[1]
+  assert 'org/bert on the Hugging Face hub has no revision v9' in run(server, tmp_path, FIND, 'org/bert@v9')[1]
+  assert run(server, tmp_path, FIND, 'org/secret', HF_TOKEN=server.token)[0]
+  found = run(server, tmp_path, FIND, 'org/bert@v2', 'hf://org/bert@main', f'org/bert@{old}')[0].splitlines()
+  assert found[0] != found[1] == found[2]
+  assert found[1].endswith(old)
+
+
+def test_no_network_and_offline(server, tmp_path):
+  away = {'HF_ENDPOINT': 'http://127.0.0.1:9'}  # the port of nobody
+  error = run(server, tmp_path, FIND, 'org/bert', **away)[1]
+  assert 'org/bert is no local folder, and the Hugging Face hub cannot be reached at http://127.0.0.1:9' in error
+  error = run(server, tmp_path, FIND, 'org/bert', HF_HUB_OFFLINE='1')[1]
+  assert 'and HF_HUB_OFFLINE is set: unset it to download' in error
+  folder = run(server, tmp_path, FIND, 'org/bert')[0]
+  assert run(server, tmp_path, FIND, 'org/bert', **away)[0] == folder
+  assert run(server, tmp_path, FIND, 'org/bert', HF_HUB_OFFLINE='1')[0] == folder
+
+
+def test_an_interrupted_download_continues(server, files, tmp_path):
+  server.faults.append(hub_server.Fault('short', 'model.safetensors', after=100))
+  assert 'broke off' in run(server, tmp_path, FIND, 'org/bert')[1]
+  server.forget()
+  assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'
+  assert server.downloads() == ['model.safetensors']  # other files are kept
+
+
+def test_two_processes_download_once(server, files, tmp_path):
+  environment = {**os.environ, 'PYTHONPATH': ROOT, **server.environment(tmp_path / 'cache')}
+  both = [subprocess.Popen([sys.executable, '-c', f'import sys\n{FIND}', 'org/bert'], cwd=tmp_path, env=environment,
+                           stdout=subprocess.PIPE, text=True) for _ in range(2)]
+  first, second = [process.communicate(timeout=100)[0] for process in both]
+  assert first == second != ''
+  assert server.sent['model.safetensors'] == len(files['model.safetensors'])
+
+
+def test_a_tokenizer_alone(server, files, tmp_path):
+  assert run(server, tmp_path, TOKENIZER, 'org/bert')[0] == 'wordpiece'
+  assert 'model.safetensors' not in server.downloads()
+  assert 'tokenizer.json' in server.downloads()
+
+
+def test_a_local_folder_wins(server, files, tmp_path):
+  (tmp_path / 'org' / 'bert').mkdir(parents=True)
+  (tmp_path / 'org' / 'bert' / 'config.json').write_bytes(files['config.json'])
+  out, error = run(server, tmp_path, FIND, 'org/bert')
+  assert out == 'org/bert'
+  assert error == ('org/bert is read from the local folder of that name; hf://org/bert is the model of the Hugging '
+                   'Face hub')
+  assert not server.requests
+  assert server.commit in run(server, tmp_path, FIND, 'hf://org/bert')[0]
+
+
+@pytest.mark.parametrize('path', [
+    'runs/bert_base', './bert', '/data/bert', '~/bert', 'a/b/c', 'gs://bucket/run', 'vocab.txt', 'tests/bert', '',
+    '../bert', 'model.ckpt', 'runs/x/tokenizer'])
+def test_paths_are_no_names(path):
+  assert hub.parse_name(path) is None
+
+
+@pytest.mark.parametrize(('text', 'name'), [
+    ('gpt2', ('gpt2', '')), ('google-bert/bert-base-uncased', ('google-bert/bert-base-uncased', '')),
+    ('org/m@v1.0', ('org/m', 'v1.0')), ('hf://org/m@refs/pr/1', ('org/m', 'refs/pr/1')),
+    ('sentence-transformers/all-MiniLM-L6-v2', ('sentence-transformers/all-MiniLM-L6-v2', ''))])
+def test_names(text, name):
+  assert hub.parse_name(text) == name
+
+
+def test_datasets_are_no_models():
+  with pytest.raises(hub.HubError, match='is no model of the Hugging Face hub'):
+    hub.parse_name('hf://datasets/org/data/a.jsonl')
+
+
+def test_selected_files():
+  pooled = ['config.json', 'modules.json', '1_Pooling/config.json', '2_Dense/config.json', '2_Dense/model.safetensors',
+            '2_Dense/pytorch_model.bin', 'config_sentence_transformers.json', 'onnx/model.onnx', 'openvino/config.json']
+  shards = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors', 'model.safetensors.index.json']
+  assert hub.select_files([*pooled, *shards, 'pytorch_model.bin']) == sorted([*pooled[:5], pooled[6], *shards])
+  assert hub.select_files(['config.json', 'pytorch_model.bin', 'tf_model.h5', 'flax_model.msgpack']) == [
+      'config.json', 'pytorch_model.bin']
+  original = ['bert_config.json', 'bert_model.ckpt.data-00000-of-00001', 'bert_model.ckpt.index', 'vocab.txt']
+  assert hub.select_files([*original, 'README.md']) == original
+  adapter = ['adapter_config.json', 'adapter_model.safetensors', 'tokenizer.json']
+  assert hub.select_files(adapter) == adapter
