@@ -2,6 +2,9 @@
 from collections.abc import Iterator, Sequence
 import itertools
 
+MANY_BATCHES = 40
+"""Number of batches above which texts are padded to more lengths on a CPU."""
+
 
 def group_by_length(sizes: Sequence[int], longest: int, room: int) -> dict[int, list[int]]:
   """Group rows by the length that they are padded to.
@@ -13,12 +16,11 @@ def group_by_length(sizes: Sequence[int], longest: int, room: int) -> dict[int, 
       length instead, which costs less than another compilation.
 
   Returns:
-    {length: numbers of the rows}, with lengths of `bucket_length` for this backend.
+    {length: numbers of the rows}, with lengths of `bucket_length`.
   """
-  steps = 2 * row_steps()
   groups: dict[int, list[int]] = {}
   for number, size in enumerate(sizes):
-    groups.setdefault(bucket_length(size, longest, steps), []).append(number)
+    groups.setdefault(bucket_length(size, longest), []).append(number)
   for length, larger in itertools.pairwise(sorted(groups)):
     if len(groups[length]) * length < room:
       groups[larger] += groups.pop(length)
@@ -26,27 +28,27 @@ def group_by_length(sizes: Sequence[int], longest: int, room: int) -> dict[int, 
 
 
 def row_steps() -> int:
-  """Return how many batch sizes per doubling programs are compiled for; lengths have twice as many.
+  """Return how many batch sizes per doubling are worth their compilation.
 
-  Compiling takes a second for a CPU, where half of the padding is worth it, and much longer for a
-  TPU.
+  Compiling takes a second for a CPU, and much longer for a TPU.
   """
   import jax
   return 2 if jax.default_backend() == 'cpu' else 1
 
 
-def bucket_rows(number: int, largest: int) -> int:
+def bucket_rows(number: int, largest: int, steps: int = 1) -> int:
   """Return the rows per batch for `number` rows in as few batches as possible.
 
   The batches are of one size, so that the last one has little padding. The size is a power of two,
-  or, on a CPU, one of 1, 2, 3, 4, 6, 8, 12, 16, ..., so that few programs are compiled.
+  so that few programs are compiled.
 
   Args:
     number: number of rows.
     largest: maximum rows per batch.
+    steps: sizes per doubling; 2: the sizes are 1, 2, 3, 4, 6, 8, 12, 16, ...
   """
   batches = -(-number // largest)
-  return min(largest, round_up(-(-number // batches), row_steps()))
+  return min(largest, round_up(-(-number // batches), steps))
 
 
 def bucket_length(length: int, longest: int, steps: int = 2) -> int:
@@ -74,7 +76,7 @@ def round_down(number: int, steps: int) -> int:
 
 
 def split_by_length(
-    sizes: Sequence[int], longest: int, room: int, devices: int = 1,
+    sizes: Sequence[int], longest: int, room: int, devices: int = 1, steps: int = 1,
 ) -> Iterator[tuple[int, int, list[int]]]:
   """Split rows into batches of similar length, longest first.
 
@@ -87,20 +89,21 @@ def split_by_length(
     longest: maximum length of the model; 0: none.
     room: tokens per device and batch, including padding.
     devices: number of devices that share a batch.
+    steps: batch sizes per doubling.
 
   Yields:
     (length, rows of the batch, numbers of its rows; in the last batch there may be fewer).
   """
   order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
-  steps = 2
-  # More lengths are worth their compilation in a single batch, and in many.
-  if not room < sum(sizes) < 40 * room:
-    steps = 2 * row_steps()
+  # In many batches, more lengths are worth their compilation.
+  length_steps = 2
+  if sum(sizes) > MANY_BATCHES * room:
+    length_steps = 2 * row_steps()
   while order:
-    length = bucket_length(sizes[order[0]], longest, steps)
-    rows = devices * round_down(max(1, room // length), row_steps())
+    length = bucket_length(sizes[order[0]], longest, length_steps)
+    rows = devices * round_down(max(1, room // length), steps)
     if len(order) < rows:
-      rows = devices * bucket_rows(-(-len(order) // devices), rows // devices)
+      rows = devices * bucket_rows(-(-len(order) // devices), rows // devices, steps)
     yield length, rows, order[:rows]
     order = order[rows:]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.data.bucketing import split_by_length
+from plm_jax.data.bucketing import row_steps, split_by_length
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.inference import prompts
@@ -92,7 +92,8 @@ class PseudoScorer:
       masked += [(number, place) for place in range(len(text))]
       sizes += [len(text) + self.specials] * len(text)
     with progress.progress_bar('tokens', len(masked)) as done:
-      for length, rows, numbers in split_by_length(sizes, self.length, self.tokens, devices):
+      for length, rows, numbers in split_by_length(
+          sizes, self.length, self.tokens, devices, row_steps()):
         own = [masked[row] for row in numbers]
         batched = jax.device_put(
             self.make_batch(ids, own, rows, length), batch_sharding(self.mesh))

@@ -184,7 +184,7 @@ class Scorer:
     alternatives = next_power_of_two(max(map(len, groups)))  # T
     by_memory = self.numbers // (most * vocab.size)
     largest = max(1, min(self.tokens // length, by_memory))
-    batch = self.devices * bucket_rows(-(-len(groups) // self.devices), largest)
+    batch = self.devices * bucket_rows(-(-len(groups) // self.devices), largest, row_steps())
     sharding = None
     if self.mesh:
       sharding = batch_sharding(self.mesh)

@@ -17,13 +17,12 @@ def test_round_up_has_steps_per_doubling():
   assert [bucketing.round_up(n, 2) for n in range(1, 10)] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
 
 
-@pytest.mark.parametrize(('backend', 'rows'), [('cpu', 24), ('tpu', 32)])
-def test_batches_of_one_length_are_balanced(monkeypatch, backend, rows):
-  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
-  assert bucketing.bucket_rows(40, 32) == rows  # two batches: 20 rows each, padded
-  assert bucketing.bucket_rows(1, 32) == 1 and bucketing.bucket_rows(3200, 32) == 32
+@pytest.mark.parametrize(('steps', 'rows'), [(2, 24), (1, 32)])
+def test_batches_of_one_length_are_balanced(steps, rows):
+  assert bucketing.bucket_rows(40, 32, steps) == rows  # two batches: 20 rows each, padded
+  assert bucketing.bucket_rows(1, 32, steps) == 1 and bucketing.bucket_rows(3200, 32, steps) == 32
   for number in range(1, 200):
-    size = bucketing.bucket_rows(number, 32)
+    size = bucketing.bucket_rows(number, 32, steps)
     assert size <= 32 and -(-number // size) == -(-number // 32), number
 
 
@@ -43,7 +42,8 @@ def test_every_row_is_in_one_batch_that_holds_it(monkeypatch, backend, devices):
 
 
 def test_few_rows_are_one_batch_of_the_longest_length():
-  assert list(bucketing.split_by_length([5, 33, 20], 0, 2048)) == [(40, 3, [1, 2, 0])]
+  assert list(bucketing.split_by_length([5, 33, 20], 0, 2048)) == [(48, 4, [1, 2, 0])]
+  assert list(bucketing.split_by_length([5, 33, 20], 0, 2048, steps=2)) == [(48, 3, [1, 2, 0])]
   assert list(bucketing.split_by_length([600], 0, 16)) == [(768, 1, [0])]
 
 
