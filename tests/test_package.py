@@ -34,5 +34,6 @@ def test_every_folder_of_code_is_a_package_and_nothing_else_is_installed():
 def test_the_pythons_that_are_named_are_those_that_are_promised():
   metadata, options = setup()['metadata'], setup()['options']
   named = re.findall(r':: (3\.\d+)$', metadata['classifiers'], re.M)
-  assert options['python_requires'] == f'>={named[0]}'
+  first, last = named[0], int(named[-1].removeprefix('3.'))
+  assert options['python_requires'] == f'>={first}, <3.{last + 1}'
   assert f'Python {named[0]} to {named[-1]}.' in (ROOT / 'CONTRIBUTING.md').read_text()
