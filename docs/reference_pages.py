@@ -50,7 +50,7 @@ API_TOPICS = (
      'plm_jax.clean, plm_jax.prepare', ('clean', 'prepare', 'inspect')),
     ('conversion', 'Export and conversion',
      'Export a model to transformers and other libraries in Python.',
-     'plm_jax.export, plm_jax.convert', ('export', 'convert')),
+     'plm_jax.export, plm_jax.convert', ('export', 'push', 'convert')),
 )
 # Classes outside of `import plm_jax` that users meet: results of functions, and base classes.
 API_CLASSES = (

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     generate,
     history,
     perplexity,
+    push,
     recipe,
     score,
     stream,
@@ -52,7 +53,7 @@ __all__ = [
     'GenerationConfig', 'MeshConfig', 'answer', 'attention', 'clean', 'convert', 'distill',
     'encode', 'export', 'fill_mask', 'finetune', 'generate', 'history', 'inspect', 'likelihood',
     'load', 'losses', 'minimal_pairs', 'neighbors', 'perplexity', 'predict', 'prepare', 'probe',
-    'recipe', 'score', 'search', 'similar', 'stream', 'tag', 'train', 'warm_up']
+    'push', 'recipe', 'score', 'search', 'similar', 'stream', 'tag', 'train', 'warm_up']
 OLD_NAMES = {'distil': 'distill', 'neighbours': 'neighbors'}
 """earlier names of functions, which work"""
 

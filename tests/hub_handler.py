@@ -45,7 +45,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.query = dict(urllib.parse.parse_qsl(url.query))
     self.body = self.read_body()
     with self.hub.guard:
-      self.hub.requests.append((self.command, urllib.parse.unquote(url.path)))
+      if url.path != '/api/agent-harnesses':  # which the client looks up now and then
+        self.hub.requests.append((self.command, urllib.parse.unquote(url.path)))
       self.hub.received += len(self.body)
       faults = [fault for fault in self.hub.faults if fault.strikes(self.command, url.path)]
     self.fault = faults[0] if faults else None
@@ -222,7 +223,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     kind = f'{wanted.get("type") or "model"}s'
     name = f'{wanted.get("organization") or "tester"}/{wanted["name"]}'
     if (kind, name) in self.hub.repositories:
-      raise Refusal(409, 'You already created this repo')
+      answer = {'error': 'You already created this model repo', 'url': f'{self.hub.url}/{name}'}
+      return self.respond_json(answer, status=409)
     self.hub.add(name, {'.gitattributes': b''}, kind, private=wanted.get('visibility') == 'private')
     self.respond_json({'url': f'{self.hub.url}/{name}', 'name': name, 'id': name})
 
@@ -270,8 +272,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     url = f'{self.hub.url}/{repository.name}/commit/{commit}'
     self.respond_json({'success': True, 'commitOid': commit, 'commitUrl': url, 'hookOutput': ''})
 
-  def respond_json(self, value: Any, headers: dict[str, str] | None = None) -> None:
-    self.respond(json.dumps(value).encode(), 200,
+  def respond_json(self, value: Any, headers: dict[str, str] | None = None,
+                   status: int = 200) -> None:
+    self.respond(json.dumps(value).encode(), status,
                  {'Content-Type': 'application/json', **(headers or {})})
 
   def respond(self, content: bytes, status: int = 200,

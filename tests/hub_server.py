@@ -127,6 +127,16 @@ class Hub:
             'HF_HUB_DISABLE_TELEMETRY': '1', 'HF_HUB_DISABLE_UPDATE_CHECK': '1',
             'HF_HUB_OFFLINE': '0', 'HF_TOKEN': self.token if token else '', 'no_proxy': '127.0.0.1,localhost'}
 
+  def connect(self, patch: Any) -> None:
+    """Make this process a client that is logged in, with the fixture `monkeypatch`."""
+    template = self.url + '/{repo_id}/resolve/{revision}/{filename}'
+    for name, value in (
+        ('ENDPOINT', self.url), ('HUGGINGFACE_CO_URL_TEMPLATE', template),
+        ('HF_HUB_OFFLINE', False), ('HF_HUB_DISABLE_XET', True)):
+      patch.setattr(f'huggingface_hub.constants.{name}', value)
+    patch.setenv('HF_TOKEN', self.token)
+    patch.setenv('no_proxy', '127.0.0.1,localhost')
+
   def add(self, name: str, files: dict[str, bytes], kind: str = 'models', branch: str = 'main',
           private: bool = False, gated: bool = False) -> str:
     """Make a commit of files, and the repository if there is none; return the commit.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import backbones
+import hub_server
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,6 +70,15 @@ def checkpoints(tmp_path_factory):
 def test_docstrings(runs, monkeypatch):
   """Every function of the door shows a use, which works. Steps are traced; the page on Python below trains for real."""
   monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  with hub_server.Hub() as hub:
+    hub.connect(monkeypatch)
+    check_docstrings()
+  readme = hub.files('ORG/NAME')['README.md'].decode()
+  assert 'pipeline_tag: fill-mask' in readme
+  assert 'by the recipe' in readme
+
+
+def check_docstrings():
   modules = models, corpus, knowledge, serving, similarity, transfer
   functions = [value for module in modules for value in vars(module).values()
                if (name := getattr(value, '__name__', '')) in plm_jax.__all__ and value is getattr(plm_jax, name)

@@ -1,11 +1,11 @@
 """Public API for models: load, train, fill masks, generate, score, export.
 
 Each function is also a function of `plm_jax`. A `model` argument is a model from `load`, or the
-folder of a run or of a checkpoint, which is then loaded for this call only. A single text is the
-same as a list of one text. Errors that the caller can fix are one-line exceptions,
-`plm_jax.errors.UserError`. Fine-tuned models are in `plm_jax.api.transfer`, text vectors in
-`plm_jax.api.similarity`, linguistic analysis in `plm_jax.api.knowledge`, and corpora in
-`plm_jax.api.corpus`.
+folder of a run or of a checkpoint, or the name of a model of the Hugging Face hub, which is then
+loaded for this call only. A single text is the same as a list of one text. Errors that the caller
+can fix are one-line exceptions, `plm_jax.errors.UserError`. Fine-tuned models are in
+`plm_jax.api.transfer`, text vectors in `plm_jax.api.similarity`, linguistic analysis in
+`plm_jax.api.knowledge`, and corpora in `plm_jax.api.corpus`.
 """
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import tempfile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from plm_jax.loading import generation_config, loaded_model
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.storage import hub
 
 # Other modules are imported by the function that needs them: all together take a second.
 if TYPE_CHECKING:
@@ -359,6 +361,37 @@ def export(
         others.append(name)
     return Exported(f'SentenceTransformer({path!r}) of sentence-transformers loads it', others)
   return Exported(conversion.get_family(trained.family).usage.format(folder=path), tuple(lost))
+
+
+def push(
+    model: Model, name: str, public: bool = False, dtype: Dtype | None = None, revision: str = '',
+    message: str = '') -> str:
+  """Export a model and upload it to the Hugging Face hub, with its model card, as one commit.
+
+  `plm_jax.load` and transformers load it by its name. Log in before with `hf auth login`.
+
+  >>> plm_jax.push('runs/bert_base-laptop', 'ORG/NAME')
+  'http.../ORG/NAME'
+
+  Args:
+    model: the model, or the folder of a run or of a checkpoint
+    name: ORG/NAME, or NAME for the user that is logged in; it is made if there is none
+    public: whether everyone can read it; by default it is private
+    dtype: dtype of the tensors, as for `export`
+    revision: branch; '': the main branch
+    message: message of the commit
+
+  Returns:
+    The address of the model.
+
+  Raises:
+    HubError: nothing was uploaded, for example because nobody is logged in.
+    ConvertError: the model cannot be exported.
+  """
+  with tempfile.TemporaryDirectory(prefix='plm_jax-push-') as folder:
+    draft = pathlib.Path(folder, name.rpartition('/')[2] or 'model')
+    export(model, draft, dtype)
+    return hub.upload(draft, name, public, revision, message or 'Upload model with plm_jax')
 
 
 def task_special_ids(

@@ -201,6 +201,10 @@ COMMANDS: dict[str, Command] = {
         USE, 'Export a model as a transformers checkpoint.', 'RUN OUTPUT',
         ('runs/bert_base exported', 'runs/bert_base exported --dtype bfloat16'),
         'export.export_command'),
+    'push': Command(
+        USE, 'Export a model and upload it to the Hugging Face hub.', 'RUN NAME',
+        ('runs/bert_base ORG/NAME', 'runs/bert_base ORG/NAME --public'),
+        'export.push_command'),
     'evaluate': Command(
         EVALUATE, 'Evaluate a run on its held-out text or on other text.', 'RUN [TEXT...]',
         ('runs/bert_base-laptop', 'runs/bert_base-laptop other.txt'),

@@ -1,4 +1,4 @@
-"""The commands `export` and `expand-vocab`, which write a checkpoint."""
+"""The commands `export`, `push` and `expand-vocab`, which write a checkpoint."""
 from typing import Literal
 
 import tyro
@@ -10,6 +10,7 @@ from plm_jax.cli.options import command
 from plm_jax.conversion import peft
 from plm_jax.data import sources
 from plm_jax.loading.loaded_model import read_adapter_run
+from plm_jax.storage import hub
 from plm_jax.training import vocabulary_expansion
 
 
@@ -31,7 +32,11 @@ def export_command(
   out = options.choose_output(out, output)
   if adapter:
     config, params = read_adapter_run(run)
-    base = config.warm_start if conversion.is_checkpoint(config.warm_start) else ''
+    base = config.warm_start
+    if name := hub.parse_name(base):
+      base = name.name
+    elif not conversion.is_checkpoint(base):
+      base = ''
     peft.save_adapter(out, config.family, config.model, params, config.tuning.adapter, base)
     model = f': {base}' if base else ', exported'
     print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where '
@@ -43,6 +48,30 @@ def export_command(
   print(f'checkpoint in {out}: {done.how}')
   if (storage.resolve_path(out) / 'README.md').exists():
     print(f'model card in {out}/README.md: add language and license before you publish it')
+
+
+@command()
+def push_command(
+    run: tyro.conf.Positional[str], name: tyro.conf.Positional[str], public: bool = False,
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', revision: str = '',
+    message: str = ''
+) -> None:
+  """Exports a model and uploads it to the Hugging Face hub, with its model card, as one commit.
+
+  Log in before with `hf auth login`, or set HF_TOKEN.
+
+  Args:
+    run: run folder or checkpoint
+    name: ORG/NAME on the hub, or NAME for your own account; it is made if there is none
+    public: let everyone read the model; by default it is private
+    dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
+    revision: branch; the main branch by default
+    message: message of the commit
+  """
+  address = models.push(
+      run, name, public, None if dtype == 'same' else dtype, revision, message)
+  print(f'{address} ({"public" if public else "private"}): add language and license to its model '
+        'card')
 
 
 @command(words='[1, 1000000]', least='[1, inf)')

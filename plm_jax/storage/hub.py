@@ -267,9 +267,72 @@ def hub_errors(name: HubName) -> Iterator[None]:
     raise HubError(message) from error
 
 
-def describe_hub_error(name: HubName, error: BaseException) -> str:
-  """Describe an error of the hub's client; '' for one of the disk, and for a bug."""
-  from huggingface_hub import constants
+def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message: str) -> str:
+  """Upload a folder to the hub as one commit, and make the model and the branch if needed.
+
+  Args:
+    folder: a local folder.
+    name: ORG/NAME, or NAME for the user that is logged in.
+    public: whether all may read it; otherwise it is private.
+    revision: branch; '': the main branch.
+    message: of the commit.
+
+  Returns:
+    The address of the model.
+
+  Raises:
+    HubError: nothing was uploaded; why.
+  """
+  import huggingface_hub
+  from huggingface_hub import utils
+  found = NAME.fullmatch(name)
+  if not found or found['revision']:
+    raise HubError(f'{name!r} is no name of a model of the Hugging Face hub: expected ORG/NAME')
+  if not huggingface_hub.get_token():
+    raise HubError('push needs an account of the Hugging Face hub: log in with `hf auth login`, or '
+                   'set HF_TOKEN')
+  client = huggingface_hub.HfApi(library_name='plm_jax')
+  try:
+    made = client.create_repo(name, private=not public, exist_ok=True)
+    if not public and not client.model_info(made.repo_id).private:
+      raise HubError(f'{made.repo_id} exists and is public: push with --public, or to another name')
+    if revision:
+      client.create_branch(made.repo_id, branch=revision, exist_ok=True)
+    shown = sys.stderr.isatty() and not utils.are_progress_bars_disabled()
+    if not shown:
+      utils.disable_progress_bars()
+    client.upload_folder(
+        repo_id=made.repo_id, folder_path=folder, revision=revision or None,
+        commit_message=message)
+  except HubError:
+    raise
+  except Exception as error:
+    kinds, status = classify_error(error)
+    problem = ''
+    if status in (401, 404):
+      problem = 'its token is not valid: log in again with `hf auth login`'
+    elif status == 403:
+      problem = f'its token may not write there: {short_reason(error)}'
+    elif status == 429:
+      problem = 'too many requests (429): wait some minutes'
+    elif status:
+      problem = f'status {status}: {short_reason(error)}'
+    elif 'TransportError' in kinds or 'OfflineModeIsEnabled' in kinds:
+      problem = 'it cannot be reached: check the network and HF_HUB_OFFLINE'
+    if not problem:
+      raise
+    raise HubError(f'the Hugging Face hub did not take {name}, nothing was uploaded; '
+                   f'{problem}') from error
+  return str(made)
+
+
+def short_reason(error: BaseException) -> str:
+  """Return the last line of what the hub answered."""
+  return describe_error(error).splitlines()[-1].strip()[:200]
+
+
+def classify_error(error: BaseException) -> tuple[set[str], int]:
+  """Return the names of the classes of an error and its causes, and the status of a response."""
   status = 0
   causes: list[BaseException] = [error]
   while causes[-1].__cause__ is not None and len(causes) < 10:
@@ -277,8 +340,13 @@ def describe_hub_error(name: HubName, error: BaseException) -> str:
   for cause in causes:
     response = getattr(cause, 'response', None)
     status = status or getattr(response, 'status_code', 0)
-  kinds = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
-  endpoint = constants.ENDPOINT
+  return {kind.__name__ for cause in causes for kind in type(cause).__mro__}, status
+
+
+def describe_hub_error(name: HubName, error: BaseException) -> str:
+  """Describe an error of the hub's client; '' for one of the disk, and for a bug."""
+  from huggingface_hub import constants
+  (kinds, status), endpoint = classify_error(error), constants.ENDPOINT
   if 'GatedRepoError' in kinds:
     return (f'{name} is gated: ask for access at {endpoint}/{name.name}, then log in with '
             '`hf auth login`')

@@ -19,6 +19,8 @@ from plm_jax.tokenizers import train_wordpiece
 ROOT = str(pathlib.Path(__file__).parents[2])
 LOAD = 'from plm_jax import conversion\nfor name in sys.argv[1:]: print(conversion.load(name, lazy=True).family)'
 FIND = 'from plm_jax.storage import hub\nfor name in sys.argv[1:]: print(hub.find_folder(name))'
+UPLOAD = ('import pathlib\nfrom plm_jax.storage import hub\n'
+          'print(hub.upload(pathlib.Path("out"), sys.argv[1], False, "", "Upload"))')
 TOKENIZER = 'from plm_jax import tokenizers\nprint(tokenizers.load(sys.argv[1]).kind)'
 FAULTS = {
     'gated': (hub_server.Fault(401, headers={'X-Error-Code': 'GatedRepo'}), 'is gated: ask for access at'),
@@ -49,8 +51,12 @@ def files(tmp_path_factory):
 @pytest.fixture
 def server(files):
   with hub_server.Hub() as found:
-    found.commit = found.add('org/bert', files)
+    found.add('org/bert', files)
     yield found
+
+
+def newest(server):
+  return server.repositories['models', 'org/bert'].branches['main']
 
 
 def run(server, folder, code, *names, **more):
@@ -71,7 +77,7 @@ def test_loads_a_name_and_downloads_what_is_needed(server, files, tmp_path):
   assert run(server, tmp_path, LOAD, 'org/bert', 'org/bert')[0] == 'bert\nbert'
   assert server.downloads() == needed(files)
   requests = [path for _, path in server.requests]
-  assert requests[:2] == ['/api/models/org/bert', f'/api/models/org/bert/tree/{server.commit}']
+  assert requests[:2] == ['/api/models/org/bert', f'/api/models/org/bert/tree/{newest(server)}']
   assert len(requests) == 2 + 2 * len(needed(files))  # HEAD and GET
   assert sum(server.sent.values()) == sum(len(files[name]) for name in needed(files))
 
@@ -79,7 +85,7 @@ def test_loads_a_name_and_downloads_what_is_needed(server, files, tmp_path):
   assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'
   assert server.requests == [('GET', '/api/models/org/bert')]  # is there a new commit?
   server.forget()
-  assert run(server, tmp_path, LOAD, f'org/bert@{server.commit}') == ('bert', '')
+  assert run(server, tmp_path, LOAD, f'org/bert@{newest(server)}') == ('bert', '')
   assert run(server, tmp_path, LOAD, 'org/bert', HF_HUB_OFFLINE='1') == ('bert', '')
   assert not server.requests
 
@@ -99,7 +105,7 @@ def test_errors_are_one_line_and_leave_nothing_half_written(case, server, tmp_pa
 
 def test_names_and_revisions_that_do_not_exist(server, files, tmp_path):
   server.add('org/secret', files, private=True)
-  old = server.commit
+  old = newest(server)
   server.add('org/bert', {**files, 'config.json': b'{}'}, branch='v2')
   unknown = 'is no local folder, and no public model on the Hugging Face hub: check the name; a private model needs'
   for name in ('org/other', 'other', 'org/secret'):
@@ -153,7 +159,7 @@ def test_a_local_folder_wins(server, files, tmp_path):
   assert error == ('org/bert is read from the local folder of that name; hf://org/bert is the model of the Hugging '
                    'Face hub')
   assert not server.requests
-  assert server.commit in run(server, tmp_path, FIND, 'hf://org/bert')[0]
+  assert newest(server) in run(server, tmp_path, FIND, 'hf://org/bert')[0]
 
 
 @pytest.mark.parametrize('path', [
@@ -187,3 +193,51 @@ def test_selected_files():
   assert hub.select_files([*original, 'README.md']) == original
   adapter = ['adapter_config.json', 'adapter_model.safetensors', 'tokenizer.json']
   assert hub.select_files(adapter) == adapter
+
+
+def push(server, folder, *arguments, **more):
+  environment = {**os.environ, 'PYTHONPATH': ROOT, **server.environment(folder / 'cache', token=True), **more}
+  done = subprocess.run([sys.executable, '-m', 'plm_jax', 'push', *arguments], cwd=folder, env=environment,
+                        capture_output=True, text=True, timeout=100)
+  return done.stdout.strip(), done.stderr.strip()
+
+
+def test_push_and_load(server, files, tmp_path):
+  out, error = push(server, tmp_path, 'org/bert', 'org/mine', '--message=First', '--revision=v1')
+  assert error.splitlines()[1:] == []  # one line about the download
+  assert out == f'{server.url}/org/mine (private): add language and license to its model card'
+  mine = server.repositories['models', 'org/mine']
+  assert mine.private
+  assert mine.messages[-1] == 'First'
+  uploaded = server.files('org/mine', branch='v1')
+  assert uploaded['model.safetensors'] == files['model.safetensors']
+  assert list(server.files('org/mine')) == ['.gitattributes']  # the main branch is as it was
+  assert run(server, tmp_path, LOAD, 'org/mine@v1', HF_TOKEN=server.token)[0] == 'bert'
+  assert push(server, tmp_path, 'org/bert', 'org/open', '--public')[0].startswith(f'{server.url}/org/open (public)')
+  assert not server.repositories['models', 'org/open'].private
+
+
+def upload_error(server, folder, name='org/new', **more):
+  (folder / 'out').mkdir(exist_ok=True)
+  (folder / 'out' / 'config.json').write_text('{}')
+  more = {'HF_TOKEN': server.token, **more}
+  out, error = run(server, folder, UPLOAD, name, **more)
+  assert not out
+  return error.removeprefix('plm_jax.storage.hub.HubError: ')
+
+
+def test_errors_of_push(server, tmp_path):
+  assert upload_error(server, tmp_path, HF_TOKEN='').startswith('push needs an account of the Hugging Face hub: log in')
+  nothing = 'the Hugging Face hub did not take org/new, nothing was uploaded; '
+  assert upload_error(server, tmp_path, HF_TOKEN='hf_other') == (
+      f'{nothing}its token is not valid: log in again with `hf auth login`')
+  error = upload_error(server, tmp_path, HF_ENDPOINT='http://127.0.0.1:9')
+  assert error == f'{nothing}it cannot be reached: check the network and HF_HUB_OFFLINE'
+  assert upload_error(server, tmp_path, 'a/b/c').startswith("'a/b/c' is no name of a model of the Hugging Face hub")
+  assert upload_error(server, tmp_path, 'org/bert') == (
+      'org/bert exists and is public: push with --public, or to another name')
+  server.faults.append(hub_server.Fault(403, '/api/repos/create'))
+  assert upload_error(server, tmp_path).startswith(f'{nothing}its token may not write there: ')
+  server.faults[:] = [hub_server.Fault(400, '/commit/')]
+  assert upload_error(server, tmp_path).startswith(f'{nothing}status 400: ')
+  assert list(server.files('org/new')) == ['.gitattributes']

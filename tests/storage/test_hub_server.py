@@ -15,10 +15,8 @@ FILES = {'config.json': b'{"a": 1}', 'model.safetensors': bytes(range(250)) * 40
 
 @pytest.fixture
 def hub(monkeypatch):
-  monkeypatch.setenv('no_proxy', '127.0.0.1')
-  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_DISABLE_XET', True)
-  monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', False)
   with hub_server.Hub(page=2) as server:
+    server.connect(monkeypatch)
     yield server
 
 
