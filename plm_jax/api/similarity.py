@@ -205,7 +205,7 @@ def load(folder: models.Path, mesh: MeshConfig | None = None) -> models.LoadedMo
 
   Args:
     folder: folder of a run, or of a checkpoint of transformers, T5X or an original code, on a disk
-      or in a bucket
+      or in a bucket; or a model of the Hugging Face hub, ORG/NAME or ORG/NAME@REVISION
     mesh: mesh for a model that does not fit one device, such as MeshConfig(1, tensor=4)
 
   Returns:

@@ -34,7 +34,8 @@ def finetune(
   ('bad', 'good')
 
   Args:
-    init: folder of a run or of a checkpoint; '': a new model, whose size follows from the scale
+    init: folder of a run or of a checkpoint, or ORG/NAME of the Hugging Face hub; '': a new model,
+      whose size follows from the scale
     task: name of a task, such as 'sst2' (`plm_jax.tasks.registry`), or a kind of task:
       'classification', 'regression', 'tagging', 'answers', 'choice'
     train: training sets, files or tfds:NAME:SPLIT; none: those of the task

@@ -22,7 +22,8 @@ def export_command(
   """Writes a checkpoint that transformers loads, with its tokenizer; or an adapter that peft loads.
 
   Args:
-    run: run folder, transformers checkpoint or original TensorFlow checkpoint
+    run: run folder, transformers checkpoint, original TensorFlow checkpoint, or ORG/NAME of the
+      Hugging Face hub
     out: folder for the checkpoint, local or gs://; it must not exist yet
     output: same as the OUTPUT argument
     dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)

@@ -16,7 +16,8 @@ def fill_mask_command(
   """Prints the most likely tokens for every [MASK]; a GLM fills [sMASK] and [gMASK], too.
 
   Args:
-    run: run folder, transformers checkpoint or original TensorFlow checkpoint
+    run: run folder, transformers checkpoint, original TensorFlow checkpoint, or ORG/NAME of the
+      Hugging Face hub
     prompts: sentences with one or more [MASK], whatever the mask token of the model is; - reads one
       sentence per line from standard input
     top: number of candidates to print per [MASK]

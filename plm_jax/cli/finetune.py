@@ -77,8 +77,8 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     model = InitialModel(init, *read_model_config(init))
   elif scale in (None, 'paper') and not any(arg.startswith('--warm') for arg in rest):
     if not wants_help:
-      raise ConfigError('--init is missing: the folder of a run or of a checkpoint; or '
-                        '--scale=laptop, for a small fresh model')
+      raise ConfigError('--init is missing: the folder of a run or of a checkpoint, or a name on '
+                        'the Hugging Face hub; or --scale=laptop, for a small fresh model')
     scale = 'laptop'
     about += ('\n\nDefaults are those of --scale=laptop; after --init=..., those of its model.')
 

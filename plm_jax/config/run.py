@@ -205,8 +205,8 @@ class RunConfig(ValidatedConfig):
   """run folder for checkpoints, metrics and report, local or gs://; runs/NAME by default, with
   -SCALE appended for scales other than paper"""
   warm_start: str = ''
-  """initial parameters: run folder, transformers checkpoint or original checkpoint. Its tokenizer
-  is also used, unless --data.prepare.tokenizer is set"""
+  """initial parameters: run folder, transformers checkpoint, original checkpoint, or ORG/NAME of
+  the Hugging Face hub. Its tokenizer is also used, unless --data.prepare.tokenizer is set"""
   seed: int = 0
   """random seed for initialization, data order, masking and dropout"""
   model: Model = EncoderConfig()

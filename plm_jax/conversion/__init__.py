@@ -153,7 +153,7 @@ def load(
     path: folder with config.json and safetensors or flax_model.msgpack; the authors' own in
       TensorFlow (bert_config.json, albert_config.json or xlnet_config.json with *.ckpt.*,
       electra_*); fairseq's model.pt; Megatron-LM's model_optim_rng.pt; T5X's checkpoint_STEP; or an
-      ELMo's options.json with .hdf5.
+      ELMo's options.json with .hdf5. Or the name of a model of the Hugging Face hub.
     heads: names of the heads to read (`FAMILY.heads` in `plm_jax.models`); None: all in the file.
     lazy: whether parameters are `LazyParameter`, which read only the parts that are used.
 
