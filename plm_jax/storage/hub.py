@@ -298,12 +298,16 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
       raise HubError(f'{made.repo_id} exists and is public: push with --public, or to another name')
     if revision:
       client.create_branch(made.repo_id, branch=revision, exist_ok=True)
-    shown = sys.stderr.isatty() and not utils.are_progress_bars_disabled()
-    if not shown:
+    hide = not sys.stderr.isatty() and not utils.are_progress_bars_disabled()
+    if hide:
       utils.disable_progress_bars()
-    client.upload_folder(
-        repo_id=made.repo_id, folder_path=folder, revision=revision or None,
-        commit_message=message)
+    try:
+      client.upload_folder(
+          repo_id=made.repo_id, folder_path=folder, revision=revision or None,
+          commit_message=message)
+    finally:
+      if hide:
+        utils.enable_progress_bars()
   except HubError:
     raise
   except Exception as error:
