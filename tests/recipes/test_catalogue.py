@@ -167,6 +167,7 @@ def test_doors():
   """A file for each recipe of the README; nothing more in them."""
   doors = {path.stem: path.read_text() for path in (ROOT / 'experiments').glob('[a-z]*.py')}
   assert {'bert_base', 'gpt2_small', 't5_small_tasks', 'transformer_base'} <= {*doors}
+  assert 'fastapi' in doors.pop('serve')  # an example of a service
   tasks = {name: doors.pop(name) for name in [*doors] if 'cli.finetune' in doors[name]}
   assert {*tasks} == {'finetune', 'finetune_glue', 'finetune_squad', 'finetune_ner', 'finetune_choice', 'sbert_nli',
                       'sbert_sts', 'simcse'}
