@@ -19,13 +19,7 @@ from flax.traverse_util import unflatten_dict
 import numpy as np
 
 from plm_jax import storage, validation
-from plm_jax.conversion import (
-  attributes,
-  files,
-  folders,
-  generation,
-  tokenizer_files,
-)
+from plm_jax.conversion import attributes, files, folders, generation, tokenizer_files
 from plm_jax.conversion.lazy import LazyParameter
 from plm_jax.conversion.megatron import find_megatron
 from plm_jax.conversion.source_formats import (
