@@ -173,6 +173,16 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
   return jax.lax.with_sharding_constraint(x, partition_spec(names, x.shape, mesh))
 
 
+def target_platform() -> str:
+  """Return the platform that a traced program is for, such as 'cpu', 'gpu' or 'tpu'.
+
+  It is that of the mesh's devices, which need not be present, or else that of JAX's own.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  device = None if mesh.empty else getattr(mesh, 'abstract_device', None)
+  return jax.default_backend() if device is None else device.platform
+
+
 def split_microbatches(batch: Any, parts: int) -> Any:
   """Split a batch into microbatches, for gradient accumulation.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from plm_jax.architectures import Kind, Output, check_length, mlp_flops, resize_config
 from plm_jax.layers import sliding_window
+from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
 from plm_jax.layers.heads import select_token
@@ -178,8 +179,9 @@ class Decoder(nn.Module):
       states = 'inside'
     stack = Stack(cfg.block, cfg.stack, windows=causal_windows(cfg.windows), name='stack')
     x, remembered = stack(
-        x, mask, place, row_ids=row_ids, past_positions=past_positions,
-        inputs=layer_inputs(cfg, cache), distance=distance, remember=states)
+        x, AttentionMask(mask, causal=not reordered), place, row_ids=row_ids,
+        past_positions=past_positions, inputs=layer_inputs(cfg, cache), distance=distance,
+        remember=states)
     pooled = select_token(x, batch, segments)
     if within:
       inside = make_layer_states(embedded, x, remembered)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from plm_jax.architectures import Kind, Output, check_length, mlp_flops, resize_config
 from plm_jax.layers import sliding_window
+from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.embeddings import EmbeddingConfig, Embeddings
@@ -202,7 +203,7 @@ class Encoder(nn.Module):
     self.sow('intermediates', 'embedded', x)
 
     # Layers. No token attends to padding, so its states need no clearing in between.
-    mask = encoder_attention_mask(batch, self.packed, cfg.causal)
+    mask = AttentionMask(encoder_attention_mask(batch, self.packed, cfg.causal))
     windows = tuple(SlidingWindow(size, size) if size else None for size in cfg.windows)
     stack = Stack(block, cfg.stack, cfg.summed, windows, name='stack')
     x, layers = stack(x, mask, positions, row_ids=row_ids, inputs=layer_inputs(cfg),

@@ -16,6 +16,7 @@ import numpy as np
 from plm_jax import validation
 from plm_jax.architectures import Kind, Output, check_length, decoder, mlp_flops, resize_config
 from plm_jax.architectures.decoder import Cache
+from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig, CrossAttentionInput
 from plm_jax.layers.dense import Dropout, with_logical_axes
 from plm_jax.layers.embeddings import Embeddings
@@ -169,7 +170,8 @@ class EncoderDecoder(nn.Module):
     # Encoder.
     encoded = batch.get('encoded')
     if encoded is None and cache is None:
-      x, mask = batch['tokens'], encoder_attention_mask(batch, self.packed)
+      x = batch['tokens']
+      mask = AttentionMask(encoder_attention_mask(batch, self.packed))
       place = position_ids(batch, 'place', x)
       if cfg.source.layers:
         source = Side(dataclasses.replace(cfg, stack=cfg.source), name='source')
@@ -183,6 +185,7 @@ class EncoderDecoder(nn.Module):
     tokens, q_segments = batch['decoder_tokens'], batch['decoder_segments']
     place = position_ids(batch, 'decoder_place', tokens)
     ranks = jnp.broadcast_to(place, q_segments.shape)
+    causal = cache is None and 'decoder_visible' not in batch
     if 'decoder_visible' in batch:
       mask = batch['decoder_visible'][:, None]
     else:
@@ -199,7 +202,8 @@ class EncoderDecoder(nn.Module):
     # Decoder.
     memory = CrossAttentionInput(encoded, cross_mask)
     hidden, keys = Side(cfg, cross=True, name='decoder')(
-        token_table, tokens, place, mask, memory, row_ids, cache=cache, remember=remember)
+        token_table, tokens, place, AttentionMask(mask, causal=causal), memory, row_ids,
+        cache=cache, remember=remember)
     pooled = select_token(hidden, batch, q_segments)
     return Output(hidden, pooled, token_table, encoded=encoded, keys=keys)
 
@@ -212,16 +216,16 @@ class Side(nn.Module):
 
   @nn.compact
   def __call__(
-      self, token_table, tokens, place, mask, memory: CrossAttentionInput | None = None,
-      row_ids=None, *, cache: Cache | None = None, remember=False,
-      batch: Mapping[str, jax.Array] = FrozenDict()):
+      self, token_table, tokens, place, mask: AttentionMask,
+      memory: CrossAttentionInput | None = None, row_ids=None, *, cache: Cache | None = None,
+      remember=False, batch: Mapping[str, jax.Array] = FrozenDict()):
     """Run one side.
 
     Args:
       token_table: [vocab, hidden]; None: this side has a table of its own.
       tokens: [batch, length] ids, or vectors [batch, length, hidden] in their place.
       place: [batch or 1, length], positions.
-      mask: self-attention mask.
+      mask: self-attention mask, without a context.
       memory: the encoder's output, for the decoder.
       row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
       cache: KV cache of the decoder.

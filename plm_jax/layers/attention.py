@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from plm_jax.layers import sliding_window
 from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.dense import Dense, Dropout
-from plm_jax.layers.kernels import cpu, cudnn, tpu_attention
+from plm_jax.layers.kernels import cpu, cudnn, gpu, tpu_attention
 from plm_jax.layers.norm import Norm, NormConfig
 from plm_jax.layers.positions import NoPosition
 from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
@@ -85,6 +85,9 @@ class AttentionMask(NamedTuple):
   """What the position scheme computed for all layers."""
   factor: jax.Array | None = None
   """Scalar factor on logits, where layers differ in it."""
+  causal: bool = False
+  """No query attends to a key after its own place in the row. The mask says so, too: this lets a
+  kernel skip them."""
   window: SlidingWindow | None = None
   """Sliding window over the row's own keys; None: the mask alone decides. Not with a `KVCache`."""
 
@@ -225,7 +228,7 @@ class Attention(nn.Module):
     if window:
       visible = window.restrict(visible, q.shape[1])
     if allowed and use_cudnn(q, k, bias=bias is not None, dropout=row_ids is not None):
-      return cudnn_attention(q, k, v, visible, self.scale)
+      return cudnn_attention(q, k, v, visible, self.scale, mask.causal)
     keep = dropout.draw_keep_mask((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), row_ids)
     probs = probabilities(q, k, visible, self.scale, bias, past)
     self.sow('intermediates', 'probs', probs)
@@ -280,7 +283,7 @@ def use_cudnn(q, k, bias: bool, dropout: bool) -> bool:
                         bias=bias, dropout=dropout)
 
 
-def cudnn_attention(q, k, v, mask, scale: float):
+def cudnn_attention(q, k, v, mask, scale: float, causal: bool = False):
   """Attend with cuDNN's fused kernel.
 
   Args:
@@ -289,6 +292,7 @@ def cudnn_attention(q, k, v, mask, scale: float):
     v: of the same shape as k.
     mask: [batch or 1, 1, 1 or queries, keys] bool, or None.
     scale: factor on logits.
+    causal: no query attends to a key after its own place: these are skipped.
 
   Returns:
     [batch, queries, heads, head_size].
@@ -296,7 +300,8 @@ def cudnn_attention(q, k, v, mask, scale: float):
   if mask is not None:
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
     mask = constrain(mask, 'batch', None, None, None)
-  return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation='cudnn')
+  return jax.nn.dot_product_attention(
+      q, k, v, mask=mask, scale=scale, is_causal=causal, implementation='cudnn')
 
 
 def probabilities(q, k, mask, scale: float, bias=None, past: KVCache | None = None) -> Any:
@@ -361,11 +366,14 @@ def multiply_query_key(q, k, axes='bkga'):
   Returns:
     [batch, heads, queries, keys] float32.
   """
+  product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+  if gpu.is_gpu():
+    product = gpu.float32_product
   groups = k.shape[axes.index('g')]
   if groups == q.shape[2]:
-    return jnp.einsum(f'bqga,{axes}->bgqk', q, k, preferred_element_type=jnp.float32)
+    return product(f'bqga,{axes}->bgqk', q, k)
   q = q.reshape(*q.shape[:2], groups, -1, q.shape[3])
-  logits = jnp.einsum(f'bqgra,{axes}->bgrqk', q, k, preferred_element_type=jnp.float32)
+  logits = product(f'bqgra,{axes}->bgrqk', q, k)
   return logits.reshape(logits.shape[0], -1, *logits.shape[3:])
 
 

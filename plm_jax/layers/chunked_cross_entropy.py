@@ -10,7 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plm_jax.layers.kernels import cpu
+from plm_jax.layers.kernels import cpu, gpu
 from plm_jax.sharding import AXIS_RULES
 
 # Logit of ids that only pad a chunk. It is finite, so that the difference of two such logits is a
@@ -40,6 +40,9 @@ class LogitStats(flax.struct.PyTreeNode):
       return logits
     if cpu.is_single_cpu():
       log_total, label, max_logit = cpu.softmax_stats(logits, labels)
+      return cls(log_total, label, max_logit, logits.mean(-1))
+    if gpu.is_gpu():
+      log_total, label, max_logit = gpu.softmax_stats(logits, labels)
       return cls(log_total, label, max_logit, logits.mean(-1))
     label = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     log_total = jax.nn.logsumexp(logits, -1)

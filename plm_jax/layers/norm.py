@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers.kernels import gpu
 from plm_jax.validation import ValidatedConfig, intervals
 
 
@@ -39,6 +40,8 @@ class Norm(nn.Module):
     bias = None if self.cfg.kind == 'rms' else jnp.zeros(())
     if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, width, jnp.float32)
+    if gpu.is_gpu():
+      return gpu.normalize(x, scale, bias, self.cfg.eps).astype(self.dtype)
     # Activation checkpointing: the backward pass keeps x alone, one array instead of three in
     # float32. The barriers that come with it also keep the compiler for TPU v6e from kernels so
     # deep that its stack overflows.

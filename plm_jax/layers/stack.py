@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from plm_jax.layers.attention import AttentionMask, CrossAttentionCache, KVCache
 from plm_jax.layers.block import Block, BlockConfig, CrossAttentionInput, DenseStreams
 from plm_jax.layers.dense import PRODUCT
-from plm_jax.layers.kernels import cpu
+from plm_jax.layers.kernels import cpu, gpu
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -98,7 +98,8 @@ class StackConfig(ValidatedConfig):
   """The first layer has a norm before its attention, as the others do; False: it has none, because
   its input, the embeddings, is normalized already (ModernBERT)."""
   scan: bool = True
-  """Compile one layer and loop over it, so that compile time does not grow with depth."""
+  """Compile one layer and loop over it, so that compile time does not grow with depth. On a GPU
+  only stacks of more than 48 blocks are loops: the others are unrolled, which is faster there."""
   frozen: int = 0
   """Number of layers at the bottom that are not trained; the backward pass ends above them, so the
   embeddings are not trained either."""
@@ -248,14 +249,16 @@ class Layers(nn.Module):
 
     # All layers.
     windows = self.windows or (None,)
-    bodies = with_remat([functools.partial(run_layer, window) for window in windows], stack)
+    scan = stack.scan and (self.is_initializing() or not gpu.unrolls(stack.blocks))
+    bodies = [functools.partial(run_layer, window) for window in windows]
+    bodies = with_remat(bodies, stack.remat, scan)
     if self.dense:
       x, (sown, remembered) = run_dense_streams(bodies[0], x, sums, own_params, stack)
     elif split_params:
       x, (sown, remembered) = cpu.run_split_layers(bodies, x, split_params, inputs)
     else:
       scanned = jnp.arange(stack.blocks), own_params, inputs
-      x, (sown, remembered) = scan_above_frozen(bodies, x, scanned, stack)
+      x, (sown, remembered) = scan_above_frozen(bodies, x, scanned, stack, scan)
     if sown is not None:
       self.put_variable('intermediates', 'block', sown)
     return x, remembered
@@ -271,14 +274,15 @@ class Stack(nn.Module):
 
   @nn.compact
   def __call__(
-      self, x, mask, positions, memory: CrossAttentionInput | None = None, row_ids=None, *,
+      self, x, mask: AttentionMask, positions, memory: CrossAttentionInput | None = None,
+      row_ids=None, *,
       past_positions=None, inputs: LayerInputs | None = None, distance=None,
       remember: RememberedStates = ''):
     """Run the stack.
 
     Args:
       x: [batch, length, hidden].
-      mask: [batch, 1, 1 or length, keys], or None; keys are those of the KV cache, then `length`.
+      mask: attention mask, without a context; keys are those of the KV cache, then `length`.
       positions: [batch or 1, length].
       memory: input of cross-attention.
       row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
@@ -295,7 +299,7 @@ class Stack(nn.Module):
       k_positions = jnp.concatenate([past_positions, positions], 1)
     context = self.cfg.attention.position.context(self, self.cfg, positions, k_positions)
     layers = Layers(self.cfg, self.stack, None, self.dense, self.windows, name='layers')
-    x, remembered = layers(x, AttentionMask(mask, context), memory, row_ids, inputs=inputs,
+    x, remembered = layers(x, mask._replace(context=context), memory, row_ids, inputs=inputs,
                            distance=distance, remember=remember)
     if self.cfg.norm_at == 'pre':
       x = self.cfg.make_norm('norm')(x)
@@ -348,31 +352,31 @@ def collect_remembered(sown: Mapping[str, Any], remember: RememberedStates):
   return keys
 
 
-def with_remat(bodies, stack: StackConfig):
-  """Apply activation checkpointing (`StackConfig.remat`) to layers of each kind."""
-  if stack.remat == 'none':
+def with_remat(bodies, remat: Remat, scan: bool):
+  """Apply activation checkpointing to layers of each kind, which are scanned or unrolled."""
+  if remat == 'none':
     return bodies
   policy = None
-  if stack.remat == 'dots':
+  if remat == 'dots':
     policy = jax.checkpoint_policies.save_only_these_names(PRODUCT)
   # A scan keeps the compiler from removing the recomputation. Where layers are unrolled, or a scan
   # holds layers of several kinds, prevent_cse does.
-  prevent_cse = not stack.scan or len(bodies) > 1
+  prevent_cse = not scan or len(bodies) > 1
   return [jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy) for body in bodies]
 
 
-def scan_above_frozen(bodies, x, scanned, stack: StackConfig):
+def scan_above_frozen(bodies, x, scanned, stack: StackConfig, scan: bool):
   """Scan over layers, frozen ones first; the backward pass ends above the frozen layers."""
   if not stack.frozen:
-    return scan_layers(bodies, x, scanned, stack.blocks, stack.scan)
+    return scan_layers(bodies, x, scanned, stack.blocks, scan)
   below = jax.tree.map(lambda leaf: leaf[:stack.frozen], scanned)
   above = jax.tree.map(lambda leaf: leaf[stack.frozen:stack.blocks], scanned)
   x, below = jax.lax.stop_gradient((x, below))
-  frozen = scan_layers(bodies, x, below, stack.frozen, stack.scan)
+  frozen = scan_layers(bodies, x, below, stack.frozen, scan)
   x, frozen_outputs = jax.lax.stop_gradient(frozen)
   offset = stack.frozen % len(bodies)
   bodies = bodies[offset:] + bodies[:offset]
-  x, outputs = scan_layers(bodies, x, above, stack.blocks - stack.frozen, stack.scan)
+  x, outputs = scan_layers(bodies, x, above, stack.blocks - stack.frozen, scan)
   return x, concat_layers(frozen_outputs, outputs)
 
 

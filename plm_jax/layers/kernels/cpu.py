@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from plm_jax.sharding import constrain, gather_parameter
+from plm_jax.layers.kernels import gpu
+from plm_jax.sharding import constrain, gather_parameter, target_platform
 
 WORKAROUNDS = True
 THREEFRY = 'threefry2x32'
@@ -37,18 +38,9 @@ def choose_by_platform(*args, cpu: Callable[..., Any], default: Callable[..., An
 
 
 def is_single_cpu() -> bool:
-  """Tell whether the program that is traced is for one CPU device.
-
-  The device is that of the mesh, which need not be present, or else JAX's own.
-  """
-  if not WORKAROUNDS:
-    return False
+  """Tell whether the program that is traced is for one CPU device."""
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
-    return jax.default_backend() == 'cpu'
-  device = getattr(mesh, 'abstract_device', None)
-  platform = jax.default_backend() if device is None else device.platform
-  return platform == 'cpu' and mesh.size == 1
+  return WORKAROUNDS and target_platform() == 'cpu' and (mesh.empty or mesh.size == 1)
 
 
 def fold(combine: Callable[[Any, Any], Any], parts: int, x, axis: int = -1, term=lambda x: x):
@@ -175,6 +167,8 @@ def vocabulary_product(letters: str, h, matrix) -> jax.Array:
   """
   if is_single_cpu():
     return multiply_vocabulary(letters, h, matrix)
+  if gpu.is_gpu():
+    return gpu.vocabulary_product(letters, h, matrix)
   return jnp.einsum(letters, h, matrix, preferred_element_type=jnp.float32)
 
 
