@@ -109,6 +109,18 @@ def test_a_recipe_of_each_family(name, capability, used, on):
   assert traced(name, on(capability)) == used
 
 
+@pytest.mark.parametrize(('name', 'causal'), [('gpt2_small', True), ('transformer_base', True), ('bert_base', False)])
+def test_the_kernel_skips_later_keys_of_decoders(name, causal, on):
+  recipe, calls = recipes.find_recipe(name)('test'), on((9, 0))
+  recipe = gpu.in_bfloat16(recipe)
+  learner, windows = gpu.learner_of(recipe), gpu.text(recipe, recipe.train.phases[0])
+  batch = jax.eval_shape(lambda windows: learner.objective.corrupt(learner.key(1), windows, learner.vocab), windows)
+  params = unbox(jax.eval_shape(learner.model.init, learner.key(0), batch))['params']
+  jax.eval_shape(lambda params, batch: learner.model.apply({'params': params}, batch), params, batch)
+  assert any(call['is_causal'] for call in calls) == causal
+  assert calls
+
+
 def test_the_benchmark_says_that_there_is_no_gpu(monkeypatch, capsys):
   monkeypatch.setattr('sys.argv', ['gpu'])
   gpu.main()

@@ -4,6 +4,7 @@ import numpy as np
 import tiny
 
 from plm_jax.architectures.encoder import Encoder
+from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.masks import attention_mask, padding_mask
 from plm_jax.layers.stack import Stack, StackConfig
 
@@ -47,9 +48,9 @@ def test_not_padding():
   assert literal(padding_mask(jnp.array([[1, 1, 0], [0, 0, 0]]))[:, 0, 0]) == ['xx.', '...']
 
 
-def saliency(mask):
-  """mask [1, 1, L, L] -> bool [L, L]: whether output q has a gradient with respect to input k, through two layers."""
-  size = mask.shape[-1]
+def saliency(visible):
+  """visible [1, 1, L, L] -> bool [L, L]: whether output q has a gradient with respect to input k, through two layers."""
+  size, mask = visible.shape[-1], AttentionMask(visible)
   cfg = tiny.block()
   stack = Stack(cfg, StackConfig(layers=2))
   place = jnp.arange(size)[None]

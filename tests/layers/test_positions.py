@@ -82,7 +82,7 @@ def test_biases_may_be_tied_between_layers(untied):
   cfg = tiny.block(attention=dict(position=TransformerXL(untied=untied), bias=()))
   x, place = jnp.zeros((1, 4, 32)), jnp.zeros((1, 4), int)
   module = Stack(cfg, StackConfig(3))
-  shapes = tiny.flat(tiny.unbox(jax.eval_shape(lambda: module.init(jax.random.key(0), x, None, place)['params'])))
+  shapes = tiny.flat(tiny.unbox(jax.eval_shape(lambda: module.init(jax.random.key(0), x, AttentionMask(None), place)['params'])))
   biases = {name: leaf.shape for name, leaf in shapes.items() if name.endswith(('position_bias', 'content_bias'))}
   place, shape = ('layers/block/attention/', (3, 4, 8)) if untied else ('', (4, 8))
   assert biases == {f'{place}{name}_bias': shape for name in ('position', 'content')}

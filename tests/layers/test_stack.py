@@ -21,12 +21,13 @@ X = jax.random.normal(jax.random.key(1), (3, 8, 32))
 PLACE = jnp.broadcast_to(jnp.arange(8), (3, 8))
 ROWS = jnp.arange(3)
 EVERYTHING = AttentionMask(None)
+MASK = AttentionMask(padding_mask(SEGMENTS))
 
 
 def init(cfg, **stack):
   module = Stack(cfg, StackConfig(**stack))
   return tiny.random_params(
-      jax.eval_shape(lambda: module.init(jax.random.key(0), X, padding_mask(SEGMENTS), PLACE)['params']))
+      jax.eval_shape(lambda: module.init(jax.random.key(0), X, MASK, PLACE)['params']))
 
 
 def value_and_grad(cfg, params, x=X, rows=None, **stack):
@@ -35,7 +36,7 @@ def value_and_grad(cfg, params, x=X, rows=None, **stack):
   @jax.jit
   def run(params, x):
     def loss(params, x):
-      y, _ = module.apply({'params': params}, x, padding_mask(SEGMENTS), PLACE, row_ids=rows,
+      y, _ = module.apply({'params': params}, x, MASK, PLACE, row_ids=rows,
                           rngs={'dropout': jax.random.key(5)})
       return (jnp.sin(y).sum(-1) * (SEGMENTS > 0)).sum(), y
     (_, y), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(params, x)
@@ -45,7 +46,7 @@ def value_and_grad(cfg, params, x=X, rows=None, **stack):
 
 def forward(cfg, params, x=X, **stack):
   module = Stack(cfg, StackConfig(**stack))
-  run = jax.jit(lambda p, x: module.apply({'params': p}, x, padding_mask(SEGMENTS), PLACE)[0])
+  run = jax.jit(lambda p, x: module.apply({'params': p}, x, MASK, PLACE)[0])
   return jax.device_get(run(params, x))
 
 
@@ -108,9 +109,9 @@ def test_what_rematerialisation_computes_again_and_keeps():
   flops, kept = {}, {}
   for remat in 'none', 'dots', 'full':
     module = Stack(tiny.block(), StackConfig(layers=3, remat=remat))
-    params = nn.unbox(jax.eval_shape(lambda m=module: m.init(jax.random.key(0), x, None, place)['params']))
+    params = nn.unbox(jax.eval_shape(lambda m=module: m.init(jax.random.key(0), x, EVERYTHING, place)['params']))
     def total(params, x, module=module):
-      return module.apply({'params': params}, x, None, place)[0].sum()
+      return module.apply({'params': params}, x, EVERYTHING, place)[0].sum()
     compiled = jax.jit(jax.grad(total, (0, 1))).lower(params, x).compile()
     flops[remat], kept[remat] = Program(compiled.as_text()).flops, compiled.memory_analysis().temp_size_in_bytes
   none = 3 * (parameters + attention) + biases
@@ -129,7 +130,7 @@ def test_each_layer_draws_its_own_dropout(scan):
   params['norm'] = {'scale': np.ones(32), 'bias': np.zeros(32)}
   module = Stack(cfg, StackConfig(layers=4, groups=1, scan=scan))
   def run(params):
-    return module.apply({'params': params}, 0 * X, None, PLACE, row_ids=ROWS, mutable='intermediates',
+    return module.apply({'params': params}, 0 * X, EVERYTHING, PLACE, row_ids=ROWS, mutable='intermediates',
                         rngs={'dropout': jax.random.key(5)})
   _, seen = jax.jit(run)(params)
   last = np.asarray(seen['intermediates']['layers']['block']['hidden'][0][-1])
@@ -144,13 +145,13 @@ def test_shared_parameters_count_once():
                         (dict(groups=5, inner=2), (10, 10)), (dict(groups=1, scan=False), (1, 1)),
                         (dict(groups=1, shared='attention'), (1, 12)), (dict(groups=2, shared='mlp'), (12, 2))):
     module = Stack(cfg, StackConfig(layers=12, **stack))
-    shapes = jax.eval_shape(lambda m=module: m.init(jax.random.key(0), X, padding_mask(SEGMENTS), PLACE))
+    shapes = jax.eval_shape(lambda m=module: m.init(jax.random.key(0), X, MASK, PLACE))
     assert count_parameters(shapes) == copies[0] * attention + copies[1] * mlp
 
 
 def test_every_layer_starts_elsewhere():
   module = Stack(tiny.block(), StackConfig(layers=3, groups=1, shared='mlp'))
-  block = jax.jit(lambda: nn.unbox(module.init(jax.random.key(0), X, None, PLACE)['params'])['layers']['block'])()
+  block = jax.jit(lambda: nn.unbox(module.init(jax.random.key(0), X, EVERYTHING, PLACE)['params'])['layers']['block'])()
   query, up = block['attention']['query']['kernel'], block['mlp']['up']['kernel']
   assert query.shape == (3, 32, 4, 8) and up.shape == (1, 32, 64)
   assert np.abs(np.corrcoef(np.asarray(query).reshape(3, -1)) - np.eye(3)).max() < 0.1
@@ -166,7 +167,7 @@ def test_the_program_does_not_grow_with_depth(stack):
   def lines(layers):
     module, params = Stack(cfg, StackConfig(layers=layers, **stack)), init(cfg, layers=layers, **stack)
     def loss(params, x):
-      return jnp.sin(module.apply({'params': params}, x, padding_mask(SEGMENTS), PLACE)[0]).sum()
+      return jnp.sin(module.apply({'params': params}, x, MASK, PLACE)[0]).sum()
     return jax.jit(jax.grad(loss)).lower(params, X).as_text().count('\n')
   assert lines(3) == lines(24)
 
@@ -261,7 +262,7 @@ def test_probabilities_can_be_looked_at():
   params = init(cfg, layers=2)
   module = Stack(cfg, StackConfig(layers=2))
   (y, _), seen = jax.jit(lambda p: module.apply(
-      {'params': p}, X, padding_mask(SEGMENTS), PLACE, mutable='intermediates'))(params)
+      {'params': p}, X, MASK, PLACE, mutable='intermediates'))(params)
   block = seen['intermediates']['layers']['block']
   probs = np.asarray(block['attention']['probs'][0])
   assert probs.shape == (2, 3, 4, 8, 8) and block['hidden'][0].shape == (2, *X.shape)
@@ -277,10 +278,10 @@ def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
   memory = CrossAttentionInput(hidden, padding_mask(jnp.array([[1, 1, 1, 0, 0]] * 3)))
   module = Stack(cfg, StackConfig(layers=2))
   params = tiny.random_params(jax.eval_shape(
-      lambda: module.init(jax.random.key(0), X, padding_mask(SEGMENTS), PLACE, memory)))
+      lambda: module.init(jax.random.key(0), X, MASK, PLACE, memory)))
   @jax.jit
   def run(memory):
-    f = lambda m: (jnp.sin(module.apply(params, X, padding_mask(SEGMENTS), PLACE, m)[0])[:2] ** 2).sum()
+    f = lambda m: (jnp.sin(module.apply(params, X, MASK, PLACE, m)[0])[:2] ** 2).sum()
     return jax.grad(lambda hidden: f(memory._replace(hidden=hidden)))(memory.hidden)
   grad = np.asarray(run(memory))
   assert grad[:2, :3].any(-1).all()
@@ -291,7 +292,7 @@ def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
 def test_queries_of_their_own_read_kv(norm_at):
   """What XLNet's query stream and DeBERTa's mask decoder are made of: equal to self attention where kv is x."""
   cfg = tiny.block(norm_at=norm_at)
-  block, mask = Block(cfg), AttentionMask(padding_mask(SEGMENTS))
+  block, mask = Block(cfg), MASK
   params = tiny.random_params(jax.eval_shape(lambda: block.init(jax.random.key(0), X, mask)))
   @jax.jit
   def run(x, kv):

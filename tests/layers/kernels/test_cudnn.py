@@ -85,23 +85,25 @@ def test_the_kernel_is_given_what_the_plain_form_computes(keys, monkeypatch):
   q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8)) for n, heads in enumerate((4, keys, keys)))
   full = (jax.random.uniform(jax.random.key(4), (3, 1, 8, 8)) < 0.5) | jnp.eye(8, dtype=bool)
   shapes, dot_product_attention = [], jax.nn.dot_product_attention
-  def stand_in(*qkv, mask, scale, implementation):
+  def stand_in(*qkv, mask, scale, is_causal, implementation):
     assert implementation == 'cudnn'
     shapes.append(mask is not None and mask.shape)
-    return dot_product_attention(*qkv, mask=mask, scale=scale, implementation='xla')
+    return dot_product_attention(*qkv, mask=mask, scale=scale, is_causal=is_causal, implementation='xla')
   monkeypatch.setattr(jax.nn, 'dot_product_attention', stand_in)
   def run(qkv):
     both = []
-    for mask in None, padding_mask(jnp.array([[1] * 8, [1] * 5 + [0] * 3, [1] + [0] * 7])), full, full[:1]:
-      def fused(qkv, mask=mask):
-        return jnp.sin(attention.cudnn_attention(*qkv, mask, 0.7)).sum()
+    padding = padding_mask(jnp.array([[1] * 8, [1] * 5 + [0] * 3, [1] + [0] * 7]))
+    earlier = full & jnp.tril(jnp.ones((8, 8), bool))
+    for mask, causal in (None, False), (padding, False), (full, False), (full[:1], False), (earlier, True):
+      def fused(qkv, mask=mask, causal=causal):
+        return jnp.sin(attention.cudnn_attention(*qkv, mask, 0.7, causal)).sum()
       def plain(qkv, mask=mask):
         return jnp.sin(mix_values(probabilities(*qkv[:2], mask, 0.7), qkv[2])).sum()
       both.append([jax.value_and_grad(f)(qkv) for f in (fused, plain)])
     return both
   for fused, plain in jax.device_get(jax.jit(run)((q, k, v))):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), fused, plain)
-  assert shapes == [False, (3, 1, 8, 8), (3, 1, 8, 8), (1, 1, 8, 8)]
+  assert shapes == [False, (3, 1, 8, 8), (3, 1, 8, 8), (1, 1, 8, 8), (3, 1, 8, 8)]
 
 
 @pytest.mark.parametrize(('changes', 'length', 'mesh', 'taken'), [
