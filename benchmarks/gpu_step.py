@@ -39,7 +39,7 @@ class Case:
 
 CASES = {
     'bert_128': Case('bert_base', 128, 256), 'bert_512': Case('bert_base', 512, 64),
-    'gpt2': Case('gpt2_small', 1024, 32), 'modernbert': Case('modernbert_base', 1024, 32),
+    'gpt2': Case('gpt2_small', 1024, 16), 'modernbert': Case('modernbert_base', 1024, 32),
     't5': Case('t5_base', 512, 64),
 }
 
