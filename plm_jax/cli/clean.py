@@ -20,8 +20,8 @@ def clean_command(
   """Filters, deduplicates and decontaminates a corpus; `prepare` reads the output.
 
   Args:
-    source: files, globs or folders (local or gs://), separated by commas: plain text, JSON Lines,
-      tables, WET, Wikipedia dumps, Parquet and other formats, plain or compressed
+    source: files, globs or folders (local, gs:// or hf://datasets/), separated by commas: plain
+      text, JSON Lines, tables, WET, Wikipedia dumps, Parquet and other formats, plain or compressed
     out: folder for the documents, local or gs://
     output: same as the OUTPUT argument
     rules: published filter rules: c4, gopher, or both (c4,gopher); other options override them

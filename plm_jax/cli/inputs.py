@@ -62,7 +62,7 @@ def looks_like_path(text: str) -> bool:
   """
   if text != text.strip():
     return False
-  if re.match(r'\.{0,2}/|~/|gs://|[A-Za-z]:\\', text) or re.search(PATH_END, text.lower()):
+  if re.match(r'\.{0,2}/|~/|gs://|hf://|[A-Za-z]:\\', text) or re.search(PATH_END, text.lower()):
     return True
   return not re.search(r'\s', text) and re.search(r'[/\\]', text) is not None
 

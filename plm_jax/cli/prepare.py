@@ -22,9 +22,9 @@ def prepare_command(
   """Tokenizes a corpus into token records.
 
   Args:
-    source: files, globs or folders (local or gs://), separated by commas: plain text, JSON Lines,
-      tables and other formats, plain or compressed; tfds:NAME[:SPLIT]; or embedded, the built-in
-      corpus
+    source: files, globs or folders (local, gs:// or hf://datasets/), separated by commas: plain
+      text, JSON Lines, tables and other formats, plain or compressed; tfds:NAME[:SPLIT]; or
+      embedded, the built-in corpus
     out: folder for the records, local or gs://
     output: same as the OUTPUT argument
     recipe: recipe that will read the records, such as gpt2_small: it sets the tokenizer and other

@@ -143,8 +143,8 @@ class PrepareConfig(TextConfig):
   limits = intervals(vocab='[1, 16777216]')
 
   source: str = 'embedded'
-  """Text to read: files, globs or folders (local or gs://, comma-separated), tfds:NAME[:SPLIT], or
-  embedded, the built-in corpus."""
+  """Text to read: files, globs or folders (local, gs:// or hf://datasets/, comma-separated),
+  tfds:NAME[:SPLIT], or embedded, the built-in corpus."""
   vocab: int = 30_522
   """Vocabulary size of the new tokenizer."""
 

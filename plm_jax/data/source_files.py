@@ -1,7 +1,8 @@
 """Files of a text source: find them by path, folder or glob, and fingerprint their content.
 
     embedded                             the English documentation of the installed packages
-    a.txt,b.txt.gz,more/*.jsonl.xz       files, globs, folders, local or gs://, separated by commas
+    a.txt,b.txt.gz,more/*.jsonl.xz       files, globs, folders, local, gs:// or hf://datasets/,
+                                         separated by commas
 
 A path that exists may have commas in its name.
 """
@@ -87,6 +88,8 @@ def match_files(path: str) -> list[epath.Path]:
     return []
   with storage.io_errors_as(path, 'read', SourceError):
     place = storage.resolve_path(path)
+    if storage.is_hub_file(place):  # one commit for all that is read, whatever is pushed meanwhile
+      place = place.pin()
     if place.is_dir():
       return sorted(walk_folder(place))
     return [place] if place.exists() else sorted(expand_glob(str(place)))
@@ -99,10 +102,10 @@ def expand_glob(pattern: str) -> list[epath.Path]:
       return expand_recursive_glob(pattern)
     return [epath.Path(p) for p in glob.glob(pattern) if not epath.Path(p).is_dir()]
   fixed = re.split(r'[*?\[]', pattern)[0].rpartition('/')[0]
-  if fixed == pattern or not epath.Path(fixed).exists():
+  if fixed == pattern or not storage.resolve_path(fixed).exists():
     return []
   found = []
-  for path in epath.Path(fixed).glob(pattern[len(fixed) + 1:]):
+  for path in storage.resolve_path(fixed).glob(pattern[len(fixed) + 1:]):
     if not path.is_dir():
       found.append(path)
   return found
@@ -207,11 +210,16 @@ def read_ends(file: epath.Path) -> tuple[int, bytes, bytes]:
 
 
 def content_digest(file: epath.Path) -> str:
-  """Return the sha256 hex of a file; for a large one in a bucket, of its ends and its version."""
+  """Return the sha256 hex of a file.
+
+  For a large one in a bucket it is that of its ends and its version; on the hub, of its checksum.
+  """
   with storage.io_errors_as(file, 'read', SourceError):
     if not storage.is_remote(file):
       with open(file, 'rb') as f:
         return hashlib.file_digest(f, 'sha256').hexdigest()
+    if storage.is_hub_file(file):
+      return hashlib.sha256(file.checksum().encode()).hexdigest()
     length, first, last = read_ends(file)
     version = '' if length <= 2 * END_BYTES else file_version(file)
     return hashlib.sha256(b'%d %s %s' % (length, version.encode(), first + last)).hexdigest()
@@ -224,6 +232,8 @@ def file_version(file: epath.Path) -> str:
       status = os.stat(file)
       return (f'{file.absolute()} {status.st_ino} {status.st_size} {status.st_mtime_ns} '
               f'{status.st_ctime_ns}')
+    if storage.is_hub_file(file):
+      return file.checksum()
     status = file.stat()
     return f'{status.length} {status.mtime}'
 
@@ -238,5 +248,5 @@ def map_in_threads(function: Callable[[X], Y], items: Iterable[X]) -> list[Y]:
 
 
 EXPECTED_SOURCE = (
-    'expected a file, folder or glob, of text or .jsonl, plain, .gz, .xz or .bz2, or tfds:NAME; or '
-    'embedded, or task:NAME:SOURCE')
+    'expected a file, folder or glob, of text or .jsonl, plain, .gz, .xz or .bz2, local, gs:// or '
+    'hf://datasets/ORG/NAME; or tfds:NAME; or embedded, or task:NAME:SOURCE')

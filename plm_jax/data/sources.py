@@ -84,7 +84,8 @@ def read_part_documents(part: str, config: TextReadConfig, stats: ReadStats, alo
   elif part.startswith('tfds:'):
     yield from tfds.read_tfds_documents(part, config, stats)
   else:
-    yield from read_file(epath.Path(part), config, stats, alone)
+    file = storage.resolve_path(part) if storage.is_remote(part) else epath.Path(part)
+    yield from read_file(file, config, stats, alone)
 
 
 def read_file(file: epath.Path, config: TextReadConfig, stats: ReadStats, alone: bool

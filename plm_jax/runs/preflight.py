@@ -156,6 +156,8 @@ def check_prompts(config: PretrainRun, tokenizer: Tokenizer) -> None:
 def finished_records(source: str) -> epath.Path | None:
   """Return the folder of a corpus that consists of finished token records; None for text."""
   folder = epath.Path(source if '://' in source else os.path.expanduser(source))
+  if storage.is_hub_file(source):
+    folder = storage.resolve_path(source)
   if not (folder / 'records.json').exists():
     return None
   return folder

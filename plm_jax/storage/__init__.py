@@ -1,5 +1,8 @@
 """Files on a disk or in a bucket (gs://): all reading and writing of the project goes through here.
 
+Files of datasets of the Hugging Face hub (hf://datasets/) are read as those of a bucket
+(`hub_files`).
+
 Writes are atomic: until a file is complete it has a temporary name of its own, so no process reads
 a half-written file, and two writers do not conflict. Errors of a disk or a bucket become one line
 that names the path (`StorageError`). In a bucket, complete files are accessed with epath
@@ -13,6 +16,7 @@ begins, and `compilation_cache` keeps compiled programs for the next process.
 from collections.abc import Iterator
 import contextlib
 import errno
+import importlib
 import io
 import json
 import os
@@ -31,6 +35,7 @@ from plm_jax.errors import UserError, describe_error, describe_lfs_pointer
 from plm_jax.storage import gcs
 
 READ_LIMIT = 1 << 28  # bytes of a file that is read whole: configurations, vocabularies, indices
+HUB_PREFIX = 'hf://datasets/'
 JSON_DEPTH = 100  # of nested values
 JSON_DIGITS = 100  # of a number
 DRAFT_SUFFIX = '.tmp'
@@ -45,8 +50,13 @@ class SpaceError(StorageError):
 
 
 def is_remote(path: epath.PathLike) -> bool:
-  """Tell whether the path is in a bucket."""
+  """Tell whether the path is in a bucket, or on the Hugging Face hub."""
   return '://' in os.fspath(path)
+
+
+def is_hub_file(path: epath.PathLike) -> bool:
+  """Tell whether the path is in a dataset of the Hugging Face hub."""
+  return os.fspath(path).startswith(HUB_PREFIX)
 
 
 def resolve_path(path: epath.PathLike) -> epath.Path:
@@ -62,8 +72,11 @@ def resolve_path(path: epath.PathLike) -> epath.Path:
     text = f'gs://{text[4:]}'
   match = re.match(r'([A-Za-z][\w+.-]*)://', text)
   if match:
+    if is_hub_file(text):
+      return importlib.import_module('plm_jax.storage.hub_files').HubPath(text)
     if match[1] != 'gs' or not re.match(r'gs://[a-z0-9][\w.-]*(/|$)', text):
-      raise StorageError(f'{text} is neither a path nor gs://BUCKET/FOLDER')
+      raise StorageError(f'{text} is neither a path, nor gs://BUCKET/FOLDER, nor '
+                         'hf://datasets/ORG/NAME/PATH')
     return epath.Path(text)
   path = os.path.expanduser(text)
   if path.startswith('~'):
@@ -105,6 +118,10 @@ def io_errors_as(
     if isinstance(raised, OSError) and raised.errno in (errno.ENOSPC, errno.EDQUOT):
       raise SpaceError(f'no space left for {path} ({raised.strerror}). Files written so far '
                        'are complete: make room, and the same command resumes') from raised
+    if is_hub_file(path):
+      hub_files = importlib.import_module('plm_jax.storage.hub_files')
+      if message := hub_files.describe(path, raised):
+        raise error(message) from raised
     if is_missing(raised):
       raise error(f'{path} is not there') from raised
     raise error(f'{path} cannot be {doing}: {describe_error(raised)}') from raised
@@ -121,7 +138,8 @@ def is_missing(error: BaseException) -> bool:
 def is_storage_error(error: BaseException) -> bool:
   """Tell whether an error is one of a disk or of a bucket's client."""
   package = type(error).__module__.partition('.')[0]
-  clients = ('tensorflow', 'google', 'gcsfs', 'aiohttp', 'requests', 'urllib3')
+  clients = ('tensorflow', 'google', 'gcsfs', 'aiohttp', 'requests', 'urllib3', 'huggingface_hub',
+             'httpx', 'httpx2')
   if isinstance(error, OSError) or package in clients:
     return True
   return type(error) is ValueError and GCS_ERROR.search(str(error)) is not None  # tensorstore's
@@ -414,7 +432,10 @@ def open_stream(path: epath.PathLike) -> io.BufferedReader:
   path = resolve_path(path)
   if not is_remote(path):
     return open_file(path)
-  return io.BufferedReader(BucketStream(path), READ_SIZE)
+  stream = BucketStream
+  if is_hub_file(path):
+    stream = importlib.import_module('plm_jax.storage.hub_files').HubStream
+  return io.BufferedReader(stream(path), READ_SIZE)
 
 
 class BucketStream(io.RawIOBase):
@@ -462,6 +483,8 @@ def read_range(path: epath.PathLike, start: int, stop: int,
       with open_file(path) as file:
         file.seek(start)
         content = file.read(stop - start)
+    elif is_hub_file(path):
+      content = importlib.import_module('plm_jax.storage.hub_files').read_range(path, start, stop)
     elif stop > start:
       bucket, name = gcs.split_url(os.fspath(path))
       store = gcs.bucket_store(bucket)

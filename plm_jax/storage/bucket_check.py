@@ -51,7 +51,11 @@ def check_reachable(uses: Mapping[str, BucketUse]) -> None:
   order = ['read', 'write', 'file', 'run']
   found: dict[str, BucketUse] = {}
   for path, use in uses.items():
-    if storage.is_remote(path):
+    if storage.is_hub_file(path):
+      if use != 'read':
+        raise storage.StorageError(f'{path} is on the Hugging Face hub, from where text is only '
+                                   'read: give a local folder, or gs://BUCKET/FOLDER')
+    elif storage.is_remote(path):
       folder = os.fspath(storage.resolve_path(path))
       found[folder] = max(found.get(folder, 'read'), use, key=order.index)
     elif path and use == 'file':

@@ -347,18 +347,28 @@ def classify_error(error: BaseException) -> tuple[set[str], int]:
   return {kind.__name__ for cause in causes for kind in type(cause).__mro__}, status
 
 
-def describe_hub_error(name: HubName, error: BaseException) -> str:
-  """Describe an error of the hub's client; '' for one of the disk, and for a bug."""
+def describe_hub_error(
+    name: HubName, error: BaseException, kind: Literal['model', 'dataset'] = 'model') -> str:
+  """Describe an error of the hub's client; '' for one of the disk, and for a bug.
+
+  Args:
+    name: of the model or dataset.
+    error: the error.
+    kind: what the name is of. That of a model might have been meant as a local folder.
+  """
   from huggingface_hub import constants
   (kinds, status), endpoint = classify_error(error), constants.ENDPOINT
+  page = f'{endpoint}/{"datasets/" if kind == "dataset" else ""}{name.name}'
   if 'GatedRepoError' in kinds:
-    return (f'{name} is gated: ask for access at {endpoint}/{name.name}, then log in with '
+    return (f'{name} is gated: ask for access at {page}, then log in with '
             '`hf auth login`')
   if 'RevisionNotFoundError' in kinds:
     return f'{name.name} on the Hugging Face hub has no revision {name.revision or "main"}'
   if 'RepositoryNotFoundError' in kinds or status in (401, 404):
-    return (f'{name.name} is no local folder, and no public model on the Hugging Face hub: check '
-            'the name; a private model needs `hf auth login`')
+    absent = f'{name.name} is no local folder, and no public model on the Hugging Face hub'
+    if kind == 'dataset':
+      absent = f'there is no public dataset {name.name} on the Hugging Face hub'
+    return f'{absent}: check the name; a private {kind} needs `hf auth login`'
   if status == 403:
     return (f'the Hugging Face hub refuses access to {name.name} (403): the token of '
             '`hf auth login` needs the permission')
@@ -369,12 +379,18 @@ def describe_hub_error(name: HubName, error: BaseException) -> str:
     return f'the Hugging Face hub failed on {name} (status {status}): try again later'
   absent = {'LocalEntryNotFoundError', 'RevisionResolutionError'}
   if 'OfflineModeIsEnabled' in kinds or (constants.is_offline_mode() and kinds & absent):
+    if kind == 'dataset':
+      return f'the dataset {name} cannot be read: HF_HUB_OFFLINE is set. Unset it'
     return (f'{name} is no local folder, and not in the cache of the Hugging Face hub '
             f'({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE is set: unset it to download')
   if kinds & {*absent, 'ConnectError', 'ConnectTimeout', 'ProxyError'}:
+    if kind == 'dataset':
+      return f'the Hugging Face hub cannot be reached at {endpoint} for {name}: check the network'
     return (f'{name} is no local folder, and the Hugging Face hub cannot be reached at {endpoint}: '
             'check the name and the network')
   if 'TransportError' in kinds or 'Consistency check failed' in str(error):
+    if kind == 'dataset':
+      return f'reading {name} from the Hugging Face hub broke off: run the same command again'
     return (f'the download of {name} broke off: the same command continues, and keeps the files '
             'that are complete')
   return ''
