@@ -79,7 +79,7 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverse `normalize_hf_config`.
+  """Reverse `normalize_hf_config`, and repeat n_positions as n_ctx, which llama.cpp reads.
 
   A model with sliding windows gets the model_type gpt3, because transformers' GPT-2 has full
   attention only.
@@ -87,7 +87,7 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   inner = hf_config['n_inner']
   if inner == 4 * hf_config['n_embd']:
     inner = None
-  hf_config = {**hf_config, 'n_inner': inner}
+  hf_config = {**hf_config, 'n_inner': inner, 'n_ctx': hf_config['n_positions']}
   windows = hf_config.pop('windows')
   if not windows:
     return hf_config
