@@ -22,6 +22,7 @@ from etils import epath
 from plm_jax import storage
 from plm_jax.data import builtin_corpus
 from plm_jax.data.lines import SourceError
+from plm_jax.storage import hub_files
 
 X = TypeVar('X')
 Y = TypeVar('Y')
@@ -88,7 +89,7 @@ def match_files(path: str) -> list[epath.Path]:
     return []
   with storage.io_errors_as(path, 'read', SourceError):
     place = storage.resolve_path(path)
-    if storage.is_hub_file(place):  # one commit for all that is read, whatever is pushed meanwhile
+    if isinstance(place, hub_files.HubPath):  # one commit for all that is read, whatever is pushed meanwhile
       place = place.pin()
     if place.is_dir():
       return sorted(walk_folder(place))
@@ -218,7 +219,7 @@ def content_digest(file: epath.Path) -> str:
     if not storage.is_remote(file):
       with open(file, 'rb') as f:
         return hashlib.file_digest(f, 'sha256').hexdigest()
-    if storage.is_hub_file(file):
+    if isinstance(file, hub_files.HubPath):
       return hashlib.sha256(file.checksum().encode()).hexdigest()
     length, first, last = read_ends(file)
     version = '' if length <= 2 * END_BYTES else file_version(file)
@@ -232,7 +233,7 @@ def file_version(file: epath.Path) -> str:
       status = os.stat(file)
       return (f'{file.absolute()} {status.st_ino} {status.st_size} {status.st_mtime_ns} '
               f'{status.st_ctime_ns}')
-    if storage.is_hub_file(file):
+    if isinstance(file, hub_files.HubPath):
       return file.checksum()
     status = file.stat()
     return f'{status.length} {status.mtime}'

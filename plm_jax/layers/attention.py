@@ -366,7 +366,7 @@ def multiply_query_key(q, k, axes='bkga'):
   Returns:
     [batch, heads, queries, keys] float32.
   """
-  product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+  product: Any = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
   if gpu.is_gpu():
     product = gpu.float32_product
   groups = k.shape[axes.index('g')]

@@ -41,7 +41,8 @@ class Norm(nn.Module):
     if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, width, jnp.float32)
     if gpu.is_gpu():
-      return gpu.normalize(x, scale, bias, self.cfg.eps).astype(self.dtype)
+      y: Any = gpu.normalize(x, scale, bias, self.cfg.eps)
+      return y.astype(self.dtype)
     # Activation checkpointing: the backward pass keeps x alone, one array instead of three in
     # float32. The barriers that come with it also keep the compiler for TPU v6e from kernels so
     # deep that its stack overflows.

@@ -5,6 +5,7 @@ float32, align no vocabulary, and write float32 copies of what a norm reads. `is
 program is traced whether it is for a GPU; the same functions are exact on every backend.
 """
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +74,8 @@ def vocabulary_product(letters: str, h, matrix) -> jax.Array:
     padding = [(0, 0), (0, 0)]
     padding[axis] = 0, -size % VOCAB_MULTIPLE
     matrix = jnp.pad(matrix, padding)
-  return float32_product(letters, h, matrix)[..., :size]
+  logits: Any = float32_product(letters, h, matrix)
+  return logits[..., :size]
 
 
 @jax.custom_vjp
