@@ -89,7 +89,8 @@ def match_files(path: str) -> list[epath.Path]:
     return []
   with storage.io_errors_as(path, 'read', SourceError):
     place = storage.resolve_path(path)
-    if isinstance(place, hub_files.HubPath):  # one commit for all that is read, whatever is pushed meanwhile
+    if isinstance(place, hub_files.HubPath):
+      # One commit for all that is read, whatever is pushed meanwhile.
       place = place.pin()
     if place.is_dir():
       return sorted(walk_folder(place))
