@@ -1,8 +1,9 @@
-"""Forms of products, losses and norms that an NVIDIA GPU computes faster.
+"""Forms of products, losses and norms that are faster on an NVIDIA GPU.
 
-XLA would otherwise multiply in float32 (TF32) where only one operand of a gradient's product is
-float32, align no vocabulary, and write float32 copies of what a norm reads. `is_gpu` tells when a
-program is traced whether it is for a GPU; the same functions are exact on every backend.
+Without them, XLA multiplies in TF32 where one operand of a gradient's product is float32, runs slow
+kernels for vocabularies whose size is not a multiple of 8, and writes float32 copies of the inputs
+of norms. `is_gpu` tells, when a program is traced, whether it is for a GPU. Every form computes the
+same numbers on every backend, up to rounding.
 """
 import functools
 from typing import Any
