@@ -345,7 +345,7 @@ def export(
                                   f'written: {labels}')
   like = conversion.ExportTemplate(
       trained.family, tuple(labels) or trained.labels, task_special_ids(trained, params),
-      make_modules_writer(trained))
+      make_modules_writer(trained), trained.task.export_attributes() if trained.task else {})
   conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
   if trained.source:
     card = model_card.run_card(

@@ -106,11 +106,6 @@ class ImportedCheckpoint:
       names = dict(enumerate(names))
     return tuple(str(names[number]) for number in sorted(names, key=int))
 
-  @property
-  def is_multi_label(self) -> bool:
-    """Whether it was fine-tuned on several labels per example."""
-    return self.extra.get('problem_type') == 'multi_label_classification'
-
   def model(self) -> ModelWithHeads:
     """Make the module: the backbone with the heads that were read."""
     return ModelWithHeads(get_family(self.family).backbone(self.config), dict(self.heads))
@@ -136,6 +131,8 @@ class ExportTemplate:
   """
   write_extra: Callable[[pathlib.Path], None] | None = None
   """writes further files into the folder"""
+  attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  """further attributes of config.json"""
 
 
 def load(
@@ -447,6 +444,8 @@ def build_hf_config(
     if isinstance(like, ExportTemplate):
       names = like.labels
     attributes.set_labels(hf_config, heads, number, names)
+  if isinstance(like, ExportTemplate):
+    hf_config |= like.attributes
   check_shapes(family, config, params, heads, number)
   return hf_config
 

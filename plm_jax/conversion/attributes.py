@@ -21,8 +21,9 @@ IGNORED = frozenset({
     'num_beams', 'num_labels', 'num_return_sequences', 'output_attentions',
     'output_hidden_states', 'output_past', 'output_scores', 'pad_token_id', 'prefix',
     'problem_type', 'remove_invalid_values', 'repetition_penalty', 'return_dict',
-    'return_dict_in_generate', 'sep_token_id', 'suppress_tokens', 'task_specific_params',
-    'temperature', 'tf_legacy_loss', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype',
+    'return_dict_in_generate', 'sbert_ce_default_activation_function', 'sentence_transformers',
+    'sep_token_id', 'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss',
+    'thresholds', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype',
     'torchscript', 'transformers_version', 'typical_p', 'unk_token_id', 'use_bfloat16',
     'use_cache', 'use_return_dict',
 })

@@ -21,10 +21,6 @@ from plm_jax.training import run_metrics
 def require_task(trained: LoadedModel) -> Task:
   """Return the task of a fine-tuned model. Raises ConfigError for a model without one."""
   name = trained.source or 'the model'
-  if trained.multi_label:
-    raise ConfigError(
-        f'{name} predicts several labels per example (problem_type multi_label_classification in '
-        'its config.json), which is not supported: it can be fine-tuned on one label per example')
   if trained.task is None:
     raise ConfigError(
         f'{name} was not fine-tuned on a task: `python -m plm_jax finetune` does that; its heads '

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from etils import epath
+import jax
 
 from plm_jax import conversion
 from plm_jax.config.run import ConfigError, FinetuneRun
@@ -45,11 +46,16 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
   # Examples, class names and features.
   found = read_examples(config.objective, data.train, 'train', data)
   task = add_class_names(config.objective, found)
-  task = with_label_words(task, config.family, tokenizer)
+  task = with_label_words(task, config.family, tokenizer).fit_to_training(found.examples)
   found = found._replace(examples=list(task.training_examples(found.examples)))
   train = encode_examples(task, found, tokenizer, phase.length)
   train = add_teacher_vectors(task, config.model, train)
   dev = read_dev_sets(config, task, tokenizer)
+  if task.fits_development and not dev:
+    raise ConfigError('--objective.tune-thresholds needs a development set: give --dev')
+  if task.fits_development and jax.process_count() > 1:
+    raise ConfigError('--objective.tune-thresholds is for runs on one host: without it, the '
+                      'thresholds are --objective.thresholds')
   loop, optim, model = config.train, config.optim, config.model
   # Embeddings for special tokens of rows that the tokenizer does not have.
   ids = tokenizer.vocab.size + task.input_format.extra_ids(tokenizer.vocab)

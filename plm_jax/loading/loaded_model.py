@@ -18,7 +18,7 @@ from plm_jax.conversion import sentence_transformers
 from plm_jax.conversion.source_formats import describe_adapter
 from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import HeadConfig
-from plm_jax.loading import device_params, generation_config
+from plm_jax.loading import decision, device_params, generation_config
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
 from plm_jax.optim import adapters
@@ -65,8 +65,6 @@ class LoadedModel:
   """Generation settings in the files of an imported checkpoint."""
   prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
   """Prompts that `search` puts before each 'query' and each 'document' (sentence-transformers)."""
-  multi_label: bool = False
-  """Whether it learned several labels per example, which is no task here."""
 
   def device_params(self, *parts: str) -> dict[str, Any]:
     """Return the parameters as arrays on the device, where they stay.
@@ -182,7 +180,7 @@ def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
   from plm_jax.tasks.contract import Task
   if isinstance(objective, Task):
     length = config.train.phases[-1].length
-    return dataclasses.replace(loaded, task=objective, length=length)
+    return dataclasses.replace(loaded, task=decision.apply(folder, objective), length=length)
   return loaded
 
 
@@ -206,8 +204,7 @@ def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors
   loaded = LoadedModel(
       imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
       str(folder), mesh, imported.labels, task,
-      generation=generation_config.read_generation_defaults(imported),
-      multi_label=imported.is_multi_label)
+      generation=generation_config.read_generation_defaults(imported))
   return add_sentence_vectors(loaded, sentence_vectors) if sentence_vectors else loaded
 
 

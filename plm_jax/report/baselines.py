@@ -1,5 +1,5 @@
 """Compare a fine-tuned model with simple baselines, and suggest improvements."""
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 import sys
 from typing import Any
 
@@ -10,6 +10,8 @@ from plm_jax.loading.loaded_model import read_config
 from plm_jax.recipes import finetune
 from plm_jax.tasks import baselines
 from plm_jax.tasks.baselines import Baseline
+from plm_jax.tasks.multilabel import MultiLabelTask
+from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.training.train import TrainingResult
 
 MANY_TRUNCATED = 0.1
@@ -32,16 +34,37 @@ def compare_with_baselines(
     return {}, []
   task, metric = config.objective, config.objective.metric_names[0]
   train, dev = ready.train.examples, next(iter(ready.dev.values())).examples
-  found = []
+  found, hints = [], []
   if scores := baselines.majority_baseline(task, train, dev):
     found.append(Baseline('the majority class', scores))
+    hints += describe_collapse(task, result.heldout, scores)
   if not baselines.has_scikit_learn() and baselines.has_simple_baseline(task):
     hint = 'pip install "plm_jax[baselines]" computes a simple baseline to hold the score against'
-    return baseline_rows(found, metric), [hint]
+    return baseline_rows(found, metric), [*hints, hint]
   print('computing the baselines...', file=sys.stderr, flush=True)
   if simple := baselines.simple_baseline(task, train, dev):
     found.append(simple)
-  return baseline_rows(found, metric), describe_gap(ready, result, found, metric)
+  return baseline_rows(found, metric), hints + describe_gap(ready, result, found, metric)
+
+
+def describe_collapse(
+    task: Any, scores: Mapping[str, float], majority: Mapping[str, float]) -> list[str]:
+  """Return a hint where the model predicts the majority class, or no label, of every example."""
+  if not isinstance(task, SequenceTask):
+    return []
+  found = [scores.get(name) for name in task.metric_names if name != 'average_precision']
+  is_majority = found == [majority[name] for name in task.metric_names
+                          if name != 'average_precision']
+  has_no_label = isinstance(task, MultiLabelTask) and scores.get('micro_f1') == 0
+  if not is_majority and not has_no_label:
+    return []
+  what = 'no label is predicted' if has_no_label else 'the majority class is always predicted'
+  advice = '' if task.balanced or task.class_weights else (
+      ': --objective.balanced=True gives all classes the same weight, --objective.focal=2 more '
+      'weight to mistakes')
+  if has_no_label:
+    advice += '; --objective.tune-thresholds=each lowers thresholds'
+  return [f'{what}{advice}']
 
 
 def baseline_rows(found: list[Baseline], metric: str) -> dict[str, str]:

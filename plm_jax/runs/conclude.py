@@ -13,10 +13,11 @@ from plm_jax.config.run import PretrainRun, RunConfig
 from plm_jax.data import builtin_corpus
 from plm_jax.data.windows import Windows
 from plm_jax.distributed import hosts
+from plm_jax.finetuning.predict import predict
 from plm_jax.finetuning.setup import ResolvedRun
 from plm_jax.inference import fill_mask, generate, glm_infill
 from plm_jax.inference.samples import FillMaskSample, GenerationSample
-from plm_jax.loading import loaded_model
+from plm_jax.loading import decision, loaded_model
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives import metric_names
 from plm_jax.objectives.seq2seq import SequenceToSequence
@@ -31,6 +32,9 @@ from plm_jax.training.compile_ahead import CompileAhead
 from plm_jax.training.feed import Feed
 from plm_jax.training.learner import make_selection
 from plm_jax.training.train import TrainingResult
+
+MAX_SHOWN_VALUES = 8
+"""largest number of values of a field that is chosen after training that the summary lists"""
 
 
 class PreparedRun(NamedTuple):
@@ -169,6 +173,7 @@ def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
     headline = {}
     for name, value in result.heldout.items():
       headline[f'Development {name.replace("_", " ")}'] = f'{value:.2f}'
+    headline |= choose_on_development(ready)
     rows, notes = compare_with_baselines(ready, result)
     steps_done = f'{result.step:,}'
     if result.best is not None:
@@ -214,6 +219,33 @@ def print_headline(headline: Mapping[str, str]) -> None:
   print()
   for name, value in headline.items():
     print(f'{name + ":":33} {value}')
+
+
+def choose_on_development(ready: ResolvedRun) -> dict[str, str]:
+  """Choose what the task chooses on the first development set, and write it into the run.
+
+  Returns:
+    The metrics of that set with it, as rows of the summary; {}: the task chooses nothing.
+  """
+  if not ready.config.objective.fits_development:
+    return {}
+  folder = ready.config.folder
+  trained = loaded_model.load_model(folder)
+  examples = next(iter(ready.dev.values())).examples
+  fields = trained.task.fit_to_development(examples, predict(trained, examples))
+  decision.write(folder, fields)
+  trained = loaded_model.load_model(folder)
+  scores = trained.task.scores(examples, predict(trained, examples))
+  rows = {}
+  for name, values in fields.items():
+    if len(values) > MAX_SHOWN_VALUES:
+      shown = f'{min(values):.3g} to {max(values):.3g}, in {decision.FILE}'
+    else:
+      shown = ', '.join(f'{value:.3g}' for value in values)
+    rows[f'Tuned {name}'] = shown
+    for figure, value in scores.items():
+      rows[f'Development {figure.replace("_", " ")}, tuned'] = f'{value:.2f}'
+  return rows
 
 
 def development_errors(ready: ResolvedRun) -> list[Element]:

@@ -10,6 +10,7 @@ from plm_jax.config.run import ConfigError, FinetuneRun, length_advice
 from plm_jax.distributed import hosts
 from plm_jax.finetuning.setup import ResolvedRun, make_evaluation_feed, resolve_run
 from plm_jax.finetuning.word_vectors import build_word_list
+from plm_jax.loading import decision
 from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.recipes import finetune
 from plm_jax.report.environment import print_on_leader
@@ -47,8 +48,8 @@ def evaluate_finetuning(config: FinetuneRun) -> dict[str, float]:
     run = read_config(config.folder)
     if not isinstance(run, FinetuneRun):
       raise ConfigError(f'{config.folder} is a pre-training run, without a task')
-    task = dataclasses.replace(
-        config.objective, labels=run.objective.labels, words=run.objective.words)
+    resolved = {name: getattr(run.objective, name) for name in run.objective.resolved_fields}
+    task = decision.apply(config.folder, dataclasses.replace(config.objective, **resolved))
     config = dataclasses.replace(config, objective=task, model=run.model)
     open_feed = make_evaluation_feed(config, tokenizer)
   return evaluate_checkpoint(config, open_feed, tokenizer)

@@ -23,8 +23,10 @@ from scipy import sparse
 
 from plm_jax import unicode_words
 from plm_jax.metrics.embeddings import ranking_metrics
+from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example
+from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate
 from plm_jax.tasks.sequence_classification import ClassPrediction
 from plm_jax.tasks.token_classification import TagPrediction
 
@@ -57,18 +59,29 @@ def majority_baseline(
   """
   if task.example_kind not in MAJORITY_BASELINES or task.example_format is not task.train_format:
     return {}
-  return task.scores(dev, MAJORITY_BASELINES[task.example_kind](train, dev))
+  return task.scores(dev, MAJORITY_BASELINES[task.example_kind](task, train, dev))
 
 
 def predict_majority_class(
-    train: Sequence[Example], dev: Sequence[Example]) -> list[ClassPrediction]:
+    task: Task, train: Sequence[Example], dev: Sequence[Example]) -> list[ClassPrediction]:
   """Predict the most frequent class, or the most frequent index of a choice."""
+  del task
   label = most_frequent(example.label for example in train)
   return [ClassPrediction(label, np.zeros(0))] * len(dev)
 
 
-def predict_majority_tag(train: Sequence[Example], dev: Sequence[Example]) -> list[TagPrediction]:
+def predict_majority_labels(
+    task: Task, train: Sequence[Example], dev: Sequence[Example]) -> list[MultiLabelPrediction]:
+  """Predict the most frequent set of labels, with the frequency of each label as its score."""
+  labels: Any = [example.label or () for example in train]
+  frequency = indicate(labels, task.classes).mean(0)
+  return [MultiLabelPrediction(most_frequent(labels), frequency)] * len(dev)
+
+
+def predict_majority_tag(
+    task: Task, train: Sequence[Example], dev: Sequence[Example]) -> list[TagPrediction]:
   """Predict the most frequent tag for every word."""
+  del task
   tag = most_frequent(itertools.chain.from_iterable(known_tags(example) for example in train))
   return [TagPrediction([tag] * len(example.texts), []) for example in dev]
 
@@ -120,6 +133,27 @@ def classify(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Ba
   model = LogisticRegression(C=10.0, max_iter=50).fit(features.transform(train), labels)
   predicted = model.predict(features.transform(dev))
   predictions = [ClassPrediction(int(label), np.zeros(0)) for label in predicted]
+  return Baseline('TF-IDF with logistic regression', task.scores(dev, predictions))
+
+
+def classify_labels(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
+  """Predict each label by TF-IDF of words and bigrams with logistic regression of its own."""
+  from sklearn.linear_model import LogisticRegression
+  labels: Any = [example.label or () for example in train]
+  truth = indicate(labels, task.classes)
+  features = TfidfFeatures(train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // task.classes)))
+  inputs, targets = features.transform(train), features.transform(dev)
+  probabilities = np.zeros((len(dev), task.classes))
+  for number, column in enumerate(truth.T):
+    if column.all() or not column.any():
+      probabilities[:, number] = column[0]
+      continue
+    model = LogisticRegression(C=10.0, max_iter=50).fit(inputs, column)
+    probabilities[:, number] = model.predict_proba(targets)[:, 1]
+  predictions = []
+  for row in probabilities:
+    chosen = tuple(np.flatnonzero(row > DEFAULT_THRESHOLD).tolist())
+    predictions.append(MultiLabelPrediction(chosen, row))
   return Baseline('TF-IDF with logistic regression', task.scores(dev, predictions))
 
 
@@ -365,9 +399,9 @@ def most_frequent(labels: Any) -> Any:
 
 MAJORITY_BASELINES: dict[str, Callable[..., list[Any]]] = {
     'classification': predict_majority_class, 'choice': predict_majority_class,
-    'tagging': predict_majority_tag}
-"""kind of task -> function of training and development examples that returns predictions"""
+    'multilabel': predict_majority_labels, 'tagging': predict_majority_tag}
+"""kind of task -> function of task, training and development examples that returns predictions"""
 SIMPLE_BASELINES: dict[str, Callable[..., Baseline | None]] = {
-    'classification': classify, 'regression': regress, 'tagging': tag_words, 'choice': choose,
-    'embedding': retrieve}
+    'classification': classify, 'multilabel': classify_labels, 'regression': regress,
+    'tagging': tag_words, 'choice': choose, 'embedding': retrieve}
 """kind of task -> function of the task, training and development examples"""

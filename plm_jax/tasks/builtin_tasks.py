@@ -1,6 +1,7 @@
 """Built-in tasks, made from docstrings of installed packages: for tests, and recipes without data.
 
     embedded:classification    the package of a paragraph
+    embedded:multilabel        the package of a paragraph, and whether it has code or numbers
     embedded:tagging           names of code among words; the markup that shows them is removed
     embedded:answers           what a function does, given its neighbors
     embedded:choice            the next sentence
@@ -71,6 +72,19 @@ def classification(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
     paragraphs = itertools.chain.from_iterable(text.paragraphs for text in texts)
     for paragraph in itertools.islice(paragraphs, MAX_PARAGRAPHS):
       yield {'text': paragraph, 'label': file.partition('/')[0]}
+
+
+def multilabel(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yield paragraphs with their package, `code` if they name some, `number` if they have one."""
+  for file, texts in itertools.groupby(docs, lambda text: text.file):
+    paragraphs = itertools.chain.from_iterable(text.marked_paragraphs for text in texts)
+    for paragraph in itertools.islice(paragraphs, MAX_PARAGRAPHS):
+      labels, text = [file.partition('/')[0]], strip_marks(paragraph)
+      if text != paragraph:
+        labels.append('code')
+      if re.search(r'\d', text):
+        labels.append('number')
+      yield {'text': text, 'labels': labels}
 
 
 def tagging(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
@@ -246,6 +260,6 @@ def strip_marks(text: str) -> str:
 
 
 CODE_MARKUP = re.compile(r'(?::[\w:+-]+:)?``?[!~]?([^`<>\1\2]+?)``?(?![`_])')
-MAKERS = {'classification': classification, 'tagging': tagging, 'answers': answers,
-          'choice': choice, 'similarity': similarity, 'embedding': embedding,
+MAKERS = {'classification': classification, 'multilabel': multilabel, 'tagging': tagging,
+          'answers': answers, 'choice': choice, 'similarity': similarity, 'embedding': embedding,
           'sentences': single_sentences}

@@ -26,7 +26,7 @@ NUMBER = re.compile(r'[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?')
 ARRAY = re.compile(r'(\w+\.)?(array|tensor)\(\s*\[.*\)', re.DOTALL)
 BOOLEANS = {'true': True, 'false': False}
 INVISIBLE = '\ufeff\u200b'  # byte order mark and zero-width space
-MULTI_LABEL_NOTE = ': several labels of one example are not supported'
+MULTI_LABEL_NOTE = ': several labels of one example are for --task=multilabel'
 # What programs write for a missing value.
 MISSING_VALUES = 'nan', 'NaN', '<NA>', 'N/A', '#N/A', 'null', 'NULL', 'None', '-'
 

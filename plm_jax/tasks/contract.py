@@ -48,6 +48,8 @@ class Task(Objective):
   """arrays [B, L] that the loss reads"""
   slot_arrays: ClassVar[tuple[str, ...]] = ('label',)
   """arrays [B, E] that the loss reads"""
+  resolved_fields: ClassVar[tuple[str, ...]] = ('labels', 'words')
+  """fields that follow from the training examples if they are not given"""
   row_unit: ClassVar[str] = 'rows'
   """what a progress bar counts"""
 
@@ -99,6 +101,26 @@ class Task(Objective):
   def training_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
     """Convert training examples, unchanged by default. Raises ConfigError for an invalid one."""
     return examples
+
+  def fit_to_training(self, examples: Sequence[Example]) -> 'Task':
+    """Return the task with the fields that follow from the training examples."""
+    del examples
+    return self
+
+  @property
+  def fits_development(self) -> bool:
+    """Whether `fit_to_development` returns fields."""
+    return False
+
+  def fit_to_development(
+      self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, Any]:
+    """Return fields that are chosen on the first development set after training."""
+    del examples, predictions
+    return {}
+
+  def export_attributes(self) -> dict[str, Any]:
+    """Return attributes of the task in the config.json of an export to transformers."""
+    return {}
 
   def describe_truncation(self, clipped: int) -> str:
     """Describe truncated examples and what helps; '': longer rows do, as for most tasks."""

@@ -22,6 +22,7 @@ from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging, RecurrentTas
 from plm_jax.tasks.example_formats import ExampleFormat
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.input_formats import INPUT_FORMATS
+from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelTask, thresholds_of
 from plm_jax.tasks.multiple_choice import ChoiceTask
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
@@ -43,13 +44,14 @@ class TaskKind(NamedTuple):
 KINDS: Mapping[str, TaskKind] = {kind.format.name: kind for kind in (
     TaskKind(example_formats.CLASSIFICATION, SequenceTask, RecurrentSequence),
     TaskKind(example_formats.REGRESSION, SequenceTask, RecurrentSequence),
+    TaskKind(MULTILABEL, MultiLabelTask),
     TaskKind(TAGGING, TaggingTask, RecurrentTagging),
     TaskKind(example_formats.ANSWERS, AnswerTask),
     TaskKind(example_formats.CHOICE, ChoiceTask),
     TaskKind(example_formats.EMBEDDING, EmbeddingTask))}
 Tasks = (
-    SequenceTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask | RecurrentTagging |
-    RecurrentSequence)
+    SequenceTask | MultiLabelTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask |
+    RecurrentTagging | RecurrentSequence)
 """classes of tasks that a run may have"""
 HEADS = tuple(dict.fromkeys(kind.task.head for kind in KINDS.values()))
 """names of the heads of downstream tasks"""
@@ -63,17 +65,20 @@ def get_format(kind: str) -> ExampleFormat:
 def infer_task(imported: ImportedCheckpoint) -> Task | None:
   """Infer the task that another library's checkpoint was fine-tuned on, from its head.
 
-  None if it has no head or several, for multi-label classification, which no task supports, and for
-  decoders, which other libraries give rows without a summary token. Class names tell whether tags
-  are chunks.
+  None if it has no head or several, and for decoders, which other libraries give rows without a
+  summary token. Class names tell whether tags are chunks.
   """
   heads = [name for name in ('label', 'tags', 'span', 'choice') if name in imported.heads]
-  if len(heads) != 1 or imported.is_multi_label:
+  if len(heads) != 1:
     return None
   if imported.family not in INPUT_FORMATS or imported.config.kind in ('decoder', 'infilling'):
     return None
   family, labels = imported.family, imported.labels or ('LABEL_0', 'LABEL_1')
   if heads == ['label']:
+    if imported.extra.get('problem_type') == 'multi_label_classification':
+      return MultiLabelTask(
+          family=family, labels=labels,
+          thresholds=thresholds_of(labels, imported.extra.get('thresholds')))
     if len(labels) == 1:
       measures = example_formats.REGRESSION.measures
       return SequenceTask(family=family, regression=True, measures=measures)

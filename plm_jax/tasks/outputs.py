@@ -17,6 +17,15 @@ class Label(NamedTuple):
   """of each class"""
 
 
+class Labels(NamedTuple):
+  """The predicted labels of a text, or of a pair of texts (multi-label classification)."""
+
+  labels: list[str]
+  """names of the labels whose probability is above their threshold"""
+  probabilities: dict[str, float]
+  """of each label"""
+
+
 class Value(NamedTuple):
   """The predicted number of a text, or of a pair of texts (regression)."""
 

@@ -9,6 +9,7 @@ Face's datasets; for CLUE, of the latter.
 import dataclasses
 from typing import Literal
 
+from plm_jax.metrics.multilabel import MULTILABEL_METRICS
 from plm_jax.tasks.input_formats import Truncation
 from plm_jax.tasks.row_readers import Columns
 
@@ -129,6 +130,18 @@ CHINESE = {
         'game', 'entertainment')),
     'stsb_zh': TaskSpec('regression', SCORED, (), CORRELATIONS),
 }
+# Demszky et al. 2020, table 1, in the order of the authors' emotions.txt; TFDS has a column for
+# each emotion.
+EMOTIONS = (
+    'admiration', 'amusement', 'anger', 'annoyance', 'approval', 'caring', 'confusion', 'curiosity',
+    'desire', 'disappointment', 'disapproval', 'disgust', 'embarrassment', 'excitement', 'fear',
+    'gratitude', 'grief', 'joy', 'love', 'nervousness', 'optimism', 'pride', 'realization',
+    'relief', 'remorse', 'sadness', 'surprise', 'neutral')
+SEVERAL_LABELS = {
+    'goemotions': TaskSpec(
+        'multilabel', Columns('comment_text|text', label=','.join(EMOTIONS)), EMOTIONS,
+        ('macro_f1', 'micro_f1', 'weighted_f1', 'average_precision', 'subset_accuracy'),
+        data=('tfds:goemotions',))}
 # WikiGold, BTC and Weibo publish no order of names. Universal Dependencies have 17 parts of speech
 # (UPOS).
 TAGGING = {
@@ -185,6 +198,8 @@ VECTORS = {
 EMBEDDED = {
     'embedded_classification': TaskSpec(
         'classification', data=('embedded:classification',), splits=('dev',)),
+    'embedded_multilabel': TaskSpec(
+        'multilabel', measures=MULTILABEL_METRICS, data=('embedded:multilabel',), splits=('dev',)),
     'embedded_tagging': TaskSpec(
         'tagging', measures=('entities',), data=('embedded:tagging',), splits=('dev',)),
     'embedded_answers': TaskSpec(
@@ -197,4 +212,5 @@ EMBEDDED = {
         'choice', cut='first', data=('embedded:choice',), splits=('dev',)),
 }
 TASKS: dict[str, TaskSpec] = {
-    **GLUE, **SUPERGLUE, **SICK, **CHINESE, **TAGGING, **ANSWERS, **CHOICE, **VECTORS, **EMBEDDED}
+    **GLUE, **SUPERGLUE, **SICK, **CHINESE, **SEVERAL_LABELS, **TAGGING, **ANSWERS, **CHOICE,
+    **VECTORS, **EMBEDDED}

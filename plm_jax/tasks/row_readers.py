@@ -61,21 +61,25 @@ class Columns(ValidatedConfig):
   second: str = ''
   """column of the second text: the context (answers), question (choice) or positive (embedding)"""
   label: str = ''
-  """column of the label"""
+  """column of the label; for multilabel also a column of 0 and 1 per label, separated by commas"""
   choices: str = ''
   """column with all choices, or one column per choice, separated by commas; for embedding, the same
   of negatives"""
+  separator: str = ''
+  """what separates several labels in a text (multi-label). Default: `|`, `;` or `,`, the first of
+  them that occurs"""
 
   def fill_from(self, other: 'Columns') -> 'Columns':
     """Fill empty names from other columns. Both texts come from the same side."""
     texts = self if self.first or self.second else other
     return Columns(texts.first, texts.second, self.label or other.label,
-                   self.choices or other.choices)
+                   self.choices or other.choices, self.separator or other.separator)
 
   @property
   def are_numbers(self) -> bool:
     """Whether all columns are numbered, as in a table without a header."""
-    names = re.split(r'[|+,]', '+'.join(filter(None, dataclasses.astuple(self))))
+    named = filter(None, (self.first, self.second, self.label, self.choices))
+    names = re.split(r'[|+,]', '+'.join(named))
     return all(re.fullmatch('-?[0-9]+', name) for name in names)  # '' if no column is named
 
 

@@ -5,6 +5,7 @@ import functools
 import itertools
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,6 +18,7 @@ from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.input_formats import collect_rows
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
+from plm_jax.validation import intervals
 
 
 class ClassPrediction(NamedTuple):
@@ -35,16 +37,38 @@ class SequenceTask(Task):
   head: ClassVar[str] = 'label'
   output_unit: ClassVar = 'slot'
 
+  known_measures: ClassVar[tuple[str, ...]] = tuple(METRICS)
+  """names of metrics that `measures` may have"""
+  resolved_fields: ClassVar = ('labels', 'words', 'class_weights')
+  limits = intervals(class_weights='(0, 1e6]', focal='[0, 100]')
+
   regression: bool = False
   """whether the label is a number, learned by the squared error"""
   measures: tuple[str, ...] = ('accuracy',)
-  """metrics to compute (`metrics.tasks.METRICS`); the first selects the best checkpoint"""
+  """metrics to compute (`metrics.tasks.METRICS`; of several labels, `metrics.multilabel`); the
+  first selects the best checkpoint"""
+  balanced: bool = False
+  """weight classes by the inverse of their frequency in the training examples, so that all classes
+  count the same"""
+  class_weights: tuple[float, ...] = ()
+  """weight of each class in the loss, in the order of the class names; for several labels, of the
+  examples that have the label. Empty: equal weights, or those of `balanced`"""
+  focal: float = 0.0
+  """exponent gamma of the focal loss, which gives less weight to examples that are classified well
+  (Lin et al. 2017, equation 4: 2). 0: cross-entropy"""
 
   def conflict(self, option):
-    """Describe unknown metrics."""
-    unknown = [name for name in self.measures if name not in METRICS]
-    if unknown:
-      return f'{option("measures")} are of {", ".join(METRICS)}, got {", ".join(unknown)}'
+    """Describe unknown metrics, and class weights that do not fit."""
+    unknown = [name for name in self.measures if name not in self.known_measures]
+    if unknown or not self.measures:
+      return (f'{option("measures")} are of {", ".join(self.known_measures)}, got '
+              f'{", ".join(unknown) or "none"}')
+    weights = len(self.class_weights)
+    if self.regression and (weights or self.balanced or self.focal):
+      return (f'{option("class_weights")}, {option("balanced")} and {option("focal")} are for '
+              'classes, and a regression has none')
+    if weights and self.labels and weights != len(self.labels):
+      return (f'{option("class_weights")} are one per class, {len(self.labels)}, got {weights}')
     return None
 
   @property
@@ -96,11 +120,36 @@ class SequenceTask(Task):
     dtype = np.float32 if self.regression else np.int32
     return label_array(examples, dtype)
 
+  def fit_to_training(self, examples):
+    """Set class weights, if they are balanced and not given."""
+    if not self.balanced or self.class_weights:
+      return self
+    return dataclasses.replace(self, class_weights=self.balanced_weights(examples))
+
+  def balanced_weights(self, examples: Sequence[Example]) -> tuple[float, ...]:
+    """Return weights whose mean over the examples is 1; 1 for a class without examples.
+
+    They are those of scikit-learn's 'balanced': examples / (classes * examples of the class).
+    """
+    labels: Any = [example.label for example in examples if example.label is not None]
+    counts = np.bincount(labels, minlength=self.classes)
+    weights = np.where(counts, len(labels) / (self.classes * np.maximum(counts, 1)), 1.0)
+    return tuple(float(f'{weight:.6g}') for weight in weights)
+
   def task_loss(self, outputs, batch):
-    """Compute cross-entropy and accuracy of the slots [B, E], or their squared error."""
+    """Compute cross-entropy and accuracy of the slots [B, E], or their squared error.
+
+    With class weights the loss is the weighted mean, as CrossEntropyLoss of PyTorch.
+    """
     logits, weight = outputs['label'], batch['weight']
     if not self.regression:
-      return classification_losses('label', logits, batch['label'], weight)
+      labels, loss_weight = batch['label'], weight
+      if self.class_weights:
+        loss_weight = weight * jnp.asarray(self.class_weights, jnp.float32)[labels]
+      found = classification_losses('label', logits, labels, loss_weight, weight)
+      if self.focal:
+        found['label'] = focal_loss(logits, labels, loss_weight, self.focal)
+      return found
     error = jnp.square(logits[..., 0].astype(jnp.float32) - batch['label'])
     return {'label': ((error * weight).sum(), weight.sum())}
 
@@ -125,6 +174,24 @@ class SequenceTask(Task):
   def scores(self, examples, predictions):
     """Compute each of `measures`."""
     return compute_label_metrics(self.measures, examples, predictions)
+
+
+def focal_loss(
+    logits: jax.Array, labels: jax.Array, weight: jax.Array, gamma: float
+) -> tuple[jax.Array, jax.Array]:
+  """Compute the focal loss (1 - p) ** gamma * -log p (Lin et al. 2017) as (sum, weight).
+
+  Args:
+    logits: [..., C].
+    labels: [...].
+    weight: of each label [...].
+    gamma: exponent.
+  """
+  logs = jax.nn.log_softmax(logits.astype(jnp.float32))
+  log_p = jnp.take_along_axis(logs, labels[..., None], -1)[..., 0]
+  # Of p near 1, 1 - p is computed from the other classes, so that its gradient is finite.
+  rest = jnp.clip(-jnp.expm1(log_p), 1e-12, 1.0)
+  return (-(rest ** gamma) * log_p * weight).sum(), weight.sum()
 
 
 @functools.lru_cache(maxsize=65536)

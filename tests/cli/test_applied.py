@@ -270,10 +270,9 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(typed, tmp_pa
       'predict', 'classification', 'x.txt', '--output=folder.jsonl')
 
 
-def test_a_checkpoint_of_several_labels_is_named(models, tmp_path):
+def test_a_checkpoint_of_several_labels_predicts_them(models, tmp_path):
   shutil.copytree(models / 'classification', tmp_path / 'several')
   config = json.loads((tmp_path / 'several/config.json').read_text())
   (tmp_path / 'several/config.json').write_text(json.dumps(config | {'problem_type': 'multi_label_classification'}))
-  with pytest.raises(ConfigError, match='predicts several labels per example'):
-    plm_jax.predict(tmp_path / 'several', 'fine')
-  assert plm_jax.predict(models / 'classification', 'fine')
+  assert plm_jax.predict(tmp_path / 'several', 'fine')[0].labels == ['good']
+  assert plm_jax.predict(models / 'classification', 'fine')[0].label == 'good'

@@ -11,6 +11,7 @@ from parity.shared import Given, Unsupported
 from plm_jax.layers.heads import select_token
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.multilabel import MultiLabelTask
 from plm_jax.tasks.multiple_choice import ChoiceTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
@@ -75,10 +76,24 @@ class GivenClasses(GivenTask, SequenceTask):
   def of(cls, imported, inputs):
     task, kind = super().of(imported, inputs), imported.extra.get('problem_type')
     kind = kind or ('regression' if len(task.labels) == 1 else 'single_label_classification')
-    if kind == 'multi_label_classification' or (
-        len(task.labels) > 1 and 'labels' in inputs and inputs['labels'].dtype.kind == 'f'):
-      raise Unsupported('several labels, or numbers, a row: no task has them')
+    numbers = len(task.labels) > 1 and 'labels' in inputs and inputs['labels'].dtype.kind == 'f'
+    if kind == 'regression' and numbers:
+      raise Unsupported('several numbers a row: no task has them')
+    if kind == 'multi_label_classification' or numbers:
+      return GivenLabels.of(imported, inputs)
     return dataclasses.replace(task, regression=kind == 'regression')
+
+  def called(self, logits):
+    return {'logits': logits[:, 0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenLabels(GivenTask, MultiLabelTask):
+  """Several classes of a row."""
+
+  def labelled(self, inputs):
+    label = inputs['labels'].astype(jnp.float32)[:, None]
+    return {'label': label, 'weight': jnp.ones(label.shape[:2], jnp.float32)}
 
   def called(self, logits):
     return {'logits': logits[:, 0]}
