@@ -15,7 +15,6 @@ import tuned
 import plm_jax
 from plm_jax import progress
 from plm_jax.cli import commands, encode, inputs, predict
-from plm_jax.errors import ConfigError
 
 
 @pytest.fixture(scope='module')
