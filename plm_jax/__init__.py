@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     train,
   )
   from plm_jax.api.serving import warm_up
-  from plm_jax.api.similarity import distill, encode, load, search, similar
+  from plm_jax.api.similarity import distill, encode, load, rerank, search, similar
   from plm_jax.api.transfer import answer, finetune, predict, tag
 
 __version__ = '0.1.0'
@@ -46,14 +46,14 @@ for _name in ('clean', 'inspect', 'prepare'):
   MODULE_OF[_name] = 'plm_jax.api.corpus'
 for _name in ('attention', 'likelihood', 'losses', 'minimal_pairs', 'neighbors', 'probe'):
   MODULE_OF[_name] = 'plm_jax.api.knowledge'
-for _name in ('distill', 'encode', 'load', 'search', 'similar'):
+for _name in ('distill', 'encode', 'load', 'rerank', 'search', 'similar'):
   MODULE_OF[_name] = 'plm_jax.api.similarity'
 
 __all__ = [
     'GenerationConfig', 'MeshConfig', 'answer', 'attention', 'clean', 'convert', 'distill',
     'encode', 'export', 'fill_mask', 'finetune', 'generate', 'history', 'inspect', 'likelihood',
     'load', 'losses', 'minimal_pairs', 'neighbors', 'perplexity', 'predict', 'prepare', 'probe',
-    'push', 'recipe', 'score', 'search', 'similar', 'stream', 'tag', 'train', 'warm_up']
+    'push', 'recipe', 'rerank', 'score', 'search', 'similar', 'stream', 'tag', 'train', 'warm_up']
 OLD_NAMES = {'distil': 'distill', 'neighbours': 'neighbors'}
 """earlier names of functions, which work"""
 

@@ -11,7 +11,9 @@ import tiny
 from plm_jax import validation
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.multilabel import MultiLabelTask
 from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.reranking import RerankTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
 from plm_jax.tokenizers import WordPiece
@@ -24,12 +26,15 @@ TASKS = {
     'classification': SequenceTask(labels=('bad', 'good')), 'regression': SequenceTask(
         regression=True, measures=('pearson',)),
     'tagging': TaggingTask(labels=('O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC')),
-    'answers': AnswerTask(stride=8, question_length=8), 'choice': ChoiceTask()}
+    'answers': AnswerTask(stride=8, question_length=8), 'choice': ChoiceTask(),
+    'multilabel': MultiLabelTask(labels=('bad', 'good', 'place')), 'rerank': RerankTask()}
 # Of a kind of task: (word, class) -> how much the head makes of it.
 SAID = {
     'classification': {('fine', 1): 3.0, ('dull', 0): 3.0}, 'regression': {('fine', 0): 1.0, ('dull', 0): -1.0},
     'tagging': {('angela', 1): 1.0, ('merkel', 2): 1.0, ('berlin', 3): 1.0},
-    'answers': {('angela', 0): 1.0, ('merkel', 1): 1.0}, 'choice': {('fine', 0): 3.0}}
+    'answers': {('angela', 0): 1.0, ('merkel', 1): 1.0}, 'choice': {('fine', 0): 3.0},
+    'multilabel': {('dull', 0): 9.0, ('fine', 1): 9.0, ('berlin', 2): 9.0},
+    'rerank': {('fine', 0): 9.0, ('dull', 0): -9.0}}
 
 
 def trained(kind: str) -> LoadedModel:
@@ -43,6 +48,8 @@ def trained(kind: str) -> LoadedModel:
     head['kernel'] = head['kernel'].at[PIECES.index(word), place].set(value)
   if kind == 'tagging':
     head['bias'] = head['bias'].at[0].set(1.5)
+  if kind == 'multilabel':
+    head['bias'] -= 1.5
   return LoadedModel('bert', model, task.heads(model), params, WordPiece(PIECES), labels=task.labels, task=task,
                  length=24)
 

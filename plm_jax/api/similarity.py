@@ -32,7 +32,7 @@ class Hit(NamedTuple):
   number: int
   """index of the text in the corpus, from 0"""
   score: float
-  """cosine similarity"""
+  """cosine similarity, or relevance"""
   text: str
   """the text; '' where the corpus is given as vectors"""
 
@@ -175,6 +175,53 @@ def search(
     for number, score in zip(*row, strict=True):
       hits.append(Hit(number, score, texts[number] if texts else ''))
     found.append(hits)
+  return found
+
+
+def rerank(
+    model: models.Model, queries: str | Sequence[str],
+    documents: Sequence[str] | Sequence[Sequence[str]], top: int = 0, batch: int = 32
+) -> list[list[Hit]]:
+  """Score documents by a cross-encoder that has learned reranking, and sort them.
+
+  >>> documents = ['Sorts a list.', 'Returns the array.']
+  >>> found, = plm_jax.rerank('runs/ranker', 'How do I sort?', documents, top=1)
+  >>> found[0].text in documents, 0 <= found[0].score <= 1
+  (True, True)
+
+  Args:
+    model: a model that has been fine-tuned on the task rerank, or a CrossEncoder of
+      sentence-transformers with one output
+    queries: queries
+    documents: documents to score for every query; or a list of documents for each query
+    top: number of results per query; 0: all
+    batch: batch size in pairs
+
+  Returns:
+    For each query a list of `Hit`, the most relevant first; of documents with the same score, the
+    one that is given first.
+
+  Raises:
+    ConfigError: the model has not learned reranking, there are no documents, or a text is empty.
+  """
+  from plm_jax.api import transfer
+  trained, asked = transfer.load_for_task(model, 'rerank', 'rerank'), as_list(queries)
+  each: list[Sequence[str]] = []
+  if documents and isinstance(documents[0], str):
+    each = [documents] * len(asked)  # pyright: ignore[reportAssignmentType]
+  else:
+    each = list(documents)  # pyright: ignore[reportArgumentType]
+  if len(each) != len(asked) or not all(each):
+    raise ConfigError(f'reranking needs documents for each query, got {len(asked)} queries and '
+                      f'{len(each)} lists of documents, {sum(not some for some in each)} of them '
+                      'empty')
+  if top < 0:
+    raise ConfigError(f'top is 0 or more, got {top}')
+  pairs = [(query, list(some)) for query, some in zip(asked, each, strict=True)]
+  found = []
+  for named, (_, some) in zip(transfer.predict_texts(trained, pairs, batch), pairs, strict=True):
+    order = np.argsort(-np.array(named.scores), kind='stable')[:top or None]
+    found.append([Hit(int(at), named.scores[at], some[at]) for at in order])
   return found
 
 

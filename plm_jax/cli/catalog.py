@@ -197,6 +197,12 @@ COMMANDS: dict[str, Command] = {
         ("runs/embedder corpus.txt 'how to sort an array'",
          'runs/embedder vectors.npy queries.txt --output hits.jsonl'),
         'similarity.search_command'),
+    'rerank': Command(
+        USE, 'Score and sort documents by their relevance for queries (cross-encoder).',
+        'RUN QUERIES DOCUMENTS',
+        ("runs/ranker 'how to sort an array' documents.txt",
+         'runs/ranker queries.txt documents.jsonl --top=5 --output=hits.jsonl'),
+        'similarity.rerank_command'),
     'export': Command(
         USE, 'Export a model as a transformers checkpoint.', 'RUN OUTPUT',
         ('runs/bert_base exported', 'runs/bert_base exported --dtype bfloat16'),

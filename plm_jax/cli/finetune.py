@@ -20,12 +20,14 @@ from plm_jax.report.environment import print_on_leader
 from plm_jax.runs import run as runs
 from plm_jax.tasks.elmo import RecurrentTask
 from plm_jax.tasks.embedding_losses import LOSSES
+from plm_jax.tasks.ranking_losses import RANKING_LOSSES
 from plm_jax.tasks.regularizers import REGULARIZERS
 from plm_jax.training.train import TrainingResult
 
-NAMED_VALUES: dict[str, tuple[str, dict[str, Any]]] = {
-    'regularizer': ('regularizer', {**REGULARIZERS}), 'loss': ('vector_loss', {**LOSSES})}
-"""options that set a field of the objective to a value with a name: option -> (field, values)"""
+NAMED_VALUES: dict[str, dict[str, dict[str, Any]]] = {
+    'regularizer': {'regularizer': {**REGULARIZERS}},
+    'loss': {'vector_loss': {**LOSSES}, 'ranking_loss': {**RANKING_LOSSES}}}
+"""options that set a field of the objective to a value with a name: option -> field -> values"""
 
 
 def start(
@@ -87,15 +89,17 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
       task, model, scale, split_names(given['train']), split_names(given['dev']))
   if not wants_help and (advice := finetune.intermediate_task_hint(task, model)):
     print_on_leader(advice)
-  for option, (field, known) in NAMED_VALUES.items():
+  for option, fields in NAMED_VALUES.items():
     value = given[option]
     if not value:
       continue
+    field = next((name for name in fields if hasattr(default.objective, name)), '')
+    if not field:
+      raise ConfigError(f'--{option} is for tasks of another kind than {task}')
+    known = fields[field]
     if value not in known:
       raise ConfigError(f'--{option} is one of {", ".join(known)}, got '
                         f'{validation.short_repr(value)}')
-    if not hasattr(default.objective, field):
-      raise ConfigError(f'--{option} is for tasks of another kind than {task}')
     default = validation.with_paths(default, {f'objective.{field}': known[value]})
   if vectors := given['vectors']:
     if not isinstance(default.objective, RecurrentTask):

@@ -1,19 +1,22 @@
-"""Implement `python -m plm_jax similar`, `search` and `distil`, which work on text vectors."""
-from collections.abc import Iterator
+"""Implement `python -m plm_jax similar`, `search`, `rerank` and `distill`."""
+from collections.abc import Iterator, Sequence
 import json
+import sys
 from typing import Any
 
 import numpy as np
 import tyro
 
 from plm_jax import progress, storage
-from plm_jax.api import similarity
+from plm_jax.api import similarity, transfer
 from plm_jax.cli import inputs, options, output_files
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
+from plm_jax.tasks.baselines import has_scikit_learn
+from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25
 
 
 @command()
@@ -112,6 +115,64 @@ def search_command(
           row['text'] = texts[hit.number]
         rows.append(row)
       write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
+
+
+@command(top='[1, 1000000]', first='[0, 1000000000]', batch='[1, 16777216]')
+def rerank_command(
+    run: tyro.conf.Positional[str], queries: tyro.conf.Positional[str],
+    corpus: tyro.conf.Positional[str], top: int = 10, first: int = 100, output: str = '',
+    batch: int = 32) -> None:
+  """Prints the most relevant documents for each query as JSON Lines, by a cross-encoder.
+
+  Args:
+    run: run folder of a model that has learned reranking, or a CrossEncoder of
+      sentence-transformers
+    queries: a query, a file of queries, or - for standard input with one query per line
+    corpus: documents: .txt with one per line, or .jsonl, .tsv or .csv, optionally compressed
+      (.gz, .xz); tfds:NAME:SPLIT
+    top: number of results per query
+    first: number of documents per query that are scored: the best ones by BM25, which needs
+      scikit-learn. 0: all
+    output: file for the results (.jsonl). Default: standard output
+    batch: batch size in pairs of a query and a document
+  """
+  bucket_check.check_reachable({output: 'file'})
+  asked = [queries.strip()]
+  if queries == '-' or inputs.is_source(queries):
+    asked = [text for text, _ in inputs.read_texts(queries, '')]
+  texts = [text for text, _ in inputs.read_texts(corpus, '')]
+  if not texts:
+    raise SourceError(f'{corpus} has no documents')
+  trained = transfer.load_for_task(run, 'rerank', 'rerank')
+  candidates = choose_candidates(asked, texts, first)
+  pairs = len(asked) * min(first or len(texts), len(texts))
+  with output_files.open_text(output) as write, progress.track(
+      'pairs', pairs, quiet=not output and sys.stdout.isatty()):
+    for query, numbers in zip(asked, candidates, strict=True):
+      hits, = similarity.rerank(trained, query, [[texts[at] for at in numbers]], top, batch)
+      rows = []
+      for hit in hits:
+        number = int(numbers[hit.number])
+        rows.append({'number': number, 'score': round(hit.score, 6), 'text': hit.text})
+      write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
+
+
+def choose_candidates(
+    queries: list[str], documents: list[str], first: int) -> Iterator[Sequence[int] | np.ndarray]:
+  """Yield the numbers of the documents to score for each query, the best `first` by BM25.
+
+  Raises ConfigError without scikit-learn if not all are scored.
+  """
+  if not first or len(documents) <= first:
+    yield from [range(len(documents))] * len(queries)
+    return
+  if not has_scikit_learn():
+    raise ConfigError('--first chooses documents by BM25, which needs scikit-learn: pip install '
+                      '"plm_jax[baselines]", or --first=0, which scores all documents')
+  index = Bm25(documents)
+  for start in range(0, len(queries), QUERY_BLOCK):
+    for row in index.scores(queries[start:start + QUERY_BLOCK]):
+      yield np.argsort(-row, kind='stable')[:first]
 
 
 def encode_chunks(trained: similarity.Model, texts: list[str], tokens: int) -> Iterator[np.ndarray]:

@@ -48,7 +48,7 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
   task = add_class_names(config.objective, found)
   task = with_label_words(task, config.family, tokenizer).fit_to_training(found.examples)
   found = found._replace(examples=list(task.training_examples(found.examples)))
-  train = encode_examples(task, found, tokenizer, phase.length)
+  train = encode_examples(task, found, tokenizer, phase.length, 'train')
   train = add_teacher_vectors(task, config.model, train)
   dev = read_dev_sets(config, task, tokenizer)
   if task.fits_development and not dev:

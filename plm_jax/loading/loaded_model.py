@@ -98,15 +98,17 @@ class LoadedModel:
     """Names of the functions of `plm_jax` that work with the model."""
     kind, lm = self.model.kind, bool(self.lm_head_name)
     function = self.task.example_format.function if self.task else ''
-    embeds = False
+    embeds = ranks = False
     if self.task:
+      from plm_jax.tasks.reranking import RerankTask
       from plm_jax.tasks.sentence_embedding import EmbeddingTask
-      embeds = isinstance(self.task, EmbeddingTask)
+      embeds, ranks = isinstance(self.task, EmbeddingTask), isinstance(self.task, RerankTask)
     scores_tokens = 'mlm' in self.heads or (lm and kind == 'decoder')
     able = {
         'encode': True,
         'similar': embeds,
         'search': embeds,
+        'rerank': ranks,
         'predict': self.task is not None,
         'answer': function == 'answer',
         'tag': function == 'tag',

@@ -13,6 +13,7 @@ from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import Predictions
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.outputs import find_entities
+from plm_jax.tasks.reranking import relevance_errors
 
 MAX_EXAMPLES = 10_000
 """largest number of examples that are predicted"""
@@ -21,6 +22,8 @@ MAX_CLASSES = 25
 """largest number of classes for which a confusion matrix is readable"""
 CONTEXT_CHARACTERS = 120
 """characters of a context on each side of an answer"""
+MAX_DOCUMENT = 400
+"""characters of a document"""
 
 
 def error_sections(trained: LoadedModel, examples: Sequence[Example]) -> list[Element]:
@@ -166,6 +169,19 @@ def answer_card(task: Task, example: Example, prediction: Any) -> Iterator[Eleme
   yield example_place(example)
 
 
+def ranking_card(task: Task, example: Example, prediction: Any) -> Iterator[Element]:
+  """Yield the query, and the document whose score is furthest from its relevance."""
+  errors = relevance_errors(task, example, prediction)
+  worst = int(errors.argmax())
+  yield el('p', example.texts[0], class_='prompt')
+  text = example.choices[worst]
+  yield el('p', text[:MAX_DOCUMENT] + ('…' if len(text) > MAX_DOCUMENT else ''), class_='prompt')
+  truth: Any = example.label
+  yield el('p', 'Score ', el('b', f'{prediction.scores[worst]:.3f}'), ', relevance ',
+           el('b', f'{truth[worst]:g}'), class_='missed')
+  yield example_place(example)
+
+
 def example_place(example: Example) -> Element:
   """Return the key of an example, or its file and line."""
   return el('p', example.key or example.where, class_='unit')
@@ -176,5 +192,5 @@ def tag_names(task: Task, numbers: Any) -> list[str]:
   return [task.labels[number] for number in numbers]
 
 
-CARDS = {'tagging': tagging_card, 'answers': answer_card}
+CARDS = {'tagging': tagging_card, 'answers': answer_card, 'rerank': ranking_card}
 """cards of kinds of task whose mistakes are no single label (`label_card`)"""

@@ -8,11 +8,14 @@
     contract                                      what a task is
     kinds                                         the kinds of tasks by name
     sequence_classification, token_classification, extractive_qa, multiple_choice,
-    sentence_embedding, elmo                      kinds of tasks
+    sentence_embedding, multilabel, reranking, elmo
+                                                  kinds of tasks
     grouped_rows                                  tasks with several rows per example
-    embedding_losses, regularizers                losses
+    embedding_losses, ranking_losses, regularizers
+                                                  losses
     text_augmentation                             easy data augmentation
     input_formats, batches                        from examples to batches
     outputs                                       predictions with label names, and their metrics
+    bm25                                          ranking by shared words
     baselines                                     majority-class and TF-IDF baselines
 """

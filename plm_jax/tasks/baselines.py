@@ -15,26 +15,25 @@ import functools
 import importlib.util
 import itertools
 import random
-import re
 from typing import Any, NamedTuple
+import warnings
 
 import numpy as np
 from scipy import sparse
 
-from plm_jax import unicode_words
 from plm_jax.metrics.embeddings import ranking_metrics
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD
+from plm_jax.tasks.bm25 import MAX_CHARACTERS, QUERY_BLOCK, Bm25, rank_bm25, split_words
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate
+from plm_jax.tasks.reranking import RelevancePrediction
 from plm_jax.tasks.sequence_classification import ClassPrediction
 from plm_jax.tasks.token_classification import TagPrediction
 
-MAX_TRAIN_EXAMPLES, MAX_CHARACTERS, MAX_FEATURES = 10_000, 2_000, 50_000
+MAX_TRAIN_EXAMPLES, MAX_FEATURES = 10_000, 50_000
 MAX_WEIGHTS = 20_000_000  # of a linear classifier: features times classes
 MAX_DEV_EXAMPLES = 20_000  # larger development sets have no simple baseline
-BM25_K1, BM25_B = 0.9, 0.4  # as in Anserini
-WORD = re.compile(f'{unicode_words.word_pattern(divided=True)}')
 
 
 class Baseline(NamedTuple):
@@ -144,12 +143,14 @@ def classify_labels(task: Task, train: Sequence[Example], dev: Sequence[Example]
   features = TfidfFeatures(train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // task.classes)))
   inputs, targets = features.transform(train), features.transform(dev)
   probabilities = np.zeros((len(dev), task.classes))
-  for number, column in enumerate(truth.T):
-    if column.all() or not column.any():
-      probabilities[:, number] = column[0]
-      continue
-    model = LogisticRegression(C=10.0, max_iter=50).fit(inputs, column)
-    probabilities[:, number] = model.predict_proba(targets)[:, 1]
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # 50 iterations are enough for a baseline
+    for number, column in enumerate(truth.T):
+      if column.all() or not column.any():
+        probabilities[:, number] = column[0]
+        continue
+      model = LogisticRegression(C=10.0, max_iter=50).fit(inputs, column)
+      probabilities[:, number] = model.predict_proba(targets)[:, 1]
   predictions = []
   for row in probabilities:
     chosen = tuple(np.flatnonzero(row > DEFAULT_THRESHOLD).tolist())
@@ -211,26 +212,19 @@ def retrieve(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Ba
   return Baseline('BM25', ranking_metrics(ranks, relevant))
 
 
-def rank_bm25(queries: Sequence[str], corpus: Sequence[str], depth: int) -> np.ndarray:
-  """Rank the texts of a corpus by BM25 -> indices of the best texts per query [Q, depth]."""
-  from sklearn.feature_extraction.text import CountVectorizer
-  counter: Any = CountVectorizer(analyzer=split_words)  # pyright: ignore[reportArgumentType]
-  counts: Any = sparse.csr_matrix(counter.fit_transform(corpus), dtype=np.float64)
-  # Weight of each word in each text.
-  lengths = np.asarray(counts.sum(1)).ravel()
-  frequency = np.bincount(counts.indices, minlength=counts.shape[1])
-  idf = np.log(1 + (len(corpus) - frequency + 0.5) / (frequency + 0.5))
-  norm = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(lengths.mean(), 1e-9))
-  rows = np.repeat(np.arange(len(corpus)), np.diff(counts.indptr))
-  counts.data = counts.data * (BM25_K1 + 1) / (counts.data + norm[rows]) * idf[counts.indices]
-  weights, depth = counts.T.tocsc(), min(depth, len(corpus))
-  # Scores of the queries, in blocks.
-  query_counts = sparse.csr_matrix(counter.transform(queries), dtype=np.float64)
-  ranks = []
-  for start in range(0, len(queries), 256):
-    scores = (query_counts[start:start + 256] @ weights).toarray()
-    ranks.append(np.argsort(-scores, 1, kind='stable')[:, :depth])
-  return np.concatenate(ranks)
+def rerank(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
+  """Score the documents of each development example by BM25 (Robertson and Zaragoza 2009)."""
+  del train
+  documents = list(dict.fromkeys(text for example in dev for text in example.choices))
+  numbers = {text: number for number, text in enumerate(documents)}
+  index = Bm25(documents)
+  predictions = []
+  for start in range(0, len(dev), QUERY_BLOCK):
+    some = dev[start:start + QUERY_BLOCK]
+    scores = index.scores([example.texts[0] for example in some])
+    for row, example in zip(scores, some, strict=True):
+      predictions.append(RelevancePrediction(row[[numbers[text] for text in example.choices]]))
+  return Baseline('BM25', task.scores(dev, predictions))
 
 
 def tag_words(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
@@ -355,11 +349,6 @@ def split_sides(examples: Sequence[Example]) -> list[list[str]]:
   return sides
 
 
-def split_words(text: str) -> list[str]:
-  """Split a text into lower-case words; in scripts without spaces, into characters."""
-  return WORD.findall(text[:MAX_CHARACTERS].lower()) or ['']
-
-
 def words_and_bigrams(text: str) -> list[str]:
   """Return the words and the word bigrams of a text."""
   words = split_words(text)
@@ -403,5 +392,6 @@ MAJORITY_BASELINES: dict[str, Callable[..., list[Any]]] = {
 """kind of task -> function of task, training and development examples that returns predictions"""
 SIMPLE_BASELINES: dict[str, Callable[..., Baseline | None]] = {
     'classification': classify, 'multilabel': classify_labels, 'regression': regress,
-    'tagging': tag_words, 'choice': choose, 'embedding': retrieve}
+    'tagging': tag_words, 'choice': choose, 'rerank': rerank,
+    'embedding': retrieve}
 """kind of task -> function of the task, training and development examples"""

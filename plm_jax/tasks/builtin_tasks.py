@@ -4,6 +4,7 @@
     embedded:multilabel        the package of a paragraph, and whether it has code or numbers
     embedded:tagging           names of code among words; the markup that shows them is removed
     embedded:answers           what a function does, given its neighbors
+    embedded:rerank            which function does what a sentence says
     embedded:choice            the next sentence
     embedded:similarity        how close two sentences were, as a score and a class
     embedded:embedding         pairs of consecutive sentences
@@ -124,6 +125,23 @@ def answers(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
       place = context.index(f'{text.name}: {text.summary}') + len(text.name) + 2
       yield {'question': f'What does {text.name} do?', 'context': context,
              'answers': [{'text': text.summary, 'answer_start': place}]}
+
+
+def rerank(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
+  """Yield what functions are called, and summaries of each of them and of others in its file."""
+  for _, texts in itertools.groupby(docs, lambda text: text.file):
+    near = list({text.name: text for text in texts}.values())
+    for start in range(0, len(near) - 1, 2 * CANDIDATES):
+      some = near[start:start + 2 * CANDIDATES]
+      for text in some:
+        query = ' '.join(split_name(text.name))
+        for other in some:
+          yield {'query': query, 'document': other.summary, 'relevance': int(other is text)}
+
+
+def split_name(name: str) -> list[str]:
+  """Split a name of code into its words."""
+  return re.findall(r'[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+', name) or [name]
 
 
 def choice(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
@@ -261,5 +279,5 @@ def strip_marks(text: str) -> str:
 
 CODE_MARKUP = re.compile(r'(?::[\w:+-]+:)?``?[!~]?([^`<>\1\2]+?)``?(?![`_])')
 MAKERS = {'classification': classification, 'multilabel': multilabel, 'tagging': tagging,
-          'answers': answers, 'choice': choice, 'similarity': similarity, 'embedding': embedding,
-          'sentences': single_sentences}
+          'answers': answers, 'rerank': rerank, 'choice': choice, 'similarity': similarity,
+          'embedding': embedding, 'sentences': single_sentences}

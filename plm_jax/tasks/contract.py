@@ -141,6 +141,11 @@ class Task(Objective):
   def features(self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
     """Make rows of at most `length` tokens. Raises ConfigError for an example that does not fit."""
 
+  def training_features(
+      self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
+    """Make the rows of training examples; by default, as `features` does."""
+    return self.features(examples, tokenizer, length)
+
   # Model and loss.
 
   def heads(self, model: Any) -> dict[str, nn.Module]:

@@ -149,6 +149,10 @@ class ExampleFormat:
     fields = line.split('\t')
     return line if len(fields) == 1 else tuple(fields)
 
+  def compact_example(self, example: Example) -> Example:
+    """Reduce an example to what metrics read; examples of a large file are kept."""
+    return Example((), example.label, answers=example.answers)
+
   def sample_input(self, text: str) -> Any:
     """Return an input made of a text, to compile programs for its length."""
     return text

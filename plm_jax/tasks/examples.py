@@ -23,12 +23,13 @@ class Example:
 
   texts: tuple[str, ...]
   """inputs: one text or two; the words of a sentence (tagging); question and context (answers);
-  context and question, which may be '' (choice); related texts, then negatives (embedding)"""
+  context and question, which may be '' (choice); related texts, then negatives (embedding); the
+  query (rerank)"""
   label: int | float | tuple[int, ...] | None = None
-  """index of the class or choice; value (regression); class of each word (tagging); None: unknown,
-  and always for answers"""
+  """index of the class or choice; indices of classes (multilabel); value (regression); class of
+  each word (tagging); relevance of each document (rerank); None: unknown, and always for answers"""
   choices: tuple[str, ...] = ()
-  """the choices (multiple choice)"""
+  """the choices (multiple choice); the documents (rerank)"""
   answers: tuple[Answer, ...] | None = None
   """gold answers; (): the context has none; None: unknown"""
   where: str = ''

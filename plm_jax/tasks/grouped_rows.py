@@ -16,9 +16,14 @@ MODEL_INPUTS = (
 
 
 class GroupedModel(ModelWithHeads):
-  """A backbone and heads for groups of rows: arrays [B, C, ...] -> outputs [B, C, ...]."""
+  """A backbone and heads for groups of rows: arrays [B, C, ...] -> outputs [B, C, ...].
+
+  Rows that do not come in groups, [B, ...], have outputs [B, ...].
+  """
 
   def __call__(self, batch, rows=None):
+    if batch['tokens'].ndim == 2:
+      return super().__call__(batch, rows)
     groups, size = batch['tokens'].shape[:2]
     flat, row_ids = flatten_groups(batch, rows)
     outputs = super().__call__(flat, row_ids)

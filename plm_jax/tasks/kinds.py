@@ -24,6 +24,7 @@ from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.input_formats import INPUT_FORMATS
 from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelTask, thresholds_of
 from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.reranking import RERANK, RerankTask, activation_of, is_cross_encoder
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.tagging_format import TAGGING
@@ -48,10 +49,11 @@ KINDS: Mapping[str, TaskKind] = {kind.format.name: kind for kind in (
     TaskKind(TAGGING, TaggingTask, RecurrentTagging),
     TaskKind(example_formats.ANSWERS, AnswerTask),
     TaskKind(example_formats.CHOICE, ChoiceTask),
+    TaskKind(RERANK, RerankTask),
     TaskKind(example_formats.EMBEDDING, EmbeddingTask))}
 Tasks = (
-    SequenceTask | MultiLabelTask | TaggingTask | AnswerTask | ChoiceTask | EmbeddingTask |
-    RecurrentTagging | RecurrentSequence)
+    SequenceTask | MultiLabelTask | TaggingTask | AnswerTask | ChoiceTask | RerankTask |
+    EmbeddingTask | RecurrentTagging | RecurrentSequence)
 """classes of tasks that a run may have"""
 HEADS = tuple(dict.fromkeys(kind.task.head for kind in KINDS.values()))
 """names of the heads of downstream tasks"""
@@ -79,6 +81,8 @@ def infer_task(imported: ImportedCheckpoint) -> Task | None:
       return MultiLabelTask(
           family=family, labels=labels,
           thresholds=thresholds_of(labels, imported.extra.get('thresholds')))
+    if len(labels) == 1 and is_cross_encoder(imported.extra):
+      return RerankTask(family=family, score=activation_of(imported.extra))
     if len(labels) == 1:
       measures = example_formats.REGRESSION.measures
       return SequenceTask(family=family, regression=True, measures=measures)

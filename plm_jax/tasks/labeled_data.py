@@ -87,9 +87,11 @@ def read_examples(
 
 
 def encode_examples(
-    task: Task, found: LabeledExamples, tokenizer: Tokenizer, length: int) -> LabeledDataset:
+    task: Task, found: LabeledExamples, tokenizer: Tokenizer, length: int, use: Use = 'dev'
+) -> LabeledDataset:
   """Make the features of examples. Raises ConfigError for an example that does not fit the task."""
-  features = task.features(found.examples, tokenizer, length)
+  make = task.training_features if use == 'train' else task.features
+  features = make(found.examples, tokenizer, length)
   return LabeledDataset(found.examples, features, found.report)
 
 

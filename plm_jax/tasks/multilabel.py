@@ -166,7 +166,8 @@ class MultiLabel(Classification):
     shares = np.array(prediction.probabilities, np.float64)
     found = indicate([prediction.label], len(shares))[0]
     shares = np.where(found, shares, 1 - shares)
-    wrong = indicate([example.label or ()], len(shares))[0] != found
+    truth: Any = example.label or ()
+    wrong = indicate([truth], len(shares))[0] != found
     return float(shares[wrong].max() if wrong.any() else shares.min())
 
   def describe_label(self, task, example, label):
@@ -187,7 +188,8 @@ class MultiLabel(Classification):
 
   def score_classes(self, task, found):
     """Compute precision, recall and F1 of each label."""
-    truth = indicate([example.label or () for example, _ in found], len(task.labels))
+    labels: Any = [example.label or () for example, _ in found]
+    truth = indicate(labels, len(task.labels))
     predicted = indicate([prediction.label for _, prediction in found], len(task.labels))
     return metrics.per_label_scores(truth, predicted, task.labels)
 

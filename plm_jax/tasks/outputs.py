@@ -32,6 +32,13 @@ class Value(NamedTuple):
   value: float
 
 
+class Relevance(NamedTuple):
+  """The scores of documents for a query (reranking)."""
+
+  scores: list[float]
+  """of each document, in the order in which they were given"""
+
+
 class Choice(NamedTuple):
   """The predicted choice (multiple choice)."""
 
@@ -124,7 +131,7 @@ class StreamingMetrics:
     self.num_predictions += len(examples)
     for example, prediction in zip(examples, predictions, strict=True):
       if example.label is not None or example.answers is not None:
-        kept = Example((), example.label, answers=example.answers)
+        kept = self.task.example_format.compact_example(example)
         self.examples.append(self.unique.setdefault(kept, kept))
         self.predictions.append(self.task.compact_prediction(prediction))
 

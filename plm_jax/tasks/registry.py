@@ -10,6 +10,7 @@ import dataclasses
 from typing import Literal
 
 from plm_jax.metrics.multilabel import MULTILABEL_METRICS
+from plm_jax.metrics.ranking import RANKING_METRICS
 from plm_jax.tasks.input_formats import Truncation
 from plm_jax.tasks.row_readers import Columns
 
@@ -208,6 +209,9 @@ EMBEDDED = {
     'embedded_embedding': TaskSpec(
         'embedding', measures=('spearman',), data=('embedded:embedding',),
         dev_sources=('embedded:similarity:dev',)),
+    'embedded_rerank': TaskSpec(
+        'rerank', measures=RANKING_METRICS, cut='second', data=('embedded:rerank',),
+        splits=('dev',)),
     'embedded_choice': TaskSpec(
         'choice', cut='first', data=('embedded:choice',), splits=('dev',)),
 }

@@ -21,7 +21,7 @@ from plm_jax.cli import commands, encode, inputs, predict
 def models(tmp_path_factory):
   """A folder with a checkpoint of each kind of task."""
   folder = tmp_path_factory.mktemp('tuned')
-  for kind in ('classification', 'tagging', 'answers', 'choice'):
+  for kind in ('classification', 'tagging', 'answers', 'choice', 'rerank'):
     plm_jax.export(tuned.trained(kind), folder / kind)
   return folder
 
@@ -60,6 +60,22 @@ def test_a_file_is_predicted_in_chunks_and_measured(typed, tmp_path):
   head, row = (tmp_path / 'z.tsv').read_text().splitlines()
   assert head == 'label\tprobability\ttruth\ttext'
   assert row.startswith('good\t0.') and row.endswith('\t\ta fine film')
+
+
+def test_documents_are_reranked(typed, tmp_path):
+  (tmp_path / 'd.txt').write_text('a dull film\na film\na fine film\n')
+  found = json.loads(typed('rerank', 'rerank', 'film', 'd.txt', '--top=2'))
+  assert found['query'] == 'film' and [hit['number'] for hit in found['hits']] == [2, 1]
+  assert found['hits'][0]['text'] == 'a fine film' and found['hits'][0]['score'] > 0.9
+  (tmp_path / 'q.txt').write_text('a film\ndull\n')
+  typed('rerank', 'rerank', 'q.txt', 'd.txt', '--first=1', '--output=h.jsonl')
+  assert [[hit['number'] for hit in row['hits']] for row in rows(tmp_path / 'h.jsonl')] == [[1], [0]]
+  (tmp_path / 'e.txt').write_text('')
+  assert typed('rerank', 'rerank', 'film', 'e.txt') == 'error: e.txt has no documents'
+  assert 'has learned classification and cannot rerank' in typed('rerank', 'classification', 'film', 'd.txt')
+  (tmp_path / 'p.tsv').write_text('query\tdocument\trelevance\nfilm\tdull\t0\nfilm\ta fine film\t1\n')
+  said = typed('predict', 'rerank', 'p.tsv', '--output=p.jsonl')
+  assert said.startswith('ndcg_10             100.00') and rows(tmp_path / 'p.jsonl')[1]['truth'] == 1
 
 
 def table(path):

@@ -195,13 +195,8 @@ def test_options_that_do_not_fit_are_refused(make, message):
 
 
 @pytest.fixture
-def trained(monkeypatch):
-  task = MultiLabelTask(labels=NAMES)
-  monkeypatch.setitem(tuned.TASKS, 'multilabel', task)
-  monkeypatch.setitem(tuned.SAID, 'multilabel', {('dull', 0): 9.0, ('fine', 1): 9.0, ('berlin', 2): 9.0})
-  model = tuned.trained('multilabel')
-  model.params['heads_label']['dense']['bias'] -= 1.5
-  return model
+def trained():
+  return tuned.trained('multilabel')
 
 
 def labeled():

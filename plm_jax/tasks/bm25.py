@@ -1,0 +1,57 @@
+"""BM25: ranking by the words that a query and a text share (Robertson and Zaragoza 2009).
+
+    Bm25(corpus).scores(['fast sorting'])       # [1, N]
+    rank_bm25(['fast sorting'], corpus, 10)     # indices of the best texts [1, 10]
+
+It needs scikit-learn (the extra `baselines`).
+"""
+from collections.abc import Sequence
+import re
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from plm_jax import unicode_words
+
+MAX_CHARACTERS = 2_000  # of a text whose words are counted
+K1, B = 0.9, 0.4  # as in Anserini
+QUERY_BLOCK = 256  # queries that are scored at a time
+WORD = re.compile(f'{unicode_words.word_pattern(divided=True)}')
+
+
+class Bm25:
+  """BM25 scores of a corpus, with Anserini's parameters."""
+
+  def __init__(self, corpus: Sequence[str]):
+    """Count the words of a corpus of one or more texts."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    self.counter: Any = CountVectorizer(analyzer=split_words)  # pyright: ignore
+    counts: Any = sparse.csr_matrix(self.counter.fit_transform(corpus), dtype=np.float64)
+    # Weight of each word in each text.
+    lengths = np.asarray(counts.sum(1)).ravel()
+    frequency = np.bincount(counts.indices, minlength=counts.shape[1])
+    idf = np.log(1 + (len(corpus) - frequency + 0.5) / (frequency + 0.5))
+    norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
+    rows = np.repeat(np.arange(len(corpus)), np.diff(counts.indptr))
+    counts.data = counts.data * (K1 + 1) / (counts.data + norm[rows]) * idf[counts.indices]
+    self.weights = counts.T.tocsc()
+
+  def scores(self, queries: Sequence[str]) -> np.ndarray:
+    """Score all texts for each query [Q, N]; pass hundreds of queries at most."""
+    counts = sparse.csr_matrix(self.counter.transform(queries), dtype=np.float64)
+    return (counts @ self.weights).toarray()
+
+
+def rank_bm25(queries: Sequence[str], corpus: Sequence[str], depth: int) -> np.ndarray:
+  """Rank the texts of a corpus by BM25 -> indices of the best texts per query [Q, depth]."""
+  index, ranks = Bm25(corpus), []
+  for start in range(0, len(queries), QUERY_BLOCK):
+    scores = index.scores(queries[start:start + QUERY_BLOCK])
+    ranks.append(np.argsort(-scores, 1, kind='stable')[:, :min(depth, len(corpus))])
+  return np.concatenate(ranks)
+
+
+def split_words(text: str) -> list[str]:
+  """Split a text into lower-case words; in scripts without spaces, into characters."""
+  return WORD.findall(text[:MAX_CHARACTERS].lower()) or ['']

@@ -1,0 +1,136 @@
+"""Losses of a cross-encoder, which scores a query and a document together, as values.
+
+Each is called as `loss(scores, group)` and returns (sum, weight). `scores` [B, C] float32 are
+logits of a query with each of its documents.
+"""
+import dataclasses
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.tasks.embedding_losses import LossPair
+from plm_jax.validation import ValidatedConfig, intervals
+
+Activation = Literal['sigmoid', 'none']
+MASKED = -1e9
+
+
+class RankingGroup(NamedTuple):
+  """What is known of the documents of a batch."""
+
+  relevance: jax.Array
+  """of each document, or a teacher's score [B, C]"""
+  real: jax.Array
+  """whether there is such a document [B, C]"""
+  weight: jax.Array
+  """of each query [B]"""
+
+
+@dataclasses.dataclass(frozen=True)
+class RankingLoss(ValidatedConfig):
+  """A loss of scores."""
+
+  lists: ClassVar[bool] = True
+  """whether documents of a query are compared, so that they come in one list"""
+  positive_first: ClassVar[bool] = False
+  """whether the first document of a list is relevant and the others are not"""
+  activation: ClassVar[Activation] = 'none'
+  """what makes a score of a logit when the model is used"""
+
+  def __call__(self, scores: jax.Array, group: RankingGroup) -> LossPair:
+    """Compute (sum, weight) of the loss."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Binary(RankingLoss):
+  """Binary cross-entropy of each pair: whether the document is relevant (Nogueira and Cho 2019)."""
+
+  lists = False
+  activation = 'sigmoid'
+  limits = intervals(full='(0, 1e6]')
+
+  full: float = 1.0
+  """relevance that stands for certainly relevant; graded relevance is divided by it"""
+
+  def __call__(self, scores, group):
+    """Compute the mean over pairs."""
+    target = group.relevance / self.full
+    losses = target * jax.nn.softplus(-scores) + (1 - target) * jax.nn.softplus(scores)
+    weight = group.real * group.weight[:, None]
+    return (losses * weight).sum(), weight.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(RankingLoss):
+  """Squared error of each score against the given one, such as a teacher's."""
+
+  lists = False
+
+  def __call__(self, scores, group):
+    """Compute the mean over pairs."""
+    weight = group.real * group.weight[:, None]
+    return (jnp.square(scores - group.relevance) * weight).sum(), weight.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Negatives(RankingLoss):
+  """Multiple negatives: cross-entropy of the relevant document among the documents of a query.
+
+  Each list gets `random` documents of other queries in addition, which are taken for irrelevant
+  (Henderson et al. 2017, section 4).
+  """
+
+  positive_first = True
+  activation = 'sigmoid'
+  limits = intervals(scale='(0, 1e3]', random='[0, 1000]')
+
+  scale: float = 10.0
+  """factor of the scores, which are probabilities from 0 to 1"""
+  random: int = 4
+  """documents of other queries per list"""
+
+  def __call__(self, scores, group):
+    """Compute the mean over lists."""
+    logits = jnp.where(group.real > 0, self.scale * jax.nn.sigmoid(scores), MASKED)
+    losses = jax.nn.logsumexp(logits, -1) - logits[:, 0]
+    return (losses * group.weight).sum(), group.weight.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class ListNet(RankingLoss):
+  """ListNet: cross-entropy of the softmax of scores against that of relevance (Cao et al. 2007).
+
+  Equation 6, for the probability that a document is ranked first.
+  """
+
+  def __call__(self, scores, group):
+    """Compute the mean over lists."""
+    target = jax.nn.softmax(jnp.where(group.real > 0, group.relevance, MASKED), -1)
+    logs = jax.nn.log_softmax(jnp.where(group.real > 0, scores, MASKED), -1)
+    losses = -(target * jnp.where(group.real > 0, logs, 0)).sum(-1)
+    return (losses * group.weight).sum(), group.weight.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginMSE(RankingLoss):
+  """Distillation: the margin between two documents is a teacher's (Hofstätter et al. 2020, eq. 1).
+
+  The margin is that of the first document of a list to each other one.
+  """
+
+  positive_first = True
+
+  def __call__(self, scores, group):
+    """Compute the mean over pairs of documents."""
+    margins, wanted = scores[:, :1] - scores, group.relevance[:, :1] - group.relevance
+    weight = (group.real * group.weight[:, None])[:, 1:]
+    return (jnp.square(margins - wanted)[:, 1:] * weight).sum(), weight.sum()
+
+
+RankingLosses = Binary | Regression | Negatives | ListNet | MarginMSE
+RANKING_LOSSES: dict[str, RankingLosses] = {
+    'binary': Binary(), 'regression': Regression(), 'negatives': Negatives(),
+    'listnet': ListNet(), 'margin_mse': MarginMSE()}
+"""losses by their names on the command line"""

@@ -1,0 +1,504 @@
+"""Reranking: a cross-encoder reads a query and a document together and scores their relevance.
+
+Nogueira and Cho 2019, section 3. Files have a query, a document and its relevance in each row; or a
+query, a relevant document and negatives; or a query with lists of documents and of their relevance.
+Instead of relevance there may be a teacher's scores.
+"""
+from collections.abc import Sequence
+import dataclasses
+import itertools
+import re
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax import conversion
+from plm_jax.data import labeled_files
+from plm_jax.errors import ConfigError
+from plm_jax.metrics.ranking import RANKING_METRICS, ranking_metrics
+from plm_jax.tasks import row_readers
+from plm_jax.tasks.class_names import is_missing
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.example_formats import ExampleFormat, InputExample
+from plm_jax.tasks.examples import Example, Features, are_texts, input_parts
+from plm_jax.tasks.grouped_rows import GroupedModel, GroupedTask
+from plm_jax.tasks.input_formats import Truncation, collect_rows
+from plm_jax.tasks.outputs import Relevance
+from plm_jax.tasks.ranking_losses import (
+  Activation,
+  Binary,
+  Negatives,
+  RankingGroup,
+  RankingLosses,
+)
+from plm_jax.tasks.regularizers import Plain
+from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
+from plm_jax.tasks.sequence_classification import encode_texts
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.validation import intervals
+
+NEGATIVE_COLUMN = re.compile(r'(hard_)?neg(ative)?_?\d+')
+ACTIVATION_CLASSES = {
+    'sigmoid': 'torch.nn.modules.activation.Sigmoid', 'none': 'torch.nn.modules.linear.Identity'}
+
+
+class RelevancePrediction(NamedTuple):
+  """The scores of an example's documents."""
+
+  scores: np.ndarray
+  """[documents]"""
+
+
+class DocumentList(NamedTuple):
+  """A query with documents to compare, made of training examples."""
+
+  query: str
+  documents: tuple[str, ...]
+  relevance: tuple[float, ...]
+  example: int
+  """index of the first example that it was made of"""
+
+
+class QueryDocuments(ExampleFormat):
+  """A query with documents; a document's label is its relevance."""
+
+  name = 'rerank'
+  columns = Columns(
+      'query|question|anchor|sentence1|text_a',
+      'documents|docs|document|passages|passage|positive|answer|sentence2|text_b|text',
+      'relevance|labels|label|scores|score', 'negatives|negative|hard_neg')
+  expected_input = 'a query and a document, or a list of documents'
+  text_counts = (2,)
+  measures = RANKING_METRICS
+  has_class_names = False
+  mistakes_title = 'Largest errors'
+
+  def guess_columns(self, columns, row):
+    """Fill in the columns; negatives may have a column each."""
+    usual = self.columns
+    if row_readers.column_value(row, usual.choices) is None:
+      names = [name for name in row.columns if NEGATIVE_COLUMN.fullmatch(name)]
+      usual = dataclasses.replace(usual, choices=','.join(names))
+    return columns.fill_from(usual)
+
+  def read(self, row, columns):
+    """Read a query, its documents and their relevance."""
+    query = row_readers.read_text(row, columns.first)
+    documents = read_documents(row, columns.second, 'second')
+    negatives: list[str] = []
+    for name in filter(None, columns.choices.split(',')):
+      negatives += read_documents(row, name, 'choices')
+    label = row_readers.column_value(row, columns.label)
+    if negatives and is_missing(label):
+      label = [1.0] * len(documents) + [0.0] * len(negatives)
+    example = Example(
+        (query,), choices=(*documents, *negatives), where=row.where, key=row_readers.row_key(row))
+    return RawExample(example, label)
+
+  def parse_label(self, item, classes):
+    """Return the relevance of each document. Margins to the first document become scores."""
+    del classes
+    label, where, count = item.label, item.example.where, len(item.example.choices)
+    given = label if isinstance(label, list) else [label]
+    values = tuple(row_readers.parse_value(value, where) for value in given)
+    if len(values) == count:
+      return values
+    if len(values) == count - 1:
+      return (0.0, *(-value for value in values))
+    raise UnreadableRow(
+        'scores that do not fit', f'{where}: {count} documents need a relevance each, or '
+        f'{count - 1} margins of the first to the others, got {len(values)}')
+
+  def parse_parts(self, given, where):
+    """Make an example of (query, document) or (query, documents)."""
+    parts = input_parts(given)
+    if len(parts) != 2:
+      return None
+    documents = parts[1:] if isinstance(parts[1], str) else input_parts(parts[1])
+    if not are_texts(parts[:1]) or not are_texts(documents):
+      return None
+    return InputExample(Example(parts[:1], choices=tuple(documents), where=where))
+
+  def compact_example(self, example):
+    """Keep the query, by which documents are ranked."""
+    return Example(example.texts, example.label)
+
+  def sample_input(self, text):
+    """Return a pair of the same text."""
+    return text, text
+
+  def name_prediction(self, task, example, prediction, text, starts):
+    """Return the scores."""
+    del task, example, text, starts
+    return Relevance([float(score) for score in prediction.scores])
+
+  def name_truth(self, task, example):
+    """Return the relevance of each document."""
+    del task
+    label: Any = example.label
+    return None if label is None else list(label)
+
+  def json_fields(self, one, named, truth):
+    """Return the query, its document or documents, and the scores."""
+    example = one.example
+    fields: dict[str, Any] = {'query': example.texts[0]}
+    documents = list(example.choices)
+    if len(documents) > 1:
+      return fields | {'documents': documents, 'scores': named.scores} | truth
+    single = {}
+    for name, value in truth.items():
+      single[name] = value[0] if isinstance(value, list) else value
+    return fields | {'document': documents[0], 'score': named.scores[0]} | single
+
+  def table_fields(self, one, named, truth):
+    """Return the cells of a query and its document."""
+    fields: dict[str, Any] = self.json_fields(one, named, {'truth': truth})
+    cells: dict[str, Any] = {'id': one.example.key} if one.example.key else {}
+    for name, value in fields.items():
+      cells[name] = ' '.join(map(str, value)) if isinstance(value, list) else value
+    return cells
+
+  def is_correct(self, task, example, prediction):
+    """Tell whether no document is on the wrong side."""
+    return bool(relevance_errors(task, example, prediction).max(initial=0) < 0.5)
+
+  def rank_mistakes(self, task, found):
+    """Return all examples, those with the largest error of a document first."""
+    return sorted(found, key=lambda one: -relevance_errors(task, *one).max(initial=0))
+
+  def describe_label(self, task, example, label):
+    """Describe the relevance of documents."""
+    del task, example
+    return ', '.join(f'{value:g}' for value in label)
+
+  def describe_prediction(self, task, example, prediction):
+    """Describe the scores of documents."""
+    del task, example
+    return ', '.join(f'{score:.3f}' for score in prediction.scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankTask(GroupedTask):
+  """Relevance of documents for queries, by a classifier with one output on the pair of texts.
+
+  Losses of single pairs learn from a row per document. The others learn from lists: groups of rows
+  with the documents of a query. Development sets and predictions have a row per document.
+  """
+
+  head: ClassVar[str] = 'label'
+  slot_arrays: ClassVar = ('real',)
+  row_unit: ClassVar = 'pairs'
+  limits = intervals(list_size='[2, 256]')
+
+  cut: Truncation = 'second'
+  ranking_loss: RankingLosses = Binary()
+  """loss of the scores"""
+  list_size: int = 8
+  """documents per list, for losses that compare documents"""
+  score: Activation | None = None
+  """function of the logit that is the score: sigmoid or none. Default: that of the loss"""
+
+  def conflict(self, option):
+    """Describe options that do not fit."""
+    if self.auxiliary or not isinstance(self.regularizer, Plain):
+      return f'{option("auxiliary")} and {option("regularizer")} are for other tasks than reranking'
+    if conversion.uses_verbalizer(self.family, self.head):
+      return f'{option("family")} {self.family} classifies by words, and a score is none'
+    loss = self.ranking_loss
+    if isinstance(loss, Negatives) and loss.random >= self.list_size:
+      return (f'{option("list_size")} is larger than {option("ranking_loss.random")}, '
+              f'{loss.random}, got {self.list_size}')
+    return super().conflict(option)
+
+  @property
+  def compares(self) -> bool:
+    """Whether the loss compares the documents of a query."""
+    return self.ranking_loss.lists
+
+  @property
+  def output_unit(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Slots, or rows where lists are groups of rows."""
+    return 'row' if self.compares else 'slot'
+
+  @property
+  def activation(self) -> Activation:
+    """What makes a score of a logit."""
+    return self.score or self.ranking_loss.activation
+
+  @property
+  def metric_names(self):
+    """Metrics of rankings."""
+    return RANKING_METRICS
+
+  @property
+  def example_format(self):
+    """Queries with documents."""
+    return RERANK
+
+  @classmethod
+  def from_spec(cls, spec, **fields):
+    """Make a published task; documents are truncated before queries."""
+    if fields.get('cut') == 'longest':
+      fields['cut'] = 'second'
+    return cls(**fields)
+
+  @property
+  def classes(self):
+    """One score."""
+    return 1
+
+  @property
+  def typical_group(self):
+    """Documents per list."""
+    return self.list_size
+
+  def build(self, model, packed):
+    """Build the module, whose rows may come in groups."""
+    if not self.compares:
+      return Task.build(self, model, packed)
+    return GroupedModel(model.backbone(packed), self.heads(model))
+
+  def module_inputs(self, model):
+    """Return the shapes of a row, or of a group of two."""
+    return super().module_inputs(model) if self.compares else Task.module_inputs(self, model)
+
+  def shapes(self, rows, length, layout=None):
+    """Return the shapes of a batch."""
+    shapes: Any = super().shapes(rows, length, layout) if self.compares else (
+        Task.shapes(self, rows, length, layout))
+    size = self.list_size if self.compares else 1
+    label = jax.ShapeDtypeStruct((rows, 1, size), jnp.float32, sharding=layout)
+    return shapes | {'label': label}
+
+  def corrupt(self, key, windows, vocab):
+    """Add the inputs of the model family's format, to rows or to groups of them."""
+    if windows['tokens'].ndim == 2:
+      return Task.corrupt(self, key, windows, vocab)
+    return super().corrupt(key, windows, vocab)
+
+  def training_examples(self, examples):
+    """Return the examples. Raises ConfigError for relevance that the loss cannot learn."""
+    loss = self.ranking_loss
+    if isinstance(loss, Binary):
+      for example in examples:
+        for value in example.label or ():  # pyright: ignore
+          if not 0 <= value <= loss.full:
+            raise ConfigError(
+                f'{example.where}: the binary loss learns relevance from 0 to {loss.full:g}, got '
+                f'{value:g}: --objective.ranking-loss.full is the relevance of the best documents')
+    return examples
+
+  def features(self, examples, tokenizer, length):
+    """Make a row per document. Raises ConfigError for an example without a query or documents."""
+    lists = []
+    for number, example in enumerate(examples):
+      if len(example.texts) != 1 or not example.choices:
+        raise ConfigError(f'{example.where}: expected a query and its documents, got '
+                          f'{len(example.texts)} texts and {len(example.choices)} documents')
+      for place, document in enumerate(example.choices):
+        value = example.label[place] if isinstance(example.label, tuple) else None
+        relevance = () if value is None else (float(value),)
+        lists.append(DocumentList(example.texts[0], (document,), relevance, number))
+    return self.make_rows(lists, 1, tokenizer, length)
+
+  def training_features(self, examples, tokenizer, length):
+    """Make a row per document, or a group of rows per list."""
+    if not self.compares:
+      return self.features(examples, tokenizer, length)
+    lists, skipped = self.make_lists(examples)
+    size = max(len(one.documents) for one in lists)
+    features = self.make_rows(lists, size, tokenizer, length)
+    return dataclasses.replace(features, skipped=features.skipped + skipped)
+
+  def make_lists(self, examples: Sequence[Example]) -> tuple[list[DocumentList], tuple[str, ...]]:
+    """Make lists of at most `list_size` documents -> (lists, why queries were skipped).
+
+    Examples of the same query are joined. Of a document that occurs twice, the largest relevance
+    counts. For losses whose first document is relevant, each relevant document has a list of its
+    own with irrelevant ones, which are used in turn.
+
+    Raises:
+      ConfigError: no query has documents to compare.
+    """
+    queries: dict[str, tuple[int, dict[str, float]]] = {}
+    for number, example in enumerate(examples):
+      values = example.label if isinstance(example.label, tuple) else ()
+      _, known = queries.setdefault(example.texts[0], (number, {}))
+      for document, value in zip(example.choices, values, strict=False):
+        known[document] = max(value, known.get(document, value))
+    added = self.ranking_loss.random if isinstance(self.ranking_loss, Negatives) else 0
+    size, lists, lone = self.list_size - added, [], 0
+    for query, (number, known) in queries.items():
+      made = split_list(query, known, number, max(size, 2), self.ranking_loss.positive_first)
+      if added and not made:
+        made = [DocumentList(query, (document,), (value,), number)
+                for document, value in known.items() if value > 0]
+      lists += made
+      lone += not made
+    if added:
+      lists = add_random_documents(lists, queries, added)
+    if not lists:
+      raise ConfigError('no query has documents of different relevance, which this loss compares: '
+                        'give negatives, or use --loss=binary')
+    reason = f'{lone:,} queries have no documents of different relevance and are left out'
+    return lists, (reason,) if lone else ()
+
+  def make_rows(
+      self, lists: Sequence[DocumentList], size: int, tokenizer: Tokenizer, length: int
+  ) -> Features:
+    """Make `size` rows per list; a list with fewer documents is padded with its first row."""
+    queries = encode_texts(tokenizer, [one.query for one in lists])
+    documents = iter(encode_texts(
+        tokenizer, list(itertools.chain.from_iterable(one.documents for one in lists))))
+    rows, clipped, labels = [], 0, np.zeros((len(lists), size), np.float32)
+    for number, (one, query) in enumerate(zip(lists, queries, strict=True)):
+      own, is_clipped = [], False
+      for _ in one.documents:
+        texts = [query, next(documents)]
+        row = self.input_format.make_row(texts, tokenizer.vocab, length, self.cut)
+        is_clipped |= row.kept_lengths != [len(text) for text in texts]
+        own.append(row)
+      clipped += is_clipped
+      rows += own + [own[0]] * (size - len(own))
+      labels[number, :len(one.relevance)] = one.relevance
+    real = np.array([len(one.documents) for one in lists], np.int32)
+    weight = np.array([bool(one.relevance) for one in lists], np.float32)
+    values = {'label': labels.repeat(size, axis=0), 'real': real.repeat(size),
+              'weight': weight.repeat(size)}
+    numbers = np.array([one.example for one in lists], np.int32).repeat(size)
+    return collect_rows(rows, values, numbers, size, clipped)
+
+  def task_loss(self, outputs, batch):
+    """Compute the loss of the scores."""
+    scores = outputs['label'].astype(jnp.float32)
+    if not self.compares:  # every slot is a list of one document
+      scores = scores.reshape(-1, 1)
+      label, real = batch['label'].reshape(-1, 1), jnp.ones_like(scores)
+      weight = batch['weight'].reshape(-1)
+    else:
+      scores = scores.reshape(batch['tokens'].shape[:2])
+      label, weight = batch['label'][:, 0], batch['weight'][:, 0]
+      real = jnp.arange(scores.shape[1]) < batch['real'][:, :1]
+    group = RankingGroup(label, real.astype(jnp.float32), weight)
+    return {'label': self.ranking_loss(scores, group)}
+
+  def accuracy_targets(self, outputs, batch):
+    """Return nothing: relevance is not a class."""
+    del outputs, batch
+    return {}
+
+  @property
+  def has_heldout_loss(self):
+    """Only of single pairs: development sets have no lists."""
+    return not self.compares
+
+  def predict(self, examples, features, outputs):
+    """Return the scores of each example's documents; outputs: logit of each row."""
+    del features
+    logits = np.array([np.ravel(x)[0] for x in outputs], np.float64)
+    if self.activation == 'sigmoid':
+      logits = np.where(logits >= 0, 1, np.exp(np.minimum(logits, 0))) / (
+          1 + np.exp(-np.abs(logits)))
+    ends = np.cumsum([len(example.choices) for example in examples])
+    return [RelevancePrediction(scores) for scores in np.split(logits, ends[:-1])]
+
+  def scores(self, examples, predictions):
+    """Rank the documents of each query, from all examples of it, and compute the metrics."""
+    queries: dict[str, tuple[list[float], list[float]]] = {}
+    for example, prediction in zip(examples, predictions, strict=True):
+      truth, scores = queries.setdefault(example.texts[0], ([], []))
+      truth += example.label or ()  # pyright: ignore
+      scores += prediction.scores.tolist()
+    return ranking_metrics(
+        [truth for truth, _ in queries.values()], [scores for _, scores in queries.values()])
+
+  def export_attributes(self):
+    """Return the activation of CrossEncoder of sentence-transformers."""
+    activation = ACTIVATION_CLASSES[self.activation]
+    return {'sentence_transformers': {'activation_fn': activation, 'version': '5.0.0'}}
+
+
+RERANK = QueryDocuments()
+
+
+def read_documents(row: Any, names: str, field: str) -> list[str]:
+  """Read a document or a list of documents. Raises UnreadableRow."""
+  value = row_readers.column_value(row, names)
+  if not isinstance(value, list):
+    return [row_readers.read_text(row, names, field)]
+  if not value or not all(labeled_files.is_valid_text(one) and one.strip() for one in value):
+    raise UnreadableRow(
+        'no documents', f'{row.where}: the column {row_readers.find_column(row, names)!r} must '
+        f'hold texts, got {value!r:.80}')
+  return [one.strip() for one in value]
+
+
+def split_list(
+    query: str, known: dict[str, float], example: int, size: int, positive_first: bool
+) -> list[DocumentList]:
+  """Split the documents of a query into lists of at most `size`; [] if all have equal relevance."""
+  ranked = sorted(known, key=known.__getitem__, reverse=True)
+  if len(set(known.values())) < 2:
+    return []
+  lists = []
+  def add(documents):
+    values = tuple(known[document] for document in documents)
+    lists.append(DocumentList(query, tuple(documents), values, example))
+  if positive_first:
+    least = known[ranked[-1]]
+    positive = [document for document in ranked if known[document] > max(0.0, least)]
+    positive = positive or ranked[:1]
+    others = [document for document in ranked if document not in set(positive)]
+    for number, document in enumerate(positive):
+      start = number * (size - 1)
+      some = [others[(start + place) % len(others)] for place in range(min(size - 1, len(others)))]
+      add([document, *some])
+    return lists
+  # Every list has documents from the whole range of relevance.
+  count = -(-len(ranked) // size)
+  for start in range(count):
+    add(ranked[start::count])
+  return [one for one in lists if len(set(one.relevance)) > 1]
+
+
+def add_random_documents(
+    lists: Sequence[DocumentList], queries: dict[str, tuple[int, dict[str, float]]], number: int
+) -> list[DocumentList]:
+  """Add documents of other queries to each list, as irrelevant; never one that its query knows."""
+  documents = list(dict.fromkeys(
+      document for _, known in queries.values() for document in known))
+  rng, grown = np.random.default_rng(0), []
+  for one in lists:
+    known = queries[one.query][1]
+    some: dict[str, None] = {}
+    for place in rng.permutation(len(documents))[:number + len(known)]:
+      if documents[place] not in known and len(some) < number:
+        some[documents[place]] = None
+    grown.append(one._replace(
+        documents=(*one.documents, *some), relevance=(*one.relevance, *[0.0] * len(some))))
+  return [one for one in grown if len(one.documents) > 1]
+
+
+def relevance_errors(task: Any, example: Example, prediction: Any) -> np.ndarray:
+  """Return how far the score of each document is from its relevance, from 0 to 1."""
+  scores = np.asarray(prediction.scores, np.float64)
+  if task.activation == 'none':
+    scores = 1 / (1 + np.exp(-np.clip(scores, -50, 50)))
+  truth = np.asarray(example.label or [0.0] * len(scores), np.float64)
+  return np.abs(scores - np.clip(truth / max(1.0, truth.max(initial=0)), 0, 1))
+
+
+def activation_of(attributes: Any) -> Activation:
+  """Return the activation that a config.json of sentence-transformers states; sigmoid if none."""
+  given = (attributes.get('sentence_transformers') or {}).get('activation_fn')
+  given = given or attributes.get('sbert_ce_default_activation_function') or ''
+  return 'none' if given.endswith('Identity') else 'sigmoid'
+
+
+def is_cross_encoder(attributes: Any) -> bool:
+  """Tell whether a config.json is of a CrossEncoder of sentence-transformers."""
+  return bool(attributes.get('sentence_transformers') or
+              attributes.get('sbert_ce_default_activation_function'))
+
