@@ -439,7 +439,7 @@ def make_modules_writer(trained: LoadedModel) -> Callable[[pathlib.Path], None] 
   return functools.partial(
       sentence_transformers.write_modules, vector=trained.task.vector,
       params=trained.params.get('heads_embedding', {}), width=trained.model.block.width,
-      length=max_row_length(trained))
+      length=max_row_length(trained), prompts=trained.prompts)
 
 
 def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Exported:

@@ -203,6 +203,13 @@ COMMANDS: dict[str, Command] = {
         ("runs/ranker 'how to sort an array' documents.txt",
          'runs/ranker queries.txt documents.jsonl --top=5 --output=hits.jsonl'),
         'similarity.rerank_command'),
+    'mine-negatives': Command(
+        USE, 'Write hard negatives for pairs of a query and a relevant document.',
+        'RETRIEVER PAIRS --output=FILE',
+        ('bm25 pairs.jsonl --output=mined.jsonl',
+         'runs/embedder pairs.jsonl --corpus=documents.txt --judge=runs/ranker '
+         '--output=mined.jsonl'),
+        'retrieval.mine_negatives_command'),
     'export': Command(
         USE, 'Export a model as a transformers checkpoint.', 'RUN OUTPUT',
         ('runs/bert_base exported', 'runs/bert_base exported --dtype bfloat16'),
@@ -223,6 +230,11 @@ COMMANDS: dict[str, Command] = {
         EVALUATE, 'Evaluate a language model with zero- or few-shot prompts.', 'RUN TASK',
         ('runs/gpt2_small piqa', 'runs/gpt2_small boolq --shots 8 --data boolq.jsonl'),
         'evaluation.few_shot_command'),
+    'evaluate-retrieval': Command(
+        EVALUATE, "Evaluate retrieval and reranking on a data set in BEIR's layout.",
+        'RETRIEVER FOLDER',
+        ('runs/embedder scifact', 'bm25 scifact --reranker=runs/ranker --depth=50'),
+        'retrieval.evaluate_retrieval_command'),
     'text-to-text': Command(
         EVALUATE, 'Evaluate an encoder-decoder on a text-to-text task.', 'RUN TASK',
         ('runs/t5_small task:sst2:dev.tsv',), 'generation.text_to_text_command'),

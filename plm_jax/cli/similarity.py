@@ -8,7 +8,7 @@ import numpy as np
 import tyro
 
 from plm_jax import progress, storage
-from plm_jax.api import similarity, transfer
+from plm_jax.api import retrieval, similarity, transfer
 from plm_jax.cli import inputs, options, output_files
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
@@ -16,7 +16,6 @@ from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
 from plm_jax.tasks.baselines import has_scikit_learn
-from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25
 
 
 @command()
@@ -169,10 +168,8 @@ def choose_candidates(
   if not has_scikit_learn():
     raise ConfigError('--first chooses documents by BM25, which needs scikit-learn: pip install '
                       '"plm_jax[baselines]", or --first=0, which scores all documents')
-  index = Bm25(documents)
-  for start in range(0, len(queries), QUERY_BLOCK):
-    for row in index.scores(queries[start:start + QUERY_BLOCK]):
-      yield np.argsort(-row, kind='stable')[:first]
+  for numbers, *_ in retrieval.search_documents(retrieval.BM25, queries, documents, first):
+    yield numbers
 
 
 def encode_chunks(trained: similarity.Model, texts: list[str], tokens: int) -> Iterator[np.ndarray]:

@@ -217,8 +217,8 @@ def read_dense(folder: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def write_modules(
-    folder: pathlib.Path, vector: VectorConfig, params: Mapping[str, Any], width: int, length: int
-) -> None:
+    folder: pathlib.Path, vector: VectorConfig, params: Mapping[str, Any], width: int, length: int,
+    prompts: Mapping[str, str] | None = None) -> None:
   """Write the modules of sentence embeddings next to an encoder's checkpoint.
 
   Args:
@@ -227,6 +227,7 @@ def write_modules(
     params: parameters of the head.
     width: D, hidden size of the encoder.
     length: maximum tokens per row.
+    prompts: texts before each 'query' and each 'document'; None: there are none.
 
   Raises:
     ConvertError: sentence-transformers concatenates the poolings in another order.
@@ -254,6 +255,9 @@ def write_modules(
     name = f'{len(modules)}_Normalize'
     modules.append(('Normalize', name))
     (folder / name).mkdir()
+  if prompts:
+    write_json(folder / 'config_sentence_transformers.json', {
+        'prompts': dict(prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'})
   write_json(folder / ENCODER_SETTINGS, {'max_seq_length': length, 'do_lower_case': False})
   write_module_list(folder, modules)
 

@@ -13,7 +13,7 @@ from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import Predictions
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.outputs import find_entities
-from plm_jax.tasks.reranking import relevance_errors
+from plm_jax.tasks.ranking_format import relevance_errors
 
 MAX_EXAMPLES = 10_000
 """largest number of examples that are predicted"""

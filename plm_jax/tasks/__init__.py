@@ -1,7 +1,8 @@
 """Downstream tasks: fine-tune a pre-trained model on labeled examples.
 
     examples, row_readers, class_names, sources   labeled examples and their sources
-    example_formats, tagging_format               how the examples of a kind are read and printed
+    example_formats, tagging_format, ranking_format
+                                                  how the examples of a kind are read and printed
     builtin_tasks                                 tasks made of installed packages, for tests
     labeled_data                                  data sets: examples with features
     registry, hyperparameters                     published tasks and settings, as data

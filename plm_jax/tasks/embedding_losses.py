@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers.pooling import l2_normalize
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION, ExampleFormat
+from plm_jax.tasks.ranking_format import RERANK
 from plm_jax.validation import ValidatedConfig, intervals
 
 LossPair = tuple[jax.Array, jax.Array]  # (sum, weight)
@@ -35,6 +36,8 @@ class ExampleGroup(NamedTuple):
   """[B, W] teacher's vector, if there is a teacher"""
   texts: Any = None
   """[B, C] ids of the texts, equal for equal texts; None: all count as different"""
+  scores: Any = None
+  """[B, C - 1] teacher's score of each text but the first, if there are any"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +45,8 @@ class VectorLoss(ValidatedConfig, abc.ABC):
   """Base class of losses of sentence embeddings."""
 
   train_format: ClassVar[ExampleFormat] = EMBEDDING
-  """training examples: pairs with a class, pairs with a number, or related texts"""
+  """training examples: pairs with a class, pairs with a number, related texts, or queries with
+  scored documents"""
   texts: ClassVar[tuple[int, int]] = (2, 2)
   """minimum and maximum number of texts of an example"""
   cross_row: ClassVar[bool] = False
@@ -214,6 +218,58 @@ class TeacherVectors(VectorLoss):
     return weighted_sum(jnp.square(vectors - group.target[:, None]).mean(-1), real)
 
 
+@dataclasses.dataclass(frozen=True)
+class ScoreMargins(VectorLoss):
+  """Margin-MSE: the margin between a query's documents is a teacher's (Hofstätter et al. 2020).
+
+  Scores are dot products; the margin is that of the first document to each other one, equation 1.
+  """
+
+  train_format = RERANK
+  texts = (3, 64)
+  euclidean = True
+
+  def __call__(self, vectors, group):
+    """Compute the mean squared difference of margins, over pairs of documents."""
+    scores, real = document_scores(vectors, group)
+    margins, wanted = scores[:, :1] - scores, group.scores[:, :1] - group.scores
+    return weighted_sum(jnp.square(margins - wanted)[:, 1:], real[:, 1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreDistribution(VectorLoss):
+  """Distillation of a teacher's distribution over a query's documents (Lin et al. 2020).
+
+  The loss is the Kullback-Leibler divergence of the softmax of dot products from that of the
+  teacher's scores, times the squared temperature.
+  """
+
+  train_format = RERANK
+  texts = (3, 64)
+  euclidean = True
+  limits = intervals(temperature='(0, 1e3]')
+
+  temperature: float = 1.0
+  """temperature that both scores are divided by"""
+
+  def __call__(self, vectors, group):
+    """Compute the mean divergence, over queries."""
+    scores, _ = document_scores(vectors, group)
+    exists = jnp.arange(1, vectors.shape[1]) < group.real[:, None]
+    def logs(x):
+      return jax.nn.log_softmax(jnp.where(exists, x / self.temperature, -1e9), -1)
+    student, teacher = logs(scores), logs(group.scores)
+    terms = jnp.where(exists, jnp.exp(teacher) * (teacher - student), 0.0)
+    return weighted_sum(terms.sum(-1) * self.temperature ** 2, group.weight)
+
+
+def document_scores(vectors: jax.Array, group: ExampleGroup) -> tuple[jax.Array, jax.Array]:
+  """Return dot products of each query with its documents, and their weights, [B, C - 1]."""
+  scores = jnp.einsum('bw,bcw->bc', vectors[:, 0], vectors[:, 1:], precision='highest')
+  real = jnp.arange(1, vectors.shape[1]) < group.real[:, None]
+  return scores, real * group.weight[:, None]
+
+
 def false_negative_mask(texts: jax.Array | None, columns: int, rows: int) -> jax.Array:
   """Mask the false negatives among in-batch candidates: [B, columns * B], column by column.
 
@@ -244,8 +300,11 @@ def pair_cosines(vectors: jax.Array) -> jax.Array:
   return (x[:, 0] * x[:, 1]).sum(-1)
 
 
-Loss = Softmax | CosineRegression | Contrastive | Triplet | InBatch | CoSent | TeacherVectors
+Loss = (
+    Softmax | CosineRegression | Contrastive | Triplet | InBatch | CoSent | TeacherVectors |
+    ScoreMargins | ScoreDistribution)
 LOSSES: dict[str, Loss] = {
     'softmax': Softmax(), 'cosine': CosineRegression(), 'contrastive': Contrastive(),
-    'triplet': Triplet(), 'in_batch': InBatch(), 'cosent': CoSent(), 'teacher': TeacherVectors()}
+    'triplet': Triplet(), 'in_batch': InBatch(), 'cosent': CoSent(), 'teacher': TeacherVectors(),
+    'margin_mse': ScoreMargins(), 'kl': ScoreDistribution()}
 """losses by their names on the command line"""

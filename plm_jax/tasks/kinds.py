@@ -24,7 +24,8 @@ from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.input_formats import INPUT_FORMATS
 from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelTask, thresholds_of
 from plm_jax.tasks.multiple_choice import ChoiceTask
-from plm_jax.tasks.reranking import RERANK, RerankTask, activation_of, is_cross_encoder
+from plm_jax.tasks.ranking_format import RERANK
+from plm_jax.tasks.reranking import RerankTask, activation_of, is_cross_encoder
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.tagging_format import TAGGING

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.tasks.embedding_losses import LossPair
 from plm_jax.validation import ValidatedConfig, intervals
 
+LossPair = tuple[jax.Array, jax.Array]  # (sum, weight)
 Activation = Literal['sigmoid', 'none']
 MASKED = -1e9
 

@@ -3,7 +3,7 @@ import collections
 from collections.abc import Sequence
 import dataclasses
 import itertools
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
 from plm_jax.tasks.input_formats import collect_rows
+from plm_jax.tasks.ranking_format import RERANK
 from plm_jax.tasks.regularizers import Plain
 from plm_jax.tasks.sequence_classification import (
   compute_label_metrics,
@@ -106,6 +107,11 @@ class EmbeddingTask(GroupedTask):
   training examples are related texts"""
   contradiction: str = ''
   """class of the pairs whose second text is a hard negative of the first; empty: no class is"""
+  query_prompt: str = ''
+  """text before the first text of each example, such as 'query: ' (E5). `search` and exports to
+  sentence-transformers use it too"""
+  document_prompt: str = ''
+  """text before the other texts, such as 'passage: '"""
   measured_by: Literal['similarity', 'retrieval'] = 'similarity'
   """evaluation on development sets: correlation of cosines with the label of each pair, or
   retrieval of each second text among all of them"""
@@ -186,6 +192,8 @@ class EmbeddingTask(GroupedTask):
     full = self.vector_loss.full if isinstance(self.vector_loss, CosineRegression) else 1.0
     # CoSENT only compares numbers, so that any are valid.
     has_range = self.vector_loss.train_format is REGRESSION and name != 'CoSent'
+    if self.vector_loss.train_format is RERANK:
+      examples = [dataclasses.replace(one, texts=one.texts + one.choices) for one in examples]
     for example in examples:
       if not least <= len(example.texts) <= most:
         wanted = f'{least}' if least == most else f'{least} to {most}'
@@ -208,7 +216,9 @@ class EmbeddingTask(GroupedTask):
     # A single text is its own positive: with another dropout, its vector differs.
     groups = []
     for example in examples:
-      groups.append(example.texts * 2 if len(example.texts) == 1 else example.texts)
+      first, *others = example.texts * 2 if len(example.texts) == 1 else example.texts
+      groups.append((f'{self.query_prompt}{first}',
+                     *(f'{self.document_prompt}{text}' for text in others)))
     counts = [len(texts) for texts in groups]
     size, vocab = max(counts, default=2), tokenizer.vocab
     ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
@@ -226,11 +236,18 @@ class EmbeddingTask(GroupedTask):
     weights = label_weights(examples)
     if self.train_format is EMBEDDING:
       weights = np.ones(len(groups), np.float32)
-    labels = label_array(examples, np.float32)
+    has_scores = self.vector_loss.train_format is RERANK and any(
+        isinstance(example.label, tuple) for example in examples)
+    if has_scores:
+      labels = np.zeros(len(groups), np.float32)
+    else:
+      labels = label_array(examples, np.float32)
     values = {'label': labels.repeat(size), 'real': np.array(counts, np.int32).repeat(size),
               'weight': weights.repeat(size)}
     if isinstance(self.vector_loss, InBatch):
       values['texts'] = number_texts(groups, size).repeat(size, axis=0)
+    if has_scores:
+      values['scores'] = pad_scores(examples, size - 1).repeat(size, axis=0)
     numbers = np.arange(len(groups), dtype=np.int32).repeat(size)
     return collect_rows(rows, values, numbers, size, clipped)
 
@@ -243,6 +260,7 @@ class EmbeddingTask(GroupedTask):
     """Compute the loss of the vectors [B, C, W], and of each of their prefixes."""
     vectors, relation = outputs['embedding'].astype(jnp.float32), outputs.get('relation')
     texts = batch['texts'][:, 0] if 'texts' in batch else None
+    scores = batch['scores'][:, 0] if 'scores' in batch else None
     losses = {}
     sizes = (vectors.shape[-1],) + self.prefixes
     for number, (name, size) in enumerate(zip(self.terms, sizes, strict=True)):
@@ -251,7 +269,8 @@ class EmbeddingTask(GroupedTask):
         logits = relation[:, number]
       target = batch['target'][:, 0, :size] if 'target' in batch else None
       group = ExampleGroup(
-          batch['weight'][:, 0], batch['real'][:, 0], batch['label'][:, 0], logits, target, texts)
+          batch['weight'][:, 0], batch['real'][:, 0], batch['label'][:, 0], logits, target, texts,
+          scores)
       prefix = vectors[..., :size]
       if self.vector_loss.euclidean and size < vectors.shape[-1]:
         prefix = l2_normalize(prefix)  # as MatryoshkaLoss of sentence-transformers does
@@ -297,6 +316,16 @@ class EmbeddingTask(GroupedTask):
     queries = np.stack([prediction.vectors[0] for prediction in predictions])
     return retrieval_metrics(queries, np.stack(list(corpus.values())),
                              [relevant[example.texts[0]] for example in examples])
+
+
+def pad_scores(examples: Sequence[Example], size: int) -> np.ndarray:
+  """Return the scores of the documents of examples [N, size], 0 where there are none."""
+  scores = np.zeros((len(examples), size), np.float32)
+  for row, example in zip(scores, examples, strict=True):
+    label: Any = example.label
+    if isinstance(label, tuple):
+      row[:len(label)] = label
+  return scores
 
 
 def number_texts(groups: Sequence[Sequence[str]], size: int) -> np.ndarray:

@@ -19,6 +19,8 @@ from plm_jax.tasks.embedding_losses import (
   CosineRegression,
   ExampleGroup,
   InBatch,
+  ScoreDistribution,
+  ScoreMargins,
   Softmax,
   TeacherVectors,
   Triplet,
@@ -65,6 +67,57 @@ def test_false_negatives_are_no_candidates():
   np.testing.assert_allclose(loss((0, 1, 2), (0, 1, 3)), 2 * own(0, 0, 0), rtol=1e-6)
   # A text alone is its own positive, also where it comes twice.
   np.testing.assert_allclose(loss((0, 0), (0, 0), (1, 1)), 2 * own(1, 0) + own(1, 0, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_equal_texts_in_a_batch_are_never_negatives(seed):
+  """Of few distinct texts, with equal vectors: the loss is that of candidates which are picked one by one."""
+  draw = np.random.default_rng(seed)
+  texts = draw.integers(0, 7, (5, 3))
+  table = draw.normal(size=(7, 4))
+  vectors = table / np.linalg.norm(table, axis=1, keepdims=True)
+  expected = 0.0
+  for row, (anchor, positive, _) in enumerate(texts):
+    scores = [vectors[anchor] @ vectors[positive]]
+    for other, (their_anchor, *candidates) in enumerate(texts):
+      for place, text in enumerate(candidates):
+        if (other, place) == (row, 0):
+          continue
+        relevant = text in (anchor, positive) or (place == 0 and their_anchor == anchor)
+        if other == row or not relevant:  # the negatives of an example are given
+          scores.append(vectors[anchor] @ vectors[text])
+    expected -= np.log(np.exp(scores[0]) / np.exp(scores).sum())
+  found, weight = InBatch(temperature=1.0)(jnp.asarray(table[texts], jnp.float32), group(5, 3)._replace(texts=jnp.asarray(texts)))
+  assert float(found) == pytest.approx(expected, rel=1e-5) and weight == 5
+
+
+@pytest.mark.parametrize('loss', [ScoreMargins(), ScoreDistribution(temperature=2.0)])
+def test_scores_of_a_teacher_by_hand(loss):
+  """Dot products of a query with documents; the second example has one document less."""
+  draw = np.random.default_rng(0)
+  vectors, scores = draw.normal(size=(2, 4, 5)), draw.normal(size=(2, 3))
+  real, weight = [4, 3], [1.0, 1.0]
+  def expected(x):
+    parts = []
+    for row, count in enumerate(real):
+      own, wanted = x[row, 1:count] @ x[row, 0], scores[row, :count - 1]
+      if isinstance(loss, ScoreMargins):
+        parts += list(np.square((own[0] - own[1:]) - (wanted[0] - wanted[1:])))
+      else:
+        p, q = np.exp(wanted / 2) / np.exp(wanted / 2).sum(), np.exp(own / 2) / np.exp(own / 2).sum()
+        parts.append(4 * (p * np.log(p / q)).sum())
+    return np.mean(parts)
+  group = ExampleGroup(jnp.asarray(weight), jnp.asarray(real), jnp.zeros(2), scores=jnp.asarray(scores, jnp.float32))
+  def mean(x):
+    total, count = loss(x, group)
+    return total / count
+  x = jnp.asarray(vectors, jnp.float32)
+  assert float(mean(x)) == pytest.approx(expected(vectors), rel=1e-5)
+  gradient = jax.grad(mean)(x)
+  for place in np.ndindex(vectors.shape):
+    step = np.zeros(vectors.shape)
+    step[place] = 1e-6
+    assert gradient[place] == pytest.approx((expected(vectors + step) - expected(vectors - step)) / 2e-6, abs=1e-4)
 
 
 def test_texts_of_examples_are_numbered():

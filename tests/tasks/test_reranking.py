@@ -17,8 +17,9 @@ from plm_jax.tasks import baselines, ranking_losses
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.outputs import Relevance, StreamingMetrics, name_labels
+from plm_jax.tasks.ranking_format import RERANK
 from plm_jax.tasks.ranking_losses import Binary, ListNet, MarginMSE, Negatives, RankingGroup
-from plm_jax.tasks.reranking import RERANK, RerankTask
+from plm_jax.tasks.reranking import RerankTask
 from plm_jax.tasks.sources import read_sources
 
 

@@ -6,6 +6,7 @@ import labelled
 import numpy as np
 import pytest
 
+import plm_jax
 from plm_jax import validation
 from plm_jax.cli import finetune as command
 from plm_jax.config.run import check
@@ -39,6 +40,7 @@ def home(tmp_path_factory):
   write('pairs.jsonl', scored * 3)
   write('dev.jsonl', scored)
   write('triples.jsonl', TRIPLES * 5)
+  write('scored.jsonl', [{**row, 'scores': [3.0, 1.0]} for row in TRIPLES * 5])
   write('classes.jsonl', [{'sentence1': a, 'sentence2': b, 'label': 'yes' if n > 2 else 'no'} for a, b, n in PAIRS * 3])
   (folder / 'texts.txt').write_text('\n\n'.join(row['anchor'] for row in TRIPLES * 4))
   return folder
@@ -55,7 +57,8 @@ def config_of(home, name, train, steps=4, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'train'), [
     ('in_batch', 'triples.jsonl'), ('cosine', 'pairs.jsonl'), ('softmax', 'classes.jsonl'),
-    ('triplet', 'triples.jsonl'), ('cosent', 'pairs.jsonl'), ('in_batch', 'texts.txt')])
+    ('triplet', 'triples.jsonl'), ('cosent', 'pairs.jsonl'), ('in_batch', 'texts.txt'),
+    ('margin_mse', 'scored.jsonl'), ('kl', 'scored.jsonl')])
 def test_a_run_of_each_loss(name, train, home, tmp_path):
   """It ends with the checkpoint of the best Spearman, which the loaded model has too."""
   config = config_of(home, name, train, output=str(tmp_path), train__accumulate=2 if name == 'in_batch' else 1)
@@ -97,6 +100,37 @@ def test_a_text_alone_is_its_own_positive():
   found = task.features([Example(('the film',)), Example(('ana', 'bo'))], labelled.tokenizer(), 16)
   assert found.group == 2 and found.tokens[0].tolist() == found.tokens[1].tolist() != found.tokens[2].tolist()
   np.testing.assert_array_equal(found.values['real'], 2)
+
+
+def test_prompts_mark_queries_and_documents(home, tmp_path):
+  config = validation.with_paths(config_of(home, 'in_batch', 'triples.jsonl'), {
+      'objective.query_prompt': 'ana ', 'objective.document_prompt': 'the ', 'output': str(tmp_path / 'run')})
+  tokenizer = labelled.tokenizer()
+  train = resolve_run(config, tokenizer).train
+  size = train.features.group
+  first, second = (train.features.tokens[number].tolist() for number in (0, 1))
+  assert tokenizer.encode(f'ana {TRIPLES[0]["anchor"]}') == first[1:-1] and size == 3
+  assert tokenizer.encode(f'the {TRIPLES[0]["positive"]}') == second[1:-1]
+  run(config)
+  trained = loaded_model.load_model(tmp_path / 'run')
+  assert trained.prompts == {'query': 'ana ', 'document': 'the '}
+  plm_jax.export(trained, tmp_path / 'out')
+  said = json.loads((tmp_path / 'out/config_sentence_transformers.json').read_text())
+  assert said['prompts'] == {'query': 'ana ', 'document': 'the '}
+  again = plm_jax.load(tmp_path / 'out')
+  hits = [plm_jax.search(model, ['a film', 'a book'], 'the film')[0] for model in (trained, again)]
+  assert [[hit.number for hit in some] for some in hits] == [[hit.number for hit in hits[0]]] * 2
+
+
+def test_scored_documents_are_examples(home):
+  task = EmbeddingTask(vector_loss=LOSSES['kl'])
+  found = read_sources('rerank', [str(home / 'scored.jsonl')]).examples
+  examples = task.training_examples(found)
+  assert examples[0].texts == tuple(TRIPLES[0].values()) and examples[0].label == (3.0, 1.0)
+  features = task.features(examples, labelled.tokenizer(), 32)
+  assert features.group == 3 and features.values['scores'][0].tolist() == [3.0, 1.0]
+  with pytest.raises(ConfigError, match='ScoreDistribution learns from examples of 3 to 64 texts, got 2'):
+    task.training_examples([Example(('a',), (1.0,), ('b',), where='x')])
 
 
 def test_what_cannot_be_learned():

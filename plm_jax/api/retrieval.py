@@ -1,0 +1,229 @@
+"""Retrieval: mine hard negatives for training, and evaluate on data sets in BEIR's layout.
+
+    pairs = [('how to sort', 'Sorts a list.')]
+    mined = mine_negatives('runs/embedder', pairs, corpus, MiningConfig(number=4))
+    data = read_beir('scifact')
+    score_retrieval(data, retrieve('runs/embedder', data))
+
+A retriever is a model with text vectors, or 'bm25', which needs scikit-learn.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from plm_jax import progress
+from plm_jax.api import models, similarity, transfer
+from plm_jax.errors import ConfigError
+from plm_jax.evaluation.retrieval import RetrievalData, read_beir, score_retrieval
+from plm_jax.inference.static_vectors import StaticVectors
+from plm_jax.metrics.nearest import find_nearest
+from plm_jax.tasks.baselines import has_scikit_learn
+from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25
+from plm_jax.validation import ValidatedConfig, intervals
+
+__all__ = [
+    'MinedNegatives', 'MiningConfig', 'mine_negatives', 'read_beir', 'rerank_found', 'retrieve',
+    'score_retrieval']
+BM25 = 'bm25'
+CHUNK = 4096  # texts that are encoded at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class MiningConfig(ValidatedConfig):
+  """Which retrieved documents become negatives."""
+
+  limits = intervals(number='[1, 256]', depth='[1, 100000]', margin='[0, 1]')
+
+  number: int = 5
+  """negatives per pair"""
+  depth: int = 50
+  """retrieved documents from which they are chosen"""
+  skip: int = 0
+  """retrieved documents that are passed over, from the best on"""
+  margin: float = 0.05
+  """share of the positive's score by which a negative's score is lower at least, so that documents
+  as relevant as the positive are not negatives (Moreira et al. 2024, section 3: 0.05). Of the
+  retriever's scores, or of the judge's; not of BM25's"""
+  draw: bool = False
+  """draw negatives at random instead of taking the best documents"""
+  seed: int = 0
+  """random seed of `draw`"""
+
+  def conflict(self, option):
+    """Describe more negatives than documents."""
+    if self.depth - self.skip < self.number:
+      return (f'{option("depth")} less {option("skip")} is {option("number")} or more, got '
+              f'{self.depth}, {self.skip} and {self.number}')
+    return None
+
+
+class MinedNegatives(NamedTuple):
+  """Negatives of a pair of a query and a relevant document."""
+
+  query: str
+  positive: str
+  negatives: list[str]
+  scores: list[float]
+  """of the positive and of each negative: the judge's, or else the retriever's"""
+
+
+def mine_negatives(
+    retriever: similarity.Model | str, pairs: Sequence[tuple[str, str]],
+    corpus: Sequence[str] = (), config: MiningConfig = MiningConfig(),
+    judge: models.Model | None = None) -> Iterator[MinedNegatives]:
+  """Find documents that are close to a query and not relevant (hard negatives).
+
+  A text is never a negative of its own query: neither the query itself nor any document that is
+  paired with an equal query.
+
+  >>> pairs = [('sort', 'Sorts a list.'), ('mean', 'Computes the mean.')]
+  >>> found, _ = mine_negatives(
+  ...     'bm25', pairs, ['Sorts it.', 'The sort is stable.'], MiningConfig(number=1, depth=4))
+  >>> found.negatives
+  ['The sort is stable.']
+
+  Args:
+    retriever: a model with text vectors, or 'bm25'.
+    pairs: queries with a relevant document each.
+    corpus: documents to search; (): those of the pairs.
+    config: which documents become negatives.
+    judge: a model that has learned reranking, whose scores decide instead of the retriever's.
+
+  Yields:
+    The pairs in their order, with at most `config.number` negatives; there may be none.
+
+  Raises:
+    ConfigError: there are no pairs, or the judge has not learned reranking.
+  """
+  if not pairs:
+    raise ConfigError('there are no pairs of a query and a relevant document')
+  documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
+  numbers = {text: number for number, text in enumerate(documents)}
+  positives: dict[str, set[int]] = {}
+  for query, positive in pairs:
+    positives.setdefault(query, set()).add(numbers[positive])
+  queries = list(positives)
+  trained = transfer.load_for_task(judge, 'rerank', 'rerank') if judge is not None else None
+  found: dict[str, tuple[np.ndarray, np.ndarray, dict[int, float]]] = {}
+  searched = search_documents(retriever, queries, documents, config.depth, positives)
+  for query, hits in zip(queries, searched, strict=True):
+    found[query] = hits
+  rng = np.random.default_rng(config.seed)
+  filters = trained is not None or retriever != BM25
+  with progress.track('pairs', len(pairs)) as done:
+    for query, positive in pairs:
+      ranked, scores, own = found[query]
+      banned = positives[query] | {numbers.get(query, -1)}
+      candidates = [(int(number), float(score)) for number, score in zip(
+          ranked[config.skip:], scores[config.skip:], strict=True) if int(number) not in banned]
+      limit = own[numbers[positive]]
+      if trained is not None:
+        texts = [positive, *(documents[number] for number, _ in candidates)]
+        hits, = similarity.rerank(trained, query, [texts])
+        judged = {hit.number: hit.score for hit in hits}
+        limit = judged[0]
+        candidates = [(number, judged[place]) for place, (number, _) in enumerate(candidates, 1)]
+      if filters:
+        highest = limit - config.margin * abs(limit)
+        candidates = [one for one in candidates if one[1] <= highest]
+      if config.draw and len(candidates) > config.number:
+        places = rng.choice(len(candidates), config.number, replace=False)
+        candidates = [candidates[place] for place in sorted(places.tolist())]
+      chosen = candidates[:config.number]
+      if trained is None:
+        done.update(1)
+      yield MinedNegatives(
+          query, positive, [documents[number] for number, _ in chosen],
+          [limit, *(score for _, score in chosen)])
+
+
+def search_documents(
+    retriever: similarity.Model | str, queries: Sequence[str], documents: Sequence[str],
+    depth: int, wanted: Mapping[str, set[int]] | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, float]]]:
+  """Yield (numbers of the best documents, their scores, scores of wanted ones) of each query.
+
+  Args:
+    retriever: a model with text vectors, or 'bm25'.
+    queries: texts.
+    documents: texts.
+    depth: documents per query.
+    wanted: query -> numbers of documents whose scores are needed in any case.
+  """
+  wanted = wanted or {}
+  if retriever == BM25:
+    require_scikit_learn()
+    index = Bm25(documents)
+    for start in range(0, len(queries), QUERY_BLOCK):
+      some = queries[start:start + QUERY_BLOCK]
+      for query, row in zip(some, index.scores(some), strict=True):
+        best = np.argsort(-row, kind='stable')[:depth]
+        own = {number: float(row[number]) for number in wanted.get(query, ())}
+        yield best, row[best], own
+    return
+  trained = similarity.load_encoder(retriever)  # pyright: ignore[reportArgumentType]
+  prompts = {} if isinstance(trained, StaticVectors) else trained.prompts
+  with progress.track('texts', len(documents) + len(queries)):
+    vectors = encode_texts(trained, documents, prompts.get('document', ''))
+    asked = encode_texts(trained, queries, prompts.get('query', ''))
+  cosines, numbers = find_nearest(asked, vectors, depth, normalised=True)
+  for query, vector, row, scores in zip(queries, asked, numbers, cosines, strict=True):
+    own = {number: float(vectors[number] @ vector) for number in wanted.get(query, ())}
+    yield row, scores, own
+
+
+def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -> np.ndarray:
+  """Encode texts after a prompt, as vectors of norm 1, float32 [N, D]."""
+  parts = []
+  for start in range(0, len(texts), CHUNK):
+    some = [prompt + text for text in texts[start:start + CHUNK]]
+    parts.append(similarity.encode(trained, some, cut=True))
+  vectors = np.concatenate(parts).astype(np.float32)
+  return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def retrieve(
+    retriever: similarity.Model | str, data: RetrievalData, depth: int = 100
+) -> dict[str, list[tuple[str, float]]]:
+  """Retrieve documents for the queries of a data set.
+
+  Args:
+    retriever: a model with text vectors, or 'bm25'.
+    data: from `read_beir`.
+    depth: documents per query.
+
+  Returns:
+    {query id: (document id, score), the best first}.
+  """
+  keys, found = list(data.documents), {}
+  texts = list(data.documents.values())
+  searched = search_documents(retriever, list(data.queries.values()), texts, depth)
+  for query, (numbers, scores, _) in zip(data.queries, searched, strict=True):
+    pairs = zip(numbers.tolist(), scores.tolist(), strict=True)
+    found[query] = [(keys[number], score) for number, score in pairs]
+  return found
+
+
+def rerank_found(
+    model: models.Model, data: RetrievalData, found: Mapping[str, Sequence[tuple[str, float]]],
+    batch: int = 32) -> dict[str, list[tuple[str, float]]]:
+  """Score retrieved documents by a cross-encoder, the best first; arguments as for `retrieve`."""
+  trained, ranked = transfer.load_for_task(model, 'rerank', 'rerank'), {}
+  total = sum(len(hits) for hits in found.values())
+  with progress.track('pairs', total):
+    for query, hits in found.items():
+      names = [name for name, _ in hits]
+      scored, = similarity.rerank(
+          trained, data.queries[query], [[data.documents[name] for name in names]], 0, batch)
+      ranked[query] = [(names[hit.number], hit.score) for hit in scored]
+  return ranked
+
+
+def require_scikit_learn() -> None:
+  """Raise ConfigError without scikit-learn."""
+  if not has_scikit_learn():
+    raise ConfigError('BM25 needs scikit-learn: pip install "plm_jax[baselines]"')

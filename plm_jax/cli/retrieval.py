@@ -1,0 +1,92 @@
+"""Implement `python -m plm_jax mine-negatives` and `evaluate-retrieval`."""
+import json
+from typing import Annotated, Any
+
+import tyro
+
+from plm_jax.api import retrieval
+from plm_jax.api.retrieval import MiningConfig
+from plm_jax.cli import inputs, output_files
+from plm_jax.cli.options import command
+from plm_jax.data.lines import SourceError
+from plm_jax.storage import bucket_check
+from plm_jax.tasks import sources
+
+
+@command()
+def mine_negatives_command(
+    retriever: tyro.conf.Positional[str], pairs: tyro.conf.Positional[str], output: str,
+    corpus: str = '', judge: str = '',
+    settings: Annotated[MiningConfig, tyro.conf.arg(name='')] = MiningConfig()) -> None:
+  """Writes hard negatives of pairs of a query and a relevant document, to train on.
+
+  Args:
+    retriever: a model with text vectors (run folder, checkpoint, sentence-transformers folder), or
+      bm25
+    pairs: queries and relevant documents: .jsonl, .tsv or .csv with columns such as query and
+      positive
+    output: file for the pairs with their negatives and scores (.jsonl)
+    corpus: documents to search: .txt with one per line, or .jsonl, .tsv or .csv. Default: the
+      documents of the pairs
+    judge: a cross-encoder whose scores decide instead of the retriever's, and are written for
+      distillation
+    settings: which documents become negatives
+  """
+  bucket_check.check_reachable({output: 'file'})
+  examples = sources.read_sources('embedding', [pairs], use='predict').examples
+  for example in examples:
+    if len(example.texts) < 2:
+      raise SourceError(f'{example.where}: a row has a query and a relevant document, got one text')
+  texts = [text for text, _ in inputs.read_texts(corpus, '')] if corpus else []
+  given = [(example.texts[0], example.texts[1]) for example in examples]
+  mined = retrieval.mine_negatives(retriever, given, texts, settings, judge or None)
+  written = fewer = 0
+  with output_files.open_text(output) as write:
+    for one in mined:
+      if not one.negatives:
+        continue
+      written += 1
+      fewer += len(one.negatives) < settings.number
+      row: dict[str, Any] = {
+          'query': one.query, 'positive': one.positive, 'negatives': one.negatives}
+      if judge:
+        row['scores'] = [round(score, 6) for score in one.scores]
+      write(json.dumps(row, ensure_ascii=False) + '\n')
+  print(f'{written:,} pairs with negatives in {output}')
+  if fewer:
+    print(f'{fewer:,} of them have fewer than {settings.number} negatives')
+  if written < len(given):
+    print(f'{len(given) - written:,} pairs have no negatives by --margin={settings.margin:g} and '
+          '--depth, and are left out')
+
+
+@command(depth='[1, 1000000]', batch='[1, 16777216]')
+def evaluate_retrieval_command(
+    retriever: tyro.conf.Positional[str], folder: tyro.conf.Positional[str], split: str = 'test',
+    depth: int = 100, reranker: str = '', output: str = '', batch: int = 32) -> None:
+  """Evaluates retrieval on a data set in BEIR's layout: nDCG@10, MRR@10, MAP and recall.
+
+  Args:
+    retriever: a model with text vectors (run folder, checkpoint, sentence-transformers folder), or
+      bm25
+    folder: folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, plain or compressed
+    split: name of the file of judgments
+    depth: documents that are retrieved per query
+    reranker: a cross-encoder that sorts the retrieved documents
+    output: file for the ranking, in TREC's format: query, Q0, document, rank, score, name
+    batch: batch size of the cross-encoder in pairs
+  """
+  bucket_check.check_reachable({output: 'file'})
+  data = retrieval.read_beir(folder, split)
+  print(f'{len(data.queries):,} queries, {len(data.documents):,} documents')
+  found = retrieval.retrieve(retriever, data, depth)
+  if reranker:
+    found = retrieval.rerank_found(reranker, data, found, batch)
+  for name, value in retrieval.score_retrieval(data, found).items():
+    print(f'{name:18}{value:8.2f}')
+  if output:
+    with output_files.open_text(output) as write:
+      for query, hits in found.items():
+        for rank, (document, score) in enumerate(hits, 1):
+          write(f'{query} Q0 {document} {rank} {score:.6f} plm_jax\n')
+    print(f'ranking in {output}')

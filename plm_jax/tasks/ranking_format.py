@@ -1,0 +1,159 @@
+"""Format of queries with documents, each with its relevance or with a teacher's score."""
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from plm_jax.data import labeled_files
+from plm_jax.metrics.ranking import RANKING_METRICS
+from plm_jax.tasks import row_readers
+from plm_jax.tasks.class_names import is_missing
+from plm_jax.tasks.example_formats import ExampleFormat, InputExample
+from plm_jax.tasks.examples import Example, are_texts, input_parts
+from plm_jax.tasks.outputs import Relevance
+from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
+
+NEGATIVE_COLUMN = re.compile(r'(hard_)?neg(ative)?_?\d+')
+
+
+class QueryDocuments(ExampleFormat):
+  """A query with documents; a document's label is its relevance."""
+
+  name = 'rerank'
+  columns = Columns(
+      'query|question|anchor|sentence1|text_a',
+      'documents|docs|document|passages|passage|positive|answer|sentence2|text_b|text',
+      'relevance|labels|label|scores|score', 'negatives|negative|hard_neg')
+  expected_input = 'a query and a document, or a list of documents'
+  text_counts = (2,)
+  measures = RANKING_METRICS
+  has_class_names = False
+  mistakes_title = 'Largest errors'
+
+  def guess_columns(self, columns, row):
+    """Fill in the columns; negatives may have a column each."""
+    usual = self.columns
+    if row_readers.column_value(row, usual.choices) is None:
+      names = [name for name in row.columns if NEGATIVE_COLUMN.fullmatch(name)]
+      usual = dataclasses.replace(usual, choices=','.join(names))
+    return columns.fill_from(usual)
+
+  def read(self, row, columns):
+    """Read a query, its documents and their relevance."""
+    query = row_readers.read_text(row, columns.first)
+    documents = read_documents(row, columns.second, 'second')
+    negatives: list[str] = []
+    for name in filter(None, columns.choices.split(',')):
+      negatives += read_documents(row, name, 'choices')
+    label = row_readers.column_value(row, columns.label)
+    if negatives and is_missing(label):
+      label = [1.0] * len(documents) + [0.0] * len(negatives)
+    example = Example(
+        (query,), choices=(*documents, *negatives), where=row.where, key=row_readers.row_key(row))
+    return RawExample(example, label)
+
+  def parse_label(self, item, classes):
+    """Return the relevance of each document. Margins to the first document become scores."""
+    del classes
+    label, where, count = item.label, item.example.where, len(item.example.choices)
+    given = label if isinstance(label, list) else [label]
+    values = tuple(row_readers.parse_value(value, where) for value in given)
+    if len(values) == count:
+      return values
+    if len(values) == count - 1:
+      return (0.0, *(-value for value in values))
+    raise UnreadableRow(
+        'scores that do not fit', f'{where}: {count} documents need a relevance each, or '
+        f'{count - 1} margins of the first to the others, got {len(values)}')
+
+  def parse_parts(self, given, where):
+    """Make an example of (query, document) or (query, documents)."""
+    parts = input_parts(given)
+    if len(parts) != 2:
+      return None
+    documents = parts[1:] if isinstance(parts[1], str) else input_parts(parts[1])
+    if not are_texts(parts[:1]) or not are_texts(documents):
+      return None
+    return InputExample(Example(parts[:1], choices=tuple(documents), where=where))
+
+  def compact_example(self, example):
+    """Keep the query, by which documents are ranked."""
+    return Example(example.texts, example.label)
+
+  def sample_input(self, text):
+    """Return a pair of the same text."""
+    return text, text
+
+  def name_prediction(self, task, example, prediction, text, starts):
+    """Return the scores."""
+    del task, example, text, starts
+    return Relevance([float(score) for score in prediction.scores])
+
+  def name_truth(self, task, example):
+    """Return the relevance of each document."""
+    del task
+    label: Any = example.label
+    return None if label is None else list(label)
+
+  def json_fields(self, one, named, truth):
+    """Return the query, its document or documents, and the scores."""
+    example = one.example
+    fields: dict[str, Any] = {'query': example.texts[0]}
+    documents = list(example.choices)
+    if len(documents) > 1:
+      return fields | {'documents': documents, 'scores': named.scores} | truth
+    single = {}
+    for name, value in truth.items():
+      single[name] = value[0] if isinstance(value, list) else value
+    return fields | {'document': documents[0], 'score': named.scores[0]} | single
+
+  def table_fields(self, one, named, truth):
+    """Return the cells of a query and its document."""
+    fields: dict[str, Any] = self.json_fields(one, named, {'truth': truth})
+    cells: dict[str, Any] = {'id': one.example.key} if one.example.key else {}
+    for name, value in fields.items():
+      cells[name] = ' '.join(map(str, value)) if isinstance(value, list) else value
+    return cells
+
+  def is_correct(self, task, example, prediction):
+    """Tell whether no document is on the wrong side."""
+    return bool(relevance_errors(task, example, prediction).max(initial=0) < 0.5)
+
+  def rank_mistakes(self, task, found):
+    """Return all examples, those with the largest error of a document first."""
+    return sorted(found, key=lambda one: -relevance_errors(task, *one).max(initial=0))
+
+  def describe_label(self, task, example, label):
+    """Describe the relevance of documents."""
+    del task, example
+    return ', '.join(f'{value:g}' for value in label)
+
+  def describe_prediction(self, task, example, prediction):
+    """Describe the scores of documents."""
+    del task, example
+    return ', '.join(f'{score:.3f}' for score in prediction.scores)
+
+
+RERANK = QueryDocuments()
+
+
+def read_documents(row: Any, names: str, field: str) -> list[str]:
+  """Read a document or a list of documents. Raises UnreadableRow."""
+  value = row_readers.column_value(row, names)
+  if not isinstance(value, list):
+    return [row_readers.read_text(row, names, field)]
+  if not value or not all(labeled_files.is_valid_text(one) and one.strip() for one in value):
+    raise UnreadableRow(
+        'no documents', f'{row.where}: the column {row_readers.find_column(row, names)!r} must '
+        f'hold texts, got {value!r:.80}')
+  return [one.strip() for one in value]
+
+
+def relevance_errors(task: Any, example: Example, prediction: Any) -> np.ndarray:
+  """Return how far the score of each document is from its relevance, from 0 to 1."""
+  scores = np.asarray(prediction.scores, np.float64)
+  if task.activation == 'none':
+    scores = 1 / (1 + np.exp(-np.clip(scores, -50, 50)))
+  truth = np.asarray(example.label or [0.0] * len(scores), np.float64)
+  return np.abs(scores - np.clip(truth / max(1.0, truth.max(initial=0)), 0, 1))
