@@ -37,7 +37,8 @@ def finetune(
     init: folder of a run or of a checkpoint, or ORG/NAME of the Hugging Face hub; '': a new model,
       whose size follows from the scale
     task: name of a task, such as 'sst2' (`plm_jax.tasks.registry`), or a kind of task:
-      'classification', 'regression', 'tagging', 'answers', 'choice'
+      'classification', 'multilabel', 'regression', 'tagging', 'answers', 'choice', 'rerank',
+      'embedding'
     train: training sets, files or tfds:NAME:SPLIT; none: those of the task
     dev: development sets
     scale: 'paper': as published; 'laptop': minutes on two cores; 'test': seconds; None: decided by
@@ -89,7 +90,7 @@ def predict(
 
   Returns:
     For each text a `plm_jax.tasks.outputs.Label` (the class, its probability, the probabilities of
-    all classes), `Value`, `Choice` or `Tags`, or what `answer` returns.
+    all classes), `Labels`, `Value`, `Choice`, `Relevance` or `Tags`, or what `answer` returns.
 
   Raises:
     ConfigError: the model has learned no task, a text is empty, or an input has another number of

@@ -92,17 +92,21 @@ COMMANDS: dict[str, Command] = {
         config='plm_jax.config.run.FinetuneRun', main=FINETUNE_OPTIONS, own=(
             ('init', 'RUN', 'model to fine-tune: a run folder or a transformers checkpoint'),
             ('task', 'TASK', 'a named task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, squad, '
-             'conll2003, ...), or a kind of task for your own files: classification, regression, '
-             'tagging (token classification), answers (extractive QA), choice (multiple choice), '
-             'embedding (sentence embeddings)'),
+             'conll2003, ...), or a kind of task for your own files: classification, multilabel, '
+             'regression, tagging (token classification), answers (extractive QA), choice '
+             '(multiple choice), rerank (cross-encoder), embedding (sentence embeddings)'),
             ('train', 'FILE...', 'training files: .tsv, .csv, .jsonl, .json, .conll, .conllu, '
              '.txt, plain or compressed (.gz, .xz); or tfds:NAME:SPLIT'),
             ('dev', 'FILE...', 'development files; many named tasks have their own, and without '
              'any nothing is evaluated'),
             ('seeds', 'INT', 'number of runs with different random seeds; a summary is printed '
              'at the end (default: 1)'),
+            ('sweep', 'NAME=VALUES', 'values to try of an option, such as '
+             'learning-rate=1e-5,2e-5; repeat it for other options. Every combination is a run, '
+             'and a table compares them'),
             ('loss', 'NAME', 'loss of sentence embeddings: softmax, cosine, contrastive, cosent, '
-             'triplet, in_batch, teacher'),
+             'triplet, in_batch, teacher, margin_mse, kl; of reranking: binary, regression, '
+             'negatives, listnet, margin_mse'),
             ('regularizer', 'NAME', 'regularization: rdrop (R-Drop), or adversarial training: fgm, '
              'freelb, sift; none: off'),
             ('vectors', 'FILE', 'word vectors to concatenate with the features of an ELMo model'),

@@ -6,11 +6,12 @@ import statistics
 import sys
 from typing import Any, get_args
 
+import jax
 import tyro
 
 from plm_jax import environment, errors, validation
-from plm_jax.cli import options
-from plm_jax.config.run import ConfigError, FinetuneRun, Scale
+from plm_jax.cli import options, sweep
+from plm_jax.config.run import ConfigError, FinetuneRun, Scale, check
 from plm_jax.data.source_files import split_names
 from plm_jax.finetuning.word_vectors import load_vectors_once
 from plm_jax.loading.loaded_model import read_model_config
@@ -43,9 +44,12 @@ def start(
   """
   args = sys.argv[1:] if args is None else args
   with errors.exit_on_error(), errors.option_scope(validation.field_paths(FinetuneRun)):
-    config, seeds = parse(task, args, about)
-    results = run_seeds(config, seeds)
-    errors.exit_unless_finished(all(result.finished for result in results))
+    settings, args = sweep.pop_settings(args)
+    if settings:
+      finished = run_sweep(task, args, about, settings)
+    else:
+      finished = all(result.finished for result in run_seeds(*parse(task, args, about)))
+    errors.exit_unless_finished(finished)
 
 
 def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]:
@@ -122,6 +126,54 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     raise ConfigError(f'--init={init} and --warm-start={config.warm_start} are two models to start '
                       'from: give --init alone, which sets the other')
   return config, int(seeds)
+
+
+def run_sweep(
+    task: str, args: Sequence[str], about: str, settings: Sequence[sweep.Setting]) -> bool:
+  """Do a run for every combination of values and every seed, and print a table of the results.
+
+  All combinations are parsed before the first run, so that a mistake ends the command at once.
+
+  Returns:
+    Whether all runs are finished; False where a signal has stopped one.
+  """
+  base, seeds = parse(task, args, about)
+  if not base.data.dev:
+    raise ConfigError('--sweep compares a metric of a development set: give --dev')
+  if base.mode != 'train':
+    raise ConfigError(f'--sweep is for training, got --mode={base.mode}')
+  plans = []
+  for combination in sweep.combine(settings):
+    config, _ = parse(task, [*args, *combination.args], about)
+    check(config)
+    folder = f'{base.folder}/{sweep.folder_name(combination)}'
+    plans.append((combination, dataclasses.replace(config, output=folder)))
+  log, results, metric = sweep.SweepLog(base.folder), [], ''
+  for combination, config in plans:
+    values: dict[int, float] = {}
+    for seed in range(config.seed, config.seed + seeds):
+      one = dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}')
+      if results or values:  # the baselines are the same for all runs
+        one = validation.with_paths(one, {'data.baseline': False})
+      metrics = log.find(one)
+      if metrics is None:
+        print_on_leader(f'\nsweep: {combination.name}, seed {seed}')
+        found = runs.run(one)
+        if found is None or not found.finished:
+          return False
+        metrics = found.heldout
+        log.add(one, metrics)
+      metric = config.train.best if config.train.best in metrics else next(iter(metrics))
+      values[seed] = metrics[metric]
+    results.append(sweep.SweepResult(combination.name, values))
+  reporting = base.objective.reporting
+  def format_value(value: float) -> str:
+    return reporting.format_metric(metric, value)
+  ranked = sweep.rank_results(results, reporting.higher_is_better(metric))
+  print_on_leader('\n' + '\n'.join(sweep.format_table(metric, ranked, format_value)))
+  if jax.process_index() == 0:
+    print(f'table:  {sweep.write_page(base.folder, metric, ranked, format_value)}')
+  return True
 
 
 def run_seeds(config: FinetuneRun, seeds: int) -> list[TrainingResult]:

@@ -7,7 +7,10 @@
 FOLDER is a run, a transformers checkpoint, or an ELMo, whose features a tagger or a classifier then
 reads (`--vectors=FILE` concatenates these word vectors). Hyperparameters come from
 `tasks.hyperparameters`. A task is a name in `tasks.registry`, which also names its data in TFDS.
-For your own data it is a kind: classification, regression, tagging, answers, choice, embedding.
+For your own data it is a kind: classification, multilabel, regression, tagging, answers, choice,
+rerank, embedding.
+
+`--sweep learning-rate=1e-5,2e-5 --sweep batch=16,32 --seeds=3` compares settings.
 """
 from collections.abc import Mapping
 import dataclasses
