@@ -87,6 +87,16 @@ class World:
     pathlib.Path('train_10M/books.train').write_text(self.text)
     for part in ('train', 'dev'):
       self.table(f'glue/cola_{part}.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:32])])
+    self.rows('pairs.jsonl', [{'query': line.split()[0], 'positive': line} for line in lines[:40]])
+    pathlib.Path('documents.txt').write_text('\n'.join(lines[:60]) + '\n')
+    judged = [f'{line.split()[0]}\t{other}\t{int(line is other)}' for line in lines[:8] for other in lines[:4]]
+    self.table('judged.tsv', 'query\tdocument\trelevance', judged)
+    self.rows('tickets.jsonl', [{'text': line, 'labels': ['new', 'urgent', 'billing'][:n % 4]}
+                                for n, line in enumerate(lines[:40])])
+    pathlib.Path('scifact/qrels').mkdir(parents=True)
+    self.rows('scifact/corpus.jsonl', [{'_id': str(n), 'title': '', 'text': line} for n, line in enumerate(lines[:30])])
+    self.rows('scifact/queries.jsonl', [{'_id': str(n), 'text': line.split()[0]} for n, line in enumerate(lines[:5])])
+    self.table('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore', [f'{n}\t{n}\t1' for n in range(5)])
     self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])
     self.table('multi30k.tsv', 'de\ten', [f'{line}\t{line}' for line in lines])
 
