@@ -114,7 +114,8 @@ def mine_negatives(
     found[query] = hits
   rng = np.random.default_rng(config.seed)
   filters = trained is not None or retriever != BM25
-  with progress.track('pairs', len(pairs)) as done:
+  total = len(pairs) if trained is None else None  # a judge counts each pair that it reads
+  with progress.track('pairs', total) as done:
     for query, positive in pairs:
       ranked, scores, own = found[query]
       banned = positives[query] | {numbers.get(query, -1)}
