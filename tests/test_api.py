@@ -38,7 +38,7 @@ def runs(tmp_path_factory):
   (folder / 'reviews.tsv').write_text(f'text\tlabel\n{reviews}')
   for name in ('train', 'test'):
     (folder / f'{name}.conll').write_text('The DET\narray NOUN\nreturns VERB\n\nAn DET\nindex NOUN\n')
-  for name, kind in (('names', 'tagging'), ('answers', 'answers')):
+  for name, kind in (('names', 'tagging'), ('answers', 'answers'), ('ranker', 'rerank')):
     models.export(tuned.trained(kind), folder / 'runs' / name)
   with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
     patch.setattr(train, 'jit_train_step', tiny.traced_step)

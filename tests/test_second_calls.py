@@ -105,7 +105,8 @@ CASES = [
     *(Case('predict', kind, lambda model, number, _: plm_jax.predict(model, ['a fine film', 'a dull film'][number:]
                                                                       + ['a film'] * number), kind == 'regression')
       for kind in ('classification', 'regression')),
-    Case('rerank', 'rerank', lambda model, number, _: plm_jax.rerank(model, 'fine', ['a film', 'dull'][number:]), True),
+    Case('rerank', 'rerank', lambda model, number, _: plm_jax.rerank(
+        model, 'fine', ['a film', ['dull', 'fine'][number]]), True),
     Case('predict', 'choice', lambda model, number, _: plm_jax.predict(model, [('a film', ['dull', 'fine'])]), True),
     Case('predict', 'classification', lambda model, number, _: plm_jax.predict(
         model, ['a fine film', 'a film'], pack=True), True),
