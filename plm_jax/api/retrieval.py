@@ -89,7 +89,7 @@ def mine_negatives(
   Args:
     retriever: a model with text vectors, or 'bm25'.
     pairs: queries with a relevant document each.
-    corpus: documents to search; (): those of the pairs.
+    corpus: documents to search, in addition to those of the pairs.
     config: which documents become negatives.
     judge: a model that has learned reranking, whose scores decide instead of the retriever's.
 
@@ -128,18 +128,31 @@ def mine_negatives(
         judged = {hit.number: hit.score for hit in hits}
         limit = judged[0]
         candidates = [(number, judged[place]) for place, (number, _) in enumerate(candidates, 1)]
-      if filters:
-        highest = limit - config.margin * abs(limit)
-        candidates = [one for one in candidates if one[1] <= highest]
-      if config.draw and len(candidates) > config.number:
-        places = rng.choice(len(candidates), config.number, replace=False)
-        candidates = [candidates[place] for place in sorted(places.tolist())]
-      chosen = candidates[:config.number]
+      highest = limit - config.margin * abs(limit) if filters else np.inf
+      chosen = choose_negatives(candidates, highest, config, rng)
       if trained is None:
         done.update(1)
       yield MinedNegatives(
           query, positive, [documents[number] for number, _ in chosen],
           [limit, *(score for _, score in chosen)])
+
+
+def choose_negatives(
+    candidates: Sequence[tuple[int, float]], highest: float, config: MiningConfig,
+    rng: np.random.Generator) -> list[tuple[int, float]]:
+  """Choose at most `config.number` of (document, score), the best first.
+
+  Args:
+    candidates: retrieved documents, the best first.
+    highest: largest score of a negative.
+    config: number of negatives, and whether they are drawn.
+    rng: for the draw.
+  """
+  allowed = [one for one in candidates if one[1] <= highest]
+  if config.draw and len(allowed) > config.number:
+    places = rng.choice(len(allowed), config.number, replace=False)
+    allowed = [allowed[place] for place in sorted(places.tolist())]
+  return allowed[:config.number]
 
 
 def search_documents(
@@ -170,9 +183,9 @@ def search_documents(
   prompts = {} if isinstance(trained, StaticVectors) else trained.prompts
   with progress.track('texts', len(documents) + len(queries)):
     vectors = encode_texts(trained, documents, prompts.get('document', ''))
-    asked = encode_texts(trained, queries, prompts.get('query', ''))
-  cosines, numbers = find_nearest(asked, vectors, depth, normalised=True)
-  for query, vector, row, scores in zip(queries, asked, numbers, cosines, strict=True):
+    query_vectors = encode_texts(trained, queries, prompts.get('query', ''))
+  cosines, numbers = find_nearest(query_vectors, vectors, depth, normalised=True)
+  for query, vector, row, scores in zip(queries, query_vectors, numbers, cosines, strict=True):
     own = {number: float(vectors[number] @ vector) for number in wanted.get(query, ())}
     yield row, scores, own
 

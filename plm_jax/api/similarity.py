@@ -205,19 +205,19 @@ def rerank(
     ConfigError: the model has not learned reranking, there are no documents, or a text is empty.
   """
   from plm_jax.api import transfer
-  trained, asked = transfer.load_for_task(model, 'rerank', 'rerank'), as_list(queries)
+  trained, query_texts = transfer.load_for_task(model, 'rerank', 'rerank'), as_list(queries)
   each: list[Sequence[str]] = []
   if documents and isinstance(documents[0], str):
-    each = [documents] * len(asked)  # pyright: ignore[reportAssignmentType]
+    each = [documents] * len(query_texts)  # pyright: ignore[reportAssignmentType]
   else:
     each = list(documents)  # pyright: ignore[reportArgumentType]
-  if len(each) != len(asked) or not all(each):
-    raise ConfigError(f'reranking needs documents for each query, got {len(asked)} queries and '
-                      f'{len(each)} lists of documents, {sum(not some for some in each)} of them '
-                      'empty')
+  if len(each) != len(query_texts) or not all(each):
+    raise ConfigError('reranking needs documents for each query, got '
+                      f'{len(query_texts)} queries and {len(each)} lists of documents, '
+                      f'{sum(not some for some in each)} of them empty')
   if top < 0:
     raise ConfigError(f'top is 0 or more, got {top}')
-  pairs = [(query, list(some)) for query, some in zip(asked, each, strict=True)]
+  pairs = [(query, list(some)) for query, some in zip(query_texts, each, strict=True)]
   found = []
   for named, (_, some) in zip(transfer.predict_texts(trained, pairs, batch), pairs, strict=True):
     order = np.argsort(-np.array(named.scores), kind='stable')[:top or None]

@@ -26,8 +26,8 @@ def mine_negatives_command(
     pairs: queries and relevant documents: .jsonl, .tsv or .csv with columns such as query and
       positive
     output: file for the pairs with their negatives and scores (.jsonl)
-    corpus: documents to search: .txt with one per line, or .jsonl, .tsv or .csv. Default: the
-      documents of the pairs
+    corpus: documents to search, in addition to those of the pairs: .txt with one per line, or
+      .jsonl, .tsv or .csv
     judge: a cross-encoder whose scores decide instead of the retriever's, and are written for
       distillation
     settings: which documents become negatives

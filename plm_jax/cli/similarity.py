@@ -136,18 +136,18 @@ def rerank_command(
     batch: batch size in pairs of a query and a document
   """
   bucket_check.check_reachable({output: 'file'})
-  asked = [queries.strip()]
+  query_texts = [queries.strip()]
   if queries == '-' or inputs.is_source(queries):
-    asked = [text for text, _ in inputs.read_texts(queries, '')]
+    query_texts = [text for text, _ in inputs.read_texts(queries, '')]
   texts = [text for text, _ in inputs.read_texts(corpus, '')]
   if not texts:
     raise SourceError(f'{corpus} has no documents')
   trained = transfer.load_for_task(run, 'rerank', 'rerank')
-  candidates = choose_candidates(asked, texts, first)
-  pairs = len(asked) * min(first or len(texts), len(texts))
+  candidates = choose_candidates(query_texts, texts, first)
+  pairs = len(query_texts) * min(first or len(texts), len(texts))
   with output_files.open_text(output) as write, progress.track(
       'pairs', pairs, quiet=not output and sys.stdout.isatty()):
-    for query, numbers in zip(asked, candidates, strict=True):
+    for query, numbers in zip(query_texts, candidates, strict=True):
       hits, = similarity.rerank(trained, query, [[texts[at] for at in numbers]], top, batch)
       rows = []
       for hit in hits:

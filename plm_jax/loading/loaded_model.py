@@ -182,12 +182,8 @@ def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
   from plm_jax.tasks.contract import Task
   if isinstance(objective, Task):
     length = config.train.phases[-1].length
-    prompts = {}
-    for role in ('query', 'document'):
-      if prompt := getattr(objective, f'{role}_prompt', ''):
-        prompts[role] = prompt
     return dataclasses.replace(
-        loaded, task=decision.apply(folder, objective), length=length, prompts=prompts)
+        loaded, task=decision.apply(folder, objective), length=length, prompts=objective.prompts)
   return loaded
 
 

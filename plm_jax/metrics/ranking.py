@@ -1,7 +1,7 @@
 """Metrics of rankings with graded relevance: nDCG, MRR and MAP, in percent.
 
 They agree with trec_eval where no two documents of a query have the same score. Documents with the
-same score rank with the least relevant one first, so that a constant score earns nothing.
+same score rank with the least relevant one first, so that a constant score is not rewarded.
 """
 from collections.abc import Sequence
 

@@ -52,9 +52,8 @@ def describe_collapse(
   """Return a hint where the model predicts the majority class, or no label, of every example."""
   if not isinstance(task, SequenceTask):
     return []
-  found = [scores.get(name) for name in task.metric_names if name != 'average_precision']
-  is_majority = found == [majority[name] for name in task.metric_names
-                          if name != 'average_precision']
+  names = [name for name in task.metric_names if name != 'average_precision']
+  is_majority = all(scores.get(name) == majority[name] for name in names)
   has_no_label = isinstance(task, MultiLabelTask) and scores.get('micro_f1') == 0
   if not is_majority and not has_no_label:
     return []

@@ -243,8 +243,8 @@ def choose_on_development(ready: ResolvedRun) -> dict[str, str]:
     else:
       shown = ', '.join(f'{value:.3g}' for value in values)
     rows[f'Tuned {name}'] = shown
-    for figure, value in scores.items():
-      rows[f'Development {figure.replace("_", " ")}, tuned'] = f'{value:.2f}'
+  for figure, value in scores.items():
+    rows[f'Development {figure.replace("_", " ")}, tuned'] = f'{value:.2f}'
   return rows
 
 

@@ -118,6 +118,11 @@ class Task(Objective):
     del examples, predictions
     return {}
 
+  @property
+  def prompts(self) -> dict[str, str]:
+    """Texts before each 'query' and each 'document', where the task has them."""
+    return {}
+
   def export_attributes(self) -> dict[str, Any]:
     """Return attributes of the task in the config.json of an export to transformers."""
     return {}
@@ -308,3 +313,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
   logits = np.asarray(logits, np.float64)
   powers = np.exp(logits - logits.max(-1, keepdims=True))
   return powers / powers.sum(-1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+  """Compute sigmoid probabilities of logits [...], in float64."""
+  logits = np.asarray(logits, np.float64)
+  powers = np.exp(-np.abs(logits))
+  return np.where(logits >= 0, 1, powers) / (1 + powers)

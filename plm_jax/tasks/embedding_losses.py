@@ -232,8 +232,9 @@ class ScoreMargins(VectorLoss):
   def __call__(self, vectors, group):
     """Compute the mean squared difference of margins, over pairs of documents."""
     scores, real = document_scores(vectors, group)
+    weight = real * group.weight[:, None]
     margins, wanted = scores[:, :1] - scores, group.scores[:, :1] - group.scores
-    return weighted_sum(jnp.square(margins - wanted)[:, 1:], real[:, 1:])
+    return weighted_sum(jnp.square(margins - wanted)[:, 1:], weight[:, 1:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,20 +255,18 @@ class ScoreDistribution(VectorLoss):
 
   def __call__(self, vectors, group):
     """Compute the mean divergence, over queries."""
-    scores, _ = document_scores(vectors, group)
-    exists = jnp.arange(1, vectors.shape[1]) < group.real[:, None]
+    scores, real = document_scores(vectors, group)
     def logs(x):
-      return jax.nn.log_softmax(jnp.where(exists, x / self.temperature, -1e9), -1)
+      return jax.nn.log_softmax(jnp.where(real, x / self.temperature, -1e9), -1)
     student, teacher = logs(scores), logs(group.scores)
-    terms = jnp.where(exists, jnp.exp(teacher) * (teacher - student), 0.0)
+    terms = jnp.where(real, jnp.exp(teacher) * (teacher - student), 0.0)
     return weighted_sum(terms.sum(-1) * self.temperature ** 2, group.weight)
 
 
 def document_scores(vectors: jax.Array, group: ExampleGroup) -> tuple[jax.Array, jax.Array]:
-  """Return dot products of each query with its documents, and their weights, [B, C - 1]."""
+  """Return dot products of each query with its documents, and whether these exist, [B, C - 1]."""
   scores = jnp.einsum('bw,bcw->bc', vectors[:, 0], vectors[:, 1:], precision='highest')
-  real = jnp.arange(1, vectors.shape[1]) < group.real[:, None]
-  return scores, real * group.weight[:, None]
+  return scores, jnp.arange(1, vectors.shape[1]) < group.real[:, None]
 
 
 def false_negative_mask(texts: jax.Array | None, columns: int, rows: int) -> jax.Array:

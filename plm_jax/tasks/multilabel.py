@@ -22,6 +22,7 @@ from plm_jax.metrics import multilabel as metrics
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD, MULTILABEL_METRICS, Tuning
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import MULTI_LABEL_NOTE, format_label, is_missing, name_classes
+from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.example_formats import Classification
 from plm_jax.tasks.outputs import Labels
 from plm_jax.tasks.row_readers import KEY_COLUMNS, Columns, RawExample, UnreadableRow
@@ -456,13 +457,6 @@ def indicate(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
   for row, some in zip(values, labels, strict=True):
     row[list(some)] = True
   return values
-
-
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-  """Compute probabilities of logits [..., C], in float64."""
-  logits = np.asarray(logits, np.float64)
-  powers = np.exp(-np.abs(logits))
-  return np.where(logits >= 0, 1, powers) / (1 + powers)
 
 
 def thresholds_of(labels: Sequence[str], given: Any) -> tuple[float, ...]:

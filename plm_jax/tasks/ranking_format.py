@@ -9,6 +9,7 @@ from plm_jax.data import labeled_files
 from plm_jax.metrics.ranking import RANKING_METRICS
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import is_missing
+from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Relevance
@@ -154,6 +155,6 @@ def relevance_errors(task: Any, example: Example, prediction: Any) -> np.ndarray
   """Return how far the score of each document is from its relevance, from 0 to 1."""
   scores = np.asarray(prediction.scores, np.float64)
   if task.activation == 'none':
-    scores = 1 / (1 + np.exp(-np.clip(scores, -50, 50)))
+    scores = sigmoid(scores)
   truth = np.asarray(example.label or [0.0] * len(scores), np.float64)
   return np.abs(scores - np.clip(truth / max(1.0, truth.max(initial=0)), 0, 1))

@@ -3,15 +3,16 @@
 Each is called as `loss(scores, group)` and returns (sum, weight). `scores` [B, C] float32 are
 logits of a query with each of its documents.
 """
+import abc
 import dataclasses
 from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from plm_jax.tasks.embedding_losses import LossPair
 from plm_jax.validation import ValidatedConfig, intervals
 
-LossPair = tuple[jax.Array, jax.Array]  # (sum, weight)
 Activation = Literal['sigmoid', 'none']
 MASKED = -1e9
 
@@ -28,8 +29,8 @@ class RankingGroup(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RankingLoss(ValidatedConfig):
-  """A loss of scores."""
+class RankingLoss(ValidatedConfig, abc.ABC):
+  """Base class of losses of scores."""
 
   lists: ClassVar[bool] = True
   """whether documents of a query are compared, so that they come in one list"""
@@ -38,9 +39,9 @@ class RankingLoss(ValidatedConfig):
   activation: ClassVar[Activation] = 'none'
   """what makes a score of a logit when the model is used"""
 
+  @abc.abstractmethod
   def __call__(self, scores: jax.Array, group: RankingGroup) -> LossPair:
     """Compute (sum, weight) of the loss."""
-    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from plm_jax import conversion
 from plm_jax.errors import ConfigError
 from plm_jax.metrics.ranking import RANKING_METRICS, ranking_metrics
-from plm_jax.tasks.contract import Task
+from plm_jax.tasks.contract import Task, sigmoid
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.grouped_rows import GroupedModel, GroupedTask
 from plm_jax.tasks.input_formats import Truncation, collect_rows
@@ -273,11 +273,9 @@ class RerankTask(GroupedTask):
     """Return the scores of each example's documents; outputs: logit of each row."""
     del features
     logits = np.array([np.ravel(x)[0] for x in outputs], np.float64)
-    if self.activation == 'sigmoid':
-      logits = np.where(logits >= 0, 1, np.exp(np.minimum(logits, 0))) / (
-          1 + np.exp(-np.abs(logits)))
+    found = sigmoid(logits) if self.activation == 'sigmoid' else logits
     ends = np.cumsum([len(example.choices) for example in examples])
-    return [RelevancePrediction(scores) for scores in np.split(logits, ends[:-1])]
+    return [RelevancePrediction(scores) for scores in np.split(found, ends[:-1])]
 
   def scores(self, examples, predictions):
     """Rank the documents of each query, from all examples of it, and compute the metrics."""

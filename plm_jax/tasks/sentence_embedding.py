@@ -126,6 +126,12 @@ class EmbeddingTask(GroupedTask):
     return None
 
   @property
+  def prompts(self):
+    """The prompts that are set."""
+    given = {'query': self.query_prompt, 'document': self.document_prompt}
+    return {role: prompt for role, prompt in given.items() if prompt}
+
+  @property
   def metric_names(self):
     """Correlations of similarities, or retrieval metrics."""
     if self.measured_by == 'similarity':

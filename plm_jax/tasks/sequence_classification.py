@@ -189,7 +189,7 @@ def focal_loss(
   """
   logs = jax.nn.log_softmax(logits.astype(jnp.float32))
   log_p = jnp.take_along_axis(logs, labels[..., None], -1)[..., 0]
-  # Of p near 1, 1 - p is computed from the other classes, so that its gradient is finite.
+  # expm1 keeps 1 - p exact for p near 1. The lower limit keeps the gradient of its power finite.
   rest = jnp.clip(-jnp.expm1(log_p), 1e-12, 1.0)
   return (-(rest ** gamma) * log_p * weight).sum(), weight.sum()
 
