@@ -88,6 +88,10 @@ def write_rows(file: pathlib.Path, rows: list[dict[str, Any]]) -> None:
   file.write_text(''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows), encoding='utf-8')
 
 
+def read_rows(file: str) -> list[dict[str, Any]]:
+  return [json.loads(line) for line in pathlib.Path(file).read_text(encoding='utf-8').splitlines()]
+
+
 def compare_multilabel(args: argparse.Namespace, output: pathlib.Path) -> None:
   """Print average precision and F1 with tuned thresholds on the development set of GoEmotions."""
   print('\n| multi-label: GoEmotions | average precision | micro F1, tuned | macro F1, tuned |\n|---|---|---|---|')
@@ -156,7 +160,7 @@ def finetuned(given: tuple[list[str], str]) -> dict[str, float]:
 def tuned(folder: str, precision: float, file: str) -> dict[str, float]:
   """Return the scores of a multi-label run on a file with the thresholds that were tuned on it."""
   import plm_jax
-  rows = [json.loads(line) for line in open(file, encoding='utf-8')]
+  rows = read_rows(file)
   predictions = plm_jax.predict(folder, [row['text'] for row in rows])
   chosen = [{*prediction.labels} for prediction in predictions]
   counts = {}  # label -> found and true, found, true
@@ -184,7 +188,7 @@ def mined(given: tuple[str, str, str]) -> dict[str, int]:
   """Write pairs with negatives: random paragraphs, or those that BM25 or a retriever finds."""
   from plm_jax.api import retrieval
   model, file, written = given
-  pairs = [(row['query'], row['positive']) for row in map(json.loads, open(file, encoding='utf-8'))]
+  pairs = [(row['query'], row['positive']) for row in read_rows(file)]
   if model == 'random':
     texts, draw = [*dict.fromkeys(text for _, text in pairs)], random.Random(0)
     rows = [(query, text, [other for other in draw.sample(texts, NEGATIVES + 1) if other != text][:NEGATIVES])
@@ -206,7 +210,7 @@ def tfidf(given: tuple[str, str]) -> dict[str, float]:
   from sklearn.metrics import average_precision_score, f1_score, precision_recall_curve
   from sklearn.multiclass import OneVsRestClassifier
   from sklearn.preprocessing import MultiLabelBinarizer
-  train, dev = ([json.loads(line) for line in open(file, encoding='utf-8')] for file in given)
+  train, dev = (read_rows(file) for file in given)
   binarizer = MultiLabelBinarizer().fit([row['labels'] for row in train])
   vectorizer = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True)
   features = vectorizer.fit_transform([row['text'] for row in train])

@@ -4,6 +4,7 @@ languages that is to be; search finds words of both.
 The README's commands are those of tests/test_readme.py; the notebooks, of tests/notebooks.
 """
 import ast
+import importlib
 import json
 import pathlib
 import re
@@ -194,6 +195,12 @@ def read_index(site: pathlib.Path) -> dict:
   """Read the search index of a site."""
   text = (site / 'searchindex.js').read_text(encoding='utf-8')
   return json.loads(text.removeprefix('Search.setIndex(').rstrip().removesuffix(')'))
+
+
+def test_every_public_function_has_a_page(monkeypatch):
+  monkeypatch.syspath_prepend(str(DOCS))
+  pages = importlib.import_module('reference_pages').api_pages()
+  assert 'plm_jax.rerank' in pages['reference/api/embeddings']
 
 
 @pytest.mark.slow
