@@ -104,7 +104,7 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
       (lambda: plm_jax.score(encoder, [('a', 'b')]), 'no language model head: texts cannot be scored'),
       (lambda: plm_jax.perplexity(encoder, ['a']), 'no language model head: texts cannot be scored'),
       (lambda: plm_jax.load('corpus.txt'), 'corpus.txt'),
-      (lambda: plm_jax.encode(encoder, 'so ' * 99), r'the model takes 64: shorten it, or give cut=True'),
+      (lambda: plm_jax.encode(encoder, 'so ' * 99), r'the model takes 64: give windows=mean, .* or cut=True'),
       (lambda: plm_jax.encode(encoder, 'a', layer=3), r'layers 0 \(its embeddings\) to 2, got 3'),
       (lambda: plm_jax.encode(encoder, []), 'there is no prompt: give texts'),
       (lambda: plm_jax.encode(encoder, 'a', pooling='sum'), 'pooling is one of own, mean, max'),

@@ -21,6 +21,7 @@ from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.metrics.embeddings import normalize_vectors
 from plm_jax.metrics.nearest import find_nearest
 from plm_jax.sharding import MeshConfig
+from plm_jax.tasks.document_windows import Windows, check_windows
 
 TextPooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_mean']
 Model = models.Model | StaticVectors
@@ -40,20 +41,22 @@ class Hit(NamedTuple):
 @overload
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: TextPooling = 'own',
-    cut: bool = False, tokens: int = 8192) -> np.ndarray:
+    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0) -> np.ndarray:
   """Return one vector per text [N, D]."""
 
 
 @overload
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, *, pooling: Literal['none'],
-    cut: bool = False, tokens: int = 8192) -> list[np.ndarray]:
+    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0
+) -> list[np.ndarray]:
   """Return one vector per token of each text [L, D]."""
 
 
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: Pooling = 'own',
-    cut: bool = False, tokens: int = 8192) -> np.ndarray | list[np.ndarray]:
+    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0
+) -> np.ndarray | list[np.ndarray]:
   """Encode texts as vectors (embeddings), for search, clustering or classifiers.
 
   >>> bert = plm_jax.load('runs/bert_base-laptop')
@@ -74,6 +77,9 @@ def encode(
     cut: whether texts that are too long are truncated; otherwise they are refused. A model with
       learned sentence vectors always truncates
     tokens: largest batch size in tokens, padding included; on a CPU at most 2,048, which are faster
+    windows: 'mean' or 'max': a text that is too long is split into windows, and its vector is the
+      mean or the maximum of theirs; 'off': see `cut`
+    stride: tokens between the starts of consecutive windows; 0: three quarters of a window
 
   Returns:
     float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
@@ -82,6 +88,7 @@ def encode(
     CheckpointError: the model has no tokenizer.
     ConfigError: no text, a text that is too long or empty, or a layer that the model does not have.
   """
+  check_windows(windows, stride)
   trained, items = load_encoder(model), as_list(texts)
   plain = []
   for text in items:
@@ -95,8 +102,9 @@ def encode(
       from plm_jax.inference import sentence_vectors
       if sentence_vectors.has_sentence_vectors(trained):
         check_prompts(plain, 'give texts')
-        return sentence_vectors.encode_sentences(trained, plain, tokens)
-    return encoding.encode(trained, items, layer, pooling, cut, tokens)
+        return sentence_vectors.encode_sentences(trained, plain, tokens, windows, stride)
+    return encoding.encode(
+        trained, items, layer, pooling, cut, tokens, windows, stride)
 
 
 def similar(

@@ -19,6 +19,7 @@ from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import bucket_check
+from plm_jax.tasks.document_windows import Windows
 from plm_jax.validation import ValidatedConfig, intervals
 
 
@@ -34,7 +35,12 @@ class EncodeConfig(ValidatedConfig):
   """how token vectors become one vector per text. own: the pooling that the model was trained with,
   or else mean pooling; none: no pooling, write all token vectors"""
   cut: bool = False
-  """truncate texts that are too long; without this option, they are an error"""
+  """truncate texts that are too long; without this option or --windows, they are an error"""
+  windows: Windows = 'off'
+  """vector of a text that is too long. mean, max: the mean or the maximum of the vectors of its
+  windows; off: see --cut"""
+  stride: int = 0
+  """tokens between the starts of consecutive windows; 0: three quarters of a window"""
   column: str = ''
   """column with the texts. Default: the first of sentence, text, review, content, title and
   question that the file has"""
@@ -83,7 +89,8 @@ def encode_chunk(
   def encode_texts(texts):
     pooling: Any = settings.pooling  # one of them returns lists
     return encode(
-        trained, texts, settings.layer, pooling, settings.cut, settings.tokens)
+        trained, texts, settings.layer, pooling, settings.cut, settings.tokens, settings.windows,
+        settings.stride)
 
   try:
     return encode_texts([text for text, _ in chunk])

@@ -11,7 +11,7 @@ import sys
 import typing
 from typing import TYPE_CHECKING, Any
 
-from plm_jax import environment, errors, progress, validation
+from plm_jax import environment, errors, progress, truncation, validation
 from plm_jax.cli import catalog, help, suggestions
 from plm_jax.errors import ConfigError
 from plm_jax.validation import flag_name
@@ -51,7 +51,7 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
           called = name.upper() if positional else flag_name(name)
           check_argument(called, value, kinds[name], limits.get(name))
         name = function.__name__.removesuffix('_command').replace('_', '-')
-        with progress.command_scope(name):
+        with progress.command_scope(name), truncation.collect():
           return function(*args, **kwargs)
 
     run.paths = paths  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,6 +17,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
+from plm_jax.tasks.outputs import prediction_fields
 
 if TYPE_CHECKING:
   from plm_jax.tasks.contract import Task
@@ -68,15 +69,6 @@ def format_json(task: Task, one: InputExample, prediction: Any) -> str:
   """Return a prediction as a line of JSON."""
   fields = prediction_fields(task, one, prediction)
   return json.dumps(fields, ensure_ascii=False) + '\n'
-
-
-def prediction_fields(task: Task, one: InputExample, prediction: Any) -> dict[str, Any]:
-  """Return the JSON fields of a prediction: its input, the prediction, and the truth if known."""
-  example_format, example = task.example_format, one.example
-  label = example_format.name_truth(task, example)
-  key = {'id': example.key} if example.key else {}
-  truth = {} if label is None else {'truth': label}
-  return key | example_format.json_fields(one, prediction, truth)
 
 
 class TableFormat:

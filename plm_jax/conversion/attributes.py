@@ -12,7 +12,8 @@ from plm_jax.tokenizers.contract import abbreviate
 IGNORED = frozenset({
     '_attn_implementation', '_attn_implementation_autoset', '_commit_hash', '_name_or_path',
     'architectures', 'attn_implementation', 'bad_words_ids', 'begin_suppress_tokens',
-    'bos_token_id', 'chunk_size_feed_forward', 'classifier_dropout', 'cls_token_id',
+    'bos_token_id', 'calibration_temperature', 'chunk_size_feed_forward', 'classifier_dropout',
+    'cls_token_id',
     'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dtype', 'early_stopping',
     'encoder_no_repeat_ngram_size', 'eos_token_id', 'exponential_decay_length_penalty',
     'finetuning_task', 'forced_bos_token_id', 'forced_eos_token_id', 'gradient_checkpointing',

@@ -8,7 +8,7 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from plm_jax import progress, sharding
+from plm_jax import progress, sharding, truncation
 from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError
 from plm_jax.loading.loaded_model import LoadedModel
@@ -16,6 +16,7 @@ from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, OutputUnit, Task
 from plm_jax.tasks.examples import Example
 from plm_jax.training import run_metrics
+from plm_jax.truncation import Truncation
 
 
 def require_task(trained: LoadedModel) -> Task:
@@ -70,6 +71,8 @@ def make_predictor(
     if not examples:
       return []
     features = task.features(examples, tokenizer, length)
+    truncation.report(Truncation(
+        len(examples), features.clipped, len(features.tokens.flat) + features.lost, features.lost))
     # A call with few examples has few rows, not `batch` of them.
     rows = min(batch, next_power_of_two(len(features) // features.group))
     batches = FeatureBatches(features, dataclasses.replace(shape, batch=rows))

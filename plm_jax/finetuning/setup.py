@@ -52,10 +52,11 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
   train = add_teacher_vectors(task, config.model, train)
   dev = read_dev_sets(config, task, tokenizer)
   if task.fits_development and not dev:
-    raise ConfigError('--objective.tune-thresholds needs a development set: give --dev')
+    raise ConfigError('--objective.tune-thresholds and --objective.calibrate need a development '
+                      'set: give --dev')
   if task.fits_development and jax.process_count() > 1:
-    raise ConfigError('--objective.tune-thresholds is for runs on one host: without it, the '
-                      'thresholds are --objective.thresholds')
+    raise ConfigError('--objective.tune-thresholds and --objective.calibrate are for runs on one '
+                      'host: without them, --objective.thresholds and --objective.temperature hold')
   loop, optim, model = config.train, config.optim, config.model
   # Embeddings for special tokens of rows that the tokenizer does not have.
   ids = tokenizer.vocab.size + task.input_format.extra_ids(tokenizer.vocab)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import progress
+from plm_jax import progress, truncation
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError
@@ -16,8 +16,10 @@ from plm_jax.inference.prompts import Prompt, check_prompts, encode_prompt, prom
 from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.tasks.document_windows import Windows, combine_windows, window_starts
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.boundaries import delimiters
+from plm_jax.truncation import Truncation
 from plm_jax.validation import short_repr
 
 Pooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_mean', 'none']
@@ -28,7 +30,7 @@ CPU_BATCH_TOKENS = 2048
 
 def encode(
     trained: LoadedModel, texts: Sequence[Prompt], layer: int = -1, pooling: Pooling = 'mean',
-    cut: bool = False, tokens: int = 8192,
+    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0,
 ) -> np.ndarray | list[np.ndarray]:
   """Encode texts as vectors; of an encoder-decoder, the encoder is used.
 
@@ -46,6 +48,8 @@ def encode(
       model has learned).
     cut: truncate texts that are too long at their end; otherwise they are refused.
     tokens: maximum number of tokens per batch, padding included; on a CPU at most 2,048.
+    windows: for a text that is too long, the mean or the maximum of the vectors of its windows.
+    stride: tokens between the starts of windows; 0: three quarters of a window.
 
   Returns:
     float32 [texts, hidden]; with pooling 'none' one array [tokens, hidden] per text.
@@ -66,9 +70,12 @@ def encode(
     raise ConfigError(f'pooling is one of {names}, got {short_repr(pooling)}')
   if tokens < 1:
     raise ConfigError(f'tokens is at least 1, got {tokens}')
-  rows = []
-  for text in texts:
-    rows.append(truncate_ids(build_row(trained, tokenizer, text), longest, cut))
+  if windows != 'off' and pooling == 'none':
+    raise ConfigError('windows are for one vector per text, and pooling none gives one per token')
+  if windows == 'off':
+    rows, documents = truncated_rows(trained, tokenizer, texts, cut), []
+  else:
+    rows, documents = window_rows(trained, tokenizer, texts, stride)
   config = encoder_config(trained.model)
   depth = config.stack.blocks
   if not -depth - 1 <= layer <= depth:
@@ -78,17 +85,53 @@ def encode(
   params = encoder_params(trained.model, trained.device_params('backbone')['backbone'])
   found: list[Any] = [None] * len(rows)
   with progress.progress_bar('texts', len(rows)) as done:
-    for numbers, batch in iterate_batches(rows, longest, tokens, max(tokenizer.vocab.pad, 0)):
+    for some, batch in iterate_batches(rows, longest, tokens, max(tokenizer.vocab.pad, 0)):
       encoded = np.asarray(compute_vectors(config, params, batch, layer, pooling), np.float32)
-      for place, number in enumerate(numbers):
+      for place, number in enumerate(some):
         if pooling == 'none':
           found[number] = encoded[place, :len(rows[number])].copy()
         else:
           found[number] = encoded[place]
-      done.update(len(numbers))
+      done.update(len(some))
   if pooling == 'none':
     return found
+  if windows != 'off':
+    found = combine_windows(found, np.array(documents), windows)
   return np.stack(found)
+
+
+def truncated_rows(
+    trained: LoadedModel, tokenizer: Tokenizer, texts: Sequence[Prompt], cut: bool
+) -> list[list[int]]:
+  """Make a row per text, and report how much is truncated. Raises ConfigError as `encode`."""
+  whole = [build_row(trained, tokenizer, text) for text in texts]
+  rows = [truncate_ids(ids, trained.model.max_length, cut) for ids in whole]
+  lost = [len(ids) - len(row) for ids, row in zip(whole, rows, strict=True)]
+  truncation.report(Truncation(
+      len(rows), sum(map(bool, lost)), sum(map(len, whole)), sum(lost)))
+  return rows
+
+
+def window_rows(
+    trained: LoadedModel, tokenizer: Tokenizer, texts: Sequence[Prompt], stride: int
+) -> tuple[list[list[int]], list[int]]:
+  """Make a row per window of each text -> (rows, index of each row's text).
+
+  Each window has the special tokens of training.
+  """
+  rows, documents, longest = [], [], trained.model.max_length
+  for number, text in enumerate(texts):
+    own = [build_row(trained, tokenizer, text)]
+    if longest and len(own[0]) > longest:
+      ids = list(prompt_ids(tokenizer, text))
+      room = longest - (len(own[0]) - len(ids))
+      if room < 1:
+        raise ConfigError(f'the model takes {longest} tokens, which leaves no room for text')
+      starts = window_starts(len(ids), room, stride)
+      own = [build_row(trained, tokenizer, ids[start:start + room]) for start in starts]
+    rows += own
+    documents += [number] * len(own)
+  return rows, documents
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'layer', 'pooling'))
@@ -203,8 +246,8 @@ def truncate_ids(ids: list[int], longest: int, cut: bool) -> list[int]:
   if not longest or len(ids) <= longest:
     return ids
   if not cut:
-    raise ConfigError(f'a text has {len(ids)} tokens, the model takes {longest}: shorten it, or '
-                      'give cut=True, which leaves out the end')
+    raise ConfigError(f'a text has {len(ids)} tokens, the model takes {longest}: give '
+                      'windows=mean, which reads all, or cut=True, which leaves out the end')
   return [*ids[:longest - 1], ids[-1]]
 
 

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from plm_jax import progress
+from plm_jax import progress, truncation
 from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError
 from plm_jax.inference.encode import limit_batch_tokens
@@ -13,8 +13,10 @@ from plm_jax.layers.pooling import SentenceVector, VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.progress import Progress
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH
+from plm_jax.tasks.document_windows import Windows, combine_windows, window_starts
 from plm_jax.tasks.input_formats import InputFormat, InputRow, get_input_format
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
+from plm_jax.truncation import Truncation
 
 
 def has_sentence_vectors(trained: LoadedModel) -> bool:
@@ -23,17 +25,20 @@ def has_sentence_vectors(trained: LoadedModel) -> bool:
 
 
 def encode_sentences(
-    trained: LoadedModel, texts: Sequence[str], tokens: int = 8192) -> np.ndarray:
+    trained: LoadedModel, texts: Sequence[str], tokens: int = 8192, windows: Windows = 'off',
+    stride: int = 0) -> np.ndarray:
   """Compute the sentence embeddings of texts -> float32 [N, W].
 
-  A text that is too long is truncated, as in training. An empty text consists of its special
-  tokens.
+  A text that is too long is truncated, as in training, or read in windows. An empty text consists
+  of its special tokens.
 
   Args:
     trained: a model that was fine-tuned for sentence embeddings.
     texts: N texts.
     tokens: maximum tokens per batch, with padding, on a CPU at most 2,048; a batch holds texts of
       similar length.
+    windows: for a text that is too long, the mean or the maximum of the vectors of its windows.
+    stride: tokens between the starts of windows; 0: three quarters of a window.
 
   Raises:
     ConfigError: the model has no sentence embeddings or no tokenizer, or a text has no tokens.
@@ -43,12 +48,21 @@ def encode_sentences(
                       'embeddings, or has no tokenizer')
   row_format, vocab = get_input_format(trained.family), trained.tokenizer.vocab
   longest = max_row_length(trained)
-  rows = []
+  room = longest - row_format.count_special(vocab, 1)
+  rows, documents, cuts = [], [], Truncation(len(texts))
   for number, ids in enumerate(trained.tokenizer.encode_batch(list(texts))):
-    row = row_format.make_row([ids], vocab, longest)
-    if not row.tokens:
+    parts = [ids]
+    if windows != 'off':
+      parts = [ids[start:start + room] for start in window_starts(len(ids), room, stride)]
+    own = [row_format.make_row([part], vocab, longest) for part in parts]
+    if not own[0].tokens:
       raise ConfigError(f'text {number + 1} is empty, and the model adds no special tokens')
-    rows.append(row)
+    cuts.truncated += own[0].lost > 0
+    cuts.lost += own[0].lost
+    cuts.tokens += len(own[0].tokens) + own[0].lost
+    rows += own
+    documents += [number] * len(own)
+  truncation.report(cuts)
   config = trained.task.vector
   params = trained.device_params('backbone', 'heads_embedding')
   found: list[np.ndarray] = [np.zeros(0)] * len(rows)
@@ -69,6 +83,8 @@ def encode_sentences(
         fetch(done)
     while pending:
       fetch(done)
+  if windows != 'off':
+    found = combine_windows(found, np.array(documents), windows)
   return np.stack(found)
 
 

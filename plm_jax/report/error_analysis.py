@@ -5,18 +5,16 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from plm_jax.finetuning.predict import predict, require_task
-from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.metrics.calibration import Bin, calibration_error
 from plm_jax.metrics.tasks import ClassScore
 from plm_jax.report.html import el
+from plm_jax.tasks.calibration import CalibratedTask
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import Predictions
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.outputs import find_entities
 from plm_jax.tasks.ranking_format import relevance_errors
 
-MAX_EXAMPLES = 10_000
-"""largest number of examples that are predicted"""
 MAX_CARDS = 12
 MAX_CLASSES = 25
 """largest number of classes for which a confusion matrix is readable"""
@@ -26,23 +24,32 @@ MAX_DOCUMENT = 400
 """characters of a document"""
 
 
-def error_sections(trained: LoadedModel, examples: Sequence[Example]) -> list[Element]:
-  """Predict the labeled examples of a development set, and return the sections on the errors."""
-  task = require_task(trained)
-  labeled = []
-  for one in examples:
-    if one.label is not None or one.answers is not None:
-      labeled.append(one)
-  labeled = labeled[:MAX_EXAMPLES]
-  found = list(zip(labeled, predict(trained, labeled), strict=True))
+def labeled_pairs(examples: Sequence[Example], predictions: Sequence[Any]) -> Predictions:
+  """Return the examples that have labels with their predictions."""
+  return [(one, prediction) for one, prediction in zip(examples, predictions, strict=True)
+          if one.label is not None or one.answers is not None]
+
+
+def error_sections(task: Task, found: Predictions) -> list[Element]:
+  """Return the sections on the errors among labeled examples with predictions."""
   if not found:
     return []
   mistakes = task.example_format.rank_mistakes(task, found)[:MAX_CARDS]
-  sections = [*score_tables(task, found), mistake_cards(task, mistakes)]
-  if len(labeled) < len(examples):
-    text = f'Of the first {len(labeled):,} development examples.'
-    sections[0].insert(1, el('p', text, class_='lead'))
-  return sections
+  examples, predictions = zip(*found, strict=True)
+  bins = task.calibration_bins(examples, predictions) if isinstance(task, CalibratedTask) else []
+  calibration = [calibration_table(bins)] if bins else []
+  return [*score_tables(task, found), *calibration, mistake_cards(task, mistakes)]
+
+
+def calibration_table(bins: Sequence[Bin]) -> Element:
+  """Return the confidence and the accuracy of decisions of similar confidence as a table."""
+  table = el('table', head_row(['probability', 'correct', 'decisions']), class_='counts')
+  for one in bins:
+    table.append(el('tr', el('td', f'{one.confidence:.1%}'), el('td', f'{one.accuracy:.1%}'),
+                    el('td', f'{one.count:,}')))
+  lead = (f'Expected calibration error: {calibration_error(list(bins)):.2f}%, the mean distance '
+          'between the probability of predictions and the share that is correct.')
+  return el('section', el('h2', 'Calibration'), el('p', lead, class_='lead'), table)
 
 
 def score_tables(task: Task, found: Predictions) -> Iterator[Element]:

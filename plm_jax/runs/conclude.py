@@ -7,34 +7,30 @@ from xml.etree.ElementTree import Element
 from etils import epath
 import jax
 
-from plm_jax import environment
+from plm_jax import environment, truncation
 from plm_jax.config import serialization
 from plm_jax.config.run import PretrainRun, RunConfig
 from plm_jax.data import builtin_corpus
 from plm_jax.data.windows import Windows
 from plm_jax.distributed import hosts
-from plm_jax.finetuning.predict import predict
 from plm_jax.finetuning.setup import ResolvedRun
 from plm_jax.inference import fill_mask, generate, glm_infill
 from plm_jax.inference.samples import FillMaskSample, GenerationSample
-from plm_jax.loading import decision, loaded_model
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives import metric_names
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.optim.trainable import count_trained
-from plm_jax.report import error_analysis, hints, html
+from plm_jax.report import hints, html
 from plm_jax.report.baselines import compare_with_baselines
 from plm_jax.report.environment import run_environment
 from plm_jax.report.html import el
 from plm_jax.report.model_card import describe_size
+from plm_jax.runs.development import analyze_development
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.compile_ahead import CompileAhead
 from plm_jax.training.feed import Feed
 from plm_jax.training.learner import make_selection
 from plm_jax.training.train import TrainingResult
-
-MAX_SHOWN_VALUES = 8
-"""largest number of values of a field that is chosen after training that the summary lists"""
 
 
 class PreparedRun(NamedTuple):
@@ -167,13 +163,14 @@ def next_commands(
 def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
   """Write the report of a fine-tuning run, and print its results."""
   config = ready.config
-  with hosts.barrier('report'):
+  with hosts.barrier('report'), truncation.collect(prints=False):
     if jax.process_index() != 0:
       return
     headline = {}
     for name, value in result.heldout.items():
       headline[f'Development {name.replace("_", " ")}'] = f'{value:.2f}'
-    headline |= choose_on_development(ready)
+    analysis = analyze_development(ready)
+    headline |= analysis.rows
     rows, notes = compare_with_baselines(ready, result)
     steps_done = f'{result.step:,}'
     if result.best is not None:
@@ -189,7 +186,7 @@ def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
                 'Export to transformers': f'{program} export {folder} FOLDER'}
     path = write_run_report(
         config, config.title, headline, [*ready.train.report.lines(), *notes],
-        next_steps=commands, sections=development_errors(ready))
+        next_steps=commands, sections=analysis.sections)
     print(''.join(f'\nhint:   {note}' for note in notes))
     print(f'report: {path}')
     print(f'more:   {commands["Predict labels"]}')
@@ -219,45 +216,6 @@ def print_headline(headline: Mapping[str, str]) -> None:
   print()
   for name, value in headline.items():
     print(f'{name + ":":33} {value}')
-
-
-def choose_on_development(ready: ResolvedRun) -> dict[str, str]:
-  """Choose what the task chooses on the first development set, and write it into the run.
-
-  Returns:
-    The metrics of that set with it, as rows of the summary; {}: the task chooses nothing.
-  """
-  if not ready.config.objective.fits_development:
-    return {}
-  folder = ready.config.folder
-  trained = loaded_model.load_model(folder)
-  examples = next(iter(ready.dev.values())).examples
-  fields = trained.task.fit_to_development(examples, predict(trained, examples))
-  decision.write(folder, fields)
-  trained = loaded_model.load_model(folder)
-  scores = trained.task.scores(examples, predict(trained, examples))
-  rows = {}
-  for name, values in fields.items():
-    if len(values) > MAX_SHOWN_VALUES:
-      shown = f'{min(values):.3g} to {max(values):.3g}, in {decision.FILE}'
-    else:
-      shown = ', '.join(f'{value:.3g}' for value in values)
-    rows[f'Tuned {name}'] = shown
-  for figure, value in scores.items():
-    rows[f'Development {figure.replace("_", " ")}, tuned'] = f'{value:.2f}'
-  return rows
-
-
-def development_errors(ready: ResolvedRun) -> list[Element]:
-  """Return the error analysis of the first development set, by the best parameters.
-
-  It is empty without a development set, or where several hosts share the model.
-  """
-  if not ready.dev or jax.process_count() > 1:
-    return []
-  trained = loaded_model.load_model(ready.config.folder)
-  first = next(iter(ready.dev.values()))
-  return error_analysis.error_sections(trained, first.examples)
 
 
 def corpus_section(

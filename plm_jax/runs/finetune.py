@@ -15,7 +15,7 @@ from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.recipes import finetune
 from plm_jax.report.environment import print_on_leader
 from plm_jax.runs.conclude import PreparedRun, report_finetuning
-from plm_jax.tasks.examples import Example
+from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.labeled_data import LabeledConfig
 from plm_jax.tasks.sources import read_sources
 from plm_jax.tokenizers import Tokenizer
@@ -61,11 +61,11 @@ def print_examples_read(ready: ResolvedRun) -> None:
   for name, some in ready.dev.items():
     sets[f'development {name}'.strip()] = some
   for name, some in sets.items():
-    rows, clipped = len(some.features) // some.features.group, some.features.clipped
+    rows = len(some.features) // some.features.group
     in_rows = f' in {rows:,} rows' if rows != len(some.examples) else ''
     print_on_leader(f'{len(some.examples):,} {name} examples{in_rows}')
-    if clipped:
-      print_on_leader(f'  {describe_truncation(ready.config, clipped)}')
+    if some.features.clipped:
+      print_on_leader(f'  {describe_truncation(ready.config, some.features)}')
     skipped = some.features.skipped
     for line in itertools.chain(some.report.lines(), skipped[:5]):
       print_on_leader(f'  {line}')
@@ -97,13 +97,16 @@ def describe_settings(config: FinetuneRun) -> str:
   return f'{settings}, for {size}'
 
 
-def describe_truncation(config: FinetuneRun, clipped: int) -> str:
+def describe_truncation(config: FinetuneRun, features: Features) -> str:
   """Return a sentence on how many examples are truncated, and how to avoid it."""
-  if text := config.objective.describe_truncation(clipped):
+  if text := config.objective.describe_truncation(features.clipped):
     return text
   length = config.train.phases[0].length
-  return (f'{clipped:,} examples do not fit {length} tokens and lose an end. '
-          f'{length_advice(config, 2 * length)}')
+  lines = [f'{features.clipped:,} examples do not fit {length} tokens and lose their end, '
+           f'{features.lost_share:.1%} of all tokens.', length_advice(config, 2 * length)]
+  if advice := config.objective.windows_advice:
+    lines[1] += f'; {advice}'
+  return ' '.join(lines)
 
 
 def load_or_train_tokenizer(config: FinetuneRun) -> Tokenizer:

@@ -132,6 +132,11 @@ class Task(Objective):
     del clipped
     return ''
 
+  @property
+  def windows_advice(self) -> str:
+    """How to read long texts in windows; '': the task cannot, or does."""
+    return ''
+
   def limit_length(self, longest: int) -> 'Task':
     """Return the task for a model whose rows have at most `longest` tokens."""
     del longest

@@ -142,10 +142,18 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
     """Describe options that do not go with a CRF: rows are sentences, and tags have no logits."""
     if self.context != 'sentence':
       return f'{option("context")} is sentence: a CRF reads a row as one'
+    if self.calibrate:
+      return f'{option("calibrate")} needs logits of classes, and a CRF predicts whole rows of tags'
+    if self.stride:
+      return f'{option("stride")} is 0: a CRF reads a row as one, and rows do not overlap'
     if not isinstance(self.regularizer, Plain):
       return (f'{option("regularizer")} compares classes of words, and a CRF predicts whole rows '
               'of tags')
     return super().conflict(option)
+
+  def decisions(self, examples, predictions):
+    """Return None: a CRF has probabilities of rows of tags."""
+    del examples, predictions
 
   def module_inputs(self, model):
     """Return the shape of the tags that the CRF scores."""
@@ -202,6 +210,18 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
 class RecurrentSequence(RecurrentTask, SequenceTask):
   """Classification or regression of one text on an ELMo; `unicode_words` finds its words."""
 
+  def conflict(self, option):
+    """Describe windows, which an ELMo does not need."""
+    if self.windows != 'off' or self.stride:
+      return (f'{option("windows")} is off and {option("stride")} 0: an ELMo reads rows of any '
+              'length, --train.phases.0.length')
+    return super().conflict(option)
+
+  @property
+  def windows_advice(self):
+    """Nothing."""
+    return ''
+
   def get_words(self, example):
     """Return the words of the text. Raises ConfigError for an example of two texts."""
     if len(example.texts) != 1:
@@ -212,10 +232,11 @@ class RecurrentSequence(RecurrentTask, SequenceTask):
   def features(self, examples, tokenizer, length):
     """Make a row per text. Raises ConfigError for an example of two texts."""
     all_words = [self.get_words(example) for example in examples]
-    rows, clipped = [], 0
+    rows, clipped, lost = [], 0, 0
     for words in all_words:
       size = truncated_lengths([len(words)], length, self.cut)[0]
       clipped += size < len(words)
+      lost += len(words) - size
       rows.append(words[:size])
     tokens, characters = self.encode_words(rows, tokenizer)
     dtype = np.float32 if self.regression else np.int32
@@ -223,4 +244,4 @@ class RecurrentSequence(RecurrentTask, SequenceTask):
         'stand': np.zeros(len(rows), np.int32), 'label': label_array(examples, dtype),
         'weight': label_weights(examples)}
     return Features(tokens, {'characters': characters}, values,
-                    np.arange(len(rows), dtype=np.int32), clipped=clipped)
+                    np.arange(len(rows), dtype=np.int32), clipped=clipped, lost=lost)

@@ -93,11 +93,18 @@ class Features:
   """consecutive rows that belong together, such as the choices of a question"""
   clipped: int = 0
   """number of examples that were truncated"""
+  lost: int = 0
+  """number of tokens that were truncated"""
   skipped: tuple[str, ...] = ()
   """why examples were skipped, one line each"""
 
   def __len__(self) -> int:
     return len(self.tokens)
+
+  @property
+  def lost_share(self) -> float:
+    """Share of the tokens that were truncated."""
+    return self.lost / max(1, self.lost + len(self.tokens.flat))
 
   @property
   def digest(self) -> str:

@@ -143,7 +143,7 @@ class AnswerTask(Task):
     check_examples(examples, self.unanswerable)
     contexts = encode_contexts([example.texts[1] for example in examples], tokenizer)
     questions = encode_unique_texts([example.texts[0] for example in examples], tokenizer)
-    rows, numbers, weights, skipped, clipped = [], [], [], [], 0
+    rows, numbers, weights, skipped, clipped, lost = [], [], [], [], 0, 0
     for number, example in enumerate(examples):
       name = example_name(example, number)
       question, context = questions[example.texts[0]], contexts[example.texts[1]]
@@ -151,6 +151,7 @@ class AnswerTask(Task):
         raise ConfigError(
             f'{name}: the tokenizer has no tokens for the context {example.texts[1][:50]!r}')
       clipped += len(question) > self.question_length
+      lost += max(0, len(question) - self.question_length)
       target = locate_answer(example, context)
       if not question:
         skipped.append(
@@ -175,7 +176,7 @@ class AnswerTask(Task):
     return Features(
         Ragged.concat(tokens), {'types': Ragged.concat(types)}, values,
         np.array(numbers, np.int32),
-        {'begins': Ragged.concat(begins), 'ends': Ragged.concat(ends)}, clipped=clipped,
+        {'begins': Ragged.concat(begins), 'ends': Ragged.concat(ends)}, clipped=clipped, lost=lost,
         skipped=tuple(skipped))
 
   def context_windows(

@@ -32,8 +32,8 @@ class InputRow(NamedTuple):
   """position of each text's first token"""
   summary_position: int
   """position of the token that summarizes the row"""
-  kept_lengths: list[int]
-  """number of tokens of each text after truncation"""
+  lost: int
+  """number of tokens that do not fit and are truncated"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,8 @@ class InputFormat:
       tokens += more
       text_ids += [number] * len(more)
     types = self.token_types(text_ids)
-    return InputRow(tokens, types, starts, self.summary_position(tokens, vocab), kept)
+    return InputRow(tokens, types, starts, self.summary_position(tokens, vocab),
+                    sum(map(len, texts)) - sum(kept))
 
   def token_types(self, text_ids: list[int]) -> list[int]:
     """Return the token types of a row, given the index of each token's text."""
@@ -320,21 +321,26 @@ class ElmoFormat(InputFormat):
 
 def collect_rows(
     rows: Sequence[InputRow], values: Mapping[str, np.ndarray], example: np.ndarray,
-    group: int = 1, clipped: int = 0) -> Features:
+    group: int = 1) -> Features:
   """Collect input rows into features.
 
   Args:
     rows: N input rows.
     values: labels and weights [N], to which the summary positions are added.
     example: index of each row's example [N].
-    group: consecutive rows that belong together.
-    clipped: number of examples that were truncated.
+    group: consecutive rows that belong together; those that only fill a group repeat another row.
   """
   tokens = Ragged.concat(row.tokens for row in rows)
   types = Ragged.concat(row.token_types for row in rows)
   summaries = np.array([row.summary_position for row in rows], np.int32)
-  return Features(tokens, {'types': types}, {'stand': summaries, **values}, example, group=group,
-                  clipped=clipped)
+  lost_tokens = {}  # of each row once
+  for row, number in zip(rows, example.tolist(), strict=True):
+    if row.lost:
+      lost_tokens[id(row)] = number, row.lost
+  return Features(
+      tokens, {'types': types}, {'stand': summaries, **values}, example, group=group,
+      clipped=len({number for number, _ in lost_tokens.values()}),
+      lost=sum(lost for _, lost in lost_tokens.values()))
 
 
 def truncated_lengths(sizes: Sequence[int], room: int, cut: Truncation) -> list[int]:

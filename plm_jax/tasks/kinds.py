@@ -77,21 +77,23 @@ def infer_task(imported: ImportedCheckpoint) -> Task | None:
   if imported.family not in INPUT_FORMATS or imported.config.kind in ('decoder', 'infilling'):
     return None
   family, labels = imported.family, imported.labels or ('LABEL_0', 'LABEL_1')
+  temperature = float(imported.extra.get('calibration_temperature', 1.0))
   if heads == ['label']:
     if imported.extra.get('problem_type') == 'multi_label_classification':
       return MultiLabelTask(
-          family=family, labels=labels,
+          family=family, labels=labels, temperature=temperature,
           thresholds=thresholds_of(labels, imported.extra.get('thresholds')))
     if len(labels) == 1 and is_cross_encoder(imported.extra):
       return RerankTask(family=family, score=activation_of(imported.extra))
     if len(labels) == 1:
       measures = example_formats.REGRESSION.measures
       return SequenceTask(family=family, regression=True, measures=measures)
-    return SequenceTask(family=family, labels=labels)
+    return SequenceTask(family=family, labels=labels, temperature=temperature)
   if heads == ['tags']:
     chunks = is_scheme(labels) and any('-' in label for label in labels)
     return TaggingTask(
-        family=family, labels=labels, metric='entities' if chunks else 'accuracy')
+        family=family, labels=labels, metric='entities' if chunks else 'accuracy',
+        temperature=temperature)
   if heads == ['choice']:
     return ChoiceTask(family=family)
   return AnswerTask(family=family).limit_length(imported.config.max_length or 512)

@@ -19,8 +19,10 @@ import numpy as np
 
 from plm_jax.data.lines import SourceError
 from plm_jax.metrics import multilabel as metrics
+from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD, MULTILABEL_METRICS, Tuning
 from plm_jax.tasks import row_readers
+from plm_jax.tasks.calibration import Decisions
 from plm_jax.tasks.class_names import MULTI_LABEL_NOTE, format_label, is_missing, name_classes
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.example_formats import Classification
@@ -242,7 +244,7 @@ class MultiLabelTask(SequenceTask):
   def metric_names(self):
     """The names in `measures`; average precision is first if thresholds are tuned."""
     names = list(super().metric_names)
-    if self.fits_development and 'average_precision' in names:
+    if self.tune_thresholds != 'no' and 'average_precision' in names:
       names.sort(key='average_precision'.__ne__)
     return tuple(names)
 
@@ -287,10 +289,10 @@ class MultiLabelTask(SequenceTask):
 
   def predict(self, examples, features, outputs):
     """Return the labels whose probability is above their threshold."""
-    del examples, features
+    del examples
     predictions = []
-    for logits in outputs:
-      probabilities = sigmoid(logits)
+    for logits in self.document_outputs(features, outputs):
+      probabilities = sigmoid(np.asarray(logits, np.float64) / self.temperature)
       chosen = np.flatnonzero(probabilities > np.asarray(self.thresholds))
       predictions.append(MultiLabelPrediction(tuple(chosen.tolist()), probabilities))
     return predictions
@@ -309,20 +311,34 @@ class MultiLabelTask(SequenceTask):
 
   def fit_to_development(self, examples, predictions):
     """Return tuned thresholds, if they are wanted."""
+    fields = super().fit_to_development(examples, predictions)
     if self.tune_thresholds == 'no':
-      return {}
+      return fields
     probabilities = np.stack([prediction.probabilities for prediction in predictions])
-    return {'thresholds': metrics.tune_thresholds(
+    if 'temperature' in fields:
+      both = np.stack([probabilities, 1 - probabilities], -1)
+      logs = log_probabilities(both) * (self.temperature / fields['temperature'])
+      probabilities = sigmoid(logs[..., 0] - logs[..., 1])
+    return fields | {'thresholds': metrics.tune_thresholds(
         self.label_values(examples), probabilities, self.tune_thresholds)}
+
+  def decisions(self, examples, predictions):
+    """Return a decision per label of each example: it has the label (class 0), or not."""
+    probabilities = np.stack([prediction.probabilities for prediction in predictions]).ravel()
+    logs = log_probabilities(np.stack([probabilities, 1 - probabilities], -1))
+    labels = np.where(self.label_values(examples).ravel() > 0, 0, 1)
+    known = np.repeat([example.label is not None for example in examples], self.classes)
+    return Decisions(logs[known], labels[known])
 
   @property
   def fits_development(self):
-    """Whether thresholds are tuned."""
-    return self.tune_thresholds != 'no'
+    """Whether thresholds or the temperature are tuned."""
+    return self.tune_thresholds != 'no' or super().fits_development
 
   def export_attributes(self):
     """Return the problem type, and thresholds other than transformers' single 0.5."""
-    attributes: dict[str, Any] = {'problem_type': 'multi_label_classification'}
+    attributes: dict[str, Any] = super().export_attributes()
+    attributes['problem_type'] = 'multi_label_classification'
     if set(self.thresholds) != {DEFAULT_THRESHOLD}:
       values = self.thresholds * (len(self.labels) if len(self.thresholds) == 1 else 1)
       attributes['thresholds'] = dict(zip(self.labels, values, strict=True))

@@ -66,13 +66,12 @@ class ChoiceTask(GroupedTask):
     for example in examples:
       second_texts += [f'{example.texts[1]} {choice}'.strip() for choice in example.choices]
     seconds = iter(encode_texts(tokenizer, second_texts))
-    rows, clipped = [], 0
+    rows = []
     for example, context in zip(examples, contexts, strict=True):
       choices = []
       for _ in example.choices:
         texts = [context, next(seconds)]
         choices.append(self.input_format.make_row(texts, tokenizer.vocab, length, self.cut))
-      clipped += any(row.kept_lengths[0] < len(context) for row in choices)
       padding = [choices[0]] * (size - len(choices))  # its outputs are ignored: see `real`
       rows += choices + padding
     labels = label_array(examples, np.int32)
@@ -80,7 +79,7 @@ class ChoiceTask(GroupedTask):
     values = {'label': labels.repeat(size), 'real': real.repeat(size),
               'weight': label_weights(examples).repeat(size)}
     numbers = np.arange(len(examples), dtype=np.int32).repeat(size)
-    return collect_rows(rows, values, numbers, size, clipped)
+    return collect_rows(rows, values, numbers, size)
 
   def task_loss(self, outputs, batch):
     """Compute cross-entropy and accuracy over the choices [B, C]."""

@@ -88,6 +88,21 @@ def name_labels(
   return task.example_format.name_prediction(task, example, prediction, text, starts)
 
 
+def prediction_fields(task: Any, one: Any, prediction: Any) -> dict[str, Any]:
+  """Return the JSON fields of a prediction: its input, the prediction, and the truth if known.
+
+  Args:
+    task: the task (`tasks.contract.Task`).
+    one: the input (`tasks.example_formats.InputExample`).
+    prediction: from `name_labels`.
+  """
+  example_format, example = task.example_format, one.example
+  label = example_format.name_truth(task, example)
+  key = {'id': example.key} if example.key else {}
+  truth = {} if label is None else {'truth': label}
+  return key | example_format.json_fields(one, prediction, truth)
+
+
 def find_entities(
     words: Sequence[str], tags: Sequence[str], probabilities: Sequence[float], text: str = '',
     starts: Sequence[int] = ()) -> Iterator[Entity]:

@@ -227,15 +227,13 @@ class RerankTask(GroupedTask):
     queries = encode_texts(tokenizer, [one.query for one in lists])
     documents = iter(encode_texts(
         tokenizer, list(itertools.chain.from_iterable(one.documents for one in lists))))
-    rows, clipped, labels = [], 0, np.zeros((len(lists), size), np.float32)
+    rows, labels = [], np.zeros((len(lists), size), np.float32)
     for number, (one, query) in enumerate(zip(lists, queries, strict=True)):
-      own, is_clipped = [], False
+      own = []
       for _ in one.documents:
         texts = [query, next(documents)]
         row = self.input_format.make_row(texts, tokenizer.vocab, length, self.cut)
-        is_clipped |= row.kept_lengths != [len(text) for text in texts]
         own.append(row)
-      clipped += is_clipped
       rows += own + [own[0]] * (size - len(own))
       labels[number, :len(one.relevance)] = one.relevance
     real = np.array([len(one.documents) for one in lists], np.int32)
@@ -243,7 +241,7 @@ class RerankTask(GroupedTask):
     values = {'label': labels.repeat(size, axis=0), 'real': real.repeat(size),
               'weight': weight.repeat(size)}
     numbers = np.array([one.example for one in lists], np.int32).repeat(size)
-    return collect_rows(rows, values, numbers, size, clipped)
+    return collect_rows(rows, values, numbers, size)
 
   def task_loss(self, outputs, batch):
     """Compute the loss of the scores."""

@@ -228,15 +228,12 @@ class EmbeddingTask(GroupedTask):
     counts = [len(texts) for texts in groups]
     size, vocab = max(counts, default=2), tokenizer.vocab
     ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
-    rows, clipped = [], 0
+    rows = []
     for texts in groups:
-      own, is_clipped = [], False
+      own = []
       for _ in texts:
         text_ids = next(ids)
-        row = self.input_format.make_row([text_ids], vocab, length, 'longest')
-        is_clipped |= row.kept_lengths[0] < len(text_ids)
-        own.append(row)
-      clipped += is_clipped
+        own.append(self.input_format.make_row([text_ids], vocab, length, 'longest'))
       padding = [own[0]] * (size - len(own))  # its outputs are ignored: see `real`
       rows += own + padding
     weights = label_weights(examples)
@@ -255,7 +252,7 @@ class EmbeddingTask(GroupedTask):
     if has_scores:
       values['scores'] = pad_scores(examples, size - 1).repeat(size, axis=0)
     numbers = np.arange(len(groups), dtype=np.int32).repeat(size)
-    return collect_rows(rows, values, numbers, size, clipped)
+    return collect_rows(rows, values, numbers, size)
 
   @property
   def allows_single_texts(self) -> bool:

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import ConfigError
+from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tasks import METRICS
 from plm_jax.objectives.mlm import classification_losses
-from plm_jax.tasks.contract import Task, softmax
+from plm_jax.tasks.calibration import CalibratedTask, Decisions
+from plm_jax.tasks.document_windows import Windows, combine_windows, window_starts
 from plm_jax.tasks.example_formats import CLASSIFICATION, REGRESSION
 from plm_jax.tasks.examples import Example, Features
-from plm_jax.tasks.input_formats import collect_rows
+from plm_jax.tasks.input_formats import InputRow, collect_rows
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.validation import intervals
@@ -31,7 +33,7 @@ class ClassPrediction(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SequenceTask(Task):
+class SequenceTask(CalibratedTask):
   """Sequence classification or regression of one text or two, by the row's summary token."""
 
   head: ClassVar[str] = 'label'
@@ -56,6 +58,12 @@ class SequenceTask(Task):
   focal: float = 0.0
   """exponent gamma of the focal loss, which gives less weight to examples that are classified well
   (Lin et al. 2017, equation 4: 2). 0: cross-entropy"""
+  windows: Windows = 'off'
+  """sliding windows for texts that are longer than a row. off: a text is truncated; mean, max: a
+  text is the mean or the largest of the logits of its windows. Each window learns the label, with a
+  weight of 1 / windows. Of two texts, the second is divided"""
+  stride: int = 0
+  """tokens between the starts of consecutive windows; 0: three quarters of a window"""
 
   def conflict(self, option):
     """Describe unknown metrics, and class weights that do not fit."""
@@ -64,9 +72,9 @@ class SequenceTask(Task):
       return (f'{option("measures")} are of {", ".join(self.known_measures)}, got '
               f'{", ".join(unknown) or "none"}')
     weights = len(self.class_weights)
-    if self.regression and (weights or self.balanced or self.focal):
-      return (f'{option("class_weights")}, {option("balanced")} and {option("focal")} are for '
-              'classes, and a regression has none')
+    if self.regression and (weights or self.balanced or self.focal or self.calibrate):
+      return (f'{option("class_weights")}, {option("balanced")}, {option("focal")} and '
+              f'{option("calibrate")} are for classes, and a regression has none')
     if weights and self.labels and weights != len(self.labels):
       return (f'{option("class_weights")} are one per class, {len(self.labels)}, got {weights}')
     return None
@@ -107,13 +115,47 @@ class SequenceTask(Task):
   def features_from_ids(
       self, examples: Sequence[Example], texts: Sequence[Sequence[Sequence[int]]], vocab: Vocab,
       length: int) -> Features:
-    """Make a row per example from the token ids of its texts."""
-    rows = [self.input_format.make_row(some, vocab, length, self.cut) for some in texts]
-    clipped = 0
-    for row, some in zip(rows, texts, strict=True):
-      clipped += row.kept_lengths != [len(text) for text in some]
-    values = {'label': self.label_values(examples), 'weight': label_weights(examples)}
-    return collect_rows(rows, values, np.arange(len(rows), dtype=np.int32), clipped=clipped)
+    """Make a row per example, or per window of it, from the token ids of its texts."""
+    if self.windows == 'off':
+      rows = [self.input_format.make_row(some, vocab, length, self.cut) for some in texts]
+      values = {'label': self.label_values(examples), 'weight': label_weights(examples)}
+      return collect_rows(rows, values, np.arange(len(rows), dtype=np.int32))
+    rows, counts = [], []
+    for some in texts:
+      windows = self.window_rows(some, vocab, length)
+      rows += windows
+      counts.append(len(windows))
+    numbers = np.repeat(np.arange(len(texts), dtype=np.int32), counts)
+    weights = label_weights(examples) / np.array(counts, np.float32)
+    values = {'label': self.label_values(examples)[numbers], 'weight': weights[numbers]}
+    return collect_rows(rows, values, numbers)
+
+  def window_rows(
+      self, texts: Sequence[Sequence[int]], vocab: Vocab, length: int) -> list[InputRow]:
+    """Make the rows of an example, one per window of its last text."""
+    room = length - self.input_format.count_special(vocab, len(texts))
+    first = [text[:max(room // 2, room - len(texts[-1]))] for text in texts[:-1]]
+    room -= sum(map(len, first))
+    if room < 1:
+      return [self.input_format.make_row(texts, vocab, length, self.cut)]
+    rows, last = [], texts[-1]
+    for start in window_starts(len(last), room, self.stride):
+      window = [*first, last[start:start + room]]
+      rows.append(self.input_format.make_row(window, vocab, length, 'none'))
+    rows[0] = rows[0]._replace(lost=sum(map(len, texts[:-1])) - sum(map(len, first)))
+    return rows
+
+  @property
+  def windows_advice(self):
+    """The option that reads texts in windows."""
+    return '--objective.windows=mean reads all, in windows' if self.windows == 'off' else ''
+
+  def document_outputs(
+      self, features: Features, outputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Return the head outputs of each example, combined from those of its windows."""
+    if self.windows == 'off':
+      return outputs
+    return combine_windows(outputs, features.example, self.windows)
 
   def label_values(self, examples: Sequence[Example]) -> np.ndarray:
     """Return what is learned of each example [N, ...]; 0 where there is no label."""
@@ -162,10 +204,22 @@ class SequenceTask(Task):
 
   def predict(self, examples, features, outputs):
     """Return the most likely class, or the value."""
-    del examples, features
+    del examples
+    outputs = self.document_outputs(features, outputs)
     if self.regression:
       return [ClassPrediction(float(x[0]), np.zeros(0)) for x in outputs]
-    return [ClassPrediction(int(np.argmax(x)), softmax(x)) for x in outputs]
+    return [ClassPrediction(int(np.argmax(x)), self.class_probabilities(x)) for x in outputs]
+
+  def decisions(self, examples, predictions):
+    """Return a decision per example; None for a regression."""
+    if self.regression:
+      return None
+    logs, labels = [], []
+    for example, prediction in zip(examples, predictions, strict=True):
+      if example.label is not None:
+        logs.append(log_probabilities(prediction.probabilities))
+        labels.append(example.label)
+    return Decisions(np.array(logs).reshape(-1, self.classes), np.array(labels, int))
 
   def compact_prediction(self, prediction):
     """Drop the probabilities."""

@@ -11,9 +11,10 @@ import numpy as np
 
 from plm_jax.errors import ConfigError
 from plm_jax.metrics import tasks as metrics
+from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tag_schemes import find_invalid_tag
 from plm_jax.objectives.mlm import classification_losses
-from plm_jax.tasks.contract import Task, softmax
+from plm_jax.tasks.calibration import CalibratedTask, Decisions
 from plm_jax.tasks.examples import Example, Features, Ragged, row_offsets
 from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.tokenizers import Tokenizer
@@ -27,6 +28,8 @@ class TagPrediction(NamedTuple):
   """class index of each word"""
   probabilities: list[float]
   """of that class, per word"""
+  all_probabilities: np.ndarray = np.zeros((0, 0))
+  """of all classes [words, C]; empty if they are not known"""
 
 
 class SentencePart(NamedTuple):
@@ -36,10 +39,12 @@ class SentencePart(NamedTuple):
   words: range
   ids: list[int]
   first: list[int]
+  tagged: range
+  """the words that are learned and predicted in this row"""
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggingTask(Task):
+class TaggingTask(CalibratedTask):
   """Token classification: the first token of each word predicts the word's class.
 
   Other tokens have no loss.
@@ -57,6 +62,10 @@ class TaggingTask(Task):
   metric: Literal['entities', 'accuracy'] = 'entities'
   """F1 of entities in BIO, BIOES, BILOU or BMES (Tjong Kim Sang and De Meulder 2003), or
   accuracy of words"""
+  stride: int = 0
+  """tokens between the starts of consecutive windows of a sentence that is longer than a row. A
+  word is learned and predicted once, in the window with the most context on both sides. 0: windows
+  do not overlap"""
 
   @property
   def metric_names(self):
@@ -97,7 +106,7 @@ class TaggingTask(Task):
     """
     vocab = tokenizer.vocab
     room = length - self.input_format.count_special(vocab, 1)
-    parts, skipped = split_sentences(examples, tokenizer, room)
+    parts, skipped = split_sentences(examples, tokenizer, room, self.stride)
     rows = [[part] for part in parts]
     if self.context == 'document':
       rows = join_neighbors(parts, [example.document for example in examples], room)
@@ -109,8 +118,9 @@ class TaggingTask(Task):
       tag, mark, word = np.zeros((3, len(row.tokens)), np.int32)
       at = row.text_starts[0]
       for part in row_parts:
-        example, first = examples[part.example], at + np.array(part.first)
-        own = slice(part.words.start, part.words.stop)
+        example, own = examples[part.example], slice(part.tagged.start, part.tagged.stop)
+        at_words = [part.first[number - part.words.start] for number in part.tagged]
+        first = at + np.array(at_words, np.int32)
         if isinstance(example.label, tuple):
           tag[first], mark[first] = example.label[own], 1
         word[first] = 1 + words_before[part.example] + np.arange(own.start, own.stop)
@@ -140,15 +150,26 @@ class TaggingTask(Task):
   def predict(self, examples, features, outputs):
     """Return the most likely class of every word."""
     words_before = row_offsets(len(example.texts) for example in examples)
-    tags, probabilities = np.zeros(words_before[-1], np.int64), np.zeros(words_before[-1])
+    tags = np.zeros(words_before[-1], np.int64)
+    probabilities = np.zeros((len(tags), self.classes))
     for number, logits in enumerate(outputs):
       words = features.prediction_arrays['words'][number]
       first = np.flatnonzero(words)
-      shares = softmax(logits[first])
       at = words[first] - 1
-      tags[at], probabilities[at] = shares.argmax(-1), shares.max(-1)
-    return [TagPrediction(tags[start:stop].tolist(), probabilities[start:stop].tolist())
-            for start, stop in itertools.pairwise(words_before)]
+      probabilities[at] = self.class_probabilities(logits[first])
+      tags[at] = logits[first].argmax(-1)
+    best = probabilities.max(-1).tolist()
+    return [TagPrediction(tags[start:stop].tolist(), best[start:stop], probabilities[start:stop])
+            for start, stop in itertools.pairwise(words_before.tolist())]
+
+  def decisions(self, examples, predictions):
+    """Return a decision per word."""
+    logs, labels = [np.zeros((0, self.classes))], []
+    for example, prediction in zip(examples, predictions, strict=True):
+      if isinstance(example.label, tuple):
+        logs.append(log_probabilities(prediction.all_probabilities))
+        labels += example.label
+    return Decisions(np.concatenate(logs), np.array(labels, int))
 
   def compact_prediction(self, prediction):
     """Drop the probabilities."""
@@ -171,7 +192,7 @@ class TaggingTask(Task):
 
 
 def split_sentences(
-    examples: Sequence[Example], tokenizer: Tokenizer, room: int
+    examples: Sequence[Example], tokenizer: Tokenizer, room: int, stride: int = 0
 ) -> tuple[list[SentencePart], list[str]]:
   """Encode sentences, and split long ones between words -> (parts, notes on words without tokens).
 
@@ -179,6 +200,7 @@ def split_sentences(
     examples: sentences, as words.
     tokenizer: encodes each sentence as running text, words joined by spaces.
     room: maximum ids per part.
+    stride: ids between the starts of parts of a sentence; 0: parts do not overlap.
   """
   sentences = [' '.join(example.texts) for example in examples]
   ids, counts, characters = tokenizer.encode_with_offsets(sentences)
@@ -201,17 +223,57 @@ def split_sentences(
       if len(word_ids) > room:
         raise ConfigError(f'{example.where}: the word {short_repr(text)} has {len(word_ids)} '
                           f'tokens, a row has room for {room}')
-    # Parts of as many words as fit.
-    start = 0
-    while start < len(words):
-      stop, part_ids, first = start, [], []
-      while stop < len(words) and len(part_ids) + len(words[stop]) <= room:
+    windows = split_words([len(word_ids) for word_ids in words], room, stride)
+    for window, tagged in zip(windows, assign_words(windows), strict=True):
+      part_ids, first = [], []
+      for word in window:
         first.append(len(part_ids))
-        part_ids += words[stop]
-        stop += 1
-      parts.append(SentencePart(number, range(start, stop), part_ids, first))
-      start = stop
+        part_ids += words[word]
+      parts.append(SentencePart(number, window, part_ids, first, tagged))
   return parts, skipped
+
+
+def split_words(sizes: Sequence[int], room: int, stride: int = 0) -> list[range]:
+  """Split words into windows of as many as fit.
+
+  >>> split_words([1, 1, 1, 1, 1], 3), split_words([1, 1, 1, 1, 1], 3, 1)
+  ([range(0, 3), range(3, 5)], [range(0, 3), range(1, 4), range(2, 5)])
+
+  Args:
+    sizes: ids of each word, at most `room`.
+    room: maximum ids per window.
+    stride: ids between the starts of windows; 0: windows do not overlap. With a stride, the last
+      window has as many words before its first one as fit.
+  """
+  starts, windows = row_offsets(sizes), []
+  start = 0
+  while start < len(sizes):
+    stop = int(np.searchsorted(starts, starts[start] + room, 'right')) - 1
+    if stride and stop == len(sizes) and windows:
+      full = int(np.searchsorted(starts, starts[stop] - room, 'left'))
+      start = max(full, windows[-1].start + 1)
+    windows.append(range(start, stop))
+    if stop == len(sizes):
+      break
+    if stride:
+      step = int(np.searchsorted(starts, starts[start] + stride, 'right')) - 1
+      start = min(max(step, start + 1), stop)
+    else:
+      start = stop
+  return windows
+
+
+def assign_words(windows: Sequence[range]) -> list[range]:
+  """Return the words that each window tags: overlaps are divided in their middle.
+
+  >>> assign_words([range(0, 4), range(2, 6)])
+  [range(0, 3), range(3, 6)]
+  """
+  borders = [(left.stop + right.start) // 2 for left, right in itertools.pairwise(windows)]
+  if not windows:
+    return []
+  ends = [windows[0].start, *borders, windows[-1].stop]
+  return [range(start, stop) for start, stop in itertools.pairwise(ends)]
 
 
 def join_neighbors(

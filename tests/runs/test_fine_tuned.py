@@ -1,10 +1,14 @@
 """What a run on labelled examples prints before it begins."""
+import dataclasses
+
+import numpy as np
 import pytest
 
 from plm_jax.config.run import ConfigError, FinetuneRun, Phase, TrainConfig, check_lengths
 from plm_jax.models import bert, neobert
 from plm_jax.runs.finetune import describe_settings, describe_truncation
 from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.input_formats import collect_rows
 from plm_jax.validation import with_paths
 
 LEARNED = bert.base()
@@ -21,7 +25,10 @@ ROTARY = neobert.base()
 def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, length, remedy):
   """The options of the line are accepted where they are given; what cannot be is not proposed."""
   config = FinetuneRun('x', model=model, warm_start=start, train=TrainConfig(phases=(Phase(1, length, 8),)))
-  assert describe_truncation(config, 7) == f'7 examples do not fit {length} tokens and lose an end. {remedy}'
+  features = dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=7, lost=5)
+  told = describe_truncation(config, features)
+  assert told == (f'7 examples do not fit {length} tokens and lose their end, 100.0% of all tokens. {remedy}; '
+                  '--objective.windows=mean reads all, in windows')
   longer = with_paths(config, {'train.phases': (Phase(1, 2 * length, 8),)})
   if '--model.max-length' in remedy and '--train' in remedy:
     longer = with_paths(longer, {'model.max_length': 2 * length})
@@ -34,7 +41,7 @@ def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, le
 
 def test_questions_are_cut_by_a_length_of_their_own():
   config = FinetuneRun('x', objective=AnswerTask(question_length=64), train=TrainConfig(phases=(Phase(1, 384, 8),)))
-  assert describe_truncation(config, 2) == (
+  assert describe_truncation(config, dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=2)) == (
       '2 questions lose what is behind 64 tokens. --objective.question-length=128 reads more')
 
 

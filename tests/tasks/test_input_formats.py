@@ -37,7 +37,7 @@ GLM = Vocab(96, pad=0, cls=2, sep=3, mask=4, sop=5, eop=6, eos=7)
     ('elmo', Vocab(96, bos=0, eos=1, unk=2), [10, 11, 20], [0, 0, 1], 0)])
 def test_rows_of_pairs(family, vocab, tokens, types, stand):
   row = get_input_format(family).make_row([[10, 11], [20]], vocab, 12)
-  assert (row.tokens, row.token_types, row.summary_position, row.kept_lengths) == (tokens, types, stand, [2, 1])
+  assert (row.tokens, row.token_types, row.summary_position, row.lost) == (tokens, types, stand, 0)
   assert [tokens[start] for start in row.text_starts] == [10, 20]
   assert get_input_format(family).count_special(vocab, 2) == len(tokens) - 3
 

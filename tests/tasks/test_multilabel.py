@@ -233,7 +233,8 @@ def test_predictions_metrics_and_report(trained):
   assert MULTILABEL.prediction_cells(named) == {'labels': 'bad,place'}
   assert MULTILABEL.name_truth(task, examples[2]) == ['good', 'place']
   wrong = dataclasses.replace(examples[0], label=(0, 1))
-  text = ' '.join(''.join(section.itertext()) for section in error_analysis.error_sections(trained, [wrong, *examples]))
+  text = ' '.join(''.join(section.itertext()) for section in error_analysis.error_sections(
+      trained.task, error_analysis.labeled_pairs([wrong, *examples], predict(trained, [wrong, *examples]))))
   assert 'Most confident mistakes' in text and 'is bad, good' in text and 'Scores by class' in text
   assert plm_jax.predict(trained, 'fine berlin')[0] == Labels(['good', 'place'], found[2:3] and name_labels(
       task, examples[2], found[2]).probabilities)

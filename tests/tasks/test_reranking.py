@@ -191,7 +191,8 @@ def test_predictions_metrics_and_report(trained):
   assert kept.compute() == {'ndcg_10': pytest.approx(100 * (1 + 1 / np.log2(3)) / 2), 'mrr_10': 75, 'map': 75}
   named = name_labels(trained.task, examples[0], found[0])
   assert isinstance(named, Relevance)
-  text = ' '.join(''.join(section.itertext()) for section in error_analysis.error_sections(trained, examples))
+  text = ' '.join(''.join(section.itertext()) for section in error_analysis.error_sections(
+      trained.task, error_analysis.labeled_pairs(examples, predict(trained, examples))))
   assert 'Largest errors' in text and 'came' in text and 'dull' in text
   best = baselines.simple_baseline(trained.task, examples, [Example(('fine film',), (0.0, 0.0, 1.0), tuple(DOCUMENTS))])
   assert best.name == 'BM25' and best.scores['mrr_10'] == 100
