@@ -105,7 +105,7 @@ COMMANDS: dict[str, Command] = {
              'learning-rate=1e-5,2e-5; repeat it for other options. Every combination is a run, '
              'and a table compares them'),
             ('loss', 'NAME', 'loss of sentence embeddings: softmax, cosine, contrastive, cosent, '
-             'triplet, in_batch, teacher, margin_mse, kl; of reranking: binary, regression, '
+             'triplet, in_batch, gist, teacher, margin_mse, kl; of reranking: binary, regression, '
              'negatives, listnet, margin_mse'),
             ('regularizer', 'NAME', 'regularization: rdrop (R-Drop), or adversarial training: fgm, '
              'freelb, sift; none: off'),

@@ -1,20 +1,25 @@
-"""Embedding distillation: a teacher's vectors as targets (Reimers and Gurevych 2020)."""
+"""Vectors of other models to learn sentence embeddings with: of a teacher, or of a guide."""
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
+import numpy as np
+
+from plm_jax import truncation
 from plm_jax.errors import ConfigError
 from plm_jax.inference import encode
 from plm_jax.inference.sentence_vectors import encode_sentences, has_sentence_vectors
 from plm_jax.loading import loaded_model
-from plm_jax.tasks.embedding_losses import TeacherVectors
+from plm_jax.tasks.embedding_losses import GuidedInBatch, TeacherVectors
 from plm_jax.tasks.labeled_data import LabeledDataset
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 
 
 def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> LabeledDataset:
-  """Add the teacher's vector of each example's first text to the training features.
+  """Add the vectors of the teacher, or of the guide, to the training features.
 
-  Training examples are returned unchanged if the loss has no teacher.
+  A teacher's are those of each example's first text, a guide's those of all texts. Training
+  examples are returned unchanged if the loss has neither.
 
   Args:
     task: the task.
@@ -22,27 +27,60 @@ def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> Labeled
     train: training examples.
 
   Raises:
-    ConfigError: no teacher is named, or its vectors have another width than the student's.
+    ConfigError: no model is named, or the teacher's vectors have another width than the student's.
   """
-  if not isinstance(task, EmbeddingTask) or not isinstance(task.vector_loss, TeacherVectors):
+  if not isinstance(task, EmbeddingTask):
     return train
-  if not task.vector_loss.teacher:
-    raise ConfigError(
-        '--objective.vector-loss.teacher must name the model whose vectors are learned')
-  teacher = loaded_model.load_model(task.vector_loss.teacher)
-  texts = list(dict.fromkeys(example.texts[0] for example in train.examples))
-  if has_sentence_vectors(teacher):
-    vectors: Any = encode_sentences(teacher, texts)
-  else:
-    vectors = encode.encode(teacher, texts, cut=True)
+  loss, features = task.vector_loss, train.features
+  groups = [train.examples[number].texts for number in features.example[::features.group]]
+  if isinstance(loss, GuidedInBatch):
+    size = features.group
+    texts = [text for own in groups for text in own + own[:1] * (size - len(own))]
+    roles = ('query', *['document'] * (size - 1)) * len(groups)
+    return with_values(train, guide=encode_distinct(loss.guide, 'guide', texts, roles))
+  if not isinstance(loss, TeacherVectors):
+    return train
+  texts = [own[0] for own in groups for _ in range(features.group)]
+  vectors = encode_distinct(loss.teacher, 'teacher', texts)
   width = task.vector.dense or model.block.width * len(task.vector.pooling)
   if vectors.shape[1] != width:
     raise ConfigError(
-        f'the vectors of {task.vector_loss.teacher} have {vectors.shape[1]} numbers, and those '
-        f'that are trained {width}: --objective.vector.dense makes them as long')
-  numbers = {text: number for number, text in enumerate(texts)}
-  rows = []
-  for example in train.features.example:
-    rows.append(numbers[train.examples[example].texts[0]])
-  values = {**train.features.values, 'target': vectors[rows]}
-  return dataclasses.replace(train, features=dataclasses.replace(train.features, values=values))
+        f'the vectors of {loss.teacher} have {vectors.shape[1]} numbers, and those that are '
+        f'trained {width}: --objective.vector.dense makes them as long')
+  return with_values(train, target=vectors)
+
+
+def encode_distinct(
+    folder: str, field: str, texts: Sequence[str], roles: Sequence[str] = ()) -> np.ndarray:
+  """Encode texts by a model, each distinct one once -> [N, W].
+
+  Args:
+    folder: the model.
+    field: field of the loss that names the model.
+    texts: N texts.
+    roles: query or document, of each text, for a model with prompts; empty: no prompts.
+
+  Raises:
+    ConfigError: no model is named.
+  """
+  if not folder:
+    raise ConfigError(
+        f'--objective.vector-loss.{field} must name the model whose vectors are used')
+  trained = loaded_model.load_model(folder)
+  if roles:
+    prompts = trained.prompts
+    texts = [prompts.get(role, '') + text for role, text in zip(roles, texts, strict=True)]
+  distinct = list(dict.fromkeys(texts))
+  with truncation.collect(prints=False):
+    if has_sentence_vectors(trained):
+      vectors: Any = encode_sentences(trained, distinct)
+    else:
+      vectors = encode.encode(trained, distinct, cut=True)
+  numbers = {text: number for number, text in enumerate(distinct)}
+  return vectors[[numbers[text] for text in texts]]
+
+
+def with_values(train: LabeledDataset, **values: np.ndarray) -> LabeledDataset:
+  """Add values of rows to the features of training examples."""
+  features = dataclasses.replace(train.features, values={**train.features.values, **values})
+  return dataclasses.replace(train, features=features)

@@ -38,6 +38,8 @@ class ExampleGroup(NamedTuple):
   """[B, C] ids of the texts, equal for equal texts; None: all count as different"""
   scores: Any = None
   """[B, C - 1] teacher's score of each text but the first, if there are any"""
+  guide: Any = None
+  """[B, C, V] the guide's vector of each text, if there is a guide"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,8 +165,7 @@ class InBatch(VectorLoss):
     """Compute the cross-entropy of each anchor's positive among the candidates."""
     x = l2_normalize(vectors)
     count = x.shape[1]
-    # All positives, then all first negatives, and so on.
-    candidates = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])
+    candidates = all_candidates(x)
     real = (jnp.arange(1, count)[:, None] < group.real) & (group.weight > 0)
     scores = jnp.einsum('bd,cd->bc', x[:, 0], candidates, precision='highest') / self.temperature
     allowed = real.ravel() & ~false_negative_mask(group.texts, *real.shape)
@@ -172,6 +173,60 @@ class InBatch(VectorLoss):
     import optax
     losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x)))
     return weighted_sum(losses, group.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class GuidedInBatch(InBatch):
+  """Guided in-batch negatives: a guide model excludes false negatives (GIST, Solatorio 2024).
+
+  The candidates are those of `InBatch`, the other anchors (compared with the anchor), and the other
+  positives once more (compared with the positive), as in section 3 and in GISTEmbedLoss of
+  sentence-transformers. A candidate is excluded if the guide's cosine for it is higher than for the
+  anchor and its positive.
+  """
+
+  texts = (2, 16)
+  limits = intervals(margin='[0, 1]')
+
+  temperature: float = 0.01
+  """temperature that cosines are divided by"""
+  guide: str = ''
+  """folder of the guide model: a run, a sentence-transformers folder, or another checkpoint"""
+  margin: float = 0.0
+  """a candidate is also excluded if the guide's cosine for it is lower by less than this"""
+
+  def __call__(self, vectors, group):
+    """Compute the cross-entropy of each anchor's positive among the candidates."""
+    count, size = vectors.shape[1], len(vectors)
+    real = (jnp.arange(1, count)[:, None] < group.real) & (group.weight > 0)
+    not_self = ~jnp.eye(size, dtype=bool) & (group.weight > 0)
+    known = jnp.broadcast_to(
+        real.ravel() & ~false_negative_mask(group.texts, *real.shape), (size, real.size))
+    allowed = jnp.concatenate([known, not_self, not_self], 1)
+    guide = guided_cosines(group.guide)
+    own = jnp.diagonal(guide)[:, None]
+    is_positive = jnp.arange(guide.shape[1]) == jnp.arange(size)[:, None]
+    allowed &= (guide <= own - self.margin) | is_positive
+    scores = jnp.where(allowed, guided_cosines(vectors) / self.temperature, -1e9)
+    import optax
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(size))
+    return weighted_sum(losses, group.weight)
+
+
+def all_candidates(x: jax.Array) -> jax.Array:
+  """Return all positives, then all first negatives, and so on: [B, C, W] -> [B * (C - 1), W]."""
+  return x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])
+
+
+def guided_cosines(vectors: jax.Array) -> jax.Array:
+  """Compute the cosines that `GuidedInBatch` compares: [B, C, W] -> [B, B * (C + 1)].
+
+  They are those of anchors and `all_candidates`, of anchors, and of positives.
+  """
+  x = l2_normalize(vectors)
+  pairs = (x[:, 0], all_candidates(x)), (x[:, 0], x[:, 0]), (x[:, 1], x[:, 1])
+  return jnp.concatenate(
+      [jnp.einsum('bd,cd->bc', left, right, precision='highest') for left, right in pairs], 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,10 +355,11 @@ def pair_cosines(vectors: jax.Array) -> jax.Array:
 
 
 Loss = (
-    Softmax | CosineRegression | Contrastive | Triplet | InBatch | CoSent | TeacherVectors |
-    ScoreMargins | ScoreDistribution)
+    Softmax | CosineRegression | Contrastive | Triplet | InBatch | GuidedInBatch | CoSent |
+    TeacherVectors | ScoreMargins | ScoreDistribution)
 LOSSES: dict[str, Loss] = {
     'softmax': Softmax(), 'cosine': CosineRegression(), 'contrastive': Contrastive(),
-    'triplet': Triplet(), 'in_batch': InBatch(), 'cosent': CoSent(), 'teacher': TeacherVectors(),
+    'triplet': Triplet(), 'in_batch': InBatch(), 'gist': GuidedInBatch(), 'cosent': CoSent(),
+    'teacher': TeacherVectors(),
     'margin_mse': ScoreMargins(), 'kl': ScoreDistribution()}
 """losses by their names on the command line"""

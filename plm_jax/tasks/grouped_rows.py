@@ -62,7 +62,7 @@ class GroupedTask(Task):
   def shapes(self, rows, length, layout=None):
     """Return the shapes of a batch, with `typical_group` rows per example."""
     shapes = super().shapes(rows, length, layout)
-    for name in PER_ROW_ARRAYS:
+    for name in shapes.keys() & {*PER_ROW_ARRAYS}:
       x: Any = shapes[name]
       shape = (rows, self.typical_group) + x.shape[1:]
       shapes[name] = jax.ShapeDtypeStruct(shape, x.dtype, sharding=layout)

@@ -264,6 +264,7 @@ class EmbeddingTask(GroupedTask):
     vectors, relation = outputs['embedding'].astype(jnp.float32), outputs.get('relation')
     texts = batch['texts'][:, 0] if 'texts' in batch else None
     scores = batch['scores'][:, 0] if 'scores' in batch else None
+    guide = batch['guide'][:, :, 0] if 'guide' in batch else None
     losses = {}
     sizes = (vectors.shape[-1],) + self.prefixes
     for number, (name, size) in enumerate(zip(self.terms, sizes, strict=True)):
@@ -273,7 +274,7 @@ class EmbeddingTask(GroupedTask):
       target = batch['target'][:, 0, :size] if 'target' in batch else None
       group = ExampleGroup(
           batch['weight'][:, 0], batch['real'][:, 0], batch['label'][:, 0], logits, target, texts,
-          scores)
+          scores, guide)
       prefix = vectors[..., :size]
       if self.vector_loss.euclidean and size < vectors.shape[-1]:
         prefix = l2_normalize(prefix)  # as MatryoshkaLoss of sentence-transformers does

@@ -170,7 +170,7 @@ class TrainingLog:
     format_metric = self.config.objective.reporting.format_metric
     for name in list(values)[:1]:
       self.heldout = name, format_metric(name, values[name])
-    if not self.leads:
+    if not self.leads or not values:  # a run without held-out data has no metrics
       return
     start = f'step {done:,}  held-out '
     line = metric_names.format_line(values, format_metric)

@@ -15,8 +15,9 @@ from plm_jax.errors import ConfigError
 from plm_jax.finetuning.setup import resolve_run
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.recipes import finetune
+from plm_jax.runs import run as runs
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
-from plm_jax.tasks.embedding_losses import TeacherVectors
+from plm_jax.tasks.embedding_losses import GuidedInBatch, TeacherVectors
 
 TEXTS = ['the film is good', 'a book', '', 'who was of the film and the book and a film and a book and the film', 'ana']
 
@@ -117,8 +118,25 @@ def test_a_teacher_says_the_vectors(folder, trained, tmp_path):
   np.testing.assert_allclose(ready.config.objective.task_loss({'embedding': vectors}, batch)['embedding'], [0, 4])
   with pytest.raises(ConfigError, match=r'have 12 numbers, and those that are trained 32: --objective.vector.dense'):
     resolve_run(validation.with_paths(config, {'objective.vector': VectorConfig()}), labelled.tokenizer())
-  with pytest.raises(ConfigError, match='teacher must name the model whose vectors are learned'):
+  with pytest.raises(ConfigError, match='teacher must name the model whose vectors are used'):
     resolve_run(validation.with_paths(config, {'objective.vector_loss': TeacherVectors()}), labelled.tokenizer())
+
+
+def test_a_guide_reads_all_texts(folder, trained, tmp_path):
+  rows = [{'query': 'the film', 'positive': 'a film', 'negatives': ['bo ana', 'dan']}, {'query': 'a book', 'positive': 'dan', 'negatives': ['cy']}]
+  path = tmp_path / 'pairs.jsonl'
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  config = validation.with_paths(finetune.recipe('embedding', scale='test', train=(str(path),)), {
+      'objective.vector_loss': GuidedInBatch(guide=str(folder))})
+  ready = resolve_run(config, labelled.tokenizer())
+  texts = ['the film', 'a film', 'bo ana', 'dan', 'a book', 'dan', 'cy', 'a book']
+  np.testing.assert_allclose(ready.train.features.values['guide'], plm_jax.encode(trained, texts), atol=1e-6)
+  batch, _ = FeatureBatches(ready.train.features, BatchShape(2, 16)).batch(0)
+  assert batch['guide'].shape == (2, 4, 1, 12)
+  with pytest.raises(ConfigError, match=r'vector-loss\.guide must name the model'):
+    resolve_run(validation.with_paths(config, {'objective.vector_loss': GuidedInBatch()}), labelled.tokenizer())
+  config = validation.with_paths(config, {'output': str(tmp_path / 'run'), 'data.tokenizer': ''})
+  assert runs.run(config).finished
 
 
 def test_similar_and_search(trained):

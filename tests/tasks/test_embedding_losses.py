@@ -18,6 +18,7 @@ from plm_jax.tasks.embedding_losses import (
   CoSent,
   CosineRegression,
   ExampleGroup,
+  GuidedInBatch,
   InBatch,
   ScoreDistribution,
   ScoreMargins,
@@ -148,6 +149,37 @@ def test_what_only_fills_a_batch_is_no_candidate():
   np.testing.assert_array_equal(InBatch()(vectors[:2], lacking), InBatch()(moved[:2], lacking))
 
 
+def cosine(left, right):
+  return left @ right / np.linalg.norm(left) / np.linalg.norm(right)
+
+
+@pytest.mark.parametrize('margin', [0.0, 0.2])
+def test_a_guide_excludes_false_negatives(margin):
+  """Equal to a loop over candidates; a fourth example only fills the batch, and the third has no negative."""
+  random = np.random.default_rng(0)
+  vectors, guide = random.normal(size=(4, 3, 5)), random.normal(size=(4, 3, 7))
+  real, weight = np.array([3, 3, 2, 3]), np.array([1.0, 1, 1, 0])
+  def cells(x):  # of each anchor: the cosine of each candidate, its positive first
+    for n in range(3):
+      found = [(n, 1, x[n, 0], x[n, 1])]
+      for other in range(3):
+        found += [(other, 1, x[n, 0], x[other, 1])] * (other != n)
+        found += [(other, 2, x[n, 0], x[other, 2])] * int(real[other] > 2)
+        found += [(other, 0, x[n, 0], x[other, 0]), (other, 3, x[n, 1], x[other, 1])] * (other != n)
+      yield [cosine(left, right) for *_, left, right in found]
+  expected, excluded = 0.0, 0
+  for ours, theirs in zip(cells(vectors), cells(guide), strict=True):
+    kept = [ours[0]] + [own for own, seen in zip(ours[1:], theirs[1:], strict=True) if seen <= theirs[0] - margin]
+    excluded += len(ours) - len(kept)
+    scores = np.array(kept) / 0.5
+    expected += np.log(np.exp(scores).sum()) - scores[0]
+  loss = GuidedInBatch(temperature=0.5, margin=margin)
+  total, count = loss(jnp.asarray(vectors, jnp.float32), ExampleGroup(
+      jnp.asarray(weight), jnp.asarray(real), jnp.zeros(4), guide=jnp.asarray(guide, jnp.float32)))
+  assert count == 3 and 0 < excluded < 24
+  np.testing.assert_allclose(total, expected, rtol=1e-5)
+
+
 def test_cosent_is_over_pairs_of_pairs():
   vectors = jax.random.normal(jax.random.key(1), (4, 2, 5))
   label, weight = [1.0, 3.0, 3.0, 9.0], [1, 1, 1, 0]
@@ -179,7 +211,7 @@ def test_a_vector_of_zeros_has_a_gradient():
 
 TASKS = {
     'in_batch': EmbeddingTask(vector_loss=InBatch()), 'cosent': EmbeddingTask(vector_loss=CoSent()),
-    'prefixes': EmbeddingTask(vector_loss=InBatch(), prefixes=(8, 16)),
+    'prefixes': EmbeddingTask(vector_loss=InBatch(), prefixes=(8, 16)), 'gist': EmbeddingTask(vector_loss=GuidedInBatch()),
     'softmax': EmbeddingTask(vector_loss=Softmax(), prefixes=(8,), labels=('a', 'b', 'c')),
     'dense': EmbeddingTask(vector_loss=CosineRegression(), vector=VectorConfig(('first', 'max'), dense=12, normalize=True))}
 
@@ -191,7 +223,8 @@ def batch_of(rows: int, texts: int = 3, length: int = 12):
   segments = (np.arange(length) < sizes).astype(np.int32)
   values = {'label': draw.integers(0, 3, (rows, 1)).astype(np.float32), 'real': np.full((rows, 1), texts, np.int32),
             'weight': np.ones((rows, 1), np.float32), 'extract': np.zeros((rows, texts, 1), np.int32),
-            'texts': draw.integers(0, 30, (rows, 1, texts)).astype(np.int32)}
+            'texts': draw.integers(0, 30, (rows, 1, texts)).astype(np.int32),
+            'guide': draw.normal(size=(rows, texts, 1, 6)).astype(np.float32)}
   values['weight'][-1] = 0
   return {'tokens': tokens * segments, 'segments': segments, 'types': 0 * tokens, **values}
 
@@ -216,7 +249,7 @@ def params_of(learner: Learner, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['in_batch', 'cosent', 'prefixes', 'softmax', 'dense'])
+@pytest.mark.parametrize('name', ['in_batch', 'gist', 'cosent', 'prefixes', 'softmax', 'dense'])
 def test_several_devices_and_cached_gradients(name):
   """The batch of all eight devices, and of all micro-steps, is what one device has at once; dropout too."""
   task, batch = TASKS[name], batch_of(16)
