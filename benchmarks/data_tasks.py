@@ -21,6 +21,7 @@ from benchmarks.side_by_side import machine
 
 TRAIN, DEV = 'squad_v1.1_train_part.json.gz', 'squad_v1.1_devA.json.gz'
 STARTS = {'pre-trained': [], 'from scratch': ['--warm-start=']}
+PARTS = 'multilabel', 'retrieval', 'reranking'
 NEGATIVES = 2
 EXAMPLES = 15_000  # comments of GoEmotions to train on
 QUERIES = 2000
@@ -32,19 +33,22 @@ def main() -> None:
   parser.add_argument('--init', required=True, help='run of a pre-trained encoder')
   parser.add_argument('--goemotions', help='folder of GoEmotions')
   parser.add_argument('--squad', help='folder of SQuAD 1.1')
+  parser.add_argument('--parts', nargs='*', choices=PARTS, default=[*PARTS])
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument('--output', default='runs/data_tasks', help='folder of the runs')
   args = parser.parse_args()
   output = pathlib.Path(args.output)
   output.mkdir(parents=True, exist_ok=True)
   print(machine('jax'))
-  if args.squad:
+  if args.squad and {*args.parts} & {'retrieval', 'reranking'}:
     write_squad(args.squad, output)
-    compare_retrieval(args, output)
-    compare_reranking(args, output)
-  if args.goemotions:
+  if args.goemotions and 'multilabel' in args.parts:
     write_goemotions(args.goemotions, output)
     compare_multilabel(args, output)
+  if args.squad and 'retrieval' in args.parts:
+    compare_retrieval(args, output)
+  if args.squad and 'reranking' in args.parts:
+    compare_reranking(args, output)
 
 
 def write_squad(data: str, output: pathlib.Path) -> None:
@@ -115,11 +119,17 @@ def compare_retrieval(args: argparse.Namespace, output: pathlib.Path) -> None:
   for name, miner, start in (
       ('random negatives', 'random', 'pre-trained'), ('random negatives, from scratch', 'random', 'from scratch'),
       ('negatives of BM25', 'bm25', 'pre-trained'), ('mined negatives', 'own', 'pre-trained')):
-    file = output / f'negatives-{miner}.jsonl'
     model = f'{output}/retrieval-random negatives-0' if miner == 'own' else miner
-    kept.run('benchmarks.data_tasks:mined', [model, f'{output}/pairs.jsonl', str(file)], f'{file}.json')
+    file = write_negatives(output, miner, model)
     found = repeat(args, f'retrieval-{name}', [*common, f'--train={file}', *STARTS[start]], beir)
     show(name, found, columns)
+
+
+def write_negatives(output: pathlib.Path, miner: str, model: str) -> pathlib.Path:
+  """Write the pairs with the negatives of a miner, once. Returns the file."""
+  file = output / f'negatives-{miner}.jsonl'
+  kept.run('benchmarks.data_tasks:mined', [model, f'{output}/pairs.jsonl', str(file)], f'{file}.json')
+  return file
 
 
 def compare_reranking(args: argparse.Namespace, output: pathlib.Path) -> None:
@@ -127,6 +137,7 @@ def compare_reranking(args: argparse.Namespace, output: pathlib.Path) -> None:
   columns = ('ndcg_10', 'mrr_10')
   print(f'\n| reranking: SQuAD, the first {DEPTH} of BM25 | nDCG@10 | MRR@10 |\n|---|---|---|')
   beir = str(output / 'beir')
+  write_negatives(output, 'bm25', 'bm25')
   show('the order of BM25', [kept.run('benchmarks.data_tasks:evaluated', ['bm25', beir, 'order'],
                                       output / 'bm25-order.json')], columns)
   for start, options in STARTS.items():
@@ -139,7 +150,7 @@ def compare_reranking(args: argparse.Namespace, output: pathlib.Path) -> None:
 def repeat(args: argparse.Namespace, name: str, options: list[str], beir: str = '') -> list[dict[str, float]]:
   """Fine-tune with several seeds. Returns the scores of each."""
   return [kept.run('benchmarks.data_tasks:finetuned', [
-      [f'--init={args.init}', '--scale=laptop', *options, f'--seed={seed}', f'--output={args.output}/{name}-{seed}'],
+      [f'--init={args.init}', '--scale=laptop', '--data.least-steps=0', *options, f'--seed={seed}', f'--output={args.output}/{name}-{seed}'],
       beir], f'{args.output}/{name}-{seed}.json') for seed in range(args.seeds)]
 
 
