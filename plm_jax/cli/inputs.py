@@ -6,6 +6,8 @@ import itertools
 import re
 import sys
 
+import jax
+
 from plm_jax import storage
 from plm_jax.api import models
 from plm_jax.data import charsets, sources
@@ -14,8 +16,8 @@ from plm_jax.data.source_files import find_files
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig, make_mesh
 
-CHUNK_ROWS = 4096
-"""rows that are in memory together"""
+CHUNK_ROWS, CPU_CHUNK_ROWS = 4096, 1024
+"""rows that are in memory together; on a CPU, where results of a chunk take longer"""
 TEXT_ENDINGS = ('.txt', '.txt.gz', '.txt.xz')
 """endings of files with one text per line"""
 PATH_END = (r'[\w)\]*?-]\.(txt|jsonl?|ndjson|[tc]sv|conllu?|parquet|npy|md|html?|xml|pdf|docx?|'
@@ -26,6 +28,11 @@ PATH_END = (r'[\w)\]*?-]\.(txt|jsonl?|ndjson|[tc]sv|conllu?|parquet|npy|md|html?
 def load_on_mesh(folder: str, mesh: MeshConfig) -> LoadedModel:
   """Load a model, on the devices of the mesh if there are several."""
   return models.load(folder, mesh if make_mesh(mesh).size > 1 else None)
+
+
+def chunk_rows() -> int:
+  """Return the number of rows of a chunk, after which an interrupted command resumes."""
+  return min(CHUNK_ROWS, CPU_CHUNK_ROWS) if jax.default_backend() == 'cpu' else CHUNK_ROWS
 
 
 def is_text_file(file: str) -> bool:

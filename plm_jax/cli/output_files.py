@@ -33,6 +33,8 @@ class PredictionFormat:
 
   row: Callable[[Task, InputExample, Any], str]
   """(task, input, prediction) -> text of the file"""
+  table: TableFormat | None = None
+  """the table whose rows are written, if it has a head"""
 
 
 def prediction_format(output: str, example_format: ExampleFormat) -> PredictionFormat:
@@ -43,7 +45,8 @@ def prediction_format(output: str, example_format: ExampleFormat) -> PredictionF
   if ending == 'jsonl':
     return PredictionFormat(format_json)
   if ending == 'tsv':
-    return PredictionFormat(TableFormat().row)
+    table = TableFormat()
+    return PredictionFormat(table.row, table)
   conll = ' or .conll' if example_format.writes_columns else ''
   raise ConfigError(f'--output is .jsonl or .tsv{conll}, got {output}')
 

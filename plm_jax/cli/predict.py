@@ -1,6 +1,6 @@
 """Implement `python -m plm_jax predict`, `answer`, `tag` and `encode`, for files of any size."""
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import dataclasses
 import sys
@@ -10,7 +10,7 @@ import tyro
 
 from plm_jax import progress
 from plm_jax.api import models, transfer
-from plm_jax.cli import inputs, output_files
+from plm_jax.cli import inputs, output_files, partial_output
 from plm_jax.cli.inputs import (
   display_name,
   is_source,
@@ -85,8 +85,11 @@ def predict_command(
   report, scores = sources.ReadReport(), StreamingMetrics(task)
   columns = settings.columns.fill_from(training_columns(run))
   rows = read_chunks(task, file, columns, report, settings.on_error, settings.encoding)
-  with output_files.open_text(output) as write, track_progress(task, output):
-    write_predictions(trained, rows, layout, write, scores, settings.batch, settings.pack)
+  # Complete chunks are the same whether other rows are refused or skipped.
+  reading = dataclasses.replace(settings, columns=columns, on_error='refuse')
+  work = partial_output.identify_work(output, [file], trained, settings=reading, mesh=mesh)
+  with partial_output.open_text(output, work) as out, track_progress(task, output):
+    write_predictions(trained, rows, layout, out, scores, settings.batch, settings.pack)
   print_scores(report, scores, sys.stdout if output else sys.stderr)
   if output:
     print(f'{scores.num_predictions:,} predictions in {output}')
@@ -94,17 +97,33 @@ def predict_command(
 
 def write_predictions(
     trained: LoadedModel, rows: Iterable[list[InputExample]],
-    layout: output_files.PredictionFormat, write: Callable[[str], None],
-    scores: StreamingMetrics, batch: int, pack: bool) -> None:
-  """Predict chunks of rows, write the predictions, and update the metrics."""
+    layout: output_files.PredictionFormat, output: partial_output.Output,
+    scores: StreamingMetrics | None, batch: int, pack: bool) -> int:
+  """Predict chunks of rows, write the predictions, and update the metrics.
+
+  Chunks that are complete in the output are only counted.
+
+  Returns:
+    The number of predictions.
+  """
   task, predict = require_task(trained), make_predictor(trained, batch, pack=pack)
+  if layout.table and output.rows:
+    layout.table.head = tuple(output.first_line().split('\t'))
+  count = 0
   for chunk in rows:
     examples = [one.example for one in chunk]
+    count += len(chunk)
+    if complete := output.skip_chunk(len(chunk)):
+      if scores:
+        scores.restore(examples, complete.record)
+      continue
     predictions = predict(examples)
     for one, prediction in zip(chunk, predictions, strict=True):
       named = name_labels(task, one.example, prediction, one.text, one.starts)
-      write(layout.row(task, one, named))
-    scores.add(examples, predictions)
+      output.write(layout.row(task, one, named))
+    kept = scores.add(examples, predictions) if scores else None
+    output.finish_chunk(len(chunk), kept)
+  return count
 
 
 def track_progress(task: Task, output: str) -> contextlib.AbstractContextManager[Progress]:
@@ -148,12 +167,13 @@ def read_chunks(
     lines = read_text_lines(file, on_error, stats, encoding)
     examples = sources.parse_lines(
         task.example_format, lines, display_name(file), on_error, stats)
-    yield from output_files.split_chunks(examples, inputs.CHUNK_ROWS)
+    yield from output_files.split_chunks(examples, inputs.chunk_rows())
     report.skipped += collections.Counter({'unreadable lines': stats.skipped})
     report.problems = stats.examples
     return
   chunks = sources.read_chunks(
-      task.example_kind, file, columns, task.labels, on_error, inputs.CHUNK_ROWS, report, encoding)
+      task.example_kind, file, columns, task.labels, on_error, inputs.chunk_rows(), report,
+      encoding)
   for chunk in chunks:
     yield [InputExample(example) for example in chunk]
 
@@ -225,18 +245,20 @@ def tag_command(
       else:
         yield [TAGGING.parse_input(text, 'the text')]
 
-  scores = StreamingMetrics(task)
-  with output_files.open_text(output) as write, track_progress(task, output):
-    write_predictions(trained, read_all(), layout, write, scores, batch, pack=False)
+  sources_read = [text for text, from_file in zip(texts, are_sources, strict=True) if from_file]
+  work = partial_output.identify_work(
+      output, sources_read, trained, texts=texts, batch=batch, columns=training_columns(run))
+  with partial_output.open_text(output, work, 'texts') as out, track_progress(task, output):
+    count = write_predictions(trained, read_all(), layout, out, None, batch, pack=False)
   if output:
-    print(f'{scores.num_predictions:,} texts in {output}')
+    print(f'{count:,} texts in {output}')
 
 
 def read_tagging_chunks(task: Task, file: str, columns: Columns) -> Iterator[list[InputExample]]:
   """Yield the sentences of a file to tag, thousands at a time."""
   if is_text_file(file):
     examples = sources.parse_lines(TAGGING, read_text_lines(file), display_name(file))
-    yield from output_files.split_chunks(examples, inputs.CHUNK_ROWS)
+    yield from output_files.split_chunks(examples, inputs.chunk_rows())
   else:
     yield from read_chunks(task, file, columns, sources.ReadReport())
 

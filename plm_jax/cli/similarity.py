@@ -9,7 +9,7 @@ import tyro
 
 from plm_jax import progress, storage
 from plm_jax.api import retrieval, similarity, transfer
-from plm_jax.cli import inputs, options, output_files
+from plm_jax.cli import inputs, options, output_files, partial_output
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
@@ -136,24 +136,31 @@ def rerank_command(
     batch: batch size in pairs of a query and a document
   """
   bucket_check.check_reachable({output: 'file'})
-  query_texts = [queries.strip()]
+  query_texts, sources_read = [queries.strip()], [corpus]
   if queries == '-' or inputs.is_source(queries):
     query_texts = [text for text, _ in inputs.read_texts(queries, '')]
+    sources_read.append(queries)
   texts = [text for text, _ in inputs.read_texts(corpus, '')]
   if not texts:
     raise SourceError(f'{corpus} has no documents')
   trained = transfer.load_for_task(run, 'rerank', 'rerank')
-  candidates = choose_candidates(query_texts, texts, first)
-  pairs = len(query_texts) * min(first or len(texts), len(texts))
-  with output_files.open_text(output) as write, progress.track(
-      'pairs', pairs, quiet=not output and sys.stdout.isatty()):
-    for query, numbers in zip(query_texts, candidates, strict=True):
-      hits, = similarity.rerank(trained, query, [[texts[at] for at in numbers]], top, batch)
-      rows = []
-      for hit in hits:
-        number = int(numbers[hit.number])
-        rows.append({'number': number, 'score': round(hit.score, 6), 'text': hit.text})
-      write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
+  work = partial_output.identify_work(
+      output, sources_read, trained, queries=queries, top=top, first=first, batch=batch)
+  pairs = min(first or len(texts), len(texts))
+  per_chunk = max(1, inputs.chunk_rows() // pairs)
+  with partial_output.open_text(output, work, 'queries') as out:
+    left = query_texts[out.rows:]
+    candidates = choose_candidates(left, texts, first)
+    with progress.track('pairs', len(left) * pairs, quiet=not output and sys.stdout.isatty()):
+      for chunk in output_files.split_chunks(zip(left, candidates, strict=True), per_chunk):
+        for query, numbers in chunk:
+          hits, = similarity.rerank(trained, query, [[texts[at] for at in numbers]], top, batch)
+          rows = []
+          for hit in hits:
+            number = int(numbers[hit.number])
+            rows.append({'number': number, 'score': round(hit.score, 6), 'text': hit.text})
+          out.write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
+        out.finish_chunk(len(chunk))
 
 
 def choose_candidates(

@@ -141,15 +141,34 @@ class StreamingMetrics:
     """Number of examples with a label."""
     return len(self.examples)
 
-  def add(self, examples: Sequence[Example], predictions: Sequence[Any]) -> None:
-    """Add a chunk; examples without labels are only counted."""
-    self.num_predictions += len(examples)
+  def add(self, examples: Sequence[Example], predictions: Sequence[Any]) -> list[Any]:
+    """Add a chunk; examples without labels are only counted.
+
+    Returns:
+      The predictions that are kept, from which `restore` adds the chunk again.
+    """
+    kept = []
     for example, prediction in zip(examples, predictions, strict=True):
-      if example.label is not None or example.answers is not None:
-        kept = self.task.example_format.compact_example(example)
-        self.examples.append(self.unique.setdefault(kept, kept))
-        self.predictions.append(self.task.compact_prediction(prediction))
+      if is_labeled(example):
+        kept.append(self.task.compact_prediction(prediction))
+    self.restore(examples, kept)
+    return kept
+
+  def restore(self, examples: Sequence[Example], kept: Sequence[Any]) -> None:
+    """Add a chunk whose predictions `add` has returned, perhaps in another process."""
+    self.num_predictions += len(examples)
+    labeled = filter(is_labeled, examples)
+    for example, prediction in zip(labeled, kept, strict=True):
+      compact = self.task.example_format.compact_example(example)
+      self.examples.append(self.unique.setdefault(compact, compact))
+      # Again, for one object for all equal predictions.
+      self.predictions.append(self.task.compact_prediction(prediction))
 
   def compute(self) -> dict[str, float]:
     """Compute the task's metrics."""
     return self.task.scores(self.examples, self.predictions)
+
+
+def is_labeled(example: Example) -> bool:
+  """Return whether metrics can be computed from an example."""
+  return example.label is not None or example.answers is not None

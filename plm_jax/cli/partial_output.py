@@ -1,0 +1,513 @@
+"""Resume interrupted commands: results grow in OUTPUT.part until the file is complete.
+
+A command works on chunks of rows. The results of each chunk are appended to `OUTPUT.part`, then a
+line is appended to the journal `OUTPUT.part.jsonl`:
+
+    {"format": 1, "work": {"model": "5e1f...", "input": "0a9c...", ...}}
+    {"rows": 1024, "bytes": 181202, "record": null}
+    {"rows": 2048, "bytes": 361877, "record": null}
+
+The first line identifies the work by digests. The other lines hold the number of complete rows and
+bytes so far, and a record of the chunk that the command needs at the end, such as the predictions
+that metrics are computed from. The same command resumes after the last complete chunk: it truncates
+the data to the bytes of the journal, reads the rows of complete chunks, and skips them. Other work
+starts from scratch. At the end, `OUTPUT.part` gets its final name, and the journal is deleted.
+"""
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import json
+import os
+import stat
+import sys
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+import plm_jax
+from plm_jax import errors, storage
+from plm_jax.cli import inputs, output_files
+from plm_jax.config import serialization
+from plm_jax.data.source_files import file_version, find_files
+from plm_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+  from plm_jax.inference.static_vectors import StaticVectors
+  from plm_jax.loading.loaded_model import LoadedModel
+
+FORMAT = 1
+"""format number of journals"""
+PART_SUFFIX, JOURNAL_SUFFIX = '.part', '.part.jsonl'
+
+Work = Mapping[str, str]
+"""digests that identify the work by name: model, task, tokenizer, input, configuration, ..."""
+
+
+class Chunk(NamedTuple):
+  """A line of the journal: a chunk whose results are complete."""
+
+  rows: int
+  """number of complete rows, those of earlier chunks included"""
+  bytes: int
+  """size of the data at the end of the chunk"""
+  record: Any
+  """JSON values that the command has stored with the chunk"""
+
+
+class Output:
+  """Output that cannot be resumed: standard output, a bucket, or results of standard input."""
+
+  rows = 0
+  """number of rows whose results are complete from the beginning"""
+
+  def __init__(self, writer: output_files.Write):
+    self.writer = writer
+
+  def skip_chunk(self, rows: int) -> Chunk | None:
+    """Return the complete chunk for the next `rows` rows of the input; None: compute it."""
+    del rows
+
+  def write(self, content: Any) -> None:
+    """Write results of the next chunk."""
+    self.writer(content)
+
+  def finish_chunk(self, rows: int, record: Any = None) -> None:
+    """Mark the results of `rows` more rows as complete, with a record for the journal."""
+    del rows, record
+
+  def first_line(self) -> str:
+    """Return the first line of the results, without its end."""
+    return ''
+
+
+class PartialOutput(Output):
+  """The data and the journal of an output that is not complete; holds a lock on the journal."""
+
+  def __init__(self, output: str, work: Work, unit: str = 'rows'):
+    """Open the files, and resume after the last complete chunk of the same work.
+
+    Args:
+      output: local path of the complete file.
+      work: identifies the work; files of other work are overwritten.
+      unit: plural noun for the rows in messages.
+
+    Raises:
+      ConfigError: another process writes the same output.
+      StorageError: the files cannot be written.
+    """
+    target = storage.write_target(storage.resolve_path(output))
+    assert target is not None  # see `identify_work`
+    self.output, self.target, self.unit = output, target, unit
+    self.path = target.with_name(target.name + PART_SUFFIX)
+    self.journal_path = target.with_name(target.name + JOURNAL_SUFFIX)
+    self.name = str(self.path) if os.path.islink(output) else f'{output}{PART_SUFFIX}'
+    self.rows = self.size = self.num_chunks = self.skipped = 0
+    self.complete = self.chunks()
+    self.is_journaled = True
+    with storage.io_errors_as(self.path, 'written'):
+      target.parent.mkdir(parents=True, exist_ok=True)
+      self.journal = self.open_journal()
+      self.data = open(self.path, 'a+b')  # noqa: SIM115  closed by `close`
+      self.resume(work)
+
+  def open_journal(self) -> IO[bytes]:
+    """Open the journal and lock it. Raises ConfigError if another process has done so."""
+    while True:
+      file = open(self.journal_path, 'a+b')  # noqa: SIM115  closed by `close`
+      if not lock_file(file):
+        file.close()
+        raise ConfigError(f'{self.output} is being written by another process: wait for it, stop '
+                          'it, or give another --output')
+      # The other process may have deleted the journal between opening and locking it.
+      with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(self.journal_path)):
+          return file
+      file.close()
+
+  def resume(self, work: Work) -> None:
+    """Read the journal, and remove what is incomplete; or start from scratch."""
+    size = os.fstat(self.data.fileno()).st_size
+    self.journal.seek(0)
+    head = parse_line(self.journal.readline())
+    if head and head.get('format') == FORMAT and head.get('work') == work:
+      end = self.journal.tell()
+      while chunk := parse_chunk(self.journal.readline()):
+        if not self.size <= chunk.bytes <= size:
+          break
+        self.rows, self.size = chunk.rows, chunk.bytes
+        self.num_chunks += 1
+        end = self.journal.tell()
+      self.journal.truncate(end)
+      self.data.truncate(self.size)
+      if self.num_chunks:
+        print(f'resuming after {self.rows:,} {self.unit}', file=sys.stderr)
+      return
+    if size:
+      before, changed = (head or {}).get('work'), []
+      if isinstance(before, dict):
+        changed = [name for name in work if before.get(name) != work[name]]
+      reason = 'has no journal that can be read'
+      if changed:
+        reason = f'was made with another {" and another ".join(changed)}'
+      print(f'{self.name} {reason}: starting again', file=sys.stderr)
+    self.data.truncate(0)
+    self.journal.truncate(0)
+    self.append_line({'format': FORMAT, 'work': dict(work)})
+
+  def append_line(self, value: Any) -> None:
+    """Append a line to the journal."""
+    self.journal.write(json.dumps(value, ensure_ascii=False).encode() + b'\n')
+    self.journal.flush()
+
+  def write(self, content):
+    """Append text or bytes of the next chunk."""
+    if isinstance(content, str):
+      content = content.encode()
+    with storage.io_errors_as(self.path, 'written'):
+      self.data.write(content)
+    self.size += len(content)
+
+  def finish_chunk(self, rows, record=None):
+    """Write the journal's line of a chunk, after its data."""
+    try:
+      record = encode_record(record)
+    except TypeError:  # a class of the user's own task: resuming would lose its metrics
+      self.is_journaled = False
+    if not self.is_journaled:
+      return
+    with storage.io_errors_as(self.path, 'written'):
+      self.data.flush()
+      os.fsync(self.data.fileno())
+      self.append_line({'rows': self.rows + rows, 'bytes': self.size, 'record': record})
+    self.rows += rows
+    self.num_chunks += 1
+
+  def skip_chunk(self, rows):
+    """Return the next complete chunk. Raises ConfigError if it has another number of rows."""
+    chunk = next(self.complete, None)
+    if chunk is not None:
+      self.skipped += rows
+      if chunk.rows != self.skipped:
+        raise self.damage_error()
+    return chunk
+
+  def chunks(self) -> Iterator[Chunk]:
+    """Yield the complete chunks, with their records."""
+    number = self.num_chunks
+    with storage.io_errors_as(self.journal_path, 'read'), open(self.journal_path, 'rb') as file:
+      file.readline()
+      for _ in range(number):
+        chunk = parse_chunk(file.readline())
+        if chunk is None:
+          raise self.damage_error()
+        try:
+          yield chunk._replace(record=decode_record(chunk.record))
+        except (ValueError, TypeError, LookupError, AttributeError, ImportError) as error:
+          raise self.damage_error() from error
+
+  def damage_error(self) -> ConfigError:
+    """Return the error about a journal that does not fit the input or the data."""
+    return ConfigError(f'{self.journal_path} is damaged: delete it to start again')
+
+  def first_line(self):
+    """Return the first line of the data."""
+    self.data.seek(0)
+    return self.data.readline().decode().removesuffix('\n')
+
+  def publish(self) -> None:
+    """Give the complete data its final name, and delete the journal."""
+    with storage.io_errors_as(self.target, 'written'):
+      self.data.flush()
+      os.fsync(self.data.fileno())
+      with contextlib.suppress(OSError):  # a new file, or a disk without permissions
+        self.path.chmod(stat.S_IMODE(self.target.stat().st_mode))  # a private file stays private
+      os.replace(self.path, self.target)
+      self.journal_path.unlink()
+
+  def remove(self) -> None:
+    """Delete data and journal."""
+    with contextlib.suppress(OSError):
+      self.path.unlink(missing_ok=True)
+      self.journal_path.unlink(missing_ok=True)
+
+  def close(self) -> None:
+    """Close the files. Incomplete results that do not fit on a full disk are lost."""
+    for file in (self.data, self.journal):
+      with contextlib.suppress(OSError):
+        file.close()
+
+
+class VectorOutput(Output):
+  """Vectors that grow in a partial output as float32 numbers; the journal holds their shapes."""
+
+  def __init__(self, part: PartialOutput, ragged: bool):
+    self.part, self.ragged = part, ragged
+    self.shape: list[Any] = []
+
+  def skip_chunk(self, rows):
+    """Return the next complete chunk."""
+    return self.part.skip_chunk(rows)
+
+  def write(self, content):
+    """Append the vectors of a chunk: an array [N, D], or arrays [length, D] of N texts."""
+    flat, lengths = content, []
+    if self.ragged:
+      flat, lengths = np.concatenate(content), [len(one) for one in content]
+    self.part.write(np.ascontiguousarray(flat, '<f4').tobytes())
+    self.shape = [flat.shape[1], lengths]
+
+  def finish_chunk(self, rows, record=None):
+    """Mark the vectors as complete."""
+    del record
+    self.part.finish_chunk(rows, self.shape)
+
+  def read_vectors(self) -> Iterator[Any]:
+    """Yield the vectors of each chunk, as they were written."""
+    self.part.data.flush()
+    with storage.io_errors_as(self.part.path, 'read'), open(self.part.path, 'rb') as file:
+      for chunk in self.part.chunks():
+        width, lengths = chunk.record
+        vectors = np.frombuffer(file.read(chunk.bytes - file.tell()), '<f4').reshape(-1, width)
+        if self.ragged:
+          yield np.split(vectors, np.cumsum(lengths)[:-1])
+        else:
+          yield vectors
+
+
+@contextlib.contextmanager
+def open_partial(output: str, work: Work, unit: str) -> Iterator[PartialOutput]:
+  """Open a partial output, and close it; it stays if the work does not finish."""
+  part = PartialOutput(output, work, unit)
+  try:
+    yield part
+  except BaseException as error:
+    if not part.num_chunks:
+      part.remove()
+      raise
+    remedy = ''
+    if errors.SIGNALS or isinstance(error, KeyboardInterrupt):
+      remedy = '; the same command resumes after them'
+    print(f'{part.rows:,} {unit} are complete in {part.name}{remedy}', file=sys.stderr)
+    raise
+  finally:
+    part.close()
+
+
+@contextlib.contextmanager
+def open_text(output: str, work: Work | None, unit: str = 'rows') -> Iterator[Output]:
+  """Open an output for text.
+
+  Args:
+    output: a file; '': standard output.
+    work: identifies the work (`identify_work`); None: it cannot be resumed.
+    unit: plural noun for the rows in messages.
+  """
+  if work is None:
+    with output_files.open_text(output) as write:
+      yield Output(write)
+    return
+  with open_partial(output, work, unit) as part:
+    yield part
+    part.publish()
+
+
+@contextlib.contextmanager
+def open_vectors(
+    output: str, writer: contextlib.AbstractContextManager[output_files.Write], ragged: bool,
+    work: Work | None) -> Iterator[Output]:
+  """Open an output for vectors.
+
+  Args:
+    output: a file.
+    writer: writes the complete file, see `output_files.open_vectors`.
+    ragged: whether chunks are lists of arrays [length, D], and not arrays [N, D].
+    work: identifies the work (`identify_work`); None: it cannot be resumed.
+  """
+  if work is None:
+    with writer as write:
+      yield Output(write)
+    return
+  with open_partial(output, work, 'texts') as part:
+    vectors = VectorOutput(part, ragged)
+    yield vectors
+    with writer as write:
+      for chunk in vectors.read_vectors():
+        write(chunk)
+    part.remove()
+
+
+def lock_file(file: IO[bytes]) -> bool:
+  """Lock a file until it is closed; return whether no other process holds its lock.
+
+  Where the system or the disk has no locks, nothing is locked.
+  """
+  try:
+    import fcntl
+  except ImportError:  # Windows
+    return True
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  except OSError:
+    return True
+  return True
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+  """Parse a line of a journal; None for an incomplete or damaged one."""
+  if not line.endswith(b'\n'):
+    return None
+  try:
+    found = json.loads(line)
+  except (ValueError, RecursionError):
+    return None
+  return found if isinstance(found, dict) else None
+
+
+def parse_chunk(line: bytes) -> Chunk | None:
+  """Parse the line of a chunk; None for an incomplete or damaged one."""
+  found = parse_line(line)
+  if found is None or type(found.get('rows')) is not int or type(found.get('bytes')) is not int:
+    return None
+  return Chunk(found['rows'], found['bytes'], found.get('record'))
+
+
+# The identity of the work.
+
+
+def identify_work(
+    output: str, sources: Sequence[str], trained: LoadedModel | StaticVectors,
+    **configuration: Any) -> Work | None:
+  """Compute digests of everything that determines the results.
+
+  Args:
+    output: the output.
+    sources: input files, globs and data sets, without texts.
+    trained: the model.
+    configuration: settings and texts: dataclasses and JSON values.
+
+  Returns:
+    The digests; None if the work cannot be resumed: the output is standard output, a device or in a
+    bucket, or the input can be read only once.
+  """
+  if not output or storage.is_remote(storage.resolve_path(output)) or jax.process_count() > 1:
+    return None
+  if storage.write_target(storage.resolve_path(output)) is None:
+    return None
+  versions = []
+  for source in sources:
+    found = source_versions(source)
+    if found is None:
+      return None
+    versions.append(found)
+  values = {}
+  for name, value in configuration.items():
+    values[name] = serialization.to_plain(value)
+  devices = jax.devices()
+  environment = [
+      plm_jax.__version__, jax.__version__, np.__version__, devices[0].device_kind, len(devices)]
+  model: Any = trained
+  # The table of static vectors is their only parameter.
+  params = model.table if hasattr(trained, 'table') else model.params
+  fields = [getattr(model, name, None) for name in ('model', 'length', 'normalize', 'labels')]
+  return {
+      'model': json_digest([digest_params(params), serialization.to_plain(tuple(fields))]),
+      'task': json_digest(serialization.to_plain(getattr(model, 'task', None))),
+      'tokenizer': model.tokenizer.hash if model.tokenizer else '',
+      'input': json_digest(versions),
+      'configuration': json_digest({**values, 'chunk': inputs.chunk_rows()}),
+      'environment': json_digest(environment)}
+
+
+def source_versions(source: str) -> list[str] | None:
+  """Return texts that change with a source; None: it can be read only once, or not at all."""
+  if source.startswith(('tfds:', 'embedded')):
+    return [source]
+  if source == '-':
+    return None
+  try:
+    return [f'{file} {file_version(file)}' for file in find_files(source)]
+  except errors.UserError:  # reading it raises an error that names the place
+    return None
+
+
+def digest_params(params: Any) -> str:
+  """Compute the sha256 of parameters, with one array at a time in host memory."""
+  digest = hashlib.sha256()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    if isinstance(leaf, jax.Array):
+      leaf = leaf.copy()  # an array keeps its copy in host memory as long as it exists
+    array = np.asarray(leaf)
+    digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n'.encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+  return digest.hexdigest()
+
+
+def json_digest(value: Any) -> str:
+  """Compute the sha256 of JSON values; other values count by their repr."""
+  return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+# Records of chunks as JSON.
+
+
+def encode_record(value: Any) -> Any:
+  """Convert a value to JSON values from which `decode_record` restores an equal one.
+
+  It takes numbers, texts, lists, tuples, dicts, arrays, and named tuples and dataclasses of this
+  project. Raises TypeError for anything else.
+  """
+  if value is None or type(value) in (bool, int, float, str):
+    return value
+  if type(value) is list:
+    return [encode_record(item) for item in value]
+  if type(value) is dict:
+    return {'is': 'dict', 'values': encode_record([list(item) for item in value.items()])}
+  if type(value) is tuple:
+    return {'is': 'tuple', 'values': encode_record(list(value))}
+  if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in 'biuf':
+    kind = 'array' if isinstance(value, np.ndarray) else 'scalar'
+    content = base64.b64encode(value.tobytes()).decode()
+    return {'is': kind, 'values': [value.dtype.str, list(value.shape), content]}
+  kind = type(value)
+  name = f'{kind.__module__}:{kind.__qualname__}'
+  if not name.startswith('plm_jax.'):
+    raise TypeError(f'{name} cannot be stored')
+  if isinstance(value, tuple):
+    return {'is': name, 'values': encode_record(list(value))}
+  if dataclasses.is_dataclass(value):
+    fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return {'is': name, 'values': encode_record(fields)}
+  raise TypeError(f'{name} cannot be stored')
+
+
+def decode_record(value: Any) -> Any:
+  """Restore a value that `encode_record` has converted; raise an error for anything else."""
+  if isinstance(value, list):
+    return [decode_record(item) for item in value]
+  if not isinstance(value, dict):
+    return value
+  name, values = value['is'], decode_record(value['values'])
+  if name == 'dict':
+    return dict(values)
+  if name == 'tuple':
+    return tuple(values)
+  if name in ('array', 'scalar'):
+    dtype, shape, content = values
+    array = np.frombuffer(base64.b64decode(content), dtype).reshape(shape)
+    return array if name == 'array' else array[()]
+  module, _, class_name = name.partition(':')
+  if not module.startswith('plm_jax.'):
+    raise ValueError(f'{name} is no class of plm_jax')
+  kind = getattr(importlib.import_module(module), class_name)
+  is_named_tuple = issubclass(kind, tuple) and hasattr(kind, '_fields')
+  if not is_named_tuple and not dataclasses.is_dataclass(kind):
+    raise ValueError(f'{name} is no named tuple and no dataclass')
+  return kind(*values)
