@@ -114,6 +114,10 @@ class PartialOutput(Output):
       target.parent.mkdir(parents=True, exist_ok=True)
       self.journal = self.open_journal()
       self.data = open(self.path, 'a+b')  # noqa: SIM115  closed by `close`
+      with contextlib.suppress(OSError):  # a new file, or a disk without permissions
+        mode = stat.S_IMODE(target.stat().st_mode)  # results for a private file are private
+        for path in (self.path, self.journal_path):
+          path.chmod(mode | stat.S_IRUSR | stat.S_IWUSR)
       self.resume(work)
 
   def open_journal(self) -> IO[bytes]:
@@ -225,8 +229,8 @@ class PartialOutput(Output):
     with storage.io_errors_as(self.target, 'written'):
       self.data.flush()
       os.fsync(self.data.fileno())
-      with contextlib.suppress(OSError):  # a new file, or a disk without permissions
-        self.path.chmod(stat.S_IMODE(self.target.stat().st_mode))  # a private file stays private
+      with contextlib.suppress(OSError):
+        self.path.chmod(stat.S_IMODE(self.target.stat().st_mode))
       os.replace(self.path, self.target)
       self.journal_path.unlink()
 

@@ -30,6 +30,7 @@ COMMANDS = {
     'parquet': ('encode', 'classification', 'x.txt', 'y.parquet'),
     'ragged parquet': ('encode', 'classification', 'x.txt', 'y.parquet', '--pooling=none'),
     'rerank': ('rerank', 'rerank', 'x.txt', 'y.jsonl')}
+QUICK = 'tsv', 'conll', 'npz', 'rerank'
 CHUNKS = 4  # of seven rows, with two rows each
 
 
@@ -91,7 +92,8 @@ def interrupt_at(monkeypatch, number, name=''):
   return calls
 
 
-@pytest.mark.parametrize('name', COMMANDS)
+@pytest.mark.parametrize('name', [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS])
 def test_the_file_is_the_same_wherever_the_command_was_interrupted(name, typed, monkeypatch):
   args, output = command(name)
   status, expected, said = typed(*args)
@@ -262,12 +264,17 @@ def test_standard_input_is_not_resumed(typed, monkeypatch):
   assert not [*pathlib.Path().glob('y*')]
 
 
-def test_an_output_that_is_a_link_or_private_stays_so(typed, tmp_path):
+def test_an_output_that_is_a_link_or_private_stays_so(typed, tmp_path, monkeypatch):
   (tmp_path / 'real').mkdir()
   (tmp_path / 'real/z.jsonl').write_text('')
   (tmp_path / 'real/z.jsonl').chmod(0o600)
   (tmp_path / 'y.jsonl').symlink_to(tmp_path / 'real/z.jsonl')
-  assert typed('predict', 'classification', 'x.txt', '--output=y.jsonl')[0] == 0
+  args = 'predict', 'classification', 'x.txt', '--output=y.jsonl'
+  with monkeypatch.context() as patch:
+    interrupt_at(patch, 3)
+    assert f'{tmp_path}/real/z.jsonl.part; the same command' in typed(*args)[2]
+  assert [path.stat().st_mode & 0o777 for path in (tmp_path / 'real').iterdir()] == [0o600] * 3
+  assert typed(*args)[0] == 0
   assert (tmp_path / 'y.jsonl').is_symlink()
   assert len((tmp_path / 'real/z.jsonl').read_text().splitlines()) == 7
   assert (tmp_path / 'real/z.jsonl').stat().st_mode & 0o777 == 0o600
